@@ -1,12 +1,16 @@
-"""Restarts RelStorage, with its persistent cache and without: relstorage_restart.py FOLDER HOT_OBJECTS TIMES [BACKEND ...].
+"""Restarts RelStorage with and without its persistent cache: relstorage_restart.py FOLDER
+HOT_OBJECTS TIMES [BACKEND ...].
 
-Stores HOT_OBJECTS x TIMES objects of some 100 bytes in SQLite and in PostgreSQL (BACKEND: sqlite, postgres; a server of its own in FOLDER,
-reached by a socket there), reads HOT_OBJECTS of them until its cache (`cache-local-mb`) has them, and ends: it closes the store, or is
-killed. Another process, with the files out of the page cache and the server restarted, opens it and reads 10,000 of them. Prints one JSON
-line for each way: milliseconds of 10,000 reads when warm, of closing, of opening and the first read, of the first 10,000 reads, and
-resident bytes afterwards. `pip install RelStorage ZODB psycopg2-binary`.
+Stores HOT_OBJECTS x TIMES objects of about 100 bytes in SQLite and in PostgreSQL (BACKEND: sqlite,
+postgres; a separate server in FOLDER, reached by a socket there), reads HOT_OBJECTS of them until
+the cache (`cache-local-mb`) holds them, and ends: it closes the store, or is killed. Another
+process, with cold files and a restarted server, opens the store and reads 10,000 of them. Prints
+one JSON line per configuration: milliseconds of 10,000 warm reads, of closing, of opening and the
+first read, of the first 10,000 reads, and resident bytes afterwards. `pip install RelStorage ZODB
+psycopg2-binary`.
 
-A first object is stored by a transaction; the others are its rows with other bytes, put there by SQL: what is read is the same.
+A transaction stores the first object; the others are copies of its rows with other bytes, inserted
+by SQL, which does not affect reads.
 """
 
 import io
@@ -43,7 +47,7 @@ def open_store(folder, backend, persistent, megabytes):
 
 
 def import_all(backend):
-    """What a process has read before it opens a store is not the store's to answer for."""
+    """Bytes that a process read before it opened a store do not count against the store."""
     import relstorage.storage  # noqa: F401
 
     if backend == "sqlite":
@@ -59,7 +63,8 @@ def dsn(folder):
 
 
 class Server:
-    """PostgreSQL in a folder of its own, started and stopped by whoever owns that: not by root."""
+    """PostgreSQL in its own folder, started and stopped by the folder's owner, because it refuses
+    to run as root."""
 
     def __init__(self, folder):
         self.data, self.socket = os.path.join(folder, "postgres"), os.path.join(folder, "socket")
@@ -143,7 +148,7 @@ def fill_postgres(folder, rows):
 
 
 def object_ids(hot, times):
-    """Every TIMES-th object, so that hot ones stand among cold ones."""
+    """Every TIMES-th object, so that hot objects are among cold ones."""
     return [(1 + times * number).to_bytes(8, "big") for number in range(hot)]
 
 
@@ -160,7 +165,7 @@ def resident():
 
 
 def live(folder, backend, megabytes, kills, hot, times):
-    """Becomes warm, and ends."""
+    """Warms up and ends."""
     ids = object_ids(hot, times)
     main = open_store(folder, backend, True, megabytes)
     storage = main.new_instance()
@@ -181,7 +186,7 @@ def live(folder, backend, megabytes, kills, hot, times):
 
 
 def reopen(folder, backend, persistent, megabytes, hot, times):
-    """Opens it again, and reads."""
+    """Reopens the store and reads."""
     chosen = random.Random(2).choices(object_ids(hot, times), k=READS)
     import_all(backend)
     start = time.perf_counter()
@@ -193,7 +198,7 @@ def reopen(folder, backend, persistent, megabytes, hot, times):
     report["first_10k_ms"] = read(storage, chosen)
     report["resident_bytes"] = resident()
     print(json.dumps(report), flush=True)
-    # What it learned is not to be kept.
+    # Its cache must not be saved.
     os._exit(0)
 
 
@@ -217,7 +222,7 @@ def child(act, *arguments):
 
 
 def restarts(folder, backend, server, hot, times):
-    # Twice what the values take: its own account adds to each.
+    # Twice the size of the values, because its accounting adds to each.
     megabytes = max(16, hot * 400 >> 20)
     start = time.perf_counter()
     child("make", folder, backend, hot * times)

@@ -1,7 +1,7 @@
-//! What the fuzz targets do with any bytes, where one call does not say it.
+//! The bodies of fuzz targets that need more than one call.
 //!
-//! A checksum or a chain hash would keep a fuzzer out of everything behind it, so they are made
-//! right here where the bytes ask for it.
+//! A checksum or a chain hash would keep a fuzzer from reaching the code after it, so they are
+//! recomputed here where the input requests it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -34,14 +34,14 @@ const LOG_ID: u128 = 1;
 const SEGMENT_BYTES: usize = 64 << 10;
 const SEGMENT_NAME: &str = "00000000000000000001.seg";
 
-/// In the byte before a fragment: leave its checksum as it is.
+/// In the byte before a fragment: keep its checksum as it is.
 const UNSEALED: u8 = 0x80;
-/// In the byte before a fragment: let its record header follow the record before it.
+/// In the byte before a fragment: chain its record header to the previous record.
 const FOLLOWS: u8 = 0x40;
 
-/// Lays fragments into a segment, opens it as a log, and reads all of it.
+/// Writes fragments into a segment, opens it as a log, and reads all of it.
 ///
-/// Each fragment is a byte for its type and the flags above, its length in units of eight bytes
+/// Each fragment is a byte with its type and the flags above, its length in units of eight bytes
 /// (two bytes), and its bytes.
 pub fn log_record(bytes: &[u8]) {
     decode_raw(bytes);
@@ -57,7 +57,7 @@ pub fn log_record(bytes: &[u8]) {
     read_log(disk);
 }
 
-/// Every decoder, on the bytes as they are.
+/// Runs every decoder on the raw bytes.
 fn decode_raw(bytes: &[u8]) {
     let _ = SegmentHeader::decode(bytes);
     let _ = RecordHeader::decode(bytes).map(|header| header.head_bytes());
@@ -87,11 +87,11 @@ fn header() -> SegmentHeader {
     }
 }
 
-/// A segment with the fragments that the bytes describe.
+/// Builds a segment from the fragments that the bytes describe.
 fn lay(mut bytes: &[u8]) -> Vec<u8> {
     let mut segment = vec![0; SEGMENT_BYTES];
     segment[..SEGMENT_HEADER_BYTES].copy_from_slice(&header().encode());
-    // Where each fragment lies, and whether it follows and is sealed.
+    // The place of each fragment, and its flags.
     let mut placed: Vec<(Placed, u8)> = Vec::new();
     let mut at = SEGMENT_HEADER_BYTES;
     while let [kind, low, high, rest @ ..] = bytes {
@@ -116,8 +116,8 @@ fn lay(mut bytes: &[u8]) -> Vec<u8> {
     segment
 }
 
-/// Seals each record with the fragments that continue it, and lets it follow the one before it if
-/// it says so.
+/// Seals each record with the fragments that continue it, and chains it to the previous one if
+/// flagged.
 fn seal(segment: &mut [u8], placed: &[(Placed, u8)]) {
     let seed = segment_seed(LOG_ID, Glsn(1));
     let (mut next, mut chain) = (1u64, genesis_chain(LOG_ID));
@@ -151,7 +151,7 @@ fn part_of(kind: u8) -> FragmentType {
     }
 }
 
-/// Opens a log and reads everything that it offers.
+/// Opens a log and reads everything in it.
 fn read_log(disk: MemDisk) {
     let budget = Budget::new(16 << 20, Backing::Mapped).expect("16 MiB are enough");
     let pool = Pool::new(&budget, 1 << 20).expect("16 MiB are enough");
@@ -196,7 +196,7 @@ fn read_log(disk: MemDisk) {
     log.close().expect("a disk in memory does not fail");
 }
 
-/// The fragments of a real segment, as [`log_record`] takes them.
+/// The fragments of a real segment, in the input format of [`log_record`].
 pub fn fragments_of(segment: &[u8]) -> Vec<u8> {
     let Ok(header) = SegmentHeader::decode(segment) else { return Vec::new() };
     let seed = segment_seed(header.log_id, header.first);
@@ -215,7 +215,7 @@ pub fn fragments_of(segment: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Runs the workload that the bytes describe; the first byte says on which disk.
+/// Runs the workload that the bytes describe; the first byte selects the disk.
 pub fn engine_ops(bytes: &[u8]) {
     let Some((kind, rest)) = bytes.split_first() else { return };
     let profile = Profile::ALL[usize::from(*kind) % Profile::ALL.len()];

@@ -1,7 +1,7 @@
-//! Makes the seed corpora from the bytes of real stores: `seeds FOLDER`.
+//! Creates the seed corpora from the bytes of real stores: `seeds FOLDER`.
 //!
-//! A fuzz target only by its frame: so it is built with the others, once, and ends before the
-//! fuzzer would begin.
+//! It has the frame of a fuzz target, so that it is built with the others, and exits before the
+//! fuzzer would start.
 #![no_main]
 #![allow(clippy::disallowed_methods, reason = "a tool that writes its own files")]
 

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Compares plimsoll-db with other stores for Python, in one run: contestants take turns, and every answer is checked.
+"""Compares plimsoll-db with other stores for Python in one run: contestants alternate, and every
+result is checked.
 
     pip install ./python lmdb diskcache rocksdict
     python python/bench/compare.py [--rows 100000] [--rounds 5] [--peer plimsoll,lmdb,...] [--dir FOLDER]
 
-Keys of 16 bytes, values of 100 random bytes, one process, one thread, 64 MB of memory for each that has such a setting. "Durable" survives a
-power cut before it returns; "relaxed" does not have to. A number is the median over the rounds, in operations a second; in brackets is
-Plimsoll's rate over it. A dash: it has no such thing.
+Keys of 16 bytes, values of 100 random bytes, one process, one thread, 64 MB of memory for each that
+has such a setting. "Durable" survives a power cut once it returns; "relaxed" may not. A number is
+the median over the rounds, in operations per second; in brackets is Plimsoll's rate over it. A
+dash: not supported.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ class Plimsoll:
 
 
 class Lmdb:
-    """One transaction for each call, as a single read or write has it."""
+    """One transaction per call, as in a single read or write."""
 
     def __init__(self, folder: str, durable: bool) -> None:
         import lmdb
@@ -121,7 +123,7 @@ class Sqlite:
 
 
 class DiskCache:
-    """Its defaults, but for durability and eviction. It keeps values, not order."""
+    """Its defaults, except for durability and eviction. It keeps values, not order."""
 
     def __init__(self, folder: str, durable: bool) -> None:
         import diskcache
@@ -183,7 +185,7 @@ class RocksDict:
 
 
 class Dbm:
-    """What `dbm` finds on the machine: no order, no transactions, nothing that is durable."""
+    """The best `dbm` on the machine: no order, no transactions, no durability."""
 
     def __init__(self, folder: str, durable: bool) -> None:
         if durable:

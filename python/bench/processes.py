@@ -1,4 +1,4 @@
-"""Durable sets by several processes on one store: how many a second all of them make together.
+"""Durable sets by several processes on one store: their combined rate.
 
     pip install ./python lmdb diskcache
     python bench/processes.py FOLDER [--seconds 3] [--processes 1,16] [--rounds 3] [--peer plimsoll,cache,diskcache,lmdb,sqlite3,cache-default,diskcache-default]
@@ -40,7 +40,7 @@ def plimsoll_cache(folder: str) -> Callable[[bytes, bytes], object]:
 
 
 def plimsoll_cache_buffered(folder: str) -> Callable[[bytes, bytes], object]:
-    """The cache as it is by default: a power cut may take the last 200 ms."""
+    """The cache with its defaults: a power cut may lose the last 200 ms."""
     import plimsoll
 
     cache = plimsoll.Cache(f"{folder}/cache", memory=MEMORY)
@@ -56,7 +56,7 @@ def diskcache_full(folder: str) -> Callable[[bytes, bytes], object]:
 
 
 def diskcache_default(folder: str) -> Callable[[bytes, bytes], object]:
-    """diskcache as it is by default: a power cut may take what was not checkpointed."""
+    """diskcache with its defaults: a power cut may lose data since the last checkpoint."""
     import diskcache
 
     cache = diskcache.Cache(f"{folder}/diskcache")
@@ -112,7 +112,7 @@ def work(peer: str, folder: str, seconds: float, start: Any, results: Any) -> No
 
 
 def measure(peer: str, folder: str, processes: int, seconds: float) -> tuple[float, float]:
-    """Sets a second of all processes, and the longest one in milliseconds."""
+    """Sets per second of all processes, and the longest one in milliseconds."""
     context = multiprocessing.get_context("spawn")
     start, results = context.Barrier(processes), context.Queue()
     workers = [context.Process(target=work, args=(peer, folder, seconds, start, results)) for _ in range(processes)]

@@ -53,7 +53,8 @@ def make(folder: Path, storage: str, objects: int, postgres: str) -> None:
 
 
 def work(folder: str, storage: str, postgres: str, loads: int, seed: int, start: Any, told: Any, stop: Any) -> None:
-    """A worker: tells its first request and its first 1,000 loads, then goes on until it is stopped."""
+    """A worker: reports its first request and its first 1,000 loads, then continues until it is
+    stopped."""
     oids = (Path(folder) / f"{storage}.oids").read_bytes()
     count = len(oids) // 8
     hot = random.Random(1).sample(range(count), count // 10)
@@ -87,7 +88,7 @@ def work(folder: str, storage: str, postgres: str, loads: int, seed: int, start:
 
 
 def memory() -> int:
-    """Bytes of this process, its part of what is shared counted once (PSS)."""
+    """Bytes of this process, counting its share of shared memory (PSS)."""
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024
@@ -95,7 +96,7 @@ def memory() -> int:
 
 
 def fleet(folder: Path, storage: str, postgres: str, loads: int, kill: bool) -> list[tuple[float, ...]]:
-    """Starts the workers, and stops them once all have told."""
+    """Starts the workers, and stops them once all have reported."""
     context = multiprocessing.get_context("spawn")
     start, told, stop = context.Barrier(WORKERS), context.Queue(), context.Event()
     workers = [

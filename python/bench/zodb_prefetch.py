@@ -31,7 +31,7 @@ def open_db(folder: Path, storage: str) -> ZODB.DB:
 
 
 def make(db: ZODB.DB) -> list[bytes]:
-    """The oids of the objects, which are made if need be."""
+    """The oids of the objects, which are created if necessary."""
     with db.transaction() as connection:
         root = connection.root()
         if "box" not in root:

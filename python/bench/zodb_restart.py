@@ -61,10 +61,10 @@ def work(folder: str, storage: str, postgres: str, seed: int, start: Any, told: 
 
 
 def measure(folder: Path, storage: str, postgres: str) -> list[float]:
-    """Requests a second of all workers in each bin, after they were warm and were killed."""
+    """Requests per second of all workers in each bin, after they were warm and were killed."""
     if not (folder / f"{storage}.oids").exists():
         make(folder, storage, 160_000, postgres)
-    # Once in order, as RelStorage's cache is written then, and once by SIGKILL.
+    # Stop once in order, because RelStorage writes its cache then, and once by SIGKILL.
     fleet(folder, storage, postgres, 40_000, kill=False)
     fleet(folder, storage, postgres, 40_000, kill=True)
     context = multiprocessing.get_context("spawn")

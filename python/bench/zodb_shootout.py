@@ -1,4 +1,4 @@
-"""Runs zodbshootout for one storage and a kind of concurrency, and tables what was run.
+"""Runs zodbshootout for one storage and a kind of concurrency, and prints tables of the results.
 
     pip install './python[zodb]' zodbshootout 'pyperf==2.3.0' ZEO RelStorage psycopg2-binary
     python bench/zodb_shootout.py run FOLDER c1 plimsoll [--postgres DSN] [--benchmarks add,cold]
@@ -25,12 +25,12 @@ import time
 from pathlib import Path
 
 PARTS = [["add", "store", "update", "cold", "prefetch_cold", "warm", "hot", "conflicts", "new_oid"], ["steamin", "tpc"]]
-"""What one run of zodbshootout does: the first begins with an empty database."""
+"""One run of zodbshootout: the first begins with an empty database."""
 BENCHMARKS = [name for part in PARTS for name in part]
 STORAGES = ["plimsoll", "plimsoll-unwarmed", "plimsoll-free", "file", "zeo", "sqlite", "pg", "pg-cache"]
 KINDS = {"c1": ["-c", "1"], "p5": ["-c", "5"], "t5": ["-c", "5", "--threads", "shared"]}
 FAILED_SECONDS = 60
-"""zodbshootout reports 66.6 or 666 seconds where a benchmark failed."""
+"""zodbshootout reports 66.6 or 666 seconds if a benchmark failed."""
 
 
 def section(storage: str, folder: Path, kind: str, postgres: str) -> str:
@@ -69,7 +69,7 @@ def serve_zeo(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def run(folder: Path, kind: str, storage: str, benchmarks: list[str], postgres: str, values: int) -> None:
-    """Runs the benchmarks of a storage, and keeps pyperf's results."""
+    """Runs the benchmarks of a storage, and stores pyperf's results."""
     (folder / "results").mkdir(parents=True, exist_ok=True)
     config = folder / f"{storage}-{kind}.conf"
     config.write_text(section(storage, folder, kind, postgres) + "\n")
@@ -95,7 +95,7 @@ def run(folder: Path, kind: str, storage: str, benchmarks: list[str], postgres: 
 
 
 def results(folder: Path, storage: str, kind: str) -> dict[str, list[float]]:
-    """Milliseconds by benchmark, without those that failed."""
+    """Milliseconds by benchmark, without failed ones."""
     found = {}
     for file in (folder / "results").glob(f"{storage}.{kind}.*.d/*.json"):
         for benchmark in json.loads(file.read_text())["benchmarks"]:

@@ -1,4 +1,5 @@
-"""Follows the changes of a prefix in an event loop, and remembers how far it came. Run: python change_feed.py [FOLDER]."""
+"""Follows the changes of a prefix in an event loop, and stores its position. Run: python
+change_feed.py [FOLDER]."""
 
 import asyncio
 import sys
@@ -9,7 +10,8 @@ ORDERS = 20
 
 
 async def mail(db: plimsoll.Db) -> None:
-    """Handles each order once, whatever happens in between: how far it came is stored by the commit that says so."""
+    """Handles each order once, even after an interruption: the commit that marks it also stores the
+    position."""
     start = int(db.get(b"mail/next", b"1"))
     async with db.watch_async(b"order/", start=start) as changes:
         async for change in changes:

@@ -26,7 +26,7 @@ ACCOUNTS, START, WORKERS = 20, 100, 4
 
 
 class Bank(PersistentMapping):
-    """The root of the site. What is below it are accounts by name: /ada"""
+    """The root of the site, with accounts by name: /ada"""
 
     __parent__ = __name__ = None
 
@@ -43,7 +43,7 @@ class Account(Persistent):
 
 
 def make_bank(folder: str) -> None:
-    """Makes the bank, unless there is one."""
+    """Creates the bank, if it does not exist."""
     db = DB(PlimsollStorage(folder, shared=True, memory="32MB"))
     with db.transaction() as connection:
         root = connection.root()
@@ -64,7 +64,7 @@ def show_account(account: Account, request: Any) -> dict[str, int]:
 
 
 def pay(account: Account, request: Any) -> dict[str, int]:
-    """POST /3/pay?to=5&amount=10&note=rent: a transaction that is run again after a conflict."""
+    """POST /3/pay?to=5&amount=10&note=rent: a transaction that is retried after a conflict."""
     bank, target, amount = account.__parent__, request.params["to"], int(request.params["amount"])
     account.balance -= amount
     bank[target].balance += amount
@@ -73,7 +73,7 @@ def pay(account: Account, request: Any) -> dict[str, int]:
 
 
 def make_application(folder: str) -> Any:
-    """The application, as `paster` or a WSGI server would ask for it."""
+    """The application, for `paster` or a WSGI server."""
     settings = {
         "zodbconn.uri": f"plimsoll://{os.path.abspath(folder)}?shared=1&memory_total=128MB",
         "tm.manager_hook": "pyramid_tm.explicit_manager",
@@ -89,7 +89,7 @@ def make_application(folder: str) -> Any:
 
 
 def work(folder: str, told: Any) -> None:
-    """A worker: tells its port, and serves until it is ended."""
+    """A worker: prints its port, and serves until it is killed."""
     server = waitress.create_server(make_application(folder), host="127.0.0.1", port=0, threads=8)
     told.send(server.effective_port)
     server.run()
@@ -107,7 +107,7 @@ class Worker:
         self.port: int = pipe.recv()
 
     def ask(self, method: str, path: str) -> Any:
-        """Sends a request, and returns the answer."""
+        """Sends a request and returns the answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.request(method, path)
@@ -120,13 +120,13 @@ class Worker:
             connection.close()
 
     def end(self) -> None:
-        """Ends it, wherever it is."""
+        """Kills it at any point."""
         self.process.kill()
         self.process.join()
 
 
 def main() -> None:
-    """Pays through each worker, and asks another one what is there."""
+    """Pays through each worker, and reads through another one."""
     folder = sys.argv[1] if len(sys.argv) > 1 else "pyramid.plimsoll"
     make_bank(folder)
     workers = [Worker(folder) for _ in range(WORKERS)]

@@ -159,6 +159,6 @@ __all__ = [
 _Mapping.register(ReadMapping)
 _MutableMapping.register(WriteMapping)
 
-# A store is closed before the interpreter is taken down, and a forked child touches nothing of its parent's.
+# Close stores before the interpreter shuts down; a forked child must not touch its parent's.
 _atexit.register(_native._close_all)
 _os.register_at_fork(after_in_child=_native._after_fork_in_child)

@@ -1,4 +1,5 @@
-"""`with` blocks of generators, as `contextlib.contextmanager` makes them. No signal's handler can leave one entered: see `_native.Block`."""
+"""`with` blocks around generators, like `contextlib.contextmanager`. A signal handler cannot leave
+one entered; see `_native.Block`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Keys and values of a cache as bytes.
 
-A key is encoded so that keys compare as bytes as they compare in Python: numbers, then text, then bytes, then everything else. A value
-comes back with the type that it was stored with. Nothing that is read can run code, unless the cache was opened with the serializer
-"pickle".
+Encoded keys compare as bytes in the order in which the keys compare in Python: numbers, then text,
+then bytes, then everything else. A value is returned with the type it was stored with. Reading
+cannot run code, unless the cache was opened with the serializer "pickle".
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 RAW, TEXT, INTEGER, FLOAT, JSON, TAGGED, MSGPACK, PICKLE, DISK = range(9)
-"""How a value is encoded: the first byte of what is stored. `DISK` is what a `Disk` made of it, perhaps with the name of a file."""
+"""The encoding of a value: the first byte of the stored data. `DISK` marks the output of a `Disk`,
+possibly with a file name."""
 
 MODE_NONE, MODE_RAW, MODE_BINARY, MODE_TEXT, MODE_PICKLE, MODE_SERIALIZED = range(6)
-"""How a `Disk` stores a value: `MODE_RAW` as it is in the row, `MODE_BINARY` and `MODE_TEXT` in a file, `MODE_SERIALIZED` as the serializer
-made it, in the row or in a file. The others are for classes written for diskcache."""
+"""The storage mode of a `Disk`: `MODE_RAW` in the row, `MODE_BINARY` and `MODE_TEXT` in a file,
+`MODE_SERIALIZED` as output of the serializer, in the row or in a file. The other modes are for
+classes written for diskcache."""
 
 KEY_BYTES_MAX = 1024
-"""A longer key is stored under its hash."""
+"""Longer keys are stored under their hash."""
 
 _MODES = [bytes((mode,)) for mode in range(9)]
 _TAG = "\0"
@@ -46,7 +48,8 @@ _MASK = (1 << 64) - 1
 
 
 class Serializer:
-    """Turns values into bytes and back, by the name of the format for what is not bytes, text or a number."""
+    """Converts values to bytes and back, using the named format for values other than bytes, text
+    and numbers."""
 
     def __init__(self, name: str = "json") -> None:
         if name not in ("json", "msgpack", "pickle"):
@@ -59,8 +62,9 @@ class Serializer:
             self._pack, self._unpack = _msgpack()
 
     def dump(self, value: Any, is_key: bool = False) -> bytes:
-        """A value as bytes. Raises `TypeError` for what the format does not have. A key or a tag loses what makes equal ones different (the
-        order of sets and dictionaries, the fold of a datetime, the class of text), so that it is found by one that is equal.
+        """Encodes a value. Raises `TypeError` for types that the format lacks. Keys and tags drop
+        everything in which equal ones can differ (the order of sets and dictionaries, the fold of a
+        datetime, the class of text), so that an equal key finds them.
         """
         kind = type(value)
         body: bytes
@@ -83,7 +87,7 @@ class Serializer:
         return _MODES[mode] + body
 
     def load(self, data: bytes) -> Any:
-        """The value that was stored."""
+        """Decodes a stored value."""
         mode, body = data[0], data[1:]
         if mode == RAW:
             return body
@@ -108,7 +112,7 @@ class Serializer:
         raise ValueError(f"values of kind {mode} are not known; a newer version may have written this one")
 
     def dump_key(self, key: Any) -> bytes:
-        """A key as bytes. Equal numbers are the same key, as in a dictionary."""
+        """Encodes a key. Equal numbers are the same key, as in a dictionary."""
         kind = type(key)
         if kind is float and key.is_integer():
             kind, key = int, int(key)
@@ -133,7 +137,7 @@ class Serializer:
         return first + body
 
     def load_key(self, data: bytes) -> Any:
-        """The key that was stored."""
+        """Decodes a stored key."""
         kind = data[:1]
         if kind == b"s":
             return data[1:].decode("utf-8", "surrogatepass")
@@ -152,13 +156,14 @@ _conversions: list[tuple[type, Callable[[Any], Any]]] = []
 
 
 def add_text(kind: type[str]) -> None:
-    """From now on, text of this class comes back as such. It is stored with the name of the class."""
+    """Registers a class of text, which is then stored with the name of the class and restored."""
     _texts.add(kind)
     _FROM_TAG[kind.__name__] = kind
 
 
 def add_conversion(kind: type, convert: Callable[[Any], Any]) -> None:
-    """From now on, an object of this class is stored as what `convert` makes of it, and comes back as that."""
+    """Registers a class whose objects are stored as the result of `convert`, and returned as
+    that."""
     _conversions.append((kind, convert))
 
 
@@ -170,17 +175,18 @@ def _converted(value: Any) -> Any:
 
 
 def short_key(key: bytes) -> bytes:
-    """What a key is stored under: itself, or for a long one its hash."""
+    """The stored form of a key: the key itself, or its hash if it is long."""
     return key if len(key) <= KEY_BYTES_MAX else b"z" + blake2b(key, digest_size=32).digest()
 
 
 def fits(number: int) -> bool:
-    """Whether a number is stored as such: 64 bits with a sign."""
+    """Whether a number fits into a signed 64-bit integer."""
     return -_SIGN <= number < _SIGN
 
 
 def dump_disk_key(key: Any, raw: bool) -> bytes:
-    """What `Disk.put` made of a key, as bytes. Those of `StoreDisk` are the same as `Serializer.dump_key` makes."""
+    """Encodes the result of `Disk.put`. For `StoreDisk` it equals the result of
+    `Serializer.dump_key`."""
     key = _plain(key, "put")
     if raw:
         return _PLAIN.dump_key(key)
@@ -188,7 +194,7 @@ def dump_disk_key(key: Any, raw: bool) -> bytes:
 
 
 def load_disk_key(data: bytes) -> tuple[Any, bool]:
-    """Back from `dump_disk_key`: the arguments of `Disk.get`."""
+    """Inverts `dump_disk_key`: the arguments of `Disk.get`."""
     kind = data[:1]
     if kind == b"x":
         return data[1:], False
@@ -198,14 +204,15 @@ def load_disk_key(data: bytes) -> tuple[Any, bool]:
 
 
 def dump_disk_value(size: int, mode: int, filename: str | None, value: Any) -> bytes:
-    """What `Disk.store` made of a value, as bytes."""
+    """Encodes the result of `Disk.store`."""
     name = b"" if filename is None else os.fsencode(filename)
     body = b"" if value is None else _PLAIN.dump(_plain(value, "store"))
     return _DISK_HEAD.pack(DISK, mode, size, len(name)) + name + body
 
 
 def load_disk_value(data: bytes) -> tuple[int, str | None, Any]:
-    """Back from `dump_disk_value`: mode, name of the file and value for `Disk.fetch`. Also for what a cache without a `Disk` stored."""
+    """Inverts `dump_disk_value`: mode, file name and value for `Disk.fetch`. Also decodes values
+    that a cache without a `Disk` stored."""
     if data[0] != DISK:
         return (MODE_RAW, None, _PLAIN.load(data)) if data[0] <= FLOAT else (MODE_SERIALIZED, None, data)
     _, mode, _, name_bytes = _DISK_HEAD.unpack_from(data)
@@ -215,7 +222,7 @@ def load_disk_value(data: bytes) -> tuple[int, str | None, Any]:
 
 
 def file_of(data: bytes) -> tuple[str, int] | None:
-    """Name and size of the file that a stored value names."""
+    """Name and size of the file of a stored value."""
     if data[:1] != _MODES[DISK]:
         return None
     _, _, size, name_bytes = _DISK_HEAD.unpack_from(data)
@@ -226,7 +233,8 @@ _JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def dump_json(value: Any) -> bytes:
-    """What JSON can hold, as bytes that `json.loads` takes. Text is not escaped: two lone surrogates that are written as escapes are read as one character."""
+    """Encodes JSON types as bytes for `json.loads`. Text is not escaped, because two lone
+    surrogates written as escapes are read back as one character."""
     return _JSON(value).encode("utf-8", "surrogatepass")
 
 
@@ -251,7 +259,8 @@ def _from_sortable(bits: int) -> float:
 
 
 def _to_json(value: Any, is_key: bool = False) -> Any:
-    """A value in JSON's types: the value itself if it has no others, a copy with tags otherwise."""
+    """Converts a value to JSON types: returns the value itself if it contains no others, otherwise
+    a copy with tags."""
     kind = type(value)
     if kind is int and not fits(value) and value.bit_length() > _DECIMAL_BITS_MAX:
         return {_TAG: "int", "v": hex(value)}
@@ -270,7 +279,8 @@ def _to_json(value: Any, is_key: bool = False) -> Any:
     if kind is tuple:
         return {_TAG: "tuple", "v": [_to_json(item, is_key) for item in value]}
     if kind in (set, frozenset):
-        # Sorted: equal sets are the same key, whatever order they have in this process.
+        # Sorted, because equal sets must be the same key, regardless of their order in this
+        # process.
         return {_TAG: kind.__name__, "v": sorted((_to_json(item, is_key) for item in value), key=_JSON)}
     if kind is bytes:
         return {_TAG: "bytes", "v": base64.b64encode(value).decode("ascii")}
@@ -290,7 +300,8 @@ def _to_json(value: Any, is_key: bool = False) -> Any:
 
 
 class _KeyPickler(pickle._Pickler):
-    """Pickles equal objects as equal bytes. Not the class in C: that one does not let the order of sets be chosen."""
+    """Pickles equal objects as equal bytes. Not the C class, because it does not allow choosing the
+    order of sets."""
 
     def __init__(self, file: IO[bytes], protocol: int) -> None:
         super().__init__(file, protocol)
@@ -298,7 +309,7 @@ class _KeyPickler(pickle._Pickler):
         self._protocol = protocol
 
     def reducer_override(self, value: Any) -> Any:
-        """How objects are pickled that are equal in spite of an order or a flag."""
+        """Pickles objects that are equal despite a different order or flag."""
         kind = type(value)
         if kind is set or kind is frozenset:
             return kind, (sorted(value, key=self._bytes_of),)
@@ -321,7 +332,8 @@ def _is_plain_in_pickles(value: Any) -> bool:
 
 
 def _pickle_key(value: Any, protocol: int) -> bytes:
-    """The pickle of a key. An object that occurs twice is written twice (`fast`), because one that is only equal to it is, too."""
+    """Pickles a key. An object that occurs twice is written twice (`fast`), because an equal copy
+    is written twice as well."""
     file = io.BytesIO()
     if _is_plain_in_pickles(value):
         plain = pickle.Pickler(file, protocol)
@@ -331,7 +343,7 @@ def _pickle_key(value: Any, protocol: int) -> bytes:
     try:
         _KeyPickler(file, protocol).dump(value)
     except RecursionError:
-        # An object that contains itself.
+        # The object contains itself.
         return pickle.dumps(value, protocol)
     return file.getvalue()
 
@@ -347,7 +359,7 @@ _PLAIN_KINDS = (str, int, float, bytes, dict, list, tuple, set, frozenset, datet
 
 
 def _advice(kind: type) -> str:
-    """How to store an object of a class that JSON and its tags do not have."""
+    """Advice on storing an object of a class that JSON and its tags lack."""
     if issubclass(kind, Enum):
         return "store its value or its name"
     for plain in _PLAIN_KINDS:
@@ -358,7 +370,8 @@ def _advice(kind: type) -> str:
 
 
 def _dump_datetime(value: datetime) -> str | dict[str, Any]:
-    """ISO 8601 where that says it all, as older versions wrote every datetime. Otherwise with its fold and its zone, or the name of its offset."""
+    """ISO 8601 if it is unambiguous, as older versions wrote every datetime; otherwise with its
+    fold and its zone, or the name of its offset."""
     zone = value.tzinfo
     if type(zone) is ZoneInfo and zone.key:
         return {"at": value.replace(tzinfo=None).isoformat(), "fold": value.fold, "zone": zone.key}
@@ -379,7 +392,7 @@ def _load_datetime(plain: str | dict[str, Any]) -> datetime:
         try:
             return value.replace(tzinfo=ZoneInfo(plain["zone"]))
         except (KeyError, OSError):
-            # Either would be taken for a missing key.
+            # Either error would be taken for a missing key.
             raise ValueError(f"the time zone {plain['zone']!r} is not known on this machine") from None
     if "name" in plain:
         return value.replace(tzinfo=timezone(value.utcoffset() or timedelta(), plain["name"]))
@@ -422,7 +435,8 @@ def _from_json(plain: Any) -> Any:
 
 
 def _msgpack() -> tuple[Callable[[Any, bool], bytes], Callable[[bytes], Any]]:
-    """MessagePack's two functions. What it does not have (tuples, sets, large integers) travels as tagged JSON inside."""
+    """MessagePack's two functions. Types that it lacks (tuples, sets, large integers) are embedded
+    as tagged JSON."""
     try:
         import msgpack  # type: ignore[import-untyped, import-not-found, unused-ignore]
     except ImportError:
@@ -435,7 +449,7 @@ def _msgpack() -> tuple[Callable[[Any, bool], bytes], Callable[[bytes], Any]]:
         return msgpack.ExtType(1, dump_json(_to_json(value, is_key=True)))
 
     def in_order(value: Any) -> Any:
-        """A key whose dictionaries are sorted. Those in tuples are sorted as JSON."""
+        """A key with sorted dictionaries. Dictionaries in tuples are sorted as JSON."""
         if type(value) is list:
             return [in_order(item) for item in value]
         if type(value) is dict:
@@ -462,4 +476,4 @@ def _msgpack() -> tuple[Callable[[Any, bool], bytes], Callable[[bytes], Any]]:
 
 
 _PLAIN = Serializer("json")
-"""For bytes, text and numbers, which every serializer encodes in one way."""
+"""A serializer for bytes, text and numbers, which every serializer encodes the same way."""

@@ -1,4 +1,4 @@
-"""The files beside a cache: values that a `Disk` keeps there, and values that are read from a file."""
+"""The files beside a cache: values that a `Disk` stores there, and values read from a file."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 _MEMORY_BYTES = 4 << 20
 _STRAY_SECONDS = 600
-"""A file that no row names, and that is older than this, is left over from a write that was not finished."""
+"""A file without a row that is older than this is a leftover of an unfinished write."""
 
 
 def file_pieces(file: IO[bytes]) -> Iterator[bytes]:
-    """A value that is read from a file, as it is stored."""
+    """A value that is read from a file while it is stored."""
     yield b"\0"
     while piece := file.read(PIECE_BYTES):
         yield piece
@@ -30,7 +30,8 @@ def file_pieces(file: IO[bytes]) -> Iterator[bytes]:
 
 @contextmanager
 def read_first(file: IO[bytes], folder: str) -> Iterator[IO[bytes]]:
-    """A copy of what a file still has, so that no writer waits for the file: in memory, or if it is long, in a file without a name in `folder`."""
+    """Copies the rest of a file, so that no writer waits for the file: into memory, or into an
+    unnamed file in `folder` if it is long."""
     with tempfile.SpooledTemporaryFile(_MEMORY_BYTES, dir=folder) as copy:
         shutil.copyfileobj(file, copy, PIECE_BYTES)
         copy.seek(0)
@@ -52,16 +53,17 @@ def sync_file(folder: str, filename: str) -> None:
 
 
 def stray_files(table: Table, rows: WriteMapping) -> list[str]:
-    """Files in the folder of a cache that no row names and that no write of now can be about to name."""
+    """Files in the folder of a cache that have no row and that no current write can be about to
+    name."""
     named = {os.path.join(table.folder, name) for name in table.files(rows)}
     top = os.path.dirname(table.store.path)
     caches = {name[len("cache:") :] for name in table.store.db.keyspaces() if name.startswith("cache:")}
-    # Of the store, and of other caches in it.
+    # Files of the store, and of other caches in it.
     others = {os.path.join(top, "store"), *(os.path.join(top, *name.split("/")) for name in caches - {table.name, ""})}
     found = []
     for folder, folders, names in os.walk(table.folder):
         if folder != table.folder and "store" in folders:
-            # Another cache, with a store of its own.
+            # Another cache with its own store.
             folders.clear()
             continue
         folders[:] = [name for name in folders if os.path.join(folder, name) not in others]

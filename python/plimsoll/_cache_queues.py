@@ -1,7 +1,10 @@
-"""Queues in a cache: rows whose keys are numbers, or a prefix and a number of 15 digits, in the order of the numbers.
+"""Queues in a cache: rows whose keys are numbers, or a prefix and a number of 15 digits, ordered by
+number.
 
-Law: the keys of a queue are of the numbers from 1 to `_LAST_NUMBER`. A key of any other form is not the queue's, although it may be sorted between them: it is passed
-over, and never overwritten or taken. (A `float` between two integers is one, and for the prefix "job" every key of a queue with the prefix "job-7".)
+Invariant: the keys of a queue have numbers from 1 to `_LAST_NUMBER`. A key of any other form does
+not belong to the queue, although it may sort between its keys: the queue skips it, and never
+overwrites or takes it. (Examples are a `float` between two integers, and for the prefix "job" every
+key of a queue with the prefix "job-7".)
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ _DIGITS = 15
 
 
 class Queues:
-    """What `Cache` does with queues."""
+    """The queue operations of `Cache`."""
 
     _serializer: Serializer
     _open: Any
@@ -68,7 +71,8 @@ class Queues:
             if not 1 <= number <= _LAST_NUMBER:
                 raise OverflowError(f"the key {end!r} is the last that a queue can have at its {side}: push at the other side, or take another prefix")
             key = _key(prefix, number)
-            # Keys of queues are stored as they are, in their order, whatever the disk does with others.
+            # Keys of queues are stored unchanged and in order, regardless of how the disk stores
+            # others.
             full = self._serializer.dump_key(key)
             if not self._store(NewRow(key, value, expire, read, tag, retry, full=full)):
                 raise ValueError("the value is larger than size_limit, so the queue cannot hold it")
@@ -148,7 +152,7 @@ class Queues:
                     continue
                 data = table.value(rows, row)
                 if remove:
-                    # Decoded first: a value that is refused, such as a pickle, stays.
+                    # Decode first, because a refused value, such as a pickle, must stay.
                     try:
                         found = self._detailed((key, self._fetch(data)), row, expire_time, tag)
                     except OSError:
@@ -172,7 +176,7 @@ def _is_of_queue(key: Any, prefix: str | None) -> bool:
 
 
 def foreign_rank(tail: str) -> int:
-    """The largest number whose digits are sorted below `tail`, which are not the digits of a number."""
+    """The largest number whose digits sort below `tail`, which is not the digits of a number."""
     count = min(_leading_digits(tail), _DIGITS)
     digits, following = tail[:count], tail[count : count + 1]
     if count == _DIGITS or following > "9":

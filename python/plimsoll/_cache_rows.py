@@ -1,6 +1,6 @@
 """The rows of one cache in a store, and the indexes that find them by age, use, expiry and tag.
 
-A keyspace holds them all; the first byte of a key says what it is:
+One keyspace holds all rows and indexes; the first byte of a key is its kind:
 
     _   counters, settings, and whether rows may have files
     r   <key>                       the row: a head, and the value if it is short
@@ -10,10 +10,11 @@ A keyspace holds them all; the first byte of a key says what it is:
     p   <rank><row id>              a row in the order of eviction: by a time, or by a number of uses
     t   <hash of the tag><row id>   a row with this tag
 
-Law: every change of a row changes its indexes and the counters in the same transaction.
+Invariant: every change of a row changes its indexes and the counters in the same transaction.
 
-Policy "least-recently-stored": a row that is overwritten keeps its rank, which spares two changes of three, and its time in `accessed`. Who evicts ranks
-it anew when it comes first. A rank is never later than the time of storing, so what is evicted is what was stored first.
+Policy "least-recently-stored": an overwritten row keeps its rank, which saves two of three changes,
+and its time in `accessed`. Eviction re-ranks a row when it reaches the front. A rank is never later
+than the time of storing, so the row evicted is the one stored first.
 """
 
 from __future__ import annotations
@@ -47,25 +48,27 @@ DEFAULT_SETTINGS: dict[str, Any] = {
     "disk_min_file_size": 2**15,
     "disk_pickle_protocol": pickle.HIGHEST_PROTOCOL,
 }
-"""What can be set at opening and with `Cache.reset`, beside what a `Disk` of your own has after `disk_`; it is kept in the store."""
+"""Settings for opening and `Cache.reset`; a custom `Disk` adds its own with the prefix `disk_`.
+They are kept in the store."""
 
 EVICTION_POLICIES = ("none", "least-recently-stored", "least-recently-used", "least-frequently-used")
 
 PIECE_BYTES = 64 << 10
 ROW_OVERHEAD_BYTES = 160
-"""What the indexes of a row are counted as."""
+"""The size charged for the indexes of a row."""
 RANKED_MAX = 1_000
-"""Rows that one eviction ranks anew. Beyond them, it takes those whose rank is the oldest."""
+"""Maximum number of rows that one eviction re-ranks. Beyond them, it evicts the rows with the
+oldest rank."""
 TOUCHED_MAX = 10_000
-"""Uses that are remembered in memory before they are written to the rows."""
+"""Number of uses buffered in memory before they are written to the rows."""
 TOUCHED_SECONDS = 1.0
-"""How long uses are remembered where other processes evict, too."""
+"""How long uses are buffered if other processes evict too."""
 
 _HEAD = struct.Struct(">QdddQQQQII")
 _AFTER_1970 = struct.Struct(">BdQ")
 _BEFORE_1970 = struct.Struct(">BQQ")
-"""A time and a row id. Times compare as bytes as they compare as numbers: 1 and the bits of the number, or for a negative one 0
-and its bits inverted."""
+"""A time and a row id. Encoded times compare as numbers: 1 and the bits of the number, or for a
+negative number 0 and the inverted bits."""
 _RANK = struct.Struct(">QQ")
 _ID = struct.Struct(">Q")
 _BITS = struct.Struct(">Q")
@@ -77,7 +80,8 @@ _COUNTERS_KEY, _SETTINGS_KEY, _FILES_KEY = b"_counters", b"_settings", b"_files"
 
 
 class Row(NamedTuple):
-    """The head of a row, its tag, its key if that is stored under its hash, and the value if it is stored with the row."""
+    """The head of a row, its tag, its key if stored under its hash, and the value if stored with
+    the row."""
 
     id: int
     stored: float
@@ -100,7 +104,7 @@ class Row(NamedTuple):
 
     @property
     def file(self) -> tuple[str, int] | None:
-        """Name and size of the file that has the value, if a `Disk` wrote one."""
+        """Name and size of the value's file, if a `Disk` wrote one."""
         return file_of(self.value)
 
     def dump(self) -> bytes:
@@ -109,7 +113,7 @@ class Row(NamedTuple):
 
 
 class NewRow(NamedTuple):
-    """What `set`, `add` and `push` were given."""
+    """The arguments of `set`, `add` and `push`."""
 
     key: Any
     value: Any
@@ -119,11 +123,12 @@ class NewRow(NamedTuple):
     retry: bool
     only_new: bool = False
     full: bytes | None = None
-    """The key as it is stored, if the disk is not asked for it."""
+    """The stored form of the key, if the disk does not provide it."""
 
 
 class Table:
-    """The rows, counters and settings of one cache. Methods that take `rows` are for a transaction of the store."""
+    """The rows, counters and settings of one cache. Methods with a parameter `rows` run in a
+    transaction of the store."""
 
     def __init__(self, store: CacheStore, name: str) -> None:
         self.store = store
@@ -136,20 +141,22 @@ class Table:
         self._next_expiry = 0.0
         self._flushed = time.monotonic()
         self.disk: Disk | None = None
-        """The disk of the cache that writes now: it removes the files of rows."""
+        """The disk of the cache that is writing: it removes the files of rows."""
         self.refresh(self.committed)
         self.is_unread = True
-        """No transaction of this process has read the counters yet: others may have changed them while the table was made."""
+        """No transaction of this process has read the counters yet, so others may have changed them
+        while the table was created."""
 
     # Transactions.
 
     def rows(self) -> ReadMapping:
-        """What this thread sees: its transaction, or what is committed."""
+        """The view of this thread: its transaction, or the committed state."""
         transaction = self.store.transaction
         return self.committed if transaction is None else transaction.keyspace(self.committed)
 
     def refresh(self, rows: ReadMapping) -> None:
-        """Takes in the counters and settings that are stored: another process may have changed them. Hits and misses of this one are kept."""
+        """Refreshes the counters and settings from the store, because another process may have
+        changed them. Keeps the hits and misses of this process."""
         counters, settings = rows.get_many([_COUNTERS_KEY, _SETTINGS_KEY])
         stored: tuple[int, int, int, int, int] = _COUNTERS.unpack(counters or bytes(_COUNTERS.size))
         self.hits += stored[3] - self._saved[3]
@@ -171,11 +178,11 @@ class Table:
             transaction.keyspace(self.committed).put(_COUNTERS_KEY, _COUNTERS.pack(*self._saving))
 
     def after_commit(self) -> None:
-        """What was written is now what an abort goes back to."""
+        """Makes the written state the one that an abort restores."""
         self._saved = self._saving
 
     def after_abort(self) -> None:
-        """Takes back what the transaction has changed in memory."""
+        """Reverts the transaction's changes in memory."""
         self.count, self.size, self._next_id = self._saved[:3]
         self._next_expiry = 0.0
         self._settings_row = self.committed.get(_SETTINGS_KEY)
@@ -191,11 +198,11 @@ class Table:
 
     @property
     def size_max(self) -> int:
-        """Bytes that the rows may take: what they take now, or the limit if it is kept."""
+        """Maximum bytes of the rows: their current size, or the limit if it is enforced."""
         return max(self.size, int(self.settings["size_limit"])) if self._is_hard() else self.size
 
     def totals(self) -> tuple[int, int]:
-        """Rows and their bytes, as this thread sees them."""
+        """Number and bytes of rows, as this thread sees them."""
         return self._stored_counters()[:2]
 
     def _stored_counters(self) -> tuple[int, int, int, int, int]:
@@ -208,7 +215,7 @@ class Table:
         return self._saved
 
     def stored_settings(self) -> dict[str, Any]:
-        """The settings as they are now, also if another process has changed them."""
+        """The current settings, even if another process has changed them."""
         if self.store.shared and self.store.transaction is None:
             self._settings_row = self.committed.get(_SETTINGS_KEY)
             self.settings = {**DEFAULT_SETTINGS, **json.loads(self._settings_row or b"{}")}
@@ -217,7 +224,7 @@ class Table:
     # Settings.
 
     def set_setting(self, rows: WriteMapping, name: str, value: Any) -> None:
-        """Keeps a setting. A new policy ranks all rows anew."""
+        """Stores a setting. A new policy re-ranks all rows."""
         if name == "eviction_policy" and value not in EVICTION_POLICIES:
             raise ValueError(f"eviction_policy is one of {', '.join(EVICTION_POLICIES)}, not {value!r}")
         if name in DEFAULT_SETTINGS and name != "eviction_policy" and not isinstance(value, (int, float)):
@@ -241,7 +248,8 @@ class Table:
         return None if data is None else Row.load(data)
 
     def value(self, rows: ReadMapping, row: Row) -> bytes | None:
-        """The value of a row; None if another thread has removed its pieces since the row was read."""
+        """The value of a row; None if another thread has removed its pieces since the row was
+        read."""
         if not row.value_id:
             return row.value
         pieces = rows.get_many([b"v" + _PIECE.pack(row.value_id, number) for number in range(_piece_count(row))])
@@ -258,11 +266,12 @@ class Table:
         now: float,
         old: Row | None,
     ) -> Row | None:
-        """Stores a row in place of `old`. None, and `old` is kept, if the row is larger than the cache may be."""
+        """Stores a row in place of `old`. Returns None and keeps `old` if the row exceeds the size
+        limit of the cache."""
         file = file_of(value) if isinstance(value, bytes) else None
         row_id = old.id if old is not None else self._take_id()
         value_id, value_bytes, inline = 0, 0, b""
-        # What names a file is in the row, where `delete` finds it.
+        # A value with a file name stays in the row, where `delete` finds it.
         if isinstance(value, bytes) and (file or len(value) < max(1, self.settings["disk_min_file_size"])):
             inline, value_bytes = value, len(value)
         else:
@@ -303,21 +312,22 @@ class Table:
         return row
 
     def replace(self, rows: WriteMapping, key: bytes, old: Row, new: Row) -> None:
-        """Changes the head or the value beside it; the size stays."""
+        """Changes the head, or the value in the row; the size stays."""
         before, after = self._indexes(old), self._indexes(new)
         rows.delete_many([index for index in before if index not in after])
         rows.put_many([(b"r" + key, new.dump())] + [(index, key) for index in after if index not in before])
         self._next_expiry = min(self._next_expiry, new.expires)
 
     def delete(self, rows: WriteMapping, key: bytes, row: Row) -> None:
-        """Removes a row with its indexes and pieces, and its file: at the commit, or now if the row has expired."""
+        """Removes a row with its indexes and pieces, and its file: at the commit, or now if the row
+        has expired."""
         rows.delete_many([b"r" + key, *self._indexes(row), *_pieces(row), b"o" + _ID.pack(row.id)])
         self.count -= 1
         self.size -= row.size
         self._drop_file(key, row)
 
     def clear(self, rows: WriteMapping) -> int:
-        """Removes all rows; returns how many there were."""
+        """Removes all rows; returns their number."""
         self.store.cleared(self.size)
         count, self.count, self.size = self.count, 0, 0
         for name in self.files(rows):
@@ -337,7 +347,7 @@ class Table:
 
     @property
     def next_id(self) -> int:
-        """All rows have smaller ids."""
+        """An upper bound of all row ids."""
         return self._stored_counters()[2] + 1
 
     # Removal.
@@ -355,7 +365,8 @@ class Table:
         return self._remove_indexed(rows, rows.scan(prefix=b"t" + _tag_hash(tag), limit=limit))
 
     def make_room(self, rows: WriteMapping, now: float, keep: int) -> None:
-        """Removes what has expired, and if the cache is too large, whatever its policy gives up first, but not the row with the id `keep`."""
+        """Removes expired rows, and evicts by the policy while the cache is too large; keeps the
+        row with the id `keep`."""
         limit = self.settings["cull_limit"]
         if limit == 0:
             return
@@ -365,14 +376,14 @@ class Table:
                 return
 
     def cull(self, rows: WriteMapping, limit: int) -> int:
-        """Removes up to `limit` rows, and none more once the cache is within its size."""
+        """Removes up to `limit` rows, and stops once the cache is within its size."""
         removed = 0
         while removed < limit and self.size > self.settings["size_limit"] and self.evict(rows, 1):
             removed += 1
         return removed
 
     def evict(self, rows: WriteMapping, limit: int, keep: int = 0) -> int:
-        """Removes rows in the order of the policy; returns how many."""
+        """Removes rows in the order of the policy; returns their number."""
         self.flush_touched()
         lazy = self.settings["eviction_policy"] == "least-recently-stored"
         removed = ranked = 0
@@ -384,7 +395,7 @@ class Table:
                 row = self.get(rows, key)
                 rank = _load_time(index) if lazy else 0.0
                 if rank > first:
-                    # One that was ranked anew comes before it.
+                    # A re-ranked row comes before it.
                     break
                 if row is None:
                     rows.delete(index)
@@ -411,11 +422,12 @@ class Table:
     # Use.
 
     def touch(self, key: bytes, now: float) -> None:
-        """Remembers that a row was used; the policy hears of it before it evicts."""
+        """Records that a row was used; the policy sees it before it evicts."""
         touched = self.touched
         touched[key] = now, touched.get(key, (now, 0))[1] + 1
         if len(touched) > TOUCHED_MAX or (self.store.shared and time.monotonic() - self._flushed > TOUCHED_SECONDS):
-            # A get waits for no writer: while one is busy, uses are remembered, up to a bound. Nor does it fail on a full disk.
+            # A get must not wait for a writer: while one is busy, uses are buffered up to a bound.
+            # Nor must it fail on a full disk.
             self._flushed = time.monotonic()
             with suppress(Timeout, *DISK_ERRORS), self.store.write(0) as transaction:
                 if transaction is not None:
@@ -424,7 +436,7 @@ class Table:
                 self.touched = {}
 
     def flush_touched(self) -> None:
-        """Writes the remembered uses to the rows, in the open transaction."""
+        """Writes the buffered uses to the rows, in the open transaction."""
         touched, self.touched = self.touched, {}
         self._flushed = time.monotonic()
         transaction = self.store.transaction
@@ -438,25 +450,26 @@ class Table:
 
     @property
     def counts_uses(self) -> bool:
-        """Whether the policy asks how rows are used."""
+        """Whether the policy depends on the use of rows."""
         return self.settings["eviction_policy"] in ("least-recently-used", "least-frequently-used")
 
     # Checks.
 
     @property
     def folder(self) -> str:
-        """Where the files of a `Disk` are."""
+        """The folder of the files of a `Disk`."""
         top = os.path.dirname(self.store.path)
         return os.path.join(top, *self.name.split("/")) if self.name else top
 
     def files(self, rows: ReadMapping) -> set[str]:
-        """The names of the files that rows have."""
+        """The file names in rows."""
         if rows.get(_FILES_KEY) is not None:
             return {row.file[0] for row in (Row.load(data) for _, data in rows.items(prefix=b"r")) if row.file}
         return set()
 
     def _lacks(self, rows: ReadMapping, row: Row) -> str:
-        """What of the value of a row is lost; empty if it is whole. Raises `OSError` if its file cannot be checked."""
+        """The lost parts of a row's value; empty if it is complete. Raises `OSError` if its file
+        cannot be checked."""
         if self.value(rows, row) is None:
             return "a piece of its value"
         if row.file is not None and row.expires > now():
@@ -468,7 +481,7 @@ class Table:
         return ""
 
     def problems(self) -> list[str]:
-        """What does not agree: counters, rows and indexes."""
+        """Inconsistencies between counters, rows and indexes."""
         rows = self.rows()
         count = size = 0
         indexes: set[bytes] = set()
@@ -492,14 +505,14 @@ class Table:
         return found
 
     def repair(self, rows: WriteMapping) -> None:
-        """Makes the indexes and the counters anew from the rows."""
+        """Rebuilds the indexes and the counters from the rows."""
         kept = [(key[1:], Row.load(data)) for key, data in rows.items(prefix=b"r")]
         for kind in (b"e", b"o", b"p", b"t"):
             rows.delete_range(prefix=kind)
         self.count = self.size = 0
         for key, row in kept:
             lacking = ""
-            # A file that cannot be checked may be whole, so its row stays.
+            # A file that cannot be checked may be intact, so its row stays.
             with suppress(OSError):
                 lacking = self._lacks(rows, row)
             if lacking:
@@ -519,13 +532,14 @@ class Table:
         if not row.value or row.value[0] != DISK or row.file is None or self.disk is None:
             return
         if row.expires <= now() and self._has_expired(key, row):
-            # Its name may be wanted for what is stored next.
+            # The next value may need its name.
             self.disk.remove(row.file[0])
         else:
             self.store.drop_file(self.disk, row.file[0])
 
     def _has_expired(self, key: bytes, row: Row) -> bool:
-        """Whether the row that is committed has expired, too: then nothing reads its file again, even if the transaction is aborted."""
+        """Whether the committed row has expired too, so that nothing reads its file again, even if
+        the transaction is aborted."""
         data = self.committed.get(b"r" + key)
         if data is None:
             return False
@@ -543,7 +557,7 @@ class Table:
                 rows.put(b"v" + _PIECE.pack(value_id, number), piece)
                 size += len(piece)
         except BaseException:
-            # The transaction may go on without this value.
+            # The transaction may continue without this value.
             rows.delete_many([b"v" + _PIECE.pack(value_id, done) for done in range(number + 1)])
             raise
         return size
@@ -573,7 +587,8 @@ class Table:
 
 
 class PieceReader(io.RawIOBase):
-    """Reads a value that is stored in pieces, as it was when the reader was made. Without one, `kind` is -1."""
+    """Reads a value stored in pieces, as of the reader's creation. If the value is missing, `kind`
+    is -1."""
 
     def __init__(self, table: Table, key: bytes) -> None:
         super().__init__()
@@ -586,7 +601,7 @@ class PieceReader(io.RawIOBase):
         self.kind = -1
         if self.row is not None and self.row.value_id:
             self._pieces = (rows[piece] for piece in _pieces(self.row))
-            # The first byte says how the value is encoded.
+            # The first byte is the encoding.
             first = next(self._pieces)
             self.kind, self._rest = first[0], first[1:]
 
@@ -608,12 +623,12 @@ class PieceReader(io.RawIOBase):
 
 
 def now() -> float:
-    """The time that expiry goes by."""
+    """The clock for expiry."""
     return time.time()
 
 
 def with_details(value: Any, expires: float | None, tag: Any, with_expiry: bool, with_tag: bool) -> Any:
-    """A value as it was asked for: alone, or in a tuple with what is told of its row."""
+    """A value as requested: alone, or in a tuple with attributes of its row."""
     if with_expiry and with_tag:
         return value, expires, tag
     if with_expiry:
@@ -648,7 +663,7 @@ def _pieces(row: Row) -> list[bytes]:
 
 
 def _cut(value: bytes | Iterable[bytes]) -> Iterator[bytes]:
-    """The value in pieces of one size; the last may be shorter."""
+    """The value in pieces of equal size; the last may be shorter."""
     if isinstance(value, bytes):
         yield from (value[start : start + PIECE_BYTES] for start in range(0, len(value), PIECE_BYTES))
         return

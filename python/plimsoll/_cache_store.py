@@ -1,7 +1,9 @@
-"""The stores under caches: one for each folder in a process, however many caches look at it, and their transactions.
+"""The stores under caches: one per folder in a process, regardless of the number of caches, and
+their transactions.
 
-A write takes the turn of the store's writers, so a cache never meets a conflict: during `transact` no other thread writes, and none of another
-process that shares the store, as in diskcache. Who has the turn first reads the counters and settings that another process may have changed.
+A write takes the store's writer turn, so a cache never meets a conflict: during `transact` no other
+thread writes, nor does another process that shares the store, as in diskcache. A new holder of the
+turn first refreshes the counters and settings that another process may have changed.
 """
 
 from __future__ import annotations
@@ -28,17 +30,20 @@ _log = logging.getLogger("plimsoll.cache")
 
 UPKEEP_BYTES = 32 << 20
 UPKEEP_LEAST_BYTES = 1 << 20
-"""Bytes that all processes write between two rounds of `CacheStore._upkeep`: a 16th of the limit, between these."""
+"""Bytes that all processes write between two rounds of `CacheStore._upkeep`: 1/16 of the limit,
+within these bounds."""
 SPARE_BYTES = 8 << 20
-"""The files of a store take the limit, a fifth of it, and this, before space is given back. The rest up to half of the limit and
-16 MiB is for what is written until the next round, and for copies that a compaction makes before it removes the old files."""
+"""The files of a store may occupy the limit, a fifth of it, and this, before space is reclaimed.
+The remainder, up to half of the limit plus 16 MiB, is for writes until the next round and for
+copies that a compaction makes before it removes the old files."""
 GARBAGE_BYTES = 64 << 20
-"""The files take twice the bytes of the rows and this at the most, however large the limit is."""
+"""The files occupy at most twice the bytes of the rows plus this, regardless of the limit."""
 REGAINED_BYTES = 4 << 20
-"""A store is compacted again once its files have grown by this since the last time, or by an eighth if that is more, and when
-half of it was cleared."""
+"""A store is compacted again once its files have grown since the last time by this, or by an eighth
+if that is more, and when half of it was cleared."""
 DISK_ERRORS = (OSError, Poisoned)
-"""How a write fails because the disk is full or failing. What can do without the write passes over it: the next write of a row fails by itself."""
+"""Errors of a write on a full or failing disk. Optional writes ignore them, because the next write
+of a row fails by itself."""
 
 
 Options = dict[str, Any]
@@ -72,9 +77,10 @@ class CacheStore:
         self.path = path
         self.identity = identity(path)
         self.users: set[Use] = set()
-        """Of the caches that have it open. A set, not a count: an open or a close that a signal interrupted is done again, and counts once."""
+        """The caches that have it open. A set, not a count: an interrupted open or close is
+        repeated, and must count once."""
         self.writes: set[object] = set()
-        """The writes that are under way: the last one closes a store that no cache has open."""
+        """The writes in progress: the last one closes a store that no cache has open."""
         self.is_closed = False
         """Whether it was closed because nothing used it."""
         self.tables: dict[str, Table] = {}
@@ -91,9 +97,11 @@ class CacheStore:
         self._files_written: list[tuple[Disk, str]] = []
         self._files_dropped: list[tuple[Disk, str]] = []
         self._last_commit = -1
-        """The last commit of this process: if nothing follows it, what is in memory is current."""
+        """The last commit of this process: if no other follows it, the state in memory is
+        current."""
         self._is_clean = True
-        """Whether what is in memory is what is committed. It is not if the end of a write was broken off."""
+        """Whether the state in memory is the committed one. It is not after an interrupted end of a
+        write."""
 
     @property
     def transaction(self) -> Transaction | None:
@@ -102,9 +110,10 @@ class CacheStore:
 
     @block
     def write(self, timeout: float | None) -> Iterator[Transaction | None]:
-        """Joins this thread's transaction, or begins one and commits it at the end. Waits for others without end if `timeout` is None.
+        """Joins this thread's transaction, or begins one and commits it at the end. Waits for
+        others without a limit if `timeout` is None.
 
-        `None` if another thread has just closed the store. The caller opens it again.
+        Yields `None` if another thread has just closed the store. The caller reopens it.
         """
         open_one = self.transaction
         if open_one is not None:
@@ -112,12 +121,12 @@ class CacheStore:
             return
         write = object()
         try:
-            # Before the look: who closes looks at the writes after it has said so.
+            # Before the check, because a closing thread sets the flag and then checks the writes.
             self.writes.add(write)
             if self.is_closed:
                 yield None
                 return
-            # Not `with`: each set would enter a second context manager.
+            # Not `with`, because each set would enter a second context manager.
             yield from self._write_in_turn(timeout)
             if self._written >= self._upkeep_bytes:
                 self._upkeep()
@@ -128,7 +137,7 @@ class CacheStore:
 
     @block
     def write_last(self) -> Iterator[Transaction]:
-        """As `write`, for who closes it: without waiting."""
+        """Like `write`, for a closing thread: does not wait."""
         yield from self._write_in_turn(0)
 
     def _write_in_turn(self, timeout: float | None) -> Iterator[Transaction]:
@@ -154,7 +163,7 @@ class CacheStore:
                     self._committed(ticket.glsn)
                 except BaseException:
                     if transaction is not None:
-                        # A signal's handler may raise when the commit was just ordered.
+                        # A signal handler may raise just after the commit was ordered.
                         if transaction.glsn is not None:
                             self._committed(transaction.glsn)
                         else:
@@ -164,7 +173,7 @@ class CacheStore:
                     self._transaction, self._owner = None, 0
         finally:
             if transaction is not None and transaction.glsn is not None:
-                # Others write meanwhile: one sync serves several.
+                # Others write meanwhile, and one sync serves several commits.
                 if ticket is not None:
                     ticket.wait()
                 else:
@@ -180,7 +189,7 @@ class CacheStore:
     def _abort(self, transaction: Transaction, written: list[tuple[Disk, str]]) -> None:
         transaction.abort()
         _remove_files(written)
-        # A store that was closed meanwhile, as at the interpreter's end, has no state to go back to.
+        # A store that was closed meanwhile, as at interpreter exit, has no state to restore.
         with suppress(Closed):
             for table in list(self.tables.values()):
                 table.after_abort()
@@ -191,27 +200,28 @@ class CacheStore:
         self._files_written.append((disk, filename))
 
     def drop_file(self, disk: Disk, filename: str) -> None:
-        """Removes a file: once the open transaction of this thread is committed, or now if there is none."""
+        """Removes a file: after the commit of this thread's open transaction, or now if there is
+        none."""
         if self.transaction is None:
             disk.remove(filename)
         else:
             self._files_dropped.append((disk, filename))
 
     def wrote(self, size: int) -> None:
-        """Counts bytes that are written, towards the next upkeep."""
+        """Counts written bytes towards the next upkeep."""
         self._written += size
 
     def cleared(self, size: int) -> None:
-        """Counts bytes of rows that are removed at once, so that the next upkeep gives their space back."""
+        """Counts removed bytes of rows, so that the next upkeep reclaims their space."""
         self._written += size
         self._cleared += size
 
     def _upkeep(self) -> None:
-        """Gives back the disk space of what was overwritten and evicted, while others write."""
+        """Reclaims the disk space of overwritten and evicted rows, while others write."""
         if not self._upkeep_lock.acquire(blocking=False):
             return
         self._written = 0
-        # What was written is committed, and the caller is told so; a later round makes up for it.
+        # The writes are committed, and the caller knows it; a later round catches up.
         try:
             with suppress(Behind, Closed, NotKeeper, Stalled):
                 tables = list(self.tables.values())
@@ -222,21 +232,23 @@ class CacheStore:
                 allowed = min(limit + limit // 5 + SPARE_BYTES, 2 * rows + GARBAGE_BYTES)
                 size: int = self.db.stats()["disk_bytes"]
                 if size > allowed or self._cleared > size // 2:
-                    # Beyond the newest commit, so that the segment that commits go to ends.
+                    # Beyond the newest commit, so that the current segment ends too.
                     self.db.log.trim(self.db.newest + 1)
                     size = self.db.stats()["disk_bytes"]
                 before = self._compacted_bytes = min(size, self._compacted_bytes)
-                # Where half of it was cleared, a compaction rewrites less than it gives back.
+                # If half of it was cleared, a compaction rewrites less than it reclaims.
                 if self._cleared > size // 2 or size > max(allowed, before + max(REGAINED_BYTES, before // 8)):
                     self._compact(size)
         except (*DISK_ERRORS, OutOfBudget) as error:
-            # A write that the disk has no room for fails by itself, and a poisoned store refuses the next one. Anything else shows only here.
+            # A write fails by itself on a full disk, and a poisoned store refuses the next one. Any
+            # other error shows only here.
             _log.warning("disk space of the cache in %s could not be given back: %s", self.path, error)
         finally:
             self._upkeep_lock.release()
 
     def _compact(self, size: int) -> None:
-        """Compacts files of `size` bytes; a second time if the first gave back little of what was cleared."""
+        """Compacts files of `size` bytes; a second time if the first reclaimed little of the
+        cleared bytes."""
         cleared = self._cleared
         for _ in range(2 if cleared else 1):
             self.db.compact()
@@ -257,12 +269,12 @@ def _remove_files(files: list[tuple[Disk, str]]) -> None:
 
 
 class Use:
-    """The claim of a cache on the store that it has open: one object for the life of the cache."""
+    """A cache's claim on its open store: one object for the life of the cache."""
 
     def __init__(self) -> None:
         self.store: CacheStore | None = None
         self.table: Table | None = None
-        """The rows of the cache, while the cache is open. Set last: other threads then use it."""
+        """The rows of the cache while it is open. Set last, because other threads then use it."""
         _uses.add(self)
 
 
@@ -272,8 +284,8 @@ _guard = threading.RLock()
 
 
 def _forget_in_child() -> None:
-    """A forked child does not inherit a lock that a thread of its parent held. It leaves the stores to its parent, so each cache
-    opens its store anew at the next use in the child.
+    """A forked child does not inherit a lock held by a thread of its parent. It leaves the stores
+    to its parent, so each cache reopens its store at its next use in the child.
     """
     global _guard
     _guard = threading.RLock()
@@ -286,12 +298,12 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def opening() -> threading.RLock:
-    """The lock of all who open or close caches. Who has it waits for no writer."""
+    """The lock for opening and closing caches. Its holder waits for no writer."""
     return _guard
 
 
 def identity(path: str) -> tuple[int, int] | None:
-    """Which folder this is; None if there is none."""
+    """The identity of a folder; None if it does not exist."""
     try:
         found = os.stat(path)
     except FileNotFoundError:
@@ -300,7 +312,8 @@ def identity(path: str) -> tuple[int, int] | None:
 
 
 def acquire(path: str, options: Options, use: Use) -> CacheStore:
-    """The store in a folder, opened if it is not open. The first that opens it in a process decides on the options."""
+    """The store in a folder, opened if necessary. The first opener in a process decides on the
+    options."""
     with _guard:
         path = os.path.realpath(path)
         while True:
@@ -310,16 +323,17 @@ def acquire(path: str, options: Options, use: Use) -> CacheStore:
                 store.users.add(use)
                 _stores[path] = store
                 return store
-            # First: a cache that is collected in this thread meanwhile may be the last other user.
+            # First, because a cache that is collected in this thread meanwhile may be the last
+            # other user.
             use.store = store
             store.users.add(use)
             if store is not _stores.get(path):
                 continue
             if store.identity is not None and identity(path) == store.identity:
-                # A close of it may have been interrupted.
+                # An interrupted close may have set it.
                 store.is_closed = False
                 return store
-            # The folder was removed under an open cache, and perhaps made anew.
+            # The folder was removed under an open cache, and possibly recreated.
             store.users.discard(use)
             del _stores[path]
             with suppress(Error):
@@ -327,15 +341,15 @@ def acquire(path: str, options: Options, use: Use) -> CacheStore:
 
 
 def release(use: Use) -> None:
-    """Gives a store back, if it was not given back before. The last one closes it, unless threads write: the last of these does so then. Waits for no
-    writer."""
+    """Releases a store unless it was released before. The last release closes it, unless threads
+    write; the last of these closes it then. Waits for no writer."""
     with _guard:
         store = use.store
         if store is None:
             return
         store.users.discard(use)
         _close_unused(store)
-        # Last: a release that was interrupted is done again from the start.
+        # Last, so that an interrupted release is repeated from the start.
         use.store = None
 
 
@@ -346,20 +360,20 @@ def _close_unused(store: CacheStore) -> None:
             return
         store.is_closed = True
         if store.writes:
-            # The last of them closes it.
+            # The last writer closes it.
             store.is_closed = False
             return
         for path, known in list(_stores.items()):
             if known is store:
                 del _stores[path]
         if store.identity != identity(store.path):
-            # The folder was removed or replaced: nothing can be written to it, and the store says so.
+            # The folder was removed or replaced: the store refuses writes and reports it.
             with suppress(Error):
                 store.close()
             return
         try:
             if any(table.has_news for table in store.tables.values()):
-                # Uses and hits are hints: another process that writes now is not waited for.
+                # Uses and hits are hints, so do not wait for another writing process.
                 with suppress(Closed, Timeout, *DISK_ERRORS), store.write_last():
                     for table in list(store.tables.values()):
                         table.flush_touched()

@@ -1,6 +1,7 @@
-"""Looking after a cache: what is removed, counted and checked as a whole.
+"""Maintenance of a whole cache: removing, counting, checking.
 
-Law: rows are removed in several commits, so that others can write in between; `clear` alone is one commit.
+Invariant: rows are removed in several commits, so that others can write in between; only `clear` is
+a single commit.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ TAGS = Serializer("json")
 
 
 class Upkeep:
-    """How `Cache` is looked after."""
+    """The maintenance operations of `Cache`."""
 
     reset: Any
     _disk: Disk
@@ -33,7 +34,7 @@ class Upkeep:
     _transact: Any
 
     def expire(self, now: float | None = None, retry: bool = False) -> int:
-        """Removes what has expired; returns how many rows.
+        """Removes expired rows; returns their number.
 
         >>> import time
         >>> cache = plimsoll.Cache()
@@ -45,7 +46,7 @@ class Upkeep:
         return self._remove(lambda table, rows: table.remove_expired(rows, moment, BATCH), retry)
 
     def evict(self, tag: Any, retry: bool = False) -> int:
-        """Removes all rows with a tag; returns how many.
+        """Removes all rows with a tag; returns their number.
 
         >>> cache = plimsoll.Cache()
         >>> for page in ("home", "about"):
@@ -57,7 +58,8 @@ class Upkeep:
         return self._remove(lambda table, rows: table.remove_tagged(rows, dumped, BATCH), retry)
 
     def cull(self, retry: bool = False) -> int:
-        """Removes what has expired, and evicts until the cache is within its limit; returns how many rows.
+        """Removes expired rows, and evicts until the cache is within its limit; returns the number
+        of rows.
 
         >>> cache = plimsoll.Cache()
         >>> for number in range(100):
@@ -73,7 +75,7 @@ class Upkeep:
             raise Timeout(count + timeout.args[0]) from None
 
     def clear(self, retry: bool = False) -> int:
-        """Removes all rows, in one commit; returns how many.
+        """Removes all rows in one commit; returns their number.
 
         >>> cache = plimsoll.Cache()
         >>> cache["a"] = 1
@@ -124,7 +126,8 @@ class Upkeep:
         return counted
 
     def volume(self) -> int:
-        """Bytes of the rows: keys, values, and what the indexes of a row are counted as. `size_limit` is about these.
+        """Bytes of the rows: keys, values, and the charge for the indexes of a row. `size_limit`
+        bounds these.
 
         >>> cache = plimsoll.Cache()
         >>> cache["film"] = b"x" * 1_000_000
@@ -135,7 +138,8 @@ class Upkeep:
         return size
 
     def disk_bytes(self) -> int:
-        """Bytes of the store's files, with what was overwritten and not yet given back; for all caches in the folder.
+        """Bytes of the store's files, including overwritten data not yet reclaimed; for all caches
+        in the folder.
 
         >>> cache = plimsoll.Cache()
         >>> for version in range(2):
@@ -147,9 +151,11 @@ class Upkeep:
         return size
 
     def check(self, fix: bool = False, retry: bool = False) -> list[str]:
-        """Compares rows, indexes, counters and the files of a `Disk`, and verifies the store's files; returns what is wrong.
+        """Compares rows, indexes, counters and the files of a `Disk`, and verifies the store's
+        files; returns the problems.
 
-        With `fix`, the indexes are made anew; rows without their file, and files without a row that are ten minutes old, are removed.
+        With `fix`, the indexes are rebuilt, and rows without their file and files older than ten
+        minutes without a row are removed.
 
         >>> cache = plimsoll.Cache()
         >>> cache["key"] = 1
@@ -170,7 +176,8 @@ class Upkeep:
         return found + damage
 
     def _remove(self, batch: Callable[[Table, WriteMapping], int], retry: bool) -> int:
-        """Removes in several commits, so that others can write in between. A `Timeout` carries the count so far."""
+        """Removes in several commits, so that others can write in between. A `Timeout` carries the
+        count so far."""
         total = 0
         while True:
             try:

@@ -1,4 +1,4 @@
-"""The exceptions of Plimsoll. Numbers that a message names are attributes, too."""
+"""The exceptions of Plimsoll. Numbers in a message are also attributes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Error(Exception):
 
 
 class Conflict(Error):
-    """A transaction read what another one has changed since. Run it again; `Db.transact` does.
+    """A transaction read data that another one has changed since. Run it again; `Db.transact` does.
 
     >>> db = plimsoll.in_memory()
     >>> tx = db.transaction()
@@ -39,7 +39,7 @@ class Conflict(Error):
 
 
 class Trimmed(Error):
-    """The moment, or the entry of the log, is no longer kept.
+    """The moment, or the log entry, is no longer retained.
 
     >>> db = plimsoll.in_memory()
     >>> glsn = db.put(b"a", b"1")
@@ -52,13 +52,13 @@ class Trimmed(Error):
     """
 
     asked: int | None
-    """The GLSN that was asked for; `None` if it was a time."""
+    """The requested GLSN; `None` if a time was requested."""
     first: int
-    """The oldest GLSN that is still kept; of times, the first moment whose time is known."""
+    """The oldest GLSN still retained; for times, the first moment whose time is known."""
 
 
 class NotYet(Error):
-    """The moment lies in the future.
+    """The moment is in the future.
 
     >>> db = plimsoll.in_memory()
     >>> glsn = db.put(b"a", b"1")
@@ -70,13 +70,14 @@ class NotYet(Error):
     """
 
     asked: int
-    """The GLSN that was asked for."""
+    """The requested GLSN."""
     newest: int
     """The newest GLSN."""
 
 
 class InvalidInput(Error, ValueError):
-    """An argument is invalid. Where a limit was exceeded, `bytes` and `limit_bytes` say by how much.
+    """An argument is invalid. If a limit was exceeded, `bytes` and `limit_bytes` are the size and
+    the limit.
 
     >>> db = plimsoll.in_memory()
     >>> try:
@@ -102,7 +103,8 @@ class NoKeyspace(InvalidInput):
 
 
 class ClockBehind(Error):
-    """The last commit's time is ahead of this machine's clock by more than a day, so nothing is committed. Reads go on.
+    """The last commit's time is ahead of this machine's clock by more than a day, so commits are
+    refused. Reads continue.
 
     Set the clock if it is wrong; if it is right, call `db.log.restart_time()`.
     """
@@ -142,15 +144,18 @@ class Locked(Error):
 
 
 class Behind(Error):
-    """What other processes have committed could not be taken in. Read again in a new snapshot or transaction."""
+    """Commits of other processes could not be applied. Read again in a new snapshot or
+    transaction."""
 
     cause: str
 
 
 class Stalled(Error):
-    """Another process that shares the store was stopped, or hangs, while all waited for it. Reads go on meanwhile.
+    """Another process that shares the store is stopped or hangs while all others wait for it. Reads
+    continue meanwhile.
 
-    Continue or end that process. A write that failed with this may be there after that: look before you try it again.
+    Resume or kill that process. A write that failed with this error may still take effect; check
+    before retrying it.
     """
 
     pid: int | None
@@ -158,7 +163,8 @@ class Stalled(Error):
 
 
 class NotKeeper(Error):
-    """The process that compacts and trims for all could not do it. Its own calls say why."""
+    """The process that compacts and trims for all failed to do so. Its own calls show the
+    reason."""
 
     pid: int | None
     """The process, if it is known."""
@@ -208,13 +214,13 @@ class UsedAfterFork(Error):
 
 
 class FormatError(Error):
-    """The files are of another version of Plimsoll."""
+    """The files have the format of another version of Plimsoll."""
 
     path: str | None
 
 
 class Corrupt(Error):
-    """Bytes on disk are not what was written. `plimsoll verify` says what is lost and what helps."""
+    """Data on disk is damaged. `plimsoll verify` lists the losses and the remedies."""
 
     file: str | None
     glsn: int | None
@@ -227,13 +233,13 @@ class Dropped(Error):
 
 
 class LogMismatch(Error):
-    """The log is not the one that the index, or a cursor, was made from."""
+    """The log is not the one that the index or a cursor was created from."""
 
     glsn: int | None
 
 
 class Poisoned(Error):
-    """A write to the disk failed: what comes after it is refused until the store is opened anew."""
+    """A write to the disk failed; later writes are refused until the store is reopened."""
 
     cause: str
 
@@ -255,7 +261,7 @@ class OutOfBudget(Error, MemoryError):
 
 
 class IoError(Error, OSError):
-    """An operation of the operating system failed; `errno` says how.
+    """An operation of the operating system failed; `errno` is its error number.
 
     >>> import errno
     >>> try:

@@ -1,4 +1,4 @@
-"""Results of functions, kept in a cache by a key that is made of the call."""
+"""Caches results of functions under a key built from the call."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _T_co = TypeVar("_T_co", covariant=True)
 
 
 class Memoized(Protocol[_P, _T_co]):
-    """A function whose results are kept: called as the function itself, also as a method."""
+    """A function with cached results: called like the function itself, also as a method."""
 
     @property
     def __cache_key__(self) -> Callable[_P, tuple[Any, ...]]:
-        """Makes the key for the arguments of a call."""
+        """Builds the key for the arguments of a call."""
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T_co: ...
 
@@ -33,7 +33,7 @@ class Memoized(Protocol[_P, _T_co]):
 
 
 class Store(Protocol):
-    """What `memoize` asks of a cache."""
+    """The cache operations that `memoize` uses."""
 
     def get(self, key: Any, default: Any, *, retry: bool) -> Any: ...
 
@@ -48,7 +48,8 @@ def memoize(
     tag: Any,
     ignore: Iterable[int | str],
 ) -> Callable[[Callable[_P, _T]], Memoized[_P, _T]]:
-    """`Cache.memoize` for everything with `get` and `set`. Of an `async` function, the awaited results are kept."""
+    """`Cache.memoize` for any object with `get` and `set`. For an `async` function, it caches the
+    awaited results."""
     if callable(name):
         raise TypeError("memoize takes the name of the function, not the function: write @cache.memoize()")
     ignored = frozenset(ignore)
@@ -89,21 +90,21 @@ def memoize(
 
 
 def as_memoized(function: Callable[_P, Any], cache_key: Callable[..., tuple[Any, ...]]) -> Memoized[_P, Any]:
-    """A function with the maker of its keys."""
+    """A function with its key builder."""
     function.__cache_key__ = cache_key  # type: ignore[attr-defined]
     return cast("Memoized[_P, Any]", function)
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether a call of it is awaited."""
-    # Here, because the import takes longer than that of the rest of the package.
+    """Whether its calls are awaited."""
+    # Imported here, because the import takes longer than the rest of the package.
     import inspect
 
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(type(function), "__call__", None))
 
 
 def refuse_generators(function: Callable[..., Any]) -> None:
-    """Raises `TypeError` for a function whose calls make generators: these cannot be kept."""
+    """Raises `TypeError` for a function that returns generators, which cannot be cached."""
     import inspect
 
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):

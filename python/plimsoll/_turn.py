@@ -1,9 +1,12 @@
-"""The turn of writers: a lock that one thread of all processes holds that share a store.
+"""The writers' turn: a lock that one thread of all processes sharing a store holds.
 
-A transaction that holds it meets no conflict. It is a lock of the system on a file beside the store's own: a process that is killed gives it back.
+A transaction that holds it meets no conflict. It is a system lock on a file beside the store's own,
+so it is released when its process is killed.
 
-Processes queue at a second lock. Who has that one is next: it prepares (takes in what others have committed) while the turn is another's, and so holds
-the turn for its own write only. Who has had the turn may take it again for some milliseconds without queueing, which spares most changes of the process.
+Processes queue at a second lock. The holder of that lock is next: it prepares (applies the commits
+of others) while another process has the turn, and so holds the turn only for its own write. A
+process that had the turn may retake it for some milliseconds without queueing, which avoids most
+switches between processes.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from functools import partial
 from ._native import Hold
 
 _AGAIN_SECONDS = 5e-3
-"""How long a process takes the turn again before it queues for it. Where processors are short, a change of process may take as long."""
+"""How long a process retakes the turn before it queues for it. If processors are short, a switch of
+processes may take as long."""
 _FIRST_PAUSE = 20e-6
 _LONGEST_PAUSE = 1e-3
 
@@ -28,14 +32,16 @@ _turns: weakref.WeakSet[Turn] = weakref.WeakSet()
 
 
 class Turn:
-    """A turn, by the name of its file in the folder of a store. Unless it is shared, only threads of this process take turns."""
+    """A turn, named by its file in the folder of a store. Unless shared, only threads of this
+    process take turns."""
 
     thread = 0
     """The thread that has the turn."""
     _file = _next = -1
-    """Its files; of the class, too, because a turn whose making was interrupted is closed nevertheless."""
+    """Its files; also in the class, so that a turn whose creation was interrupted is closed
+    nevertheless."""
     unlocks: tuple[Callable[[], object], ...] = ()
-    """Give back the locks of the system: called by `Hold`, without a look at signals."""
+    """Release the system locks: called by `Hold`, without handling signals."""
 
     def __init__(
         self, folder: str = "", name: str = "writers", *, shared: bool = False, prepare: Callable[[], object] = lambda: None
@@ -50,7 +56,8 @@ class Turn:
         _turns.add(self)
 
     def hold(self, timeout: float | None = None) -> Hold:
-        """The turn for the length of a `with` block. Entering it waits for the turn, without end if `timeout` is None, and says whether it was had."""
+        """Holds the turn for a `with` block. Entering it waits for the turn, without a limit if
+        `timeout` is None, and returns whether it was acquired."""
         return Hold(self, self._lock, timeout, None if timeout is None else time.monotonic() + timeout)
 
     @property
@@ -59,7 +66,8 @@ class Turn:
         return self.thread == threading.get_ident()
 
     def take_from_processes(self, deadline: float | None) -> bool:
-        """Waits for the other processes. Called by `Hold` once no other thread has the turn; if it raises or is too late, `Hold` gives back everything."""
+        """Waits for the other processes. Called by `Hold` once no other thread has the turn; if it
+        raises or is too late, `Hold` releases everything."""
         self.thread = threading.get_ident()
         if self._file < 0 or (time.monotonic() < self._again_until and _try(self._file)):
             return True
@@ -96,11 +104,11 @@ def _try(file: int) -> bool:
 
 
 def _wait(file: int, deadline: float | None) -> bool:
-    """Waits for a lock; returns whether it got it."""
+    """Waits for a lock; returns whether it was acquired."""
     pause = _FIRST_PAUSE
     while not _try(file):
         if deadline is None and not _switches_greenlets():
-            # The system wakes this thread. A lock of the system that is waited for has no timeout.
+            # The system wakes this thread. A blocking system lock has no timeout.
             fcntl.flock(file, fcntl.LOCK_EX)
             return True
         if deadline is not None and time.monotonic() >= deadline:
@@ -111,14 +119,16 @@ def _wait(file: int, deadline: float | None) -> bool:
 
 
 def _switches_greenlets() -> bool:
-    """Whether `time.sleep` lets other greenlets run (gevent), which a wait in the system would keep waiting, too."""
+    """Whether `time.sleep` lets other greenlets run (gevent); a blocking system call would block
+    them too."""
     monkey = sys.modules.get("gevent.monkey")
     return monkey is not None and bool(monkey.is_module_patched("time"))
 
 
 def _leave_in_child() -> None:
-    """A forked child holds its parent's files open: without this, it would keep the turn for a parent that is killed. Nor does it wait for a thread of its
-    parent: the store of a parent refuses to be used."""
+    """A forked child holds its parent's files open; without this, it would keep the turn for a
+    killed parent. It does not wait for a thread of its parent either, because the parent's store
+    refuses to be used."""
     for turn in list(_turns):
         turn.close()
         turn._lock, turn.thread = threading.Lock(), 0

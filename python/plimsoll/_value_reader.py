@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 class ValueReader(io.RawIOBase):
-    """Reads a value piece by piece, from `ReadMapping.open_value`.
+    """Reads a value in pieces, from `ReadMapping.open_value`.
 
-    What it reads is the value as it was when the reader was made, whatever is written meanwhile.
+    It reads the value as of the reader's creation, regardless of later writes.
 
     >>> db = plimsoll.in_memory()
     >>> db[b"film"] = b"frame " * 100_000
@@ -35,7 +35,7 @@ class ValueReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        """Fills a buffer with the next bytes; returns how many there were, 0 at the end.
+        """Fills a buffer with the next bytes; returns their number, 0 at the end.
 
         >>> db = plimsoll.in_memory()
         >>> db[b"film"] = b"frame " * 100_000

@@ -1,6 +1,7 @@
 """Watches for asyncio.
 
-asyncio is imported where it is used: it takes several times as long to import as the rest of the package, and a fleet of workers imports it at once.
+asyncio is imported lazily: it takes several times as long to import as the rest of the package, and
+a fleet of workers imports it at once.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 class AsyncWatch:
     """The changes of keys with a prefix, as they are committed: an asynchronous iterator, from `LiveMapping.watch_async`.
 
-    One task at a time may wait for it; a second one gets a `RuntimeError`. Where that task is cancelled, no change is lost: the next one that waits gets it. While a task waits, a
-    thread of the watch's own waits for the store; it ends with the watch, and with the last reference to it.
+    One task at a time may wait for it; a second one gets a `RuntimeError`. If that task is
+    cancelled, no change is lost; the next waiting task gets it. While a task waits, a thread of the
+    watch waits for the store; the thread ends with the watch, and with the last reference to it.
 
     >>> import asyncio
     >>> async def follow(db):
@@ -66,7 +68,7 @@ class AsyncWatch:
         return self._watch.position
 
     def close(self) -> None:
-        """Ends the watch, also while a task waits for it.
+        """Ends the watch, even while a task waits for it.
 
         >>> import asyncio
         >>> async def changes(db):
@@ -87,7 +89,8 @@ class AsyncWatch:
 
 
 class _News:
-    """The thread that waits for the store, and the task that waits for the thread. It knows no `AsyncWatch`, which ends when only its thread is left."""
+    """The thread that waits for the store, and the task that waits for the thread. It does not
+    refer to the `AsyncWatch`, which ends when only its thread is left."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
@@ -103,7 +106,7 @@ class _News:
             raise RuntimeError("another task waits for this watch: give each task a watch of its own")
         waiting = self._waiting = asyncio.get_running_loop().create_future()
         if self.thread is None:
-            # It has ended before it could know who waits.
+            # The thread ended before the task was registered.
             self._waiting = None
             return
         await waiting

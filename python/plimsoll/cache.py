@@ -49,25 +49,32 @@ if TYPE_CHECKING:
 
 _BATCH = 100
 _TRIES = 3
-"""How often a value is fetched whose file cannot be read, before it counts as lost."""
+"""Number of attempts to read a value whose file is unreadable, before it counts as lost."""
 
 
 class Cache(Queues, Upkeep):
-    """A mapping on disk whose rows may expire and are evicted to keep to a limit.
+    """A mapping on disk whose rows may expire, and are evicted to keep to a limit.
 
-    `size_limit` bounds the bytes of its rows: a row that would exceed it evicts others in the same commit, and one that is larger than the
-    limit is not stored: `set` returns false, and `cache[key] = value` raises `ValueError`. `memory` bounds what the store keeps in memory. Bytes, text, numbers and what JSON can hold are stored as such;
-    tuples, sets, dates and the like come back as what they were. `serializer="pickle"` stores every object; any program that can write
-    to the folder can then run code in this one.
+    `size_limit` bounds the bytes of its rows: a row that would exceed it evicts others in the same
+    commit, and a row larger than the limit is not stored: `set` returns false, and `cache[key] =
+    value` raises `ValueError`. `memory` bounds the store's memory. Bytes, text, numbers and JSON
+    types are stored directly; tuples, sets, dates and similar types are restored as such.
+    `serializer="pickle"` stores every object; any program that can write to the folder can then run
+    code in this one.
 
-    - `directory`: where it is; a new temporary folder by default. Caches in one process and in several may share a folder. A cache made before
-      a fork is opened anew in the child, at its first use there.
-    - `disk`: a class that turns keys and values into what is stored (`plimsoll.disk`): `StoreDisk`, `Disk`, `JSONDisk` or one derived from them.
-    - `timeout`: how many seconds to wait for a transaction of another thread or process before `Timeout`, unless `retry` is true.
-    - `memory`: what the store keeps in memory in this process; `memory_total`: in all processes together, with an equal part for each of them.
-    - `shared`: whether other processes may have the folder open, too. Alone, writes are faster.
+    - `directory`: its folder; a new temporary folder by default. Caches in one or several processes
+      may share a folder. A cache created before a fork is reopened in the child at its first use
+      there.
+    - `disk`: a class that converts keys and values to their stored form (`plimsoll.disk`):
+      `StoreDisk`, `Disk`, `JSONDisk` or a subclass.
+    - `timeout`: seconds to wait for a transaction of another thread or process before `Timeout`,
+      unless `retry` is true.
+    - `memory`: the store's memory in this process; `memory_total`: in all processes together,
+      divided equally.
+    - `shared`: whether other processes may have the folder open too. Writes are faster without it.
     - `durability`: "buffered" (a crash of the machine may lose the last 200 ms) or "sync".
-    - settings: any of `DEFAULT_SETTINGS`, and what `disk` takes, with `disk_` before it; they are kept in the store, and `reset` changes them.
+    - settings: any of `DEFAULT_SETTINGS`, and those of `disk` with the prefix `disk_`; they are
+      kept in the store, and `reset` changes them.
 
     >>> cache = plimsoll.Cache(size_limit=100_000_000)
     >>> cache["key"] = ("a", 1)
@@ -110,11 +117,11 @@ class Cache(Queues, Upkeep):
             if not setting.startswith("sqlite_"):
                 self.reset(setting, value)
 
-    # What it is.
+    # Attributes.
 
     @property
     def directory(self) -> str:
-        """The folder of the cache; for a cache inside another one, where it would be."""
+        """The folder of the cache; for a cache inside another one, its nominal folder."""
         return os.path.join(self._root, *self._name.split("/")) if self._name else self._root
 
     @property
@@ -124,7 +131,7 @@ class Cache(Queues, Upkeep):
 
     @property
     def disk(self) -> Disk:
-        """The object that turns keys and values into what is stored."""
+        """The object that converts keys and values to their stored form."""
         self._open()
         return self._disk
 
@@ -140,7 +147,8 @@ class Cache(Queues, Upkeep):
         return f"{type(self).__name__}({self.directory!r})"
 
     def reset(self, key: str, value: Any = ENOVAL) -> Any:
-        """Changes a setting for all who use the cache, and returns it; without a value it only returns it.
+        """Changes a setting for all users of the cache and returns it; without a value, only
+        returns it.
 
         >>> cache = plimsoll.Cache()
         >>> cache.reset("size_limit", 50_000_000)
@@ -171,9 +179,11 @@ class Cache(Queues, Upkeep):
         tag: Any = None,
         retry: bool = False,
     ) -> bool:
-        """Stores a value, for `expire` seconds if that is given. With `read`, the value is a binary file that is read to its end.
+        """Stores a value, for `expire` seconds if given. With `read`, the value is a binary file
+        that is read to its end.
 
-        Returns whether it was stored. A value larger than `size_limit` is not, and what the key had before stays.
+        Returns whether it was stored. A value larger than `size_limit` is not stored, and the
+        previous value of the key stays.
 
         >>> cache = plimsoll.Cache()
         >>> cache.set("page", "<p>Hello</p>", expire=60, tag="pages")
@@ -192,7 +202,7 @@ class Cache(Queues, Upkeep):
         tag: Any = None,
         retry: bool = False,
     ) -> bool:
-        """Stores a value unless there is one. Of several threads that add a key, one gets true.
+        """Stores a value if the key has none. If several threads add a key, one of them gets true.
 
         >>> cache = plimsoll.Cache()
         >>> cache.add("leader", "ada"), cache.add("leader", "alan")
@@ -215,9 +225,10 @@ class Cache(Queues, Upkeep):
         tag: bool = False,
         retry: bool = False,
     ) -> Any:
-        """The value of a key, or `default`. With `expire_time` or `tag` (or both), a tuple of the value and these.
+        """The value of a key, or `default`. With `expire_time` or `tag` (or both), a tuple of the
+        value and these.
 
-        With `read`, a value that is bytes is returned as a file object.
+        With `read`, a bytes value is returned as a file object.
 
         >>> cache = plimsoll.Cache()
         >>> stored = cache.set("page", "<p>", tag="pages")
@@ -229,7 +240,7 @@ class Cache(Queues, Upkeep):
         while True:
             table = self._open()
             short = short_key(self._key(key))
-            # `_read`, without its calls.
+            # `_read`, inlined for speed.
             try:
                 row, data = self._load(table, short, read)
                 break
@@ -241,7 +252,8 @@ class Cache(Queues, Upkeep):
             try:
                 value = self._fetch(data, read) if isinstance(data, bytes) else data
             except OSError:  # noqa: SIM105 (`suppress` takes a tenth of a get)
-                # A file that cannot be read is a miss: another process may have removed the row since.
+                # A file that cannot be read is a miss, because another process may have removed the
+                # row since.
                 pass
         if row is None or value is ENOVAL:
             if table.settings["statistics"]:
@@ -260,7 +272,7 @@ class Cache(Queues, Upkeep):
         return value
 
     def read(self, key: Any, retry: bool = False) -> IO[bytes]:
-        """A value that is bytes, as a file object.
+        """A bytes value as a file object.
 
         >>> import io
         >>> cache = plimsoll.Cache()
@@ -297,7 +309,7 @@ class Cache(Queues, Upkeep):
             if row is None or row.expires <= now():
                 return with_details(default, None, None, expire_time, tag)
             data = table.value(rows, row)
-            # Decoded first: a value that is refused, such as a pickle, stays.
+            # Decode first, because a refused value, such as a pickle, must stay.
             try:
                 found = self._detailed(self._fetch(data), row, expire_time, tag)
             except OSError:
@@ -306,7 +318,7 @@ class Cache(Queues, Upkeep):
         return found
 
     def delete(self, key: Any, retry: bool = False) -> bool:
-        """Removes a key; returns whether there was one.
+        """Removes a key; returns whether it existed.
 
         >>> cache = plimsoll.Cache()
         >>> cache["key"] = 1
@@ -320,7 +332,7 @@ class Cache(Queues, Upkeep):
             if row is None:
                 return False
             is_live = row.expires > now()
-            # Removes an expired row as well, with its file.
+            # Also removes an expired row, with its file.
             table.delete(rows, short, row)
             return is_live
 
@@ -329,7 +341,7 @@ class Cache(Queues, Upkeep):
             raise KeyError(key)
 
     def touch(self, key: Any, expire: float | None = None, retry: bool = False) -> bool:
-        """Gives a key another time to live; returns whether there is one.
+        """Sets a new time to live; returns whether the key exists.
 
         >>> cache = plimsoll.Cache()
         >>> stored = cache.set("session", "ada", expire=60)
@@ -383,7 +395,7 @@ class Cache(Queues, Upkeep):
             return total
 
     def decr(self, key: Any, delta: float = 1, default: float | None = 0, retry: bool = False) -> Any:
-        """Subtracts `delta` from a number, as `incr` adds it.
+        """Subtracts `delta` from a number, like `incr`.
 
         >>> cache = plimsoll.Cache()
         >>> cache["stock"] = 10
@@ -447,15 +459,15 @@ class Cache(Queues, Upkeep):
             start, stop = (start, found[-1][0]) if reverse else (found[-1][0] + b"\0", stop)
 
     def __len__(self) -> int:
-        """How many rows there are, those included that have expired and were not yet removed."""
+        """The number of rows, including expired rows that were not removed yet."""
         return self._read(Table.totals)[0]
 
     # The whole.
 
     @block
     def transact(self, retry: bool = False) -> Iterator[None]:
-        """Makes what is done inside one commit, or nothing of it after an exception. Other threads and processes write before or after it,
-        and read what was committed before.
+        """Makes the operations inside it one commit, or none after an exception. Other threads and
+        processes write before or after it, and read the state committed before.
 
         >>> cache = plimsoll.Cache()
         >>> with cache.transact():
@@ -466,8 +478,9 @@ class Cache(Queues, Upkeep):
             yield
 
     def close(self) -> None:
-        """Closes the store unless other caches of this process use it, or a thread writes to it: then that one does so at the end of its transaction.
-        A closed cache opens it again when it is used, also by another thread that uses it right now.
+        """Closes the store unless other caches of this process use it, or a thread is writing to
+        it; then that thread closes it at the end of its transaction. Using a closed cache reopens
+        it, even from a thread that was using it meanwhile.
 
         >>> cache = plimsoll.Cache()
         >>> cache["key"] = 1
@@ -503,8 +516,8 @@ class Cache(Queues, Upkeep):
         tag: Any = None,
         ignore: Iterable[int | str] = (),
     ) -> Callable[[Callable[_P, _T]], Memoized[_P, _T]]:
-        """Keeps the results of a function, of an `async` one what it is awaited for. `ignore` names arguments that make no difference; with
-        `typed`, 3 and 3.0 do.
+        """Caches the results of a function; of an `async` one, the awaited results. `ignore` names
+        arguments to leave out of the key; with `typed`, 3 and 3.0 are different.
 
         >>> cache = plimsoll.Cache()
         >>> @cache.memoize(expire=60)
@@ -543,7 +556,7 @@ class Cache(Queues, Upkeep):
     def _make_disk(self, settings: dict[str, Any]) -> Disk:
         arguments = {name[5:]: value for name, value in settings.items() if name.startswith("disk_")}
         if self._disk_class is StoreDisk:
-            # Whoever only looks into a cache need not know its class.
+            # A program that only reads a cache need not know its class.
             arguments = {name: arguments[name] for name in ("min_file_size", "pickle_protocol")}
         disk = self._disk_class(self.directory, **arguments)
         self._serializer.pickle_protocol = disk.pickle_protocol
@@ -551,7 +564,7 @@ class Cache(Queues, Upkeep):
         return disk
 
     def _read(self, read: Callable[[Table], _T]) -> _T:
-        """What is read in the table. If another thread closes the cache meanwhile, it is opened again."""
+        """Reads in the table. If another thread closes the cache meanwhile, it is reopened."""
         while True:
             table = self._open()
             try:
@@ -561,7 +574,8 @@ class Cache(Queues, Upkeep):
                     raise
 
     def _holds(self, table: Table) -> bool:
-        """Whether the cache has this table open. If it is closed nevertheless, as at the end of the interpreter, to open it would change nothing."""
+        """Whether the cache has this table open. If the store is closed nevertheless, as at
+        interpreter exit, reopening would not help."""
         return self._use.table is table
 
     @block
@@ -577,12 +591,14 @@ class Cache(Queues, Upkeep):
                         table.refresh(rows)
                     yield table, rows
                     return
-            # With the lock: who closes says for a moment that a store is closed that others still write to.
+            # Under the lock, because a closing thread briefly marks a store as closed that others
+            # still write to.
             with _cache_store.opening():
                 if table.store.is_closed and self._holds(table):
                     raise Closed("the store is closed; open it again")
 
-    # Keys and values as they are stored. What the default does is done here: it is not asked for each of them.
+    # Conversion of keys and values. The default disk is handled inline, without calling it for each
+    # of them.
 
     def _key(self, key: Any) -> bytes:
         disk = self._disk
@@ -593,7 +609,7 @@ class Cache(Queues, Upkeep):
         return self._serializer.load_key(data) if type(disk) is StoreDisk else disk.get(*load_disk_key(data))
 
     def _dump(self, key: Any, value: Any, read: bool) -> tuple[bytes | Iterator[bytes], str | None]:
-        """A value as it is stored, and the name of the file that was written for it."""
+        """The stored form of a value, and the name of the file written for it."""
         disk = self._disk
         if type(disk) is StoreDisk:
             return file_pieces(value) if read else self._serializer.dump(value), None
@@ -603,7 +619,7 @@ class Cache(Queues, Upkeep):
         return dump_disk_value(size, mode, filename, plain), filename
 
     def _fetch(self, data: bytes | None, read: bool = False) -> Any:
-        """A value from what is stored. Raises `OSError` if its file cannot be read."""
+        """Decodes a stored value. Raises `OSError` if its file cannot be read."""
         assert data is not None, "a transaction sees all pieces of a value"
         disk = self._disk
         if type(disk) is not StoreDisk or data[0] == DISK:
@@ -611,7 +627,7 @@ class Cache(Queues, Upkeep):
         return io.BytesIO(data[1:]) if read and data[0] == RAW else self._serializer.load(data)
 
     def _give_up(self, short: bytes, row: Row, error: OSError, tries: int) -> None:
-        """Removes a row whose file is gone for good, after some tries. Raises any other error of reading it."""
+        """Removes a row whose file is lost, after several attempts. Raises any other read error."""
         if tries < _TRIES:
             return
         if not isinstance(error, FileNotFoundError):
@@ -621,7 +637,7 @@ class Cache(Queues, Upkeep):
                 table.delete(rows, short, row)
 
     def _store(self, new: NewRow) -> bool:
-        """Stores a row; returns whether it did."""
+        """Stores a row; returns whether it was stored."""
         store = self._open().store
         full = self._key(new.key) if new.full is None else new.full
         if new.read and type(self._disk) is StoreDisk and store.transaction is None:
@@ -637,9 +653,9 @@ class Cache(Queues, Upkeep):
             dumped, filename = self._dump(new.key, new.value, new.read)
         except FileExistsError:
             if new.read and start is None:
-                # The disk may have read some of it.
+                # The disk may have consumed part of the file.
                 raise
-            # The disk makes names of keys: the file may be that of a row that has expired.
+            # The disk derives names from keys, so the file may belong to an expired row.
             with self._transact(new.retry) as (table, rows):
                 row = table.get(rows, short)
                 if row is not None and row.expires > now():
@@ -670,7 +686,7 @@ class Cache(Queues, Upkeep):
                 self._disk.remove(filename)
 
     def _load(self, table: Table, short: bytes, read: bool) -> tuple[Row | None, bytes | IO[bytes] | None]:
-        """A row that has not expired, and its value: as a file if that was asked for and it is in pieces."""
+        """An unexpired row and its value; as a file if requested and stored in pieces."""
         if read and table.store.transaction is None:
             reader = PieceReader(table, short)
             if reader.row is not None and reader.kind == RAW and reader.row.expires > now():
@@ -704,7 +720,8 @@ class Cache(Queues, Upkeep):
 
 
 def folder(directory: str | os.PathLike[str] | bytes | None) -> str:
-    """The folder of a cache, as an absolute path: it stays the same one when the process changes its working directory."""
+    """The folder of a cache as an absolute path, which survives a change of the working
+    directory."""
     if directory is None:
         return tempfile.mkdtemp(prefix="plimsoll-cache-")
     return os.path.abspath(os.path.expandvars(os.path.expanduser(os.fsdecode(directory))))

@@ -1,17 +1,21 @@
-"""How a cache turns keys and values into what it stores, with the interface of diskcache's class `Disk`.
+"""Conversion of a cache's keys and values to their stored form, with the interface of diskcache's
+class `Disk`.
 
-A cache asks an object of such a class for each key and value: `Cache(directory, disk=JSONDisk, disk_compress_level=6)`. There are three,
-and programs derive their own from them:
+A cache calls an object of such a class for each key and value: `Cache(directory, disk=JSONDisk,
+disk_compress_level=6)`. There are three classes, and programs derive their own from them:
 
 - `StoreDisk`, the default: a long value is kept in the store, in pieces.
-- `Disk`: a value of `min_file_size` bytes or more is a file of its own in the folder of the cache, as in diskcache.
+- `Disk`: a value of `min_file_size` bytes or more is a separate file in the folder of the cache, as
+  in diskcache.
 - `JSONDisk`: a `Disk` of compressed JSON.
 
-A setting of the cache that begins with `disk_` is an argument of the class and an attribute of the object: `disk_compress_level` is
-`compress_level`. Settings are kept in the store, and `Cache.reset` changes them.
+A cache setting with the prefix `disk_` is an argument of the class and an attribute of the object:
+`disk_compress_level` is `compress_level`. Settings are kept in the store, and `Cache.reset` changes
+them.
 
-Law: a file is written before the commit that names it, and removed after the commit that no longer does, or once its row has expired. So a row
-that has not expired has its file, whatever process is killed; a file without a row may be left, and `Cache.check` finds it.
+Invariant: a file is written before the commit that names it, and removed after the commit that no
+longer does, or once its row has expired. So an unexpired row has its file even after a crash of any
+process; a file without a row may be left over, and `Cache.check` finds it.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ _TRIES = 10
 
 
 class Constant:
-    """A value that no caller passes, by its name."""
+    """A default that no caller passes, with a readable name."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -58,14 +62,15 @@ class Constant:
 ENOVAL: Any = Constant("ENOVAL")
 """No value."""
 UNKNOWN: Any = Constant("UNKNOWN")
-"""A key or value that is not known."""
+"""Marks an unknown key or value."""
 
 
 class Disk:
-    """Keys and values as a cache stores them; a value of `min_file_size` bytes or more is a file in the folder `directory`.
+    """Stores keys and values for a cache; a value of `min_file_size` bytes or more is a file in the
+    folder `directory`.
 
-    What is not bytes, text or a number goes through the serializer of the cache, so it is pickled only if the cache was opened with
-    `serializer="pickle"`.
+    Other types than bytes, text and numbers go through the cache's serializer, so they are pickled
+    only if the cache was opened with `serializer="pickle"`.
 
     >>> import os
     >>> class HashedNames(plimsoll.Disk):
@@ -95,7 +100,7 @@ class Disk:
 
     @property
     def pickle_protocol(self) -> int:
-        """The protocol of pickles, where the cache stores them."""
+        """The pickle protocol, if the cache stores pickles."""
         return self.serializer.pickle_protocol
 
     @pickle_protocol.setter
@@ -122,7 +127,7 @@ class Disk:
         return self.serializer.dump(key, is_key=True), False
 
     def get(self, key: Any, raw: bool) -> Any:
-        """The key that `put` has turned into these two.
+        """The key that `put` has converted to this pair.
 
         >>> disk = plimsoll.Disk(path)
         >>> stored, raw = disk.put(("a", 1))
@@ -132,8 +137,8 @@ class Disk:
         return key if raw else self.serializer.load(key)
 
     def store(self, value: Any, read: bool, key: Any = UNKNOWN) -> tuple[int, int, str | None, Any]:
-        """Stores a value, or with `read` what a binary file still has: size of the file, mode, name of the file, and if it has none, the
-        value as bytes, text or a number.
+        """Stores a value, or with `read` the rest of a binary file. Returns the size of the file,
+        the mode, the file name, and if there is no file, the value as bytes, text or a number.
 
         >>> disk = plimsoll.Disk(path, min_file_size=1000)
         >>> disk.store("short", read=False)
@@ -159,9 +164,10 @@ class Disk:
         return self._store_file(mode, [data], key, value)
 
     def fetch(self, mode: int, filename: str | None, value: Any, read: bool) -> Any:
-        """The value that `store` has turned into these; with `read`, one that is a binary file is returned open.
+        """The value that `store` has converted to these; with `read`, a binary file is returned
+        open.
 
-        Raises `OSError` if its file cannot be read. The cache then takes it as missing.
+        Raises `OSError` if its file cannot be read. The cache then treats the value as missing.
 
         >>> disk = plimsoll.Disk(path)
         >>> size, mode, filename, value = disk.store(b"film", read=False)
@@ -187,7 +193,8 @@ class Disk:
         return self.serializer.load(data)
 
     def filename(self, key: Any = UNKNOWN, value: Any = UNKNOWN) -> tuple[str, str]:
-        """A name for a new file, relative to the folder, and its whole path. By default it is random, two folders deep.
+        """A name for a new file, relative to the folder, and its full path. By default it is
+        random, two folders deep.
 
         >>> disk = plimsoll.Disk("/var/cache/site")
         >>> name, whole = disk.filename()
@@ -199,7 +206,8 @@ class Disk:
         return filename, os.path.join(self._directory, filename)
 
     def remove(self, file_path: str) -> None:
-        """Removes a file by its name, and the folders that become empty. One that is gone is no error.
+        """Removes a file by name, and the folders that become empty. A missing file is not an
+        error.
 
         >>> import os
         >>> disk = plimsoll.Disk(path)
@@ -225,7 +233,8 @@ class Disk:
                 file = open(path, "xb")
                 break
             except OSError:
-                # Another process may have removed the folder, which was empty, before the file was in it.
+                # Another process may have removed the empty folder before the file was created in
+                # it.
                 if not left:
                     raise
         size = 0
@@ -240,7 +249,8 @@ class Disk:
         return size
 
     def _path(self, filename: str) -> str:
-        """The path of a file. Names are read from the store: whoever can write there must not name files elsewhere."""
+        """The path of a file. Names come from the store, so a writer of the store must not be able
+        to name files elsewhere."""
         path = os.path.join(self._directory, filename)
         folder, top = os.path.realpath(os.path.dirname(path)), os.path.realpath(self._directory)
         if folder != top and not folder.startswith(os.path.join(top, "")):
@@ -249,7 +259,8 @@ class Disk:
 
 
 class StoreDisk(Disk):
-    """The default of a cache: all values are in its store, long ones in pieces, so a commit holds the whole value.
+    """The default of a cache: all values are in its store, long ones in pieces, so a commit
+    contains the complete value.
 
     >>> class Upper(plimsoll.StoreDisk):
     ...     def put(self, key):
@@ -271,7 +282,7 @@ class StoreDisk(Disk):
         return super().hash(key)
 
     def store(self, value: Any, read: bool, key: Any = UNKNOWN) -> tuple[int, int, str | None, Any]:
-        """A value as bytes, text or a number; there is no file.
+        """A value as bytes, text or a number; it has no file.
 
         >>> disk = plimsoll.StoreDisk(path)
         >>> disk.store("text", read=False), disk.store([1, 2], read=False)
@@ -351,7 +362,7 @@ class JSONDisk(Disk):
         return data if read else self._load(data)
 
     def _dump(self, value: Any) -> bytes:
-        # With blanks, as diskcache does.
+        # With spaces, like diskcache.
         data = json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
         return zlib.compress(data, self.compress_level)
 

@@ -8,11 +8,13 @@
         }
     }
 
-OPTIONS are those of `plimsoll.Cache`. Django's cache of whole pages and of sessions stores objects: `"serializer": "pickle"` allows it, for
-a folder that only programs that you trust can write to. Without it, safe text (`mark_safe`, `{% cache %}`) comes back as safe text, and a lazy
-translation as the text that it is in the language of the moment. Worker processes share the folder.
+OPTIONS are those of `plimsoll.Cache`. Django's caches of pages and sessions store objects:
+`"serializer": "pickle"` permits that, for a folder that only trusted programs can write to. Without
+it, safe text (`mark_safe`, `{% cache %}`) is restored as safe text, and a lazy translation as text
+in the language active when it was stored. Worker processes share the folder.
 
-A worker opens the store at its first use of the cache and keeps it open, with what it has in memory, until it ends.
+A worker opens the store at its first use of the cache and keeps it open, with its cached data,
+until it ends.
 """
 
 from __future__ import annotations
@@ -54,12 +56,12 @@ class PlimsollCache(BaseCache):  # type: ignore[misc, unused-ignore]
     def __init__(self, directory: str, params: dict[str, Any]) -> None:
         super().__init__(params)
         options = {
-            # What Django counts as entries, the cache counts as bytes.
+            # Django counts entries, the cache counts bytes.
             name: value
             for name, value in params.get("OPTIONS", {}).items()
             if name not in ("MAX_ENTRIES", "CULL_FREQUENCY")
         }
-        # Django makes a backend for each thread: they wait for each other.
+        # Django creates a backend for each thread, so they wait for each other.
         self._cache = FanoutCache(directory, params.get("SHARDS", 1), params.get("DATABASE_TIMEOUT", 60), **options)
 
     @property
@@ -77,7 +79,7 @@ class PlimsollCache(BaseCache):  # type: ignore[misc, unused-ignore]
         tag: Any = None,
         retry: bool = True,
     ) -> bool:
-        """Stores a value unless there is one."""
+        """Stores a value if the key has none."""
         return self._cache.add(self._key(key, version), value, self.get_backend_timeout(timeout), read, tag, retry)
 
     def set(
@@ -90,7 +92,8 @@ class PlimsollCache(BaseCache):  # type: ignore[misc, unused-ignore]
         tag: Any = None,
         retry: bool = True,
     ) -> bool:
-        """Stores a value. Where that fails, the key loses its old value, as in Django's other backends: callers do not look at the result."""
+        """Stores a value. On failure, the key loses its old value, as in Django's other backends,
+        because callers do not check the result."""
         made = self._key(key, version)
         if self._cache.set(made, value, self.get_backend_timeout(timeout), read, tag, retry):
             return True
@@ -111,7 +114,7 @@ class PlimsollCache(BaseCache):  # type: ignore[misc, unused-ignore]
         return self._cache.get(self._key(key, version), default, read, expire_time, tag, retry)
 
     def read(self, key: Any, version: int | None = None) -> IO[bytes]:
-        """A value that is bytes, as a file object.
+        """A bytes value as a file object.
 
         >>> cache = plimsoll.django.PlimsollCache(path, {})
         >>> stored = cache.set("film", b"frame " * 1000)
@@ -122,7 +125,7 @@ class PlimsollCache(BaseCache):  # type: ignore[misc, unused-ignore]
         return self._cache.read(self._key(key, version))
 
     def touch(self, key: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None, retry: bool = True) -> bool:
-        """Gives a key another time to live."""
+        """Sets a new time to live."""
         return self._cache.touch(self._key(key, version), self.get_backend_timeout(timeout), retry)
 
     def pop(
@@ -163,7 +166,7 @@ class PlimsollCache(BaseCache):  # type: ignore[misc, unused-ignore]
         return self.incr(key, -delta, version, default, retry)
 
     def has_key(self, key: Any, version: int | None = None) -> bool:
-        """Whether there is a key that has not expired."""
+        """Whether an unexpired key exists."""
         return self._key(key, version) in self._cache
 
     def clear(self) -> int:
@@ -171,11 +174,12 @@ class PlimsollCache(BaseCache):  # type: ignore[misc, unused-ignore]
         return self._cache.clear()
 
     def close(self, **kwargs: Any) -> None:
-        """Does nothing. Django calls it after each request: to open the store again for the next one takes longer than what a request asks of it, and
-        what was in memory would be read again. The store is closed with the last backend of the process."""
+        """Does nothing. Django calls it after each request, but reopening the store for the next
+        one would take longer than the request's cache operations, and memory would be refilled. The
+        store is closed with the last backend of the process."""
 
     def expire(self) -> int:
-        """Removes what has expired.
+        """Removes expired rows.
 
         >>> import time
         >>> cache = plimsoll.django.PlimsollCache(path, {})
@@ -221,7 +225,7 @@ class PlimsollCache(BaseCache):  # type: ignore[misc, unused-ignore]
         self._cache.drop_tag_index()
 
     def cache(self, name: str) -> Cache:
-        """A cache with a name inside this one.
+        """A named cache inside this one.
 
         >>> cache = plimsoll.django.PlimsollCache(path, {})
         >>> pages = cache.cache("pages")
@@ -232,7 +236,7 @@ class PlimsollCache(BaseCache):  # type: ignore[misc, unused-ignore]
         return self._cache.cache(name)
 
     def deque(self, name: str, maxlen: int | None = None) -> Deque:
-        """A deque with a name inside this one.
+        """A named deque inside this one.
 
         >>> cache = plimsoll.django.PlimsollCache(path, {})
         >>> jobs = cache.deque("jobs")
@@ -243,7 +247,7 @@ class PlimsollCache(BaseCache):  # type: ignore[misc, unused-ignore]
         return self._cache.deque(name, maxlen)
 
     def index(self, name: str) -> Index:
-        """A mapping with a name inside this one.
+        """A named mapping inside this one.
 
         >>> cache = plimsoll.django.PlimsollCache(path, {})
         >>> prices = cache.index("prices")
@@ -254,9 +258,9 @@ class PlimsollCache(BaseCache):  # type: ignore[misc, unused-ignore]
         return self._cache.index(name)
 
     def get_backend_timeout(self, timeout: Any = DEFAULT_TIMEOUT) -> float | None:
-        """Seconds to live; None without end."""
+        """Seconds to live; None for ever."""
         seconds = self.default_timeout if timeout == DEFAULT_TIMEOUT else timeout
-        # 0 is "do not keep": an instant that has passed for sure.
+        # 0 means "do not keep": a moment that has certainly passed.
         return -1 if seconds == 0 else seconds
 
     def memoize(
@@ -268,7 +272,7 @@ class PlimsollCache(BaseCache):  # type: ignore[misc, unused-ignore]
         tag: Any = None,
         ignore: Iterable[int | str] = (),
     ) -> Callable[[Callable[_P, _T]], Memoized[_P, _T]]:
-        """Keeps the results of a function.
+        """Caches the results of a function.
 
         >>> cache = plimsoll.django.PlimsollCache(path, {})
         >>> @cache.memoize(timeout=60)
@@ -285,7 +289,7 @@ class PlimsollCache(BaseCache):  # type: ignore[misc, unused-ignore]
 
 
 class _Versioned:
-    """A backend as `memoize` sees it: keys of one version."""
+    """The interface of a backend for `memoize`: keys of one version."""
 
     def __init__(self, backend: PlimsollCache, version: int | None) -> None:
         self._backend, self._version = backend, version

@@ -1,7 +1,7 @@
 """A cache in several parts, with the interface of diskcache's FanoutCache.
 
-The parts are in one store with one budget of memory, so this is not faster than `Cache`. It is for programs written for diskcache, and for
-the caches, deques and indexes with names inside it.
+The parts are in one store with one memory budget, so this is not faster than `Cache`. It is for
+programs written for diskcache, and for the named caches, deques and indexes inside it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _T = TypeVar("_T")
 
 
 class FanoutCache:
-    """`Cache` in `shards` parts. `size_limit` is shared out among them. A timeout is a miss or a false result, not an exception.
+    """`Cache` in `shards` parts. `size_limit` is divided among them. A timeout is a miss or a false
+    result, not an exception.
 
     >>> cache = plimsoll.FanoutCache()
     >>> cache.set("key", "value")
@@ -88,7 +89,7 @@ class FanoutCache:
 
     @block
     def transact(self, retry: bool = True) -> Iterator[None]:
-        """Makes what is done inside, in all parts, one commit.
+        """Makes the operations inside it, in all parts, one commit.
 
         >>> cache = plimsoll.FanoutCache()
         >>> with cache.transact():
@@ -319,7 +320,8 @@ class FanoutCache:
         self.__init__(**state)  # type: ignore[misc]
 
     def cache(self, name: str, timeout: float = 60, disk: type[Disk] | None = None, **settings: Any) -> Cache:
-        """A cache with a name inside this one; it has a limit of its own, and unless another one is given, the same class of disk.
+        """A named cache inside this one, with its own limit and, unless specified otherwise, the
+        same class of disk.
 
         >>> cache = plimsoll.FanoutCache()
         >>> pages = cache.cache("pages", size_limit=10_000_000)
@@ -331,7 +333,7 @@ class FanoutCache:
         return self._named("cache", name, lambda path: Cache(self._directory, timeout, _name=path, **kept))
 
     def deque(self, name: str, maxlen: int | None = None) -> Deque:
-        """A deque with a name inside this one; nothing of it is evicted.
+        """A named deque inside this one; nothing in it is evicted.
 
         >>> cache = plimsoll.FanoutCache()
         >>> jobs = cache.deque("jobs")
@@ -342,7 +344,7 @@ class FanoutCache:
         return self._named("deque", name, lambda path: Deque.fromcache(self._unlimited(path), maxlen=maxlen))
 
     def index(self, name: str) -> Index:
-        """A mapping with a name inside this one; nothing of it is evicted.
+        """A named mapping inside this one; nothing in it is evicted.
 
         >>> cache = plimsoll.FanoutCache()
         >>> prices = cache.index("prices")
@@ -357,7 +359,7 @@ class FanoutCache:
 
     def _named(self, kind: str, name: str, make: Callable[[str], _T]) -> _T:
         inside: _T | None = self._inside.get((kind, name))
-        # Another thread may make it, or close all, meanwhile.
+        # Another thread may create it, or close all, meanwhile.
         return self._inside.setdefault((kind, name), make(f"{kind}/{name}")) if inside is None else inside
 
     def memoize(

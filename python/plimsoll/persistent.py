@@ -1,4 +1,4 @@
-"""A deque and a mapping that live in a cache from which nothing is evicted."""
+"""A deque and a mapping that live in a cache without eviction."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _T = TypeVar("_T")
 
 
 class Deque(Sequence[Any]):
-    """A deque on disk. With `maxlen`, what is put at one end of a full deque pushes out the other end.
+    """A deque on disk. With `maxlen`, adding to one end of a full deque drops an item at the other
+    end.
 
     >>> deque = plimsoll.Deque("abc", maxlen=3)
     >>> deque.append("d")
@@ -66,7 +67,7 @@ class Deque(Sequence[Any]):
 
     @property
     def maxlen(self) -> float:
-        """How long it may be."""
+        """Its maximum length."""
         return self._maxlen
 
     @maxlen.setter
@@ -86,7 +87,7 @@ class Deque(Sequence[Any]):
         self._at(index, self._cache.__delitem__)
 
     def _at(self, index: int, act: Callable[[Any], Any]) -> Any:
-        """Acts on the key at an index. A key that another thread removes meanwhile is passed over."""
+        """Acts on the key at an index. Skips a key that another thread removes meanwhile."""
         length = len(self)
         if -length <= index < length:
             left = index if index >= 0 else -index - 1
@@ -160,7 +161,7 @@ class Deque(Sequence[Any]):
         self._cache, self._maxlen = state
 
     def append(self, value: Any) -> None:
-        """Puts a value at the back.
+        """Appends a value at the back.
 
         >>> deque = plimsoll.Deque("ab")
         >>> deque.append("c")
@@ -173,7 +174,7 @@ class Deque(Sequence[Any]):
                 self.popleft()
 
     def appendleft(self, value: Any) -> None:
-        """Puts a value at the front.
+        """Appends a value at the front.
 
         >>> deque = plimsoll.Deque("bc")
         >>> deque.appendleft("a")
@@ -186,7 +187,7 @@ class Deque(Sequence[Any]):
                 self.pop()
 
     def extend(self, iterable: Iterable[Any]) -> None:
-        """Puts values at the back, one after the other.
+        """Appends values at the back in order.
 
         >>> deque = plimsoll.Deque("a")
         >>> deque.extend("bc")
@@ -197,7 +198,7 @@ class Deque(Sequence[Any]):
             self.append(value)
 
     def extendleft(self, iterable: Iterable[Any]) -> None:
-        """Puts values at the front, one before the other.
+        """Appends values at the front in order.
 
         >>> deque = plimsoll.Deque("a")
         >>> deque.extendleft("bc")
@@ -226,7 +227,7 @@ class Deque(Sequence[Any]):
         return self._found(self._cache.peek(default=(None, ENOVAL), retry=True))
 
     def pop(self) -> Any:
-        """Takes the value at the back.
+        """Removes and returns the value at the back.
 
         >>> deque = plimsoll.Deque("abc")
         >>> deque.pop(), list(deque)
@@ -235,7 +236,7 @@ class Deque(Sequence[Any]):
         return self._found(self._cache.pull(default=(None, ENOVAL), side="back", retry=True))
 
     def popleft(self) -> Any:
-        """Takes the value at the front.
+        """Removes and returns the value at the front.
 
         >>> deque = plimsoll.Deque("abc")
         >>> deque.popleft(), list(deque)
@@ -259,7 +260,7 @@ class Deque(Sequence[Any]):
         self._cache.clear(retry=True)
 
     def copy(self) -> Deque:
-        """The same deque again, as in diskcache: both look at one cache.
+        """Another object for the same deque, as in diskcache: both use one cache.
 
         >>> deque = plimsoll.Deque("ab")
         >>> same = deque.copy()
@@ -270,7 +271,7 @@ class Deque(Sequence[Any]):
         return type(self).fromcache(self._cache, maxlen=None if self._maxlen == float("inf") else int(self._maxlen))
 
     def count(self, value: Any) -> int:
-        """How often a value occurs.
+        """The number of occurrences of a value.
 
         >>> plimsoll.Deque("banana").count("a")
         3
@@ -278,7 +279,7 @@ class Deque(Sequence[Any]):
         return sum(1 for item in self if item == value)
 
     def remove(self, value: Any) -> None:
-        """Removes the first of a value.
+        """Removes the first occurrence of a value.
 
         >>> deque = plimsoll.Deque("banana")
         >>> deque.remove("a")
@@ -295,7 +296,7 @@ class Deque(Sequence[Any]):
         raise ValueError(f"{value!r} is not in the deque")
 
     def reverse(self) -> None:
-        """Turns the order around, in one commit.
+        """Reverses the order in one commit.
 
         >>> deque = plimsoll.Deque("abc")
         >>> deque.reverse()
@@ -308,7 +309,8 @@ class Deque(Sequence[Any]):
             self.extend(values)
 
     def rotate(self, steps: int = 1) -> None:
-        """Moves values from the back to the front, or with negative `steps` the other way, in one commit.
+        """Moves values from the back to the front, or with negative `steps` in the other direction,
+        in one commit.
 
         >>> deque = plimsoll.Deque("abcd")
         >>> deque.rotate()
@@ -323,7 +325,7 @@ class Deque(Sequence[Any]):
                 put(take())
 
     def transact(self) -> AbstractContextManager[None]:
-        """Makes what is done inside one commit.
+        """Makes the operations inside it one commit.
 
         >>> deque = plimsoll.Deque("ab")
         >>> with deque.transact():
@@ -410,7 +412,7 @@ class Index(MutableMapping[Any, Any]):
         self._cache = state
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
-        """The value of a key, which is `default` if there was none.
+        """The value of a key, set to `default` if it was missing.
 
         >>> index = plimsoll.Index({"a": 1})
         >>> index.setdefault("a", 0), index.setdefault("b", 0)
@@ -421,7 +423,7 @@ class Index(MutableMapping[Any, Any]):
             return self._cache[key]
 
     def pop(self, key: Any, default: Any = ENOVAL) -> Any:
-        """Takes a value; without a `default`, a missing key is a `KeyError`.
+        """Removes and returns a value; without a `default`, a missing key is a `KeyError`.
 
         >>> index = plimsoll.Index({"a": 1})
         >>> index.pop("a"), index.pop("a", default=0)
@@ -443,7 +445,7 @@ class Index(MutableMapping[Any, Any]):
         return item
 
     def popitem(self, last: bool = True) -> tuple[Any, Any]:
-        """Takes the item that was inserted last, or first.
+        """Removes and returns the item that was inserted last, or first.
 
         >>> index = plimsoll.Index({"b": 1, "a": 2})
         >>> index.popitem(last=False), dict(index)
@@ -498,7 +500,7 @@ class Index(MutableMapping[Any, Any]):
         return self._cache.memoize(name, typed, ignore=ignore)
 
     def transact(self) -> AbstractContextManager[None]:
-        """Makes what is done inside one commit.
+        """Makes the operations inside it one commit.
 
         >>> index = plimsoll.Index({"from": 10, "to": 0})
         >>> with index.transact():

@@ -1,4 +1,4 @@
-"""What is built on caches: remembering results without stampedes, locks between threads, averages.
+"""Recipes built on caches: memoization without stampedes, locks between threads, averages.
 
 The keys of locks and averages must not be evicted: use a cache with the eviction policy "none".
 """
@@ -32,9 +32,10 @@ def memoize_stampede(
     beta: float = 1,
     ignore: Iterable[int | str] = (),
 ) -> Callable[[Callable[_P, _T]], Memoized[_P, _T]]:
-    """Keeps the results of a function, and computes one anew before it expires, in a thread: the sooner, the longer it takes and the larger
-    `beta` is. An `async` function is refused: `Cache.memoize` takes it. So an expiry does not make all callers compute at once (Vattani, Chierichetti, Lowenstein: Optimal Probabilistic Cache
-    Stampede Prevention, VLDB 2015).
+    """Caches the results of a function, and recomputes a result in a thread before it expires: the
+    sooner, the longer it takes and the larger `beta` is. An expiry thus does not make all callers
+    compute at once (Vattani, Chierichetti, Lowenstein: Optimal Probabilistic Cache Stampede
+    Prevention, VLDB 2015). An `async` function is refused; use `Cache.memoize`.
 
     >>> cache = plimsoll.Cache()
     >>> @plimsoll.memoize_stampede(cache, expire=60)
@@ -68,7 +69,7 @@ def memoize_stampede(
                 return compute(key, args, kwargs)
             result, seconds = pair
             early = -seconds * beta * math.log(1 - random.random())
-            # One thread at a time computes; the key expires in case it dies.
+            # One thread at a time computes; the key expires in case that thread dies.
             if early >= expires - time.time() and cache.add((*key, "stampede"), None, expire=seconds, retry=True):
                 threading.Thread(target=compute, args=(key, args, kwargs), daemon=True).start()
             return result
@@ -92,7 +93,7 @@ class Averager:
         self._cache, self._key, self._expire, self._tag = cache, key, expire, tag
 
     def add(self, value: float) -> None:
-        """Counts a value in.
+        """Adds a value to the average.
 
         >>> average = plimsoll.recipes.Averager(plimsoll.Cache(), "latency")
         >>> average.add(0.2)
@@ -112,7 +113,7 @@ class Averager:
         return _average(self._cache.get(self._key, (0.0, 0), retry=True))
 
     def pop(self) -> float | None:
-        """The average, which starts anew.
+        """Returns the average and resets it.
 
         >>> average = plimsoll.recipes.Averager(plimsoll.Cache(), "latency")
         >>> average.add(4)
@@ -123,7 +124,7 @@ class Averager:
 
 
 class BoundedSemaphore:
-    """Lets `value` threads in at a time.
+    """Admits `value` threads at a time.
 
     >>> cache = plimsoll.Cache(eviction_policy="none")
     >>> with plimsoll.recipes.BoundedSemaphore(cache, "printers", value=2):
@@ -152,7 +153,7 @@ class BoundedSemaphore:
             time.sleep(_PAUSE)
 
     def release(self) -> None:
-        """Gives the place back.
+        """Releases the place.
 
         >>> cache = plimsoll.Cache(eviction_policy="none")
         >>> printers = plimsoll.recipes.BoundedSemaphore(cache, "printers", value=2)
@@ -174,7 +175,7 @@ class BoundedSemaphore:
 
 
 class Lock:
-    """A lock that the key of a cache stands for. With `expire`, it is free again after that time.
+    """A lock represented by a key of a cache. With `expire`, it is released after that time.
 
     >>> cache = plimsoll.Cache(eviction_policy="none")
     >>> lock = plimsoll.recipes.Lock(cache, "report", expire=60)
@@ -199,7 +200,7 @@ class Lock:
             time.sleep(_PAUSE)
 
     def release(self) -> None:
-        """Frees the lock.
+        """Releases the lock.
 
         >>> cache = plimsoll.Cache(eviction_policy="none")
         >>> lock = plimsoll.recipes.Lock(cache, "report")
@@ -211,7 +212,7 @@ class Lock:
         self._cache.delete(self._key, retry=True)
 
     def locked(self) -> bool:
-        """Whether it is taken.
+        """Whether the lock is taken.
 
         >>> cache = plimsoll.Cache(eviction_policy="none")
         >>> lock = plimsoll.recipes.Lock(cache, "report")
@@ -230,7 +231,7 @@ class Lock:
 
 
 class RLock:
-    """A lock that its thread may take several times.
+    """A lock that its thread may take repeatedly.
 
     >>> cache = plimsoll.Cache(eviction_policy="none")
     >>> lock = plimsoll.recipes.RLock(cache, "report")
@@ -261,7 +262,7 @@ class RLock:
             time.sleep(_PAUSE)
 
     def release(self) -> None:
-        """Gives it back once.
+        """Releases it once.
 
         >>> cache = plimsoll.Cache(eviction_policy="none")
         >>> lock = plimsoll.recipes.RLock(cache, "report")

@@ -1,4 +1,4 @@
-//! Looking after the bytes: verification, backups and recovery.
+//! Maintenance: verification, backups and recovery.
 
 use plimsoll::{Db, Options, VerifyProgress};
 use pyo3::exceptions::PyTypeError;
@@ -8,7 +8,7 @@ use crate::calls::{interruptible, interruptible_with};
 use crate::errors::OrRaise;
 use crate::options::{Folder, Size};
 
-/// Bytes between two reports of progress.
+/// Bytes between two progress reports.
 const STEP_BYTES: u64 = 1 << 20;
 
 fn verified(
@@ -50,9 +50,9 @@ pub(crate) fn verify_open(
     verified(py, progress, move |report| db.verify(report))
 }
 
-/// Checks all of a store that is not open in this process, even one too damaged to open.
-/// `progress(done_bytes, total_bytes)` is called now and then. Damage is no exception: it is in the
-/// report.
+/// Checks a whole store that is not open in this process, even one too damaged to open.
+/// `progress(done_bytes, total_bytes)` is called occasionally. Damage does not raise an exception;
+/// it is listed in the report.
 ///
 /// >>> plimsoll.open(path, memory="16MiB").close()
 /// >>> plimsoll.verify(path, memory="16MiB").problems
@@ -79,7 +79,7 @@ pub(crate) fn verify(
 pub struct VerifyReport {
     /// The problems, one line each, with file and place.
     problems: Vec<String>,
-    /// What differs from a cleanly closed store and needs no action.
+    /// Differences from a cleanly closed store that need no action.
     notes: Vec<String>,
     /// Bytes read.
     bytes: u64,
@@ -140,8 +140,8 @@ impl BackupReport {
     }
 }
 
-/// Makes a sound store at `dest` of everything that can be read of the one at `path`, which stays
-/// as it is, and reports what is lost. `dest` must not exist, or be an empty folder. With `dry_run`
+/// Builds a sound store at `dest` from everything readable in the one at `path`, which is not
+/// changed, and reports the losses. `dest` must not exist, or be an empty folder. With `dry_run`
 /// nothing is written, and `dest` is not needed.
 ///
 /// >>> plimsoll.open(path, memory="16MiB").close()
@@ -186,26 +186,26 @@ pub struct RecoverReport {
     whole: bool,
     /// The damaged places, one line each.
     damage: Vec<String>,
-    /// Entries of the log that are lost: the first and the last GLSN of each range.
+    /// Lost entries of the log: the first and the last GLSN of each range.
     lost_entries: Vec<(u64, u64)>,
-    /// Those of which nothing is left in the index.
+    /// The lost entries of which nothing is left in the index.
     lost_commits: Vec<(u64, u64)>,
     /// Versions whose values are lost, at most a thousand: keyspace, key, and GLSN.
     values: Vec<(String, Vec<u8>, u64)>,
-    /// How many versions these are in all.
+    /// The total number of such versions.
     value_count: u64,
     /// Ranges of keys that were on damaged pages, one line each.
     lost_ranges: Vec<String>,
     /// Keys that were deleted because their newest value is lost.
     deleted: u64,
-    /// Moments before this GLSN cannot be read in every keyspace; 0 if the recovery changed nothing
-    /// in this.
+    /// Moments before this GLSN cannot be read in every keyspace; 0 if the recovery did not change
+    /// that.
     readable_from: u64,
-    /// The names that keyspaces have now whose records are lost.
+    /// The new names of keyspaces whose records are lost.
     renamed: Vec<String>,
     /// Files whose contents are not in the new store, one line each.
     unresolved: Vec<String>,
-    /// Bytes of files that both stores share.
+    /// Bytes of files shared by both stores.
     bytes_linked: u64,
     /// Bytes copied.
     bytes_copied: u64,

@@ -1,15 +1,15 @@
-//! A `with` block of the steps of a generator, whatever the handler of a signal raises.
+//! A `with` block around a generator that is safe against exceptions from signal handlers.
 //!
-//! `contextlib.contextmanager` does the same in Python, and Python runs handlers between two of its
-//! own instructions: one that raised there would leave the generator as it is, with all that it
-//! holds, for as long as the exception lives. Here the generator is begun and ended in one native
-//! call each.
+//! `contextlib.contextmanager` does the same in Python, but Python runs signal handlers between two
+//! of its own instructions. A handler that raised there would leave the generator suspended, with
+//! everything it holds, for as long as the exception lives. Here the generator is entered and
+//! exited in one native call each.
 
 use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
 use pyo3::intern;
 use pyo3::prelude::*;
 
-/// What a generator does before and after its only `yield`, around a `with` block; from
+/// The code of a generator before and after its only `yield`, around a `with` block; created by
 /// `plimsoll._block.block`.
 #[pyclass(module = "plimsoll._native", frozen)]
 pub struct Block {
@@ -27,7 +27,7 @@ impl Block {
         self.steps.bind(py).call_method0(intern!(py, "__next__"))
     }
 
-    /// Returns whether the generator has dealt with the block's exception.
+    /// Returns whether the generator has handled the block's exception.
     fn __exit__<'py>(
         &self,
         py: Python<'py>,
@@ -48,7 +48,7 @@ impl Block {
             )),
             Err(error) if error.value(py).is(raised) => Ok(false),
             Err(error) if error.is_instance_of::<PyStopIteration>(py) => Ok(is_raised),
-            // So Python raises a `StopIteration` that leaves a generator.
+            // Python raises a `StopIteration` that leaves a generator this way.
             Err(error)
                 if raised.is_instance_of::<PyStopIteration>()
                     && error.cause(py).is_some_and(|cause| cause.value(py).is(raised)) =>

@@ -1,14 +1,13 @@
-//! Keys and values as callers give them: `bytes` as they are, other objects with a buffer copied
-//! once.
+//! Keys and values from callers: `bytes` are used directly, other buffer objects are copied once.
 //!
-//! A copy is needed where the bytes may change: another thread can write into a `bytearray` while
-//! the interpreter's lock is released.
+//! The copy is needed because the bytes may change: another thread can write into a `bytearray`
+//! while the GIL is released.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView, PyString};
 
-/// Bytes that do not change.
+/// Immutable bytes.
 pub(crate) struct BytesLike<'py>(Bound<'py, PyBytes>);
 
 impl BytesLike<'_> {

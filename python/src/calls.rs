@@ -1,8 +1,8 @@
-//! Calls that may take long: the interpreter's lock is released, and Ctrl-C ends the call.
+//! Calls that may take long: the GIL is released, and Ctrl-C ends the call.
 //!
-//! Python runs handlers of signals in its main thread only. So there, what takes long runs on a
-//! thread of its own, and the main thread waits at a queue of Python's, which a signal interrupts;
-//! every other thread just waits. Nothing wakes to look whether a signal came.
+//! Python runs signal handlers in its main thread only. Therefore long calls from the main thread
+//! run on a separate thread, and the main thread waits at a Python queue, which a signal
+//! interrupts; every other thread simply waits. No thread polls for signals.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,14 +13,14 @@ use pyo3::prelude::*;
 
 use crate::errors;
 
-/// Whether this thread is the one that runs handlers of signals.
+/// Whether this thread runs signal handlers.
 pub(crate) fn handles_signals(py: Python<'_>) -> PyResult<bool> {
     let threading = py.import("threading")?;
     threading.call_method0("current_thread")?.eq(threading.call_method0("main_thread")?)
 }
 
-/// Runs `work` on a thread of its own, and waits for it. If a signal's handler raises, that
-/// exception is returned at once; the work then ends by itself, and its result is dropped.
+/// Runs `work` on a separate thread and waits for it. If a signal handler raises, that exception is
+/// returned at once; the work then finishes by itself, and its result is dropped.
 pub(crate) fn interruptible<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> T + Send + 'static,
@@ -33,8 +33,8 @@ enum Message<P, T> {
     Done(T),
 }
 
-/// As [`interruptible`], for work that reports progress: `see` is called with it, and may end the
-/// call.
+/// Like [`interruptible`], for work that reports progress: `see` is called with each report, and
+/// may end the call.
 pub(crate) fn interruptible_with<P: Send + 'static, T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce(&mut dyn FnMut(P)) -> T + Send + 'static,
@@ -75,7 +75,7 @@ pub(crate) fn interruptible_with<P: Send + 'static, T: Send + 'static>(
     done
 }
 
-/// What the thread of a call tells.
+/// The messages of a call's thread.
 struct Reports<P, T> {
     /// `None` at the end.
     sender: Option<SyncSender<Message<P, T>>>,
@@ -99,20 +99,21 @@ impl<P, T> Reports<P, T> {
 
 impl<P, T> Drop for Reports<P, T> {
     fn drop(&mut self) {
-        // Who waits for a call that panicked finds that nothing more comes.
+        // Wakes the caller of a call that panicked.
         self.sender = None;
         self.ring();
     }
 }
 
-/// A queue of Python's with an entry for each ring.
+/// A Python queue with an entry for each ring.
 ///
-/// It is the class of the C module `_queue`. gevent and eventlet replace the locks of `_thread` and
-/// `threading` by locks that switch to another greenlet, and a thread of the engine cannot wake a
-/// greenlet; they leave this class as it is.
+/// It uses the class of the C module `_queue`. gevent and eventlet replace the locks of `_thread`
+/// and `threading` with locks that switch to another greenlet, and an engine thread cannot wake a
+/// greenlet; they leave this class alone.
 struct Bell {
     queue: Py<PyAny>,
-    /// Whether the wait was interrupted: nothing more is heard, and the interpreter may be ending.
+    /// Whether the wait was interrupted: rings are ignored, and the interpreter may be shutting
+    /// down.
     is_left: AtomicBool,
 }
 
@@ -122,18 +123,18 @@ impl Bell {
         Ok(Self { queue: queue.unbind(), is_left: AtomicBool::new(false) })
     }
 
-    /// Waits for a ring, or until a signal's handler raises.
+    /// Waits for a ring, or until a signal handler raises.
     fn wait(&self, py: Python<'_>) -> PyResult<()> {
         self.queue.bind(py).call_method0("get").map(drop)
     }
 
     fn ring(&self) {
-        // Relaxed: who looks too early does no more than it would have done before.
+        // Relaxed: a stale read causes only an unneeded ring.
         if self.is_left.load(Ordering::Relaxed) {
             return;
         }
-        // It fails only where there is no memory for the entry; the thread that waits then hears
-        // the next ring.
+        // Fails only if memory for the entry is missing; the waiting thread then receives the next
+        // ring.
         let _ = Python::try_attach(|py| {
             self.queue.bind(py).call_method1("put", (py.None(),)).map(drop)
         });

@@ -15,7 +15,7 @@ use crate::store::Store;
 
 /// The commits of the log from a GLSN on, in order: an iterator, from `Log.commits`.
 ///
-/// It ends at the newest commit; asked again later, it goes on with newer ones. `next` waits for
+/// It ends at the newest commit; iterating again later continues with newer ones. `next` waits for
 /// them.
 ///
 /// >>> db = plimsoll.in_memory()
@@ -48,8 +48,8 @@ impl Commits {
         self.next(py, Some(0.0))
     }
 
-    /// The next commit, waited for up to `timeout` seconds (`None`: without end); `None` if none
-    /// came.
+    /// The next commit, awaited for up to `timeout` seconds (`None`: for ever); `None` if there was
+    /// none.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> glsn = db.put(b"a", b"1")
@@ -120,20 +120,20 @@ impl Commit {
         to_datetime(py, self.with(py, |commit| Ok(commit.time()))?)
     }
 
-    /// The GLSN at which its transaction read.
+    /// The GLSN of the snapshot that its transaction read.
     #[getter]
     fn read_at(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |commit| Ok(commit.read_at().0))
     }
 
-    /// The bytes that travel with it.
+    /// The metadata of the commit.
     #[getter]
     fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let metadata = self.with(py, |commit| commit.metadata().map(<[u8]>::to_vec))?;
         Ok(PyBytes::new(py, &metadata))
     }
 
-    /// Its changes as a list, ordered by keyspace and key, one for each key.
+    /// Its changes as a list, ordered by keyspace and key, one per key.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> glsn = db.put_many({b"a": b"1", b"b": b"2"})
@@ -213,7 +213,7 @@ impl Change {
         Ok(self.change.get()?.value_len())
     }
 
-    /// The value; `None` if the key was deleted. One above 1 KiB is read only now.
+    /// The value; `None` if the key was deleted. A value above 1 KiB is read only on this call.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> glsn = db.put(b"a", b"1")

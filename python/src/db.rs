@@ -1,4 +1,4 @@
-//! The store: the keyspace "default", and the way to everything else.
+//! The store: the keyspace "default", and access to everything else.
 
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ fn store<'a>(this: &'a PyRef<'_, Db>) -> &'a Arc<Store> {
 
 #[pymethods]
 impl Db {
-    /// Closes the store for everything that was made from it, and releases its folder.
+    /// Closes the store and everything created from it, and releases its folder.
     ///
     /// >>> db = plimsoll.open(path, memory="16MiB")
     /// >>> db[b"a"] = b"1"
@@ -96,7 +96,7 @@ impl Db {
         store(&this).read_only
     }
 
-    /// The store's id, made at its creation.
+    /// The store's id, assigned at its creation.
     #[getter]
     fn id(this: PyRef<'_, Self>) -> PyResult<u128> {
         Ok(store(&this).db()?.id())
@@ -113,8 +113,8 @@ impl Db {
         Ok(store(&this).newest(this.py(), plimsoll::Db::newest)?.0)
     }
 
-    /// The keyspace with this name; it is made, by a commit, if there is none. With `retention`: it
-    /// keeps this much of the past, and must not exist with another one.
+    /// The keyspace with this name; created by a commit if it does not exist. With `retention`: it
+    /// keeps this much of the past; an existing keyspace must have the same retention.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> sessions = db.keyspace("sessions", retention="latest")
@@ -136,7 +136,7 @@ impl Db {
         Keyspace::new(py, store, keyspace.or_raise()?)
     }
 
-    /// All keyspaces and what each keeps of its past.
+    /// All keyspaces with their retention.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> sessions = db.keyspace("sessions", retention="latest")
@@ -151,7 +151,7 @@ impl Db {
         Ok(all)
     }
 
-    /// Deletes a keyspace with all its keys, in one commit; returns the commit's GLSN. Earlier
+    /// Deletes a keyspace with all its keys in one commit; returns the commit's GLSN. Earlier
     /// moments stay readable as far back as its retention allows.
     ///
     /// >>> db = plimsoll.in_memory()
@@ -167,7 +167,7 @@ impl Db {
         Ok(py.detach(|| db.drop_keyspace(&keyspace)).or_raise()?.glsn.0)
     }
 
-    /// Changes what a keyspace keeps of its past, by a commit.
+    /// Changes the retention of a keyspace, by a commit.
     ///
     /// >>> from datetime import timedelta
     /// >>> db = plimsoll.in_memory()
@@ -194,10 +194,10 @@ impl Db {
     /// >>> db.log.commit(tx.glsn).metadata
     /// b'by Ada'
     ///
-    /// With `ordered=True` it reads at the last commit that was ordered, by any process, even if it
-    /// is not durable yet: for writers that take turns under a lock of their own, and release it
-    /// between `commit_submit` and the ticket's `wait`. What it reads may be told to others once
-    /// that has returned.
+    /// With `ordered=True` it reads at the last ordered commit of any process, even if that is not
+    /// durable yet. This is for writers that serialize on their own lock and release it between
+    /// `commit_submit` and the ticket's `wait`. Data that it reads may be passed on once `wait` has
+    /// returned.
     #[pyo3(signature = (*, metadata = None, ordered = false))]
     fn transaction(
         this: PyRef<'_, Self>,
@@ -217,9 +217,9 @@ impl Db {
         Transaction::new(py, store, transaction)
     }
 
-    /// Calls `function(tx, *args, **kwargs)` in a transaction and commits it; on a conflict with
-    /// another transaction it is called again in a new one, after a short random pause. Returns
-    /// what the last call returned. If it raises, nothing is written.
+    /// Calls `function(tx, *args, **kwargs)` in a transaction and commits it. On a conflict with
+    /// another transaction, the function is called again in a new transaction after a short random
+    /// pause. Returns the result of the last call. If the function raises, nothing is written.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> def count(tx, key):
@@ -251,7 +251,8 @@ impl Db {
         Ok(result)
     }
 
-    /// The store as it is now, for reading. It never changes, waits for no writer and blocks none.
+    /// The store as it is now, for reading. A snapshot never changes, waits for no writer and
+    /// blocks none.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> with db.snapshot() as before:
@@ -308,8 +309,8 @@ impl Db {
         stats::to_python(py, &stats)
     }
 
-    /// What the last open found, one line each: a clock that was set back, a torn tail that was
-    /// cut, an ignored warm image.
+    /// Findings of the last open, one line each: a clock that was set back, a torn tail that was
+    /// truncated, an ignored warm image.
     ///
     /// >>> with plimsoll.open(path, memory="16MiB") as db:
     /// ...     db.warnings
@@ -319,8 +320,8 @@ impl Db {
         Ok(store(&this).db()?.warnings())
     }
 
-    /// The processes that have the store open with `shared=True`, the oldest first; none if this
-    /// one has it alone.
+    /// The processes that have the store open with `shared=True`, the oldest first; empty if this
+    /// process has it exclusively.
     ///
     /// >>> with plimsoll.open(path, shared=True, memory_total="64MiB") as db:
     /// ...     [(member.is_here, member.is_keeper, member.memory_bytes) for member in db.members()]
@@ -342,8 +343,8 @@ impl Db {
         this.py().detach(|| db.set_memory(memory.0)).or_raise()
     }
 
-    /// Reads and checks every byte of the store. `progress(done_bytes, total_bytes)` is called now
-    /// and then. Ctrl-C ends the call.
+    /// Reads and checks every byte of the store. `progress(done_bytes, total_bytes)` is called
+    /// occasionally. Ctrl-C ends the call.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db.verify().ok
@@ -353,9 +354,9 @@ impl Db {
         verify_open(this.py(), store(&this).db()?, progress)
     }
 
-    /// Copies the store, as it is at one moment, into a new folder while it is in use. Files that
-    /// do not change any more are hard-linked where possible; with `copy` all of them are copied. A
-    /// store in memory has no backup.
+    /// Copies the store, as of one moment, into a new folder while it is in use. Immutable files
+    /// are hard-linked if possible; with `copy` all files are copied. A store in memory has no
+    /// backup.
     ///
     /// >>> with plimsoll.open(path, memory="16MiB") as db:
     /// ...     db[b"a"] = b"1"
@@ -380,8 +381,8 @@ impl Db {
         Ok(BackupReport::new(&report.or_raise()?))
     }
 
-    /// Makes durable what was committed before, where `durability` is "buffered"; returns the GLSN
-    /// up to which everything is.
+    /// Makes earlier commits durable if `durability` is "buffered"; returns the GLSN up to which
+    /// everything is durable.
     ///
     /// >>> db = plimsoll.open(path, memory="16MiB", durability="buffered")
     /// >>> glsn = db.put(b"a", b"1")
@@ -392,7 +393,8 @@ impl Db {
         Ok(interruptible(this.py(), move || db.sync())?.or_raise()?.0)
     }
 
-    /// Writes what is only in memory and in the log into the index's files. Not needed for safety.
+    /// Flushes data that is only in memory and in the log into the index's files. Not needed for
+    /// durability.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db[b"a"] = b"1"
@@ -404,8 +406,8 @@ impl Db {
         interruptible(this.py(), move || db.flush())?.or_raise()
     }
 
-    /// Merges the index's files into as few as possible, and frees what it then can of the log.
-    /// `db.log.trim(db.newest + 1)` frees the rest.
+    /// Merges the index's files into as few as possible, and frees the parts of the log that are no
+    /// longer needed. `db.log.trim(db.newest + 1)` frees the rest.
     ///
     /// >>> db = plimsoll.in_memory(retention="latest")
     /// >>> for value in (b"1", b"2"):
@@ -435,7 +437,7 @@ impl Db {
     }
 }
 
-/// A keyspace that exists, by its name or handle.
+/// An existing keyspace, by its name or handle.
 pub(crate) fn existing(
     py: Python<'_>,
     store: &Arc<Store>,

@@ -1,4 +1,4 @@
-//! What changed between two moments.
+//! The differences between two moments.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -89,13 +89,13 @@ impl Difference {
         self.by.0
     }
 
-    /// Its version at the first moment; `None` if it had no value.
+    /// The version at the first moment; `None` if the key had no value.
     #[getter]
     fn before(&self) -> Option<Version> {
         self.version(self.before, self.moments.0)
     }
 
-    /// Its version at the second moment; `None` if it had no value.
+    /// The version at the second moment; `None` if the key had no value.
     #[getter]
     fn after(&self) -> Option<Version> {
         self.version(self.after, self.moments.1)

@@ -1,4 +1,4 @@
-//! Errors of the engine as exceptions of Python. The classes are in `plimsoll/_errors.py`; the
+//! Converts engine errors to Python exceptions. The classes are in `plimsoll/_errors.py`; the
 //! numbers become attributes.
 
 use plimsoll::Error;
@@ -7,7 +7,7 @@ use pyo3::types::PyBytes;
 
 const MODULE: &str = "plimsoll._errors";
 
-/// Results of the engine as results of Python.
+/// Converts engine results to Python results.
 pub(crate) trait OrRaise<T> {
     /// The value, or the exception for the error.
     fn or_raise(self) -> PyResult<T>;
@@ -65,7 +65,7 @@ pub(crate) fn raised(error: &Error) -> PyErr {
     Python::attach(|py| convert(py, error).map_or_else(|failed| failed, PyErr::from_value))
 }
 
-/// An error of `std::io::Read` as an exception: that of the engine's error in it.
+/// Converts an error of `std::io::Read`: the exception of the engine error inside it.
 #[cold]
 pub(crate) fn raised_by_read(error: std::io::Error) -> PyErr {
     match error.get_ref().and_then(|inner| inner.downcast_ref()) {
@@ -205,7 +205,7 @@ fn invalid_input<'py>(
     Ok(made)
 }
 
-/// The engine's messages name Rust's methods.
+/// Renames Rust methods in the engine's messages.
 fn in_words_of_python(message: &str) -> String {
     message
         .replace("Db::", "Db.")
@@ -215,17 +215,17 @@ fn in_words_of_python(message: &str) -> String {
         .replace("Db.create_keyspace", "Db.keyspace")
 }
 
-/// There is no such keyspace.
+/// The keyspace does not exist.
 pub(crate) fn no_keyspace(name: &str) -> PyErr {
     plain("NoKeyspace", &format!("there is no keyspace {name:?}"))
 }
 
-/// Whether it says that a transaction has ended.
+/// Whether the exception says that a transaction has ended.
 pub(crate) fn is_ended(py: Python<'_>, error: &PyErr) -> bool {
     is_a(py, error, "TransactionEnded")
 }
 
-/// Whether it says that the store is closed.
+/// Whether the exception says that the store is closed.
 pub(crate) fn is_closed(py: Python<'_>, error: &PyErr) -> bool {
     is_a(py, error, "Closed")
 }

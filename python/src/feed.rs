@@ -1,8 +1,8 @@
-//! A feed of the engine that threads wait in: each of them once, until something is there, its time
-//! is over, the feed is closed, or a signal interrupts it.
+//! An engine feed that threads can wait in: each waits until an item is found, its timeout expires,
+//! the feed is closed, or a signal interrupts it.
 //!
-//! One thread at a time is in the engine, and the others wait for it. What it finds is kept until a
-//! call returns it.
+//! One thread at a time is inside the engine; the others wait for it. An item it finds is kept
+//! until a call returns it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,16 +15,16 @@ use crate::calls::{handles_signals, interruptible};
 use crate::errors::OrRaise;
 use crate::fork::ForkSafe;
 
-/// Never set: a wait that only its time, or the end of the feed, ends.
+/// Never set, for waits that only a timeout or the end of the feed ends.
 static NEVER: AtomicBool = AtomicBool::new(false);
 
-/// A feed of the engine.
+/// An engine feed.
 pub(crate) trait Follow: Send + 'static {
     type Found: Send + 'static;
 
     fn next_timeout(&mut self, timeout: Duration) -> EngineResult<Option<Self::Found>>;
 
-    /// The next one if it was read already.
+    /// The next item if it was read already.
     fn ahead(&mut self) -> Option<Self::Found> {
         None
     }
@@ -69,17 +69,17 @@ impl Follow for plimsoll::LogFollow {
 /// A feed, shared by the threads that wait in it.
 pub(crate) struct Feed<F: Follow> {
     state: Mutex<State<F>>,
-    /// The feed is no longer in use, or somebody is to look whether its wait is over.
+    /// The feed is no longer in use, or a waiter must recheck whether its wait is over.
     changed: Condvar,
     handle: ForkSafe<FeedHandle>,
     closed: AtomicBool,
 }
 
 struct State<F: Follow> {
-    /// `None` while a thread has it.
+    /// `None` while a thread uses it.
     feed: Option<ForkSafe<F>>,
-    /// What [`Feed::hold`] has found, with the position before it. It stays where the call that
-    /// waited for it was interrupted.
+    /// An item that [`Feed::hold`] has found, with the position before it. It stays here if the
+    /// waiting call was interrupted.
     kept: Option<ForkSafe<(Glsn, F::Found)>>,
 }
 
@@ -90,7 +90,7 @@ impl<F: Follow> Feed<F> {
         Arc::new(Self { state, changed: Condvar::new(), handle, closed: AtomicBool::new(false) })
     }
 
-    /// The next that is found, waited for up to `timeout` (`None`: without end).
+    /// The next item, awaited for up to `timeout` (`None`: for ever).
     pub(crate) fn next(
         self: &Arc<Self>,
         py: Python<'_>,
@@ -98,7 +98,7 @@ impl<F: Follow> Feed<F> {
     ) -> PyResult<Option<F::Found>> {
         let begun = Instant::now();
         let deadline = timeout.and_then(|timeout| begun.checked_add(timeout));
-        // What is there already needs no other thread.
+        // An item that exists already needs no other thread.
         let mut is_held = py.detach(|| self.hold(Some(begun), &NEVER))?.or_raise()?;
         if !is_held && deadline != Some(begun) {
             is_held = self.hold_interruptibly(py, deadline)?;
@@ -107,7 +107,7 @@ impl<F: Follow> Feed<F> {
             if let Some(found) = self.ahead()? {
                 return Ok(Some(found));
             }
-            // Another thread took it.
+            // Another thread took the item.
             is_held = self.hold_interruptibly(py, deadline)?;
         }
         Ok(None)
@@ -133,14 +133,14 @@ impl<F: Follow> Feed<F> {
         }
     }
 
-    /// Waits until something is found, and keeps it for [`Feed::ahead`]; returns false at
-    /// `deadline`, or once `is_left` is set and the feed is woken.
+    /// Waits until an item is found, and keeps it for [`Feed::ahead`]; returns false at `deadline`,
+    /// or once `is_left` is set and the feed is woken.
     pub(crate) fn hold(
         &self,
         deadline: Option<Instant>,
         is_left: &AtomicBool,
     ) -> PyResult<EngineResult<bool>> {
-        // First: in a forked child no thread gives the feed back.
+        // First, because in a forked child no thread returns the feed.
         self.handle.get()?;
         let left = || {
             deadline.map_or(Duration::MAX, |deadline| {
@@ -163,7 +163,8 @@ impl<F: Follow> Feed<F> {
                 feed.next_timeout(left())
                     .map(|found| found.map(|found| ForkSafe::new((before, found))))
             });
-            // At once with the feed, so that its position never passes what no call has returned.
+            // Updated together with the feed, so that its position never passes an item that no
+            // call has returned.
             let mut state = self.state();
             state.feed = Some(feed);
             let found = found?.map(|found| {
@@ -172,19 +173,19 @@ impl<F: Follow> Feed<F> {
             });
             drop(state);
             self.changed.notify_one();
-            // Otherwise it was woken for another one that waits.
+            // Otherwise it was woken for another waiter.
             if !matches!(found, Ok(false)) || is_over() || left().is_zero() {
                 return Ok(found);
             }
         }
     }
 
-    /// Waits for news on a thread without handlers of signals.
+    /// Waits for an item on a thread that runs no signal handlers.
     pub(crate) fn hold_without_end(&self, py: Python<'_>) -> PyResult<bool> {
         py.detach(|| self.hold(None, &NEVER))?.or_raise()
     }
 
-    /// What was found already.
+    /// The item that was found already.
     pub(crate) fn ahead(&self) -> PyResult<Option<F::Found>> {
         self.handle.get()?;
         let mut state = self.state();
@@ -194,7 +195,8 @@ impl<F: Follow> Feed<F> {
         state.feed.as_mut().map_or(Ok(None), |feed| Ok(feed.get_mut()?.ahead()))
     }
 
-    /// The GLSN from which a new feed continues this one. Waits for no thread that waits in it.
+    /// The GLSN from which a new feed continues this one. Does not wait for threads that wait in
+    /// it.
     pub(crate) fn position(&self) -> PyResult<Glsn> {
         let handle = self.handle.get()?;
         let state = self.state();
@@ -209,16 +211,16 @@ impl<F: Follow> Feed<F> {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Ends all waits, those to come, too.
+    /// Ends all waits, including later ones.
     pub(crate) fn close(&self) -> PyResult<()> {
         self.closed.store(true, Ordering::SeqCst);
         self.wake()
     }
 
-    /// Lets all that wait look whether their wait is over.
+    /// Makes all waiters recheck whether their wait is over.
     fn wake(&self) -> PyResult<()> {
         let handle = self.handle.get()?;
-        // Locked and unlocked: who has looked but does not wait yet is not missed.
+        // Lock and unlock, so that a waiter that has checked but does not sleep yet is not missed.
         drop(self.state());
         self.changed.notify_all();
         handle.end_wait();

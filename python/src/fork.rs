@@ -1,8 +1,8 @@
-//! What a forked child may do with a store of its parent: nothing.
+//! Makes a parent's store unusable in a forked child.
 //!
-//! A child has the parent's memory, but none of its threads: a lock that one of them held stays
-//! locked, and to close the store would write to the parent's files. So each object of the engine
-//! is wrapped in [`ForkSafe`], which refuses its use in a child and leaks it there.
+//! A child has the parent's memory, but none of its threads: a lock that a thread held stays
+//! locked, and closing the store would write to the parent's files. Each engine object is therefore
+//! wrapped in [`ForkSafe`], which refuses its use in a child and leaks it there.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -14,7 +14,7 @@ use crate::errors;
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 fn forks() -> u32 {
-    // Relaxed: it changes only where a process has one thread, right after a fork.
+    // Relaxed: changes only while the process has one thread, right after a fork.
     FORKS.load(Ordering::Relaxed)
 }
 
@@ -24,9 +24,9 @@ pub(crate) fn _after_fork_in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// An object of the engine.
+/// An engine object.
 pub(crate) struct ForkSafe<T> {
-    /// `None` once it was taken out.
+    /// `None` once taken out.
     object: Option<T>,
     forks: u32,
 }
@@ -42,7 +42,7 @@ impl<T> ForkSafe<T> {
         self.forks != forks()
     }
 
-    /// The object, in the process that made it.
+    /// The object, in the process that created it.
     pub(crate) fn get(&self) -> PyResult<&T> {
         if self.is_foreign() {
             return Err(errors::used_after_fork());
@@ -50,7 +50,7 @@ impl<T> ForkSafe<T> {
         Ok(self.object.as_ref().expect(PRESENT))
     }
 
-    /// As [`ForkSafe::get`].
+    /// Like [`ForkSafe::get`].
     pub(crate) fn get_mut(&mut self) -> PyResult<&mut T> {
         if self.is_foreign() {
             return Err(errors::used_after_fork());
@@ -58,7 +58,7 @@ impl<T> ForkSafe<T> {
         Ok(self.object.as_mut().expect(PRESENT))
     }
 
-    /// As [`ForkSafe::get`].
+    /// Like [`ForkSafe::get`].
     pub(crate) fn into_inner(mut self) -> PyResult<T> {
         if self.is_foreign() {
             return Err(errors::used_after_fork());

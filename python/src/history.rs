@@ -1,4 +1,4 @@
-//! Every version of a key that is kept.
+//! The retained versions of a key.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
@@ -13,8 +13,8 @@ use crate::fork::ForkSafe;
 use crate::moments::to_datetime;
 use crate::place::Place;
 
-/// The kept versions of a key, newest first: an iterator, from `LiveMapping.history`. While it is
-/// there, so is the moment at which it was made.
+/// The retained versions of a key, newest first: an iterator, from `LiveMapping.history`. It keeps
+/// the moment of its creation readable.
 ///
 /// >>> db = plimsoll.in_memory()
 /// >>> db[b"tea"] = b"3.10"
@@ -37,10 +37,10 @@ struct VersionWalk {
 }
 
 impl VersionWalk {
-    /// The next version, and the latest known moment at which it is the key's.
+    /// The next version, and the latest known moment at which the key has it.
     fn next(&mut self) -> plimsoll::Result<Option<(VersionInfo, Glsn)>> {
         let Some(info) = self.history.next().transpose()? else { return Ok(None) };
-        // A key that was written after `_moment` was opened and before `history` was: its version
+        // The key was written after `_moment` was opened and before `history` was, so its version
         // is newer than `_moment`.
         let readable_at = self.readable_at.max(info.glsn);
         self.readable_at = Glsn(info.glsn.0.saturating_sub(1));
@@ -90,8 +90,8 @@ pub struct Version {
     glsn: Glsn,
     time: Option<SystemTime>,
     bytes: Option<u64>,
-    /// A moment at which the key has this version. The one at which it was written may be kept no
-    /// longer, though the version is.
+    /// A moment at which the key has this version. The moment of its commit may no longer be
+    /// retained although the version is.
     readable_at: Glsn,
 }
 
@@ -122,7 +122,7 @@ impl Version {
         self.bytes
     }
 
-    /// Whether it is a deletion.
+    /// Whether this version is a deletion.
     #[getter]
     fn deleted(&self) -> bool {
         self.bytes.is_none()
@@ -134,8 +134,8 @@ impl Version {
         PyBytes::new(py, &self.key)
     }
 
-    /// The value; `None` if the key was deleted. It is read only now, at a moment that the iterator
-    /// or difference knew of. Raises `Trimmed` if the keyspace no longer keeps that moment.
+    /// The value; `None` if the key was deleted. It is read only on this call, at a moment known to
+    /// the iterator or difference. Raises `Trimmed` if the keyspace no longer retains that moment.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db[b"tea"] = b"3.10"
@@ -148,7 +148,7 @@ impl Version {
         }
         let snapshot = self.place.at(py, Moment::Glsn(self.readable_at))?;
         let read = || {
-            // The keyspace may have been dropped since, and another one may have its name.
+            // The keyspace may have been dropped since, and another may have its name.
             let then = snapshot.keyspace(self.place.keyspace.name())?;
             snapshot.get(then.as_ref().unwrap_or(&self.place.keyspace), &self.key)
         };

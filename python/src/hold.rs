@@ -1,8 +1,8 @@
-//! A turn of writers that a `with` block holds, whatever the handler of a signal raises.
+//! Holds the writers' turn for a `with` block, safe against exceptions from signal handlers.
 //!
-//! Python runs handlers between two of its own instructions. A lock that Python code had just
-//! taken, and not noted yet, would stay taken for good. Here it is taken and noted in one native
-//! call, and given back in one.
+//! Python runs handlers between two of its own instructions. A lock that Python code had just taken
+//! but not recorded would stay taken for ever. Here it is taken and recorded in one native call,
+//! and released in one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,18 +12,18 @@ use pyo3::prelude::*;
 use crate::fork::ForkSafe;
 
 /// A turn (`plimsoll._turn.Turn`) for a `with` block, from `Turn.hold`. Entering it waits for the
-/// turn, and says whether it was had in time; the turn is given back at the end of the block, or
-/// when the hold is no longer referred to.
+/// turn and returns whether it was acquired in time; the turn is released at the end of the block,
+/// or when the last reference to the hold is dropped.
 #[pyclass(module = "plimsoll._native", frozen)]
 pub struct Hold {
     turn: Py<PyAny>,
-    /// Of the turn, when the hold was made: a forked child gives it another one.
+    /// The turn's lock when the hold was created; a forked child gives the turn another lock.
     lock: Py<PyAny>,
     timeout: Option<f64>,
     deadline: Option<f64>,
     is_held: AtomicBool,
     is_kept: AtomicBool,
-    /// In a forked child, the turn is the parent's.
+    /// In a forked child, the turn belongs to the parent.
     process: ForkSafe<()>,
 }
 
@@ -38,12 +38,11 @@ impl Hold {
 
     fn __enter__(&self, py: Python<'_>) -> PyResult<bool> {
         let arguments = (true, self.timeout.unwrap_or(-1.0));
-        // While it waits, a handler may raise; once it has the lock, none is run before this
-        // returns.
+        // A handler may raise while it waits; once it has the lock, none runs before this returns.
         if !self.lock.bind(py).call_method1(intern!(py, "acquire"), arguments)?.is_truthy()? {
             return Ok(false);
         }
-        // Relaxed: one thread at a time uses a hold, and the interpreter's lock orders them.
+        // Relaxed: one thread at a time uses a hold, and the GIL orders the accesses.
         self.is_held.store(true, Ordering::Relaxed);
         let taken =
             self.turn.bind(py).call_method1(intern!(py, "take_from_processes"), (self.deadline,));
@@ -64,7 +63,7 @@ impl Hold {
         self.is_kept.store(true, Ordering::Relaxed);
     }
 
-    /// Gives the turn back, if it is held.
+    /// Releases the turn, if it is held.
     fn give(&self, py: Python<'_>) -> PyResult<()> {
         if self.process.is_foreign() || !self.is_held.swap(false, Ordering::Relaxed) {
             return Ok(());
@@ -91,9 +90,9 @@ impl Drop for Hold {
         if !self.is_held.load(Ordering::Relaxed) || self.process.is_foreign() {
             return;
         }
-        // Not attached at the end of the interpreter, when the process gives back everything.
+        // Not attached at interpreter exit, when the process releases everything.
         Python::try_attach(|py| {
-            // The hold may be dropped because an exception leaves its block.
+            // The hold may be dropped while an exception propagates out of its block.
             let raised = PyErr::take(py);
             if let Err(error) = self.give(py) {
                 error.write_unraisable(py, None);

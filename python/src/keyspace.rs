@@ -10,7 +10,7 @@ use crate::options::{Keeps, retention_to_python};
 use crate::place::Place;
 use crate::store::Store;
 
-/// A keyspace: a sorted mapping of its own within a store, with its own retention.
+/// A keyspace: a separate sorted mapping within a store, with its own retention.
 ///
 /// >>> db = plimsoll.in_memory()
 /// >>> cats, dogs = db.keyspace("cats"), db.keyspace("dogs")
@@ -34,7 +34,7 @@ fn place<'a>(this: &'a PyRef<'_, Keyspace>) -> &'a Place {
     live_mapping::place(this.as_super())
 }
 
-/// The engine's handle of a keyspace.
+/// The engine's handle.
 pub(crate) fn handle(this: &PyRef<'_, Keyspace>) -> plimsoll::Keyspace {
     place(this).keyspace.clone()
 }
@@ -47,8 +47,8 @@ impl Keyspace {
         place(&this).keyspace.name().to_owned()
     }
 
-    /// What it keeps of its past: "forever", "latest", a `timedelta`, or a number of GLSNs. Can be
-    /// set, by a commit.
+    /// Its retention: "forever", "latest", a `timedelta`, or a number of GLSNs. Assigning to it
+    /// makes a commit.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> sessions = db.keyspace("sessions")
@@ -71,7 +71,7 @@ impl Keyspace {
         this.py().detach(|| db.set_retention(&place.keyspace, retention.0)).or_raise()
     }
 
-    /// Its size now. Counts up to `keys_max` keys and estimates the rest.
+    /// Its current size. Counts up to `keys_max` keys and estimates the rest.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> cats = db.keyspace("cats")

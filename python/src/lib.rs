@@ -1,12 +1,12 @@
-//! Plimsoll for Python: the module `plimsoll._native`. Names for users are in the package
-//! `plimsoll`, which re-exports it.
+//! Plimsoll for Python: the module `plimsoll._native`. The package `plimsoll` re-exports its public
+//! names.
 //!
-//! Laws:
-//! 1. The interpreter's lock is kept for what is answered from memory, and released around what can
-//!    block: files, syncs, waiting.
-//! 2. No lock of this crate is waited for while the interpreter's lock is held (`lock_py_attached`
-//!    and `try_lock` only), so a thread may wait for the interpreter's lock while it holds another.
-//! 3. What belongs to a store is neither used nor dropped in a forked child (`fork`).
+//! Invariants:
+//! 1. The GIL is kept for answers from memory, and released around operations that can block:
+//!    files, syncs, waits.
+//! 2. No lock of this crate is awaited while the GIL is held (`lock_py_attached` and `try_lock`
+//!    only), so a thread may wait for the GIL while it holds another lock.
+//! 3. Objects of a store are neither used nor dropped in a forked child (`fork`).
 
 mod admin;
 mod block;

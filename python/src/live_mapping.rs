@@ -1,5 +1,5 @@
-//! A keyspace of an open store, now: what only the present has, such as history, changes, bulk
-//! loads.
+//! The current state of a keyspace, with operations that only the present supports, such as
+//! history, watches and bulk loads.
 
 use plimsoll::Glsn;
 use pyo3::PyClass;
@@ -16,7 +16,7 @@ use crate::span::KeySpan;
 use crate::watch::Watch;
 use crate::write_mapping::{self, WriteMapping};
 
-/// A keyspace of an open store, as it is now. Each change is a commit of its own.
+/// A keyspace of an open store, as it is now. Each change is a separate commit.
 ///
 /// >>> db = plimsoll.in_memory()
 /// >>> cats = db.keyspace("cats")
@@ -27,12 +27,12 @@ use crate::write_mapping::{self, WriteMapping};
 #[pyclass(module = "plimsoll", frozen, subclass, mapping, extends = WriteMapping)]
 pub struct LiveMapping;
 
-/// The layers of a live mapping in `place`.
+/// The class layers of a live mapping in `place`.
 pub(crate) fn layers(place: Place) -> PyClassInitializer<LiveMapping> {
     write_mapping::layers(place).add_subclass(LiveMapping)
 }
 
-/// The layers of a class above.
+/// The class layers of a subclass.
 pub(crate) fn init<T: PyClass<BaseType = LiveMapping>>(
     place: Place,
     top: T,
@@ -48,8 +48,8 @@ pub(crate) fn place<'a>(this: &'a PyRef<'_, LiveMapping>) -> &'a Place {
 
 #[pymethods]
 impl LiveMapping {
-    /// The versions of a key that are kept, newest first, in all keyspaces that have or had this
-    /// name: the drop of a keyspace is the deletion of each key that it had.
+    /// The retained versions of a key, newest first, in all keyspaces that have or had this name.
+    /// Dropping a keyspace counts as a deletion of each of its keys.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db[b"tea"] = b"3.10"
@@ -89,7 +89,7 @@ impl LiveMapping {
     }
 
     /// Watches the keys that begin with `prefix`: an iterator over their changes that waits for the
-    /// next one. It begins with the commit `start`, or with what is committed from now on.
+    /// next one. It starts at the commit `start`, or with the next commit.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> with db.watch(b"user/") as watch:
@@ -114,7 +114,7 @@ impl LiveMapping {
         Ok(Watch::new(&place.store, commits))
     }
 
-    /// As `watch`, for asyncio: `async for change in db.watch_async(b"user/")`.
+    /// Like `watch`, for asyncio: `async for change in db.watch_async(b"user/")`.
     ///
     /// >>> import asyncio
     /// >>> async def first_change(db):
@@ -135,9 +135,9 @@ impl LiveMapping {
         py.import("plimsoll._watch_async")?.getattr("AsyncWatch")?.call1((watch,))
     }
 
-    /// Loads pairs in one commit, in any order and however many: sorted in a quarter of the budget,
-    /// several times as fast as `put_many`. Of pairs with the same key the last one counts. Returns
-    /// the commit's GLSN.
+    /// Loads any number of pairs in any order in one commit. They are sorted within a quarter of
+    /// the budget, several times as fast as `put_many`. Of pairs with the same key the last one
+    /// wins. Returns the commit's GLSN.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> glsn = db.bulk_load((b"%06d" % n, b"x") for n in range(20_000))
@@ -154,9 +154,9 @@ impl LiveMapping {
         Ok(py.detach(|| load.commit()).or_raise()?.0)
     }
 
-    /// About the number of keys from `start` to `stop` that begin with `prefix`, at the cost of
-    /// some dozens of gets whatever the number is. Among many keys the error is about an eighth.
-    /// `len` and `count` count.
+    /// Estimates the number of keys from `start` to `stop` that begin with `prefix`, at the cost of
+    /// some dozens of gets regardless of the number. Among many keys the error is about an eighth.
+    /// `len` and `count` count exactly.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> glsn = db.put_many((b"user/%05d" % n, b"x") for n in range(1000))

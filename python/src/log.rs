@@ -1,4 +1,4 @@
-//! The log: commits, streams of the user's own, cursors, trimming.
+//! The log: commits, user-defined streams, cursors, trimming.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -50,8 +50,8 @@ impl Log {
         Ok(LogBounds { first: bounds.first.0, next: bounds.next.0, durable: bounds.durable.0 })
     }
 
-    /// Appends entries to a stream (1 or higher), all of them or none; returns the GLSNs of the
-    /// first and the last once they are durable. The payloads of one call add up to at most 1 MiB.
+    /// Appends entries to a stream (1 or higher), all or none; returns the GLSNs of the first and
+    /// the last once they are durable. The payloads of one call total at most 1 MiB.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> first, last = db.log.append(7, b"started", b"stopped")
@@ -70,7 +70,7 @@ impl Log {
         Ok((glsns.start().0, glsns.end().0))
     }
 
-    /// As `append`, but does not wait until the entries are durable.
+    /// Like `append`, but does not wait until the entries are durable.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> tickets = [db.log.append_submit(7, payload) for payload in (b"started", b"stopped")]
@@ -153,16 +153,16 @@ impl Log {
         Ok(LogFollow { _store: Arc::clone(&self.store), follow: Feed::new(follow) })
     }
 
-    /// The commits from `start` on, in order. With `keyspace`: those that changed its keys that
-    /// begin with `prefix`, reduced to these changes.
+    /// The commits from `start` on, in order. With `keyspace`: only commits that changed keys of it
+    /// that begin with `prefix`, reduced to these changes.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> first = db.put(b"user/ada", b"Ada")
     /// >>> second = db.put(b"visits", b"1")
     /// >>> [commit.glsn - first for commit in db.log.commits(first)]
     /// [0, 1]
-    /// >>> commits = db.log.commits(first, keyspace="default", prefix=b"user/")
-    /// >>> [commit.glsn - first for commit in commits]
+    /// >>> users = db.log.commits(first, keyspace="default", prefix=b"user/")
+    /// >>> [commit.glsn - first for commit in users]
     /// [0]
     #[pyo3(signature = (start = None, *, keyspace = None, prefix = None))]
     fn commits(
@@ -201,8 +201,8 @@ impl Log {
         Ok(commit.map(|commit| Commit::new(&self.store, commit)))
     }
 
-    /// The next GLSN to read of a follower's named cursor; it is made at `start` if there is none.
-    /// What a cursor has not passed is never trimmed.
+    /// The next GLSN to read of a follower's named cursor; the cursor is created at `start` if it
+    /// does not exist. The log is never trimmed past a cursor.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> glsn = db.put(b"a", b"1")
@@ -219,7 +219,7 @@ impl Log {
         Ok(py.detach(|| db.log().cursor(name, from)).or_raise()?.0)
     }
 
-    /// Moves a cursor: everything below `next` has been processed. Costs a commit.
+    /// Advances a cursor: everything below `next` has been processed. Costs a commit.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> glsn = db.put(b"a", b"1")
@@ -232,7 +232,7 @@ impl Log {
         py.detach(|| db.log().advance_cursor(name, Glsn(next))).or_raise()
     }
 
-    /// Removes a cursor.
+    /// Drops a cursor.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> start = db.log.cursor("mailer")
@@ -258,9 +258,9 @@ impl Log {
         Ok(all)
     }
 
-    /// Restarts the log's time, after commits under a clock that was ahead; returns the last commit
-    /// before, or `None` if the log's time is not ahead. If it is more than a day ahead, commits
-    /// raise `ClockBehind`. To be called once this machine's clock is right.
+    /// Restarts the log's time after commits under a clock that was ahead; returns the last commit
+    /// before the restart, or `None` if the log's time is not ahead. If it is more than a day
+    /// ahead, commits raise `ClockBehind`. Call this once this machine's clock is right.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db.log.restart_time() is None
@@ -271,9 +271,9 @@ impl Log {
     }
 
     /// Frees whole segments of the log below `until`; returns the first remaining GLSN. Keys and
-    /// their kept versions stay readable; commits and entries below it are not, and raise
-    /// `Trimmed`. Up to `db.newest + 1` it can free all of the log, the segment of the newest
-    /// commit, too.
+    /// their retained versions stay readable; commits and entries below it do not, and raise
+    /// `Trimmed`. Up to `db.newest + 1` it can free the whole log, including the segment of the
+    /// newest commit.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> glsn = db.put(b"a", b"1")
@@ -355,7 +355,7 @@ impl LogEntry {
         to_datetime(py, self.time)
     }
 
-    /// The bytes that were appended.
+    /// The appended bytes.
     #[getter]
     fn payload<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.payload)
@@ -371,8 +371,8 @@ impl LogEntry {
     }
 }
 
-/// Entries of the log, from `Log.scan`. Read ahead in batches. An entry that cannot be read is not
-/// passed over: each call reads it again.
+/// Entries of the log, from `Log.scan`, read ahead in batches. An unreadable entry is not skipped;
+/// each call reads it again.
 ///
 /// >>> db = plimsoll.in_memory()
 /// >>> first, last = db.log.append(7, b"started", b"stopped")
@@ -418,7 +418,7 @@ impl LogWalk {
                     ));
                 }
                 Some(Err(error)) if entries.is_empty() => return Err(error),
-                // What is before it comes first; the next batch meets it again.
+                // Return the entries before it first; the next batch reads it again.
                 Some(Err(_)) => break,
                 None => {
                     self.at_end = true;
@@ -478,8 +478,8 @@ impl LogFollow {
         ended_by_exit(py, self.next(py, None))
     }
 
-    /// The next entry, waited for up to `timeout` seconds (`None`: without end); `None` if none
-    /// came.
+    /// The next entry, awaited for up to `timeout` seconds (`None`: for ever); `None` if there was
+    /// none.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> follow = db.log.follow(stream=7)

@@ -1,4 +1,4 @@
-//! Batches: many keys for one crossing of the border.
+//! Batches: many keys per native call.
 
 use plimsoll::{Resident, Value};
 use pyo3::exceptions::PyTypeError;
@@ -9,14 +9,14 @@ use crate::bytes_like::BytesLike;
 use crate::errors::OrRaise;
 use crate::place::{Place, When};
 
-/// Rows taken from a Python iterable before the interpreter's lock is released.
+/// Rows taken from a Python iterable before the GIL is released.
 const ROWS: usize = 1024;
 
-/// Bytes of them.
+/// Bytes of these rows.
 const BYTES: usize = 1 << 20;
 
-/// The values of keys at one moment. What is in memory is taken with the interpreter's lock held;
-/// the lock is released once for all others.
+/// The values of keys at one moment. Values in memory are read with the GIL held; the GIL is
+/// released once for all others.
 pub(crate) fn get_many<'py>(
     py: Python<'py>,
     place: &Place,
@@ -56,7 +56,7 @@ pub(crate) fn get_many<'py>(
     Ok(values)
 }
 
-/// Reads values with the interpreter's lock released, until they are many.
+/// Reads values with the GIL released, until the batch is full.
 fn load(py: Python<'_>, place: &Place, keys: &[&[u8]]) -> PyResult<Vec<Option<Value>>> {
     let take = |get: &dyn Fn(&[u8]) -> plimsoll::Result<Option<Value>>| {
         let (mut values, mut bytes) = (Vec::new(), 0);
@@ -78,7 +78,7 @@ fn load(py: Python<'_>, place: &Place, keys: &[&[u8]]) -> PyResult<Vec<Option<Va
     }
 }
 
-/// Calls `put` with batches of the pairs of a mapping or an iterable.
+/// Calls `put` with batches of pairs from a mapping or an iterable.
 pub(crate) fn for_pairs<'py>(
     pairs: &Bound<'py, PyAny>,
     mut put: impl FnMut(&[(BytesLike<'py>, BytesLike<'py>)], usize) -> PyResult<()>,

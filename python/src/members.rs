@@ -28,13 +28,14 @@ impl MemberInfo {
 
 #[pymethods]
 impl MemberInfo {
-    /// Its process id, as it sees it itself: in another container that is another process's here.
+    /// Its process id as it sees it itself; in another container, that id may belong to another
+    /// process here.
     #[getter]
     fn pid(&self) -> u32 {
         self.info.pid
     }
 
-    /// Whether it is the keeper: the one that does the background work of the index for all.
+    /// Whether it is the keeper, the process that does the background work of the index for all.
     #[getter]
     fn is_keeper(&self) -> bool {
         self.info.is_keeper
@@ -46,21 +47,20 @@ impl MemberInfo {
         self.info.is_here
     }
 
-    /// Its memory budget in bytes, as it is now.
+    /// Its current memory budget in bytes.
     #[getter]
     fn memory_bytes(&self) -> u64 {
         self.info.memory_bytes
     }
 
-    /// The last commit that it had taken in when it last looked, which is every half second while
-    /// something is committed.
+    /// The last commit that it had applied when it last published its position, which happens every
+    /// half second while commits are made.
     #[getter]
     fn applied(&self) -> u64 {
         self.info.applied.0
     }
 
-    /// The oldest moment that it may read: versions from there on are kept, and so is the log
-    /// behind it.
+    /// The oldest moment that it may read. Versions and the log are retained from there on.
     #[getter]
     fn floor(&self) -> u64 {
         self.info.floor.0

@@ -35,8 +35,8 @@ impl<'py> FromPyObject<'_, 'py> for When {
 
 /// A `datetime` without a time zone is local time, as everywhere in Python.
 ///
-/// Near the ends of what a `datetime` can be, the time in another zone may not be one: it is then
-/// taken as UTC, since no commit is within a day of these times.
+/// Near the limits of `datetime`, the time in another zone may be out of range; it is then read as
+/// UTC, because no commit is within a day of these times.
 fn from_datetime(time: &Bound<'_, PyAny>) -> PyResult<SystemTime> {
     let py = time.py();
     let since = match since_epoch(time) {
@@ -61,15 +61,14 @@ fn since_epoch<'py>(time: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDelta>> {
     Ok(aware.sub(epoch(py)?)?.cast_into()?)
 }
 
-/// Whether it is one of the errors that Python's functions of time raise for a time that they
-/// cannot compute with.
+/// Whether it is one of the errors that Python raises for a time out of range.
 fn is_out_of_range(py: Python<'_>, error: &PyErr) -> bool {
     error.is_instance_of::<PyOverflowError>(py)
         || error.is_instance_of::<PyValueError>(py)
         || error.is_instance_of::<PyOSError>(py)
 }
 
-/// An object in an error message. Python refuses to show an integer of more than some thousand
+/// An object in an error message. Python refuses to print an integer of more than a few thousand
 /// digits.
 pub(crate) fn shown(object: &Bound<'_, PyAny>) -> String {
     object.repr().map_or_else(|_| "an integer that large".to_owned(), |repr| repr.to_string())

@@ -11,24 +11,24 @@ use crate::errors::{OrRaise, invalid};
 use crate::options::{Folder, Keeps, Size, durability as durability_of, io as io_of};
 use crate::store::Store;
 
-/// Opens the store in a folder, or makes one there.
+/// Opens the store in a folder, or creates one there.
 ///
 /// - `memory`: the budget for everything that grows with the data, as a number of bytes or as text
 ///   ("256MB", "1GiB"); at least 16 MiB. By default a quarter of the container's or the machine's
-///   memory. What Python holds (keys, values, results) comes on top.
-/// - `durability`: "sync" (a commit returns when it survives a power cut) or "buffered" (a crash
+///   memory. Python's own objects (keys, values, results) come on top.
+/// - `durability`: "sync" (a commit returns once it survives a power cut) or "buffered" (a crash
 ///   may lose the last 200 ms).
-/// - `retention`: what the keyspace "default", and keyspaces made without one of their own, keep of
-///   the past: "forever", "latest", a `timedelta`, or a number of GLSNs.
+/// - `retention`: the past versions kept by the keyspace "default", and by keyspaces created
+///   without their own retention: "forever", "latest", a `timedelta`, or a number of GLSNs.
 /// - `read_only`: works beside a process that writes, and shows the state that was durable at
 ///   opening.
-/// - `create`: whether to make the store if there is none.
-/// - `warm`: whether what was hot in memory is there again after a restart.
+/// - `create`: whether to create the store if it does not exist.
+/// - `warm`: whether to reload the hot data of memory after a restart.
 /// - `io`: "auto", "direct" (past the page cache) or "cached".
 /// - `shared`: whether other processes may have the store open at the same time, to read and to
-///   write, each with `shared=True`. What one commits the others read at once.
-/// - `memory_total`: with `shared`, the budget of all processes together that share the store; each
-///   gets an equal part, but no more than its own `memory` if that is given, too.
+///   write, each with `shared=True`. Commits of one are visible to the others at once.
+/// - `memory_total`: with `shared`, the budget of all sharing processes together; each gets an
+///   equal part, limited by its own `memory` if given.
 ///
 /// >>> with plimsoll.open(path, memory="64MB") as db:
 /// ...     db[b"ada"] = b"Ada Lovelace"
@@ -65,16 +65,16 @@ pub(crate) fn open(
         }
         options = options.memory_total(bytes);
     }
-    // So that the folder stays the same one when the process changes its working directory.
+    // So that the folder stays the same if the process changes its working directory.
     let path = std::path::absolute(&path.0)?;
     let folder = path.clone();
     let engine = interruptible(py, move || Engine::open(folder, options))?.or_raise()?;
     Db::new(py, Store::new(engine, path, read_only)?)
 }
 
-/// Makes an empty store in memory: the ordinary store on files in memory, gone when it is closed.
-/// For tests, and for data that need not outlive the process. The bytes that it holds come on top
-/// of the budget.
+/// Creates an empty store in memory: the ordinary store on files in memory, discarded when it is
+/// closed. For tests, and for data that need not outlive the process. Its data does not count
+/// towards the budget.
 ///
 /// >>> db = plimsoll.in_memory()
 /// >>> db[b"a"] = b"1"

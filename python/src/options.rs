@@ -1,4 +1,4 @@
-//! Options as people write them: folders, sizes, durability, retention, ways to read.
+//! Options as users write them: folders, sizes, durability, retention, io modes.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -47,7 +47,7 @@ fn parse_size(text: &str) -> PyResult<u64> {
     let (unit, thousand) = match unit.trim().to_ascii_lowercase() {
         unit if unit.ends_with("ib") => (unit[..unit.len() - 2].to_owned(), 1024),
         unit if unit.ends_with('b') => (unit[..unit.len() - 1].to_owned(), 1000_u64),
-        // A letter alone is a power of 1024.
+        // A single letter is a power of 1024.
         unit => (unit, 1024),
     };
     let power = ["", "k", "m", "g", "t"].iter().position(|known| *known == unit);
@@ -76,7 +76,7 @@ pub(crate) fn io(text: &str) -> PyResult<Io> {
     }
 }
 
-/// Which past versions are kept: "forever", "latest", a number of GLSNs, or an age.
+/// A retention: "forever", "latest", a number of GLSNs, or an age.
 pub(crate) struct Keeps(pub(crate) Retention);
 
 impl<'py> FromPyObject<'_, 'py> for Keeps {
@@ -109,7 +109,7 @@ fn refused(what: &str) -> PyErr {
     ))
 }
 
-/// A retention as [`Keeps`] takes it.
+/// Converts a retention to the form that [`Keeps`] accepts.
 pub(crate) fn retention_to_python<'py>(
     py: Python<'py>,
     retention: Retention,
@@ -123,7 +123,7 @@ pub(crate) fn retention_to_python<'py>(
     }
 }
 
-/// A waiting time in seconds; `None`: without end.
+/// A timeout in seconds; `None`: for ever.
 pub(crate) fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     seconds
         .map(|seconds| {

@@ -1,4 +1,4 @@
-//! Where a mapping reads and writes: a keyspace of a store, now, at a moment, or in a transaction.
+//! The target of a mapping: a keyspace of a store, now, at a moment, or in a transaction.
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
@@ -44,7 +44,7 @@ impl OpenSnapshot {
         guard.as_ref().ok_or_else(|| errors::closed("snapshot"))?.get().cloned()
     }
 
-    /// Calls `then` without waiting for who closes it.
+    /// Calls `then` without waiting for a thread that closes it.
     #[inline]
     fn with<T>(
         &self,
@@ -80,12 +80,12 @@ pub(crate) enum State {
     Aborted,
 }
 
-/// Writes of a transaction below this size stay in memory whatever the budget is: the engine begins
-/// to spill at 1 MiB.
+/// Writes of a transaction below this size stay in memory under any budget, because the engine
+/// starts spilling at 1 MiB.
 const UNSPILLED_BYTES: usize = 512 << 10;
 
-/// One write below this size goes into no file: the engine puts a value above 256 KiB into one of
-/// its own.
+/// A write below this size creates no file, because the engine writes only values above 256 KiB to
+/// separate files.
 const INLINE_BYTES: usize = 256 << 10;
 
 impl OpenTransaction {
@@ -118,7 +118,7 @@ impl OpenTransaction {
         )
     }
 
-    /// Ends it: takes the transaction out, to be committed or dropped.
+    /// Ends the transaction: takes it out, to be committed or dropped.
     pub(crate) fn end(&self, py: Python<'_>) -> PyResult<plimsoll::Transaction> {
         let mut state =
             self.transaction.write_py_attached(py).unwrap_or_else(PoisonError::into_inner);
@@ -137,8 +137,8 @@ impl OpenTransaction {
             State::Committed(glsn);
     }
 
-    /// Reads with the interpreter's lock held: `then` must not block. `None` if another thread
-    /// writes into the transaction.
+    /// Reads with the GIL held; `then` must not block. `None` if another thread is writing into the
+    /// transaction.
     #[inline]
     fn with<T>(
         &self,
@@ -155,7 +155,7 @@ impl OpenTransaction {
         }
     }
 
-    /// Reads with the interpreter's lock released.
+    /// Reads with the GIL released.
     fn read<T: Send>(
         &self,
         py: Python<'_>,
@@ -172,7 +172,7 @@ impl OpenTransaction {
         .or_raise()
     }
 
-    /// Writes. The interpreter's lock is kept while the writes are few and fit into memory.
+    /// Writes. The GIL is kept while the writes are few and fit into memory.
     pub(crate) fn write<T: Send>(
         &self,
         py: Python<'_>,
@@ -206,7 +206,7 @@ impl Drop for OpenTransaction {
     fn drop(&mut self) {
         let state = self.transaction.get_mut().unwrap_or_else(PoisonError::into_inner);
         let mut state = Some(std::mem::replace(state, State::Aborted));
-        // A large one removes files.
+        // Aborting a large transaction removes files.
         if matches!(state, Some(State::Open { written, .. }) if written >= UNSPILLED_BYTES) {
             Python::try_attach(|py| py.detach(|| drop(state.take())));
         }
@@ -223,7 +223,7 @@ impl Place {
         Self { store: Arc::clone(&self.store), keyspace, when: self.when.clone() }
     }
 
-    /// Looks at a value that is in memory, with the interpreter's lock held.
+    /// Reads a value that is in memory, with the GIL held.
     #[inline]
     pub(crate) fn look<T>(
         &self,
@@ -244,7 +244,7 @@ impl Place {
         }
     }
 
-    /// Reads a value, with the interpreter's lock released.
+    /// Reads a value, with the GIL released.
     pub(crate) fn load(&self, py: Python<'_>, key: &[u8]) -> PyResult<Option<Value>> {
         match &self.when {
             When::Now => {
@@ -283,7 +283,7 @@ impl Place {
         }
     }
 
-    /// A reader of a value piece by piece.
+    /// A reader that returns a value in pieces.
     pub(crate) fn value_reader(
         &self,
         py: Python<'_>,
@@ -300,7 +300,7 @@ impl Place {
         }
     }
 
-    /// The same place at one moment: reads of it agree with each other.
+    /// The same place at a fixed moment, so that its reads are consistent.
     pub(crate) fn steady(&self, py: Python<'_>) -> PyResult<Self> {
         Ok(match &self.when {
             When::Now => {
@@ -312,7 +312,7 @@ impl Place {
         })
     }
 
-    /// The snapshot that it reads; `None` in a transaction.
+    /// The snapshot of the place; `None` in a transaction.
     pub(crate) fn snapshot(&self, py: Python<'_>) -> PyResult<Option<plimsoll::Snapshot>> {
         Ok(match &self.when {
             When::Now => Some(self.store.newest(py, plimsoll::Db::snapshot)?),
@@ -321,7 +321,7 @@ impl Place {
         })
     }
 
-    /// Reads in the transaction of this place, with the interpreter's lock released.
+    /// Reads in the transaction of this place, with the GIL released.
     pub(crate) fn read_in_transaction<T: Send>(
         &self,
         py: Python<'_>,

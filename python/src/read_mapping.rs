@@ -1,4 +1,4 @@
-//! A keyspace as a mapping that is read: the base of everything that has keys.
+//! A keyspace as a readable mapping: the base class of everything that has keys.
 
 use plimsoll::Resident;
 use pyo3::exceptions::{PyKeyError, PyValueError};
@@ -56,8 +56,8 @@ impl ReadMapping {
 impl ReadMapping {
     /// The value of a key, or `default` if it has none.
     ///
-    /// A value in memory is returned without giving up the interpreter's lock; for others the lock
-    /// is released while they are read.
+    /// A value in memory is returned without releasing the GIL; the GIL is released while other
+    /// values are read.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db[b"ada"] = b"Ada Lovelace"
@@ -107,7 +107,7 @@ impl ReadMapping {
         self.place.contains(py, key.get())
     }
 
-    /// The number of keys. Walks over all of them: `LiveMapping.approximate_len` is fast.
+    /// The number of keys. Scans all of them; `LiveMapping.approximate_len` is fast.
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         Ok(rows::count(py, &self.place, KeySpan::default())? as usize)
     }
@@ -127,7 +127,7 @@ impl ReadMapping {
     }
 
     /// The keys from `start` (inclusive) to `stop` (exclusive) that begin with `prefix`, in order;
-    /// backwards with `reverse`.
+    /// in reverse order with `reverse`.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db.update({b"a": b"1", b"b": b"2", b"c": b"3"})
@@ -203,7 +203,7 @@ impl ReadMapping {
         Rows::new(py, &self.place, Visit { span, reverse, limit: None }, Part::Items)
     }
 
-    /// As `items`, all at once as a list: the fastest way to read many rows that fit into memory.
+    /// Like `items`, all at once as a list: the fastest way to read many rows that fit into memory.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db.update({b"a": b"1", b"b": b"2", b"c": b"3"})
@@ -233,11 +233,11 @@ impl ReadMapping {
         Ok(list)
     }
 
-    /// The values of many keys at one moment, in the order of the keys; `default` for those without
-    /// one.
+    /// The values of many keys at one moment, in the order of the keys; `default` for keys without
+    /// a value.
     ///
-    /// What is in memory is taken first, without giving up the interpreter's lock; it is released
-    /// once for all the others.
+    /// Values in memory are read first, without releasing the GIL; it is released once for all the
+    /// others.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db.update({b"a": b"1", b"b": b"2"})
@@ -274,7 +274,7 @@ impl ReadMapping {
         self.end(py, true)
     }
 
-    /// The number of keys from `start` to `stop` that begin with `prefix`. Walks over them without
+    /// The number of keys from `start` to `stop` that begin with `prefix`. Scans them without
     /// reading their values.
     ///
     /// >>> db = plimsoll.in_memory()
@@ -292,8 +292,7 @@ impl ReadMapping {
         rows::count(py, &self.place, KeySpan::new(start, stop, prefix)?)
     }
 
-    /// A file object that reads a large value piece by piece; raises `KeyError` if the key has no
-    /// value.
+    /// A file object that reads a large value in pieces; raises `KeyError` if the key has no value.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db[b"film"] = b"x" * 3_000_000

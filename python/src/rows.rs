@@ -1,9 +1,9 @@
-//! Walks over rows: read ahead in batches with the interpreter's lock released, handed out one by
-//! one with it held.
+//! Iterators over rows: rows are read ahead in batches with the GIL released, and returned one by
+//! one with the GIL held.
 //!
-//! A walk of a snapshot stays in its place. A walk of a transaction begins anew behind its last key
-//! with each batch, so the transaction can be written to in between; keys ahead of the walk that
-//! are written then are seen.
+//! An iterator over a snapshot keeps its position. An iterator over a transaction re-seeks after
+//! its last key for each batch, so the transaction can be written to in between; keys written ahead
+//! of the iterator are seen.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,14 +17,14 @@ use crate::place::{Place, When};
 use crate::span::KeySpan;
 use crate::store::Store;
 
-/// Rows of the first batch, and of the largest: short walks read few rows too many.
+/// Rows of the first batch and of the largest one, so that short scans read few extra rows.
 const FIRST_ROWS: usize = 16;
 const ROWS_MAX: usize = 1024;
 
-/// A batch ends behind the row that brings it to this size.
+/// A batch ends after the row that brings it to this size.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// What of a row is handed out.
+/// The part of a row to return.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     Keys,
@@ -32,7 +32,7 @@ pub(crate) enum Part {
     Items,
 }
 
-/// Which rows a walk visits.
+/// The rows to scan.
 #[derive(Clone, Default)]
 pub(crate) struct Visit {
     pub(crate) span: KeySpan,
@@ -40,7 +40,7 @@ pub(crate) struct Visit {
     pub(crate) limit: Option<u64>,
 }
 
-/// Rows that were read ahead: keys and values behind each other.
+/// Rows read ahead: keys and values one after the other.
 #[derive(Default)]
 struct Batch {
     bytes: Vec<u8>,
@@ -72,7 +72,7 @@ impl Batch {
 
 #[allow(clippy::large_enum_variant, reason = "one for each walk, which lies on the heap")]
 enum Source {
-    /// With the store, which stays open as long.
+    /// Together with the store, which stays open as long.
     Snapshot(
         ForkSafe<plimsoll::Range<'static>>,
         #[allow(dead_code, reason = "it is held")] Arc<Store>,
@@ -84,13 +84,13 @@ enum Source {
     Done,
 }
 
-/// A walk over rows of a place.
+/// An iterator over the rows of a place.
 pub(crate) struct Walk {
     source: Source,
     visit: Visit,
     keys_only: bool,
     batch: Batch,
-    /// Rows of the next batch.
+    /// Number of rows of the next batch.
     wanted: usize,
 }
 
@@ -167,7 +167,7 @@ impl Walk {
         Some(self.batch.row(at))
     }
 
-    /// Calls `each` with all rows, a batch at a time.
+    /// Calls `each` with all rows, one batch at a time.
     pub(crate) fn for_each_batch(
         &mut self,
         py: Python<'_>,
@@ -180,7 +180,7 @@ impl Walk {
     }
 }
 
-/// Takes rows of a walk into a batch; returns whether the walk is at its end.
+/// Moves rows of an iterator into a batch; returns whether the iterator has ended.
 fn take(
     walk: &mut plimsoll::Range<'_>,
     batch: &mut Batch,
@@ -228,7 +228,7 @@ pub(crate) fn count(py: Python<'_>, place: &Place, span: KeySpan) -> PyResult<u6
     }
 }
 
-/// A row for Python.
+/// Converts a row for Python.
 pub(crate) fn part_of<'py>(
     py: Python<'py>,
     part: Part,
@@ -245,9 +245,8 @@ pub(crate) fn part_of<'py>(
 
 /// An iterator over keys, values, or pairs of both, in the order of the keys.
 ///
-/// It reads the store as it was when the iterator was made (in a transaction: with what the
-/// transaction writes ahead of it). Rows are read ahead in batches of up to 1,024 rows or about 1
-/// MiB.
+/// It reads the store as of the iterator's creation (in a transaction, including the transaction's
+/// later writes ahead of it). Rows are read ahead in batches of up to 1,024 rows or about 1 MiB.
 ///
 /// >>> db = plimsoll.in_memory()
 /// >>> db.update({b"a": b"1", b"b": b"2", b"c": b"3"})

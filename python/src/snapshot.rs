@@ -1,4 +1,4 @@
-//! The store as it was at one moment.
+//! The store as of a moment.
 
 use std::sync::Arc;
 
@@ -11,11 +11,10 @@ use crate::place::{OpenSnapshot, Place, When};
 use crate::read_mapping::ReadMapping;
 use crate::store::Store;
 
-/// The store as it was at one moment: a mapping to read, of the keyspace "default". `keyspace`
-/// gives the others.
+/// The store as of a moment: a readable mapping of the keyspace "default". `keyspace` returns the
+/// others.
 ///
-/// While it is open, no version that it can see is dropped: close it, or use it as a context
-/// manager.
+/// While it is open, no version visible to it is dropped; close it, or use it as a context manager.
 ///
 /// >>> db = plimsoll.in_memory()
 /// >>> db[b"a"] = b"1"
@@ -74,7 +73,7 @@ impl Snapshot {
         Py::new(py, ReadMapping { place: this.as_super().place.in_keyspace(keyspace) })
     }
 
-    /// Gives up the moment: versions that only it can see may be dropped.
+    /// Releases the moment, so that versions visible only to it may be dropped.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> snapshot = db.snapshot()

@@ -1,4 +1,4 @@
-//! A range of keys as callers give it: a start, a stop, a prefix, or several of them.
+//! A key range from callers: a start, a stop, a prefix, or a combination.
 
 use std::ops::Bound;
 
@@ -14,7 +14,7 @@ pub(crate) struct KeySpan {
 }
 
 impl KeySpan {
-    /// The keys that lie between `start` and `stop` and begin with `prefix`.
+    /// The keys between `start` and `stop` that begin with `prefix`.
     pub(crate) fn new(
         start: Option<BytesLike<'_>>,
         stop: Option<BytesLike<'_>>,
@@ -36,7 +36,7 @@ impl KeySpan {
         Self { start: Some(prefix.to_vec()), stop }
     }
 
-    /// As bounds, without the keys that a walk has passed up to `last`.
+    /// The bounds, excluding the keys up to `last`.
     pub(crate) fn behind(
         &self,
         last: Option<&[u8]>,
@@ -53,7 +53,7 @@ impl KeySpan {
     }
 }
 
-/// The first key behind those that begin with `prefix`; `None` if there is none.
+/// The first key after those with `prefix`; `None` if there is none.
 fn end_of_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let kept = prefix.iter().rposition(|&byte| byte < 0xff)?;
     let mut end = prefix[..=kept].to_vec();

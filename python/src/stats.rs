@@ -1,4 +1,4 @@
-//! Statistics as nested dictionaries, with the names that the engine gives them.
+//! Statistics as nested dictionaries, with the engine's field names.
 
 use plimsoll::{Stats, Waits};
 use pyo3::prelude::*;

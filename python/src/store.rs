@@ -1,4 +1,4 @@
-//! An open store, shared by everything that was made from it.
+//! An open store, shared by all objects created from it.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use crate::fork::ForkSafe;
 /// Stores that are open in this process.
 static OPEN: Mutex<Vec<Weak<Store>>> = Mutex::new(Vec::new());
 
-/// Whether all of them are being closed because the interpreter exits. Set before the first one is.
+/// Whether all stores are being closed because the interpreter exits. Set before the first close.
 static IS_EXITING: AtomicBool = AtomicBool::new(false);
 
 /// An open store.
@@ -22,7 +22,7 @@ pub(crate) struct Store {
     db: Option<ForkSafe<Db>>,
     /// The keyspace that always exists.
     pub(crate) default: Keyspace,
-    /// Absolute; empty for a store in memory.
+    /// Absolute path; empty for a store in memory.
     pub(crate) path: PathBuf,
     pub(crate) read_only: bool,
 }
@@ -43,8 +43,8 @@ impl Store {
         self.db.as_ref().expect("it is taken out only on drop").get()
     }
 
-    /// Asks the engine for what is the newest. The interpreter's lock is released where commits of
-    /// other processes would have to be taken in first.
+    /// Refreshes the engine to the newest commit. The GIL is released if commits of other processes
+    /// must be applied first.
     #[inline]
     pub(crate) fn newest<T: Send>(
         &self,
@@ -64,8 +64,8 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         let db = self.db.take();
-        // Closing writes files and joins threads. An interpreter that is shutting down is not
-        // attached to any more.
+        // Closing writes files and joins threads. During interpreter shutdown a thread cannot
+        // attach any more.
         let mut db = Some(db);
         if Python::try_attach(|py| py.detach(|| drop(db.take()))).is_none() {
             drop(db);
@@ -73,8 +73,8 @@ impl Drop for Store {
     }
 }
 
-/// What an iterator that waits for news returns. It ends if the store was closed because the
-/// interpreter exits: the thread that waits cannot know of that, and an exception would be printed.
+/// The result of an iterator that waits for items. It ends if the store was closed by interpreter
+/// exit: the waiting thread cannot know that, and an exception would be printed.
 pub(crate) fn ended_by_exit<T>(py: Python<'_>, next: PyResult<Option<T>>) -> PyResult<Option<T>> {
     match next {
         Err(error) if IS_EXITING.load(Ordering::SeqCst) && errors::is_closed(py, &error) => {
@@ -84,8 +84,8 @@ pub(crate) fn ended_by_exit<T>(py: Python<'_>, next: PyResult<Option<T>>) -> PyR
     }
 }
 
-/// Closes every store that is still open: registered with `atexit`, so that memtables are flushed
-/// and the warm image is saved.
+/// Closes every open store. Registered with `atexit`, so that memtables are flushed and the warm
+/// image is saved.
 #[pyfunction]
 pub(crate) fn _close_all(py: Python<'_>) {
     IS_EXITING.store(true, Ordering::SeqCst);
@@ -93,7 +93,7 @@ pub(crate) fn _close_all(py: Python<'_>) {
     for store in open.iter().filter_map(Weak::upgrade) {
         if let Ok(db) = store.db() {
             let db = db.clone();
-            // What a commit has acknowledged is safe without it.
+            // Acknowledged commits are safe without it.
             let _ = py.detach(move || db.close());
         }
     }

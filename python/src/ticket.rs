@@ -35,14 +35,14 @@ impl Ticket {
         self.glsn.0
     }
 
-    /// Whether the commit survives a power cut by now.
+    /// Whether the commit already survives a power cut.
     #[getter]
     fn is_durable(&self) -> PyResult<bool> {
         Ok(self.ticket.get()?.is_durable())
     }
 
-    /// Waits until the commit is durable, as the store's durability says; returns its GLSN. Called
-    /// again, it waits again.
+    /// Waits until the commit is durable according to the store's durability; returns its GLSN. May
+    /// be called repeatedly.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> tickets = [db.log.append_submit(7, b"%d" % n) for n in range(3)]

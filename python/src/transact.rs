@@ -1,4 +1,4 @@
-//! Runs a change in a transaction, and again after a conflict.
+//! Runs a change in a transaction, and retries it after a conflict.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,18 +10,17 @@ use crate::errors::raised;
 use crate::place::{OpenTransaction, Place, When};
 use crate::store::Store;
 
-/// Attempts before a conflict is an error, as for the engine's own `Db::transact`.
+/// Attempts before a conflict becomes an error, as in the engine's own `Db::transact`.
 const ATTEMPTS: u32 = 32;
 
-/// From this attempt on, a transaction reads what is ordered, durable or not, as in the engine's
-/// own.
+/// From this attempt on, a transaction reads ordered commits, durable or not, as in the engine.
 const FIRST_ORDERED: u32 = 4;
 
 const FIRST_PAUSE: Duration = Duration::from_micros(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
-/// Runs `change` with an open transaction and commits it, until there is no conflict. Returns the
-/// result of the last run, and the commit's GLSN.
+/// Runs `change` in an open transaction and commits it, until there is no conflict. Returns the
+/// result of the last run and the commit's GLSN.
 pub(crate) fn transact<T>(
     py: Python<'_>,
     store: &Arc<Store>,
@@ -57,15 +56,16 @@ pub(crate) fn transact<T>(
     }
 }
 
-/// Waits until everything that is ordered now is durable: what was read may be told after this. A
-/// failure is told by the next commit.
+/// Waits until every commit ordered so far is durable, so that data that was read may be returned.
+/// The next commit reports a failure.
 fn wait_for_what_was_read(py: Python<'_>, store: &Arc<Store>) {
     if let Ok(transaction) = store.newest(py, plimsoll::Db::begin_ordered) {
         let _ = py.detach(|| transaction.commit());
     }
 }
 
-/// Commits what `change` left open; returns the GLSN, and whether this has made a commit.
+/// Commits the transaction if `change` left it open; returns the GLSN, and whether a commit was
+/// made.
 fn commit(py: Python<'_>, open: &Arc<OpenTransaction>) -> plimsoll::Result<(u64, bool)> {
     let Ok(transaction) = open.end(py) else {
         return Ok((open.committed(py).unwrap_or(open.at).0, false));
@@ -75,14 +75,14 @@ fn commit(py: Python<'_>, open: &Arc<OpenTransaction>) -> plimsoll::Result<(u64,
     Ok((glsn.0, true))
 }
 
-/// A random pause below a bound that doubles.
+/// A random pause with a doubling bound.
 fn pause(py: Python<'_>, attempt: u32) -> PyResult<()> {
     let bound = FIRST_PAUSE.saturating_mul(1 << (attempt - 1).min(16)).min(LONGEST_PAUSE);
     py.detach(|| std::thread::sleep(bound.mul_f64(fastrand::f64())));
     py.check_signals()
 }
 
-/// Runs a change of one keyspace: in the place's transaction, or in one of its own. Returns the
+/// Runs a change of one keyspace in the place's transaction, or in its own transaction. Returns the
 /// commit's GLSN in the second case.
 pub(crate) fn change<T>(
     py: Python<'_>,

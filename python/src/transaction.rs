@@ -13,10 +13,10 @@ use crate::ticket::Ticket;
 use crate::write_mapping::{self, WriteMapping};
 
 /// A transaction: a mapping of the keyspace "default" as of its beginning, with its own changes on
-/// top. `keyspace` gives the others.
+/// top. `keyspace` returns the others.
 ///
 /// Its changes become one commit, or none. It is serializable: `commit` raises `Conflict` if
-/// another transaction has changed since what it read; `Db.transact` runs it again then.
+/// another transaction has since changed data that this one read; `Db.transact` then retries it.
 ///
 /// >>> db = plimsoll.in_memory()
 /// >>> with db.transaction() as tx:
@@ -61,20 +61,20 @@ impl Transaction {
 
 #[pymethods]
 impl Transaction {
-    /// The GLSN of the snapshot that it reads.
+    /// The GLSN of its snapshot.
     #[getter]
     fn at(&self) -> u64 {
         self.open.at.0
     }
 
-    /// The GLSN of its commit; `None` before it, and if it was aborted.
+    /// The GLSN of its commit; `None` before the commit, or if it was aborted.
     #[getter]
     fn glsn(&self, py: Python<'_>) -> Option<u64> {
         self.open.committed(py).map(|glsn| glsn.0)
     }
 
-    /// A keyspace in this transaction, by its name (it must exist) or by what `Db.keyspace`
-    /// returned.
+    /// A keyspace in this transaction, by its name (it must exist) or by the result of
+    /// `Db.keyspace`.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> cats, dogs = db.keyspace("cats"), db.keyspace("dogs")
@@ -89,7 +89,7 @@ impl Transaction {
         Py::new(py, write_mapping::layers(Place { store: Arc::clone(&self.store), keyspace, when }))
     }
 
-    /// Bytes that travel with the commit, up to 64 KiB: who, why, from where.
+    /// Attaches metadata of up to 64 KiB to the commit: e.g. author, reason, origin.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> with db.transaction() as tx:
@@ -104,7 +104,7 @@ impl Transaction {
 
     /// Commits; returns the commit's GLSN once it is durable and visible.
     ///
-    /// Raises `Conflict` if another transaction has changed what this one read: run it again.
+    /// Raises `Conflict` if another transaction has changed data that this one read; run it again.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> tx = db.transaction()
@@ -116,8 +116,8 @@ impl Transaction {
         self.do_commit(py)
     }
 
-    /// Gives the commit its place in the order without waiting until it is durable: one sync serves
-    /// all that wait then.
+    /// Orders the commit without waiting until it is durable, so that one sync serves all waiting
+    /// commits.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> tickets = []
@@ -134,7 +134,7 @@ impl Transaction {
         Ok(Ticket::new(ticket))
     }
 
-    /// Leaves no trace. Does nothing if it has ended already.
+    /// Discards all changes. Does nothing if the transaction has ended already.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> tx = db.transaction()
@@ -163,7 +163,7 @@ impl Transaction {
         if failed {
             return self.abort(py);
         }
-        // It may have been committed or aborted in the block.
+        // The block may have committed or aborted it.
         if self.open.is_open(py) { self.do_commit(py).map(drop) } else { Ok(()) }
     }
 

@@ -1,4 +1,4 @@
-//! A large value, read piece by piece. `plimsoll._value_reader` makes a file object of it.
+//! A large value, read in pieces. `plimsoll._value_reader` wraps it in a file object.
 
 use std::io::Read;
 use std::sync::{Mutex, PoisonError};
@@ -10,7 +10,7 @@ use pyo3::types::PyBytes;
 use crate::errors::raised_by_read;
 use crate::fork::ForkSafe;
 
-/// The engine's side of a value's file object.
+/// The engine side of a value's file object.
 #[pyclass(module = "plimsoll._native", frozen)]
 pub struct RawValueReader {
     reader: Mutex<ForkSafe<plimsoll::ValueReader>>,

@@ -17,9 +17,8 @@ use crate::store::{Store, ended_by_exit};
 /// The changes of keys with a prefix, as they are committed: an iterator that waits, from
 /// `LiveMapping.watch`.
 ///
-/// It ends when it is closed, by `close` (also from another thread) or at the end of a `with`
-/// block. Ctrl-C interrupts it. A commit that cannot be read is not passed over: each call reads it
-/// again.
+/// It ends when it is closed, by `close` (even from another thread) or at the end of a `with`
+/// block. Ctrl-C interrupts it. An unreadable commit is not skipped; each call reads it again.
 ///
 /// >>> db = plimsoll.in_memory()
 /// >>> with db.watch(b"user/") as watch:
@@ -33,12 +32,12 @@ pub struct Watch {
     changes: Arc<Feed<Changes>>,
 }
 
-/// The changes of commits, one by one.
+/// The changes of commits, one at a time.
 struct Changes {
     commits: plimsoll::Commits,
     /// The last commit, until its changes are read.
     unread: Option<plimsoll::Commit>,
-    /// Changes of the last commit that were not handed out yet, and its GLSN.
+    /// Changes of the last commit that were not returned yet, and its GLSN.
     ahead: VecDeque<plimsoll::Change>,
     commit: Glsn,
 }
@@ -63,7 +62,7 @@ impl Follow for Changes {
         self.ahead.pop_front()
     }
 
-    /// A commit counts as passed once all its changes were handed out.
+    /// A commit counts as passed once all its changes were returned.
     fn position(&self) -> Glsn {
         if self.unread.is_none() && self.ahead.is_empty() {
             self.commits.position()
@@ -97,8 +96,8 @@ impl Watch {
         ended_by_exit(py, self.next(py, None))
     }
 
-    /// The next change, waited for up to `timeout` seconds (`None`: without end); `None` if none
-    /// came.
+    /// The next change, awaited for up to `timeout` seconds (`None`: for ever); `None` if there was
+    /// none.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> with db.watch(b"user/") as watch:
@@ -116,8 +115,7 @@ impl Watch {
             .map(|change| Change::new(&self.store, change)))
     }
 
-    /// Waits for a change, and keeps it for `_ahead`; returns false once it is closed. For
-    /// `AsyncWatch`.
+    /// Waits for a change and keeps it for `_ahead`; returns false once closed. For `AsyncWatch`.
     fn _hold(&self, py: Python<'_>) -> PyResult<bool> {
         self.changes.hold_without_end(py)
     }
@@ -127,14 +125,14 @@ impl Watch {
         Ok(self.changes.ahead()?.map(|change| Change::new(&self.store, change)))
     }
 
-    /// The GLSN from which a new watch misses nothing: a commit counts as passed once all its
-    /// changes were handed out.
+    /// The GLSN from which a new watch misses nothing; a commit counts as passed once all its
+    /// changes were returned.
     #[getter]
     fn position(&self) -> PyResult<u64> {
         Ok(self.changes.position()?.0)
     }
 
-    /// Ends the watch, also while another thread waits in it.
+    /// Ends the watch, even while another thread waits in it.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> watch = db.watch(b"user/")

@@ -1,4 +1,4 @@
-//! A keyspace as a mapping that is written, too: at once, or in a transaction.
+//! A keyspace as a writable mapping: each call commits, or belongs to a transaction.
 
 use pyo3::exceptions::{PyKeyError, PyTypeError};
 use pyo3::prelude::*;
@@ -13,8 +13,8 @@ use crate::rows::{self, Part, Visit, Walk};
 use crate::span::KeySpan;
 use crate::transact::change;
 
-/// A sorted mapping of `bytes` to `bytes` that can be changed: the keyspace of an open store, where
-/// each call is a commit of its own, or of a transaction, where all of them are one commit.
+/// A sorted mapping of `bytes` to `bytes` that can be changed: a keyspace of an open store, where
+/// each call is a commit, or of a transaction, where all calls form one commit.
 ///
 /// >>> db = plimsoll.in_memory()
 /// >>> db[b"a"] = b"1"
@@ -26,7 +26,7 @@ use crate::transact::change;
 #[pyclass(module = "plimsoll", frozen, subclass, mapping, extends = ReadMapping)]
 pub struct WriteMapping;
 
-/// The layers of a mapping in `place`.
+/// The class layers of a mapping in `place`.
 pub(crate) fn layers(place: Place) -> PyClassInitializer<WriteMapping> {
     PyClassInitializer::from(ReadMapping { place }).add_subclass(WriteMapping)
 }
@@ -72,7 +72,7 @@ pub(crate) fn delete(py: Python<'_>, place: &Place, key: &[u8]) -> PyResult<Opti
     }
 }
 
-/// Takes the first or the last row out.
+/// Removes and returns the first or the last row.
 fn take_end<'py>(
     py: Python<'py>,
     place: &Place,
@@ -101,7 +101,8 @@ fn value<'py>(py: Python<'py>, place: &Place, key: &[u8]) -> PyResult<Option<Bou
 
 #[pymethods]
 impl WriteMapping {
-    /// Gives a key a value. Returns the commit's GLSN once it is durable; in a transaction: `None`.
+    /// Sets the value of a key. Returns the commit's GLSN once it is durable; in a transaction:
+    /// `None`.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> glsn = db.put(b"ada", b"Ada Lovelace")
@@ -115,8 +116,7 @@ impl WriteMapping {
         put(this.py(), place_of(&this), key.get(), value.get())
     }
 
-    /// Takes a key's value away, if it has one. Returns the commit's GLSN; in a transaction:
-    /// `None`.
+    /// Deletes a key, if it exists. Returns the commit's GLSN; in a transaction: `None`.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db.update({b"a": b"1", b"b": b"2", b"c": b"3"})
@@ -160,8 +160,7 @@ impl WriteMapping {
         Ok(change(py, place_of(&this), |place| many::put_into(py, place, &pairs))?.1)
     }
 
-    /// Deletes keys, all in one transaction; those without a value are left alone. Returns as
-    /// `put_many`.
+    /// Deletes keys in one transaction, ignoring missing ones. Returns the same as `put_many`.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db.update({b"a": b"1", b"b": b"2", b"c": b"3"})
@@ -174,7 +173,7 @@ impl WriteMapping {
     }
 
     /// Deletes the keys from `start` (inclusive) to `stop` (exclusive) that begin with `prefix`, in
-    /// one transaction. Returns how many there were.
+    /// one transaction. Returns their number.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db.update({b"a/1": b"", b"a/2": b"", b"b": b""})
@@ -203,7 +202,7 @@ impl WriteMapping {
         delete_range(this.py(), place_of(&this), &KeySpan::default()).map(drop)
     }
 
-    /// As `dict.update` with one mapping or iterable of pairs: all in one transaction.
+    /// Like `dict.update` with one mapping or iterable of pairs, in one transaction.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db.update({b"a": b"1", b"b": b"2"})
@@ -215,7 +214,7 @@ impl WriteMapping {
         change(py, place_of(&this), |place| many::put_into(py, place, &other)).map(drop)
     }
 
-    /// Removes a key and returns its value, or `default`; raises `KeyError` if neither is there.
+    /// Removes a key and returns its value, or `default`; raises `KeyError` if there is neither.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db[b"a"] = b"1"
@@ -246,7 +245,7 @@ impl WriteMapping {
         }
     }
 
-    /// Removes the first key, and returns it and its value; raises `KeyError` if there is none.
+    /// Removes the first key and returns it with its value; raises `KeyError` if there is none.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db.update({b"b": b"2", b"a": b"1"})
@@ -257,8 +256,8 @@ impl WriteMapping {
             .ok_or_else(|| PyKeyError::new_err("there is no key"))
     }
 
-    /// Removes the first key, and returns it and its value; `None` if there is none. Consumers that
-    /// take from one keyspace at once each get another key.
+    /// Removes the first key and returns it with its value; `None` if there is none. Concurrent
+    /// consumers of one keyspace each get a different key.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db.update({b"1": b"wash", b"2": b"dry"})
@@ -268,7 +267,7 @@ impl WriteMapping {
         take_end(this.py(), place_of(&this), false)
     }
 
-    /// As `pop_first`, for the last key.
+    /// Like `pop_first`, for the last key.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db.update({b"b": b"2", b"a": b"1"})
@@ -278,7 +277,7 @@ impl WriteMapping {
         take_end(this.py(), place_of(&this), true)
     }
 
-    /// The value of a key; if it has none, it gets `default` first.
+    /// The value of a key; if it has none, sets it to `default` first.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db.setdefault(b"a", b"1"), db.setdefault(b"a", b"2")

@@ -1,5 +1,4 @@
-//! Counts heap allocations of each thread, so that "no allocation per entry" is a number and not a
-//! hope.
+//! Counts heap allocations of each thread, so that "no allocation per entry" is measured.
 #![allow(unsafe_code, reason = "an allocator that counts has to be an allocator")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -9,7 +8,7 @@ thread_local! {
     static COUNT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The system's allocator, counting.
+/// The system's allocator with a counter.
 pub(crate) struct Counting;
 
 /// Allocations of this thread so far.
@@ -18,13 +17,13 @@ pub(crate) fn count() -> u64 {
 }
 
 fn note() {
-    // A thread that is ending has no counter any more; nobody asks for it then.
+    // An exiting thread no longer has a counter, and nobody reads it then.
     let _ = COUNT.try_with(|count| count.set(count.get() + 1));
 }
 
-// SAFETY: every call goes to the system's allocator with what was given; counting touches no memory
-// of the caller, and the counter is a plain cell without a destructor, so it allocates nothing
-// itself.
+// SAFETY: every call is forwarded to the system's allocator with its arguments; counting touches no
+// memory of the caller, and the counter is a plain cell without a destructor, so it does not
+// allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note();
@@ -65,7 +64,8 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| drop(std::hint::black_box(vec![1; 100])));
         });
-        // Starting the thread may allocate; its vector is not ours. Counting itself never does.
+        // Starting the thread may allocate; its vector does not count here. Counting itself never
+        // allocates.
         let after = count();
         assert!(after - middle < 20);
         assert_eq!(count(), after);

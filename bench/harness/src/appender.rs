@@ -1,5 +1,4 @@
-//! What takes durable appends, as a measurement sees it. Each contestant is an adapter in a file of
-//! its own.
+//! The interface of contestants for durable appends. Each contestant is an adapter in its own file.
 
 pub(crate) mod bare;
 pub(crate) mod commits;
@@ -13,20 +12,20 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use hdrhistogram::Histogram;
 
-/// Something that makes entries durable. Calls come from many threads at once.
+/// Makes entries durable. Called from many threads concurrently.
 pub(crate) trait Appender: Sync {
-    /// Makes some entries durable, all of them or none; `number` is another for each call. Returns
-    /// when they are.
+    /// Makes some entries durable, all or none; `number` differs for each call. Returns once they
+    /// are durable.
     fn append(&self, number: u64) -> Result<()>;
 }
 
-/// What was reached in one turn.
+/// The result of one turn.
 #[derive(Clone, Debug)]
 pub(crate) struct Turn {
     /// Calls of `append`.
     pub(crate) appends: u64,
     pub(crate) seconds: f64,
-    /// Nanoseconds that each call took.
+    /// Latency of each call in nanoseconds.
     pub(crate) latency: Histogram<u64>,
 }
 
@@ -41,7 +40,7 @@ pub(crate) fn new_histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 100_000_000_000, 3).expect("the bounds are valid")
 }
 
-/// Lets `threads` threads append for a while, each one call after the other.
+/// Lets `threads` threads append for a while, each making one call after the other.
 pub(crate) fn turn(
     appender: &dyn Appender,
     threads: u64,

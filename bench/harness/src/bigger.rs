@@ -1,9 +1,9 @@
-//! `bench bigger`: is a store ever slower because it was given more memory?
+//! `bench bigger`: is a store ever slower with a larger memory budget?
 //!
-//! Budgets are compared with their neighbours only, in alternating pairs. `replay` imports a Git
-//! history with the `plimsoll` command, each time into a new store. `mix` reads one store, opened
-//! twice at once, once under each budget: nine point reads (keys by Zipf's law) and a short walk,
-//! again and again.
+//! Budgets are compared only with their neighbours, in alternating pairs. `replay` imports a Git
+//! history with the `plimsoll` command into a new store each time. `mix` reads one store, opened
+//! twice at once, under both budgets: it repeats nine point reads (keys by Zipf's law) and a short
+//! scan.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -25,10 +25,10 @@ use crate::watch::End;
 use crate::work_folder::{Places, WorkFolder};
 use crate::yardstick::zipf::Zipf;
 
-/// Rows of a short walk.
+/// Rows of a short scan.
 const WALK_ROWS: u64 = 20;
 
-/// Pairs of operations between two looks at the clock.
+/// Pairs of operations between two clock reads.
 const ROUNDS_AT_ONCE: u64 = 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -42,7 +42,7 @@ pub(crate) struct Bigger {
     /// Budgets, each compared with the next
     #[arg(long, value_delimiter = ',', default_value = "16MiB,32MiB,64MiB,128MiB,256MiB,512MiB,1GiB,2GiB", value_parser = parse_size)]
     memory: Vec<u64>,
-    /// What is done
+    /// Work to do
     #[arg(long, value_delimiter = ',', default_value = "replay,mix")]
     only: Vec<Work>,
     /// Pairs of turns for two neighbours
@@ -147,16 +147,16 @@ impl Bigger {
         row
     }
 
-    /// Imports a second, pair by pair, under each of both budgets.
+    /// Imports per second, pair by pair, under both budgets.
     fn replay(&self, work: &WorkFolder, smaller: u64, bigger: u64) -> Result<(Vec<f64>, Vec<f64>)> {
         let repository = self.repository.clone().map_or_else(top_of_checkout, Ok)?;
         let plimsoll = self.plimsoll.clone().map_or_else(build_plimsoll, Ok)?;
         let stores = work.path().join("replay");
         std::fs::create_dir(&stores)?;
         let mut next = 0;
-        // All stores stay until the last is made: a file system that has just lost some hundreds of
-        // files makes new ones slowly (ext4 passes over the inodes of the last minutes one by one),
-        // and that cost would be the next turn's.
+        // Keep all stores until the last one is made: a file system that has just lost hundreds of
+        // files creates new ones slowly (ext4 skips recently freed inodes one by one), and that
+        // cost would fall into the next turn.
         let rates = in_pairs(self.pairs, [smaller, bigger], |memory| {
             next += 1;
             let store = stores.join(next.to_string());
@@ -176,7 +176,7 @@ impl Bigger {
         rates
     }
 
-    /// Rounds of the mix a second, pair by pair, under each of both budgets.
+    /// Rounds of the mix per second, pair by pair, under both budgets.
     fn mix(&self, work: &WorkFolder, smaller: u64, bigger: u64) -> Result<(Vec<f64>, Vec<f64>)> {
         let folder = work.path().join("mix");
         let rows = rows_in(self.data);
@@ -185,7 +185,7 @@ impl Bigger {
         }
         let stores = [open(&folder, rows, smaller)?, open(&folder, rows, bigger)?];
         let zipf = Zipf::new(rows);
-        // The pools fill first, with the same reads.
+        // Fill the pools first with the same reads.
         for store in &stores {
             turn(store, &zipf, Duration::from_millis(self.turn_ms * self.pairs / 4), 0)?;
         }
@@ -193,8 +193,7 @@ impl Bigger {
         in_pairs(self.pairs, [0, 1], |&at: &usize| {
             seed += 1;
             cpu_quiet::wait(Duration::from_secs(5));
-            // Keys of its own for each turn: whoever asked for them a moment ago would have them in
-            // memory.
+            // Different keys in each turn, because keys that were just read would be in memory.
             turn(&stores[at], &zipf, Duration::from_millis(self.turn_ms), seed)
         })
     }
@@ -204,7 +203,7 @@ fn open(folder: &Path, rows: u64, memory: u64) -> Result<RowStore> {
     RowStore::open(folder, rows, Options::new().memory_bytes(memory).read_only(true))
 }
 
-/// Takes turns, each first in every second pair.
+/// Alternates the turns; each goes first in every second pair.
 fn in_pairs<T>(
     pairs: u64,
     of: [T; 2],

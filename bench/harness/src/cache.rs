@@ -1,11 +1,10 @@
-//! `bench cache`: the row cache in the store, and the object cache that it is made of, by itself.
+//! `bench cache`: the row cache in the store, and its underlying object cache by itself.
 //!
-//! In the store: what rows save one whose data are larger than its memory, against the same store
-//! with pages only. By itself: what a hit costs in a small and in a large cache, against a bare
-//! hash table of as many entries; whether the cache stays below its number while eight threads fill
-//! it; and, against other caches that were brought to the same real memory, requests a second, hit
-//! ratios on traces, and the cachebench workload. Each goal ends in a line that says whether it was
-//! met.
+//! In the store: the savings of rows for a store whose data exceed its memory, against the same
+//! store with pages only. By itself: the cost of a hit in a small and in a large cache, against a
+//! bare hash table of as many entries; whether the cache stays below its limit while eight threads
+//! fill it; and, against other caches with the same real memory, requests per second, hit ratios on
+//! traces, and the cachebench workload. Each goal ends in a line that says whether it was met.
 
 mod contest;
 mod contestant;
@@ -29,9 +28,9 @@ use crate::work_folder::Places;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// What the row cache saves a store
+    /// Savings of the row cache in a store
     Store,
-    /// What a hit costs by the number of entries (goal 3b)
+    /// Cost of a hit by the number of entries (goal 3b)
     Hits,
     /// Whether the number holds with eight threads (goal 4)
     Strict,
@@ -45,7 +44,7 @@ enum Part {
 
 #[derive(Args, Debug)]
 pub(crate) struct Cache {
-    /// What is measured
+    /// Measurements to run
     #[arg(
         long,
         value_delimiter = ',',
@@ -88,7 +87,7 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// Measures, prints the tables, keeps the results.
+    /// Measures, prints the tables, stores the results.
     pub(crate) fn run(&self, places: &Places) -> Result<()> {
         let mut results = Results::new("cache", places.results().as_deref());
         quiet::check(&mut results);

@@ -1,8 +1,7 @@
-//! A memory limit that the kernel enforces: a memory cgroup of its own for one child, version 1 or
-//! 2.
+//! A memory limit enforced by the kernel: a separate memory cgroup (version 1 or 2) for one child.
 //!
-//! It is made inside the cgroup that the bench itself runs in, so that no limit above it is
-//! escaped, and removed when dropped. Where that is not permitted, [`MemoryCgroup::make`] says why.
+//! It is created inside the bench's own cgroup, so that every limit above still applies, and
+//! removed on drop. If that is not permitted, [`MemoryCgroup::make`] returns the reason.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
-/// Cgroups that this process has made: each has a name of its own.
+/// Number of cgroups created by this process, for unique names.
 static MADE: AtomicU64 = AtomicU64::new(0);
 
 /// A cgroup with a hard limit, page cache included.
@@ -28,7 +27,7 @@ enum Version {
 }
 
 impl MemoryCgroup {
-    /// Makes one. The error says what is missing.
+    /// Creates a cgroup. The error names what is missing.
     pub(crate) fn make(limit_bytes: u64) -> Result<Self> {
         let (parent, version) = find_own()?;
         let number = MADE.fetch_add(1, Ordering::Relaxed);
@@ -48,17 +47,17 @@ impl MemoryCgroup {
         let file = self.folder.join(limit);
         fs::write(&file, limit_bytes.to_string())
             .with_context(|| format!("not permitted to write {}", file.display()))?;
-        // Not there in a kernel that does not count swap; then there is nothing to limit.
+        // Missing in a kernel that does not count swap; then there is nothing to limit.
         let _ = fs::write(self.folder.join(swap), swap_bytes.to_string());
         Ok(())
     }
 
-    /// Its folder; a process that runs [`join`] with it is in it.
+    /// Its folder; a process that calls [`join`] with it enters the cgroup.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The most memory it held at once, page cache included; `None` if the kernel does not say.
+    /// The peak memory, page cache included; `None` if the kernel does not report it.
     pub(crate) fn peak_bytes(&self) -> Option<u64> {
         let name = match self.version {
             Version::One => "memory.max_usage_in_bytes",
@@ -67,7 +66,7 @@ impl MemoryCgroup {
         fs::read_to_string(self.folder.join(name)).ok()?.trim().parse().ok()
     }
 
-    /// How many of its processes the kernel killed for want of memory.
+    /// The number of its processes that the kernel killed for lack of memory.
     pub(crate) fn kills(&self) -> u64 {
         let name = match self.version {
             Version::One => "memory.oom_control",
@@ -130,8 +129,8 @@ fn find_parent(own: &str, mount: &Path) -> Result<(PathBuf, Version)> {
     Ok((parent, Version::Two))
 }
 
-/// The cgroup's folder; inside a container the path may be the host's, and the mount itself is then
-/// the own one.
+/// The cgroup's folder. Inside a container the path may be the host's; then the mount itself is the
+/// own cgroup.
 fn existing(mount: &Path, path: &str) -> Result<PathBuf> {
     let folder = mount.join(path);
     match (folder.is_dir(), mount.is_dir()) {

@@ -1,8 +1,7 @@
-//! What runs in a child process, so that it can be watched from outside: one piece of work on one
-//! store.
+//! Work in a child process, so that it can be observed from outside: one task on one store.
 //!
-//! Each prints one JSON object with what only it can know: how long its phases took, and that the
-//! answer was right. A wrong answer is a failure.
+//! Each prints a JSON object with the figures that only it knows: the duration of its phases, and
+//! that the results were correct. A wrong result is a failure.
 
 mod scenes;
 mod snapshots;
@@ -28,7 +27,7 @@ use crate::sizes::parse_size;
 pub(crate) enum Order {
     /// 0, 1, 2, ...
     Consecutive,
-    /// The same number of keys, each another, without order.
+    /// The same number of distinct keys in random order.
     Random,
 }
 
@@ -122,13 +121,13 @@ enum Work {
     Verify,
 }
 
-/// What a store has to tidy up after a load, before it is read.
+/// Time for a store to do background work after a load, before it is read.
 const REST_SECONDS: f64 = 5.0;
 
-/// Pairs that are looked up after a load.
+/// Pairs looked up after a load.
 const GETS: u64 = 10_000;
 
-/// What a child reports.
+/// The report of a child.
 #[derive(Default)]
 struct Report(Map<String, Value>);
 
@@ -137,7 +136,7 @@ impl Report {
         self.0.insert(metric.to_owned(), json!(value));
     }
 
-    /// Notes how long a phase took.
+    /// Records the duration of a phase.
     fn time<T>(&mut self, metric: &str, phase: impl FnOnce() -> Result<T>) -> Result<T> {
         let start = Instant::now();
         let result = phase();
@@ -250,7 +249,7 @@ fn load(peer: &dyn Peer, rows: u64, order: Order, batch: u64) -> Result<()> {
     Ok(())
 }
 
-/// Walks over all pairs: as many as were loaded, in order, each value the one of its key.
+/// Scans all pairs: as many as loaded, in order, each value matching its key.
 fn check_pairs(peer: &dyn Peer, rows: u64, order: Order) -> Result<()> {
     let (mut seen, mut wrong, mut last) = (0_u64, 0_u64, None);
     peer.scan(&[], &mut |key, value| {
@@ -274,7 +273,7 @@ fn check_pairs(peer: &dyn Peer, rows: u64, order: Order) -> Result<()> {
     Ok(())
 }
 
-/// Looks up some pairs by their keys, and keys that are not there.
+/// Looks up some pairs by key, and missing keys.
 fn check_gets(peer: &dyn Peer, rows: u64, order: Order) -> Result<()> {
     let mut random = fastrand::Rng::with_seed(3);
     for _ in 0..GETS.min(rows) {
@@ -302,7 +301,7 @@ fn transaction(db: &Db, bytes: u64, value_bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Bytes that follow from nothing but their place.
+/// Bytes determined by their position.
 struct Stream {
     next: u64,
     left: u64,
@@ -387,7 +386,7 @@ pub(crate) fn arguments(store: &Path, memory_bytes: u64, work: &[&str]) -> Vec<S
     all
 }
 
-/// The numbers of a child's report; none if it did not get that far.
+/// The numbers of a child's report; empty if it did not get that far.
 pub(crate) fn numbers(output: &str) -> Vec<(String, f64)> {
     let Ok(Value::Object(report)) = serde_json::from_str(output.trim()) else { return Vec::new() };
     report.iter().filter_map(|(metric, value)| Some((metric.clone(), value.as_f64()?))).collect()

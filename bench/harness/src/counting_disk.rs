@@ -1,9 +1,9 @@
-//! The machine's disk, counting what is done to it: the log's syncs, writes and their bytes, and
-//! the reads of each thread.
+//! The machine's disk with counters: the log's syncs, writes and written bytes, and the reads of
+//! each thread.
 //!
-//! Syncs and writes count for files whose path has the folder `log` in it: the index of a store
-//! writes in its own time. Reads count for all files: so one can tell who found what he wanted in
-//! memory, and who had to read.
+//! Syncs and writes count only for files with the folder `log` in their path, because a store's
+//! index writes in the background. Reads count for all files, which shows which thread had to read
+//! from the disk.
 
 use std::cell::Cell;
 use std::io;
@@ -19,12 +19,12 @@ thread_local! {
     static READS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Reads of this thread so far, by any of these disks.
+/// Reads of this thread so far on any of these disks.
 pub(crate) fn reads_of_this_thread() -> u64 {
     READS.get()
 }
 
-/// What was done to the log's files since the start.
+/// Operations on the log's files since the start.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     syncs: AtomicU64,

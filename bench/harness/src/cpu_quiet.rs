@@ -1,15 +1,15 @@
-//! Waits until this process has nothing to do in the background, so that what one contestant left
-//! does not fall into the next one's turn.
+//! Waits until this process has no background work, so that one contestant's remaining work does
+//! not fall into another's turn.
 
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// How long a look takes, and how much processor time of it may be used.
+/// Length of a sample, and the processor time that it may use.
 const LOOK: Duration = Duration::from_millis(40);
 const BUSY_MAX: Duration = Duration::from_millis(4);
 
-/// Waits, for `patience` at most; whether it became quiet.
+/// Waits for at most `patience`; returns whether the process became quiet.
 pub(crate) fn wait(patience: Duration) -> bool {
     let began = Instant::now();
     loop {
@@ -39,7 +39,7 @@ mod tests {
     fn a_process_that_works_is_not_quiet_and_becomes_so() {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            // One alone may get no processor time on a busy machine.
+            // A single sample may get no processor time on a busy machine.
             for _ in 0..8 {
                 scope.spawn(|| {
                     while !stop.load(Ordering::Relaxed) {
@@ -54,7 +54,7 @@ mod tests {
             assert!(!wait(Duration::from_millis(100)));
             stop.store(true, Ordering::Relaxed);
         });
-        // Other tests may be at work in this process: no more than that it comes back is asked.
+        // Other tests may be running in this process, so only check that it returns.
         wait(Duration::from_millis(100));
     }
 }

@@ -1,4 +1,4 @@
-//! Processor time, which others at work on the machine change little.
+//! Processor time, which is hardly affected by other load on the machine.
 
 use rustix::time::{ClockId, clock_gettime};
 

@@ -1,15 +1,14 @@
-//! `bench evictor`: a store on a full pool, with the evictor and without.
+//! `bench evictor`: a store with a full pool, with and without the evictor.
 //!
-//! Two stores with the same rows, four times their budget, are open at once and take turns; between
-//! turns the process comes to rest. Half of the operations are reads, half are buffered commits of
-//! one put, over keys by Zipf's law. First in a closed loop, as fast as it goes; then in an open
-//! one at a part of the rate that the store without an evictor reached: each operation is due at
-//! its time, and its latency counts from then, so that whoever is late is not forgiven what waited
-//! behind him.
+//! Two stores with the same rows, four times their budget, are open at once and alternate; between
+//! turns the process becomes idle. Half of the operations are reads, half are buffered commits of
+//! one put, over keys by Zipf's law. First in a closed loop at full speed; then in an open loop at
+//! a fraction of the rate that the store without an evictor reached. In the open loop each
+//! operation is due at a fixed time, and its latency counts from then, so that delays of queued
+//! operations are included.
 //!
-//! Each turn begins with a flushed and compacted store whose pool is full again, so that none pays
-//! for what an earlier one left. With `--causes` it is told what slow operations waited for
-//! ([`causes`]).
+//! Each turn begins with a flushed and compacted store whose pool is full again, so that no turn
+//! pays for an earlier one. `--causes` reports what slow operations waited for ([`causes`]).
 
 mod causes;
 
@@ -38,13 +37,13 @@ use crate::yardstick::zipf::Zipf;
 /// Bytes of rows for each byte of the budget.
 const DATA_TO_MEMORY: u64 = 4;
 
-/// Reads for each page of the budget before anything is measured.
+/// Reads per page of the budget before the measurement.
 const READS_TO_FILL: u64 = 8;
 
-/// The same before each turn.
+/// Reads per page of the budget before each turn.
 const READS_TO_REFILL: u64 = 4;
 
-/// How long to wait for background work between turns.
+/// Maximum wait for background work between turns.
 const REST_MAX: Duration = Duration::from_secs(20);
 
 #[derive(Args, Debug)]
@@ -83,7 +82,7 @@ struct Party {
     causes: Mutex<Causes>,
 }
 
-/// Quantiles of latencies that are noted of each turn.
+/// Quantiles of latency recorded for each turn.
 const QUANTILES: [(&str, f64); 4] =
     [("p50", 0.5), ("p99", 0.99), ("p999", 0.999), ("p9999", 0.9999)];
 
@@ -196,7 +195,7 @@ impl EvictorBench {
     }
 }
 
-/// Who comes first changes from pair to pair.
+/// The order alternates from pair to pair.
 fn in_turn(pair: u64) -> [usize; 2] {
     if pair.is_multiple_of(2) { [0, 1] } else { [1, 0] }
 }
@@ -243,7 +242,7 @@ impl Party {
         Ok(())
     }
 
-    /// Operations of all threads, after the process has come to rest.
+    /// Runs the operations of all threads, after the process has become idle.
     fn turn(
         &self,
         bench: &EvictorBench,
@@ -251,7 +250,7 @@ impl Party {
         interval_nanos: Option<f64>,
     ) -> Result<Histogram<u64>> {
         self.store.db.compact()?;
-        // What compaction pushed out comes back before anybody looks at the clock.
+        // Reload pages that compaction evicted, before the clock starts.
         self.fill(bench.memory / PAGE_BYTES as u64 * READS_TO_REFILL)?;
         cpu_quiet::wait(REST_MAX);
         let mut all = new_histogram();
@@ -269,7 +268,7 @@ impl Party {
         Ok(all)
     }
 
-    /// Nanoseconds of each operation, from when it was due.
+    /// Latency of each operation in nanoseconds, from its due time.
     fn operate(
         &self,
         bench: &EvictorBench,
@@ -314,7 +313,7 @@ impl Party {
     }
 }
 
-/// Waits until it is due: sleeping where there is time for it.
+/// Waits until the due time, sleeping if there is time for it.
 fn wait_until(began: Instant, due: Duration) {
     const SLEEP_MIN: Duration = Duration::from_micros(300);
     while let Some(left) = due.checked_sub(began.elapsed()).filter(|left| !left.is_zero()) {

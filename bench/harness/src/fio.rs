@@ -1,4 +1,4 @@
-//! fio, the measure of what the disk gives: runs it, and reads what it says.
+//! Runs fio, the reference for disk performance, and parses its output.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,23 +9,23 @@ use serde_json::Value;
 /// One run of reads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Job {
-    /// Whether places are random.
+    /// Whether offsets are random.
     pub(crate) random: bool,
     pub(crate) block_bytes: usize,
     /// Threads, each with one read in flight.
     pub(crate) threads: u64,
-    /// `None`: the file once.
+    /// `None`: read the file once.
     pub(crate) seconds: Option<f64>,
 }
 
-/// What it read.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Reads {
     pub(crate) per_second: f64,
     pub(crate) bytes_per_second: f64,
 }
 
-/// An error that says what to do where there is no fio.
+/// An error with a remedy if fio is missing.
 pub(crate) fn check() -> Result<()> {
     let output = Command::new("fio").arg("--version").output();
     ensure!(
@@ -35,7 +35,7 @@ pub(crate) fn check() -> Result<()> {
     Ok(())
 }
 
-/// Reads a file past the page cache with the engine of threads (`psync`).
+/// Reads a file past the page cache with the thread engine (`psync`).
 pub(crate) fn run(file: &Path, job: Job) -> Result<Reads> {
     let bytes = std::fs::metadata(file)?.len();
     let mut fio = Command::new("fio");
@@ -53,7 +53,7 @@ pub(crate) fn run(file: &Path, job: Job) -> Result<Reads> {
     .arg(format!("--bs={}", job.block_bytes))
     .arg(format!("--numjobs={}", job.threads));
     if !job.random {
-        // Each thread has a part of the file.
+        // Each thread has its part of the file.
         let part = bytes / job.threads / job.block_bytes as u64 * job.block_bytes as u64;
         fio.arg(format!("--size={part}")).arg(format!("--offset_increment={part}"));
     }
@@ -68,7 +68,7 @@ pub(crate) fn run(file: &Path, job: Job) -> Result<Reads> {
 }
 
 fn parse(text: &str) -> Result<Reads> {
-    // fio writes notes before the answer where it has some.
+    // fio may print notes before the result.
     let start = text.find('{').context("fio gave no answer")?;
     let answer: Value =
         serde_json::from_str(&text[start..]).context("fio gave an answer that is no JSON")?;

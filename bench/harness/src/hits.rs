@@ -1,11 +1,11 @@
-//! `bench hits`: what it costs to read a word of a page that is resident.
+//! `bench hits`: the cost of reading a word of a resident page.
 //!
-//! Each thread reads a word of a random page, and that word says which page is next: so a read
-//! cannot begin before the one before it has ended, and what is measured is the time of one read.
+//! Each thread reads a word of a random page, and that word determines the next page. A read
+//! therefore cannot start before the previous one has ended, and the latency of a read is measured.
 //! The unit is a load that misses the processor's caches, measured in the same way in the same
-//! rounds: the same pages, without a cache around them. The time of a read is processor time of the
-//! thread, which others at work on the machine change little; how much several threads get done is
-//! by the clock on the wall.
+//! rounds: the same pages without a cache around them. The time of a read is processor time of the
+//! thread, which is hardly affected by other load; the throughput of several threads is measured in
+//! wall time.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,13 +25,13 @@ use crate::statistics::{Interval, interval, median};
 use crate::table::{self, number};
 use crate::work_folder::Places;
 
-/// A read of one thread may cost so many loads.
+/// Maximum cost of a read with one thread, in loads.
 const LOADS_MAX: f64 = 2.5;
 
-/// Two threads do at least so many times the work of one.
+/// Minimum speed-up with two threads.
 const TWO_THREADS_MIN: f64 = 1.6;
 
-/// Reads between two looks at the clock's flag.
+/// Reads between two checks of the stop flag.
 const READS_AT_ONCE: u64 = 256;
 
 #[derive(Args, Debug)]
@@ -50,17 +50,17 @@ pub(crate) struct Hits {
     turn_ms: u64,
 }
 
-/// All turns of one contestant with so many threads.
+/// All turns of one contestant with one thread count.
 struct Series {
     name: &'static str,
     threads: u64,
-    /// Reads a second, of all threads together, round by round.
+    /// Reads per second of all threads together, by round.
     rates: Vec<f64>,
-    /// Nanoseconds of processor time of one read, round by round.
+    /// Nanoseconds of processor time per read, by round.
     nanos: Vec<f64>,
 }
 
-/// What threads got done in a turn.
+/// The work of the threads in a turn.
 #[derive(Clone, Copy, Debug, Default)]
 struct Done {
     reads: u64,
@@ -183,12 +183,12 @@ impl Hits {
     }
 }
 
-/// Round by round, one over the other.
+/// Ratios by round.
 fn ratios(own: &[f64], other: &[f64]) -> Interval {
     interval(&own.iter().zip(other).map(|(own, other)| own / other).collect::<Vec<_>>())
 }
 
-/// Reads a second, of all threads together, and nanoseconds of processor time of one.
+/// Reads per second of all threads together, and nanoseconds of processor time per read.
 fn turn(
     cache: &dyn PageCache,
     pages: u32,
@@ -220,7 +220,7 @@ fn turn(
     Ok((done.reads as f64 / seconds, done.cpu_nanos as f64 / done.reads as f64))
 }
 
-/// Reads until told to stop.
+/// Reads until stopped.
 fn walk(cache: &dyn PageCache, pages: u32, seed: u64, stop: &AtomicBool) -> Done {
     let (mut state, mut done) = (seed, Done::default());
     let began = thread_nanos();
@@ -229,7 +229,7 @@ fn walk(cache: &dyn PageCache, pages: u32, seed: u64, stop: &AtomicBool) -> Done
             let page = (((state >> 32) * u64::from(pages)) >> 32) as u32;
             let word = state as usize % PAGE_WORDS;
             let found = cache.read(page, word);
-            // Counted without a branch, so that nobody can foretell the word.
+            // Counted without a branch, so that the processor cannot predict the word.
             done.wrong += u64::from(found != word_at(page, word));
             state = payload::mix(state.wrapping_add(found));
         }
@@ -260,7 +260,7 @@ mod tests {
         let length = Duration::from_millis(20);
         assert!(turn(&Liar, 100, 2, length, 0).is_err());
         let direct = page_cache::direct(100).unwrap();
-        // On a busy machine a short turn may end before its threads came to theirs.
+        // On a busy machine a short turn may end before its threads have run.
         let rate = [1, 50, 1000]
             .into_iter()
             .find_map(|times| turn(&*direct, 100, 2, times * length, 0).ok());

@@ -1,4 +1,4 @@
-//! Kùzu, by its own bulk load of a CSV of pairs of integers; its Python package has to be there.
+//! Kùzu's own bulk load of a CSV of pairs of integers; requires its Python package.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
@@ -13,7 +13,7 @@ use crate::work_folder::WorkFolder;
 /// Loads a CSV of pairs into Kùzu.
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../kuzu_pairs.py");
 
-/// Loads so many pairs into an empty store with a buffer pool of so many bytes, within a limit.
+/// Loads this many pairs into an empty store with a buffer pool of the given size, within a limit.
 pub(crate) fn load_pairs(
     work: &WorkFolder,
     python: &Path,

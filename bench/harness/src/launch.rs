@@ -1,7 +1,7 @@
-//! Children of the bench: how they are started, and the command `launch` that they start as.
+//! Starts children of the bench; also the command `launch` that they start as.
 //!
 //! A child first runs as `bench launch`, which ties its life to ours and joins the cgroup, and then
-//! becomes the wanted program with the same process id: what is measured starts from nothing.
+//! executes the target program with the same process id, so that the measurement starts from zero.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -16,7 +16,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use crate::cgroup;
 use crate::watch::{End, Seen, Watched};
 
-/// Room for what lies outside the budget, page cache included, in a cgroup with a hard limit.
+/// Room for memory outside the budget, page cache included, in a cgroup with a hard limit.
 pub(crate) const CGROUP_ROOM_BYTES: u64 = 32 << 20;
 
 #[derive(Args, Debug)]
@@ -30,7 +30,7 @@ pub(crate) struct Launch {
 }
 
 impl Launch {
-    /// Becomes the wanted program. Returns only if that fails.
+    /// Executes the target program. Returns only if that fails.
     pub(crate) fn run(&self) -> Result<()> {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         if let Some(folder) = &self.cgroup {
@@ -41,19 +41,20 @@ impl Launch {
     }
 }
 
-/// Where a child runs.
+/// The environment of a child.
 #[derive(Debug)]
 pub(crate) enum Limit {
     /// Without a limit other than the machine's.
     None,
     /// In a cgroup of this many bytes, page cache included.
     Hard(u64),
-    /// A limit was wanted and is not to be had.
+    /// A limit was requested but is unavailable.
     Refused,
 }
 
 impl Limit {
-    /// The hard limit for a budget, if it is wanted and permitted. Says so if it is not.
+    /// The hard limit for a budget, if requested and permitted. Prints a message if it is not
+    /// permitted.
     pub(crate) fn for_budget(wanted: bool, budget_bytes: u64) -> Self {
         if !wanted {
             return Self::None;
@@ -61,7 +62,7 @@ impl Limit {
         Self::hard(budget_bytes + CGROUP_ROOM_BYTES)
     }
 
-    /// A hard limit, if it is permitted. Says so if it is not.
+    /// A hard limit, if permitted. Prints a message if it is not.
     pub(crate) fn hard(bytes: u64) -> Self {
         match cgroup::MemoryCgroup::make(bytes) {
             Ok(_) => Self::Hard(bytes),
@@ -74,7 +75,7 @@ impl Limit {
         }
     }
 
-    /// How a result's settings name it.
+    /// Its name in a result's settings.
     pub(crate) fn name(&self) -> String {
         match self {
             Self::None => "none".to_owned(),
@@ -84,11 +85,11 @@ impl Limit {
     }
 }
 
-/// What was seen of a child, and of its cgroup.
+/// Observations of a child and its cgroup.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) seen: Seen,
-    /// The most memory of its cgroup, page cache included.
+    /// The peak memory of its cgroup, page cache included.
     pub(crate) cgroup_peak_bytes: Option<u64>,
 }
 
@@ -100,7 +101,7 @@ pub(crate) struct Launched {
 }
 
 impl Launched {
-    /// Starts a program that can be talked to by lines, or not.
+    /// Starts a program, optionally with line-based communication.
     pub(crate) fn start(
         program: &Path,
         arguments: &[String],
@@ -116,13 +117,14 @@ impl Launched {
         if let Some(cgroup) = &cgroup {
             command.arg("--cgroup").arg(cgroup.folder());
         }
-        // A backtrace reads the program's debug information: more than a small limit has room for.
+        // A backtrace reads the program's debug information, which needs more memory than a small
+        // limit allows.
         command.env("RUST_BACKTRACE", "0");
         let process = Watched::start(command.arg("--").arg(program).args(arguments), talk)?;
         Ok(Self { process, cgroup })
     }
 
-    /// Waits for its end, and kills it if it does not come.
+    /// Waits for its end; kills it after `patience`.
     pub(crate) fn end(self, patience: Option<Duration>) -> Result<Outcome> {
         let mut seen = self.process.end(patience)?;
         let is_killed = matches!(seen.end, End::Signal(_));
@@ -136,7 +138,7 @@ impl Launched {
     }
 }
 
-/// Runs a program to its end, watched, within a limit.
+/// Runs a program to its end, observed, within a limit.
 pub(crate) fn launch(program: &Path, arguments: &[String], limit: &Limit) -> Result<Outcome> {
     Launched::start(program, arguments, limit, false)?.end(None)
 }

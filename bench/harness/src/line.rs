@@ -1,9 +1,9 @@
-//! `bench line`: does the process stay under its line, whatever it does and whatever the line is?
+//! `bench line`: does the process stay within its memory line under every workload and budget?
 //!
-//! Each workload runs in a process of its own, watched from outside, in a memory cgroup whose hard
-//! limit, page cache included, is its budget + 32 MiB. It may hold the budget, 8 MiB for what lies
-//! outside (code's data, fixed tables, page tables) and 64 KiB for each thread. The import runs the
-//! `plimsoll` command itself; git's own processes are not part of the budget, and are neither
+//! Each workload runs in its own process, observed from outside, in a memory cgroup with a hard
+//! limit of its budget + 32 MiB, page cache included. The process may use the budget, 8 MiB for
+//! memory outside it (static data, fixed tables, page tables) and 64 KiB per thread. The import
+//! runs the `plimsoll` command itself; git's own processes are outside the budget, and neither
 //! counted nor limited.
 
 mod outside;
@@ -24,11 +24,11 @@ use crate::watch::{End, Seen};
 use crate::work_folder::{Places, WorkFolder};
 use crate::{child, kuzu, quiet};
 
-/// What a process may hold beside its budget, and beside that for each thread.
+/// Memory of a process beyond its budget, without the allowance per thread.
 const ROOM_BYTES: u64 = 8 << 20;
 const ROOM_OF_THREAD_BYTES: u64 = 64 << 10;
 
-/// Kùzu's buffer pool: one of this size is what it is compared for.
+/// Kùzu's buffer pool: the size to compare with.
 const KUZU_POOL_BYTES: u64 = 64 << 20;
 
 #[derive(Args, Debug)]
@@ -66,7 +66,7 @@ pub(crate) struct Line {
     kuzu: Option<PathBuf>,
 }
 
-/// What one workload took under one budget.
+/// The resources of one workload under one budget.
 struct Took {
     name: String,
     memory: u64,
@@ -74,8 +74,8 @@ struct Took {
 }
 
 impl Line {
-    /// Measures, prints and keeps each row as it comes, and the tables at the end; an error if a
-    /// process was above its line or failed.
+    /// Measures, printing and storing each row as it completes, and the tables at the end; fails if
+    /// a process exceeded its line or failed.
     pub(crate) fn run(&self, places: &Places) -> Result<()> {
         let mut results = Results::new("line", places.results().as_deref());
         quiet::check(&mut results);
@@ -89,7 +89,7 @@ impl Line {
                 let settings = self.settings(workload.store, memory, &limit);
                 note(&mut results, workload.name, &settings, &outcome);
                 bad += u32::from(!verdict(&workload, memory, &outcome.seen).starts_with("kept"));
-                // A run takes long: what it has measured stays if it is ended early.
+                // A run takes long, so its results must survive an early end.
                 results.keep()?;
                 println!("{}", row(&workload, memory, &outcome).join("  "));
                 rows.push(row(&workload, memory, &outcome));

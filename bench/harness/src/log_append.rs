@@ -1,9 +1,9 @@
 //! `bench log-append`: durable appends and durable commits against the bound that the disk sets.
 //!
 //! The bound is a bare loop of write + fdatasync that writes as many appends at once as the
-//! contestant got into one sync. Both take turns, in changing order; a ratio is taken within a pair
-//! of turns, and the table shows the median of the pairs and its interval. With several threads a
-//! plain group commit takes part too: it shows what waking threads costs here.
+//! contestant got into one sync. Both alternate in changing order; a ratio is taken within a pair
+//! of turns, and the table shows the median of the pairs with its interval. With several threads a
+//! simple group commit takes part too, which shows the cost of waking threads on this machine.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::statistics::interval;
 use crate::table::{self, number};
 use crate::work_folder::{Places, WorkFolder};
 
-/// The part of the bare loop's rate that has to be reached.
+/// Minimum fraction of the bare loop's rate.
 const GOAL: f64 = 0.9;
 
 #[derive(Args, Debug)]
@@ -47,7 +47,7 @@ pub(crate) struct LogAppend {
     turn_ms: u64,
 }
 
-/// What appends go to.
+/// The target of appends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Contestant {
     Log,
@@ -91,7 +91,7 @@ struct Case {
     batch: u64,
 }
 
-/// All turns of one party.
+/// All turns of one contestant.
 struct Party {
     turns: Vec<Turn>,
 }
@@ -114,18 +114,18 @@ impl Party {
     }
 }
 
-/// Everything that was measured of a case.
+/// All measurements of a case.
 struct Measured {
     own: Party,
     bare: Party,
     group: Party,
-    /// Appends of a sync, and bytes that were written for one append.
+    /// Appends per sync, and bytes written per append.
     appends_per_sync: f64,
     bytes_per_append: f64,
 }
 
 impl LogAppend {
-    /// Measures, prints the table, keeps the results.
+    /// Measures, prints the table, stores the results.
     pub(crate) fn run(&self, places: &Places) -> Result<()> {
         let mut results = Results::new("log-append", places.results().as_deref());
         quiet::check(&mut results);
@@ -192,7 +192,7 @@ impl LogAppend {
     ) -> Result<Measured> {
         let length = Duration::from_millis(self.turn_ms);
         let bytes = case.contestant.bytes(case.batch, self.payload_bytes);
-        // The first turn warms up, and tells the bare loop how much to write at once.
+        // The first turn warms up, and determines the bare loop's batch size.
         let before = counts.now();
         let mut appends = turn(own, case.threads, length, 0)?.appends;
         let mut measured = Measured {

@@ -1,4 +1,4 @@
-//! What a log is to a measurement of reads. Each peer is an adapter in a file of its own.
+//! The interface of a log for measurements of reads. Each peer is an adapter in its own file.
 
 pub(crate) mod file_log;
 pub(crate) mod slices;
@@ -10,7 +10,7 @@ use anyhow::Result;
 /// Where the entries are when they are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Setting {
-    /// All of them in memory, checked when they came there; a peer that compacts has done it.
+    /// All in memory, checked when they were loaded; a peer that compacts has done so.
     Resident,
     /// All of them in memory, as they were written; the same as `Resident` for a peer that makes no
     /// difference.
@@ -29,12 +29,12 @@ impl Setting {
     }
 }
 
-/// What is timed.
+/// The timed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
-    /// A scan of so many entries from a random one on.
+    /// A scan of this many entries from a random one on.
     Scan(u64),
-    /// One entry by its number.
+    /// One entry, by its number.
     Read,
 }
 
@@ -54,21 +54,21 @@ impl Operation {
     }
 }
 
-/// What some slices of time said.
+/// The results of some slices of time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Slices {
-    /// Nanoseconds of one operation, for each slice.
+    /// Nanoseconds per operation, for each slice.
     pub(crate) nanos: Vec<f64>,
-    /// Heap allocations of one operation.
+    /// Heap allocations per operation.
     pub(crate) allocations: f64,
 }
 
-/// A log with the entries in it.
+/// A log that holds the entries.
 pub(crate) trait LogPeer {
     /// The name in tables and results.
     fn name(&self) -> &'static str;
 
-    /// Whether it can be measured so.
+    /// Whether it supports this measurement.
     fn takes(&self, setting: Setting, operation: Operation) -> bool;
 
     /// Measures some slices of about 2 ms.

@@ -1,9 +1,9 @@
 //! `bench log-scan`: scans by global sequence number against the access pattern of Varlog's
 //! storage, and one entry by scan against one entry by `read`.
 //!
-//! All logs hold the same entries. They take turns in one run: a few slices each, round after
-//! round, so that whatever else the machine does hits them alike. A ratio is taken within a round;
-//! the table shows the median of the rounds and the interval of it.
+//! All logs hold the same entries. They alternate in one run, a few slices each per round, so that
+//! other load on the machine affects them alike. A ratio is taken within a round; the table shows
+//! the median of the rounds with its interval.
 
 use anyhow::{Result, ensure};
 use clap::Args;
@@ -21,7 +21,7 @@ use crate::work_folder::{Places, copy_folder};
 
 const SETTINGS: [Setting; 3] = [Setting::Resident, Setting::ResidentFresh, Setting::SmallCache];
 
-/// A scan of one entry may cost this much of a read of one entry.
+/// Maximum cost of a scan of one entry, relative to a read of one entry.
 const SCAN_TO_READ_LIMIT: f64 = 1.2;
 
 #[derive(Args, Debug)]
@@ -53,7 +53,7 @@ struct Series {
 }
 
 impl LogScan {
-    /// Measures, prints the tables, keeps the results.
+    /// Measures, prints the tables, stores the results.
     pub(crate) fn run(&self, places: &Places) -> Result<()> {
         ensure!(self.n.iter().all(|&n| n <= self.entries), "a scan cannot be longer than the log");
         let mut results = Results::new("log-scan", places.results().as_deref());
@@ -159,7 +159,7 @@ impl LogScan {
         Ok(rows)
     }
 
-    /// One series for each operation and each log that takes part, round after round.
+    /// One series for each operation and each participating log, by round.
     fn take_turns(
         &self,
         peers: &mut [Box<dyn LogPeer>],
@@ -231,7 +231,7 @@ impl Series {
     }
 }
 
-/// Round by round, how much of the other's time it took.
+/// By round, the time relative to the other's.
 fn ratios(own: &Series, other: &Series) -> Vec<f64> {
     own.rounds
         .iter()
@@ -240,7 +240,7 @@ fn ratios(own: &Series, other: &Series) -> Vec<f64> {
         .collect()
 }
 
-/// The part of Varlog's time that a scan may take at most.
+/// Maximum time of a scan as a fraction of Varlog's.
 fn goal(setting: Setting, n: u64) -> f64 {
     if setting == Setting::SmallCache || n == 1 { 1.0 / 5.0 } else { 1.0 / 10.0 }
 }
@@ -271,7 +271,7 @@ fn read_row(setting: Setting, scan: &Series, read: &Series, ratio: Interval) -> 
     row
 }
 
-/// Whether a ratio is at most the goal, as far as the interval allows to say.
+/// Whether a ratio is at most the goal, within its interval.
 fn reached(ratio: Interval, goal: f64) -> String {
     let word = match ratio {
         Interval { high, .. } if high <= goal => "yes",

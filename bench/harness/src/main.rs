@@ -68,13 +68,13 @@ enum Command {
     Cache(cache::Cache),
     /// Pairs of integers, loaded in order and without order, under a small and a large budget
     Pairs(pairs::Pairs),
-    /// What a restart costs, with a warm image and without
+    /// Cost of a restart, with and without a warm image
     Warm(warm::Warm),
-    /// What a restart costs RelStorage, over SQLite and over PostgreSQL
+    /// Cost of a restart for RelStorage, over SQLite and over PostgreSQL
     RelstorageRestart(warm::RelstorageRestart),
     /// Whether each workload stays under its memory line
     Line(line::Line),
-    /// What a read of a resident page costs, against other caches and a load of this machine
+    /// Cost of reading a resident page, against other caches and a load of this machine
     Hits(hits::Hits),
     /// Pages that are not in the pool, at random and in order, against fio (needs fio)
     Misses(misses::Misses),

@@ -1,10 +1,10 @@
-//! `bench misses`: pages that are not there, against what fio gets from the same file.
+//! `bench misses`: reads of pages that are not resident, against fio on the same file.
 //!
-//! The file has sixteen times the pool's pages. Reads are random, by so many threads, each with one
-//! read in flight, as fio's are; only those that the pool had to load count. The scan reads the
-//! file once, front to back, with the pool's readers ahead of it; fio reads it with as many
-//! threads, each a part, in blocks of as many bytes. Both go past the page cache, in turns; a ratio
-//! is taken within a round.
+//! The file has sixteen times the pool's pages. Reads are random, by several threads, each with one
+//! read in flight, like fio's; only reads that the pool had to load count. The scan reads the file
+//! once, front to back, with the pool's read-ahead threads; fio reads it with as many threads, a
+//! part each, in blocks of the same size. Both bypass the page cache and alternate; a ratio is
+//! taken within a round.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ use crate::statistics::{interval, median};
 use crate::table::{self, number};
 use crate::work_folder::Places;
 
-/// The part of fio's figures that has to be reached.
+/// Minimum fraction of fio's figures.
 const GOAL: f64 = 0.9;
 
 /// The file's pages for each of the pool.
@@ -60,7 +60,7 @@ pub(crate) struct Misses {
     turn_ms: u64,
 }
 
-/// What is read how.
+/// The kind of read.
 #[derive(Clone, Copy, Debug)]
 enum Case {
     Random { threads: u64 },
@@ -79,7 +79,7 @@ impl PageSource for Direct {
     }
 }
 
-/// The pool with all that works for it in a store.
+/// The pool with everything that works for it in a store.
 struct World {
     file: PoolFile,
     pool: Arc<Pool>,
@@ -89,7 +89,7 @@ struct World {
 }
 
 impl Misses {
-    /// Measures, prints the table, keeps the results.
+    /// Measures, prints the table, stores the results.
     pub(crate) fn run(&self, places: &Places) -> Result<()> {
         fio::check()?;
         let mut results = Results::new("misses", places.results().as_deref());
@@ -137,7 +137,7 @@ impl Misses {
         Ok(World { file, pool, pages, _evictor: evictor, _readers: readers })
     }
 
-    /// Loads a second, or bytes a second of a scan.
+    /// Loads per second, or bytes per second of a scan.
     fn own(&self, world: &World, case: Case, round: u64) -> Result<f64> {
         match case {
             Case::Random { threads } => {

@@ -1,5 +1,5 @@
-//! What a cache of pages is to a measurement of hits: one word of a page that is resident. Each
-//! contestant is an adapter in a file of its own.
+//! The interface of a page cache for measurements of hits: one word of a resident page. Each
+//! contestant is an adapter in its own file.
 //!
 //! All of them hold the same pages, whose words follow from their place, so that every answer can
 //! be checked.
@@ -24,16 +24,16 @@ use crate::payload;
 /// Words of a page.
 pub(crate) const PAGE_WORDS: usize = PAGE_BYTES / 8;
 
-/// A cache with all pages resident. Calls may come from many threads at once.
+/// A cache with all pages resident. Called from many threads concurrently.
 pub(crate) trait PageCache: Send + Sync {
     /// The name in tables and results.
     fn name(&self) -> &'static str;
 
-    /// Finds a page, reads one of its words, and lets the page go.
+    /// Finds a page, reads one of its words, and releases the page.
     fn read(&self, page: u32, word: usize) -> u64;
 }
 
-/// What stands at a place.
+/// The word at a place.
 pub(crate) fn word_at(page: u32, word: usize) -> u64 {
     payload::mix(u64::from(page) << 16 | word as u64)
 }
@@ -56,12 +56,12 @@ fn boxed_page(page: u32) -> std::sync::Arc<[u8]> {
     bytes.into()
 }
 
-/// The pages themselves, each word one load away: what the others are compared with.
+/// The pages themselves, each word one load away: the baseline.
 pub(crate) fn direct(pages: u32) -> Result<Box<dyn PageCache>> {
     Ok(Box::new(direct::Direct::make(pages)?))
 }
 
-/// All contestants that were built, with all pages in them; the first is ours.
+/// All contestants of this build, with all pages loaded; the first is ours.
 pub(crate) fn contestants(pages: u32, folder: &Path) -> Result<Vec<Box<dyn PageCache>>> {
     Ok(vec![
         Box::new(line::Line::make(pages)?),

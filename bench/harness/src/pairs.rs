@@ -1,8 +1,8 @@
 //! `bench pairs`: many pairs of integers, loaded with consecutive keys and with random ones, under
 //! a small budget and under a large one.
 //!
-//! The load runs in a child that is watched from outside. Each load starts from an empty store, and
-//! is checked by a walk over all of it.
+//! The load runs in a child that is observed from outside. Each load starts from an empty store and
+//! is checked by a full scan.
 
 use anyhow::Result;
 use clap::Args;
@@ -43,7 +43,7 @@ pub(crate) struct Pairs {
 }
 
 impl Pairs {
-    /// Measures, prints the table, keeps the results.
+    /// Measures, prints the table, stores the results.
     pub(crate) fn run(&self, places: &Places) -> Result<()> {
         let mut results = Results::new("pairs", places.results().as_deref());
         quiet::check(&mut results);

@@ -1,5 +1,5 @@
-//! What is stored: bytes and keys that follow from a number, so that nothing has to be remembered
-//! to check them.
+//! The stored data: bytes and keys derived from a number, so that nothing has to be stored to check
+//! them.
 
 /// The payload of entry `number`: the same bytes in every program that takes part in a comparison
 /// (splitmix64, little endian).

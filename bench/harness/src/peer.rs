@@ -1,5 +1,5 @@
-//! What a store is to a workload: a few calls that every store has. Each peer is an adapter in a
-//! file of its own.
+//! The interface of a store for workloads: a few calls that every store has. Each peer is an
+//! adapter in its own file.
 
 mod btree;
 #[cfg(feature = "peers")]
@@ -29,7 +29,7 @@ pub(crate) enum PeerKind {
     Plimsoll,
     /// Plimsoll, with every version kept.
     PlimsollForever,
-    /// Plimsoll without the row cache: everything is read from pages. Shows the benefit of the row
+    /// Plimsoll without the row cache: all reads go through pages. Shows the benefit of the row
     /// cache.
     PlimsollPages,
     /// RocksDB.
@@ -42,17 +42,17 @@ pub(crate) enum PeerKind {
     Fjall,
     /// SQLite, by rusqlite.
     Sqlite,
-    /// The standard library's map behind a lock: no file and no bound; shows what the measuring
-    /// sees of a store without a line.
+    /// The standard library's map behind a lock, without file or memory bound; shows how the
+    /// measurement sees a store without a memory limit.
     Btree,
 }
 
-/// When a commit counts as done.
+/// When a commit returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Commits {
-    /// When it survives a power cut.
+    /// Once it survives a power cut.
     Durable,
-    /// When it can be read; [`Peer::sync`] follows within 200 ms.
+    /// Once it is readable; [`Peer::sync`] follows within 200 ms.
     Relaxed,
 }
 
@@ -77,8 +77,7 @@ impl Setup {
     }
 }
 
-/// Values from here on are large: stores that have another place for large values are told to use
-/// it.
+/// Values of at least this size are large: stores with separate storage for large values use it.
 #[cfg(feature = "peers")]
 const LARGE_VALUE_BYTES: usize = 4096;
 
@@ -88,7 +87,7 @@ impl PeerKind {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// Whether this program can open it: a peer may have been left out when it was built.
+    /// Whether this build supports it; a peer may have been left out.
     pub(crate) fn is_built(self) -> bool {
         match self {
             Self::Plimsoll | Self::PlimsollForever | Self::PlimsollPages | Self::Btree => true,
@@ -97,7 +96,7 @@ impl PeerKind {
         }
     }
 
-    /// What the store is given of a hard limit. Plimsoll's documentation asks for 32 MiB beside the
+    /// The store's share of a hard limit. Plimsoll's documentation asks for 32 MiB beside the
     /// budget; of a small limit, a quarter.
     pub(crate) fn share_of(self, limit_bytes: u64) -> u64 {
         match self {
@@ -108,13 +107,13 @@ impl PeerKind {
         }
     }
 
-    /// Whether the store's file depends on nothing but what is put, in which order: then it may be
-    /// made with more memory.
+    /// Whether the store's file depends only on the puts and their order; then it may be created
+    /// with more memory.
     pub(crate) fn is_tree(self) -> bool {
         matches!(self, Self::Lmdb | Self::Redb | Self::Sqlite)
     }
 
-    /// Opens a store in a folder, or makes it there.
+    /// Opens a store in a folder, or creates it.
     pub(crate) fn open(self, folder: &Path, setup: &Setup) -> Result<Box<dyn Peer>> {
         Ok(match self {
             Self::Plimsoll => Box::new(PlimsollPeer::open(folder, setup, Retention::Latest, true)?),
@@ -142,8 +141,8 @@ impl PeerKind {
 }
 
 impl PeerKind {
-    /// Opens a store that other processes may have open, to read and to write. Plimsoll has more to
-    /// be measured than a [`Peer`] has, and is opened where that is.
+    /// Opens a store that other processes may have open, for reading and writing. Plimsoll has more
+    /// to measure than a [`Peer`] offers, and is opened elsewhere.
     #[cfg_attr(
         not(feature = "peers"),
         expect(unused_variables, reason = "without peers there is nothing to open")
@@ -164,38 +163,37 @@ impl PeerKind {
     }
 }
 
-/// An open store. Calls may come from many threads at once.
+/// An open store. Called from many threads concurrently.
 pub(crate) trait Peer: Send + Sync {
-    /// Commits what `fill` puts: all of it or, if that fails, nothing.
+    /// Commits the puts of `fill`: all of them or, if that fails, none.
     fn commit(&self, fill: &mut dyn FnMut(&mut dyn Put) -> Result<()>) -> Result<()>;
 
-    /// Looks up a key as of the newest commit and hands its value to `found`; whether it is there.
+    /// Looks up a key as of the newest commit and passes its value to `found`; returns whether it
+    /// exists.
     fn get(&self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<bool>;
 
-    /// Hands pairs to `each` in the order of their keys, from `from` on, until it returns false.
+    /// Passes pairs to `each` in key order, from `from` on, until it returns false.
     fn scan(&self, from: &[u8], each: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> Result<()>;
 
-    /// Opens a moment that stays as it is while the store goes on; none if the store has no such
-    /// thing, or the adapter does not use it.
+    /// Opens a snapshot; none if the store has none, or the adapter does not use it.
     fn hold(&self) -> Result<Option<Box<dyn Held + '_>>> {
         Ok(None)
     }
 
-    /// Makes durable what relaxed commits have left.
+    /// Makes relaxed commits durable.
     fn sync(&self) -> Result<()>;
 
-    /// Writes what is in memory to its place. Background work that follows from it is waited for by
-    /// whoever asks.
+    /// Flushes memory to its final place. The caller waits for the background work that follows.
     fn settle(&self) -> Result<()>;
 
-    /// Closes the store: everything it has is on disk, in its final place as far as the store ever
-    /// puts it there on closing.
+    /// Closes the store, with all data on disk in its final place, as far as closing ever puts it
+    /// there.
     fn close(self: Box<Self>) -> Result<()>;
 }
 
-/// A moment of a store.
+/// A snapshot of a store.
 pub(crate) trait Held {
-    /// Looks up a key as of the moment.
+    /// Looks up a key in the snapshot.
     fn get(&self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<bool>;
 }
 
@@ -207,7 +205,8 @@ pub(crate) trait Put {
     /// Removes a key.
     fn delete(&mut self, key: &[u8]) -> Result<()>;
 
-    /// Removes the first key, of those that the transaction has not removed; whether there was one.
+    /// Removes the first key that the transaction has not removed yet; returns whether there was
+    /// one.
     fn pop_first(&mut self) -> Result<bool> {
         bail!("this store's transactions do not read")
     }

@@ -1,8 +1,8 @@
-//! `bench processes`: several processes that have one store open, to read and to write.
+//! `bench processes`: several processes that have one store open for reading and writing.
 //!
 //! Each is a real process, started from this program. Every contestant has the same memory, divided
-//! among its processes, and each commit is durable when it returns. Contestants take turns within a
-//! run. Below each scene it is said which goals were reached.
+//! among its processes, and each commit is durable when it returns. Contestants alternate within a
+//! run. Below each scene, the reached goals are printed.
 
 mod commits;
 mod fleet;
@@ -30,7 +30,7 @@ use crate::sizes::{parse_size, show_size};
 use crate::table::{self, number};
 use crate::work_folder::{Places, WorkFolder};
 
-/// What is measured.
+/// The scenes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Scene {
     /// Durable commits of one put: alone in shared mode, by 8 processes, by 16, against the peers
@@ -48,8 +48,8 @@ pub(crate) enum Scene {
     Memory,
     /// How warm a ninth process starts
     Ninth,
-    /// What the others feel of a process that is stopped and of one that is killed; when its space
-    /// comes back
+    /// The effect on the others of a process that is stopped and of one that is killed; when its
+    /// space is freed
     Lost,
     /// Commits with `sync` in a loop beside them
     Sync,
@@ -78,7 +78,7 @@ pub(crate) struct Processes {
 }
 
 impl Processes {
-    /// Measures, prints a table for each scene, keeps the results after each.
+    /// Measures, prints a table for each scene, stores the results after each.
     pub(crate) fn run(mut self, places: &Places) -> Result<()> {
         if self.peer.is_empty() {
             let all = [PeerKind::Plimsoll, PeerKind::Lmdb, PeerKind::Redb, PeerKind::Sqlite];
@@ -131,7 +131,7 @@ impl Scene {
     }
 }
 
-/// What is to be reached.
+/// The goals.
 #[derive(Clone, Debug, PartialEq)]
 struct Goal {
     what: String,
@@ -196,7 +196,7 @@ impl Run<'_> {
         self.settings.peer.clone()
     }
 
-    /// A folder for a new store; what was there is removed.
+    /// A folder for a new store; existing contents are removed.
     fn new_store(&self, name: &str) -> PathBuf {
         self.work.remove(name);
         self.work.path().join(name)
@@ -218,7 +218,7 @@ impl Run<'_> {
         Start { folder, opening, rows: self.settings.rows, cgroup: None }
     }
 
-    /// Keeps a number of a contestant.
+    /// Records a number of a contestant.
     fn note(&mut self, contestant: &str, metric: &str, value: f64) {
         let Processes { memory, rows, seconds, rounds, .. } = self.settings;
         let memory = show_size(*memory);
@@ -236,7 +236,7 @@ impl Run<'_> {
         self.goals.push(goal);
     }
 
-    /// Prints a line for each contestant, and keeps its numbers.
+    /// Prints a line for each contestant, and records its numbers.
     fn table(&mut self, rows: &[(String, Summary)]) {
         let head = [
             "contestant",

@@ -8,10 +8,10 @@ use crate::results::Results;
 
 const LOOK: Duration = Duration::from_millis(300);
 
-/// More than this part of the processors' time is too much.
+/// Maximum fraction of the processors' time used by other work.
 const LIMIT: f64 = 0.1;
 
-/// Looks for a moment, notes how busy the processors are with other work, and warns.
+/// Samples for a moment, records how busy the processors are with other work, and warns.
 pub(crate) fn check(results: &mut Results) {
     let before = ticks();
     std::thread::sleep(LOOK);

@@ -60,11 +60,11 @@ impl Report {
     }
 }
 
-/// The row of which the README shows the memory over time: the longest that every store survives.
+/// The row whose memory over time the README shows: the longest that every store survives.
 const MEMORY_ROW: &str = "load-random";
 
 impl Readme {
-    /// Makes the table between the markers and the pictures anew.
+    /// Rebuilds the table between the markers, and the pictures.
     pub(crate) fn run(&self, places: &Places) -> Result<()> {
         let run = read(self.csv.as_deref(), places, false)?;
         let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -114,7 +114,7 @@ fn read(csv: Option<&Path>, places: &Places, may_be_quick: bool) -> Result<Run> 
         .with_context(|| format!("no run of `bench all` below {}", folder.display()))
 }
 
-/// The youngest run of the yardstick in the folders of all machines.
+/// The newest run of the yardstick in the folders of all machines.
 fn newest(folder: &Path, may_be_quick: bool) -> Result<Option<Run>> {
     let is_wanted = |run: &Run| match run.any_setting("mode") {
         Some("full") => true,

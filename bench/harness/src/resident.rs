@@ -1,9 +1,8 @@
 //! `bench resident`: stores whose data fits in memory, against the peers: gets, ranges, deletes,
 //! queues, large values, slow commits.
 //!
-//! Each scene runs in a process of its own, in a new store, with the same memory for every
-//! contestant. Contestants take turns, and a ratio is taken within a round. Every answer is
-//! checked.
+//! Each scene runs in its own process in a new store, with the same memory for every contestant.
+//! Contestants alternate, and a ratio is taken within a round. Every result is checked.
 
 mod commits;
 mod gets;
@@ -33,7 +32,7 @@ use crate::table::{self, number};
 use crate::watch::End;
 use crate::work_folder::{Places, WorkFolder};
 
-/// All others are compared with it.
+/// The baseline of all comparisons.
 const OURS: PeerKind = PeerKind::Plimsoll;
 
 #[derive(Args, Debug)]
@@ -62,7 +61,7 @@ pub(crate) struct Resident {
 type Numbers = BTreeMap<String, Vec<f64>>;
 
 impl Resident {
-    /// Measures, prints a table for each scene, keeps the results after each.
+    /// Measures, prints a table for each scene, stores the results after each.
     pub(crate) fn run(&self, places: &Places) -> Result<()> {
         let missing: Vec<_> =
             self.peer.iter().filter(|peer| !peer.is_built()).map(|peer| peer.name()).collect();
@@ -94,7 +93,7 @@ impl Resident {
         results.save()
     }
 
-    /// One scene of one contestant; what fails is said, and has no numbers.
+    /// Runs one scene of one contestant; a failure is printed and has no numbers.
     fn play(
         &self,
         scene: Scene,

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 
 pub(crate) const HEAD: &str = "machine,date,commit,workload,settings,metric,value\n";
 
-/// Collects what one run measured.
+/// Collects the measurements of one run.
 #[derive(Debug)]
 pub(crate) struct Results {
     file: Option<PathBuf>,
@@ -64,7 +64,7 @@ impl Results {
             .expect("writing to a string");
     }
 
-    /// Appends everything to the file, and says where it is.
+    /// Appends everything to the file, and prints its path.
     pub(crate) fn save(&mut self) -> Result<()> {
         self.keep()?;
         if let Some(file) = &self.file {
@@ -73,7 +73,7 @@ impl Results {
         Ok(())
     }
 
-    /// Appends what there is up to now to the file.
+    /// Appends the results so far to the file.
     pub(crate) fn keep(&mut self) -> Result<()> {
         let lines = std::mem::take(&mut self.lines);
         let Some(file) = &self.file else { return Ok(()) };
@@ -87,7 +87,7 @@ impl Results {
     }
 }
 
-/// A short name of this machine: its processor and how many cores of it.
+/// A short name of this machine: its processor and number of cores.
 fn machine() -> String {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info
@@ -110,7 +110,7 @@ fn slug(model: &str) -> String {
     if words.is_empty() { "unknown".to_owned() } else { words.join("-") }
 }
 
-/// The commit that is measured; `+` says that the tree has changes beside it.
+/// The measured commit; `+` marks uncommitted changes.
 fn commit() -> String {
     let git = |arguments: &[&str]| {
         let output = Command::new("git")

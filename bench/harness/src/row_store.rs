@@ -12,7 +12,7 @@ use crate::yardstick::data;
 /// Bytes of a value.
 const VALUE_BYTES: usize = 400;
 
-/// Bytes of a row, about: a key, a value, and what a leaf adds.
+/// Approximate bytes of a row: a key, a value, and the overhead in a leaf.
 const ROW_BYTES: u64 = 432;
 
 /// Puts of a transaction of the load.
@@ -33,8 +33,7 @@ pub(crate) fn rows_in(bytes: u64) -> u64 {
 }
 
 impl RowStore {
-    /// Makes a store of so many rows, without order among neighbours, and merges them into one run.
-    /// Closes it.
+    /// Creates a store of this many rows in random order, and merges them into one run.
     pub(crate) fn make(folder: &Path, rows: u64, memory_bytes: u64) -> Result<()> {
         let store = Self::open(folder, rows, Options::new().memory_bytes(memory_bytes))?;
         let mut value = [0; VALUE_BYTES];
@@ -50,7 +49,7 @@ impl RowStore {
         Ok(store.db.close()?)
     }
 
-    /// Opens a store that was made with so many rows.
+    /// Opens a store created with this many rows.
     pub(crate) fn open(folder: &Path, rows: u64, options: Options) -> Result<Self> {
         let db = Db::open(folder, options)?;
         let keyspace = match db.keyspace("rows") {
@@ -78,7 +77,7 @@ impl RowStore {
         Ok(())
     }
 
-    /// Walks up to `limit` rows from a row's key on; how many there were.
+    /// Scans up to `limit` rows from a row's key on; returns their number.
     pub(crate) fn walk(&self, from: u64, limit: u64) -> Result<u64> {
         let snapshot = self.db.snapshot();
         let key = data::key(from);

@@ -1,10 +1,10 @@
-//! `bench scan-resistance`: does a set of rows that is read again and again stay in memory while
+//! `bench scan-resistance`: does a set of rows that is read repeatedly stay in memory while
 //! everything else is read once?
 //!
-//! A store with sixteen times its budget in rows. One thread reads rows of the hot set, each on a
-//! leaf of its own as a rule; beside it runs a walk over all rows, then a full compaction. A read
-//! is a hit if its thread did not read from the disk: which is stricter than a ratio of pages, for
-//! one missing page of several makes the read a miss.
+//! A store with sixteen times its budget in rows. One thread reads rows of the hot set, usually
+//! each on a separate leaf; concurrently a scan over all rows runs, then a full compaction. A read
+//! is a hit if its thread did not read from the disk. This is stricter than a ratio of pages,
+//! because one missing page of several makes the read a miss.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +25,7 @@ use crate::sizes::{parse_size, show_size};
 use crate::table::{self, number};
 use crate::work_folder::Places;
 
-/// The part of reads that has to be hits.
+/// Minimum fraction of hits.
 const GOAL: f64 = 0.95;
 
 /// Bytes of rows for each byte of the budget.
@@ -44,7 +44,7 @@ pub(crate) struct ScanResistance {
     rounds: u64,
 }
 
-/// What ran beside the reads.
+/// The work beside the reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Beside {
     Nothing,
@@ -77,7 +77,7 @@ impl Reads {
 }
 
 impl ScanResistance {
-    /// Measures, prints the table, keeps the results.
+    /// Measures, prints the table, stores the results.
     pub(crate) fn run(&self, places: &Places) -> Result<()> {
         let mut results = Results::new("scan-resistance", places.results().as_deref());
         quiet::check(&mut results);
@@ -90,7 +90,7 @@ impl ScanResistance {
             .world(Arc::new(CountingDisk::default()), Arc::new(SystemClock::new()));
         let store = RowStore::open(&folder, rows, options)?;
         let hot = self.memory * self.hot_percent / 100 / PAGE_BYTES as u64;
-        // Until everything is in, and was touched more than once.
+        // Until everything is in memory and was read more than once.
         for number in (0..4).flat_map(|_| 0..hot) {
             store.get(number)?;
         }
@@ -135,7 +135,7 @@ impl ScanResistance {
 /// ten times over).
 fn measure(store: &RowStore, hot: u64, beside: Beside) -> Result<Reads> {
     if beside == Beside::Compaction {
-        // So that there is something to merge: a part of every leaf is new.
+        // Gives the merge work: a part of every leaf is new.
         for number in (hot..store.rows).step_by(97) {
             store.put(number, 1)?;
         }

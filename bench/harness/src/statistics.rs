@@ -1,4 +1,4 @@
-//! What a series of numbers says: quantiles, and a median with the interval that it lies in.
+//! Statistics of a series: quantiles, and a median with its interval.
 
 /// A median and the bounds of its 95 % interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -11,7 +11,7 @@ pub(crate) struct Interval {
 /// The value below which the part `q` (0 to 1) of `values` lies.
 ///
 /// # Panics
-/// There are no values.
+/// The series is empty.
 pub(crate) fn quantile(values: &[f64], q: f64) -> f64 {
     let sorted = sorted(values);
     sorted[((sorted.len() - 1) as f64 * q).round() as usize]
@@ -21,8 +21,8 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
 
-/// The median with its 95 % interval by order statistics: it asks nothing about how the values are
-/// spread. Of fewer than six values it is all of them.
+/// The median with its 95 % interval by order statistics, independent of the distribution. With
+/// fewer than six values the interval covers all of them.
 pub(crate) fn interval(values: &[f64]) -> Interval {
     let sorted = sorted(values);
     let n = sorted.len() as f64;

@@ -1,4 +1,4 @@
-//! Tables for people: columns as wide as they need to be, numbers to the right.
+//! Tables for people: columns as wide as necessary, numbers right-aligned.
 
 /// Prints rows under a head.
 pub(crate) fn print(head: &[&str], rows: &[Vec<String>]) {
@@ -35,7 +35,7 @@ fn is_numeric(rows: &[Vec<String>], column: usize) -> bool {
     rows.iter().all(|row| row[column].starts_with(|c: char| c.is_ascii_digit() || c == '-'))
 }
 
-/// A number with as many digits as it deserves.
+/// A number with an appropriate number of digits.
 pub(crate) fn number(value: f64) -> String {
     match value.abs() {
         v if v >= 100.0 => format!("{value:.0}"),

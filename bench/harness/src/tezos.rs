@@ -1,9 +1,9 @@
 //! `bench tezos`: the operations of a replay of Tezos blocks, one transaction a block, under small
 //! and large budgets.
 //!
-//! The trace that Irmin is measured by is not to be had everywhere: [`generator`] makes commits of
-//! the published mix on the published shape of paths. Each replay runs in a process of its own
-//! ([`replay`]) on a copy of one store that holds all that is there before the first commit.
+//! The trace used to measure Irmin is not publicly available everywhere, so [`generator`] makes
+//! commits with the published mix on the published shape of paths. Each replay runs in its own
+//! process ([`replay`]) on a copy of one store that holds the state before the first commit.
 
 mod generator;
 mod leaf;
@@ -57,9 +57,9 @@ pub(crate) struct Tezos {
 /// When a commit returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Returns {
-    /// When it survives a power cut
+    /// Once it survives a power cut
     Durable,
-    /// When it can be read; it is synced within 200 ms
+    /// Once it is readable; it is synced within 200 ms
     Relaxed,
 }
 
@@ -73,7 +73,7 @@ impl Returns {
 }
 
 impl Tezos {
-    /// Measures, prints the tables and the verdicts, keeps the results.
+    /// Measures, prints the tables and the verdicts, stores the results.
     pub(crate) fn run(&self, places: &Places) -> Result<()> {
         let mut results = Results::new("tezos", places.results().as_deref());
         quiet::check(&mut results);

@@ -1,11 +1,11 @@
-//! `bench warm`: what a restart costs, with a warm image and without one.
+//! `bench warm`: the cost of a restart, with and without a warm image.
 //!
-//! A store many times larger than memory is made once, and once a process asks for hot rows until
-//! they are in memory. The image that it leaves is kept: what begins with hot rows in memory begins
-//! with a copy of it, and has removed that before anything is measured. Then, round after round, a
-//! process lives and ends (it closes, or kills itself); the store's files are taken out of the page
-//! cache; and another process opens it and answers requests. Each in a process of its own
-//! ([`life`]), with the image and without, one after the other.
+//! A store many times larger than memory is created once, and once a process requests hot rows
+//! until they are in memory. Its image is kept: a process that begins with hot rows in memory
+//! begins with a copy of it, and has removed the copy before the measurement. Then, round after
+//! round, a process lives and ends (it closes, or kills itself); the store's files are dropped from
+//! the page cache; and another process opens the store and answers requests. Each runs in its own
+//! process ([`life`]), with and without the image, one after the other.
 
 mod life;
 mod relstorage;
@@ -71,7 +71,7 @@ struct Place {
     image: PathBuf,
 }
 
-/// What a process does.
+/// The task of a process.
 struct Life<'a> {
     act: &'a str,
     hot: Hot,
@@ -81,7 +81,7 @@ struct Life<'a> {
 }
 
 impl Warm {
-    /// Measures, prints the table, keeps the results.
+    /// Measures, prints the table, stores the results.
     pub(crate) fn run(&self, places: &Places) -> Result<()> {
         let mut results = Results::new("warm", places.results().as_deref());
         quiet::check(&mut results);
@@ -119,7 +119,8 @@ impl Warm {
                 ));
                 goals.extend(seen.restart_goals(hot, end));
             }
-            // Not in the table: there is a metric for each moment. `bench readme` draws them.
+            // Not in the table, because there is a metric for each moment. `bench readme` draws
+            // them.
             let seen = self.answers(&place, hot)?;
             seen.rows(&mut results, &self.settings(hot, "answer"), hot, "answer");
             let seen = self.closes(&place, hot)?;
@@ -155,7 +156,7 @@ impl Warm {
         if !place.store.exists() {
             let making = place.store.with_extension("making");
             if making.exists() {
-                // A run that was broken off while it made it.
+                // Left over from a run that was interrupted while creating it.
                 std::fs::remove_dir_all(&making)?;
             }
             std::fs::create_dir_all(place.store.parent().expect("it was joined"))?;
@@ -176,8 +177,8 @@ impl Warm {
         Ok(took)
     }
 
-    /// Restarts after one kind of end. Where no image is written nothing of a life is left: only
-    /// the restart differs.
+    /// Restarts after one kind of end. Without an image, nothing of a life remains, so only the
+    /// restart differs.
     fn restarts(&self, place: &Place, hot: Hot, end: End) -> Result<Pairs> {
         let store = &place.store;
         let reopen = |warm| Life { act: "reopen", hot, end: End::Close, warm, interval: 3600.0 };
@@ -201,7 +202,7 @@ impl Warm {
 
     /// Requests over time after a kill.
     fn answers(&self, place: &Place, hot: Hot) -> Result<Pairs> {
-        /// Seconds that are looked at.
+        /// Seconds covered.
         const SECONDS: f64 = 4.0;
         let mut seen = Pairs::default();
         for _ in 0..self.rounds {
@@ -231,7 +232,7 @@ impl Warm {
         Ok(seen)
     }
 
-    /// What writing the image costs those who read beside it: written at each interval, or never.
+    /// The cost of writing the image for concurrent readers: written at each interval, or never.
     fn cost(&self, place: &Place, hot: Hot) -> Result<Pairs> {
         let mut seen = Pairs::default();
         for _ in 0..self.rounds {
@@ -266,7 +267,7 @@ impl Warm {
         drop_from_page_cache(store)
     }
 
-    /// Runs a process; what it reports.
+    /// Runs a process and returns its report.
     fn live(&self, store: &Path, life: &Life<'_>) -> Result<Map<String, Value>> {
         self.live_until(store, life, self.kill_after.unwrap_or(self.interval / 6.0 * 7.0))
     }
@@ -330,7 +331,7 @@ impl Warm {
     }
 }
 
-/// What was measured with the image and without, by metric, in the order in which metrics came.
+/// The measurements with and without the image, by metric, in order of appearance.
 #[derive(Default)]
 struct Pairs {
     metrics: Vec<(String, [Vec<f64>; 2])>,
@@ -360,13 +361,13 @@ impl Pairs {
             .then(|| values.each_ref().map(|values| median(values)))
     }
 
-    /// The median with the image, of what is measured only there.
+    /// The median with the image, for metrics that exist only there.
     fn median_with(&self, metric: &str) -> Option<f64> {
         let (_, [with, _]) = self.metrics.iter().find(|(known, _)| known == metric)?;
         (!with.is_empty()).then(|| median(with))
     }
 
-    /// What closing may cost beyond what it costs without an image.
+    /// The maximum extra cost of closing with an image.
     fn close_goal(&self, hot: Hot, what: &str, most_ms: f64) -> Option<Goal> {
         let [with, without] = self.medians("close_ms")?;
         let of = format!("goal 1, {}: closing, {what}, beside without an image, ms", hot.name());
@@ -419,7 +420,7 @@ impl Pairs {
                     results.note("warm", settings, &format!("{metric}_{name}"), value)
                 });
             }
-            // Neighbours ran one after the other: their ratios bear what the machine did meanwhile.
+            // Neighbours ran one after the other, so their ratios are less affected by other load.
             let ratios: Vec<f64> =
                 with.iter().zip(without).filter(|(_, b)| **b > 0.0).map(|(a, b)| a / b).collect();
             let ratio = if ratios.is_empty() {
@@ -444,7 +445,7 @@ impl Pairs {
     }
 }
 
-/// What is to be reached, and whether it was.
+/// The goals, and whether they were met.
 struct Goal {
     of: String,
     met: bool,

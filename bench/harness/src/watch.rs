@@ -1,9 +1,9 @@
-//! Watches a process from outside: memory, bytes at the device, processor time.
+//! Observes a process from outside: memory, bytes at the device, processor time.
 //!
-//! Memory is sampled every 10 ms (at first every millisecond) from `/proc/PID/status`; what counts
-//! against the line is RssAnon + RssShmem + VmPTE, at the same moment (the kernel keeps these
-//! counters exact to some 256 KiB). What is counted since the start (bytes, time) is read after the
-//! process has ended and before it is forgotten, so nothing is missed.
+//! Memory is sampled every 10 ms (at first every millisecond) from `/proc/PID/status`; the figure
+//! to compare with the limit is RssAnon + RssShmem + VmPTE at the same moment (the kernel keeps
+//! these counters exact to about 256 KiB). Cumulative counters (bytes, time) are read after the
+//! process has ended and before it is reaped, so nothing is missed.
 
 use std::fmt;
 use std::fs;
@@ -22,7 +22,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use crate::results::Results;
 
 const SAMPLE_EVERY: Duration = Duration::from_millis(10);
-/// At first more often: a short process would hardly be seen.
+/// More often at first, because a short process would hardly be sampled.
 const SAMPLE_EVERY_AT_FIRST: Duration = Duration::from_millis(1);
 const FIRST_SAMPLES: u64 = 100;
 
@@ -32,7 +32,7 @@ const KEEP_EVERY: Duration = Duration::from_millis(100);
 /// Ticks of a second in `/proc/PID/stat`: the same on every Linux.
 const TICKS: f64 = 100.0;
 
-/// What was seen of a process.
+/// The observations of a process.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     /// The most RssAnon + RssShmem + VmPTE at one moment.
@@ -43,15 +43,15 @@ pub(crate) struct Seen {
     pub(crate) peak_resident_bytes: u64,
     /// The most threads at one moment.
     pub(crate) peak_threads: u64,
-    /// What counts against the line, over the time in which it was not paused.
+    /// The figure compared with the limit, over the time in which the process was not paused.
     pub(crate) memory: Vec<(Duration, u64)>,
-    /// What it used from start to end.
+    /// Its usage from start to end.
     pub(crate) counters: Counters,
     /// From start to end.
     pub(crate) seconds: f64,
-    /// How often memory was looked at.
+    /// Number of memory samples.
     pub(crate) samples: u64,
-    /// What it wrote to standard output.
+    /// Its standard output.
     pub(crate) output: String,
     /// How it ended.
     pub(crate) end: End,
@@ -105,7 +105,7 @@ impl Seen {
     }
 }
 
-/// What is counted since a process started.
+/// Cumulative counters since the start of a process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counters {
     /// Bytes it caused to be written to the device, without those that were dropped before they got
@@ -113,16 +113,16 @@ pub(crate) struct Counters {
     pub(crate) written_bytes: u64,
     /// Bytes it caused to be read from the device.
     pub(crate) read_bytes: u64,
-    /// Calls that read, whatever from.
+    /// Read calls of any kind.
     pub(crate) read_calls: u64,
-    /// Calls that wrote, wherever to.
+    /// Write calls of any kind.
     pub(crate) written_calls: u64,
     /// Processor time, user and system.
     pub(crate) cpu_seconds: f64,
 }
 
 impl Counters {
-    /// What a process has used up to now.
+    /// The usage of a process so far.
     pub(crate) fn of(pid: u32) -> Result<Self> {
         let io = fs::read_to_string(format!("/proc/{pid}/io"))
             .context("cannot read the process's I/O counters")?;
@@ -136,7 +136,7 @@ impl Counters {
         })
     }
 
-    /// What was used since an earlier look.
+    /// The usage since an earlier sample.
     pub(crate) fn since(&self, before: &Self) -> Self {
         Self {
             written_bytes: self.written_bytes.saturating_sub(before.written_bytes),
@@ -148,7 +148,7 @@ impl Counters {
     }
 }
 
-/// A process that is being watched, and can be talked to by lines. It is killed when dropped.
+/// An observed process with line-based communication. It is killed on drop.
 pub(crate) struct Watched {
     child: Child,
     start: Instant,
@@ -159,7 +159,7 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// Starts a command. It has nothing to read unless it is to be talked to.
+    /// Starts a command. Its standard input is empty unless it is to receive lines.
     pub(crate) fn start(command: &mut Command, talk: bool) -> Result<Self> {
         let start = Instant::now();
         let mut child = command
@@ -185,7 +185,7 @@ impl Watched {
         Ok(writeln!(input, "{line}")?)
     }
 
-    /// The next line that it says.
+    /// The next line of its output.
     pub(crate) fn hear(&mut self, patience: Duration) -> Result<String> {
         self.lines.recv_timeout(patience).map_err(|error| match error {
             RecvTimeoutError::Timeout => anyhow!("no answer in {} s", patience.as_secs()),
@@ -193,7 +193,7 @@ impl Watched {
         })
     }
 
-    /// Stops it where it is: it neither works nor is looked at until it goes on.
+    /// Pauses it: it neither works nor is sampled until resumed.
     pub(crate) fn pause(&self) -> Result<()> {
         self.is_paused.store(true, Ordering::Relaxed);
         Ok(kill_process(Pid::from_child(&self.child), Signal::STOP)?)
@@ -206,12 +206,12 @@ impl Watched {
         Ok(())
     }
 
-    /// What it has used up to now.
+    /// Its usage so far.
     pub(crate) fn counters(&self) -> Result<Counters> {
         Counters::of(self.child.id())
     }
 
-    /// Waits for its end, and kills it if it does not come.
+    /// Waits for its end; kills it after the timeout.
     pub(crate) fn end(mut self, patience: Option<Duration>) -> Result<Seen> {
         drop(self.input.take());
         let mut output = String::new();
@@ -239,7 +239,7 @@ impl Watched {
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        // The sampler notes the end before the process is forgotten.
+        // The sampler records the end before the process is reaped.
         if let Some(sampler) = self.sampler.take() {
             let _ = self.child.kill();
             let _ = sampler.join();
@@ -248,7 +248,7 @@ impl Drop for Watched {
     }
 }
 
-/// Reaps the child; kills it first if it could not be watched.
+/// Reaps the child; kills it first if it could not be observed.
 fn reap(child: &mut Child, kill: bool) -> Result<ExitStatus> {
     if kill {
         child.kill()?;
@@ -356,7 +356,7 @@ mod tests {
         assert!(watched.hear(Duration::from_millis(50)).is_err());
         watched.go_on().unwrap();
         assert_eq!(watched.hear(Duration::from_secs(60)).unwrap(), "two");
-        // For the sampler to get a turn on a busy machine.
+        // Leave time for the sampler to run on a busy machine.
         std::thread::sleep(Duration::from_secs(1));
         let seen = watched.end(Some(Duration::from_secs(60))).unwrap();
         assert_eq!((seen.end, seen.output.as_str()), (End::Well, ""));

@@ -1,4 +1,4 @@
-//! The folder that a run works in.
+//! The folder of a run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ impl Places {
     }
 }
 
-/// A folder that is removed when dropped, unless it is somebody's.
+/// A folder that is removed on drop, unless it was given by the user.
 #[derive(Debug)]
 pub(crate) struct WorkFolder {
     path: PathBuf,
@@ -51,7 +51,7 @@ pub(crate) struct WorkFolder {
 }
 
 impl WorkFolder {
-    /// A folder that is there when the run has ended, for the next one.
+    /// A folder that stays after the run, for the next one.
     pub(crate) fn kept(path: &Path) -> Result<WorkFolder> {
         fs::create_dir_all(path).with_context(|| format!("cannot make {}", path.display()))?;
         Ok(WorkFolder { path: path.to_owned(), stays: true })
@@ -89,7 +89,7 @@ pub(crate) fn bytes_on_disk(folder: &Path) -> u64 {
     sizes.sum()
 }
 
-/// Puts links to the files of a folder into another: for files that are only ever replaced whole.
+/// Hard-links the files of a folder into another, for files that are only ever replaced as a whole.
 pub(crate) fn link_files(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
@@ -114,8 +114,7 @@ pub(crate) fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Takes the files of a folder and below out of the page cache, so that the next reader starts
-/// cold.
+/// Drops the files of a folder and below from the page cache, so that the next reader starts cold.
 pub(crate) fn drop_from_page_cache(folder: &Path) -> Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -124,7 +123,7 @@ pub(crate) fn drop_from_page_cache(folder: &Path) -> Result<()> {
             continue;
         }
         let file = fs::File::open(entry.path())?;
-        // What has not been written back cannot be dropped.
+        // Dirty pages cannot be dropped.
         file.sync_all()?;
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
     }

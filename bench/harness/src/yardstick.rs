@@ -1,10 +1,10 @@
 //! `bench all`: twelve rows against the peers, at equal durability and under the same hard memory
 //! limit, page cache included; and two rows of our own.
 //!
-//! Contestants take turns. Where a row is measured in slices, each has a process that goes on,
-//! warmed up, and stopped while the others work; a ratio is taken within a round. Loads and cold
-//! opens are whole processes, one after the other. What fails is a failed cell: the rest goes on,
-//! and what was measured up to then is in the results.
+//! Contestants alternate. For a row measured in slices, each contestant has a process that
+//! persists, is warmed up, and is stopped while the others work; a ratio is taken within a round.
+//! Loads and cold opens are whole processes, one after the other. A failure fails one cell: the
+//! rest continues, and earlier measurements are in the results.
 
 mod cell;
 pub(crate) mod data;
@@ -58,7 +58,7 @@ const ORDER: [Row; 13] = [
     Row::Pairs,
 ];
 
-/// Against whom each contestant is compared.
+/// The peers that each contestant is compared with.
 const OURS: [PeerKind; 2] = [PeerKind::Plimsoll, PeerKind::PlimsollForever];
 
 #[derive(Args, Debug)]
@@ -96,7 +96,7 @@ pub(crate) struct All {
 }
 
 impl All {
-    /// Measures, prints a table for each row, keeps the results after each.
+    /// Measures, prints a table for each row, stores the results after each.
     pub(crate) fn run(&self, places: &Places) -> Result<()> {
         let start = Instant::now();
         let missing: Vec<_> =
@@ -141,15 +141,15 @@ impl All {
     }
 }
 
-/// A run: who takes part, how much is done, where.
+/// A run: the contestants, the scale, the folder.
 struct Contest<'all> {
     peers: &'all [PeerKind],
     scale: Scale,
     work: WorkFolder,
     results: Results,
-    /// Which stores lie in the work folder.
+    /// The stores in the work folder.
     stores: Option<Store>,
-    /// Contestants whose store could not be made.
+    /// Contestants whose store could not be created.
     without_store: Vec<PeerKind>,
 }
 
@@ -172,7 +172,7 @@ impl Contest<'_> {
         self.work.path().join(peer.name())
     }
 
-    /// Sees to it that the stores that a row works on are there, and no others.
+    /// Makes exactly those stores exist that a row works on.
     fn prepare(&mut self, row: Row) -> Result<()> {
         let wanted = row.store();
         if self.stores == Some(wanted) {
@@ -187,7 +187,7 @@ impl Contest<'_> {
             Store::Large => Row::Build16k,
         };
         println!("\n{} ({}, no limit)", build.name(), build.unit());
-        // Without the limit: stores of the same content are wanted, not a measurement.
+        // Without the limit, because only the same contents are needed, not a measurement.
         let cells = self.in_turns(build, &Limit::None, 1);
         let is_unfinished = |cell: &&Cell| cell.rate().is_none() || cell.is_cut;
         self.without_store =
@@ -197,7 +197,7 @@ impl Contest<'_> {
         self.results.keep()
     }
 
-    /// Whole processes, one contestant after the other, each as often as said.
+    /// Whole processes, one contestant after the other, each as often as specified.
     fn in_turns(&self, row: Row, limit: &Limit, times: usize) -> Vec<Cell> {
         let mut cells: Vec<_> = self.peers.iter().map(|&peer| self.cell(peer, row)).collect();
         for turn in 0..times {
@@ -236,7 +236,7 @@ impl Contest<'_> {
         cell
     }
 
-    /// All contestants at once, of whom one at a time does something.
+    /// All contestants at once, of which one works at a time.
     fn in_slices(&self, row: Row, limit: &Limit) -> Vec<Cell> {
         let start = |&peer: &PeerKind| {
             let (store, cell) = (self.store(peer), self.cell(peer, row));
@@ -266,7 +266,7 @@ impl Contest<'_> {
         sessions.into_iter().map(end).collect()
     }
 
-    /// Places of the contestants, another one first in each turn.
+    /// The order of the contestants, with a different first one in each turn.
     fn rotated(&self, turn: usize) -> impl Iterator<Item = usize> + use<> {
         let count = self.peers.len();
         (0..count).map(move |i| (i + turn) % count)

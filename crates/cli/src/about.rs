@@ -1,5 +1,4 @@
-//! What travelled with a commit, as people read it: who made it, when, and the first line of what
-//! they said.
+//! A commit's metadata as people read it: its author, its time, and the first line of its message.
 
 use std::time::SystemTime;
 
@@ -11,7 +10,7 @@ use crate::exit::Failure;
 use crate::size::show_size;
 use crate::time::of_system;
 
-/// The gist of a commit's metadata; all of it is empty where there is none.
+/// A summary of a commit's metadata; every field is empty if the commit has none.
 #[derive(Debug, Default)]
 pub(crate) struct About {
     /// Id of the imported Git commit.
@@ -47,7 +46,7 @@ impl About {
         Self { subject, ..Self::default() }
     }
 
-    /// What is known of a commit; nothing where the log is trimmed or it was dropped.
+    /// Reads the summary of a commit. It is empty if the log is trimmed or the commit was dropped.
     pub(crate) fn at(db: &Db, glsn: u64) -> Result<Self, Failure> {
         match db.log().commit(Glsn(glsn)) {
             Ok(Some(commit)) => Ok(Self::of(commit.metadata()?)),
@@ -56,7 +55,7 @@ impl About {
         }
     }
 
-    /// The time of a commit that was written to the store at `stored`: its committer's, if that is
+    /// The time of a commit that the store recorded at `stored`: the committer's time, if that is
     /// earlier.
     pub(crate) fn time(&self, stored: SystemTime) -> Timestamp {
         let stored = of_system(stored);
@@ -80,7 +79,7 @@ impl About {
         }
     }
 
-    /// The same as members of a JSON object: those that are known.
+    /// Adds the known fields to a JSON object.
     pub(crate) fn put_json(&self, object: &mut Map<String, Value>) {
         let subject = Some(&self.subject).filter(|subject| !subject.is_empty());
         for (name, value) in [

@@ -1,4 +1,4 @@
-//! The command line: what can be asked, and the help that says so.
+//! The command line: commands, options and their help.
 
 mod bring;
 mod care;
@@ -45,13 +45,17 @@ Exit codes:
   3    the store cannot be opened: there is none at this path, or it has another format
   4    bytes on disk are damaged; with --skip-damaged: done, without the damaged data
   5    the memory budget is too small for the request (see --memory)
-  6    the system refused (no space left, no permission, git not installed), or another process does not answer
+  6    the system refused (no space left, no permission, git not installed), or another process \
+  does not answer
   7    conflict with another transaction: run the command again
   8    the store is locked: another process has it for itself, or 64 processes share it (see --wait)
-  130  stopped by Ctrl-C or SIGTERM: import, load, batch, backup, replay, watch, log --follow (what was committed is kept); the signal kills other commands
+  130  stopped by Ctrl-C or SIGTERM: import, load, batch, backup, replay, watch, log --follow \
+  (what was committed is kept); the signal kills other commands
 
-Commands that only read (get, scan, count, history, log, diff, watch, stat, verify, backup, warm, keyspace list, cursor list, shell --read-only) work \
-while another process writes. Those that write share the store with each other, and with programs that open it shared; recover needs it \
+Commands that only read (get, scan, count, history, log, diff, watch, stat, verify, backup, warm, \
+keyspace list, cursor list, shell --read-only) work \
+while another process writes. Those that write share the store with each other, and with programs \
+that open it shared; recover needs it \
 for itself. replay opens no store.";
 
 /// An embedded, versioned, transactional key-value store that keeps to one memory budget.
@@ -65,7 +69,7 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// Reads the command line of this process. What is wrong with it ends the process.
+/// Parses this process's command line. An error ends the process.
 pub(crate) fn parse() -> Cli {
     let mut command = with_negative_numbers(Cli::command());
     let read = command
@@ -74,7 +78,7 @@ pub(crate) fn parse() -> Cli {
     read.unwrap_or_else(|error| error.format(&mut command).exit())
 }
 
-/// Takes `-5` as a value wherever one may be: no option is a number, and a key or value may be.
+/// Accepts `-5` as a value everywhere: no option is a number, but a key or a value may be.
 pub(crate) fn with_negative_numbers(command: ClapCommand) -> ClapCommand {
     let command = command.mut_args(|arg| match arg.get_action().takes_values() {
         true => arg.allow_negative_numbers(true),
@@ -201,7 +205,7 @@ pub(crate) struct KeysAs {
     pub(crate) hex: bool,
 }
 
-/// Which moment is read.
+/// The moment to read at.
 #[derive(Args, Debug)]
 pub(crate) struct AtMoment {
     /// Moment to read: a GLSN, a time (2024-01-31, "2024-01-31 12:00", yesterday, "2 hours ago";
@@ -213,16 +217,19 @@ pub(crate) struct AtMoment {
 const AT_LONG: &str = "\
 Moment to read [default: newest]. One of:
   120, newest          a GLSN; the newest one
-  2024-01-31           a time, also \"2024-01-31 12:00\" and \"2024-01-31T12:00:03+01:00\"; UTC without an offset
+  2024-01-31           a time, also \"2024-01-31 12:00\" and \"2024-01-31T12:00:03+01:00\"; UTC \
+  without an offset
   yesterday            24 hours ago; also now, \"2 hours ago\", \"1 week ago\"
-  commit:1a2b3c4       an imported Git commit, by its id or the beginning of it
-A time reads the last commit in log order whose own time is not later. The time of an imported commit is its committer's, or \
-the time at which it was imported if that is earlier. If committers' times go back from one commit to the next, \
-the last commit that matches counts, as in `git rev-list -1 --first-parent --before=TIME`. A time before the first commit is an error.";
+  commit:1a2b3c4       an imported Git commit, by its id or a prefix of it
+A time selects the last commit in log order whose time is not later. The time of an imported \
+commit is its committer's time, or its import time if that is earlier. If committers' times go \
+back from one commit to the next, the last match counts, as in `git rev-list -1 --first-parent \
+--before=TIME`. A time before the first commit is an error.";
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A pipe or a file gets exactly the value's bytes; a terminal gets binary values escaped. With --json: {\"key\", \"value\", \
+A pipe or a file gets exactly the value's bytes; a terminal gets binary values escaped. With \
+--json: {\"key\", \"value\", \
 \"at\"}, or \"value_hex\" if the value is not text. Exit code 1: no such key.
 
 Examples:
@@ -266,7 +273,8 @@ pub(crate) struct Put {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-All keys are deleted in one transaction. Their earlier versions stay readable (--at, history) as retention allows. Exit code 1: \
+All keys are deleted in one transaction. Their earlier versions stay readable (--at, history) as \
+retention allows. Exit code 1: \
 a key did not exist; the others are deleted.
 
 Examples:
@@ -285,9 +293,11 @@ pub(crate) struct Delete {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A pipe gets one line per key: key, tab, value. The key is written as `batch` and `shell` read it: blanks and quotes after a backslash, \
-bytes that are no text as \\xHH. In the value tab, line breaks and backslash are \\t, \\n, \\r, \\\\. --json prints one object \
-per line. With --keys --null, raw keys each ended by a zero byte, as for xargs -0.
+A pipe gets one line per key: key, tab, value. The key is written as `batch` and `shell` read it: \
+blanks and quotes after a backslash, \
+bytes that are not text as \\xHH. In the value tab, line breaks and backslash are \\t, \\n, \\r, \
+\\\\. --json prints one object \
+per line. With --keys --null, raw keys, each followed by a zero byte, as for xargs -0.
 
 Examples:
   plimsoll scan demo.plimsoll src/ --keys
@@ -330,7 +340,8 @@ pub(crate) struct Scan {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Prints for each version its GLSN, its time (the committer's, for an imported commit), its size, and a summary of the metadata of the \
+Prints for each version its GLSN, its time (the committer's, for an imported commit), its size, \
+and a summary of the metadata of the \
 commit that wrote it (id, author and subject, for a Git commit). Exit code 1: the key never existed.
 
 Examples:
@@ -352,8 +363,9 @@ pub(crate) struct History {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-+ added, - removed, ~ changed, with the sizes before and after and a summary of the last commit in between that wrote the key. A value \
-that was rewritten unchanged is not a difference. A pipe gets sign, bytes before, bytes after, key and summary, \
++ added, - removed, ~ changed, with the sizes before and after and a summary of the last commit \
+in between that wrote the key. Rewriting the same value is not a difference. A pipe gets sign, \
+bytes before, bytes after, key and summary, \
 tab-separated. Exit code 0: no differences; 1: there are some.
 
 Examples:
@@ -379,19 +391,25 @@ pub(crate) struct Diff {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-One line per entry, newest first: GLSN, time, commit or stream, number of operations or bytes, and a summary of a transaction's \
-metadata (of an imported Git commit: id, author, subject) or the payload. The time of an imported commit is its committer's; with \
---json, \"stored\" is the time of its import. With --ops, each operation follows on its own line: + or -, keyspace, \
+One line per entry, newest first: GLSN, time, commit or stream, number of operations or bytes, \
+and a summary of a transaction's \
+metadata (of an imported Git commit: id, author, subject) or the payload. The time of an imported \
+commit is its committer's; with \
+--json, \"stored\" is the time of its import. With --ops, each operation follows on its own line: \
++ or -, keyspace, \
 bytes, key.
 
---since and --until take times as `get --at` does. If committers' times go back, both work as in git log: --since \
-stops at the last commit that is older, --until skips every commit that is younger.
+--since and --until take times as `get --at` does. If committers' times go back, both work as in \
+git log: --since \
+stops at the last commit that is older, --until skips every commit that is newer.
 
-With --cursor, printing starts at the cursor, oldest entry first, and the cursor moves past the entries once they are written to \
-standard output. If the command is killed before that, the cursor stays and the next run prints these entries again: each entry is \
-printed at least once. The log is not trimmed past a cursor (`plimsoll cursor`). Moving a cursor is a commit: with --follow, if a process has the store \
-for itself, entries are printed, and the cursor moves when that process closes it. \
-Commits that only move cursors are not shown.
+With --cursor, printing starts at the cursor, oldest entry first, and the cursor advances past \
+the entries once they are written to standard output. If the command is killed before that, the \
+cursor stays and the next run prints these entries again: each entry is \
+printed at least once. The log is not trimmed past a cursor (`plimsoll cursor`). Moving a cursor \
+is a commit: with --follow, if a process has the store \
+for itself, entries are printed, and the cursor advances when that process closes it. \
+Commits that only advance cursors are not shown.
 
 Examples:
   plimsoll log demo.plimsoll --limit 20
@@ -448,9 +466,13 @@ pub(crate) struct Log {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Shows the contents of the store, the processes that have it open to write, and its files. Then come opening, io, memory, pressure, evictor, pool, row cache and \
-the work on the index: these are of this command's own process, which opens the store to read; a program has its own in Db::stats(). The first 200,000 keys are counted; if there are more, the numbers of keys and bytes \
-are estimates, marked with `about` (JSON: \"exact\": false), and a key that was overwritten recently may count more than once.
+Shows the contents of the store, the processes that have it open to write, and its files. Then \
+come opening, io, memory, pressure, evictor, pool, row cache and \
+the work on the index: these describe this command's own process, which opens the store \
+read-only; a program gets its own from Db::stats(). The first 200,000 keys are counted; if there \
+are more, the numbers of keys and bytes \
+are estimates, marked with `about` (JSON: \"exact\": false), and a key that was overwritten \
+recently may count more than once.
 
 Examples:
   plimsoll stat demo.plimsoll
@@ -465,9 +487,10 @@ pub(crate) struct Stat {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The image lists the pages that were hot when the store was last open, and holds hot rows (small values cached without their pages). The \
-next process that opens the store reloads them in the background. The image is a cache: it can be deleted at any time, also while the store is open, which \
-then writes a new one.
+The image lists the pages that were hot when the store was last open, and holds hot rows (small \
+values cached without their pages). The \
+next process that opens the store reloads them in the background. The image is a cache: it can be \
+deleted at any time, even while the store is open; the open store then writes a new one.
 
 Examples:
   plimsoll warm demo.plimsoll

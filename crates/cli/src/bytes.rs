@@ -18,8 +18,8 @@ pub(crate) fn parse_hex(text: &str) -> Result<Vec<u8>, String> {
     })
 }
 
-/// Bytes for one line of a terminal: text as it is, control characters and bytes that are no text
-/// as escapes.
+/// Escapes bytes for one line of a terminal: text stays as it is; control characters and bytes that
+/// are not UTF-8 become escapes.
 pub(crate) fn show_bytes(bytes: &[u8]) -> String {
     let mut shown = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -31,7 +31,7 @@ pub(crate) fn show_bytes(bytes: &[u8]) -> String {
     shown
 }
 
-/// A key as a word of `batch` and `shell`: they read the same bytes.
+/// A key as a word of `batch` and `shell`, which parse it back to the same bytes.
 pub(crate) fn show_key(key: &[u8], hex: bool) -> String {
     if hex {
         return hex::encode(key);
@@ -57,7 +57,7 @@ pub(crate) fn show_key(key: &[u8], hex: bool) -> String {
     shown
 }
 
-/// Appends a character; a control character and a backslash as an escape.
+/// Appends a character; escapes control characters and the backslash.
 fn push_character(shown: &mut String, character: char) {
     match character {
         '\\' => shown.push_str("\\\\"),
@@ -75,8 +75,8 @@ fn push_hex(shown: &mut String, bytes: &[u8]) {
     }
 }
 
-/// The beginning of something that is `bytes` long for one line of a terminal, and its size if that
-/// is not all.
+/// The beginning of a value of `bytes` bytes for one line of a terminal, followed by its size if
+/// the value is truncated.
 pub(crate) fn preview(beginning: &[u8], bytes: u64, characters_max: usize) -> String {
     // A character is up to four bytes, so this many always fill the line.
     let head = &beginning[..beginning.len().min(characters_max * 4)];
@@ -89,7 +89,7 @@ pub(crate) fn preview(beginning: &[u8], bytes: u64, characters_max: usize) -> St
     format!("{kept}… ({size})")
 }
 
-/// What is shown on one line of a terminal, cut where it is too long.
+/// Truncates a line of a terminal that is too long.
 pub(crate) fn shorten(shown: &str, characters_max: usize) -> String {
     if shown.chars().count() <= characters_max {
         return shown.to_owned();
@@ -98,8 +98,8 @@ pub(crate) fn shorten(shown: &str, characters_max: usize) -> String {
     format!("{}…", kept.trim_end())
 }
 
-/// Appends a field of a line of tab-separated output: tab, line breaks and backslash as `\t`, `\n`,
-/// `\r`, `\\`, all else raw.
+/// Appends a field of tab-separated output: escapes tab, line breaks and backslash as `\t`, `\n`,
+/// `\r`, `\\`, and keeps all other bytes.
 pub(crate) fn push_field(line: &mut Vec<u8>, bytes: &[u8]) {
     for &byte in bytes {
         match byte {
@@ -112,7 +112,7 @@ pub(crate) fn push_field(line: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// Puts bytes into a JSON object: as `name` where they are text, else as `name_hex`.
+/// Adds bytes to a JSON object: as `name` if they are UTF-8, otherwise as `name_hex`.
 pub(crate) fn put_json(object: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
     match std::str::from_utf8(bytes) {
         Ok(text) => object.insert(name.to_owned(), text.into()),
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hexadecimal_is_read_in_either_case() {
+    fn hex_accepts_either_case() {
         assert_eq!(parse_hex("00ffA1"), Ok(vec![0, 255, 161]));
         for wrong in ["0", "0g", "é1", "+1"] {
             assert!(parse_hex(wrong).is_err(), "{wrong}");
@@ -133,26 +133,26 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_sees_no_control_character_and_no_broken_text() {
+    fn shown_bytes_have_no_control_characters() {
         assert_eq!(show_bytes(b"a\tb\n\x1b[31m\xff\\ \xc3\xa9"), "a\\tb\\n\\x1b[31m\\xff\\\\ é");
     }
 
     #[test]
-    fn a_preview_fits_and_tells_the_size_of_the_rest() {
+    fn preview_fits_and_shows_total_size() {
         assert_eq!(preview(b"short", 5, 20), "short");
         assert_eq!(preview(&[b'x'; 80], 100, 20), "xxxxxxxxxxx… (100 B)");
         assert!(preview(&[0xff; 1000], 1000, 20).chars().count() <= 22);
     }
 
     #[test]
-    fn text_that_is_too_long_is_cut() {
+    fn long_text_is_truncated() {
         assert_eq!(shorten("a subject", 9), "a subject");
         assert_eq!(shorten("a subject", 8), "a subje…");
         assert_eq!(shorten("a subject", 3), "a…");
     }
 
     #[test]
-    fn a_field_never_breaks_its_line() {
+    fn field_escapes_line_breaks() {
         let mut line = Vec::new();
         push_field(&mut line, b"a\tb\nc\rd\\e\xff");
         assert_eq!(line, b"a\\tb\\nc\\rd\\\\e\xff");

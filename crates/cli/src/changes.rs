@@ -1,12 +1,12 @@
 //! Following a store that another process may be writing to: `plimsoll log --follow` and `plimsoll
 //! watch`.
 //!
-//! A reader beside a writer sees what the log's files held when it opened the store, so following
-//! means to open it again whenever the log's folder changes. The system reports that at once; if it
-//! cannot (the writer is on another machine), the folder is checked once a second.
+//! A reader beside a writer sees the log files as of its opening. A follower therefore reopens the
+//! store whenever the log's folder changes. The system reports changes at once; if it cannot (the
+//! writer is on another machine), the follower checks the folder once a second.
 //!
-//! Law: what a follower prints survives a power cut. A record is in its file before its writer has
-//! synced it, so the follower syncs it, too.
+//! Invariant: printed output survives a power cut. A writer publishes a record to its file before
+//! it syncs the file, so the follower syncs the file too.
 
 mod fingerprint;
 
@@ -26,15 +26,15 @@ use crate::output::Output;
 use self::fingerprint::Fingerprint;
 
 const LOOK_EVERY: Duration = Duration::from_millis(1000);
-/// Where these come of a sync there is nothing to be synced: the segment is gone, or the file
-/// system cannot be written.
+/// Errors of a sync that leave nothing to sync: the segment was removed, or the file system is
+/// read-only.
 const TRIMMED_OR_READ_ONLY: [io::ErrorKind; 3] =
     [io::ErrorKind::NotFound, io::ErrorKind::InvalidInput, io::ErrorKind::ReadOnlyFilesystem];
-/// How long a Ctrl-C, and the end of the reader of the output, waits at most.
+/// The longest delay before the follower notices Ctrl-C or a closed output.
 const NAP: Duration = Duration::from_millis(50);
 
-/// Makes durable what was read of a store's log. Only its newest segment can hold what is not: the
-/// others were synced when it was made.
+/// Makes the part of the log that was read durable. Only the newest segment can hold unsynced
+/// records, because creating a segment syncs the one before it.
 pub(crate) fn sync_newest_segment(store: &Path) -> Result<(), Failure> {
     let log = store.join("log");
     let disk = OsDisk::new();
@@ -60,21 +60,21 @@ pub(crate) enum Waited {
     ReaderLeft,
 }
 
-/// Tells when the files of a store have changed since a moment.
+/// Detects changes of a store's files.
 pub(crate) struct Changes<'a> {
     store: &'a Path,
-    /// `None` where the system has no more of them.
+    /// `None` if the system has no inotify watch left.
     watch: Option<Watch>,
     seen: Fingerprint,
 }
 
 impl<'a> Changes<'a> {
-    /// Tells of changes from now on.
+    /// Reports changes from now on.
     pub(crate) fn watch(store: &'a Path) -> Self {
         Self { store, watch: Watch::new(&store.join("log")).ok(), seen: Fingerprint::of(store) }
     }
 
-    /// Waits for a change; a second at most if `briefly`.
+    /// Waits for a change; for at most a second if `briefly`.
     pub(crate) fn wait(&self, interrupt: &Interrupt, output: &Output, briefly: bool) -> Waited {
         loop {
             for _ in 0..LOOK_EVERY.as_millis() / NAP.as_millis() {
@@ -96,7 +96,7 @@ impl<'a> Changes<'a> {
 
     fn changed_within(&self, patience: Duration) -> bool {
         match &self.watch {
-            // A signal ends the wait, too.
+            // A signal ends the wait too.
             Some(watch) => watch.wait(patience).unwrap_or(false),
             None => {
                 SystemClock::new().sleep(patience);

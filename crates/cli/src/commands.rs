@@ -1,4 +1,4 @@
-//! One file for each command.
+//! One file per command.
 
 mod backup;
 mod batch;
@@ -32,7 +32,7 @@ use crate::args::{Cli, Command, Import};
 use crate::exit::Outcome;
 use crate::output::Output;
 
-/// Runs what was asked for.
+/// Runs the command.
 pub(crate) fn run(cli: Cli, output: &mut Output) -> Outcome {
     let globals = &cli.globals;
     match cli.command {

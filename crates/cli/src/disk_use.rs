@@ -1,4 +1,4 @@
-//! The space that a store takes on disk, as `du` counts it.
+//! The disk space that a store occupies, as `du` counts it.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -6,20 +6,20 @@ use std::path::Path;
 
 use crate::output::Fact;
 
-/// The bytes that the files in a folder occupy; 0 if there is none.
+/// The bytes that the files in a folder occupy; 0 if the folder does not exist.
 pub(crate) fn bytes_on_disk(folder: &Path) -> u64 {
     let Ok(entries) = fs::read_dir(folder) else { return 0 };
     let bytes = |entry: fs::DirEntry| match entry.metadata() {
         Ok(metadata) if metadata.is_dir() => bytes_on_disk(&entry.path()),
-        // The system counts blocks of 512 bytes, whatever the file system's own are.
+        // The system counts blocks of 512 bytes, independently of the file system's block size.
         Ok(metadata) => metadata.blocks() * 512,
         Err(_) => 0,
     };
     entries.flatten().map(bytes).sum()
 }
 
-/// What a command has freed. Both amounts are taken while the store is closed: an open one holds
-/// files that it is about to remove.
+/// The space that a command has freed. Both amounts are measured while the store is closed, because
+/// an open store still holds files that it is about to remove.
 pub(crate) fn freed(before: u64, after: u64) -> [Fact; 3] {
     [
         Fact::bytes("bytes before", before),

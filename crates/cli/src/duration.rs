@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Reads a whole number and a unit: `us`, `ms`, `s`, `m`, `h`, `d` or `w`. A number without a unit
-/// is seconds.
+/// Parses a whole number and a unit: `us`, `ms`, `s`, `m`, `h`, `d` or `w`. Without a unit, the
+/// number is in seconds.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     let end = text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len());
@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused_with_examples() {
+    fn malformed_duration_is_refused_with_examples() {
         for text in
             ["", "s", "5 parsecs", "-1s", "1.5s", "99999999999999999999s", "18446744073709551615w"]
         {

@@ -1,4 +1,4 @@
-//! What a command took: time, and memory of this process.
+//! The cost of a command: time, and memory of this process.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::output::Fact;
 use crate::size::show_size;
 use crate::time::show_duration;
 
-/// Measures from its start on.
+/// Measures from its creation on.
 pub(crate) struct Effort {
     clock: SystemClock,
     start_nanos: u64,
@@ -23,7 +23,7 @@ impl Effort {
         Self { start_nanos: clock.monotonic_nanos(), clock, memory: MemoryWatch::start() }
     }
 
-    /// Time, peak memory, and the budget beside it. `beside`: what the peak does not count.
+    /// Time, peak memory, and the budget beside it. `beside` names what the peak excludes.
     pub(crate) fn facts(&self, limit_bytes: u64, beside: &str) -> [Fact; 3] {
         let elapsed =
             Duration::from_nanos(self.clock.monotonic_nanos().saturating_sub(self.start_nanos));

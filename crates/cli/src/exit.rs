@@ -1,7 +1,7 @@
-//! How the command ends: one exit code for each kind of outcome, and the sentence that goes with a
+//! Exit codes and error messages: one code for each kind of outcome, and one message for each
 //! failure.
 //!
-//! Law: a number here never changes its meaning, for scripts test it. `--help` prints the same
+//! Invariant: a code never changes its meaning, because scripts test it. `--help` prints the same
 //! table.
 
 use std::fmt;
@@ -10,30 +10,30 @@ use std::process::ExitCode;
 
 use plimsoll::{Error, MemoryKind};
 
-/// What the exit code says.
+/// The exit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Exit {
-    /// Done as asked.
+    /// Success.
     Done = 0,
-    /// Done, and the answer is no: no such key, or there are differences or problems.
+    /// Success with a negative answer: no such key, or differences or problems were found.
     No = 1,
-    /// The command line or its input is wrong.
+    /// The command line or its input is invalid.
     Usage = 2,
-    /// The store cannot be opened: there is none, or it is of another format.
+    /// The store cannot be opened: it does not exist, or its format is unknown.
     Store = 3,
-    /// Bytes on disk are not what was written.
+    /// Data on disk is damaged.
     Corrupt = 4,
     /// The memory budget is too small for the request.
     Memory = 5,
-    /// The system refused: no space, no permission, a program that is missing; or another process
-    /// does not answer.
+    /// The system refused: no space, no permission, a missing program; or another process does not
+    /// respond.
     System = 6,
-    /// Another transaction was faster.
+    /// Another transaction committed first.
     Conflict = 7,
-    /// Another process has the store for itself, or as many share it as can.
+    /// Another process has exclusive use of the store, or the maximum number of processes share it.
     Locked = 8,
-    /// Stopped by Ctrl-C or SIGTERM; what was committed stays.
+    /// Stopped by Ctrl-C or SIGTERM; committed data stays.
     Interrupted = 130,
 }
 
@@ -43,32 +43,32 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Why a command did not do what it was asked.
+/// Why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Said to the user on stderr.
+    /// Reported to the user on stderr.
     Said {
-        /// The code to end with.
+        /// The exit code.
         exit: Exit,
-        /// What happened and what to do.
+        /// The error and the remedy.
         message: String,
-        /// Whether the store does not hold the moment any more that was read.
+        /// Whether the store no longer holds the requested moment.
         gone: bool,
     },
-    /// Whoever read our output has read enough: end without a word.
+    /// The reader of our output closed it: end silently.
     ReaderLeft,
 }
 
-/// How a command ends.
+/// The outcome of a command.
 pub(crate) type Outcome = Result<Exit, Failure>;
 
 impl Failure {
-    /// A failure with a code of its own.
+    /// A failure with its own exit code.
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
         Self::Said { exit, message: message.into(), gone: false }
     }
 
-    /// The command line or its input is wrong.
+    /// The command line or its input is invalid.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::new(Exit::Usage, message)
     }
@@ -78,7 +78,7 @@ impl Failure {
         Self::new(Exit::System, message)
     }
 
-    /// A failure to write to stdout: a closed pipe is no failure of ours.
+    /// A failure to write to stdout; a closed pipe is not an error.
     pub(crate) fn of_output(error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Self::ReaderLeft,
@@ -86,8 +86,8 @@ impl Failure {
         }
     }
 
-    /// The exit code of a failure; `None` if the reader of the output has left, which is no
-    /// failure.
+    /// The exit code of a failure; `None` if the reader of the output has closed it, which is not
+    /// an error.
     pub(crate) fn exit(&self) -> Option<Exit> {
         match self {
             Self::Said { exit, .. } => Some(*exit),
@@ -95,7 +95,7 @@ impl Failure {
         }
     }
 
-    /// The same failure with more words before its message.
+    /// Prepends words to the message.
     pub(crate) fn lead(self, words: &str) -> Self {
         match self {
             Self::Said { exit, message, gone } => {
@@ -105,7 +105,7 @@ impl Failure {
         }
     }
 
-    /// The same failure with one more sentence for the user.
+    /// Appends a sentence to the message.
     pub(crate) fn advise(self, advice: &str) -> Self {
         match self {
             Self::Said { exit, message, gone } => {
@@ -115,7 +115,7 @@ impl Failure {
         }
     }
 
-    /// Whether the store does not hold the moment any more that was read.
+    /// Whether the store no longer holds the requested moment.
     pub(crate) fn is_gone(&self) -> bool {
         matches!(self, Self::Said { gone: true, .. })
     }
@@ -178,7 +178,7 @@ impl From<plimsoll_git::Error> for Failure {
             Git::Unreadable { .. } => (
                 Exit::System,
                 Some(
-                    "`git fsck` tells whether the repository is sound; run the import again to \
+                    "`git fsck` checks the repository; run the import again to \
                      continue.",
                 ),
             ),
@@ -208,27 +208,23 @@ impl From<plimsoll_replay::Error> for Failure {
     }
 }
 
-/// What to do, where the library's own message cannot know it because it knows nothing of a command
-/// line.
+/// Advice in terms of the command line, which the library's own message cannot give.
 fn advice(error: &Error) -> Option<&'static str> {
     match error {
         Error::OutOfBudget(refusal) if refusal.kind == MemoryKind::Memtable => Some(
-            "Give it more with --memory, e.g. --memory 256MiB. A command that only reads flushes \
-             nothing: it holds what the store's writers had in memory, an eighth of their budget, \
-             up to 64 MiB for each.",
+            "Raise the budget with --memory, e.g. --memory 256MiB. A read-only command cannot \
+             flush: it holds the memtables of the store's writers, an eighth of their budget, up \
+             to 64 MiB for each.",
         ),
-        Error::OutOfBudget(_) => Some("Give it more with --memory, e.g. --memory 256MiB."),
-        Error::Corrupt { .. } => {
-            Some("`plimsoll verify STORE` lists all that is damaged, and what helps.")
-        }
+        Error::OutOfBudget(_) => Some("Raise the budget with --memory, e.g. --memory 256MiB."),
+        Error::Corrupt { .. } => Some("`plimsoll verify STORE` lists the damage and the remedies."),
         Error::Io { kind: io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded, .. } => Some(
-            "What was committed before is kept; free some space and run the command again. If the \
-             store alone fills the disk, `plimsoll trim STORE --until newest` frees its log, for \
-             which it needs a few MiB at first; `plimsoll log` then lists no earlier commits.",
+            "Earlier commits are kept; free some space and run the command again. If the store \
+             alone fills the disk, `plimsoll trim STORE --until newest` frees its log (it needs a \
+             few MiB to start); `plimsoll log` then no longer lists earlier commits.",
         ),
         Error::Io { kind: io::ErrorKind::ReadOnlyFilesystem, .. } => Some(
-            "Commands that only read work there; to write, copy the store to a file system that \
-             can be written.",
+            "Read-only commands work there; to write, copy the store to a writable file system.",
         ),
         _ => None,
     }
@@ -241,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_closed_pipe_is_no_failure() {
+    fn closed_pipe_is_not_an_error() {
         assert!(matches!(
             Failure::of_output(&io::ErrorKind::BrokenPipe.into()),
             Failure::ReaderLeft
@@ -249,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn each_error_of_the_store_has_the_code_that_help_prints() {
+    fn store_errors_map_to_documented_exit_codes() {
         let cases = [
             (Error::Future { asked: Glsn(2), newest: Glsn(1) }, Exit::Usage),
             (Error::Locked { path: "x".into(), pid: None, who: String::new() }, Exit::Locked),

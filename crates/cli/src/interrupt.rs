@@ -1,5 +1,5 @@
-//! Ctrl-C and SIGTERM: the first asks to stop at the next good place, the second stops at once. And
-//! the signal that would end the command where an error says more.
+//! Ctrl-C and SIGTERM: the first signal requests a stop at the next safe point, the second ends the
+//! process at once. Also handles the signal that would hide a write error.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,25 +9,25 @@ use signal_hook::flag;
 
 use crate::exit::{Exit, Failure};
 
-/// A file that outgrows the process's limit is an error of the write from now on; unheard, its
+/// Turns a write beyond the process's file size limit into an error of that write; otherwise the
 /// signal ends the process.
 pub(crate) fn outlive_file_size_limit() -> Result<(), Failure> {
     flag::register(SIGXFSZ, Arc::default()).map(|_| ()).map_err(no_signals)
 }
 
-/// Whether somebody asked to stop.
+/// Whether a stop was requested.
 pub(crate) struct Interrupt {
     came: Arc<AtomicBool>,
 }
 
 impl Interrupt {
-    /// Listens from now on.
+    /// Installs the handlers.
     pub(crate) fn listen() -> Result<Self, Failure> {
         let came = Arc::new(AtomicBool::new(false));
         let hangup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
         for signal in hangup.into_iter().chain([SIGINT, SIGTERM]) {
-            // In this order: the first signal finds the flag down and raises it, the second finds
-            // it up and ends the process.
+            // Order matters: the first signal finds the flag clear and sets it, the second finds it
+            // set and ends the process.
             flag::register_conditional_shutdown(
                 signal,
                 Exit::Interrupted as i32,
@@ -39,26 +39,26 @@ impl Interrupt {
         Ok(Self { came })
     }
 
-    /// From now on the first signal ends the command, as the second one does otherwise.
+    /// From now on the first signal ends the process, as the second one does otherwise.
     pub(crate) fn end_at_once(self) {
         // Relaxed: as in `came`.
         self.came.store(true, Ordering::Relaxed);
     }
 
-    /// The flag itself, for a request of the store that may be cancelled: it is set once one came.
+    /// The flag itself, for cancellable requests of the store; set by the first signal.
     pub(crate) fn flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.came)
     }
 
-    /// Whether one came.
+    /// Whether a signal was received.
     pub(crate) fn came(&self) -> bool {
-        // Relaxed: nothing but the flag itself passes from the handler.
+        // Relaxed: the handler passes nothing but the flag itself.
         self.came.load(Ordering::Relaxed)
     }
 }
 
-/// Whether this process was started with a signal ignored, as `nohup` does, to go on when its
-/// terminal is closed.
+/// Whether this process was started with a signal ignored, as `nohup` does to survive the closing
+/// of its terminal.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap_or_default();

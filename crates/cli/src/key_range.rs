@@ -1,4 +1,4 @@
-//! A range of keys as the command line names it: a prefix, a first key, a key behind the last.
+//! A key range as the command line specifies it: a prefix, a first key, and an exclusive end.
 
 use std::ops::Bound;
 
@@ -28,13 +28,13 @@ impl KeyRange {
         }
     }
 
-    /// As the store takes it.
+    /// The bounds in the store's types.
     pub(crate) fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
         (self.lower.as_ref().map(Vec::as_slice), self.upper.as_ref().map(Vec::as_slice))
     }
 }
 
-/// The first key behind all that begin with `prefix`; `None` if there is none.
+/// The first key after all keys with `prefix`; `None` if there is none.
 fn behind_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let kept = prefix.iter().rposition(|&byte| byte != 0xff)?;
     let mut behind = prefix[..=kept].to_vec();
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prefix_and_two_keys_hold_what_is_in_all_of_them() {
+    fn range_intersects_prefix_and_bounds() {
         let bounds = |prefix: &str, from: Option<&str>, to: Option<&str>| {
             let bytes = |key: Option<&str>| key.map(|key| key.as_bytes().to_vec());
             let KeyRange { lower, upper } =
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_behind_a_prefix_is_its_successor() {
+    fn prefix_end_is_its_successor() {
         assert_eq!(behind_prefix(b"ab"), Some(b"ac".to_vec()));
         assert_eq!(behind_prefix(b"a\xff\xff"), Some(b"b".to_vec()));
         assert_eq!(behind_prefix(b"\xff"), None);

@@ -1,4 +1,4 @@
-//! Keyspaces by name: finds and lists them, and rejects writes to reserved ones.
+//! Finds and lists keyspaces by name, and rejects writes to reserved ones.
 
 use plimsoll::{Db, Keyspace, Retention, Snapshot};
 use serde_json::json;
@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::exit::Failure;
 use crate::output::{Output, Reader, Style};
 
-/// A keyspace at a moment; one that was dropped later is found.
+/// A keyspace as of a snapshot, including one that was dropped later.
 pub(crate) fn keyspace_at(db: &Db, snapshot: &Snapshot, name: &str) -> Result<Keyspace, Failure> {
     match snapshot.keyspace(name)? {
         Some(keyspace) => Ok(keyspace),
@@ -14,7 +14,7 @@ pub(crate) fn keyspace_at(db: &Db, snapshot: &Snapshot, name: &str) -> Result<Ke
     }
 }
 
-/// A keyspace that must exist, or must have existed: its past is read.
+/// A keyspace that exists or existed, for reading its past.
 pub(crate) fn keyspace_ever(db: &Db, name: &str) -> Result<Keyspace, Failure> {
     match db.find_keyspace(name)? {
         Some(keyspace) => Ok(keyspace),
@@ -22,7 +22,7 @@ pub(crate) fn keyspace_ever(db: &Db, name: &str) -> Result<Keyspace, Failure> {
     }
 }
 
-/// A keyspace that must exist.
+/// A keyspace that must exist now.
 pub(crate) fn known_keyspace(db: &Db, name: &str) -> Result<Keyspace, Failure> {
     let names: Vec<String> = db.keyspaces().into_iter().map(|keyspace| keyspace.name).collect();
     if name != "default" && !names.iter().any(|known| known == name) {
@@ -34,11 +34,11 @@ pub(crate) fn known_keyspace(db: &Db, name: &str) -> Result<Keyspace, Failure> {
     Ok(db.keyspace(name)?)
 }
 
-/// The names of keyspaces that hold the bookkeeping of commands begin like this.
+/// Prefix of keyspaces that hold the bookkeeping of commands.
 const OWN: &str = "plimsoll.";
 
-/// Rejects the name of a keyspace that only the commands that keep it may write to: an import would
-/// continue wrongly.
+/// Rejects the name of a reserved keyspace: writes to it would make an import resume at the wrong
+/// place.
 pub(crate) fn check_writable(name: &str) -> Result<(), Failure> {
     match name.starts_with(OWN) {
         true => Err(Failure::usage(format!(

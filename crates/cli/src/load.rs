@@ -1,7 +1,7 @@
 //! Reads rows of keys and values from the user's files, one row at a time.
 //!
-//! Law: no row is longer than the user allows, so that a quote that is never closed is an error and
-//! does not fill the memory.
+//! Invariant: no row exceeds the user's limit, so an unclosed quote is an error and does not
+//! exhaust memory.
 
 pub(crate) mod ahead;
 mod compressed;
@@ -27,14 +27,14 @@ pub(crate) enum Format {
     Jsonl,
 }
 
-/// A fault of a row.
+/// An error in a row.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
-    /// The line, counted from 1; 0 if the fault is not in a line.
+    /// The line, counted from 1; 0 if the error has no line.
     pub(crate) line: u64,
-    /// A description of the fault.
+    /// Description of the error.
     pub(crate) message: String,
-    /// Whether it concerns one row alone, and the rows after that one can be read.
+    /// Whether the error affects one row only, so that later rows can still be read.
     pub(crate) is_of_one_row: bool,
 }
 
@@ -43,7 +43,7 @@ impl Problem {
         Self { line, message: message.into(), is_of_one_row: false }
     }
 
-    /// A fault of one row.
+    /// An error of one row.
     pub(crate) fn of_row(line: u64, message: impl Into<String>) -> Self {
         Self { is_of_one_row: true, ..Self::new(line, message) }
     }
@@ -59,7 +59,7 @@ impl Problem {
 }
 
 impl Problem {
-    /// As the user is told it.
+    /// The error as reported to the user.
     pub(crate) fn in_file(&self, name: &str) -> Failure {
         match self.line {
             0 => Failure::usage(format!("{name}: {}", self.message)),
@@ -70,8 +70,8 @@ impl Problem {
 
 /// A source of rows.
 pub(crate) trait Rows {
-    /// Puts the next row's key and value into the buffers, in place of what they held, and returns
-    /// the line that it begins on; `None` at the end. After a problem of one row the next call
-    /// reads the row after it; after any other there is no next row.
+    /// Replaces the contents of the buffers with the next row's key and value, and returns the
+    /// row's first line; `None` at the end. After an error of one row, the next call reads the
+    /// following row. After any other error there is no next row.
     fn next(&mut self, key: &mut Vec<u8>, value: &mut Vec<u8>) -> Result<Option<u64>, Problem>;
 }

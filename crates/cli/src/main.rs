@@ -1,4 +1,4 @@
-//! The `plimsoll` command: reads the command line, runs one command, says how it ended.
+//! The `plimsoll` command: parses the command line, runs one command, reports the outcome.
 
 #![deny(
     clippy::print_stderr,
@@ -46,11 +46,11 @@ fn main() -> ExitCode {
     end(outcome, &mut output).into()
 }
 
-/// Hands out what is still buffered, and says what went wrong, if anything did.
+/// Flushes the output, and reports the error if there is one.
 fn end(outcome: Outcome, output: &mut Output) -> Exit {
-    // What was printed comes out first, also before a failure.
+    // Flush printed output before reporting, even after a failure.
     let flushed = match output.flush() {
-        // It does not change how the command ended.
+        // A closed output does not change the outcome.
         Err(Failure::ReaderLeft) => Ok(()),
         flushed => flushed,
     };

@@ -1,8 +1,7 @@
-//! What this process itself holds in memory: anonymous pages and page tables, as the system counts
-//! them.
+//! Memory of this process: anonymous pages and page tables, as the system counts them.
 //!
-//! The kernel keeps no peak of this sum, so a thread of its own looks every few milliseconds while
-//! a command works.
+//! The kernel keeps no peak of this sum, so a thread samples it every few milliseconds while a
+//! command runs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,7 +13,7 @@ use plimsoll_disk::thread;
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Watches the process until it is asked for the peak.
+/// Samples until the peak is requested.
 pub(crate) struct MemoryWatch {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -29,21 +28,21 @@ struct Shared {
 impl Shared {
     fn look(&self) {
         if let Some(bytes) = resident_bytes() {
-            // Relaxed: a lone number, read after the thread has ended.
+            // Relaxed: a single number, read after the thread has ended.
             self.peak_bytes.fetch_max(bytes, Ordering::Relaxed);
         }
     }
 }
 
 impl MemoryWatch {
-    /// Starts to watch. Where no thread can be had, the beginning and the end are looked at.
+    /// Starts sampling. If no thread can be started, only the beginning and the end are sampled.
     pub(crate) fn start() -> Self {
         let shared = Arc::new(Shared::default());
         shared.look();
         let watched = Arc::clone(&shared);
         let body = move || {
             let clock = SystemClock::new();
-            // Relaxed: nothing but the flag itself passes between the threads.
+            // Relaxed: the threads exchange nothing but the flag itself.
             while !watched.stop.load(Ordering::Relaxed) {
                 clock.sleep(LOOK_EVERY);
                 watched.look();
@@ -52,10 +51,10 @@ impl MemoryWatch {
         Self { shared, thread: thread::spawn("memory-watch", body).ok() }
     }
 
-    /// The peak until now in bytes; `None` where the system does not tell.
+    /// The peak so far in bytes; `None` if the system does not report it.
     pub(crate) fn peak_bytes(&self) -> Option<u64> {
         self.shared.look();
-        // Relaxed: a lone number.
+        // Relaxed: a single number.
         Some(self.shared.peak_bytes.load(Ordering::Relaxed)).filter(|&bytes| bytes > 0)
     }
 }
@@ -95,13 +94,13 @@ mod tests {
     }
 
     #[test]
-    fn a_peak_stays_after_the_memory_is_gone() {
+    fn peak_survives_freeing_the_memory() {
         let watch = MemoryWatch::start();
         let block = vec![1_u8; 32 << 20];
         let during = watch.peak_bytes().unwrap();
         drop(block);
-        // Tests beside this one take and give back memory, too; the kernel's counters lag by less
-        // than the rest.
+        // Concurrent tests allocate and free memory too; the kernel's counters lag by less than the
+        // margin.
         assert!(during >= 30 << 20, "{during}");
         assert!(watch.peak_bytes().unwrap() >= during);
     }

@@ -1,7 +1,7 @@
-//! The moment that a command reads: a GLSN, a time, an imported commit, or the newest.
+//! The moment that a command reads at: a GLSN, a time, an imported commit, or the newest.
 //!
-//! A commit's time is that of its place in the log; an imported one's is its committer's, if that
-//! is earlier. The moment of a time T is the last commit in log order whose time is not after T, as
+//! A commit's time is its log time; an imported commit's is its committer's time, if that is
+//! earlier. The moment of a time T is the last commit in log order whose time is not after T, as
 //! `git rev-list -1 --first-parent --before=T` finds it.
 
 use jiff::Timestamp;
@@ -11,17 +11,18 @@ use plimsoll_git::moments;
 use crate::exit::Failure;
 use crate::time::{now, of_system, parse_time, show_time};
 
-/// A moment as the command line names it.
+/// A moment as given on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum At {
     Newest,
     Glsn(u64),
     Time(Timestamp),
-    /// The beginning of a Git commit's id.
+    /// A prefix of a Git commit id.
     Commit(String),
 }
 
-/// Reads `newest`, digits as a GLSN, `commit:` and hexadecimal digits, anything else as a time.
+/// Parses `newest`, digits as a GLSN, `commit:` with hexadecimal digits, and anything else as a
+/// time.
 pub(crate) fn parse_at(text: &str) -> Result<At, String> {
     if text == "newest" {
         return Ok(At::Newest);
@@ -32,7 +33,7 @@ pub(crate) fn parse_at(text: &str) -> Result<At, String> {
     }
     if let Some(id) = text.strip_prefix("commit:") {
         let valid = (4..=64).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let refusal = || format!("`{id}` is no commit id: write 4 to 64 hexadecimal digits");
+        let refusal = || format!("`{id}` is not a commit id; write 4 to 64 hexadecimal digits");
         return if valid { Ok(At::Commit(id.to_ascii_lowercase())) } else { Err(refusal()) };
     }
     let refusal = "is neither a GLSN nor a time; write e.g. 120, newest, 2024-01-31, \"2024-01-31 \
@@ -43,11 +44,11 @@ pub(crate) fn parse_at(text: &str) -> Result<At, String> {
 /// Reads a time.
 pub(crate) fn parse_only_time(text: &str) -> Result<Timestamp, String> {
     let refusal =
-        "is no time; write e.g. 2024-01-31, \"2024-01-31 12:00\", yesterday or \"2 hours ago\"";
+        "is not a time; write e.g. 2024-01-31, \"2024-01-31 12:00\", yesterday or \"2 hours ago\"";
     parse_time(text, now()).ok_or_else(|| format!("`{text}` {refusal}"))
 }
 
-/// The store as of a moment of a keyspace; without one, as of now.
+/// A snapshot at a moment of a keyspace; the newest without one.
 pub(crate) fn snapshot(db: &Db, at: Option<&At>, keyspace: &str) -> Result<Snapshot, Failure> {
     match at {
         None | Some(At::Newest) => Ok(db.snapshot()),
@@ -68,7 +69,7 @@ pub(crate) fn glsn(db: &Db, at: &At, keyspace: &str) -> Result<u64, Failure> {
     }
 }
 
-/// The last commit in log order whose time is not after `time`, counting the own times of what was
+/// The last commit in log order whose time is not after `time`, using committers' times for commits
 /// imported into these keyspaces; 0 if there is none.
 pub(crate) fn last_at(db: &Db, keyspaces: &[String], time: Timestamp) -> Result<u64, Failure> {
     let mut last = None;
@@ -77,8 +78,8 @@ pub(crate) fn last_at(db: &Db, keyspaces: &[String], time: Timestamp) -> Result<
     }
     let stored = match db.snapshot_at(Moment::Time(time.into())) {
         Ok(snapshot) => snapshot.at(),
-        // When the commits of a trimmed log came into the store is not known any more; what was
-        // imported has its own times.
+        // The trimmed part of the log no longer has the commit times, but imported commits carry
+        // their own.
         Err(Error::TimeTrimmed { .. }) if last.is_some() => Glsn(0),
         Err(Error::InvalidInput(InvalidInput::TimeBeforeFirst { .. })) => Glsn(0),
         Err(error) => return Err(error.into()),
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_moment_is_refused_with_examples() {
+    fn malformed_moment_is_refused_with_examples() {
         for text in
             ["", "soon", "-1", "99999999999999999999", "commit:", "commit:xyz1", "commit:12"]
         {

@@ -1,22 +1,22 @@
 //! Whole numbers as people write them on the command line: counts, GLSNs, streams.
 
-/// Reads a count of things; 0 is one.
+/// Parses a count, which may be 0.
 pub(crate) fn parse_count(text: &str) -> Result<u64, String> {
     whole(text).ok_or_else(|| format!("`{text}` is not a count; write a whole number, e.g. 10"))
 }
 
-/// Reads a count of at least one.
+/// Parses a count of at least one.
 pub(crate) fn parse_positive(text: &str) -> Result<u64, String> {
     let count = whole(text).filter(|&count| count > 0);
     count.ok_or_else(|| format!("`{text}` is not a count from 1 on; write a whole number, e.g. 10"))
 }
 
-/// Reads a GLSN.
+/// Parses a GLSN.
 pub(crate) fn parse_glsn(text: &str) -> Result<u64, String> {
     whole(text).ok_or_else(|| format!("`{text}` is not a GLSN; write a whole number, e.g. 120"))
 }
 
-/// Reads the number of a stream.
+/// Parses a stream number.
 pub(crate) fn parse_stream(text: &str) -> Result<u32, String> {
     let stream = whole(text).and_then(|number| u32::try_from(number).ok());
     stream.ok_or_else(|| {
@@ -24,7 +24,7 @@ pub(crate) fn parse_stream(text: &str) -> Result<u32, String> {
     })
 }
 
-/// Digits and nothing else.
+/// Digits only.
 fn whole(text: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_whole_number_is_read_and_all_else_is_named() {
+    fn only_whole_numbers_are_accepted() {
         assert_eq!(
             (parse_count("0"), parse_glsn("120"), parse_stream("7")),
             (Ok(0), Ok(120), Ok(7))

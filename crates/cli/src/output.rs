@@ -1,9 +1,9 @@
-//! What a command prints on stdout, for three kinds of reader: people at a terminal, a pipe, and a
-//! program that asked for JSON.
+//! Standard output for three kinds of reader: people at a terminal, a pipe, and a program that
+//! asked for JSON.
 //!
-//! Law: colour goes to a terminal only, or where `--color always` asks for what a terminal gets.
-//! Rows go to a pipe as tab-separated lines, and a value or a number alone as it is, whatever the
-//! colour. A summary (`stat`, the result of an import) is for people, through a pipe, too.
+//! Invariant: colour goes to a terminal only, or anywhere with `--color always`. A pipe gets rows
+//! as tab-separated lines and a single value or number as it is, regardless of colour. A summary
+//! (`stat`, the result of an import) has the same text for a pipe as for people.
 
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 
@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 use crate::exit::Failure;
 
-/// Who reads.
+/// The kind of reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reader {
     /// A terminal.
@@ -26,7 +26,7 @@ pub(crate) enum Reader {
     Json,
 }
 
-/// When to colour.
+/// When to use colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Colour {
     Auto,
@@ -34,7 +34,7 @@ pub(crate) enum Colour {
     Never,
 }
 
-/// How a word stands out on a terminal.
+/// Text styles on a terminal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Style {
     Strong,
@@ -56,7 +56,7 @@ impl Style {
     }
 }
 
-/// One line of a summary: what, as people read it, and as a program reads it.
+/// One line of a summary: its name, its text for people, and its JSON value.
 pub(crate) struct Fact {
     name: String,
     shown: String,
@@ -65,7 +65,7 @@ pub(crate) struct Fact {
 }
 
 impl Fact {
-    /// `name` in words; JSON gets it with underscores.
+    /// `name` is in words; JSON replaces the spaces with underscores.
     pub(crate) fn new(
         name: impl Into<String>,
         shown: impl Into<String>,
@@ -74,7 +74,7 @@ impl Fact {
         Self { name: name.into(), shown: shown.into(), value: value.into(), verbatim: false }
     }
 
-    /// JSON gets the name as it is: it is the user's.
+    /// JSON uses the name unchanged, because it comes from the user.
     pub(crate) fn verbatim(self) -> Self {
         Self { verbatim: true, ..self }
     }
@@ -106,13 +106,13 @@ pub(crate) struct Section {
 }
 
 impl Section {
-    /// Facts under a heading. JSON gets `name` with underscores. Sections of one name are one
-    /// object there.
+    /// Facts under a heading. JSON uses `name` with underscores, and merges sections of the same
+    /// name into one object.
     pub(crate) fn new(name: &'static str, facts: Vec<Fact>) -> Self {
         Self { name, facts, lead: None }
     }
 
-    /// People get a line before the heading: it is about this section and all that follow.
+    /// Prints a line for people before the heading, about this section and those after it.
     pub(crate) fn led_by(self, lead: &'static str) -> Self {
         Self { lead: Some(lead), ..self }
     }
@@ -129,7 +129,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Looks at what stdout is.
+    /// Detects the kind of stdout.
     pub(crate) fn new(json: bool, colour: Colour) -> Self {
         let terminal = io::stdout().is_terminal();
         let reader = match (json, terminal || colour == Colour::Always) {
@@ -155,18 +155,18 @@ impl Output {
         }
     }
 
-    /// Who reads.
+    /// The kind of reader.
     pub(crate) fn reader(&self) -> Reader {
         self.reader
     }
 
-    /// Who reads what is never coloured: a value, or a number alone.
+    /// The kind of reader for output that is never coloured: a value or a single number.
     pub(crate) fn plain_reader(&self) -> Reader {
         if self.reader == Reader::People && !self.terminal { Reader::Pipe } else { self.reader }
     }
 
-    /// Columns of the terminal; 100 where that is not known. With a pager behind stdout, stderr or
-    /// stdin is still the terminal.
+    /// Columns of the terminal; 100 if unknown. With a pager on stdout, stderr or stdin is still
+    /// the terminal.
     pub(crate) fn width(&self) -> usize {
         let width = tcgetwinsize(io::stdout()).or_else(|_| tcgetwinsize(io::stderr()));
         let width =
@@ -174,7 +174,7 @@ impl Output {
         width.ok().filter(|&columns| columns > 0).map_or(100, |columns| columns.max(40))
     }
 
-    /// The text in a style, where there is colour.
+    /// Applies a style to the text if colour is on.
     pub(crate) fn paint(&self, style: Style, text: &str) -> String {
         if self.colour { format!("\x1b[{}m{text}\x1b[0m", style.code()) } else { text.to_owned() }
     }
@@ -184,22 +184,23 @@ impl Output {
         self.printed
     }
 
-    /// Whether the reader has closed its end of a pipe. For a command that waits and writes nothing
-    /// that would tell.
+    /// Whether the reader has closed its end of a pipe. Needed by a command that waits without
+    /// writing.
     pub(crate) fn reader_has_left(&self) -> bool {
         let stdout = io::stdout();
         let mut stdout = [PollFd::new(&stdout, PollFlags::empty())];
-        // Where it cannot be asked, the next write tells.
+        // If the poll fails, the next write reports it.
         let _ = poll(&mut stdout, Some(&Timespec::default()));
         stdout[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
     }
 
-    /// From now on the command goes on if its reader leaves: what is printed after that is dropped.
+    /// From now on, output after the reader has closed the pipe is dropped, and the command
+    /// continues.
     pub(crate) fn outlive_reader(&mut self) {
         self.outlives_reader = true;
     }
 
-    /// Bytes as they are.
+    /// Writes raw bytes.
     pub(crate) fn raw(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         self.printed |= !bytes.is_empty();
         let written = self.writer.write_all(bytes);
@@ -219,7 +220,7 @@ impl Output {
         self.raw(b"\n")
     }
 
-    /// One JSON value on a line of its own.
+    /// Writes a JSON value on its own line.
     pub(crate) fn json(&mut self, value: &impl Serialize) -> Result<(), Failure> {
         self.printed = true;
         serde_json::to_writer(&mut self.writer, value)
@@ -227,7 +228,7 @@ impl Output {
         self.raw(b"\n")
     }
 
-    /// A JSON object without its end: one more member is to come.
+    /// Writes a JSON object without its closing brace, because one more member follows.
     pub(crate) fn open_object(&mut self, object: &Map<String, Value>) -> Result<(), Failure> {
         let mut text = serde_json::to_string(object).expect("text and numbers are always JSON");
         text.pop();
@@ -235,7 +236,7 @@ impl Output {
         self.raw(text.as_bytes())
     }
 
-    /// A tab-separated line whose fields never break it.
+    /// Writes a tab-separated line; fields are escaped.
     pub(crate) fn fields(&mut self, fields: &[&[u8]]) -> Result<(), Failure> {
         let mut line = Vec::new();
         for (place, field) in fields.iter().enumerate() {
@@ -248,7 +249,7 @@ impl Output {
         self.raw(&line)
     }
 
-    /// The same with a key among the fields, in the form of [`crate::bytes::show_key`].
+    /// Like `fields`, with a key in the form of [`crate::bytes::show_key`].
     pub(crate) fn fields_with_key(
         &mut self,
         before: &[&[u8]],
@@ -269,7 +270,7 @@ impl Output {
         self.raw(&line)
     }
 
-    /// A summary: one object for a program. All others are people, through a pipe, too.
+    /// Writes a summary: one object for a program, text for people and pipes.
     pub(crate) fn facts(&mut self, facts: &[Fact]) -> Result<(), Failure> {
         match self.reader {
             Reader::Json => self.json(&object_of(facts)),
@@ -277,7 +278,7 @@ impl Output {
         }
     }
 
-    /// Several summaries: for people under headings, without those that are empty; an object of
+    /// Writes several summaries: under headings for people, omitting empty ones; as an object of
     /// objects for a program.
     pub(crate) fn sections(&mut self, sections: &[Section]) -> Result<(), Failure> {
         match self.reader {
@@ -306,9 +307,8 @@ impl Output {
         })
     }
 
-    /// Prints what a command has done, and hands it to the reader. If that fails, the failure says
-    /// `done`: the command must not be run again. A reader that has left does not change how the
-    /// command ends.
+    /// Prints what a command has done and flushes it. If that fails, the error includes `done`,
+    /// because the command must not be run again. A closed output does not change the outcome.
     pub(crate) fn report(
         &mut self,
         done: &str,
@@ -320,7 +320,7 @@ impl Output {
         }
     }
 
-    /// Hands everything to the reader now.
+    /// Flushes the output.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
         let flushed = self.writer.flush();
         self.check(flushed)

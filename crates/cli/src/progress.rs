@@ -1,15 +1,14 @@
-//! The progress bar on stderr: shown on a terminal, silent elsewhere, and gone before anything else
-//! is said.
+//! The progress bar on stderr: shown on a terminal only, and removed before other messages.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// A bar that goes away when dropped.
+/// A bar that is removed on drop.
 pub(crate) struct Progress {
     bar: ProgressBar,
 }
 
 impl Progress {
-    /// Counts things; without a total it shows the count alone. `what` is their name in the plural.
+    /// Counts things; without a total it shows the count alone. `what` is their plural name.
     pub(crate) fn of_items(total: Option<u64>, what: &str) -> Self {
         let unit = format!("{{human_pos}}/{{human_len}} {what}");
         Self::with(total, &unit, &format!("{{human_pos}} {what}"))
@@ -32,23 +31,23 @@ impl Progress {
         Self { bar }
     }
 
-    /// Whether anybody sees it, so that what is only for show need not be computed.
+    /// Whether the bar is visible; if not, its text need not be computed.
     pub(crate) fn visible(&self) -> bool {
         !self.bar.is_hidden()
     }
 
-    /// How far it is.
+    /// Sets the position.
     pub(crate) fn set(&self, position: u64) {
         self.bar.set_position(position);
     }
 
-    /// How far it is, and out of how much.
+    /// Sets the position and the total.
     pub(crate) fn set_of(&self, position: u64, total: u64) {
         self.bar.set_length(total);
         self.bar.set_position(position);
     }
 
-    /// A few words beside the bar.
+    /// Sets the text beside the bar.
     pub(crate) fn say(&self, words: String) {
         if self.visible() {
             self.bar.set_message(words);

@@ -1,10 +1,10 @@
-//! Reads which past versions a keyspace keeps, in the spelling in which [`Retention`] is printed.
+//! Parses a keyspace's retention, in the notation in which [`Retention`] is printed.
 
 use plimsoll::Retention;
 
 use crate::duration::parse_duration;
 
-/// Reads `forever`, `latest`, `1000glsns`, or a duration such as `7d`.
+/// Parses `forever`, `latest`, `1000glsns`, or a duration such as `7d`.
 pub(crate) fn parse_retention(text: &str) -> Result<Retention, String> {
     match text {
         "forever" => return Ok(Retention::Forever),
@@ -16,10 +16,12 @@ pub(crate) fn parse_retention(text: &str) -> Result<Retention, String> {
         return number.trim().parse().map(Retention::Glsns).map_err(refusal);
     }
     let refusal = |_| {
-        format!("`{text}` is no retention; write forever, latest, 1000glsns, or an age such as 7d")
+        format!(
+            "`{text}` is not a retention; write forever, latest, 1000glsns, or an age such as 7d"
+        )
     };
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
-        // Seconds or GLSNs: not for us to guess.
+        // Ambiguous: seconds or GLSNs.
         return Err(refusal(String::new()));
     }
     parse_duration(text).map(Retention::Time).map_err(refusal)
@@ -40,14 +42,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_is_read_again() {
+    fn printed_retention_parses_back() {
         for text in ["forever", "latest", "1000glsns", "7d", "90s", "1500ms", "1501us", "0s"] {
             assert_eq!(parse_retention(text).unwrap().to_string(), text);
         }
     }
 
     #[test]
-    fn a_number_alone_is_refused_for_it_may_mean_either() {
+    fn bare_number_is_refused_as_ambiguous() {
         for text in ["1000", "", "always", "glsns"] {
             assert!(parse_retention(text).unwrap_err().contains("1000glsns"), "{text}");
         }

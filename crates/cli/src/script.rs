@@ -1,8 +1,7 @@
 //! The language of `plimsoll batch` and `plimsoll shell`: one parser and one session for both.
 //!
-//! A line is one command. [`words`] splits it, [`statement`] says what it asks for, [`session`]
-//! does that, [`answers`] prints. Lines that are commands of the command line, too, are answered by
-//! these commands.
+//! A line is one command. [`words`] splits it, [`statement`] parses it, [`session`] runs it, and
+//! [`answers`] prints the result. Lines that match a command of the command line run that command.
 
 pub(crate) mod answers;
 pub(crate) mod session;
@@ -10,7 +9,7 @@ mod source;
 pub(crate) mod statement;
 pub(crate) mod words;
 
-/// What `.help` prints, and the help of both commands.
+/// The text of `.help`, also in the help of both commands.
 pub(crate) const LANGUAGE: &str = "\
 Commands, one per line:
   put KEY VALUE            set a key; `put KEY --file PATH` takes the value from a file
@@ -21,10 +20,9 @@ Commands, one per line:
   use KEYSPACE             keyspace of the following lines; the first put creates it
   keyspaces                list keyspaces
   begin, commit, rollback  several lines in one transaction
-  history, log, diff, stat what is committed, with the options of these commands (`log --help`)
+  history, log, diff, stat show committed data, with the options of these commands (`log --help`)
 
 get, scan and count take --at MOMENT: a GLSN or a time, as `plimsoll get --at` does.
 Blanks separate words. 'Single quotes' keep everything as it is. In \"double quotes\", and without
-quotes, a backslash writes \\n \\t \\r \\0 \\\\ \\\" \\' \\# \\-, a blank, or any byte as \\xHH. A \
-                                   word that
-starts with # starts a comment. Quote a key that starts with --.";
+quotes, a backslash writes \\n \\t \\r \\0 \\\\ \\\" \\' \\# \\-, a blank, or any byte as \\xHH.
+A word that starts with # starts a comment. Quote a key that starts with --.";

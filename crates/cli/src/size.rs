@@ -1,10 +1,10 @@
-//! Amounts as people write and read them: `64MiB` to bytes, bytes to `64.0 MiB`, and counts with
-//! thousands apart.
+//! Sizes and counts for people: `64MiB` to bytes, bytes to `64.0 MiB`, and counts with thousands
+//! separators.
 
 use bytesize::Unit;
 use indicatif::HumanCount;
 
-/// Reads an amount of bytes: a whole number and a unit (`B`, `K`/`KiB`, `M`/`MiB`, `G`/`GiB`,
+/// Parses a size in bytes: a whole number and a unit (`B`, `K`/`KiB`, `M`/`MiB`, `G`/`GiB`,
 /// `T`/`TiB`; `KB`, `MB`, `GB`, `TB` are powers of 1000). Case does not matter.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let text = text.trim();
@@ -22,14 +22,14 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
 fn factor_of(unit: &str) -> Option<u64> {
     let unit = match unit {
         "" => "B".to_owned(),
-        // A letter alone is a power of 1024 here, and one of 1000 in `bytesize`.
+        // A single letter is a power of 1024 here, but a power of 1000 in `bytesize`.
         _ if unit.len() == 1 && !unit.eq_ignore_ascii_case("B") => format!("{unit}iB"),
         _ => unit.to_owned(),
     };
     unit.parse::<Unit>().ok().map(|unit| unit * 1_u64)
 }
 
-/// An amount of bytes for people: `512 B`, `1.5 KiB`, `64.0 MiB`.
+/// A size in bytes for people: `512 B`, `1.5 KiB`, `64.0 MiB`.
 pub(crate) fn show_size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if bytes < 1024 {
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_that_is_none_is_refused_with_a_reason() {
+    fn malformed_size_is_refused_with_a_reason() {
         for (text, part) in [
             ("", "not a size"),
             ("MiB", "not a size"),
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_shown_with_thousands_apart() {
+    fn counts_have_thousands_separators() {
         for (count, shown) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
             assert_eq!(show_count(count), shown);
         }

@@ -1,4 +1,4 @@
-//! Opens stores as the commands need them.
+//! Opens stores for the commands.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -13,15 +13,15 @@ use crate::output::Output;
 use crate::stderr::say;
 use crate::wait;
 
-/// What is said where the system forbids to open a store to write.
+/// Shown if the system denies opening a store for writing.
 const FORBIDDEN: &str = "This user may not write to the store; \"Users, containers, builds\" in \
                          docs/explanation/processes.md says how several users share one.";
 
-/// What is said where the system forbids to make one.
+/// Shown if the system denies creating a store.
 const FORBIDDEN_TO_MAKE: &str =
-    "This user may not make a store there; give a path in a folder that this user may write to.";
+    "This user may not create a store there; give a path in a folder that this user may write to.";
 
-/// The options that the command line asks for.
+/// The options given on the command line.
 pub(crate) fn options(globals: &Globals) -> Options {
     let io = match globals.io {
         HowToRead::Auto => Io::Auto,
@@ -35,14 +35,14 @@ pub(crate) fn options(globals: &Globals) -> Options {
     }
 }
 
-/// Opens a store to read, beside a writer if there is one.
+/// Opens a store read-only, beside a writer if there is one.
 pub(crate) fn open_to_read(globals: &Globals, path: &Path) -> Result<Db, Failure> {
-    // What a command reads is read at once; nobody waits for what others found hot.
+    // A command reads once, so it gains nothing from the warm image.
     Ok(tell_warnings(Db::open(path, options(globals).read_only(true).warm(false))?))
 }
 
-/// Opens a store to read what is newest at any time, if it has processes that share it; otherwise
-/// as [`open_to_read`]. Tells whether it does the one.
+/// Opens a store to follow its newest commits if processes share it; otherwise like
+/// [`open_to_read`]. Also returns whether it follows.
 pub(crate) fn open_to_follow(globals: &Globals, path: &Path) -> Result<(Db, bool), Failure> {
     let options = options(globals).read_only(true).warm(false);
     if plimsoll::members(path, &options)?.is_empty() {
@@ -57,12 +57,11 @@ pub(crate) fn open_to_follow(globals: &Globals, path: &Path) -> Result<(Db, bool
     }
 }
 
-/// How often a store is looked at where another process drops what is read.
+/// Maximum number of attempts if another process drops the data being read.
 const LOOKS_MAX: u32 = 16;
 
-/// Opens a store to read its newest moment by `look`. Where another process has dropped what was
-/// there when it was opened, it is opened and looked at again, a bounded number of times and as
-/// long as nothing was printed.
+/// Opens a store and reads its newest moment with `look`. If another process drops that data
+/// meanwhile, reopens and retries, a bounded number of times and only if nothing was printed.
 pub(crate) fn read_newest(
     globals: &Globals,
     path: &Path,
@@ -78,7 +77,7 @@ pub(crate) fn read_newest(
     look(&open_to_read(globals, path)?, output)
 }
 
-/// As [`read_newest`], where no moment was asked for; one that was is read once.
+/// Like [`read_newest`] if no moment was requested; a requested moment is read once.
 pub(crate) fn read_at(
     globals: &Globals,
     path: &Path,
@@ -92,7 +91,7 @@ pub(crate) fn read_at(
     }
 }
 
-/// Opens a store to write, beside all others that share it; `create` makes it where there is none.
+/// Opens a store for writing, shared with other processes; `create` creates a missing store.
 pub(crate) fn open_to_write(
     globals: &Globals,
     path: &Path,
@@ -102,7 +101,7 @@ pub(crate) fn open_to_write(
     open_to_write_unless(None, globals, path, create, durability)
 }
 
-/// As [`open_to_write`], for a command that listens for Ctrl-C: an interrupt ends the wait for the
+/// Like [`open_to_write`], for a command that handles Ctrl-C: an interrupt ends the wait for the
 /// store.
 pub(crate) fn open_to_write_unless(
     interrupt: Option<&Interrupt>,
@@ -128,8 +127,8 @@ pub(crate) fn open_to_write_unless(
     }
 }
 
-/// Opens a store to write, beside all others that share it; for this process alone where the file
-/// system allows nothing else.
+/// Opens a store for writing, shared with other processes; exclusively if the file system does not
+/// support sharing.
 pub(crate) fn open_shared(path: &Path, options: Options) -> plimsoll::Result<Db> {
     match Db::open(path, options.clone().shared(true)) {
         Err(Error::InvalidInput(InvalidInput::CannotBeShared { .. })) => Db::open(path, options),
@@ -137,7 +136,7 @@ pub(crate) fn open_shared(path: &Path, options: Options) -> plimsoll::Result<Db>
     }
 }
 
-/// Says what opening the store had to say.
+/// Prints the warnings of opening the store.
 fn tell_warnings(db: Db) -> Db {
     for warning in db.warnings() {
         say(warning);
@@ -145,14 +144,14 @@ fn tell_warnings(db: Db) -> Db {
     db
 }
 
-/// Closes a store whose commits were durable when they returned. What it could not put in order is
-/// said, and is no failure of theirs: whoever is told of one runs the command again, and commits
+/// Closes a store whose commits were durable when they returned. Errors of closing are printed but
+/// do not fail the command; a user who saw a failure would run the command again and commit
 /// everything twice.
 pub(crate) fn close_after_commits(db: Db) {
     if let Err(error) = db.close() {
         say(format_args!(
-            "{error}\nWhat was committed is kept; the next command that writes puts the rest in \
-             order."
+            "{error}\nThe commits are kept; the next command that writes completes the unfinished \
+             work."
         ));
     }
 }

@@ -1,8 +1,8 @@
-//! Times as people write and read them: RFC 3339, the same without a time of day or an offset,
-//! `now`, `yesterday` and `2 hours ago`.
+//! Times for people: RFC 3339, the same without a time of day or an offset, `now`, `yesterday` and
+//! `2 hours ago`.
 //!
-//! All shown times are UTC, and a time without an offset is UTC too: an answer must not depend on
-//! the machine's time zone.
+//! All times are shown in UTC, and a time without an offset is UTC too, so that output does not
+//! depend on the machine's time zone.
 
 use std::time::Duration;
 
@@ -18,8 +18,9 @@ pub(crate) fn now() -> Timestamp {
     of_micros(SystemClock::new().wall_micros())
 }
 
-/// Reads `2024-01-31`, `2024-01-31 12:00`, `2024-01-31T12:00:03.5Z`, `2024-01-31 12:00 +01:00`, and
-/// times before `now`: `now`, `yesterday` (24 hours ago), `2 hours ago`, `1 week 3 days ago`.
+/// Parses `2024-01-31`, `2024-01-31 12:00`, `2024-01-31T12:00:03.5Z`, `2024-01-31 12:00 +01:00`,
+/// and times relative to `now`: `now`, `yesterday` (24 hours ago), `2 hours ago`, `1 week 3 days
+/// ago`.
 pub(crate) fn parse_time(text: &str, now: Timestamp) -> Option<Timestamp> {
     let text = text.trim();
     let before = |span: Span| Some(now.to_zoned(TimeZone::UTC).checked_sub(span).ok()?.timestamp());
@@ -31,7 +32,7 @@ pub(crate) fn parse_time(text: &str, now: Timestamp) -> Option<Timestamp> {
     if let Some(past) = text.strip_suffix("ago") {
         return before(past.trim_end().parse().ok()?);
     }
-    // An offset may be set apart by a space.
+    // A space may precede the offset.
     let joined = text.replace(" +", "+").replace(" -", "-").replace(" Z", "Z");
     let local = || Some(joined.parse::<DateTime>().ok()?.to_zoned(TimeZone::UTC).ok()?.timestamp());
     joined.parse().ok().or_else(local)
@@ -45,18 +46,18 @@ pub(crate) fn of_micros(micros: u64) -> Timestamp {
         .unwrap_or(Timestamp::MAX)
 }
 
-/// The system's time as one; what lies beyond the end of time is that end.
+/// Converts a system time; clamps it to the range of timestamps.
 pub(crate) fn of_system(time: SystemTime) -> Timestamp {
     Timestamp::try_from(time).unwrap_or(Timestamp::MAX)
 }
 
-/// A time in RFC 3339, UTC, to the microsecond, as commits have it: read back, it is the same
-/// moment. `2024-01-31T12:00:03.250000Z`.
+/// A time in RFC 3339, UTC, to the microsecond, as commits have it; it parses back to the same
+/// time: `2024-01-31T12:00:03.250000Z`.
 pub(crate) fn show_time(time: Timestamp) -> String {
     format!("{time:.6}")
 }
 
-/// How long something took: `850 ms`, `12.3 s`, `3 min 20 s`, `2 h 05 min`.
+/// A duration for people: `850 ms`, `12.3 s`, `3 min 20 s`, `2 h 05 min`.
 pub(crate) fn show_duration(duration: Duration) -> String {
     let millis = duration.as_millis() as u64;
     let seconds = millis / 1000;
@@ -77,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_read_with_and_without_a_time_of_day_and_an_offset() {
+    fn times_parse_with_and_without_time_of_day_and_offset() {
         let cases = [
             ("1970-01-01", 0.0),
             ("2024-01-31", 1_706_659_200.0),
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_read_as_a_distance_from_now() {
+    fn relative_times_parse() {
         let cases = [
             ("now", "2024-03-01T12:00:00Z"),
             ("yesterday", "2024-02-29T12:00:00Z"),
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_refused() {
+    fn malformed_time_is_refused() {
         let cases = [
             "",
             "soon",
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shown_time_is_read_back_as_the_same() {
+    fn shown_time_parses_back() {
         for micros in [0, 951_782_399_999_999, 1_706_702_403_250_001, 4_102_444_800_000_000] {
             let shown = show_time(of_micros(micros));
             assert_eq!(time(&shown), Some(of_micros(micros)), "{shown}");

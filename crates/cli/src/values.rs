@@ -1,11 +1,9 @@
-//! Writes values of any length a piece at a time: raw, as a field of a line, as JSON, or for a
-//! terminal.
+//! Writes values of any length in pieces: raw, as a field of a line, as JSON, or for a terminal.
 //!
-//! Whether a value is text shows only at its end, so where that matters a value is read twice
-//! instead of being held.
+//! Whether a value is UTF-8 is known only at its end, so a value is read twice where that matters,
+//! rather than held in memory.
 //!
-//! Law: a piece never ends inside of a character, so what is done with text may be done piece by
-//! piece.
+//! Invariant: a piece never ends inside a character, so text can be processed piece by piece.
 
 use std::io::{self, Read};
 
@@ -15,19 +13,19 @@ use crate::bytes::{push_field, show_bytes};
 use crate::exit::Failure;
 use crate::output::Output;
 
-/// A value that is longer is written in pieces, also where it is in memory: its escaped form would
-/// take as much again, outside of the budget.
+/// Values longer than this are written in pieces even if they are in memory, because their escaped
+/// form would take as much again outside the budget.
 pub(crate) const PIECE_BYTES: usize = 64 * 1024;
 
-/// Opens the same value each time it is called.
+/// Opens the same value on each call.
 pub(crate) type OpenValue<'a> = &'a dyn Fn() -> Result<ValueReader, Failure>;
 
-/// The value's bytes.
+/// Writes the raw bytes.
 pub(crate) fn write_raw(value: ValueReader, output: &mut Output) -> Result<(), Failure> {
     each_piece(value, |piece| output.raw(piece))
 }
 
-/// The value as a field of a tab-separated line.
+/// Writes a field of a tab-separated line.
 pub(crate) fn write_field(value: impl Read, output: &mut Output) -> Result<(), Failure> {
     let mut field = Vec::new();
     each_piece(value, |piece| {
@@ -37,7 +35,7 @@ pub(crate) fn write_field(value: impl Read, output: &mut Output) -> Result<(), F
     })
 }
 
-/// The value as a member of a JSON object: `"value":"…"`, or `"value_hex":"…"` if it is no text.
+/// Writes a member of a JSON object: `"value":"…"`, or `"value_hex":"…"` if the value is not UTF-8.
 pub(crate) fn write_json_member<R: Read>(
     open: &dyn Fn() -> Result<R, Failure>,
     output: &mut Output,
@@ -55,8 +53,8 @@ pub(crate) fn write_json_member<R: Read>(
     output.raw(b"\"")
 }
 
-/// The value for people: text as it is, anything else escaped, so that it cannot confuse a
-/// terminal; a line break at its end.
+/// Writes the value for people: text as it is, other bytes escaped so that they cannot confuse a
+/// terminal; ends with a line break.
 pub(crate) fn write_for_people(open: OpenValue<'_>, output: &mut Output) -> Result<(), Failure> {
     let fits = |character: char| !character.is_control() || matches!(character, '\n' | '\t' | '\r');
     let plain = every_text(open()?, |text| text.chars().all(fits))?;
@@ -68,14 +66,14 @@ pub(crate) fn write_for_people(open: OpenValue<'_>, output: &mut Output) -> Resu
     if plain && last == Some(b'\n') { Ok(()) } else { output.raw(b"\n") }
 }
 
-/// The beginning of a value, at least that many bytes of it.
+/// The first bytes of a value, at least `bytes` of them if it has that many.
 pub(crate) fn beginning(value: ValueReader, bytes: usize) -> Result<Vec<u8>, Failure> {
     let mut beginning = Vec::with_capacity(bytes);
     value.take(bytes as u64).read_to_end(&mut beginning).map_err(unreadable)?;
     Ok(beginning)
 }
 
-/// Whether a value is text and `holds` of each piece of it.
+/// Whether a value is UTF-8 and `holds` returns true for each piece of it.
 fn every_text(value: impl Read, holds: impl Fn(&str) -> bool) -> Result<bool, Failure> {
     let mut all = true;
     each_piece(value, |piece| {
@@ -94,7 +92,7 @@ fn each_piece(
     loop {
         let read = value.read(&mut piece[held..]).map_err(unreadable)?;
         let filled = held + read;
-        // At the end an unfinished character is all there will be of it.
+        // At the end of the value, an incomplete character stays incomplete.
         held = if read == 0 { 0 } else { unfinished(&piece[..filled]) };
         if filled > held {
             visit(&piece[..filled - held])?;
@@ -106,7 +104,7 @@ fn each_piece(
     }
 }
 
-/// How many bytes at the end begin a character and do not finish it.
+/// The number of bytes of an incomplete character at the end.
 fn unfinished(bytes: &[u8]) -> usize {
     for back in 1..=bytes.len().min(3) {
         let wanted = match bytes[bytes.len() - back] {
@@ -121,7 +119,7 @@ fn unfinished(bytes: &[u8]) -> usize {
     0
 }
 
-/// What the store said when a read failed half-way, with its own exit code.
+/// The store's error if a read failed midway, with its exit code.
 fn unreadable(error: io::Error) -> Failure {
     match error.downcast::<plimsoll::Error>() {
         Ok(error) => error.into(),
@@ -133,7 +131,7 @@ fn unreadable(error: io::Error) -> Failure {
 mod tests {
     use super::*;
 
-    /// Yields a few bytes at a time, as awkwardly as a reader may.
+    /// Returns a few bytes at a time.
     struct Slow<'a>(&'a [u8], usize);
 
     impl Read for Slow<'_> {
@@ -144,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_never_cut_a_character_and_lose_nothing() {
+    fn pieces_keep_characters_whole() {
         let text = "aé€😀".repeat(50);
         for bytes in 1..9 {
             let mut joined = String::new();
@@ -158,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_pass_whole_and_are_noticed() {
+    fn non_utf8_bytes_are_kept_and_detected() {
         for wrong in [&b"a\xff"[..], b"\xe2\x82", b"\x80\x80\x80\x80", b"ab\xf0\x9f\x98"] {
             for bytes in 1..5 {
                 let mut joined = Vec::new();

@@ -1,7 +1,7 @@
-//! Waits for the store's lock where another process has the store open for writing.
+//! Waits for the store's lock while another process has the store open for writing.
 //!
-//! Law: Ctrl-C ends the wait. A command that listens for it hands its [`Interrupt`] on; for any
-//! other, the signal ends the process.
+//! Invariant: Ctrl-C ends the wait. A command that handles it passes its [`Interrupt`]; for any
+//! other command the signal ends the process.
 
 use std::time::Duration;
 
@@ -13,11 +13,10 @@ use crate::exit::{Exit, Failure};
 use crate::interrupt::Interrupt;
 use crate::time::show_duration;
 
-/// How often the lock is asked for.
+/// Interval between attempts to take the lock.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Does `open`, which needs the store for itself, and again as long as another process has the lock
-/// and `--wait` is not over.
+/// Calls `open`, which needs exclusive use of the store, until it succeeds or `--wait` is over.
 pub(crate) fn for_lock<T>(
     globals: &Globals,
     open: impl FnMut() -> plimsoll::Result<T>,
@@ -25,7 +24,7 @@ pub(crate) fn for_lock<T>(
     wait(globals, None, "", open)
 }
 
-/// As [`for_lock`], for an `open` that shares the store.
+/// Like [`for_lock`], for an `open` that shares the store.
 pub(crate) fn to_share<T>(
     globals: &Globals,
     interrupt: Option<&Interrupt>,
@@ -57,17 +56,14 @@ fn wait<T>(
             return Err(Failure::from(locked).advise(&advice(patience)));
         }
         if interrupt.is_some_and(Interrupt::came) {
-            return Err(Failure::new(
-                Exit::Interrupted,
-                "interrupted while it waited for the store",
-            ));
+            return Err(Failure::new(Exit::Interrupted, "interrupted while waiting for the store"));
         }
         clock.sleep(LOOK_EVERY.min(left));
     }
 }
 
-/// The library advises to open the store read-only, which no command that waits can do, or shared,
-/// which one that needs it for itself cannot do.
+/// The library advises opening the store read-only, which a waiting command cannot do, or shared,
+/// which a command that needs exclusive use cannot do.
 fn advise(who: &str, remedy: &str) -> String {
     let who = match remedy.is_empty() {
         true => who.strip_suffix(", or open it shared, too").unwrap_or(who),

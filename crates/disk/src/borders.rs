@@ -1,12 +1,12 @@
-//! Borders that a run of the store crosses, for simulations: they are counted, and something can be
-//! done at the moment one is crossed.
+//! Borders: code points of the store that simulations count, and at which they can inject an
+//! action.
 //!
-//! A simulation that never spills a transaction says nothing about spilling; so it counts what it
-//! came through and fails where it came nowhere. And what another thread could do between two
-//! instructions is done there by the same thread, in the same place in every run of a seed
-//! (`at_next`).
+//! A simulation that never spills a transaction proves nothing about spilling. It therefore counts
+//! the borders it crosses and fails if it misses one. `at_next` runs an action of another thread
+//! between two instructions on the same thread, so that each run of a seed does it at the same
+//! place.
 //!
-//! Only with the feature `testing` is there anything of this: without it [`hit`] is empty.
+//! Without the feature `testing`, [`hit`] is empty and nothing is counted.
 
 macro_rules! borders {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
@@ -18,126 +18,126 @@ macro_rules! borders {
         }
 
         impl Border {
-            /// All of them, in their order.
+            /// All borders, in order.
             pub const ALL: &'static [Border] = &[$(Border::$name,)+];
         }
     };
 }
 
 borders! {
-    /// A transaction that was spilled is committed.
+    /// A spilled transaction commits.
     SpilledCommit,
-    /// A commit that was written as runs is inserted into the memtable.
+    /// A commit written as runs is inserted into the memtable.
     RunsInserted,
-    /// A commit that was spilled is replayed.
+    /// A spilled commit is replayed.
     SpilledReplay,
     /// Spilled runs are merged into one.
     SpillsMerged,
-    /// Spilled runs that do not overlap become one.
+    /// Spilled runs without overlap are concatenated.
     SpillsStrung,
-    /// The rows in memory of a bulk load continue its newest run.
+    /// The in-memory rows of a bulk load extend its newest run.
     BulkRunContinued,
-    /// A table file of a run is full, and the next one begins.
+    /// A table file of a run is full, and the next one is started.
     TableFull,
-    /// The versions of one key go on in another leaf.
+    /// The versions of one key continue in another leaf.
     KeyOverLeaf,
     /// The index block of a group of leaves is full.
     IndexBlockFull,
-    /// A read set gives up detail.
+    /// A read set is coarsened.
     ReadSetCoarsened,
-    /// A walk goes on in sources that are newer than those in which it began.
+    /// An iterator resumes in newer sources than those it started with.
     WalkResumed,
-    /// A reader of a value finds it at a new place.
+    /// A reader finds a value at its new place.
     ValueMoved,
-    /// A merge stops within the copying of a value.
+    /// A merge stops while copying a value.
     RelocationStopped,
     /// A merge stops between two versions.
     MergeStopped,
-    /// A merge installs what it has done, and goes on.
+    /// A merge installs its finished part and continues.
     PartInstalled,
-    /// A conflict with a deletion that was moved into history.
+    /// A write conflicts with a deletion that was moved into history.
     MovedDeletionConflict,
-    /// A walk back looks up the newest of many versions of a key.
+    /// A reverse scan looks up the newest of many versions of a key.
     ReverseLookup,
-    /// A row of an image is taken in although the runs have younger versions of other keys.
+    /// A row of the warm image is valid although the runs have newer versions of other keys.
     RowBelieved,
-    /// A moment is about to be opened.
+    /// A snapshot is about to be opened.
     MomentAsked,
-    /// A read has taken its sources.
+    /// A read has acquired its sources.
     SourcesTaken,
-    /// A value was loaded, and is about to become a row.
+    /// A value was loaded and is about to become a row.
     ValueLoaded,
-    /// A walk has sat down in its sources.
+    /// An iterator has acquired its sources.
     WalkSat,
-    /// A walk seeks over a gap of its transaction.
+    /// An iterator skips a gap of its own transaction.
     OwnGapSkipped,
-    /// A transaction pops a row that it has read ahead.
+    /// A transaction pops a row that was read ahead.
     PoppedAhead,
-    /// A commit that deleted much is followed by a search for a gap.
+    /// A search for a gap follows a commit with many deletions.
     GapSearched,
-    /// A walk publishes a gap of deleted keys.
+    /// An iterator publishes a gap of deleted keys.
     GapPublished,
-    /// A walk seeks over a gap that another one published.
+    /// An iterator skips a gap that another iterator published.
     GapSkipped,
-    /// A member leaves a commit that has read nothing in the log.
+    /// A process leaves another's blind commit in the log, unapplied.
     LeftInLog,
-    /// A member that reads nothing goes on behind what the runs hold.
+    /// A write-only process skips ahead to the log position that the runs cover.
     PassedOver,
-    /// The log is held for a cursor that is being created.
+    /// The log is retained for a cursor that is being created.
     CursorHeld,
     /// A piece of a large value was written to a blob file.
     LargeWritten,
-    /// A trim has chosen what to free.
+    /// A trim has chosen the segments to free.
     TrimChosen,
     /// A part of the warm image is about to be written.
     ImageMade,
-    /// The runs of a flush or of a merge are written, and no manifest names them.
+    /// The runs of a flush or merge are written, but no manifest names them yet.
     RunsWritten,
-    /// A manifest is written, and nobody reads by it yet.
+    /// A manifest is written, but no reader uses it yet.
     ManifestWritten,
-    /// A member is about to learn what another one has changed of keyspaces or cursors.
+    /// A process is about to apply another's change of keyspaces or cursors.
     Learning,
-    /// A batch of a removal, or of rows ahead of pops, ends by its bytes.
+    /// A batch of deletions, or of rows read ahead of pops, ends because of its size.
     BatchByBytes,
-    /// A transaction that has popped finds nothing left.
+    /// A transaction that pops reaches the end.
     PoppedToTheEnd,
-    /// A read set has no memory: everything counts as read.
+    /// A read set cannot allocate memory, so everything counts as read.
     AllRead,
-    /// A run that is adopted cuts the gaps that it reaches over.
+    /// An adopted run cuts the gaps that it overlaps.
     GapCutByRun,
-    /// A large value is kept.
+    /// A large value is cached.
     LargeKept,
-    /// A large value that is kept is superseded.
+    /// A cached large value is superseded.
     LargeSuperseded,
-    /// A large value is offered after it was superseded.
+    /// A large value is offered to the cache after it was superseded.
     LargeOfferedLate,
-    /// A row of the past makes place for one of another moment.
+    /// A row of one past snapshot replaces that of another.
     PastExchanged,
-    /// A row of an image is not taken in, because a run may have a younger version.
+    /// A row of the warm image is rejected because a run may have a newer version.
     RowRefused,
-    /// Rows of an image were read and compared with the runs.
+    /// Rows of the warm image were read and compared with the runs.
     RowsRead,
-    /// The restore of rows is stopped by a flush.
+    /// A flush stops the restore of rows.
     RestoreStopped,
     /// A part of the history is merged.
     PartOfHistoryMerged,
-    /// A member fails in catching up, and has applied some of it.
+    /// A process fails while catching up, with some commits applied.
     CatchUpFailed,
-    /// A trim is held back by what a member has not applied.
+    /// Unapplied commits of a process keep a trim from freeing the log.
     TrimHeldBack,
-    /// A member takes the keeper's place.
+    /// Another process becomes the keeper.
     KeeperReplaced,
-    /// The turn is found abandoned by a member that has ended.
+    /// The append lock is found abandoned by a dead process.
     TurnAbandoned,
-    /// The posts of a group have their places, and none is published.
+    /// The requests of a group have their places in the log, but none is published.
     PostsPlaced,
-    /// A segment is ended for its blob files.
+    /// A segment is ended because of its blob files.
     SegmentEndedForBlobs,
-    /// An opening cuts the log's tail.
+    /// Opening truncates the log's tail.
     TailCut,
 }
 
-/// Nothing is counted.
+/// Counts nothing.
 #[cfg(not(feature = "testing"))]
 #[inline(always)]
 pub fn hit(_: Border) {}
@@ -163,9 +163,9 @@ mod counted {
         static HERE: [Cell<u64>; ALL.len()] = const { [const { Cell::new(0) }; ALL.len()] };
     }
 
-    /// Counts, and does what waits for it.
+    /// Counts the border and runs the pending action, if any.
     pub fn hit(border: Border) {
-        // Relaxed: a count, read when all threads that count have ended.
+        // Relaxed: a counter that is read after all counting threads have ended.
         COUNTS[border as usize].fetch_add(1, Ordering::Relaxed);
         HERE.with(|counts| counts[border as usize].update(|count| count + 1));
         let is_due = |(at, crossings, _): &mut (Border, u64, Deed)| {
@@ -178,7 +178,7 @@ mod counted {
         }
     }
 
-    /// How often each border was crossed in this process, in all its threads.
+    /// The number of crossings of each border in this process, over all threads.
     #[must_use]
     pub fn counts() -> Vec<(Border, u64)> {
         ALL.iter()
@@ -186,29 +186,28 @@ mod counted {
             .collect()
     }
 
-    /// How often this thread has crossed a border: for tests that run beside others.
+    /// The number of times this thread has crossed a border; for tests that run in parallel.
     #[must_use]
     pub fn count_here(border: Border) -> u64 {
         HERE.with(|counts| counts[border as usize].get())
     }
 
-    /// Does something when this thread crosses a border the next time; whatever waited before is
-    /// forgotten.
+    /// Runs an action when this thread next crosses a border; replaces a pending action.
     pub fn at_next(border: Border, deed: impl FnOnce() + 'static) {
         at_nth(border, 1, deed);
     }
 
-    /// As [`at_next`], when it crosses the border for the `n`-th time from now.
+    /// Like [`at_next`], at the `n`-th crossing from now.
     pub fn at_nth(border: Border, n: u64, deed: impl FnOnce() + 'static) {
         ARMED.with_borrow_mut(|armed| *armed = Some((border, n.max(1), Box::new(deed))));
     }
 
-    /// Forgets what still waits for a border.
+    /// Drops the pending action.
     pub fn forget() {
         ARMED.set(None);
     }
 
-    /// Does what still waits for a border; whether something did.
+    /// Runs the pending action now; returns whether there was one.
     pub fn do_now() -> bool {
         let armed = ARMED.with_borrow_mut(Option::take);
         armed.map(|(_, _, deed)| deed()).is_some()
@@ -223,12 +222,12 @@ mod counted {
         use super::*;
 
         #[test]
-        fn every_border_has_its_own_count() {
+        fn each_border_has_its_own_count() {
             assert!(ALL.iter().enumerate().all(|(at, border)| *border as usize == at));
         }
 
         #[test]
-        fn a_thread_counts_what_it_crosses_itself() {
+        fn thread_counts_its_own_crossings() {
             // A machine with one processor runs all tests in one thread.
             let before = count_here(Border::TableFull);
             hit(Border::TableFull);
@@ -241,7 +240,7 @@ mod counted {
         }
 
         #[test]
-        fn what_waits_for_a_border_is_done_once_and_there() {
+        fn pending_action_runs_once_at_its_border() {
             let done = Rc::new(Cell::new(0));
             let deed = Rc::clone(&done);
             at_next(Border::TableFull, move || deed.set(deed.get() + 1));

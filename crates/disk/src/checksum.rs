@@ -1,7 +1,7 @@
-//! The one checksum: XXH3, 64 bits, seeded.
+//! The checksum: XXH3, 64 bits, seeded.
 //!
-//! The seed encodes the intended place of the bytes (store, file, offset), so that good bytes in a
-//! wrong place fail as well. Algorithm: Yann Collet, xxHash (XXH3_64bits_withSeed).
+//! The seed encodes the intended place of the bytes (store, file, offset), so that valid bytes at
+//! the wrong place fail too. Algorithm: Yann Collet, xxHash (XXH3_64bits_withSeed).
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
@@ -15,7 +15,7 @@ pub fn checksum(seed: u64, bytes: &[u8]) -> u64 {
 pub struct Running(Box<Xxh3>);
 
 impl Running {
-    /// Starts a checksum under `seed`, of no bytes yet.
+    /// Starts a checksum of zero bytes under `seed`.
     pub fn new(seed: u64) -> Self {
         Self(Box::new(Xxh3::with_seed(seed)))
     }
@@ -37,7 +37,7 @@ impl std::fmt::Debug for Running {
     }
 }
 
-/// Mixes parts of a place (store, file, offset) into a seed; the order of the parts matters.
+/// Mixes the parts of a place (store, file, offset) into a seed; the order of the parts matters.
 pub fn seed(parts: &[u64]) -> u64 {
     parts.iter().fold(0x706c_696d_736f_6c6c, |seed, part| seed_with(seed, *part))
 }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_checksum_depends_on_the_bytes_and_on_the_place() {
+    fn checksum_depends_on_bytes_and_place() {
         assert_ne!(checksum(1, b"abc"), checksum(1, b"abd"));
         assert_ne!(checksum(1, b"abc"), checksum(2, b"abc"));
         assert_ne!(seed(&[1, 2]), seed(&[2, 1]));
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_have_the_checksum_of_the_whole() {
+    fn incremental_checksum_equals_the_whole() {
         let bytes: Vec<u8> = (0..5000u32).map(|i| i as u8).collect();
         let mut running = Running::new(7);
         for piece in bytes.chunks(333) {
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_on_disk_never_change_their_checksum() {
+    fn checksum_values_are_stable() {
         assert_eq!(checksum(0, b""), 0x2d06_8005_38d3_94c2);
     }
 }

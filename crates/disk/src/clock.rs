@@ -9,10 +9,10 @@ pub trait Clock: Send + Sync + Debug {
     /// Microseconds since 1970-01-01 UTC; may jump both ways.
     fn wall_micros(&self) -> u64;
 
-    /// Nanoseconds since some fixed moment; never goes back.
+    /// Nanoseconds since a fixed moment; never goes back.
     fn monotonic_nanos(&self) -> u64;
 
-    /// Waits.
+    /// Sleeps.
     fn sleep(&self, duration: Duration);
 }
 
@@ -51,8 +51,8 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that moves only on request: by [`ManualClock::set_wall_micros`], by
-/// [`ManualClock::advance`], and by a sleep.
+/// A clock that moves only on request: through [`ManualClock::set_wall_micros`],
+/// [`ManualClock::advance`], and sleeps.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     wall: AtomicU64,

@@ -1,8 +1,7 @@
-//! Integers as bytes: little-endian, and LEB128 varints. Every reader is length-checked and never
+//! Encodes integers: little-endian, and LEB128 varints. Every reader checks lengths and never
 //! panics on bad input.
 
-/// A reader over bytes that came from disk. Every method returns `None` when the bytes do not
-/// suffice.
+/// A reader over bytes from disk. Every method returns `None` if bytes are missing.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     bytes: &'a [u8],
@@ -58,8 +57,8 @@ impl<'a> Reader<'a> {
         self.take(16)?.try_into().ok().map(u128::from_le_bytes)
     }
 
-    /// A LEB128 varint of at most 64 bits. An encoding longer than needed is refused, so that a
-    /// number has one encoding.
+    /// A LEB128 varint of at most 64 bits. Overlong encodings are rejected, so that each number has
+    /// one encoding.
     pub fn varint(&mut self) -> Option<u64> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
@@ -119,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_varint_comes_back_as_it_was_written() {
+    fn varint_round_trips() {
         for value in [0, 1, 127, 128, 300, 1 << 32, u64::MAX - 1, u64::MAX] {
             let mut out = Vec::new();
             push_varint(&mut out, value);
@@ -129,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_varint_that_is_cut_short_or_too_long_is_refused() {
+    fn truncated_or_overlong_varint_is_refused() {
         assert_eq!(Reader::new(&[0x80]).varint(), None);
         assert_eq!(Reader::new(&[0x80, 0x00]).varint(), None);
         assert_eq!(Reader::new(&[0xff; 11]).varint(), None);
@@ -137,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_beyond_the_end_is_refused() {
+    fn length_beyond_the_end_is_refused() {
         assert_eq!(Reader::new(&[5, 1, 2]).bytes(), None);
         assert_eq!(Reader::new(&[2, 1, 2]).bytes(), Some(&[1u8, 2][..]));
     }

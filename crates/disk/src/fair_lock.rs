@@ -1,19 +1,19 @@
-//! A lock that nobody waits for without end, and that a running thread takes without waiting for
-//! one that sleeps.
+//! A lock without starvation that a running thread can acquire ahead of a sleeping one.
 //!
-//! The standard library's lock goes to whoever asks when it is free. That is fast: a thread goes on
-//! while it has a processor. But a sleeping thread has to be woken, finds the lock taken meanwhile,
-//! and sleeps again. A lock that is always handed to the longest waiter stands still each time
-//! until that thread has a processor. This one is of the first kind for a while, and then of the
-//! second, once: *eventual fairness*, as in WebKit's locks (Pizlo, "Locking in WebKit", 2016), in
-//! `parking_lot` and in Go's `sync.Mutex`. Those measure time; here it is counted.
+//! The standard library's lock goes to the first thread that asks while it is free. That is fast,
+//! because a thread continues while it has a processor. But a sleeping thread must be woken, may
+//! find the lock taken again, and sleeps again. A lock that is always handed to the longest waiter
+//! idles each time until that thread is scheduled. This lock behaves the first way for a while, and
+//! then once the second way: *eventual fairness*, as in WebKit's locks (Pizlo, "Locking in WebKit",
+//! 2016), in `parking_lot` and in Go's `sync.Mutex`. Those measure time; this one counts releases.
 //!
-//! Laws:
-//! 1. While nobody holds it, the first to ask takes it, whether others sleep for it or not.
+//! Invariants:
+//! 1. A free lock goes to the first thread that asks, even if others sleep for it.
 //! 2. Each release wakes the longest waiter. After `passed_max` releases the lock is handed to it:
 //!    the lock stays taken until that thread runs.
-//! 3. No wake is lost. A waiter joins the line and then tries to take the lock; a holder releases
-//!    the lock and then looks for waiters. One that gives up passes on a wake that it got.
+//! 3. No wake-up is lost. A waiter joins the queue and then tries to take the lock; a holder
+//!    releases the lock and then checks for waiters. A waiter that gives up passes on a wake-up
+//!    that it received.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -35,29 +35,28 @@ mod sync {
     pub(super) use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 }
 
-/// How often a thread looks at a taken lock before it sleeps for it: as often as with the standard
-/// library's.
+/// Number of spins on a taken lock before sleeping; the same as in the standard library.
 const LOOKS: u32 = if cfg!(shuttle) { 0 } else { 100 };
 
-/// The lock. It guards no value, and does not care whether a holder panicked.
+/// The lock. It guards no value, and is not poisoned by a panic.
 pub struct FairLock {
     passed_max: u32,
     is_held: AtomicBool,
-    /// The number of those who wait: the length of the line, for who holds no lock on it.
+    /// The length of the queue, readable without the queue's lock.
     waiting: AtomicUsize,
     line: Mutex<Line>,
 }
 
 #[derive(Default)]
 struct Line {
-    /// The longest waiter comes first.
+    /// The longest waiter is first.
     waiters: VecDeque<Arc<Waiter>>,
-    /// Releases since the first one became the first.
+    /// Releases since the first waiter became first.
     passed: u32,
 }
 
-/// A thread that sleeps for the lock. It does not use the thread's `park`, which the program may
-/// sleep in itself: its wake would be lost here.
+/// A thread that sleeps for the lock. It does not use `thread::park`, because the program may use
+/// it too and its wake-up would be lost here.
 #[derive(Default)]
 struct Waiter {
     news: Mutex<News>,
@@ -70,20 +69,20 @@ enum News {
     None,
     /// The lock was released.
     Released,
-    /// It holds the lock.
+    /// The lock is handed to this waiter.
     Handed,
-    /// It has given up, and hears nothing any more.
+    /// The waiter has given up, and receives no more messages.
     Gone,
 }
 
 impl Waiter {
-    /// Returns whether it still hears.
+    /// Returns whether the waiter still receives messages.
     fn tell(&self, news: News) -> bool {
         let mut last = lock(&self.news);
         if *last == News::Gone {
             return false;
         }
-        // Of two threads that tell, the one that only releases may come last.
+        // If two threads notify, the one that only releases may come last.
         let is_first = *last == News::None;
         *last = news.max(*last);
         drop(last);
@@ -93,7 +92,7 @@ impl Waiter {
         true
     }
 
-    /// Sleeps until there are news, and takes them.
+    /// Sleeps until a message arrives, and takes it.
     fn sleep(&self) -> News {
         let mut news = lock(&self.news);
         while *news == News::None {
@@ -102,7 +101,7 @@ impl Waiter {
         std::mem::take(&mut news)
     }
 
-    /// As [`Waiter::sleep`], but not longer than about `patience`: then [`News::None`].
+    /// Like [`Waiter::sleep`], but for at most about `patience`; then returns [`News::None`].
     fn doze(&self, patience: Duration) -> News {
         let news = lock(&self.news);
         let dozed = self.changed.wait_timeout_while(news, patience, |news| *news == News::None);
@@ -126,31 +125,31 @@ impl FairLock {
         }
     }
 
-    /// Waits until nobody holds it.
+    /// Waits for the lock.
     pub fn lock(&self) -> FairGuard<'_> {
         self.look().unwrap_or_else(|| self.wait())
     }
 
-    /// Waits for `patience` at most; `None` if others hold it so long. A wait that finds it
-    /// released and taken again begins anew, so it may last longer.
+    /// Waits for at most `patience`; `None` if the lock stays taken. A wait that finds the lock
+    /// released and taken again starts over, so it may last longer.
     pub fn lock_within(&self, patience: Duration) -> Option<FairGuard<'_>> {
         self.look().or_else(|| self.wait_within(patience))
     }
 
-    /// Takes it if it is free.
+    /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<FairGuard<'_>> {
-        // SeqCst, where it fails, too: a waiter that sees the lock taken has joined the line before
-        // its holder looks there.
+        // SeqCst also on failure: if a waiter sees the lock taken, it has joined the queue before
+        // the holder checks it.
         let taken = self.is_held.compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst);
         taken.ok().map(|_| FairGuard(self))
     }
 
-    /// Those who wait for it now.
+    /// The number of current waiters.
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::SeqCst)
     }
 
-    /// Takes it if it is free, or becomes free in a moment.
+    /// Takes the lock if it is free, spinning briefly.
     fn look(&self) -> Option<FairGuard<'_>> {
         self.try_lock().or_else(|| {
             (0..LOOKS).find_map(|_| {
@@ -195,20 +194,20 @@ impl FairLock {
     fn join(&self, waiter: &Arc<Waiter>) {
         let mut line = lock(&self.line);
         line.waiters.push_back(Arc::clone(waiter));
-        // SeqCst: before this thread tries to take the lock; see `unlock`.
+        // SeqCst: ordered before this thread tries to take the lock; see `unlock`.
         self.waiting.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Takes a thread out of the line that took the lock by itself.
+    /// Removes a thread from the queue that took the lock by itself.
     fn leave(&self, waiter: &Arc<Waiter>) {
         let is_out = self.take_out(waiter);
         debug_assert!(is_out, "while this thread holds the lock, it is handed to no other");
     }
 
-    /// Takes a thread out of the line that waits no longer. It may have got the lock meanwhile.
+    /// Removes a thread from the queue that stops waiting. It may have received the lock meanwhile.
     fn give_up(&self, waiter: &Arc<Waiter>) -> Option<FairGuard<'_>> {
         if !self.take_out(waiter) {
-            // The lock was handed to it, and it is about to hear of that.
+            // The lock was handed to this waiter, and the message is on its way.
             while waiter.sleep() != News::Handed {}
             return Some(FairGuard(self));
         }
@@ -218,7 +217,8 @@ impl FairLock {
         None
     }
 
-    /// Takes a thread out of the line; false if it is not in it, because the lock was handed to it.
+    /// Removes a thread from the queue; false if it is not queued, because the lock was handed to
+    /// it.
     fn take_out(&self, waiter: &Arc<Waiter>) -> bool {
         let mut line = lock(&self.line);
         let Some(place) = line.waiters.iter().position(|other| Arc::ptr_eq(other, waiter)) else {
@@ -232,11 +232,11 @@ impl FairLock {
         true
     }
 
-    /// Wakes the longest waiter, if there is one, after the lock was released.
+    /// Wakes the longest waiter, if any, after the lock was released.
     fn tell_first(&self) {
         loop {
             let first = lock(&self.line).waiters.front().cloned();
-            // One that has given up has left the line before.
+            // A waiter that has given up has left the queue before.
             if first.is_none_or(|first| first.tell(News::Released)) {
                 return;
             }
@@ -247,7 +247,7 @@ impl FairLock {
         if self.waiting() > 0 {
             return self.unlock_beside_waiters();
         }
-        // SeqCst: before it looks for waiters. One of the two sees the other; see `join`.
+        // SeqCst: ordered before the check for waiters. One of the two sees the other; see `join`.
         self.is_held.store(false, Ordering::SeqCst);
         if self.waiting() > 0 {
             self.tell_first();
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn one_at_a_time_holds_it_and_all_get_it() {
+    fn lock_is_exclusive_and_all_threads_get_it() {
         for passed_max in [0, 1, 3, u32::MAX] {
             let (lock, counter) = (FairLock::new(passed_max), AtomicU64::new(0));
             thread::scope(|scope| {
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_is_held_is_refused_and_one_whose_holder_panicked_is_not() {
+    fn try_lock_fails_while_held_but_not_after_a_panic() {
         let lock = FairLock::new(8);
         let held = lock.lock();
         assert!(lock.try_lock().is_none());
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_gives_up_leaves_the_lock_to_those_who_wait_on() {
+    fn giving_up_leaves_the_lock_to_other_waiters() {
         let (lock, counter) = (FairLock::new(1), AtomicU64::new(0));
         assert!(lock.lock_within(Duration::ZERO).is_some());
         let held = lock.lock();
@@ -377,13 +377,13 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_leaves_the_wake_of_the_program_s_own_sleep_alone() {
+    fn waiting_keeps_the_programs_unpark() {
         let lock = FairLock::new(0);
         let held = lock.lock();
         thread::scope(|scope| {
             let waiter = scope.spawn(|| {
                 let _held = lock.lock();
-                // Returns at once: it was woken for this while it waited for the lock.
+                // Returns at once, because the thread was unparked while it waited for the lock.
                 thread::park();
             });
             while lock.waiting() == 0 {
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiter_is_handed_the_lock_that_another_thread_takes_again_and_again() {
+    fn starving_waiter_is_handed_the_lock() {
         const PASSED_MAX: u32 = 5;
         let lock = FairLock::new(PASSED_MAX);
         let got_it = AtomicBool::new(false);
@@ -411,7 +411,7 @@ mod tests {
             while lock.waiting() == 0 {
                 thread::yield_now();
             }
-            // The other sleeps for the lock, or is about to.
+            // The other thread sleeps for the lock, or is about to.
             for passed in 0.. {
                 drop(held.take());
                 held = Some(lock.lock());
@@ -433,7 +433,7 @@ mod shuttle_tests {
 
     const PASSED_MAX: u32 = 2;
 
-    /// Three threads take it again and again.
+    /// Three threads repeatedly take the lock.
     fn scene() {
         let lock = Arc::new(FairLock::new(PASSED_MAX));
         let (inside, taken) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
@@ -460,7 +460,7 @@ mod shuttle_tests {
         assert!(lock.try_lock().is_some());
     }
 
-    /// As `lock_within`, whose sleep never ends by time here.
+    /// Like `lock_within`, but without a timeout in the model.
     fn wait_a_moment(lock: &FairLock) -> Option<FairGuard<'_>> {
         let waiter = Arc::new(Waiter::default());
         lock.join(&waiter);
@@ -472,7 +472,7 @@ mod shuttle_tests {
         lock.give_up(&waiter)
     }
 
-    /// Two threads wait for it, and two give up at once where it is held.
+    /// Two threads wait for the lock, and two give up at once if it is taken.
     fn giving_up() {
         let lock = Arc::new(FairLock::new(1));
         let inside = Arc::new(AtomicU32::new(0));
@@ -500,13 +500,13 @@ mod shuttle_tests {
     }
 
     #[test]
-    fn shuttle_one_that_gives_up_takes_no_wake_with_it() {
+    fn shuttle_giving_up_loses_no_wake() {
         shuttle::check_random(giving_up, 20_000);
         shuttle::check_pct(giving_up, 20_000, 3);
     }
 
-    /// `WAITERS` wait; another thread releases the lock and takes it again, and counts how often
-    /// before each of them gets it.
+    /// `WAITERS` threads wait; another thread repeatedly releases and retakes the lock, and counts
+    /// how often before each waiter gets it.
     fn passing<const WAITERS: u32>() {
         let lock = Arc::new(FairLock::new(PASSED_MAX));
         let got_it = Arc::new(AtomicU32::new(0));
@@ -543,13 +543,13 @@ mod shuttle_tests {
     }
 
     #[test]
-    fn shuttle_one_at_a_time_holds_it_and_no_wake_is_lost() {
+    fn shuttle_lock_is_exclusive_and_loses_no_wake() {
         shuttle::check_random(scene, 20_000);
         shuttle::check_pct(scene, 20_000, 3);
     }
 
     #[test]
-    fn shuttle_nobody_is_passed_too_often() {
+    fn shuttle_no_waiter_is_passed_too_often() {
         shuttle::check_random(passing::<1>, 10_000);
         shuttle::check_random(passing::<3>, 10_000);
         shuttle::check_pct(passing::<3>, 10_000, 3);

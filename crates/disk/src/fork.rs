@@ -1,14 +1,17 @@
-//! What a forked child may do with what its parent had open: nothing.
+//! Makes what a parent process had open unusable in its forked children.
 //!
-//! A child has the memory and the descriptors of its parent, and none of its threads: a mutex that
-//! one of these held stays locked there, and a file that the child changes is the parent's. So:
-//! 1. What belongs to a process knows where it was made ([`Origin`]) and refuses its use elsewhere.
-//! 2. Locks of the system do not reach into a child. A lock is free when the last copy of its
-//!    descriptor is closed: with a copy in a child, it would outlive its holder. Before `fork`
-//!    returns in the child, these descriptors refer to nothing there ([`opened`]).
-//! 3. Nor does memory that processes share: the child has private zeros in its place ([`mapped`]).
+//! A child has its parent's memory and descriptors, but none of its threads: a mutex that a thread
+//! held stays locked in the child, and changes that the child makes to a file affect the parent.
+//! Therefore:
+//! 1. An object that belongs to a process records where it was created ([`Origin`]) and refuses to
+//!    work elsewhere.
+//! 2. System locks do not extend to a child. A lock is released when the last copy of its
+//!    descriptor is closed; with a copy in a child, it would outlive its holder. Before `fork`
+//!    returns in the child, these descriptors are redirected to nothing ([`opened`]).
+//! 3. Shared memory does not extend to a child either: the child gets private zeros in its place
+//!    ([`mapped`]).
 //!
-//! A child that is made without the handlers of `fork`, by a bare `clone`, has none of this.
+//! A child created without the fork handlers, by a bare `clone`, has none of this protection.
 #![allow(
     unsafe_code,
     reason = "asks the system to be told of forks, and exchanges descriptors and memory in a child"
@@ -37,10 +40,10 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// The number of forks between this process and the first one that asked.
+/// The number of forks between this process and the first one that called [`Origin::here`].
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// What a child does not get. No thread forks while another one holds this.
+/// The resources withheld from a child. No thread forks while another holds this lock.
 static WITHHELD: Mutex<Withheld> =
     Mutex::new(Withheld { descriptors: Vec::new(), memory: Vec::new(), nothing: None });
 
@@ -52,9 +55,9 @@ thread_local! {
 #[derive(Debug)]
 struct Withheld {
     descriptors: Vec<RawFd>,
-    /// Address and bytes of mappings.
+    /// Address and length of mappings.
     memory: Vec<(usize, usize)>,
-    /// What the descriptors refer to in a child.
+    /// The descriptor that replaces others in a child.
     nothing: Option<OwnedFd>,
 }
 
@@ -62,7 +65,7 @@ fn withheld() -> MutexGuard<'static, Withheld> {
     WITHHELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The process in which something was made.
+/// The process in which an object was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin(u32);
 
@@ -73,14 +76,15 @@ impl Origin {
         Self(FORKS.load(Ordering::Relaxed))
     }
 
-    /// Whether it is another process, of which this one is a forked child. One load from memory.
+    /// Whether this process is a forked child of the origin. One load from memory.
     #[inline]
     pub fn is_foreign(self) -> bool {
-        // Relaxed: changed only where a process has one thread, before anything else happens there.
+        // Relaxed: changes only while a new process has a single thread, before it does anything
+        // else.
         self.0 != FORKS.load(Ordering::Relaxed)
     }
 
-    /// What a child finds that was made by its parent.
+    /// The origin of the parent, as seen in a child.
     #[cfg(test)]
     pub(crate) fn parent() -> Self {
         Self(Self::here().0.wrapping_sub(1))
@@ -99,8 +103,8 @@ fn hear_of_forks() {
         return;
     }
     ONCE.call_once(|| {
-        // SAFETY: the handlers neither unwind nor do anything that a child of a process with
-        // threads must not.
+        // SAFETY: the handlers do not unwind, and do only what is allowed in a child of a
+        // multithreaded process.
         let refused = unsafe { pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
         assert_eq!(refused, 0, "the system has no memory to note what is to be done at a fork");
     });
@@ -125,12 +129,12 @@ extern "C" fn in_child() {
 }
 
 impl Withheld {
-    /// Exchanges everything, once: the child may close descriptors and get their numbers for
-    /// others. Allocates nothing.
+    /// Replaces everything, once, because the child may close descriptors and reuse their numbers.
+    /// Allocates nothing.
     fn withhold(&mut self) {
         for (descriptor, nothing) in self.descriptors.iter().zip(self.nothing.iter().cycle()) {
-            // SAFETY: the descriptor is open: its owner takes it out of this list before it closes
-            // it. It is not closed here.
+            // SAFETY: the descriptor is open, because its owner removes it from this list before
+            // closing it. It is not closed here.
             let mut there = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(*descriptor) });
             let _ = dup3(nothing, &mut there, DupFlags::CLOEXEC);
         }
@@ -138,8 +142,8 @@ impl Withheld {
             let at = std::ptr::with_exposed_provenance_mut(*address);
             let (protection, flags) =
                 (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
-            // SAFETY: exactly one mapping, whose owner takes it out of this list before it unmaps
-            // it, and reads it as atomic words only.
+            // SAFETY: exactly one mapping. Its owner removes it from this list before unmapping it,
+            // and reads it as atomic words only.
             let _ = unsafe { mmap_anonymous(at, *bytes, protection, flags) };
         }
         self.descriptors.clear();
@@ -147,8 +151,8 @@ impl Withheld {
     }
 }
 
-/// Something that a forked child does not get, until dropped: before what it is of is closed or
-/// unmapped.
+/// Withholds a resource from forked children until dropped. Drop it before closing or unmapping the
+/// resource.
 #[derive(Debug)]
 pub(crate) enum Kept {
     Descriptor(RawFd),
@@ -165,7 +169,7 @@ impl Drop for Kept {
     }
 }
 
-/// Opens what a forked child is not to have. No thread forks meanwhile.
+/// Opens a descriptor that forked children must not have. No thread forks meanwhile.
 pub(crate) fn opened(open: impl FnOnce() -> io::Result<OwnedFd>) -> io::Result<(Kept, OwnedFd)> {
     hear_of_forks();
     let mut withheld = withheld();
@@ -177,8 +181,8 @@ pub(crate) fn opened(open: impl FnOnce() -> io::Result<OwnedFd>) -> io::Result<(
     Ok((Kept::Descriptor(descriptor.as_raw_fd()), descriptor))
 }
 
-/// From now on, this memory is private and zero in a forked child. It has to stay mapped until the
-/// answer is dropped.
+/// From now on, this memory is private and zero in a forked child. It must stay mapped until the
+/// result is dropped.
 pub(crate) fn mapped<T>(base: NonNull<T>, bytes: usize) -> Kept {
     hear_of_forks();
     let address = base.as_ptr().expose_provenance();
@@ -186,8 +190,8 @@ pub(crate) fn mapped<T>(base: NonNull<T>, bytes: usize) -> Kept {
     Kept::Memory(address)
 }
 
-/// No thread forks until the answer is dropped: for a mutex of the whole process, which a child
-/// would find locked.
+/// No thread forks until the result is dropped. Used around process-wide mutexes, which a child
+/// would otherwise find locked.
 pub(crate) fn none_meanwhile() -> impl Sized {
     hear_of_forks();
     withheld()

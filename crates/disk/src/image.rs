@@ -1,8 +1,8 @@
 //! The bytes of a file in memory: pages of 4 KiB, shared copy-on-write between clones.
 //!
 //! A page that was never written takes no memory and reads as zeros. All pages written with zeros
-//! are one page, so that a file zeroed ahead costs little. Law: bytes at and beyond the length are
-//! zero.
+//! share one page, so that a zeroed file costs little. Invariant: bytes at and beyond the length
+//! are zero.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,7 +24,7 @@ pub(crate) struct Image {
     pages: BTreeMap<u64, Arc<Page>>,
 }
 
-/// The end of `len` bytes at `offset`; an error beyond the sizes that file systems address.
+/// The end of `len` bytes at `offset`; an error beyond the sizes that file systems support.
 pub(crate) fn end_of(offset: u64, len: u64) -> io::Result<u64> {
     offset
         .checked_add(len)
@@ -48,8 +48,8 @@ impl Image {
         self.pages.len() as u64
     }
 
-    /// Length of the prefix of `len` bytes at `offset` that can be written with at most `spare` new
-    /// pages.
+    /// The length of the prefix of `len` bytes at `offset` that can be written with at most `spare`
+    /// new pages.
     pub(crate) fn fitting(&self, offset: u64, len: usize, spare: u64) -> usize {
         let missing = parts(offset, len).filter(|(page, ..)| !self.pages.contains_key(page));
         missing
@@ -99,7 +99,7 @@ impl Image {
     }
 }
 
-/// Splits `len` bytes at `offset` at page borders: page number, offset within the page, range
+/// Splits `len` bytes at `offset` at page boundaries: page number, offset within the page, range
 /// within the bytes.
 fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, Range<usize>)> {
     let mut done = 0;
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_holds_what_a_vector_would() {
+    fn image_matches_a_vector() {
         let mut image = Image::default();
         let mut vector = Vec::new();
         let mut random = crate::random::Random::new(7);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_does_not_see_later_writes() {
+    fn clone_does_not_see_later_writes() {
         let mut image = Image::default();
         image.write(b"before", 4090);
         let copy = image.clone();
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_counts_only_pages_that_are_not_there_yet() {
+    fn fitting_counts_only_new_pages() {
         let mut image = Image::default();
         image.write(&[1; 4096], 4096);
         assert_eq!(image.fitting(0, 12288, 2), 12288);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_beyond_what_file_systems_address_is_refused() {
+    fn end_beyond_supported_sizes_is_refused() {
         assert_eq!(end_of(i64::MAX as u64 - 1, 1).ok(), Some(i64::MAX as u64));
         assert!(end_of(i64::MAX as u64, 1).is_err());
         assert!(end_of(u64::MAX, 2).is_err());

@@ -1,5 +1,4 @@
-//! The system's error behind an error of the store: shared, so that errors can be cloned and
-//! compared.
+//! The system error behind a store error: shared, so that errors can be cloned and compared.
 
 use std::error::Error;
 use std::fmt;
@@ -14,7 +13,7 @@ use crate::path_error::PathError;
 pub struct IoCause(Arc<io::Error>);
 
 impl IoCause {
-    /// Keeps an error.
+    /// Wraps an error.
     pub fn new(error: io::Error) -> Self {
         Self(Arc::new(error))
     }
@@ -24,12 +23,12 @@ impl IoCause {
         self.0.kind()
     }
 
-    /// The system's number of it, if it came from the system.
+    /// The system's error number, if it came from the system.
     pub fn raw_os_error(&self) -> Option<i32> {
         self.cause().raw_os_error()
     }
 
-    /// The file or folder, where it is known.
+    /// The file or folder, if known.
     pub fn path(&self) -> Option<&Path> {
         PathError::of(&self.0).map(|error| &*error.path)
     }
@@ -39,7 +38,7 @@ impl IoCause {
     }
 }
 
-/// Errors are equal if their kind and text are.
+/// Errors are equal if their kind and text are equal.
 impl PartialEq for IoCause {
     fn eq(&self, other: &Self) -> bool {
         self.kind() == other.kind() && self.0.to_string() == other.0.to_string()
@@ -48,7 +47,7 @@ impl PartialEq for IoCause {
 
 impl Eq for IoCause {}
 
-/// What the system said, without the path.
+/// The system's message, without the path.
 impl fmt::Display for IoCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.cause().fmt(f)
@@ -67,7 +66,7 @@ mod tests {
     use crate::path_error::at_path;
 
     #[test]
-    fn a_cause_tells_path_number_and_text() {
+    fn cause_has_path_number_and_text() {
         let cause = IoCause::new(at_path(Path::new("some/file"), rustix::io::Errno::NOSPC));
         assert_eq!(cause.path(), Some(Path::new("some/file")));
         assert_eq!(cause.raw_os_error(), Some(rustix::io::Errno::NOSPC.raw_os_error()));

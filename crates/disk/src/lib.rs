@@ -1,10 +1,10 @@
-//! THE DOOR: all access to the outside of the process.
+//! THE DOOR: all access to the world outside the process.
 //!
 //! Files ([`vfs`], with real files in [`os`], switchable page caching in [`switching`]; files in
 //! memory in [`mem`]; with the feature `testing`, simulated faults in `lying`; what processes share
 //! in [`sharing`]; what a forked child may do in [`fork`]), memory of the system ([`machine`],
 //! [`room`]), its processors ([`processors`]), time ([`clock`]), threads ([`thread`], [`worker`])
-//! and the lock that they take in turns ([`fair_lock`]), randomness ([`random`]), the one checksum
+//! and their fair lock ([`fair_lock`]), randomness ([`random`]), the one checksum
 //! ([`checksum`]) and the encoding of integers ([`codec`]). The crates above never call the
 //! operating system themselves; this lets one seed replay a whole run.
 

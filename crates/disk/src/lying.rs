@@ -1,17 +1,17 @@
 //! A simulated disk in memory that injects crashes and faults by seed.
 //!
-//! Between crashes it behaves like the real one. It keeps the visible state apart from the durable
-//! one, and a power cut shows the difference:
-//! 1. Each unsynced write independently survives whole, is torn along sectors of 512 bytes, or is
+//! Between crashes it behaves like a real disk. It keeps the visible state apart from the durable
+//! state, and a power cut exposes the difference:
+//! 1. Each unsynced write independently survives whole, is torn at sectors of 512 bytes, or is
 //!    lost; a later write may survive an earlier one. Changes of a file's length take effect in
-//!    order, but independently of the bytes; where a file grew without its bytes it reads zeros.
+//!    order, but independently of the bytes; a file that grew without its bytes reads zeros there.
 //! 2. Of the unsynced operations on the names of a folder, a prefix survives. Syncing a file does
 //!    not save its name.
-//! 3. A failed sync decides what was saved, and hides it until the next crash; later syncs do not
-//!    help.
+//! 3. A failed sync decides which writes were saved, and hides it until the next crash; later syncs
+//!    do not help.
 //! 4. Handles and locks do not survive.
 //!
-//! One seed and one sequence of calls always give the same answers. Clones are the same disk;
+//! One seed and one sequence of calls always give the same results. Clones are the same disk;
 //! [`LyingDisk::snapshot`] copies it.
 
 mod bytes;
@@ -61,7 +61,7 @@ pub struct Injected {
     pub power_cuts: u64,
     /// Unsynced writes that were lost entirely.
     pub lost_writes: u64,
-    /// Unsynced writes that survived in part.
+    /// Unsynced writes that survived partially.
     pub torn_writes: u64,
     /// Unsynced operations on names that did not survive.
     pub lost_names: u64,
@@ -69,7 +69,7 @@ pub struct Injected {
     pub failed_reads: u64,
     /// Reads that returned a wrong bit.
     pub flipped_bits: u64,
-    /// Bytes changed for good.
+    /// Bytes changed permanently.
     pub corrupted_bytes: u64,
     /// Syncs that failed while the power was on.
     pub failed_syncs: u64,
@@ -95,15 +95,15 @@ struct State {
     /// Number of handles of each open file.
     handles: BTreeMap<NodeId, u64>,
     locked: BTreeSet<NodeId>,
-    /// How many share the lock of a folder.
+    /// Number of holders that share the lock of a folder.
     shared: BTreeMap<NodeId, usize>,
-    /// Incremented at each crash, so that handles and locks from before are recognised.
+    /// Incremented at each crash, so that earlier handles and locks are recognised.
     generation: u64,
     power_is_cut: bool,
     cut_at_sync: Option<u64>,
     sync_count: u64,
-    /// The sync that fails, counted as `sync_count` does, and the rename or link, as
-    /// `rename_count` does.
+    /// The sync that fails, in terms of `sync_count`, and the rename or link that fails, in terms
+    /// of `rename_count`.
     fail_sync: Option<u64>,
     rename_count: u64,
     fail_rename: Option<u64>,
@@ -114,10 +114,10 @@ struct State {
     injected: Injected,
     /// Bytes announced by [`File::will_read`].
     announced_bytes: u64,
-    /// The file system cannot make room ([`File::allocate`]).
+    /// Whether the file system refuses to preallocate ([`File::allocate`]).
     refuses_room: bool,
-    /// Chooses what survives. Separate from `read_random`, so that the number of reads does not
-    /// change it.
+    /// Chooses which writes survive. Separate from `read_random`, so that the number of reads does
+    /// not affect the choice.
     crash_random: Random,
     read_random: Random,
     chosen: Chosen,
@@ -129,27 +129,26 @@ impl LyingDisk {
         Self { state: Arc::new(Mutex::new(State::new(seed))), sharing: SharingInMemory::default() }
     }
 
-    /// Reseeds all choices from now on, for instance to see other outcomes of one crash.
+    /// Reseeds all choices from now on, e.g. to see other outcomes of one crash.
     pub fn reseed(&self, seed: u64) {
         self.state().reseed(seed);
     }
 
-    /// Whether the file system refuses to make room without writes ([`File::allocate`]), as some
-    /// do.
+    /// Makes the file system refuse to preallocate ([`File::allocate`]), as some do.
     pub fn refuse_room(&self, refuses: bool) {
         self.state().refuses_room = refuses;
     }
 
-    /// How many calls of `sync` and `sync_dir` were made while the power was on, the failed ones
-    /// included.
+    /// The number of `sync` and `sync_dir` calls made while the power was on, including failed
+    /// ones.
     pub fn sync_count(&self) -> u64 {
         self.state().sync_count
     }
 
-    /// Cuts the power at the `n`-th sync, counted as [`LyingDisk::sync_count`] does (at the next
-    /// one, if that is past).
+    /// Cuts the power at the `n`-th sync, counted as in [`LyingDisk::sync_count`] (at the next one
+    /// if that is past).
     ///
-    /// That call and everything after it fails until [`LyingDisk::restore_power`]. The seed chooses
+    /// That call and everything after it fails until [`LyingDisk::restore_power`]. The seed decides
     /// whether that sync still took effect.
     pub fn cut_power_at_sync(&self, n: u64) {
         self.state().cut_at_sync = Some(n);
@@ -160,13 +159,13 @@ impl LyingDisk {
         self.state().cut_power();
     }
 
-    /// Whether everything fails because the power is cut.
+    /// Whether every call fails because the power is cut.
     pub fn power_is_cut(&self) -> bool {
         self.state().power_is_cut
     }
 
-    /// Restores the power and shows the disk as it is after a crash. Cuts the power first if it was
-    /// still on; cancels a scheduled cut.
+    /// Restores the power and exposes the disk as it is after a crash. Cuts the power first if it
+    /// is on; cancels a scheduled cut.
     pub fn restore_power(&self) {
         self.state().restore_power();
         self.sharing.forget_all();
@@ -177,33 +176,33 @@ impl LyingDisk {
         self.state().fail_reads = probability;
     }
 
-    /// Makes each read return one wrong bit with this probability. The next read may return it
-    /// right.
+    /// Makes each read return one wrong bit with this probability. The next read may be correct.
     pub fn flip_bits(&self, probability: f64) {
         self.state().flip_bits = probability;
     }
 
-    /// Makes the next `sync` or `sync_dir` fail, as [`LyingDisk::fail_sync`] does.
+    /// Makes the next `sync` or `sync_dir` fail, like [`LyingDisk::fail_sync`].
     pub fn fail_next_sync(&self) {
         self.fail_sync(1);
     }
 
     /// Makes the `n`-th `sync` or `sync_dir` from now fail (1: the next one). Of the bytes that a
-    /// file's sync should have saved, a part chosen by the seed is durable, and the rest never will
-    /// be, even if later syncs succeed; readers see all of it until a crash. Names stay unsynced.
+    /// file's sync should have saved, the seed chooses a part that is durable; the rest never
+    /// becomes durable, even if later syncs succeed. Readers see all bytes until a crash. Names
+    /// stay unsynced.
     pub fn fail_sync(&self, n: u64) {
         let mut state = self.state();
         state.fail_sync = Some(state.sync_count.saturating_add(n));
     }
 
-    /// Makes the `n`-th rename or link from now fail (1: the next one); the seed chooses whether it
-    /// took effect all the same.
+    /// Makes the `n`-th rename or link from now fail (1: the next one); the seed decides whether it
+    /// took effect nevertheless.
     pub fn fail_rename(&self, n: u64) {
         let mut state = self.state();
         state.fail_rename = Some(state.rename_count.saturating_add(n));
     }
 
-    /// Changes the bits in `mask` of one byte of a file for good. An error if the file ends before
+    /// Flips the bits in `mask` of one byte of a file permanently. An error if the file ends before
     /// it.
     pub fn corrupt(&self, path: &Path, offset: u64, mask: u8) -> io::Result<()> {
         let mut state = self.state();
@@ -218,14 +217,14 @@ impl LyingDisk {
     }
 
     /// Leaves `free_bytes` bytes free (in whole blocks of 4096); `None` removes the limit. Writes
-    /// beyond them fail with `StorageFull`, after writing the prefix that fits. Only blocks that
-    /// were never written need space; removing and cutting files gives it back.
+    /// beyond them fail with `StorageFull` after writing the prefix that fits. Only blocks that
+    /// were never written need space; removing and truncating files frees it.
     pub fn fill_up(&self, free_bytes: Option<u64>) {
         let mut state = self.state();
         state.pages_max = free_bytes.map(|bytes| state.pages_used() + bytes / PAGE_BYTES);
     }
 
-    /// Makes each read and each sync take up to `most` of this clock's time; `None`: no time.
+    /// Makes each read and each sync take up to `most` of this clock's time; `None` disables it.
     pub fn slow_down(&self, slow: Option<(Arc<ManualClock>, Duration)>) {
         self.state().slow = slow;
     }
@@ -235,7 +234,7 @@ impl LyingDisk {
         self.state().injected
     }
 
-    /// How many bytes were announced by [`File::will_read`].
+    /// The number of bytes announced with [`File::will_read`].
     pub fn announced_bytes(&self) -> u64 {
         self.state().announced_bytes
     }
@@ -257,7 +256,7 @@ impl LyingDisk {
     }
 
     /// Restores the power as if only the process had ended at the cut: every write and every name
-    /// is still there, synced or not, and a later cut may take what is not. Cancels a scheduled
+    /// still exists, synced or not, and a later cut may lose unsynced ones. Cancels a scheduled
     /// cut.
     pub fn restart_process(&self) {
         self.state().begin_anew();
@@ -280,7 +279,7 @@ impl LyingDisk {
         Ok(LyingLock::new(self.clone(), state.generation, folder, None))
     }
 
-    /// The state, if the power is on.
+    /// The state; fails if the power is cut.
     fn powered(&self, path: &Path) -> io::Result<MutexGuard<'_, State>> {
         let state = self.state();
         if state.power_is_cut { Err(dead(path, "the power is cut")) } else { Ok(state) }
@@ -298,7 +297,7 @@ fn dead(path: &Path, why: &str) -> io::Error {
 }
 
 impl State {
-    /// Renames or links, unless that is to fail.
+    /// Renames or links, unless the call is chosen to fail.
     fn give_name(
         &mut self,
         from: &Path,
@@ -367,7 +366,7 @@ impl State {
         self.begin_anew();
     }
 
-    /// No handle and no lock of before holds any more.
+    /// Invalidates all earlier handles and locks.
     fn begin_anew(&mut self) {
         self.handles.clear();
         self.locked.clear();
@@ -379,7 +378,7 @@ impl State {
         self.chosen.cut_at_no_change();
     }
 
-    /// Drops nodes without a present name, a durable name or a handle.
+    /// Drops nodes without a current name, a durable name or a handle.
     fn sweep(&mut self) {
         let starts = [ROOT]
             .into_iter()
@@ -421,7 +420,7 @@ impl State {
         }
     }
 
-    /// Lets time pass.
+    /// Advances the clock by a random time.
     fn take_time(&mut self) {
         if let Some((clock, most)) = &self.slow {
             let nanos = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX).saturating_add(1);
@@ -515,7 +514,7 @@ impl State {
         }
     }
 
-    /// Counts a sync and decides how it ends.
+    /// Counts a sync and decides its outcome.
     fn begin_sync(&mut self) -> Sync {
         self.sync_count += 1;
         self.take_time();
@@ -531,12 +530,12 @@ impl State {
     }
 }
 
-/// How a sync ends.
+/// The outcome of a sync.
 #[derive(Clone, Copy, Debug)]
 enum Sync {
     Succeeds,
     Fails,
-    /// The power is cut, `after` the sync took effect or before.
+    /// The power is cut, before or `after` the sync took effect.
     IsCut {
         after: bool,
     },
@@ -646,7 +645,7 @@ impl fmt::Debug for LyingFile {
 }
 
 impl LyingFile {
-    /// The disk's state, if the power has been on since this handle was opened.
+    /// The disk's state; fails if the power was cut since this handle was opened.
     fn powered(&self) -> io::Result<MutexGuard<'_, State>> {
         let state = self.disk.powered(&self.path)?;
         if state.generation != self.generation {
@@ -699,7 +698,7 @@ impl File for LyingFile {
         self.disk.state().announced_bytes += bytes;
     }
 
-    /// As a write of zeros behind the end: of a power cut, each part of it may be left.
+    /// Like a write of zeros beyond the end: any part of it may survive a power cut.
     fn allocate(&self, _: u64, to: u64) -> io::Result<()> {
         let mut state = self.writable()?;
         end_of(0, to).map_err(|e| at_path(&self.path, e))?;

@@ -1,10 +1,10 @@
-//! Memory of the machine, and the memory limit of the container that this process runs in.
+//! Memory of the machine, and the memory limit of this process's container.
 #![allow(clippy::disallowed_methods, reason = "this is the door; these files are the kernel's")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Bytes of memory of the machine; `None` if the system does not tell.
+/// Bytes of memory of the machine; `None` if the system does not report it.
 pub fn total_memory_bytes() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
@@ -12,15 +12,15 @@ pub fn total_memory_bytes() -> Option<u64> {
     Some(kibibytes * 1024)
 }
 
-/// The memory limit of the cgroup (version 1 or 2) of this process, the lowest up to the root;
-/// `None` if there is none.
+/// The lowest memory limit of this process's cgroup (version 1 or 2) and its ancestors; `None` if
+/// there is none.
 pub fn cgroup_limit_bytes() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     groups.lines().filter_map(|line| limit_of_line(line, Path::new("/sys/fs/cgroup"))).min()
 }
 
-/// `hierarchy:controllers:path`, e.g. `0::/app` (version 2) or `4:memory:/app` (version 1). The
-/// path may not be visible from within the container: then its limit is at the root.
+/// Parses `hierarchy:controllers:path`, e.g. `0::/app` (version 2) or `4:memory:/app` (version 1).
+/// The path may not be visible from within the container; its limit is at the root then.
 fn limit_of_line(line: &str, mount: &Path) -> Option<u64> {
     let (groups, version) = memory_groups(line, mount)?;
     groups.iter().filter_map(|group| read_limit(&group.join(version.limit_file()))).min()
@@ -34,7 +34,7 @@ pub(crate) enum Cgroups {
 }
 
 impl Cgroups {
-    /// The file that holds the limit above which processes are killed.
+    /// The file with the limit above which processes are killed.
     pub(crate) fn limit_file(self) -> &'static str {
         match self {
             Self::V1 => "memory.limit_in_bytes",
@@ -43,8 +43,8 @@ impl Cgroups {
     }
 }
 
-/// The folders of the memory cgroups that a line of `/proc/self/cgroup` names, from the innermost
-/// to the root.
+/// The folders of the memory cgroups in a line of `/proc/self/cgroup`, from the innermost to the
+/// root.
 pub(crate) fn memory_groups(line: &str, mount: &Path) -> Option<(Vec<PathBuf>, Cgroups)> {
     let mut fields = line.splitn(3, ':');
     let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_machine_has_some_memory() {
+    fn machine_has_memory() {
         assert!(total_memory_bytes().is_none_or(|bytes| bytes > 1 << 20));
     }
 
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_limit_up_to_the_root_counts_in_both_versions_of_cgroups() {
+    fn lowest_cgroup_limit_applies() {
         let dir = tempfile::tempdir().unwrap();
         let mount = dir.path();
         let write = |path: &str, text: &str| {

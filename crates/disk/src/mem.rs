@@ -1,8 +1,8 @@
-//! A perfect disk in memory, for tests: writes are durable at once, and operations do not fail
+//! A perfect disk in memory for tests: writes are durable at once, and operations do not fail
 //! spontaneously.
 //!
 //! Clones are the same disk. Paths start at its root, whether they are absolute or not. Direct
-//! handles require alignment, like those of the real disk.
+//! handles require alignment, as on the real disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
@@ -32,7 +32,7 @@ pub struct MemDisk {
 struct State {
     tree: Tree<Bytes>,
     locked: BTreeSet<NodeId>,
-    /// How many share the lock of a folder.
+    /// Number of holders that share the lock of a folder.
     shared: BTreeMap<NodeId, usize>,
 }
 
@@ -114,7 +114,7 @@ impl Disk for MemDisk {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut state = self.state();
         let changes = state.tree.rename(from, to)?;
-        // A moved file has a name again: only the one it replaced can be without a name.
+        // A moved file has a name again; only the one it replaced can be without a name.
         state.settle(&changes);
         Ok(())
     }
@@ -287,7 +287,7 @@ impl DirLock for MemLock {
 }
 
 impl State {
-    /// One of those that share a folder's lock gives it back.
+    /// Releases one holder of a shared lock.
     fn unshare(&mut self, folder: NodeId) {
         if let Some(count) = self.shared.get_mut(&folder) {
             *count -= 1;
@@ -314,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_without_names_and_handles_is_forgotten() {
+    fn file_without_names_and_handles_is_dropped() {
         let disk = MemDisk::new();
         let (one, two) = (Path::new("one"), Path::new("two"));
         let file = disk.open(one, Open::CreateNew, Caching::Buffered).unwrap();

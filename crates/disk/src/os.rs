@@ -1,14 +1,14 @@
 //! The real disk: files of the operating system (Linux), read and written at offsets.
 //!
-//! 1. A handle has no position: `pread` and `pwrite` only, retried after a signal, and continued
-//!    after a short read or write.
-//! 2. `sync` is `fdatasync`, which makes a changed length durable too; `sync_dir` is `fsync` of the
-//!    folder.
+//! 1. A handle has no position: only `pread` and `pwrite` are used, retried after a signal and
+//!    continued after a short read or write.
+//! 2. `sync` is `fdatasync`, which also makes a changed length durable; `sync_dir` is `fsync` of
+//!    the folder.
 //! 3. Every error names its path and keeps its kind (`StorageFull`, `ReadOnlyFilesystem`, ...).
-//! 4. A forked child changes nothing by what its parent opened.
-//! 5. The files of an open store are reached through descriptors of its folder ([`root`]), and no
-//!    descriptor is that of a standard stream ([`place`]).
-//! 6. Only regular files are opened: a FIFO or a device would block its reader for ever.
+//! 4. A forked child cannot change anything through its parent's handles.
+//! 5. Files of an open store are reached through descriptors of its folder ([`root`]), and no
+//!    descriptor has the number of a standard stream ([`place`]).
+//! 6. Only regular files are opened, because a FIFO or a device would block its reader for ever.
 
 mod bus_error;
 mod file_system;
@@ -51,9 +51,9 @@ use crate::vfs::{
 /// The file systems of this machine.
 #[derive(Clone, Debug, Default)]
 pub struct OsDisk {
-    /// The process that changes files by it; `None`: any.
+    /// The only process that may change files through it; `None`: any process.
     owner: Option<Origin>,
-    /// The folder of the store that it is for; `None`: it is for no particular one.
+    /// The folder of its store; `None` if it is not tied to a store.
     root: Option<Arc<Root>>,
 }
 
@@ -67,12 +67,12 @@ impl OsDisk {
         self.owner.map_or(Ok(()), |owner| check_owner(owner, path))
     }
 
-    /// Where a file is, or the contents of a folder.
+    /// The place of a file, or of the contents of a folder.
     fn place<'a>(&self, path: &'a Path) -> Place<'a> {
         self.root.as_ref().and_then(|root| root.place(path)).unwrap_or_else(|| Place::by_path(path))
     }
 
-    /// Where a name is that is to be made, changed or removed.
+    /// The place of a name that is about to be created, changed or removed.
     fn name_place<'a>(&self, path: &'a Path) -> Place<'a> {
         self.root
             .as_ref()
@@ -81,13 +81,13 @@ impl OsDisk {
     }
 
     /// Fails if this process must not change a file or name: it is a forked child, or the store's
-    /// folder is not its own any more.
+    /// folder has been replaced.
     fn check_change(&self, place: &Place<'_>) -> io::Result<()> {
         self.check_owner(place.path)?;
         if place.is_below() { self.check_own() } else { Ok(()) }
     }
 
-    /// Tells the bookkeeping of the store's folders that a name means something else now.
+    /// Notifies the store's root that a name now refers to something else.
     fn renamed(&self, path: &Path) {
         if let Some(root) = &self.root {
             root.renamed(path);
@@ -149,10 +149,10 @@ impl Disk for OsDisk {
         if open != Open::Read {
             self.check_change(&place)?;
         }
-        // NONBLOCK: opening a FIFO returns, so that it can be refused. Regular files ignore the
-        // flag.
+        // NONBLOCK: opening a FIFO returns at once, so that it can be rejected. Regular files
+        // ignore the flag.
         let fd = match place.open(flags | OFlags::NONBLOCK) {
-            // If the store was removed, that is the reason.
+            // If the store was removed, report that as the reason.
             Err(error) if error.kind() == io::ErrorKind::NotFound && place.is_below() => {
                 return self.check_own().and(Err(error));
             }
@@ -306,7 +306,7 @@ fn at_paths(from: &Path, to: &Path, errno: Errno) -> io::Error {
     at_path(Path::new(&format!("{} -> {}", from.display(), to.display())), errno)
 }
 
-/// Rejects everything but a regular file: a folder, which opens for reading and then fails to read;
+/// Rejects everything but a regular file: a folder, which opens for reading but then fails to read;
 /// a FIFO; a device.
 fn check_regular(fd: &OwnedFd, path: &Path) -> io::Result<()> {
     let stat = call(path, || rustix::fs::fstat(fd))?;
@@ -331,8 +331,8 @@ fn name_of_type(file_type: FileType) -> &'static str {
 
 /// Turns the page cache off for a handle; `false` if the file system refuses.
 ///
-/// Done after the open: an `open` that both creates a file and asks for `O_DIRECT` leaves the file
-/// behind when it is refused.
+/// Done after opening, because an `open` that both creates a file and requests `O_DIRECT` leaves
+/// the file behind if it is refused.
 fn turn_direct(fd: &OwnedFd) -> rustix::io::Result<bool> {
     let flags = rustix::fs::fcntl_getfl(fd)?;
     match rustix::fs::fcntl_setfl(fd, flags | OFlags::DIRECT) {
@@ -342,12 +342,12 @@ fn turn_direct(fd: &OwnedFd) -> rustix::io::Result<bool> {
     }
 }
 
-/// Turns the page cache on for a handle. The system's read-ahead is off: pages are requested one by
-/// one, and the pool reads ahead for scans.
+/// Turns the page cache on for a handle. The system's read-ahead stays off, because pages are
+/// requested individually and the pool reads ahead for scans.
 fn turn_cached(fd: &OwnedFd) -> rustix::io::Result<()> {
     let flags = rustix::fs::fcntl_getfl(fd)?;
     rustix::fs::fcntl_setfl(fd, flags - OFlags::DIRECT)?;
-    // A hint.
+    // Only a hint.
     let _ = rustix::fs::fadvise(fd, 0, None, rustix::fs::Advice::Random);
     Ok(())
 }
@@ -357,10 +357,10 @@ struct OsFile {
     fd: OwnedFd,
     /// The process that opened it.
     owner: Origin,
-    /// Whether the file system accepted `O_DIRECT`: then all reads and writes are aligned, also
+    /// Whether the file system accepted `O_DIRECT`; then all reads and writes are aligned, even
     /// while the page cache serves them.
     direct: bool,
-    /// Whether the page cache is used now.
+    /// Whether the page cache is in use now.
     cached: AtomicBool,
     path: PathBuf,
 }
@@ -398,14 +398,14 @@ impl File for OsFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         self.check(buf, offset)?;
         if end_of(offset, buf.len() as u64).is_err() {
-            // No file extends so far.
+            // No file extends that far.
             return Ok(0);
         }
         let mut done = 0;
         while done < buf.len() {
             let n = self.pread(&mut buf[done..], offset + done as u64)?;
-            // A direct read can continue only at an aligned offset: read the last partial block
-            // once more.
+            // A direct read can resume only at an aligned offset, so read the last partial block
+            // again.
             let step = if self.direct { n - n % DIRECT_ALIGN } else { n };
             if step == 0 {
                 return Ok(done + n);
@@ -440,7 +440,7 @@ impl File for OsFile {
         let slices: Vec<_> = parts.iter().map(|part| io::IoSlice::new(part)).collect();
         let mut written = call(&self.path, || rustix::io::pwritev(&self.fd, &slices, offset))?;
         for part in parts {
-            // A write that ended early goes on part by part.
+            // Continue a short write part by part.
             let done = written.min(part.len());
             written -= done;
             if done < part.len() {
@@ -457,8 +457,8 @@ impl File for OsFile {
     }
 
     fn begin_sync(&self) {
-        // Dirty pages are written out; clean ones leave the page cache. A hint: the sync reports
-        // any error.
+        // Writes out dirty pages and drops clean ones from the page cache. Only a hint; the sync
+        // reports any error.
         let _ = rustix::fs::fadvise(&self.fd, 0, None, rustix::fs::Advice::DontNeed);
     }
 
@@ -486,7 +486,7 @@ impl File for OsFile {
         if self.cached.load(Ordering::Relaxed)
             && let Some(bytes) = NonZeroU64::new(bytes)
         {
-            // A hint: a later read reports any error.
+            // Only a hint; a later read reports any error.
             let _ =
                 rustix::fs::fadvise(&self.fd, offset, Some(bytes), rustix::fs::Advice::WillNeed);
         }
@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn a_direct_handle_refuses_what_is_not_aligned_and_says_so() {
+    fn direct_handle_rejects_unaligned_io() {
         let dir = tempdir();
         let file = OsFile { direct: true, ..os_file(&dir.path().join("file"), Caching::Buffered) };
         let mut buf = vec![0; 3 * DIRECT_ALIGN];
@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn where_direct_reads_are_refused_a_handle_falls_back() {
+    fn handle_falls_back_if_direct_is_refused() {
         // Files of /proc never allow O_DIRECT.
         let file =
             OsDisk::new().open(Path::new("/proc/self/stat"), Open::Read, Caching::Direct).unwrap();
@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_going_to_be_read_may_lie_anywhere() {
+    fn will_read_accepts_any_range() {
         let dir = tempdir();
         for caching in [Caching::Buffered, Caching::Direct] {
             let file = os_file(&dir.path().join(format!("{caching:?}")), caching);
@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_that_is_turned_reads_the_same_and_keeps_its_alignment() {
+    fn switching_caching_keeps_contents_and_alignment() {
         let dir = tempdir();
         let path = dir.path().join("file");
         let mut bytes = vec![0; 3 * DIRECT_ALIGN];
@@ -598,7 +598,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_system_keeps_its_kind_and_names_its_path() {
+    fn system_error_keeps_its_kind_and_path() {
         let full =
             os_file(Path::new("/dev/full"), Caching::Buffered).write_at(b"x", 0).unwrap_err();
         assert_eq!(full.kind(), io::ErrorKind::StorageFull);
@@ -611,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_regular_file_is_refused_without_waiting() {
+    fn irregular_file_is_refused_without_blocking() {
         let dir = tempdir();
         let fifo = dir.path().join("fifo");
         rustix::fs::mknodat(

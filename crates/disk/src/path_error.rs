@@ -1,4 +1,4 @@
-//! Errors that name their path. The kind survives, and the cause stays reachable as the source.
+//! Errors with a path. The kind survives, and the cause stays available as the source.
 
 use std::error::Error;
 use std::fmt::{self, Display};
@@ -30,7 +30,7 @@ impl Error for PathError {
     }
 }
 
-/// `cause` with its path in front.
+/// `cause` prefixed with its path.
 pub(crate) fn at_path(path: &Path, cause: impl Into<io::Error>) -> io::Error {
     let cause = cause.into();
     io::Error::new(cause.kind(), PathError { path: path.to_owned(), cause })
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_names_its_path_and_keeps_kind_and_cause() {
+    fn error_has_path_kind_and_cause() {
         let error = at_path(Path::new("some/file"), rustix::io::Errno::NOSPC);
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
         assert!(error.to_string().starts_with("some/file: No space left"), "{error}");

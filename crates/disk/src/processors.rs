@@ -1,5 +1,5 @@
-//! Whether processors are short: threads that could run on this machine, and the time that one
-//! thread waits for a processor.
+//! Detects a shortage of processors: the number of runnable threads on this machine, and the time
+//! that a thread waits for a processor.
 #![allow(clippy::disallowed_methods, reason = "this is the door; these files are the kernel's")]
 
 use std::fs::{self, File};
@@ -8,40 +8,40 @@ use std::os::unix::fs::FileExt;
 
 use crate::descriptor::above_standard_streams;
 
-/// Processors that this process may use; one if the system does not tell.
+/// Processors available to this process; one if the system does not report it.
 pub fn available() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
-/// A thread's time so far, without that in which it slept.
+/// A thread's time so far, excluding sleep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThreadTime {
     /// Nanoseconds on a processor.
     pub ran_nanos: u64,
-    /// Nanoseconds in which it could have run and had no processor.
+    /// Nanoseconds runnable without a processor.
     pub queued_nanos: u64,
 }
 
 /// Reads the [`ThreadTime`] of the thread that made it.
 #[derive(Debug)]
 pub struct ThreadClock {
-    /// `None` if the system does not tell.
+    /// `None` if the system does not report it.
     schedstat: Option<File>,
 }
 
 impl ThreadClock {
-    /// The clock of the calling thread.
+    /// A clock for the calling thread.
     pub fn of_this_thread() -> Self {
         Self { schedstat: open("/proc/thread-self/schedstat") }
     }
 
-    /// The time so far; `None` if the system does not tell.
+    /// The time so far; `None` if the system does not report it.
     pub fn now(&self) -> Option<ThreadTime> {
         thread_time(&read(self.schedstat.as_ref()?)?)
     }
 }
 
-/// `ran queued slices`
+/// Parses `ran queued slices`.
 fn thread_time(text: &str) -> Option<ThreadTime> {
     let mut numbers = text.split_whitespace().map(str::parse);
     match (numbers.next(), numbers.next()) {
@@ -52,35 +52,35 @@ fn thread_time(text: &str) -> Option<ThreadTime> {
     }
 }
 
-/// Compares the threads of the machine that can run with its processors.
+/// Compares the machine's runnable threads with its processors.
 #[derive(Debug)]
 pub struct Processors {
-    /// `None` if the system does not tell.
+    /// `None` if the system does not report it.
     loadavg: Option<File>,
     online: u64,
 }
 
 impl Processors {
-    /// Those of this machine.
+    /// The gauge of this machine.
     pub fn of_this_machine() -> Self {
         let online =
             fs::read_to_string("/sys/devices/system/cpu/online").ok().and_then(|text| count(&text));
         Self { loadavg: online.and_then(|_| open("/proc/loadavg")), online: online.unwrap_or(0) }
     }
 
-    /// How many threads have or want a processor beyond the number of processors, the caller
-    /// included; `None` if the system does not tell.
+    /// The number of running or runnable threads beyond the number of processors, including the
+    /// caller; `None` if the system does not report it.
     pub fn threads_beyond(&self) -> Option<u64> {
         Some(running(&read(self.loadavg.as_ref()?)?)?.saturating_sub(self.online))
     }
 }
 
-/// Three averages, then `running/all` threads.
+/// Parses three averages, then `running/all` threads.
 fn running(text: &str) -> Option<u64> {
     text.split_whitespace().nth(3)?.split_once('/')?.0.parse().ok()
 }
 
-/// How many numbers there are in a list of ranges, as `0-3,8`.
+/// The number of elements in a list of ranges such as `0-3,8`.
 fn count(ranges: &str) -> Option<u64> {
     let of_range = |range: &str| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -90,13 +90,13 @@ fn count(ranges: &str) -> Option<u64> {
     ranges.trim().split(',').map(of_range).sum()
 }
 
-/// Opens a file that is kept.
+/// Opens a file that stays open.
 fn open(path: &str) -> Option<File> {
     let file = File::open(path).ok()?;
     above_standard_streams(file.into()).ok().map(File::from)
 }
 
-/// Reads a short file of the kernel again.
+/// Rereads a short file of the kernel.
 fn read(file: &File) -> Option<String> {
     let mut text = [0; 128];
     let len = file.read_at(&mut text, 0).ok()?;
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_writes_is_read() {
+    fn kernel_files_are_parsed() {
         assert_eq!(thread_time("83 17 4\n"), Some(ThreadTime { ran_nanos: 83, queued_nanos: 17 }));
         assert_eq!(thread_time(""), None);
         assert_eq!(running("8.49 7.99 5.68 6/132 22944\n"), Some(6));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_on_a_processor_grows_with_work() {
+    fn processor_time_grows_with_work() {
         let clock = ThreadClock::of_this_thread();
         let Some(before) = clock.now() else { return };
         let mut sum = 0_u64;
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn many_threads_that_run_are_more_than_there_are_processors() {
+    fn many_running_threads_exceed_the_processors() {
         let processors = Processors::of_this_machine();
         if processors.threads_beyond().is_none() {
             return;

@@ -1,9 +1,8 @@
-//! Randomness: its only source.
+//! The only source of randomness.
 //!
 //! [`Random`] is for choices that a seed must replay (simulated faults, sampling); [`entropy`] is
-//! for ids that must differ between machines; [`first_id_after`] is for ids of files that must
-//! differ between openings. None is for secrets. Algorithm of [`Random`]: splitmix64 (Sebastiano
-//! Vigna).
+//! for ids that must differ between machines; [`first_id_after`] is for file ids that must differ
+//! between openings. None is for secrets. Algorithm of [`Random`]: splitmix64 (Sebastiano Vigna).
 
 use std::io;
 
@@ -23,7 +22,7 @@ impl Random {
         Self { state: seed }
     }
 
-    /// The next number; all are equally likely.
+    /// The next number, uniformly distributed.
     pub fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
@@ -39,18 +38,17 @@ impl Random {
 
     /// `true` with probability `p`: never at 0, always at 1.
     pub fn chance(&mut self, p: f64) -> bool {
-        // 53 bits: as many as the fraction holds, so that the quotient is exact and below 1.
+        // 53 bits, as many as the fraction holds, so that the quotient is exact and below 1.
         ((self.next_u64() >> 11) as f64 / (1u64 << 53) as f64) < p
     }
 }
 
-/// The first id that an opening gives to a new file, above all ids that are known: `last`, and then
-/// a gap of less than 2 to the power of `gap_bits` (at most 63) that depends on the clock.
+/// The first id that an opening assigns to a new file: above all known ids (`last`), plus a gap
+/// below 2 to the power of `gap_bits` (at most 63) that depends on the clock.
 ///
-/// An id seeds the checksums of its file's pages. A file that was removed leaves no trace of its
-/// id, but its pages may still be on the disk: if an id were given twice, a lost write would leave
-/// an old page whose checksum is right. Ids of n bits last for 2^(n - `gap_bits`) openings and
-/// more.
+/// An id seeds the checksums of its file's pages. A removed file leaves no trace of its id, but its
+/// pages may still be on the disk. If an id were assigned twice, a lost write could leave an old
+/// page with a valid checksum. Ids of n bits last for at least 2^(n - `gap_bits`) openings.
 pub fn first_id_after(last: u64, wall_micros: u64, gap_bits: u32) -> u64 {
     let gap = seed(&[last, wall_micros]) & ((1 << gap_bits) - 1);
     last.saturating_add(1).saturating_add(gap)
@@ -73,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_gives_the_same_stream_for_ever() {
+    fn seed_determines_the_stream() {
         let mut random = Random::new(1234567);
         assert_eq!(random.next_u64(), 6457827717110365317);
         assert_eq!(random.next_u64(), 3203168211198807973);
@@ -83,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_two_openings_differ_though_the_last_known_id_is_the_same() {
+    fn ids_differ_between_openings() {
         assert_ne!(first_id_after(7, 1_000_000, 32), first_id_after(7, 1_000_001, 32));
         assert!(
             (0..1000).all(|micros| (8..8 + (1 << 20)).contains(&first_id_after(7, micros, 20)))
@@ -93,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn below_reaches_every_number_and_no_other() {
+    fn below_is_exhaustive_and_bounded() {
         let mut random = Random::new(3);
         let mut seen = [0; 5];
         (0..1000).for_each(|_| seen[random.below(5) as usize] += 1);
@@ -102,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chance_is_as_likely_as_it_says() {
+    fn chance_matches_its_probability() {
         let mut random = Random::new(4);
         let hits = (0..10_000).filter(|_| random.chance(0.3)).count();
         assert!((2800..3200).contains(&hits), "{hits}");
@@ -110,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn entropy_differs_each_time() {
+    fn entropy_differs_per_call() {
         assert_ne!(entropy().unwrap(), entropy().unwrap());
     }
 }

@@ -1,8 +1,8 @@
-//! How much memory the page cache may grow into: the memory available on the machine, and the room
-//! below the limit of each cgroup of this process.
+//! Memory that the page cache may grow into: the machine's available memory, and the room below the
+//! limit of each cgroup of this process.
 //!
-//! Pages of the page cache are charged to the cgroup that reads them. They are dropped when the
-//! memory is needed otherwise, so they do not count as used here; dirty pages do.
+//! Pages of the page cache are charged to the cgroup that reads them. The system drops clean pages
+//! when memory is needed, so they do not count as used here; dirty pages do.
 #![allow(clippy::disallowed_methods, reason = "this is the door; these files are the kernel's")]
 
 use std::fmt::Debug;
@@ -11,38 +11,38 @@ use std::path::Path;
 
 use crate::machine::{Cgroups, memory_groups, read_limit};
 
-/// An amount of memory, and how much of it is in use and cannot be dropped at once.
+/// An amount of memory, and the part of it in use that cannot be dropped at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
     /// Total bytes: the machine's, or a cgroup's limit.
     pub limit_bytes: u64,
-    /// Bytes of it in use, without the clean page cache.
+    /// Bytes in use, excluding the clean page cache.
     pub used_bytes: u64,
 }
 
 impl Room {
-    /// Bytes not in use.
+    /// Unused bytes.
     pub fn free_bytes(&self) -> u64 {
         self.limit_bytes.saturating_sub(self.used_bytes)
     }
 }
 
-/// Every limit that the process is under.
+/// All memory limits of the process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rooms {
-    /// The machine's; `None` if the system does not tell.
+    /// The machine's; `None` if the system does not report it.
     pub machine: Option<Room>,
-    /// Those of the cgroups (version 1 and 2) of the process that have a limit, up to the root.
+    /// The limits of the process's cgroups (version 1 and 2), up to the root.
     pub cgroups: Vec<Room>,
 }
 
-/// A source of the present room.
+/// A source of the current limits.
 pub trait RoomGauge: Send + Sync + Debug {
-    /// Reads it now.
+    /// Reads the current values.
     fn read(&self) -> Rooms;
 }
 
-/// This machine, and the cgroups of this process at each reading.
+/// This machine, and the process's cgroups at the time of each read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OsRoomGauge;
 
@@ -74,7 +74,7 @@ fn rooms_of_line(line: &str, mount: &Path) -> Vec<Room> {
 fn room_of_group(group: &Path, version: Cgroups) -> Option<Room> {
     let mut limit = read_limit(&group.join(version.limit_file()));
     if version == Cgroups::V2 {
-        // Above this, processes of the cgroup are throttled.
+        // Above this, the kernel throttles processes of the cgroup.
         limit = [limit, read_limit(&group.join("memory.high"))].into_iter().flatten().min();
     }
     let limit_bytes = limit?;
@@ -82,7 +82,7 @@ fn room_of_group(group: &Path, version: Cgroups) -> Option<Room> {
         Cgroups::V1 => "memory.usage_in_bytes",
         Cgroups::V2 => "memory.current",
     };
-    // A cgroup without a reading of its use counts as full.
+    // A cgroup whose use is unknown counts as full.
     let used_bytes =
         fs::read_to_string(group.join(used)).ok().and_then(|text| text.trim().parse().ok());
     let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
@@ -106,7 +106,7 @@ fn clean_cache(stat: &str, version: Cgroups) -> u64 {
     sum(lists).saturating_sub(sum(unwritten))
 }
 
-/// The number that follows a name at the beginning of a line.
+/// The number after a name at the start of a line.
 fn number_behind(text: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().filter_map(|line| {
         let mut words = line.split_ascii_whitespace();
@@ -122,7 +122,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn the_machine_tells_of_its_memory() {
+    fn machine_reports_its_memory() {
         let meminfo =
             "MemTotal:       4096 kB\nMemFree:  10 kB\nMemAvailable:    1024 kB\nDirty: 5 kB\n";
         let room = room_of_machine(meminfo).unwrap();
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn clean_page_cache_of_a_cgroup_is_room_and_what_is_not_written_back_is_not() {
+    fn only_clean_page_cache_is_room() {
         let dir = tempfile::tempdir().unwrap();
         let mount = dir.path();
         let write = |path: &str, text: &str| {
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(rooms_of_line("0::/a/b", mount), [room(100, 90 - 39), room(200, 100)]);
         write("memory/x/memory.limit_in_bytes", "104857600\n");
         write("memory/x/memory.usage_in_bytes", "94371840\n");
-        // Its own use plus that of nested groups, as the limit counts.
+        // Its own use plus that of nested groups, as the limit counts it.
         write(
             "memory/x/memory.stat",
             "inactive_file 1\ntotal_inactive_file 31457280\ntotal_active_file 0\ntotal_dirty 0\n",
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_that_does_not_tell_what_it_uses_has_no_room() {
+    fn cgroup_without_usage_has_no_room() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("memory.max"), "104857600\n").unwrap();
         let rooms = rooms_of_line("0::/", dir.path());

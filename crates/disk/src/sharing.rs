@@ -1,44 +1,46 @@
-//! What the processes that have one folder open share beside its files: locks of the system, and
-//! words of memory.
+//! State that processes with one folder open share beside its files: system locks, and words of
+//! memory.
 //!
-//! Laws that every implementation keeps:
+//! Invariants of every implementation:
 //! 1. At most one [`LockFile`] of a path is locked at a time. The system unlocks it when its
-//!    process ends, however that happens; a child that was made by other means than `fork` may keep
-//!    it locked until it ends too. So a lock that can be taken proves that its holder has gone, and
-//!    one that cannot be taken proves nothing.
-//! 2. All [`SharedWords`] of a path are the same words. They outlive the processes and nothing
-//!    else: what they say after a restart of the machine means nothing.
-//! 3. Both laws hold for files of one [identity](LockFile::identity): a file that
-//!    was removed and made again is another one.
-//! 4. Words whose file was cut are read as zeros from the first access on that finds it, in this
-//!    process: an access never ends the process.
+//!    process ends, for any reason; a child created by other means than `fork` may keep it locked
+//!    until the child ends too. So a lock that can be taken proves that its holder is gone, and one
+//!    that cannot be taken proves nothing.
+//! 2. All [`SharedWords`] of a path are the same words. They outlive the processes but nothing
+//!    else: their values are meaningless after a restart of the machine.
+//! 3. Both invariants hold for files of one [identity](LockFile::identity); a file that was removed
+//!    and recreated is another file.
+//! 4. Words whose file was truncated read as zeros from the first access in this process that
+//!    detects it; an access never ends the process.
 
 use std::fmt::Debug;
 use std::io;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-/// A lock between processes; each handle is another holder, also within one process. Unlocked when
-/// dropped.
+/// A lock between processes; each handle is a separate holder, even within one process. Unlocked on
+/// drop.
 pub trait LockFile: Send + Sync + Debug {
-    /// Locks it if it is free; returns whether it did. A handle that holds it already must not ask
-    /// again.
+    /// Takes the lock if it is free; returns whether it did. A handle that holds the lock must not
+    /// call this.
     ///
     /// # Errors
-    /// The system.
+    ///
+    /// An error of the system.
     fn try_lock(&self) -> io::Result<bool>;
 
     /// Unlocks it.
     fn unlock(&self);
 
-    /// The number of the file that is locked, which no other file has while this one is open. A
-    /// lock with another number excludes nobody here.
+    /// The inode number of the lock file, which no other file has while this one is open. A lock
+    /// with another number excludes nobody here.
     fn identity(&self) -> u64;
 
-    /// Fails if the path stands for another file by now, or for none.
+    /// Fails if the path is missing or refers to another file by now.
     ///
     /// # Errors
-    /// As said; the system.
+    ///
+    /// As stated, or an error of the system.
     fn check(&self) -> io::Result<()>;
 }
 
@@ -47,24 +49,25 @@ pub trait SharedWords: Send + Sync + Debug {
     /// The words.
     fn words(&self) -> &[AtomicU64];
 
-    /// Sleeps until [`SharedWords::wake`] is called for the word, or until `patience` is over;
-    /// returns at once if the lower half of the word is no longer that of `seen`. May return early.
+    /// Sleeps until [`SharedWords::wake`] is called for the word or `patience` is over; returns at
+    /// once if the lower half of the word differs from that of `seen`. May return early.
     fn wait(&self, at: usize, seen: u64, patience: Duration);
 
-    /// Wakes up to `most` that sleep at a word.
+    /// Wakes up to `most` threads that sleep at a word.
     fn wake(&self, at: usize, most: u32);
 
-    /// As [`LockFile::identity`].
+    /// Like [`LockFile::identity`].
     fn identity(&self) -> u64;
 
-    /// As [`LockFile::check`]; fails also if the file does not have all words any more.
+    /// Like [`LockFile::check`]; also fails if the file no longer has all words.
     ///
     /// # Errors
-    /// As said; the system.
+    ///
+    /// As stated, or an error of the system.
     fn check(&self) -> io::Result<()>;
 
-    /// Called between two stores to words that are published together: a place to kill a process
-    /// at.
+    /// Called between two stores to words that are published together, so that a simulation can
+    /// kill the process there.
     #[cfg(any(test, feature = "testing"))]
     fn between_stores(&self) {}
 }

@@ -1,5 +1,5 @@
-//! Locks and shared words of disks in memory: every handle of such a disk counts as a process of
-//! its own.
+//! Locks and shared words of disks in memory: every handle of such a disk counts as a separate
+//! process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use crate::sharing::{LockFile, SharedWords};
 
-/// The identity of every file: locks and words in memory have a path each, and nothing else that
-/// could be removed.
+/// The identity of every file: locks and words in memory have only a path, and no file that could
+/// be removed.
 const ONLY_FILE: u64 = 1;
 
-/// The locks and words of one disk. Clones are the same.
+/// The locks and words of one disk. Clones are the same object.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SharingInMemory {
     state: Arc<Mutex<State>>,
@@ -24,7 +24,7 @@ pub(crate) struct SharingInMemory {
 struct State {
     locked: BTreeSet<PathBuf>,
     words: BTreeMap<PathBuf, Arc<Words>>,
-    /// Rises when the power is cut: locks of before hold nothing any more.
+    /// Incremented when the power is cut, which invalidates earlier locks.
     generation: u64,
 }
 
@@ -53,7 +53,7 @@ impl SharingInMemory {
         Arc::clone(self.state().words.entry(path.to_owned()).or_insert_with(make)) as _
     }
 
-    /// The power is cut: no lock holds, and the words are gone.
+    /// Cuts the power: no lock holds, and the words are gone.
     #[cfg_attr(
         not(any(test, feature = "testing")),
         allow(dead_code, reason = "only disks that lie lose power")
@@ -128,7 +128,7 @@ impl SharedWords for Words {
     }
 
     fn wake(&self, _: usize, _: u32) {
-        // Locked and unlocked: a thread that has looked and does not sleep yet is not missed.
+        // Lock and unlock, so that a thread that has checked but does not sleep yet is not missed.
         drop(self.sleeping.lock().unwrap_or_else(PoisonError::into_inner));
         self.woken.notify_all();
     }

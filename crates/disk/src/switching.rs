@@ -1,9 +1,9 @@
-//! A disk whose files are read through the page cache or past it. A [`Switch`] decides which, at
-//! each read.
+//! A disk whose files are read through the page cache or past it. A [`Switch`] decides at each
+//! read.
 //!
-//! Only handles that are opened to read, and with [`Caching::Direct`], are switched; handles that
-//! write are unchanged. Files read this way are never written again once they can be read, so the
-//! page cache cannot hold stale bytes of them.
+//! Only handles opened for reading with [`Caching::Direct`] are switched; handles that write are
+//! unchanged. Files read this way are never written again once they can be read, so the page cache
+//! cannot hold stale bytes of them.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,11 +15,11 @@ use crate::vfs::{Caching, DirEntry, DirLock, Disk, File, LockError, Open};
 
 /// Decides how files are read.
 pub trait Switch: Send + Sync + std::fmt::Debug {
-    /// Called before each read, by any thread: must be cheap.
+    /// Called before each read by any thread; must be cheap.
     fn caching(&self) -> Caching;
 }
 
-/// A disk that wraps another, with a switch.
+/// A disk that wraps another with a switch.
 #[derive(Debug)]
 pub struct SwitchingDisk {
     disk: Arc<dyn Disk>,
@@ -27,7 +27,7 @@ pub struct SwitchingDisk {
 }
 
 impl SwitchingDisk {
-    /// Reads files of `disk` as `switch` says.
+    /// Reads files of `disk` as `switch` decides.
     pub fn new(disk: Arc<dyn Disk>, switch: Arc<dyn Switch>) -> Self {
         Self { disk, switch }
     }
@@ -141,15 +141,15 @@ impl Disk for SwitchingDisk {
 struct SwitchingFile {
     file: Arc<dyn File>,
     switch: Arc<dyn Switch>,
-    /// The mode that the handle was last switched to.
+    /// The last mode of the handle.
     cached: AtomicBool,
     /// Held during a switch: `cached` then agrees with the handle's last mode.
     turning: Mutex<()>,
 }
 
 impl SwitchingFile {
-    /// Switches the handle if the decision has changed. A concurrent read in another thread ends in
-    /// the mode in which it began.
+    /// Switches the handle if the decision has changed. A concurrent read in another thread
+    /// finishes in the mode in which it began.
     fn turn(&self) {
         let wanted = self.switch.caching();
         let cached = wanted == Caching::Buffered;

@@ -1,10 +1,10 @@
-//! Threads of the store: the only place that starts one, beside syncs of several files at a time
-//! (`os/sync_files.rs`).
+//! Threads of the store: the only place that starts threads, except for concurrent syncs of several
+//! files (`os/sync_files.rs`).
 
 use std::io;
 use std::thread::{Builder, JoinHandle};
 
-/// Stack of a background thread in bytes; small, because stacks lie outside the budget.
+/// Stack size of a background thread in bytes; small, because stacks are outside the budget.
 pub const STACK_BYTES: usize = 512 * 1024;
 
 /// Starts a named thread.

@@ -1,8 +1,7 @@
 //! Folders and names in memory, for the disks in memory.
 //!
-//! Follows the rules of POSIX for replacing names. Reports for each operation which names it
-//! changed, so that a disk can decide their durability. The content of a file is the disk's
-//! concern, too.
+//! Follows the rules of POSIX for replacing names. Reports the names that each operation changed,
+//! so that a disk can decide on their durability. File contents are up to the disk too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -185,14 +184,14 @@ impl<F> Tree<F> {
         Ok(self.apply(vec![Change { folder, name, was: None, now: Some(id) }]))
     }
 
-    /// Drops a node; its bytes live on while a handle shares them.
+    /// Drops a node; its bytes survive while a handle shares them.
     pub(crate) fn forget(&mut self, id: NodeId) {
         self.nodes.remove(&id);
         self.links.remove(&id);
     }
 
     /// Gives every folder the names in `folders` (none if it is absent there) and drops all nodes
-    /// that are then unreachable.
+    /// that become unreachable.
     pub(crate) fn reset(&mut self, folders: &BTreeMap<NodeId, Names>) {
         for (id, node) in &mut self.nodes {
             if let Node::Folder(names) = node {
@@ -312,7 +311,7 @@ impl<F> Tree<F> {
     }
 }
 
-/// Makes one change in the names of its folder.
+/// Applies a change to the names of its folder.
 pub(crate) fn apply(names: &mut Names, change: &Change) {
     match change.now {
         Some(id) => names.insert(change.name.clone(), id),

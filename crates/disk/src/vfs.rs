@@ -1,10 +1,9 @@
 //! The interface of a disk: folders of files that are read and written at offsets.
 //!
-//! Laws that every implementation keeps (tests of `os`, `mem` and `lying` share one suite for
-//! them):
+//! Invariants of every implementation (tests of `os`, `mem` and `lying` share one suite for them):
 //! 1. A write is durable only after `sync` of its file returned `Ok`; a created, renamed or removed
 //!    *name* only after `sync_dir` of its folder did.
-//! 2. `read_at` returns fewer bytes than asked only at the end of the file.
+//! 2. `read_at` returns fewer bytes than requested only at the end of the file.
 //! 3. After a failed `sync`, nothing is guaranteed about the writes since the last successful one.
 
 use std::fmt::Debug;
@@ -15,15 +14,15 @@ use std::sync::Arc;
 use crate::path_error::of_kind;
 use crate::sharing::{LockFile, SharedWords};
 
-/// Offsets, lengths and memory of direct reads and writes are multiples of this many bytes.
+/// Direct I/O requires offsets, lengths and memory addresses to be multiples of this many bytes.
 pub const DIRECT_ALIGN: usize = 4096;
 
-/// Follows the name of a folder that is being made beside its final name, and precedes a number:
-/// one that is left over is empty.
+/// Follows the name of a folder that is created under a temporary name, and precedes a number. A
+/// leftover folder is empty.
 pub const NEW_FOLDER_MARK: &str = ".new-";
 
-/// Rejects operations that a direct handle cannot do: an unaligned buffer, offset or length. A read
-/// may reach past the end of the file.
+/// Rejects operations that a direct handle does not support: an unaligned buffer, offset or length.
+/// A read may extend past the end of the file.
 pub(crate) fn check_direct(buf: &[u8], offset: u64) -> io::Result<()> {
     let address = buf.as_ptr().addr();
     if [address as u64, buf.len() as u64, offset]
@@ -45,11 +44,11 @@ pub(crate) fn check_direct(buf: &[u8], offset: u64) -> io::Result<()> {
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Open {
-    /// An existing file, to read.
+    /// An existing file, for reading.
     Read,
-    /// An existing file, to read and write.
+    /// An existing file, for reading and writing.
     ReadWrite,
-    /// A new file, to read and write; an existing one is an error (`AlreadyExists`).
+    /// A new file, for reading and writing; fails with `AlreadyExists` if it exists.
     CreateNew,
 }
 
@@ -58,16 +57,16 @@ pub enum Open {
 pub enum Caching {
     /// Through the page cache.
     Buffered,
-    /// Bypasses the page cache if the file system allows it (`O_DIRECT`): then every buffer, offset
-    /// and length is aligned to [`DIRECT_ALIGN`]. Falls back to `Buffered` if it is refused.
+    /// Bypasses the page cache if the file system supports it (`O_DIRECT`): then every buffer,
+    /// offset and length is aligned to [`DIRECT_ALIGN`]. Falls back to `Buffered` otherwise.
     Direct,
 }
 
 /// One name in a folder.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DirEntry {
-    /// The name, without its folder. Names that are not UTF-8 are not listed: Plimsoll never makes
-    /// one.
+    /// The name, without its folder. Names that are not UTF-8 are not listed; Plimsoll never
+    /// creates one.
     pub name: String,
     /// Length in bytes; 0 for a folder.
     pub len: u64,
@@ -77,7 +76,7 @@ pub struct DirEntry {
     pub links: u64,
 }
 
-/// An open file. Closed on drop. All methods may be called from several threads at once.
+/// An open file. Closed on drop. All methods may be called concurrently.
 pub trait File: Send + Sync + Debug {
     /// Reads up to `buf.len()` bytes at `offset`; fewer only at the end of the file (0 beyond it).
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
@@ -85,8 +84,8 @@ pub trait File: Send + Sync + Debug {
     /// Writes all of `buf` at `offset`, growing the file if needed.
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
 
-    /// Writes the parts one behind the other, as [`File::write_at`] writes one; with fewer calls of
-    /// the system where that is possible.
+    /// Writes the parts one after the other, like [`File::write_at`], with fewer system calls if
+    /// possible.
     fn write_parts_at(&self, parts: &[&[u8]], mut offset: u64) -> io::Result<()> {
         for part in parts {
             self.write_at(part, offset)?;
@@ -98,8 +97,8 @@ pub trait File: Send + Sync + Debug {
     /// Makes all writes durable (fdatasync: data, and the length if it changed).
     fn sync(&self) -> io::Result<()>;
 
-    /// Announces a `sync`, after which the page cache need not keep the bytes: an implementation
-    /// may begin to write out, and does not wait. Makes nothing durable.
+    /// Announces a `sync`, after which the page cache need not keep the bytes. An implementation
+    /// may start writing out, and does not wait. Makes nothing durable.
     fn begin_sync(&self) {}
 
     /// Length in bytes.
@@ -110,29 +109,30 @@ pub trait File: Send + Sync + Debug {
         Ok(self.len()? == 0)
     }
 
-    /// Sets the length: cuts the file, or grows it with zeros.
+    /// Sets the length: truncates the file, or extends it with zeros.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
-    /// Makes room on the disk for the bytes from `from` up to `to`, so that no later write to them
-    /// fails for want of it, and makes the file at least that long. What is there stays; the rest
-    /// is read as zeros.
+    /// Allocates disk space for the bytes from `from` up to `to`, so that later writes to them do
+    /// not fail for lack of space, and makes the file at least that long. Existing bytes stay; the
+    /// rest reads as zeros.
     ///
     /// # Errors
-    /// `Unsupported` if the file system cannot do it; those of a write.
+    ///
+    /// `Unsupported` if the file system cannot do it; the errors of a write.
     fn allocate(&self, from: u64, to: u64) -> io::Result<()> {
         let _ = (from, to);
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Announces that these bytes will be read soon. An implementation may begin to fetch them, and
-    /// does not wait. Changes no answer; does nothing for reads past the page cache.
+    /// Announces that these bytes will be read soon. An implementation may start fetching them, and
+    /// does not wait. Does not change any result; has no effect for reads past the page cache.
     fn will_read(&self, offset: u64, bytes: u64) {
         let _ = (offset, bytes);
     }
 
-    /// Switches a handle that was opened with [`Caching::Direct`] to reads and writes through the
-    /// page cache, or back, if the file system allows both. Alignment rules stay. Changes no
-    /// answer; does nothing if there is no page cache.
+    /// Switches a handle that was opened with [`Caching::Direct`] to use the page cache, or back,
+    /// if the file system supports both. Alignment rules stay. Does not change any result; has no
+    /// effect without a page cache.
     fn turn(&self, caching: Caching) {
         let _ = caching;
     }
@@ -153,15 +153,15 @@ pub trait File: Send + Sync + Debug {
 
 /// A lock on a folder, held until dropped or until the process ends.
 pub trait DirLock: Send + Sync + Debug {
-    /// Whether the lock still keeps others out. Fails once its file was removed or exchanged, and
-    /// in a forked child, which must not write beside the process that took the lock.
+    /// Fails if the lock no longer excludes others: its file was removed or replaced, or this is a
+    /// forked child, which must not write beside the process that took the lock.
     fn check(&self) -> io::Result<()> {
         Ok(())
     }
 
-    /// Lets others lock the folder too, with [`Disk::lock_shared`]; keeps out those that want it
-    /// alone. If another process took the lock first, `Held`: then this lock holds no more, and
-    /// [`DirLock::check`] fails.
+    /// Lets other processes lock the folder too, with [`Disk::lock_shared`]; exclusive lockers are
+    /// still refused. If another process takes the lock in between, fails with `Held`; this lock is
+    /// lost then, and [`DirLock::check`] fails.
     fn share(&self) -> Result<(), LockError> {
         Err(LockError::Io(io::ErrorKind::Unsupported.into()))
     }
@@ -174,35 +174,35 @@ pub(crate) const HERE_ALREADY: &str =
 /// Why a folder could not be locked.
 #[derive(Debug)]
 pub enum LockError {
-    /// Another process (or another handle in this one) holds it. Carries the process id if known.
+    /// Another process, or another handle in this one, holds it. Has the process id if known.
     Held {
         /// The holder's process id.
         pid: Option<u32>,
-        /// The holder and the remedy: the end of a sentence that begins with "it is open for
-        /// writing".
+        /// The holder and the remedy; completes the sentence "it is open for writing".
         who: String,
     },
-    /// The lock file could not be made or read.
+    /// The lock file could not be created or read.
     Io(io::Error),
 }
 
 /// A tree of folders and files.
 pub trait Disk: Send + Sync + Debug {
-    /// Whether the system keeps a page cache of these files; [`File::turn`] has an effect only
-    /// then.
+    /// Whether the system keeps a page cache for these files; otherwise [`File::turn`] has no
+    /// effect.
     fn has_page_cache(&self) -> bool {
         false
     }
 
-    /// The id of the process that uses this disk, as other processes know it.
+    /// The id of the process that uses this disk, as other processes see it.
     fn process_id(&self) -> u32 {
         std::process::id()
     }
 
     /// The same disk for one store that this process opens in a folder, and the path by which the
-    /// store names its files from then on. No operation of it reaches another folder that comes to
-    /// be at the path; a forked child changes nothing by it. The folders `lasting` inside stay the
-    /// same while the store is open. `None`: this one is as good.
+    /// store names its files from then on. No operation of the returned disk reaches another folder
+    /// that later appears at the path, and a forked child cannot change anything through it. The
+    /// folders `lasting` inside are fixed while the store is open. `None` if this disk serves as
+    /// well.
     fn of_store(
         &self,
         folder: &Path,
@@ -212,8 +212,8 @@ pub trait Disk: Send + Sync + Debug {
         Ok(None)
     }
 
-    /// Of the disk of a store: fails once its folder, its lock file or a lasting folder was moved,
-    /// removed or replaced. No name of the store is changed then.
+    /// For the disk of a store: fails once its folder, its lock file or a fixed folder was moved,
+    /// removed or replaced. From then on no name of the store is changed.
     fn check_own(&self) -> io::Result<()> {
         Ok(())
     }
@@ -221,13 +221,13 @@ pub trait Disk: Send + Sync + Debug {
     /// Opens a file.
     fn open(&self, path: &Path, open: Open, caching: Caching) -> io::Result<Arc<dyn File>>;
 
-    /// Makes one folder; its parent must exist. `AlreadyExists` if the name is taken.
+    /// Creates a folder; its parent must exist. Fails with `AlreadyExists` if the name is taken.
     fn create_dir(&self, path: &Path) -> io::Result<()>;
 
     /// The entries of a folder, sorted by name.
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>>;
 
-    /// The names in a folder, in no order and without other attributes: much cheaper than
+    /// The names in a folder, in no order and without other attributes; much cheaper than
     /// [`Disk::list`] for thousands of entries.
     fn names(&self, dir: &Path) -> io::Result<Vec<String>> {
         Ok(self.list(dir)?.into_iter().map(|entry| entry.name).collect())
@@ -239,17 +239,17 @@ pub trait Disk: Send + Sync + Debug {
     /// Renames atomically, replacing an existing file.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Removes a file's name. Open handles keep reading its bytes.
+    /// Removes a file's name. Open handles can still read its bytes.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
     /// Removes an empty folder.
     fn remove_dir(&self, path: &Path) -> io::Result<()>;
 
-    /// Gives a file a second name; an error if the file system cannot.
+    /// Creates a hard link; an error if the file system has none.
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Makes all writes of several files durable, as [`File::sync`] of each; an implementation may
-    /// sync some at a time.
+    /// Makes all writes of several files durable, like [`File::sync`] of each; an implementation
+    /// may sync several concurrently.
     fn sync_files(&self, files: &[Arc<dyn File>]) -> io::Result<()> {
         files.iter().try_for_each(|file| file.sync())
     }
@@ -257,7 +257,7 @@ pub trait Disk: Send + Sync + Debug {
     /// Makes the names in a folder durable.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 
-    /// The canonical form of `path`, without symbolic links, `.` and `..`: paths of the same folder
+    /// The canonical form of `path`, without symbolic links, `.` and `..`: all paths of one folder
     /// become equal.
     fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
         self.entry(path)?.ok_or_else(|| of_kind(path, io::ErrorKind::NotFound))?;
@@ -272,34 +272,34 @@ pub trait Disk: Send + Sync + Debug {
         Ok(resolved)
     }
 
-    /// Locks a folder for one writer. A file `LOCK` inside it names the holder's process id.
+    /// Locks a folder for a single writer. A file `LOCK` inside it names the holder's process id.
     fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError>;
 
-    /// Locks a folder for one writer among several: others may do the same, and [`Disk::lock`]
-    /// fails meanwhile.
+    /// Locks a folder for one of several writers. Others may do the same, and [`Disk::lock`] fails
+    /// meanwhile.
     fn lock_shared(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
         Err(LockError::Io(of_kind(dir, io::ErrorKind::Unsupported)))
     }
 
-    /// Opens a lock between processes; the file is made if it is missing.
+    /// Opens a lock between processes; creates the file if it is missing.
     fn lock_file(&self, path: &Path) -> io::Result<Box<dyn LockFile>> {
         Err(of_kind(path, io::ErrorKind::Unsupported))
     }
 
-    /// As [`Disk::lock_file`], of a file that is there, without the right to write to it.
+    /// Like [`Disk::lock_file`] for an existing file, without write permission.
     fn lock_file_to_read(&self, path: &Path) -> io::Result<Box<dyn LockFile>> {
         self.lock_file(path)
     }
 
-    /// The process that has the folder locked alone, as [`Disk::lock`] would report it; `None` if
-    /// there is none (others may share the lock). Locks nothing and makes no file.
+    /// The process that has the folder locked exclusively, as [`Disk::lock`] would report it;
+    /// `None` if there is none (others may share the lock). Locks nothing and creates no file.
     fn locked_by(&self, dir: &Path) -> io::Result<Option<(Option<u32>, String)>> {
         let _ = dir;
         Ok(None)
     }
 
-    /// Whether some process has the folder locked, alone or beside others. Makes no file. `true`
-    /// where it is not known.
+    /// Whether any process has the folder locked, exclusively or shared. Creates no file. `true` if
+    /// unknown.
     fn is_in_use(&self, dir: &Path) -> io::Result<bool> {
         let _ = dir;
         Ok(true)
@@ -311,14 +311,14 @@ pub trait Disk: Send + Sync + Debug {
         Ok(None)
     }
 
-    /// Opens words that processes share; the file is made, with zeros, if it is missing.
+    /// Opens words that processes share; creates the file with zeros if it is missing.
     fn shared_words(&self, path: &Path, count: usize) -> io::Result<Arc<dyn SharedWords>> {
         let _ = count;
         Err(of_kind(path, io::ErrorKind::Unsupported))
     }
 
-    /// As [`Disk::shared_words`], of a file that is there, without the right to write to it: the
-    /// words must not be changed.
+    /// Like [`Disk::shared_words`] for an existing file, without write permission; the words must
+    /// not be changed.
     fn shared_words_to_read(&self, path: &Path, count: usize) -> io::Result<Arc<dyn SharedWords>> {
         self.shared_words(path, count)
     }

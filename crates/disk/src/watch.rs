@@ -10,18 +10,19 @@ use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
 
 use crate::path_error::at_path;
 
-/// A watch on one folder, from its creation on. Writes of other machines to a shared file system
-/// are not seen.
+/// A watch on one folder, active from its creation. Writes of other machines to a shared file
+/// system are not reported.
 #[derive(Debug)]
 pub struct Watch {
     fd: OwnedFd,
 }
 
 impl Watch {
-    /// Begins to watch a folder.
+    /// Starts watching a folder.
     ///
     /// # Errors
-    /// The folder does not exist, or the user has as many watches as the system allows.
+    ///
+    /// The folder does not exist, or the user's limit of watches is reached.
     pub fn new(folder: &Path) -> io::Result<Self> {
         let fd = init(CreateFlags::CLOEXEC).map_err(|errno| at_path(folder, errno))?;
         let written =
@@ -31,11 +32,12 @@ impl Watch {
         Ok(Self { fd })
     }
 
-    /// Waits until a file was written, created or removed in the folder since the watch began.
-    /// Returns `false` if there was none within `patience`.
+    /// Waits until a file was written, created or removed in the folder since the watch started.
+    /// Returns `false` if none was within `patience`.
     ///
     /// # Errors
-    /// A signal came (`Interrupted`), or the system refuses.
+    ///
+    /// A signal arrived (`Interrupted`), or an error of the system.
     pub fn wait(&self, patience: Duration) -> io::Result<bool> {
         let timeout =
             Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
@@ -49,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_write_is_told_and_a_read_is_not() {
+    fn write_is_reported_and_read_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         std::fs::write(&path, "1").unwrap();
@@ -58,7 +60,7 @@ mod tests {
         assert!(!watch.wait(Duration::ZERO).unwrap());
         std::fs::write(&path, "2").unwrap();
         assert!(watch.wait(Duration::from_secs(60)).unwrap());
-        // Reported until another watch begins.
+        // Reported until another watch starts.
         assert!(watch.wait(Duration::ZERO).unwrap());
         assert!(Watch::new(&dir.path().join("nowhere")).is_err());
     }

@@ -1,10 +1,10 @@
-//! A background thread that works step by step: how it wakes, sleeps and ends.
+//! A background thread that works in steps: how it wakes, sleeps and ends.
 //!
-//! Laws:
-//! 1. No ring is lost: a ring during a step is seen at the end of it.
-//! 2. [`Worker::stop`] returns when the thread has ended, unless a step calls it. A step under way
-//!    is finished; no step begins after it.
-//! 3. A step that panics ends the thread, not the process: `alarm` is called, so that other threads
+//! Invariants:
+//! 1. No ring is lost: a ring during a step is seen when the step ends.
+//! 2. [`Worker::stop`] returns when the thread has ended, unless a step calls it. A running step is
+//!    finished; no step begins afterwards.
+//! 3. A step that panics ends the thread, not the process. `alarm` is called, so that other threads
 //!    do not wait for its work.
 
 use std::fmt;
@@ -15,11 +15,10 @@ use std::time::Duration;
 
 use crate::thread::spawn;
 
-/// The longest sleep: clocks have bounds.
+/// The longest sleep, because clocks have limited range.
 const SLEEP_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How long the threads of this process sleep if nothing happens: for tests of what a store costs
-/// that is idle.
+/// The idle sleeps of this process's threads, for tests of the cost of an idle store.
 #[cfg(any(test, feature = "testing"))]
 pub mod sleeps {
     use std::collections::BTreeMap;
@@ -39,20 +38,20 @@ pub mod sleeps {
         format!("{} ({:?})", thread.name().unwrap_or_default(), thread.id())
     }
 
-    /// The calling thread is about to sleep for so long.
+    /// Records that the calling thread is about to sleep.
     pub(crate) fn note(time: Duration) {
-        // A child that is forked meanwhile would find it locked.
+        // A child that is forked meanwhile would find the mutex locked.
         let _no_fork = fork::none_meanwhile();
         sleeps().insert(here(), time);
     }
 
-    /// The calling thread ends.
+    /// Records that the calling thread ends.
     pub(super) fn end() {
         let _no_fork = fork::none_meanwhile();
         sleeps().remove(&here());
     }
 
-    /// The sleep of each thread that has a limit to it, by its name.
+    /// The bounded sleep of each thread, by thread name.
     pub fn all() -> Vec<(String, Duration)> {
         let _no_fork = fork::none_meanwhile();
         sleeps().iter().map(|(name, time)| (name.clone(), *time)).collect()
@@ -68,7 +67,7 @@ pub enum Next {
     Within(Duration),
     /// Takes a step once the bell has rung since the last step began.
     Rung,
-    /// Ends: there is nothing left to do.
+    /// Ends, because no work is left.
     End,
 }
 
@@ -79,7 +78,7 @@ pub enum Woken {
     Rung,
     /// The last step asked for another one at once.
     Again,
-    /// The time set by the last step is over.
+    /// The timeout set by the last step expired.
     TimedOut,
 }
 
@@ -97,27 +96,27 @@ struct State {
 }
 
 impl Bell {
-    /// Wakes the worker, or has it take another step after the present one.
+    /// Wakes the worker, or makes it take another step after the current one.
     pub fn ring(&self) {
         self.state().rings += 1;
         self.changed.notify_all();
     }
 
-    /// Tells the worker to end, without waiting. An owner can tell several workers before it waits
-    /// for the first.
+    /// Tells the worker to end, without waiting, so that an owner can stop several workers before
+    /// waiting for the first.
     pub fn stop(&self) {
         self.state().stopping = true;
         self.changed.notify_all();
     }
 
-    /// Rings so far; `None` if the worker is to end.
+    /// Number of rings so far; `None` if the worker must end.
     fn rings(&self) -> Option<u64> {
         let state = self.state();
         (!state.stopping).then_some(state.rings)
     }
 
-    /// Sleeps as `next` says, given the count of rings before the step; `None` if the worker is to
-    /// end.
+    /// Sleeps as `next` requests, given the count of rings before the step; `None` if the worker
+    /// must end.
     fn wait(&self, next: Next, seen: u64) -> Option<Woken> {
         let is_asleep = |state: &mut State| !state.stopping && state.rings == seen;
         #[cfg(any(test, feature = "testing"))]
@@ -162,10 +161,11 @@ pub struct Worker {
 
 impl Worker {
     /// Starts a thread called `name` that takes a `step` now, and again whenever the last step or
-    /// `bell` asks for one. `alarm` is called if a step panics.
+    /// `bell` requests one. `alarm` is called if a step panics.
     ///
     /// # Errors
-    /// The system gives no thread.
+    ///
+    /// The system cannot create a thread.
     pub fn start(
         name: &str,
         bell: &Arc<Bell>,
@@ -186,13 +186,14 @@ impl Worker {
         Ok(Self { name: name.to_owned(), bell: Arc::clone(bell), thread: Mutex::new(Some(thread)) })
     }
 
-    /// Whether it has not been stopped. A worker that ended by itself counts as running until then.
+    /// Whether it has not been stopped. A worker that ended by itself counts as running until
+    /// `stop`.
     pub fn is_running(&self) -> bool {
         self.thread().is_some()
     }
 
-    /// Ends the thread and waits for it, unless it is the caller: then it ends after its step.
-    /// Returns whether this call ended it.
+    /// Ends the thread and waits for it, unless it is the caller; then the thread ends after its
+    /// step. Returns whether this call ended it.
     pub fn stop(&self) -> bool {
         self.bell.stop();
         let thread = self.thread().take();
@@ -242,7 +243,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn a_worker_that_ends_takes_no_step_for_a_later_ring() {
+    fn ended_worker_ignores_rings() {
         let bell = Arc::new(Bell::default());
         let (told, steps) = channel();
         let worker = Worker::start(
@@ -256,13 +257,13 @@ mod tests {
         );
         assert_eq!(steps.recv_timeout(LONG), Ok(Woken::Rung));
         bell.ring();
-        // The thread has ended, and dropped its end of the channel.
+        // The thread has ended and dropped its end of the channel.
         assert_eq!(steps.recv_timeout(LONG), Err(RecvTimeoutError::Disconnected));
         assert!(worker.unwrap().stop());
     }
 
     #[test]
-    fn a_worker_steps_until_it_has_nothing_to_do_and_again_for_each_ring() {
+    fn worker_steps_until_idle_and_on_each_ring() {
         let bell = Arc::new(Bell::default());
         let (told, steps) = channel();
         let mut left = 2;
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_during_a_step_is_seen_at_its_end() {
+    fn ring_during_a_step_is_not_lost() {
         let bell = Arc::new(Bell::default());
         let (told, steps) = channel();
         let (rung, go_on) = channel();
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_whose_time_is_over_steps_without_a_ring() {
+    fn timeout_triggers_a_step() {
         let bell = Arc::new(Bell::default());
         let (told, steps) = channel();
         let step = move |woken| {
@@ -316,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_panics_raises_the_alarm() {
+    fn panicking_step_calls_the_alarm() {
         let bell = Arc::new(Bell::default());
         let (told, alarm) = channel();
         let worker =

@@ -1,4 +1,4 @@
-//! The laws of `vfs`, proved over every disk there is.
+//! The invariants of `vfs`, tested on every disk.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 use std::io::ErrorKind;
@@ -29,28 +29,28 @@ macro_rules! laws {
 }
 
 laws! {
-    what_was_written_is_read_back,
-    a_read_is_short_only_at_the_end,
-    a_length_that_was_cut_and_grew_again_reads_zeros,
-    room_that_is_made_changes_no_byte_and_reads_zeros,
-    an_offset_beyond_all_files_reads_nothing_and_is_not_written,
-    a_direct_handle_reads_what_a_buffered_one_wrote,
-    a_handle_opened_to_read_does_not_write,
+    writes_are_read_back,
+    read_is_short_only_at_the_end,
+    regrown_file_reads_zeros,
+    allocate_keeps_bytes_and_reads_zeros,
+    offset_beyond_all_files_is_rejected,
+    direct_handle_reads_buffered_writes,
+    read_handle_does_not_write,
     opening_says_why_it_cannot,
-    a_folder_lists_its_names_sorted,
-    an_entry_tells_what_stands_at_a_path,
-    a_folder_is_made_once_and_inside_an_existing_one,
-    a_rename_replaces_a_file_and_leaves_its_handles_alive,
-    a_rename_to_another_name_of_the_same_file_changes_nothing,
-    a_rename_moves_a_folder_with_what_is_in_it,
-    a_rename_refuses_what_it_must_not_replace,
-    a_removed_file_lives_on_in_its_handles,
+    folder_lists_names_sorted,
+    entry_describes_a_path,
+    folder_is_created_once_in_an_existing_one,
+    rename_replaces_a_file_and_keeps_its_handles,
+    rename_between_links_changes_nothing,
+    rename_moves_a_folder_with_its_contents,
+    rename_refuses_forbidden_targets,
+    removed_file_survives_in_its_handles,
     only_an_empty_folder_is_removed,
-    a_second_name_shares_the_bytes,
-    a_lock_excludes_others_until_it_is_dropped,
+    hard_link_shares_the_bytes,
+    lock_excludes_others_until_dropped,
     a_lock_file_names_its_holder,
-    syncing_what_is_not_there_is_an_error,
-    files_that_are_synced_together_keep_what_was_written,
+    syncing_a_missing_path_is_an_error,
+    files_synced_together_keep_their_writes,
     one_file_serves_many_threads,
     errors_name_their_path,
 }
@@ -79,7 +79,7 @@ fn kind<T: std::fmt::Debug>(result: std::io::Result<T>) -> ErrorKind {
     result.unwrap_err().kind()
 }
 
-fn what_was_written_is_read_back(disk: &dyn Disk, root: &Path) {
+fn writes_are_read_back(disk: &dyn Disk, root: &Path) {
     let path = root.join("file");
     let file = create(disk, &path, b"");
     assert!(file.is_empty().unwrap());
@@ -109,7 +109,7 @@ fn what_was_written_is_read_back(disk: &dyn Disk, root: &Path) {
     assert_eq!(read(disk, &path), expected);
 }
 
-fn a_read_is_short_only_at_the_end(disk: &dyn Disk, root: &Path) {
+fn read_is_short_only_at_the_end(disk: &dyn Disk, root: &Path) {
     let file = create(disk, &root.join("file"), &[7; 10_000]);
     let mut buf = vec![0; 4000];
     assert_eq!(file.read_at(&mut buf, 0).unwrap(), 4000);
@@ -121,7 +121,7 @@ fn a_read_is_short_only_at_the_end(disk: &dyn Disk, root: &Path) {
     assert_eq!(kind(file.read_exact_at(&mut buf, 6001)), ErrorKind::UnexpectedEof);
 }
 
-fn a_length_that_was_cut_and_grew_again_reads_zeros(disk: &dyn Disk, root: &Path) {
+fn regrown_file_reads_zeros(disk: &dyn Disk, root: &Path) {
     let file = create(disk, &root.join("file"), b"abcdef");
     file.set_len(2).unwrap();
     file.set_len(4).unwrap();
@@ -129,9 +129,9 @@ fn a_length_that_was_cut_and_grew_again_reads_zeros(disk: &dyn Disk, root: &Path
     assert_eq!(bytes_of(&*file), b"ab\0\0\0\0z");
 }
 
-fn room_that_is_made_changes_no_byte_and_reads_zeros(disk: &dyn Disk, root: &Path) {
+fn allocate_keeps_bytes_and_reads_zeros(disk: &dyn Disk, root: &Path) {
     let file = create(disk, &root.join("file"), b"abcdef");
-    // Of a real disk, where the file system can.
+    // On a real disk, only if the file system supports it.
     let is_possible = file.allocate(2, 9).is_ok();
     file.set_len(9).unwrap();
     file.write_at(b"z", 7).unwrap();
@@ -142,7 +142,7 @@ fn room_that_is_made_changes_no_byte_and_reads_zeros(disk: &dyn Disk, root: &Pat
     assert!(read.allocate(0, 100).is_err());
 }
 
-fn an_offset_beyond_all_files_reads_nothing_and_is_not_written(disk: &dyn Disk, root: &Path) {
+fn offset_beyond_all_files_is_rejected(disk: &dyn Disk, root: &Path) {
     let file = create(disk, &root.join("file"), b"abc");
     for offset in [u64::MAX, u64::MAX - 1, i64::MAX as u64 + 1, i64::MAX as u64] {
         assert_eq!(file.read_at(&mut [0; 8], offset).unwrap(), 0);
@@ -152,7 +152,7 @@ fn an_offset_beyond_all_files_reads_nothing_and_is_not_written(disk: &dyn Disk, 
     assert_eq!(bytes_of(&*file), b"abc");
 }
 
-fn a_direct_handle_reads_what_a_buffered_one_wrote(disk: &dyn Disk, root: &Path) {
+fn direct_handle_reads_buffered_writes(disk: &dyn Disk, root: &Path) {
     let path = root.join("file");
     let bytes: Vec<u8> = (0..10_000u32).map(|i| i as u8).collect();
     create(disk, &path, &bytes).sync().unwrap();
@@ -173,7 +173,7 @@ fn a_direct_handle_reads_what_a_buffered_one_wrote(disk: &dyn Disk, root: &Path)
     assert!(read[4 * DIRECT_ALIGN..].iter().all(|byte| *byte == 9));
 }
 
-fn a_handle_opened_to_read_does_not_write(disk: &dyn Disk, root: &Path) {
+fn read_handle_does_not_write(disk: &dyn Disk, root: &Path) {
     let path = root.join("file");
     create(disk, &path, b"abc");
     let file = disk.open(&path, Open::Read, Caching::Buffered).unwrap();
@@ -198,7 +198,7 @@ fn opening_says_why_it_cannot(disk: &dyn Disk, root: &Path) {
     assert_eq!(open(&file.join("below"), Open::CreateNew), ErrorKind::NotADirectory);
 }
 
-fn a_folder_lists_its_names_sorted(disk: &dyn Disk, root: &Path) {
+fn folder_lists_names_sorted(disk: &dyn Disk, root: &Path) {
     create(disk, &root.join("b"), b"123");
     create(disk, &root.join("c"), b"");
     disk.create_dir(&root.join("a")).unwrap();
@@ -213,7 +213,7 @@ fn a_folder_lists_its_names_sorted(disk: &dyn Disk, root: &Path) {
     assert_eq!(kind(disk.list(&root.join("nothing"))), ErrorKind::NotFound);
 }
 
-fn an_entry_tells_what_stands_at_a_path(disk: &dyn Disk, root: &Path) {
+fn entry_describes_a_path(disk: &dyn Disk, root: &Path) {
     create(disk, &root.join("file"), b"123");
     disk.create_dir(&root.join("folder")).unwrap();
     let entry =
@@ -225,7 +225,7 @@ fn an_entry_tells_what_stands_at_a_path(disk: &dyn Disk, root: &Path) {
     assert!(disk.entry(root).unwrap().is_some_and(|entry| entry.is_dir));
 }
 
-fn a_folder_is_made_once_and_inside_an_existing_one(disk: &dyn Disk, root: &Path) {
+fn folder_is_created_once_in_an_existing_one(disk: &dyn Disk, root: &Path) {
     let folder = root.join("folder");
     disk.create_dir(&folder).unwrap();
     create(disk, &root.join("file"), b"");
@@ -235,7 +235,7 @@ fn a_folder_is_made_once_and_inside_an_existing_one(disk: &dyn Disk, root: &Path
     assert_eq!(kind(disk.create_dir(root)), ErrorKind::AlreadyExists);
 }
 
-fn a_rename_replaces_a_file_and_leaves_its_handles_alive(disk: &dyn Disk, root: &Path) {
+fn rename_replaces_a_file_and_keeps_its_handles(disk: &dyn Disk, root: &Path) {
     let (from, to) = (root.join("from"), root.join("to"));
     let new = create(disk, &from, b"new");
     let old = create(disk, &to, b"old");
@@ -247,7 +247,7 @@ fn a_rename_replaces_a_file_and_leaves_its_handles_alive(disk: &dyn Disk, root: 
     assert_eq!(read(disk, &to), b"NEW");
 }
 
-fn a_rename_to_another_name_of_the_same_file_changes_nothing(disk: &dyn Disk, root: &Path) {
+fn rename_between_links_changes_nothing(disk: &dyn Disk, root: &Path) {
     let (one, two) = (root.join("one"), root.join("two"));
     create(disk, &one, b"abc");
     disk.hard_link(&one, &two).unwrap();
@@ -257,7 +257,7 @@ fn a_rename_to_another_name_of_the_same_file_changes_nothing(disk: &dyn Disk, ro
     assert_eq!(read(disk, &one), b"abc");
 }
 
-fn a_rename_moves_a_folder_with_what_is_in_it(disk: &dyn Disk, root: &Path) {
+fn rename_moves_a_folder_with_its_contents(disk: &dyn Disk, root: &Path) {
     let (from, to) = (root.join("from"), root.join("to"));
     disk.create_dir(&from).unwrap();
     create(disk, &from.join("file"), b"abc");
@@ -268,7 +268,7 @@ fn a_rename_moves_a_folder_with_what_is_in_it(disk: &dyn Disk, root: &Path) {
     assert_eq!(read(disk, &to.join("file")), b"abc");
 }
 
-fn a_rename_refuses_what_it_must_not_replace(disk: &dyn Disk, root: &Path) {
+fn rename_refuses_forbidden_targets(disk: &dyn Disk, root: &Path) {
     let (file, empty, full) = (root.join("file"), root.join("empty"), root.join("full"));
     create(disk, &file, b"abc");
     disk.create_dir(&empty).unwrap();
@@ -283,7 +283,7 @@ fn a_rename_refuses_what_it_must_not_replace(disk: &dyn Disk, root: &Path) {
     assert_eq!(names(disk, root), ["empty", "file", "full"]);
 }
 
-fn a_removed_file_lives_on_in_its_handles(disk: &dyn Disk, root: &Path) {
+fn removed_file_survives_in_its_handles(disk: &dyn Disk, root: &Path) {
     let path = root.join("file");
     let old = create(disk, &path, b"old");
     disk.remove(&path).unwrap();
@@ -310,7 +310,7 @@ fn only_an_empty_folder_is_removed(disk: &dyn Disk, root: &Path) {
     assert_eq!(names(disk, root), [""; 0]);
 }
 
-fn a_second_name_shares_the_bytes(disk: &dyn Disk, root: &Path) {
+fn hard_link_shares_the_bytes(disk: &dyn Disk, root: &Path) {
     let (one, two) = (root.join("one"), root.join("two"));
     let file = create(disk, &one, b"abc");
     disk.hard_link(&one, &two).unwrap();
@@ -332,7 +332,7 @@ fn a_second_name_shares_the_bytes(disk: &dyn Disk, root: &Path) {
     );
 }
 
-fn a_lock_excludes_others_until_it_is_dropped(disk: &dyn Disk, root: &Path) {
+fn lock_excludes_others_until_dropped(disk: &dyn Disk, root: &Path) {
     let (one, two) = (root.join("one"), root.join("two"));
     disk.create_dir(&one).unwrap();
     disk.create_dir(&two).unwrap();
@@ -358,7 +358,7 @@ fn a_lock_file_names_its_holder(disk: &dyn Disk, root: &Path) {
     assert_eq!(read(disk, &path), b"");
 }
 
-fn syncing_what_is_not_there_is_an_error(disk: &dyn Disk, root: &Path) {
+fn syncing_a_missing_path_is_an_error(disk: &dyn Disk, root: &Path) {
     create(disk, &root.join("file"), b"");
     assert_eq!(kind(disk.sync_dir(&root.join("nothing"))), ErrorKind::NotFound);
     assert_eq!(kind(disk.sync_dir(&root.join("file"))), ErrorKind::NotADirectory);
@@ -407,9 +407,9 @@ fn errors_name_their_path(disk: &dyn Disk, root: &Path) {
     }
 }
 
-/// The real disk only where its file system agrees to direct handles: `os` proves it there.
+/// The real disk only if its file system supports direct handles; `os` tests it there.
 #[test]
-fn direct_handles_in_memory_insist_on_alignment() {
+fn direct_handles_in_memory_require_alignment() {
     for disk in [&MemDisk::new() as &dyn Disk, &LyingDisk::new(1)] {
         let file = disk.open(Path::new("file"), Open::CreateNew, Caching::Direct).unwrap();
         let buf = vec![0; 2 * DIRECT_ALIGN];
@@ -424,7 +424,7 @@ fn direct_handles_in_memory_insist_on_alignment() {
     }
 }
 
-fn files_that_are_synced_together_keep_what_was_written(disk: &dyn Disk, dir: &Path) {
+fn files_synced_together_keep_their_writes(disk: &dyn Disk, dir: &Path) {
     for count in [0, 1, 2, 9] {
         let path = |number| dir.join(format!("{count}-{number}"));
         let files: Vec<_> =

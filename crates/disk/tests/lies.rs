@@ -1,4 +1,4 @@
-//! Each lie of the lying disk, and what it never lies about.
+//! Each fault of the simulated disk, and its guarantees.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 use std::collections::BTreeSet;
@@ -48,7 +48,7 @@ fn exists(disk: &LyingDisk, path: &str) -> bool {
 }
 
 #[test]
-fn an_unsynced_write_survives_is_torn_or_is_lost() {
+fn unsynced_write_survives_is_torn_or_lost() {
     let (mut whole, mut torn, mut lost) = (0, 0, 0);
     for seed in 0..100 {
         let disk = LyingDisk::new(seed);
@@ -79,7 +79,7 @@ fn an_unsynced_write_survives_is_torn_or_is_lost() {
 }
 
 #[test]
-fn a_write_within_one_sector_survives_whole_or_is_lost_and_is_counted() {
+fn write_within_a_sector_is_atomic() {
     for seed in 0..100 {
         let disk = LyingDisk::new(seed);
         create_durable(&disk, "file", b"old").write_at(b"new", 0).unwrap();
@@ -114,7 +114,7 @@ fn a_later_write_may_survive_an_earlier_one() {
 }
 
 #[test]
-fn a_length_may_grow_without_its_bytes() {
+fn length_may_grow_without_bytes() {
     let outcomes: BTreeSet<Vec<u8>> = (0..100)
         .map(|seed| {
             let disk = LyingDisk::new(seed);
@@ -143,7 +143,7 @@ fn an_unsynced_cut_may_be_undone() {
 }
 
 #[test]
-fn what_was_synced_survives_every_crash() {
+fn synced_data_survives_every_crash() {
     for seed in 0..300 {
         let disk = LyingDisk::new(seed);
         let mut random = Random::new(seed);
@@ -164,7 +164,7 @@ fn what_was_synced_survives_every_crash() {
             }
         }
         file.sync().unwrap();
-        // Behind what was synced anything may happen.
+        // Anything may happen after the synced prefix.
         file.write_at(&[7; 2000], synced.len() as u64).unwrap();
         for crash in 0..3 {
             disk.restore_power();
@@ -174,7 +174,7 @@ fn what_was_synced_survives_every_crash() {
 }
 
 #[test]
-fn after_a_crash_nothing_more_is_lost() {
+fn nothing_more_is_lost_after_a_crash() {
     for seed in 0..100 {
         let disk = LyingDisk::new(seed);
         create_durable(&disk, "file", b"").write_at(&[1; 5000], 0).unwrap();
@@ -187,7 +187,7 @@ fn after_a_crash_nothing_more_is_lost() {
 }
 
 #[test]
-fn a_synced_file_whose_name_was_not_may_be_missing() {
+fn synced_file_with_unsynced_name_may_be_missing() {
     let mut found = 0;
     for seed in 0..100 {
         let disk = LyingDisk::new(seed);
@@ -203,7 +203,7 @@ fn a_synced_file_whose_name_was_not_may_be_missing() {
 }
 
 #[test]
-fn a_synced_name_whose_file_was_not_may_be_empty() {
+fn synced_name_of_unsynced_file_may_be_empty() {
     let lens: BTreeSet<usize> = (0..100)
         .map(|seed| {
             let disk = LyingDisk::new(seed);
@@ -217,7 +217,7 @@ fn a_synced_name_whose_file_was_not_may_be_empty() {
 }
 
 #[test]
-fn an_unsynced_rename_leaves_the_old_names_or_the_new() {
+fn unsynced_rename_is_atomic() {
     let mut renamed = 0;
     for seed in 0..100 {
         let disk = LyingDisk::new(seed);
@@ -237,7 +237,7 @@ fn an_unsynced_rename_leaves_the_old_names_or_the_new() {
 }
 
 #[test]
-fn an_unsynced_removal_may_be_undone_and_a_synced_one_never() {
+fn only_unsynced_removal_may_be_undone() {
     let mut back = 0;
     for seed in 0..100 {
         let disk = LyingDisk::new(seed);
@@ -257,7 +257,7 @@ fn an_unsynced_removal_may_be_undone_and_a_synced_one_never() {
 }
 
 #[test]
-fn a_file_made_and_removed_since_the_last_sync_may_come_back() {
+fn removed_unsynced_file_may_reappear() {
     let mut back = 0;
     for seed in 0..100 {
         let disk = LyingDisk::new(seed);
@@ -275,7 +275,7 @@ fn a_file_made_and_removed_since_the_last_sync_may_come_back() {
 }
 
 #[test]
-fn of_the_operations_in_a_folder_a_front_survives() {
+fn prefix_of_folder_operations_survives() {
     let fronts: BTreeSet<usize> = (0..100)
         .map(|seed| {
             let disk = LyingDisk::new(seed);
@@ -293,7 +293,7 @@ fn of_the_operations_in_a_folder_a_front_survives() {
 }
 
 #[test]
-fn syncing_a_folder_saves_the_names_in_it_but_not_its_own() {
+fn syncing_a_folder_saves_only_its_entries() {
     let mut found = 0;
     for seed in 0..100 {
         let disk = LyingDisk::new(seed);
@@ -310,7 +310,7 @@ fn syncing_a_folder_saves_the_names_in_it_but_not_its_own() {
 }
 
 #[test]
-fn a_second_name_is_durable_when_its_folder_is() {
+fn hard_link_is_durable_with_its_folder() {
     let disk = LyingDisk::new(1);
     create_durable(&disk, "one", b"abc");
     disk.hard_link(at("one"), at("two")).unwrap();
@@ -323,7 +323,7 @@ fn a_second_name_is_durable_when_its_folder_is() {
 }
 
 #[test]
-fn the_sync_at_which_the_power_is_cut_fails_and_so_does_everything_after_it() {
+fn everything_fails_from_the_power_cut_on() {
     let mut took_effect = 0;
     for seed in 0..200 {
         let disk = LyingDisk::new(seed);
@@ -332,7 +332,7 @@ fn the_sync_at_which_the_power_is_cut_fails_and_so_does_everything_after_it() {
         disk.cut_power_at_sync(4);
         file.sync().unwrap();
         assert!(!disk.power_is_cut());
-        // Too small to be torn, and the length stays: what survives is all or nothing.
+        // Too small to be torn, and the length stays, so all or nothing survives.
         file.write_at(b"new", 0).unwrap();
         assert!(file.sync().is_err());
         assert!(disk.power_is_cut());
@@ -359,12 +359,12 @@ fn the_sync_at_which_the_power_is_cut_fails_and_so_does_everything_after_it() {
         assert_eq!(disk.injected().power_cuts, 1);
         open(&disk, "file").sync().unwrap();
     }
-    // Half of the syncs took effect, and of the others' writes about half survived.
+    // Half of the syncs took effect, and about half of the others' writes survived.
     assert!((120..180).contains(&took_effect), "{took_effect}");
 }
 
 #[test]
-fn a_folder_sync_at_which_the_power_is_cut_counts_as_well() {
+fn folder_sync_counts_for_the_power_cut() {
     let disk = LyingDisk::new(1);
     create(&disk, "file", b"");
     disk.cut_power_at_sync(1);
@@ -393,7 +393,7 @@ fn handles_and_locks_do_not_survive_a_crash() {
 }
 
 #[test]
-fn closing_a_handle_of_before_a_crash_does_not_close_a_new_one() {
+fn closing_an_old_handle_keeps_new_ones() {
     let disk = LyingDisk::new(1);
     let old = create_durable(&disk, "file", b"abc");
     disk.restore_power();
@@ -407,7 +407,7 @@ fn closing_a_handle_of_before_a_crash_does_not_close_a_new_one() {
 }
 
 #[test]
-fn one_seed_and_one_sequence_of_calls_give_the_same_disk() {
+fn seed_and_calls_determine_the_disk() {
     let run = |seed| {
         let disk = LyingDisk::new(seed);
         let mut random = Random::new(99);
@@ -454,7 +454,7 @@ fn reads_do_not_change_what_survives() {
 }
 
 #[test]
-fn a_failed_sync_loses_writes_for_good_and_shows_it_only_after_a_crash() {
+fn failed_sync_shows_loss_only_after_a_crash() {
     let mut lost = 0;
     for seed in 0..100 {
         let disk = LyingDisk::new(seed);
@@ -491,7 +491,7 @@ fn a_failed_folder_sync_leaves_its_names_unsynced() {
 }
 
 #[test]
-fn reads_fail_as_often_as_they_were_told_to() {
+fn reads_fail_with_the_given_probability() {
     let disk = LyingDisk::new(1);
     let file = create(&disk, "file", b"abc");
     disk.fail_reads(0.25);
@@ -503,7 +503,7 @@ fn reads_fail_as_often_as_they_were_told_to() {
 }
 
 #[test]
-fn a_flipped_bit_is_one_bit_and_is_gone_at_the_next_read() {
+fn flipped_bit_is_transient() {
     let disk = LyingDisk::new(1);
     let file = create(&disk, "file", &[0; 1000]);
     disk.flip_bits(0.5);
@@ -528,7 +528,7 @@ fn a_flipped_bit_is_one_bit_and_is_gone_at_the_next_read() {
 }
 
 #[test]
-fn a_corrupted_byte_stays_corrupted_through_syncs_and_crashes() {
+fn corrupted_byte_survives_syncs_and_crashes() {
     let disk = LyingDisk::new(1);
     let file = create_durable(&disk, "file", b"abc");
     disk.corrupt(at("file"), 1, 0x01).unwrap();
@@ -536,7 +536,7 @@ fn a_corrupted_byte_stays_corrupted_through_syncs_and_crashes() {
     assert_eq!(read(&disk, "file"), b"acc");
     disk.restore_power();
     assert_eq!(read(&disk, "file"), b"acc");
-    // A byte that is not durable yet, too.
+    // A byte that is not durable yet too.
     let file = open(&disk, "file");
     file.write_at(b"xyz", 0).unwrap();
     disk.corrupt(at("file"), 2, 0x03).unwrap();
@@ -549,7 +549,7 @@ fn a_corrupted_byte_stays_corrupted_through_syncs_and_crashes() {
 }
 
 #[test]
-fn a_full_disk_writes_the_front_that_fits_and_refuses_the_rest() {
+fn full_disk_writes_the_fitting_prefix() {
     let disk = LyingDisk::new(1);
     let file = create(&disk, "file", &[1; 4096]);
     disk.fill_up(Some(8192));
@@ -557,14 +557,14 @@ fn a_full_disk_writes_the_front_that_fits_and_refuses_the_rest() {
     assert_eq!(error.kind(), ErrorKind::StorageFull);
     assert_eq!(file.len().unwrap(), 4096 + 8192);
     assert_eq!(disk.injected().refused_writes, 1);
-    // Blocks that are there already need no space.
+    // Existing blocks need no space.
     file.write_at(&[3; 4096], 0).unwrap();
     disk.fill_up(None);
     file.write_at(&[2; 12_288], 4096).unwrap();
 }
 
 #[test]
-fn a_closed_file_keeps_its_space() {
+fn closed_file_keeps_its_space() {
     let disk = LyingDisk::new(1);
     disk.fill_up(Some(4096));
     drop(create(&disk, "file", &[1; 4096]));
@@ -573,7 +573,7 @@ fn a_closed_file_keeps_its_space() {
 }
 
 #[test]
-fn removing_and_cutting_give_space_back() {
+fn removing_and_truncating_frees_space() {
     let disk = LyingDisk::new(1);
     let file = create(&disk, "file", &[1; 8192]);
     let other = create(&disk, "other", &[1; 4096]);
@@ -594,7 +594,7 @@ fn removing_and_cutting_give_space_back() {
 }
 
 #[test]
-fn a_file_zeroed_ahead_has_its_space() {
+fn zeroed_file_has_its_space() {
     let disk = LyingDisk::new(1);
     let file = create(&disk, "file", &[0; 8192]);
     let sparse = create(&disk, "sparse", b"");
@@ -605,7 +605,7 @@ fn a_file_zeroed_ahead_has_its_space() {
 }
 
 #[test]
-fn a_full_disk_can_still_be_locked_where_it_was_before() {
+fn full_disk_can_be_locked_again() {
     let disk = LyingDisk::new(1);
     disk.fill_up(Some(0));
     let _lock = disk.lock(at("/")).unwrap();
@@ -613,7 +613,7 @@ fn a_full_disk_can_still_be_locked_where_it_was_before() {
 }
 
 #[test]
-fn a_snapshot_is_a_disk_of_its_own() {
+fn snapshot_is_independent() {
     let disk = LyingDisk::new(1);
     let file = create_durable(&disk, "file", b"abc");
     let _lock = disk.lock(at("/")).unwrap();
@@ -631,7 +631,7 @@ fn a_snapshot_is_a_disk_of_its_own() {
 }
 
 #[test]
-fn other_seeds_show_other_outcomes_of_one_crash() {
+fn seeds_show_different_outcomes() {
     let disk = LyingDisk::new(1);
     let file = create_durable(&disk, "file", &[1; 4096]);
     file.write_at(&[2; 4096], 0).unwrap();
@@ -648,7 +648,7 @@ fn other_seeds_show_other_outcomes_of_one_crash() {
 }
 
 #[test]
-fn a_slow_disk_takes_the_clocks_time_and_a_healed_one_none() {
+fn slow_disk_advances_the_clock() {
     use plimsoll_disk::clock::{Clock, ManualClock};
     let (disk, clock) = (LyingDisk::new(1), std::sync::Arc::new(ManualClock::new(0)));
     let most = std::time::Duration::from_millis(3);

@@ -1,4 +1,4 @@
-//! The laws of what processes share, for every disk that has it.
+//! The invariants of sharing, tested on every disk that supports it.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::vfs::{Disk, LockError};
 
-/// Runs a test on each disk, in a folder of its own.
+/// Runs a test on each disk, in its own folder.
 fn on_each(test: impl Fn(Arc<dyn Disk>, &Path)) {
     let dir = tempfile::tempdir().unwrap();
     test(Arc::new(OsDisk::new()), dir.path());
@@ -24,7 +24,7 @@ fn on_each(test: impl Fn(Arc<dyn Disk>, &Path)) {
 }
 
 #[test]
-fn one_handle_at_a_time_has_a_lock_file() {
+fn lock_file_has_one_holder() {
     on_each(|disk, dir| {
         let path = dir.join("turn");
         let (one, two) = (disk.lock_file(&path).unwrap(), disk.lock_file(&path).unwrap());
@@ -41,7 +41,7 @@ fn one_handle_at_a_time_has_a_lock_file() {
 }
 
 #[test]
-fn a_shared_folder_keeps_out_those_that_want_it_alone() {
+fn shared_folder_refuses_exclusive_locks() {
     on_each(|disk, dir| {
         let alone = disk.lock(dir).unwrap();
         assert!(matches!(disk.lock_shared(dir), Err(LockError::Held { .. })));
@@ -60,7 +60,7 @@ fn a_shared_folder_keeps_out_those_that_want_it_alone() {
 }
 
 #[test]
-fn words_are_shared_and_wake_those_that_wait() {
+fn words_are_shared_and_wake_waiters() {
     on_each(|disk, dir| {
         let path = dir.join("SHARED");
         let (one, two) =
@@ -68,7 +68,7 @@ fn words_are_shared_and_wake_those_that_wait() {
         assert!(one.words().iter().all(|word| word.load(Ordering::Relaxed) == 0));
         one.words()[699].store(7, Ordering::Release);
         assert_eq!(two.words()[699].load(Ordering::Acquire), 7);
-        // Another value: no waiting.
+        // The value differs, so the call does not wait.
         two.wait(699, 8, Duration::from_secs(60));
         two.wait(699, 7, Duration::from_millis(1));
         std::thread::scope(|scope| {
@@ -86,7 +86,7 @@ fn words_are_shared_and_wake_those_that_wait() {
 }
 
 #[test]
-fn a_wait_without_end_lasts_until_it_is_woken() {
+fn unbounded_wait_lasts_until_woken() {
     on_each(|disk, dir| {
         let words = disk.shared_words(&dir.join("SHARED"), 1).unwrap();
         std::thread::scope(|scope| {
@@ -103,7 +103,7 @@ fn a_wait_without_end_lasts_until_it_is_woken() {
 }
 
 #[test]
-fn a_power_cut_frees_the_locks_and_forgets_the_words() {
+fn power_cut_releases_locks_and_words() {
     let disk = LyingDisk::new(1);
     let dir = Path::new("/folder");
     disk.create_dir(dir).unwrap();

@@ -24,13 +24,13 @@ pub(crate) struct Applier<'a> {
     bookmarks: Keyspace,
     notes: Notes<'a>,
     branch: &'a str,
-    /// Of the last imported commit, if there is one.
+    /// The bookmark of the last imported commit, if there is one.
     bookmark: Option<Bookmark>,
     piece: Vec<u8>,
 }
 
 impl<'a> Applier<'a> {
-    /// `bookmark` is that of the last imported commit, if there is one.
+    /// `bookmark` is the one of the last imported commit, if there is one.
     pub(crate) fn new(
         db: &'a Db,
         keyspace: Keyspace,
@@ -151,7 +151,8 @@ impl<'a> Applier<'a> {
         Ok(())
     }
 
-    /// A file whose content is left out is deleted: its earlier content would be a wrong answer.
+    /// Deletes a file whose content is missing, because its earlier content would be a wrong
+    /// answer.
     fn absent(&self, transaction: &mut Transaction, path: &[u8]) -> Result<()> {
         Ok(transaction.delete(&self.keyspace, path)?)
     }
@@ -161,7 +162,7 @@ fn unreadable(error: &dyn std::fmt::Display) -> Error {
     Error::unreadable(format!("cannot read a file's content from git: {error}"))
 }
 
-/// Records an error of the reader, which `put_reader` would report as one of the store.
+/// Records an error of the reader, which `put_reader` would otherwise report as a store error.
 struct Watched<R> {
     inner: R,
     failed: Option<String>,

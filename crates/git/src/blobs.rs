@@ -1,7 +1,7 @@
 //! Contents of files, read from one `git cat-file --batch` process.
 //!
-//! Law: git answers each request once, in order. A request is sent as soon as it is known, so that
-//! git unpacks ahead of the reader.
+//! Invariant: git answers each request once, in order. A request is sent as soon as it is known, so
+//! that git unpacks ahead of the reader.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -12,8 +12,8 @@ use crate::object_id::ObjectId;
 use crate::process::{Input, Process};
 use crate::repository::Repository;
 
-/// Requests that may be unanswered. At 65 bytes each they fit into the smallest pipe that the
-/// system makes (4 KiB).
+/// Maximum number of unanswered requests. At 65 bytes each they fit into the smallest pipe that the
+/// system creates (4 KiB).
 pub(crate) const REQUESTS_MAX: usize = 60;
 
 /// A running process and the requests that it has not answered.
@@ -40,7 +40,7 @@ pub(crate) enum Blob {
     Found { bytes: u64 },
     /// The repository does not hold the object.
     Missing,
-    /// The object is damaged; git said why.
+    /// The object is damaged; holds git's message.
     Damaged(String),
 }
 
@@ -49,12 +49,12 @@ impl<'r> Blobs<'r> {
         Ok(Self { repository, open: Open::start(repository)?, asked: VecDeque::new(), left: 0 })
     }
 
-    /// How many answers have not been read.
+    /// Number of unread answers.
     pub(crate) fn outstanding(&self) -> usize {
         self.asked.len()
     }
 
-    /// Requests a content.
+    /// Requests a blob.
     pub(crate) fn ask(&mut self, id: ObjectId) {
         self.asked.push_back(id);
         self.open.ask(&id);
@@ -169,7 +169,7 @@ pub(crate) fn read_header(output: &mut impl BufRead) -> io::Result<Header> {
     })
 }
 
-/// `<name> <type> <length>` or `<name> missing`.
+/// Parses `<name> <type> <length>` or `<name> missing`.
 fn parse_header(line: &[u8]) -> Option<Header> {
     let line = std::str::from_utf8(line).ok()?.strip_suffix('\n')?;
     let mut words = line.split(' ');

@@ -1,8 +1,8 @@
-//! The bookmark of a keyspace: which commit was imported last. It is a key of the store, written
-//! with that commit.
+//! The bookmark of a keyspace: its last imported commit. The bookmark is a key of the store,
+//! written in that commit's transaction.
 //!
-//! Law: a transaction that writes the bookmark has read it, so that of two imports into one
-//! keyspace only one continues.
+//! Invariant: a transaction that writes the bookmark has read it, so that only one of two
+//! concurrent imports into a keyspace continues.
 
 use plimsoll::{Db, Keyspace, Transaction};
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ use crate::repository::Repository;
 pub(crate) struct Bookmark {
     /// The last imported commit.
     pub(crate) commit: ObjectId,
-    /// The first imported commit. It tells one repository from another.
+    /// The first imported commit, which identifies the repository.
     pub(crate) root: ObjectId,
 }
 
@@ -39,8 +39,8 @@ fn decode(value: &[u8]) -> Result<Bookmark> {
     }
 }
 
-/// Reads the bookmark in the transaction of the next commit, and rejects one that another import
-/// has moved. If it is moved later, the transaction conflicts: see [`of_commit`].
+/// Reads the bookmark in the transaction of the next commit, and fails if another import has moved
+/// it. If another import moves it later, the transaction conflicts; see [`of_commit`].
 pub(crate) fn confirm(
     transaction: &Transaction,
     bookmarks: &Keyspace,
@@ -54,16 +54,16 @@ pub(crate) fn confirm(
     }
 }
 
-/// The error of a transaction that cannot be committed.
+/// Converts the error of a failed commit.
 pub(crate) fn of_commit(error: plimsoll::Error, keyspace: &str) -> Error {
     match error {
-        // The bookmark is all that such a transaction has read.
+        // Such a transaction has read nothing but the bookmark.
         plimsoll::Error::Conflict { .. } => Error::AnotherImport { keyspace: keyspace.to_owned() },
         error => error.into(),
     }
 }
 
-/// Writes the bookmark, in the transaction of its commit.
+/// Writes the bookmark in the transaction of its commit.
 pub(crate) fn write(
     transaction: &mut Transaction,
     bookmarks: &Keyspace,
@@ -75,8 +75,8 @@ pub(crate) fn write(
     Ok(transaction.put(bookmarks, &bookmark_key(keyspace), value.to_string().as_bytes())?)
 }
 
-/// Removes the bookmark of a keyspace that was dropped: its history is gone, and is imported from
-/// its beginning.
+/// Removes the bookmark of a dropped keyspace. Its history is gone, so the next import starts at
+/// the beginning.
 pub(crate) fn remove(db: &Db, keyspace: &str, expected: Bookmark) -> Result<()> {
     let bookmarks = db.keyspace(KEYSPACE)?;
     let mut transaction = db.begin();
@@ -86,7 +86,7 @@ pub(crate) fn remove(db: &Db, keyspace: &str, expected: Bookmark) -> Result<()> 
 }
 
 /// Rejects a repository whose branch does not continue the imported history, so that a keyspace
-/// never mixes two.
+/// never mixes two histories.
 pub(crate) fn check(bookmark: &Bookmark, repository: &Repository) -> Result<()> {
     let (path, commit) = (repository.path().to_owned(), bookmark.commit);
     if !repository.has_commit(&bookmark.root)? && !repository.has_commit(&commit)? {
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bookmark_that_moves_during_a_transaction_is_told_at_its_commit() {
+    fn moved_bookmark_fails_the_commit() {
         let dir = tempfile::tempdir().unwrap();
         let db = Db::open(dir.path().join("s"), Options::new().memory_bytes(16 << 20)).unwrap();
         let bookmarks = db.keyspace(KEYSPACE).unwrap();

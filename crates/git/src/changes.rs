@@ -1,8 +1,8 @@
 //! The files that each commit changed, read from one `git diff-tree --stdin` process.
 //!
-//! A request is two lines: the commit with the one to compare it with, and `;`. Git echoes a line
-//! that names no object and flushes its output, so the `;` marks the end of the answer. Without it
-//! only the next answer would show where this one ends.
+//! A request is two lines: the commit and its base, then `;`. Git echoes a line that names no
+//! object and flushes its output, so the `;` marks the end of the answer. Without the mark, only
+//! the next answer would show that this one is complete.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{ChildStdin, ChildStdout};
@@ -12,13 +12,14 @@ use crate::object_id::ObjectId;
 use crate::process::{Input, Process};
 use crate::repository::Repository;
 
-/// Requests that may be unanswered. At 133 bytes each they fit into the smallest pipe that the
-/// system makes (4 KiB).
+/// Maximum number of unanswered requests. At 133 bytes each they fit into the smallest pipe that
+/// the system creates (4 KiB).
 pub(crate) const REQUESTS_MAX: usize = 24;
-/// Answers after which the process is replaced, because git keeps every commit that it has read in
-/// memory.
+/// Number of answers after which the process is replaced, because git keeps every commit that it
+/// has read in memory.
 const ANSWERS_MAX: u64 = 50_000;
-/// Longer paths are cut, which bounds the length of a line. They are too long for keys anyway.
+/// Longer paths are truncated, which bounds the length of a line. They are too long for keys
+/// anyway.
 const PATH_BYTES_MAX: u64 = 64 * 1024;
 
 /// A file that differs between two commits.
@@ -48,7 +49,7 @@ pub(crate) enum Piece {
     Died,
 }
 
-/// The process, if it runs.
+/// The git process, if it is running.
 #[derive(Debug)]
 pub(crate) struct Changes<'r> {
     repository: &'r Repository,
@@ -68,12 +69,12 @@ impl<'r> Changes<'r> {
         Self { repository, open: None, answers: 0 }
     }
 
-    /// Whether the process is to be replaced once all answers are read.
+    /// Whether to replace the process once all answers are read.
     pub(crate) fn worn_out(&self) -> bool {
         self.answers >= ANSWERS_MAX
     }
 
-    /// Ends the process and returns its last words. The next request starts another.
+    /// Ends the process and returns the end of its stderr. The next request starts another process.
     pub(crate) fn restart(&mut self) -> String {
         self.answers = 0;
         let Some(Open { process, input, output }) = self.open.take() else { return String::new() };
@@ -145,7 +146,7 @@ fn read_piece(output: &mut impl BufRead) -> io::Result<Piece> {
     }
 }
 
-/// An answer begins with the commit's id and a zero byte, or with the ids of two trees and a line
+/// An answer starts with the commit's id and a zero byte, or with the ids of two trees and a line
 /// break.
 fn read_start(output: &mut impl BufRead) -> io::Result<Piece> {
     let mut byte = [0];
@@ -158,7 +159,7 @@ fn read_start(output: &mut impl BufRead) -> io::Result<Piece> {
     Err(not_understood(b"a line without end"))
 }
 
-/// `:100644 100644 <name> <name> M`, zero byte, path, zero byte.
+/// Parses `:100644 100644 <name> <name> M`, zero byte, path, zero byte.
 fn read_change(output: &mut impl BufRead) -> io::Result<Piece> {
     let facts = read_to(output, 0)?;
     let path = read_to(output, 0)?;
@@ -173,13 +174,13 @@ fn parse_facts(facts: &[u8]) -> Option<(Option<File>, Option<File>)> {
     Some((file(mode_before, before)?, file(mode_after, after)?))
 }
 
-/// Outer `None`: not understood; inner `None`: there is no such file.
+/// Outer `None`: malformed; inner `None`: the file does not exist.
 fn file(mode: &str, id: &str) -> Option<Option<File>> {
     let id = ObjectId::parse(id.as_bytes())?;
     Some((mode != "000000").then_some(File { id, submodule: mode == "160000" }))
 }
 
-/// Reads up to `end`, which is removed; drops what exceeds the longest path.
+/// Reads up to and including `end`; returns the bytes before it, truncated at the longest path.
 fn read_to(output: &mut impl BufRead, end: u8) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     io::Read::take(&mut *output, PATH_BYTES_MAX).read_until(end, &mut bytes)?;
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_read_up_to_their_marks() {
+    fn answers_end_at_their_marks() {
         let (zero, one, two) = ("0".repeat(40), "1".repeat(40), "2".repeat(40));
         let output = format!(
             "{one}\0:000000 100644 {zero} {one} A\0a b\nc\0:100644 160000 {one} {two} \
@@ -240,14 +241,14 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_and_a_torn_line_are_errors() {
+    fn malformed_and_truncated_lines_are_errors() {
         for mut wrong in [&b":100644 x\0path\0"[..], b":100644", &[b'x'; 300]] {
             assert!(read_piece(&mut wrong).is_err());
         }
     }
 
     #[test]
-    fn a_path_beyond_any_key_is_cut_and_the_next_line_is_whole() {
+    fn overlong_path_is_truncated() {
         let long = [
             b":000000 100644 ",
             &[b'0'; 40][..],

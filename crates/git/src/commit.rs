@@ -7,7 +7,7 @@ use crate::date::Date;
 use crate::encoding::TextEncoding;
 use crate::object_id::ObjectId;
 
-/// The most metadata that a transaction takes.
+/// Maximum metadata of a transaction.
 const METADATA_BYTES_MAX: usize = 64 * 1024;
 
 /// A commit.
@@ -17,9 +17,9 @@ pub(crate) struct Commit {
     pub(crate) id: ObjectId,
     /// Its root tree.
     pub(crate) tree: ObjectId,
-    /// The committer's time; `None` if its date is broken.
+    /// The committer's time; `None` if the date is malformed.
     pub(crate) time: Option<Timestamp>,
-    /// The metadata of its transaction, as JSON.
+    /// The metadata of the transaction, as JSON.
     pub(crate) metadata: Vec<u8>,
 }
 
@@ -38,11 +38,11 @@ struct Metadata<'a> {
     undecoded: Undecoded,
 }
 
-/// The bytes of texts that are not valid in the commit's encoding, in hexadecimal. In the text
-/// itself U+FFFD stands for what is invalid.
+/// The bytes of text that is not valid in the commit's encoding, in hexadecimal. In the text
+/// itself, U+FFFD replaces invalid bytes.
 #[derive(Default, Serialize)]
 struct Undecoded {
-    /// The encoding that the commit names, if it names one.
+    /// The encoding that the commit declares, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     encoding: Option<String>,
     /// The whole line: name, email and date.
@@ -67,8 +67,8 @@ struct Person {
     date: Option<String>,
 }
 
-/// Parses a commit object. `cut`: the object is longer than `object`. `None` if it has no tree and
-/// so is not a commit.
+/// Parses a commit object. `cut` means that `object` is only the beginning of it. Returns `None` if
+/// the object has no tree and thus is not a commit.
 pub(crate) fn parse(id: ObjectId, object: &[u8], cut: bool) -> Option<Commit> {
     let (headers, message) = split_at_blank_line(object);
     let mut tree = None;
@@ -114,7 +114,7 @@ pub(crate) fn parse(id: ObjectId, object: &[u8], cut: bool) -> Option<Commit> {
     Some(Commit { id, tree: tree?, time, metadata: fit(metadata) })
 }
 
-/// Writes metadata as JSON and shortens the message until it fits, then everything else.
+/// Encodes metadata as JSON; shortens the message until it fits, then drops everything else.
 fn fit(mut metadata: Metadata<'_>) -> Vec<u8> {
     loop {
         let json = serde_json::to_vec(&metadata).expect("text and lists of text are always JSON");
@@ -124,7 +124,7 @@ fn fit(mut metadata: Metadata<'_>) -> Vec<u8> {
         }
         metadata.message_cut = true;
         if let Some(bytes) = &mut metadata.undecoded.message {
-            // Two digits a byte.
+            // Two digits per byte.
             let keep = bytes.len().saturating_sub(surplus.max(256)) & !1;
             bytes.truncate(keep);
             if keep > 0 {
@@ -133,8 +133,8 @@ fn fit(mut metadata: Metadata<'_>) -> Vec<u8> {
             metadata.undecoded.message = None;
         }
         if metadata.message.is_empty() {
-            // The names and parents alone are too long: no tool makes such commits, but the format
-            // allows them.
+            // The names and parents alone are too long. No tool creates such commits, but the
+            // format allows them.
             metadata.parents.clear();
             metadata.undecoded = Undecoded::default();
             for text in [
@@ -147,8 +147,8 @@ fn fit(mut metadata: Metadata<'_>) -> Vec<u8> {
             }
             continue;
         }
-        // A byte of the message is at most six bytes of JSON, so this removes no more than
-        // necessary, or 256 bytes.
+        // A byte of the message takes at most six bytes of JSON, so this removes at most the
+        // surplus, or 256 bytes.
         let keep = metadata.message.len().saturating_sub((surplus / 6).max(256));
         shorten(&mut metadata.message, keep);
     }
@@ -158,7 +158,7 @@ fn shorten(text: &mut String, bytes: usize) {
     text.truncate(text.floor_char_boundary(bytes));
 }
 
-/// `Ada Lovelace <ada@example.org> 1706702403 +0100`.
+/// Parses `Ada Lovelace <ada@example.org> 1706702403 +0100`.
 fn person(text: &str) -> (Person, Option<Timestamp>) {
     let Some(open) = text.find('<') else {
         return (Person { name: text.to_owned(), ..Person::default() }, None);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_decoded_as_the_commit_names_it() {
+    fn text_is_decoded_in_the_declared_encoding() {
         let cases: [(&str, &[u8], &str); 3] = [
             ("ISO-8859-1", b"J\xe9r\x85", "Jér\u{85}"),
             ("cp1251", b"\xcf\xf0\xe8\xe2\xe5\xf2", "Привет"),
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_cannot_be_decoded_are_kept() {
+    fn undecodable_bytes_are_kept() {
         let broken =
             [format!("tree {TREE}\nauthor A <a> 1 +0000\n\n").as_bytes(), b"caf\xe9"].concat();
         let read = metadata(&broken);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_zone_keeps_the_time() {
+    fn malformed_zone_keeps_the_time() {
         for (zone, written) in [
             ("+0100", "2011-03-13T08:06:40+01:00"),
             ("-3407", "2011-03-13T07:06:40Z"),
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_cannot_be_written_is_null() {
+    fn unrepresentable_time_is_null() {
         for date in ["", "x", "99999999999999999 +0000", "zone 1"] {
             let object = format!("tree {TREE}\nauthor A <a> {date}\n\nm");
             assert_eq!(metadata(object.as_bytes())["date"], Value::Null, "{date}");
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_too_long_is_cut_and_says_so() {
+    fn long_message_is_truncated_and_marked() {
         for letter in ["x", "\u{1}", "é"] {
             let message = letter.repeat(100_000);
             let read =
@@ -307,14 +307,14 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_of_ten_thousand_parents_still_fits() {
+    fn commit_with_ten_thousand_parents_fits() {
         let parents = format!("parent {}\n", "b".repeat(40)).repeat(10_000);
         let read = metadata(format!("tree {TREE}\n{parents}author A <a> 1 +0000\n\nm").as_bytes());
         assert_eq!(read["author"], "A");
     }
 
     #[test]
-    fn an_object_without_a_tree_is_not_a_commit() {
+    fn object_without_a_tree_is_not_a_commit() {
         assert!(parse(ObjectId::parse(&[b'a'; 40]).unwrap(), b"object x\n\n", false).is_none());
     }
 }

@@ -1,8 +1,8 @@
-//! The commits to import, oldest first: `git rev-list` writes their ids straight into `git
+//! The commits to import, oldest first: `git rev-list` pipes their ids directly into `git
 //! cat-file`.
 //!
-//! If a commit is missing, the history is cut there: the import begins with the oldest commit after
-//! it. The history of a shallow clone is cut, too.
+//! If a commit is missing, the history is truncated: the import begins with the oldest commit after
+//! it. The history of a shallow clone is truncated too.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
@@ -16,8 +16,8 @@ use crate::object_id::ObjectId;
 use crate::process::{Input, Process};
 use crate::repository::{Repository, range};
 
-/// Bytes of a commit object that are read: more than a transaction's metadata holds, even with a
-/// signature before the message.
+/// Maximum number of bytes read of a commit object: more than a transaction's metadata holds, even
+/// with a signature before the message.
 const OBJECT_BYTES_MAX: u64 = 256 * 1024;
 
 /// An item of the stream.
@@ -35,8 +35,8 @@ pub(crate) enum Next {
 #[derive(Debug)]
 pub(crate) struct CommitStream<'r> {
     repository: &'r Repository,
-    /// Arguments of the `rev-list` calls that are still to be made; their outputs in this order are
-    /// the stream.
+    /// Arguments of the remaining `rev-list` calls; the stream is the concatenation of their
+    /// outputs.
     lists: VecDeque<Vec<String>>,
     open: Option<Open>,
     cut: Option<Cut>,
@@ -51,7 +51,7 @@ struct Open {
 }
 
 impl<'r> CommitStream<'r> {
-    /// The commits of the branch that are not ancestors of `after`.
+    /// Opens a stream of the branch's commits that are not ancestors of `after`.
     pub(crate) fn open(repository: &'r Repository, after: Option<&ObjectId>) -> Result<Self> {
         let range = range(after, repository.tip());
         let mut stream = Self { repository, lists: VecDeque::new(), open: None, cut: None };
@@ -70,7 +70,7 @@ impl<'r> CommitStream<'r> {
         Ok(stream)
     }
 
-    /// The beginning of the history, if earlier commits are missing.
+    /// The start of the history, if earlier commits are missing.
     pub(crate) fn cut(&self) -> Option<Cut> {
         self.cut
     }
@@ -98,16 +98,16 @@ fn list(options: &[&str], range: &[String]) -> Vec<String> {
     options.chain(range.iter().cloned()).collect()
 }
 
-/// A walk from the tip to the oldest commit that git can find.
+/// The result of listing the commits from the tip to the oldest one that git can find.
 enum Walk {
-    /// Git found no commit missing. `last` is the oldest commit.
+    /// No commit is missing. `last` is the oldest commit.
     Complete { last: Option<ObjectId> },
-    /// It ends at a commit whose parent is missing. `whole` commits, counted from the tip, have all
-    /// their parents; `oldest` is the parent of the last of them.
+    /// The history ends at a commit whose parent is missing. `whole` commits, counted from the tip,
+    /// have all their parents; `oldest` is the parent of the last of them.
     Broken { whole: u64, oldest: ObjectId },
 }
 
-/// Lists the history once without reading the commits, to learn whether it is whole.
+/// Lists the history once, without reading the commits, to find out whether it is complete.
 fn walk(repository: &Repository, range: &[String]) -> Result<Walk> {
     let arguments = list(&[], range);
     let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();

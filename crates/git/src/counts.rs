@@ -1,15 +1,15 @@
-//! The counts of an import: its work, and the files and commits that it left out.
+//! The counts of an import: imported data, and skipped files and commits.
 
 use crate::object_id::ObjectId;
 
-/// How many of the things that were left out are named.
+/// Number of skipped items that are listed.
 const NAMED_MAX: usize = 5;
 
-/// The work of one import.
+/// The counts of one import.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Transactions, one for each commit.
+    /// Transactions, one per commit.
     pub transactions: u64,
     /// Keys that were put or deleted.
     pub versions: u64,
@@ -17,19 +17,19 @@ pub struct Counts {
     pub bytes_in: u64,
     /// Submodules that were skipped.
     pub submodules: u64,
-    /// Files whose contents the repository does not hold.
+    /// Files whose contents are missing from the repository.
     pub missing: LeftOut<LeftOutFile>,
     /// Files that a store cannot hold.
     pub unfit: LeftOut<LeftOutFile>,
-    /// Commits that could not be read or compared. Their changes arrive with the next commit.
+    /// Commits that could not be read or compared. The next commit includes their changes.
     pub commits: LeftOut<LeftOutCommit>,
 }
 
-/// Things that were left out: how many, and the first few of them.
+/// Skipped items: their number, and the first few of them.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct LeftOut<T> {
-    /// How many.
+    /// Number of items.
     pub count: u64,
     /// The first few.
     pub first: Vec<T>,
@@ -50,7 +50,7 @@ impl<T> LeftOut<T> {
     }
 }
 
-/// A version of a file that was left out.
+/// A skipped version of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LeftOutFile {
@@ -58,11 +58,11 @@ pub struct LeftOutFile {
     pub path: Vec<u8>,
     /// The commit.
     pub commit: ObjectId,
-    /// Why it was left out.
+    /// Why it was skipped.
     pub why: FileReason,
 }
 
-/// Why a version of a file was left out.
+/// Why a version of a file was skipped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FileReason {
@@ -70,10 +70,10 @@ pub enum FileReason {
     PathTooLong,
     /// The content is too long for a value.
     TooLarge {
-        /// How long it is.
+        /// Its length.
         bytes: u64,
     },
-    /// The repository does not hold the content.
+    /// The content is missing from the repository.
     Missing {
         /// The content's object.
         object: ObjectId,
@@ -87,7 +87,7 @@ pub enum FileReason {
     },
 }
 
-/// A commit that was left out.
+/// A skipped commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LeftOutCommit {

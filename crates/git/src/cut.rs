@@ -1,4 +1,4 @@
-//! The beginning of a history whose earlier commits the repository does not hold.
+//! The start of a history whose earlier commits are missing from the repository.
 
 use crate::error::Result;
 use crate::object_id::ObjectId;
@@ -19,9 +19,8 @@ pub enum Cut {
     },
 }
 
-/// Whether a shallow clone begins with `last`, the oldest commit of a walk. Git hides the parents
-/// of such a commit, so that the walk ends as if it were complete; only the commit object names
-/// them.
+/// Whether a shallow clone begins with `last`, the oldest commit of the list. Git hides the parents
+/// of such a commit, so the list looks complete; only the commit object names the parents.
 pub(crate) fn shallow(repository: &Repository, last: ObjectId) -> Result<Option<Cut>> {
     let git = repository.git();
     if git.ask(&["rev-parse", "--is-shallow-repository"])?.line() != b"true"

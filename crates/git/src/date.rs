@@ -13,10 +13,9 @@ pub(crate) struct Date {
 }
 
 impl Date {
-    /// Parses `1706702403 +0100`. `None` if there are no seconds, or if their year cannot be
-    /// written. Histories have zones that are none (`+051800`, `--700`,
-    /// `UTC`); git orders and shows such commits by their seconds, so the zone is then taken for
-    /// UTC.
+    /// Parses `1706702403 +0100`. Returns `None` if the seconds are missing or their year cannot be
+    /// represented. Histories contain invalid zones (`+051800`, `--700`, `UTC`); git orders and
+    /// shows such commits by their seconds, so an invalid zone is read as UTC.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let text = text.trim_ascii();
         let digits = text.strip_prefix('-').unwrap_or(text);
@@ -39,7 +38,7 @@ impl fmt::Display for Date {
     }
 }
 
-/// RFC 3339 has years of four digits.
+/// RFC 3339 years have four digits.
 fn has_year(time: Timestamp, offset: Offset) -> bool {
     (0..=9999).contains(&offset.to_datetime(time).year())
 }
@@ -56,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_date_is_written_with_its_own_offset() {
+    fn date_keeps_its_offset() {
         let written = |text: &str| Date::parse(text).map(|date| date.to_string());
         assert_eq!(written("1706702403 +0100").unwrap(), "2024-01-31T13:00:03+01:00");
         assert_eq!(written(" 1706702403 -0530").unwrap(), "2024-01-31T06:30:03-05:30");
@@ -69,7 +68,7 @@ mod tests {
                 "{zone}"
             );
         }
-        // A second before the year 10000, which it would be in this zone.
+        // A second before the year 10000 in UTC; it is 10000 already in this zone.
         assert_eq!(written("253370764800 +0100").unwrap(), "9999-01-01T01:00:00+01:00");
         for broken in [
             "",

@@ -1,8 +1,8 @@
-//! The encoding of a commit's text. A commit names it as `iconv` does, or it is UTF-8.
+//! The encoding of a commit's text: an `iconv` name in the commit, or UTF-8.
 
 use encoding_rs::{Encoding, REPLACEMENT, UTF_8, UTF_16BE, UTF_16LE};
 
-/// Names of `iconv` that the web's standard, which `encoding_rs` follows, does not have.
+/// Names of `iconv` that the WHATWG standard, which `encoding_rs` implements, lacks.
 const ALIASES: [(&str, &str); 8] = [
     ("cp932", "shift_jis"),
     ("cp936", "gbk"),
@@ -17,8 +17,8 @@ const ALIASES: [(&str, &str); 8] = [
 /// How the text of a commit is decoded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum TextEncoding {
-    /// Each byte is the character of its number. The web's standard takes ISO 8859-1 for
-    /// windows-1252, git does not.
+    /// Each byte is the code point of the same number. The WHATWG standard maps ISO 8859-1 to
+    /// windows-1252; git does not.
     Latin1,
     Other(&'static Encoding),
 }
@@ -26,7 +26,7 @@ pub(crate) enum TextEncoding {
 impl TextEncoding {
     pub(crate) const UTF_8: Self = Self::Other(UTF_8);
 
-    /// The encoding of a name; UTF-8 if it is not known, which keeps ASCII.
+    /// The encoding with this name; UTF-8 if the name is unknown, which preserves ASCII.
     pub(crate) fn named(name: &[u8]) -> Self {
         let name = name.trim_ascii().to_ascii_lowercase();
         if matches!(
@@ -37,13 +37,13 @@ impl TextEncoding {
         }
         let alias = ALIASES.iter().find(|(alias, _)| alias.as_bytes() == name);
         let label = alias.map_or(&*name, |(_, label)| label.as_bytes());
-        // A commit cannot be in UTF-16, whose zero bytes end it.
+        // A commit cannot be in UTF-16, because a zero byte ends it.
         let known = Encoding::for_label(label)
             .filter(|found| ![REPLACEMENT, UTF_16BE, UTF_16LE].contains(found));
         Self::Other(known.unwrap_or(UTF_8))
     }
 
-    /// Decodes text; `false` if bytes are invalid, which become U+FFFD.
+    /// Decodes text; returns `false` if bytes are invalid. Invalid bytes become U+FFFD.
     pub(crate) fn decode(self, bytes: &[u8]) -> (String, bool) {
         match self {
             Self::Latin1 => (bytes.iter().copied().map(char::from).collect(), true),
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_iconv_are_known() {
+    fn iconv_names_are_known() {
         let decoded = |name: &str, bytes: &[u8]| TextEncoding::named(name.as_bytes()).decode(bytes);
         let cases: [(&str, &[u8], &str); 10] = [
             ("UTF8", "é".as_bytes(), "é"),
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_an_unknown_encoding_are_told_unless_they_are_utf_8() {
+    fn unknown_encoding_reports_non_utf8_bytes() {
         for name in ["", "x-own", "utf-16", "iso-2022-kr"] {
             let encoding = TextEncoding::named(name.as_bytes());
             assert_eq!(encoding.decode("é".as_bytes()), ("é".to_owned(), true), "{name}");

@@ -86,31 +86,31 @@ pub enum Error {
     /// No imported commit has this id.
     #[error("there is no commit {id} in keyspace `{keyspace}`: {why}")]
     NoCommit {
-        /// The beginning of the id, as it was given.
+        /// The prefix of the id, as given.
         id: String,
         /// The keyspace.
         keyspace: String,
-        /// Why, as far as the store can tell.
+        /// The reason, as far as the store knows it.
         why: &'static str,
     },
-    /// Several imported commits have ids that begin like this: give more digits.
+    /// Several imported commits have ids with this prefix: give more digits.
     #[error("commit {id} may be any of {}{}: write more digits", .candidates.join(", "), if *.more { ", ..." } else { "" })]
     Ambiguous {
-        /// The beginning of the id, as it was given.
+        /// The prefix of the id, as given.
         id: String,
         /// The first few of the commits.
         candidates: Vec<String>,
         /// Whether there are more than these.
         more: bool,
     },
-    /// Git is not installed, or did not answer a question.
+    /// Git is not installed, or a git command failed.
     #[error("{message}")]
     Git {
         /// The message of git or of the system.
         message: String,
     },
-    /// Git failed while it read the history: the repository may be damaged. What was imported
-    /// before remains.
+    /// Git failed while reading the history; the repository may be damaged. Commits imported before
+    /// stay.
     #[error("{message}")]
     Unreadable {
         /// The message of git or of the system.

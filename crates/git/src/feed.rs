@@ -1,8 +1,8 @@
 //! The history as a sequence of steps: a commit begins, files change, the commit ends.
 //!
-//! Law: each commit is compared with the one that was delivered before it. If a commit is left out
-//! because a tree is missing, its changes arrive with the next commit, and the files after each
-//! delivered commit are exactly the files of that commit.
+//! Invariant: each commit is compared with the last delivered one. If a commit is skipped because a
+//! tree is missing, the next commit includes its changes, and the files after each delivered commit
+//! are exactly the files of that commit.
 
 use std::collections::VecDeque;
 
@@ -17,10 +17,9 @@ use crate::error::Result;
 use crate::object_id::ObjectId;
 use crate::repository::Repository;
 
-/// Steps that are kept ready at most. They and the commits read ahead are all that is held in
-/// memory.
+/// Maximum number of ready steps. Only these and the commits read ahead are held in memory.
 const READY_MAX: usize = 256;
-/// With fewer ready steps, more are fetched.
+/// More steps are fetched below this number.
 const READY_MIN: usize = 32;
 
 /// A step of the history.
@@ -36,7 +35,7 @@ pub(crate) enum Step {
     Submodule,
     /// The commit is complete.
     End,
-    /// A commit was left out.
+    /// A commit was skipped.
     LeftOut { id: ObjectId, why: String },
 }
 
@@ -47,23 +46,23 @@ pub(crate) struct Feed<'r> {
     commits: CommitStream<'r>,
     changes: Changes<'r>,
     blobs: Blobs<'r>,
-    /// The commit that was delivered last.
+    /// The last delivered commit.
     base: Option<ObjectId>,
-    /// Commits that are not delivered, oldest first.
+    /// Commits not delivered yet, oldest first.
     ahead: VecDeque<Commit>,
-    /// How many of them were requested from `changes`.
+    /// Number of these requested from `changes`.
     asked: usize,
-    /// Whether the first of them was begun.
+    /// Whether the first of these was begun.
     begun: bool,
-    /// Set after a failure: one request at a time, because a request names the commit before it,
-    /// which may fail as well.
+    /// Set after a failure: send one request at a time, because a request names the commit before
+    /// it, which may fail as well.
     careful: bool,
     ready: VecDeque<Step>,
     ended: bool,
 }
 
 impl<'r> Feed<'r> {
-    /// The steps from the commit after `after`, or from the first commit, to the tip.
+    /// Opens the steps from the commit after `after`, or from the first commit, to the tip.
     pub(crate) fn open(repository: &'r Repository, after: Option<ObjectId>) -> Result<Self> {
         Ok(Self {
             repository,
@@ -80,7 +79,7 @@ impl<'r> Feed<'r> {
         })
     }
 
-    /// The beginning of the history, if earlier commits are missing.
+    /// The start of the history, if earlier commits are missing.
     pub(crate) fn cut(&self) -> Option<Cut> {
         self.commits.cut()
     }
@@ -98,7 +97,7 @@ impl<'r> Feed<'r> {
         Ok(self.ready.pop_front())
     }
 
-    /// Finds the content of the last `Put`.
+    /// Requests the content of the last `Put`.
     pub(crate) fn blob(&mut self) -> Result<Blob> {
         self.blobs.next()
     }
@@ -108,7 +107,7 @@ impl<'r> Feed<'r> {
         self.blobs.content()
     }
 
-    /// Reads one piece of an answer, or finds the end.
+    /// Reads one piece of an answer, or detects the end.
     fn fetch(&mut self) -> Result<()> {
         self.ask_ahead()?;
         if self.asked == 0 {
@@ -151,7 +150,7 @@ impl<'r> Feed<'r> {
         Ok(())
     }
 
-    /// Whether there is a commit that was not requested; reads one if necessary.
+    /// Whether a commit is left to request; reads one if necessary.
     fn read_ahead(&mut self) -> Result<bool> {
         while self.ahead.len() == self.asked {
             match self.commits.next()? {
@@ -181,8 +180,8 @@ impl<'r> Feed<'r> {
         self.ready.push_back(Step::End);
     }
 
-    /// Leaves out the first commit ahead, which cannot be compared. The requests after it named it,
-    /// so they are made again.
+    /// Skips the first commit ahead, which cannot be compared. The later requests named it as their
+    /// base, so they are sent again.
     fn leave_out(&mut self) {
         let commit = self.ahead.pop_front().expect("an answer belongs to a commit ahead");
         let words = self.changes.restart();

@@ -1,5 +1,4 @@
-//! An import from its beginning to its end: finds where to continue, then applies one commit at a
-//! time.
+//! An import: finds the commit to continue after, then applies one commit at a time.
 
 use plimsoll::Db;
 
@@ -13,7 +12,7 @@ use crate::moments;
 use crate::object_id::ObjectId;
 use crate::repository::Repository;
 
-/// An import that is under way. Dropping it between two commits loses nothing: the next import
+/// An import in progress. Dropping it between two commits loses nothing, because the next import
 /// continues there.
 #[derive(Debug)]
 pub struct Import<'a> {
@@ -25,21 +24,21 @@ pub struct Import<'a> {
 }
 
 impl<'a> Import<'a> {
-    /// Prepares to import the repository's branch into a keyspace, which is created if there is
-    /// none. Continues after the last commit that an earlier import brought, unless the keyspace
-    /// was dropped since; `None` if that is the tip of the branch, so that there is nothing to do.
+    /// Prepares to import the repository's branch into a keyspace, which is created if it does not
+    /// exist. Continues after the last imported commit, unless the keyspace was dropped since.
+    /// Returns `None` if that commit is the tip of the branch, so that there is nothing to import.
     ///
     /// # Errors
     ///
     /// [`Error::OtherRepository`](crate::Error::OtherRepository) and
-    /// [`Error::Rewritten`](crate::Error::Rewritten) if the branch does not continue the history
-    /// that the keyspace holds.
+    /// [`Error::Rewritten`](crate::Error::Rewritten) if the branch does not continue the history in
+    /// the keyspace.
     pub fn open(db: &'a Db, repository: &'a Repository, keyspace: &str) -> Result<Option<Self>> {
         let is_there = || db.keyspaces().iter().any(|known| known.name == keyspace);
         let bookmark = match bookmark::read(db, keyspace)? {
             Some(old) if !is_there() => {
-                // Before the keyspace is created again: the import after one that ends here would
-                // continue in an empty one.
+                // Before recreating the keyspace. If this import ended in between, the next one
+                // would otherwise continue in an empty keyspace.
                 bookmark::remove(db, keyspace, old)?;
                 None
             }
@@ -59,13 +58,13 @@ impl<'a> Import<'a> {
         Ok(Some(Self { repository, after, feed, applier, counts: Counts::default() }))
     }
 
-    /// The beginning of the history, if the repository does not hold earlier commits.
+    /// The start of the history, if earlier commits are missing from the repository.
     pub fn cut(&self) -> Option<Cut> {
         self.feed.cut()
     }
 
-    /// How many commits this import brings in all; `None` if git cannot count them. Git reads the
-    /// whole history for it.
+    /// The number of commits to import; `None` if git cannot count them. Git reads the whole
+    /// history to count.
     pub fn count_commits(&self) -> Result<Option<u64>> {
         self.repository.count(self.after.as_ref())
     }
@@ -85,7 +84,7 @@ impl<'a> Import<'a> {
         &self.counts
     }
 
-    /// Ends the import, and returns what was imported.
+    /// Ends the import and returns its counts.
     pub fn into_counts(self) -> Counts {
         self.counts
     }

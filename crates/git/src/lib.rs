@@ -19,10 +19,10 @@
 //! # }
 //! ```
 //!
-//! Law: each transaction also records which commit it imported. An import that was stopped, for
-//! whatever reason, therefore continues after the last commit that the store holds.
+//! Invariant: each transaction also records the commit that it imports. An interrupted import
+//! therefore continues after the last commit in the store.
 //!
-//! Three git processes run side by side: one lists commits, one compares them, one prints contents.
+//! Three git processes run in parallel: one lists commits, one compares them, one prints contents.
 //! Their pipes are the buffers. Requests are sent ahead of the answers, but never more than the
 //! smallest pipe holds, so that neither side blocks on a full pipe while the other waits for it.
 

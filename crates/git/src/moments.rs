@@ -1,6 +1,6 @@
 //! Finds the transaction of a Git commit, and the last commit up to a time.
 //!
-//! An import notes both in the transaction of each commit, as keys of [`KEYSPACE`]. The GLSN of
+//! An import records both in the transaction of each commit, as keys of [`KEYSPACE`]. The GLSN of
 //! such a key's version is the answer.
 //!
 //! ```text
@@ -9,8 +9,8 @@
 //! time:LEN:NAME:TIME     each commit that no later commit is older than; the value is the commit's id
 //! ```
 //!
-//! The times of commits need not ascend. Law: a commit removes the noted times that are later than
-//! its own. Noted times and their GLSNs therefore ascend together, and the last noted time up to T
+//! Commit times need not ascend. Invariant: a commit removes recorded times later than its own.
+//! Recorded times and their GLSNs therefore ascend together, and the last recorded time up to T
 //! belongs to the last commit in log order whose time is not after T.
 
 use std::ops::Bound;
@@ -21,11 +21,11 @@ use plimsoll::{Db, Keyspace, Transaction};
 
 use crate::error::{Error, Result};
 
-/// The keyspace of the notes. It keeps every version, like the imported files, so that they can be
-/// read at any moment.
+/// The keyspace of these records. It keeps every version, like the imported files, so that they can
+/// be read at any moment.
 pub const KEYSPACE: &str = "plimsoll.import";
 
-/// How many of the commits that an ambiguous id may mean are named.
+/// Number of candidates listed for an ambiguous id.
 const NAMED_MAX: usize = 4;
 
 const BOOKMARK: &str = "git:";
@@ -43,8 +43,8 @@ fn time_prefix(keyspace: &str) -> String {
     format!("time:{}:{keyspace}:", keyspace.len())
 }
 
-/// The key of a time, cut to the second, which is the precision of Git. As text, times of the years
-/// 0 to 9999 are in order.
+/// The key of a time, truncated to the second, which is Git's precision. As text, times of the
+/// years 0 to 9999 are in order.
 fn time_key(keyspace: &str, time: Timestamp) -> Vec<u8> {
     let floor = TimestampRound::new().smallest(Unit::Second).mode(RoundMode::Floor);
     let time = time.round(floor).unwrap_or(time);
@@ -56,25 +56,25 @@ fn time_key(keyspace: &str, time: Timestamp) -> Vec<u8> {
     [time_prefix(keyspace), shown].concat().into_bytes()
 }
 
-/// Notes the commits of one import, in log order.
+/// Records the commits of one import, in log order.
 #[derive(Debug)]
 pub(crate) struct Notes<'a> {
     db: &'a Db,
     notes: Keyspace,
     keyspace: String,
-    /// The key of the latest noted time.
+    /// The key of the latest recorded time.
     latest: Option<Vec<u8>>,
 }
 
 impl<'a> Notes<'a> {
-    /// Continues the notes for `keyspace`; `notes` is [`KEYSPACE`].
+    /// Resumes the records of `keyspace`; `notes` is [`KEYSPACE`].
     pub(crate) fn open(db: &'a Db, notes: Keyspace, keyspace: &str) -> Result<Self> {
         let latest =
             last_key(db, &notes, &time_prefix(keyspace), &time_key(keyspace, Timestamp::MAX))?;
         Ok(Self { db, notes, keyspace: keyspace.to_owned(), latest })
     }
 
-    /// Notes a commit in its transaction. A commit with a broken date is found by its id only.
+    /// Records a commit in its transaction. A commit with a malformed date is found by its id only.
     pub(crate) fn add(
         &mut self,
         transaction: &mut Transaction,
@@ -107,7 +107,7 @@ impl<'a> Notes<'a> {
     }
 }
 
-/// The last key that begins with `prefix`, up to `upto`.
+/// The last key with `prefix`, up to `upto`.
 fn last_key(db: &Db, notes: &Keyspace, prefix: &str, upto: &[u8]) -> Result<Option<Vec<u8>>> {
     let snapshot = db.snapshot();
     let within = (Bound::Included(prefix.as_bytes()), Bound::Included(upto));
@@ -127,7 +127,7 @@ pub fn keyspaces(db: &Db) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// The keyspace of the notes; `None` if nothing was imported.
+/// The keyspace of the records; `None` if nothing was imported.
 fn notes(db: &Db) -> Result<Option<Keyspace>> {
     let known = db.keyspaces().iter().any(|keyspace| keyspace.name == KEYSPACE);
     if known { Ok(Some(db.keyspace(KEYSPACE)?)) } else { Ok(None) }
@@ -151,7 +151,7 @@ pub fn earliest(db: &Db, keyspace: &str) -> Result<Option<String>> {
     Ok(first.map(|(key, _)| String::from_utf8_lossy(&key[prefix.len()..]).into_owned()))
 }
 
-/// The GLSN of the commit whose id begins with `id`.
+/// The GLSN of the commit whose id has the prefix `id`.
 pub fn commit(db: &Db, keyspace: &str, id: &str) -> Result<u64> {
     let none = |why| Error::NoCommit { id: id.to_owned(), keyspace: keyspace.to_owned(), why };
     let Some(notes) = notes(db)? else { return Err(none("nothing was imported into this store")) };
@@ -176,7 +176,7 @@ pub fn commit(db: &Db, keyspace: &str, id: &str) -> Result<u64> {
     }
 }
 
-/// The GLSN of the transaction that wrote a key last.
+/// The GLSN of the last transaction that wrote a key.
 fn written_by(db: &Db, notes: &Keyspace, key: &[u8]) -> Result<Option<u64>> {
     Ok(db.history(notes, key)?.next().transpose()?.map(|version| version.glsn.0))
 }
@@ -196,13 +196,13 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    /// Finds the answer by looking at every commit.
+    /// Finds the answer by a linear search.
     fn last_by_looking(commits: &[(u64, i64)], at: i64) -> Option<u64> {
         commits.iter().rev().find(|(_, second)| *second <= at).map(|(glsn, _)| *glsn)
     }
 
     #[test]
-    fn the_last_commit_up_to_a_time_is_found_whatever_the_order_of_times() {
+    fn last_commit_up_to_a_time_is_found_in_any_order() {
         let dir = tempfile::tempdir().unwrap();
         let db = Db::open(dir.path().join("s"), Options::new().memory_bytes(16 << 20)).unwrap();
         let notes = db.keyspace(KEYSPACE).unwrap();
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_cut_to_its_second_and_before_the_year_0_it_is_the_first() {
+    fn time_key_truncates_and_clamps() {
         let key = |time: Timestamp| String::from_utf8(time_key("k", time)).unwrap();
         assert_eq!(
             key("1969-12-31T23:59:58.75Z".parse().unwrap()),

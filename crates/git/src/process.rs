@@ -1,4 +1,4 @@
-//! A git process: Ctrl-C at the terminal does not reach it, dropping it kills it with its children,
+//! A git process. Ctrl-C at the terminal does not reach it, dropping it kills it and its children,
 //! and the end of its stderr is kept for messages.
 
 use std::ffi::OsString;
@@ -14,16 +14,16 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::error::{Error, Result};
 
-/// Bytes kept of stderr: the end, which says why git failed.
+/// Bytes kept of the end of stderr, which explains why git failed.
 const LAST_WORDS_BYTES: usize = 4096;
 /// Size of a pipe for contents. The system may grant less.
 const PIPE_BYTES: usize = 1 << 20;
 
-/// How git is called: with the repository to work in, once it is known.
+/// How to call git, including the repository if it is known.
 #[derive(Clone, Debug)]
 pub(crate) struct Git {
     git_dir: Option<PathBuf>,
-    /// Read objects from here rather than from the repository.
+    /// Reads objects from here rather than from the repository.
     objects: Option<PathBuf>,
 }
 
@@ -48,7 +48,7 @@ impl Git {
         Self { git_dir: Some(git_dir.to_owned()), objects: None }
     }
 
-    /// The same git, with the objects of another repository.
+    /// The same git with the objects of another repository.
     pub(crate) fn with_objects(self, objects: PathBuf) -> Self {
         Self { objects: Some(objects), ..self }
     }
@@ -59,8 +59,8 @@ impl Git {
             command.arg("--git-dir").arg(git_dir);
         }
         command.args(arguments);
-        // The caller's variables could name another repository. A missing object is reported, not
-        // fetched.
+        // The caller's variables could name another repository. A missing object must be reported,
+        // not fetched.
         for name in [
             "GIT_DIR",
             "GIT_WORK_TREE",
@@ -91,7 +91,7 @@ impl Git {
         Process::spawn(arguments.first().copied().unwrap_or_default(), command)
     }
 
-    /// Runs a process to its end and keeps its output, which must be short.
+    /// Runs a process to its end and returns its output, which must be short.
     pub(crate) fn ask(&self, arguments: &[&str]) -> Result<Answer> {
         self.ask_at(arguments, None)
     }
@@ -142,14 +142,14 @@ impl Answer {
         self.out.trim_ascii()
     }
 
-    /// Standard output as a path, which need not be text and may end in white space.
+    /// Standard output as a path, which need not be UTF-8 and may end in white space.
     pub(crate) fn path(self) -> PathBuf {
         let mut out = self.out;
         out.pop_if(|last| *last == b'\n');
         PathBuf::from(OsString::from_vec(out))
     }
 
-    /// An error with what git said.
+    /// An error with git's message.
     pub(crate) fn error(&self, doing: &str) -> Error {
         Error::git(format!("git failed to {doing}: {}", self.stderr))
     }
@@ -165,7 +165,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts a command that has a process group of its own and whose stderr is piped.
+    /// Starts a command in its own process group with a piped stderr.
     fn spawn(name: &str, mut command: Command) -> Result<Self> {
         let mut child = command.spawn().map_err(cannot_start)?;
         let stderr = child.stderr.take().expect("stderr was asked for");
@@ -181,7 +181,7 @@ impl Process {
     /// Its standard output; may be taken once.
     pub(crate) fn take_output(&mut self) -> ChildStdout {
         let output = self.child.stdout.take().expect("taken once, and stdout was asked for");
-        // A larger pipe lets git work further ahead; if it is refused, the usual one will do.
+        // A larger pipe lets git work further ahead; the default size is good enough.
         let _ = rustix::pipe::fcntl_setpipe_size(&output, PIPE_BYTES);
         output
     }
@@ -217,8 +217,8 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Its group, while it has not been waited for: git may be a script that waits for another
-        // process.
+        // Kill the group before reaping the process, because git may be a script that waits for
+        // another process.
         if !self.is_reaped {
             let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         }
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dropped_process_is_killed_with_its_children() {
+    fn dropped_process_is_killed_with_its_children() {
         let mut command = Command::new("sh");
         // The child keeps stderr open.
         command

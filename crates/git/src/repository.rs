@@ -1,4 +1,4 @@
-//! A repository and the commit whose history is imported.
+//! A repository and the commit to import.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -9,11 +9,11 @@ use crate::error::{Error, Result};
 use crate::object_id::ObjectId;
 use crate::process::Git;
 
-/// A Git repository and the commit whose history is imported.
+/// A Git repository and the commit to import.
 #[derive(Debug)]
 pub struct Repository {
     git: Git,
-    /// Set if contents may be missing because the repository is a partial clone.
+    /// Set for a partial clone, whose contents may be missing.
     unpromised: Option<Unpromised>,
     path: PathBuf,
     branch: String,
@@ -45,17 +45,17 @@ impl Repository {
         &self.git
     }
 
-    /// The git that reads contents of files.
+    /// The git that reads file contents.
     pub(crate) fn contents_git(&self) -> &Git {
         self.unpromised.as_ref().map_or(&self.git, |unpromised| &unpromised.git)
     }
 
-    /// The path that was given to [`Repository::open`].
+    /// The path given to [`Repository::open`].
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The branch that was given to [`Repository::open`].
+    /// The branch given to [`Repository::open`].
     pub fn branch(&self) -> &str {
         &self.branch
     }
@@ -65,7 +65,7 @@ impl Repository {
         &self.tip
     }
 
-    /// The tree without files.
+    /// The empty tree.
     pub(crate) fn empty_tree(&self) -> &ObjectId {
         &self.empty_tree
     }
@@ -86,7 +86,7 @@ impl Repository {
         }
     }
 
-    /// How many commits an import would bring; `None` if git cannot count them.
+    /// The number of commits to import; `None` if git cannot count them.
     pub(crate) fn count(&self, after: Option<&ObjectId>) -> Result<Option<u64>> {
         let range = range(after, &self.tip);
         let mut arguments = vec!["rev-list", "--count", "--first-parent"];
@@ -118,8 +118,8 @@ fn git_dir(path: &Path) -> Result<PathBuf> {
     if answer.succeeded() {
         return Ok(answer.path());
     }
-    // With `safe.bareRepository=explicit` git does not look for bare repositories, but takes one
-    // that is named.
+    // With `safe.bareRepository=explicit`, git does not discover bare repositories but accepts an
+    // explicitly named one.
     if answer.stderr.contains("safe.bareRepository") {
         let named = Git::in_repository(path).ask(&QUESTION)?;
         if named.succeeded() {
@@ -143,18 +143,18 @@ fn tip(git: &Git, path: &Path, branch: &str) -> Result<ObjectId> {
         return Ok(tip);
     }
     let path = path.to_owned();
-    // In a new repository HEAD names a branch that has no commit.
+    // In a new repository, HEAD names a branch without commits.
     Err(match branch {
         "HEAD" => Error::NoCommits { path },
         _ => Error::NoBranch { path, branch: branch.to_owned() },
     })
 }
 
-/// The objects of a partial clone behind an empty repository without remotes.
+/// The objects of a partial clone, seen from an empty repository without remotes.
 ///
-/// In a partial clone `git cat-file` exits at each missing object that a remote has promised, after
-/// it has searched all packs for the promise. Without a remote it reports the object as missing and
-/// goes on.
+/// In a partial clone, `git cat-file` exits at each missing object that a remote has promised,
+/// after searching all packs for the promise. Without a remote it reports the object as missing and
+/// continues.
 #[derive(Debug)]
 struct Unpromised {
     git: Git,

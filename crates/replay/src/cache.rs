@@ -6,7 +6,7 @@ use plimsoll_memory::cache::{Cache, CacheOptions};
 use crate::error::{Error, Result};
 use crate::subject::{Held, Subject};
 
-/// A cache with a budget of its own.
+/// A cache with its own budget.
 pub(crate) fn open(memory_bytes: u64, largest: f64) -> Result<Cache> {
     let mut options = CacheOptions::of_bytes(memory_bytes);
     options.largest_part = largest;
@@ -18,7 +18,7 @@ pub(crate) fn open(memory_bytes: u64, largest: f64) -> Result<Cache> {
 
 impl Subject for Cache {
     fn find(&mut self, key: &[u8]) -> bool {
-        // Read each cache line of the value, as a caller that wants it would.
+        // Read each cache line of the value, as a caller would.
         let look_at = |piece: &[u8]| {
             std::hint::black_box(sum_of(piece));
         };

@@ -3,11 +3,11 @@
 //!
 //! A configuration is JSON with comments and trailing commas; numbers may be strings. Keys that
 //! determine the requests, their order and sizes are used. Keys for CacheLib's memory layout,
-//! hashing and flash are reported as not used, and keys that CacheLib does not have as unknown.
-//! There is one thread, which makes as many requests as all threads of the configuration.
+//! hashing and flash are reported as not used, and keys that CacheLib does not have as unknown. One
+//! thread makes as many requests as all threads of the configuration.
 //!
-//! If the configuration names a trace, a missed get enters the value unless `enableLookaside` is
-//! false. (CacheLib's default is to enter nothing, so that a trace of gets would never hit.)
+//! If the configuration names a trace, a missed get inserts the value unless `enableLookaside` is
+//! false. (CacheLib's default is not to insert, so a trace of gets would never hit.)
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ const USED: [&str; 22] = [
 ];
 const USED_FOR_TRACES: [&str; 2] = ["traceFileName", "traceFileNames"];
 
-/// Keys of CacheLib, or of one of its branches, that a replay does not use.
+/// Keys of CacheLib, or of a fork, that a replay does not use.
 const NOT_USED: [&str; 81] = [
     "poolRebalanceIntervalSec",
     "moveOnSlabRelease",
@@ -133,19 +133,19 @@ const NOT_USED: [&str; 81] = [
 ];
 const NOT_USED_BEGINNINGS: [&str; 5] = ["navy", "eventTracker", "dramIterator", "replay", "nvm"];
 
-/// The parts of a configuration.
+/// The sections of a configuration.
 const PARTS: [&str; 2] = ["cache_config", "test_config"];
 
-/// Generators that are imitated. CacheLib's default has an empty name.
+/// Supported generators. CacheLib's default has an empty name.
 const GENERATORS: [&str; 3] = ["", "workload", "online"];
 /// The generator that replays a trace.
 const REPLAYS: &str = "replay";
 
-/// More keys would leave no memory for the cache.
+/// Maximum number of keys; more would leave no memory for the cache.
 const MAX_KEYS: f64 = 1e8;
 
-/// Reads a configuration: its requests, and `cacheSizeMB` in bytes. Keys that are not used are
-/// named in `remarks`.
+/// Reads a configuration: its requests, and `cacheSizeMB` in bytes. Unused keys are listed in
+/// `remarks`.
 pub(crate) fn open(
     path: &Path,
     remarks: &mut Vec<String>,
@@ -218,7 +218,7 @@ struct Config {
     path: PathBuf,
     cache: Map<String, Value>,
     test: Map<String, Value>,
-    /// Keys beside the parts.
+    /// Keys outside the sections.
     beside_parts: Vec<String>,
 }
 
@@ -269,7 +269,7 @@ impl Config {
         values.iter().map(|value| self.number_of(name, value)).collect()
     }
 
-    /// `None` if the configuration does not say.
+    /// `None` if the flag is absent.
     fn flag(&self, name: &str) -> Result<Option<bool>> {
         match self.get(name) {
             Some(Value::String(text)) if text == "true" || text == "false" => {
@@ -279,14 +279,13 @@ impl Config {
         }
     }
 
-    /// The path of a file that the configuration names: in `configPath`, or beside the
-    /// configuration.
+    /// The path of a file named by the configuration: in `configPath`, or beside the configuration.
     fn beside(&self, name: &str) -> PathBuf {
         let named = self.get("configPath").and_then(Value::as_str).map(Path::new);
         named.or(self.path.parent()).unwrap_or(Path::new("")).join(name)
     }
 
-    /// The traces to replay, one after the other; `None` if requests are generated.
+    /// The traces to replay in order; `None` if requests are generated.
     fn traces(&self) -> Result<Option<Vec<PathBuf>>> {
         let generator = self.get("generator").and_then(Value::as_str).unwrap_or("");
         if GENERATORS.contains(&generator) {
@@ -325,7 +324,7 @@ impl Config {
     }
 }
 
-/// Names those of these keys that are not used, and apart from them `others` and unknown keys.
+/// Lists the unused keys among these, and separately `others` and unknown keys.
 fn name_unused<'a>(
     path: &Path,
     keys: impl Iterator<Item = &'a str> + Clone,
@@ -348,12 +347,12 @@ fn name_unused<'a>(
     }
 }
 
-/// The traces that a configuration names.
+/// The traces of a configuration.
 struct Replayed {
     trace: Delimited<Box<dyn Read>>,
     /// The last one first.
     later: Vec<PathBuf>,
-    /// Whether a missed value is entered.
+    /// Whether a miss inserts the value.
     fills: bool,
 }
 
@@ -386,13 +385,13 @@ impl Requests for Replayed {
 #[derive(Debug)]
 struct Drawn {
     edges: Vec<f64>,
-    /// Running sums.
+    /// Cumulative sums.
     weights: Vec<f64>,
 }
 
 impl Drawn {
-    /// With as many weights as values, draws a value. With one value more, draws from the ranges
-    /// between the values.
+    /// Draws a value if there are as many weights as values. With one value more, draws from the
+    /// ranges between the values.
     fn new(config: &Config, what: &str, edges: Vec<f64>, weights: &[f64]) -> Result<Self> {
         let fits = !weights.is_empty()
             && (edges.len() == weights.len() || edges.len() == weights.len() + 1);
@@ -427,15 +426,15 @@ impl Drawn {
     }
 }
 
-/// From 0 to below 1.
+/// A number in [0, 1).
 fn unit(random: &mut Random) -> f64 {
     (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// How popular keys are.
+/// The popularity of keys.
 enum Popularity {
-    /// Normally distributed around the middle, with a quarter of the keys as deviation: the default
-    /// of cachebench.
+    /// Normally distributed around the middle with a standard deviation of a quarter of the keys,
+    /// cachebench's default.
     Normal,
     /// Groups of keys with weights.
     Buckets(Drawn),
@@ -448,7 +447,7 @@ struct Generator {
     popularity: Popularity,
     value_sizes: Drawn,
     key_sizes: Drawn,
-    /// An operation, and whether it is for a key that was never used before.
+    /// An operation, and whether its key was never used before.
     operations: Vec<(Operation, bool)>,
     choice: Drawn,
     left: u64,
@@ -546,7 +545,7 @@ impl Generator {
         match &self.popularity {
             Popularity::Buckets(drawn) => (drawn.draw(&mut self.random) as usize).min(keys - 1),
             Popularity::Normal => loop {
-                // Box-Muller; repeated until the number is the place of a key.
+                // Box-Muller, repeated until the number is a valid key index.
                 let radius = (-2.0 * (1.0 - unit(&mut self.random)).ln()).sqrt();
                 let angle = std::f64::consts::TAU * unit(&mut self.random);
                 let at = keys as f64 / 2.0 + radius * angle.cos() * keys as f64 / 4.0;
@@ -574,7 +573,7 @@ impl Requests for Generator {
         request.key.clear();
         if lone {
             self.lone += 1;
-            // Other keys have no capital letters.
+            // Other keys contain no capital letters.
             request.key.extend_from_slice(format!("LONE{}", self.lone).as_bytes());
             let len = self.key_sizes.draw(&mut self.random).min(255) as usize;
             request.key.resize(len.max(request.key.len()), b'X');
@@ -594,7 +593,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comments_and_trailing_commas_are_accepted_and_errors_have_their_line() {
+    fn comments_and_trailing_commas_are_accepted() {
         let text = "{ // one\n \"a\": [1, 2, ], /* two\n three */ \"b//\": \"/* \\\" */,]\", }";
         assert_eq!(
             parse_json(text).unwrap(),

@@ -1,4 +1,4 @@
-//! The miss-ratio curve as SVG: misses over memory, one line for each policy.
+//! The miss-ratio curve as SVG: miss ratio over memory, one line per policy.
 
 use std::fmt::Write;
 
@@ -10,13 +10,13 @@ const LEFT: f64 = 64.0;
 const RIGHT: f64 = 150.0;
 const TOP: f64 = 44.0;
 const BOTTOM: f64 = 60.0;
-/// The curve reaches from a 64th of the memory to four times as much.
+/// The curve ranges from 1/64 of the memory to four times the memory.
 const HALVINGS: u32 = 6;
 const DOUBLINGS: u32 = 2;
 const COLOURS: [&str; 6] = ["#0b6e99", "#c4501b", "#3d8b37", "#7a4fa3", "#a67c00", "#555555"];
 
-/// The memories of a curve around `memory_bytes`, each twice the one before: those that a cache can
-/// have.
+/// The memory sizes of a curve around `memory_bytes`, each twice the previous one, within the
+/// limits of a cache.
 pub fn memories(memory_bytes: u64) -> Vec<u64> {
     memories_between(memory_bytes, MIN_MEMORY_BYTES, MAX_MEMORY_BYTES)
 }
@@ -34,11 +34,11 @@ fn memories_between(memory_bytes: u64, least: u64, most: u64) -> Vec<u64> {
 pub struct Line {
     /// The policy.
     pub name: String,
-    /// Memory in bytes, and the part of the requests that missed.
+    /// Memory in bytes, and the fraction of requests that missed.
     pub points: Vec<(u64, f64)>,
 }
 
-/// Draws the curve. `show` writes an amount of memory.
+/// Draws the curve. `show` formats a memory size.
 pub fn draw(title: &str, lines: &[Line], show: impl Fn(u64) -> String) -> String {
     let memories: Vec<u64> = lines
         .first()
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_curve_has_the_memories_that_a_cache_can_have() {
+    fn curve_keeps_to_possible_cache_sizes() {
         let memories = |bytes, most| memories_between(bytes, 64 << 10, most);
         assert_eq!(memories(6 << 20, u64::MAX).len(), 9);
         assert_eq!(memories(64 << 10, u64::MAX), [64 << 10, 128 << 10, 256 << 10]);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn each_policy_has_a_line_and_names_are_escaped() {
+    fn each_policy_has_a_line() {
         let line = |name: &str| Line {
             name: name.to_owned(),
             points: vec![(1024, 0.9), (2048, 0.5), (4096, 0.1)],

@@ -1,14 +1,14 @@
-//! Traces as CSV: one request a line, columns by name in any order. CacheLib publishes such traces.
+//! Traces as CSV: one request per line, columns by name in any order, as published by CacheLib.
 //!
 //! A key (`key`, `id`, `obj_id`, `object`) and a size (`size`, `value_size`, `obj_size`, `bytes`)
 //! are required. `op` (GET, GET_LEASE, SET, SET_LEASE, DELETE and similar), `op_count` (repeats the
 //! request) and `key_size` (pads the key) are optional. Twitter's traces have seven columns and no
 //! header: time, key, key size, value size, client, operation, time to live. A field may be quoted
-//! as RFC 4180 says, but no field contains a line break. White space around a field is dropped. A
-//! key may be any bytes.
+//! as in RFC 4180, but no field contains a line break. White space around a field is dropped. A key
+//! may have any bytes.
 //!
-//! Law: a line has at most [`MAX_LINE_BYTES`], so that a file of another format costs an error and
-//! not the memory.
+//! Invariant: a line has at most [`MAX_LINE_BYTES`], so that a file of another format causes an
+//! error and does not exhaust memory.
 
 use std::borrow::Cow;
 use std::io::{BufRead, BufReader, Read};
@@ -19,20 +19,20 @@ use csv_core::{ReadRecordResult, Terminator};
 use crate::error::{Error, Result};
 use crate::request::{Operation, Request, Requests};
 
-/// The longest line.
+/// Maximum line length.
 const MAX_LINE_BYTES: u64 = 1 << 20;
 
-/// The longest key of CacheLib.
+/// Maximum key length of CacheLib.
 const MAX_KEY_BYTES: usize = 256;
 
 const KEY_NAMES: [&str; 4] = ["key", "id", "obj_id", "object"];
 const SIZE_NAMES: [&str; 4] = ["size", "value_size", "obj_size", "bytes"];
 const OPERATION_NAMES: [&str; 2] = ["op", "operation"];
-/// Known columns that a replay does not use.
+/// Known columns that a replay ignores.
 const IGNORED_NAMES: [&str; 7] =
     ["op_time", "time", "timestamp", "ttl", "cache_hits", "client", "client_id"];
 
-/// The places of the columns.
+/// The column positions.
 #[derive(Clone, Copy, Debug)]
 struct Columns {
     key: usize,
@@ -54,15 +54,15 @@ pub(crate) struct Delimited<R> {
     line: Vec<u8>,
     lines: u64,
     fields: Fields,
-    /// The first line is a request.
+    /// Whether the first line is a request.
     pending: bool,
-    /// How often the last request is still to be repeated.
+    /// How often the last request remains to be repeated.
     repeats: u64,
     last: Request,
 }
 
 impl<R: Read> Delimited<R> {
-    /// Reads the header. Unknown columns are named in `remarks`.
+    /// Reads the header. Unknown columns are listed in `remarks`.
     pub(crate) fn open(path: &Path, reader: R, remarks: &mut Vec<String>) -> Result<Self> {
         let mut this = Self {
             path: path.to_owned(),
@@ -131,7 +131,7 @@ impl<R: Read> Delimited<R> {
         Error::Malformed { path: self.path.clone(), at, message: message.to_owned() }
     }
 
-    /// Reads the next line that is not blank, and its fields; `false` at the end.
+    /// Reads the next non-blank line and its fields; `false` at the end.
     fn read_line(&mut self) -> Result<bool> {
         loop {
             self.line.clear();
@@ -217,15 +217,14 @@ struct Fields {
 
 impl Fields {
     fn new() -> Self {
-        // A carriage return is white space at the end of a line, and a byte like any other within
-        // it.
+        // A carriage return is white space at the end of a line, and an ordinary byte inside it.
         let reader = csv_core::ReaderBuilder::new().terminator(Terminator::Any(b'\n')).build();
         Self { reader, bytes: Vec::new(), ends: Vec::new(), len: 0 }
     }
 
     /// Splits a line.
     fn split(&mut self, line: &[u8]) {
-        // Room for all fields, so that the line is read in one go.
+        // Room for all fields, so that the line is read in one call.
         self.bytes.resize(line.len().max(self.bytes.len()), 0);
         self.ends.resize(
             (line.iter().filter(|byte| **byte == b',').count() + 1).max(self.ends.len()),
@@ -235,8 +234,8 @@ impl Fields {
             self.reader.read_record(line, &mut self.bytes, &mut self.ends);
         self.len = ends;
         if result != ReadRecordResult::Record {
-            // The last line without its end, or a quotation mark that is open at the end of the
-            // line: end the record.
+            // The last line without a line end, or an open quotation mark at the end of the line:
+            // end the record.
             let (_, _, _, more) =
                 self.reader.read_record(&[], &mut self.bytes[bytes..], &mut self.ends[ends..]);
             self.len += more;
@@ -260,7 +259,7 @@ fn text_of(field: &[u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(field)
 }
 
-/// An operation by its name, for a cache that is read through. Every kind of write enters a value.
+/// Maps an operation's name for a look-through cache. Every kind of write inserts a value.
 fn operation_of(text: &str) -> Option<Operation> {
     Some(match text.to_ascii_uppercase().as_str() {
         "GET" | "GETS" | "GET_LEASE" | "READ" => Operation::ReadThrough,
@@ -295,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_bytes_and_may_be_quoted() {
+    fn keys_may_be_quoted_and_hold_any_bytes() {
         let text = b"\xef\xbb\xbf\"key\" , size\r\n\xff\x01,1\r\n\xfe\x01,2\r\n\"a,\"\"b\"\"\",3\r\na\"b,4\r\n,5\r\n";
         let all = read(text).unwrap();
         let keys: Vec<_> =
@@ -306,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_quotation_mark_ends_with_its_line() {
+    fn open_quote_ends_with_its_line() {
         let all = read("size,key\n1,\"a\n2,\"b,c\"\n3,d").unwrap();
         let keys: Vec<_> =
             all.iter().map(|request| (request.value_bytes, request.key.as_slice())).collect();
@@ -321,13 +320,13 @@ mod tests {
     }
 
     #[test]
-    fn twitters_form_needs_no_header() {
+    fn twitter_format_needs_no_header() {
         let all = read("0,k1,2,30,1,get,0\n1,k2,2,40,1,set,60\n").unwrap();
         assert_eq!((all.len(), all[1].operation, all[1].value_bytes), (2, Operation::Set, 40));
     }
 
     #[test]
-    fn a_malformed_line_is_an_error_with_its_number() {
+    fn malformed_line_error_has_its_number() {
         for (text, part) in [
             ("", "line 1: the file is empty"),
             ("name,size\n", "no column is called `key`"),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// The result of this crate's functions.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a trace cannot be read, or a cache cannot be made.
+/// Why a trace cannot be read, or a cache cannot be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -23,12 +23,12 @@ pub enum Error {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// The place in it.
+        /// The place in the file.
         at: String,
-        /// A description of the fault.
+        /// A description of the error.
         message: String,
     },
-    /// The cache does not fit into its memory: give it more.
+    /// The cache does not fit into its memory: raise the limit.
     #[error("{message}")]
     Budget {
         /// The cache's message.

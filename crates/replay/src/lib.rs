@@ -17,8 +17,8 @@
 //! # }
 //! ```
 //!
-//! Law: a replay gives the same result each time. It uses one thread, no clock in any decision, and
-//! a fixed seed for generated requests.
+//! Invariant: a replay is deterministic. It uses one thread, no clock in any decision, and a fixed
+//! seed for generated requests.
 
 mod cache;
 mod cachebench;

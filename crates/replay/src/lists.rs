@@ -36,7 +36,7 @@ impl Links {
         self.nodes[place as usize].marked = marked;
     }
 
-    /// Makes an entry at the young end of a list; returns its place.
+    /// Adds a new entry at the young end of a list; returns its place.
     pub(crate) fn enter(&mut self, list: &mut List, number: u8, hash: u64, bytes: u64) -> u32 {
         let place = self.free.pop().unwrap_or_else(|| {
             self.nodes.push(Node::default());
@@ -46,7 +46,7 @@ impl Links {
         place
     }
 
-    /// Puts an entry that is in no list at the young end of one.
+    /// Pushes an unlinked entry at the young end of a list.
     pub(crate) fn push(&mut self, list: &mut List, place: u32, number: u8, node: Node) {
         self.nodes[place as usize] =
             Node { list: number, older: list.youngest, younger: None, ..node };
@@ -59,7 +59,7 @@ impl Links {
         list.len += 1;
     }
 
-    /// Takes an entry out of its list.
+    /// Unlinks an entry from its list.
     pub(crate) fn unlink(&mut self, list: &mut List, place: u32) -> Node {
         let node = self.node(place);
         match node.older {
@@ -75,7 +75,7 @@ impl Links {
         node
     }
 
-    /// Takes an entry out of its list and frees its place.
+    /// Unlinks an entry and frees its place.
     pub(crate) fn remove(&mut self, list: &mut List, place: u32) {
         self.unlink(list, place);
         self.free.push(place);

@@ -1,8 +1,8 @@
 //! Models of policies that the object cache does not have: FIFO, CLOCK, LRU, SIEVE and W-TinyLFU.
 //!
-//! A model keeps hashes of keys in ordinary maps, and is limited by bytes like the cache. It serves
-//! to compare hit ratios, not speed. An entry costs 40 bytes beside its key and value, the most
-//! that the cache needs for one.
+//! A model keeps hashes of keys in ordinary maps, and is limited by bytes like the cache. It
+//! compares hit ratios, not speed. An entry costs 40 bytes beside its key and value, the maximum
+//! overhead of the cache.
 
 use std::collections::HashMap;
 
@@ -22,10 +22,10 @@ pub(crate) struct Model {
     largest: u64,
     places: HashMap<u64, u32>,
     links: Links,
-    /// All but W-TinyLFU use the first. W-TinyLFU has a probation, a window and a protected list,
-    /// in this order.
+    /// All policies but W-TinyLFU use only the first list. W-TinyLFU has a probation, a window and
+    /// a protected list, in this order.
     lists: [List; 3],
-    /// Of SIEVE.
+    /// The hand of SIEVE.
     hand: Option<u32>,
     sketch: Sketch,
     evictions: u64,
@@ -81,7 +81,7 @@ impl Model {
             (Policy::Clock | Policy::Sieve, _) => self.links.mark(place, true),
             (Policy::Wtinylfu, 0 | PROTECTED) => {
                 self.move_to(place, PROTECTED);
-                // Four fifths of the memory without the window.
+                // Four fifths of the memory outside the window.
                 while self.lists[PROTECTED].bytes > self.limit / 100 * 79 {
                     let Some(oldest) = self.lists[PROTECTED].oldest else { break };
                     self.move_to(oldest, 0);
@@ -91,8 +91,8 @@ impl Model {
         }
     }
 
-    /// CLOCK: moves marked entries from the old end to the young one, unmarked, and evicts the
-    /// first unmarked one.
+    /// CLOCK: moves marked entries from the old end to the young one, clears their marks, and
+    /// evicts the first unmarked entry.
     fn evict_by_clock(&mut self) {
         while let Some(oldest) = self.lists[0].oldest {
             if !self.links.node(oldest).marked {
@@ -104,8 +104,8 @@ impl Model {
         }
     }
 
-    /// SIEVE: the hand moves from old to young, unmarks marked entries, evicts the first unmarked
-    /// one, and stays there.
+    /// SIEVE: the hand moves from old to young, clears marks, evicts the first unmarked entry, and
+    /// stays there.
     fn evict_by_hand(&mut self) {
         while let Some(place) = self.hand.or(self.lists[0].oldest) {
             if !self.links.node(place).marked {
@@ -119,7 +119,7 @@ impl Model {
     }
 
     /// W-TinyLFU: moves the oldest entry of a full window to the main part if it was requested more
-    /// often than the entries that it displaces together, and evicts it otherwise.
+    /// often than all entries it displaces together; evicts it otherwise.
     fn settle_window(&mut self) {
         let main = self.limit - self.limit / 100;
         while self.lists[WINDOW].bytes > self.limit / 100 {
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn no_policy_keeps_more_bytes_than_it_may() {
+    fn policies_keep_to_the_limit() {
         for policy in [Policy::Fifo, Policy::Clock, Policy::Lru, Policy::Sieve, Policy::Wtinylfu] {
             let mut model = Model::new(policy, 64 << 10, 0.5);
             let mut random = fastrand::Rng::with_seed(1);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn fifo_evicts_the_first_entry_and_the_others_keep_it_if_it_was_used() {
+    fn only_fifo_evicts_a_used_entry() {
         let three_entries = 3 * (100 + 8 + OVERHEAD_BYTES);
         for policy in [Policy::Fifo, Policy::Clock, Policy::Lru, Policy::Sieve] {
             let mut model = Model::new(policy, three_entries, 1.0);

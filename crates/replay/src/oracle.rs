@@ -9,7 +9,7 @@ use crate::request::{Operation, Request, Requests};
 
 const RECORD_BYTES: usize = 24;
 
-/// More requests than a trace has. A later next access is text, or another format.
+/// More requests than any trace has. A next access beyond it indicates text or another format.
 const MAX_REQUESTS: i64 = 1 << 56;
 
 /// The records of a file.
@@ -32,7 +32,7 @@ impl<R: Read> Oracle<R> {
         }
     }
 
-    /// Fills the record; returns how many bytes were read.
+    /// Fills the record; returns the number of bytes read.
     fn fill(&mut self, record: &mut [u8; RECORD_BYTES]) -> Result<usize> {
         let mut len = 0;
         while len < RECORD_BYTES {
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_truncated_or_malformed_trace_is_an_error_with_its_place() {
+    fn damaged_trace_error_has_its_place() {
         let cut = [record(1, 100, 3), record(2, 5, -1)].concat();
         let problem = read(&cut[..40]).unwrap_err().to_string();
         assert!(
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn every_notation_for_no_next_access_is_accepted() {
+    fn notations_for_no_next_access_are_accepted() {
         let all: Vec<_> = [-2, -1, 0, 1 << 40, i64::MAX]
             .into_iter()
             .flat_map(|next| record(1, 1, next))

@@ -12,9 +12,9 @@ use crate::policy::Policy;
 use crate::request::{Operation, Request, Requests};
 use crate::subject::{Held, Subject};
 
-/// Latency is measured of every 16th request: reading the clock takes as long as a hit.
+/// Latency is measured for every 16th request, because reading the clock takes as long as a hit.
 const SAMPLED: usize = 16;
-/// Requests that are read in one go, while the time does not count.
+/// Requests read in one batch outside the measured time.
 const READ_AT_ONCE: usize = 4096;
 /// Latencies are exact to two digits.
 const LATENCY_DIGITS: u8 = 2;
@@ -22,7 +22,7 @@ const LATENCY_DIGITS: u8 = 2;
 /// A cache that serves a trace.
 pub struct Replay {
     subject: Box<dyn Subject>,
-    /// No cache keeps a larger value.
+    /// The cache keeps no larger value.
     largest_bytes: u64,
     tally: Tally,
 }
@@ -41,19 +41,19 @@ pub struct Tally {
     pub bytes_asked: u64,
     /// Bytes of the values that the cache had.
     pub bytes_hit: u64,
-    /// Values that were entered.
+    /// Values that were inserted.
     pub sets: u64,
     /// Requests to remove a value.
     pub deletes: u64,
-    /// Time in the cache, without reading the trace.
+    /// Time in the cache, excluding reading the trace.
     pub elapsed: Duration,
     latency: Histogram<u64>,
 }
 
 impl Replay {
     /// An empty cache of `memory_bytes`, from [`MIN_MEMORY_BYTES`](crate::MIN_MEMORY_BYTES) to
-    /// [`MAX_MEMORY_BYTES`](crate::MAX_MEMORY_BYTES). `largest` is the largest entry as a part of
-    /// the memory, up to 0.5.
+    /// [`MAX_MEMORY_BYTES`](crate::MAX_MEMORY_BYTES). `largest` is the size of the largest entry as
+    /// a fraction of the memory, up to 0.5.
     pub fn new(policy: Policy, memory_bytes: u64, largest: f64) -> Result<Self> {
         let subject: Box<dyn Subject> = match policy {
             Policy::S3Fifo => Box::new(cache::open(memory_bytes, largest)?),
@@ -66,7 +66,7 @@ impl Replay {
         })
     }
 
-    /// Serves all requests, or as many as come before `stop` returns `true`.
+    /// Serves all requests, or until `stop` returns `true`.
     pub fn run(&mut self, requests: &mut dyn Requests, stop: impl Fn() -> bool) -> Result<()> {
         let clock = SystemClock::new();
         let mut buffer = vec![Request::default(); READ_AT_ONCE];
@@ -168,17 +168,17 @@ impl Tally {
         self.latency.record(nanos).expect("the histogram grows with its largest value");
     }
 
-    /// Hits as a part of the requests for a value.
+    /// Hits as a fraction of the requests for a value.
     pub fn hit_ratio(&self) -> f64 {
         ratio(self.hits, self.finds)
     }
 
-    /// Bytes of hits as a part of the requested bytes.
+    /// Bytes of hits as a fraction of the requested bytes.
     pub fn byte_hit_ratio(&self) -> f64 {
         ratio(self.bytes_hit, self.bytes_asked)
     }
 
-    /// The nanoseconds that the given part of the requests, e.g. 0.99, did not exceed.
+    /// The latency quantile in nanoseconds; `part` is e.g. 0.99.
     pub fn latency_nanos(&self, part: f64) -> u64 {
         self.latency.value_at_quantile(part)
     }
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_and_the_models_are_counted_alike() {
+    fn cache_and_models_are_counted_alike() {
         for (policy, least) in [(Policy::S3Fifo, 0.4), (Policy::Wtinylfu, 0.4), (Policy::Fifo, 0.2)]
         {
             let mut replay = Replay::new(policy, 1 << 20, 0.25).unwrap();
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replay_ends_where_it_is_stopped() {
+    fn replay_stops_on_request() {
         let mut replay = Replay::new(Policy::Lru, 1 << 20, 0.25).unwrap();
         let calls = std::cell::Cell::new(0);
         let stop = || calls.replace(calls.get() + 1) == 3;

@@ -5,12 +5,12 @@ use crate::error::Result;
 /// The kind of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Operation {
-    /// Find the value; if there is none, enter one.
+    /// Find the value; insert one on a miss.
     #[default]
     ReadThrough,
     /// Find the value.
     Find,
-    /// Enter a value.
+    /// Insert a value.
     Set,
     /// Remove the value.
     Delete,

@@ -1,5 +1,5 @@
-//! Estimates how often a key was requested lately: a count-min sketch with aging. Each key has four
-//! small counters, which it shares.
+//! Estimates how often a key was requested recently: a count-min sketch with aging. Each key maps
+//! to four small counters, which keys share.
 
 /// Counters from 0 to 15.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl Sketch {
             self.counters[at] = (self.counters[at] + 1).min(MAX);
         }
         self.adds += 1;
-        // Aging: halve all counters from time to time.
+        // Aging: halve all counters periodically.
         if self.adds > self.counters.len() / ROWS * 10 {
             self.adds /= 2;
             self.counters.iter_mut().for_each(|counter| *counter /= 2);
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frequent_keys_count_more_and_all_counts_age() {
+    fn frequent_keys_count_more_and_counts_age() {
         let mut sketch = Sketch::new(256);
         (0..5).for_each(|_| sketch.add(1));
         sketch.add(2);

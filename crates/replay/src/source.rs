@@ -6,9 +6,9 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
-/// Whether a file can be read again from its beginning: it is not a pipe.
+/// Whether a file can be read again from its beginning, i.e. it is not a pipe.
 pub(crate) fn can_be_read_again(path: &Path) -> bool {
-    // Opening a file that does not exist reports that.
+    // Opening a missing file reports the error.
     !is_stdin(path) && std::fs::metadata(path).map_or(true, |found| found.is_file())
 }
 

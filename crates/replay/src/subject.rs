@@ -1,11 +1,11 @@
 //! The interface of a cache, or of a model of one, to a replay.
 
-/// A cache: keeps some of the values that are entered.
+/// A cache: keeps some of the inserted values.
 pub(crate) trait Subject {
     /// Whether the cache has a value of the key.
     fn find(&mut self, key: &[u8]) -> bool;
-    /// Enters a value of `value_bytes`. `filler` is at least as long, unless the value is too large
-    /// to be kept.
+    /// Inserts a value of `value_bytes`. `filler` has at least that length, unless the value is too
+    /// large to be kept.
     fn set(&mut self, key: &[u8], value_bytes: u64, filler: &[u8]);
     /// Removes a value.
     fn remove(&mut self, key: &[u8]);
@@ -17,7 +17,7 @@ pub(crate) trait Subject {
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Held {
-    /// Entries that were removed to make room.
+    /// Entries removed to make room.
     pub evictions: u64,
     /// Entries in the cache.
     pub entries: u64,

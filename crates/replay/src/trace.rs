@@ -23,7 +23,7 @@ pub enum TraceFormat {
 }
 
 impl TraceFormat {
-    /// The format that a file's name suggests, if it does.
+    /// The format that a file's name suggests, if any.
     pub fn of_name(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
         let name = name.trim_end_matches(".zst");
@@ -46,11 +46,11 @@ pub struct TraceFile {
 /// An open trace.
 #[non_exhaustive]
 pub struct Opened {
-    /// Its requests, from the first on.
+    /// The requests, starting with the first.
     pub requests: Box<dyn Requests>,
-    /// The size of the cache, if the file is a configuration that names one.
+    /// The cache size, if the file is a configuration that sets one.
     pub memory_bytes: Option<u64>,
-    /// Parts of the file that a replay does not use, one sentence each.
+    /// Parts of the file that a replay ignores, one sentence each.
     pub remarks: Vec<String>,
 }
 
@@ -70,7 +70,7 @@ impl TraceFile {
         self.format
     }
 
-    /// Whether the file can be opened more than once: a pipe cannot.
+    /// Whether the file can be opened more than once; a pipe cannot.
     pub fn can_be_read_again(&self) -> bool {
         source::can_be_read_again(&self.path)
     }
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_tells_the_format_with_and_without_compression() {
+    fn format_is_inferred_from_the_name() {
         let of = |name: &str| TraceFormat::of_name(Path::new(name));
         assert_eq!(of("a/b.oracleGeneral.zst"), Some(TraceFormat::Oracle));
         assert_eq!(of("b.oracleGeneral"), Some(TraceFormat::Oracle));

@@ -1,7 +1,7 @@
-"""Blobs: files beside the store, one for each revision, as `FileStorage` keeps them.
+"""Blobs: files beside the store, one per revision, in the layout of `FileStorage`.
 
-A file has its name and is on the disk before the transaction that mentions it is committed. After a crash in between, a file is left that no
-record mentions.
+A file has its name and is durable before the transaction that mentions it commits. After a crash in
+between, a file may be left over that no record mentions.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from ZODB.utils import cp, repr_to_oid  # type: ignore[import-untyped, import-no
 
 
 class Blobs(BlobStorageMixin):  # type: ignore[misc, unused-ignore]
-    """What a storage keeps in files."""
+    """The blob operations of a storage."""
 
     fshelper: Any
 
     @property
     def _tid(self) -> bytes:
-        """Refused: `ZODB.blob.BlobStorage` names the file of a blob by the tid of the transaction that stores it, before the vote assigns one."""
+        """Refused: `ZODB.blob.BlobStorage` names a blob's file after the tid of the storing
+        transaction before the vote assigns one."""
         raise AttributeError(
             "a PlimsollStorage cannot be wrapped in a BlobStorage (<blobstorage>), because it assigns the tid of a transaction at the vote: "
             "give it the folder of blobs instead (blob_dir, blob-dir)"
@@ -35,7 +36,7 @@ class Blobs(BlobStorageMixin):  # type: ignore[misc, unused-ignore]
         super()._blob_storeblob(oid, serial, blobfilename)
         _sync(target)
         _sync(folder)
-        # The entry of a new folder is in the one above, which may be new, too.
+        # The entry of a new folder is in its parent, which may be new too.
         base = os.path.realpath(self.fshelper.base_dir)
         above = os.path.dirname(os.path.realpath(folder))
         while is_new and above.startswith(base):
@@ -43,7 +44,7 @@ class Blobs(BlobStorageMixin):  # type: ignore[misc, unused-ignore]
             above = os.path.dirname(above)
 
     def _take_blob_file(self, path: str) -> str:
-        """Makes a file the storage's own, on the disk, until it gets its name."""
+        """Moves a file into the storage, durably, until it gets its name."""
         taken: str
         handle, taken = tempfile.mkstemp(dir=self.fshelper.temp_dir)
         os.close(handle)
@@ -53,7 +54,8 @@ class Blobs(BlobStorageMixin):  # type: ignore[misc, unused-ignore]
         return taken
 
     def _copy_blob(self, oid: bytes, source_tid: bytes, tid: bytes) -> None:
-        """Gives a revision the file of an earlier one. Committed files never change, so a link does."""
+        """Gives a revision the file of an earlier one. A hard link suffices, because committed
+        files never change."""
         source = self.loadBlob(oid, source_tid)
         handle, copy = tempfile.mkstemp(dir=self.fshelper.temp_dir)
         os.close(handle)

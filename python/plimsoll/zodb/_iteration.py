@@ -1,4 +1,4 @@
-"""Iteration over transactions and over current records, as copies of a database need it."""
+"""Iteration over transactions and over current records, for copying a database."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Transaction(TransactionRecord):  # type: ignore[misc, unused-ignore]
-    """A transaction of the database: an iterable of its records that are still there."""
+    """A transaction of the database: an iterable of its remaining records."""
 
     def __init__(self, tid: bytes, row: _rows.TransactionRow, snapshot: Snapshot) -> None:
         super().__init__(tid, row.status.decode(), row.user, row.description, row.extension)
@@ -38,7 +38,8 @@ class Transaction(TransactionRecord):  # type: ignore[misc, unused-ignore]
 
 
 def revision(objects: Any, history: Any, oid: bytes, tid: bytes) -> bytes | None:
-    """The data of a revision in a snapshot: empty if it deletes the object, `None` if there is none."""
+    """The data of a revision in a snapshot: empty if it deletes the object, `None` if it does not
+    exist."""
     row: bytes | None = objects.get(oid)
     if row is not None and row[:8] == tid:
         return row[8:]
@@ -47,7 +48,7 @@ def revision(objects: Any, history: Any, oid: bytes, tid: bytes) -> bytes | None
 
 
 def describe(tid: bytes, row: _rows.TransactionRow) -> dict[str, Any]:
-    """A transaction as `history` and `undoLog` tell it."""
+    """A transaction in the format of `history` and `undoLog`."""
     entry: dict[str, Any] = {}
     if row.extension:
         entry.update(TransactionRecord(tid, "", b"", b"", row.extension).extension)
@@ -56,7 +57,7 @@ def describe(tid: bytes, row: _rows.TransactionRow) -> dict[str, Any]:
 
 
 def glsn_of(transactions: LiveMapping, tid: bytes) -> int | None:
-    """The GLSN of the commit of a transaction; `None` if there is none."""
+    """The GLSN of a transaction's commit; `None` if there is none."""
     newest = next(transactions.history(tid), None)
     row = None if newest is None else newest.value()
     if newest is None or row is None:
@@ -65,16 +66,16 @@ def glsn_of(transactions: LiveMapping, tid: bytes) -> int | None:
 
 
 class Iteration:
-    """What a storage lists."""
+    """The listing operations of a storage."""
 
     _shared: SharedStore
 
     # A transaction of ZODB is one commit of the store.
 
     def glsn_of(self, tid: bytes) -> int:
-        """The GLSN of the commit that a transaction is in the store: its place in `db.log`.
+        """The GLSN of a transaction's commit in the store: its position in `db.log`.
 
-        Raises `POSKeyError` if there is no such transaction, also if a pack has removed it.
+        Raises `POSKeyError` if there is no such transaction, or if a pack has removed it.
 
         >>> import ZODB
         >>> storage = plimsoll.zodb.PlimsollStorage(path, memory="64MB")
@@ -91,7 +92,8 @@ class Iteration:
         return glsn
 
     def tid_at(self, glsn: int) -> bytes:
-        """The tid of the newest transaction that was committed at or before a GLSN; of those that a pack has left. `z64` if there is none.
+        """The tid of the newest remaining transaction committed at or before a GLSN; `z64` if there
+        is none.
 
         >>> storage = plimsoll.zodb.PlimsollStorage(path, memory="64MB")
         >>> storage.tid_at(storage.db.newest)
@@ -100,7 +102,8 @@ class Iteration:
         """
         transactions = self._shared.transactions
         found, low, high = _rows.ZERO, 0, 1 << 64
-        # Tids and GLSNs rise together. A search among the possible tids: each step reads the first one that is there.
+        # Tids and GLSNs ascend together. This is a binary search over possible tids; each step
+        # reads the first existing one.
         while low < high:
             middle = (low + high) // 2
             first = transactions.scan(middle.to_bytes(8, "big"), limit=1)
@@ -113,14 +116,15 @@ class Iteration:
         return found
 
     def iterator(self, start: bytes | None = None, stop: bytes | None = None) -> Iterator[Transaction]:
-        """The transactions from `start` to `stop`, both included, as they are now."""
+        """The transactions from `start` to `stop`, both inclusive, in their current state."""
         snapshot = self._shared.db.snapshot()
         rows = snapshot.keyspace(_rows.TRANSACTIONS).items(start, None if stop is None else _rows.after(stop))
         for tid, row in rows:
             yield Transaction(tid, _rows.decode_transaction(row), snapshot)
 
     def record_iternext(self, next: bytes | None = None) -> tuple[bytes, bytes, bytes, bytes | None]:
-        """The current record of the first object from `next` on, and the oid of the one after it."""
+        """The current record of the first object from `next` on, and the oid of the following
+        object."""
         first = self._first_live(next)
         if first is None:
             raise POSKeyError(next or _rows.ZERO)

@@ -1,11 +1,15 @@
-"""Pack: gives up what is older than a moment, and objects that nothing refers to.
+"""Pack: removes revisions older than a moment, and unreferenced objects.
 
-1. Mark, in a snapshot, beside writers: which objects can be reached from the root, as of the moment and in every revision since.
-2. Sweep, in the turn of those who commit: first mark from what was committed meanwhile, then remove rows in batches. Each batch is a commit of its own that
-   leaves a complete database: revisions go before the transactions that list them.
-3. Compact, beside writers: until the removals are merged, the index refers to the removed rows, and the log cannot give them back.
+1. Mark, in a snapshot, beside writers: the objects reachable from the root, as of the moment and in
+   every revision since.
+2. Sweep, holding the commit turn: first mark from the commits made meanwhile, then remove rows in
+   batches. Each batch is a commit that leaves a consistent database: revisions are removed before
+   the transactions that list them.
+3. Compact, beside writers: until the removals are merged, the index refers to the removed rows, and
+   the log cannot free them.
 
-The files of blobs go last: each one that was there before the sweep and belongs to no revision, so also what a crash left behind.
+Blob files go last: each file that existed before the sweep and belongs to no revision, including
+leftovers of a crash.
 """
 
 from __future__ import annotations
@@ -25,10 +29,10 @@ if TYPE_CHECKING:
     from ._shared import SharedStore
 
 BATCH = 5_000
-"""Rows that one commit removes."""
+"""Number of rows removed per commit."""
 
 _TRIED_LATER = (Behind, Closed, NotKeeper, OSError, OutOfBudget, Poisoned, Stalled)
-"""How giving back the space may fail without harm to the pack. Damage is told."""
+"""Errors of reclaiming space that do not harm the pack. Damage is reported."""
 
 References = Callable[..., Any]
 
@@ -41,7 +45,7 @@ def pack(
     blob_files: Callable[[], list[tuple[bytes, bytes]]],
     remove_blob: Callable[[bytes, bytes], None],
 ) -> None:
-    """Packs the database up to `until`, collecting garbage if `collect` says so."""
+    """Packs the database up to `until`; collects garbage if `collect` is true."""
     with store.pack_turn.hold():
         snapshot = store.db.snapshot()
         last = snapshot.keyspace(_rows.TRANSACTIONS).last()
@@ -55,7 +59,8 @@ def pack(
             mark(snapshot, _roots(snapshot, until, _rows.ZERO), references, until, live)
         files = blob_files()
         with store.turn.hold():
-            # A file that was listed belongs to a transaction that has ended by now, and a snapshot has all of it once it is durable.
+            # Every listed file belongs to a transaction that has ended by now, and a snapshot
+            # includes that transaction once it is durable.
             store.wait_until_durable()
             now = store.db.snapshot()
             if live is not None and now.glsn != snapshot.glsn:
@@ -66,15 +71,16 @@ def pack(
             for oid, tid in files:
                 if not _has_revision(store, oid, tid):
                     remove_blob(oid, tid)
-        # The removals are committed, whether or not this process, or the one that compacts for all, gives back the space now.
+        # The removals are committed, whether or not this process, or the one that compacts for all,
+        # reclaims the space now.
         with suppress(*_TRIED_LATER):
             store.db.compact()
-            # The newest commit, too: the segment that it is in can only then be given back.
+            # Include the newest commit; otherwise its segment cannot be freed.
             store.db.log.trim(store.db.newest + 1)
 
 
 def pack_tid(t: float) -> bytes:
-    """The greatest tid of a moment in seconds since 1970."""
+    """The greatest tid of a time in seconds since 1970."""
     import time
 
     seconds = t % 60
@@ -83,7 +89,7 @@ def pack_tid(t: float) -> bytes:
 
 
 def _roots(snapshot: Snapshot, until: bytes, since: bytes) -> list[bytes]:
-    """The root, and what was written after the moment and after `since`."""
+    """The root, and the objects written after the moment and after `since`."""
     roots = [_rows.ZERO]
     for _, row in snapshot.keyspace(_rows.TRANSACTIONS).items(_rows.after(max(until, since))):
         roots.extend(_rows.decode_oids(row))
@@ -91,10 +97,12 @@ def _roots(snapshot: Snapshot, until: bytes, since: bytes) -> list[bytes]:
 
 
 def mark(snapshot: Snapshot, roots: list[bytes], references: References, until: bytes, live: set[bytes]) -> None:
-    """Adds to `live` what can be reached from `roots`: as of `until` and in every revision since."""
+    """Adds the objects reachable from `roots` to `live`: as of `until` and in every revision
+    since."""
     objects = snapshot.keyspace(_rows.OBJECTS)
     history = snapshot.keyspace(_rows.HISTORY)
-    # What was written since the first mark is looked at again: its new revisions may refer to more.
+    # Visit objects written since the first mark again, because their new revisions may refer to
+    # more objects.
     again = set(roots)
     todo = list(again)
     live.update(again)
@@ -110,7 +118,7 @@ def mark(snapshot: Snapshot, roots: list[bytes], references: References, until: 
 
 
 def _kept(objects: ReadMapping, history: ReadMapping, oid: bytes, until: bytes) -> Iterator[bytes]:
-    """The data of the revisions that a pack leaves: the one at the moment, and all later ones."""
+    """The data of the revisions that a pack keeps: the one at the moment, and all later ones."""
     row = objects.get(oid)
     if row is None:
         return
@@ -131,7 +139,7 @@ def _has_revision(store: SharedStore, oid: bytes, tid: bytes) -> bool:
 
 
 class _Sweep:
-    """Removes what was not marked, in batches. The caller has the turn."""
+    """Removes unmarked objects in batches. The caller holds the turn."""
 
     def __init__(self, store: SharedStore, snapshot: Snapshot, until: bytes, live: set[bytes] | None) -> None:
         self.store, self.snapshot, self.until, self.live = store, snapshot, until, live
@@ -139,8 +147,9 @@ class _Sweep:
         self.history: list[bytes] = []
 
     def run(self) -> None:
-        """Removes revisions, then what transactions say of them."""
-        # First: an instance that has not seen what goes must not ask which transactions there were.
+        """Removes revisions, then their entries in transactions."""
+        # First, because an instance that has not seen the removal must not ask which transactions
+        # existed.
         packed = max(self.store.meta.get(_rows.META_PACKED, _rows.ZERO), self.until)
         self.store.meta.put(_rows.META_PACKED, packed)
         older = _Peek(self.snapshot.keyspace(_rows.HISTORY).items())
@@ -174,7 +183,8 @@ class _Sweep:
         self.objects, self.history = [], []
 
     def _transactions(self) -> None:
-        """Takes removed records out of the transactions up to the moment; one without records goes, unless it is the newest."""
+        """Removes the records from transactions up to the moment; a transaction without records is
+        removed, unless it is the newest."""
         objects, history, transactions = self.store.objects, self.store.history, self.store.transactions
         newest = self.store.last_tid()
         changed: dict[bytes, bytes] = {}
@@ -196,7 +206,7 @@ class _Sweep:
             packed = found._replace(status=b"p", oids=oids, data_tids=repeats)
             if packed == found:
                 continue
-            # The row that is written now is in another commit.
+            # The row written now belongs to another commit.
             glsn = found.glsn or glsn_of(transactions, tid) or 0
             changed[tid] = packed._replace(glsn=glsn).encode()
             if len(changed) >= BATCH:
@@ -207,14 +217,14 @@ class _Sweep:
 
 
 class _Peek:
-    """The rows of the history in order, handed out object by object."""
+    """Reads the rows of the history in order, object by object."""
 
     def __init__(self, rows: Iterator[tuple[bytes, bytes]]) -> None:
         self._rows = rows
         self._next = next(rows, None)
 
     def group(self, oid: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The rows of one object. Objects are asked for in order."""
+        """The rows of one object. Objects must be requested in order."""
         while self._next is not None and self._next[0][:8] <= oid:
             row = self._next
             self._next = next(self._rows, None)

@@ -1,11 +1,13 @@
 """Reading: the snapshot of an instance, loads, invalidations.
 
-An instance that was polled reads the state of its last poll until the next one. One that was never polled (the storage that a
-`DB` was given) reads what was committed last.
+A polled instance reads the state of its last poll until the next one. An instance that was never
+polled (the storage given to a `DB`) reads the newest commit.
 
-ZODB polls when a transaction begins, and also when one ends, because the next one may begin without a call. After a poll of the second
-kind, an instance with history holds no snapshot: it reads the current objects, and of those that have changed since, the revision in the
-history (`_AsOf`). A snapshot retains everything that it can read, and an idle connection would keep a pack from giving back disk space.
+ZODB polls when a transaction begins, and also when one ends, because the next one may begin without
+a call. After a poll of the second kind, an instance with history holds no snapshot: it reads
+current objects, and for those changed since, the revision in the history (`_AsOf`). A snapshot
+would retain everything it can read, so an idle connection would keep a pack from reclaiming disk
+space.
 """
 
 from __future__ import annotations
@@ -34,23 +36,23 @@ class _AsOf:
         row = self._shared.objects.get(oid)
         if row is not None and row[:8] <= self._tid:
             return row
-        # What was current above, or had been replaced before, is in the history from then on.
+        # A row that was current above, or had been replaced before, is in the history from then on.
         found = self._shared.history.scan(oid, oid + _rows.after(self._tid), reverse=True, limit=1)
         if found:
             key, data = found[0]
             return key[8:] + data
-        # A pack writes how far it goes before it removes anything.
+        # A pack records its upper bound before it removes anything.
         if self._shared.meta.get(_rows.META_PACKED, _rows.ZERO) > self._tid:
             raise ReadConflictError("the state that this connection reads was packed", oid=oid)
         return None
 
     def get_many(self, oids: Iterable[bytes]) -> list[bytes | None]:
-        """Brings current rows into memory."""
+        """Loads current rows into memory."""
         return self._shared.objects.get_many(oids)
 
 
 class Reading:
-    """What a storage reads."""
+    """The read operations of a storage."""
 
     _shared: SharedStore
     _is_instance: bool
@@ -69,7 +71,8 @@ class Reading:
     # The snapshot
 
     def poll_invalidations(self) -> list[bytes] | None:
-        """Moves to the newest commit. The oids that changed since the last poll; `None` if that is no longer known."""
+        """Moves to the newest commit. Returns the oids changed since the last poll; `None` if they
+        are no longer known."""
         db = self._shared.db
         begins, self._begins = self._begins, True
         pins = begins or not self._shared.keep_history
@@ -112,12 +115,14 @@ class Reading:
             snapshot.close()
 
     def lastTransaction(self) -> bytes:
-        """The newest transaction whose invalidations were delivered; for a storage that was never polled, the newest one, unless it is
-        one whose `tpc_finish` here has not called its callback yet: wrappers invalidate in that callback."""
+        """The newest transaction whose invalidations were delivered. For a storage that was never
+        polled: the newest one, unless its `tpc_finish` here has not called its callback yet,
+        because wrappers invalidate in that callback."""
         if self._seen is not None:
             return self._seen
         last = self._shared.last_tid()
-        # In this order: the mark is set before the commit can be read, and removed after the callback.
+        # Order matters: the mark is set before the commit is readable, and removed after the
+        # callback.
         announcing = self._announcing
         if announcing is not None and last >= announcing:
             before = self._shared.transactions.scan(None, announcing, reverse=True, limit=1)
@@ -134,7 +139,7 @@ class Reading:
         return row[8:], row[:8]
 
     def prefetch(self, oids: Iterable[bytes]) -> None:
-        """Brings objects into memory, with one call into the store."""
+        """Loads objects into memory with one call into the store."""
         self._objects.get_many(oids)
 
     def loadBefore(self, oid: bytes, tid: bytes) -> tuple[bytes, bytes, bytes | None] | None:
@@ -146,7 +151,8 @@ class Reading:
             if len(row) == 8:
                 raise POSKeyError(oid)
             return row[8:], row[:8], None
-        # A revision is in the history from the commit on that replaced it: what was current above is found there now.
+        # A revision is in the history from the commit that replaced it, so a row that was current
+        # above is found there now.
         history = self._shared.history
         found = history.scan(oid, oid + tid, reverse=True, limit=1)
         if not found:
@@ -178,7 +184,7 @@ class Reading:
             raise POSKeyError(oid)
         return row[:8]
 
-    # What the whole database says
+    # Attributes of the whole database
 
     def history(self, oid: bytes, size: int = 1, filter: Callable[[dict[str, Any]], bool] | None = None) -> list[dict[str, Any]]:
         """The newest revisions of an object, newest first."""
@@ -207,7 +213,7 @@ class Reading:
         return entries
 
     def __len__(self) -> int:
-        # An estimate is exact enough for many objects, and zero would make a storage false.
+        # An estimate is good enough for many objects, but zero would make a storage false.
         rough = self._shared.objects.approximate_len()
         return rough if rough > 10_000 else self._shared.objects.count()
 

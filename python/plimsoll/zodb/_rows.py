@@ -1,4 +1,4 @@
-"""The rows of a ZODB in a store: which keyspaces there are, and how a transaction is written as bytes.
+"""The rows of a ZODB in a store: the keyspaces, and the encoding of transactions.
 
 | keyspace | key | value |
 |---|---|---|
@@ -26,7 +26,7 @@ META_KEEP_HISTORY = b"keep-history"
 META_PACKED = b"packed"
 """The newest tid up to which the database was packed."""
 META_OID = b"oid"
-"""No oid up to this one is given to a new object."""
+"""Oids up to this one are never assigned to new objects."""
 
 FORMAT = b"1"
 ZERO = b"\0" * 8
@@ -35,7 +35,7 @@ _HEADER = struct.Struct(">cIIIII")
 
 
 class TransactionRow(NamedTuple):
-    """What is kept of a transaction beside its objects."""
+    """The record of a transaction, besides its objects."""
 
     status: bytes
     user: bytes
@@ -45,7 +45,8 @@ class TransactionRow(NamedTuple):
     data_tids: dict[bytes, bytes]
     """For records that repeat the data of an earlier one: its tid by oid."""
     glsn: int = 0
-    """The GLSN of the transaction's commit if a pack has written the row again, which then has another one; otherwise 0."""
+    """The GLSN of the transaction's original commit if a pack has rewritten the row in another
+    commit; otherwise 0."""
 
     def encode(self) -> bytes:
         """As bytes."""

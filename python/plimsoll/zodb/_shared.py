@@ -1,7 +1,8 @@
-"""The stores under ZODB storages: one for each folder in a process, however many storages look at it.
+"""The stores under ZODB storages: one per folder in a process, regardless of the number of
+storages.
 
-What is kept here beside the store is only what a process needs to take turns: the turn of the committing transaction, which all processes share, and
-the oids that it may hand out. What was committed is read from the store.
+The only state here beside the store is for coordination: the commit turn, which all processes
+share, and the oids that this process may assign. Committed data is read from the store.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
     from .._native import Db, Keyspace, Transaction
 
 OIDS = 1_000
-"""Oids that a process takes at once."""
+"""Number of oids that a process reserves at once."""
 TRIM_BYTES = 64 << 20
-"""Written bytes after which the log gives back what the tables already hold."""
+"""Written bytes after which the log is trimmed of data that the tables already hold."""
 
 
 class SharedStore:
@@ -33,7 +34,8 @@ class SharedStore:
 
     def __init__(self, path: str, *, read_only: bool, keep_history: bool, options: dict[str, Any]) -> None:
         shared: bool = options.get("shared", False)
-        # A store that is only read does not follow the others: here the storage refuses to write.
+        # A read-only store does not follow other processes, so the store is opened for writing and
+        # the storage refuses writes.
         read_only = read_only and not shared
         self.path = path
         self.pid = os.getpid()
@@ -46,13 +48,15 @@ class SharedStore:
             self.db.close()
             raise
         self.turn = Turn(path, shared=shared)
-        """Who has it commits: of all threads, and of all processes that share the store."""
+        """The commit turn: its holder commits, among all threads and all processes that share the
+        store."""
         self.pack_turn = Turn(path, "pack", shared=shared)
         self._oid_lock = threading.Lock()
         self._oid = self._last_oid = 0
-        """What was handed out last, and what may be."""
+        """The last assigned oid, and the last reserved one."""
         self._reserved = 0
-        """Up to here oids are taken, as far as this process knows: others may have taken more since."""
+        """Oids up to here are reserved, as far as this process knows; others may have reserved more
+        since."""
         self._written = 0
         if not read_only:
             self._know_oids()
@@ -68,7 +72,7 @@ class SharedStore:
         self.objects, self.history, self.transactions, self.meta = spaces
         found = self.meta.get(_rows.META_FORMAT)
         if found is None:
-            # Of several processes that make it at once, the first one decides.
+            # If several processes create it at once, the first one decides.
             found = self.db.transact(self._make, keep_history)
         if found != _rows.FORMAT:
             raise StorageError(f"{self.path} holds a ZODB of format {found!r}; this version reads {_rows.FORMAT!r}")
@@ -94,11 +98,12 @@ class SharedStore:
         return last[0] if last else _rows.ZERO
 
     def wait_until_durable(self) -> None:
-        """Waits for the sync of what was ordered before, by any process: until then no snapshot has it."""
+        """Waits for the sync of commits ordered before, by any process; until then no snapshot
+        includes them."""
         self.db.transaction(ordered=True).commit()
 
     def new_oid(self) -> bytes:
-        """An oid that no object has had."""
+        """An unused oid."""
         with self._oid_lock:
             if self._oid == self._last_oid:
                 self._oid = self._reserve(0)
@@ -107,7 +112,7 @@ class SharedStore:
             return self._oid.to_bytes(8, "big")
 
     def saw_oid(self, oid: bytes) -> None:
-        """An object is being stored under an oid that may come from elsewhere."""
+        """Notes that an object is being stored under an oid that may come from elsewhere."""
         number = int.from_bytes(oid, "big")
         if self._oid < number <= self._last_oid or number > self._reserved:
             with self._oid_lock:
@@ -117,9 +122,10 @@ class SharedStore:
                     self._reserve(number)
 
     def _reserve(self, least: int) -> int:
-        """Takes oids that no other process takes, above `least`; returns the one before the first. The caller holds the lock of oids."""
+        """Reserves oids above `least`; returns the one before the first. The caller holds the lock
+        of oids."""
         while True:
-            # Not waited for: an object that has one of them is committed after this.
+            # Not awaited, because an object with one of these oids commits afterwards.
             tx = self.db.transaction(ordered=True)
             meta = tx.keyspace(self.meta)
             before = max(int.from_bytes(meta.get(_rows.META_OID, _rows.ZERO), "big"), least)
@@ -130,19 +136,20 @@ class SharedStore:
                 return before
 
     def _know_oids(self) -> None:
-        """A store whose objects were not stored by this version has oids that were not taken."""
+        """If another version stored the objects of a store, some oids were not reserved."""
         last = self.objects.last()
         self._reserved = int.from_bytes(self.meta.get(_rows.META_OID, _rows.ZERO), "big")
         if last is not None:
             self.saw_oid(last[0])
 
     def wrote(self, size: int) -> None:
-        """Counts bytes that were written, and has the log trimmed now and then."""
-        # A count that two threads change at once may lose one of them.
+        """Counts written bytes, and has the log trimmed occasionally."""
+        # Concurrent increments may lose one.
         self._written += size
         if self._written >= TRIM_BYTES:
             self._written = 0
-            # The transaction is committed whatever becomes of the log; the next one reports a store that is broken.
+            # The transaction is committed regardless of the log; the next one reports a broken
+            # store.
             with suppress(Error):
                 self.db.log.trim(self.db.newest)
 
@@ -152,11 +159,12 @@ _guard = threading.RLock()
 
 
 def _forget_in_child() -> None:
-    """A forked child opens stores of its own, and does not inherit a lock that a thread of its parent held."""
+    """A forked child opens its own stores, and does not inherit a lock held by a thread of its
+    parent."""
     global _guard
     _guard = threading.RLock()
     for store in _stores.values():
-        # Who uses its parent's store is told so, and waits for no thread of the parent.
+        # A user of the parent's store gets an error, and waits for no thread of the parent.
         store._oid_lock = threading.Lock()
     _stores.clear()
 
@@ -165,7 +173,8 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def acquire(path: str, *, read_only: bool, keep_history: bool, options: dict[str, Any]) -> SharedStore:
-    """The store in a folder, opened if it is not open. A store that is open for writing serves read-only storages, too."""
+    """The store in a folder, opened if necessary. A store that is open for writing also serves
+    read-only storages."""
     path = os.path.realpath(path)
     with _guard:
         store = _stores.get(path)
@@ -180,13 +189,15 @@ def acquire(path: str, *, read_only: bool, keep_history: bool, options: dict[str
 
 
 _FILES = ("SHARED", "index", "members", "warm", "log", "LOCK")
-"""Names in the folder of a store. The log goes after the index: a folder with rows but no log would be taken for a damaged store."""
+"""File names in the folder of a store. The log is removed after the index, because a folder with
+rows but no log would look like a damaged store."""
 
 
 def remove(path: str) -> None:
-    """Removes a store that nothing has open. Other files in the folder stay, and the folder with them."""
+    """Removes a store that is not open anywhere. Other files in the folder stay, and so does the
+    folder."""
     try:
-        # Refuses if another process has it open, and if it is no store.
+        # Fails if another process has it open, or if it is not a store.
         _native.open(path, create=False).close()
     except NotAStore:
         return
@@ -202,7 +213,7 @@ def remove(path: str) -> None:
 
 
 def release(store: SharedStore) -> None:
-    """Gives a store back; the last one closes it."""
+    """Releases a store; the last user closes it."""
     if store.pid != os.getpid():
         return
     with _guard:

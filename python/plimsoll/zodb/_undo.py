@@ -1,7 +1,8 @@
-"""Undo: a new transaction that brings back what objects were before an earlier one.
+"""Undo: a new transaction that restores objects to their state before an earlier one.
 
-An object that was changed again since, by others or earlier in the same transaction, is left to conflict resolution: its class merges the newer change into the
-older state. What the transaction stores after the undo replaces what the undo has brought back, as in `FileStorage`.
+If an object was changed again since, by others or earlier in the same transaction, conflict
+resolution decides: its class merges the newer change into the older state. Data that the
+transaction stores after the undo replaces the restored data, as in `FileStorage`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def _undo_error(reason: str) -> UndoError:
 
 
 class Undo(UndoLogCompatible):  # type: ignore[misc, unused-ignore]
-    """What a storage takes back."""
+    """The undo operations of a storage."""
 
     _shared: SharedStore
     _turn_tid: bytes
@@ -72,9 +73,11 @@ class Undo(UndoLogCompatible):  # type: ignore[misc, unused-ignore]
         return found
 
     def undo(self, transaction_id: bytes, transaction: Any) -> tuple[None, list[bytes]]:
-        """Takes a transaction back at the vote, after what this transaction was given before. Returns the oids.
+        """Undoes a transaction at the vote, after the operations given to this transaction before.
+        Returns the oids.
 
-        Raises `UndoError` for a transaction that is not known; one that cannot be undone is told of by the vote.
+        Raises `UndoError` for an unknown transaction; for one that cannot be undone, the vote
+        raises it.
         """
         self._check_transaction(transaction)
         try:
@@ -94,7 +97,8 @@ class Undo(UndoLogCompatible):  # type: ignore[misc, unused-ignore]
         return _rows.decode_oids(row)
 
     def _undo(self, undone: bytes) -> None:
-        """Writes the revisions that take a transaction back. Raises `UndoError` if that is not possible."""
+        """Writes the revisions that undo a transaction. Raises `UndoError` if that is not
+        possible."""
         restored: dict[bytes, tuple[bytes, bytes, bytes | None]] = {}
         failures: list[tuple[bytes, str]] = []
         for oid in self._oids_to_undo(self._tx_transactions, undone):
@@ -107,13 +111,14 @@ class Undo(UndoLogCompatible):  # type: ignore[misc, unused-ignore]
         for oid, (current, data, data_tid) in restored.items():
             self._write(oid, current, data)
             if data_tid is not None:
-                # The origin may have been packed: the file is that of the revision before.
+                # The origin may have been packed; the file is that of the previous revision.
                 self._data_tids[oid] = self._origin(oid, data_tid)
                 if self.is_blob_record(data):
                     self._copy_blob(oid, data_tid, self._turn_tid)
 
     def _before(self, oid: bytes, undone: bytes) -> tuple[bytes, bytes, bytes | None]:
-        """The current row of an object, the data it gets, and the tid of the revision that this data is from."""
+        """The current row of an object, its new data, and the tid of the revision that this data is
+        from."""
         current = self._tx_objects.get(oid)
         taken = revision(self._tx_objects, self._tx_history, oid, undone)
         if current is None or taken is None:

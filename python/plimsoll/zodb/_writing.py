@@ -1,12 +1,15 @@
-"""Two-phase commit: what a ZODB transaction writes is one transaction of the store.
+"""Two-phase commit: a ZODB transaction is one transaction of the store.
 
-`store` and its kin keep what they are given, beside all who do the same. `tpc_vote` takes the turn, which one transaction of all processes has at a
-time: it compares with what was committed last, resolves conflicts, undoes, and writes the rows, in the order in which it was asked to. `tpc_finish` orders the
-commit, gives the turn away, and then waits until the commit is durable, in one sync with those that followed. A transaction that is too large for memory waits
-for its vote in a file without a name.
+`store` and similar calls stage their arguments, concurrently with other transactions. `tpc_vote`
+takes the commit turn, which one transaction of all processes holds at a time: it compares with the
+newest commits, resolves conflicts, undoes, and writes the rows in the order of the calls.
+`tpc_finish` orders the commit, releases the turn, and then waits until the commit is durable, in
+one sync with later commits. A transaction too large for memory is staged in an unnamed file until
+its vote.
 
-Law: nothing takes the turn before the vote. A transaction of several databases stores, undoes and deletes in all of them before it votes in the first, and
-votes in their order: with a turn taken between, two such transactions could wait for each other.
+Invariant: nothing takes the turn before the vote. A transaction of several databases stores, undoes
+and deletes in all of them before it votes in the first, and votes in a fixed order; if a turn were
+taken in between, two such transactions could deadlock.
 """
 
 from __future__ import annotations
@@ -33,11 +36,12 @@ from .._errors import Error
 from . import _rows
 
 STAGED_BYTES = 8 << 20
-"""What a transaction keeps in memory while it waits for its turn. What is more goes into a file, in parts of this size."""
+"""Bytes that a transaction stages in memory until it has the turn. More is staged in a file, in
+parts of this size."""
 STAGED_OVERHEAD_BYTES = 200
 
 _EMPTY_ROOT: bytes = ObjectWriter().serialize(PersistentMapping())
-"""What `ZODB.DB` stores as the root of a database that it finds empty."""
+"""The object that `ZODB.DB` stores as the root of an empty database."""
 
 _STORE, _RESTORE, _DELETE, _CHECK, _UNDO = range(5)
 
@@ -48,7 +52,7 @@ if TYPE_CHECKING:
 
 
 class Writing:
-    """What a storage writes."""
+    """The write operations of a storage."""
 
     _shared: SharedStore
     _own_tids: set[bytes]
@@ -56,7 +60,8 @@ class Writing:
     _is_read_only: bool
     _transaction: Any = None
     _turn_tid: bytes = _rows.ZERO
-    """The tid of the transaction that has the turn. Not `_tid`: a storage that knows its tid before the vote has that, and wrappers rely on it."""
+    """The tid of the transaction that has the turn. Not `_tid`, because a storage that knows its
+    tid before the vote has that, and wrappers rely on it."""
     _tx: Transaction | None = None
     """The transaction of the store, while this one has the turn."""
     _tx_objects: WriteMapping
@@ -71,19 +76,20 @@ class Writing:
     _begun_hold: Hold | None = None
     _given_tid: bytes | None
     _staged: list[tuple[int, bytes, bytes, bytes]]
-    """What waits for the turn: what to do, the oid, a tid, the data."""
+    """The staged operations: kind, oid, tid, data."""
     _staged_bytes: int
     _staged_file: IO[bytes] | None = None
-    """The earlier parts of what waits."""
+    """The earlier parts of the staged operations."""
     _staged_blobs: list[tuple[bytes, str]]
     _written: dict[bytes, bytes]
-    """The objects that this transaction has written, with the tids of the revisions that it replaces: `_rows.ZERO` for a new object."""
+    """The objects that this transaction has written, with the tids of the replaced revisions;
+    `_rows.ZERO` for a new object."""
     _data_tids: dict[bytes, bytes]
     _resolved: list[bytes]
     _status: bytes = b" "
     _undone = False
     _met_conflict = False
-    """It was compared with what was committed, and lost."""
+    """Whether the comparison with newer commits has found a conflict."""
     _bytes = 0
 
     tryToResolveConflict: Callable[..., bytes]
@@ -92,11 +98,11 @@ class Writing:
     _blob_tpc_abort: Callable[[], None]
     _undo: Callable[[bytes], None]
     dirty_oids: list[tuple[bytes, bytes]]
-    """The blobs whose files go if the transaction is aborted."""
+    """The blobs whose files are removed if the transaction is aborted."""
     fshelper: Any
 
     def isReadOnly(self) -> bool:
-        """Whether it refuses to write."""
+        """Whether the storage is read-only."""
         return self._is_read_only
 
     def new_oid(self) -> bytes:
@@ -125,7 +131,8 @@ class Writing:
             raise StorageTransactionError(self, transaction)
 
     def tpc_begin(self, transaction: Any, tid: bytes | None = None, status: str = " ") -> None:
-        """Begins to commit a transaction. Waits for another one that is being committed through this instance."""
+        """Begins to commit a transaction. Waits for another transaction that is being committed
+        through this instance."""
         self._check_writable()
         if self._transaction is transaction:
             raise StorageTransactionError("Duplicate tpc_begin calls for same transaction")
@@ -146,7 +153,7 @@ class Writing:
         if tid <= last:
             raise StorageTransactionError(f"tid {tid.hex()} is not above the last one, {last.hex()}")
 
-    # What is to be written, kept until the turn.
+    # Staged until the turn.
 
     def store(self, oid: bytes, serial: bytes, data: bytes, version: str, transaction: Any) -> None:
         """Stores a new revision of an object that was read as `serial`."""
@@ -162,7 +169,7 @@ class Writing:
         self._stage(_STORE, oid, serial, data)
 
     def restore(self, oid: bytes, serial: bytes, data: bytes | None, version: str, prev_txn: bytes | None, transaction: Any) -> None:
-        """Stores a revision as another database had it, without a look at conflicts."""
+        """Stores a revision copied from another database, without conflict detection."""
         self._check_transaction(transaction)
         assert not version
         self._stage(_RESTORE, oid, prev_txn or b"", data or b"")
@@ -170,32 +177,32 @@ class Writing:
     def deleteObject(self, oid: bytes, oldserial: bytes, transaction: Any) -> None:
         """Deletes an object that an external garbage collection has found unreachable."""
         self._check_transaction(transaction)
-        # What is known now is told now; the vote looks again.
+        # Report a conflict that is known now; the vote checks again.
         row = self._shared.objects.get(oid) or _rows.ZERO
         self._check_deletion(oid, oldserial, row[:8], row[8:])
         self._undone = True
         self._stage(_DELETE, oid, oldserial, b"")
 
     def checkCurrentSerialInTransaction(self, oid: bytes, serial: bytes, transaction: Any) -> None:
-        """Refuses the transaction if an object that it relies on has changed."""
+        """Fails the transaction if an object that it depends on has changed."""
         self._check_transaction(transaction)
         self._stage(_CHECK, oid, serial, b"")
 
     def storeBlob(self, oid: bytes, oldserial: bytes, data: bytes, blobfilename: str, version: str, transaction: Any) -> None:
-        """Stores a revision with a file. The file is the storage's from here on."""
+        """Stores a revision with a file, and takes ownership of the file."""
         self.store(oid, oldserial, data, version, transaction)
         self._staged_blobs.append((oid, self._take_blob_file(blobfilename)))
 
     def restoreBlob(
         self, oid: bytes, serial: bytes, data: bytes, blobfilename: str, prev_txn: bytes | None, transaction: Any
     ) -> None:
-        """As `restore`, with a file."""
+        """Like `restore`, with a file."""
         self.restore(oid, serial, data, "", prev_txn, transaction)
-        # It gets its name in the turn: a pack would remove it before.
+        # It gets its name under the turn; otherwise a pack would remove it.
         self._staged_blobs.append((oid, self._take_blob_file(blobfilename)))
 
     def _stage_undo(self, tid: bytes) -> None:
-        """Has the vote undo a transaction, after what was stored before."""
+        """Makes the vote undo a transaction, after the operations staged before."""
         self._undone = True
         self._stage(_UNDO, _rows.ZERO, tid, b"")
 
@@ -206,7 +213,7 @@ class Writing:
         self._staged_bytes += len(data) + STAGED_OVERHEAD_BYTES
         if self._staged_bytes > STAGED_BYTES:
             if self._staged_file is None:
-                # Beside the store: the folder for temporary files may be in memory.
+                # Beside the store, because the folder for temporary files may be in memory.
                 self._staged_file = tempfile.TemporaryFile(dir=self._shared.path)
             marshal.dump(self._staged, self._staged_file)
             self._staged, self._staged_bytes = [], 0
@@ -214,13 +221,13 @@ class Writing:
     # The turn.
 
     def _take_turn(self) -> None:
-        """From here on no other transaction is committed until this one has ended."""
+        """Takes the turn: no other transaction commits until this one has ended."""
         if self._tx is not None:
             return
         self._check_no_turn()
         hold = self._shared.turn.hold()
         with hold:
-            # Those before it may not be durable yet; this one is not before they are.
+            # Earlier transactions may not be durable yet; this one becomes durable only after them.
             tx = self._shared.db.transaction(ordered=True)
             self._tx_objects = tx.keyspace(self._shared.objects)
             self._tx_history = tx.keyspace(self._shared.history)
@@ -230,14 +237,14 @@ class Writing:
             if self._given_tid is not None:
                 self._check_tid(self._given_tid, last)
             self._turn_tid = self._given_tid or newTid(last)
-            # From here on `tpc_finish` or `tpc_abort` gives the turn away.
+            # From here on `tpc_finish` or `tpc_abort` releases the turn.
             self._hold, self._tx = hold, tx
             hold.keep()
         self._write_staged()
         self._name_blobs()
 
     def _name_blobs(self) -> None:
-        # Those that have no name yet are removed at the end.
+        # Unnamed files are removed at the end.
         named = 0
         try:
             for oid, path in self._staged_blobs:
@@ -247,7 +254,7 @@ class Writing:
             del self._staged_blobs[:named]
 
     def _write_staged(self) -> None:
-        """Compares what was kept with what it replaces, and writes it."""
+        """Compares the staged operations with the revisions they replace, and writes them."""
         self._met_conflict = True
         file, self._staged_file = self._staged_file, None
         if file is not None:
@@ -311,13 +318,14 @@ class Writing:
         self._bytes += sum(map(len, objects.values())) + sum(map(len, history.values()))
 
     def _replaced(self, oid: bytes, current: bytes | None, history: dict[bytes, bytes]) -> tuple[bytes, bytes | None]:
-        """Tid and data of the committed revision that this transaction replaces. There is no data if it deletes the object; `None` if it is not
-        kept. The tid is `_rows.ZERO` for a new object."""
+        """Tid and data of the committed revision that this transaction replaces. The data is
+        missing if that revision deletes the object, and `None` if it is no longer kept. The tid is
+        `_rows.ZERO` for a new object."""
         if current is None:
             return _rows.ZERO, b""
         if current[:8] != self._turn_tid:
             return current[:8], current[8:]
-        # Not what this transaction has written before: others do not know that.
+        # Exclude this transaction's own earlier writes, which others do not know.
         committed = self._written[oid]
         key = oid + committed
         return committed, history[key] if key in history else self._tx_history.get(key)
@@ -328,13 +336,14 @@ class Writing:
         if not replaced:
             raise ConflictError(oid=oid, serials=(committed, serial), data=data)
         if oid == serial == _rows.ZERO and data in (replaced, _EMPTY_ROOT):
-            # The root of a database that two processes make at once: the other one may have filled it already.
+            # Two processes may create the root of a database at once; the other one may have filled
+            # it already.
             data = replaced
         else:
             try:
                 data = self.tryToResolveConflict(oid, committed, serial, data, committedData=replaced)
             except ConflictError as error:
-                # A ZEO server reads it.
+                # Read by a ZEO server.
                 error.data = data
                 raise
         self._resolved.append(oid)
@@ -353,7 +362,7 @@ class Writing:
             raise ReadConflictError(oid=oid, serials=(committed, serial))
 
     def _write(self, oid: bytes, current: bytes, data: bytes) -> None:
-        """Makes `data` the newest revision, and `current` one of the history. For an undo."""
+        """Makes `data` the newest revision and moves `current` to the history. For an undo."""
         if current[:8] != self._turn_tid:
             self._written[oid] = current[:8]
             self._tx_history.put(oid + current[:8], current[8:])
@@ -365,7 +374,8 @@ class Writing:
     # The end.
 
     def tpc_vote(self, transaction: Any) -> list[bytes]:
-        """Promises that `tpc_finish` can commit. The oids whose conflicts were resolved."""
+        """Guarantees that `tpc_finish` can commit. Returns the oids whose conflicts were
+        resolved."""
         self._check_transaction(transaction)
         extension = getattr(transaction, "extension_bytes", None)
         if extension is None:
@@ -391,17 +401,17 @@ class Writing:
         assert tx is not None and hold is not None, "tpc_vote comes before tpc_finish"
         if f is not None:
             # Before the commit can be read: `lastTransaction` must not return its tid until the
-            # callback has told the caller's instances what to invalidate.
+            # callback has passed the invalidations to the caller's instances.
             self._announcing = tid
         try:
             try:
                 ticket = tx.commit_submit()
             finally:
-                # One native call: a signal's handler raises before it or after it.
+                # One native call, so that a signal handler raises before or after it.
                 hold.give()
             ticket.wait()
             if self._seen is not None and not self._undone:
-                # The objects of the connection are already as it has stored them.
+                # The objects of the connection are already in the state that it stored.
                 self._own_tids.add(tid)
             if f is not None:
                 f(tid)
@@ -409,13 +419,15 @@ class Writing:
         finally:
             self._announcing = None
             if tx.glsn is not None:
-                # What `_blob_tpc_finish` does, also if a signal's handler has raised since the commit. In a call, one could raise again.
+                # As in `_blob_tpc_finish`, even if a signal handler has raised since the commit. A
+                # call could let one raise again.
                 self.dirty_oids = []
             self._end()
         return tid
 
     def tpc_abort(self, transaction: Any) -> None:
-        """Forgets a transaction. After a conflict, returns once the commit that it lost to can be read: run again, it would lose to it again."""
+        """Aborts a transaction. After a conflict, returns once the winning commit is readable,
+        because a retry would otherwise lose to it again."""
         if transaction is None or transaction is not self._transaction:
             return
         met_conflict, hold = self._met_conflict, self._hold
@@ -430,7 +442,7 @@ class Writing:
             finally:
                 self._end()
         if met_conflict:
-            # A store that is broken says so to the next transaction.
+            # A broken store reports the error to the next transaction.
             with suppress(Error):
                 self._shared.wait_until_durable()
 
@@ -442,7 +454,7 @@ class Writing:
                 del self._tx_objects, self._tx_history, self._tx_transactions
             blobs, self._staged_blobs = self._staged_blobs, []
             for _, path in blobs:
-                # One that could not be named may have been moved.
+                # A file that could not be named may have been moved.
                 with suppress(OSError):
                     remove_committed(path)
             if self._staged_file is not None:

@@ -19,7 +19,7 @@ from .storage import PlimsollStorage
 
 
 class PlimsollFactory:
-    """Opens the storage that a section describes."""
+    """Opens the storage described by a section."""
 
     def __init__(self, config: Any) -> None:
         self.config = config

@@ -1,7 +1,8 @@
 """`PlimsollStorage`: a ZODB storage on a Plimsoll store.
 
-It is an `IMVCCStorage`: every connection has an instance of its own that reads a snapshot, and asks the store what has changed when it moves to a
-newer one. There is no list of instances and none of invalidations.
+It is an `IMVCCStorage`: every connection has its own instance, which reads a snapshot and asks the
+store for changes when it moves to a newer one. There is no list of instances and none of
+invalidations.
 """
 
 from __future__ import annotations
@@ -43,11 +44,13 @@ if TYPE_CHECKING:
 class PlimsollStorage(Reading, Writing, Undo, Iteration, Blobs, ConflictResolvingStorage):  # type: ignore[misc, unused-ignore]
     """A ZODB storage in the folder `path`.
 
-    `keep_history=False` keeps the newest revision alone: no undo, less to write. `blob_dir` is the folder of blobs; without it, there are none.
-    With `shared`, other processes may have the folder open as well, each with `shared`; `memory_total` then bounds what the stores of all of them hold in
-    memory, and each has an equal part. `memory` bounds what the store of this process holds in memory, `durability` says whether a finished transaction survives a power cut ("sync") or only the
-    end of the process ("buffered"). `warm=False` leaves out that what was hot comes back
-    after a restart: for processes that live for a few transactions. `pack_gc` is whether `pack` collects garbage.
+    `keep_history=False` keeps only the newest revision: no undo, fewer writes. `blob_dir` is the
+    folder of blobs; without it, blobs are not supported. With `shared`, other processes may have
+    the folder open as well, each with `shared`; `memory_total` then bounds the memory of all their
+    stores together, divided equally. `memory` bounds the memory of this process's store.
+    `durability` is "sync" (a finished transaction survives a power cut) or "buffered" (it survives
+    only the end of the process). `warm=False` disables reloading hot data after a restart, for
+    processes that live for a few transactions. `pack_gc` is whether `pack` collects garbage.
 
     >>> import ZODB
     >>> from plimsoll.zodb import PlimsollStorage
@@ -96,7 +99,7 @@ class PlimsollStorage(Reading, Writing, Undo, Iteration, Blobs, ConflictResolvin
             raise
 
     def _begin(self) -> None:
-        """The state of a fresh instance."""
+        """The initial state of an instance."""
         self._lock = threading.RLock()
         self._begun = Turn()
         self._objects = self._shared.objects
@@ -113,7 +116,7 @@ class PlimsollStorage(Reading, Writing, Undo, Iteration, Blobs, ConflictResolvin
     # Instances
 
     def new_instance(self) -> PlimsollStorage:
-        """A storage with a snapshot of its own on the same store."""
+        """A storage with its own snapshot on the same store."""
         other = self.__class__.__new__(self.__class__)
         other.__dict__.update(
             {
@@ -130,11 +133,11 @@ class PlimsollStorage(Reading, Writing, Undo, Iteration, Blobs, ConflictResolvin
         return other
 
     def release(self) -> None:
-        """Gives up the snapshot and the instance."""
+        """Releases the snapshot and the instance."""
         self.close()
 
     def afterCompletion(self) -> None:
-        """Gives up the snapshot between two transactions."""
+        """Releases the snapshot between two transactions."""
         self._leave_snapshot()
 
     def close(self) -> None:
@@ -146,7 +149,8 @@ class PlimsollStorage(Reading, Writing, Undo, Iteration, Blobs, ConflictResolvin
         _shared.release(self._shared)
 
     def cleanup(self) -> None:
-        """Removes the files of the store, and the files of blobs, of a closed storage. Refuses while anything has the store open.
+        """Removes the store's files and the blob files of a closed storage. Fails while the store
+        is open anywhere.
 
         >>> import os
         >>> storage = plimsoll.zodb.PlimsollStorage(path, memory="64MB")
@@ -164,7 +168,7 @@ class PlimsollStorage(Reading, Writing, Undo, Iteration, Blobs, ConflictResolvin
 
     @property
     def db(self) -> Db:
-        """The store, for statistics, backups and the log of changes. Do not write through it.
+        """The store, for statistics, backups and the log of changes. Do not write to it.
 
         >>> storage = plimsoll.zodb.PlimsollStorage(path, memory="64MB")
         >>> sorted(storage.db.keyspaces())
@@ -180,7 +184,7 @@ class PlimsollStorage(Reading, Writing, Undo, Iteration, Blobs, ConflictResolvin
         return self.__name__
 
     def sortKey(self) -> str:
-        """Where it stands among the databases of one transaction."""
+        """Its position among the databases of one transaction."""
         return f"{self._shared.db.id}:{self.__name__}"
 
     def __repr__(self) -> str:
@@ -189,7 +193,7 @@ class PlimsollStorage(Reading, Writing, Undo, Iteration, Blobs, ConflictResolvin
     # The whole database
 
     def pack(self, t: float, referencesf: Callable[..., Any], gc: bool | None = None) -> None:
-        """Gives up revisions that were replaced before `t`, and objects that nothing refers to.
+        """Removes revisions that were replaced before `t`, and unreferenced objects.
 
         >>> import time, ZODB
         >>> db = ZODB.DB(plimsoll.zodb.PlimsollStorage(path, memory="64MB"))
@@ -230,13 +234,13 @@ class PlimsollStorage(Reading, Writing, Undo, Iteration, Blobs, ConflictResolvin
 
                 copy(other, self, verbose)
         except BaseException:
-            # The transactions before it are there; without this, it would keep the turn.
+            # The earlier transactions are complete; without this, the storage would keep the turn.
             if self._begun.is_mine:
                 self.tpc_abort(self._transaction)
             raise
 
     def zap_all(self, **_options: object) -> None:
-        """Removes everything, at once and for ever.
+        """Removes everything permanently.
 
         >>> import ZODB
         >>> storage = plimsoll.zodb.PlimsollStorage(path, memory="64MB")

@@ -1,6 +1,7 @@
 """`plimsoll://` for zodburi: `plimsoll:///var/lib/app/data.plimsoll?shared=1&memory_total=256MB&blob_dir=/var/lib/app/blobs`.
 
-The parameters are those of `PlimsollStorage`. What it does not know goes to the database, as `connection_pool_size` does.
+The parameters are those of `PlimsollStorage`. Unknown parameters go to the database, e.g.
+`connection_pool_size`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _TEXTS = ("name", "blob_dir", "memory", "memory_total", "durability")
 
 
 def resolve(uri: str) -> tuple[Callable[[], PlimsollStorage], dict[str, str]]:
-    """A function that opens the storage, and the parameters that are left for the database."""
+    """A function that opens the storage, and the remaining parameters for the database."""
     parts = urlsplit(uri)
     path = unquote(parts.netloc + parts.path)
     options: dict[str, Any] = {}

@@ -1,8 +1,8 @@
-//! The bound: a loop of one write and one fdatasync on a file that was zeroed before, by one
-//! thread.
+//! The bound: one thread that loops over one write and one fdatasync on a preallocated, zeroed
+//! file.
 //!
-//! It writes as many appends at once as the contestant it is compared with got into one sync on
-//! average, and no byte beside their payloads: no header, no checksum, no other thread to wake.
+//! It writes as many appends per sync as the compared contestant reached on average, and only their
+//! payloads: no header, no checksum, no other thread to wake.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -17,7 +17,7 @@ use crate::payload;
 
 const FILE_BYTES: u64 = 64 << 20;
 
-/// A file of zeros, and where the next write goes.
+/// A file of zeros, and the offset of the next write.
 #[derive(Debug)]
 pub(crate) struct ZeroedFile {
     pub(crate) file: File,
@@ -35,7 +35,7 @@ impl ZeroedFile {
         Ok(Self { file, next: 0 })
     }
 
-    /// Offset of the next `bytes` bytes; at the end it starts again from the front.
+    /// Offset of the next `bytes` bytes; wraps around at the end.
     pub(crate) fn take(&mut self, bytes: u64) -> u64 {
         if self.next + bytes > FILE_BYTES {
             self.next = 0;
@@ -59,7 +59,7 @@ pub(crate) fn turn(
     let mut owed = 0.0;
     let start = Instant::now();
     while start.elapsed() < length {
-        // Whole appends whose mean is the wanted one.
+        // A whole number of appends whose mean is the requested one.
         owed += appends_per_sync.max(1.0);
         let count = owed.floor();
         owed -= count;

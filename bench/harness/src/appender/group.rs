@@ -1,7 +1,7 @@
-//! The plainest group commit: whoever finds no leader writes and syncs what has gathered, the
-//! others sleep until it is done.
+//! The simplest group commit: a thread that finds no leader writes and syncs the queue, the others
+//! sleep until it is done.
 //!
-//! It shows what waking threads costs on this machine beside what the disk costs.
+//! It shows the cost of waking threads on this machine in addition to that of the disk.
 
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
@@ -23,7 +23,7 @@ pub(crate) struct Group {
 struct State {
     file: ZeroedFile,
     gathered: Vec<u8>,
-    /// Bytes handed in, and bytes durable, since the start.
+    /// Bytes queued and bytes durable since the start.
     submitted: u64,
     durable: u64,
     led: bool,
@@ -42,7 +42,7 @@ impl Group {
         self.state.lock().expect("nobody panics under this lock")
     }
 
-    /// Writes and syncs what has gathered.
+    /// Writes and syncs the queue.
     fn lead(&self, mut state: MutexGuard<'_, State>) -> Result<()> {
         state.led = true;
         let (bytes, end) = (std::mem::take(&mut state.gathered), state.submitted);

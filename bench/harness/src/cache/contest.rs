@@ -1,9 +1,8 @@
-//! The same requests to every cache, at equal real memory: each in a process of its own that grows
+//! The same requests to every cache at equal real memory: each runs in its own process, which grows
 //! by the same number of bytes.
 //!
-//! What a cache is told is a number of bytes that most count values against only, so it is found by
-//! trial: the number is changed until the process has grown by what was wanted, to 2 % (or 256
-//! KiB).
+//! Most caches count only values against their configured capacity, so the capacity is found by
+//! trial: it is changed until the process has grown by the target, to 2 % (or 256 KiB).
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -19,35 +18,35 @@ use crate::sizes::{mib, show_size};
 use crate::statistics::median;
 use crate::table::{self, number};
 
-/// Tries to find the number that a cache has to be told.
+/// Attempts to find the capacity of a cache.
 const TRIES: usize = 6;
 
-/// The first guess: so much of the memory are values.
+/// The first guess: this fraction of the memory is values.
 const FIRST_GUESS: f64 = 0.6;
 
-/// Less is no memory for a cache.
+/// Minimum capacity of a cache.
 const LEAST_CAPACITY: u64 = 64 << 10;
 
-/// Parts of a trace's working set, in percent.
+/// Fractions of a trace's working set, in percent.
 const PARTS: [u64; 2] = [1, 10];
 
-/// A cache that has been told the right number.
+/// A cache with a fitted capacity.
 struct Fitted {
     name: &'static str,
     capacity: u64,
-    /// Of the last try, by one thread.
+    /// The outcome of the last attempt, with one thread.
     outcome: Outcome,
     is_close: bool,
 }
 
-/// A number that was too small or too large, and what the process grew by.
+/// A capacity that was too small or too large, and the growth of the process.
 #[derive(Clone, Copy, Debug)]
 struct Tried {
     capacity: u64,
     grown: u64,
 }
 
-/// Requests a second with 1, 2, and more threads, at equal memory.
+/// Requests per second with 1, 2 and more threads, at equal memory.
 pub(super) fn speed(bench: &Cache, results: &mut Results) -> Result<()> {
     let source = Source::Zipf(bench.requests);
     let all = NAMES
@@ -160,7 +159,7 @@ pub(super) fn traces(bench: &Cache, results: &mut Results) -> Result<()> {
     Ok(())
 }
 
-/// Hit ratios on the workload that CacheLib's evictor was judged by.
+/// Hit ratios on the workload used to evaluate CacheLib's evictor.
 pub(super) fn cachebench(bench: &Cache, results: &mut Results) -> Result<()> {
     println!(
         "\nThe cachebench workload (400,000 keys, normal distribution, 23 % of the gets for keys that never come again)"
@@ -169,7 +168,7 @@ pub(super) fn cachebench(bench: &Cache, results: &mut Results) -> Result<()> {
     ratios(&source, "cachebench", bench.cachebench_memory, "5", results)
 }
 
-/// Prints what every cache hits at equal memory, and whether ours hits most.
+/// Prints the hit ratios of all caches at equal memory, and whether ours is the highest.
 fn ratios(source: &Source, of: &str, memory: u64, goal: &str, results: &mut Results) -> Result<()> {
     let all = NAMES.iter().map(|name| fit(name, source, memory, 0)).collect::<Result<Vec<_>>>()?;
     let name = source.name();
@@ -197,8 +196,8 @@ fn ratios(source: &Source, of: &str, memory: u64, goal: &str, results: &mut Resu
     println!("\n{name}, {} ({of})", show_size(memory));
     table::print(&["cache", "hits %", "bytes %", "MiB", "told MiB", "requests/s", "memory"], &rows);
     let ours = all[0].outcome.hit_percent();
-    // One that could not be brought down to the memory is no peer at equal memory; one that stays
-    // below it has had less, by its own choice.
+    // A cache that could not be reduced to the memory is no peer at equal memory; one that stays
+    // below it has used less by its own choice.
     let peers = all[1..].iter().filter(|peer| peer.is_close || peer.outcome.grown_bytes < memory);
     let best = peers
         .max_by(|one, other| one.outcome.hit_percent().total_cmp(&other.outcome.hit_percent()));
@@ -220,7 +219,7 @@ fn ratios(source: &Source, of: &str, memory: u64, goal: &str, results: &mut Resu
                 best.name,
                 ours - theirs
             );
-            // Where nobody can hit more, as many are the most.
+            // If the maximum is reached, a tie counts.
             let is_met = ours >= theirs - 0.005;
             verdict::say(results, goal, &format!("trace={name} memory={memory}"), is_met, &figures);
         }
@@ -228,7 +227,7 @@ fn ratios(source: &Source, of: &str, memory: u64, goal: &str, results: &mut Resu
     Ok(())
 }
 
-/// Finds what a cache has to be told so that its process grows by `memory`.
+/// Finds the capacity at which a cache's process grows by `memory`.
 fn fit(name: &'static str, source: &Source, memory: u64, warm: u64) -> Result<Fitted> {
     let tolerance = (memory / 50).max(256 << 10);
     let mut capacity = match name == NAMES[0] {
@@ -256,7 +255,7 @@ fn fit(name: &'static str, source: &Source, memory: u64, warm: u64) -> Result<Fi
                     + (high.capacity.saturating_sub(low.capacity) as f64 * part.clamp(0.05, 0.95))
                         as u64
             }
-            // All that there is fits: it does not grow further whatever it is told.
+            // Everything fits, so the process does not grow further with any capacity.
             (Some(low), None) if low.capacity >= 2 * outcome.working_set_bytes => break,
             _ => (capacity as f64 * memory as f64 / outcome.grown_bytes.max(1) as f64)
                 .min(capacity as f64 * 4.0) as u64,
@@ -269,7 +268,7 @@ fn fit(name: &'static str, source: &Source, memory: u64, warm: u64) -> Result<Fi
     best.context("it was tried at least once")
 }
 
-/// Lets a process of its own do it.
+/// Runs it in a separate process.
 fn work(name: &str, capacity: u64, source: &Source, threads: usize, warm: u64) -> Result<Outcome> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["cache-worker", "--cache", name, "--capacity", &capacity.to_string()]);
@@ -281,8 +280,8 @@ fn work(name: &str, capacity: u64, source: &Source, threads: usize, warm: u64) -
         "--warm",
         &warm.to_string(),
     ]);
-    // Freed memory goes back to the system, so that what a process has grown by is what its cache
-    // keeps.
+    // Return freed memory to the system, so that the growth of the process is the memory that its
+    // cache keeps.
     command.env("MALLOC_MMAP_THRESHOLD_", "131072").env("MALLOC_TRIM_THRESHOLD_", "131072");
     let output = command.output().context("cannot start a worker")?;
     let said = String::from_utf8_lossy(&output.stdout);

@@ -1,8 +1,8 @@
-//! Caches that are asked the same: ours, and those of others as their documentation sets them up,
-//! bounded by bytes of values.
+//! Caches under the same requests: ours, and others configured as documented, bounded by bytes of
+//! values.
 //!
-//! A request is read-through: a value that is not there is made, by copying from a filler, and
-//! entered. A value that is there is looked at, one byte of each cache line.
+//! A request is read-through: a missing value is created by copying from a filler, and inserted. A
+//! found value is read, one byte of each cache line.
 
 use std::hint::black_box;
 
@@ -13,7 +13,7 @@ use plimsoll_memory::chunk::CHUNK_BYTES;
 
 use super::requests::Key;
 
-/// The names of all that were built; the first is ours.
+/// The names of all caches in this build; the first is ours.
 pub(super) const NAMES: &[&str] = &[
     "plimsoll",
     #[cfg(feature = "caches")]
@@ -28,16 +28,16 @@ pub(super) const NAMES: &[&str] = &[
     "mutex-lru",
 ];
 
-/// A cache below that has memory of the heap.
+/// A cache below this size uses heap memory.
 const SMALL_BYTES: u64 = 32 << 20;
 
-/// A cache. Calls may come from many threads at once.
+/// A cache. Called from many threads concurrently.
 pub(super) trait Contestant<K>: Send + Sync {
-    /// Asks for a value of so many bytes; whether it was there.
+    /// Requests a value of the given size; returns whether it was present.
     fn request(&self, key: &K, value_bytes: usize) -> bool;
 }
 
-/// Makes one, empty. `mean_bytes` is what values have on average, for those who want to know.
+/// Creates an empty cache. `mean_bytes` is the average size of values, for caches that need it.
 pub(super) fn make<K: Key>(
     name: &str,
     capacity: u64,
@@ -72,10 +72,10 @@ struct Ours {
 
 impl Ours {
     fn make(capacity: u64, filler: Vec<u8>) -> Result<Self> {
-        // Mapped memory grows by huge pages of 2 MiB: too coarse to compare small caches. That of
-        // the heap is there as a whole.
+        // Mapped memory grows by huge pages of 2 MiB, too coarse to compare small caches. Heap
+        // memory is resident as a whole.
         let backing = if capacity < SMALL_BYTES { Backing::Heap } else { Backing::Mapped };
-        // Two chunks more than the cache takes, for the rounding of what is leased.
+        // Two chunks more than the cache needs, for rounding of leases.
         let budget = Budget::new(capacity + 2 * CHUNK_BYTES as u64, backing)?;
         let cache =
             Cache::new(&budget, CacheOptions::of_bytes(capacity)).context("the cache's tables")?;
@@ -204,7 +204,7 @@ mod peers {
         }
     }
 
-    /// The plainest cache: a list and a map behind one lock, by bytes.
+    /// The simplest cache: a list and a map behind one lock, bounded by bytes.
     pub(super) struct MutexLru<K> {
         state: Mutex<(LruCache<K, Bytes>, u64)>,
         capacity: u64,

@@ -1,5 +1,6 @@
-//! What a hit costs by the number of entries, against a bare hash table of as many entries: what
-//! the table's cost grows by is the machine's memory, what ours grows by beyond that is our own.
+//! The cost of a hit by the number of entries, against a bare hash table of as many entries. The
+//! growth of the table's cost is due to the machine's memory; growth beyond that is due to the
+//! cache.
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -17,13 +18,13 @@ use crate::table::{self, number};
 
 const VALUE_BYTES: usize = 64;
 
-/// Memory of an entry, generously.
+/// Memory of an entry, estimated generously.
 const ENTRY_BYTES: u64 = 160;
 
 /// Hits of a turn.
 const HITS: u64 = 200_000;
 
-/// Measures, and prints the table.
+/// Measures and prints the table.
 pub(super) fn run(bench: &Cache, results: &mut Results) -> Result<()> {
     let mut rows = Vec::new();
     let mut first: Option<(f64, f64)> = None;
@@ -91,7 +92,7 @@ fn key(entry: u64) -> [u8; 16] {
     key
 }
 
-/// Nanoseconds of processor time of one call, over many.
+/// Nanoseconds of processor time of one call, averaged over many.
 fn nanos(mut call: impl FnMut()) -> f64 {
     let began = thread_nanos();
     (0..HITS).for_each(|_| call());

@@ -10,20 +10,20 @@ use crate::yardstick::zipf::Zipf;
 /// Keys of the zipf requests.
 const ZIPF_KEYS: u64 = 1_000_000;
 
-/// Keys, operations and lone gets of the cachebench workload that CacheLib's evictor was judged by.
+/// Keys, operations and one-time gets of the cachebench workload used to evaluate CacheLib's
+/// evictor.
 const CACHEBENCH_KEYS: u64 = 400_000;
 const LONE_GETS: f64 = 0.231_543_653_987_312_9;
 
-/// The median of its values, and the standard deviation of their logarithms, in place of the
-/// measured sizes that belong to it and are not at hand. What is known of them is that four caches
-/// that were told 200 MB on this workload grew by 85 to 239 MB more, which is 600,000 to 740,000
-/// times what an entry costs each of them: so an entry has some 300 bytes of key and value, and a
-/// value 270.
+/// The median of its values, and the standard deviation of their logarithms, replacing the measured
+/// sizes, which are not available. Four caches with a capacity of 200 MB on this workload grew by
+/// 85 to 239 MB more, which is 600,000 to 740,000 times their cost per entry; so an entry has about
+/// 300 bytes of key and value, and a value 270.
 const CACHEBENCH_MEDIAN_BYTES: f64 = 120.0;
 const CACHEBENCH_SPREAD: f64 = 1.27;
 const CACHEBENCH_MAX_BYTES: f64 = 65_536.0;
 
-/// A key: bytes that a cache of ours takes as they are, and others hash.
+/// A key: bytes that our cache takes directly, and others hash.
 pub(super) trait Key:
     AsRef<[u8]> + Eq + std::hash::Hash + Clone + Send + Sync + 'static
 {
@@ -32,24 +32,24 @@ pub(super) trait Key:
 impl Key for [u8; 8] {}
 impl Key for Box<[u8]> {}
 
-/// Where requests come from.
+/// The source of requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// So many by Zipf's law, over values of 64 B (every other) to 4 KiB.
+    /// This many by Zipf's law, over values of 64 B (every other) to 4 KiB.
     Zipf(u64),
-    /// So many of the workload that CacheLib's evictor was judged by: keys by a normal
-    /// distribution, and some that never come again.
+    /// This many of the workload used to evaluate CacheLib's evictor: keys by a normal
+    /// distribution, and some that occur once.
     Cachebench(u64),
-    /// A trace, from front to end.
+    /// A trace, from start to end.
     Trace(PathBuf),
 }
 
 /// Requests, in order.
 pub(super) struct Requests<K> {
     pub(super) keys: Vec<K>,
-    /// By key: bytes of its value.
+    /// Value size by key.
     pub(super) value_bytes: Vec<u32>,
-    /// Which key is wanted.
+    /// The requested keys.
     pub(super) order: Vec<u32>,
 }
 
@@ -107,7 +107,7 @@ impl Requests<Box<[u8]>> {
     fn add_random(&mut self, random: &mut fastrand::Rng) {
         let len = if random.f64() < 0.3 { random.usize(1..8) } else { random.usize(8..64) };
         let mut key: Vec<u8> = (0..len).map(|_| random.u8(b'a'..=b'z')).collect();
-        // Short ones would often be the same.
+        // Short keys would often collide.
         key.extend_from_slice(&(self.keys.len() as u32).to_be_bytes()[1..]);
         let bytes = CACHEBENCH_MEDIAN_BYTES * (CACHEBENCH_SPREAD * normal(random)).exp();
         self.keys.push(key.into());
@@ -150,7 +150,7 @@ pub(super) fn trace(path: &Path) -> Result<Requests<[u8; 8]>> {
 }
 
 impl Source {
-    /// As a worker is told.
+    /// The source as a worker's argument.
     pub(super) fn argument(&self) -> String {
         match self {
             Self::Zipf(count) => format!("zipf:{count}"),
@@ -159,7 +159,7 @@ impl Source {
         }
     }
 
-    /// As [`Source::argument`] writes it.
+    /// Parses the format of [`Source::argument`].
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let number =
             |text: &str| text.parse().map_err(|_| format!("{text:?} is no number of requests"));
@@ -171,7 +171,7 @@ impl Source {
         }
     }
 
-    /// In tables and results.
+    /// The name in tables and results.
     pub(super) fn name(&self) -> String {
         match self {
             Self::Zipf(_) => "zipf".to_owned(),

@@ -1,5 +1,5 @@
-//! What the row cache saves a store: pages loaded, processor time and time per operation, with and
-//! without rows, in turns.
+//! The savings of the row cache in a store: pages loaded, processor time and time per operation,
+//! with and without rows, in alternating turns.
 
 use std::path::Path;
 use std::time::Instant;
@@ -23,7 +23,7 @@ const ROWS_OF_COMMIT: u64 = 5000;
 enum Mix {
     Zipf,
     Uniform,
-    /// Every other operation a relaxed commit of one put, by zipf.
+    /// Every other operation is a relaxed commit of one put, by zipf.
     Mixed,
 }
 
@@ -39,7 +39,7 @@ impl Mix {
     }
 }
 
-/// One turn, for an operation.
+/// One turn, per operation.
 struct Turn {
     loads: f64,
     cpu_micros: f64,
@@ -55,7 +55,7 @@ struct Contestant {
     turns: Vec<Turn>,
 }
 
-/// Measures, and prints the table.
+/// Measures and prints the table.
 pub(super) fn run(bench: &Cache, work: &WorkFolder, results: &mut Results) -> Result<()> {
     let zipf = Zipf::new(bench.rows);
     let mut rows = Vec::new();
@@ -151,7 +151,7 @@ impl Contestant {
         for operation in 0..bench.operations {
             let number = match mix {
                 Mix::Uniform => self.random.u64(..bench.rows),
-                // Ranks are scattered over the rows, so that hot ones do not stand on one page.
+                // Ranks are scattered over the rows, so that hot rows are not on one page.
                 Mix::Zipf | Mix::Mixed => {
                     zipf.rank(self.random.f64()).wrapping_mul(0xff51_afd7_ed55_8ccd) % bench.rows
                 }

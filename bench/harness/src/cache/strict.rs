@@ -1,4 +1,5 @@
-//! Whether the cache stays below its number while eight threads fill it with values of all sizes.
+//! Checks that the cache stays below its limit while eight threads fill it with values of all
+//! sizes.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use crate::results::Results;
 const THREADS: u64 = 8;
 const CACHE_BYTES: u64 = 16 << 20;
 
-/// Measures, and prints a line.
+/// Measures and prints a line.
 pub(super) fn run(bench: &Cache, results: &mut Results) -> Result<()> {
     let budget = Budget::new(4 * CACHE_BYTES, Backing::Mapped)?;
     let cache =
@@ -37,8 +38,8 @@ pub(super) fn run(bench: &Cache, results: &mut Results) -> Result<()> {
         }
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(bench.strict_ms) {
-            // What the budget has counted out, whatever the cache says of itself; more chunks than
-            // one may be half in use.
+            // The budget's count, independent of the cache's own figures; more than one chunk may
+            // be partially used.
             most = most.max(budget.usage().of(Kind::Objects));
         }
         done.store(true, Ordering::Relaxed);

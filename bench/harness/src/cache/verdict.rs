@@ -2,7 +2,7 @@
 
 use crate::results::Results;
 
-/// Prints what became of a goal, and notes it: 1 met, 0 missed.
+/// Prints the outcome of a goal and records it: 1 met, 0 missed.
 pub(super) fn say(results: &mut Results, goal: &str, settings: &str, is_met: bool, figures: &str) {
     println!("goal {goal}: {}: {figures}", if is_met { "met" } else { "MISSED" });
     results.note(

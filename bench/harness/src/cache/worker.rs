@@ -1,4 +1,4 @@
-//! One cache and its requests, in a process of its own: so that its memory is its own.
+//! One cache and its requests in a separate process, so that its memory can be measured.
 
 use std::sync::Barrier;
 use std::time::Instant;
@@ -19,7 +19,7 @@ pub(crate) struct CacheWorker {
     /// Bytes that it is told
     #[arg(long)]
     capacity: u64,
-    /// What it is asked for
+    /// Source of the requests
     #[arg(long, value_parser = Source::parse)]
     source: Source,
     /// Threads that ask
@@ -30,7 +30,7 @@ pub(crate) struct CacheWorker {
     warm: u64,
 }
 
-/// What became of the requests.
+/// The outcome of the requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Outcome {
     pub(super) requests: u64,
@@ -39,14 +39,14 @@ pub(super) struct Outcome {
     pub(super) bytes_hit: u64,
     pub(super) seconds: f64,
     pub(super) cpu_seconds: f64,
-    /// By how much the process has grown in memory (RssAnon) since before the cache was made.
+    /// Growth of the process's memory (RssAnon) since before the cache was created.
     pub(super) grown_bytes: u64,
     /// Bytes of the values of all keys.
     pub(super) working_set_bytes: u64,
 }
 
 impl CacheWorker {
-    /// Asks, and prints what came of it as a line of JSON.
+    /// Sends the requests and prints the outcome as a line of JSON.
     pub(crate) fn run(&self) -> Result<()> {
         let outcome = match &self.source {
             Source::Zipf(count) => self.ask(&requests::zipf(*count)),
@@ -77,7 +77,7 @@ impl CacheWorker {
         Ok(outcome)
     }
 
-    /// All requests once, shared by the threads in turns.
+    /// Sends all requests once, shared among the threads.
     fn round<K: Key>(
         &self,
         requests: &Requests<K>,
@@ -128,7 +128,7 @@ impl Outcome {
         })
     }
 
-    /// As a worker printed it.
+    /// Parses a worker's output.
     pub(super) fn parse(line: &str) -> Result<Self> {
         let json: Value =
             serde_json::from_str(line).with_context(|| format!("a worker said {line:?}"))?;

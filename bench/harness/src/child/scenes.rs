@@ -1,10 +1,10 @@
-//! What programs do that is hard on a line: large values in many hands, long keys, and very many
-//! things that are open at once.
+//! Workloads that strain the memory budget: large values in many threads, long keys, and very many
+//! open objects.
 //!
-//! What a program itself holds of values counts, too: values are made as they are written and
-//! compared as they are read, in pieces of at most 16 KiB for each thread. A refusal for want of
-//! memory is an answer (it is counted); a wrong value, another error or a thread that gets nothing
-//! done is a failure.
+//! The program's own copies of values count too, so values are generated while they are written and
+//! compared while they are read, in pieces of at most 16 KiB per thread. A refusal for lack of
+//! memory is an expected result (and counted); a wrong value, another error or a thread without
+//! progress is a failure.
 
 use std::io::Read;
 use std::ops::Bound;
@@ -33,7 +33,7 @@ pub(crate) enum Scene {
     ManyKeyspaces,
 }
 
-/// Operations that were refused for want of memory.
+/// Operations refused for lack of memory.
 pub(super) type Refusals = u64;
 
 const LARGE_BYTES: u64 = 2_000_000;
@@ -52,12 +52,12 @@ const TRANSACTIONS: u64 = 10_000;
 /// A transaction, and the number that it has written.
 type OpenTransaction = (u64, Transaction);
 
-/// As many as a store can have, but for a few of its own.
+/// As many as a store supports, except a few of its own.
 const KEYSPACES: u64 = 9_990;
 
 impl Scene {
-    /// Bytes that the program itself holds beside the store and its constant: open transactions are
-    /// values of the program's. Walks that have begun are charged to the budget as a whole.
+    /// Bytes that the program holds in addition to the store and its constant, because open
+    /// transactions are values of the program. Open iterators are charged to the budget.
     pub(crate) fn own_bytes(self) -> u64 {
         match self {
             Self::OpenTransactions => TRANSACTIONS * size_of::<OpenTransaction>() as u64,
@@ -65,7 +65,7 @@ impl Scene {
         }
     }
 
-    /// Plays it.
+    /// Runs it.
     pub(super) fn play(self, db: &Db, reopen: &dyn Fn() -> Result<Db>) -> Result<Refusals> {
         match self {
             Self::LargeValues => large_values(db),
@@ -77,7 +77,7 @@ impl Scene {
     }
 }
 
-/// Whether it was done; a refusal is counted.
+/// Whether it succeeded; a refusal is counted.
 fn taken(done: Result<()>, refusals: &AtomicU64) -> Result<bool> {
     match done {
         Ok(()) => Ok(true),
@@ -133,7 +133,7 @@ fn large_values(db: &Db) -> Result<Refusals> {
     Ok(refusals.into_inner())
 }
 
-/// A value of 2 MB that says what it is made of.
+/// A value of 2 MB derived from its number.
 fn large(number: u64) -> impl Read {
     std::io::Cursor::new(number.to_le_bytes())
         .chain(Stream { next: number << 24, left: LARGE_BYTES - 8 })
@@ -147,7 +147,7 @@ fn put_large(db: &Db, keyspace: &Keyspace, writer: u64, number: u64) -> Result<(
     Ok(())
 }
 
-/// Reads what a writer wrote last, if it has written, and compares it with what it has to be.
+/// Reads a writer's last value, if any, and compares it with the expected one.
 fn get_large(db: &Db, keyspace: &Keyspace, writer: u64, whole: bool) -> Result<()> {
     let (snapshot, key) = (db.snapshot(), writer.to_be_bytes());
     if whole {
@@ -177,7 +177,7 @@ fn compare(value: &mut dyn Read) -> Result<()> {
     Ok(())
 }
 
-/// As `Read::read_exact`; an error of the store stays one.
+/// Like `Read::read_exact`, but keeps an error of the store.
 fn read_exact(value: &mut dyn Read, into: &mut [u8]) -> Result<()> {
     value.read_exact(into).map_err(|error| match error.downcast::<Error>() {
         Ok(error) => error.into(),
@@ -319,8 +319,7 @@ fn many_keyspaces(db: &Db, reopen: &dyn Fn() -> Result<Db>) -> Result<Refusals> 
     Ok(0)
 }
 
-/// Commits of the many keyspaces need not survive a power cut: it is their number that is looked
-/// at.
+/// Commits to the many keyspaces need not survive a power cut, because only their number matters.
 pub(super) fn options(scene: Scene, options: Options) -> Options {
     match scene {
         Scene::ManyKeyspaces | Scene::OpenTransactions => {

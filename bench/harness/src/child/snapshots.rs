@@ -1,5 +1,4 @@
-//! Many snapshots that are open at once, while writers go on: each has to answer as of its own
-//! moment.
+//! Many snapshots open at once while writers continue: each must read as of its own moment.
 
 use anyhow::{Result, ensure};
 use plimsoll::{Db, Snapshot};
@@ -7,8 +6,8 @@ use plimsoll::{Db, Snapshot};
 /// Keys; one of them changes between any two snapshots.
 const KEYS: u64 = 1000;
 
-/// Opens `count` snapshots, one after each commit, keeps them all, and asks each what the key that
-/// was written last held.
+/// Opens `count` snapshots, one after each commit, keeps them all, and reads the key written last
+/// in each of them.
 pub(super) fn hold(db: &Db, count: u64) -> Result<()> {
     let keyspace = db.keyspace("snapshots")?;
     let mut snapshots: Vec<Snapshot> = Vec::with_capacity(usize::try_from(count)?);

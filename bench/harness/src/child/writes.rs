@@ -1,5 +1,5 @@
-//! Random writes, also such as never end well: the process kills itself in the middle, and another
-//! opens what is left.
+//! Random writes, including unfinished ones: the process kills itself in the middle, and another
+//! opens the store.
 
 use anyhow::{Result, bail, ensure};
 use plimsoll::Db;
@@ -10,7 +10,7 @@ use crate::payload;
 /// Bytes of a value.
 const VALUE_BYTES: u64 = 1000;
 
-/// Keys that are written to; each is written many times.
+/// Keys that are written; each is written many times.
 const KEYS: u64 = 1 << 20;
 
 /// Puts of a transaction.
@@ -18,7 +18,7 @@ const BATCH: u64 = 1000;
 
 const KEYSPACE: &str = "writes";
 
-/// Puts values of 1,000 B under keys without order, until `bytes` of values are written.
+/// Puts values of 1,000 B under random keys, until `bytes` of values are written.
 pub(super) fn write(db: &Db, bytes: u64) -> Result<()> {
     let keyspace = db.keyspace(KEYSPACE)?;
     let mut value = vec![0; VALUE_BYTES as usize];
@@ -34,7 +34,7 @@ pub(super) fn write(db: &Db, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// The same, and then a transaction that is not committed before the process kills itself.
+/// Like `write`, followed by a transaction that is not committed before the process kills itself.
 pub(super) fn write_and_be_killed(db: &Db, bytes: u64) -> Result<()> {
     write(db, bytes)?;
     let keyspace = db.keyspace(KEYSPACE)?;
@@ -44,7 +44,7 @@ pub(super) fn write_and_be_killed(db: &Db, bytes: u64) -> Result<()> {
     bail!("a process that was killed goes on")
 }
 
-/// Looks at what was acknowledged before the kill: all of it has to be there, and nothing else.
+/// Checks the writes acknowledged before the kill: all of them must exist, and nothing else.
 pub(super) fn check(db: &Db, bytes: u64) -> Result<()> {
     let keyspace = db.keyspace(KEYSPACE)?;
     let snapshot = db.snapshot();
@@ -54,7 +54,7 @@ pub(super) fn check(db: &Db, bytes: u64) -> Result<()> {
     );
     let puts = bytes / VALUE_BYTES;
     let mut expected = vec![0; VALUE_BYTES as usize];
-    // The last writes: nothing is newer than they are.
+    // The last writes, because nothing is newer.
     let mut seen = std::collections::HashSet::new();
     for number in (puts.saturating_sub(10 * BATCH)..puts).rev() {
         if seen.insert(key_of(number)) {

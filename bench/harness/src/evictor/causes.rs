@@ -1,9 +1,9 @@
-//! What slow operations waited for: by counters of the store, and by the processor time and the
-//! misses of the thread itself.
+//! The causes of slow operations: from the store's counters, and from the thread's own processor
+//! time and misses.
 //!
-//! An operation is slow if it took more than a millisecond, from when it began or from when it was
-//! due. After each that took so long itself the store's counters are looked at: exact for one
-//! thread, a guess where several wait at once.
+//! An operation is slow if it took more than a millisecond from its start or from its due time. The
+//! store's counters are read after each operation that took that long itself: exact for one thread,
+//! an estimate if several wait at once.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -15,7 +15,7 @@ use plimsoll::{Db, StallStats};
 use crate::cpu_time;
 use crate::table;
 
-/// Operations from here on are slow.
+/// Operations of at least this duration are slow.
 const SLOW: Duration = Duration::from_millis(1);
 
 /// Why an operation was slow.
@@ -25,13 +25,13 @@ enum Cause {
     FlushPace,
     MergePace,
     Depth,
-    /// It missed a page, and did not compute most of the time.
+    /// It missed a page, and was not computing most of the time.
     Load,
-    /// It missed a page, and computed most of the time.
+    /// It missed a page, and was computing most of the time.
     Evicting,
-    /// It computed most of the time.
+    /// It was computing most of the time.
     Computing,
-    /// It wrote, found its pages, and neither computed nor was stalled by the index.
+    /// It wrote without a miss, computing or an index stall.
     PutWaited,
     /// The same for a read.
     GetWaited,
@@ -61,7 +61,7 @@ struct Tally {
     operations: u64,
     nanos: u64,
     longest_nanos: u64,
-    /// Operations that came due meanwhile, or later, and were slow by that.
+    /// Operations that came due meanwhile or later, and were slow because of it.
     behind: u64,
 }
 
@@ -107,11 +107,11 @@ pub(super) struct Watch<'a> {
     db: &'a Db,
     stalls: StallStats,
     causes: Causes,
-    /// Why the last slow one was slow.
+    /// Why the last slow operation was slow.
     last: Option<Cause>,
-    /// An operation that was slow, not looked at yet.
+    /// A slow operation that is not classified yet.
     slow: Option<Slow>,
-    /// What this thread has read from devices; `None` where the system does not say.
+    /// Bytes this thread has read from devices; `None` if the system does not report it.
     io: Option<File>,
 }
 
@@ -124,7 +124,7 @@ struct Slow {
 }
 
 impl<'a> Watch<'a> {
-    /// For operations of the thread that calls this.
+    /// A watch for operations of the calling thread.
     pub(super) fn new(db: &'a Db) -> Self {
         let io = File::open("/proc/thread-self/io").ok();
         Self {
@@ -137,7 +137,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Runs an operation that begins `late` after it was due.
+    /// Runs an operation that starts `late` after its due time.
     pub(super) fn operate(
         &mut self,
         is_read: bool,
@@ -169,7 +169,7 @@ impl<'a> Watch<'a> {
         bytes.and_then(|bytes| bytes.parse().ok()).unwrap_or(0)
     }
 
-    /// Looks at the store, if the last operation was slow.
+    /// Classifies the last operation if it was slow.
     pub(super) fn look(&mut self) {
         let Some(slow) = self.slow.take() else { return };
         let stalls = self.db.stats().index.stalls;
@@ -245,7 +245,7 @@ mod tests {
             watch.operate(true, Duration::ZERO, sleep).unwrap();
             watch.look();
             watch.operate(true, 2 * SLOW, || Ok(())).unwrap();
-            // Where another thread had the processor, the second one was slow itself.
+            // If another thread had the processor, the second operation was slow itself.
             if watch.slow.is_none() {
                 break watch;
             }

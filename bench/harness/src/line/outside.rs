@@ -1,4 +1,4 @@
-//! Git's own processes, outside the limit of the process that starts them.
+//! Runs git's own processes outside the limit of the process that starts them.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result};
 
 use crate::cgroup;
 
-/// Makes a folder with a command `git` that leaves its starter's cgroup for that of the bench and
-/// then becomes the real one. Returns the value of `PATH` under which that one is found first.
+/// Creates a folder with a command `git` that leaves its starter's cgroup for that of the bench and
+/// then executes the real git. Returns the value of `PATH` that finds this command first.
 pub(super) fn path_with_git_outside(folder: &Path) -> Result<String> {
     let path = std::env::var("PATH").context("PATH is not set")?;
     let git = find(&path, "git").context("git is not installed")?;
@@ -29,7 +29,7 @@ fn find(path: &str, name: &str) -> Option<PathBuf> {
     std::env::split_paths(path).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
-/// As one word of a shell.
+/// Quotes a single shell word.
 fn quoted(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', "'\\''"))
 }

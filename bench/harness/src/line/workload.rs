@@ -1,4 +1,4 @@
-//! What `bench line` runs, in which order and on which store.
+//! The workloads of `bench line`, their order and their stores.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,16 +9,16 @@ use super::{Line, outside};
 use crate::child::{self, Scene};
 use crate::work_folder::WorkFolder;
 
-/// One row: a process that does one thing to one store.
+/// One row: a process that runs one task on one store.
 pub(super) struct Workload {
     pub(super) name: &'static str,
     pub(super) store: &'static str,
     pub(super) program: PathBuf,
     pub(super) arguments: Vec<String>,
     pub(super) expected: Expected,
-    /// What it holds of memory itself, beside the store's.
+    /// Memory that the task holds itself, in addition to the store's.
     pub(super) own_bytes: u64,
-    /// Whether nothing needs the store afterwards.
+    /// Whether no later workload needs the store.
     pub(super) is_last: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Plimsoll's log as the store uses it: through the trait `Log`.
+//! Plimsoll's log as the store uses it, through the trait `Log`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,17 +21,17 @@ use crate::payload;
 
 const STREAM: StreamId = StreamId(1);
 
-/// Smaller than usual, so that the entries lie in sealed segments and in the active one.
+/// Smaller than usual, so that the entries are in sealed segments and in the active one.
 const SEGMENT_BYTES: u32 = 16 << 20;
 
 const RESIDENT_BYTES: u64 = 256 << 20;
 const SMALL_CACHE_BYTES: u64 = 1 << 20;
-/// A budget for the small cache: what the log needs beside its pages, and the pages.
+/// A budget for the small cache: the log's needs beside its pages, and the pages.
 const SMALL_BUDGET_BYTES: u64 = 16 << 20;
-/// Chunks that the pool never takes; what the log needs for a scan comes from them.
+/// Chunks that the pool never takes; the log's buffers for a scan come from them.
 const FREE_CHUNKS: usize = 8;
 
-/// How many entries there are, and how they were appended.
+/// The number of entries, and how they were appended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) entries: u64,
@@ -63,7 +63,7 @@ impl FileLogPeer {
         Ok(peer)
     }
 
-    /// Of entries that are written already.
+    /// For entries that are written already.
     pub(crate) fn again(folder: &Path, shape: Shape, caching: Caching) -> Self {
         Self {
             folder: folder.to_owned(),
@@ -102,7 +102,7 @@ impl FileLogPeer {
     }
 }
 
-/// Takes all of the budget but what the pool keeps in any case and a few chunks to work with.
+/// Takes the whole budget except the pool's minimum and a few working chunks.
 fn ballast(budget: &Budget) -> Vec<Chunk> {
     let mut taken: Vec<Chunk> = std::iter::from_fn(|| budget.take(Kind::Staging).ok()).collect();
     taken.truncate(taken.len().saturating_sub(FREE_CHUNKS));
@@ -130,7 +130,7 @@ fn write(log: &FileLog, shape: Shape) -> Result<()> {
     Ok(log.wait_durable(last)?)
 }
 
-/// Reads every entry, which also brings them into memory where there is room.
+/// Reads every entry, which also loads it into memory if there is room.
 fn check(log: &FileLog, shape: Shape) -> Result<()> {
     let mut expected = vec![0; shape.payload_bytes];
     let mut scan = log.scan(Glsn(1)..Glsn(shape.entries + 1), None)?;
@@ -152,7 +152,7 @@ impl LogPeer for FileLogPeer {
     }
 
     fn takes(&self, setting: Setting, _: Operation) -> bool {
-        // With everything resident it makes no difference how a file is read.
+        // With everything resident, the read mode of files does not matter.
         self.caching == Caching::Buffered || setting == Setting::SmallCache
     }
 
@@ -182,7 +182,7 @@ impl LogPeer for FileLogPeer {
     }
 }
 
-/// Looks at both ends of a payload: what is lent must have come into the processor's cache.
+/// Reads both ends of a payload, so that the borrowed bytes must be in the processor's cache.
 pub(crate) fn touch(payload: &[u8]) {
     std::hint::black_box((payload.first(), payload.last()));
 }

@@ -12,7 +12,7 @@ const SLICE: Duration = Duration::from_millis(2);
 /// An operation that is optimised away never fills a slice.
 const MAX_REPEATS: usize = 1 << 22;
 
-/// Times `operation` in slices. It is run often enough before to be warm.
+/// Times `operation` in slices, after running it often enough to be warm.
 pub(crate) fn measure(slices: usize, mut operation: impl FnMut() -> Result<()>) -> Result<Slices> {
     let repeats = repeats(&mut operation)?;
     let mut nanos = Vec::with_capacity(slices);
@@ -24,7 +24,7 @@ pub(crate) fn measure(slices: usize, mut operation: impl FnMut() -> Result<()>) 
     Ok(Slices { nanos, allocations: (allocations::count() - before) as f64 / all })
 }
 
-/// How many operations fill a slice.
+/// The number of operations that fill a slice.
 fn repeats(operation: &mut impl FnMut() -> Result<()>) -> Result<usize> {
     let mut repeats = 1;
     loop {
@@ -36,7 +36,7 @@ fn repeats(operation: &mut impl FnMut() -> Result<()>) -> Result<usize> {
     }
 }
 
-/// Nanoseconds of one operation.
+/// Nanoseconds per operation.
 fn slice(repeats: usize, operation: &mut impl FnMut() -> Result<()>) -> Result<f64> {
     let start = Instant::now();
     for _ in 0..repeats {

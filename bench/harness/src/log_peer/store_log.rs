@@ -1,4 +1,4 @@
-//! Plimsoll's log as its users see it: `Db::log`.
+//! Plimsoll's log through its public interface, `Db::log`.
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,7 @@ pub(crate) struct StoreLogPeer {
 }
 
 impl StoreLogPeer {
-    /// Makes the store, writes the entries and opens it again.
+    /// Creates the store, writes the entries and reopens it.
     pub(crate) fn make(folder: &Path, shape: Shape) -> Result<Self> {
         let folder: PathBuf = folder.to_owned();
         let options = || Options::new().memory_bytes(RESIDENT_BYTES).segment_bytes(SEGMENT_BYTES);

@@ -1,5 +1,5 @@
-//! The access pattern of Varlog's storage: the Go program beside this workspace, asked through its
-//! standard input.
+//! The access pattern of Varlog's storage: the Go program beside this workspace, called through its
+//! standard input and output.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -67,7 +67,7 @@ impl LogPeer for VarlogPattern {
 
 impl Drop for VarlogPattern {
     fn drop(&mut self) {
-        // It ends when nobody can ask any more.
+        // It exits once its input is closed.
         self.requests = None;
         let _ = self.child.wait();
     }

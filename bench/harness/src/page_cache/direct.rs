@@ -1,8 +1,8 @@
 //! The pages themselves, in the same kind of memory as the pool's: a read is one load that depends
 //! on the one before.
 //!
-//! Chunks of a budget, because they lie on huge pages as the pool's do. The list of their addresses
-//! (16 bytes for 64 KiB) stays in the processor's caches.
+//! Chunks of a budget, because they are on huge pages like the pool's. The list of their addresses
+//! (16 bytes per 64 KiB) stays in the processor's caches.
 
 use anyhow::{Result, ensure};
 use plimsoll_memory::budget::{Backing, Budget, Kind};

@@ -1,5 +1,5 @@
-//! foyer's cache in memory, as its documentation sets it up: an entry a page, weighed as one,
-//! S3-FIFO and eight shards by default.
+//! foyer's in-memory cache, configured as documented: one entry per page with weight one, S3-FIFO
+//! and eight shards by default.
 
 use std::sync::Arc;
 

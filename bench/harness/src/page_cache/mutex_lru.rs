@@ -1,4 +1,4 @@
-//! The plainest cache: an LRU list with a map, behind one lock; the page is read outside of it.
+//! The simplest cache: an LRU list with a map behind one lock; the page is read outside the lock.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};

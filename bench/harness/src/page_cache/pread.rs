@@ -1,5 +1,5 @@
-//! A file in the system's page cache, read by `pread`: only the word that is wanted, which is less
-//! than any store would read.
+//! A file in the system's page cache, read by `pread`: only the requested word, which is less than
+//! any store would read.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;

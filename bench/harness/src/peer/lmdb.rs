@@ -1,8 +1,8 @@
 //! LMDB as a store, by heed.
 //!
-//! It has no cache of its own: its file is mapped, and what the limit leaves is the page cache. Its
-//! documentation advises `MDB_NORDAHEAD` where data is larger than memory; a walk gains by it too,
-//! for pages of a tree lie in no order. A durable commit is the default; a relaxed one is
+//! It has no cache of its own: its file is mapped, and the rest of the limit is page cache. Its
+//! documentation advises `MDB_NORDAHEAD` if data is larger than memory; a scan benefits too,
+//! because the pages of a tree are in no order. A durable commit is the default; a relaxed one is
 //! `MDB_NOSYNC`, synced by `mdb_env_sync`.
 #![allow(unsafe_code, reason = "heed's open is unsafe: its file is mapped")]
 
@@ -60,7 +60,7 @@ impl Peer for LmdbPeer {
 
     fn scan(&self, from: &[u8], each: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
         let transaction = self.env.read_txn()?;
-        // LMDB has no empty keys, not even to start from.
+        // LMDB does not support empty keys, not even as a start.
         let from = if from.is_empty() { Bound::Unbounded } else { Bound::Included(from) };
         for pair in self.pairs.range(&transaction, &(from, Bound::Unbounded))? {
             let (key, value) = pair?;

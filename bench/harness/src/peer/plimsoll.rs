@@ -67,7 +67,7 @@ impl Peer for PlimsollPeer {
         Ok(Some(Box::new(HeldSnapshot { peer: self, snapshot: self.db.snapshot() })))
     }
 
-    /// Nothing to do: a buffered commit is synced within 200 ms without being asked.
+    /// Nothing to do, because a buffered commit is synced within 200 ms by itself.
     fn sync(&self) -> Result<()> {
         Ok(())
     }

@@ -21,7 +21,7 @@ use super::{Commits, LARGE_VALUE_BYTES, Peer, Put, Setup};
 pub(crate) struct SqlitePeer {
     file: PathBuf,
     writer: Mutex<Connection>,
-    /// Connections that nobody uses at the moment.
+    /// Idle connections.
     readers: Mutex<Vec<Connection>>,
     commits: Commits,
 }
@@ -54,7 +54,7 @@ impl SqlitePeer {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lends a connection that reads.
+    /// Lends a reading connection.
     fn read<T>(&self, read: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
         let free = self.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let connection = free.map_or_else(|| connect(&self.file), Ok)?;
@@ -81,7 +81,7 @@ fn set_synchronous(connection: &Connection, commits: Commits) -> Result<()> {
 impl Peer for SqlitePeer {
     fn commit(&self, fill: &mut dyn FnMut(&mut dyn Put) -> Result<()>) -> Result<()> {
         let mut connection = self.writer();
-        // Dropped without commit, it rolls back.
+        // Rolls back if dropped without a commit.
         let transaction = connection.transaction()?;
         let upsert = "INSERT INTO pairs VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = excluded.value";
         let mut writes = Writes {

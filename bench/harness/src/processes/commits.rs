@@ -1,4 +1,4 @@
-//! Commits of several processes: how many, how long each takes, how evenly; and conflicts.
+//! Commits of several processes: rate, latency and fairness; and conflicts.
 
 use anyhow::{Result, ensure};
 
@@ -13,7 +13,7 @@ use crate::peer::PeerKind;
 /// Counters that are read and written.
 const COUNTERS: u64 = 16;
 
-/// What is done before anything counts.
+/// Work before the measurement.
 const WARM_MILLIS: u64 = 150;
 
 /// A contestant, and how its threads are spread over processes.
@@ -32,7 +32,7 @@ impl Spread {
         format!("{}{how} {processes}x{threads}", peer.name())
     }
 
-    /// The rate and all else of a short time on a new store.
+    /// The rate and all other figures of a short time on a new store.
     fn play(&self, run: &Run<'_>) -> Result<Summary> {
         let folder = run.new_store("store");
         let opening = Opening { is_alone: self.is_alone, ..run.opening(self.peer, self.processes) };
@@ -165,8 +165,8 @@ pub(super) fn commits(run: &mut Run<'_>) -> Result<()> {
     Ok(())
 }
 
-/// `conflicts`: each transaction reads one of a few counters and writes it. In the end the counters
-/// are the transactions.
+/// `conflicts`: each transaction reads one of a few counters and writes it. In the end the sum of
+/// the counters is the number of transactions.
 pub(super) fn conflicts(run: &mut Run<'_>) -> Result<()> {
     if !run.has(PeerKind::Plimsoll) {
         println!(
@@ -212,7 +212,7 @@ pub(super) fn conflicts(run: &mut Run<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What all counters of a store are together.
+/// The sum of all counters of a store.
 fn counted(folder: &std::path::Path, opening: &Opening) -> Result<u64> {
     let store = super::store::Store::open(folder, opening)?;
     let sum =

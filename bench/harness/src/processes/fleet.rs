@@ -1,5 +1,5 @@
-//! Processes of the bench that have one store open, as their parent has them: it starts, tells,
-//! hears, stops and kills them.
+//! Processes of the bench that have one store open, from their parent's view: it starts them, sends
+//! tasks, reads answers, stops and kills them.
 //!
 //! Nothing looks at them while they are measured, because many that are looked at often would be
 //! slower than few.
@@ -15,10 +15,10 @@ use super::store::Opening;
 use super::task::{Answer, Task};
 use super::worker::{READY, now_nanos};
 
-/// Until the last one of a fleet has heard of a task.
+/// Time until the last process of a fleet has received a task.
 const LEAD_NANOS: u64 = 30_000_000;
 
-/// What is common to all processes that are started on a store.
+/// Common settings of all processes on a store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Start<'a> {
     pub(crate) folder: &'a Path,
@@ -110,14 +110,14 @@ impl Member {
         Ok(kill_process(Pid::from_child(&self.child), signal)?)
     }
 
-    /// Kills it where it is, and waits until it is gone.
+    /// Kills it and waits until it has ended.
     pub(crate) fn kill(mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
         Ok(())
     }
 
-    /// Lets it close the store.
+    /// Makes it close the store.
     pub(crate) fn end(mut self) -> Result<()> {
         drop(self.input.take());
         let status = self.child.wait()?;
@@ -137,13 +137,13 @@ impl Drop for Member {
 pub(crate) struct Fleet(pub(crate) Vec<Member>);
 
 impl Fleet {
-    /// Starts so many, one after the other.
+    /// Starts this many processes, one after the other.
     pub(crate) fn start(start: &Start<'_>, processes: u64) -> Result<Self> {
         (0..processes).map(|seed| Member::start(start, seed)).collect::<Result<_>>().map(Self)
     }
 
-    /// Has all do a task at the same time; `task` makes it from a process's number and the moment
-    /// at which all begin.
+    /// Makes all processes run a task at the same time; `task` builds it from a process's number
+    /// and the common start time.
     pub(crate) fn ask(&mut self, task: impl Fn(u64, u64) -> Task) -> Result<Vec<Answer>> {
         let start = now_nanos() + LEAD_NANOS;
         self.tell(|number| task(number, start))?;
@@ -158,7 +158,7 @@ impl Fleet {
         self.0.iter_mut().map(Member::hear).collect()
     }
 
-    /// Lets all close the store.
+    /// Makes all processes close the store.
     pub(crate) fn end(self) -> Result<()> {
         self.0.into_iter().try_for_each(Member::end)
     }
@@ -175,7 +175,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Of a process; nothing of one that has ended.
+    /// Of a process; zero for one that has ended.
     pub(crate) fn of(pid: u32) -> Self {
         std::fs::read_to_string(format!("/proc/{pid}/status"))
             .map_or_else(|_| Self::default(), |status| Self::parse(&status))

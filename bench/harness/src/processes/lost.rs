@@ -1,4 +1,4 @@
-//! Processes that stop or die, and what the others feel of it; and commits beside `sync`.
+//! Processes that stop or die, and their effect on the others; and commits beside `sync`.
 
 use std::path::Path;
 use std::process::Command;
@@ -23,27 +23,27 @@ use crate::work_folder::bytes_on_disk;
 /// Processes that commit.
 const COMMITTERS: u64 = 4;
 
-/// Turns of each kind: what is looked for is small.
+/// Turns of each kind; many, because the effect is small.
 const TURNS: usize = 4;
 
-/// Few: what they take when all have large values is little beside what is written.
+/// Few rows: the space they take when all have large values is small beside the written bytes.
 const ROWS: u64 = 100;
 
 /// Values of this size fill the store.
 const LARGE_BYTES: u64 = 16 << 10;
 const LARGE_RATE: u64 = 200;
 
-/// How long such values are written, with a low floor and without.
+/// How long such values are written, with and without a low floor.
 const FILL_MILLIS: u64 = 5000;
 
-/// About a segment: where in one the log is at the moment.
+/// About a segment, depending on the position of the log's end in one.
 const SLACK_BYTES: u64 = 4 << 20;
 
-/// How long it is waited for space.
+/// Maximum wait for the space to be freed.
 const PATIENCE: Duration = Duration::from_secs(15);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// `lost`: a process that only has a snapshot open is stopped, goes on, and is killed in the end.
+/// `lost`: a process that only has a snapshot open is stopped, resumed, and finally killed.
 pub(super) fn lost(run: &mut Run<'_>) -> Result<()> {
     if !run.has(PeerKind::Plimsoll) {
         return Ok(());
@@ -61,7 +61,7 @@ pub(super) fn lost(run: &mut Run<'_>) -> Result<()> {
         value_bytes: LARGE_BYTES,
         start_nanos,
     };
-    // What the store takes while nothing is held back, at the most.
+    // The maximum size of the store while nothing retains space.
     let (_, usual) =
         watch_size(&folder, || fleet.ask(|_, start_nanos| large(FILL_MILLIS, start_nanos)));
 
@@ -129,7 +129,7 @@ pub(super) fn lost(run: &mut Run<'_>) -> Result<()> {
     fleet.end()
 }
 
-/// The most bytes that a store takes while something is done.
+/// The maximum size of a store during an operation.
 fn watch_size<T>(folder: &Path, work: impl FnOnce() -> T) -> (T, u64) {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Memory of several processes, from outside; and how warm another one starts.
+//! Memory of several processes, from outside; and how warm a further process starts.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::work_folder::drop_from_page_cache;
 
 const PROCESSES: u64 = 8;
 
-/// Outside the line, of each process and of each thread.
+/// Allowance outside the budget, per process and per thread.
 const PROCESS_BYTES: u64 = 8 << 20;
 const THREAD_BYTES: u64 = 64 << 10;
 
@@ -28,9 +28,9 @@ const ROW_BYTES: u64 = 208;
 
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Gets of the process that comes last.
+/// Gets of the last process.
 const FIRST: u64 = 1000;
-/// One row in so many is hot.
+/// One row in this many is hot.
 const HOT: u64 = 10;
 
 /// The most of each kind at one moment, all processes together.
@@ -54,12 +54,12 @@ fn watch<T>(pids: &[u32], work: impl FnOnce() -> T) -> (T, Memory) {
     })
 }
 
-/// What processes may use at most.
+/// The maximum that processes may use.
 fn allowed(total: u64, processes: u64, threads: u64) -> u64 {
     total + processes * PROCESS_BYTES + threads * THREAD_BYTES
 }
 
-/// `memory`: all load a part of the rows, then all walk over all of them, in a memory cgroup.
+/// `memory`: all processes load a part of the rows, then all scan all of them, in a memory cgroup.
 pub(super) fn memory(run: &mut Run<'_>) -> Result<()> {
     let total = run.settings.memory;
     let limit = total + PROCESSES * PROCESS_BYTES + CGROUP_ROOM_BYTES;
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn the_most_memory_at_one_moment_is_seen() {
         let mut most = Memory::default();
-        // On a busy machine the thread that looks may get no turn in so short a time.
+        // On a busy machine the sampling thread may not run in so short a time.
         for millis in [100, 1000, 20_000] {
             let length;
             (length, most) = watch(&[std::process::id()], || {

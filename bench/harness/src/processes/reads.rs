@@ -1,5 +1,5 @@
-//! What reading costs where others may write: alone in shared mode, beside a writer; and when a
-//! commit is seen.
+//! The cost of reading where other processes may write: alone in shared mode, beside a writer; and
+//! when a commit becomes visible.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ use crate::table::{self, number};
 /// Processes that read.
 const READERS: u64 = 8;
 
-/// Commits a second beside them.
+/// Commits per second beside the readers.
 const WRITES: u64 = 1000;
 
 const LEAD_NANOS: u64 = 50_000_000;
@@ -36,7 +36,7 @@ pub(super) fn fill(member: &mut Member, rows: u64) -> Result<()> {
     Ok(())
 }
 
-/// `alone`: two stores with the same rows are open, one in each mode, and take turns.
+/// `alone`: two stores with the same rows are open, one in each mode, and alternate.
 pub(super) fn alone(run: &mut Run<'_>) -> Result<()> {
     if !run.has(PeerKind::Plimsoll) {
         return Ok(());
@@ -71,7 +71,7 @@ pub(super) fn alone(run: &mut Run<'_>) -> Result<()> {
     for (what, task, of, is_rate) in tasks {
         let mut numbers: [Vec<f64>; 2] = Default::default();
         members.iter_mut().try_for_each(|member| member.ask(task).map(drop))?;
-        // Short turns, many of them: what is looked for is small.
+        // Many short turns, because the effect is small.
         for round in 0..4 * run.rounds() {
             for turn in 0..2 {
                 let at = (turn + round) % 2;
@@ -169,7 +169,7 @@ pub(super) fn visible(run: &mut Run<'_>) -> Result<()> {
 }
 
 /// `readers`: in turns without a writer, beside one of this store, and beside one of another store,
-/// which shows what processor time it takes from them anyway.
+/// which shows the processor time that a writer takes from them anyway.
 pub(super) fn readers(run: &mut Run<'_>) -> Result<()> {
     let millis = run.millis();
     let mut rows = Vec::new();

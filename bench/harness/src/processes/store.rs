@@ -1,4 +1,4 @@
-//! A store as a process of the fleet has it open: a [`Peer`], and what only Plimsoll has.
+//! A store as a process of the fleet has it open: a [`Peer`], and features that only Plimsoll has.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,13 +15,13 @@ const PAIRS: &str = "pairs";
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Opening {
     pub(crate) peer: PeerKind,
-    /// This process has the store for itself.
+    /// This process has exclusive use of the store.
     pub(crate) is_alone: bool,
     /// Memory of all processes together.
     pub(crate) memory_total: u64,
     /// How many processes share it.
     pub(crate) processes: u64,
-    /// A commit returns when it can be read, which is before it is durable.
+    /// A commit returns once it is readable, before it is durable.
     pub(crate) is_relaxed: bool,
     /// Segments of the log and memtables are small, so that a short run fills many.
     pub(crate) is_small: bool,
@@ -72,7 +72,7 @@ impl Store {
         &*self.peer
     }
 
-    /// Commits one put; returns how often it had to be run again.
+    /// Commits one put; returns the number of retries.
     pub(crate) fn put(&self, key: &[u8], value: &[u8]) -> Result<u64> {
         let Some((db, keyspace)) = &self.ours else {
             return self.peer.commit(&mut |transaction| transaction.put(key, value)).map(|()| 0);
@@ -85,7 +85,7 @@ impl Store {
         Ok(runs - 1)
     }
 
-    /// Reads a counter and writes the next number; returns how often that had to be run again.
+    /// Reads a counter and writes the next number; returns the number of retries.
     pub(crate) fn count(&self, key: &[u8]) -> Result<u64> {
         let (db, keyspace) = self.ours()?;
         let mut runs = 0;
@@ -110,7 +110,7 @@ impl Store {
         Ok(())
     }
 
-    /// Opens a snapshot that stays.
+    /// Opens a snapshot and keeps it.
     pub(crate) fn hold(&mut self) -> Result<()> {
         let snapshot = self.ours()?.0.snapshot();
         self.held.push(snapshot);
@@ -151,7 +151,7 @@ fn number_in(value: &[u8]) -> u64 {
     value.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// Of those that can be shared.
+/// For stores that can be shared.
 pub(crate) fn can_be_shared(peer: PeerKind) -> Result<()> {
     match peer {
         PeerKind::Plimsoll => Ok(()),

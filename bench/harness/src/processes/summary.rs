@@ -1,4 +1,4 @@
-//! What several processes did together, as one line of a table.
+//! The combined results of several processes, as one line of a table.
 
 use anyhow::Result;
 
@@ -16,16 +16,16 @@ pub(crate) struct Summary {
     pub(crate) p999_ms: f64,
     /// Processor time of an operation, in microseconds.
     pub(crate) cpu_us: f64,
-    /// The operations of the process that did the fewest, over the mean.
+    /// The operations of the slowest process, relative to the mean.
     pub(crate) least: f64,
-    /// And of the one that did the most.
+    /// The operations of the fastest process, relative to the mean.
     pub(crate) most: f64,
-    /// Runs of a transaction beyond its first, over operations.
+    /// Retries of transactions, relative to operations.
     pub(crate) retries: f64,
 }
 
 impl Summary {
-    /// Adds up what each did.
+    /// Sums the results of each process.
     pub(crate) fn of(answers: &[Answer]) -> Result<Self> {
         let mut latency = new_histogram();
         answers.iter().try_for_each(|answer| latency.add(&answer.latency))?;
@@ -91,11 +91,11 @@ pub(crate) fn ratio(ours: &[Summary], theirs: &[Summary], number: fn(&Summary) -
     median(&ratios)
 }
 
-/// When what one process committed was seen in another.
+/// When a commit of one process was seen by another.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Seen {
-    /// From the return of each commit until it was seen, in microseconds; 0 where it was seen
-    /// before it returned.
+    /// From the return of each commit until it was seen, in microseconds; 0 if it was seen before
+    /// it returned.
     pub(crate) delays_us: Vec<f64>,
     /// Commits that a read did not show although it began after they had returned.
     pub(crate) stale: u64,

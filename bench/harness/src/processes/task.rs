@@ -1,4 +1,4 @@
-//! What the bench says to a process of the fleet, and what it is answered: a line each.
+//! The messages between the bench and a process of the fleet, one per line.
 
 use std::fmt;
 use std::str::FromStr;
@@ -26,25 +26,25 @@ pub(crate) enum Task {
     Get { threads: u64, millis: u64, start_nanos: u64 },
     /// Walks over all rows, again and again.
     Scan { millis: u64, start_nanos: u64 },
-    /// So many transactions begun and dropped.
+    /// This many transactions, begun and dropped.
     Begin { count: u64 },
     /// Gets of random rows among the first so many, and how many of them had to read from the
     /// device.
     First { count: u64, rows: u64 },
-    /// Commits numbers, and says when each commit returned.
+    /// Commits numbers, and reports when each commit returned.
     Tick { count: u64, rate: u64, start_nanos: u64 },
-    /// Reads what [`Task::Tick`] commits in a loop, and says when it saw it.
+    /// Reads the commits of [`Task::Tick`] in a loop, and reports when it saw each.
     Look { until: u64 },
-    /// Waits for each commit by following the log, and says when it came.
+    /// Waits for each commit by following the log, and reports when it arrived.
     Follow { count: u64 },
     /// Opens a snapshot, and keeps it.
     Hold,
-    /// Writes what is in memory to its place.
+    /// Flushes memory.
     Settle,
 }
 
 impl Task {
-    /// The name and numbers of a task, in the order in which they are said.
+    /// The name and numbers of a task, in message order.
     fn words(&self) -> (&'static str, Vec<u64>) {
         match *self {
             Self::Load { from, rows, millis } => ("load", vec![from, rows, millis]),
@@ -107,7 +107,7 @@ impl FromStr for Task {
     }
 }
 
-/// What a process did.
+/// The result of a process.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     /// Operations that it did.
@@ -116,11 +116,11 @@ pub(crate) struct Answer {
     pub(crate) time: Duration,
     /// Processor time of all of its threads meanwhile.
     pub(crate) cpu: Duration,
-    /// Times that a transaction had to be run again.
+    /// Number of transaction retries.
     pub(crate) retries: u64,
     /// Of single operations, in nanoseconds.
     pub(crate) latency: Histogram<u64>,
-    /// What else a task says.
+    /// Other figures of a task.
     pub(crate) numbers: Vec<u64>,
 }
 
@@ -156,7 +156,7 @@ impl Answer {
         .to_string()
     }
 
-    /// Reads such a line.
+    /// Parses such a line.
     pub(crate) fn parse(line: &str) -> Result<Self> {
         let answer: Value =
             serde_json::from_str(line).with_context(|| format!("no answer: {line:?}"))?;

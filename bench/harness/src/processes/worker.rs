@@ -1,7 +1,7 @@
-//! A process of the fleet: has the store open, and does what it is told, a [`Task`] a line.
+//! A process of the fleet: has the store open, and runs [`Task`]s, one per line.
 //!
-//! It says `ready` when the store is open, and answers each task with one line. At the end of its
-//! input it closes the store and ends.
+//! It prints `ready` once the store is open, and answers each task with one line. At the end of its
+//! input it closes the store and exits.
 
 use std::io::{BufRead as _, Write as _};
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use crate::payload;
 use crate::peer::PeerKind;
 use crate::sizes::parse_size;
 
-/// Said when the store is open.
+/// Printed once the store is open.
 pub(crate) const READY: &str = "ready";
 
 /// Rows of a commit of a load.
@@ -26,13 +26,13 @@ const BATCH: u64 = 1000;
 /// Bytes of the values of rows.
 pub(crate) const VALUE_BYTES: u64 = 200;
 
-/// What [`Task::Tick`] writes to.
+/// The key that [`Task::Tick`] writes.
 const TICK: &[u8] = b"tick";
 
 /// Turns of [`Task::Begin`]; the answer has the time of each.
 const BEGIN_TURNS: u64 = 20;
 
-/// How long a process looks for what does not come.
+/// How long a process waits for an item that does not arrive.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Args, Debug)]
@@ -108,7 +108,7 @@ pub(crate) fn counter(number: u64) -> String {
     format!("counter/{number:03}")
 }
 
-/// What works on an open store.
+/// Runs tasks on an open store.
 pub(crate) struct Worker {
     pub(crate) store: Store,
     pub(crate) rows: u64,
@@ -162,7 +162,7 @@ impl Worker {
         }
     }
 
-    /// The same in several threads, from a moment on.
+    /// Runs it in several threads from a common start time.
     fn side_by_side(
         &self,
         threads: u64,
@@ -248,7 +248,7 @@ impl Worker {
         Ok(Answer { count: each * BEGIN_TURNS, numbers: picos, ..Answer::default() })
     }
 
-    /// Says how many gets read something from the device.
+    /// Reports how many gets read from the device.
     fn first(&self, count: u64, rows: u64) -> Result<Answer> {
         let mut random = fastrand::Rng::with_seed(self.seed);
         let (mut answer, mut misses) = (Answer { count, ..Answer::default() }, 0);
@@ -264,7 +264,7 @@ impl Worker {
         Ok(answer)
     }
 
-    /// Says when each commit returned.
+    /// Reports when each commit returned.
     fn tick(&self, count: u64, rate: u64, start_nanos: u64) -> Result<Answer> {
         wait_until(start_nanos);
         let mut answer = Answer::default();
@@ -278,8 +278,8 @@ impl Worker {
         Ok(Answer { count, time: start.elapsed(), ..answer })
     }
 
-    /// Says, for each number that it saw: which, when the last read that did not show it began, and
-    /// when the one that did had ended.
+    /// Reports, for each number seen: the number, when the last read that did not show it began,
+    /// and when the read that showed it had ended.
     fn look(&self, until: u64) -> Result<Answer> {
         let mut answer = Answer::default();
         let start = Instant::now();
@@ -304,7 +304,7 @@ impl Worker {
         Ok(Answer { time: start.elapsed(), ..answer })
     }
 
-    /// Says when each commit came.
+    /// Reports when each commit arrived.
     fn follow(&self, count: u64) -> Result<Answer> {
         let mut numbers = Vec::new();
         let cpu = std::cell::Cell::new(0);
@@ -318,7 +318,7 @@ impl Worker {
     }
 }
 
-/// The same again and again, at a rate or as fast as it goes.
+/// Repeats an operation, at a rate or at full speed.
 fn repeat(
     most: Duration,
     rate: u64,

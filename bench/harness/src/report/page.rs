@@ -1,4 +1,4 @@
-//! The report: one HTML file that needs nothing else, readable in light and in dark.
+//! The report: one self-contained HTML file, readable in light and dark mode.
 
 use std::fmt::Write as _;
 
@@ -233,7 +233,7 @@ mod tests {
     use super::super::run::tests::EXAMPLE;
     use super::*;
 
-    /// Walks over all tags: each that is opened is closed, in its order.
+    /// Checks that all tags are closed in order.
     fn assert_well_formed(page: &str) {
         let mut open = Vec::new();
         for tag in page.split('<').skip(1) {

@@ -1,4 +1,4 @@
-//! Pictures for README: SVG files that stand alone, readable in light and in dark.
+//! Pictures for README: self-contained SVG files, readable in light and dark mode.
 
 use std::collections::BTreeMap;
 
@@ -52,7 +52,7 @@ pub(super) fn restart(run: &Run) -> String {
     alone(&svg::rates(&curves), &curves)
 }
 
-/// Adds what a drawing takes from its page: colours, and the names of its curves.
+/// Adds the style of a page to a drawing: colours, and the names of its curves.
 fn alone<T>(drawing: &str, curves: &[Series<'_, T>]) -> String {
     const KEY_HEIGHT: f64 = 22.0;
     let (head, body) = drawing.split_once('>').expect("a drawing begins with its tag");

@@ -9,7 +9,7 @@ use super::{OURS, twelve};
 const BEGIN: &str = "<!-- yardstick: made by `bench readme` -->";
 const END: &str = "<!-- end of yardstick -->";
 
-/// The text with the part between the markers made anew.
+/// The text with the part between the markers replaced.
 pub(super) fn replaced(text: &str, run: &Run) -> Result<String> {
     let missing = || format!("there is no line `{BEGIN}` followed by `{END}`");
     let (before, rest) = text.split_once(BEGIN).with_context(missing)?;
@@ -17,7 +17,7 @@ pub(super) fn replaced(text: &str, run: &Run) -> Result<String> {
     Ok(format!("{before}{BEGIN}\n{}{END}{after}", table(run)))
 }
 
-/// Rates of everybody, and in brackets Plimsoll's over a peer's.
+/// Rates of all contestants, and in brackets Plimsoll's relative to a peer's.
 fn table(run: &Run) -> String {
     let names = names(run);
     let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));

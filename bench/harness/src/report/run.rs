@@ -1,5 +1,5 @@
-//! One run of the yardstick as its CSV tells it. A row that was measured again later, and added to
-//! the file, counts as it was then.
+//! One run of the yardstick, read from its CSV. A row that was measured again and appended to the
+//! file counts with its last measurement.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::results::HEAD;
 
-/// A run that was read back.
+/// A parsed run.
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) machine: String,
@@ -41,13 +41,13 @@ pub(super) struct Ratio {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Mean {
     pub(super) ratio: f64,
-    /// Over how many rows: where one of the two failed there is no ratio.
+    /// The number of rows; there is no ratio if one of the two failed.
     pub(super) rows: usize,
 }
 
 impl Run {
-    /// Reads a CSV. It may be of an older or younger bench: what is not understood is left out,
-    /// what is not there is not asked for.
+    /// Reads a CSV. It may come from an older or newer bench, so unknown fields are ignored and
+    /// missing ones are optional.
     pub(super) fn read(file: &Path) -> Result<Self> {
         let text =
             fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
@@ -64,7 +64,7 @@ impl Run {
             lines: Vec::new(),
         };
         for line in lines {
-            // A run that was stopped may end in the middle of a line.
+            // An interrupted run may end in the middle of a line.
             let Ok([machine, date, commit, row, settings, metric, value]) =
                 <[&str; 7]>::try_from(line.split(',').collect::<Vec<_>>())
             else {
@@ -96,8 +96,8 @@ impl Run {
             .into_iter()
             .map(str::to_owned)
             .collect();
-        // Of each row the newest measurement; of the machine the first look, which stands before
-        // all of them.
+        // Use the newest measurement of each row, but the first sample of the machine, which stands
+        // before them.
         let dates: BTreeMap<String, String> =
             run.lines.iter().map(|line| (line.row.clone(), line.date.clone())).collect();
         run.lines
@@ -136,7 +136,7 @@ impl Run {
         self.rows.iter().map(String::as_str).collect()
     }
 
-    /// Contestants of a row, in the order in which they were named.
+    /// Contestants of a row, in the order of their first appearance.
     pub(super) fn contestants(&self, row: &str) -> Vec<&str> {
         unique(
             self.lines
@@ -162,7 +162,7 @@ impl Run {
         self.lines.iter().find_map(|line| line.setting(name))
     }
 
-    /// The part of the processors that others used when the run began.
+    /// The fraction of the processors that others used when the run began.
     pub(super) fn busy_before(&self) -> Option<f64> {
         self.lines.iter().find(|line| line.metric == "busy_before").map(|line| line.value)
     }

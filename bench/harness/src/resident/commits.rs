@@ -1,5 +1,5 @@
-//! Commits of one put of 1,000 bytes: how many, how long the slowest take, and for how long none of
-//! all threads returns.
+//! Commits of one put of 1,000 bytes: the rate, the latency of the slowest, and the longest time
+//! without a returning commit.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ const VALUE_BYTES: usize = 1000;
 const THREADS: [u64; 2] = [1, 8];
 
 pub(super) fn play(store: &dyn Peer, scale: &Scale, note: &mut Note<'_>) -> Result<()> {
-    // Large enough for the rarest event to come several times: a new file, a flush.
+    // Large enough for the rarest events to occur several times: a new file, a flush.
     let rows = scale.rows / 2;
     for threads in THREADS {
         let next = AtomicU64::new(0);

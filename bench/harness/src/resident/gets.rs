@@ -24,7 +24,7 @@ pub(super) fn play(store: &dyn Peer, scale: &Scale, note: &mut Note<'_>) -> Resu
     (0..rows).try_for_each(|number| get(store, number))?;
     note("first_gets_per_second", rows as f64 / start.elapsed().as_secs_f64());
     note("first_get_cpu_ns", (thread_nanos() - began) as f64 / rows as f64);
-    // Caches fill, and the longest runs of reads find what they will find ever after.
+    // Lets caches fill and hit rates settle.
     (0..rows).try_for_each(|number| get(store, number))?;
     for threads in THREADS {
         let done =

@@ -1,4 +1,4 @@
-//! Reads of a moment that is held while every row is written over twice.
+//! Reads of a snapshot that is held while every row is overwritten twice.
 
 use anyhow::{Result, ensure};
 
@@ -12,7 +12,7 @@ pub(super) fn play(store: &dyn Peer, scale: &Scale, note: &mut Note<'_>) -> Resu
     let rows = scale.rows * 3 / 10;
     load(store, rows, 1000, 1000, random_key)?;
     store.settle()?;
-    // Not every contestant has moments.
+    // Not every contestant has snapshots.
     let Some(held) = store.hold()? else { return Ok(()) };
     let mut value = vec![0; 1000];
     for from in (0..2 * rows).step_by(100) {
@@ -27,11 +27,11 @@ pub(super) fn play(store: &dyn Peer, scale: &Scale, note: &mut Note<'_>) -> Resu
     scale.rest();
     let reads = rows.min(100_000);
     read_thrice("held", reads, note, |number| held_get(&*held, number))?;
-    // What they are compared with: the same keys as they are now.
+    // For comparison: the current values of the same keys.
     read_thrice("present", reads, note, |number| present_get(store, number, 2 * rows + number))
 }
 
-/// Reads every key three times: the second reads may fill a cache.
+/// Reads every key three times, because the second reads may fill a cache.
 fn read_thrice(
     which: &str,
     reads: u64,

@@ -1,5 +1,5 @@
-//! Rows of 24 + 1,000 bytes, written over 3.3 times without order: what they take on disk
-//! meanwhile, and after a rest.
+//! Rows of 24 + 1,000 bytes, overwritten 3.3 times in random order: disk space meanwhile and after
+//! a rest.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ const VALUE_BYTES: usize = 1000;
 
 const BATCH: u64 = 100;
 
-/// How often the folder is looked at.
+/// How often the folder's size is sampled.
 const LOOK: Duration = Duration::from_millis(50);
 
 pub(super) fn play(

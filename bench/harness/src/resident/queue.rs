@@ -30,13 +30,13 @@ pub(super) fn play(store: &dyn Peer, scale: &Scale, note: &mut Note<'_>) -> Resu
     note("first_key_after_deletes_us", micros(|| expect_first(store, head))?);
     note("first_key_again_us", micros(|| expect_first(store, head))?);
     store.settle()?;
-    // What a store is promised to have tidied up by then.
+    // By then a store should have cleaned up.
     std::thread::sleep(Duration::from_secs_f64(scale.rest_seconds.min(2.0)));
     note("first_key_after_rest_us", micros(|| expect_first(store, head))?);
     turns(store, head, rows, scale, note)
 }
 
-/// Removes the first key, again and again, in one transaction; the first key that is left.
+/// Repeatedly removes the first key in one transaction; returns the first remaining key.
 fn pops(store: &dyn Peer, count: u64, note: &mut Note<'_>) -> Result<u64> {
     let (start, mut popped) = (Instant::now(), 0);
     let done = store.commit(&mut |commit| {
@@ -46,7 +46,7 @@ fn pops(store: &dyn Peer, count: u64, note: &mut Note<'_>) -> Result<u64> {
         }
         Ok(())
     });
-    // Not every contestant can.
+    // Not every contestant supports this.
     if done.is_err() {
         return Ok(0);
     }
@@ -55,7 +55,7 @@ fn pops(store: &dyn Peer, count: u64, note: &mut Note<'_>) -> Result<u64> {
     Ok(popped)
 }
 
-/// A put at the tail, a look at the head, a delete of it: one commit.
+/// A put at the tail, a read of the head, and its deletion, in one commit.
 fn turns(store: &dyn Peer, head: u64, tail: u64, scale: &Scale, note: &mut Note<'_>) -> Result<()> {
     let (mut head, mut tail) = (head, tail);
     while tail - head > LENGTH {

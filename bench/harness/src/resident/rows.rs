@@ -1,4 +1,4 @@
-//! Rows that follow from a number: keys without order or in order, values that do not compress.
+//! Rows derived from a number: keys in random order or ascending, values that do not compress.
 
 use std::time::Instant;
 
@@ -16,14 +16,14 @@ pub(super) fn random_key(number: u64) -> [u8; KEY_BYTES] {
     key
 }
 
-/// The key of row `number`: it rises with it.
+/// The key of row `number`, ascending with the number.
 pub(super) fn rising_key(number: u64) -> [u8; KEY_BYTES] {
     let mut key = [0; KEY_BYTES];
     key[..8].copy_from_slice(&number.to_be_bytes());
     key
 }
 
-/// Whether a value is that of row `number`.
+/// Whether a value belongs to row `number`.
 pub(super) fn check(number: u64, value: &[u8]) -> Result<()> {
     let mut head = [0; 8];
     payload::fill(number, &mut head);

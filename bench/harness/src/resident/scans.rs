@@ -1,4 +1,4 @@
-//! Rows of 24 + 1,000 bytes, loaded with rising keys, and walks over them.
+//! Rows of 24 + 1,000 bytes, loaded with ascending keys, and scans over them.
 
 use std::time::Instant;
 
@@ -20,7 +20,7 @@ pub(super) fn play(store: &dyn Peer, scale: &Scale, note: &mut Note<'_>) -> Resu
         walk(store, from, random.u64(1..=100).min(rows - from))?;
         Ok(1)
     })?;
-    // As in YCSB E: a walk of 1 to 100 rows.
+    // As in YCSB E: a scan of 1 to 100 rows.
     note("walks_of_1_to_100_per_second", done.per_second());
     let start = Instant::now();
     walk(store, 0, rows)?;
@@ -28,7 +28,7 @@ pub(super) fn play(store: &dyn Peer, scale: &Scale, note: &mut Note<'_>) -> Resu
     Ok(())
 }
 
-/// Walks `count` rows, and checks each.
+/// Scans `count` rows, and checks each.
 fn walk(store: &dyn Peer, from: u64, count: u64) -> Result<()> {
     let (mut number, mut checked) = (from, Ok(()));
     store.scan(&rising_key(from), &mut |key, value| {

@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use super::{commits, gets, held, overwrites, queue, scans, values};
 use crate::peer::{Commits, Peer, PeerKind, Setup};
 
-/// What is measured in one store.
+/// The scenes, each in one store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Scene {
     /// Loads and point reads
@@ -28,14 +28,14 @@ pub(crate) enum Scene {
     Held,
 }
 
-/// How much a scene does.
+/// The size of a scene.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scale {
     /// Rows of 24 + 150 bytes; other rows are fewer as they are larger.
     pub(crate) rows: u64,
     /// Seconds that a rate is measured for.
     pub(crate) seconds: f64,
-    /// Seconds in which a store may tidy up after a load.
+    /// Seconds in which a store may clean up after a load.
     pub(crate) rest_seconds: f64,
 }
 
@@ -68,7 +68,7 @@ impl Scene {
             .unwrap_or_default()
     }
 
-    /// Plays the scene in a new store. Commits are relaxed.
+    /// Runs the scene in a new store. Commits are relaxed.
     pub(crate) fn play(
         self,
         peer: PeerKind,

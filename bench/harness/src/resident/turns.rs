@@ -1,4 +1,4 @@
-//! Threads that do the same for a while.
+//! Threads that repeat an operation for a while.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 
 use crate::cpu_time::thread_nanos;
 
-/// What threads got done.
+/// The work done by the threads.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Done {
     count: u64,
@@ -21,13 +21,13 @@ impl Done {
         self.count as f64 / self.seconds
     }
 
-    /// Processor time of one.
+    /// Processor time per operation.
     pub(super) fn cpu_nanos(&self) -> f64 {
         self.cpu_nanos as f64 / self.count as f64
     }
 }
 
-/// Calls between two looks at the flag.
+/// Calls between two checks of the flag.
 const AT_ONCE: u64 = 16;
 
 /// Each thread calls `work` for the given time, with its own random numbers; it returns what counts

@@ -1,4 +1,4 @@
-//! Large values, one a commit.
+//! Large values, one per commit.
 
 use std::time::Instant;
 
@@ -44,7 +44,7 @@ pub(super) fn play(store: &dyn Peer, scale: &Scale, note: &mut Note<'_>) -> Resu
     Ok(())
 }
 
-/// Reads a value and a word of each of its pages, as somebody does who uses it.
+/// Reads a value and a word of each of its pages, as a user of the value would.
 fn get(store: &dyn Peer, number: u64, bytes: usize) -> Result<()> {
     let (mut checked, mut sum) = (Ok(()), 0_u64);
     let is_there = store.get(&rising_key(number), &mut |value| {

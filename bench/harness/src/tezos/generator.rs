@@ -1,11 +1,11 @@
-//! Commits: the operations of each with what must come of them, all of it from a seed.
+//! Commits: the operations of each with their expected results, derived from a seed.
 
 use std::ops::Range;
 
 use super::mix::{KINDS, Kind, counts};
 use super::model::{Model, Place};
 
-/// Leaves that were touched last: many reads go to one of them.
+/// Recently used leaves, the target of many reads.
 const RECENT: usize = 256;
 
 /// Of 100 reads, how many go to a leaf that was touched lately, and how many to one that is not
@@ -16,14 +16,14 @@ const ABSENT_READS: u32 = 10;
 /// Adds of new leaves for each removal; the other adds overwrite.
 const NEW_FOR_REMOVED: u64 = 2;
 
-/// One operation, and what must come of it.
+/// One operation and its expected result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Operation {
     pub(super) kind: Kind,
     key: Range<usize>,
-    /// What is added, or must be found.
+    /// The data to add, or to find.
     value: Range<usize>,
-    /// Whether the leaf, or something below the folder, is there.
+    /// Whether the leaf, or something below the folder, exists.
     pub(super) there: bool,
 }
 
@@ -58,7 +58,7 @@ impl Commit {
         self.operations.push(Operation { kind, key, value, there: version.is_some() });
     }
 
-    /// One read, for looks at a store from outside a replay.
+    /// One read, for checks of a store outside a replay.
     pub(super) fn find(&mut self, model: &Model, place: Place) {
         self.push(Kind::Find, model, place);
     }
@@ -81,7 +81,7 @@ pub(super) struct Generator {
 }
 
 impl Generator {
-    /// Before the first commit on a tree with so many entries in its large folder.
+    /// The state before the first commit on a tree with this many entries in its large folder.
     pub(super) fn new(entries: u64, seed: u64) -> Self {
         let random = fastrand::Rng::with_seed(seed);
         Self {
@@ -93,17 +93,17 @@ impl Generator {
         }
     }
 
-    /// What the tree holds after the commits that were made.
+    /// The state of the tree after the commits made so far.
     pub(super) fn model(&self) -> &Model {
         &self.model
     }
 
-    /// Leaves that were touched last.
+    /// Recently used leaves.
     pub(super) fn recent(&self) -> &[Place] {
         &self.recent
     }
 
-    /// Replaces `commit` by the next one.
+    /// Replaces `commit` with the next one.
     pub(super) fn make(&mut self, commit: &mut Commit) {
         commit.clear();
         let mut left = counts(self.next, self.seed);
@@ -112,7 +112,7 @@ impl Generator {
         for all in (1..=left.iter().sum::<u64>()).rev() {
             let at = draw(&mut self.random, &left, all);
             let place = match KINDS[at] {
-                // New leaves are spread over the adds that are left.
+                // Spread new leaves over the remaining adds.
                 Kind::Add if self.random.u64(..left[at]) < new => {
                     new -= 1;
                     Some(self.model.add())
@@ -149,7 +149,7 @@ impl Generator {
     }
 }
 
-/// A kind, as likely as its part of all that is left.
+/// A kind, with probability proportional to its remaining count.
 fn draw(random: &mut fastrand::Rng, left: &[u64; 5], all: u64) -> usize {
     let mut at = random.u64(..all);
     for (kind, &count) in left.iter().enumerate() {

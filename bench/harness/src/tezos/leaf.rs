@@ -1,4 +1,4 @@
-//! Leaves of the tree: where each stands, and what stands there after how many writes.
+//! Leaves of the tree: the path of each, and its contents after a number of writes.
 //!
 //! Paths are those of a Tezos context: `data/contracts/index/HEX/...`, a folder with an entry for
 //! each contract, and `data/big_maps/index/MAP/contents/HEX/data`. Bytes follow from the leaf and
@@ -11,24 +11,24 @@ use crate::payload::{fill, mix};
 /// Big maps that keys are spread over.
 const BIG_MAPS: u64 = 512;
 
-/// One storage in so many is longer than all others.
+/// One storage in this many is longer than the others.
 const LONG_STORAGE: u64 = 200;
 
 /// A leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Leaf {
-    /// What a contract owns.
+    /// An attribute of a contract.
     Balance(u64),
     /// Operations of a contract.
     Counter(u64),
-    /// What a contract's program keeps.
+    /// Data of a contract's program.
     Storage(u64),
     /// A key of a big map.
     BigMap(u64),
 }
 
 impl Leaf {
-    /// Appends the path of the folder that it stands in, with a slash behind it.
+    /// Appends the path of its folder, with a trailing slash.
     pub(super) fn write_folder(self, path: &mut String) {
         let hex = |path: &mut String, seed: u64, words: u64| {
             (0..words).for_each(|word| {
@@ -62,7 +62,7 @@ impl Leaf {
         });
     }
 
-    /// Appends what its `version`th write put there; 0 is what was there first.
+    /// Appends the data of its `version`th write; 0 is the initial data.
     pub(super) fn write_value(self, version: u64, value: &mut Vec<u8>) {
         let seed = mix(self.number() ^ mix(version));
         let between = |low: u64, high: u64| low + mix(!seed) % (high - low + 1);

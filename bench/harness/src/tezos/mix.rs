@@ -1,9 +1,9 @@
-//! How many operations of each kind a commit has: the published totals of a replay of 10,310
-//! commits, spread over commits of uneven size.
+//! The number of operations of each kind in a commit: the published totals of a replay of 10,310
+//! commits, spread over commits of varying size.
 
 use crate::payload::mix;
 
-/// What a commit does with the tree.
+/// The operations of a commit on the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Add,
@@ -47,7 +47,7 @@ pub(super) fn counts(number: u64, seed: u64) -> [u64; 5] {
     })
 }
 
-/// Where commit `number` begins, in parts.
+/// The start of commit `number`, in parts.
 fn boundary(number: u64, seed: u64) -> u64 {
     if number == 0 {
         return 0;

@@ -1,8 +1,8 @@
-//! What the tree holds at each moment, computed rather than remembered: tiers of leaves that are
-//! written by turns, and a queue of keys that are made at one end and removed at the other.
+//! The state of the tree at each moment, computed rather than stored: tiers of leaves that are
+//! written in turn, and a queue of keys created at one end and removed at the other.
 //!
-//! What is not published is chosen here, and said in `bench/README.md`: how many leaves take how
-//! much of the writes and of the reads.
+//! Unpublished parameters are chosen here and documented in `bench/README.md`: the share of writes
+//! and reads for groups of leaves.
 
 use super::leaf::Leaf;
 use super::tier::Tier;
@@ -33,13 +33,13 @@ const PARTS: [Part; 8] = [
 /// Keys of the queue before the first commit: one for so many entries.
 const QUEUED: u64 = 100;
 
-/// Big-map keys from here on are the queue's.
+/// Big-map keys from here on belong to the queue.
 const QUEUE_FIRST: u64 = 1 << 40;
 
 /// Contracts from here on do not exist.
 const NOBODY_FIRST: u64 = 1 << 40;
 
-/// A leaf that is there, was there, or never was.
+/// A leaf that exists, existed, or never did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     InTier { tier: usize, slot: u64 },
@@ -58,7 +58,7 @@ pub(super) struct Model {
 impl Model {
     /// The tree before the first commit, with so many entries in its large folder.
     pub(super) fn new(entries: u64, seed: u64) -> Self {
-        // Few entries still have a leaf of each kind.
+        // A small number of entries still has a leaf of each kind.
         let bound =
             |part: u64, least: u64| entries.checked_div(part).map_or(0, |leaves| leaves.max(least));
         let tier = |part: &Part| {
@@ -73,14 +73,14 @@ impl Model {
         Self { tiers: PARTS.iter().map(tier).collect(), removed: 0, added: bound(QUEUED, 1) }
     }
 
-    /// Everything that is there before the first commit.
+    /// All leaves that exist before the first commit.
     pub(super) fn population(&self) -> impl Iterator<Item = Leaf> {
         let of_tiers =
             self.tiers.iter().flat_map(|tier| (0..tier.count).map(|slot| tier.leaf(slot)));
         of_tiers.chain((self.removed..self.added).map(queued))
     }
 
-    /// The leaf of a place, and its version if it is there.
+    /// The leaf of a place, and its version if it exists.
     pub(super) fn look(&self, place: Place) -> (Leaf, Option<u64>) {
         match place {
             Place::InTier { tier, slot } => {
@@ -99,13 +99,13 @@ impl Model {
         Place::InTier { tier, slot: self.tiers[tier].write() }
     }
 
-    /// Adds a leaf that was not there.
+    /// Adds a missing leaf.
     pub(super) fn add(&mut self) -> Place {
         self.added += 1;
         Place::InQueue(self.added - 1)
     }
 
-    /// Removes the oldest leaf of those that come and go; `None` if there is none.
+    /// Removes the oldest leaf of the queue; `None` if there is none.
     pub(super) fn remove(&mut self) -> Option<Place> {
         (self.removed < self.added).then(|| {
             self.removed += 1;
@@ -113,14 +113,13 @@ impl Model {
         })
     }
 
-    /// A leaf that is there, the popular ones more often.
+    /// An existing leaf, favouring popular ones.
     pub(super) fn somewhere(&self, random: &mut fastrand::Rng) -> Place {
         let tier = draw(random, |part| part.read_share);
         Place::InTier { tier, slot: random.u64(..self.tiers[tier].count) }
     }
 
-    /// A leaf that is not there: a contract that never was, or a key that was removed, or one that
-    /// is still to come.
+    /// A missing leaf: a contract that never existed, a removed key, or a future one.
     pub(super) fn nowhere(&self, random: &mut fastrand::Rng) -> Place {
         match random.u32(..4) {
             0 if self.removed > 0 => Place::InQueue(random.u64(..self.removed)),
@@ -134,7 +133,7 @@ fn queued(number: u64) -> Leaf {
     Leaf::BigMap(QUEUE_FIRST + number)
 }
 
-/// A part of the tree, as likely as its share says.
+/// A part of the tree, with probability proportional to its share.
 fn draw(random: &mut fastrand::Rng, share: fn(&Part) -> u32) -> usize {
     let all: u32 = PARTS.iter().map(share).sum();
     let mut at = random.u32(..all);

@@ -1,9 +1,9 @@
-//! An order of the numbers below a count that follows from a seed, can be asked in both directions,
-//! and takes no memory.
+//! A seeded permutation of the numbers below a count, which can be evaluated in both directions and
+//! takes no memory.
 //!
-//! A balanced Feistel network over the next power of four; what falls outside is sent through again
-//! until it falls inside (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). Spread
-//! well enough for a workload, and nothing more.
+//! A balanced Feistel network over the next power of four; results out of range are sent through
+//! again until they are in range (Black and Rogaway, "Ciphers with arbitrary finite domains",
+//! 2002). Its randomness suffices for a workload, and nothing more.
 
 use crate::payload::mix;
 
@@ -17,7 +17,7 @@ pub(super) struct Permutation {
 }
 
 impl Permutation {
-    /// One of the numbers below `count`, which is not 0.
+    /// A permutation of the numbers below `count`, which is not 0.
     pub(super) fn new(count: u64, seed: u64) -> Self {
         let bits = u64::BITS - (count - 1).leading_zeros();
         Self { count, half_bits: bits.div_ceil(2).max(1), seed }

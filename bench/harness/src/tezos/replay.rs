@@ -1,9 +1,9 @@
-//! One replay, in a process of its own: commits of the generator on a store, each operation timed
-//! and its answer checked.
+//! One replay in a separate process: commits of the generator on a store, with each operation timed
+//! and its result checked.
 //!
-//! A commit is one transaction: it reads through the transaction, so it sees its own writes and is
-//! refused if somebody else had changed what it read. Prints one JSON object. A wrong answer is a
-//! failure.
+//! A commit is one transaction: it reads through the transaction, so it sees its own writes and
+//! conflicts if another writer has changed data that it read. Prints one JSON object. A wrong
+//! result is a failure.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -21,13 +21,13 @@ use crate::cpu_time;
 use crate::sizes::parse_size;
 use crate::watch::Counters;
 
-/// Everything that is timed: the operations, and what begins and ends a commit.
+/// Everything that is timed: the operations, and the begin and end of a commit.
 pub(super) const TIMED: [&str; 7] =
     ["checkout", "add", "remove", "find", "mem", "mem_tree", "commit"];
 const CHECKOUT: usize = 0;
 const COMMIT: usize = 6;
 
-/// The longest operation that is told from longer ones: a quarter of an hour.
+/// The longest distinguishable operation: a quarter of an hour.
 const LONGEST_NANOS: u64 = 1 << 40;
 
 /// Puts of a transaction while the population is loaded.
@@ -35,7 +35,7 @@ const LOAD_PUTS: usize = 10_000;
 /// Memory for that.
 const LOAD_BYTES: u64 = 512 << 20;
 
-/// Leaves that are looked at again after the store was closed and opened.
+/// Leaves that are checked again after the store was reopened.
 const LOOKS: usize = 10_000;
 
 #[derive(Args, Debug)]
@@ -55,7 +55,7 @@ pub(crate) struct TezosReplay {
     relaxed: bool,
 }
 
-/// Makes a store that holds what is there before the first commit.
+/// Creates a store with the state before the first commit.
 pub(super) fn populate(store: &Path, entries: u64, seed: u64, retention: Retention) -> Result<()> {
     let db =
         Db::open(store, Options::new().memory_bytes(LOAD_BYTES).durability(Durability::Buffered))?;
@@ -78,7 +78,7 @@ pub(super) fn populate(store: &Path, entries: u64, seed: u64, retention: Retenti
 }
 
 impl TezosReplay {
-    /// Replays and prints what was measured.
+    /// Replays and prints the measurements.
     pub(crate) fn run(&self) -> Result<()> {
         let mut report = Map::new();
         let mut note =
@@ -111,15 +111,15 @@ impl TezosReplay {
     }
 }
 
-/// What a replay measured.
+/// The measurements of a replay.
 struct Replay {
     commits: u64,
     wall: Duration,
-    /// Of that, what making the commits took.
+    /// The part of it spent making the commits.
     making_wall: Duration,
     making_cpu_nanos: u64,
     used: Counters,
-    /// The longest commit from its first operation on.
+    /// The longest commit, counted from its first operation.
     longest: Duration,
     times: [Histogram<u64>; TIMED.len()],
 }
@@ -214,12 +214,12 @@ impl Replay {
     }
 }
 
-/// Two digits: all of them together take 200 KB.
+/// Two digits; all histograms together take 200 KB.
 fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LONGEST_NANOS, 2).expect("the bounds are right")
 }
 
-/// Does one operation, and checks what came of it.
+/// Runs one operation, and checks its result.
 fn apply(
     transaction: &mut Transaction,
     context: &Keyspace,
@@ -255,7 +255,7 @@ fn apply(
     Ok(())
 }
 
-/// Looks at leaves of all kinds once more.
+/// Checks leaves of all kinds again.
 fn look_again(db: &Db, context: &Keyspace, generator: &Generator) -> Result<()> {
     let mut random = fastrand::Rng::with_seed(2);
     let model = generator.model();
@@ -313,7 +313,7 @@ mod tests {
         let (db, context) = opened(folder.path(), 1);
         let mut generator = Generator::new(ENTRIES, 1);
         Replay::run(&db, &context, &mut generator, 3).unwrap();
-        // The same store again, from the first commit on.
+        // The same store again, starting with the first commit.
         assert!(Replay::run(&db, &context, &mut Generator::new(ENTRIES, 1), 3).is_err());
         let mut transaction = db.begin();
         let place = generator.recent()[0];

@@ -1,5 +1,5 @@
-//! What the replays measured: the table that Irmin's own replay prints, the time of each operation,
-//! and what was to be reached.
+//! The results of the replays: the table that Irmin's own replay prints, the time of each
+//! operation, and the goals.
 
 use anyhow::{Result, ensure};
 
@@ -11,12 +11,12 @@ use crate::sizes::mib;
 use crate::table::{self, number};
 use crate::watch::End;
 
-/// What a process may hold beside its budget, and beside that for each thread.
+/// Memory of a process beyond its budget, without the allowance per thread.
 const ROOM_BYTES: u64 = 8 << 20;
 const ROOM_OF_THREAD_BYTES: u64 = 64 << 10;
 
-/// How much less a larger budget may do in a second of processor time before it counts as slower:
-/// what two runs of the same differ by.
+/// Tolerance when a larger budget does less per second of processor time: the difference between
+/// two runs of the same replay.
 const SLOWER: f64 = 0.97;
 
 /// irmin-pack (Lwt) on the original trace of 10,310 commits: not durable, values emptied, an AMD of
@@ -33,7 +33,7 @@ pub(super) struct Measured {
     numbers: Vec<(String, f64)>,
 }
 
-/// A line of the table: what it says, the metric, and how it is shown.
+/// A line of the table: its label, the metric, and its format.
 type Line = (&'static str, &'static str, fn(f64) -> String);
 
 const LINES: [Line; 20] = [
@@ -72,10 +72,10 @@ fn in_mib(bytes: f64) -> String {
 }
 
 impl Measured {
-    /// Notes everything that one replay measured.
+    /// Records the measurements of one replay.
     ///
     /// # Errors
-    /// It did not end well: then an answer was wrong, or the store failed.
+    /// It failed: a result was wrong, or the store failed.
     pub(super) fn of(
         outcome: &Outcome,
         relaxed: bool,
@@ -143,7 +143,7 @@ pub(super) fn print(measured: &[Measured]) {
     println!();
 }
 
-/// Prints and notes what was to be reached and whether it was; how many verdicts are bad.
+/// Prints and records the goals and whether they were met; returns the number of missed ones.
 pub(super) fn judge(measured: &[Measured], results: &mut Results) -> usize {
     let mut missed = 0;
     let mut say = |settings: &str, metric: &str, what: String, is_met: bool| {
@@ -222,7 +222,7 @@ mod tests {
             judge(&[measured(false, 40 << 20, 41e6, 9e4), measured(false, 80 << 20, 81e6, 8e4)]),
             1
         );
-        // A replay that is not durable is another one.
+        // A replay without durability is a separate one.
         assert_eq!(
             judge(&[measured(true, 40 << 20, 41e6, 9e4), measured(false, 80 << 20, 81e6, 8e4)]),
             0

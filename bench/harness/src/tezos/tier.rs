@@ -1,9 +1,9 @@
-//! Leaves that are written about as often as each other, and what each holds after any number of
-//! writes, without a note of any of them.
+//! Leaves with equal write frequency, and the contents of each after any number of writes, without
+//! recording them.
 //!
-//! Law: writes go in rounds; each round writes every leaf once, in an order of its own that can be
-//! asked in both directions. So the last write of a leaf is in this round or in the one before, and
-//! its number can be computed.
+//! Invariant: writes go in rounds; each round writes every leaf once, in a separate order that can
+//! be evaluated in both directions. So the last write of a leaf is in this round or the previous
+//! one, and its number can be computed.
 
 use super::leaf::Leaf;
 use super::permutation::Permutation;
@@ -20,7 +20,7 @@ pub(super) struct Tier {
 }
 
 impl Tier {
-    /// Leaves that were not written yet.
+    /// Leaves not written yet.
     pub(super) fn new(leaf: fn(u64) -> Leaf, first: u64, count: u64, seed: u64) -> Self {
         Self { leaf, first, count, seed: mix(mix(first) ^ seed), writes: 0 }
     }
@@ -30,14 +30,14 @@ impl Tier {
         (self.leaf)(self.first + slot)
     }
 
-    /// The next write: which leaf it goes to.
+    /// The leaf of the next write.
     pub(super) fn write(&mut self) -> u64 {
         let slot = self.order(self.writes / self.count).at(self.writes % self.count);
         self.writes += 1;
         slot
     }
 
-    /// Which write a leaf got last, of all of the tier; 0: none.
+    /// The number of a leaf's last write within the tier; 0: none.
     pub(super) fn version(&self, slot: u64) -> u64 {
         let (round, done) = (self.writes / self.count, self.writes % self.count);
         let place = self.order(round).place_of(slot);

@@ -1,5 +1,5 @@
-//! The life of one process on the store: makes it, asks until its hot rows are in memory, lives on
-//! it, opens it again, or serves.
+//! The life of one process on the store: creates it, requests hot rows until they are in memory,
+//! lives on it, reopens it, or serves.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -14,30 +14,30 @@ use crate::sizes::parse_size;
 use crate::statistics::quantile;
 use crate::yardstick::zipf::Zipf;
 
-/// The requests that a restart is judged by.
+/// The requests that determine the quality of a restart.
 const FIRST_REQUESTS: u64 = 10_000;
 
 /// Rows of a transaction while the store is made.
 const BATCH: usize = 10_000;
 
-/// So many rows are sorted at a time while the store is made.
+/// This many rows are sorted at a time while the store is created.
 const ROWS_AT_ONCE: u64 = 8 << 20;
 
-/// Threads that ask until hot rows are in memory: each waits for the disk most of the time.
+/// Threads that request rows until hot rows are in memory; each mostly waits for the disk.
 const HEATERS: u64 = 8;
 
 /// The time over which requests are counted after a restart.
 const MOMENT: Duration = Duration::from_millis(50);
 
-/// The longest wait for an image to be whole.
+/// The longest wait for a complete image.
 const REST_MAX: Duration = Duration::from_secs(600);
 
-/// Where the hot rows are stored.
+/// The placement of the hot rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Hot {
-    /// One behind the other.
+    /// Adjacent to each other.
     Together,
-    /// Each on a page of its own, as far as there are pages.
+    /// Each on a separate page, as far as there are enough pages.
     Scattered,
 }
 
@@ -62,9 +62,9 @@ impl Hot {
 /// How a process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum End {
-    /// It closes the store after an image was written; nothing changes in between.
+    /// It closes the store after an image was written, without changes in between.
     Close,
-    /// It closes the store before any image was written: all is new.
+    /// It closes the store before any image was written, so everything is new.
     #[value(name = "close-all-new")]
     Changed,
     /// It is killed some seconds after it opened the store.
@@ -81,7 +81,7 @@ impl End {
     }
 }
 
-/// What a process does.
+/// The task of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Act {
     /// Makes the store.
@@ -128,7 +128,7 @@ pub(crate) struct WarmLife {
 }
 
 impl WarmLife {
-    /// Does it, and prints what it measured.
+    /// Runs the task, and prints its measurements.
     pub(crate) fn run(&self) -> Result<()> {
         let mut report = Map::new();
         match self.act {
@@ -161,7 +161,7 @@ impl WarmLife {
         (self.memory * self.hot_percent / 100 / (self.value_bytes + 8)).max(2)
     }
 
-    /// By key, so that nothing has to be merged: what stands on disk in the end is the same.
+    /// By key, so that nothing needs merging; the final files are the same.
     fn make(&self) -> Result<()> {
         let (db, keyspace) = self.open()?;
         let mut value = vec![0; self.value_bytes as usize];
@@ -194,7 +194,7 @@ impl WarmLife {
         Ok(db.close()?)
     }
 
-    /// Asks for each hot object, and then by Zipf's law.
+    /// Requests each hot object, and then by Zipf's law.
     fn heat(&self) -> Result<()> {
         let (db, keyspace) = self.open()?;
         std::thread::scope(|scope| {
@@ -216,7 +216,7 @@ impl WarmLife {
         Ok(db.close()?)
     }
 
-    /// Opens the store with the image that was kept, and removes that once it was taken in.
+    /// Opens the store with the kept image, and removes the image once it was loaded.
     fn open_hot(&self) -> Result<(Db, Keyspace)> {
         let (db, keyspace) = self.open()?;
         while db.stats().warm.restoring {
@@ -241,7 +241,7 @@ impl WarmLife {
         report.insert("objects".into(), json!(objects.entries as f64));
         report.insert("object_bytes".into(), json!(objects.live_bytes as f64));
         if self.end != End::Changed {
-            // As a process lives that is there for longer than an interval.
+            // Like a process that has lived for more than an interval.
             while opened.elapsed().as_secs_f64() < self.kill_after {
                 client.ask(&db.snapshot(), &keyspace, 1000)?;
             }
@@ -264,8 +264,8 @@ impl WarmLife {
         Ok(())
     }
 
-    /// Waits until the image is as the store is: nobody asks for anything, and an interval passes
-    /// in which nothing is written.
+    /// Waits until the image matches the store: no requests are made, and an interval passes in
+    /// which nothing is written.
     fn rest(&self, db: &Db) {
         let enough = Duration::from_secs_f64(self.interval * 1.1);
         let (begun, mut quiet) = (Instant::now(), Instant::now());
@@ -303,7 +303,7 @@ impl WarmLife {
         report.insert("pages_loaded".into(), json!(stats.pool.loads as f64));
         let start = Instant::now();
         db.close()?;
-        // Without an image closing is the same after each life.
+        // Without an image, closing is the same after each life.
         let what = if self.warm { "close_again_ms" } else { "close_ms" };
         report.insert(what.into(), json!(start.elapsed().as_secs_f64() * 1e3));
         Ok(())
@@ -344,7 +344,7 @@ impl WarmLife {
         while opened.elapsed().as_secs_f64() < self.kill_after {
             let snapshot = db.snapshot();
             for _ in 0..100 {
-                // One of ten is timed: there are too many to remember.
+                // One in ten is timed, because all of them would take too much memory.
                 client.ask(&snapshot, &keyspace, 9)?;
                 let start = Instant::now();
                 client.ask(&snapshot, &keyspace, 1)?;
@@ -362,7 +362,7 @@ impl WarmLife {
     }
 }
 
-/// Asks for hot rows, by Zipf's law, and checks each answer.
+/// Requests hot rows by Zipf's law, and checks each result.
 struct Client<'a> {
     life: &'a WarmLife,
     zipf: Zipf,
@@ -383,7 +383,7 @@ impl<'a> Client<'a> {
 
     fn ask(&mut self, snapshot: &Snapshot, keyspace: &Keyspace, requests: u64) -> Result<()> {
         for _ in 0..requests {
-            // Ranks are spread over the hot rows: the hottest are not neighbours.
+            // Ranks are scattered over the hot rows, so that the hottest are not neighbours.
             let rank = self.zipf.rank(self.random.f64());
             self.ask_for(payload::mix(rank) % self.life.hot_rows(), snapshot, keyspace)?;
         }
@@ -400,7 +400,7 @@ impl<'a> Client<'a> {
         Ok(())
     }
 
-    /// Milliseconds of so many requests.
+    /// Milliseconds for this many requests.
     fn time(&mut self, db: &Db, keyspace: &Keyspace, requests: u64) -> Result<f64> {
         let start = Instant::now();
         self.ask(&db.snapshot(), keyspace, requests)?;

@@ -1,5 +1,5 @@
-//! `bench relstorage-restart`: what a restart costs RelStorage, by a program beside this one; its
-//! numbers are kept as ours are.
+//! `bench relstorage-restart`: the cost of a restart for RelStorage, measured by a program beside
+//! this one; its numbers are stored like ours.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::work_folder::Places;
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../relstorage_restart.py");
 
-/// What says which way was measured; all else are numbers.
+/// The name of the measured configuration; all other fields are numbers.
 const SETTINGS: [&str; 5] = ["peer", "end", "persistent_cache", "hot", "times"];
 
 #[derive(Args, Debug)]
@@ -36,7 +36,7 @@ pub(crate) struct RelstorageRestart {
 }
 
 impl RelstorageRestart {
-    /// Measures, prints the table, keeps the results.
+    /// Measures, prints the table, stores the results.
     pub(crate) fn run(&self, places: &Places) -> Result<()> {
         let mut results = Results::new("relstorage-restart", places.results().as_deref());
         quiet::check(&mut results);
@@ -65,7 +65,7 @@ impl RelstorageRestart {
     }
 }
 
-/// Notes one way's numbers; their rows of the table.
+/// Records one configuration's numbers; returns their rows of the table.
 fn note(results: &mut Results, report: &Map<String, Value>) -> Vec<Vec<String>> {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let settings: Vec<_> = SETTINGS

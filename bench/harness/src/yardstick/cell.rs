@@ -1,4 +1,4 @@
-//! One cell of the yardstick: what one contestant did in one row.
+//! One cell of the yardstick: one contestant in one row.
 
 use crate::child;
 use crate::launch::Outcome;
@@ -10,15 +10,15 @@ use crate::watch::{Counters, End};
 /// Points of the plot of memory over time.
 const MEMORY_POINTS: usize = 40;
 
-/// What was measured. Without rates it failed.
+/// The measurements. A cell without rates failed.
 #[derive(Debug)]
 pub(crate) struct Cell {
     pub(crate) contestant: PeerKind,
     /// Operations a second, of each slice or process.
     pub(crate) rates: Vec<f64>,
-    /// What it used during the slices.
+    /// Resource usage during the slices.
     pub(crate) used: Counters,
-    /// Whether a load or a walk was cut: the rate is then that of its first, easier part.
+    /// Whether a load or a scan was cut short; then the rate covers its first, easier part.
     pub(crate) is_cut: bool,
     /// The last process's own report.
     report: Vec<(String, f64)>,
@@ -26,7 +26,7 @@ pub(crate) struct Cell {
     outcome: Option<Outcome>,
     pub(crate) end: End,
     pub(crate) disk_bytes: u64,
-    /// What went wrong, for people.
+    /// The error, for people.
     pub(crate) failure: Option<String>,
 }
 
@@ -45,7 +45,7 @@ impl Cell {
         }
     }
 
-    /// Notes a slice: what it said, and the counters before and after it.
+    /// Records a slice: its report, and the counters before and after it.
     pub(crate) fn note_slice(&mut self, answer: &str, before: Counters, after: Counters) -> bool {
         let numbers = child::numbers(answer);
         let of =
@@ -61,7 +61,7 @@ impl Cell {
         true
     }
 
-    /// Notes the end of a process; of several, the largest peaks stay.
+    /// Records the end of a process; of several, the largest peaks count.
     pub(crate) fn note_end(&mut self, mut outcome: Outcome) {
         if outcome.seen.end != End::Well {
             self.end = outcome.seen.end;

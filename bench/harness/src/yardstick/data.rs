@@ -1,5 +1,5 @@
-//! Keys and values of the yardstick, the same for every store: all follow from a number, so nothing
-//! has to be remembered to check them.
+//! Keys and values of the yardstick, the same for every store. All derive from a number, so nothing
+//! has to be stored to check them.
 //!
 //! A key has 16 bytes: the digits of 64 bits. A value compresses to about half: its second half
 //! repeats the first, which does not compress, and its first 8 bytes name its key, whichever
@@ -13,17 +13,17 @@ pub(crate) const KEY_BYTES: usize = 16;
 /// Bytes of a value that name its key.
 const NAME_BYTES: usize = 8;
 
-/// The key of a number, without order among its neighbours.
+/// The key of a number, in random order.
 pub(crate) fn key(number: u64) -> [u8; KEY_BYTES] {
     digits(payload::mix(number))
 }
 
-/// The key of a number, in the order of the numbers.
+/// The key of a number, in ascending order.
 pub(crate) fn key_in_order(number: u64) -> [u8; KEY_BYTES] {
     digits(number)
 }
 
-/// A key that no number below 2^63 has, near those that are there.
+/// A key of no number below 2^63, near existing keys.
 pub(crate) fn missing_key(number: u64) -> [u8; KEY_BYTES] {
     key(number | 1 << 63)
 }

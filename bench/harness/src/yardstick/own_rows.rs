@@ -1,9 +1,8 @@
 //! Rows of our own: the pairs of integers in Kùzu too, and the import of a Git history.
 //!
-//! Kùzu is what the pairs are there for: it is killed or refuses where its buffer pool is as small
-//! as the limit. It is tried twice: under the limit, and without one but with a buffer pool of that
-//! size. The import is Plimsoll's alone; git's own processes are not limited, so there is no
-//! cgroup.
+//! The pairs exist for Kùzu: it is killed or refuses if its buffer pool is as small as the limit.
+//! It is tried twice: under the limit, and without one but with a buffer pool of that size. The
+//! import is Plimsoll's alone; git's own processes are not limited, so there is no limit.
 
 use std::path::Path;
 
@@ -18,7 +17,7 @@ use crate::watch::End;
 use crate::{child, kuzu, quiet};
 
 impl Contest<'_> {
-    /// Both. A row that cannot be had says why.
+    /// Both rows. An unavailable row states the reason.
     pub(super) fn own_rows(&mut self, python: &Path) -> Result<()> {
         println!("\nrows of our own");
         let rows = [self.kuzu(python, true), self.kuzu(python, false), self.import()];

@@ -1,4 +1,4 @@
-//! The rows of the yardstick: what is done to a store in each, and on which store.
+//! The rows of the yardstick: the operations of each, and their store.
 
 use clap::ValueEnum;
 
@@ -15,21 +15,21 @@ pub(crate) enum Row {
     CommitOne,
     /// Durable commits of 1,000 puts each, without order.
     CommitThousand,
-    /// Point reads, each key as likely.
+    /// Point reads, uniformly distributed.
     GetUniform,
     /// Point reads, zipf 0.99.
     GetZipf,
-    /// Point reads of keys that are not there.
+    /// Point reads of missing keys.
     GetMissing,
     /// Range scans of 100 rows.
     ScanShort,
-    /// A walk over everything.
+    /// A full scan.
     ScanFull,
     /// Half reads, half puts, zipf 0.99.
     Mixed,
     /// Values of 16 KiB: half reads, half puts.
     Values16k,
-    /// Opening a store that is not in memory, and 10,000 reads.
+    /// Opening a cold store, and 10,000 reads.
     ColdOpen,
     /// Pairs of integers.
     Pairs,
@@ -39,14 +39,14 @@ pub(crate) enum Row {
     Build16k,
 }
 
-/// How often a row is measured, and by what.
+/// How often a row is measured, and in which unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Measure {
     /// A new store each time, from an empty folder to the last durable commit.
     WholeLoads,
-    /// A process each time, on a store that is there.
+    /// A process each time, on an existing store.
     WholeProcesses,
-    /// Slices of time in a process that goes on.
+    /// Slices of time in a persistent process.
     Slices,
 }
 
@@ -80,7 +80,7 @@ impl Row {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// What is counted.
+    /// The unit of the count.
     pub(crate) fn unit(self) -> &'static str {
         match self {
             Self::LoadSorted | Self::LoadRandom | Self::Pairs | Self::Build | Self::Build16k => {

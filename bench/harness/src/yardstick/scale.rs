@@ -1,4 +1,4 @@
-//! How much of everything the yardstick does: in full, or quickly.
+//! The scale of the yardstick: full or quick.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use crate::peer::PeerKind;
 /// Data over the memory limit.
 const DATA_TO_LIMIT: u64 = 4;
 
-/// Puts of a commit where a store is made without being measured.
+/// Puts per commit while a store is created without being measured.
 const BUILD_BATCH: u64 = 50_000;
 
-/// Memory of a tree while its file is made.
+/// Memory of a tree store while its file is created.
 const BUILD_TREE_BYTES: u64 = 1 << 30;
 
 /// A walk is measured in slices that are this part of the time of a load.
@@ -38,12 +38,12 @@ pub(crate) struct Scale {
     pub(crate) warm: Duration,
     /// Loads of a row.
     pub(crate) loads: usize,
-    /// A load is cut here; its rate is that of what it had done.
+    /// A load is cut off here; its rate covers the part done.
     pub(crate) cut: Duration,
 }
 
 impl Scale {
-    /// What is published.
+    /// The published scale.
     pub(crate) fn full(threads: u64) -> Self {
         Self {
             mode: "full",
@@ -60,7 +60,7 @@ impl Scale {
         }
     }
 
-    /// What ends within a quarter of an hour on two cores.
+    /// A scale that finishes within a quarter of an hour on two cores.
     pub(crate) fn quick(threads: u64) -> Self {
         Self {
             mode: "quick",
@@ -97,7 +97,7 @@ impl Scale {
         }
     }
 
-    /// What a contestant is given of the limit.
+    /// A contestant's share of the limit.
     pub(crate) fn memory(&self, row: Row, contestant: PeerKind) -> u64 {
         match row {
             Row::Build | Row::Build16k if contestant.is_tree() => BUILD_TREE_BYTES,
@@ -105,12 +105,12 @@ impl Scale {
         }
     }
 
-    /// How long one slice, load or walk may take.
+    /// Maximum time of one slice, load or scan.
     pub(crate) fn time(&self, row: Row) -> Duration {
         match row {
             Row::LoadSorted | Row::LoadRandom | Row::Pairs | Row::ColdOpen => self.cut,
             Row::ScanFull => self.cut / CUT_TO_WALK,
-            // Not measured, and not limited in memory: it is done when it is done.
+            // Not measured, and without a memory limit: it takes as long as it takes.
             Row::Build | Row::Build16k => 20 * self.cut,
             _ => self.slice,
         }

@@ -12,10 +12,10 @@ use super::scale::Scale;
 use crate::launch::{Launched, Limit};
 use crate::peer::PeerKind;
 
-/// Longer than opening, closing, or one operation too many can take.
+/// Longer than opening, closing, or one excess operation can take.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A process that may have failed: then it does nothing any more.
+/// A process that may have failed; then it is not used any more.
 pub(crate) struct Session {
     row: Row,
     time: Duration,
@@ -90,12 +90,13 @@ impl Session {
         self.cell
     }
 
-    /// Does something with the process; if that fails, looks how it ended and lets go of it.
+    /// Runs an action with the process; if that fails, finds out how the process ended and releases
+    /// it.
     fn attempt(&mut self, what: impl FnOnce(&mut Cell, &mut Launched) -> Result<()>) {
         let Some(launched) = &mut self.launched else { return };
         let Err(error) = what(&mut self.cell, launched) else { return };
         if let Some(launched) = self.launched.take() {
-            // It has ended, or does not answer: no patience.
+            // It has ended, or does not respond, so do not wait.
             self.cell.end_of(launched.end(Some(Duration::from_secs(1))));
         }
         self.cell.fail(format!("{error:#}"));

@@ -1,8 +1,8 @@
-//! A contestant's process: one store, one row, driven by lines.
+//! A contestant's process: one store, one row, controlled by lines.
 //!
-//! It opens the store and says so. `warm MS` and `slice MS` do the row's work for at most so many
-//! milliseconds, and are answered by one JSON object each; only a slice counts for the latencies.
-//! When its input ends it closes the store and reports. A wrong answer is a failure.
+//! It opens the store and reports that. `warm MS` and `slice MS` run the row's work for at most
+//! that many milliseconds, and are answered by one JSON object each; only a slice counts for the
+//! latencies. When its input ends it closes the store and reports. A wrong result is a failure.
 
 use std::io::BufRead as _;
 use std::path::PathBuf;
@@ -32,14 +32,14 @@ const LARGE_COMMIT: u64 = 1000;
 const COMMITTERS: u64 = 8;
 /// Rows of a short scan.
 const SHORT_SCAN: u64 = 100;
-/// Rows of a walk that are timed together.
+/// Rows of a scan that are timed together.
 const WALK_STEP: u64 = 1000;
 /// First reads after a cold open.
 const COLD_READS: u64 = 10_000;
-/// The longest operation that is told from longer ones: a quarter of an hour.
+/// The longest distinguishable operation: a quarter of an hour.
 const LONGEST_NANOS: u64 = 1 << 40;
 
-/// Whoever did next to nothing for so long is idle.
+/// A process with almost no work for this long is idle.
 const IDLE: Duration = Duration::from_secs(2);
 const IDLE_CPU_SECONDS: f64 = 0.05;
 
@@ -64,7 +64,7 @@ pub(crate) struct Worker {
     threads: u64,
 }
 
-/// What a slice did.
+/// The work of a slice.
 struct Tally {
     operations: u64,
     seconds: f64,
@@ -74,7 +74,7 @@ struct Tally {
 }
 
 impl Worker {
-    /// Does what the lines say.
+    /// Executes the lines.
     pub(crate) fn run(&self) -> Result<()> {
         let start = Instant::now();
         let bench = Bench::open(self)?;
@@ -108,7 +108,7 @@ impl Worker {
     }
 }
 
-/// Waits until this process has done nothing for a while: no background work is left over.
+/// Waits until this process has been idle for a while, so that no background work is left.
 fn wait_until_idle() -> Result<()> {
     let now = || Counters::of(std::process::id());
     let mut before = now()?;
@@ -138,20 +138,20 @@ fn report(latencies: &Histogram<u64>, close_seconds: f64) -> Value {
     })
 }
 
-/// An open store and what is to be done to it.
+/// An open store and the work on it.
 struct Bench {
     peer: Box<dyn Peer>,
     row: Row,
     rows: u64,
     batch: u64,
     threads: u64,
-    /// Only where the row asks for it: making it takes a while.
+    /// Only if the row needs it, because creating it takes a while.
     zipf: Option<Zipf>,
     walked: Mutex<Walked>,
 }
 
-/// How far a walk over everything has come. One that runs out of time goes on in the next slice:
-/// from its start again, a slow contestant would walk over what it has in memory.
+/// The progress of a full scan. A scan that runs out of time continues in the next slice, because
+/// restarting would let a slow contestant scan only data in memory.
 #[derive(Default)]
 struct Walked {
     last: Vec<u8>,
@@ -260,8 +260,8 @@ impl Bench {
         }
     }
 
-    /// Walks over the whole store, as many rows as were put, in order; after a walk that ran out of
-    /// time first over the rest of it.
+    /// Scans the whole store, checking the number of rows and their order; completes a scan that
+    /// ran out of time first.
     fn walk(&self, until: Instant) -> Result<Tally> {
         let mut tally = Tally::new();
         let mut walked = self.walked.lock().expect("nobody panics with it");
@@ -272,7 +272,8 @@ impl Bench {
         Ok(tally)
     }
 
-    /// One walk, from where it was left to its end or until time is up; whether it came to its end.
+    /// One scan, from where it stopped to its end or until time is up; returns whether it reached
+    /// the end.
     fn walk_on(&self, walked: &mut Walked, until: Instant, tally: &mut Tally) -> Result<bool> {
         let Walked { last, rows } = walked;
         let mut first = last.clone();
@@ -321,7 +322,8 @@ impl Bench {
         }
     }
 
-    /// Repeats an operation in several threads until time is up. It says how much it counts for.
+    /// Repeats an operation in several threads until time is up. The operation returns how much it
+    /// counts for.
     fn in_threads(
         &self,
         threads: u64,
@@ -356,7 +358,7 @@ impl Bench {
         })
     }
 
-    /// Syncs the store now and then while work goes on, and once more after it.
+    /// Syncs the store periodically while work continues, and once more afterwards.
     fn synced(&self, work: impl FnOnce() -> Result<Tally>) -> Result<Tally> {
         let failed = Mutex::new(None);
         let tally = std::thread::scope(|scope| {
@@ -498,7 +500,7 @@ mod tests {
         }
         let rows = Row::TWELVE.into_iter().filter(|row| row.measure() != Measure::WholeLoads);
         for row in rows {
-            // On a busy machine a short time may be over before the threads have begun.
+            // On a busy machine a short time may be over before the threads have started.
             let mut tallies =
                 [50, 2000, 60_000].into_iter().map(|millis| slice(folder.path(), row, millis));
             let tally = tallies.find(|tally| tally.operations > 0).unwrap();

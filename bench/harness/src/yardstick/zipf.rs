@@ -1,7 +1,7 @@
 //! Numbers by Zipf's law, as YCSB draws them (Gray et al., "Quickly generating billion-record
 //! synthetic databases", 1994).
 
-/// How steep: YCSB's constant.
+/// The skew: YCSB's constant.
 const THETA: f64 = 0.99;
 
 /// Draws ranks below a count: rank 0 most often, rank r about (r + 1)^0.99 times less often.
@@ -21,7 +21,7 @@ impl Zipf {
         Self { count, zeta, alpha: 1.0 / (1.0 - THETA), eta }
     }
 
-    /// The rank for a number that is spread evenly over 0 to 1.
+    /// The rank for a uniform number in [0, 1).
     pub(crate) fn rank(&self, even: f64) -> u64 {
         let scaled = even * self.zeta;
         if scaled < 1.0 {

@@ -26,27 +26,26 @@ Keys are paths (raw bytes), values are file contents; the value of a symbolic li
 
 Each transaction's metadata is JSON: {\"commit\", \"author\", \"email\", \"date\", \"committer\": \
      {\"name\", \"email\", \"date\"}, \"message\", \"parents\": [...]}. Dates are RFC 3339 with \
-     their original offset. A message that does not fit into 64 KiB is cut, and \"message_cut\" \
-     is true. Text is decoded from the commit's encoding. Where bytes are not valid in it, the \
-     text has U+FFFD, and \"undecoded\": {\"encoding\", \"author\", \"committer\", \"message\"} \
-     has the bytes of the line or message in hexadecimal. A time zone that cannot be read counts \
-     as UTC.
+     their original offset. A message above 64 KiB is truncated, and \"message_cut\" \
+     is true. Text is decoded from the commit's encoding. Invalid bytes become U+FFFD in the \
+     text, and \"undecoded\": {\"encoding\", \"author\", \"committer\", \"message\"} \
+     has the bytes of the line or message in hexadecimal. An unreadable time zone counts as UTC.
 
 A time or a commit id reads the history as it was then: --at 2012-01-01 is the last commit whose \
      committer's time is not later, --at commit:ID is that commit. Only commits of the \
      first-parent line are imported.
 
-Run it again to continue: each transaction also records its commit (keyspace plimsoll.import, into \
-     which no other command puts anything; without it, the next import begins anew). The import \
+Run it again to continue: each transaction also records its commit (in keyspace plimsoll.import, \
+which no other command writes to; without it, the next import starts over). The import \
      fails if the last imported commit is no longer an ancestor of the branch because the history \
-     was rewritten. Of two imports into one keyspace at once, one continues; the other ends with \
-     exit code 7, and continues after it when it is run again.
+     was rewritten. Of two concurrent imports into one keyspace, one continues; the other ends \
+     with exit code 7, and resumes after it when run again.
 
-Objects that the repository does not hold (partial clones and snapshots) are reported and skipped. \
-     A file without its content is absent at that commit. A commit without its folders is left \
-     out, and its changes arrive with the next one.
+Objects missing from the repository (partial clones and snapshots) are reported and skipped. A \
+file without its content is absent at that commit. A commit without its folders is left out, and \
+the next commit brings its changes.
 
-The history of a shallow clone is imported from where the clone begins, and the import says so. \
+The history of a shallow clone is imported from the start of the clone, with a warning. \
      The earlier commits cannot be added later: for the whole history, run `git fetch \
      --unshallow` first, or import into a new store afterwards.
 
@@ -63,7 +62,7 @@ Examples:
 pub(crate) struct ImportGit {
     /// Repository: a working tree, a folder in it, or a bare repository
     pub(crate) repository: PathBuf,
-    /// Store; created if there is none
+    /// Store; created if it does not exist
     pub(crate) store: PathBuf,
     /// Branch, tag or commit whose history is imported
     #[arg(long, value_name = "REF", default_value = "HEAD")]
@@ -78,14 +77,14 @@ pub(crate) struct ImportGit {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The first line of CSV and TSV names the columns. CSV fields may be quoted (RFC 4180); TSV fields \
-                        stand as they are. A row is at most 4 MiB, with 8 bytes more for each \
-                        field, unless --max-row says otherwise. Without --value, the value is \
+are taken literally. A row is limited to 4 MiB, counting 8 extra bytes for each field; --max-row \
+changes the limit. Without --value, the value is \
                         the rest of the row as a JSON object. Of rows with the same key, the \
                         last one wins. All rows become one commit: if a row is malformed or the \
                         command is stopped, nothing is loaded. With --batch the rows before it \
-                        stay, and the message says how to go on. With --ignore-errors malformed \
-                        rows are left out; a quote that is never closed still ends the load. A \
-                        stream that never ends needs --batch.
+                        stay, and the message says how to resume. With --ignore-errors malformed \
+                        rows are left out; an unclosed quote still ends the load. An endless \
+                        stream needs --batch.
 
 Examples:
   plimsoll load demo.plimsoll people.csv --key email
@@ -93,7 +92,7 @@ Examples:
   plimsoll load demo.plimsoll export.csv --delimiter ';' --ignore-errors
   zcat events.jsonl.gz | plimsoll load demo.plimsoll - --format jsonl --key id --batch 10000")]
 pub(crate) struct Load {
-    /// Store; it is made if there is none
+    /// Store; created if it does not exist
     pub(crate) store: PathBuf,
     /// File to read, or - for stdin
     pub(crate) file: PathBuf,
@@ -109,22 +108,22 @@ pub(crate) struct Load {
     /// The first line is a row too; columns are named 1, 2, ...
     #[arg(long)]
     pub(crate) no_header: bool,
-    /// Commit each so many rows by themselves; slower
+    /// Commit after each of this many rows; slower
     #[arg(long, value_name = "ROWS", value_parser = parse_positive)]
     pub(crate) batch: Option<u64>,
-    /// All rows in one commit, or none; so it is without --batch
+    /// Load all rows in one commit or none; the default without --batch
     #[arg(long, conflicts_with = "batch")]
     pub(crate) atomic: bool,
-    /// Pass over that many rows at the start, whatever is in them
+    /// Skip this many rows at the start, valid or not
     #[arg(long, value_name = "ROWS", default_value = "0", value_parser = parse_count)]
     pub(crate) skip: u64,
-    /// Leave out bad rows; the result counts them, and the first ones are named on stderr
+    /// Skip malformed rows; the result counts them, and stderr names the first ones
     #[arg(long)]
     pub(crate) ignore_errors: bool,
-    /// Character between the fields of CSV: one of ASCII, or \t for a tab [default: a comma]
+    /// Field delimiter of CSV: one ASCII character, or \t for a tab [default: a comma]
     #[arg(long, value_name = "CHAR", value_parser = parse_delimiter)]
     pub(crate) delimiter: Option<u8>,
-    /// The longest row; one takes several times its length of memory beside the limit
+    /// Maximum row size; a row needs several times its size in memory, outside the budget
     #[arg(long, value_name = "SIZE", default_value = "4MiB", value_parser = parse_size)]
     pub(crate) max_row: u64,
     #[command(flatten)]

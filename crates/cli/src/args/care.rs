@@ -1,4 +1,4 @@
-//! The command line of what cares for the bytes of a store: verify, backup, recover.
+//! The command line of verify, backup and recover.
 
 use std::path::PathBuf;
 
@@ -7,9 +7,9 @@ use clap::Args;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Prints one line per problem: file and offset; GLSNs, keyspace and keys, if they can be determined; \
-                        and the command that helps. Each value above 1 KiB is compared with the \
-                        checksum that was stored with it. Notes need no action. Exit code 0: no \
-                        problems; 1: problems found; 4: too damaged to be opened.
+                        and the command that helps. Each value above 1 KiB is checked against its \
+                        stored checksum. Notes need no action. Exit code 0: no \
+                        problems; 1: problems found; 4: too damaged to open.
 
 Examples:
   plimsoll verify demo.plimsoll")]
@@ -23,9 +23,8 @@ pub(crate) struct Verify {
 Immutable files are hard-linked if both folders are on one file system, and copied otherwise. \
                         Linked files share their bytes on disk with the store, so a failing disk \
                         damages both; --copy links nothing. Copied files are checked page by \
-                        page. Linked files are not read, unless --verify is given: then the \
-                        whole backup is read and checked, as by `plimsoll verify`; exit code 1: \
-                        problems found.
+                        page. Linked files are not read, unless --verify is given; it reads and \
+                        checks the whole backup like `plimsoll verify`. Exit code 1: problems found.
 
 Examples:
   plimsoll backup demo.plimsoll /backup/demo-2024-01-31.plimsoll
@@ -46,15 +45,12 @@ pub(crate) struct Backup {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Reads everything that can be read of the log and the index, and writes a sound store: entries keep \
-                        their GLSNs and times, sound files are hard-linked or copied, and what \
-                        cannot be read becomes entries that say so. Nothing in STORE is changed; \
-                        no process may have it open. A key whose newest value is lost is \
-                        deleted; its other versions are kept, and reading a lost version is an \
-                        error that says so. Everything that is lost is listed, by GLSN, keyspace \
-                        and key. A store without damage is copied. DESTINATION appears when it \
-                        is complete and was verified. Exit code 0: nothing is lost; 1: something \
-                        is lost.
+Builds a sound store from everything readable in the log and the index: entries keep their GLSNs \
+and times, sound files are hard-linked or copied, and unreadable entries are marked as lost. \
+STORE is not changed; no process may have it open. A key whose newest value is lost is deleted; \
+its other versions are kept, and reading a lost version is an error. All losses are listed, by \
+GLSN, keyspace and key. A store without damage is copied. DESTINATION appears once it is complete \
+and verified. Exit code 0: nothing is lost; 1: something is lost.
 
 Examples:
   plimsoll recover demo.plimsoll --dry-run
@@ -64,7 +60,7 @@ pub(crate) struct Recover {
     pub(crate) store: PathBuf,
     /// Folder of the new store; it must be empty or not exist
     pub(crate) destination: Option<PathBuf>,
-    /// List what would be lost, and write nothing
+    /// List what would be lost without writing anything
     #[arg(long)]
     pub(crate) dry_run: bool,
 }

@@ -22,7 +22,7 @@ pub(crate) enum Cursor {
 #[command(after_help = "\
 A cursor is a named position in the log. The log is not trimmed past the oldest cursor, neither by \
                         `plimsoll trim` nor automatically (if every keyspace limits its \
-                        retention). `plimsoll log --cursor NAME` reads from a cursor and moves \
+                        retention). `plimsoll log --cursor NAME` reads from a cursor and advances \
                         it. A pipe gets one line per cursor: name, tab, GLSN.
 
 Examples:

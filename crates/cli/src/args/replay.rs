@@ -7,19 +7,16 @@ use plimsoll_replay::{Policy, TraceFormat};
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Formats: oracle is libCacheSim's oracleGeneral; csv has a header with key and size (and optionally \
-                        op, op_count, key_size), or is of Twitter's form; cachebench is a JSON \
-                        configuration of CacheLib's. Files may be compressed with zstd. A read \
-                        that misses enters a value of the size it asked for. A replay uses one \
-                        thread and gives the same result each time.
+Formats: oracle is libCacheSim's oracleGeneral; csv has a header with key and size (and \
+optionally op, op_count, key_size), or Twitter's format; cachebench is a JSON configuration of \
+CacheLib's. Files may be compressed with zstd. A read that misses inserts a value of the \
+requested size. A replay uses one thread and is deterministic.
 
---memory is the size of the cache, from 64KiB to 128GiB; a configuration may name it. All memory \
-                        of the cache counts: keys, values, index and tables. s3-fifo is the \
-                        cache itself; the other policies are models to compare with, in which an \
-                        entry takes 40 bytes beside its key and value. With --curve the trace is \
-                        replayed for memories from a 64th of --memory to four times as much. The \
-                        time is that of the cache without reading the trace; peak memory is that \
-                        of the whole process.
+--memory is the size of the cache, from 64KiB to 128GiB; a configuration may set it. All memory \
+of the cache counts: keys, values, index and tables. s3-fifo is the cache itself; the other \
+policies are models for comparison, with 40 bytes of overhead per entry. --curve replays the \
+trace with memory sizes from 1/64 of --memory to four times --memory. The time excludes reading \
+the trace; peak memory covers the whole process.
 
 Examples:
   zcat requests.csv.gz | plimsoll replay - --format csv --memory 64MiB
@@ -35,7 +32,7 @@ pub(crate) struct Replay {
     /// Policies; each replays the trace
     #[arg(long, value_name = "POLICY", value_delimiter = ',', default_value = "s3-fifo")]
     pub(crate) policy: Vec<Policy>,
-    /// The largest entry that is kept, as a part of --memory, up to 0.5
+    /// Largest entry to admit, as a fraction of --memory, up to 0.5
     #[arg(long, value_name = "PART", default_value_t = 0.25, value_parser = parse_part)]
     pub(crate) largest: f64,
     /// File to draw the miss-ratio curve into, as SVG

@@ -11,10 +11,12 @@ use crate::script::LANGUAGE;
 #[command(after_help = format!("\
 {LANGUAGE}
 
-All lines are one transaction: if one fails, nothing is committed, and the message names the line. With --each-line, each line is its \
-own transaction, and so is each block from `begin` to `commit`; all are durable when the command ends, and if a \
-line fails, the lines before it stay committed. `delete` succeeds also for a key that does not exist. A pipe gets the output of get, scan and count, then the GLSN of the \
-last commit; all lines are run also if its reader leaves. Exit code 1: a key did not exist.
+All lines are one transaction: if one fails, nothing is committed, and the message names the \
+line. With --each-line, each line is its \
+own transaction, and so is each block from `begin` to `commit`; all are durable when the command \
+ends, and if a line fails, the lines before it stay committed. `delete` also succeeds for a key \
+that does not exist. A pipe gets the output of get, scan and count, then the GLSN of the last \
+commit; all lines run even if the pipe's reader closes it. Exit code 1: a key did not exist.
 
 Examples:
   plimsoll batch demo.plimsoll < commands
@@ -37,11 +39,14 @@ pub(crate) struct Batch {
 #[command(after_help = format!("\
 {LANGUAGE}
 
-.help prints this text, .quit ends the shell. Each line is its own transaction and durable when its answer is printed, unless it follows `begin`. \
-A shell shares the store with other commands and with programs that share it. --read-only changes nothing; it shows the newest state \
-if processes share the store, and otherwise what was durable when it was opened. Typed lines are saved in ~/.plimsoll_history (PLIMSOLL_HISTORY names another file; empty: none).
+.help prints this text, .quit ends the shell. Each line is its own transaction and durable when \
+its answer is printed, unless it follows `begin`. \
+A shell shares the store with other commands and with programs that share it. --read-only shows \
+the newest state if processes share the store, and otherwise the durable state at opening. Typed \
+lines are saved in ~/.plimsoll_history (PLIMSOLL_HISTORY names another file; empty: none).
 
-Lines can also be piped in: the first one that fails ends the command with its exit code, and so does a reader of the answers that leaves (6).
+Lines can also be piped in: the first error ends the command with its exit code, and so does a \
+closed output (6).
 
 Examples:
   plimsoll shell demo.plimsoll
@@ -53,7 +58,7 @@ pub(crate) struct Shell {
     /// Create the store if it does not exist
     #[arg(long, conflicts_with = "read_only")]
     pub(crate) create: bool,
-    /// Change nothing; works beside any process that writes
+    /// Open read-only; works beside any process that writes
     #[arg(long)]
     pub(crate) read_only: bool,
     #[command(flatten)]

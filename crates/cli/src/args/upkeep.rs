@@ -1,4 +1,4 @@
-//! The command line of what looks after a store: keyspaces, counting, freeing space.
+//! The command line of maintenance: keyspaces, counting, freeing space.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -82,8 +82,8 @@ pub(crate) struct KeyspaceRetention {
 #[command(after_help = "\
 Deletes the keyspace and all its keys in one transaction. Its past stays readable (get, scan and \
                         count with --at) according to its retention; a keyspace that keeps every \
-                        version also keeps its space. With --forget its past is dropped, too, \
-                        when runs are merged. The default keyspace cannot be dropped.
+                        version also keeps its space. With --forget, merges of runs also drop its \
+                        past. The default keyspace cannot be dropped.
 
 Examples:
   plimsoll keyspace drop demo.plimsoll sessions
@@ -103,8 +103,8 @@ pub(crate) struct KeyspaceDrop {
 Deletes whole segments of the log. Values that are current or retained are moved out first, so no \
                         key loses a retained version; but `plimsoll log` can no longer list the \
                         older commits, older times cannot be looked up, and the index cannot be \
-                        made anew from the log alone. This does not change which past versions \
-                        are kept: see `plimsoll keyspace retention`.
+                        rebuilt from the log alone. Trimming does not change which past versions \
+                        are kept; see `plimsoll keyspace retention`.
 
 Examples:
   plimsoll trim demo.plimsoll --until 100000
@@ -121,10 +121,10 @@ pub(crate) struct Trim {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Commit times rise with GLSNs. After a commit under a clock that was ahead by more than a day, \
-                        commits are refused until the clock gets there, because versions would \
-                        not age. If the clock of this machine is right now, this command has \
-                        commit times follow it again. Commits before the restart count as made \
-                        before it, also if the time that they show is later.
+                        commits are refused until the clock catches up, because versions would \
+                        not age. If this machine's clock is now right, this command makes commit \
+                        times follow it again. Commits before the restart count as made before \
+                        it, even if their recorded time is later.
 
 Examples:
   plimsoll restart-time demo.plimsoll")]
@@ -136,13 +136,13 @@ pub(crate) struct RestartTime {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Merges the runs of the index into as few as possible, and drops versions that are no longer \
-                        retained. An open store does this in the background; this command does \
-                        it at once. A merge needs at most as much free space as the index takes: \
-                        one that writes history frees its inputs at its end, any other part by \
-                        part. What no keyspace keeps of the log is freed, too: with `keyspace \
-                        retention STORE NAME latest` before it, the space of what was deleted or \
-                        written over. Rows of a bulk load that the log keeps stay in its file, \
-                        unless as much else is merged with them.
+                        retained. An open store does this in the background; this command does it \
+                        at once. A merge needs at most as much free space as the index occupies: \
+                        a merge that writes history frees its inputs at its end, any other frees \
+                        them part by part. It also frees the parts of the log that no keyspace \
+                        retains; after `keyspace retention STORE NAME latest`, that includes the \
+                        space of deleted and overwritten data. Rows of a bulk load that the log \
+                        retains stay in their file, unless they are merged with as much other data.
 
 Examples:
   plimsoll compact demo.plimsoll")]

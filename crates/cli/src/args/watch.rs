@@ -10,17 +10,18 @@ use crate::number::{parse_count, parse_glsn};
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-One line a change, in commit order: GLSN, + (put) or - (delete), key and value. A pipe gets these \
+One line per change, in commit order: GLSN, + (put) or - (delete), key and value. A pipe gets \
+these \
                         fields separated by tabs, with tab, line breaks and backslash written as \
                         \\t, \\n, \\r, \\\\; a terminal shows the beginning of a value; --json \
-                        gives one object a line: {\"glsn\", \"time\", \"op\", \"key\", \
-                        \"value\"}. A change is printed once it is durable, also if another \
+                        prints one object per line: {\"glsn\", \"time\", \"op\", \"key\", \
+                        \"value\"}. A change is printed once it is durable, even if another \
                         process commits it. Ctrl-C ends the command (exit code 130).
 
-To continue after a stop without a gap, pass the last GLSN printed as --from: its changes are \
-                        printed again, because the stop may have come between them. --from fails \
+To continue after a stop without a gap, pass the last printed GLSN as --from: its changes are \
+printed again, because the command may have stopped between them. --from fails \
                         if the log was trimmed past it; a cursor (`plimsoll cursor`) prevents \
-                        that. A GLSN that is not in the log yet is waited for.
+                        that. A GLSN that is not in the log yet is awaited.
 
 Examples:
   plimsoll watch demo.plimsoll
@@ -34,7 +35,7 @@ pub(crate) struct Watch {
     /// First GLSN whose changes are printed [default: that of the next commit]
     #[arg(long, value_name = "GLSN", value_parser = parse_glsn)]
     pub(crate) from: Option<u64>,
-    /// End after this many changes
+    /// Exit after this many changes
     #[arg(long, value_name = "COUNT", value_parser = parse_count)]
     pub(crate) limit: Option<u64>,
     #[command(flatten)]

@@ -1,11 +1,11 @@
-//! Whether the files of a store have changed: their names, lengths and times.
+//! A fingerprint of a store's files: their names, lengths and times.
 
 use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
-/// What a folder looked like. Equal fingerprints: nothing was written in between, as far as the
-/// file system tells.
+/// The state of a folder. If two fingerprints are equal, the file system reports no write between
+/// them.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Fingerprint {
     files: u64,
@@ -14,8 +14,8 @@ pub(super) struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// Looks at a folder and the folders in it. What cannot be read counts as nothing: opening the
-    /// store will say why.
+    /// Reads a folder and its subfolders. Unreadable entries are ignored, because opening the store
+    /// reports the error.
     pub(super) fn of(folder: &Path) -> Self {
         let mut fingerprint = Self::default();
         fingerprint.add(folder);

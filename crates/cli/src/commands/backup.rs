@@ -37,7 +37,7 @@ pub(crate) fn run(globals: &Globals, args: &Backup, output: &mut Output) -> Outc
             "interrupted. The backup is made, and was not checked.",
         ));
     }
-    // What is only read can be left at any moment.
+    // Verification only reads, so it can be stopped at any moment.
     interrupt.end_at_once();
     let found = plimsoll::verify(&args.destination, store::options(globals), &mut |_| {})?;
     output

@@ -1,6 +1,6 @@
-//! `plimsoll batch`: commands of a file or of stdin, in one transaction or in one for each line.
+//! `plimsoll batch`: runs the commands of a file or of stdin in one transaction, or one per line.
 //!
-//! Law: a failure names its line, and what of the lines before it is committed.
+//! Invariant: an error names its line and states which of the earlier lines are committed.
 
 use std::io::BufRead;
 
@@ -17,14 +17,14 @@ use crate::script::statement::parse;
 use crate::size::count_of;
 use crate::store;
 
-/// The longest line; larger values come from files of their own.
+/// The longest line. Larger values are read from files.
 const LINE_BYTES_MAX: u64 = 16 << 20;
 
 pub(crate) fn run(globals: &Globals, args: &Batch, output: &mut Output) -> Outcome {
     let interrupt = Interrupt::listen()?;
-    // Before the store: a file that cannot be read leaves no empty store behind.
+    // Before opening the store, so that an unreadable file does not leave an empty store behind.
     let mut input = Input::find(&args.file)?.open_until(&interrupt)?;
-    // What is committed does not depend on who reads how much of the output.
+    // The commits must not depend on how much of the output is read.
     output.outlive_reader();
     let db = store::open_to_write_unless(
         Some(&interrupt),
@@ -67,12 +67,12 @@ pub(crate) fn run(globals: &Globals, args: &Batch, output: &mut Output) -> Outco
     Ok(exit)
 }
 
-/// How the lines ended.
+/// How the script ended.
 enum Ended {
     AtEnd {
         missing: bool,
     },
-    /// By a signal, before the line with this number was run.
+    /// Interrupted by a signal before this line ran.
     Interrupted {
         before: u64,
     },
@@ -102,7 +102,7 @@ fn run_lines(
     }
 }
 
-/// Commits what is to be committed, and says what was not.
+/// Commits the completed lines and reports the others.
 fn finish(
     mut session: Session<'_>,
     mode: Mode,
@@ -155,7 +155,7 @@ fn committed_so_far(glsn: Option<u64>) -> String {
     }
 }
 
-/// The lines of a script, one at a time.
+/// Reads the lines of a script, one at a time.
 pub(super) struct Lines<'a> {
     pub(super) reader: &'a mut dyn BufRead,
     pub(super) line: Vec<u8>,
@@ -166,7 +166,7 @@ impl Lines<'_> {
     /// Reads the next line; false at the end.
     pub(super) fn next(&mut self) -> Result<bool, Failure> {
         self.line.clear();
-        // What a long line took is not kept for the short ones that follow.
+        // Release the memory of a long line before reading shorter ones.
         self.line.shrink_to(64 << 10);
         let mut limited = std::io::Read::take(&mut *self.reader, LINE_BYTES_MAX + 1);
         let read = limited.read_until(b'\n', &mut self.line);
@@ -183,7 +183,7 @@ impl Lines<'_> {
             self.line.pop();
         } else if self.line.len() as u64 > LINE_BYTES_MAX {
             return Err(Failure::usage(
-                "a line has at most 16 MiB; a larger value comes from a file: put KEY --file PATH",
+                "a line has at most 16 MiB; read a larger value from a file: put KEY --file PATH",
             ));
         }
         Ok(true)

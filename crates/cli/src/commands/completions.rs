@@ -7,8 +7,8 @@ use crate::exit::{Exit, Outcome};
 use crate::output::Output;
 
 pub(crate) fn run(args: &Completions, output: &mut Output) -> Outcome {
-    // Collected first: the generator panics when its writer fails, and a closed pipe is no reason
-    // to.
+    // Collected first, because the generator panics on a write error and a closed pipe is not a
+    // fault.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "plimsoll", &mut script);
     output.raw(&script)?;

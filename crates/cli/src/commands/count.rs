@@ -1,4 +1,4 @@
-//! `plimsoll count`: how many keys there are in a range, read and counted, or estimated.
+//! `plimsoll count`: the number of keys in a range, counted or estimated.
 
 use std::ops::ControlFlow;
 

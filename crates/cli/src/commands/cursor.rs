@@ -1,4 +1,4 @@
-//! `plimsoll cursor`: lists, makes, moves and drops cursors.
+//! `plimsoll cursor`: lists, creates, advances and drops cursors.
 
 use std::path::Path;
 
@@ -32,7 +32,7 @@ fn list(db: &Db, output: &mut Output) -> Result<(), Failure> {
     })
 }
 
-/// Where a cursor is, for people.
+/// Describes a cursor's position for people.
 pub(crate) fn place(db: &Db, next: u64) -> String {
     match behind(db, next) {
         0 => format!("reads GLSN {next} next, nothing is left to read"),
@@ -45,7 +45,7 @@ pub(crate) fn place(db: &Db, next: u64) -> String {
     }
 }
 
-/// How many entries a cursor has not passed.
+/// The number of entries after a cursor.
 pub(crate) fn behind(db: &Db, next: u64) -> u64 {
     (db.newest().0 + 1).saturating_sub(next)
 }
@@ -60,7 +60,7 @@ fn print_one(db: &Db, name: &str, next: u64, output: &mut Output) -> Result<(), 
     }
 }
 
-/// Closes the store, and prints where a cursor is now.
+/// Closes the store and prints a cursor's new position.
 fn report(db: Db, name: &str, next: u64, output: &mut Output) -> Result<(), Failure> {
     let printed = output.report(&format!("Cursor {name} is at GLSN {next}."), |output| {
         print_one(&db, name, next, output)
@@ -106,6 +106,6 @@ fn check_is_there(db: &Db, name: &str) -> Result<(), Failure> {
         format!("there are: {}", names.join(", "))
     };
     Err(Failure::usage(format!(
-        "there is no cursor `{name}` in this store; {known}. `plimsoll cursor create` makes one"
+        "there is no cursor `{name}` in this store; {known}. `plimsoll cursor create` creates one"
     )))
 }

@@ -1,4 +1,4 @@
-//! `plimsoll delete`: keys, in one transaction.
+//! `plimsoll delete`: deletes keys in one transaction.
 
 use std::collections::HashSet;
 
@@ -24,7 +24,7 @@ pub(crate) fn run(globals: &Globals, args: Delete, output: &mut Output) -> Outco
     let mut transaction = db.begin();
     let (mut missing, mut seen) = (Vec::new(), HashSet::new());
     let mut deleted = 0;
-    // A key that is named twice is there until it is deleted once.
+    // A key that is named twice exists only for its first deletion.
     for key in keys.iter().filter(|key| seen.insert(key.as_slice())) {
         if transaction.contains_key(&keyspace, key)? {
             transaction.delete(&keyspace, key)?;

@@ -1,4 +1,4 @@
-//! `plimsoll diff`: the keys that differ between two moments.
+//! `plimsoll diff`: lists the keys that differ between two moments.
 
 use plimsoll::{Db, Difference, Glsn, VersionInfo};
 use serde_json::{Map, Value, json};

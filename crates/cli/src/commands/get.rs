@@ -1,4 +1,4 @@
-//! `plimsoll get`: the value of a key, raw to a pipe.
+//! `plimsoll get`: prints the value of a key, raw to a pipe.
 
 use plimsoll::{Keyspace, Snapshot};
 use serde_json::Map;
@@ -34,7 +34,7 @@ fn print(snapshot: &Snapshot, keyspace: &Keyspace, key: &[u8], output: &mut Outp
             let mut object = Map::new();
             put_json(&mut object, "key", key);
             object.insert("at".to_owned(), snapshot.at().0.into());
-            // Opened before anything is printed: a key that is not there prints nothing.
+            // Open the value before printing, so that a missing key prints nothing.
             drop(open()?);
             output.open_object(&object)?;
             write_json_member(&open, output)?;

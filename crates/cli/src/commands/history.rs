@@ -1,4 +1,4 @@
-//! `plimsoll history`: every retained version of a key.
+//! `plimsoll history`: lists every retained version of a key.
 
 use plimsoll::{Db, VersionInfo};
 use serde_json::{Map, json};

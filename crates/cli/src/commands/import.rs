@@ -1,4 +1,4 @@
-//! `plimsoll import git`: the history of a repository, one commit one transaction.
+//! `plimsoll import git`: imports the history of a repository, one transaction per commit.
 
 mod report;
 
@@ -20,7 +20,7 @@ pub(crate) fn run(globals: &Globals, args: &ImportGit, output: &mut Output) -> O
     let interrupt = Interrupt::listen()?;
     let effort = Effort::start();
     keyspaces::check_writable(&args.keyspace.keyspace)?;
-    // Before the store: a path without a repository leaves no empty store behind.
+    // Before opening the store, so that a wrong path does not leave an empty store behind.
     let repository = Repository::open(&args.repository, &args.branch)?;
     let durability = if args.sync { Durability::Sync } else { Durability::Buffered };
     let db = store::open_to_write_unless(Some(&interrupt), globals, &args.store, true, durability)?;
@@ -38,7 +38,7 @@ pub(crate) fn run(globals: &Globals, args: &ImportGit, output: &mut Output) -> O
     report::tell_left_out(&counts);
     match ended {
         Ok((ended, limit_bytes)) => {
-            output.report(&format!("All the same, {}.", imported(&counts)), |output| {
+            output.report(&format!("However, {}.", imported(&counts)), |output| {
                 output.facts(&report::facts(
                     &counts,
                     &effort,
@@ -66,13 +66,13 @@ fn imported(counts: &Counts) -> String {
     count_of(counts.transactions, "commit was imported", "commits were imported")
 }
 
-/// How an import ended that did not fail.
+/// How a successful import ended.
 enum Ended {
     Complete,
     Interrupted,
 }
 
-/// Imports until the end of the history or an interrupt.
+/// Imports until the end of the history or until interrupted.
 fn apply(
     import: &mut Import<'_>,
     args: &ImportGit,
@@ -111,8 +111,8 @@ fn tell_cut(cut: Cut, args: &ImportGit) {
     }
 }
 
-/// A bar on a terminal, with a total. Elsewhere the commits are not counted, because git takes a
-/// while for it.
+/// A progress bar with a total on a terminal. Elsewhere the commits are not counted, because
+/// counting takes git a while.
 fn progress(import: &Import<'_>) -> Result<Progress, Failure> {
     let progress = Progress::of_items(None, "commits");
     if !progress.visible() {
@@ -121,7 +121,7 @@ fn progress(import: &Import<'_>) -> Result<Progress, Failure> {
     Ok(Progress::of_items(import.count_commits()?, "commits"))
 }
 
-/// Closes the store after an import that did not fail; returns its memory budget as well.
+/// Closes the store after a successful import; also returns its memory budget.
 fn close(db: Db, ended: Result<Ended, Failure>) -> Result<(Ended, u64), Failure> {
     let (ended, limit_bytes) = (ended?, db.stats().memory.limit_bytes);
     db.close()?;

@@ -1,4 +1,4 @@
-//! `plimsoll keyspace`: lists, makes, changes and drops keyspaces.
+//! `plimsoll keyspace`: lists, creates, alters and drops keyspaces.
 
 use plimsoll::{Durability, Error, InvalidInput};
 use serde_json::json;
@@ -31,7 +31,7 @@ fn create(globals: &Globals, args: &KeyspaceCreate, output: &mut Output) -> Resu
     output.report(&done, |output| keyspaces::print_one(&args.name, args.retention, output))
 }
 
-/// Why there is no such keyspace now, in the words of the command line.
+/// Explains in terms of the command line why the keyspace was not created.
 fn refused(error: Error, args: &KeyspaceCreate) -> Failure {
     match error {
         Error::InvalidInput(InvalidInput::OtherRetention { name, keeps, asked }) => {

@@ -1,4 +1,4 @@
-//! `plimsoll load`: rows of a file, all at once or in batches.
+//! `plimsoll load`: loads the rows of a file, all at once or in batches.
 
 mod left_out;
 mod loader;
@@ -34,7 +34,7 @@ pub(crate) fn run(globals: &Globals, args: &Load, output: &mut Output) -> Outcom
     let progress = Progress::of_bytes(input.total_bytes);
     let layout = layout(format, args)?;
     let rows = Ahead::of(move || layout.open(input))?;
-    // Before the store: a file that cannot be read leaves no empty store behind.
+    // Before opening the store, so that an unreadable file does not leave an empty store behind.
     if !rows.wait_until_open(|| interrupt.came())? {
         drop(progress);
         say("interrupted. Nothing was loaded.");
@@ -75,10 +75,10 @@ pub(crate) fn run(globals: &Globals, args: &Load, output: &mut Output) -> Outcom
     Ok(Exit::Done)
 }
 
-/// How the rows of the file are laid out.
+/// The row layout of the file.
 fn layout(format: Format, args: &Load) -> Result<Layout, Failure> {
     let (key, value) = (args.key.clone(), args.value.clone());
-    // A row is in memory whole.
+    // A row is held in memory whole.
     let row_bytes_max = usize::try_from(args.max_row).unwrap_or(usize::MAX);
     if args.delimiter.is_some() && format != Format::Csv {
         return Err(Failure::usage(
@@ -98,7 +98,7 @@ fn layout(format: Format, args: &Load) -> Result<Layout, Failure> {
             Some(key) => Layout::JsonLines { key, value, row_bytes_max },
             None => {
                 return Err(Failure::usage(
-                    "JSON lines have no first column; say which field is the key with --key",
+                    "JSON lines have no first column; name the key field with --key",
                 ));
             }
         },

@@ -1,5 +1,5 @@
-//! `plimsoll log`: the entries of the log, newest first or oldest first, from where a cursor is
-//! (`cursor`), and the new ones as they come (`follow`).
+//! `plimsoll log`: lists log entries, newest or oldest first, from a cursor (`cursor`), or as they
+//! are committed (`follow`).
 
 mod cursor;
 mod entry;
@@ -33,20 +33,20 @@ pub(crate) fn run(globals: &Globals, args: Log, output: &mut Output) -> Outcome 
     walk.print_all(&db, output)
 }
 
-/// Prints the log of an open store; does not follow it.
+/// Prints the log of an open store without following it.
 pub(crate) fn print(db: &Db, args: Log, output: &mut Output) -> Outcome {
     Walk::new(args, output)?.print_all(db, output)
 }
 
-/// A walk over the log, in one go or resumed.
+/// A scan of the log, which can be resumed.
 struct Walk {
     args: Log,
     key: Option<Vec<u8>>,
-    /// How many entries may still be printed.
+    /// Number of entries that may still be printed.
     left: u64,
-    /// The entry that was printed last.
+    /// The last entry printed.
     last: u64,
-    /// How many were left out because they are damaged.
+    /// Number of damaged entries that were skipped.
     skipped: u64,
     printer: Printer,
 }
@@ -65,7 +65,7 @@ impl Walk {
         Ok(Self { args, key, left, last: 0, skipped: 0, printer })
     }
 
-    /// How a walk ends that did not fail.
+    /// The exit code of a successful scan.
     fn exit(&self) -> Exit {
         if self.skipped == 0 { Exit::Done } else { Exit::Corrupt }
     }
@@ -83,7 +83,7 @@ impl Walk {
         }
     }
 
-    /// Prints all that is asked for.
+    /// Prints all requested entries.
     fn print_all(mut self, db: &Db, output: &mut Output) -> Outcome {
         self.check_start(db)?;
         let order = if self.args.reverse { Order::OldestFirst } else { Order::NewestFirst };
@@ -92,7 +92,7 @@ impl Walk {
         Ok(self.exit())
     }
 
-    /// Prints what there is from `from` to `newest`.
+    /// Prints the entries from `from` to `newest`.
     fn print(
         &mut self,
         db: &Db,
@@ -132,7 +132,7 @@ impl Walk {
         Ok(())
     }
 
-    /// The GLSNs between which all entries of the asked times are.
+    /// The GLSN range that covers the requested times.
     fn times(&self, db: &Db) -> Result<(u64, u64), Failure> {
         if self.args.since.is_none() && self.args.until.is_none() {
             return Ok((0, u64::MAX));
@@ -164,14 +164,14 @@ impl Walk {
     }
 }
 
-/// Says which entry it is that cannot be read, and what helps.
+/// Names the unreadable entry and adds advice.
 fn name_entry(args: &Log, glsn: u64, failure: Failure) -> Failure {
     if failure.exit() != Some(Exit::Corrupt) {
         return failure;
     }
     let store = args.store.display();
     failure.lead(&format!("the entry with GLSN {glsn} cannot be read: ")).advise(&format!(
-        "`plimsoll verify {store}` names its keyspace and keys, where they are known, and the \
-         command that takes it out of the store; with --skip-damaged everything else is printed."
+        "`plimsoll verify {store}` names its keyspace and keys, if they are known, and the \
+         command that removes it from the store; --skip-damaged prints everything else."
     ))
 }

@@ -1,4 +1,4 @@
-//! `plimsoll put`: one key, one value, one durable commit.
+//! `plimsoll put`: sets one key to one value in a durable commit.
 
 use std::ffi::OsString;
 use std::io;
@@ -43,7 +43,7 @@ pub(crate) fn run(globals: &Globals, args: Put, output: &mut Output) -> Outcome 
     Ok(Exit::Done)
 }
 
-/// The value of the command line; `None` if it comes from stdin.
+/// The value on the command line; `None` if it is read from stdin.
 fn argument(value: Option<OsString>) -> Option<Vec<u8>> {
     value.filter(|value| value != "-").map(OsString::into_vec)
 }

@@ -1,4 +1,4 @@
-//! `plimsoll recover`: a sound store of everything that can be read of a damaged one.
+//! `plimsoll recover`: builds a sound store from everything readable in a damaged one.
 
 use serde_json::{Map, Value, json};
 
@@ -22,7 +22,7 @@ pub(crate) fn run(globals: &Globals, args: &Recover, output: &mut Output) -> Out
             wait::for_lock(globals, || Db::recover(&args.store, destination, options(), &mut tell))?
         }
         (None, false) => {
-            return Err(Failure::usage("name the folder of the new store, or give --dry-run"));
+            return Err(Failure::usage("name the folder of the new store, or use --dry-run"));
         }
     };
     let done = match (args.dry_run, report.is_whole()) {
@@ -76,7 +76,7 @@ fn print(report: &RecoverReport, is_dry_run: bool, output: &mut Output) -> Resul
     Ok(())
 }
 
-/// What is lost, one sentence each.
+/// Lists the losses, one sentence each.
 fn losses(report: &RecoverReport) -> Vec<String> {
     let range = |glsns: &std::ops::RangeInclusive<Glsn>| match (glsns.start(), glsns.end()) {
         (first, last) if first == last => format!("GLSN {first}"),
@@ -97,7 +97,10 @@ fn losses(report: &RecoverReport) -> Vec<String> {
         report.lost_entries.iter().map(|lost| format!("lost: the log's entry {}", range(lost))),
     );
     lines.extend(
-        report.lost_commits.iter().map(|lost| format!("lost: all that {} wrote", range(lost))),
+        report
+            .lost_commits
+            .iter()
+            .map(|lost| format!("lost: everything that {} wrote", range(lost))),
     );
     lines.extend(report.values.iter().map(|value| {
         let DamagedKey { keyspace, key, glsn, bytes, .. } = value;
@@ -110,7 +113,7 @@ fn losses(report: &RecoverReport) -> Vec<String> {
     lines.extend((more > 0).then(|| format!("lost: the values of {more} more versions")));
     let keys = |keys: &DamagedKeys| {
         format!(
-            "lost: keys of keyspace {} {}, as far as they were there only",
+            "lost: keys of keyspace {} {}, unless another run has them",
             keys.keyspace,
             show_range(keys)
         )

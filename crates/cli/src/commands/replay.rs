@@ -21,7 +21,7 @@ pub(crate) fn run(globals: &Globals, args: &Replay, output: &mut Output) -> Outc
     let interrupt = Interrupt::listen()?;
     let format = args.format.or_else(|| TraceFormat::of_name(&args.trace)).ok_or_else(|| {
         Failure::usage(format!(
-            "{}: the name does not tell the format; say --format oracle, csv or cachebench",
+            "{}: cannot infer the format from the name; give --format oracle, csv or cachebench",
             args.trace.display()
         ))
     })?;
@@ -56,7 +56,7 @@ fn without_doubles(policies: &[Policy]) -> Vec<Policy> {
     (0..policies.len()).filter(|at| is_first(*at)).map(|at| policies[at]).collect()
 }
 
-/// Rejects a curve in a folder that does not exist now, and not after an hour of replaying.
+/// Rejects a missing output folder now, not after an hour of replaying.
 fn check_folder_of_curve(args: &Replay) -> Result<(), Failure> {
     let folder = args
         .curve
@@ -71,7 +71,7 @@ fn check_folder_of_curve(args: &Replay) -> Result<(), Failure> {
     }
 }
 
-/// Rejects a curve that would be written over the trace, by whatever name.
+/// Rejects a curve file that would overwrite the trace, under any name.
 fn check_that_curve_is_not_the_trace(args: &Replay) -> Result<(), Failure> {
     let file = |path: &Path| std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
     match args.curve.as_deref() {
@@ -94,14 +94,14 @@ struct Replays<'a> {
     remarked: bool,
 }
 
-/// A replay that has ended, and the memory of this process.
+/// The result of a replay, and this process's memory use.
 struct Done {
     replay: plimsoll_replay::Replay,
     peak_bytes: Option<u64>,
 }
 
 impl Replays<'_> {
-    /// Each policy, and each memory of a curve, reads the trace from its beginning.
+    /// Each policy and each memory size of a curve rereads the trace from its beginning.
     fn check_that_it_can_be_reread(&self, policies: usize) -> Result<(), Failure> {
         let why = match self.file.format() {
             TraceFormat::Cachebench => "a configuration is read several times",
@@ -116,7 +116,7 @@ impl Replays<'_> {
         Err(Failure::usage(format!("{path}: it is not seekable, and {why}; save it in a file")))
     }
 
-    /// Opens the trace. Remarks on it go to stderr once.
+    /// Opens the trace; prints remarks on it to stderr once.
     fn open(&mut self) -> Result<Opened, Failure> {
         let opened = self.file.open()?;
         if !std::mem::replace(&mut self.remarked, true) {
@@ -125,7 +125,7 @@ impl Replays<'_> {
         Ok(opened)
     }
 
-    /// The size of the cache: `--memory`, or that of the configuration.
+    /// The cache size: `--memory`, or that of the configuration.
     fn memory_bytes(&mut self, globals: &Globals) -> Result<u64, Failure> {
         let configured = match self.file.format() {
             TraceFormat::Cachebench => self.open()?.memory_bytes,
@@ -133,7 +133,7 @@ impl Replays<'_> {
         };
         let memory = globals.memory.or(configured);
         let memory =
-            memory.ok_or_else(|| Failure::usage("say how large the cache is: --memory 64MiB"))?;
+            memory.ok_or_else(|| Failure::usage("set the cache size, e.g. --memory 64MiB"))?;
         if !(MIN_MEMORY_BYTES..=MAX_MEMORY_BYTES).contains(&memory) {
             let (least, most) = (show_size(MIN_MEMORY_BYTES), show_size(MAX_MEMORY_BYTES));
             return Err(Failure::usage(format!(
@@ -173,7 +173,7 @@ impl Replays<'_> {
             for bytes in &memories {
                 let done = self.replay(*policy, *bytes)?;
                 if self.interrupt.came() {
-                    say(format_args!("stopped; {} is not drawn", path.display()));
+                    say(format_args!("interrupted; {} was not written", path.display()));
                     return Ok(());
                 }
                 points.push((*bytes, 1.0 - done.replay.tally().hit_ratio()));

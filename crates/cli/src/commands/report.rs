@@ -1,5 +1,5 @@
-//! Lines of `batch` and `shell` that have the options and the answers of a command: `history`,
-//! `log`, `diff` and `stat`. They show what is committed.
+//! Lines of `batch` and `shell` that run a command of the command line (`history`, `log`, `diff`,
+//! `stat`) with its options and output. They show committed data only.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -17,7 +17,7 @@ use crate::output::Output;
 use crate::script::statement::Report;
 use crate::script::words::Word;
 
-/// What a session has open.
+/// The open objects of a session.
 #[derive(Clone, Copy)]
 pub(super) struct Opened<'a> {
     pub(super) db: &'a Db,
@@ -57,7 +57,7 @@ pub(super) fn answer(
     }
 }
 
-/// Reads the options of a command; `None` if they ask for its help, which is printed.
+/// Parses the options of a command; returns `None` if they request its help, which is printed.
 fn read<T: Args + FromArgMatches>(
     name: &'static str,
     words: &[Word],
@@ -67,7 +67,7 @@ fn read<T: Args + FromArgMatches>(
 ) -> Result<Option<T>, Failure> {
     let command = args::with_negative_numbers(T::augment_args(Command::new(name)));
     let command = command.no_binary_name(true).args_override_self(true).after_help("");
-    // The store is known. `mut_arg` would move it behind the other arguments.
+    // The store is known already. `mut_arg` would move it after the other arguments.
     let mut command =
         command.mut_args(|arg| if arg.get_id() == "store" { arg.hide(true) } else { arg });
     let mut line = vec![store.as_os_str().to_owned()];
@@ -91,7 +91,8 @@ fn read<T: Args + FromArgMatches>(
     }
 }
 
-/// Words as `clap` takes them: one that is quoted is no option, also if it begins like one.
+/// Converts words to `clap` arguments: a quoted word is never an option, even if it begins like
+/// one.
 fn arguments(command: &Command, words: &[Word]) -> Vec<OsString> {
     let (mut line, mut keys): (Vec<Vec<u8>>, Vec<Vec<u8>>) = (Vec::new(), Vec::new());
     for word in words {
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_the_options_of_the_command() {
+    fn line_accepts_command_options() {
         let args = log("--limit 5 --reverse --key a").unwrap().unwrap();
         assert_eq!((args.limit, args.reverse, args.key), (Some(5), true, Some("a".into())));
         assert_eq!(
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quoted_word_is_never_an_option() {
+    fn quoted_word_is_not_an_option() {
         let mut output = Output::new(false, Colour::Never);
         let words = words(b"'--x' --limit 1").unwrap();
         let args: Option<args::History> =

@@ -1,5 +1,5 @@
-//! `plimsoll restart-time`: has the log's time follow the clock again, after commits under a clock
-//! that was ahead.
+//! `plimsoll restart-time`: makes the log's time follow the clock again, after commits were made
+//! under a clock that was ahead.
 
 use plimsoll::Durability;
 

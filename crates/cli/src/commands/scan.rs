@@ -1,7 +1,7 @@
-//! `plimsoll scan`: keys and values in order, by prefix or between two keys.
+//! `plimsoll scan`: lists keys and values in order, by prefix or between two keys.
 //!
-//! Values come with their keys. One that is too large for the memory budget ends the walk; it is
-//! then streamed, and another walk goes on behind it.
+//! The iterator returns values with their keys. A value that exceeds the memory budget ends the
+//! iterator; the value is then streamed, and a new iterator continues after its key.
 
 mod printer;
 
@@ -37,7 +37,7 @@ fn print(db: &Db, args: &Scan, range: KeyRange, output: &mut Output) -> Outcome 
     let keyspace = keyspaces::keyspace_at(db, &snapshot, name)?;
     let (reverse, left) = (args.reverse, args.limit.unwrap_or(u64::MAX));
     let mut past = PastDamage { skips: args.skip_damaged, skipped: 0 };
-    // A terminal sees the beginning of a value only, which is read by itself.
+    // A terminal shows only the beginning of a value, which is read separately.
     let by_key = output.reader() == Reader::People && !args.keys_only;
     let keys_only = args.keys_only || by_key;
     let KeyRange { lower, upper } = range;
@@ -59,16 +59,16 @@ fn range(args: &Scan) -> Result<KeyRange, Failure> {
     Ok(KeyRange::new(prefix.as_deref().unwrap_or_default(), from, to))
 }
 
-/// A walk over keys that can be taken up again behind any of them.
+/// A scan that can resume after any key.
 struct Walk {
     snapshot: Snapshot,
     keyspace: Keyspace,
     lower: Edge,
     upper: Edge,
     reverse: bool,
-    /// How many pairs may still be printed.
+    /// Number of pairs that may still be printed.
     left: u64,
-    /// How many were printed by the walks before this one.
+    /// Number of pairs printed by earlier iterators.
     rows: u64,
     printer: Printer,
 }
@@ -82,13 +82,13 @@ impl Walk {
         Ok(if keys_only { range.keys_only() } else { range })
     }
 
-    /// The next walk begins behind `key`.
+    /// Resumes after `key`.
     fn pass(&mut self, key: Vec<u8>) {
         let edge = if self.reverse { &mut self.upper } else { &mut self.lower };
         *edge = Bound::Excluded(key);
     }
 
-    /// Prints keys with values as they come, and streams those that are too large for that.
+    /// Prints keys with their values; streams values that are too large for the iterator.
     fn print(&mut self, keys_only: bool, output: &mut Output) -> Result<(), Stop> {
         loop {
             match self.print_while_values_fit(keys_only, output)? {
@@ -143,8 +143,7 @@ impl Walk {
         stopped
     }
 
-    /// After a failure: says what it is that cannot be read, and goes on behind it if that is
-    /// wanted.
+    /// After a read error, reports the unreadable key and, if requested, resumes after it.
     fn pass_damage(
         &mut self,
         failure: Stop,
@@ -155,12 +154,12 @@ impl Walk {
         let bounds =
             (self.lower.as_ref().map(Vec::as_slice), self.upper.as_ref().map(Vec::as_slice));
         let Some(skipped) = self.snapshot.pass_damage(&self.keyspace, bounds, self.reverse)? else {
-            // It was read again, and is right.
+            // A second read succeeded.
             return if past.skips { Ok(()) } else { Err(error.into()) };
         };
         output.flush()?;
         if !past.skips {
-            let advice = "With --skip-damaged everything else is printed.";
+            let advice = "--skip-damaged prints everything else.";
             return Err(Failure::new(Exit::Corrupt, skipped.to_string()).advise(advice));
         }
         say(format_args!("left out: {skipped}"));
@@ -169,10 +168,10 @@ impl Walk {
         let (edge, end) =
             if self.reverse { (&mut self.upper, lower) } else { (&mut self.lower, upper) };
         *edge = match end {
-            // What lies at the end itself is read again.
+            // Read the boundary key itself again.
             Bound::Excluded(key) => Bound::Included(key),
             Bound::Included(key) => Bound::Excluded(key),
-            // Nothing behind it can be read.
+            // Nothing after it can be read.
             Bound::Unbounded => {
                 self.left = 0;
                 Bound::Unbounded
@@ -182,7 +181,7 @@ impl Walk {
     }
 
     fn print_large(&mut self, key: &[u8], output: &mut Output) -> Result<(), Stop> {
-        // Half a value on a line cannot be taken back.
+        // Check the value first, because half a value cannot be retracted.
         check(self.value(key)?)?;
         let mut printer = std::mem::take(&mut self.printer);
         printer.print_large(key, &|| self.value(key).map_err(Failure::from), output)?;
@@ -237,7 +236,7 @@ fn check_beginning(value: plimsoll::ValueReader) -> Result<(), Stop> {
 /// More than a terminal shows of a value.
 const BEGINNING_BYTES: u64 = 4096;
 
-/// The store's own error within one of a reader.
+/// The store's error inside an I/O error of a reader.
 fn cause(error: io::Error) -> Stop {
     match error.get_ref().and_then(|cause| cause.downcast_ref::<Error>()) {
         Some(error) => error.clone().into(),
@@ -245,7 +244,7 @@ fn cause(error: io::Error) -> Stop {
     }
 }
 
-/// Why a walk ended after `rows` rows.
+/// Explains why an iterator ended after `rows` rows.
 fn behind_rows(error: Error, rows: u64, at: u64) -> Stop {
     let failure = Failure::from(error.clone());
     if rows == 0 || !failure.is_gone() {
@@ -253,22 +252,22 @@ fn behind_rows(error: Error, rows: u64, at: u64) -> Stop {
     }
     let rows = count_of(rows, "row that was printed is", "rows that were printed are");
     let advice = format!(
-        "The {rows} right as of GLSN {at}; the rest was dropped meanwhile by the process that \
-         writes. Run it again, or with --from."
+        "The {rows} correct as of GLSN {at}; the writer has dropped the rest meanwhile. Run the \
+         command again, or continue with --from."
     );
     Stop::Failed(failure.advise(&advice))
 }
 
-/// What was left out.
+/// Data that was skipped.
 struct PastDamage {
-    /// Whether what is damaged is left out.
+    /// Whether to skip damaged data.
     skips: bool,
     skipped: u64,
 }
 
-/// Why a walk stopped.
+/// Why a scan stopped.
 enum Stop {
-    /// Something cannot be read.
+    /// Data cannot be read.
     Damaged(Error),
     Failed(Failure),
 }
@@ -297,7 +296,7 @@ impl From<Stop> for Failure {
     }
 }
 
-/// Where a walk stopped.
+/// Where a scan stopped.
 enum Stopped {
     AtEnd,
     AtLarge,

@@ -1,4 +1,4 @@
-//! `plimsoll shell`: commands one at a time, from a person or from a pipe.
+//! `plimsoll shell`: runs commands one at a time, from a person or from a pipe.
 
 mod editor;
 
@@ -33,7 +33,7 @@ pub(crate) fn run(globals: &Globals, args: &Shell, output: &mut Output) -> Outco
     outcome
 }
 
-/// Lines that a person types: a failure is shown, and the next line is asked for.
+/// Interactive mode: an error is shown, and the prompt returns.
 fn converse(
     opened: Opened<'_>,
     args: &Shell,
@@ -43,13 +43,13 @@ fn converse(
 ) -> Outcome {
     let mut editor = Editor::new()?;
     output.line(&format!(
-        "{}, newest GLSN {}{}. `.help` lists the commands, `.quit` or Ctrl-D leaves.",
+        "{}, newest GLSN {}{}. `.help` lists the commands, `.quit` or Ctrl-D exits.",
         args.store.display(),
         opened.db.newest(),
         match (args.read_only, is_newest) {
             (false, _) => "",
             (true, true) => ", read-only",
-            (true, false) => ", read-only: it shows what was durable now",
+            (true, false) => ", read-only: a snapshot of what is durable now",
         }
     ))?;
     let answer = |what, words: &[_], keyspace: &str, output: &mut _| {
@@ -58,13 +58,13 @@ fn converse(
     let mut session = Session::new(opened.db, &answer, Mode::Answered, keyspace);
     let ended = answer_all(&mut session, &mut editor, output);
     if session.is_in_transaction() {
-        say("the open transaction was not committed; it is gone");
+        say("the open transaction was not committed and is discarded");
     }
     editor.keep_history();
     ended.map(|()| Exit::Done)
 }
 
-/// Answers line after line, until no more are wanted.
+/// Runs lines until the session ends.
 fn answer_all(
     session: &mut Session<'_>,
     editor: &mut Editor,
@@ -95,7 +95,7 @@ fn answer_all(
     }
 }
 
-/// Lines of a pipe or a file: the first failure ends them.
+/// Runs the lines of a pipe or a file; the first error ends the session.
 fn run_lines(opened: Opened<'_>, keyspace: String, output: &mut Output) -> Outcome {
     let answer = |what, words: &[_], keyspace: &str, output: &mut _| {
         report::answer(what, words, opened, keyspace, output)
@@ -109,7 +109,7 @@ fn run_lines(opened: Opened<'_>, keyspace: String, output: &mut Output) -> Outco
         Ok(_) if session.is_in_transaction() => Err(Failure::usage(
             "the last `begin` has no `commit`: the commands after it are not committed",
         )),
-        // The lines that were not run may be more than questions.
+        // The lines that did not run may include writes.
         Err(Failure::ReaderLeft) => {
             let open = if session.is_in_transaction() {
                 ", and the open transaction is not committed"
@@ -117,7 +117,7 @@ fn run_lines(opened: Opened<'_>, keyspace: String, output: &mut Output) -> Outco
                 ""
             };
             Err(Failure::system(format!(
-                "the reader of the output has left: line {number} was the last to be run{open}"
+                "the output was closed: line {number} was the last to run{open}"
             )))
         }
         ended => ended.map_err(|failure| failure.lead(&format!("line {number}: "))),
@@ -127,7 +127,7 @@ fn run_lines(opened: Opened<'_>, keyspace: String, output: &mut Output) -> Outco
 fn run_each(session: &mut Session<'_>, lines: &mut Lines<'_>, output: &mut Output) -> Outcome {
     let mut exit = Exit::Done;
     loop {
-        // Who writes the lines may wait for the answer to one before the next.
+        // The writer of the lines may wait for each answer.
         output.flush()?;
         if !lines.next()? {
             return Ok(exit);

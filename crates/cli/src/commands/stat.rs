@@ -1,4 +1,4 @@
-//! `plimsoll stat`: what is in a store, then how memory and disk are used.
+//! `plimsoll stat`: the contents of a store, and its use of memory and disk.
 
 use jiff::Timestamp;
 use plimsoll::{CursorInfo, Db, Glsn, KeyspaceInfo, KeyspaceSize, MemberInfo, Moment, Stats};
@@ -16,10 +16,10 @@ use crate::size::{count_of, show_count, show_size};
 use crate::store;
 use crate::time::{show_duration, show_time};
 
-/// Keys that are read to be counted, unless all are to be.
+/// Keys are counted exactly up to this number, unless `--exact` is given.
 const COUNTED_MAX: u64 = 200_000;
 
-/// Heads the sections that describe this process, and not those that use the store.
+/// Precedes the sections that describe this process rather than the processes using the store.
 const OWN_PROCESS: &str = "This command's own process, which opened the store to read (Db::stats \
                            has the counters of a program):";
 
@@ -27,7 +27,7 @@ pub(crate) fn run(globals: &Globals, args: &Stat, output: &mut Output) -> Outcom
     store::read_newest(globals, &args.store, output, |db, output| print(globals, args, db, output))
 }
 
-/// Prints what is in an open store, and how memory and disk are used.
+/// Prints the contents of an open store and its use of memory and disk.
 pub(crate) fn print(globals: &Globals, args: &Stat, db: &Db, output: &mut Output) -> Outcome {
     let stats = db.stats();
     let keyspaces = db.keyspaces();
@@ -62,12 +62,12 @@ pub(crate) fn print(globals: &Globals, args: &Stat, db: &Db, output: &mut Output
     Ok(Exit::Done)
 }
 
-/// A GLSN is a name, not an amount: it stays without thousands apart.
+/// A GLSN is an identifier, not an amount: no thousands separators.
 fn glsn(name: &str, glsn: u64) -> Fact {
     Fact::new(name, glsn.to_string(), glsn)
 }
 
-/// What each keyspace holds; all together count so many keys at most.
+/// The contents of each keyspace; counts at most `keys_max` keys in total.
 fn sizes(db: &Db, keyspaces: &[KeyspaceInfo], keys_max: u64) -> Result<Vec<KeyspaceSize>, Failure> {
     let mut left = keys_max;
     let size = |keyspace: &KeyspaceInfo| {
@@ -106,7 +106,7 @@ fn of_store(db: &Db, stats: &Stats, sizes: &[KeyspaceSize]) -> Result<Vec<Fact>,
     Ok(facts)
 }
 
-/// When a moment was, where the log can tell.
+/// The time of a moment, if the log still knows it.
 fn time(db: &Db, name: &str, glsn: u64) -> Result<Option<Fact>, Failure> {
     if glsn == 0 || glsn > db.newest().0 {
         return Ok(None);
@@ -153,13 +153,13 @@ fn of_cursor(db: &Db, cursor: &CursorInfo) -> Fact {
     Fact::new(cursor.name.clone(), place(db, cursor.next.0), value).verbatim()
 }
 
-/// The processes that share the store, or the one that has it for itself.
+/// The processes that share the store, or the one that has exclusive use of it.
 fn of_processes(globals: &Globals, args: &Stat) -> Result<Vec<Fact>, Failure> {
     let members = plimsoll::members(&args.store, &store::options(globals))?;
     if !members.is_empty() {
         return Ok(members.iter().map(of_process).collect());
     }
-    // If this process may not look, none is listed.
+    // If this process lacks the permission to check, list none.
     let alone = OsDisk::new().locked_by(&args.store).ok().flatten();
     let name = |pid: Option<u32>| pid.map_or_else(|| "unknown".to_owned(), |pid| pid.to_string());
     let fact = |(pid, _)| {
@@ -219,7 +219,7 @@ fn of_index(stats: &Stats) -> Vec<Fact> {
     ]
 }
 
-/// What this process has done to the index.
+/// This process's work on the index.
 fn of_index_work(stats: &Stats) -> Vec<Fact> {
     let index = &stats.index;
     let mut facts = vec![

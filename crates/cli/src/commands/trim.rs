@@ -1,4 +1,4 @@
-//! `plimsoll trim`: frees the old end of the log.
+//! `plimsoll trim`: deletes the oldest part of the log.
 
 use plimsoll::{Db, Durability, Glsn};
 
@@ -14,7 +14,7 @@ pub(crate) fn run(globals: &Globals, args: &Trim, output: &mut Output) -> Outcom
     let bytes_before = bytes_on_disk(&args.store);
     let db = store::open_to_write(globals, &args.store, false, Durability::Sync)?;
     let until = match &args.until {
-        // All that there is.
+        // The whole log.
         At::Newest => db.newest().next(),
         until => Glsn(moment::glsn(&db, until, "default")?),
     };
@@ -31,7 +31,7 @@ pub(crate) fn run(globals: &Globals, args: &Trim, output: &mut Output) -> Outcom
     Ok(Exit::Done)
 }
 
-/// Why a trim has left the log as it was.
+/// Explains why a trim freed nothing.
 fn why_nothing(db: &Db, first: Glsn, until: Glsn) -> String {
     if until <= first {
         return format!("the log has no entry before GLSN {until}");
@@ -55,5 +55,7 @@ fn why_nothing(db: &Db, first: Glsn, until: Glsn) -> String {
                 committed meanwhile; try again"
             .to_owned();
     }
-    format!("only whole segments are, and the oldest one also holds entries from GLSN {until} on")
+    format!(
+        "only whole segments can be freed, and the oldest one also holds entries from GLSN {until} on"
+    )
 }

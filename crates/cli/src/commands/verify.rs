@@ -11,7 +11,7 @@ use crate::progress::Progress;
 use crate::size::{count_of, show_size};
 use crate::store;
 
-/// How often a store is looked at again beside a process that writes.
+/// Maximum number of attempts beside a process that writes.
 const LOOKS_MAX: u32 = 16;
 
 pub(crate) fn run(globals: &Globals, args: &Verify, output: &mut Output) -> Outcome {
@@ -26,14 +26,14 @@ pub(crate) fn run(globals: &Globals, args: &Verify, output: &mut Output) -> Outc
     let mut report = look();
     for _ in 0..LOOKS_MAX {
         match &report {
-            // Another process dropped meanwhile what was there.
+            // Another process dropped the data meanwhile.
             Err(failure) if failure.is_gone() => report = look(),
             _ => break,
         }
     }
     let report = report?;
     drop(progress);
-    output.report("All was read and checked.", |output| print(&report, output))?;
+    output.report("Everything was read and checked.", |output| print(&report, output))?;
     Ok(match (report.damage.is_empty(), report.opens) {
         (true, _) => Exit::Done,
         (false, true) => Exit::No,
@@ -41,7 +41,7 @@ pub(crate) fn run(globals: &Globals, args: &Verify, output: &mut Output) -> Outc
     })
 }
 
-/// Prints what was found.
+/// Prints the report.
 pub(crate) fn print(report: &VerifyReport, output: &mut Output) -> Result<(), Failure> {
     if output.reader() == Reader::Json {
         return output.json(&json!({
@@ -53,7 +53,7 @@ pub(crate) fn print(report: &VerifyReport, output: &mut Output) -> Result<(), Fa
             "opens": report.opens,
         }));
     }
-    // A pipe hears of success too: silence would look the same as a command that did nothing.
+    // Report success to a pipe too, because silence would look like a command that did nothing.
     for damage in &report.damage {
         let shown = output.paint(Style::Bad, &show(damage));
         output.line(&shown)?;

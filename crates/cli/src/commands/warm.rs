@@ -1,4 +1,4 @@
-//! `plimsoll warm`: the image of what was hot, shown or deleted.
+//! `plimsoll warm`: shows or deletes the warm image.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -41,8 +41,8 @@ fn check_is_store(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// What the image beside a store says of itself, and why the store ignores it if it does. No
-/// trouble with it is one of the store's.
+/// The contents of the image beside a store, and the reason if the store ignores it. A damaged
+/// image is not an error of the store.
 pub(crate) fn facts_of(globals: &Globals, store: &Path, db: &Db) -> Vec<Fact> {
     let mut image = match plimsoll::warm_image(store, &store::options(globals)) {
         Ok(image) => image,
@@ -56,7 +56,7 @@ pub(crate) fn facts_of(globals: &Globals, store: &Path, db: &Db) -> Vec<Fact> {
     facts(&image)
 }
 
-/// What an image says of itself.
+/// The contents of an image.
 fn facts(image: &WarmImage) -> Vec<Fact> {
     let glsn = |name: &str, glsn: u64| Fact::new(name, glsn.to_string(), glsn);
     let mut facts = vec![

@@ -1,5 +1,5 @@
-//! `plimsoll watch`: the changes of keys under a prefix, with their values, as they are committed
-//! (see [`crate::changes`]).
+//! `plimsoll watch`: prints changes of keys under a prefix, with their values, as they are
+//! committed (see [`crate::changes`]).
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub(crate) fn run(globals: &Globals, args: Watch, output: &mut Output) -> Outcom
         Printer { hex: args.keys.hex, left: args.limit.unwrap_or(u64::MAX), width: output.width() };
     let mut from = args.from.map(Glsn);
     loop {
-        // Before the store is opened: a change from now on is not missed.
+        // Before opening the store, so that no change is missed.
         let changes = Changes::watch(&args.store);
         let begun = clock.monotonic_nanos();
         let db = store::open_to_read(globals, &args.store)?;
@@ -51,7 +51,7 @@ pub(crate) fn run(globals: &Globals, args: Watch, output: &mut Output) -> Outcom
             Waited::Interrupted => return Ok(Exit::Interrupted),
             Waited::ReaderLeft => return Err(Failure::ReaderLeft),
         }
-        // Beside a writer that never rests, half of the time is left to it.
+        // Beside a continuous writer, leave it half of the time.
         let idle = clock.monotonic_nanos().saturating_sub(ended);
         clock.sleep(Duration::from_nanos((ended - begun).saturating_sub(idle)));
     }
@@ -64,13 +64,13 @@ fn close(db: Db, commits: Commits) -> Result<(), Failure> {
 
 struct Printer {
     hex: bool,
-    /// How many changes may still be printed.
+    /// Number of changes that may still be printed.
     left: u64,
     width: usize,
 }
 
 impl Printer {
-    /// Prints what is there.
+    /// Prints the changes committed so far.
     fn print_all(
         &mut self,
         commits: &mut Commits,
@@ -146,7 +146,7 @@ impl Printer {
         let value = match change.value_reader()? {
             Some(value) => {
                 let bytes = value.len();
-                // A character is up to four bytes.
+                // A character takes at most four bytes.
                 preview(&beginning(value, left * 4)?, bytes, left)
             }
             None => String::new(),

@@ -1,10 +1,10 @@
-//! Reads rows on a thread of its own, ahead of their use: parsing and storing take a processor
-//! each.
+//! Reads rows on a separate thread, ahead of their use, so that parsing and storing each use a
+//! processor.
 //!
-//! Laws:
-//! 1. The reader waits once [`BLOCK_BYTES`] are there, so a block is longer than that by one row at
-//!    most.
-//! 2. The reader thread does everything that can block on input, opening the file included; the
+//! Invariants:
+//! 1. The reader waits once [`BLOCK_BYTES`] are queued, so a block exceeds that size by at most one
+//!    row.
+//! 2. The reader thread does everything that can block on input, including opening the file. The
 //!    caller polls for signals meanwhile.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,21 +15,21 @@ use plimsoll_disk::thread;
 use super::{Problem, Rows};
 use crate::exit::Failure;
 
-/// Bytes of a full block: of keys and values, and of the list of rows.
+/// Size of a full block: keys, values, and the list of rows.
 const BLOCK_BYTES: usize = 128 * 1024;
 
-/// A block of this many bytes is worth waking the user of rows.
+/// Wake the consumer once a block has this many bytes.
 const WAKING_BYTES: usize = 32 * 1024;
 
-/// Rows that come slowly are used after this time.
+/// Rows that arrive slowly are handed over after this time.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// Rows in the order of the file.
+/// Rows in file order.
 #[derive(Debug, Default)]
 pub(crate) struct Block {
     bytes: Vec<u8>,
     rows: Vec<Row>,
-    /// Why there are no more rows behind these.
+    /// Why no rows follow these.
     pub(crate) end: Option<End>,
 }
 
@@ -38,11 +38,11 @@ struct Row {
     line: u64,
     key_end: usize,
     value_end: usize,
-    /// Whether the row is bad. Then the text of its key is the description of the fault.
+    /// Whether the row is malformed. Then its key holds the error text.
     is_bad: bool,
 }
 
-/// A row's key and value, or the fault that it has.
+/// A row's key and value, or its error.
 pub(crate) type KeyAndValue<'a> = Result<(&'a [u8], &'a [u8]), &'a str>;
 
 /// Why there are no more rows.
@@ -50,9 +50,9 @@ pub(crate) type KeyAndValue<'a> = Result<(&'a [u8], &'a [u8]), &'a str>;
 pub(crate) enum End {
     /// The file has ended.
     OfFile,
-    /// The next row has a fault after which no row can be read.
+    /// The next row has an error after which no row can be read.
     Problem(Problem),
-    /// The thread that reads has panicked.
+    /// The reader thread panicked.
     Panic,
 }
 
@@ -93,10 +93,10 @@ impl Block {
     }
 }
 
-/// Rows that can be read now, or why they cannot.
+/// An open source of rows, or the error of opening it.
 pub(crate) type Opened = Result<Box<dyn Rows + Send>, Failure>;
 
-/// Rows as they are read.
+/// Rows that are read ahead.
 pub(crate) struct Ahead {
     shared: Arc<Shared>,
 }
@@ -104,16 +104,16 @@ pub(crate) struct Ahead {
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
-    /// Rows came, or were taken.
+    /// Rows were added or taken.
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    /// Whether the rows could be opened, once that is known; it is taken once.
+    /// Whether opening succeeded, once known; taken once.
     opened: Option<Result<(), Failure>>,
     block: Block,
-    /// The caller no longer takes rows.
+    /// The consumer has stopped taking rows.
     is_abandoned: bool,
 }
 
@@ -122,7 +122,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds to the block once there is room; `false` if rows are not wanted any more.
+    /// Adds to the block once it has room; `false` if the consumer has stopped.
     fn add(&self, add: impl FnOnce(&mut Block)) -> bool {
         let full =
             |state: &mut State| state.block.held_bytes() >= BLOCK_BYTES && !state.is_abandoned;
@@ -138,7 +138,7 @@ impl Shared {
 }
 
 impl Ahead {
-    /// Begins to open rows, and then to read them.
+    /// Starts opening and reading rows.
     pub(crate) fn of(open: impl FnOnce() -> Opened + Send + 'static) -> Result<Self, Failure> {
         let shared = Arc::new(Shared::default());
         let reader = Arc::clone(&shared);
@@ -148,7 +148,7 @@ impl Ahead {
         Ok(Self { shared })
     }
 
-    /// Waits until the rows are open; `false` if they are not and are `given_up`. It is called
+    /// Waits until the rows are open; `false` if they are not and `given_up` returns true. Called
     /// once, before any row is taken.
     pub(crate) fn wait_until_open(&self, given_up: impl Fn() -> bool) -> Result<bool, Failure> {
         loop {
@@ -158,7 +158,7 @@ impl Ahead {
             let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
             match state.opened.take() {
                 Some(opened) => return opened.map(|()| true),
-                // It has panicked, which is told with the rows.
+                // The reader panicked; taking rows reports it.
                 None if state.block.end.is_some() => return Ok(true),
                 None if given_up() => return Ok(false),
                 None => {}
@@ -166,7 +166,7 @@ impl Ahead {
         }
     }
 
-    /// The rows that are there. Waits a moment if they are few; there may be none.
+    /// Takes the queued rows. Waits briefly if there are few; the block may be empty.
     pub(crate) fn take(&self) -> Block {
         let few = |state: &mut State| !state.block.is_worth_waking();
         let waited = self.shared.changed.wait_timeout_while(self.shared.lock(), PATIENCE, few);
@@ -184,7 +184,7 @@ impl Drop for Ahead {
     }
 }
 
-/// Reports the end of the rows even if the thread panics: otherwise `load` would wait for ever.
+/// Reports the end of the rows even if the thread panics; otherwise `load` would wait for ever.
 struct Ending<'a> {
     to: &'a Shared,
     end: End,
@@ -226,7 +226,7 @@ fn read(open: impl FnOnce() -> Opened, to: &Shared) {
 mod tests {
     use super::*;
 
-    /// Rows 1, 2, 3, ... whose keys are their numbers, and then a fault.
+    /// Rows 1, 2, 3, ... with their numbers as keys, followed by an error.
     struct Numbers {
         next: u64,
         fault_at: u64,
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_before_a_fault_comes_in_order_and_then_the_fault() {
+    fn rows_arrive_in_order_before_the_error() {
         let ahead = Ahead::of(|| Ok(Box::new(Numbers { next: 1, fault_at: 5000 }))).ok().unwrap();
         let mut number = 1;
         let problem = loop {
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_of_one_row_has_its_place_among_the_rows_and_reading_goes_on() {
+    fn row_error_keeps_its_place_and_reading_continues() {
         struct Three {
             next: u64,
         }
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_comes_where_the_reader_panics() {
+    fn panic_of_the_reader_ends_the_rows() {
         struct Broken;
 
         impl Rows for Broken {
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_there_before_the_next_one_comes_and_a_reader_that_is_not_wanted_ends() {
+    fn rows_are_available_early_and_an_abandoned_reader_ends() {
         struct Slow(std::sync::mpsc::Receiver<u64>);
 
         impl Rows for Slow {

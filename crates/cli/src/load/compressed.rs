@@ -1,17 +1,17 @@
-//! Compressed files: they are not read, and named as what they are.
+//! Detects compressed files and rejects them by name.
 
 use std::path::Path;
 
 use crate::exit::Failure;
 
-/// A kind of compression.
+/// A compression format.
 struct Compression {
     name: &'static str,
-    /// What files of it begin with.
+    /// Magic bytes at the start of a file.
     magic: &'static [u8],
-    /// The extension of their names.
+    /// File name extension.
     extension: &'static str,
-    /// The program that writes out what is in them.
+    /// Program that decompresses it.
     program: &'static str,
 }
 
@@ -21,17 +21,17 @@ const KNOWN: [Compression; 3] = [
     Compression { name: "xz", magic: b"\xfd7zXZ\0", extension: "xz", program: "xzcat" },
 ];
 
-/// What files of each kind begin with.
+/// The magic bytes of each format.
 pub(super) fn magics() -> impl Iterator<Item = &'static [u8]> {
     KNOWN.iter().map(|known| known.magic)
 }
 
-/// Refuses what begins as compressed files do.
+/// Rejects data that begins with the magic bytes of a compressed file.
 pub(super) fn refuse(file: &str, beginning: &[u8]) -> Result<(), Failure> {
     refuse_where(file, |known| beginning.starts_with(known.magic))
 }
 
-/// Refuses what is named as compressed files are.
+/// Rejects a file name with the extension of a compressed file.
 pub(super) fn refuse_by_name(path: &Path) -> Result<(), Failure> {
     let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
     refuse_where(&path.display().to_string(), |known| extension.as_deref() == Some(known.extension))

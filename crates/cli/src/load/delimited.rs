@@ -1,4 +1,4 @@
-//! Rows of CSV and TSV: columns by name, the rest of a row as JSON.
+//! Rows of CSV and TSV: columns by name, the other columns as JSON.
 
 use std::collections::HashSet;
 use std::io::BufRead;
@@ -8,22 +8,22 @@ use crate::bytes::show_bytes;
 use super::records::Records;
 use super::{Problem, Rows};
 
-/// How records and fields are marked.
+/// Delimiters and quoting.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lines {
     /// The byte between two fields.
     pub(crate) delimiter: u8,
     /// Whether fields may be quoted.
     pub(crate) quotes: bool,
-    /// Whether a first record is refused that is one field and that another delimiter would divide.
+    /// Whether to reject a first record that has one field but contains another delimiter.
     pub(crate) doubts_delimiter: bool,
     /// Whether the first record names the columns.
     pub(crate) header: bool,
-    /// The longest row, in bytes.
+    /// Maximum row size in bytes.
     pub(crate) row_bytes_max: usize,
 }
 
-/// The delimiter that a user means.
+/// Parses the delimiter option.
 pub(crate) fn parse_delimiter(text: &str) -> Result<u8, String> {
     match text.as_bytes() {
         b"\\t" => Ok(b'\t'),
@@ -40,14 +40,14 @@ pub(crate) struct Delimited<R> {
     names: Vec<String>,
     key: usize,
     value: Option<usize>,
-    /// The line of a first record that is a row and was read to count the columns.
+    /// The line of a first record that is a data row and was read to count the columns.
     held: Option<u64>,
-    /// There is no record.
+    /// The file has no record.
     empty: bool,
 }
 
 impl<R: BufRead> Delimited<R> {
-    /// Reads the header; `key` is the first column unless named.
+    /// Reads the header; `key` defaults to the first column.
     pub(crate) fn open(
         input: R,
         lines: Lines,
@@ -144,9 +144,9 @@ fn header<R: BufRead>(
     let mut known = HashSet::with_capacity(records.len());
     for place in 0..records.len() {
         let name = std::str::from_utf8(records.field(place)).map_err(|_| {
-            Problem::new(line, "the header is not UTF-8; if it is not a header, say --no-header")
+            Problem::new(line, "the header is not UTF-8; if it is not a header, use --no-header")
         })?;
-        // In a name that is quoted it may be meant.
+        // A quoted name may contain one on purpose.
         if !quotes && name.contains('\r') {
             return Err(Problem::new(
                 line,
@@ -157,7 +157,7 @@ fn header<R: BufRead>(
             return Err(Problem::new(
                 line,
                 format!(
-                    "two columns are called `{name}`; if this is not a header, say --no-header"
+                    "two columns are called `{name}`; if this is not a header, use --no-header"
                 ),
             ));
         }
@@ -166,9 +166,9 @@ fn header<R: BufRead>(
     Ok(names)
 }
 
-/// Refuses a record that would be loaded as one column though other delimiters are in it.
+/// Rejects a record that would load as one column although it contains another delimiter.
 fn check_delimiter<R: BufRead>(records: &Records<R>, line: u64) -> Result<(), Problem> {
-    // What is quoted is meant.
+    // Quoted text is intentional.
     if records.len() != 1 || records.is_quoted() {
         return Ok(());
     }
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_of_a_row_becomes_json_in_the_columns_order() {
+    fn other_columns_become_json_in_order() {
         let text = b"id,name,\"say \"\"hi\"\"\"\n1,Ada,x\n2,\"a\nb\",\n";
         let expected = vec![
             row(2, "1", r#"{"name":"Ada","say \"hi\"":"x"}"#),
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_header_columns_are_numbered_and_the_first_line_is_a_row() {
+    fn without_header_columns_are_numbered() {
         let lines = Lines { header: false, ..CSV };
         let rows = read(b"1,2\n3,4\n", lines, Some("2"), None).unwrap();
         assert_eq!(rows, [row(1, "2", r#"{"1":"1"}"#), row(2, "4", r#"{"1":"3"}"#)]);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_tsv_that_end_with_carriage_returns_alone_are_no_header() {
+    fn tsv_header_rejects_bare_carriage_returns() {
         let lines = Lines { delimiter: b'\t', quotes: false, ..CSV };
         assert!(
             read(b"a\tb\r1\t2\r", lines, None, None)
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_pass_as_a_value() {
+    fn non_utf8_value_is_kept() {
         let mut rows = Delimited::open(&b"a,b\n1,\xff\n"[..], CSV, None, Some("b")).unwrap();
         let (mut key, mut value) = (Vec::new(), Vec::new());
         assert_eq!(rows.next(&mut key, &mut value), Ok(Some(2)));

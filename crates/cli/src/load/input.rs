@@ -1,6 +1,7 @@
-//! The file that rows come from, or stdin, with a count of what was read.
+//! The file that rows come from, or stdin, with a count of the bytes read.
 //!
-//! Law: finding it never waits. Opening may: a named pipe opens once it has a writer.
+//! Invariant: finding the file never blocks. Opening may block: a named pipe opens once it has a
+//! writer.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -19,21 +20,21 @@ use crate::interrupt::Interrupt;
 
 use super::{Format, compressed};
 
-/// The longest time between two looks whether a signal came.
+/// The longest time between two checks for a signal.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// Programs put it before text to say that it is UTF-8.
+/// Some programs write it at the start of a file to mark UTF-8 text.
 pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// The bytes of a file.
+/// A buffered file.
 pub(crate) type Reader = BufReader<Box<dyn Read + Send>>;
 
 /// Where rows come from.
 pub(crate) struct Input {
     path: PathBuf,
-    /// How many bytes were read.
+    /// Bytes read so far.
     pub(crate) bytes_read: Arc<AtomicU64>,
-    /// How many there are, where that is known.
+    /// Size of the file, if known.
     pub(crate) total_bytes: Option<u64>,
     /// Its name in messages.
     pub(crate) name: String,
@@ -58,7 +59,7 @@ impl Input {
         Ok(self.count(source))
     }
 
-    /// Opens text: without its byte order mark. Refuses a compressed file.
+    /// Opens text: skips the byte order mark, rejects a compressed file.
     pub(crate) fn open_text(self) -> Result<Reader, Failure> {
         let name = self.name.clone();
         let mut reader = self.open()?;
@@ -66,11 +67,11 @@ impl Input {
         compressed::refuse(&name, &beginning)?;
         let text =
             io::Cursor::new(beginning.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&beginning).to_vec());
-        // The rest of the reader's buffer comes with it.
+        // Chain the rest of the reader's buffer.
         Ok(BufReader::with_capacity(64 * 1024, Box::new(text.chain(reader))))
     }
 
-    /// Opens it, without waiting for the writer of a named pipe. After a signal, reads report the
+    /// Opens it without waiting for the writer of a named pipe. After a signal, reads report the
     /// end of the file.
     pub(crate) fn open_until(self, interrupt: &Interrupt) -> Result<Reader, Failure> {
         let file = match is_stdin(&self.path) {
@@ -93,8 +94,8 @@ impl Input {
     }
 }
 
-/// Reads as far as a byte order mark or the magic of a compressed file may go on: a pipe may
-/// deliver it in pieces, and a first row may be shorter.
+/// Reads as far as a byte order mark or the magic bytes of a compressed file may extend, because a
+/// pipe may deliver them in pieces and a first row may be shorter.
 fn beginning(reader: &mut impl Read) -> Vec<u8> {
     let mut beginning = Vec::new();
     let goes_on = |read: &[u8]| {
@@ -102,7 +103,7 @@ fn beginning(reader: &mut impl Read) -> Vec<u8> {
         known.any(|known| known.len() > read.len() && known.starts_with(read))
     };
     let mut byte = [0];
-    // An error comes again when rows are read, and is told with them.
+    // Reading rows returns the same error again and reports it.
     while goes_on(&beginning) && reader.read_exact(&mut byte).is_ok() {
         beginning.extend_from_slice(&byte);
     }
@@ -127,7 +128,7 @@ fn open_file(path: &Path) -> Result<File, Failure> {
     File::open(path).map_err(|error| refused(path, &error))
 }
 
-/// Opens a file; a named pipe also if it has no writer yet.
+/// Opens a file, or a named pipe even if it has no writer yet.
 #[allow(clippy::disallowed_methods, reason = "the user's own file, not the store's")]
 fn open_at_once(path: &Path) -> Result<File, Failure> {
     let flags = OFlags::NONBLOCK.bits() as i32;
@@ -147,7 +148,7 @@ fn refused(path: &Path, error: &io::Error) -> Failure {
     }
 }
 
-/// The format that a file's name tells.
+/// Infers the format from a file's name.
 pub(crate) fn format_of(path: &Path) -> Result<Format, Failure> {
     let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
     match extension.as_deref() {
@@ -155,14 +156,14 @@ pub(crate) fn format_of(path: &Path) -> Result<Format, Failure> {
         Some("tsv" | "tab") => Ok(Format::Tsv),
         Some("jsonl" | "ndjson") => Ok(Format::Jsonl),
         _ => compressed::refuse_by_name(path).and(Err(Failure::usage(format!(
-            "{}: the name does not tell the format; say --format csv, --format tsv or --format \
-             jsonl",
+            "{}: cannot infer the format from the name; give --format csv, --format tsv or \
+             --format jsonl",
             path.display()
         )))),
     }
 }
 
-/// A file that may be a terminal or a pipe, whose next bytes may be long in coming.
+/// A terminal or pipe that may block, read until a signal.
 struct UntilInterrupted {
     file: File,
     came: Arc<AtomicBool>,
@@ -175,7 +176,7 @@ impl Read for UntilInterrupted {
             if self.came.load(Ordering::Relaxed) {
                 return Ok(0);
             }
-            // A signal ends the wait, unless it came just before it began.
+            // A signal ends the wait, unless it arrived just before.
             match poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&LOOK)) {
                 Ok(0) | Err(Errno::INTR) => continue,
                 Ok(_) => {}
@@ -197,7 +198,7 @@ struct Counted {
 impl Read for Counted {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let bytes = self.source.read(into)?;
-        // Relaxed: it is shown, no more.
+        // Relaxed: only displayed.
         self.bytes_read.fetch_add(bytes as u64, Ordering::Relaxed);
         Ok(bytes)
     }
@@ -208,8 +209,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_beginning_in_pieces_is_read_as_far_as_it_may_be_a_mark_or_a_magic() {
-        // Each byte is a read of its own.
+    fn beginning_is_read_only_as_far_as_a_mark_may_extend() {
+        // Returns one byte per read.
         let read = |text: &'static [u8]| {
             let mut pieces =
                 text.chunks(1).fold(Box::new(io::empty()) as Box<dyn Read>, |before, piece| {
@@ -220,7 +221,7 @@ mod tests {
         assert_eq!(read(b"\xef\xbb\xbfa,b"), BYTE_ORDER_MARK);
         assert_eq!(read(b"\x1f\x8b\x08"), b"\x1f\x8b");
         assert_eq!(read(b"\xfd7zXZ\0\0"), b"\xfd7zXZ\0");
-        // What is something else is not waited for.
+        // Other data is not waited for.
         assert_eq!(read(b"a\n"), b"a");
         assert_eq!((read(b"\xefa\n"), read(b"")), (b"\xefa".to_vec(), Vec::new()));
     }

@@ -1,4 +1,5 @@
-//! Rows of JSON lines: one object a line; a field is the key, another or all others the value.
+//! Rows of JSON lines: one object per line. One field is the key; another field or all others are
+//! the value.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,7 +17,7 @@ pub(crate) struct JsonLines<R> {
     value: Option<String>,
     row_bytes_max: usize,
     line: u64,
-    /// The rest of the line is passed over by the next call: it may be long in coming.
+    /// The next call skips the rest of the line, because it may be slow to arrive.
     is_within_line: bool,
     buffer: Vec<u8>,
 }
@@ -35,7 +36,7 @@ impl<R: BufRead> JsonLines<R> {
         }
     }
 
-    /// Reads the next line that is not blank; false at the end.
+    /// Reads the next non-blank line; false at the end.
     fn read_line(&mut self) -> Result<bool, Problem> {
         if std::mem::take(&mut self.is_within_line) {
             self.input.skip_until(b'\n').map_err(|error| Problem::unreadable(&error))?;
@@ -104,19 +105,19 @@ impl<R: BufRead> Rows for JsonLines<R> {
     }
 }
 
-/// A text without its quotation marks; anything else as it is written. Half of a surrogate pair is
-/// JSON, and no text.
+/// A string without its quotation marks; any other value as written. A lone surrogate is valid JSON
+/// but not text.
 fn text_of<'a>(field: &str, json: &'a str) -> Result<Cow<'a, [u8]>, String> {
     if !json.starts_with('"') {
         return Ok(Cow::Borrowed(json.as_bytes()));
     }
     let text = serde_json::from_str::<String>(json);
     text.map(|text| Cow::Owned(text.into_bytes())).map_err(|_| {
-        format!("field `{field}` is no text: it has half of a surrogate pair (\\ud800 to \\udfff)")
+        format!("field `{field}` is not text: it has a lone surrogate (\\ud800 to \\udfff)")
     })
 }
 
-/// Appends an object of all fields but the key, as they are written and in their order.
+/// Appends an object with all fields but the key, as written and in their order.
 fn push_rest(fields: &[(Cow<'_, str>, &RawValue)], key: &str, value: &mut Vec<u8>) {
     value.push(b'{');
     for (name, field) in fields.iter().filter(|(name, _)| name != key) {
@@ -130,8 +131,8 @@ fn push_rest(fields: &[(Cow<'_, str>, &RawValue)], key: &str, value: &mut Vec<u8
     value.push(b'}');
 }
 
-/// The fields of an object in their order, their values not taken apart: that would cost many times
-/// the line.
+/// The fields of an object in their order. Their values are not parsed, because that would take
+/// many times the line's memory.
 struct Fields<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
@@ -162,7 +163,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
 #[derive(serde::Deserialize)]
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// Says what is wrong in one line of many, of which the parser thinks as line 1.
+/// Describes the error; the parser sees a single line and calls it line 1.
 fn not_an_object(line: &str, error: &serde_json::Error) -> String {
     if line.trim_start().starts_with('[') {
         return "not a JSON object: an array begins here; JSON lines have one object a line"
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_fields_stay_as_they_are_written() {
+    fn other_fields_are_kept_as_written() {
         let text =
             "{\"id\":\"a\\n\",\"x\":1.50,\"y\\u0041\":{\"z\": [1, 2]}}\n\n  {\"n\":null, \"id\":7}";
         let expected =
@@ -213,10 +214,10 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_no_text_or_comes_twice_is_refused_and_stays_as_it_is_among_others() {
+    fn ambiguous_value_field_is_refused() {
         let surrogate = r#"{"id":1,"v":"\udc00"}"#;
         let twice = r#"{"id":1,"v":1,"v":2}"#;
-        assert!(read(surrogate, Some("v")).unwrap_err().message.contains("field `v` is no text"));
+        assert!(read(surrogate, Some("v")).unwrap_err().message.contains("field `v` is not text"));
         assert!(read(twice, Some("v")).unwrap_err().message.contains("two fields `v`"));
         assert_eq!(read(surrogate, None).unwrap(), [row(1, "1", r#"{"v":"\udc00"}"#)]);
         assert_eq!(read(twice, None).unwrap(), [row(1, "1", r#"{"v":1,"v":2}"#)]);
@@ -236,7 +237,7 @@ mod tests {
             ("{\"x\":1}\n", 1, "no field `id`"),
             ("{\"id\":null}\n", 1, "is not a key"),
             ("{\"id\":{}}\n", 1, "is not a key"),
-            ("{\"id\":1}\n{\"id\":\"\\ud83d\"}\n", 2, "field `id` is no text"),
+            ("{\"id\":1}\n{\"id\":\"\\ud83d\"}\n", 2, "field `id` is not text"),
             ("{\"id\":1,\"id\":2}\n", 1, "two fields `id`"),
             ("\n{\"id\":1} x\n", 2, "not a JSON object"),
         ];
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_is_refused_before_it_fills_the_memory() {
+    fn endless_line_is_refused() {
         let problem = read(&"x".repeat((4 << 20) + 2), None).unwrap_err();
         assert!(problem.message.contains("more than 4.0 MiB"));
     }

@@ -1,4 +1,4 @@
-//! The layout of a file of rows, by which it is opened.
+//! The row layout of a file.
 
 use super::Rows;
 use super::ahead::Opened;
@@ -6,25 +6,25 @@ use super::delimited::{Delimited, Lines};
 use super::input::Input;
 use super::json_lines::JsonLines;
 
-/// How rows are written in a file, and which of their columns or fields are key and value.
+/// The format of rows, and which columns or fields are key and value.
 pub(crate) enum Layout {
-    /// Records of fields; without a name the key is the first column, and the value is the rest of
-    /// the row.
+    /// Delimited records. By default the key is the first column and the value is the rest of the
+    /// row.
     Delimited {
-        /// How records and fields are marked.
+        /// Delimiters and quoting.
         lines: Lines,
         /// The key's column.
         key: Option<String>,
         /// The value's column.
         value: Option<String>,
     },
-    /// A JSON object a line.
+    /// One JSON object per line.
     JsonLines {
         /// The key's field.
         key: String,
-        /// The value's field; otherwise it is the rest of the object.
+        /// The value's field; by default the rest of the object.
         value: Option<String>,
-        /// The longest row, in bytes.
+        /// Maximum row size in bytes.
         row_bytes_max: usize,
     },
 }

@@ -1,10 +1,10 @@
-//! Splits delimited text into records and fields: CSV as RFC 4180 says, TSV without quotes.
+//! Splits delimited text into records and fields: CSV as in RFC 4180, TSV without quotes.
 //!
-//! Strict where leniency would lose data: an unclosed quote, text after a closing quote, a carriage
-//! return in an unquoted field of CSV and a record that is too long are errors with their line. The
-//! `csv` crate accepts all of them, so it is not used here. Lenient where nothing is lost: LF and
-//! CRLF end a record, the last record needs no end, blank lines are skipped, and a quote in the
-//! middle of an unquoted field is an ordinary character.
+//! The parser is strict where leniency would lose data: an unclosed quote, text after a closing
+//! quote, a carriage return in an unquoted CSV field and an oversized record are errors with their
+//! line. The `csv` crate accepts all of them, so it is not used here. The parser is lenient where
+//! nothing is lost: LF and CRLF end a record, the last record needs no line end, blank lines are
+//! skipped, and a quote inside an unquoted field is an ordinary character.
 
 use std::io::BufRead;
 
@@ -21,9 +21,9 @@ pub(super) struct Records<R> {
     line: u64,
     bytes: Vec<u8>,
     ends: Vec<usize>,
-    /// Whether a field of the record is quoted: such a record is not blank.
+    /// Whether a field of the record is quoted; such a record is not blank.
     is_quoted: bool,
-    /// Within a bad record, whose rest the next call passes over: it may be long in coming.
+    /// Inside a malformed record. The next call skips its rest, because that may be slow to arrive.
     bad: Option<State>,
 }
 
@@ -34,9 +34,9 @@ enum State {
     Plain,
     /// Inside quotes that were opened on this line.
     Quoted(u64),
-    /// After a quote inside quotes: the closing one, or the first of a doubled one.
+    /// After a quote inside quotes: either the closing one or the first of a doubled one.
     MaybeClosed(u64),
-    /// After a carriage return outside of quotes: the first half of a line end, or data of TSV.
+    /// After a carriage return outside quotes: the first half of a line end, or TSV data.
     Returned,
 }
 
@@ -55,9 +55,9 @@ impl<R: BufRead> Records<R> {
         }
     }
 
-    /// Reads the next record; returns the line that it begins on, `None` at the end. After a fault
-    /// of one record, the next one begins where that one ends: quoted fields that follow the fault
-    /// are passed over whole.
+    /// Reads the next record; returns its first line, `None` at the end. After an error of one
+    /// record, the next record begins where that one ends; quoted fields after the error are
+    /// skipped whole.
     pub(super) fn next(&mut self) -> Result<Option<u64>, Problem> {
         if let Some(state) = self.bad.take() {
             self.pass_rest(state)?;
@@ -67,7 +67,7 @@ impl<R: BufRead> Records<R> {
             self.bytes.clear();
             self.ends.clear();
             self.is_quoted = false;
-            // Give back the memory of a long row.
+            // Release the memory of a long row.
             self.bytes.shrink_to(64 * 1024);
             if !self.read_record(first_line)? {
                 return Ok(None);
@@ -84,7 +84,7 @@ impl<R: BufRead> Records<R> {
         self.is_quoted
     }
 
-    /// How many fields the record has.
+    /// The number of fields of the record.
     pub(super) fn len(&self) -> usize {
         self.ends.len()
     }
@@ -135,7 +135,7 @@ impl<R: BufRead> Records<R> {
                     }
                     (State::Returned, _) => {
                         self.bytes.push(b'\r');
-                        // This byte is looked at again.
+                        // Process this byte again.
                         used -= 1;
                         State::Plain
                     }
@@ -158,7 +158,7 @@ impl<R: BufRead> Records<R> {
                         State::Quoted(self.line)
                     }
                     (_, _) => {
-                        // All of the field that is at hand.
+                        // The part of the field in the buffer.
                         let rest = &buffer[used - 1..];
                         let ends =
                             |&byte: &u8| byte == b'\n' || byte == b'\r' || byte == self.delimiter;
@@ -174,10 +174,10 @@ impl<R: BufRead> Records<R> {
                 self.ends.push(self.bytes.len());
                 return Ok(true);
             }
-            // Fields take memory, too, also empty ones.
+            // Fields take memory too, even empty ones.
             if self.bytes.len() + self.ends.len() * size_of::<usize>() > self.row_bytes_max {
                 let hint = if self.quotes { " (is a closing quote missing?)" } else { "" };
-                // With a quote, nothing tells where the next row begins.
+                // With a quote, the start of the next row is unknown.
                 self.bad = (!self.is_quoted).then_some(state);
                 return Err(Problem {
                     is_of_one_row: !self.is_quoted,
@@ -187,7 +187,7 @@ impl<R: BufRead> Records<R> {
         }
     }
 
-    /// Passes over the rest of a bad record.
+    /// Skips the rest of a malformed record.
     fn pass_rest(&mut self, mut state: State) -> Result<(), Problem> {
         loop {
             let buffer = self.input.fill_buf().map_err(|error| Problem::unreadable(&error))?;
@@ -212,7 +212,7 @@ impl<R: BufRead> Records<R> {
         }
     }
 
-    /// The state behind a byte of a bad record, in which nothing is a fault any more.
+    /// The state after a byte of a malformed record, in which no byte is an error.
     fn behind(&self, state: State, byte: u8) -> State {
         match (state, byte) {
             (State::Quoted(opened), b'"') => State::MaybeClosed(opened),
@@ -250,7 +250,7 @@ mod tests {
     const MAX: usize = 4 << 20;
 
     fn read(text: &[u8], delimiter: u8, quotes: bool) -> Result<Vec<(u64, Vec<String>)>, Problem> {
-        // In the smallest buffer there is, each byte is a border; without a buffer all is at hand.
+        // With the smallest buffer every byte is a boundary; with a large one all data is buffered.
         let in_pieces = read_through(BufReader::with_capacity(3, text), delimiter, quotes);
         assert_eq!(read_through(text, delimiter, quotes), in_pieces);
         in_pieces
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn tabs_split_and_quotes_are_ordinary_characters() {
+    fn tsv_quotes_are_ordinary_characters() {
         let expected = records(&[(1, &["\"a", "b\""]), (2, &["c", ""])]);
         assert_eq!(read(b"\"a\tb\"\nc\t\n", b'\t', false).unwrap(), expected);
         let expected = records(&[(1, &["a\r", "\rb\rc"]), (2, &["\r\rd", "e\r"])]);
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_end_with_carriage_returns_alone_are_no_single_record() {
+    fn bare_carriage_returns_are_refused() {
         for text in ["k,v\r1,2\r3,4\r", "k,v\n\"1\"\r\"2\",3\n", "k,v\r\r\n1,2\r\r\n", "k\n\r1\n"] {
             let problem = csv(text).unwrap_err();
             assert!(problem.message.contains("carriage return"), "{text:?}: {problem:?}");
@@ -333,8 +333,9 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_row_ends_where_its_quoted_fields_end() {
-        // The row and the one behind it, over line breaks in quotes, also in the smallest buffer.
+    fn malformed_row_ends_after_its_quoted_fields() {
+        // The malformed row and the next, across line breaks in quotes, also with the smallest
+        // buffer.
         for bad in [
             "\"1\"x,\"first\nsecond,third\"\n",
             "\"1\"x,\"a \"\"quote\"\"\n\"\n",
@@ -365,12 +366,12 @@ mod tests {
     }
 
     #[test]
-    fn a_row_without_end_is_rejected_before_it_fills_the_memory() {
+    fn endless_row_is_refused() {
         let text = [b"a\n\"", &vec![b'x'; MAX + 10][..]].concat();
         let problem = read(&text, b',', true).unwrap_err();
         assert_eq!(problem.line, 2);
         assert!(problem.message.contains("more than 4.0 MiB"), "{}", problem.message);
-        // Each separator ends a field, which takes memory as well.
+        // Each delimiter ends a field, which takes memory too.
         let text = [&vec![b','; MAX / 4][..], b"\n"].concat();
         let problem = read_through(BufReader::new(&text[..]), b',', true).unwrap_err();
         assert!(problem.message.contains("more than 4.0 MiB"), "{}", problem.message);

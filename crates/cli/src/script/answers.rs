@@ -1,5 +1,5 @@
-//! Prints what lines asked for: for people, one tab-separated line each for a pipe, one JSON object
-//! each for a program.
+//! Prints results of lines: text for people, one tab-separated line each for a pipe, one JSON
+//! object each for a program.
 
 use plimsoll::Keyspace;
 use serde_json::Map;
@@ -13,7 +13,7 @@ use crate::size::count_of;
 use crate::stderr::say;
 use crate::values::{beginning, write_field, write_for_people, write_json_member};
 
-/// Of a scan.
+/// Options of a scan.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     pub(super) limit: u64,
@@ -21,7 +21,7 @@ pub(super) struct Wanted {
     pub(super) keys_only: bool,
 }
 
-/// The value of a key; whether there is one.
+/// Prints the value of a key; returns whether it exists.
 pub(super) fn get(
     source: &Source<'_>,
     keyspace: &Keyspace,
@@ -52,7 +52,7 @@ pub(super) fn get(
     Ok(true)
 }
 
-/// The keys of a range, with their values unless only keys are wanted.
+/// Prints the keys of a range, with their values unless only keys are requested.
 pub(super) fn scan(
     source: &Source<'_>,
     keyspace: &Keyspace,
@@ -103,7 +103,7 @@ fn print_pair(
             let left = output.width().saturating_sub(shown.chars().count() + 2).max(24);
             let value = open()?;
             let bytes = value.len();
-            // A character is up to four bytes.
+            // A character takes at most four bytes.
             let head = beginning(value, left * 4)?;
             let shown = output.paint(Style::Strong, &shown);
             output.line(&format!("{shown}  {}", preview(&head, bytes, left)))
@@ -141,7 +141,7 @@ pub(crate) fn about(keys: u64, output: &mut Output) -> Result<(), Failure> {
     }
 }
 
-/// A commit of a line that is answered.
+/// Prints the commit of an answered line.
 pub(super) fn committed(glsn: u64, output: &mut Output) -> Result<(), Failure> {
     match output.reader() {
         Reader::People => output.line(&format!("committed as GLSN {glsn}")),
@@ -150,7 +150,7 @@ pub(super) fn committed(glsn: u64, output: &mut Output) -> Result<(), Failure> {
     }
 }
 
-/// Said on stderr: a pipe gets values only.
+/// Printed to stderr, because a pipe gets values only.
 pub(super) fn no_such_key(key: &[u8]) {
     say(format_args!("there is no key `{}`", show_key(key, false)));
 }

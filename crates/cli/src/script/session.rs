@@ -1,8 +1,8 @@
-//! Does what the lines of a script ask for, one after the other, on one open store.
+//! Runs the lines of a script one after the other on one open store.
 //!
-//! Law: a line is done wholly or not at all, and what was answered is never contradicted by a later
-//! failure: outside of a transaction a line's commit has its place in the order when the line is
-//! done, and [`Session::settle`] waits until all are durable.
+//! Invariant: a line takes effect completely or not at all, and no later failure contradicts an
+//! answer. Outside a transaction, a line's commit is ordered when the line returns, and
+//! [`Session::settle`] waits until all commits are durable.
 
 use std::collections::HashSet;
 
@@ -19,17 +19,18 @@ use crate::script::words::Word;
 use crate::stderr::say;
 use crate::{keyspaces, script};
 
-/// Answers a line that is a command of the command line, too, in a keyspace.
+/// Runs a line that is a command of the command line, in a keyspace.
 pub(crate) type AnswerReport<'a> = &'a dyn Fn(Report, &[Word], &str, &mut Output) -> Outcome;
 
-/// Who writes the lines.
+/// How lines map to transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// All lines are one transaction.
     Whole,
-    /// Each line is a transaction, unless `begin` stands before it.
+    /// Each line is a transaction, unless `begin` precedes it.
     EachLine,
-    /// As [`Mode::EachLine`], and each line is answered: a person or a program waits for it.
+    /// Like [`Mode::EachLine`], and each line is answered, because a person or a program waits for
+    /// it.
     Answered,
 }
 
@@ -37,20 +38,20 @@ pub(crate) enum Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Done {
     Yes,
-    /// What was asked for is not there.
+    /// The requested key does not exist.
     Missing,
-    /// No more lines are wanted.
+    /// The session ends.
     Quit,
 }
 
-/// An open store with the state that lines leave to the next ones.
+/// An open store with the state that carries over between lines.
 pub(crate) struct Session<'a> {
     db: &'a Db,
     answer: AnswerReport<'a>,
     mode: Mode,
     keyspace: String,
     transaction: Option<Transaction>,
-    /// The last commit, which may not be durable yet; those before it are durable when it is.
+    /// The last commit. It may not be durable yet; earlier commits are durable once it is.
     submitted: Option<CommitTicket>,
     last_commit: Option<u64>,
     transactions: u64,
@@ -71,17 +72,17 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Whether lines wait in a transaction for `commit`.
+    /// Whether a transaction is open.
     pub(crate) fn is_in_transaction(&self) -> bool {
         self.transaction.is_some()
     }
 
-    /// Transactions that were committed.
+    /// Number of committed transactions.
     pub(crate) fn transactions(&self) -> u64 {
         self.transactions
     }
 
-    /// Does one line.
+    /// Runs one line.
     pub(crate) fn run(
         &mut self,
         statement: Statement,
@@ -118,8 +119,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Commits what is still open in [`Mode::Whole`], and waits until all commits are durable.
-    /// Returns the last one's GLSN.
+    /// Commits the open transaction of [`Mode::Whole`] and waits until all commits are durable.
+    /// Returns the GLSN of the last one.
     pub(crate) fn settle(&mut self) -> Result<Option<u64>, Failure> {
         if self.mode == Mode::Whole
             && let Some(transaction) = self.transaction.take()
@@ -146,8 +147,8 @@ impl<'a> Session<'a> {
         Ok(glsn.0)
     }
 
-    /// Writes into the open transaction, or in one of its own, which is committed unless `write`
-    /// returns that it wrote nothing. The keyspace is made if it is not there.
+    /// Writes into the open transaction, or into one of its own, which commits unless `write`
+    /// returns that it wrote nothing. Creates the keyspace if it does not exist.
     fn write(
         &mut self,
         output: &mut Output,
@@ -185,13 +186,13 @@ impl<'a> Session<'a> {
     }
 
     fn delete(&mut self, keys: &[Vec<u8>], output: &mut Output) -> Result<Done, Failure> {
-        // To look whether a key is there would have each line wait for the one before it to be
+        // Checking whether a key exists would make each line wait until the one before it is
         // durable.
         let looks = self.mode == Mode::Answered;
         let (mut missing, mut seen) = (Vec::new(), HashSet::new());
         self.write(output, |transaction, keyspace| {
             let mut deleted = 0;
-            // A key that is named twice is there until it is deleted once.
+            // A key that is named twice exists only for its first deletion.
             for key in keys.iter().filter(|key| seen.insert(key.as_slice())) {
                 match looks && !transaction.contains_key(keyspace, key)? {
                     true => missing.push(key),
@@ -216,13 +217,13 @@ impl<'a> Session<'a> {
         Ok(if found { Done::Yes } else { Done::Missing })
     }
 
-    /// Reads in the open transaction, as of a moment, or as of now.
+    /// Reads in the open transaction, at a moment, or at the newest one.
     fn read<T>(
         &mut self,
         at: Option<At>,
         read: impl FnOnce(&Source<'_>, &Keyspace) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        // What earlier lines wrote can be read once it is durable.
+        // Earlier lines' writes are readable once durable.
         self.wait()?;
         let source = match (&self.transaction, at) {
             (Some(transaction), None) => Source::Open(transaction),
@@ -235,7 +236,7 @@ impl<'a> Session<'a> {
         read(&source, &keyspace)
     }
 
-    /// Differences are no failure of a line, and a key that never was is as one that is not there.
+    /// Differences do not fail a line, and a key that never existed counts as missing.
     fn report(
         &mut self,
         report: Report,
@@ -269,7 +270,7 @@ impl<'a> Session<'a> {
                 "a transaction is open already; `commit` or `rollback` ends it",
             ));
         }
-        // A transaction reads what is durable: all that earlier lines wrote.
+        // A transaction reads durable data, which must include all earlier lines.
         self.wait()?;
         self.transaction = Some(self.db.begin());
         Ok(())

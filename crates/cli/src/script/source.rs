@@ -1,4 +1,4 @@
-//! What the lines of a script read from: the open transaction, or a moment of the store.
+//! The data source of a line: the open transaction or a snapshot.
 
 use std::ops::ControlFlow;
 
@@ -7,16 +7,16 @@ use plimsoll::{Keyspace, Range, Snapshot, Transaction, ValueReader};
 use crate::exit::Failure;
 use crate::key_range::KeyRange;
 
-/// A transaction or a moment.
+/// A transaction or a snapshot.
 pub(super) enum Source<'a> {
     /// The open transaction, with its own writes.
     Open(&'a Transaction),
-    /// A moment.
+    /// A snapshot.
     Past(Snapshot),
 }
 
 impl Source<'_> {
-    /// The GLSN that is read at.
+    /// The GLSN of the source.
     pub(super) fn at(&self) -> u64 {
         match self {
             Self::Open(transaction) => transaction.at().0,
@@ -45,7 +45,7 @@ impl Source<'_> {
         Ok(range.keys_only())
     }
 
-    /// How many keys a range has.
+    /// The number of keys in a range.
     pub(super) fn count(&self, keyspace: &Keyspace, range: &KeyRange) -> Result<u64, Failure> {
         let mut count = 0;
         self.keys(keyspace, range)?.visit(|_, _| {

@@ -1,4 +1,4 @@
-//! What a line asks for.
+//! Parses lines into statements.
 
 use std::path::PathBuf;
 
@@ -25,7 +25,7 @@ pub(crate) enum Statement {
     Quit,
 }
 
-/// A line that is a command of the command line, too, with its options.
+/// A line that is a command of the command line, with its options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Report {
     History,
@@ -34,14 +34,14 @@ pub(crate) enum Report {
     Stat,
 }
 
-/// Where a value comes from.
+/// The source of a value.
 #[derive(Debug, PartialEq)]
 pub(crate) enum NewValue {
     Bytes(Vec<u8>),
     File(PathBuf),
 }
 
-/// The names of the commands, for completion.
+/// Command names, for completion.
 pub(crate) const NAMES: [&str; 16] = [
     "begin",
     "commit",
@@ -61,7 +61,7 @@ pub(crate) const NAMES: [&str; 16] = [
     ".quit",
 ];
 
-/// Reads a line; `None` where it holds nothing but a comment.
+/// Parses a line; `None` if it is blank or a comment.
 pub(crate) fn parse(line: &[u8]) -> Result<Option<Statement>, String> {
     let mut words = words(line)?;
     if words.is_empty() {
@@ -94,9 +94,7 @@ pub(crate) fn parse(line: &[u8]) -> Result<Option<Statement>, String> {
         "help" => Statement::Help,
         "quit" | "exit" => Statement::Quit,
         other => {
-            return Err(format!(
-                "there is no command `{other}`; `.help` lists those that there are"
-            ));
+            return Err(format!("there is no command `{other}`; `.help` lists all commands"));
         }
     };
     line.end()?;
@@ -118,20 +116,20 @@ fn text(bytes: Vec<u8>) -> Result<String, String> {
         .map_err(|_| "only keys and values may hold bytes that are not text".to_owned())
 }
 
-/// The words behind a command's name that nothing has taken yet.
+/// The unconsumed words after a command's name.
 struct Line {
     words: Vec<Word>,
 }
 
 impl Line {
-    /// Takes an option without a value.
+    /// Consumes an option without a value.
     fn flag(&mut self, name: &str) -> bool {
         let place =
             self.words.iter().position(|word| !word.quoted && word.bytes == name.as_bytes());
         place.map(|place| self.words.remove(place)).is_some()
     }
 
-    /// Takes an option and its value: `--limit 5` or `--limit=5`.
+    /// Consumes an option and its value: `--limit 5` or `--limit=5`.
     fn option(&mut self, name: &str) -> Result<Option<Vec<u8>>, String> {
         let joined = format!("{name}=").into_bytes();
         let names = |word: &Word| {
@@ -164,7 +162,7 @@ impl Line {
         Ok(KeyRange::new(&prefix, from, to))
     }
 
-    /// Takes the next word that is no option.
+    /// Consumes the next word that is not an option.
     fn one(&mut self, what: &str) -> Result<Vec<u8>, String> {
         self.refuse_options()?;
         if self.words.is_empty() {
@@ -183,7 +181,7 @@ impl Line {
             Some(word) => {
                 let word = String::from_utf8_lossy(&word.bytes);
                 Err(format!(
-                    "`{word}` is no option of this command; quote it if it is a key or a value"
+                    "`{word}` is not an option of this command; quote it if it is a key or a value"
                 ))
             }
             None => Ok(()),
@@ -195,7 +193,7 @@ impl Line {
         match self.words.first() {
             Some(word) => {
                 let word = String::from_utf8_lossy(&word.bytes);
-                Err(format!("`{word}` is one word too many; a value with blanks is quoted"))
+                Err(format!("`{word}` is one word too many; quote a value that has blanks"))
             }
             None => Ok(()),
         }
@@ -211,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn each_command_is_read_with_its_options_in_any_order() {
+    fn commands_accept_options_in_any_order() {
         assert_eq!(
             parsed("put 'a b' \"c\\n\""),
             Statement::Put { key: b"a b".to_vec(), value: NewValue::Bytes(b"c\n".to_vec()) }
@@ -251,19 +249,19 @@ mod tests {
     }
 
     #[test]
-    fn a_quoted_word_is_never_an_option() {
+    fn quoted_word_is_not_an_option() {
         assert_eq!(parsed("get '--at'"), Statement::Get { key: b"--at".to_vec(), at: None });
     }
 
     #[test]
-    fn what_is_missing_too_much_or_unknown_is_named() {
+    fn malformed_lines_name_the_error() {
         for (line, part) in [
             ("fetch a", "no command `fetch`"),
             ("put a", "a value"),
             ("put", "a key is missing"),
             ("put a b c", "`c` is one word too many"),
-            ("get a --limit 3", "`--limit` is no option"),
-            ("get --a", "`--a` is no option"),
+            ("get a --limit 3", "`--limit` is not an option"),
+            ("get --a", "`--a` is not an option"),
             ("scan --limit", "--limit needs a value"),
             ("scan --limit many", "`many` is not a count"),
             ("get a --at soon", "neither a GLSN nor a time"),

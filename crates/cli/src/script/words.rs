@@ -5,18 +5,18 @@
 //! put "tab\tand\x00byte" \x6fut
 //! ```
 //!
-//! Law: every byte string can be written, and a word is never empty unless it is quoted.
+//! Invariant: every byte string can be written, and only a quoted word can be empty.
 
 /// A word of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Word {
     pub(crate) bytes: Vec<u8>,
-    /// It begins with a quotation mark or a backslash: it is no option and no comment.
+    /// Begins with a quotation mark or a backslash, so it is neither an option nor a comment.
     pub(crate) quoted: bool,
 }
 
 impl Word {
-    /// The word as text, for what is no key and no value.
+    /// The word as text, for words other than keys and values.
     pub(super) fn text(&self) -> Result<&str, String> {
         std::str::from_utf8(&self.bytes)
             .map_err(|_| "only keys and values may hold bytes that are not text".to_owned())
@@ -40,7 +40,7 @@ pub(crate) fn words(line: &[u8]) -> Result<Vec<Word>, String> {
     }
 }
 
-/// Reads one word into `into`; returns what lies behind it.
+/// Reads one word into `into`; returns the rest of the line.
 fn word<'a>(mut rest: &'a [u8], into: &mut Vec<u8>) -> Result<&'a [u8], String> {
     while let Some((&byte, behind)) = rest.split_first() {
         rest = match byte {
@@ -84,11 +84,13 @@ fn unclosed(mark: char) -> String {
     )
 }
 
-/// Reads what follows a backslash.
+/// Reads the characters after a backslash.
 fn escape<'a>(rest: &'a [u8], into: &mut Vec<u8>) -> Result<&'a [u8], String> {
     let Some((&byte, behind)) = rest.split_first() else {
-        return Err("a backslash at the end of a line escapes nothing; write \\\\ for a backslash"
-            .to_owned());
+        return Err(
+            "a backslash at the end of a line has nothing to escape; write \\\\ for a backslash"
+                .to_owned(),
+        );
     };
     into.push(match byte {
         b'n' => b'\n',
@@ -107,7 +109,7 @@ fn escape<'a>(rest: &'a [u8], into: &mut Vec<u8>) -> Result<&'a [u8], String> {
         other => {
             let other = char::from(other).escape_default();
             return Err(format!(
-                "\\{other} means nothing; write \\\\ for a backslash, or use single quotes"
+                "\\{other} is not an escape; write \\\\ for a backslash, or use single quotes"
             ));
         }
     });
@@ -123,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn blanks_separate_words_and_quotes_keep_them_together() {
+    fn quotes_keep_blanks_in_words() {
         assert_eq!(bytes("put  a\tb"), [b"put", &b"a"[..], b"b"]);
         assert_eq!(bytes("put 'a b' \"c d\" e' 'f"), [b"put", &b"a b"[..], b"c d", b"e f"]);
         assert_eq!(bytes("put '' \"\""), [b"put", &b""[..], b""]);
@@ -140,21 +142,21 @@ mod tests {
     }
 
     #[test]
-    fn a_comment_begins_with_a_word_and_not_within_one() {
+    fn comment_starts_only_at_a_word_boundary() {
         assert_eq!(bytes("get a#b # c"), [b"get", &b"a#b"[..]]);
         assert_eq!(bytes("# get"), Vec::<Vec<u8>>::new());
         assert_eq!(bytes("get \\#a '#b'"), [b"get", &b"#a"[..], b"#b"]);
     }
 
     #[test]
-    fn what_is_quoted_is_told_from_what_is_not() {
+    fn quoted_words_are_marked() {
         let quoted: Vec<bool> =
             words(b"--a '--b' \\--c d''").unwrap().iter().map(|word| word.quoted).collect();
         assert_eq!(quoted, [false, true, true, false]);
     }
 
     #[test]
-    fn what_cannot_be_read_says_how_to_write_it() {
+    fn malformed_words_name_the_remedy() {
         for (line, part) in [
             ("'a", "not closed"),
             ("\"a", "not closed"),

@@ -1,4 +1,4 @@
-//! A backup that is stopped leaves nothing behind; one that was killed is named as what it is.
+//! An interrupted backup leaves nothing behind; a killed one is reported as unfinished.
 
 use std::fs;
 use std::process::{Child, Stdio};
@@ -16,7 +16,7 @@ fn large_store(folder: &Folder) -> String {
     store
 }
 
-/// A backup that copies the log by now: a manifest is there already.
+/// Starts a backup and waits until it copies the log; the manifest exists by then.
 fn begun(store: &str, backup: &str) -> Child {
     let mut command = plimsoll();
     command.args(["backup", store, backup, "--copy"]).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -29,7 +29,7 @@ fn begun(store: &str, backup: &str) -> Child {
 }
 
 #[test]
-fn a_backup_that_is_stopped_leaves_nothing_and_can_be_made_again() {
+fn interrupted_backup_leaves_nothing() {
     let folder = Folder::new();
     let (store, backup) = (large_store(&folder), folder.at("backup"));
     for signal in [Signal::INT, Signal::TERM] {
@@ -41,7 +41,7 @@ fn a_backup_that_is_stopped_leaves_nothing_and_can_be_made_again() {
 }
 
 #[test]
-fn what_a_killed_backup_left_is_named_and_may_be_deleted() {
+fn killed_backup_is_named_and_deletable() {
     let folder = Folder::new();
     let (store, backup) = (large_store(&folder), folder.at("backup"));
     let mut child = begun(&store, &backup);

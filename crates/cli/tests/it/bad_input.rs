@@ -1,5 +1,4 @@
-//! Bad input of every kind that can be reached from a command line: a message that says what to do,
-//! and an exit code.
+//! Bad input on the command line produces a message with a remedy and an exit code.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -10,7 +9,7 @@ use plimsoll_disk::checksum::checksum;
 use crate::run::{Folder, Ran, plimsoll, run, run_with_input};
 
 #[test]
-fn what_is_no_store_is_named_and_left_alone() {
+fn path_without_store_is_refused_and_unchanged() {
     let folder = Folder::new();
     let file = folder.file("file", "precious");
     fs::create_dir(folder.at("other")).unwrap();
@@ -40,7 +39,7 @@ fn what_is_no_store_is_named_and_left_alone() {
 }
 
 #[test]
-fn a_path_that_cannot_be_looked_at_is_not_said_to_hold_no_store() {
+fn unreadable_path_is_not_reported_as_missing_store() {
     let folder = Folder::new();
     let circle = folder.at("circle");
     std::os::unix::fs::symlink(&circle, &circle).unwrap();
@@ -52,7 +51,7 @@ fn a_path_that_cannot_be_looked_at_is_not_said_to_hold_no_store() {
 }
 
 #[test]
-fn a_name_that_a_cursor_cannot_have_is_not_said_to_be_one_of_a_keyspace() {
+fn invalid_cursor_name_is_refused() {
     let folder = Folder::new();
     let store = folder.at("store");
     run(&["put", &store, "k", "v"]).ok();
@@ -63,7 +62,7 @@ fn a_name_that_a_cursor_cannot_have_is_not_said_to_be_one_of_a_keyspace() {
 }
 
 #[test]
-fn a_budget_below_the_minimum_or_that_is_none_is_refused() {
+fn invalid_budget_is_refused() {
     let folder = Folder::new();
     let store = folder.at("store");
     run(&["put", &store, "k", "v", "--memory", "1MiB"]).fails(2, &["16"]);
@@ -76,7 +75,7 @@ fn a_budget_below_the_minimum_or_that_is_none_is_refused() {
 }
 
 #[test]
-fn a_key_that_is_too_long_is_refused() {
+fn overlong_key_is_refused() {
     let folder = Folder::new();
     let store = folder.at("store");
     let longest = "k".repeat(4096);
@@ -86,12 +85,12 @@ fn a_key_that_is_too_long_is_refused() {
     for command in [vec!["put", &store, &longer, "v"], vec!["get", &store, &longer]] {
         run(&command).fails(2, &["4097", "4096"]);
     }
-    // A prefix may be longer than a key: no key begins with it.
+    // A prefix may be longer than a key; no key begins with it.
     assert_eq!(run(&["scan", &store, &longer]).ok().out, b"");
 }
 
 #[test]
-fn a_value_that_is_too_long_is_refused_and_nothing_of_it_stays() {
+fn overlong_value_is_refused_without_residue() {
     let folder = Folder::new();
     let store = folder.at("store");
     run(&["put", &store, "k", "v"]).ok();
@@ -113,7 +112,7 @@ fn a_value_that_is_too_long_is_refused_and_nothing_of_it_stays() {
 }
 
 #[test]
-fn a_moment_in_the_future_is_refused_with_the_newest_one() {
+fn future_moment_error_names_the_newest() {
     let folder = Folder::new();
     let store = folder.at("store");
     run(&["put", &store, "k", "v"]).ok();
@@ -128,7 +127,7 @@ fn a_moment_in_the_future_is_refused_with_the_newest_one() {
 }
 
 #[test]
-fn a_moment_that_is_not_retained_is_refused_with_the_oldest_one() {
+fn unretained_moment_error_names_the_oldest() {
     let folder = Folder::new();
     let store = folder.at("store");
     let db = Db::open(&store, Options::new().memory_bytes(32 << 20)).unwrap();
@@ -146,7 +145,7 @@ fn a_moment_that_is_not_retained_is_refused_with_the_oldest_one() {
 }
 
 #[test]
-fn a_store_of_a_newer_format_is_refused() {
+fn newer_format_is_refused() {
     let folder = Folder::new();
     let store = folder.at("store");
     run(&["put", &store, "k", "v"]).ok();
@@ -157,8 +156,8 @@ fn a_store_of_a_newer_format_is_refused() {
         .unwrap();
     let mut bytes = fs::read(&segment).unwrap();
     bytes[8..12].copy_from_slice(&3_u32.to_le_bytes());
-    // As docs/reference/format.md draws a segment's header: the checksum of its first 120 bytes
-    // stands behind them.
+    // The segment header as specified in docs/reference/format.md: the checksum of its first 120
+    // bytes follows them.
     let sum = checksum(0x5345_474d_454e_5431, &bytes[..120]);
     bytes[120..128].copy_from_slice(&sum.to_le_bytes());
     fs::write(&segment, bytes).unwrap();
@@ -170,7 +169,7 @@ fn a_store_of_a_newer_format_is_refused() {
 }
 
 #[test]
-fn a_wrong_command_line_ends_with_2() {
+fn wrong_command_line_exits_with_2() {
     for arguments in [
         &[][..],
         &["frobnicate"],
@@ -184,7 +183,7 @@ fn a_wrong_command_line_ends_with_2() {
 }
 
 #[test]
-fn damage_ends_a_read_with_4_and_is_listed_by_verify() {
+fn damage_exits_with_4_and_verify_lists_it() {
     let folder = Folder::new();
     let store = folder.at("store");
     run_with_input(&["put", &store, "k"], &[7; 500_000]).ok();

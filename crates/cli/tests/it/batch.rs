@@ -1,5 +1,4 @@
-//! `plimsoll batch`: one language, one transaction or one for each line, and failures that name
-//! their line.
+//! `plimsoll batch`: one transaction or one per line, and errors that name their line.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -20,7 +19,7 @@ fn commits(store: &str) -> usize {
 }
 
 #[test]
-fn all_lines_are_one_transaction() {
+fn lines_form_one_transaction() {
     let folder = Folder::new();
     let store = folder.at("store");
     let lines = "# people\nput ada 'Ada Lovelace'\n\nput \"two words\" \"line\\nbreak\"\nput gone \
@@ -33,7 +32,7 @@ fn all_lines_are_one_transaction() {
 }
 
 #[test]
-fn any_byte_can_be_written_and_a_value_can_come_from_a_file() {
+fn lines_accept_any_byte_and_values_from_files() {
     let folder = Folder::new();
     let store = folder.at("store");
     let file = folder.file("value", b"\x00from a file");
@@ -43,7 +42,7 @@ fn any_byte_can_be_written_and_a_value_can_come_from_a_file() {
 }
 
 #[test]
-fn lines_read_what_lines_before_them_wrote() {
+fn lines_read_earlier_writes() {
     let folder = Folder::new();
     let store = folder.at("store");
     let lines = "put a 1\nput b 2\nget a\nscan\nscan b --keys\ncount\nput a 3\nget a\n";
@@ -61,7 +60,7 @@ fn lines_read_what_lines_before_them_wrote() {
 }
 
 #[test]
-fn a_failure_names_its_line_and_nothing_is_committed() {
+fn error_names_its_line_and_commits_nothing() {
     let folder = Folder::new();
     let store = folder.at("store");
     run(&["put", &store, "a", "0"]).ok();
@@ -88,7 +87,7 @@ fn a_failure_names_its_line_and_nothing_is_committed() {
 }
 
 #[test]
-fn with_each_line_those_before_a_failure_stay() {
+fn each_line_keeps_lines_before_the_error() {
     let folder = Folder::new();
     let store = folder.at("store");
     let message = "The transactions before it are committed, the last as GLSN 2.";
@@ -101,7 +100,7 @@ fn with_each_line_those_before_a_failure_stay() {
 }
 
 #[test]
-fn begin_and_commit_hold_lines_together() {
+fn begin_and_commit_group_lines() {
     let folder = Folder::new();
     let store = folder.at("store");
     let lines = "begin\nput a 1\nget a\nrollback\nbegin\nput b 2\nput c 3\ncommit\nput d 4\n";
@@ -114,7 +113,7 @@ fn begin_and_commit_hold_lines_together() {
 }
 
 #[test]
-fn lines_go_into_the_keyspace_that_is_in_use() {
+fn use_selects_the_keyspace() {
     let folder = Folder::new();
     let store = folder.at("store");
     batch(&store, &["--keyspace", "first"], "put a 1\nuse second\nput a 2\nkeyspaces\n").ok();
@@ -123,23 +122,23 @@ fn lines_go_into_the_keyspace_that_is_in_use() {
 }
 
 #[test]
-fn what_is_committed_does_not_depend_on_who_reads_the_output() {
+fn commits_do_not_depend_on_the_output_reader() {
     let folder = Folder::new();
     for mode in [&[][..], &["--each-line"]] {
         let store = folder.at(&format!("store{}", mode.len()));
-        // More than is written at once.
+        // More than one write's worth of output.
         run_with_input(&["put", &store, "large"], &[b'x'; 200_000]).ok();
         let lines = b"put a 1\nget large\nput b 2\nget none\n";
         run_without_reader(&[&["batch", store.as_str()], mode].concat(), lines)
             .fails(1, &["no key `none`"]);
         assert_eq!(run(&["scan", &store, "--keys"]).ok().text(), "a\nb\nlarge\n");
     }
-    // Nor how a command ends that says what it has done.
+    // The exit code of other commands does not depend on the reader either.
     run_without_reader(&["delete", &folder.at("store0"), "none"], b"").fails(1, &["no key `none`"]);
 }
 
 #[test]
-fn a_script_that_cannot_be_read_leaves_no_store() {
+fn unreadable_script_leaves_no_store() {
     let folder = Folder::new();
     let store = folder.at("store");
     run(&["batch", &store, "/there/is/none"]).fails(2, &["/there/is/none"]);
@@ -150,7 +149,7 @@ fn a_script_that_cannot_be_read_leaves_no_store() {
 }
 
 #[test]
-fn a_signal_is_heard_while_no_line_comes() {
+fn signal_stops_batch_waiting_for_input() {
     for (mode, committed, said) in [
         (
             &["--each-line"][..],
@@ -185,7 +184,7 @@ fn a_signal_is_heard_while_no_line_comes() {
 }
 
 #[test]
-fn a_signal_is_heard_while_a_named_pipe_has_no_writer() {
+fn signal_stops_batch_waiting_for_a_writer() {
     let folder = Folder::new();
     let (store, pipe) = (folder.at("store"), folder.at("pipe"));
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -195,7 +194,7 @@ fn a_signal_is_heard_while_a_named_pipe_has_no_writer() {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     wait_until_signals_are_heard(&child);
     stopped(child, Signal::INT).fails(130, &["interrupted before line 1"]);
-    // With a writer it is read to its end.
+    // With a writer, the pipe is read to its end.
     let writer = std::thread::spawn(move || std::fs::write(pipe, "put a 1\nput b 2\n").unwrap());
     let pipe = folder.at("pipe");
     run(&["batch", &store, &pipe]).ok();
@@ -204,7 +203,7 @@ fn a_signal_is_heard_while_a_named_pipe_has_no_writer() {
 }
 
 #[test]
-fn keys_are_printed_as_batch_and_shell_read_them() {
+fn printed_keys_parse_back() {
     let folder = Folder::new();
     let mut random = fastrand::Rng::new();
     let seed = random.get_seed();

@@ -1,5 +1,5 @@
-//! Commands beside another process that writes, merges and trims: what they say is right, or that
-//! their moment is gone. Never that the store is damaged.
+//! Commands beside another process that writes, merges and trims either return correct results or
+//! report that their moment is gone. They never report damage.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -11,7 +11,7 @@ use crate::run::{Folder, Ran, run};
 
 const KEYS: u32 = 60;
 
-/// Some stand in leaves, some in the log. All keys of a round are written by one transaction.
+/// Some values are in leaves, some in the log. One transaction writes all keys of a round.
 fn value(key: u32, round: u32) -> String {
     format!("{round}-").repeat(if key.is_multiple_of(2) { 1000 } else { 20 })
 }
@@ -35,8 +35,7 @@ fn write(db: &Db, keyspace: &Keyspace, round: u32) {
     tx.commit().unwrap();
 }
 
-/// Runs `commands` beside a process (this one) that leaves no file of the store in its place for
-/// long.
+/// Runs `commands` beside a writer (this process) that keeps replacing the store's files.
 fn beside_a_trimming_writer(store: &Path, commands: impl FnOnce()) {
     let stop = AtomicBool::new(false);
     let rounds = AtomicU32::new(0);
@@ -59,7 +58,7 @@ fn beside_a_trimming_writer(store: &Path, commands: impl FnOnce()) {
                 rounds.store(round, Ordering::Relaxed);
             }
         });
-        // Nothing of what the store held at first is left in its place.
+        // By then every original file of the store has been replaced.
         while rounds.load(Ordering::Relaxed) < 2 && !writer.is_finished() {
             thread::yield_now();
         }
@@ -72,7 +71,7 @@ fn beside_a_trimming_writer(store: &Path, commands: impl FnOnce()) {
     });
 }
 
-/// All rows are of one round, and there are all of them.
+/// All rows exist and belong to one round.
 fn check_rows(ran: &Ran) {
     let text = ran.text();
     let rows: Vec<(&str, &str)> = text.lines().map(|line| line.split_once('\t').unwrap()).collect();
@@ -84,7 +83,7 @@ fn check_rows(ran: &Ran) {
 }
 
 #[test]
-fn get_scan_and_count_beside_a_process_that_trims_are_right() {
+fn reads_beside_a_trimming_process_are_correct() {
     let folder = Folder::new();
     let store = folder.at("store");
     beside_a_trimming_writer(Path::new(&store), || {
@@ -102,7 +101,7 @@ fn get_scan_and_count_beside_a_process_that_trims_are_right() {
 }
 
 #[test]
-fn verify_beside_a_process_that_trims_finds_no_problem() {
+fn verify_beside_a_trimming_process_finds_no_problem() {
     let folder = Folder::new();
     let store = folder.at("store");
     beside_a_trimming_writer(Path::new(&store), || {
@@ -113,7 +112,7 @@ fn verify_beside_a_process_that_trims_finds_no_problem() {
 }
 
 #[test]
-fn backups_beside_a_process_that_trims_are_whole() {
+fn backup_beside_a_trimming_process_is_complete() {
     let folder = Folder::new();
     let store = folder.at("store");
     beside_a_trimming_writer(Path::new(&store), || {
@@ -129,7 +128,7 @@ fn backups_beside_a_process_that_trims_are_whole() {
 }
 
 #[test]
-fn a_moment_that_was_asked_for_and_is_gone_is_told_as_that() {
+fn requested_moment_that_is_gone_is_reported() {
     let folder = Folder::new();
     let store = folder.at("store");
     beside_a_trimming_writer(Path::new(&store), || {

@@ -1,4 +1,4 @@
-//! Looking after a store: stat, verify, backup, recover.
+//! Store maintenance: stat, verify, backup, recover.
 
 use std::fs;
 use std::process::Command;
@@ -14,7 +14,7 @@ fn store(folder: &Folder) -> String {
 }
 
 #[test]
-fn stat_tells_a_program_and_a_pipe_the_same() {
+fn stat_json_matches_the_text() {
     let folder = Folder::new();
     let store = store(&folder);
     let stats = run(&["stat", &store, "--json"]).ok().json();
@@ -25,10 +25,10 @@ fn stat_tells_a_program_and_a_pipe_the_same() {
         (&stats["row_cache"]["hits"], &stats["row cache"]),
         (&0.into(), &serde_json::Value::Null)
     );
-    // One object, though it is shown in two parts.
+    // One JSON object, although people see two sections.
     assert_eq!((&stats["index"]["tables"], &stats["index"]["flushes"]), (&0.into(), &0.into()));
     assert_eq!(stats["keyspaces"]["default"]["retention"], "forever");
-    // Through a pipe, too, it is for people.
+    // A pipe gets the text for people too.
     let lines = run(&["stat", &store]).ok().text();
     let words = lines.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in ["newest GLSN 5 ", "budget 32.0 MiB ", "keyspaces default 5 keys, "] {
@@ -48,7 +48,7 @@ fn verify_of_a_sound_store_finds_nothing() {
 }
 
 #[test]
-fn a_backup_is_a_store_as_of_its_moment() {
+fn backup_is_a_store_at_its_moment() {
     let folder = Folder::new();
     let store = store(&folder);
     let backup = folder.at("backup");
@@ -67,7 +67,7 @@ fn a_backup_is_a_store_as_of_its_moment() {
 }
 
 #[test]
-fn what_was_done_is_said_where_its_report_cannot_be_printed() {
+fn failed_output_states_what_was_done() {
     let folder = Folder::new();
     let store = store(&folder);
     let backup = folder.at("backup");
@@ -82,7 +82,7 @@ fn what_was_done_is_said_where_its_report_cannot_be_printed() {
     into_full(&["recover", &backup, &recovered])
         .fails(6, &["nothing is lost; the newest GLSN is 5."]);
     into_full(&["recover", &backup, "--dry-run"]).fails(6, &["Nothing was written."]);
-    // A reader that left is no failure, and does not make a damaged store a sound one.
+    // A closed output is not an error, and does not turn a damaged store into a sound one.
     run_without_reader(&["verify", &backup], b"").ok();
     let segment = fs::read_dir(format!("{backup}/log")).unwrap().map(|entry| entry.unwrap().path());
     let segment =
@@ -96,7 +96,7 @@ fn what_was_done_is_said_where_its_report_cannot_be_printed() {
 }
 
 #[test]
-fn a_store_whose_index_is_damaged_is_recovered_whole_and_stays_as_it_is() {
+fn recover_rebuilds_a_damaged_index_and_keeps_the_source() {
     let folder = Folder::new();
     let store = store(&folder);
     let index = format!("{store}/index");
@@ -132,7 +132,7 @@ fn a_store_whose_index_is_damaged_is_recovered_whole_and_stays_as_it_is() {
 }
 
 #[test]
-fn commits_that_were_durable_and_are_gone_are_named() {
+fn recover_names_lost_durable_commits() {
     let folder = Folder::new();
     let store = folder.at("store");
     run(&["put", &store, "a", "1"]).ok();
@@ -151,7 +151,7 @@ fn commits_that_were_durable_and_are_gone_are_named() {
     let dest = folder.at("recovered");
     let ran = run(&["recover", &store, &dest]);
     assert!(
-        ran.code == 1 && ran.text().contains("lost: all that GLSN 2 to 4 wrote"),
+        ran.code == 1 && ran.text().contains("lost: everything that GLSN 2 to 4 wrote"),
         "{} {}",
         ran.text(),
         ran.err
@@ -162,7 +162,7 @@ fn commits_that_were_durable_and_are_gone_are_named() {
 }
 
 #[test]
-fn the_warm_image_is_shown_and_deleted() {
+fn warm_image_is_shown_and_deleted() {
     let folder = Folder::new();
     let store = folder.at("store");
     let db = plimsoll::Db::open(&store, plimsoll::Options::new().memory_bytes(32 << 20)).unwrap();
@@ -174,7 +174,7 @@ fn the_warm_image_is_shown_and_deleted() {
     assert!(db.snapshot().get(&keyspace, b"key").unwrap().is_some());
     db.close().unwrap();
     let shown = run(&["warm", &store, "--json"]).ok().json();
-    // A segment of pages; and one of rows, if the read found the page in memory no more.
+    // A segment of pages, and one of rows if the read no longer found the page in memory.
     let rows = shown["rows"].as_u64().unwrap();
     assert_eq!(shown["segments"].as_u64(), Some(1 + u64::from(rows > 0)), "{shown}");
     assert!(shown["pages_named"].as_u64() > Some(0), "{shown}");
@@ -185,7 +185,7 @@ fn the_warm_image_is_shown_and_deleted() {
         run(arguments).ok();
         assert_eq!(run(&["warm", &store, "--json"]).ok().json(), shown, "{arguments:?}");
     }
-    // Beside another store it says that it is ignored, and why.
+    // Beside another store, the image is reported as ignored, with the reason.
     let other = folder.at("other");
     run(&["put", &other, "key", "value", "--no-warm"]).ok();
     let copy_to = |to: &str| {
@@ -201,7 +201,7 @@ fn the_warm_image_is_shown_and_deleted() {
     let problem =
         |store: &str| run(&["stat", store, "--json"]).ok().json()["warm"]["problem"].to_string();
     assert!(problem(&other).contains("of another store"), "{}", problem(&other));
-    // And what is no folder is no reason to say nothing of the store.
+    // A warm path that is not a folder must not hide the rest of the report.
     fs::remove_dir_all(format!("{other}/warm")).unwrap();
     fs::write(format!("{other}/warm"), "text").unwrap();
     assert!(problem(&other).contains("Not a directory"), "{}", problem(&other));

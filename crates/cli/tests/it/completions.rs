@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use crate::run::{Folder, run};
 
 #[test]
-fn each_shell_has_a_script_that_knows_the_commands() {
+fn completion_scripts_contain_the_commands() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = run(&["completions", shell]).ok().text();
         for word in ["import", "recover", "--keyspace", "plimsoll"] {
@@ -16,7 +16,7 @@ fn each_shell_has_a_script_that_knows_the_commands() {
 }
 
 #[test]
-fn the_script_for_bash_completes_a_command() {
+fn bash_script_completes_a_command() {
     let folder = Folder::new();
     let script = folder.file("plimsoll.bash", run(&["completions", "bash"]).ok().out);
     let test = format!(

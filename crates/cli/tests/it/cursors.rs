@@ -1,5 +1,5 @@
-//! `plimsoll cursor`, and `plimsoll log --cursor`: each entry at least once, whatever ends the
-//! command.
+//! `plimsoll cursor`, and `plimsoll log --cursor`: each entry is printed at least once, regardless
+//! of how the command ends.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -24,24 +24,24 @@ fn list(store: &str) -> String {
     run(&["cursor", "list", store]).ok().text()
 }
 
-/// The GLSNs that were printed, from the fields before the first tab.
+/// The printed GLSNs, from the fields before the first tab.
 fn glsns(ran: &Ran) -> Vec<u64> {
     ran.text().lines().map(|line| line.split('\t').next().unwrap().parse().unwrap()).collect()
 }
 
-/// Has the store for itself, until it is closed.
+/// Keeps exclusive use of the store until closed.
 fn holder(store: &str) -> Db {
     Db::open(store, Options::new().memory_bytes(32 << 20)).unwrap()
 }
 
 #[test]
-fn cursors_are_made_listed_moved_and_dropped() {
+fn cursors_are_created_listed_advanced_and_dropped() {
     let folder = Folder::new();
     let store = store(&folder);
     assert_eq!(list(&store), "");
     assert_eq!(run(&["cursor", "create", &store, "mailer"]).ok().text(), "mailer\t4\n");
     assert_eq!(run(&["cursor", "create", &store, "audit", "--at", "2"]).ok().text(), "audit\t2\n");
-    // It is there already.
+    // It exists already.
     assert_eq!(run(&["cursor", "create", &store, "audit", "--at", "1"]).ok().text(), "audit\t2\n");
     assert_eq!(list(&store), "audit\t2\nmailer\t4\n");
     let stat = run(&["stat", &store, "--json"]).ok().json();
@@ -64,11 +64,11 @@ fn cursors_are_made_listed_moved_and_dropped() {
 }
 
 #[test]
-fn the_log_goes_on_where_the_cursor_is() {
+fn log_resumes_at_the_cursor() {
     let folder = Folder::new();
     let store = store(&folder);
     let next = || run(&["log", &store, "--cursor", "mailer"]).ok();
-    // 4 and 5 made the cursor and moved it; so did others later.
+    // Entries 4 and 5 created and advanced the cursor; later ones advanced it too.
     assert_eq!(glsns(&next()), [1, 2, 3]);
     assert_eq!(glsns(&next()), [] as [u64; 0]);
     assert_eq!(list(&store), "mailer\t4\n");
@@ -78,14 +78,14 @@ fn the_log_goes_on_where_the_cursor_is() {
     assert_eq!(glsns(&one), [6]);
     assert_eq!(glsns(&next()), [7]);
     assert_eq!(glsns(&next()), [] as [u64; 0]);
-    // What a filter leaves out was dealt with, too.
+    // Filtered entries count as processed.
     run(&["put", &store, "f", "6"]).ok();
     assert_eq!(
         glsns(&run(&["log", &store, "--cursor", "mailer", "--key", "a"]).ok()),
         [] as [u64; 0]
     );
     assert_eq!(glsns(&next()), [] as [u64; 0]);
-    // Without a cursor all is shown; with another one it begins where that is made.
+    // Without a cursor everything is shown; a new cursor starts where it is created.
     let all = run(&["log", &store, "--color", "always"]).ok().text();
     assert!(all.contains("cursor mailer") && !all.contains("keyspace mailer"), "{all}");
     assert_eq!(glsns(&run(&["log", &store, "--cursor", "other", "--from", "7"]).ok())[0], 7);
@@ -94,7 +94,7 @@ fn the_log_goes_on_where_the_cursor_is() {
 }
 
 #[test]
-fn an_entry_that_is_committed_while_others_are_printed_is_printed_by_the_next_command() {
+fn entry_committed_during_printing_is_printed_next() {
     let folder = Folder::new();
     let store = folder.at("store");
     let db = Db::open(&store, Options::new().memory_bytes(32 << 20).shared(true)).unwrap();
@@ -124,7 +124,7 @@ fn an_entry_that_is_committed_while_others_are_printed_is_printed_by_the_next_co
 }
 
 #[test]
-fn a_cursor_holds_the_log_against_a_trim() {
+fn cursor_retains_the_log() {
     let folder = Folder::new();
     let store = folder.at("store");
     let options = Options::new()
@@ -149,7 +149,7 @@ fn a_cursor_holds_the_log_against_a_trim() {
 }
 
 #[test]
-fn a_follower_moves_its_cursor_and_the_next_one_goes_on() {
+fn follower_advances_its_cursor() {
     let folder = Folder::new();
     let store = store(&folder);
     let follow = |limit: &str| {
@@ -178,7 +178,7 @@ fn a_follower_moves_its_cursor_and_the_next_one_goes_on() {
 }
 
 #[test]
-fn beside_a_writer_entries_are_printed_and_the_cursor_moves_when_it_closes_the_store() {
+fn cursor_advances_when_the_writer_closes() {
     let folder = Folder::new();
     let store = store(&folder);
     run(&["cursor", "create", &store, "mailer", "--at", "3"]).ok();
@@ -203,22 +203,20 @@ fn beside_a_writer_entries_are_printed_and_the_cursor_moves_when_it_closes_the_s
     assert!(lines.next().unwrap().unwrap().starts_with("3\t"));
     assert!(lines.next().unwrap().unwrap().starts_with("5\t"));
     let mut stopped = follow(&["--wait", "10m"]);
-    // All is printed: from now on it waits only for the lock.
+    // Everything is printed; from now on it waits only for the lock.
     let mut printed = BufReader::new(stopped.stdout.take().unwrap()).lines();
     assert!(printed.by_ref().take(2).all(|line| line.is_ok()));
     kill_process(Pid::from_child(&stopped), Signal::INT).unwrap();
     let stopped = Ran::of(stopped.wait_with_output().unwrap());
-    stopped.fails(
-        130,
-        &["interrupted while it waited for the store", "Cursor mailer stays at GLSN 3"],
-    );
+    stopped
+        .fails(130, &["interrupted while waiting for the store", "Cursor mailer stays at GLSN 3"]);
     holder.close().unwrap();
     assert!(waiting.wait().unwrap().success());
     assert_eq!(list(&store), "mailer\t6\n");
 }
 
 #[test]
-fn what_was_printed_by_a_follower_that_is_killed_before_its_cursor_moved_is_printed_again() {
+fn killed_follower_prints_entries_again() {
     let folder = Folder::new();
     let store = store(&folder);
     run(&["cursor", "create", &store, "mailer", "--at", "1"]).ok();

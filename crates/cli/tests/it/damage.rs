@@ -1,6 +1,6 @@
-//! Every kind of damage, in stores with all of their log and in stores whose log was trimmed:
-//! `verify` names it and a command; the command is run as it is written, and in the new store
-//! everything can be read but what was named as lost.
+//! Every kind of damage, in stores with a complete log and with a trimmed one. `verify` names the
+//! damage and a command; the test runs that command as printed, and everything except the reported
+//! losses is readable in the new store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,8 +20,8 @@ fn options() -> Options {
     Options::new().memory_bytes(32 << 20).segment_bytes(256 << 10)
 }
 
-/// A store with small values in runs, values in the log and in blob files, several segments and
-/// versions; and what it holds.
+/// Builds a store with small values in runs, values in the log and in blob files, several segments
+/// and versions; returns its contents.
 fn build(path: &str, trimmed: bool) -> Content {
     let db = Db::open(path, options()).unwrap();
     let keyspace = db.keyspace("default").unwrap();
@@ -85,7 +85,7 @@ fn files(dir: &Path, ending: &str) -> Vec<PathBuf> {
 fn change(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
     let mut bytes = fs::read(path).unwrap();
     change(&mut bytes);
-    // A file of its own: others may share this one.
+    // Write a separate file, because other stores may share this one by a hard link.
     fs::remove_file(path).unwrap();
     fs::write(path, bytes).unwrap();
 }
@@ -108,7 +108,7 @@ fn newest_manifest(store: &Path) -> PathBuf {
     manifests(store).into_iter().max().unwrap()
 }
 
-/// The last sealed segment: it holds values that are current.
+/// The last sealed segment; it holds current values.
 fn sealed(store: &Path) -> PathBuf {
     let segments = log(store, ".seg");
     assert!(segments.len() > 2, "{segments:?}");
@@ -119,7 +119,7 @@ fn run_file(store: &Path) -> PathBuf {
     largest(files(&store.join("index"), ".run"))
 }
 
-/// The first page of a kind from the middle of a run on.
+/// Damages the first page of a kind in the second half of a run.
 fn spoil_page(store: &Path, kind: u8) {
     change(&run_file(store), |bytes| {
         let pages = bytes.len() / PAGE;
@@ -133,7 +133,7 @@ fn spoil_page(store: &Path, kind: u8) {
 struct Kind {
     name: &'static str,
     damage: fn(&Path),
-    /// Whether `verify` finds it: nothing needs what is left.
+    /// Whether `verify` detects it; some damage affects nothing that is still needed.
     is_found: bool,
     /// Whether values may be lost, without and with a trimmed log.
     loses: [bool; 2],
@@ -250,8 +250,7 @@ const KINDS: [Kind; 16] = [
     },
 ];
 
-/// Damage of a blob file that no record of the log names, as values were moved into it when the log
-/// was trimmed.
+/// Damage of a blob file that no log record names, because trimming the log moved values into it.
 const KINDS_OF_MOVED_VALUES: [Kind; 6] = [
     Kind {
         name: "moved values that are gone",
@@ -303,8 +302,8 @@ const KINDS_OF_MOVED_VALUES: [Kind; 6] = [
     },
 ];
 
-/// A store whose log was trimmed, with values moved out of it, and with the keyspaces `zoo` (number
-/// 16) and `gone`, which was dropped; what the default keyspace holds.
+/// A store with a trimmed log and values moved out of it, with the keyspaces `zoo` (number 16) and
+/// `gone` (dropped); returns the contents of the default keyspace.
 fn build_with_keyspaces(path: &str) -> Content {
     let db = Db::open(path, options()).unwrap();
     let [default, zoo, gone] = ["default", "zoo", "gone"].map(|name| db.keyspace(name).unwrap());
@@ -333,7 +332,7 @@ fn build_with_keyspaces(path: &str) -> Content {
     content
 }
 
-/// Runs a line as a shell would.
+/// Runs a line in a shell.
 fn sh(line: &str) -> Ran {
     let bin = Path::new(env!("CARGO_BIN_EXE_plimsoll")).parent().unwrap();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
@@ -378,7 +377,7 @@ impl Named {
     }
 }
 
-/// Everything works, and only what was named is lost.
+/// Checks that every command works and that only named keys are lost.
 fn is_whole(store: &str, content: &Content, named: &Named, told: &str) -> usize {
     let verified = run(&["verify", store]);
     assert_eq!(verified.code, 0, "{told}: {}", verified.text());
@@ -450,7 +449,7 @@ fn recovers(folder: &Folder, original: &str, content: &Content, trimmed: bool, k
         "{told}: {lost} keys are lost: {report}"
     );
     assert!(ran.code == 1 || report["is_whole"] == true, "{told}");
-    // And it goes on: writing, compaction, trimming.
+    // The new store supports writing, compaction and trimming.
     run(&["put", &dest, "zz-new", "value"]).ok();
     run(&["compact", &dest]).ok();
     let newest = run(&["stat", &dest, "--json"]).ok().json()["store"]["newest_glsn"].to_string();
@@ -463,7 +462,7 @@ fn recovers(folder: &Folder, original: &str, content: &Content, trimmed: bool, k
 }
 
 #[test]
-fn every_kind_of_damage_is_recovered_by_the_command_that_verify_names() {
+fn verify_names_a_command_that_recovers() {
     let folder = Folder::new();
     for trimmed in [false, true] {
         let original = folder.at(if trimmed { "trimmed" } else { "whole" });
@@ -475,7 +474,7 @@ fn every_kind_of_damage_is_recovered_by_the_command_that_verify_names() {
 }
 
 #[test]
-fn damage_of_values_that_only_the_index_names_is_recovered_by_that_command() {
+fn damage_of_moved_values_is_recovered() {
     let folder = Folder::new();
     let original = folder.at("moved");
     let content = build_with_keyspaces(&original);
@@ -485,7 +484,7 @@ fn damage_of_values_that_only_the_index_names_is_recovered_by_that_command() {
 }
 
 #[test]
-fn a_damaged_page_beside_the_records_of_keyspaces_moves_no_key_into_another_keyspace() {
+fn damage_near_keyspace_records_moves_no_key() {
     let folder = Folder::new();
     let original = folder.at("keyspaces");
     build_with_keyspaces(&original);
@@ -518,7 +517,7 @@ fn a_damaged_page_beside_the_records_of_keyspaces_moves_no_key_into_another_keys
         );
         if zoo != "zoo" {
             renamed += 1;
-            // `gone`, which was dropped, has a name in the past, and is there again without keys.
+            // `gone` was dropped; it has a past name, and is recovered without keys.
             assert_eq!(
                 (ran.code, &ran.json()["renamed"][0]),
                 (1, &serde_json::json!("recovered-16")),
@@ -532,7 +531,7 @@ fn a_damaged_page_beside_the_records_of_keyspaces_moves_no_key_into_another_keys
 }
 
 #[test]
-fn damage_of_a_run_is_recovered_also_from_a_store_that_was_recovered_before() {
+fn recovered_store_recovers_again() {
     let folder = Folder::new();
     let [store, first, second] = ["store", "first", "second"].map(|name| folder.at(name));
     build(&store, false);
@@ -546,7 +545,7 @@ fn damage_of_a_run_is_recovered_also_from_a_store_that_was_recovered_before() {
 }
 
 #[test]
-fn what_is_damaged_can_be_left_out_of_a_scan_and_of_the_log() {
+fn scan_and_log_skip_damage() {
     let folder = Folder::new();
     let original = folder.at("whole");
     let content = build(&original, false);
@@ -556,7 +555,7 @@ fn what_is_damaged_can_be_left_out_of_a_scan_and_of_the_log() {
         (KINDS[kind].damage)(Path::new(&store));
         let told = KINDS[kind].name;
         let all = run(&["log", &original]).ok().text().lines().count();
-        // Without the flag: what and where it is, and what helps.
+        // Without the flag, the error names the damage, its place and the remedy.
         let failed = run(&["scan", &store])
             .fails(4, &["keyspace \"default\"", "--skip-damaged", "plimsoll"]);
         if !name.is_empty() {
@@ -606,7 +605,7 @@ fn what_is_damaged_can_be_left_out_of_a_scan_and_of_the_log() {
         if kind == 0 {
             assert!(left_out > 0, "{told}");
             run(&["log", &store]).fails(4, &["the entry with GLSN", "--skip-damaged", "verify"]);
-            // A cursor is moved past it only where that was asked for; its own move is not printed.
+            // A cursor advances past damage only on request; its own commit is not printed.
             let with_cursor = ["log", &store, "--cursor", "reader"];
             run(&with_cursor).fails(4, &["the entry with GLSN", "--skip-damaged"]);
             let listed = run(&[&with_cursor[..], &["--skip-damaged"]].concat())
@@ -620,7 +619,7 @@ fn what_is_damaged_can_be_left_out_of_a_scan_and_of_the_log() {
 }
 
 #[test]
-fn what_is_lost_says_so_at_its_old_moment() {
+fn lost_value_is_reported_at_its_moment() {
     let folder = Folder::new();
     let damaged = folder.at("damaged");
     build(&damaged, false);
@@ -631,7 +630,7 @@ fn what_is_lost_says_so_at_its_old_moment() {
     let ran = run(&["recover", &damaged, &store]).fails(1, &[]);
     let lost = "lost: the value of side-a in keyspace default at GLSN 81, 2097154 bytes";
     assert!(ran.text().contains(lost), "{}", ran.text());
-    // The newer value stays, nothing is deleted, and the old moment says what happened to it.
+    // The newer value stays, nothing is deleted, and the old moment reports the loss.
     assert_eq!(run(&["scan", &store, "--keys"]).ok().text(), before);
     assert_eq!(run(&["get", &store, "side-a"]).ok().text(), "an undamaged newer value");
     run(&["get", &store, "side-a", "--at", "90"]).fails(4, &["GLSN 81", "lost"]);
@@ -644,7 +643,7 @@ fn what_is_lost_says_so_at_its_old_moment() {
 }
 
 #[test]
-fn a_run_that_is_missing_is_damage_for_commands_that_read_too() {
+fn reads_report_a_missing_run_as_damage() {
     let folder = Folder::new();
     let store = folder.at("store");
     for key in ["a", "b"] {

@@ -1,5 +1,5 @@
-//! One damaged sector of the log costs the value that it lies in: the values beside it are read,
-//! and are in the recovered store.
+//! A damaged sector of the log costs only the value that contains it. The neighbouring values stay
+//! readable and are in the recovered store.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ fn key(number: u64) -> String {
     format!("key-{number:03}")
 }
 
-/// 4 KiB in letters and digits, of no pattern.
+/// 4 KiB of letters and digits without a pattern.
 fn value(number: u64) -> Vec<u8> {
     let mut state = number + 1;
     let mut letter = || {
@@ -34,7 +34,7 @@ fn segments(store: &Path) -> Vec<PathBuf> {
     names.filter(|path| path.extension().is_some_and(|it| it == "seg")).collect()
 }
 
-/// Fills a sector within a value with other bytes.
+/// Overwrites a sector inside a value.
 fn damage_sector(store: &Path) {
     let front = &value(DAMAGED)[..32];
     for path in segments(store) {
@@ -48,7 +48,7 @@ fn damage_sector(store: &Path) {
     panic!("the value is not in the log");
 }
 
-/// Reads every key; the damaged one is refused in a way that `refuses` accepts.
+/// Reads every key; `refuses` must accept the error of the damaged one.
 fn reads_all_others(path: &str, refuses: impl Fn(plimsoll::Result<Option<Vec<u8>>>) -> bool) {
     let db = Db::open(path, options()).unwrap();
     let keyspace = db.keyspace("default").unwrap();
@@ -66,7 +66,7 @@ fn reads_all_others(path: &str, refuses: impl Fn(plimsoll::Result<Option<Vec<u8>
 }
 
 #[test]
-fn a_damaged_sector_costs_one_key_and_the_recovery_no_other() {
+fn damaged_sector_costs_one_key() {
     let folder = Folder::new();
     let store = folder.at("store");
     let db = Db::open(&store, options()).unwrap();

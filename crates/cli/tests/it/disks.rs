@@ -1,9 +1,9 @@
-//! Disks that are full, limited, or not to be written to.
+//! Full, limited and read-only disks.
 //!
-//! Full and read-only disks are real ones: small file systems in memory, each mounted in a
-//! namespace of its own. Where nobody may do that (a container without privileges) these tests fail
-//! and say so; only `PLIMSOLL_TEST_NO_MOUNT=1` passes them over. Limits and permissions need no
-//! mount and are tested everywhere.
+//! Full and read-only disks are real: small file systems in memory, each mounted in its own
+//! namespace. Without the permission to mount (a container without privileges) these tests fail
+//! with a message; only `PLIMSOLL_TEST_NO_MOUNT=1` skips them. Limits and permissions need no mount
+//! and are tested everywhere.
 
 use std::env;
 use std::fs::{self, Permissions};
@@ -14,14 +14,14 @@ use std::process::{Command, Stdio};
 use crate::repository::Repository;
 use crate::run::{Folder, Ran, run};
 
-/// Set to pass over what needs a mount.
+/// Skips the tests that need a mount.
 const NO_MOUNT: &str = "PLIMSOLL_TEST_NO_MOUNT";
 
-/// Ways into a namespace in which one may mount: as root, and as anybody where users may make
+/// Ways into a namespace that permits mounting: as root, or as any user where users may create
 /// namespaces.
 const NAMESPACES: [&[&str]; 2] = [&["--mount"], &["--user", "--map-root-user", "--mount"]];
 
-/// A shell that knows where the command is.
+/// A shell that can find the command.
 fn shell(program: &str, arguments: &[&str], script: &str) -> Command {
     let mut command = Command::new(program);
     command.args(arguments).arg(script);
@@ -29,8 +29,8 @@ fn shell(program: &str, arguments: &[&str], script: &str) -> Command {
     command
 }
 
-/// Runs a script with a small file system at `$MOUNT`. `None` where nobody may mount one and
-/// somebody said that this is known.
+/// Runs a script with a small file system at `$MOUNT`. `None` if mounting is not permitted and the
+/// tests are skipped by request.
 fn with_small_disk(script: &str) -> Option<Ran> {
     if env::var_os(NO_MOUNT).is_some() {
         return None;
@@ -58,7 +58,7 @@ fn with_small_disk(script: &str) -> Option<Ran> {
 }
 
 #[test]
-fn a_full_disk_fails_the_transaction_and_the_store_stays_usable() {
+fn full_disk_fails_the_transaction_only() {
     let script = r#"
         set -e
         "$PLIMSOLL" put "$MOUNT/store" k v > /dev/null
@@ -77,7 +77,7 @@ fn a_full_disk_fails_the_transaction_and_the_store_stays_usable() {
 }
 
 #[test]
-fn a_full_disk_is_told_without_a_transaction_where_there_is_none() {
+fn full_disk_fails_backup_without_mentioning_a_transaction() {
     let script = r#"
         head -c 8000000 /dev/urandom | "$PLIMSOLL" put "$MOUNT/store" large > /dev/null
         head -c 30000000 /dev/zero > "$MOUNT/filler" 2> /dev/null
@@ -89,7 +89,7 @@ fn a_full_disk_is_told_without_a_transaction_where_there_is_none() {
         0,
         &[
             "No space left",
-            "\nWhat was committed before is kept; free some space and run the command again.",
+            "\nEarlier commits are kept; free some space and run the command again.",
         ],
     );
     assert!(!ran.err.contains("transaction"), "{}", ran.err);
@@ -97,7 +97,7 @@ fn a_full_disk_is_told_without_a_transaction_where_there_is_none() {
 }
 
 #[test]
-fn the_remedy_for_a_disk_that_the_store_alone_fills_works_there() {
+fn trim_frees_a_disk_that_the_store_fills() {
     let script = r#"
         n=0
         while head -c 1500000 /dev/urandom | "$PLIMSOLL" put "$MOUNT/store" large > /dev/null; do n=$((n+1)); done
@@ -112,7 +112,7 @@ fn the_remedy_for_a_disk_that_the_store_alone_fills_works_there() {
 }
 
 #[test]
-fn what_was_committed_before_a_full_disk_hindered_the_closing_is_no_failure() {
+fn full_disk_at_close_does_not_fail_the_commit() {
     let script = r#"
         "$PLIMSOLL" put "$MOUNT/store" k v > /dev/null
         head -c 30000000 /dev/zero > "$MOUNT/filler" 2> /dev/null
@@ -124,7 +124,7 @@ fn what_was_committed_before_a_full_disk_hindered_the_closing_is_no_failure() {
         "$PLIMSOLL" put "$MOUNT/store" k y && "$PLIMSOLL" verify "$MOUNT/store" > /dev/null && echo sound
     "#;
     let Some(ran) = with_small_disk(script) else { return };
-    let ran = ran.fails(0, &["No space left", "What was committed is kept"]);
+    let ran = ran.fails(0, &["No space left", "The commits are kept"]);
     assert!(!ran.err.contains("run the command again"), "{}", ran.err);
     assert_eq!(
         ran.text(),
@@ -135,7 +135,7 @@ fn what_was_committed_before_a_full_disk_hindered_the_closing_is_no_failure() {
 }
 
 #[test]
-fn an_import_that_fills_the_disk_goes_on_once_there_is_space() {
+fn import_resumes_after_a_full_disk() {
     let folder = Folder::new();
     let repository = Repository::init(&folder.path().join("repository"));
     let mut random = fastrand::Rng::with_seed(5);
@@ -163,7 +163,7 @@ fn an_import_that_fills_the_disk_goes_on_once_there_is_space() {
 }
 
 #[test]
-fn a_file_system_that_is_read_only_can_be_read_and_says_so_to_writers() {
+fn read_only_file_system_refuses_writers() {
     let script = r#"
         set -e
         "$PLIMSOLL" put "$MOUNT/store" k v > /dev/null
@@ -179,10 +179,11 @@ fn a_file_system_that_is_read_only_can_be_read_and_says_so_to_writers() {
 }
 
 #[test]
-fn a_limit_to_the_size_of_files_fails_the_transaction_and_the_store_stays_usable() {
+fn file_size_limit_fails_the_transaction_only() {
     let folder = Folder::new();
     let store = folder.at("store");
-    // The limit counts half KiB: 4 MiB. The signal that comes with it does not end the command.
+    // The limit is in units of half a KiB: 4 MiB. The signal that accompanies it does not end the
+    // command.
     let script = r#"
         "$PLIMSOLL" put "$STORE" k v
         (ulimit -f 8192; head -c 9000000 /dev/zero | "$PLIMSOLL" put "$STORE" large; echo "put ended with $?"
@@ -195,7 +196,7 @@ fn a_limit_to_the_size_of_files_fails_the_transaction_and_the_store_stays_usable
     assert_eq!(ran.text(), "1\nput ended with 6\n2\nk\tv\nsmall\tw\nsound\n", "{}", ran.err);
 }
 
-/// Root needs no permission, so whoever is root becomes nobody for it.
+/// Runs as nobody if this user is root, because root needs no permission.
 fn run_as_nobody(program: &str, arguments: &[&str]) -> Ran {
     const NOBODY: u32 = 65_534;
     let mut command = Command::new(program);
@@ -207,7 +208,7 @@ fn run_as_nobody(program: &str, arguments: &[&str]) -> Ran {
 }
 
 #[test]
-fn a_store_of_somebody_else_can_be_read_and_says_so_to_writers() {
+fn another_users_store_refuses_writers() {
     let folder = Folder::new();
     let store = folder.at("store");
     run(&["put", &store, "k", "v"]).ok();
@@ -224,7 +225,7 @@ fn a_store_of_somebody_else_can_be_read_and_says_so_to_writers() {
                   docs/explanation/processes.md";
     nobody(&["put", &store, "k", "w"]).fails(6, &["ermission denied", &store, remedy]);
     let ran = nobody(&["put", &folder.at("new"), "k", "w"]);
-    let ran = ran.fails(6, &["ermission denied", "new", "This user may not make a store there;"]);
+    let ran = ran.fails(6, &["ermission denied", "new", "This user may not create a store there;"]);
     assert!(!ran.err.contains("docs/explanation/processes.md"), "{}", ran.err);
     folders.iter().for_each(|path| set_mode(path, 0o755));
     assert_eq!(run(&["get", &store, "k"]).ok().out, b"v");

@@ -1,4 +1,4 @@
-//! `plimsoll import git`: what it imports, and what it prints.
+//! `plimsoll import git`: the imported data, and the output.
 
 use crate::comparison::assert_equal;
 use crate::repository::{Repository, Script};
@@ -16,7 +16,7 @@ fn imported(folder: &Folder, commits: usize) -> (Repository, String) {
 }
 
 #[test]
-fn author_date_message_and_parents_travel_as_metadata() {
+fn import_stores_commit_metadata() {
     let folder = Folder::new();
     let (repository, store) = imported(&folder, 10);
     let merge = repository.ask(&["rev-parse", "main"]);
@@ -40,7 +40,7 @@ fn author_date_message_and_parents_travel_as_metadata() {
 }
 
 #[test]
-fn the_table_tells_what_was_done() {
+fn import_prints_a_summary() {
     let folder = Folder::new();
     let (repository, _) = imported(&folder, 30);
     let again = folder.at("again");
@@ -63,7 +63,7 @@ fn the_table_tells_what_was_done() {
 }
 
 #[test]
-fn running_it_again_brings_what_is_new_and_only_that() {
+fn second_import_adds_only_new_commits() {
     let folder = Folder::new();
     let repository = Repository::init(&folder.path().join("repository"));
     let mut script = Script::new(8);
@@ -85,7 +85,7 @@ fn running_it_again_brings_what_is_new_and_only_that() {
 }
 
 #[test]
-fn two_repositories_share_a_store_in_keyspaces_of_their_own() {
+fn two_repositories_import_into_two_keyspaces() {
     let folder = Folder::new();
     let store = folder.at("store");
     for (name, content) in [("one", &b"1"[..]), ("two", b"2")] {
@@ -100,7 +100,7 @@ fn two_repositories_share_a_store_in_keyspaces_of_their_own() {
 }
 
 #[test]
-fn what_was_left_out_is_named_on_stderr() {
+fn skipped_objects_are_listed_on_stderr() {
     let folder = Folder::new();
     let repository = Repository::init(&folder.path().join("repository"));
     let commits = (1..=7_u8)
@@ -124,7 +124,7 @@ fn what_was_left_out_is_named_on_stderr() {
 }
 
 #[test]
-fn a_history_that_is_cut_is_reported() {
+fn truncated_history_is_reported() {
     let folder = Folder::new();
     let repository = Repository::init(&folder.path().join("repository"));
     let commits: Vec<String> =
@@ -139,7 +139,7 @@ fn a_history_that_is_cut_is_reported() {
 }
 
 #[test]
-fn a_shallow_clone_is_reported() {
+fn shallow_clone_is_reported() {
     let folder = Folder::new();
     let repository = Repository::init(&folder.path().join("repository"));
     let commits: Vec<String> =
@@ -157,12 +157,12 @@ fn a_shallow_clone_is_reported() {
     {
         assert!(ran.err.contains(part), "{part}: {}", ran.err);
     }
-    // Of a repository that is whole, nothing is said.
+    // A complete repository produces no message.
     assert_eq!(run(&["import", "git", repository.path(), &folder.at("whole")]).ok().err, "");
 }
 
 #[test]
-fn a_bare_repository_that_was_named_is_read_where_git_looks_for_none() {
+fn explicit_bare_repository_is_imported() {
     let folder = Folder::new();
     let (repository, _) = imported(&folder, 3);
     let bare = folder.at("bare.git");
@@ -178,6 +178,6 @@ fn a_bare_repository_that_was_named_is_read_where_git_looks_for_none() {
     let store = folder.at("of-bare");
     import(&bare, &store).ok();
     assert_equal(&repository, "main", &store, "default", 1);
-    // A folder in one is not the one that was named.
+    // A folder inside the named repository is not the named one.
     import(&format!("{bare}/refs"), &folder.at("of-refs")).fails(6, &["safe.bareRepository"]);
 }

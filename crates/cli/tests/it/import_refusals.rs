@@ -1,4 +1,4 @@
-//! What an import refuses, and what it says.
+//! Imports that are refused, and their messages.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use crate::repository::Repository;
 use crate::run::{Folder, Ran, plimsoll, run};
 
 #[test]
-fn what_is_no_repository_is_refused_and_leaves_no_store() {
+fn path_without_repository_leaves_no_store() {
     let folder = Folder::new();
     let store = folder.at("store");
     let file = folder.file("file", "x");
@@ -24,7 +24,7 @@ fn what_is_no_repository_is_refused_and_leaves_no_store() {
 }
 
 #[test]
-fn a_repository_without_commits_and_an_unknown_branch_are_refused() {
+fn empty_repository_and_unknown_branch_are_refused() {
     let folder = Folder::new();
     let repository = Repository::init(&folder.path().join("repository"));
     let store = folder.at("store");
@@ -36,7 +36,7 @@ fn a_repository_without_commits_and_an_unknown_branch_are_refused() {
 }
 
 #[test]
-fn without_git_it_says_what_to_install() {
+fn missing_git_is_reported() {
     let folder = Folder::new();
     let command = |path: &str| {
         plimsoll()
@@ -48,7 +48,7 @@ fn without_git_it_says_what_to_install() {
 }
 
 #[test]
-fn a_file_in_the_place_of_the_store_is_left_alone() {
+fn file_at_the_store_path_is_unchanged() {
     let folder = Folder::new();
     let repository = Repository::init(&folder.path().join("repository"));
     repository.commit("c", &[("a", b"1")]);
@@ -58,7 +58,7 @@ fn a_file_in_the_place_of_the_store_is_left_alone() {
 }
 
 #[test]
-fn a_rewritten_history_is_refused_and_nothing_changes() {
+fn rewritten_history_is_refused() {
     let folder = Folder::new();
     let repository = Repository::init(&folder.path().join("repository"));
     let store = folder.at("store");
@@ -76,7 +76,7 @@ fn a_rewritten_history_is_refused_and_nothing_changes() {
 }
 
 #[test]
-fn another_repository_is_refused_and_has_room_in_a_keyspace_of_its_own() {
+fn another_repository_needs_another_keyspace() {
     let folder = Folder::new();
     let store = folder.at("store");
     let one = Repository::init(&folder.path().join("one"));
@@ -90,7 +90,7 @@ fn another_repository_is_refused_and_has_room_in_a_keyspace_of_its_own() {
 }
 
 #[test]
-fn a_path_that_is_too_long_for_a_key_is_left_out_and_named() {
+fn overlong_path_is_skipped_and_listed() {
     let folder = Folder::new();
     let repository = Repository::init(&folder.path().join("repository"));
     let mut script = crate::repository::Script::new(1);

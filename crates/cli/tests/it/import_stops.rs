@@ -1,4 +1,4 @@
-//! An import that is stopped keeps what it has and goes on from there.
+//! An interrupted import keeps its commits and resumes from there.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -11,7 +11,7 @@ use crate::comparison::{assert_equal, glsns};
 use crate::repository::{Repository, Script};
 use crate::run::{Folder, Ran, plimsoll, run};
 
-/// A `git` that lists commits slowly, so that there is time to stop an import.
+/// A `git` that lists commits slowly, to leave time for an interrupt.
 fn slow_git(folder: &Folder) -> String {
     let real = String::from_utf8(
         std::process::Command::new("sh").args(["-c", "command -v git"]).output().unwrap().stdout,
@@ -45,7 +45,7 @@ fn wait_for_commits(store: &str) {
 }
 
 fn signal(child: &Child, signal: Signal) {
-    // The whole group, as a terminal does on Ctrl-C.
+    // Signal the whole group, as a terminal does on Ctrl-C.
     kill_process_group(Pid::from_child(child), signal).unwrap();
 }
 
@@ -58,7 +58,7 @@ fn many_commits(folder: &Folder) -> Repository {
 }
 
 #[test]
-fn ctrl_c_keeps_what_is_committed_and_the_next_run_goes_on() {
+fn interrupted_import_resumes() {
     let folder = Folder::new();
     let repository = many_commits(&folder);
     let (store, path) = (folder.at("store"), slow_git(&folder));
@@ -77,7 +77,7 @@ fn ctrl_c_keeps_what_is_committed_and_the_next_run_goes_on() {
 }
 
 #[test]
-fn a_killed_import_goes_on_where_the_store_ends() {
+fn killed_import_resumes() {
     let folder = Folder::new();
     let repository = many_commits(&folder);
     let (store, path) = (folder.at("store"), slow_git(&folder));

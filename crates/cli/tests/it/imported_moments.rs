@@ -1,5 +1,5 @@
-//! Moments of an imported history are its own: found by the committers' times and by commit ids, as
-//! git finds them.
+//! Moments of an imported history are found by committers' times and by commit ids, as git finds
+//! them.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ use crate::run::{Folder, run};
 const START: i64 = 1_100_000_000;
 const DAY: i64 = 86_400;
 
-/// A commit a line of `times`; file `number` says which commit it was.
+/// One commit per element of `times`; the file `number` contains the commit's position.
 fn history(folder: &Folder, name: &str, times: &[i64]) -> Repository {
     let repository = Repository::init(&folder.path().join(name));
     let mut stream = String::new();
@@ -29,7 +29,7 @@ fn history(folder: &Folder, name: &str, times: &[i64]) -> Repository {
     repository
 }
 
-/// Times that go forwards by a day and now and then back by up to ten.
+/// Times that advance by a day and occasionally go back by up to ten days.
 fn wandering(seed: u64, commits: i64) -> Vec<i64> {
     println!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
@@ -45,12 +45,12 @@ fn shown(second: i64) -> String {
 }
 
 #[test]
-fn a_time_reads_the_commit_that_git_finds_before_it() {
+fn time_selects_the_commit_that_git_finds() {
     let folder = Folder::new();
     let times = wandering(1, 60);
     let repository = history(&folder, "repository", &times);
     let store = folder.at("store");
-    // In two goes, so that the second one continues the first.
+    // Import in two steps, so that the second resumes the first.
     run(&["import", "git", repository.path(), &store, "--branch", "main~25"]).ok();
     run(&["import", "git", repository.path(), &store]).ok();
     for at in (0..70).map(|day| START + day * DAY).chain(times.iter().copied().step_by(7)) {
@@ -81,9 +81,9 @@ fn a_time_reads_the_commit_that_git_finds_before_it() {
 }
 
 #[test]
-fn what_is_written_after_an_import_has_the_time_at_which_it_was_written() {
+fn writes_after_an_import_have_their_own_time() {
     let folder = Folder::new();
-    // The last commit is dated in the future: the store had it earlier.
+    // The last commit is dated in the future; the store received it earlier.
     let repository = history(&folder, "repository", &[START, START + DAY, 32_503_680_000]);
     let store = folder.at("store");
     run(&["import", "git", repository.path(), &store]).ok();
@@ -95,7 +95,7 @@ fn what_is_written_after_an_import_has_the_time_at_which_it_was_written() {
 }
 
 #[test]
-fn each_keyspace_has_the_moments_of_its_own_history() {
+fn each_keyspace_has_its_own_times() {
     let folder = Folder::new();
     let store = folder.at("store");
     for (name, start) in [("one", START), ("two", START + 100 * DAY)] {
@@ -112,7 +112,7 @@ fn each_keyspace_has_the_moments_of_its_own_history() {
 }
 
 #[test]
-fn a_commit_is_read_by_its_id() {
+fn commit_is_read_by_id() {
     let folder = Folder::new();
     let repository = history(&folder, "repository", &wandering(2, 40));
     let store = folder.at("store");
@@ -133,7 +133,7 @@ fn a_commit_is_read_by_its_id() {
 }
 
 #[test]
-fn the_log_between_two_times_is_what_git_log_lists() {
+fn log_between_times_matches_git_log() {
     let folder = Folder::new();
     let repository = history(&folder, "repository", &wandering(3, 50));
     let store = folder.at("store");
@@ -160,7 +160,7 @@ fn the_log_between_two_times_is_what_git_log_lists() {
 }
 
 #[test]
-fn log_history_and_diff_show_time_author_and_subject() {
+fn listings_show_time_author_and_subject() {
     let folder = Folder::new();
     let repository = history(&folder, "repository", &[START, START + DAY]);
     let store = folder.at("store");

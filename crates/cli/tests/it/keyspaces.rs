@@ -8,7 +8,7 @@ fn list(store: &str) -> String {
 }
 
 #[test]
-fn keyspaces_are_made_listed_and_changed() {
+fn keyspaces_are_created_listed_and_altered() {
     let folder = Folder::new();
     let store = folder.at("store");
     assert_eq!(run(&["keyspace", "create", &store, "users"]).ok().text(), "users\tforever\n");
@@ -38,7 +38,7 @@ fn keyspaces_are_made_listed_and_changed() {
 }
 
 #[test]
-fn a_keyspace_that_was_dropped_is_read_at_earlier_moments() {
+fn dropped_keyspace_is_readable_in_the_past() {
     let folder = Folder::new();
     let store = folder.at("store");
     let at = run(&["put", &store, "ada", "Ada Lovelace", "--keyspace", "users"]).ok().text();
@@ -64,7 +64,7 @@ fn a_keyspace_that_was_dropped_is_read_at_earlier_moments() {
 }
 
 #[test]
-fn what_is_to_be_forgotten_is_freed() {
+fn drop_with_forget_frees_space() {
     let folder = Folder::new();
     let store = folder.at("store");
     let lines: String = (0..2000).map(|number| format!("{number}\n")).collect();
@@ -93,7 +93,7 @@ fn what_is_to_be_forgotten_is_freed() {
 }
 
 #[test]
-fn the_bookkeeping_of_an_import_is_read_and_not_written_by_other_commands() {
+fn import_bookkeeping_is_read_only() {
     let folder = Folder::new();
     let repository = Repository::init(&folder.path().join("repository"));
     repository.commit("c", &[("a", b"1")]);
@@ -120,14 +120,14 @@ fn the_bookkeeping_of_an_import_is_read_and_not_written_by_other_commands() {
     run(&["keyspace", "create", &store, "plimsoll.mine"])
         .fails(2, &["keyspace `plimsoll.mine` cannot be written to"]);
     assert_eq!(read(), before);
-    // Nothing is left behind where there was no store.
+    // Nothing is created where no store existed.
     let nowhere = folder.at("nowhere");
     run(&[&["put", &nowhere, "a", "1"][..], &own].concat()).fails(2, &[refused]);
     assert!(!std::fs::exists(&nowhere).unwrap());
 }
 
 #[test]
-fn diff_history_and_log_answer_over_a_drop_and_a_new_keyspace_of_the_name() {
+fn listings_span_a_drop_and_recreation() {
     let folder = Folder::new();
     let store = folder.at("store");
     run(&["keyspace", "create", &store, "t"]).ok();

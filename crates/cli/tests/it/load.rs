@@ -1,4 +1,4 @@
-//! Loading CSV, TSV and JSON lines, and what is said of rows that are malformed.
+//! Loading CSV, TSV and JSON lines, and the errors of malformed rows.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -13,7 +13,7 @@ fn scanned(store: &str) -> String {
 }
 
 #[test]
-fn csv_rows_become_json_under_their_first_column() {
+fn csv_row_becomes_json_under_its_first_column() {
     let folder = Folder::new();
     let store = folder.at("store");
     let file =
@@ -41,7 +41,7 @@ fn key_and_value_can_be_chosen_in_every_format() {
 }
 
 #[test]
-fn a_csv_file_with_another_delimiter_is_refused_until_that_is_told() {
+fn csv_with_another_delimiter_needs_the_option() {
     let folder = Folder::new();
     let cases = [("a;b\n1;2\n", ";"), ("a\tb\n1\t2\n", "\\t"), ("a|b\n1|2\n", "|")];
     for (number, (text, delimiter)) in cases.into_iter().enumerate() {
@@ -64,7 +64,7 @@ fn a_csv_file_with_another_delimiter_is_refused_until_that_is_told() {
         assert_eq!(run(&["count", &store]).ok().text(), "2\n");
     }
     let store = folder.at("store");
-    // Quoted, or one of several: it is text.
+    // Quoted, or one of several columns: the delimiter is text.
     for text in ["\"a;b\"\n1\n", "a;b,c\n1,2\n"] {
         run_with_input(&["load", &store, "-", "--format", "csv"], text.as_bytes()).ok();
     }
@@ -76,11 +76,11 @@ fn a_csv_file_with_another_delimiter_is_refused_until_that_is_told() {
 }
 
 #[test]
-fn stdin_is_read_once_its_format_is_told() {
+fn stdin_needs_a_format() {
     let folder = Folder::new();
     let store = folder.at("store");
     run_with_input(&["load", &store, "-"], b"a,b\n")
-        .fails(2, &["does not tell the format", "--format csv"]);
+        .fails(2, &["cannot infer the format", "--format csv"]);
     run_with_input(
         &["load", &store, "-", "--format", "csv", "--no-header", "--value", "2"],
         b"k,v\n",
@@ -90,7 +90,7 @@ fn stdin_is_read_once_its_format_is_told() {
 }
 
 #[test]
-fn a_store_with_long_values_is_taken_over_once_the_longest_row_is_told() {
+fn long_rows_need_max_row() {
     let folder = Folder::new();
     let (old, new) = (folder.at("old"), folder.at("new"));
     let value = "x".repeat(5 << 20);
@@ -104,7 +104,7 @@ fn a_store_with_long_values_is_taken_over_once_the_longest_row_is_told() {
         assert_eq!(run(&["get", &new, "long"]).ok().text(), value);
         run(&["delete", &new, "long"]).ok();
     }
-    // Where there are quotes, a row without an end has another cause more often.
+    // With quotes, an unclosed quote is the likelier cause of an overlong row.
     let csv = format!("k,v\n1,\"{value}\"\n");
     let load = ["load", &new, "-", "--format", "csv", "--value", "v"];
     run_with_input(&load, csv.as_bytes()).fails(
@@ -119,7 +119,7 @@ fn a_store_with_long_values_is_taken_over_once_the_longest_row_is_told() {
 }
 
 #[test]
-fn rows_are_committed_in_batches_or_all_at_once() {
+fn rows_commit_in_batches_or_at_once() {
     let folder = Folder::new();
     let text: String = (0..2500).map(|number| format!("{number},{number}\n")).collect();
     let file = folder.file("many.csv", text);
@@ -137,7 +137,7 @@ fn rows_are_committed_in_batches_or_all_at_once() {
 }
 
 #[test]
-fn a_malformed_row_is_named_by_its_line_and_the_rows_before_it_stay() {
+fn malformed_row_names_its_line() {
     let folder = Folder::new();
     let store = folder.at("store");
     let bad = "k,v\n1,a\n2,\"b\nb\"\n3\n4,d\n";
@@ -156,7 +156,7 @@ fn a_malformed_row_is_named_by_its_line_and_the_rows_before_it_stay() {
 }
 
 #[test]
-fn the_rows_of_an_unfinished_batch_stay_too_and_without_batches_it_is_all_or_none() {
+fn partial_batch_stays_and_single_commit_is_atomic() {
     let folder = Folder::new();
     let file = folder.file("bad.jsonl", "{\"k\":1}\n{\"k\":2}\nnonsense\n");
     let store = folder.at("store");
@@ -172,7 +172,7 @@ fn the_rows_of_an_unfinished_batch_stay_too_and_without_batches_it_is_all_or_non
 }
 
 #[test]
-fn other_bad_rows_are_named_by_their_line_too() {
+fn other_malformed_rows_name_their_line() {
     let folder = Folder::new();
     let long = format!("k,v\n1,2\n{},x\n", "k".repeat(5000));
     let cases: [(&str, &[u8], &[&str]); 6] = [
@@ -191,7 +191,7 @@ fn other_bad_rows_are_named_by_their_line_too() {
 }
 
 #[test]
-fn where_nothing_was_loaded_no_keyspace_was_made() {
+fn empty_load_creates_no_keyspace() {
     let folder = Folder::new();
     let store = folder.at("store");
     let load = ["load", &store, "-", "--format", "jsonl", "--key", "id", "--keyspace", "rows"];
@@ -202,7 +202,7 @@ fn where_nothing_was_loaded_no_keyspace_was_made() {
 }
 
 #[test]
-fn a_wrong_column_or_file_is_refused_and_leaves_no_store() {
+fn wrong_column_or_file_leaves_no_store() {
     let folder = Folder::new();
     let store = folder.at("store");
     let csv = folder.file("a.csv", "k,v\n1,2\n");
@@ -211,7 +211,7 @@ fn a_wrong_column_or_file_is_refused_and_leaves_no_store() {
     let zstd = folder.file("a.csv.zst", zstd::encode_all(&b"k,v\n"[..], 1).unwrap());
     let cases: [(&[&str], &[&str]); 9] = [
         (&[&csv, "--key", "x"], &["no column `x`; there are: k, v"]),
-        (&[&jsonl], &["say which field is the key with --key"]),
+        (&[&jsonl], &["name the key field with --key"]),
         (&[&folder.at("none.csv")], &["there is no such file"]),
         (&[folder.path().to_str().unwrap(), "--format", "csv"], &["a folder; give a file"]),
         (&[folder.path().to_str().unwrap()], &["a folder; give a file"]),
@@ -230,7 +230,7 @@ fn a_wrong_column_or_file_is_refused_and_leaves_no_store() {
 }
 
 #[test]
-fn a_load_larger_than_the_budget_keeps_to_it() {
+fn large_load_keeps_to_the_budget() {
     let folder = Folder::new();
     let value = "v".repeat(900);
     let text: String = (0..60_000).map(|number| format!("{number},{value}\n")).collect();
@@ -244,7 +244,7 @@ fn a_load_larger_than_the_budget_keeps_to_it() {
 }
 
 #[test]
-fn a_byte_order_mark_belongs_to_no_key_however_its_bytes_arrive() {
+fn byte_order_mark_is_not_part_of_a_key() {
     let folder = Folder::new();
     let cases: [(&[&str], &str); 4] = [
         (&["load", "--format", "csv", "--key", "a", "--value", "b"], "a,b\nx,1\n"),
@@ -280,7 +280,7 @@ fn a_byte_order_mark_belongs_to_no_key_however_its_bytes_arrive() {
 }
 
 #[test]
-fn an_empty_key_is_a_bad_row() {
+fn empty_key_is_a_malformed_row() {
     let folder = Folder::new();
     let cases = [
         ("csv", "k,v\na,1\n,2\n\"\",3\n"),

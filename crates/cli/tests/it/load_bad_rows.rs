@@ -1,4 +1,4 @@
-//! Ways past a bad row: correct it, pass over it by --skip, or leave out all that are bad.
+//! Ways past a malformed row: correct it, skip it with --skip, or leave out all malformed rows.
 
 use serde_json::json;
 
@@ -9,13 +9,13 @@ fn scanned(store: &str) -> String {
 }
 
 #[test]
-fn what_is_advised_at_a_bad_row_gets_past_it() {
+fn advice_for_a_malformed_row_works() {
     let folder = Folder::new();
     let text = "{\"id\":1}\n{\"id\":2}\nnonsense\n{\"id\":4}\n";
     let file = folder.file("a.jsonl", text);
     let mended = folder.file("mended.jsonl", text.replace("nonsense", "{\"id\":3}"));
-    let advice = "2 rows were loaded; correct line 3 and go on with --skip 2, or leave that row \
-                  out by --skip 3, or all bad rows by --ignore-errors.";
+    let advice = "2 rows were loaded; correct line 3 and resume with --skip 2, or leave out \
+                  that row with --skip 3, or all bad rows with --ignore-errors.";
     for (then, keys) in [
         ([mended.as_str(), "--skip", "2"].as_slice(), "1\n2\n3\n4\n"),
         (&[&file, "--skip", "3"], "1\n2\n4\n"),
@@ -32,15 +32,15 @@ fn what_is_advised_at_a_bad_row_gets_past_it() {
     let store = folder.at("first");
     run(&["load", &store, &first, "--batch", "1"]).fails(
         2,
-        &["Nothing was loaded; correct line 2 and run the command again, or leave that row out \
-           by --skip 1"],
+        &["Nothing was loaded; correct line 2 and run the command again, or leave out that row \
+           with --skip 1"],
     );
     run(&["load", &store, &first, "--skip", "1"]).ok();
     assert_eq!(run(&["count", &store]).ok().text(), "1\n");
 }
 
 #[test]
-fn bad_rows_of_every_kind_are_left_out_counted_and_named() {
+fn malformed_rows_are_skipped_counted_and_listed() {
     let folder = Folder::new();
     let long = "k".repeat(5000);
     let csv = format!("k,v\n1,a\n2\n\"3\"x,c\n4,d\n5,\"\"\n6\r,f\n{long},g\n8,\"h\nh\"\n9,i\n");
@@ -111,7 +111,7 @@ fn bad_rows_of_every_kind_are_left_out_counted_and_named() {
 }
 
 #[test]
-fn only_the_first_bad_rows_are_named_and_a_quote_that_is_never_closed_still_ends_a_load() {
+fn only_the_first_malformed_rows_are_listed() {
     let folder = Folder::new();
     let store = folder.at("store");
     let text = format!("k,v\n{}1,a\n2,\"b\n3,c\n", "bad\n".repeat(8));
@@ -124,7 +124,7 @@ fn only_the_first_bad_rows_are_named_and_a_quote_that_is_never_closed_still_ends
             "line 6: the row has 1",
             "3 more bad rows are left out",
             "line 11: the quote",
-            "correct line 11 and go on with --skip 9",
+            "correct line 11 and resume with --skip 9",
         ],
     );
     assert!(!ran.err.contains("line 7:"), "{}", ran.err);
@@ -132,15 +132,11 @@ fn only_the_first_bad_rows_are_named_and_a_quote_that_is_never_closed_still_ends
 }
 
 #[test]
-fn a_skip_past_the_end_is_said() {
+fn skip_past_the_end_is_reported() {
     let folder = Folder::new();
     let file = folder.file("a.csv", "k,v\n1,a\n2,b\n");
     let ran = run(&["load", &folder.at("store"), &file, "--skip", "9"]).ok();
-    assert!(
-        ran.err.contains("a.csv has 2 rows, and --skip 9 passes over all of them"),
-        "{}",
-        ran.err
-    );
+    assert!(ran.err.contains("a.csv has 2 rows, and --skip 9 skips all of them"), "{}", ran.err);
     let ran = run(&["load", &folder.at("store"), &file, "--skip", "2"]).ok();
     assert_eq!(ran.err, "");
 }

@@ -1,4 +1,4 @@
-//! A load that is stopped by Ctrl-C or SIGTERM: it ends at once, and says what it kept.
+//! A load interrupted by Ctrl-C or SIGTERM ends at once and reports the rows it kept.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -15,8 +15,8 @@ fn scanned(store: &str) -> String {
     run(&["scan", store]).ok().text()
 }
 
-/// Waits until a load has taken all rows that were written to its stdin, and waits for more:
-/// nothing outside of the process shows rows of a batch that is not committed.
+/// Waits until a load has put all rows written to its stdin and waits for more. Rows of an
+/// uncommitted batch are not visible outside the process.
 fn wait_until_rows_are_put(load: &Child, stdin: &ChildStdin) {
     let threads = PathBuf::from(format!("/proc/{}/task", load.id()));
     let begun = Instant::now();
@@ -28,7 +28,7 @@ fn wait_until_rows_are_put(load: &Child, stdin: &ChildStdin) {
     };
     let read =
         |thread: &Path, file: &str| std::fs::read_to_string(thread.join(file)).unwrap_or_default();
-    // The thread that reads rows has read them, and sleeps until there are more.
+    // The reader thread has read the rows and sleeps until there are more.
     wait_until(&|| {
         let mut threads = std::fs::read_dir(&threads).unwrap().map(|thread| thread.unwrap().path());
         let is_asleep =
@@ -36,12 +36,12 @@ fn wait_until_rows_are_put(load: &Child, stdin: &ChildStdin) {
         let reader = threads.find(|thread| read(thread, "comm").trim() == "read-rows");
         reader.is_some_and(|reader| ioctl_fionread(stdin).unwrap() == 0 && is_asleep(&reader))
     });
-    // The store is open, or nearly: this thread is the last one that it starts.
+    // The store is open, or nearly; this is the last thread that opening starts.
     wait_until(&|| {
         let mut threads = std::fs::read_dir(&threads).unwrap().map(|thread| thread.unwrap().path());
         threads.any(|thread| read(&thread, "comm").trim() == "plimsoll-member")
     });
-    // The main thread takes what there is several times a second, and sleeps in between.
+    // The main thread takes the queued rows several times a second, and sleeps in between.
     let main = threads.join(load.id().to_string());
     let sleeps = || {
         let status = read(&main, "status");
@@ -53,7 +53,7 @@ fn wait_until_rows_are_put(load: &Child, stdin: &ChildStdin) {
 }
 
 #[test]
-fn ctrl_c_keeps_the_rows_that_were_read() {
+fn interrupted_load_keeps_rows_read() {
     let folder = Folder::new();
     let store = folder.at("store");
     let mut command = plimsoll();
@@ -78,10 +78,10 @@ fn ctrl_c_keeps_the_rows_that_were_read() {
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(b"1,a\n2,b\n").unwrap();
     wait_until_rows_are_put(&child, &stdin);
-    // It is noticed though no further row comes.
+    // The signal is noticed although no further row arrives.
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let ran = Ran::of(child.wait_with_output().unwrap())
-        .fails(130, &["interrupted", "go on with --skip"]);
+        .fails(130, &["interrupted", "resume with --skip"]);
     let rows = scanned(&store).lines().count();
     drop(stdin);
     assert_eq!(rows, 2, "{}", ran.err);
@@ -89,7 +89,7 @@ fn ctrl_c_keeps_the_rows_that_were_read() {
 }
 
 #[test]
-fn ctrl_c_without_batches_loads_nothing_and_says_so() {
+fn interrupted_load_without_batches_loads_nothing() {
     let folder = Folder::new();
     let store = folder.at("store");
     let mut command = plimsoll();
@@ -112,7 +112,7 @@ fn ctrl_c_without_batches_loads_nothing_and_says_so() {
 }
 
 #[test]
-fn a_load_whose_input_says_nothing_yet_is_stopped_by_the_first_signal_and_makes_no_store() {
+fn interrupted_load_without_input_creates_no_store() {
     let folder = Folder::new();
     let (store, fifo) = (folder.at("store"), folder.at("rows.csv"));
     let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
@@ -130,7 +130,7 @@ fn a_load_whose_input_says_nothing_yet_is_stopped_by_the_first_signal_and_makes_
             .unwrap();
         let stdin = child.stdin.take();
         wait_until_signals_are_heard(&child);
-        // Time to begin to wait for the input; a signal before that is heard in any case.
+        // Leave time to start waiting for the input; an earlier signal is handled in any case.
         std::thread::sleep(Duration::from_millis(100));
         stopped(child, signal).fails(130, &["plimsoll: interrupted. Nothing was loaded."]);
         drop(stdin);
@@ -139,7 +139,7 @@ fn a_load_whose_input_says_nothing_yet_is_stopped_by_the_first_signal_and_makes_
 }
 
 #[test]
-fn a_pipe_with_a_name_that_has_a_writer_and_no_rows_can_be_given_up() {
+fn silent_named_pipe_can_be_interrupted() {
     let folder = Folder::new();
     let fifo = folder.at("rows.csv");
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
@@ -149,7 +149,7 @@ fn a_pipe_with_a_name_that_has_a_writer_and_no_rows_can_be_given_up() {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let child = command.spawn().unwrap();
-    // Opens once the load opens it to read.
+    // Opens once the load opens it for reading.
     let writer = std::fs::File::options().write(true).open(&fifo).unwrap();
     stopped(child, Signal::INT).fails(130, &["interrupted. Nothing was loaded."]);
     drop(writer);
@@ -162,14 +162,14 @@ fn blob_files(store: &str) -> usize {
 }
 
 #[test]
-fn ctrl_c_while_the_rows_are_merged_loads_nothing_and_leaves_no_files() {
+fn interrupted_merge_of_rows_leaves_no_files() {
     if std::thread::available_parallelism().unwrap().get() == 1 {
-        // There is no thread then by which a merge can be seen from outside.
+        // No thread shows a merge from outside then.
         return;
     }
     let folder = Folder::new();
     let store = folder.at("store");
-    // In no order, so that runs overlap; several MiB more than the rows in memory.
+    // In random order, so that runs overlap; several MiB more than fits in memory.
     let rows = |number: u64| {
         format!("{:016x},{number:0100}\n", number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     };
@@ -195,7 +195,7 @@ fn ctrl_c_while_the_rows_are_merged_loads_nothing_and_leaves_no_files() {
 }
 
 #[test]
-fn a_load_under_nohup_outlives_its_terminal() {
+fn load_under_nohup_survives_its_terminal() {
     let folder = Folder::new();
     let store = folder.at("store");
     let mut command = Command::new("nohup");

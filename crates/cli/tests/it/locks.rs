@@ -1,4 +1,4 @@
-//! Two who write: who is refused, with which exit code, and who waits.
+//! Two writers: which one is refused or waits, and with which exit code.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
@@ -13,7 +13,7 @@ use crate::run::{Folder, Ran, plimsoll, run};
 use crate::signals::wait_until_signals_are_heard;
 
 #[test]
-fn a_locked_store_and_one_that_is_not_there_have_exit_codes_of_their_own() {
+fn locked_and_missing_stores_have_distinct_exit_codes() {
     let folder = Folder::new();
     let store = folder.at("store");
     run(&["delete", &store, "a"]).fails(3, &["there is no store"]);
@@ -54,7 +54,7 @@ fn a_locked_store_and_one_that_is_not_there_have_exit_codes_of_their_own() {
 }
 
 #[test]
-fn what_needs_the_store_for_itself_is_not_advised_to_share_it() {
+fn exclusive_command_is_not_advised_to_share() {
     let folder = Folder::new();
     let store = folder.at("store");
     let sharing = Db::open(&store, Options::new().memory_bytes(16 << 20).shared(true)).unwrap();
@@ -66,7 +66,7 @@ fn what_needs_the_store_for_itself_is_not_advised_to_share_it() {
 }
 
 #[test]
-fn a_store_that_as_many_processes_share_as_can_is_locked_for_one_more() {
+fn store_with_maximum_processes_is_locked() {
     let folder = Folder::new();
     let store = folder.at("store");
     run(&["put", &store, "a", "1"]).ok();
@@ -85,7 +85,7 @@ fn a_store_that_as_many_processes_share_as_can_is_locked_for_one_more() {
 }
 
 #[test]
-fn one_who_waits_writes_when_the_other_has_closed() {
+fn waiting_writer_proceeds_after_close() {
     let folder = Folder::new();
     let store = folder.at("store");
     let writer = Db::open(&store, Options::new().memory_bytes(16 << 20)).unwrap();
@@ -104,7 +104,7 @@ fn one_who_waits_writes_when_the_other_has_closed() {
 }
 
 #[test]
-fn ctrl_c_ends_the_wait_for_a_store() {
+fn interrupt_ends_the_wait_for_a_store() {
     let folder = Folder::new();
     let repository = Repository::init(&folder.path().join("repository"));
     repository.commit("c", &[("a", b"1")]);
@@ -124,8 +124,8 @@ fn ctrl_c_ends_the_wait_for_a_store() {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let child = command.spawn().unwrap();
-        // Where this was started with Ctrl-C ignored, as in the background of a script, a command
-        // that does not listen ignores it as well.
+        // If this process ignores Ctrl-C, as in the background of a script, a command without a
+        // handler ignores it too.
         let signal = if arguments[0] == "put" { Signal::TERM } else { Signal::INT };
         if arguments[0] != "put" {
             wait_until_signals_are_heard(&child);
@@ -135,7 +135,7 @@ fn ctrl_c_ends_the_wait_for_a_store() {
         if arguments[0] == "put" {
             assert_eq!(output.status.signal(), Some(Signal::TERM.as_raw()));
         } else {
-            Ran::of(output).fails(130, &["interrupted while it waited for the store"]);
+            Ran::of(output).fails(130, &["interrupted while waiting for the store"]);
         }
     }
     writer.close().unwrap();

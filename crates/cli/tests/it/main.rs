@@ -1,5 +1,5 @@
-//! The `plimsoll` command from the outside: what it prints, how it ends, and that an import holds
-//! what git shows.
+//! Tests of the `plimsoll` command as a process: its output and exit codes, and that an import
+//! matches git.
 
 #![allow(clippy::unwrap_used, reason = "a test fails where something is not as it should be")]
 #![allow(

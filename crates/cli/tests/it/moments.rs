@@ -19,7 +19,7 @@ fn store(folder: &Folder) -> String {
 }
 
 #[test]
-fn each_moment_is_read_by_its_glsn() {
+fn moment_is_read_by_glsn() {
     let folder = Folder::new();
     let store = store(&folder);
     let cases = [
@@ -36,7 +36,7 @@ fn each_moment_is_read_by_its_glsn() {
 }
 
 #[test]
-fn a_moment_is_read_by_time() {
+fn moment_is_read_by_time() {
     let folder = Folder::new();
     let store = folder.at("store");
     run(&["put", &store, "a", "1"]).ok();
@@ -44,7 +44,7 @@ fn a_moment_is_read_by_time() {
     run(&["put", &store, "a", "2"]).ok();
     let versions = run(&["history", &store, "a", "--json"]).ok().json_lines();
     for (version, value) in [(1, b"1"), (0, b"2")] {
-        // A shown time is the moment itself.
+        // The printed time selects the moment itself.
         let time = versions[version]["time"].as_str().unwrap();
         assert_eq!(run(&["get", &store, "a", "--at", time]).ok().out, value, "{time}");
     }
@@ -70,7 +70,7 @@ fn history_lists_versions_newest_first() {
 }
 
 #[test]
-fn diff_lists_what_came_went_and_changed_and_ends_with_1() {
+fn diff_lists_differences_and_exits_with_1() {
     let folder = Folder::new();
     let store = store(&folder);
     let diff = |a: &str, b: &str| run(&["diff", &store, a, b]);
@@ -85,7 +85,7 @@ fn diff_lists_what_came_went_and_changed_and_ends_with_1() {
 }
 
 #[test]
-fn the_log_lists_commits_and_streams() {
+fn log_lists_commits_and_streams() {
     let folder = Folder::new();
     let store = store(&folder);
     let db = Db::open(&store, Options::new().memory_bytes(32 << 20)).unwrap();
@@ -138,7 +138,7 @@ fn glsns(arguments: &[&str]) -> Vec<u64> {
 }
 
 #[test]
-fn the_log_is_listed_newest_first_or_the_other_way_and_by_key() {
+fn log_lists_in_either_order_and_by_key() {
     let folder = Folder::new();
     let store = store(&folder);
     let glsns = |options: &[&str]| glsns(&[&["log", &store], options].concat());
@@ -156,7 +156,7 @@ fn the_log_is_listed_newest_first_or_the_other_way_and_by_key() {
 }
 
 #[test]
-fn the_log_is_listed_between_two_times() {
+fn log_lists_between_two_times() {
     let folder = Folder::new();
     let store = store(&folder);
     let entries = run(&["log", &store, "--reverse", "--json"]).ok().json_lines();
@@ -175,11 +175,11 @@ fn the_log_is_listed_between_two_times() {
     assert_eq!(glsns(&["log", &store, "--since", "1 hour ago"]), [4, 3, 2, 1]);
     assert_eq!(glsns(&["log", &store, "--until", "1 hour ago"]), [0; 0]);
     assert_eq!(glsns(&["log", &store, "--since", "2999-01-01"]), [0; 0]);
-    run(&["log", &store, "--since", "soon"]).fails(2, &["is no time", "2 hours ago"]);
+    run(&["log", &store, "--since", "soon"]).fails(2, &["is not a time", "2 hours ago"]);
 }
 
 #[test]
-fn a_moment_before_the_first_commit_says_so() {
+fn moment_before_the_first_commit_is_an_error() {
     let folder = Folder::new();
     let store = store(&folder);
     for command in
@@ -194,7 +194,7 @@ fn a_moment_before_the_first_commit_says_so() {
 }
 
 #[test]
-fn a_value_that_is_written_again_is_no_difference() {
+fn rewritten_value_is_not_a_difference() {
     let folder = Folder::new();
     let store = folder.at("store");
     let large = "x".repeat(100_000);
@@ -216,7 +216,7 @@ fn a_value_that_is_written_again_is_no_difference() {
 }
 
 #[test]
-fn following_the_log_shows_what_another_process_commits() {
+fn follow_shows_commits_of_another_process() {
     let folder = Folder::new();
     let store = store(&folder);
     let mut command = plimsoll();
@@ -233,7 +233,7 @@ fn following_the_log_shows_what_another_process_commits() {
 }
 
 #[test]
-fn following_the_log_ends_with_ctrl_c() {
+fn follow_ends_on_interrupt() {
     use rustix::process::{Pid, Signal, kill_process};
 
     let folder = Folder::new();
@@ -252,7 +252,7 @@ fn following_the_log_ends_with_ctrl_c() {
 }
 
 #[test]
-fn on_a_trimmed_log_an_early_time_is_refused_with_one_that_can_be_looked_up() {
+fn trimmed_log_error_names_the_earliest_time() {
     let folder = Folder::new();
     let store = store(&folder);
     run(&["trim", &store, "--until", "newest"]).ok();

@@ -1,5 +1,4 @@
-//! Putting, getting, deleting, scanning: by pipe, as JSON, and with exit codes that scripts can
-//! test.
+//! put, get, delete and scan: through pipes, as JSON, and with exit codes for scripts.
 
 use std::io::Read;
 use std::process::Stdio;
@@ -10,7 +9,7 @@ use serde_json::{Value, json};
 use crate::run::{Folder, Ran, plimsoll, run, run_with_input};
 
 #[test]
-fn what_was_put_is_got_back_byte_for_byte() {
+fn get_returns_the_bytes_put() {
     let folder = Folder::new();
     let store = folder.at("store");
     let large: Vec<u8> = (0..3_000_000_u32).map(|number| (number % 251) as u8).collect();
@@ -25,7 +24,7 @@ fn what_was_put_is_got_back_byte_for_byte() {
 }
 
 #[test]
-fn a_put_prints_its_glsn() {
+fn put_prints_its_glsn() {
     let folder = Folder::new();
     let store = folder.at("store");
     assert_eq!(run(&["put", &store, "a", "1"]).ok().text(), "1\n");
@@ -36,7 +35,7 @@ fn a_put_prints_its_glsn() {
 }
 
 #[test]
-fn a_key_that_is_not_there_ends_with_1() {
+fn missing_key_exits_with_1() {
     let folder = Folder::new();
     let store = folder.at("store");
     run(&["put", &store, "a", "1"]).ok();
@@ -48,7 +47,7 @@ fn a_key_that_is_not_there_ends_with_1() {
 }
 
 #[test]
-fn keys_of_any_bytes_are_given_as_hexadecimal_or_as_they_are() {
+fn keys_are_given_raw_or_as_hex() {
     use std::os::unix::ffi::OsStrExt;
 
     let folder = Folder::new();
@@ -76,7 +75,7 @@ fn store_of_letters(folder: &Folder) -> String {
 }
 
 #[test]
-fn a_scan_is_bounded_by_prefix_keys_limit_and_direction() {
+fn scan_honours_prefix_bounds_limit_and_direction() {
     let folder = Folder::new();
     let store = store_of_letters(&folder);
     let cases: [(&[&str], &str); 9] = [
@@ -101,7 +100,7 @@ fn a_scan_is_bounded_by_prefix_keys_limit_and_direction() {
 }
 
 #[test]
-fn a_scan_tells_values_as_lines_or_as_json() {
+fn scan_prints_values_as_lines_or_json() {
     let folder = Folder::new();
     let store = folder.at("store");
     run(&["put", &store, "a\tb", "line\nline\\"]).ok();
@@ -119,7 +118,7 @@ fn a_scan_tells_values_as_lines_or_as_json() {
 }
 
 #[test]
-fn values_beyond_the_budget_are_streamed_by_every_command_that_shows_them() {
+fn values_beyond_the_budget_are_streamed() {
     let folder = Folder::new();
     let store = folder.at("store");
     let text = "é\t".repeat(9_000_000);
@@ -154,7 +153,7 @@ fn values_beyond_the_budget_are_streamed_by_every_command_that_shows_them() {
 }
 
 #[test]
-fn a_prefix_is_paged_through_from_one_key_to_another() {
+fn prefix_scan_pages_with_from() {
     let folder = Folder::new();
     let store = folder.at("store");
     for key in ["p/a", "p/b", "p/c", "q", "o"] {
@@ -170,7 +169,7 @@ fn a_prefix_is_paged_through_from_one_key_to_another() {
 }
 
 #[test]
-fn keyspaces_are_apart() {
+fn keyspaces_are_separate() {
     let folder = Folder::new();
     let store = folder.at("store");
     run(&["put", &store, "k", "one"]).ok();
@@ -184,7 +183,7 @@ fn keyspaces_are_apart() {
 }
 
 #[test]
-fn a_reader_that_leaves_early_ends_the_command_quietly() {
+fn closed_output_ends_the_command_silently() {
     let folder = Folder::new();
     let store = folder.at("store");
     let text: String = (0..50_000).map(|number| format!("{number:08}\tsome value\n")).collect();
@@ -213,7 +212,7 @@ fn a_reader_that_leaves_early_ends_the_command_quietly() {
 }
 
 #[test]
-fn a_full_disk_behind_stdout_is_a_failure() {
+fn full_disk_behind_stdout_is_an_error() {
     let folder = Folder::new();
     let store = store_of_letters(&folder);
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
@@ -224,7 +223,7 @@ fn a_full_disk_behind_stdout_is_a_failure() {
 }
 
 #[test]
-fn what_is_committed_is_said_to_be_if_its_answer_cannot_be_printed() {
+fn failed_output_states_the_commit() {
     let folder = Folder::new();
     let store = store_of_letters(&folder);
     let batch = folder.file("batch", "put e 5");
@@ -257,7 +256,7 @@ fn what_is_committed_is_said_to_be_if_its_answer_cannot_be_printed() {
 }
 
 #[test]
-fn negative_numbers_are_keys_and_values_and_no_counts_or_moments() {
+fn negative_numbers_are_keys_and_values_only() {
     let folder = Folder::new();
     let store = folder.at("store");
     run(&["put", &store, "neg", "-5"]).ok();
@@ -287,7 +286,7 @@ fn negative_numbers_are_keys_and_values_and_no_counts_or_moments() {
 }
 
 #[test]
-fn readers_work_beside_a_writer_and_a_second_writer_is_told_who_holds_the_store() {
+fn second_writer_error_names_the_holder() {
     let folder = Folder::new();
     let store = folder.at("store");
     run(&["put", &store, "a", "1"]).ok();
@@ -312,7 +311,7 @@ fn readers_work_beside_a_writer_and_a_second_writer_is_told_who_holds_the_store(
 }
 
 #[test]
-fn a_long_value_that_is_written_in_pieces_is_written_as_a_short_one() {
+fn long_value_in_pieces_matches_short_one() {
     let folder = Folder::new();
     let store = folder.at("store");
     let text = "tab\t line\n \\ é€😀".repeat(20_000);

@@ -1,4 +1,4 @@
-//! `plimsoll replay`: traces of every format, made here, and what is wrong with them.
+//! `plimsoll replay`: generated traces of every format, and their errors.
 
 use std::process::Stdio;
 
@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use crate::run::{Folder, run, run_with_input};
 use crate::signals::{stopped, wait_until_signals_are_heard};
 
-/// An oracleGeneral trace: rounds over a few objects, among others that are asked for once.
+/// An oracleGeneral trace: rounds over a few objects, mixed with objects requested once.
 fn trace() -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut once = 1_000_000_u64;
@@ -29,7 +29,7 @@ fn trace() -> Vec<u8> {
 }
 
 #[test]
-fn a_trace_is_replayed_the_same_each_time_raw_and_compressed() {
+fn replay_is_deterministic_raw_and_compressed() {
     let folder = Folder::new();
     let raw = folder.file("a.oracleGeneral", trace());
     let compressed = folder.file("b.oracleGeneral.zst", zstd::encode_all(&trace()[..], 3).unwrap());
@@ -41,14 +41,14 @@ fn a_trace_is_replayed_the_same_each_time_raw_and_compressed() {
     };
     let first = counts(&raw);
     assert_eq!(first[0], 16_000);
-    // What comes round stays, what comes once leaves: all but the first round hit.
+    // Recurring objects stay and one-time objects leave, so all but the first round hit.
     assert!((0.40..=0.475).contains(&first[1].as_f64().unwrap()), "{first:?}");
     assert_eq!(counts(&raw), first);
     assert_eq!(counts(&compressed), first);
 }
 
 #[test]
-fn policies_stand_side_by_side_and_keep_to_the_memory() {
+fn policies_are_compared_within_the_memory() {
     let folder = Folder::new();
     let path = folder.file("a.oracleGeneral", trace());
     let all = "s3-fifo,clock,fifo,lru,sieve,w-tinylfu";
@@ -62,7 +62,7 @@ fn policies_stand_side_by_side_and_keep_to_the_memory() {
 }
 
 #[test]
-fn csv_of_cachelibs_and_of_twitters_form_is_read() {
+fn csv_accepts_cachelib_and_twitter_formats() {
     let folder = Folder::new();
     let cachelib = folder.file(
         "a.csv",
@@ -91,7 +91,7 @@ const CONFIG: &str = r#"
       "numOps": 5000, "numThreads": 2 } } ]"#;
 
 #[test]
-fn a_cachebench_configuration_is_generated_and_what_is_not_known_is_named() {
+fn cachebench_generates_and_names_unknown_keys() {
     let folder = Folder::new();
     folder.file(
         "sizes.json",
@@ -99,7 +99,7 @@ fn a_cachebench_configuration_is_generated_and_what_is_not_known_is_named() {
     );
     let path = folder.file("config.json", CONFIG);
     let arguments = ["replay", &path, "--json"];
-    // The size is the configuration's own, unless one is asked for.
+    // The configuration sets the size, unless --memory is given.
     let ran = crate::run::Ran::of(
         crate::run::plimsoll().args(arguments).env_remove("PLIMSOLL_MEMORY").output().unwrap(),
     )
@@ -123,7 +123,7 @@ fn a_cachebench_configuration_is_generated_and_what_is_not_known_is_named() {
 }
 
 #[test]
-fn a_configuration_may_name_a_trace_to_replay() {
+fn configuration_may_name_a_trace() {
     let folder = Folder::new();
     folder.file("t.csv", "key,op,size\na,GET,1\na,GET,1\n");
     let config = r#"{"cache_config": {"cacheSizeMB": 1}, "test_config": {"generator": "replay", "traceFileName": "t.csv"}}"#;
@@ -133,7 +133,7 @@ fn a_configuration_may_name_a_trace_to_replay() {
 }
 
 #[test]
-fn a_trace_that_is_cut_or_damaged_says_where() {
+fn damaged_trace_error_names_the_place() {
     let folder = Folder::new();
     let cut = folder.file("cut.oracleGeneral", &trace()[..24 * 100 + 7]);
     run(&["replay", &cut, "--memory", "1MiB"])
@@ -156,7 +156,7 @@ fn a_trace_that_is_cut_or_damaged_says_where() {
 }
 
 #[test]
-fn what_comes_through_a_pipe_is_replayed_once_and_not_taken_for_an_empty_trace_after_that() {
+fn piped_trace_is_replayed_only_once() {
     let replay = |more: &[&str]| {
         let arguments = ["replay", "-", "--format", "oracle", "--memory", "512KiB", "--json"];
         run_with_input(&[&arguments[..], more].concat(), &trace())
@@ -172,7 +172,7 @@ fn what_comes_through_a_pipe_is_replayed_once_and_not_taken_for_an_empty_trace_a
         ["replay", "/dev/stdin", "--format", "csv", "--memory", "1MiB", "--policy", "s3-fifo,lru"];
     run_with_input(&arguments, b"key,size\na,1\n").fails(2, &["/dev/stdin", "save it in a file"]);
     assert!(!std::path::Path::new(&svg).exists());
-    // A file that is stdin can be read again.
+    // A file on stdin can be read again.
     let path = folder.file("a.oracleGeneral", trace());
     let mut command = crate::run::plimsoll();
     command.args([
@@ -196,7 +196,7 @@ fn what_comes_through_a_pipe_is_replayed_once_and_not_taken_for_an_empty_trace_a
 }
 
 #[test]
-fn a_trace_without_a_request_is_no_trace_that_missed_all() {
+fn empty_trace_is_an_error() {
     let folder = Folder::new();
     let svg = folder.at("misses.svg");
     for (name, content) in
@@ -210,14 +210,14 @@ fn a_trace_without_a_request_is_no_trace_that_missed_all() {
 }
 
 #[test]
-fn a_memory_that_no_cache_has_is_refused_in_words() {
+fn impossible_memory_is_refused() {
     let folder = Folder::new();
     let path = folder.file("a.oracleGeneral", trace());
     let over = (128_u64 << 30 | 1).to_string();
     for memory in [over.as_str(), "1TiB", "16000000TiB"] {
         run(&["replay", &path, "--memory", memory]).fails(2, &["at most", "GiB"]);
     }
-    // And a curve ends at what a cache can have.
+    // A curve also ends at the largest possible cache.
     let svg = folder.at("misses.svg");
     run(&["replay", &path, "--memory", "60GiB", "--policy", "s3-fifo", "--curve", &svg]).ok();
     let drawn = std::fs::read_to_string(&svg).unwrap();
@@ -227,7 +227,7 @@ fn a_memory_that_no_cache_has_is_refused_in_words() {
 }
 
 #[test]
-fn a_replay_that_is_stopped_says_what_it_did_and_draws_nothing() {
+fn interrupted_replay_reports_and_writes_no_curve() {
     let folder = Folder::new();
     let svg = folder.at("misses.svg");
     let path = folder.file("a.csv", "key,size,op_count\na,1,18446744073709551615\n");
@@ -244,17 +244,17 @@ fn a_replay_that_is_stopped_says_what_it_did_and_draws_nothing() {
         "--json",
     ]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // It listens before it reads; a signal that comes earlier ends it without a word.
+    // Wait until the handler is installed; an earlier signal would end the process silently.
     wait_until_signals_are_heard(&child);
     let ran = stopped(child, Signal::INT);
     assert_eq!(ran.code, 130, "{}", ran.err);
-    assert!(ran.err.contains("misses.svg is not drawn"), "{}", ran.err);
+    assert!(ran.err.contains("misses.svg was not written"), "{}", ran.err);
     assert!(ran.json().get("lru").is_none(), "it was not asked");
     assert!(!std::path::Path::new(&svg).exists());
 }
 
 #[test]
-fn keys_of_a_configuration_are_named_wherever_they_stand() {
+fn unknown_configuration_keys_are_named() {
     let folder = Folder::new();
     folder.file("t.csv", "key,op,size\na,GET,1\na,GET,1\n");
     folder.file(
@@ -289,7 +289,7 @@ fn keys_of_a_configuration_are_named_wherever_they_stand() {
 }
 
 #[test]
-fn traces_of_a_configuration_follow_each_other_and_misses_are_entered_unless_it_says_no() {
+fn configuration_traces_run_in_order() {
     let folder = Folder::new();
     std::fs::create_dir(folder.path().join("traces")).unwrap();
     folder.file("traces/one.csv", "key,op,size\na,GET,1\na,GET,1\n");
@@ -312,7 +312,7 @@ fn traces_of_a_configuration_follow_each_other_and_misses_are_entered_unless_it_
 }
 
 #[test]
-fn a_curve_is_not_drawn_over_the_trace() {
+fn curve_does_not_overwrite_the_trace() {
     let folder = Folder::new();
     let content = "key,size\na,1\na,1\n";
     let path = folder.file("a.csv", content);
@@ -326,7 +326,7 @@ fn a_curve_is_not_drawn_over_the_trace() {
 }
 
 #[test]
-fn a_curve_is_drawn_and_falls_with_memory() {
+fn curve_falls_with_memory() {
     let folder = Folder::new();
     let path = folder.file("a.oracleGeneral", trace());
     let svg = folder.at("misses.svg");
@@ -339,7 +339,7 @@ fn a_curve_is_drawn_and_falls_with_memory() {
             .split(' ')
             .map(|point| point.split(',').nth(1).unwrap().parse().unwrap())
             .collect();
-        // Down in the picture is down in misses.
+        // Lower on the chart means fewer misses.
         assert!(heights.len() >= 5 && heights.first() < heights.last(), "{heights:?}");
     }
 }

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// How a run ended.
+/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: i32,
@@ -36,7 +36,7 @@ impl Ran {
         serde_json::from_slice(&self.out).unwrap()
     }
 
-    /// Asserts that it ended well.
+    /// Asserts success.
     #[track_caller]
     pub(crate) fn ok(self) -> Self {
         assert_eq!(self.code, 0, "{}", self.err);
@@ -66,12 +66,12 @@ pub(crate) fn run(arguments: &[&str]) -> Ran {
     Ran::of(plimsoll().args(arguments).output().unwrap())
 }
 
-/// Runs the command with something on stdin.
+/// Runs the command with `input` on stdin.
 pub(crate) fn run_with_input(arguments: &[&str], input: &[u8]) -> Ran {
     let mut command = plimsoll();
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    // A command that fails early does not read to the end.
+    // A command that fails early does not read all input.
     let _ = child.stdin.take().unwrap().write_all(input);
     Ran::of(child.wait_with_output().unwrap())
 }
@@ -99,23 +99,23 @@ impl Folder {
         self.0.path()
     }
 
-    /// A path in it, as an argument.
+    /// A path inside the folder, as an argument.
     pub(crate) fn at(&self, name: &str) -> String {
         self.path().join(name).to_str().unwrap().to_owned()
     }
 
-    /// A file in it.
+    /// Creates a file in the folder.
     pub(crate) fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
         let path: PathBuf = self.path().join(name);
         std::fs::write(&path, content).unwrap();
         path.to_str().unwrap().to_owned()
     }
 
-    /// A program in it, with the bytes of a file.
+    /// Creates a program in the folder with the bytes of a file.
     ///
-    /// Another process writes it: a thread that starts a command at that moment would inherit our
-    /// handle of a file that we write, and until that command runs, whoever starts the program is
-    /// told that its text file is busy.
+    /// Another process writes it. A thread that spawns a command at that moment would inherit our
+    /// write handle, and starting the program would fail with "text file busy" until that command
+    /// runs.
     pub(crate) fn program(&self, name: &str, from: &str) -> String {
         let path = self.at(name);
         let installed = Command::new("install").args(["-m", "755", from, &path]).output().unwrap();

@@ -10,7 +10,7 @@ use crate::run::{Folder, plimsoll, run, run_with_input, run_without_reader};
 use crate::terminal::terminal;
 
 #[test]
-fn lines_of_a_pipe_are_answered_one_by_one() {
+fn piped_lines_are_answered_in_order() {
     let folder = Folder::new();
     let store = folder.at("store");
     run_with_input(&["shell", &store], b"put a 1\n").fails(3, &["there is no store"]);
@@ -32,12 +32,12 @@ fn lines_of_a_pipe_are_answered_one_by_one() {
 }
 
 #[test]
-fn a_reader_of_the_answers_that_leaves_ends_the_lines_and_the_last_one_is_named() {
+fn closed_output_ends_the_shell_and_names_the_line() {
     let folder = Folder::new();
     let store = folder.at("store");
     run(&["put", &store, "a", "1"]).ok();
     run_without_reader(&["shell", &store], b"put b 2\nput c 3\n")
-        .fails(6, &["has left", "line 1 was the last"]);
+        .fails(6, &["the output was closed", "line 1 was the last"]);
     let lines = b"begin\nput c 3\nget a\ncommit\n";
     run_without_reader(&["shell", &store], lines)
         .fails(6, &["line 3 was the last", "not committed"]);
@@ -45,7 +45,7 @@ fn a_reader_of_the_answers_that_leaves_ends_the_lines_and_the_last_one_is_named(
 }
 
 #[test]
-fn a_shell_that_only_reads_works_beside_a_writer() {
+fn read_only_shell_works_beside_a_writer() {
     let folder = Folder::new();
     let store = folder.at("store");
     run(&["put", &store, "a", "1"]).ok();
@@ -58,7 +58,7 @@ fn a_shell_that_only_reads_works_beside_a_writer() {
 }
 
 #[test]
-fn history_log_diff_and_stat_answer_as_the_commands_do() {
+fn shell_reports_match_the_commands() {
     let folder = Folder::new();
     let store = folder.at("store");
     let lines = b"put a 1\nput 'a b' 2\nput a 22\ndelete 'a b'\nput --file /dev/null '--x'\n";
@@ -93,7 +93,7 @@ fn history_log_diff_and_stat_answer_as_the_commands_do() {
     );
 }
 
-/// What a person sees who types `lines`, each one when the prompt is there.
+/// The terminal output when a person types `lines`, each one after the prompt.
 fn typed(store: &str, history: &str, lines: &[&str]) -> String {
     let (mut seen, end) = terminal();
     let mut command = plimsoll();
@@ -126,7 +126,7 @@ fn wait_for_prompt(seen: &mut File, text: &mut String) {
         let bytes = seen.read(&mut piece).unwrap();
         text.push_str(&String::from_utf8_lossy(&piece[..bytes]));
         let new = &text[begun..];
-        // The prompt is the last thing that is shown before a line is typed.
+        // The prompt is the last output before a line is typed.
         if new.trim_end().ends_with("> ")
             || new.contains("plimsoll> ")
             || new.contains("plimsoll*> ")
@@ -137,7 +137,7 @@ fn wait_for_prompt(seen: &mut File, text: &mut String) {
 }
 
 #[test]
-fn a_person_gets_answers_and_goes_on_after_a_mistake() {
+fn interactive_shell_continues_after_an_error() {
     let folder = Folder::new();
     let (store, history) = (folder.at("store"), folder.at("history"));
     run(&["put", &store, "a", "first value"]).ok();

@@ -1,4 +1,4 @@
-//! Stops commands by signals.
+//! Stops commands with signals.
 
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::run::Ran;
 
-/// Waits until a command listens for signals.
+/// Waits until a command has installed its signal handlers.
 pub(crate) fn wait_until_signals_are_heard(child: &Child) {
     let begun = Instant::now();
     let caught = || {
@@ -20,8 +20,7 @@ pub(crate) fn wait_until_signals_are_heard(child: &Child) {
             .to_owned();
         u64::from_str_radix(&line, 16).unwrap()
     };
-    // SIGINT and SIGTERM, the last one, are numbers 2 and 15, and each has the bit below its
-    // number. SIGHUP may be ignored.
+    // SIGINT (2) and SIGTERM (15, installed last); signal n is bit n - 1. SIGHUP may be ignored.
     const HEARD: u64 = 1 << 1 | 1 << 14;
     while caught() & HEARD != HEARD {
         assert!(begun.elapsed() < Duration::from_secs(60), "signals are not heard");
@@ -29,7 +28,7 @@ pub(crate) fn wait_until_signals_are_heard(child: &Child) {
     }
 }
 
-/// How a command ends that was asked to stop once. One that goes on is killed.
+/// The result of a command after one signal; kills a command that continues.
 pub(crate) fn stopped(mut child: Child, signal: Signal) -> Ran {
     kill_process(Pid::from_child(&child), signal).unwrap();
     let begun = Instant::now();

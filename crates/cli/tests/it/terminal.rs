@@ -1,4 +1,5 @@
-//! What people see at a terminal, and pipes do not: tables, colours, line ends, a progress bar.
+//! Output that people at a terminal see and pipes do not: tables, colours, line ends, a progress
+//! bar.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,7 +11,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use crate::repository::{Repository, Script};
 use crate::run::{Folder, plimsoll, run, run_with_input};
 
-/// Two ends of a terminal: the one that a person looks at, and the one that a command writes to.
+/// Both ends of a terminal: the one that a person watches, and the one that a command writes to.
 pub(crate) fn terminal() -> (File, OwnedFd) {
     let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&controller).unwrap();
@@ -20,18 +21,18 @@ pub(crate) fn terminal() -> (File, OwnedFd) {
     (File::from(controller), user.into())
 }
 
-/// What the command shows at a terminal on stdout (and on stderr, if `both`).
+/// The output of the command at a terminal on stdout (and on stderr, if `both`).
 fn shown(mut command: Command, both: bool) -> String {
     let (mut seen, end) = terminal();
     command.env("TERM", "xterm");
     command.stderr(if both { Stdio::from(end.try_clone().unwrap()) } else { Stdio::null() });
     command.stdout(Stdio::from(end));
     let mut child = command.spawn().unwrap();
-    // Our copies of the terminal's end have to go, for else it never ends.
+    // Close our copies of the terminal's end; otherwise reading never ends.
     drop(command);
     let mut text = Vec::new();
     let mut piece = [0; 4096];
-    // At the end Linux says EIO instead of nothing.
+    // At the end Linux returns EIO instead of zero bytes.
     while let Ok(bytes @ 1..) = seen.read(&mut piece) {
         text.extend_from_slice(&piece[..bytes]);
     }
@@ -53,7 +54,7 @@ fn store(folder: &Folder) -> String {
 }
 
 #[test]
-fn a_value_gets_a_line_end_and_cannot_change_the_terminal() {
+fn value_is_escaped_and_ends_with_a_line_break() {
     let folder = Folder::new();
     let store = store(&folder);
     assert_eq!(shown_of(&["get", &store, "text"]), "no line end\n");
@@ -61,7 +62,7 @@ fn a_value_gets_a_line_end_and_cannot_change_the_terminal() {
 }
 
 #[test]
-fn tables_are_coloured_unless_asked_not_to() {
+fn tables_are_coloured_unless_disabled() {
     let folder = Folder::new();
     let store = store(&folder);
     let coloured = shown_of(&["scan", &store]);
@@ -74,7 +75,7 @@ fn tables_are_coloured_unless_asked_not_to() {
 }
 
 #[test]
-fn a_pipe_that_asks_for_colour_gets_what_a_terminal_gets_and_values_stay_as_they_are() {
+fn color_always_colours_a_pipe_but_not_values() {
     let folder = Folder::new();
     let store = store(&folder);
     for command in
@@ -90,7 +91,7 @@ fn a_pipe_that_asks_for_colour_gets_what_a_terminal_gets_and_values_stay_as_they
 }
 
 #[test]
-fn verify_tells_a_pipe_that_all_is_well() {
+fn verify_reports_success_to_a_pipe() {
     let folder = Folder::new();
     let store = store(&folder);
     let text = run(&["verify", &store]).ok().text();
@@ -98,7 +99,7 @@ fn verify_tells_a_pipe_that_all_is_well() {
 }
 
 #[test]
-fn every_table_has_words_for_people() {
+fn tables_have_text_for_people() {
     let folder = Folder::new();
     let store = store(&folder);
     let cases: [(&[&str], &[&str]); 7] = [
@@ -119,7 +120,7 @@ fn every_table_has_words_for_people() {
 }
 
 #[test]
-fn an_import_shows_a_progress_bar_and_then_a_table_with_the_budget() {
+fn import_shows_progress_and_a_table() {
     let folder = Folder::new();
     let repository = Repository::init(&folder.path().join("repository"));
     let mut script = Script::new(3);
@@ -147,7 +148,7 @@ fn an_import_shows_a_progress_bar_and_then_a_table_with_the_budget() {
 }
 
 #[test]
-fn a_message_that_nobody_can_be_told_changes_nothing() {
+fn unwritable_message_changes_nothing() {
     let folder = Folder::new();
     let store = store(&folder);
     let mute = |arguments: &[&str]| {
@@ -163,7 +164,7 @@ fn a_message_that_nobody_can_be_told_changes_nothing() {
 }
 
 #[test]
-fn a_pipe_sees_no_progress_and_no_colour() {
+fn pipe_gets_no_progress_and_no_colour() {
     let folder = Folder::new();
     let file = folder.file("a.csv", "k,v\n1,2\n");
     let ran = run(&["load", &folder.at("store"), &file]).ok();
@@ -172,7 +173,7 @@ fn a_pipe_sees_no_progress_and_no_colour() {
 }
 
 #[test]
-fn stat_tells_the_store_from_its_own_process_and_leaves_out_what_is_empty() {
+fn stat_separates_its_own_process() {
     let folder = Folder::new();
     let store = store(&folder);
     let text = shown_of(&["stat", &store, "--color", "never"]);

@@ -1,4 +1,4 @@
-//! Several commands, and a program, that have one store open at the same time.
+//! Several commands and a program with one store open at the same time.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -9,7 +9,7 @@ use plimsoll::{Db, Options};
 use crate::run::{Folder, Ran, plimsoll, run};
 
 #[test]
-fn commands_write_and_read_beside_a_program_that_shares_the_store() {
+fn commands_share_the_store_with_a_program() {
     let folder = Folder::new();
     let store = folder.at("store");
     let options = Options::new().shared(true).memory_total(64 << 20);
@@ -18,7 +18,7 @@ fn commands_write_and_read_beside_a_program_that_shares_the_store() {
     for number in 0..20u32 {
         service.put(&space, format!("service.{number:02}"), "1").unwrap();
         run(&["put", &store, &format!("command.{number:02}"), "2"]).ok();
-        // What one has committed the other one sees at once.
+        // The other process sees a commit at once.
         assert_eq!(service.get(&space, format!("command.{number:02}")).unwrap().unwrap(), b"2");
         assert_eq!(
             run(&["get", &store, &format!("service.{number:02}")]).ok().text().trim_end(),
@@ -35,7 +35,7 @@ fn commands_write_and_read_beside_a_program_that_shares_the_store() {
     run(&["verify", &store]).ok();
     run(&["backup", &store, &folder.at("copy")]).ok();
     assert_eq!(run(&["count", &folder.at("copy")]).ok().text().trim(), "39");
-    // Who has it open is listed, with what each has of the memory.
+    // `stat` lists the processes and the memory of each.
     let stat = run(&["stat", &store, "--json"]).ok().json();
     let here = &stat["processes"][std::process::id().to_string()];
     assert_eq!(
@@ -45,7 +45,7 @@ fn commands_write_and_read_beside_a_program_that_shares_the_store() {
     );
     let shown = run(&["stat", &store]).ok().text();
     assert!(shown.lines().any(|line| line.contains("keeper, 64.0 MiB")), "{shown}");
-    // A shell that only reads shows what is newest.
+    // A read-only shell shows the newest commits.
     let mut shell = plimsoll();
     shell.args(["shell", &store, "--read-only"]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut shell = shell.spawn().unwrap();
@@ -58,7 +58,7 @@ fn commands_write_and_read_beside_a_program_that_shares_the_store() {
     shell.stdin.take().unwrap().write_all(b"get round\n").unwrap();
     let shown = Ran::of(shell.wait_with_output().unwrap()).ok().text();
     assert_eq!(shown.trim(), "7");
-    // What needs the store for itself says who has it.
+    // A command that needs exclusive use names the other process.
     run(&["recover", &store, "--dry-run"]).fails(
         8,
         &["a process that shares it", &format!("pid {}", std::process::id()), "--wait 10s"],
@@ -69,7 +69,7 @@ fn commands_write_and_read_beside_a_program_that_shares_the_store() {
 }
 
 #[test]
-fn commands_that_write_at_once_all_succeed() {
+fn concurrent_writers_all_succeed() {
     let folder = Folder::new();
     let store = folder.at("store");
     run(&["put", &store, "first", "1"]).ok();

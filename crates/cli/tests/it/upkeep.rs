@@ -1,4 +1,4 @@
-//! Counting, merging, trimming, what `stat` leads with, and what small writes leave behind.
+//! Counting, merging, trimming, the first lines of `stat`, and the files that small writes leave.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ fn store(folder: &Folder) -> String {
 }
 
 #[test]
-fn keys_are_counted_in_ranges_and_at_moments() {
+fn count_accepts_ranges_and_moments() {
     let folder = Folder::new();
     let store = store(&folder);
     run(&["delete", &store, "key00", "key01"]).ok();
@@ -35,7 +35,7 @@ fn keys_are_counted_in_ranges_and_at_moments() {
 }
 
 #[test]
-fn stat_leads_with_what_is_in_the_store() {
+fn stat_begins_with_the_contents() {
     let folder = Folder::new();
     let store = store(&folder);
     run(&["put", &store, "key00", "longer value"]).ok();
@@ -58,7 +58,7 @@ fn stat_leads_with_what_is_in_the_store() {
 }
 
 #[test]
-fn runs_are_merged_and_the_log_is_trimmed_on_demand() {
+fn compact_merges_and_trim_frees() {
     let folder = Folder::new();
     let store = store(&folder);
     for number in 0..3 {
@@ -76,13 +76,13 @@ fn runs_are_merged_and_the_log_is_trimmed_on_demand() {
 }
 
 #[test]
-fn a_trim_that_frees_nothing_says_what_holds_the_log() {
+fn trim_names_what_retains_the_log() {
     let folder = Folder::new();
     let store = store(&folder);
     run(&["put", &store, "key00", "again"]).ok();
     let trim = |until: &str| run(&["trim", &store, "--until", until]).ok().err;
-    let same_segment = "plimsoll: nothing was freed: only whole segments are, and the oldest one \
-                        also holds entries from GLSN 2 on\n";
+    let same_segment = "plimsoll: nothing was freed: only whole segments can be freed, and the \
+                        oldest one also holds entries from GLSN 2 on\n";
     assert_eq!(trim("2"), same_segment);
     assert_eq!(trim("1"), "plimsoll: nothing was freed: the log has no entry before GLSN 1\n");
     let options = plimsoll::Options::new().memory_bytes(32 << 20).shared(true);
@@ -93,7 +93,7 @@ fn a_trim_that_frees_nothing_says_what_holds_the_log() {
         std::process::id()
     );
     let begun = std::time::Instant::now();
-    // The floor of a process is told to the others within a moment.
+    // A process publishes its floor within a moment.
     while trim("2") != told {
         assert!(begun.elapsed() < std::time::Duration::from_secs(120), "{}", trim("2"));
     }
@@ -105,7 +105,7 @@ fn a_trim_that_frees_nothing_says_what_holds_the_log() {
 }
 
 #[test]
-fn a_trim_until_newest_frees_all_of_the_log_and_the_store_goes_on() {
+fn trim_until_newest_frees_the_whole_log() {
     let folder = Folder::new();
     let store = store(&folder);
     let newest =
@@ -123,7 +123,7 @@ fn a_trim_until_newest_frees_all_of_the_log_and_the_store_goes_on() {
 }
 
 #[test]
-fn what_is_told_to_be_freed_is_freed() {
+fn reported_freed_space_is_free() {
     let folder = Folder::new();
     let store = folder.at("store");
     let du = || {
@@ -143,7 +143,7 @@ fn what_is_told_to_be_freed_is_freed() {
         let report = run(&[command, &["--json"]].concat()).ok().json();
         let bytes = |name: &str| report[name].as_u64().unwrap();
         let (from, to) = (bytes("bytes_before"), bytes("bytes_after"));
-        // Folders take blocks, too.
+        // Folders occupy blocks too.
         assert!(
             from.abs_diff(before) < 128 << 10 && to.abs_diff(du()) < 128 << 10,
             "{before}, {}: {report}",
@@ -155,7 +155,7 @@ fn what_is_told_to_be_freed_is_freed() {
 }
 
 #[test]
-fn a_delete_of_nothing_commits_nothing() {
+fn delete_of_missing_keys_commits_nothing() {
     let folder = Folder::new();
     let store = folder.at("store");
     run(&["put", &store, "a", "1"]).ok();
@@ -171,7 +171,7 @@ fn a_delete_of_nothing_commits_nothing() {
 }
 
 #[test]
-fn a_hundred_small_writes_leave_no_runs_behind() {
+fn small_writes_leave_no_runs() {
     let folder = Folder::new();
     let store = folder.at("store");
     for number in 0..100 {

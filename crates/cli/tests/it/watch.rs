@@ -1,4 +1,4 @@
-//! `plimsoll watch`: changes under a prefix, as they are committed.
+//! `plimsoll watch`: changes under a prefix as they are committed.
 
 use std::io::{BufRead, BufReader, Lines};
 use std::process::{Child, ChildStdout, Stdio};
@@ -25,14 +25,14 @@ fn watch(arguments: &[&str]) -> (Child, Lines<BufReader<ChildStdout>>) {
 }
 
 #[test]
-fn changes_under_a_prefix_are_printed_with_their_values_as_another_process_commits_them() {
+fn watch_prints_changes_of_another_process() {
     let folder = Folder::new();
     let store = store(&folder);
     let (mut child, mut lines) = watch(&[&store, "a/", "--from", "1", "--limit", "5"]);
     let mut next = || lines.next().unwrap().unwrap();
     assert_eq!(next(), "1\t+\ta/1\tone");
     assert_eq!(next(), "3\t+\ta/2\ttwo lines\\nand a\\ttab");
-    // One transaction: the change outside of the prefix is left out.
+    // One transaction; the change outside the prefix is skipped.
     run_with_input(&["batch", &store], b"put a/1 new\nput b/2 x\ndelete a/2\n").ok();
     assert_eq!((next(), next()), ("4\t+\ta/1\tnew".to_owned(), "4\t-\ta/2".to_owned()));
     run(&["put", &store, "b/1", "nothing for it"]).ok();
@@ -42,14 +42,14 @@ fn changes_under_a_prefix_are_printed_with_their_values_as_another_process_commi
 }
 
 #[test]
-fn a_watch_without_a_place_begins_with_the_next_commit_and_ends_with_ctrl_c() {
+fn watch_starts_at_the_next_commit() {
     let folder = Folder::new();
     let store = store(&folder);
     let (mut child, mut lines) = watch(&[&store, "--from", "3"]);
     assert!(lines.next().unwrap().unwrap().starts_with("3\t+\ta/2\t"), "it is on its way");
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    // GLSN 4 or later, whichever the watch comes before.
+    // GLSN 4 or later, depending on when the watch starts.
     let (mut child, mut lines) = watch(&[&store, "--limit", "1"]);
     let mut number = 0;
     let line = std::thread::scope(|scope| {
@@ -67,7 +67,7 @@ fn a_watch_without_a_place_begins_with_the_next_commit_and_ends_with_ctrl_c() {
 }
 
 #[test]
-fn json_and_hex_and_keyspaces_are_as_everywhere() {
+fn watch_supports_json_hex_and_keyspaces() {
     let folder = Folder::new();
     let store = folder.at("store");
     run(&["put", &store, "x", "in the default keyspace"]).ok();
@@ -87,7 +87,7 @@ fn json_and_hex_and_keyspaces_are_as_everywhere() {
 }
 
 #[test]
-fn a_watch_that_ended_within_a_commit_goes_on_with_its_glsn() {
+fn watch_resumes_inside_a_commit() {
     let folder = Folder::new();
     let store = folder.at("store");
     run_with_input(&["batch", &store], b"put a 1\nput b 2\nput c 3\n").ok();
@@ -98,7 +98,7 @@ fn a_watch_that_ended_within_a_commit_goes_on_with_its_glsn() {
 }
 
 #[test]
-fn a_watch_that_cannot_begin_says_why() {
+fn watch_reports_why_it_cannot_start() {
     let folder = Folder::new();
     let store = store(&folder);
     run(&["watch", &store, "--keyspace", "none", "--limit", "1"]).fails(2, &["no keyspace `none`"]);
@@ -107,7 +107,7 @@ fn a_watch_that_cannot_begin_says_why() {
 }
 
 #[test]
-fn a_follower_ends_when_its_reader_leaves_even_if_nothing_is_committed() {
+fn follower_ends_when_its_output_closes() {
     let folder = Folder::new();
     let store = store(&folder);
     for follow in

@@ -1,5 +1,4 @@
-//! A file on a simulated disk: its visible state, its durable state, and the writes between the
-//! two.
+//! A file on a simulated disk: its visible state, its durable state, and the unsynced writes.
 
 use crate::image::Image;
 use crate::lying::Injected;
@@ -39,13 +38,13 @@ enum Fate {
 #[derive(Debug)]
 struct Fates {
     writes: Vec<Fate>,
-    /// Number of length changes that took effect: those of this many first writes and cuts, as file
-    /// systems keep the order of lengths.
+    /// The number of length changes that took effect: those of the first writes and truncations,
+    /// because file systems keep the order of length changes.
     lens_kept: usize,
 }
 
 impl Bytes {
-    /// The state that readers see.
+    /// The state visible to readers.
     pub(crate) fn current(&self) -> &Image {
         &self.current
     }
@@ -65,21 +64,21 @@ impl Bytes {
         }
     }
 
-    /// Decides now what a crash will leave. Readers see everything until then, and no later sync
-    /// saves lost writes.
+    /// Decides now which writes a crash will leave. Readers see everything until then, and no later
+    /// sync saves lost writes.
     pub(crate) fn fail_sync(&mut self, random: &mut Random, injected: &mut Injected) {
         let fates = choose_fates(self.unsynced.len(), random);
         self.durable = self.survivors(&fates, random, injected);
         self.unsynced.clear();
     }
 
-    /// Applies a power cut: the file is reduced to what survived.
+    /// Applies a power cut: reduces the file to what survived.
     pub(crate) fn crash(&mut self, random: &mut Random, injected: &mut Injected) {
         self.fail_sync(random, injected);
         self.current = self.durable.clone();
     }
 
-    /// Changes one byte for good, in every copy of it.
+    /// Changes one byte permanently, in every copy of it.
     pub(crate) fn corrupt(&mut self, offset: u64, mask: u8) {
         for image in [&mut self.current, &mut self.durable] {
             let mut byte = [0];
@@ -128,7 +127,7 @@ impl Change {
     }
 }
 
-/// Applies one write, or the part of it that survived, to `image`.
+/// Applies a write, or its surviving part, to `image`.
 fn survive(
     image: &mut Image,
     bytes: &[u8],
@@ -157,7 +156,7 @@ fn survive(
     }
 }
 
-/// Splits `len` bytes at `offset` at sector borders: starts and ends within the bytes.
+/// Splits `len` bytes at `offset` at sector boundaries: starts and ends within the bytes.
 fn sectors(offset: u64, len: usize) -> impl Iterator<Item = (usize, usize)> {
     let mut start = 0;
     std::iter::from_fn(move || {
@@ -169,8 +168,8 @@ fn sectors(offset: u64, len: usize) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// Draws the outcomes of `count` writes: all lost, all kept, a prefix kept with a torn write behind
-/// it, or each independently.
+/// Draws the fates of `count` writes: all lost, all kept, a prefix kept with a torn write after it,
+/// or each independently.
 ///
 /// Most real crashes look like the first three, which would hardly ever occur if each of many
 /// writes were drawn independently.
@@ -212,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_and_bytes_survive_apart() {
+    fn lengths_and_bytes_survive_independently() {
         let mut bytes = Bytes::default();
         bytes.write(b"old", 0);
         bytes.sync();
@@ -224,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_that_took_effect_leaves_zeros_where_the_file_grows_again() {
+    fn truncation_then_growth_reads_zeros() {
         let mut bytes = Bytes::default();
         bytes.write(b"abcdef", 0);
         bytes.sync();
@@ -245,14 +244,14 @@ mod tests {
     }
 
     #[test]
-    fn a_tear_runs_along_sectors_of_the_file() {
+    fn torn_write_ends_at_a_sector() {
         assert_eq!(sectors(500, 600).collect::<Vec<_>>(), [(0, 12), (12, 524), (524, 600)]);
         assert_eq!(sectors(512, 512).collect::<Vec<_>>(), [(0, 512)]);
         assert_eq!(sectors(7, 0).count(), 0);
     }
 
     #[test]
-    fn fates_of_one_seed_are_always_the_same() {
+    fn fates_depend_only_on_the_seed() {
         let draw = |seed| format!("{:?}", choose_fates(20, &mut Random::new(seed)));
         assert!((0..50).all(|seed| draw(seed) == draw(seed)));
         assert!((1..50).any(|seed| draw(seed) != draw(0)));

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use crate::lying::{LyingDisk, State, dead};
 use crate::path_error::at_path;
 
-/// The calls that were counted, and the chosen ones.
+/// The counted calls and the chosen ones.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Chosen {
     reads: u64,
@@ -19,7 +19,7 @@ pub(super) struct Chosen {
 }
 
 impl Chosen {
-    /// No change is chosen any more.
+    /// Cancels the chosen change.
     pub(super) fn cut_at_no_change(&mut self) {
         self.cut_at_change = None;
     }
@@ -32,14 +32,14 @@ impl LyingDisk {
         state.chosen.fail_read = Some(state.chosen.reads.saturating_add(n));
     }
 
-    /// Cancels [`LyingDisk::fail_read`]; returns whether the failure was still to come.
+    /// Cancels [`LyingDisk::fail_read`]; returns whether the failure was still pending.
     pub fn fail_no_read(&self) -> bool {
         self.state().chosen.fail_read.take().is_some()
     }
 
     /// Cuts the power at the `n`-th change of a file or a name from now (1: the next one): a write,
-    /// a new length, a file or a name that is made, renamed or removed. The seed chooses whether
-    /// that change was still done.
+    /// a new length, or a file or name that is created, renamed or removed. The seed decides
+    /// whether that change still took effect.
     pub fn cut_power_at_change(&self, n: u64) {
         let mut state = self.state();
         state.chosen.cut_at_change = Some(state.chosen.changes.saturating_add(n));
@@ -70,7 +70,7 @@ impl State {
         Err(at_path(path, Errno::IO))
     }
 
-    /// Counts a change and does it, unless the power is cut before it.
+    /// Counts a change and performs it, unless the power is cut before it.
     pub(super) fn change<T>(
         &mut self,
         path: &Path,
@@ -81,7 +81,7 @@ impl State {
             return change(self);
         }
         if self.crash_random.chance(0.5) {
-            // Nobody learns of its result.
+            // Nobody sees its result.
             let _ = change(self);
         }
         self.cut_power();

@@ -1,4 +1,4 @@
-//! Locks on folders of a disk that lies.
+//! Folder locks of a simulated disk.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -18,7 +18,7 @@ pub(super) struct LyingLock {
 }
 
 impl LyingLock {
-    /// A lock that was taken; one without a file is shared.
+    /// Creates a taken lock; one without a file is shared.
     pub(super) fn new(
         disk: LyingDisk,
         generation: u64,
@@ -28,7 +28,7 @@ impl LyingLock {
         Self { disk, generation, folder, file, is_shared: AtomicBool::new(file.is_none()) }
     }
 
-    /// Its process was killed: the file names it still.
+    /// Its process was killed, so the file still names it.
     pub(super) fn abandon(mut self) {
         self.file = None;
     }
@@ -64,7 +64,8 @@ impl State {
             opened => opened,
         };
         let file = opened.map_err(LockError::Io)?;
-        // The lock holds without the name: a full disk must not keep a store from being opened.
+        // The lock holds without the name, because a full disk must not keep a store from being
+        // opened.
         let text = format!("{PID}\n");
         let named = self.write(file, &path, text.as_bytes(), 0);
         self.set_len(file, &path, if named.is_ok() { text.len() as u64 } else { 0 })
@@ -73,7 +74,7 @@ impl State {
         Ok((folder, file))
     }
 
-    /// One of those that share a folder's lock gives it back.
+    /// Releases one holder of a shared lock.
     fn unshare(&mut self, folder: NodeId) {
         if let Some(count) = self.shared.get_mut(&folder) {
             *count -= 1;

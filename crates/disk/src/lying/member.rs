@@ -1,4 +1,4 @@
-//! A disk that lies as one of several processes has it open.
+//! A simulated disk as one of several processes sees it.
 
 use std::fmt;
 use std::io;
@@ -24,8 +24,8 @@ struct MemberDisk {
 }
 
 impl LyingDisk {
-    /// Another process of this machine, and the disk as that has it open. Locks and words are
-    /// shared with the other processes.
+    /// Another process of this machine, and its view of the disk. It shares locks and words with
+    /// the other processes.
     pub fn process(&self, pid: u32) -> (Process, Arc<dyn Disk>) {
         let process = Process::new(pid);
         let disk = Arc::new(MemberDisk { disk: self.clone(), process: process.clone() });
@@ -41,7 +41,7 @@ impl MemberDisk {
 }
 
 impl MemberDisk {
-    /// The same, for a change of a file or a name.
+    /// Like `alive`, for a change of a file or a name.
     fn changes(&self, path: &Path) -> io::Result<&LyingDisk> {
         if self.process.begins_change() { Ok(&self.disk) } else { Err(dead(path, WHY)) }
     }
@@ -176,7 +176,7 @@ impl File for MemberFile {
     }
 }
 
-/// A folder's lock; free once the process has ended.
+/// A folder's lock; released when the process ends.
 #[derive(Debug)]
 struct MemberLock {
     holding: Holding,
@@ -248,7 +248,7 @@ impl LockFile for MemberLockFile {
 
 impl Drop for MemberLockFile {
     fn drop(&mut self) {
-        // A killed process has given it back already.
+        // The lock of a killed process is already released.
         drop(self.holding.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 }
@@ -257,7 +257,7 @@ impl Drop for MemberLockFile {
 struct MemberWords {
     words: Arc<dyn SharedWords>,
     process: Process,
-    /// What a killed process stores to.
+    /// The words that a killed process stores to.
     own: OnceLock<Vec<AtomicU64>>,
 }
 

@@ -1,8 +1,8 @@
-//! The names of a simulated disk: the durable ones, and the operations since, in order.
+//! The names of a simulated disk: the durable names, and the operations since, in order.
 //!
-//! As on journaling file systems, operations in one folder become durable in their order. A rename
-//! between two folders is one operation, in both or in neither. A folder's own name is a name in
-//! its parent: syncing the folder does not save it.
+//! As on journaling file systems, operations in one folder become durable in order. A rename
+//! between two folders is one operation, present in both or in neither. A folder's own name is a
+//! name in its parent, so syncing the folder does not save it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,7 +48,7 @@ impl DurableNames {
         synced.iter().for_each(|(operation, _)| keep(&mut self.folders, operation));
     }
 
-    /// Applies a power cut: of each folder's operations a prefix survives.
+    /// Applies a power cut: a prefix of each folder's operations survives.
     pub(crate) fn crash(&mut self, random: &mut Random, injected: &mut Injected) {
         let mut left = self.choose_fronts(random);
         for operation in self.unsynced.drain(..) {
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn syncing_one_folder_of_a_rename_saves_it_in_both_and_what_came_before() {
+    fn syncing_one_folder_saves_a_rename_in_both() {
         let (mut tree, mut names) = tree();
         let (a, b) = (tree.folder(Path::new("a")).unwrap(), tree.folder(Path::new("b")).unwrap());
         names.add(tree.create_file(Path::new("a/before"), ()).unwrap().1);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rename_between_folders_survives_in_both_or_in_neither() {
+    fn rename_survives_in_both_folders_or_neither() {
         let mut kept = 0;
         for seed in 0..100 {
             let (mut tree, mut names) = tree();
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_lost_rename_is_lost_in_both_folders() {
+    fn operations_after_a_lost_rename_are_lost() {
         let mut lost = 0;
         for seed in 0..200 {
             let (mut tree, mut names) = tree();

@@ -1,12 +1,12 @@
-//! A simulated process: it counts what it asks of the disk and of what processes share, and can be
-//! killed or stopped at any of it.
+//! A simulated process: it counts its operations on the disk and on shared state, and can be killed
+//! or stopped at any of them.
 //!
-//! Laws:
-//! 1. A killed process changes nothing any more: its calls fail, its stores to shared words go to
-//!    words of its own. What it wrote stays as it is, synced or not, and its locks are free.
-//! 2. A process is stopped in the middle of a call, by blocking the thread that made it; it holds
-//!    its locks meanwhile.
-//! 3. One that waits at a shared word lets simulated time pass, and others work meanwhile
+//! Invariants:
+//! 1. A killed process changes nothing: its calls fail, and its stores to shared words go to
+//!    private words. Its earlier writes stay, synced or not, and its locks are released.
+//! 2. A process is stopped in the middle of a call by blocking the calling thread; it keeps its
+//!    locks meanwhile.
+//! 3. Waiting at a shared word advances simulated time and lets others work
 //!    ([`Process::when_idle`]).
 
 use std::fmt;
@@ -16,20 +16,20 @@ use std::time::Duration;
 use crate::lying::lock::LyingLock;
 use crate::sharing::LockFile;
 
-/// What a process holds until it ends.
+/// A resource that a process holds until it ends.
 #[derive(Debug)]
 pub(super) enum Held {
     File(Box<dyn LockFile>),
     Folder(LyingLock),
 }
 
-/// One thing that a process may hold, shared with the handle that it has of it.
+/// A resource, shared with the process's handle of it.
 pub(super) type Holding = Arc<Mutex<Option<Held>>>;
 
 type Idle = Arc<dyn Fn(Duration) + Send + Sync>;
 
 /// A process that has a disk open together with others ([`crate::lying::LyingDisk::process`]).
-/// Clones are the same.
+/// Clones are the same process.
 #[derive(Clone)]
 pub struct Process {
     inner: Arc<Inner>,
@@ -52,21 +52,21 @@ struct State {
     changes: u64,
     kill_at_change: Option<AtChange>,
     stop_at_change: Option<AtChange>,
-    /// How many reads from now the one is that fails (1: the next one).
+    /// Number of reads from now until the failing one (1: the next one).
     fail_read: Option<u64>,
-    /// It is killed when it is told that a sync failed, before it can tell anybody.
+    /// Kill the process when a sync fails, before it can report the failure.
     killed_by_failed_sync: bool,
     has_died_of_sync: bool,
     is_dead: bool,
     is_stopped: bool,
 }
 
-/// An operation of a process, counted from its `nth` change of a file or a name from now on.
+/// An operation of a process, counted from its `nth` change of a file or a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtChange {
-    /// Which change (1: the next one).
+    /// The change (1: the next one).
     pub nth: u64,
-    /// How many operations after it; 0: the change itself.
+    /// The number of operations after it; 0 is the change itself.
     pub later: u64,
 }
 
@@ -86,44 +86,44 @@ impl Process {
         self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its number.
+    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.inner.pid
     }
 
-    /// How many operations it has begun: calls of the disk, of locks, and looks at shared words.
+    /// The number of operations begun: calls of the disk and of locks, and reads of shared words.
     pub fn operations(&self) -> u64 {
         self.state().operations
     }
 
-    /// Kills it now, also while it is stopped.
+    /// Kills it now, even while it is stopped.
     pub fn kill(&self) {
         self.state().is_dead = true;
         self.end();
     }
 
-    /// Kills it at its `n`-th operation from now on, before that has an effect (1: at the next
-    /// one). A write may have been done in part.
+    /// Kills it at its `n`-th operation from now, before that takes effect (1: the next one). A
+    /// write may be partially done.
     pub fn kill_at(&self, n: u64) {
         let mut state = self.state();
         state.kill_at = Some(state.operations.saturating_add(n));
     }
 
-    /// As [`Process::kill_at`], at an operation that is counted from a change.
+    /// Like [`Process::kill_at`], at an operation counted from a change.
     pub fn kill_at_change(&self, change: AtChange) {
         let mut state = self.state();
         let nth = state.changes.saturating_add(change.nth);
         state.kill_at_change = Some(AtChange { nth, ..change });
     }
 
-    /// As [`Process::stop_at`], at an operation that is counted from a change.
+    /// Like [`Process::stop_at`], at an operation counted from a change.
     pub fn stop_at_change(&self, change: AtChange) {
         let mut state = self.state();
         let nth = state.changes.saturating_add(change.nth);
         state.stop_at_change = Some(AtChange { nth, ..change });
     }
 
-    /// Kills the process when one of its syncs fails, so that no other process learns of the
+    /// Kills the process when one of its syncs fails, so that no other process hears of the
     /// failure.
     pub fn kill_at_failed_sync(&self) {
         self.state().killed_by_failed_sync = true;
@@ -134,7 +134,7 @@ impl Process {
         self.state().has_died_of_sync
     }
 
-    /// A sync of it has failed.
+    /// Notes that one of its syncs has failed.
     pub(super) fn told_of_failed_sync(&self) {
         let mut state = self.state();
         if state.killed_by_failed_sync && !state.is_dead {
@@ -144,14 +144,14 @@ impl Process {
         }
     }
 
-    /// Stops it at its `n`-th operation from now on (1: at the next one); `None`: not.
+    /// Stops it at its `n`-th operation from now (1: the next one); `None` cancels.
     pub fn stop_at(&self, n: Option<u64>) {
         let mut state = self.state();
         state.stop_at = n.map(|n| state.operations.saturating_add(n));
         state.stop_at_change = None;
     }
 
-    /// Stops it now, in the thread that calls this, until it goes on or is killed.
+    /// Stops it now, in the calling thread, until it is resumed or killed.
     pub fn stop_here(&self) {
         let mut state = self.state();
         state.is_stopped = true;
@@ -161,12 +161,12 @@ impl Process {
         }
     }
 
-    /// Makes its `n`-th read from now on fail (1: the next one); `None`: none.
+    /// Makes its `n`-th read from now fail (1: the next one); `None` cancels.
     pub fn fail_read(&self, n: Option<u64>) {
         self.state().fail_read = n;
     }
 
-    /// Counts a read; whether it fails.
+    /// Counts a read; returns whether it fails.
     pub(super) fn read_fails(&self) -> bool {
         let mut state = self.state();
         if let Some(left) = &mut state.fail_read {
@@ -185,13 +185,14 @@ impl Process {
         self.state().is_stopped
     }
 
-    /// Lets it go on.
+    /// Resumes it.
     pub fn go_on(&self) {
         self.state().is_stopped = false;
         self.inner.changed.notify_all();
     }
 
-    /// Waits until it is stopped, or until `is_done`; its thread calls [`Process::tell`] for that.
+    /// Waits until it is stopped, or until `is_done`; its thread calls [`Process::tell`] to signal
+    /// that.
     pub fn wait_until_stopped(&self, is_done: &dyn Fn() -> bool) {
         let mut state = self.state();
         while !state.is_stopped && !is_done() {
@@ -199,14 +200,13 @@ impl Process {
         }
     }
 
-    /// Wakes who waits for the process.
+    /// Wakes threads that wait for the process.
     pub fn tell(&self) {
         drop(self.state());
         self.inner.changed.notify_all();
     }
 
-    /// Sets what happens while the process waits at a shared word: it lets the time pass that it is
-    /// given.
+    /// Sets the action while the process waits at a shared word: it must let the given time pass.
     pub fn when_idle(&self, idle: impl Fn(Duration) + Send + Sync + 'static) {
         *self.inner.idle.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(idle));
     }
@@ -252,8 +252,7 @@ impl Process {
         !is_dead
     }
 
-    /// Whether a write that the process was killed at is done in part all the same: of half of them
-    /// it is.
+    /// Whether a write at which the process was killed is partially done; half of them are.
     pub(super) fn wrote_in_part(&self) -> bool {
         let state = self.state();
         state.kill_at == Some(state.operations) && state.operations.is_multiple_of(2)
@@ -274,7 +273,7 @@ impl Process {
         self.inner.changed.notify_all();
     }
 
-    /// From now on the process holds something, until it gives it back or ends.
+    /// Records that the process holds a resource until it is released or the process ends.
     pub(super) fn holds(&self, held: Held) -> Holding {
         let holding = Arc::new(Mutex::new(Some(held)));
         let mut holdings = self.inner.holdings.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,9 +1,9 @@
-//! What power cuts, ends of processes and faults leave behind.
+//! The aftermath of power cuts, ends of processes and faults.
 
 use super::*;
 
 #[test]
-fn what_nothing_names_any_more_is_forgotten() {
+fn unreferenced_file_is_dropped() {
     let disk = LyingDisk::new(1);
     let (folder, path) = (Path::new("folder"), Path::new("folder/file"));
     let count = || disk.state().tree.files().count();
@@ -24,7 +24,7 @@ fn what_nothing_names_any_more_is_forgotten() {
 }
 
 #[test]
-fn a_process_that_ends_loses_nothing_and_a_later_cut_takes_what_it_did_not_sync() {
+fn process_exit_keeps_writes_until_a_power_cut() {
     let (mut kept, mut lost) = (0, 0);
     for seed in 0..20 {
         let disk = LyingDisk::new(seed);
@@ -47,7 +47,7 @@ fn a_process_that_ends_loses_nothing_and_a_later_cut_takes_what_it_did_not_sync(
 }
 
 #[test]
-fn a_removed_file_is_kept_while_a_crash_may_bring_it_back() {
+fn removed_file_is_kept_until_the_removal_is_durable() {
     let disk = LyingDisk::new(1);
     let path = Path::new("file");
     drop(disk.open(path, Open::CreateNew, Caching::Buffered).unwrap());
@@ -58,9 +58,9 @@ fn a_removed_file_is_kept_while_a_crash_may_bring_it_back() {
 }
 
 #[test]
-fn a_process_is_killed_at_a_change_of_a_file_or_a_number_of_operations_after_it() {
+fn process_is_killed_at_or_after_a_change() {
     let path = Path::new("file");
-    // The changes: the file is made, written twice, and synced; in between it is looked at.
+    // The changes: the file is created, written twice, and synced; in between it is read.
     let work = |at: AtChange| {
         let (process, disk) = LyingDisk::new(1).process(7);
         process.kill_at_change(at);
@@ -83,7 +83,7 @@ fn a_process_is_killed_at_a_change_of_a_file_or_a_number_of_operations_after_it(
 }
 
 #[test]
-fn the_chosen_read_fails_and_no_other() {
+fn only_the_chosen_read_fails() {
     let disk = LyingDisk::new(1);
     let file = disk.open(Path::new("file"), Open::CreateNew, Caching::Buffered).unwrap();
     file.write_at(b"bytes", 0).unwrap();
@@ -99,7 +99,7 @@ fn the_chosen_read_fails_and_no_other() {
 }
 
 #[test]
-fn the_power_is_cut_at_the_chosen_change_which_may_have_been_done() {
+fn power_is_cut_at_the_chosen_change() {
     let (mut done, mut not_done) = (0, 0);
     for seed in 0..40 {
         let disk = LyingDisk::new(seed);
@@ -112,7 +112,7 @@ fn the_power_is_cut_at_the_chosen_change_which_may_have_been_done() {
         let renamed = disk.entry(other).unwrap().is_some();
         assert_ne!(renamed, disk.entry(path).unwrap().is_some());
         (done, not_done) = (done + u64::from(renamed), not_done + u64::from(!renamed));
-        // Once, and not in a copy.
+        // Only once, and not in a copy.
         disk.remove(if renamed { other } else { path }).unwrap();
         disk.cut_power_at_change(1);
         assert!(disk.snapshot().create_dir(Path::new("folder")).is_ok());
@@ -121,7 +121,7 @@ fn the_power_is_cut_at_the_chosen_change_which_may_have_been_done() {
 }
 
 #[test]
-fn a_process_fails_at_its_chosen_read_and_stops_where_it_is_told() {
+fn process_stops_at_the_chosen_operation() {
     let disk = LyingDisk::new(1);
     let (process, own) = disk.process(7);
     let file = own.open(Path::new("file"), Open::CreateNew, Caching::Buffered).unwrap();

@@ -1,16 +1,15 @@
-//! `SIGBUS` of mapped files: an access to a page that its file no longer has does not end the
-//! process.
+//! `SIGBUS` of mapped files: accessing a page that the file no longer has must not end the process.
 //!
-//! Another process may shorten a file while it is mapped here, and the system then answers an
-//! access with `SIGBUS`, which ends a process that has no handler. The handler here replaces the
-//! whole mapping by private memory that is zero, and notes that it is lost. So the owner of a
-//! mapping must tell a mapping of zeros from a good one.
+//! Another process may truncate a file while it is mapped here. The system then raises `SIGBUS` on
+//! access, which ends a process without a handler. This handler replaces the whole mapping with
+//! private zeroed memory and marks it as lost. The owner of a mapping must therefore distinguish
+//! zeros from valid contents.
 //!
-//! 1. Every other `SIGBUS` goes to the handler that was installed before, or to the system.
+//! 1. Every other `SIGBUS` goes to the previously installed handler, or to the system.
 //! 2. The handler is installed when the first file is mapped, and again whenever one is mapped and
 //!    another handler was installed meanwhile.
-//! 3. A handler that was installed afterwards and raises the signal again for the one before it, as
-//!    Python's `faulthandler` does, is served, too: then the files say which mapping is meant.
+//! 3. A handler that was installed later and raises the signal again for its predecessor, as
+//!    Python's `faulthandler` does, is supported; then the files show which mapping is meant.
 //! 4. The handler allocates nothing and takes no lock.
 #![allow(unsafe_code, reason = "installs a signal handler, and exchanges memory in it")]
 
@@ -28,7 +27,7 @@ use crate::fork;
 
 type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
-/// A place in the list of mappings. It is never freed, and used again for another mapping.
+/// A slot in the list of mappings. It is never freed, but reused for other mappings.
 #[derive(Debug)]
 struct Place {
     /// 0: no mapping. Written last when a mapping begins, and first when it ends.
@@ -39,16 +38,16 @@ struct Place {
     next: AtomicPtr<Place>,
 }
 
-/// The newest place.
+/// The newest slot.
 static PLACES: AtomicPtr<Place> = AtomicPtr::new(ptr::null_mut());
 
-/// The handler before this one; null: the system's.
+/// The previous handler; null: the system's.
 static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 
-/// A signal is being passed on: one that comes back must not go round for ever.
+/// Set while a signal is passed on, so that a returning signal does not loop for ever.
 static PASSES_ON: AtomicBool = AtomicBool::new(false);
 
-/// A mapping whose loss does not end the process, until dropped: before it is unmapped.
+/// Keeps the loss of a mapping from ending the process, until dropped. Drop it before unmapping.
 #[derive(Debug)]
 pub(super) struct Guarded(&'static Place);
 
@@ -75,12 +74,12 @@ impl Guarded {
         place.bytes.store(bytes, Ordering::Relaxed);
         place.file.store(file.as_raw_fd(), Ordering::Relaxed);
         place.is_lost.store(false, Ordering::Relaxed);
-        // Release: the handler that sees the address sees the rest.
+        // Release: a handler that sees the address sees the other fields.
         place.base.store(base.as_ptr().expose_provenance(), Ordering::Release);
         Self(place)
     }
 
-    /// Whether the mapping was replaced: it is private to this process now.
+    /// Whether the mapping was replaced; it is private to this process then.
     pub(super) fn is_lost(&self) -> bool {
         self.0.is_lost.load(Ordering::Relaxed)
     }
@@ -94,7 +93,7 @@ impl Drop for Guarded {
 
 fn places() -> impl Iterator<Item = &'static Place> {
     let place = |at: &AtomicPtr<Place>| {
-        // SAFETY: null, or a place, which is never freed.
+        // SAFETY: null, or a slot, which is never freed.
         unsafe { at.load(Ordering::Acquire).as_ref() }
     };
     std::iter::successors(place(&PLACES), move |before| place(&before.next))
@@ -106,13 +105,13 @@ impl Place {
         base != 0 && (base..base + self.bytes.load(Ordering::Relaxed)).contains(&address)
     }
 
-    /// Whether the file does not have all bytes that are mapped.
+    /// Whether the file is shorter than the mapping.
     fn is_cut(&self) -> bool {
         let (base, file) = (self.base.load(Ordering::Acquire), self.file.load(Ordering::Relaxed));
         if base == 0 || file < 0 {
             return false;
         }
-        // SAFETY: the file is open while the place has a mapping.
+        // SAFETY: the file is open while the slot has a mapping.
         let file = unsafe { BorrowedFd::borrow_raw(file) };
         rustix::fs::fstat(file)
             .is_ok_and(|stat| (stat.st_size as usize) < self.bytes.load(Ordering::Relaxed))
@@ -123,24 +122,24 @@ impl Place {
         let at = ptr::with_exposed_provenance_mut(self.base.load(Ordering::Acquire));
         let (protection, flags) =
             (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
-        // First: who finds zeros finds that they are not the file's.
+        // First, so that a reader that finds zeros also finds the mark.
         self.is_lost.store(true, Ordering::SeqCst);
-        // SAFETY: exactly one mapping, whose owner takes it out of the list before it unmaps it,
-        // and reads it as atomic words only.
+        // SAFETY: exactly one mapping. Its owner removes it from the list before unmapping it, and
+        // reads it as atomic words only.
         unsafe { mmap_anonymous(at, self.bytes.load(Ordering::Relaxed), protection, flags) }.is_ok()
     }
 }
 
 fn action_now() -> libc::sigaction {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: only asks; all bytes zero are a valid value, should it fail.
+    // SAFETY: only a query; all-zero bytes are a valid value if it fails.
     unsafe {
         libc::sigaction(libc::SIGBUS, ptr::null(), action.as_mut_ptr());
         action.assume_init()
     }
 }
 
-/// Installs the handler, unless it is installed.
+/// Installs the handler, unless it is installed already.
 fn install() {
     if cfg!(any(miri, loom, shuttle)) {
         return;
@@ -150,13 +149,13 @@ fn install() {
     if before.sa_sigaction == handler as usize {
         return;
     }
-    // Leaked, as the handler may be reading the one before: as often as the program installs
-    // handlers of its own.
+    // Leaked, because the handler may be reading the previous one. Happens only as often as the
+    // program installs its own handlers.
     BEFORE.store(Box::into_raw(Box::new(before)), Ordering::Release);
     let mut action = before;
     action.sa_sigaction = handler as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-    // SAFETY: the handler does only what a handler may.
+    // SAFETY: the handler is async-signal-safe.
     unsafe {
         libc::sigemptyset(&raw mut action.sa_mask);
         libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut());
@@ -164,13 +163,13 @@ fn install() {
 }
 
 extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the system hands over what it says of the signal.
+    // SAFETY: the system passes valid signal information.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
     let is_handled = if code == libc::BUS_ADRERR {
         places().find(|place| place.has(address)).is_some_and(Place::replace)
     } else if code <= 0 {
-        // Raised, which may be for an access that another handler could not serve: the access is
-        // made again. Which one it was is not known: every file that was cut is looked after.
+        // Raised by software, possibly for an access that another handler could not serve; the
+        // access will be repeated. The failing mapping is unknown, so check every truncated file.
         let is_new = |place: &&Place| place.is_cut() && !place.is_lost.load(Ordering::SeqCst);
         places().filter(is_new).filter(|place| place.replace()).count() > 0
     } else {
@@ -181,9 +180,9 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
     }
 }
 
-/// Calls the handler before this one.
+/// Calls the previous handler.
 fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, code: c_int) {
-    // SAFETY: null, or what was stored by `install`, which is never freed.
+    // SAFETY: null, or a value stored by `install`, which is never freed.
     let before = unsafe { BEFORE.load(Ordering::Acquire).as_ref() };
     let handler = before.map_or(libc::SIG_DFL, |before| before.sa_sigaction);
     // The system ignores no access that fails.
@@ -193,7 +192,7 @@ fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, code
     if is_ignored {
         PASSES_ON.store(false, Ordering::SeqCst);
     } else if is_default || goes_round {
-        // SAFETY: the system's action ends the process, once this returns.
+        // SAFETY: the system's action ends the process once this returns.
         unsafe {
             let mut action = MaybeUninit::<libc::sigaction>::zeroed().assume_init();
             action.sa_sigaction = libc::SIG_DFL;
@@ -226,9 +225,9 @@ mod tests {
 
     static REPLACED: OnceLock<libc::sigaction> = OnceLock::new();
 
-    /// As Python's `faulthandler`: gives the signal to the handler that it had replaced.
+    /// Like Python's `faulthandler`: raises the signal again for the handler that it replaced.
     extern "C" fn raise_again(signal: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
-        // SAFETY: what was installed before, and a signal that is handled at once.
+        // SAFETY: a previously installed action, and a signal that is handled at once.
         unsafe {
             libc::sigaction(
                 signal,
@@ -240,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handler_that_raises_the_signal_again_is_served() {
+    fn reraised_signal_is_handled() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("words");
         let words = OsWords::open(&Place::by_path(&path), 1088).unwrap();
@@ -251,12 +250,12 @@ mod tests {
         let mut action = *before;
         action.sa_sigaction = theirs as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
-        // SAFETY: the handler does only what a handler may.
+        // SAFETY: the handler is async-signal-safe.
         assert_eq!(unsafe { libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut()) }, 0);
         ftruncate(Place::by_path(&path).open(OFlags::RDWR).unwrap(), 0).unwrap();
         assert_eq!(words.words()[0].load(Ordering::SeqCst), 0);
         assert_eq!(action_now().sa_sigaction, ours as usize);
-        // Another handler beside this one: it is put before it, and the signal does not go round.
+        // Another handler beside this one is put in front of it, and the signal does not loop.
         // SAFETY: as above.
         assert_eq!(unsafe { libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut()) }, 0);
         let again = OsWords::open(&Place::by_path(&path), 1088).unwrap();

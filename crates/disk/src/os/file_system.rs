@@ -1,5 +1,5 @@
-//! File systems on which several processes cannot share a store: what one writes or locks is not
-//! seen by all others at once, or a file cannot have a second name.
+//! File systems on which processes cannot share a store, because writes or locks of one are not
+//! visible to all others at once, or because hard links are not supported.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use rustix::fs::{OFlags, fstatfs};
 use crate::os::call;
 use crate::os::place::Place;
 
-/// The numbers by which the system tells them apart (`statfs(2)`), and their names.
+/// The identifiers of file systems (`statfs(2)`), and their names.
 const REFUSED: [(u32, &str); 17] = [
     (0x6969, "NFS"),
     (0x517b, "SMB"),
@@ -23,10 +23,10 @@ const REFUSED: [(u32, &str); 17] = [
     (0x0116_1970, "GFS2"),
     (0x7461_636f, "OCFS2"),
     (0x4750_4653, "GPFS"),
-    // It may be a network's behind it, and nothing tells.
+    // A network file system may be behind it, undetectably.
     (0x6573_5546, "FUSE"),
     (0x6a65_6a63, "virtiofs"),
-    // Without second names of a file.
+    // Without hard links.
     (0x4d44, "FAT"),
     (0x2011_bab0, "exFAT"),
 ];
@@ -35,7 +35,7 @@ const REFUSED: [(u32, &str); 17] = [
 pub(super) fn not_for_sharing(place: &Place<'_>) -> io::Result<Option<&'static str>> {
     let fd = place.open(OFlags::PATH)?;
     let kind = call(place.path, || fstatfs(&fd))?.f_type;
-    // A number of 32 bits, which the system gives with a sign on some machines.
+    // A 32-bit number, which some machines sign-extend.
     Ok(name_of(kind as u32))
 }
 
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_systems_of_networks_are_refused_by_name_and_this_one_is_not() {
+    fn network_file_systems_are_refused_by_name() {
         assert_eq!(name_of(0x6969), Some("NFS"));
         assert_eq!(name_of(0xff53_4d42_u32), Some("CIFS"));
         assert_eq!(name_of(0xef53), None, "ext4");

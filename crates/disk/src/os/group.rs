@@ -1,19 +1,19 @@
-//! Owner and rights of new files and folders: those of the folder that they are made in, whatever
-//! the `umask` is and whoever makes them. So processes of several users work on one folder, and the
-//! owner of a store can still write after the superuser has.
+//! Owner and permissions of new files and folders: those of the containing folder, regardless of
+//! the `umask` and the creating user. This lets processes of several users work on one folder, and
+//! lets the owner of a store write after the superuser has.
 //!
-//! 1. A new file permits what its folder permits, without the right to execute; a new folder inside
-//!    a store, all that the store's permits. The rights of the group are given only where the new
-//!    file has the folder's group (as all have in a folder with the set-group-id bit). Whoever gets
-//!    more rights by this could have replaced the file in any case.
-//! 2. What the superuser makes gets the owner and the group of its folder.
-//! 3. Nothing of this is done in a sticky folder (such as `/tmp`), where users cannot replace each
-//!    other's files. A folder outside of every store is its maker's, with the rights of the
-//!    `umask`; a folder that its group may write to gives the group its rights.
-//! 4. Files that exist are left as they are.
-//! 5. A folder never has its name without its owner and rights. A process that is killed before it
-//!    has renamed one leaves an empty folder
-//!    `NAME.new-PID-NUMBER` beside it, which is never looked at.
+//! 1. A new file has the permissions of its folder, without the right to execute; a new folder
+//!    inside a store has all permissions of the store's folder. Group permissions are granted only
+//!    if the new file has the folder's group (always so in a folder with the set-group-id bit). A
+//!    user who gains permissions this way could have replaced the file in any case.
+//! 2. A file created by the superuser gets the owner and group of its folder.
+//! 3. None of this applies in a sticky folder (such as `/tmp`), where users cannot replace each
+//!    other's files. A folder outside every store belongs to its creator, with the permissions of
+//!    the `umask`; a folder that its group may write to passes the group's permissions on.
+//! 4. Existing files are left unchanged.
+//! 5. A folder never has its final name without its owner and permissions. If a process is killed
+//!    before it has renamed one, it leaves an empty folder `NAME.new-PID-NUMBER` beside it, which
+//!    is never read.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -32,23 +32,23 @@ use crate::os::call;
 use crate::os::place::Place;
 use crate::vfs::NEW_FOLDER_MARK;
 
-/// Waits for another process that has made a file or its folder and not yet given it its rights,
-/// each of a millisecond.
+/// Number of waits, of a millisecond each, for another process that has created a file or its
+/// folder but not yet set its permissions.
 const WAITS: u32 = 200;
 
-/// Counts the folders that this process has made, for names that no other has.
+/// Numbers the folders that this process has created, for unique names.
 static FOLDERS: AtomicU64 = AtomicU64::new(0);
 
 fn mode_of(stat: &Stat) -> Mode {
     Mode::from_raw_mode(stat.st_mode)
 }
 
-/// Whether the group may make files in a folder, and replace those of others.
+/// Whether the group may create files in a folder and replace those of others.
 fn is_for_group(folder: &Stat) -> bool {
     mode_of(folder).contains(Mode::WGRP) && !mode_of(folder).contains(Mode::SVTX)
 }
 
-/// The owner and group that a new file gets, if they are not its maker's.
+/// The owner and group of a new file, if they differ from its creator's.
 fn owner_to_give(folder: &Stat, made: &Stat) -> Option<(Uid, Gid)> {
     let differs = (made.st_uid, made.st_gid) != (folder.st_uid, folder.st_gid);
     let gives = differs && geteuid().is_root() && !mode_of(folder).contains(Mode::SVTX);
@@ -66,20 +66,20 @@ fn mode_in(folder: &Stat, made: &Stat, most: Mode) -> Mode {
     special | ((Mode::RWXU | group | (from & Mode::RWXO)) & most)
 }
 
-/// Gives a file that this process has just made its owner and rights.
+/// Sets the owner and permissions of a file that this process has just created.
 pub(super) fn share_file(place: &Place<'_>, fd: &OwnedFd) -> io::Result<()> {
     let folder = place.stat_parent()?;
     let mut made = call(place.path, || fstat(fd))?;
     if let Some((user, group)) = owner_to_give(&folder, &made) {
-        // Where it is refused, such as in a container with few users, the file stays its maker's.
+        // If this is refused, as in a container with few users, the file keeps its creator.
         let _ = fchown(fd, Some(user), Some(group));
         made = call(place.path, || fstat(fd))?;
     }
     let rights = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP | Mode::ROTH | Mode::WOTH;
     match mode_in(&folder, &made, rights) {
         mode if mode == mode_of(&made) => Ok(()),
-        // The superuser's right to do so may be missing, too: what the owner can do is the least
-        // that is needed.
+        // The superuser may lack the right to do so too; the owner's own permissions are the
+        // minimum needed.
         mode => call(place.path, || fchmod(fd, mode)).or_else(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => Ok(()),
             _ => Err(error),
@@ -87,7 +87,7 @@ pub(super) fn share_file(place: &Place<'_>, fd: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// The same for a folder.
+/// Like `share_file`, for a folder.
 fn share_folder(place: &Place<'_>, folder: &Stat) -> io::Result<()> {
     let mut made = call(place.path, || place.stat())?;
     if !place.is_below() {
@@ -110,8 +110,8 @@ fn set_mode(place: &Place<'_>, made: &Stat, mode: Mode) -> io::Result<()> {
     call(place.path, || chmodat(place.folder(), place.name(), mode, AtFlags::empty()))
 }
 
-/// Opens a file to read and write, and makes it if it is missing. Several processes may do so at
-/// the same time.
+/// Opens a file for reading and writing, and creates it if it is missing. Several processes may do
+/// so concurrently.
 pub(super) fn open_or_make(place: &Place<'_>) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK;
     loop {
@@ -127,11 +127,11 @@ pub(super) fn open_or_make(place: &Place<'_>) -> io::Result<OwnedFd> {
     }
 }
 
-/// Makes a folder. If it gets another owner or more rights, it is made beside its place and renamed
-/// once it has them: another process may make files in it as soon as it has its name, and these get
-/// the owner and rights of the folder.
+/// Creates a folder. If it needs another owner or more permissions, it is created under a temporary
+/// name and renamed afterwards, because another process may create files in it as soon as it has
+/// its name, and these get the folder's owner and permissions.
 pub(super) fn make_folder(place: &Place<'_>) -> io::Result<()> {
-    // Most are there already.
+    // Most exist already.
     let is_there = place.stat().is_ok();
     let folder = place.stat_parent()?;
     let is_shared = is_for_group(&folder) || place.is_below();
@@ -145,8 +145,8 @@ pub(super) fn make_folder(place: &Place<'_>) -> io::Result<()> {
         (place.name().with_file_name(&new_name), place.path.with_file_name(&new_name));
     let new = place.beside(&new_name, &new_path);
     if make_plain_folder(&new, &folder).is_err() {
-        // It fails there, too, and the error names the folder that was asked for; but for a name
-        // that is too long only with the mark.
+        // It fails there too, and the error names the requested folder. A name that is too long
+        // fails only with the suffix.
         return make_plain_folder(place, &folder);
     }
     let renamed = renameat_with(
@@ -174,8 +174,8 @@ fn make_plain_folder(place: &Place<'_>, folder: &Stat) -> io::Result<()> {
     share_folder(place, folder)
 }
 
-/// Tries again for a while where there is no right, and another user may have made the file or its
-/// folder just now.
+/// Retries for a while after a permission error, because another user may just have created the
+/// file or its folder.
 fn patiently<T>(place: &Place<'_>, mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let mut waits = 0;
     loop {
@@ -193,8 +193,8 @@ fn patiently<T>(place: &Place<'_>, mut act: impl FnMut() -> io::Result<T>) -> io
     }
 }
 
-/// Whether another user may have made a file or its folder just now, and is about to give the group
-/// its rights.
+/// Whether another user may just have created a file or its folder and is about to set the group's
+/// permissions.
 fn may_be_granted(place: &Place<'_>) -> io::Result<bool> {
     Ok(is_for_group(&place.stat_parent()?) || is_for_group(&place.stat_grandparent()?))
 }
@@ -208,7 +208,7 @@ mod tests {
     use crate::os::OsDisk;
     use crate::vfs::{Caching, Disk, Open};
 
-    /// The modes of a file, a lock's file, a file of words and a folder that are made in a folder
+    /// The modes of a file, a lock file, a file of words and a folder that are created in a folder
     /// of this mode.
     fn modes_in(mode: u32) -> Vec<u32> {
         let dir = tempfile::tempdir().unwrap();
@@ -224,9 +224,8 @@ mod tests {
     }
 
     #[test]
-    fn new_files_permit_what_their_folder_permits() {
-        // Another folder than a store's has the rights of the `umask`, and those that its group
-        // gets.
+    fn new_files_inherit_their_folders_permissions() {
+        // A folder outside a store has the permissions of the `umask`, plus those of its group.
         let cases = [
             (0o770, 0o660, 0o070),
             (0o2770, 0o660, 0o070),
@@ -247,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sticky_folder_gives_nothing() {
+    fn sticky_folder_passes_on_nothing() {
         for mode in [0o1777, 0o1770] {
             let made = modes_in(mode);
             assert!(made.iter().all(|made| *made == own_mode(*made)), "{mode:o}: {made:?}");
@@ -255,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_of_an_open_store_have_the_owner_and_rights_of_its_folder() {
+    fn store_folders_inherit_owner_and_permissions() {
         for (mode, owner) in [(0o700, 4321), (0o750, 4321), (0o2775, 4321), (0o711, 0)] {
             let dir = tempfile::tempdir().unwrap();
             let is_root = geteuid().is_root();
@@ -278,7 +277,7 @@ mod tests {
                 ("words", 0o666),
             ] {
                 let made = std::fs::metadata(at(name)).unwrap();
-                // A folder takes over the set-group-id bit.
+                // A folder inherits the set-group-id bit.
                 assert_eq!(
                     made.permissions().mode() & 0o7777,
                     (mode | 0o600) & rights,
@@ -293,7 +292,7 @@ mod tests {
         }
     }
 
-    /// What the `umask` of this process leaves of a mode.
+    /// The mode after this process's `umask` is applied.
     fn own_mode(made: u32) -> u32 {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let umask = status.lines().find_map(|line| line.strip_prefix("Umask:")).unwrap();
@@ -302,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_names_the_folder_that_was_asked_for() {
+    fn error_names_the_requested_folder() {
         let dir = tempfile::tempdir().unwrap();
         let (file, long) = (dir.path().join("file"), "n".repeat(250));
         std::fs::File::create_new(&file).unwrap();
@@ -316,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_there_keeps_its_rights() {
+    fn existing_file_keeps_its_permissions() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         std::fs::File::create_new(&path).unwrap();
@@ -327,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_there_is_left_and_none_is_left_over() {
+    fn existing_folder_is_unchanged_without_leftovers() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o770)).unwrap();
         let path = dir.path().join("folder");
@@ -338,14 +337,14 @@ mod tests {
                 make_folder(&Place::by_path(&path)).unwrap_err().kind(),
                 io::ErrorKind::AlreadyExists
             );
-            // The second time the folder is empty.
+            // In the second round the folder is empty.
             let _ = rustix::fs::unlink(path.join("file"));
         }
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
     #[test]
-    fn several_that_make_a_file_at_once_have_the_same_one() {
+    fn concurrent_creators_get_the_same_file() {
         let dir = Arc::new(tempfile::tempdir().unwrap());
         let path = dir.path().join("file");
         let made: Vec<u64> = std::thread::scope(|scope| {

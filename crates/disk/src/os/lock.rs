@@ -1,10 +1,10 @@
-//! The lock on a folder: at most one writer, even if files in it are replaced or removed.
+//! The lock on a folder: at most one writer, even if files in the folder are replaced or removed.
 //!
-//! 1. The lock is on the folder's own descriptor: a folder that is in use cannot be unlinked, so no
-//!    second writer finds an unlocked one in its place. The file `LOCK` in it is locked too (for
-//!    file systems that refuse to lock a folder, such as NFS) and names the holder.
+//! 1. The lock is on the folder's own descriptor. A folder in use cannot be unlinked, so no second
+//!    writer finds an unlocked one in its place. The file `LOCK` in it is locked too (for file
+//!    systems that cannot lock a folder, such as NFS) and names the holder.
 //! 2. The system releases both locks when the last copy of the descriptors closes, however the
-//!    process ends. Children that are forked have none ([`crate::fork`]), those that are made
+//!    process ends. Forked children have no copies ([`crate::fork`]), but children created
 //!    otherwise may. The holder therefore unlocks explicitly on release, and a child that inherited
 //!    a lock does not unlock it.
 
@@ -27,11 +27,11 @@ use crate::os::{OsFile, call, check_regular};
 use crate::path_error::at_path;
 use crate::vfs::{DirLock, File, HERE_ALREADY, LockError};
 
-/// Folders locked by this process, with the id of the process that locked them: a forked child
-/// finds its parent's.
+/// Folders locked by this process, with the id of the process that locked them; a forked child sees
+/// its parent's entries.
 static LOCKED_HERE: Mutex<BTreeMap<Identity, u32>> = Mutex::new(BTreeMap::new());
 
-/// The folders, for a look. A child that is forked finds their mutex free.
+/// Accesses the locked folders. A forked child finds the mutex unlocked.
 fn locked_here<T>(look: impl FnOnce(&mut BTreeMap<Identity, u32>) -> T) -> T {
     let _no_fork = fork::none_meanwhile();
     look(&mut LOCKED_HERE.lock().unwrap_or_else(PoisonError::into_inner))
@@ -40,11 +40,11 @@ fn locked_here<T>(look: impl FnOnce(&mut BTreeMap<Identity, u32>) -> T) -> T {
 /// A locked folder.
 #[derive(Debug)]
 pub(super) struct OsLock {
-    /// A forked child has no copies of these descriptors, which would keep the lock of a dead
-    /// parent.
+    /// Withholds the descriptors from forked children, which would otherwise keep the lock of a
+    /// dead parent.
     _kept: [Kept; 2],
     folder: Arc<OwnedFd>,
-    /// Its absolute path: it means the same after a change of the working folder.
+    /// The absolute path, which survives a change of the working folder.
     path: PathBuf,
     folder_identity: Identity,
     file: OsFile,
@@ -54,15 +54,15 @@ pub(super) struct OsLock {
     held: AtomicU8,
 }
 
-/// Alone; names this process in the lock file.
+/// Exclusive; names this process in the lock file.
 const ALONE: u8 = 0;
-/// With others.
+/// Shared with other processes.
 const SHARED: u8 = 1;
-/// Another process took the lock while it was being shared.
+/// Another process took the lock while this one was switching to shared.
 const LOST: u8 = 2;
 
 impl OsLock {
-    /// Locks a folder, or returns the holder.
+    /// Locks a folder exclusively; fails with the holder.
     pub(super) fn take(dir: &Place<'_>) -> Result<Self, LockError> {
         let lock = Self::take_as(dir, FlockOperation::NonBlockingLockExclusive, ALONE)?;
         lock.file.name_holder(lock.pid);
@@ -70,7 +70,7 @@ impl OsLock {
         Ok(lock)
     }
 
-    /// Locks a folder beside others that share it, or returns who holds it alone.
+    /// Locks a folder together with others that share it; fails with the exclusive holder.
     pub(super) fn take_shared(dir: &Place<'_>) -> Result<Self, LockError> {
         Self::take_as(dir, FlockOperation::NonBlockingLockShared, SHARED)
     }
@@ -85,7 +85,7 @@ impl OsLock {
         let path = dir.join(LOCK_NAME);
         let place = Place::below(&folder, Path::new(LOCK_NAME), &path);
         match lock(&folder, how) {
-            // Not every file system can lock a folder. The file's lock is then the only one.
+            // Not every file system can lock a folder. Then the file's lock is the only one.
             Ok(())
             | Err(Errno::BADF | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOLCK | Errno::NOSYS) => {}
             Err(Errno::WOULDBLOCK) => return Err(held(&place, folder_identity)),
@@ -115,9 +115,9 @@ impl OsLock {
         self.held.load(Ordering::Acquire)
     }
 
-    /// Forgets that this process has the folder alone.
+    /// Removes this process's name as exclusive holder.
     fn unname(&self) {
-        // Skipped if the file is another's by now.
+        // Skipped if the file belongs to another process by now.
         if self.check().is_ok() {
             let _ = self.file.set_len(0);
         }
@@ -125,7 +125,7 @@ impl OsLock {
     }
 }
 
-/// Who has a folder locked alone, or is about to.
+/// The process that has a folder locked exclusively, or is about to.
 pub(super) fn locked_by(dir: &Place<'_>) -> io::Result<Option<(Option<u32>, String)>> {
     let folder = Arc::new(dir.open(OFlags::RDONLY | OFlags::DIRECTORY)?);
     let path = dir.path.join(LOCK_NAME);
@@ -136,8 +136,8 @@ pub(super) fn locked_by(dir: &Place<'_>) -> io::Result<Option<(Option<u32>, Stri
         Err(error) => return Err(error),
     };
     for fd in [Some(&*folder), file.as_ref()].into_iter().flatten() {
-        // Unlocked at once. A process that tries to lock it alone in that moment is refused, and
-        // tries again.
+        // Unlocked at once. A process that tries to lock exclusively at that moment is refused, and
+        // retries.
         match lock(fd, FlockOperation::NonBlockingLockShared) {
             Err(Errno::WOULDBLOCK) => {
                 let LockError::Held { pid, who } = held(&place, identity(dir.path, &folder)?)
@@ -153,16 +153,16 @@ pub(super) fn locked_by(dir: &Place<'_>) -> io::Result<Option<(Option<u32>, Stri
     Ok(None)
 }
 
-/// Whether a process has a folder locked, alone or shared.
+/// Whether any process has a folder locked, exclusively or shared.
 pub(super) fn is_in_use(dir: &Place<'_>) -> io::Result<bool> {
     let folder = dir.open(OFlags::RDONLY | OFlags::DIRECTORY)?;
-    // Unlocked at once. A process that tries to lock it in that moment is refused, and tries again.
+    // Unlocked at once. A process that tries to lock at that moment is refused, and retries.
     match lock(&folder, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {
             let _ = rustix::fs::flock(&folder, FlockOperation::Unlock);
             Ok(false)
         }
-        // Or it is not known.
+        // Assume so if unknown.
         Err(_) => Ok(true),
     }
 }
@@ -219,10 +219,10 @@ fn is_running(pid: u32) -> bool {
 
 impl OsFile {
     /// Writes the process id into the lock file, so that a refused process can name the holder. The
-    /// lock holds without it: a full disk must not keep a store from being opened.
+    /// lock holds without it, because a full disk must not keep a store from being opened.
     fn name_holder(&self, pid: u32) {
         let text = format!("{pid}\n");
-        // Overwritten in place and only then cut: overwriting needs no space.
+        // Overwrite first and truncate afterwards, because overwriting needs no space.
         if self.write_at(text.as_bytes(), 0).and_then(|()| self.set_len(text.len() as u64)).is_err()
         {
             let _ = self.set_len(0);
@@ -244,8 +244,8 @@ impl DirLock for OsLock {
                 io::Error::new(io::ErrorKind::PermissionDenied, what),
             ));
         }
-        // By its path: it must be the one that others find there. The folder too: copies of a store
-        // may share its lock file by a hard link.
+        // Look up the file by path, as other processes do. Check the folder too, because copies of
+        // a store may share a lock file through a hard link.
         compare(&self.path, "this folder", self.folder_identity, || rustix::fs::stat(&self.path))?;
         let file = self.path.join(LOCK_NAME);
         compare(&file, "the lock file", self.file_identity, || rustix::fs::stat(&file))?;
@@ -258,8 +258,8 @@ impl DirLock for OsLock {
 
     fn share(&self) -> Result<(), LockError> {
         self.unname();
-        // The system gives the lock up before it takes the other kind of it: another process may
-        // come in between.
+        // The system releases the lock before it takes the other mode; another process may take it
+        // in between.
         for fd in [&*self.folder, &self.file.fd] {
             match lock(fd, FlockOperation::NonBlockingLockShared) {
                 Ok(())
@@ -285,14 +285,14 @@ impl DirLock for OsLock {
 impl Drop for OsLock {
     fn drop(&mut self) {
         if std::process::id() != self.pid {
-            // A forked child's copy: the lock is its parent's.
+            // A forked child's copy; the lock belongs to its parent.
             return;
         }
         if self.held() == ALONE {
             // An unheld lock file names no holder.
             self.unname();
         }
-        // Not left to the closing of the descriptors: forked children may have copies of them.
+        // Not left to the closing of the descriptors, because forked children may have copies.
         let _ = rustix::fs::flock(&self.file.fd, FlockOperation::Unlock);
         let _ = rustix::fs::flock(&self.folder, FlockOperation::Unlock);
     }
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_file_names_this_process_and_is_empty_afterwards() {
+    fn lock_file_names_the_holder_until_release() {
         let dir = tempdir();
         let lock = OsLock::take(&Place::by_path(dir.path())).unwrap();
         assert_eq!(
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_left_by_a_process_that_ended_is_free_and_a_longer_name_in_it_is_replaced() {
+    fn lock_of_a_dead_process_is_free() {
         let dir = tempdir();
         fs::write(dir.path().join("LOCK"), "4294967295\n").unwrap();
         let _lock = OsLock::take(&Place::by_path(dir.path())).unwrap();
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_file_without_a_number_names_nobody() {
+    fn lock_file_without_a_pid_names_no_holder() {
         let dir = tempdir();
         let path = dir.path().join("LOCK");
         for text in [&b""[..], b"\n", b"nobody\n", b"\xff\xff", b"99999999999\n"] {
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn who_removes_or_exchanges_the_lock_file_lets_no_second_writer_in_and_is_noticed() {
+    fn replacing_the_lock_file_admits_no_second_writer() {
         let dir = tempdir();
         let path = dir.path().join("LOCK");
         let lock = OsLock::take(&Place::by_path(dir.path())).unwrap();
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_was_exchanged_is_noticed() {
+    fn replaced_folder_is_detected() {
         let dir = tempdir();
         let (here, there) = (dir.path().join("here"), dir.path().join("there"));
         fs::create_dir(&here).unwrap();
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_of_the_descriptors_does_not_keep_a_lock_that_was_let_go() {
+    fn copied_descriptors_do_not_keep_a_released_lock() {
         let dir = tempdir();
         let lock = OsLock::take(&Place::by_path(dir.path())).unwrap();
         // The copies that a forked child has.
@@ -398,10 +398,10 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_inherited_a_lock_neither_writes_nor_lets_go_of_it() {
+    fn forked_child_neither_uses_nor_releases_the_lock() {
         let dir = tempdir();
         let lock = OsLock::take(&Place::by_path(dir.path())).unwrap();
-        // The state in a forked child: the same open files, and another process id.
+        // The state in a forked child: the same open files and another process id.
         let child = OsLock {
             _kept: [Kept::Descriptor(-1), Kept::Descriptor(-1)],
             folder: Arc::new(rustix::io::dup(&lock.folder).unwrap()),
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_only_a_child_of_a_dead_process_holds_says_so() {
+    fn lock_held_by_a_dead_process_is_reported() {
         let dir = tempdir();
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let dead = child.id();

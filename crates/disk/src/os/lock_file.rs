@@ -19,7 +19,7 @@ use crate::sharing::LockFile;
 /// An open lock file.
 #[derive(Debug)]
 pub(super) struct OsLockFile {
-    /// A forked child has no copy of the descriptor.
+    /// Withholds the descriptor from forked children.
     _kept: Kept,
     fd: OwnedFd,
     path: PathBuf,
@@ -31,14 +31,14 @@ pub(super) struct OsLockFile {
 }
 
 impl OsLockFile {
-    /// Opens the file, and makes it if it is missing.
+    /// Opens the file, creating it if it is missing.
     pub(super) fn open(place: &Place<'_>) -> io::Result<Self> {
-        // For writing too: on an overlay, a file that is opened only for reading first becomes
-        // another one later.
+        // Opened for writing too, because on an overlay a file that is opened only for reading
+        // becomes another file later.
         Self::of(fork::opened(|| open_or_make(place))?, place.path)
     }
 
-    /// Opens the file without the right to write to it: the system locks it all the same.
+    /// Opens the file without write permission; the system can lock it nevertheless.
     pub(super) fn open_to_read(place: &Place<'_>) -> io::Result<Self> {
         Self::of(fork::opened(|| place.open(OFlags::RDONLY | OFlags::NONBLOCK))?, place.path)
     }
@@ -62,7 +62,7 @@ impl OsLockFile {
 impl LockFile for OsLockFile {
     fn try_lock(&self) -> io::Result<bool> {
         if self.origin.is_foreign() {
-            // To the system it would be the lock of its parent, who may hold it.
+            // To the system it would be the parent's lock, which the parent may hold.
             let what = format!(
                 "process {} opened this, and process {}, its forked child, must not write to it; \
                  open it there anew",
@@ -82,8 +82,8 @@ impl LockFile for OsLockFile {
     }
 
     fn unlock(&self) {
-        // Not left to the closing of the descriptor: a child may have a copy of it. And the lock of
-        // the parent is not the child's to give back.
+        // Not left to the closing of the descriptor, because a child may have a copy of it. The
+        // parent's lock is not the child's to release.
         if self.held.swap(false, Ordering::Relaxed) && !self.origin.is_foreign() {
             let _ = flock(&self.fd, FlockOperation::Unlock);
         }
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_forked_child_neither_takes_nor_gives_back_the_lock_of_its_parent() {
+    fn forked_child_cannot_use_its_parents_lock() {
         let dir = tempfile::tempdir().expect("the machine has a folder for temporary files");
         let path = dir.path().join("turn");
         let lock = OsLockFile::open(&Place::by_path(&path)).expect("a new file");
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_file_that_lost_its_name_is_told_from_the_one_that_has_it() {
+    fn renamed_lock_file_fails_its_check() {
         let dir = tempfile::tempdir().expect("the machine has a folder for temporary files");
         let path = dir.path().join("turn");
         let lock = OsLockFile::open(&Place::by_path(&path)).expect("a new file");

@@ -1,4 +1,4 @@
-//! A file that a process keeps using under its name: whether the name still stands for it.
+//! Checks that the name of an open file still refers to it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -9,7 +9,7 @@ use rustix::io::{Errno, retry_on_intr};
 use crate::os::call;
 use crate::path_error::at_path;
 
-/// A file as it was when it was opened.
+/// A file as of its opening.
 #[derive(Debug)]
 pub(super) struct NamedFile {
     path: PathBuf,
@@ -20,17 +20,18 @@ pub(super) struct NamedFile {
 impl NamedFile {
     pub(super) fn of(path: &Path, fd: &OwnedFd) -> io::Result<Self> {
         let stat = call(path, || rustix::fs::fstat(fd))?;
-        // Other processes are told if the name is lost: it does not depend on the working folder.
+        // Absolute, because errors go to other processes and must not depend on the working folder.
         let path = std::path::absolute(path).map_err(|error| at_path(path, error))?;
         Ok(Self { path, device: stat.st_dev, inode: stat.st_ino })
     }
 
-    /// The number of the file in its file system. No other file has it while this one is open.
+    /// The file's inode number. No other file has it while this one is open.
     pub(super) fn identity(&self) -> u64 {
         self.inode
     }
 
-    /// Fails if the name was removed, stands for another file, or the file is shorter than `bytes`.
+    /// Fails if the name was removed or refers to another file, or the file is shorter than
+    /// `bytes`.
     pub(super) fn check(&self, bytes: u64) -> io::Result<()> {
         let refuse = |kind, what: &str| {
             let what = format!("{what}; close the store in every process, then open it again");

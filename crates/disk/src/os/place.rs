@@ -1,4 +1,4 @@
-//! Where a path leads: a descriptor of a folder, and a name below it.
+//! The place of a file: a folder's descriptor, and a name relative to it.
 //!
 //! 1. Every descriptor that the real disk keeps comes from [`Place::open`].
 //! 2. None has the number of a standard stream ([`crate::descriptor`]).
@@ -15,7 +15,7 @@ use crate::descriptor::above_standard_streams;
 use crate::os::call;
 use crate::path_error::at_path;
 
-/// A path, and how the system is told of it.
+/// A path, and how to pass it to the system.
 #[derive(Clone, Debug)]
 pub(super) struct Place<'a> {
     /// `None`: the name is the whole path.
@@ -26,13 +26,12 @@ pub(super) struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// By its path alone.
+    /// A place given by its path alone.
     pub(super) fn by_path(path: &'a Path) -> Self {
         Self { folder: None, name: path, path }
     }
 
-    /// Below a folder that is open: no change of names above that folder changes what this leads
-    /// to.
+    /// A place below an open folder: renames above that folder do not affect it.
     pub(super) fn below(folder: &Arc<OwnedFd>, name: &'a Path, path: &'a Path) -> Self {
         let name = if name.as_os_str().is_empty() { Path::new(".") } else { name };
         Self { folder: Some(Arc::clone(folder)), name, path }
@@ -53,13 +52,12 @@ impl<'a> Place<'a> {
         self.name
     }
 
-    /// Whether it is inside of a store that is open.
+    /// Whether the place is inside an open store.
     pub(super) fn is_below(&self) -> bool {
         self.folder.is_some()
     }
 
-    /// Opens it, closed in programs that replace this one. A file that is made has the rights that
-    /// the `umask` leaves.
+    /// Opens the file with close-on-exec. A new file gets the permissions that the `umask` leaves.
     pub(super) fn open(&self, flags: OFlags) -> io::Result<OwnedFd> {
         let mode =
             if flags.contains(OFlags::CREATE) { Mode::from_raw_mode(0o666) } else { Mode::empty() };
@@ -68,12 +66,12 @@ impl<'a> Place<'a> {
         above_standard_streams(fd).map_err(|errno| at_path(self.path, errno))
     }
 
-    /// Attributes of the file or folder that is there.
+    /// Attributes of the file or folder.
     pub(super) fn stat(&self) -> rustix::io::Result<Stat> {
         retry_on_intr(|| statat(self.folder(), self.name, AtFlags::empty()))
     }
 
-    /// The folder that its name is in.
+    /// Attributes of the folder that contains the name.
     pub(super) fn stat_parent(&self) -> io::Result<Stat> {
         let parent = self.name.parent().unwrap_or(self.name);
         // An empty parent is the folder that the name is relative to.
@@ -82,7 +80,7 @@ impl<'a> Place<'a> {
         call(shown, || statat(self.folder(), parent, AtFlags::empty()))
     }
 
-    /// The folder that holds the folder that its name is in.
+    /// Attributes of the folder that contains the parent folder.
     pub(super) fn stat_grandparent(&self) -> io::Result<Stat> {
         let parent = self.name.parent().unwrap_or(self.name);
         call(self.path, || statat(self.folder(), parent.join(".."), AtFlags::empty()))

@@ -1,12 +1,12 @@
-//! The folder of an open store: every file of the store is reached through descriptors of it, never
-//! by the path that it was opened by.
+//! The folder of an open store: every file of the store is reached through the folder's
+//! descriptors, never by the path that the store was opened by.
 //!
-//! 1. No operation reaches another folder, whatever becomes of the working folder, the path, or the
-//!    names inside: a file is named relative to a descriptor of the store's folder, or of one of
-//!    its folders that stay the same while it is open.
-//! 2. No name is made, changed or removed once the store's folder, its lock file or one of those
-//!    folders was moved, removed or replaced ([`Root::check`]). The error's kind is none that means
-//!    something else, such as `NotFound`.
+//! 1. No operation reaches another folder, whatever happens to the working folder, the path, or the
+//!    names inside. A file is named relative to a descriptor of the store's folder, or of one of
+//!    its folders that are fixed while it is open.
+//! 2. No name is created, changed or removed once the store's folder, its lock file or one of those
+//!    folders was moved, removed or replaced ([`Root::check`]). The error's kind is never one with
+//!    another meaning, such as `NotFound`.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -33,18 +33,18 @@ pub(super) fn identity_of(stat: &Stat) -> Identity {
 /// The folder of an open store.
 #[derive(Debug)]
 pub(super) struct Root {
-    /// Absolute: it means the same after a change of the working folder.
+    /// The absolute path, which survives a change of the working folder.
     path: PathBuf,
     folder: Arc<OwnedFd>,
     identity: Identity,
-    /// Names of the folders inside that stay the same while the store is open.
+    /// Names of the folders inside that are fixed while the store is open.
     lasting: &'static [&'static str],
     inside: Mutex<Vec<Inside>>,
-    /// The lock file, once this disk has locked the folder.
+    /// The identity of the lock file, once this disk has locked the folder.
     lock: Mutex<Option<Identity>>,
 }
 
-/// A lasting folder that was used.
+/// A fixed folder that was used.
 #[derive(Debug)]
 struct Inside {
     name: &'static str,
@@ -73,7 +73,7 @@ impl Root {
         &self.path
     }
 
-    /// The place of a file or folder, or of what is in a folder; `None` if the path is not inside.
+    /// The place of a file or folder, or of an entry of a folder; `None` if the path is not inside.
     pub(super) fn place<'a>(&self, path: &'a Path) -> Option<Place<'a>> {
         let below = path.strip_prefix(&self.path).ok()?;
         if let Some(Component::Normal(first)) = below.components().next()
@@ -86,8 +86,8 @@ impl Root {
         Some(Place::below(&self.folder, below, path))
     }
 
-    /// The place of a name, which may be that of a lasting folder: to ask what has this name, or to
-    /// make, change or remove it.
+    /// The place of a name, which may be that of a fixed folder: to look the name up, or to create,
+    /// change or remove it.
     pub(super) fn name_place<'a>(&self, path: &'a Path) -> Option<Place<'a>> {
         match self.lasting_name(path) {
             Some(_) => Some(Place::below(&self.folder, path.strip_prefix(&self.path).ok()?, path)),
@@ -95,7 +95,7 @@ impl Root {
         }
     }
 
-    /// A lasting folder; `None` if it is not there (yet).
+    /// A fixed folder; `None` if it does not exist (yet).
     fn folder_of(&self, name: &'static str) -> Option<Arc<OwnedFd>> {
         let mut inside = lock(&self.inside);
         if let Some(known) = inside.iter().find(|known| known.name == name) {
@@ -113,19 +113,19 @@ impl Root {
         self.lasting.iter().copied().find(|name| below == Path::new(name))
     }
 
-    /// This disk has given a name to something else, or removed it.
+    /// Notes that this disk has given a name to another file, or removed it.
     pub(super) fn renamed(&self, path: &Path) {
         if let Some(name) = self.lasting_name(path) {
             lock(&self.inside).retain(|known| known.name != name);
         }
     }
 
-    /// This disk has locked the folder by this lock file.
+    /// Notes that this disk has locked the folder with this lock file.
     pub(super) fn locked(&self, file: Identity) {
         *lock(&self.lock) = Some(file);
     }
 
-    /// Fails once the folder, its lock file or a lasting folder is not the one that the store was
+    /// Fails if the folder, its lock file or a fixed folder is no longer the one that the store was
     /// opened with.
     pub(super) fn check(&self) -> io::Result<()> {
         compare(&self.path, "this folder", self.identity, || stat(&self.path))?;
@@ -143,7 +143,7 @@ impl Root {
     }
 }
 
-/// Fails if what has a name now is not what had it when the store was opened.
+/// Fails if a name refers to another file than when the store was opened.
 pub(super) fn compare(
     path: &Path,
     what: &str,
@@ -187,7 +187,7 @@ mod tests {
         String::from_utf8(bytes).unwrap()
     }
 
-    /// A folder as a store has it, with files that hold `text`.
+    /// Creates a folder laid out like a store, with files that hold `text`.
     fn fill(disk: &dyn Disk, path: &Path, text: &str) {
         disk.create_dir(path).unwrap();
         for name in ["log", "warm"] {
@@ -197,7 +197,7 @@ mod tests {
         make(disk, &path.join("file"), text);
     }
 
-    /// The results of all calls that make, change or remove a name in the folder.
+    /// The results of all calls that create, change or remove a name in the folder.
     fn changes(disk: &dyn Disk, path: &Path) -> Vec<io::Result<()>> {
         let mut results = Vec::new();
         for folder in [path.to_owned(), path.join("log"), path.join("warm")] {
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_changed_in_a_folder_that_is_not_the_one_that_was_opened() {
+    fn replaced_folder_is_not_changed() {
         let plain = OsDisk::new();
         for replaced in ["store", "store/log"] {
             let dir = tempfile::tempdir().unwrap();
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lasting_folder_that_this_disk_renames_is_found_by_its_new_name() {
+    fn renamed_fixed_folder_is_found() {
         let dir = tempfile::tempdir().unwrap();
         let (disk, path) = OsDisk::new().of_store(dir.path(), &["log"]).unwrap().unwrap();
         disk.create_dir(&path.join("log")).unwrap();
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_a_folder_that_was_removed_is_missing_for_that_reason() {
+    fn file_of_a_removed_folder_names_the_reason() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         fill(&OsDisk::new(), &path, "own");

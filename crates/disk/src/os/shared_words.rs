@@ -1,11 +1,10 @@
-//! Words of memory that processes share: a mapped file, and futexes in it.
+//! Words of memory that processes share: a mapped file with futexes.
 //!
-//! Laws:
-//! 1. The file has its room on the disk before it is mapped, and Plimsoll never makes it shorter: a
-//!    touched page has a place. What another process has written to it meanwhile is not
-//!    overwritten.
-//! 2. If another program shortens the file, the words become zero and private
-//!    ([`crate::os::bus_error`]), and those that sleep at the file's words are woken through the
+//! Invariants:
+//! 1. Disk space for the file is allocated before it is mapped, and Plimsoll never truncates it, so
+//!    that touching a page cannot fail. Concurrent writes of other processes are not overwritten.
+//! 2. If another program truncates the file, the words become zero and private
+//!    ([`crate::os::bus_error`]), and threads that sleep at the file's words are woken through the
 //!    file.
 #![allow(unsafe_code, reason = "maps a file and lends it as atomic words")]
 
@@ -37,9 +36,9 @@ const WORD_BYTES: usize = size_of::<u64>();
 /// The mapped words.
 #[derive(Debug)]
 pub(super) struct OsWords {
-    /// A forked child has words of its own in their place. `None` only while this is dropped.
+    /// Gives forked children private words instead. `None` only during drop.
     kept: Option<Kept>,
-    /// `None` only while this is dropped.
+    /// `None` only during drop.
     guarded: Option<Guarded>,
     base: NonNull<AtomicU64>,
     count: NonZeroUsize,
@@ -53,8 +52,8 @@ unsafe impl Send for OsWords {}
 unsafe impl Sync for OsWords {}
 
 impl OsWords {
-    /// Maps the first `count` words of a file, which is made, and made longer by zeros, as far as
-    /// it is missing.
+    /// Maps the first `count` words of a file, creating the file and extending it with zeros as
+    /// needed.
     pub(super) fn open(place: &Place<'_>, count: usize) -> io::Result<Self> {
         let path = place.path;
         let count = NonZeroUsize::new(count).ok_or(io::ErrorKind::InvalidInput)?;
@@ -68,7 +67,7 @@ impl OsWords {
         Self::map(path, file, count, ProtFlags::READ | ProtFlags::WRITE)
     }
 
-    /// Maps the first `count` words of a file that has them all, to read only: the system kills a
+    /// Maps the first `count` words of a file that has all of them, read-only: the system kills a
     /// process that writes to one.
     pub(super) fn open_to_read(place: &Place<'_>, count: usize) -> io::Result<Self> {
         let path = place.path;
@@ -94,8 +93,7 @@ impl OsWords {
             unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, &file.fd, 0) };
         let base = mapped.map_err(|errno| at_path(path, errno))?;
         if protection.contains(ProtFlags::WRITE) {
-            // SAFETY: exactly the memory that was mapped. A hint: without it the first touch is
-            // slower.
+            // SAFETY: exactly the mapped memory. Only a hint; without it the first touch is slower.
             let _ = unsafe { madvise(base, bytes, Advice::LinuxPopulateWrite) };
         }
         let base = NonNull::new(base.cast()).ok_or_else(|| at_path(path, Errno::NOMEM))?;
@@ -103,8 +101,8 @@ impl OsWords {
         Ok(Self { kept: Some(fork::mapped(base, bytes)), guarded, base, count, named, file })
     }
 
-    /// Wakes those that sleep at a word of the file, while the words of this process are no longer
-    /// the file's.
+    /// Wakes threads that sleep at a word of the file, while this process's words are no longer the
+    /// file's.
     fn wake_in_file(&self, at: usize, most: u32) -> io::Result<()> {
         let bytes = self.count.get() * WORD_BYTES;
         if self.file.len()? < bytes as u64 {
@@ -118,24 +116,24 @@ impl OsWords {
         Ok(())
     }
 
-    /// The half of a word that futexes look at: the lower one.
+    /// The half of a word that futexes use: the lower one.
     fn half(&self, at: usize) -> &AtomicU32 {
         let lower = usize::from(cfg!(target_endian = "big"));
         let word: *const AtomicU64 = &self.words()[at];
-        // SAFETY: a half of an atomic word is aligned as an atomic half word, and is only read here
+        // SAFETY: half of an atomic word is aligned as an atomic half word, and is only read here
         // and by the system.
         unsafe { &*word.cast::<AtomicU32>().add(lower) }
     }
 }
 
-/// Makes a file at least `bytes` long, with room on the disk: without, this fails, and not a later
-/// touch.
+/// Makes a file at least `bytes` long with allocated disk space, so that a lack of space fails here
+/// and not at a later touch.
 fn make_room(file: &OsFile, bytes: u64) -> io::Result<()> {
     loop {
         return match fallocate(&file.fd, FallocateFlags::empty(), 0, bytes) {
             Err(Errno::INTR) => continue,
-            // Where the file system does not know how. Behind the words: what others have written
-            // to them stays.
+            // The file system cannot preallocate. Write after the words, so that other processes'
+            // writes are kept.
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.write_at(&[0], bytes),
             made => Ok(made?),
         };
@@ -144,26 +142,27 @@ fn make_room(file: &OsFile, bytes: u64) -> io::Result<()> {
 
 impl SharedWords for OsWords {
     fn words(&self) -> &[AtomicU64] {
-        // SAFETY: so many words are mapped until `self` is dropped, and other processes change them
-        // as atomic words.
+        // SAFETY: this many words are mapped until `self` is dropped, and other processes change
+        // them as atomic words.
         unsafe { slice::from_raw_parts(self.base.as_ptr(), self.count.get()) }
     }
 
     fn wait(&self, at: usize, seen: u64, patience: Duration) {
-        // More than the system can count is without end.
+        // A timeout beyond the system's range is infinite.
         let seconds = i64::try_from(patience.as_secs()).unwrap_or(i64::MAX);
         let timeout =
             futex::Timespec { tv_sec: seconds, tv_nsec: i64::from(patience.subsec_nanos()) };
         #[cfg(any(test, feature = "testing"))]
         crate::worker::sleeps::note(patience);
-        // Every outcome is a reason to look again.
+        // The caller rechecks after every outcome.
         let _ = futex::wait(self.half(at), futex::Flags::empty(), seen as u32, Some(&timeout));
     }
 
     fn wake(&self, at: usize, most: u32) {
         let _ = futex::wake(self.half(at), futex::Flags::empty(), most.min(i32::MAX as u32));
         if self.guarded.as_ref().is_some_and(Guarded::is_lost) {
-            // Without the right to write to the file, they wake up when their patience is over.
+            // Without write permission to the file, the sleepers wake up when their timeout is
+            // over.
             let _ = self.wake_in_file(at, most);
         }
     }
@@ -181,7 +180,7 @@ impl Drop for OsWords {
     fn drop(&mut self) {
         drop(self.kept.take());
         drop(self.guarded.take());
-        // SAFETY: exactly what was mapped, and no borrow is left.
+        // SAFETY: exactly the mapped memory, and no borrow is left.
         unsafe {
             let _ = munmap(self.base.as_ptr().cast(), self.count.get() * WORD_BYTES);
         }
@@ -197,7 +196,7 @@ mod tests {
     use crate::clock::{Clock, SystemClock};
 
     #[test]
-    fn a_process_that_makes_the_words_beside_another_one_overwrites_nothing() {
+    fn concurrent_creation_overwrites_nothing() {
         let dir = tempfile::tempdir().unwrap();
         for round in 0..500 {
             let path = dir.path().join(round.to_string());
@@ -218,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_a_file_that_was_cut_are_zero_and_do_not_end_the_process() {
+    fn truncated_words_read_as_zero() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("words");
         for left in [0, 4096] {
@@ -238,7 +237,7 @@ mod tests {
             one.words()[0].store(8, Ordering::SeqCst);
             assert_eq!(other.words()[0].load(Ordering::SeqCst), if left == 0 { 0 } else { 7 });
             drop((one, other));
-            // A place in the list of mappings is used again.
+            // A slot in the list of mappings is reused.
             let again = OsWords::open(&Place::by_path(&path), 1088).unwrap();
             again.words()[1087].store(1, Ordering::SeqCst);
             again.check().unwrap();
@@ -246,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sleeps_at_a_word_of_a_file_that_was_cut_is_woken_by_its_own_process() {
+    fn sleeper_at_a_truncated_word_is_woken() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("words");
         let words = OsWords::open(&Place::by_path(&path), 1088).unwrap();

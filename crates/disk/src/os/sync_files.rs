@@ -1,5 +1,5 @@
-//! Syncs several files at a time: each sync asks the device to empty its cache and waits for that,
-//! and the system makes one request of those that come together.
+//! Syncs several files concurrently. Each sync asks the device to flush its cache and waits; the
+//! system merges concurrent requests into one.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,10 +9,10 @@ use std::thread::Builder;
 use crate::thread::STACK_BYTES;
 use crate::vfs::File;
 
-/// Threads beside the caller's.
+/// Threads in addition to the caller's.
 const THREADS: usize = 3;
 
-/// Makes all writes of these files durable; returns the first error, after all were tried.
+/// Makes all writes of these files durable; returns the first error after trying all.
 pub(super) fn sync_files(files: &[Arc<dyn File>]) -> io::Result<()> {
     files.iter().for_each(|file| file.begin_sync());
     let (next, failed) = (AtomicUsize::new(0), Mutex::new(None));
@@ -27,7 +27,7 @@ pub(super) fn sync_files(files: &[Arc<dyn File>]) -> io::Result<()> {
     std::thread::scope(|scope| {
         for _ in 0..THREADS.min(files.len().saturating_sub(1)) {
             let thread = Builder::new().name("plimsoll-sync".to_owned()).stack_size(STACK_BYTES);
-            // Without it the others sync its share.
+            // Without this thread, the others sync its share.
             let _ = thread.spawn_scoped(scope, sync_rest);
         }
         sync_rest();
@@ -39,7 +39,7 @@ pub(super) fn sync_files(files: &[Arc<dyn File>]) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// A file of which only the sync is called; some fail.
+    /// A file that supports only `sync`; some fail.
     #[derive(Debug)]
     struct Counted {
         syncs: AtomicUsize,
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn each_file_is_synced_once_and_one_that_fails_is_told() {
+    fn each_file_is_synced_once_and_failures_are_reported() {
         for bad in [None, Some(0), Some(7), Some(19)] {
             let counted: Vec<_> = (0..20)
                 .map(|i| Arc::new(Counted { syncs: AtomicUsize::new(0), fails: Some(i) == bad }))

@@ -1,4 +1,4 @@
-//! Compares a store with what git shows, at many moments.
+//! Compares a store with git's output at many moments.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub(crate) fn glsns(store: &str) -> BTreeMap<String, u64> {
     (log.bounds().first.0..log.bounds().next.0).map(Glsn).filter_map(commit).collect()
 }
 
-/// What a store holds at a moment.
+/// The contents of a store at a moment.
 fn stored(db: &Db, keyspace: &str, moment: Moment) -> Files {
     let snapshot = db.snapshot_at(moment).unwrap();
     let keyspace = db.keyspace(keyspace).unwrap();

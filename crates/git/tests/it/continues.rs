@@ -1,4 +1,4 @@
-//! An import continues where the last one ended, and rejects what does not continue it.
+//! An import continues where the last one ended, and rejects a history that does not continue it.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::repository::{Script, put};
 use crate::run::{Folder, import, import_into};
 
 #[test]
-fn a_second_import_brings_the_new_commits_and_only_those() {
+fn second_import_adds_only_new_commits() {
     let folder = Folder::new();
     let repository = folder.repository("repository");
     let mut script = Script::new(8);
@@ -24,7 +24,7 @@ fn a_second_import_brings_the_new_commits_and_only_those() {
 }
 
 #[test]
-fn a_merge_that_overtakes_what_was_imported_still_ends_as_git_shows() {
+fn merge_of_the_imported_tip_matches_git() {
     // The imported tip becomes the second parent of the next commit.
     let folder = Folder::new();
     let repository = folder.repository("repository");
@@ -41,7 +41,7 @@ fn a_merge_that_overtakes_what_was_imported_still_ends_as_git_shows() {
 }
 
 #[test]
-fn two_repositories_share_a_store_in_keyspaces_of_their_own() {
+fn two_repositories_import_into_two_keyspaces() {
     let folder = Folder::new();
     let store = folder.at("store");
     for (name, content) in [("one", &b"1"[..]), ("two", b"2")] {
@@ -71,14 +71,14 @@ fn a_rewritten_history_is_refused() {
 }
 
 #[test]
-fn of_two_imports_at_once_one_stops_and_continues_when_it_is_run_again() {
+fn concurrent_import_stops_and_resumes() {
     let folder = Folder::new();
     let repository = folder.repository("repository");
     let mut script = Script::new(10);
     script.awkward_history(60);
     repository.fast_import(&script.into_stream());
     let (store, commits) = (folder.at("store"), repository.commits("main"));
-    // The first time the keyspace is empty, the second time both continue.
+    // The keyspace is empty in the first round; both imports continue in the second.
     for (branch, alone) in [(&commits[29][..], 10), ("main", 5)] {
         let opened = Repository::open(Path::new(repository.path()), branch).unwrap();
         let db = Db::open(&store, Options::new().memory_bytes(32 << 20)).unwrap();
@@ -90,7 +90,7 @@ fn of_two_imports_at_once_one_stops_and_continues_when_it_is_run_again() {
         let refused = second.next_commit().unwrap_err();
         assert!(matches!(refused, Error::AnotherImport { .. }), "{refused}");
         assert_eq!(second.counts().transactions, 0);
-        // It has not stopped the first one, which may stop in turn.
+        // The second import has not stopped the first, which may be stopped in turn.
         let mut third = Import::open(&db, &opened, "default").unwrap().unwrap();
         assert!(first.next_commit().unwrap());
         assert!(matches!(third.next_commit().unwrap_err(), Error::AnotherImport { .. }));
@@ -104,7 +104,7 @@ fn of_two_imports_at_once_one_stops_and_continues_when_it_is_run_again() {
 }
 
 #[test]
-fn the_history_of_a_keyspace_that_was_dropped_is_imported_anew() {
+fn dropped_keyspace_is_imported_again() {
     let folder = Folder::new();
     let repository = folder.repository("repository");
     for number in 0..3_u8 {

@@ -1,4 +1,4 @@
-//! An import holds what git shows, at the tip and all along the way.
+//! An import matches git at the tip and at every commit.
 
 use plimsoll::{Db, Options};
 use plimsoll_git::{Cut, Import, Repository as Opened};
@@ -19,14 +19,14 @@ fn imported(folder: &Folder, commits: usize) -> (Repository, String) {
 }
 
 #[test]
-fn every_moment_of_an_import_equals_what_git_shows() {
+fn every_moment_matches_git() {
     let folder = Folder::new();
     let (repository, store) = imported(&folder, 150);
     assert_equal(&repository, "main", &store, "default", 50);
 }
 
 #[test]
-fn one_commit_is_one_transaction_in_the_order_of_first_parents() {
+fn commits_follow_first_parents() {
     let folder = Folder::new();
     let (repository, store) = imported(&folder, 60);
     let mut by_glsn: Vec<(u64, String)> =
@@ -37,7 +37,7 @@ fn one_commit_is_one_transaction_in_the_order_of_first_parents() {
 }
 
 #[test]
-fn bare_repositories_folders_inside_and_packed_objects_are_read() {
+fn bare_and_packed_repositories_are_read() {
     let folder = Folder::new();
     let repository = folder.repository("repository");
     repository.commit("one", &[("inside/a", b"1")]);
@@ -53,7 +53,7 @@ fn bare_repositories_folders_inside_and_packed_objects_are_read() {
 }
 
 #[test]
-fn a_repository_with_sha256_names_is_read() {
+fn sha256_repository_is_read() {
     let folder = Folder::new();
     let path = folder.at("repository");
     let made = std::process::Command::new("git")
@@ -72,7 +72,7 @@ fn a_repository_with_sha256_names_is_read() {
 }
 
 #[test]
-fn a_shallow_clone_is_imported_from_where_it_begins() {
+fn shallow_clone_is_imported_from_its_start() {
     let folder = Folder::new();
     let repository = folder.repository("repository");
     for number in 0..5_u8 {
@@ -85,18 +85,18 @@ fn a_shallow_clone_is_imported_from_where_it_begins() {
     assert_eq!(cut(&shallow, &folder.at("first")), Some(repository.ask(&["rev-parse", "main~2"])));
     assert_eq!(import(&shallow, "HEAD", &store).transactions, 3);
     assert_equal(&repository, "main~3..main", &store, "default", 3);
-    // What continues an import is not cut.
+    // A continued import is not truncated.
     let shallow = folder.repository("shallow");
     shallow.commit("c", &[("a", b"new")]);
     assert_eq!(cut(shallow.path(), &store), None);
-    // Nor is a history of which the clone holds every commit.
+    // A history of which the clone holds every commit is not truncated either.
     shallow.git(&["checkout", "--quiet", "--orphan", "whole"]);
     shallow.commit("c", &[("c", b"1")]);
     assert_eq!(shallow.ask(&["rev-parse", "--is-shallow-repository"]), "true");
     assert_eq!(cut(shallow.path(), &folder.at("second")), None);
 }
 
-/// The commit with which an import of a shallow clone says that it begins.
+/// The first commit that an import of a shallow clone reports.
 fn cut(repository: &str, store: &str) -> Option<String> {
     let repository = Opened::open(repository.as_ref(), "HEAD").unwrap();
     let db = Db::open(store, Options::new().memory_bytes(32 << 20)).unwrap();
@@ -108,7 +108,7 @@ fn cut(repository: &str, store: &str) -> Option<String> {
 }
 
 #[test]
-fn a_repository_in_a_folder_of_any_name_is_found() {
+fn repository_in_any_folder_name_is_found() {
     let folder = Folder::new();
     let made = folder.repository("repository");
     made.commit("one", &[("a", b"1")]);

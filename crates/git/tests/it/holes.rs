@@ -1,4 +1,4 @@
-//! Repositories that lack objects: what is there is imported, what is not is reported.
+//! Repositories with missing objects: existing objects are imported, missing ones are reported.
 
 use plimsoll::{Db, Glsn, Moment, Options};
 use plimsoll_git::{Counts, Cut, FileReason, Import, Repository as Opened};
@@ -13,7 +13,8 @@ struct Holes {
 }
 
 impl Holes {
-    /// Five commits, one file each in a folder and at the top, and one file that never changes.
+    /// Five commits, with one file each in a folder and at the top, and one file that never
+    /// changes.
     fn new() -> (Self, Vec<String>) {
         let folder = Folder::new();
         let repository = folder.repository("repository");
@@ -44,7 +45,7 @@ impl Holes {
 }
 
 #[test]
-fn a_missing_content_is_named_and_its_key_absent_until_the_next_one() {
+fn missing_content_is_listed_and_absent() {
     let (holes, commits) = Holes::new();
     let lost = holes.repository.lose(&format!("{}:top", commits[2]));
     let missing = holes.import().missing;
@@ -63,7 +64,7 @@ fn a_missing_content_is_named_and_its_key_absent_until_the_next_one() {
 }
 
 #[test]
-fn many_missing_contents_are_counted_and_the_first_named() {
+fn missing_contents_are_counted_and_the_first_listed() {
     let (holes, commits) = Holes::new();
     for commit in &commits {
         holes.repository.lose(&format!("{commit}:top"));
@@ -77,7 +78,7 @@ fn many_missing_contents_are_counted_and_the_first_named() {
 }
 
 #[test]
-fn a_damaged_content_is_left_out_and_the_import_goes_on() {
+fn damaged_content_is_skipped() {
     let (holes, commits) = Holes::new();
     let damaged = holes.repository.lose(&format!("{}:folder/2", commits[1]));
     let object =
@@ -97,7 +98,7 @@ fn a_damaged_content_is_left_out_and_the_import_goes_on() {
 }
 
 #[test]
-fn a_commit_without_its_folders_is_left_out_and_its_changes_come_with_the_next() {
+fn commit_without_folders_is_skipped() {
     let (holes, commits) = Holes::new();
     for folder in ["^{tree}", ":folder"] {
         let (holes, commits) = Holes::new();
@@ -110,12 +111,12 @@ fn a_commit_without_its_folders_is_left_out_and_its_changes_come_with_the_next()
         assert_eq!(holes.get("folder/3", glsns[&commits[3]]), Some(vec![3; 3]));
         assert_equal(&holes.repository, "main", &holes.store(), "default", 1);
     }
-    // Without holes nothing is left out.
+    // Without missing objects nothing is skipped.
     assert_eq!(holes.import().transactions, commits.len() as u64);
 }
 
 #[test]
-fn the_first_and_the_last_commit_can_be_the_ones_without_folders() {
+fn first_and_last_commit_may_lack_folders() {
     let (holes, commits) = Holes::new();
     holes.repository.lose(&format!("{}^{{tree}}", commits[0]));
     holes.repository.lose(&format!("{}^{{tree}}", commits[1]));
@@ -124,7 +125,7 @@ fn the_first_and_the_last_commit_can_be_the_ones_without_folders() {
     let glsns = glsns(&holes.store());
     assert_eq!(glsns.len(), 2);
     assert_eq!(holes.get("folder/1", glsns[&commits[2]]), Some(vec![1; 3]));
-    // Once the folders are there, running it again brings them.
+    // Once the folders exist, the next import brings them.
     let again =
         import_into(holes.repository.path(), "HEAD", &holes.store(), "default").unwrap().unwrap();
     assert_eq!((again.transactions, again.commits.count), (0, 1));
@@ -135,7 +136,7 @@ fn the_first_and_the_last_commit_can_be_the_ones_without_folders() {
 }
 
 #[test]
-fn a_history_that_is_cut_begins_with_the_oldest_commit_that_is_there() {
+fn truncated_history_starts_at_the_oldest_commit() {
     let (holes, commits) = Holes::new();
     holes.repository.lose(&commits[1]);
     let (repository, other) =
@@ -152,7 +153,7 @@ fn a_history_that_is_cut_begins_with_the_oldest_commit_that_is_there() {
 }
 
 #[test]
-fn a_tip_without_parents_is_imported_alone() {
+fn tip_without_parents_is_imported_alone() {
     let (holes, commits) = Holes::new();
     holes.repository.lose(&commits[3]);
     assert_eq!(holes.import().transactions, 1);
@@ -160,7 +161,7 @@ fn a_tip_without_parents_is_imported_alone() {
 }
 
 #[test]
-fn contents_that_a_partial_clone_lacks_are_left_out_without_a_new_process_for_each() {
+fn partial_clone_skips_contents_in_one_process() {
     let (holes, commits) = Holes::new();
     let source = holes.repository.path().to_owned();
     holes.repository.git(&["config", "uploadpack.allowFilter", "true"]);
@@ -169,7 +170,7 @@ fn contents_that_a_partial_clone_lacks_are_left_out_without_a_new_process_for_ea
     holes.repository.git(&["clone", "--quiet", "--bare", "--filter=blob:none", &url, &clone]);
     let counts = import(&clone, "HEAD", &holes.store());
     assert_eq!((counts.transactions, counts.missing.count), (5, 11));
-    // A process that exits at the content says more than that it is missing.
+    // If the process exits at the content, the reason is more than "missing".
     let is_missing = |why: &FileReason| matches!(why, FileReason::Missing { .. });
     assert!(
         counts.missing.first.iter().all(|file| is_missing(&file.why)),

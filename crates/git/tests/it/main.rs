@@ -1,4 +1,4 @@
-//! Imports of repositories that are made here: the store holds what git shows.
+//! Imports of generated repositories match git.
 
 #![allow(clippy::unwrap_used, reason = "a test fails where something is not as it should be")]
 #![allow(

@@ -1,4 +1,4 @@
-//! Git repositories to import, made by `git fast-import` and by hand, and what git says of them.
+//! Git repositories for tests, made by `git fast-import` and by hand, and git's view of them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ pub(crate) struct Repository {
 pub(crate) type Files = BTreeMap<Vec<u8>, Vec<u8>>;
 
 impl Repository {
-    /// An empty one at `path`.
+    /// Creates an empty repository at `path`.
     pub(crate) fn init(path: &Path) -> Self {
         fs::create_dir_all(path).unwrap();
         let repository = Self { path: path.to_owned() };
@@ -39,7 +39,7 @@ impl Repository {
         command
     }
 
-    /// Runs git, which must succeed; returns what it printed.
+    /// Runs git, which must succeed; returns its output.
     #[track_caller]
     pub(crate) fn git(&self, arguments: &[&str]) -> Vec<u8> {
         let output = self.command(arguments).output().unwrap();
@@ -51,7 +51,7 @@ impl Repository {
         output.stdout
     }
 
-    /// The same, as trimmed text.
+    /// Like `run`, returning trimmed text.
     #[track_caller]
     pub(crate) fn ask(&self, arguments: &[&str]) -> String {
         String::from_utf8(self.git(arguments)).unwrap().trim().to_owned()
@@ -65,7 +65,7 @@ impl Repository {
         assert!(child.wait().unwrap().success());
     }
 
-    /// Writes files and commits them, each object in a file of its own; returns the commit.
+    /// Writes files and commits them, each object in its own file; returns the commit.
     pub(crate) fn commit(&self, message: &str, files: &[(&str, &[u8])]) -> String {
         for (name, content) in files {
             let path = self.path.join(name);
@@ -77,7 +77,7 @@ impl Repository {
         self.ask(&["rev-parse", "HEAD"])
     }
 
-    /// Removes an object, as partial snapshots do.
+    /// Removes an object, as in a partial snapshot.
     pub(crate) fn lose(&self, revision: &str) -> String {
         let id = self.ask(&["rev-parse", revision]);
         fs::remove_file(self.object(&id)).unwrap();
@@ -94,7 +94,7 @@ impl Repository {
         list.lines().map(str::to_owned).collect()
     }
 
-    /// The files of a commit, without submodules, as git shows them. `known` keeps contents between
+    /// The files of a commit without submodules, according to git. `known` caches contents between
     /// calls.
     pub(crate) fn files(&self, commit: &str, known: &mut BTreeMap<String, Vec<u8>>) -> Files {
         let list = self.git(&["ls-tree", "-r", "-z", "--full-tree", commit]);
@@ -114,8 +114,7 @@ impl Repository {
     }
 }
 
-/// Writes a stream for `git fast-import`: a history with everything that is awkward, the same for
-/// the same seed.
+/// Writes a stream for `git fast-import`: a history with unusual cases, determined by the seed.
 pub(crate) struct Script {
     stream: Vec<u8>,
     random: fastrand::Rng,
@@ -149,7 +148,7 @@ impl Script {
         self.stream
     }
 
-    /// `commits` commits on main; every tenth is the merge of a branch of two commits.
+    /// `commits` commits on main; every tenth merges a branch of two commits.
     pub(crate) fn awkward_history(&mut self, commits: usize) {
         let mut tip = self.commit("main", None, None, "first", &self.first_files());
         for number in 2..=commits {
@@ -163,7 +162,7 @@ impl Script {
         }
     }
 
-    /// A branch with two commits that change one file of its own, and its merge.
+    /// A branch of two commits that change their own file, and its merge.
     fn merged_branch(&mut self, tip: u32, number: usize) -> u32 {
         let path = format!("branches/{number}").into_bytes();
         let side = self.commit("side", Some(tip), None, "side", &[put(&path, b"on the way")]);
@@ -189,14 +188,14 @@ impl Script {
 
     fn changes(&mut self, number: usize) -> Vec<Change> {
         let mut changes = match number % 10 {
-            // Nothing changes at all.
+            // Nothing changes.
             1 => return Vec::new(),
-            // A file becomes a folder and a file again.
+            // A file becomes a folder and then a file again.
             2 => vec![Change::Delete { path: b"turns".to_vec() }, put(b"turns/into/folder", b"in")],
             3 => {
                 vec![Change::Delete { path: b"turns/into/folder".to_vec() }, put(b"turns", b"out")]
             }
-            // A file becomes a submodule and a file again.
+            // A file becomes a submodule and then a file again.
             4 => vec![Change::Submodule { path: b"plain.txt".to_vec() }],
             5 => vec![put(b"plain.txt", format!("plain {number}").as_bytes())],
             // Only the mode changes, and a link becomes a file.
@@ -298,7 +297,7 @@ pub(crate) fn put(path: &[u8], content: &[u8]) -> Change {
     Change::Put { mode: "100644", path: path.to_vec(), content: content.to_vec() }
 }
 
-/// A path as `git fast-import` reads it, whatever bytes it has.
+/// Quotes a path of any bytes for `git fast-import`.
 fn quoted(path: &[u8]) -> String {
     let escaped: String = path.iter().map(|byte| format!("\\{byte:03o}")).collect();
     format!("\"{escaped}\"")

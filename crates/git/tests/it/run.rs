@@ -14,18 +14,18 @@ impl Folder {
         Self(tempfile::tempdir().unwrap())
     }
 
-    /// A path in it.
+    /// A path inside the folder.
     pub(crate) fn at(&self, name: &str) -> String {
         self.0.path().join(name).to_str().unwrap().to_owned()
     }
 
-    /// A repository in it.
+    /// A repository inside the folder.
     pub(crate) fn repository(&self, name: &str) -> crate::repository::Repository {
         crate::repository::Repository::init(&self.0.path().join(name))
     }
 }
 
-/// Imports `branch` into a keyspace; `None` if there was nothing to do.
+/// Imports `branch` into a keyspace; `None` if there was nothing to import.
 pub(crate) fn import_into(
     path: &str,
     branch: &str,
@@ -45,7 +45,7 @@ pub(crate) fn import_into(
     Ok(Some(counts))
 }
 
-/// Imports `branch` into keyspace `default`, where there is something to do.
+/// Imports `branch` into keyspace `default`; there must be something to import.
 #[track_caller]
 pub(crate) fn import(path: &str, branch: &str, store: &str) -> Counts {
     import_into(path, branch, store, "default").unwrap().expect("there are commits to import")

@@ -1,5 +1,5 @@
-//! The output of an import: words beside the progress bar, what was left out, and the table at the
-//! end.
+//! The output of an import: the text beside the progress bar, the skipped files and commits, and
+//! the final table.
 
 use std::path::Path;
 
@@ -13,17 +13,22 @@ use crate::output::{Fact, Output, Reader};
 use crate::size::{count_of, show_count, show_size};
 use crate::stderr::say;
 
-/// A few words beside the progress bar.
+/// The text beside the progress bar.
 pub(super) fn in_words(counts: &Counts) -> String {
     format!("{} versions, {}", show_count(counts.versions), show_size(counts.bytes_in))
 }
 
-/// Names on stderr what was left out, and why.
+/// Lists skipped files and commits on stderr, with reasons.
 pub(super) fn tell_left_out(counts: &Counts) {
     let files = ["file version", "file versions"];
-    tell(&counts.missing, files, "the repository does not hold its content", show_file);
-    tell(&counts.unfit, files, "a store holds paths up to 4 KiB and files up to 1 GiB", show_file);
-    let why = "its folders are not all in the repository; its changes come with the next one";
+    tell(&counts.missing, files, "the repository lacks its content", show_file);
+    tell(
+        &counts.unfit,
+        files,
+        "a store accepts paths up to 4 KiB and files up to 1 GiB",
+        show_file,
+    );
+    let why = "the repository lacks some of its folders; the next commit brings its changes";
     tell(&counts.commits, ["commit", "commits"], why, |commit| {
         format!("{}: {}", commit.id, commit.why)
     });
@@ -81,7 +86,7 @@ pub(super) fn facts(
     facts
 }
 
-/// Says that there was nothing to import; a program also gets the table.
+/// Reports that there was nothing to import; a program also gets the table.
 pub(super) fn print_up_to_date(
     repository: &Repository,
     mut facts: Vec<Fact>,

@@ -1,21 +1,21 @@
-//! Bad rows that a load leaves out: how many there are, and what is wrong with the first ones.
+//! Malformed rows that a load skips: their number, and the errors of the first few.
 
 use crate::size::count_of;
 use crate::stderr::say;
 
-/// Maximum number of bad rows that are named.
+/// Maximum number of malformed rows that are listed.
 const NAMED_MAX: usize = 5;
 
-/// Bad rows.
+/// Malformed rows.
 #[derive(Debug, Default)]
 pub(super) struct LeftOut {
     count: u64,
-    /// Line and fault.
+    /// Line and error.
     first: Vec<(u64, String)>,
 }
 
 impl LeftOut {
-    /// One more.
+    /// Adds a row.
     pub(super) fn add(&mut self, line: u64, message: String) {
         self.count += 1;
         if self.first.len() < NAMED_MAX {
@@ -23,12 +23,12 @@ impl LeftOut {
         }
     }
 
-    /// How many there are.
+    /// The number of malformed rows.
     pub(super) fn count(&self) -> u64 {
         self.count
     }
 
-    /// Names the first ones on stderr.
+    /// Lists the first ones on stderr.
     pub(super) fn tell(&self, name: &str) {
         for (line, message) in &self.first {
             say(format_args!("{name}, line {line}: {message}; this row is left out"));

@@ -1,9 +1,10 @@
-//! Puts the rows of a file into a store: into one bulk load, or into a transaction for each batch.
+//! Loads the rows of a file into a store, in one bulk load or in one transaction per batch.
 //!
-//! Laws:
-//! 1. Batches are committed in the file's order and without gaps but for bad rows that may be left
-//!    out, so a count of rows is all that is needed to go on.
-//! 2. A commit whose sync failed is never told as "not there": it may be, and its GLSN tells.
+//! Invariants:
+//! 1. Batches are committed in file order without gaps, apart from skipped malformed rows, so a row
+//!    count is enough to resume.
+//! 2. A commit whose sync failed is reported as in doubt, never as absent. Its GLSN shows whether
+//!    it exists.
 
 use plimsoll::{BulkLoad, Db, Error, Glsn, Keyspace, MAX_KEY_BYTES, Transaction};
 
@@ -16,7 +17,7 @@ use crate::load::ahead::{Ahead, End, KeyAndValue};
 use crate::size::{count_of, show_count};
 use crate::stderr::say;
 
-/// What was loaded.
+/// Loaded rows and bytes.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) rows: u64,
@@ -27,7 +28,7 @@ pub(super) struct Counts {
     pub(super) how_to_go_on: String,
 }
 
-/// Why loading stopped.
+/// Why the load stopped.
 pub(super) enum Stop {
     End,
     Interrupted,
@@ -35,17 +36,17 @@ pub(super) enum Stop {
     Store(Failure),
 }
 
-/// Puts rows into a bulk load, or into transactions.
+/// Puts rows into a bulk load or into transactions.
 pub(super) struct Loader<'a> {
     db: &'a Db,
-    /// Made if it is not there, by the first row.
+    /// The first row creates it if it does not exist.
     keyspace: Option<Keyspace>,
     args: &'a Load,
-    /// Rows and bytes that are committed.
+    /// Committed rows and bytes.
     counts: Counts,
-    /// Bad rows.
+    /// Skipped malformed rows.
     left_out: LeftOut,
-    /// Rows of the file up to here: skipped, put or left out.
+    /// Rows read so far: skipped, put or rejected.
     passed: u64,
     /// Value of `passed` at the last commit.
     passed_at_commit: u64,
@@ -54,21 +55,21 @@ pub(super) struct Loader<'a> {
     interrupt: &'a Interrupt,
 }
 
-/// A commit that failed, and that may be there all the same when the store is opened again.
+/// A failed commit that may still be found when the store is reopened.
 struct InDoubt {
     rows: u64,
-    /// Its GLSN if it is there, unless another process that shares the store has committed first.
+    /// The commit's GLSN if it exists, unless another process committed first.
     glsn: Glsn,
 }
 
-/// A commit that is being filled.
+/// An open commit.
 struct Open {
     rows: u64,
     bytes: u64,
     writes: Writes,
 }
 
-/// What it is filled by.
+/// The writer that fills the commit.
 enum Writes {
     All(Box<BulkLoad>),
     Batch(Box<Transaction>),
@@ -123,8 +124,7 @@ impl<'a> Loader<'a> {
                 Some(End::OfFile) => return Stop::End,
                 Some(End::Problem(problem)) => return Stop::Row(problem),
                 Some(End::Panic) => {
-                    let message =
-                        "reading rows ended by a fault of Plimsoll, told above; please report it";
+                    let message = "the row reader failed with the internal error shown above; please report it";
                     return Stop::Store(Failure::system(message));
                 }
                 None => {}
@@ -178,19 +178,19 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    /// After any other error of a commit, nothing of it is there.
+    /// After any other error, nothing of the commit exists.
     fn note_doubt(&mut self, error: &Error, commit: InDoubt) {
         if matches!(error, Error::Poisoned { .. } | Error::Stalled { .. }) {
             self.in_doubt = Some(commit);
         }
     }
 
-    /// Commits what may be committed, and says how to go on where not everything was.
+    /// Commits the completed batches. If rows are missing, the error says how to resume.
     pub(super) fn finish(mut self, name: &str, stop: Stop) -> Result<Counts, Failure> {
         let keep = match &stop {
             Stop::End => true,
             Stop::Interrupted | Stop::Row(_) => self.args.batch.is_some(),
-            // The transaction at hand lacks a row.
+            // The open transaction lacks a row.
             Stop::Store(_) => false,
         };
         let committed = if keep { self.commit() } else { Ok(()) };
@@ -198,10 +198,7 @@ impl<'a> Loader<'a> {
         self.counts.left_out = self.left_out.count();
         if matches!(stop, Stop::End) && self.passed < self.args.skip {
             let rows = count_of(self.passed, "row", "rows");
-            say(format_args!(
-                "{name} has {rows}, and --skip {} passes over all of them",
-                self.args.skip
-            ));
+            say(format_args!("{name} has {rows}, and --skip {} skips all of them", self.args.skip));
         }
         let how_to_go_on = self.how_to_go_on(&stop);
         match (stop, committed) {
@@ -226,17 +223,18 @@ impl<'a> Loader<'a> {
             let again = if rows == 0 {
                 "run the command again".to_owned()
             } else {
-                format!("go on with --skip {rows}")
+                format!("resume with --skip {rows}")
             };
             let next = match self.args.batch {
-                Some(_) => format!("go on with --skip {}", self.passed),
-                None => "all is loaded".to_owned(),
+                Some(_) => format!("resume with --skip {}", self.passed),
+                None => "everything is loaded".to_owned(),
             };
             return format!(
-                "{loaded}The last commit ({}) may or may not be there. Before anything else is \
-                 written, `plimsoll log {store} --limit 1` tells: if the newest GLSN is {glsn}, \
-                 it is there: {next}; if it is less, it is not: {again}. If other processes write \
-                 to the store, see whether it is among the commits from GLSN {glsn} on.",
+                "{loaded}The last commit ({}) may or may not be in the store. Before writing \
+                 anything else, run `plimsoll log {store} --limit 1`: if the newest GLSN is \
+                 {glsn}, the commit is there: {next}; if it is lower, the commit is not there: \
+                 {again}. If other processes write to the store, look for the commit among those \
+                 from GLSN {glsn} on.",
                 count_of(in_doubt.rows, "row", "rows"),
                 glsn = in_doubt.glsn
             );
@@ -248,25 +246,23 @@ impl<'a> Loader<'a> {
         if self.args.batch.is_none() {
             return match bad {
                 Some(Problem { is_of_one_row: true, .. }) => {
-                    "Nothing was loaded; with --batch ROWS the rows before it stay, and \
+                    "Nothing was loaded; --batch ROWS keeps the rows before the bad one, and \
                      --ignore-errors leaves out bad rows."
                 }
-                Some(_) => "Nothing was loaded; with --batch ROWS the rows before it stay.",
-                None => {
-                    "Nothing was loaded; with --batch ROWS the rows that were read before stay."
-                }
+                Some(_) => "Nothing was loaded; --batch ROWS keeps the rows before the bad one.",
+                None => "Nothing was loaded; --batch ROWS keeps the rows that were read before.",
             }
             .to_owned();
         }
         let again = if rows == 0 {
             "run the command again".to_owned()
         } else {
-            format!("go on with --skip {rows}")
+            format!("resume with --skip {rows}")
         };
         let next = match bad {
             Some(&Problem { line, is_of_one_row: true, .. }) => format!(
-                "; correct line {line} and {again}, or leave that row out by --skip {}, or all \
-                 bad rows by --ignore-errors",
+                "; correct line {line} and {again}, or leave out that row with --skip {}, or \
+                 all bad rows with --ignore-errors",
                 rows + 1
             ),
             Some(problem) => format!("; correct line {} and {again}", problem.line),
@@ -280,7 +276,7 @@ impl<'a> Loader<'a> {
     }
 }
 
-/// A row that the store takes, or the fault that it has.
+/// Checks a row against the store's limits.
 fn checked(row: KeyAndValue<'_>) -> Result<(&[u8], &[u8]), String> {
     match row {
         Ok((b"", _)) => Err("the key is empty".to_owned()),
@@ -318,7 +314,7 @@ mod tests {
         }
     }
 
-    /// What is said where the last commit, of two rows, failed; five rows were put before it.
+    /// The message after a failed last commit of two rows; five rows were put before it.
     fn told(batch: Option<u64>, error: Error) -> String {
         let db = Db::in_memory(Options::new().memory_bytes(16 << 20)).unwrap();
         let args = args(batch);
@@ -337,32 +333,34 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_whose_sync_failed_is_told_to_be_in_doubt_and_its_glsn_tells() {
+    fn failed_sync_reports_commit_in_doubt_with_glsn() {
         let poisoned = || Error::Poisoned { cause: "a sync failed".to_owned() };
         let all = told(None, poisoned());
         for words in [
-            "may or may not be there",
+            "may or may not be in the store",
             "GLSN is 8",
-            "there: all is loaded",
+            "there: everything is loaded",
             "not: run the command again",
         ] {
             assert!(all.contains(words), "{words:?}: {all}");
         }
         assert!(
             all.ends_with(
-                "If other processes write to the store, see whether it is among the commits from \
-                 GLSN 8 on."
+                "If other processes write to the store, look for the commit among those from GLSN \
+                 8 on."
             ),
             "{all}"
         );
-        assert!(told(None, Error::Stalled { pid: None }).contains("may or may not be there"));
+        assert!(
+            told(None, Error::Stalled { pid: None }).contains("may or may not be in the store")
+        );
         assert!(!all.contains("Nothing was loaded"), "{all}");
         let batch = told(Some(5), poisoned());
         for words in [
             "5 rows were loaded.",
             "GLSN is 8",
-            "there: go on with --skip 7",
-            "not: go on with --skip 5",
+            "there: resume with --skip 7",
+            "not: resume with --skip 5",
         ] {
             assert!(batch.contains(words), "{words:?}: {batch}");
         }

@@ -1,11 +1,10 @@
-//! `plimsoll log --cursor`: goes on where the last command with this cursor ended.
+//! `plimsoll log --cursor`: resumes where the last command with this cursor ended.
 //!
-//! Law: a cursor is moved behind an entry only after the entry was written to standard output. A
-//! command that is killed before that leaves the cursor where it was, and the next one prints the
-//! entry again.
+//! Invariant: a cursor advances past an entry only after the entry was written to standard output.
+//! If the command is killed before that, the cursor stays and the next run prints the entry again.
 //!
-//! Moving a cursor is a commit, which is an entry of the log. Such commits are not printed, and a
-//! cursor is not moved because of them: two followers would wake each other for ever.
+//! Advancing a cursor is a commit, and thus an entry of the log. These commits are not printed, and
+//! no cursor advances because of them; otherwise two followers would wake each other for ever.
 
 use std::path::{Path, PathBuf};
 
@@ -21,11 +20,11 @@ use crate::{store, wait};
 use super::Walk;
 use super::glsns::Order;
 
-/// Without `--follow`: what there is now.
+/// Without `--follow`: prints the existing entries.
 pub(super) fn run(globals: &Globals, name: &str, walk: &mut Walk, output: &mut Output) -> Outcome {
     let db = store::open_to_write(globals, &walk.args.store, false, Durability::Sync)?;
     let place = db.log().cursor(name, Glsn(walk.args.from.unwrap_or(db.log().bounds().first.0)))?;
-    // Others may commit meanwhile: what comes behind this entry is for the next command.
+    // Other processes may commit meanwhile; the next command prints those entries.
     let newest = db.newest();
     walk.print(&db, place.0, newest, Order::OldestFirst, output)?;
     output.flush()?;
@@ -37,8 +36,7 @@ pub(super) fn run(globals: &Globals, name: &str, walk: &mut Walk, output: &mut O
     Ok(walk.exit())
 }
 
-/// Where a cursor belongs that was at `place`, now that `walk` has printed what there was up to
-/// `newest`.
+/// The new position of a cursor that was at `place`, after `walk` has printed up to `newest`.
 fn behind_printed(db: &Db, place: u64, newest: Glsn, walk: &Walk) -> Result<u64, Failure> {
     if walk.left == 0 {
         return Ok(place.max(walk.last + 1));
@@ -48,7 +46,7 @@ fn behind_printed(db: &Db, place: u64, newest: Glsn, walk: &Walk) -> Result<u64,
         let moves_cursor = match commit
             .and_then(|commit| commit.map_or(Ok(false), |commit| commit.moves_cursor()))
         {
-            // This was printed, told, or not asked for.
+            // This entry was printed, reported as damaged, or not requested.
             Err(Error::Dropped { .. } | Error::Corrupt { .. }) => false,
             moves_cursor => moves_cursor?,
         };
@@ -59,15 +57,15 @@ fn behind_printed(db: &Db, place: u64, newest: Glsn, walk: &Walk) -> Result<u64,
     Ok(place)
 }
 
-/// The cursor of a follower, which has the lock for moments only.
+/// A follower's cursor, which takes the lock only briefly.
 pub(super) struct Cursor {
     store: PathBuf,
     name: String,
-    /// Where it is in the store.
+    /// Its position in the store.
     place: u64,
-    /// Where it belongs.
+    /// Its target position.
     next: u64,
-    /// Whether it was said that it cannot be moved now.
+    /// Whether a failure to advance was already reported.
     told: bool,
 }
 
@@ -103,18 +101,18 @@ impl Cursor {
         self.next
     }
 
-    /// Whether it is not yet where it belongs.
+    /// Whether the stored position lags behind the target.
     pub(super) fn is_behind(&self) -> bool {
         self.place < self.next
     }
 
-    /// What there is in `db` up to `newest` is printed now.
+    /// Notes that the entries of `db` up to `newest` are printed.
     pub(super) fn printed(&mut self, db: &Db, newest: Glsn, walk: &Walk) -> Result<(), Failure> {
         self.next = behind_printed(db, self.next, newest, walk)?;
         Ok(())
     }
 
-    /// Moves it, unless another process has the store for itself.
+    /// Advances the cursor, unless another process has exclusive use of the store.
     pub(super) fn settle_if_free(&mut self, globals: &Globals) -> Result<(), Failure> {
         if !self.is_behind() {
             return Ok(());
@@ -123,8 +121,8 @@ impl Cursor {
             Ok(db) => {
                 if !self.advance(db)? {
                     self.tell_once(
-                        "until another process, which may be stopped, has published what was \
-                         printed last",
+                        "until another process, which may be stopped, publishes the last printed \
+                         entry",
                     );
                 }
                 Ok(())
@@ -143,8 +141,8 @@ impl Cursor {
         }
     }
 
-    /// Moves it; waits for the lock as long as `--wait` says. `interrupt` ends the wait; `None`
-    /// after one that came before: a second one ends the process.
+    /// Advances the cursor; waits for the lock as long as `--wait` allows. `interrupt` ends the
+    /// wait. It is `None` after a first interrupt, because a second one ends the process.
     pub(super) fn settle(
         &mut self,
         globals: &Globals,
@@ -155,7 +153,7 @@ impl Cursor {
         }
         let db = wait::to_share(globals, interrupt, || self.open(globals)).map_err(|failure| {
             failure.advise(&format!(
-                "Cursor {} stays at GLSN {}: what was printed from there on is printed again the \
+                "Cursor {} stays at GLSN {}: the entries from there on will be printed again the \
                  next time.",
                 self.name, self.place
             ))
@@ -164,8 +162,8 @@ impl Cursor {
             return Ok(());
         }
         Err(Failure::system(format!(
-            "cursor {} stays at GLSN {}: the process that wrote what was printed last has not \
-             published it yet, and may be stopped; what was printed from there on is printed \
+            "cursor {} stays at GLSN {}: the process that wrote the last printed entry has not \
+             published it yet, and may be stopped; the entries from there on will be printed \
              again the next time",
             self.name, self.place
         )))
@@ -175,8 +173,8 @@ impl Cursor {
         store::open_shared(&self.store, store::options(globals).warm(false))
     }
 
-    /// False if a process that was stopped has not published yet what was read, and printed, from
-    /// its segment.
+    /// Returns false if a stopped process has not yet published entries that were read from its
+    /// segment and printed.
     fn advance(&mut self, db: Db) -> Result<bool, Failure> {
         let is_published = advance(&db, &self.name, self.next)?;
         store::close_after_commits(db);
@@ -188,8 +186,8 @@ impl Cursor {
     }
 }
 
-/// Moves a cursor, unless another one who uses it has moved it further. False if what is before
-/// `next` is not published yet.
+/// Advances a cursor, unless another user of the cursor has advanced it further. Returns false if
+/// the entries before `next` are not published yet.
 fn advance(db: &Db, name: &str, next: u64) -> Result<bool, Failure> {
     match db.log().advance_cursor(name, Glsn(next)) {
         Ok(()) | Err(Error::InvalidInput(InvalidInput::CursorGoesBack { .. })) => Ok(true),
@@ -207,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_waits_for_what_a_stopped_process_has_not_published() {
+    fn cursor_waits_for_unpublished_entries() {
         let folder = tempfile::tempdir().unwrap();
         let store = folder.path().join("store");
         let open =
@@ -216,8 +214,7 @@ mod tests {
         let next = db.put(&keyspace_of(&db), b"a", b"1").unwrap().0 + 1;
         db.log().cursor("c", Glsn(next)).unwrap();
         drop(db);
-        // Behind what is published, as after an entry that was printed from a segment of another
-        // process.
+        // Beyond the published position, as after printing an entry of another process's segment.
         let mut cursor = Cursor {
             store: store.clone(),
             name: "c".to_owned(),

@@ -1,5 +1,4 @@
-//! One entry of the log on one line: a transaction with what is known of it, or a payload of a
-//! stream.
+//! One log entry per line: a transaction with its metadata, or a payload of a stream.
 
 use jiff::Timestamp;
 use plimsoll::{Change, Commit, Db, Error, Glsn, LogEntry};
@@ -16,25 +15,25 @@ use crate::time::{of_system, show_time};
 pub(super) struct Printer {
     ops: bool,
     hex: bool,
-    /// Entries of a later time are left out.
+    /// Skip entries after this time.
     until: Option<Timestamp>,
-    /// Commits that only move cursors are left out.
+    /// Skip commits that only advance cursors.
     skip_cursors: bool,
     width: usize,
 }
 
 impl Printer {
-    /// `ops`: with each operation; `hex`: with its key in hexadecimal digits.
+    /// `ops`: print each operation; `hex`: print keys as hexadecimal digits.
     pub(super) fn new(ops: bool, hex: bool, until: Option<Timestamp>, output: &Output) -> Self {
         Self { ops, hex, until, skip_cursors: false, width: output.width() }
     }
 
-    /// Leaves out commits that only move cursors.
+    /// Skips commits that only advance cursors.
     pub(super) fn skip_cursors(self) -> Self {
         Self { skip_cursors: true, ..self }
     }
 
-    /// Prints an entry; false if it is left out.
+    /// Prints an entry; returns false if it is skipped.
     pub(super) fn print(&self, db: &Db, glsn: u64, output: &mut Output) -> Result<bool, Failure> {
         let wanted = |time| self.until.is_none_or(|until| time <= until);
         let changes = match db.log().commit(Glsn(glsn)) {
@@ -84,7 +83,7 @@ impl Printer {
         }
         let mut summary = about.line();
         if output.reader() == Reader::People {
-            // Without metadata people see what the commit did.
+            // Without metadata, people see a summary of the commit's operations.
             summary = match operations {
                 _ if !summary.is_empty() => show_bytes(summary.as_bytes()),
                 0 | 1 => first,
@@ -102,7 +101,7 @@ impl Printer {
         Ok(())
     }
 
-    /// An operation in a few words; `own` is what a record of the store's own is about.
+    /// A short description of an operation; `own` names the subject of an internal record.
     fn gist(&self, change: &Change, own: &str) -> String {
         let key = show_key(change.key(), self.hex);
         match (change.keyspace(), change.is_delete()) {
@@ -112,8 +111,8 @@ impl Printer {
         }
     }
 
-    /// With `--ops` the operations are an array in the object, written one by one: there may be
-    /// millions.
+    /// With `--ops` the object contains an array of operations. They are written one at a time,
+    /// because there may be millions.
     fn print_commit_json(
         &self,
         commit: &Commit,
@@ -136,7 +135,7 @@ impl Printer {
         if !self.ops {
             return output.json(&object);
         }
-        // All of it can be read: half an object cannot be taken back.
+        // Check that every operation is readable first, because half an object cannot be retracted.
         commit.changes()?.try_for_each(|change| change.map(drop))?;
         output.open_object(&object)?;
         output.raw(b"\"ops\":[")?;
@@ -150,7 +149,7 @@ impl Printer {
         output.raw(b"]}\n")
     }
 
-    /// An entry that was damaged and is lost.
+    /// A damaged entry whose content is lost.
     fn print_dropped(&self, glsn: u64, output: &mut Output) -> Result<(), Failure> {
         let what = "is lost: it was damaged when the store was recovered";
         let number = glsn.to_string();

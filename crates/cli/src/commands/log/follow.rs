@@ -1,8 +1,9 @@
-//! `plimsoll log --follow`: new entries as they come, oldest first (see [`crate::changes`]).
+//! `plimsoll log --follow`: prints new entries as they are committed, oldest first (see
+//! [`crate::changes`]).
 //!
-//! A cursor is moved after what was printed is flushed, by opening the store for writing for a
-//! moment. While another process has it for itself, the cursor stays where it is, and is moved as
-//! soon as that is possible.
+//! A cursor advances after the printed entries are flushed, by opening the store for writing for a
+//! moment. While another process has exclusive use of the store, the cursor stays and advances as
+//! soon as possible.
 
 use std::time::Duration;
 
@@ -29,7 +30,7 @@ pub(super) fn run(globals: &Globals, walk: &mut Walk, output: &mut Output) -> Ou
     };
     let mut from = cursor.as_ref().map(Cursor::next).or(walk.args.from);
     loop {
-        // Before the store is opened: a change from now on is not missed.
+        // Before opening the store, so that no change is missed.
         let changes = Changes::watch(&path);
         let begun = clock.monotonic_nanos();
         let db = store::open_to_read(globals, &path)?;
@@ -46,7 +47,7 @@ pub(super) fn run(globals: &Globals, walk: &mut Walk, output: &mut Output) -> Ou
         output.flush()?;
         let is_last = walk.left == 0;
         if let Some(cursor) = &mut cursor {
-            // The last time it is worth waiting for the lock.
+            // The last chance to advance the cursor, so wait for the lock.
             if is_last {
                 cursor.settle(globals, Some(&interrupt))?
             } else {
@@ -69,7 +70,7 @@ pub(super) fn run(globals: &Globals, walk: &mut Walk, output: &mut Output) -> Ou
                 Ok(Exit::Interrupted)
             };
         }
-        // Beside a writer that never rests, half of the time is left to it.
+        // Beside a continuous writer, leave it half of the time.
         let idle = clock.monotonic_nanos().saturating_sub(ended);
         clock.sleep(Duration::from_nanos((ended - begun).saturating_sub(idle)));
     }

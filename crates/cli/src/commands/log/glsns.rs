@@ -1,4 +1,4 @@
-//! The entries that are asked for, by GLSN, from the newest to the oldest or the other way.
+//! The requested entries by GLSN, in either order.
 
 use std::iter;
 use std::ops::RangeInclusive;
@@ -7,17 +7,17 @@ use plimsoll::{Db, Error, Glsn, Keyspace};
 
 use crate::exit::Failure;
 
-/// GLSNs of this many entries are looked at together where only some of them are wanted.
+/// If only some entries are wanted, GLSNs are scanned in windows of this many.
 const WINDOW: u64 = 1 << 16;
 
-/// In which order entries come.
+/// The order of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     NewestFirst,
     OldestFirst,
 }
 
-/// GLSNs of entries that are there.
+/// GLSNs of existing entries.
 pub(super) type Glsns<'a> = Box<dyn Iterator<Item = Result<u64, Failure>> + 'a>;
 
 /// Every entry.
@@ -62,7 +62,7 @@ fn collect_stream(
                 next = entry.glsn.0 + 1;
                 found.push(Ok(entry.glsn.0));
             }
-            // From here on each entry is asked for: which are damaged is told one by one.
+            // Request each entry from here on, so that damaged ones are reported individually.
             Err(Error::Corrupt { .. }) => {
                 for glsn in next..=end.min(db.newest().0) {
                     match db.log().read(Glsn(glsn)) {
@@ -78,7 +78,7 @@ fn collect_stream(
     Ok(())
 }
 
-/// A range in pieces of at most [`WINDOW`].
+/// Splits a range into windows of at most [`WINDOW`].
 fn windows(range: RangeInclusive<u64>, order: Order) -> impl Iterator<Item = RangeInclusive<u64>> {
     let mut left = range;
     iter::from_fn(move || {
@@ -99,7 +99,7 @@ fn windows(range: RangeInclusive<u64>, order: Order) -> impl Iterator<Item = Ran
     })
 }
 
-/// The commits that wrote or deleted a key: those of its retained versions.
+/// The commits that wrote or deleted a key, from its retained versions.
 pub(super) fn of_key<'a>(
     db: &'a Db,
     keyspace: &Keyspace,
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn windows_cover_a_range_once_in_its_order() {
+    fn windows_cover_range_once_in_order() {
         for (start, end) in [(1, 1), (1, WINDOW), (1, WINDOW + 1), (5, 3 * WINDOW), (3, 2)] {
             let forwards: Vec<u64> = windows(start..=end, Order::OldestFirst).flatten().collect();
             assert!(forwards.iter().copied().eq(start..=end));

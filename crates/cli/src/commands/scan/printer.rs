@@ -1,4 +1,4 @@
-//! A key and its value, as each kind of reader wants them.
+//! Prints a key and its value for each kind of reader.
 
 use std::io::Read;
 
@@ -11,7 +11,7 @@ use crate::exit::Failure;
 use crate::output::{Output, Reader, Style};
 use crate::values::{PIECE_BYTES, beginning, write_field, write_json_member};
 
-/// Prints pairs; keeps one line's buffer.
+/// Prints pairs; reuses one line buffer.
 #[derive(Default)]
 pub(super) struct Printer {
     keys_only: bool,
@@ -32,7 +32,7 @@ impl Printer {
         }
     }
 
-    /// A pair whose value is at hand (and is not looked at where only keys are wanted).
+    /// Prints a pair whose value is in memory. If only keys are wanted, the value is ignored.
     pub(super) fn print(
         &mut self,
         key: &[u8],
@@ -66,7 +66,7 @@ impl Printer {
         }
     }
 
-    /// A pair whose value is read in pieces.
+    /// Prints a pair whose value is read in pieces.
     pub(super) fn print_large<R: Read>(
         &mut self,
         key: &[u8],
@@ -84,7 +84,7 @@ impl Printer {
         output.raw(b"\n")
     }
 
-    /// A pair on one line of a terminal.
+    /// Prints a pair on one line of a terminal.
     pub(super) fn print_for_people(
         &self,
         key: &[u8],
@@ -94,7 +94,7 @@ impl Printer {
         let key = self.shown(key);
         let left = self.width.saturating_sub(key.chars().count() + 2).max(24);
         let bytes = value.len();
-        // A character is up to four bytes.
+        // A character takes at most four bytes.
         let head = beginning(value, left * 4)?;
         let key = output.paint(Style::Strong, &key);
         output.line(&format!("{key}  {}", preview(&head, bytes, left)))

@@ -1,7 +1,7 @@
-//! The line that a person types: editing, history, completion of command names.
+//! The interactive prompt: line editing, history, completion of command names.
 //!
-//! The history is kept in `~/.plimsoll_history`, or in the file that PLIMSOLL_HISTORY names; if
-//! that is empty, none is kept.
+//! The history is kept in `~/.plimsoll_history`, or in the file that PLIMSOLL_HISTORY names. If
+//! PLIMSOLL_HISTORY is empty, no history is kept.
 
 use std::path::PathBuf;
 
@@ -17,19 +17,19 @@ use crate::exit::Failure;
 use crate::script::statement::NAMES;
 use crate::stderr::say;
 
-/// Lines that are remembered.
+/// Number of lines in the history.
 const HISTORY_LINES: usize = 1000;
 
-/// What came of asking for a line.
+/// The result of a prompt.
 pub(super) enum Typed {
     Line(String),
-    /// Ctrl-C: the line is given up.
+    /// Ctrl-C: the line is discarded.
     Nothing,
     /// Ctrl-D.
     End,
 }
 
-/// Asks for lines.
+/// Prompts for lines.
 pub(super) struct Editor {
     editor: rustyline::Editor<Names, DefaultHistory>,
     history: Option<PathBuf>,
@@ -46,7 +46,7 @@ impl Editor {
         editor.set_helper(Some(Names));
         let history = history_file();
         if let Some(path) = &history {
-            // The first time there is none.
+            // The file does not exist the first time.
             let _ = editor.load_history(path);
         }
         Ok(Self { editor, history })
@@ -61,12 +61,12 @@ impl Editor {
         }
     }
 
-    /// Keeps the lines for the next time.
+    /// Saves the history.
     pub(super) fn keep_history(&mut self) {
         if let Some(path) = &self.history
             && let Err(error) = self.editor.save_history(path)
         {
-            say(format_args!("the history of lines cannot be kept in {}: {error}", path.display()));
+            say(format_args!("cannot save the command history to {}: {error}", path.display()));
         }
     }
 }
@@ -82,7 +82,7 @@ fn unusable(error: ReadlineError) -> Failure {
     Failure::system(format!("cannot read from the terminal: {error}"))
 }
 
-/// Completes the names of commands.
+/// Completes command names.
 struct Names;
 
 impl Completer for Names {
