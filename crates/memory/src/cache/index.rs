@@ -272,6 +272,8 @@ pub(super) struct Pages {
     entries: Box<[u16]>,
     /// The next page to check for being spare.
     next: usize,
+    /// The clock of the ghosts, which [`Pages::tick`] advances.
+    now: u64,
 }
 
 impl Pages {
@@ -286,7 +288,7 @@ impl Pages {
         let mut pages = Vec::with_capacity((max_segments / 2 + 2).min(index.cells.len()));
         pages.push(Page { segment, first_cell: 0, cells: index.cells.len() as u32 });
         index.cells.iter().for_each(|cell| cell.store(segment, Ordering::Release));
-        Self { pages, entries: vec![0; max_segments].into(), next: 0 }
+        Self { pages, entries: vec![0; max_segments].into(), next: 0, now: 0 }
     }
 
     /// Heap memory.
@@ -332,15 +334,9 @@ impl Pages {
     }
 
     /// Takes the ghost of a key with this hash, if one still counts. Returns its age in ticks.
-    pub(super) fn take_ghost(
-        &self,
-        index: &Index,
-        segments: &Segments,
-        hash: u64,
-        now: u64,
-    ) -> Option<u64> {
+    pub(super) fn take_ghost(&self, index: &Index, segments: &Segments, hash: u64) -> Option<u64> {
         let place = index.place_of(segments, hash);
-        let ages = [0, 1].map(|which| Self::take_ghost_of(place.bucket(which), hash, now));
+        let ages = [0, 1].map(|which| Self::take_ghost_of(place.bucket(which), hash, self.now));
         ages.into_iter().flatten().min()
     }
 
@@ -366,14 +362,8 @@ impl Pages {
     }
 
     /// Frees the slot of an entry with this hash, and leaves a ghost.
-    pub(super) fn bury(
-        &mut self,
-        index: &Index,
-        segments: &Segments,
-        hash: u64,
-        slot: &AtomicU64,
-        now: u64,
-    ) {
+    pub(super) fn bury(&mut self, index: &Index, segments: &Segments, hash: u64, slot: &AtomicU64) {
+        let now = self.now;
         let place = index.place_of(segments, hash);
         let in_first = place.bucket(0).as_ptr_range().contains(&std::ptr::from_ref(slot));
         let beside = place.bucket(usize::from(!in_first));
@@ -400,9 +390,11 @@ impl Pages {
         self.forget(index, hash);
     }
 
-    /// Clears ghosts that no longer count, in a part of the pages that depends on the tick. Every
-    /// page is visited before a tick number recurs.
-    pub(super) fn forget_ghosts(&self, segments: &Segments, now: u64) {
+    /// Advances the clock of the ghosts, and clears ghosts that no longer count from one in
+    /// [`GHOST_TICKS`] pages. Every page is visited before a tick number recurs.
+    pub(super) fn tick(&mut self, segments: &Segments) {
+        self.now += 1;
+        let now = self.now;
         for page in
             self.pages.iter().skip((now % GHOST_TICKS) as usize).step_by(GHOST_TICKS as usize)
         {
@@ -427,11 +419,10 @@ impl Pages {
         segments: &Segments,
         hash: u64,
         entry: Slot,
-        now: u64,
     ) -> Result<(), Full> {
         let place = index.place_of(segments, hash);
         let slot = place
-            .room(now)
+            .room(self.now)
             .or_else(|| index.change(|| Self::displace(index, place)))
             .ok_or(Full)?;
         // Release: the entry's bytes were written before; pairs with the reader's Acquire.
@@ -470,7 +461,6 @@ impl Pages {
         segments: &Segments,
         hash: u64,
         segment: u32,
-        now: u64,
     ) -> Option<Vec<Slot>> {
         let sharing = self.sharing(self.page_of(index, hash), SHARING);
         let cells: usize = self.pages[sharing.clone()].iter().map(|page| page.cells as usize).sum();
@@ -492,7 +482,7 @@ impl Pages {
             // From the new page outwards: a page that has moved entries out has room for a
             // neighbour's. The new page holds none that would have to leave it.
             for page in (shared.start..new).rev().chain(new + 1..shared.end) {
-                self.move_out(index, segments, page, now, &mut lost);
+                self.move_out(index, segments, page, &mut lost);
             }
         });
         Some(lost)
@@ -542,7 +532,6 @@ impl Pages {
         index: &Index,
         segments: &Segments,
         at: usize,
-        now: u64,
     ) -> (u32, Vec<Slot>) {
         let neighbours = self.after_merge(at);
         let mut lost = Vec::new();
@@ -560,7 +549,7 @@ impl Pages {
                 // Behind all cells.
                 self.pages[at].first_cell = index.cells.len() as u32;
             }
-            self.move_out(index, segments, at, now, &mut lost);
+            self.move_out(index, segments, at, &mut lost);
             debug_assert_eq!(self.entries_in(at), 0);
         });
         (self.pages.remove(at).segment, lost)
@@ -583,14 +572,8 @@ impl Pages {
     }
 
     /// Moves the slots of a page that now belong to other pages.
-    fn move_out(
-        &mut self,
-        index: &Index,
-        segments: &Segments,
-        page: usize,
-        now: u64,
-        lost: &mut Vec<Slot>,
-    ) {
+    fn move_out(&mut self, index: &Index, segments: &Segments, page: usize, lost: &mut Vec<Slot>) {
+        let now = self.now;
         // SAFETY: pages are segments that belong to the index.
         let slots = unsafe { segments.words(self.pages[page].segment) };
         for (at, slot) in slots.iter().enumerate() {
@@ -608,7 +591,6 @@ impl Pages {
                             self.page_of(index, ghost.hash_top()),
                             at / BUCKET,
                             ghost,
-                            now,
                         );
                     }
                 }
@@ -639,18 +621,11 @@ impl Pages {
     }
 
     /// Moves a ghost from `bucket` of another page into this one, if there is room.
-    fn settle_ghost(
-        &self,
-        segments: &Segments,
-        page: usize,
-        bucket: usize,
-        ghost: Ghost,
-        now: u64,
-    ) {
+    fn settle_ghost(&self, segments: &Segments, page: usize, bucket: usize, ghost: Ghost) {
         // SAFETY: as above.
         let slots = unsafe { segments.words(self.pages[page].segment) };
         let room = slots[bucket * BUCKET..][..BUCKET].iter().find_map(|slot| {
-            let with = load(slot).with_ghost(ghost, |other| is_stale(other, now))?;
+            let with = load(slot).with_ghost(ghost, |other| is_stale(other, self.now))?;
             Some((slot, with))
         });
         if let Some((slot, with)) = room {

@@ -1,4 +1,4 @@
-//! The eviction policy: which entries stay and which leave. It only decides; `keeper` acts.
+//! The eviction policy: which entries stay and which leave. It only decides; `eviction` acts.
 //!
 //! S3-FIFO (Yang, Zhang, Qiu, Yue, Vinayak: SOSP 2023), over bytes, with a probation queue that is
 //! longer than a tenth where that serves better ([`super::probation_part`]). Entries are in two
