@@ -1,29 +1,29 @@
 //! The object cache: keys and values of any size, under one byte limit that counts everything.
 //!
 //! Entries are bytes in segments of the budget's chunks, stored one after the other in two queues.
-//! Eviction reads the queues from their old ends; this also compacts them, so no memory is lost to
-//! size classes. The index, its ghosts and the half-filled segments count toward the limit; tables
-//! in proportion to the cache are leased from the same budget.
+//! Eviction processes the queues from their old ends, which also compacts them, so no memory is
+//! lost to size classes. The index, its ghosts and the half-filled segments count toward the limit;
+//! tables in proportion to the cache are leased from the same budget.
 //!
 //! ```text
 //! index   pages of 8-byte slots: fingerprint, touches, place       (index.rs, slot.rs)
-//!            |            \ ghosts of what left the probation queue too early
+//!            |            \ ghosts of entries evicted from probation
 //! queues  probation: old ... young  protected: old ... young       (queue.rs, entry.rs)
-//!            evicted or moved on ->    evicted or sent round       (policy.rs decides, eviction.rs acts)
+//!            evicted or promoted ->    evicted or moved round       (policy.rs decides, eviction.rs acts)
 //! memory  segments of 4 to 64 KiB of the budget's chunks           (segments.rs)
 //! ```
 //!
 //! Laws:
 //! 1. Segments in use never exceed the limit, at any moment and with any number of threads.
 //! 2. A hit takes no lock (except for the 65th concurrent reader, or the 17th in a cache of a MiB).
-//!    It claims a line of its own ([`readers`]), the only thing that it waits for; counts a touch
-//!    unless there are three already; copies; and frees the line. The bytes under a reader do not
-//!    change. A stalled reader holds back the segments of one entry.
-//! 3. Dropping everything at any moment changes no answer except from found to not found. A removed
+//!    It claims a line of its own ([`readers`]), counts a touch unless there are three already,
+//!    copies the value, and frees the line. The bytes under a reader do not change. A stalled
+//!    reader retains the segments of one entry.
+//! 3. Dropping all entries at any moment only turns hits into misses. A removed
 //!    or replaced value is never found again. A long entry is moved in steps, and is not found
 //!    while it moves.
-//! 4. Lock order: a load's, the cache's, the budget's. The cache asks the budget for free chunks
-//!    only.
+//! 4. Lock order: a load's, the cache's, the budget's. The cache takes only free chunks from the
+//!    budget.
 //!
 //! A cache may use all of its budget. Several caches can share a budget; each keeps to its own
 //! limit.
@@ -99,7 +99,7 @@ use writer::Writer;
 /// The smallest cache: two queues, an index, and room to move.
 pub const MIN_CACHE_BYTES: u64 = 64 << 10;
 
-/// The largest cache: the place field of an index slot addresses no more.
+/// The largest cache that the place field of an index slot can address.
 pub const MAX_CACHE_BYTES: u64 = 128 << 30;
 
 /// The minimum capacity of a queue in segments, however small the cache.
@@ -111,8 +111,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Makes a cache that takes its memory from `budget` as it fills, and gives it back when the
-    /// budget asks: it registers itself as a reclaimer.
+    /// Makes a cache that takes its memory from `budget` as it fills. It registers itself as a
+    /// reclaimer, and gives memory back when the budget asks.
     ///
     /// # Errors
     /// The budget cannot give a first segment and the tables.
@@ -134,7 +134,7 @@ impl Cache {
             max_bytes <= MAX_CACHE_BYTES,
             "an object cache has at most {MAX_CACHE_BYTES} bytes"
         );
-        // One more, of which only a part is used.
+        // The last chunk may be used only in part.
         let max_chunks = (max_bytes / CHUNK_BYTES as u64) as usize + 1;
         let segments = Segments::new(options.memory_bytes, max_chunks);
         let of_chunk = CHUNK_BYTES / segments.bytes();
@@ -233,7 +233,7 @@ impl Cache {
         is_current() && writer.insert(&self.inner.shared, &arrival)
     }
 
-    /// As [`Cache::insert_if`], unless the key has a value already, or another thread uses the
+    /// As [`Cache::insert_if`], unless the key has a value already, or another thread holds the
     /// writer's lock: for an insertion that is not worth waiting for.
     pub fn offer(&self, key: &[u8], parts: &[&[u8]], is_current: impl FnOnce() -> bool) -> bool {
         self.inner.loads.supersede(key);
@@ -333,7 +333,7 @@ impl Cache {
             return loading.end(Ok::<_, E>(value), |_| {}).map(take);
         }
         let loaded = load();
-        // Callers get the value even if there is no room to cache it.
+        // Return the value even if there is no room to cache it.
         let cache = |value: &[u8]| {
             inner.insert(key, value, time_to_live.map(|time| inner.expiry(time)));
         };
@@ -389,7 +389,7 @@ impl Cache {
         ends.old..ends.young
     }
 
-    /// Counters that tell whether anything has changed.
+    /// Counters that show whether the entries have changed.
     pub fn changes(&self) -> Changes {
         let writer = self.inner.lock();
         let (insertions, evictions) = (writer.counters.insertions, writer.entries.evictions());
@@ -430,9 +430,9 @@ impl Cache {
         (census, next)
     }
 
-    /// Adds a few pages to the index for this many entries of this mean size, as far as there is
-    /// room without an eviction: an index that grows while they come moves each of them several
-    /// times. Returns whether to call it again, for more.
+    /// Adds a few pages to the index for this many entries of this mean size, if there is room
+    /// without an eviction. This saves moving entries as the index grows. Returns whether to call
+    /// it again.
     pub fn expect_entries(&self, entries: u64, mean_bytes: u64) -> bool {
         // No more than fit: an entry has some words beside its key and value, and some bytes in the
         // index.
@@ -441,8 +441,8 @@ impl Cache {
     }
 
     /// Prepares an entry that this cache or another had before, its value in two parts, for
-    /// [`Cache::bring_back`]. Prefetches its place in the index, which is a random access: several
-    /// are to be prepared before the first is taken in.
+    /// [`Cache::bring_back`]. Prefetches its place in the index, so prepare several entries before
+    /// the first is restored.
     pub fn returning<'a>(&self, key: &'a [u8], parts: [&'a [u8]; 2], touches: u8) -> Returning<'a> {
         let shared = &self.inner.shared;
         let hash = shared.hash(key);
@@ -481,7 +481,7 @@ impl Cache {
         self.inner.max_bytes
     }
 
-    /// Counters and sizes. Walks the index.
+    /// Counters and sizes. Scans the index.
     pub fn stats(&self) -> CacheStats {
         let shared = &self.inner.shared;
         let (hits, misses) = shared.readers.hits_and_misses();
@@ -509,7 +509,7 @@ impl Cache {
     }
 
     /// Recounts everything and compares the result with the running counters. For tests and
-    /// debugging: walks the whole cache.
+    /// debugging: scans the whole cache.
     ///
     /// # Panics
     /// A counter is wrong.

@@ -125,9 +125,12 @@ impl Entries {
     pub(super) fn evict(&mut self, shared: &Shared, entry: &Located<'_>) {
         let (queue, header) = (entry.placed.queue, entry.placed.header);
         match queue {
-            Queue::Probation => {
-                self.pages.bury(&shared.index, &shared.segments, entry.hash, entry.slot)
-            }
+            Queue::Probation => self.pages.replace_with_ghost(
+                &shared.index,
+                &shared.segments,
+                entry.hash,
+                entry.slot,
+            ),
             Queue::Protected => self.empty_slot(shared, entry.slot, entry.hash),
         }
         self.uncount(queue, header);

@@ -39,9 +39,9 @@ impl Inner {
         writer
     }
 
-    /// Spins on the lock for a while before it sleeps: a critical section takes a fraction of the
-    /// time of a wake-up. The second half of the spins yields the processor, since the holder of
-    /// the lock may not be running.
+    /// Spins on the lock for a while before it sleeps, because a critical section is much shorter
+    /// than a wake-up. The second half of the spins yields the processor, because the holder of the
+    /// lock may not be running.
     fn wait_for_writer(&self) -> LockResult<MutexGuard<'_, Writer>> {
         for attempt in 0..LOCK_ATTEMPTS {
             match self.writer.try_lock() {
@@ -65,7 +65,7 @@ impl Inner {
         self.clock.monotonic_nanos() / 1_000_000
     }
 
-    /// When an entry with this time to live expires, if inserted now.
+    /// Expiry time of an entry with this time to live, if inserted now.
     pub(super) fn expiry(&self, time_to_live: Duration) -> u64 {
         // Relaxed: a thread that finds the entry synchronises through its slot.
         self.expires.store(true, Ordering::Relaxed);
@@ -103,7 +103,7 @@ impl Inner {
     ) -> Option<R> {
         let shared = &self.shared;
         let hash = shared.hash(key);
-        // Before the line is claimed: all later reads wait for that claim.
+        // Before the line is claimed, because all later reads wait for that claim.
         shared.index.prefetch(&shared.segments, hash);
         loop {
             let changes = shared.index.changes();
@@ -115,7 +115,7 @@ impl Inner {
                     Some(at) if at <= self.now() => None,
                     _ => look(Value::new(placed)),
                 },
-                // Entries may have been on their way from one page of the index to another.
+                // If the index changed meanwhile, the entry may have moved between pages.
                 Found::Nothing
                     if changes.is_multiple_of(2) && shared.index.changes() == changes =>
                 {
@@ -137,8 +137,8 @@ impl Inner {
         }
     }
 
-    /// As `find`, for a reader that finds no free line. It must not wait for one: the waiting
-    /// thread may hold the lines itself.
+    /// As `find`, for a reader that finds no free line. It must not wait for one, because the
+    /// calling thread may hold the lines itself.
     #[cold]
     fn find_under_lock<R>(
         &self,

@@ -49,9 +49,9 @@ pub struct Census {
 pub struct Changes {
     /// Total entries inserted.
     pub entered: u64,
-    /// Entries that were removed or replaced, without evictions.
+    /// Total entries removed or replaced, not counting evictions.
     pub removed: u64,
-    /// Entries that were evicted, and bytes that were moved.
+    /// Total entries evicted plus bytes moved.
     pub turned: u64,
 }
 
@@ -67,8 +67,8 @@ pub struct Returning<'a> {
 /// Result of restoring entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BroughtBack {
-    /// Entries that were inserted. An entry is skipped if its key already has one, or if it does not
-    /// fit into this cache.
+    /// Entries that were inserted. An entry is skipped if its key already has one, or if it does
+    /// not fit into this cache.
     pub entered: u64,
     /// Why the remaining entries were not tried.
     pub stopped: Option<Stopped>,
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
-    fn every_entry_is_copied_once_with_its_touches_and_what_is_gone_is_not() {
+    fn copy_entries_visits_each_live_entry_once() {
         let cache = cache(1 << 20);
         (0..2000).for_each(|n| assert!(cache.insert(&number(n), &[n as u8; 100])));
         (0..2000).step_by(2).for_each(|n| assert!(cache.get(&number(n)).is_some()));
@@ -254,13 +254,13 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
-    fn what_is_looked_over_while_entries_leave_are_those_that_stayed() {
+    fn copy_entries_skips_entries_evicted_meanwhile() {
         let cache = cache(256 << 10);
         (0..1000).for_each(|n| assert!(cache.insert(&number(n), &[1; 100])));
         let before = cache.places(Standing::Protected);
         (1000..9000).for_each(|n| assert!(cache.insert(&number(n), &[2; 100])));
         let mut copies = Copies::with_room(4096);
-        // From a place long gone.
+        // Begin at a place that the old end has passed.
         let next = cache.copy_entries(Standing::Protected, before, &mut copies);
         assert!(next >= cache.places(Standing::Protected).start);
         for (key, value, _) in all_of(&cache) {
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_told_and_hits_are_none() {
+    fn changes_count_inserts_and_removals_but_not_hits() {
         let cache = cache(1 << 20);
         cache.insert(b"a", b"1");
         let before = cache.changes();
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
-    fn an_index_for_what_is_expected_does_not_grow_meanwhile_and_takes_no_room_from_entries() {
+    fn expect_entries_preallocates_the_index() {
         let mut entered = Vec::new();
         for (expected, before) in [(0, 0), (5000, 0), (5000, 700), (u64::MAX, 700)] {
             let cache = cache(1 << 20);
@@ -306,8 +306,11 @@ mod tests {
             let stats = cache.stats();
             entered.push(stats.entries);
             assert_eq!(stats.evictions, 0, "{stats:?}");
-            assert!(stats.entries * 100 >= entered[0] * 95, "as many as without: {entered:?}");
-            // What was not needed is given up where entries need the room.
+            assert!(
+                stats.entries * 100 >= entered[0] * 95,
+                "as many entries as without: {entered:?}"
+            );
+            // Unused pages are given up when entries need the room.
             (0..20_000).for_each(|n| assert!(cache.insert(&number(n), &[1; 100])));
             cache.check();
             assert!(cache.stats().entries > 6000, "{:?}", cache.stats());
@@ -315,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_taken_in_up_to_the_first_for_which_there_is_no_room() {
+    fn bring_back_stops_at_the_first_entry_without_room() {
         let cache = cache(256 << 10);
         let value = [7; 6000];
         let keys: Vec<[u8; 4]> = (0..60).map(number).collect();
@@ -335,7 +338,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
-    fn what_comes_back_is_found_and_nobody_leaves_for_it() {
+    fn bring_back_evicts_nothing() {
         let (full, other) = (cache(1 << 20), cache(256 << 10));
         (0..5000).for_each(|n| assert!(full.insert(&number(n), &[n as u8; 100])));
         other.insert(&number(3), b"newer");
