@@ -9,7 +9,7 @@
 //! index   pages of 8-byte slots: fingerprint, touches, place       (index.rs, slot.rs)
 //!            |            \ ghosts of entries evicted from probation
 //! queues  probation: old ... young  protected: old ... young       (queue.rs, entry.rs)
-//!            evicted or promoted ->    evicted or moved round       (policy.rs decides, eviction.rs acts)
+//!            evicted or promoted ->    evicted or moved round      (policy.rs, eviction.rs)
 //! memory  segments of 4 to 64 KiB of the budget's chunks           (segments.rs)
 //! ```
 //!

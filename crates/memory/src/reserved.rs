@@ -84,8 +84,8 @@ impl<T> Reserved<T> {
 fn refused(bytes: usize, cause: &str) -> io::Error {
     let message = format!(
         "the system refuses {bytes} bytes of address space for sparse tables ({cause}): set \
-         vm.overcommit_memory to 0 or 1, raise the limit on address space (ulimit -v), or lower the \
-         maximum budget"
+         vm.overcommit_memory to 0 or 1, raise the limit on address space (ulimit -v), or lower \
+         the maximum budget"
     );
     io::Error::new(io::ErrorKind::OutOfMemory, message)
 }

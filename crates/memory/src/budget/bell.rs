@@ -1,7 +1,8 @@
 //! The bell: wakes the evictor when room runs short.
 //!
 //! ```text
-//! evictor:   arm, check once more, sleep       taker:   take (under its lock), see little room, ring if armed
+//! evictor:   arm, check once more, sleep
+//! taker:     take (under its lock), see little room, ring if armed
 //! ```
 //!
 //! Law: no ring is lost. Room is counted under a lock. The evictor's last check sees every taker

@@ -43,13 +43,14 @@ impl fmt::Display for ResizeError {
         match self {
             Self::BeyondCeiling { wanted_bytes, ceiling_bytes } => write!(
                 f,
-                "cannot resize the memory budget to {wanted_bytes} bytes while it is in use (minimum \
-                 65536, maximum {ceiling_bytes})"
+                "cannot resize the memory budget to {wanted_bytes} bytes while it is in use \
+                 (minimum 65536, maximum {ceiling_bytes})"
             ),
             Self::Held { missing_bytes, usage } => {
                 write!(
                     f,
-                    "cannot shrink the memory budget: {missing_bytes} bytes too many are in use, {usage}"
+                    "cannot shrink the memory budget: {missing_bytes} bytes too many are in use, \
+                     {usage}"
                 )
             }
             Self::Refused { message } => {
