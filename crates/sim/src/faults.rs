@@ -1,4 +1,4 @@
-//! Runs with failing disks, and with too little memory.
+//! Runs with failing disks or too little memory.
 
 use crate::case::Case;
 use crate::driver::{Care, Driver, run};
@@ -13,8 +13,8 @@ pub fn run_faulty(case: &Case, ops: &[Op]) -> Outcome<Driver> {
     run(case.world(), Care::default(), ops)
 }
 
-/// Runs a workload that asks for more than the smallest budget: it may be refused, but nothing may
-/// be lost or leaked.
+/// Runs a workload that asks for more than the smallest budget. Operations may be refused, but
+/// nothing may be lost or leaked.
 ///
 /// # Errors
 /// The store is not what the model says.
@@ -24,9 +24,9 @@ pub fn run_short_of_memory(case: &Case, ops: &[Op]) -> Outcome<Driver> {
     run(world, Care { may_refuse: true, ..Care::default() }, ops)
 }
 
-/// Makes the first sync at or after each operation of a workload fail, opens the store again a
-/// little later, and cuts the power at the end: commits acknowledged after the failure must not
-/// depend on data of the failed sync.
+/// Makes the first sync at or after each operation of a workload fail, reopens the store a little
+/// later, and cuts the power at the end. Commits acknowledged after the failure must not depend on
+/// data of the failed sync.
 ///
 /// # Errors
 /// The store is not what the model says.

@@ -1,8 +1,8 @@
 //! Power cuts of a real file system under several processes that share a store.
 //!
-//! The processes are workers ([`crate::workers`]). After each cut the store is opened alone: every
-//! transfer that was acknowledged to any of them is there, and none beyond the one that each had
-//! begun; the sum is right; no byte is wrong. Then new workers go on with it.
+//! The processes are workers ([`crate::workers`]). After each cut the store is opened alone. Every
+//! acknowledged transfer must be present, and at most one more that each worker had begun; the sum
+//! and every byte must be right. Then new workers continue with the store.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,17 +16,17 @@ use crate::real::power::{Device, FileSystem, LIVES_OF_A_STORE, make_way};
 use crate::workers::surroundings::Surroundings;
 use crate::workers::{Running, Work, look};
 
-/// How long the workers write at most before the power is cut.
+/// The longest time that workers write before the power is cut.
 const LIFE_MILLIS: u64 = 400;
 
-/// What was done.
+/// Counts of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cuts {
     /// Power cuts.
     pub cuts: u64,
-    /// Those after which some transfer had been acknowledged.
+    /// Power cuts before which some transfer had been acknowledged.
     pub with_transfers: u64,
-    /// Transfers that were acknowledged.
+    /// Acknowledged transfers.
     pub acknowledged: u64,
 }
 
@@ -34,8 +34,8 @@ pub struct Cuts {
 /// `dir` a folder to work in.
 ///
 /// # Errors
-/// An acknowledged transfer is gone, a sum is wrong, the store does not open; or such a device is
-/// not available.
+/// An acknowledged transfer is lost, a sum is wrong, the store does not open, or such a device is
+/// unavailable.
 pub fn cut_members(
     program: &Path,
     dir: &Path,
