@@ -282,7 +282,7 @@ impl Budget {
     }
 
     /// Installs the evictor, which is called when free chunks become few. A budget has at most one.
-    pub(crate) fn hire(&self, bell: Arc<Bell>) {
+    pub(crate) fn install_evictor(&self, bell: Arc<Bell>) {
         assert!(self.inner.bell.set(bell).is_ok(), "a budget has one evictor at most");
     }
 

@@ -86,8 +86,8 @@ impl Evictor {
     pub fn new(pool: &Arc<Pool>, clock: Arc<dyn Clock>) -> Self {
         let bell = Arc::new(Bell::new(Arc::clone(&clock)));
         let budget = pool.budget().clone();
-        budget.hire(Arc::clone(&bell));
-        pool.hire(Arc::clone(&bell));
+        budget.install_evictor(Arc::clone(&bell));
+        pool.install_evictor(Arc::clone(&bell));
         let (frames, chunks) = (Demand::default(), Demand::default());
         let mut evictor = Self {
             pool: Arc::clone(pool),

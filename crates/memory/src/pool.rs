@@ -372,7 +372,7 @@ impl Pool {
     }
 
     /// Installs the evictor, which is called when free frames become few.
-    pub(crate) fn hire(&self, bell: Arc<Bell>) {
+    pub(crate) fn install_evictor(&self, bell: Arc<Bell>) {
         assert!(self.bell.set(bell).is_ok(), "a pool has one evictor at most");
     }
 

@@ -12,7 +12,7 @@ use crate::op::Op;
 /// Cuts the power at every sync of a workload; returns the number of syncs.
 ///
 /// # Errors
-/// The store is not what the model says.
+/// The store differs from the model.
 pub fn cut_at_every_sync(case: &Case, ops: &[Op]) -> Outcome<u64> {
     let whole = run(case.world(), Care::default(), ops)?;
     let syncs = whole.world().disk.sync_count();

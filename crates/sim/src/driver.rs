@@ -212,7 +212,7 @@ impl Driver {
     /// Runs operations.
     ///
     /// # Errors
-    /// The store is not what the model says.
+    /// The store differs from the model.
     pub fn run(&mut self, ops: &[Op]) -> Outcome {
         for (number, op) in ops.iter().enumerate() {
             self.apply(op).map_err(|failure| failure.at(number, op))?;
@@ -226,7 +226,7 @@ impl Driver {
     /// Runs one operation.
     ///
     /// # Errors
-    /// The store is not what the model says.
+    /// The store differs from the model.
     pub fn apply(&mut self, op: &Op) -> Outcome {
         let answer = self.step(op)?;
         if self.world.disk.power_is_cut() {
@@ -244,7 +244,7 @@ impl Driver {
     /// the store.
     ///
     /// # Errors
-    /// The store is not what the model says.
+    /// The store differs from the model.
     pub fn do_beside(&mut self, choice: u64) -> Outcome {
         let op = match choice % 9 {
             0 => Op::Flush,
@@ -285,7 +285,7 @@ impl Driver {
     /// Removes all faults, closes and opens the store once more, and compares all of it.
     ///
     /// # Errors
-    /// The store is not what the model says.
+    /// The store differs from the model.
     pub fn finish(&mut self) -> Outcome {
         self.heal();
         self.reopen()?;
@@ -719,7 +719,7 @@ impl Driver {
 /// a failure.
 ///
 /// # Errors
-/// The store is not what the model says.
+/// The store differs from the model.
 pub fn run(world: World, care: Care, ops: &[Op]) -> Outcome<Driver> {
     guarded(|| {
         let mut driver = Driver::open(world, care)?;

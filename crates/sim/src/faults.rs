@@ -8,7 +8,7 @@ use crate::op::{Fault, Op};
 /// Runs a workload in which faults come and go.
 ///
 /// # Errors
-/// The store is not what the model says.
+/// The store differs from the model.
 pub fn run_faulty(case: &Case, ops: &[Op]) -> Outcome<Driver> {
     run(case.world(), Care::default(), ops)
 }
@@ -17,7 +17,7 @@ pub fn run_faulty(case: &Case, ops: &[Op]) -> Outcome<Driver> {
 /// nothing may be lost or leaked.
 ///
 /// # Errors
-/// The store is not what the model says.
+/// The store differs from the model.
 pub fn run_short_of_memory(case: &Case, ops: &[Op]) -> Outcome<Driver> {
     let mut world = case.world();
     world.setting.memory_bytes = plimsoll::MIN_MEMORY_BYTES;
@@ -29,7 +29,7 @@ pub fn run_short_of_memory(case: &Case, ops: &[Op]) -> Outcome<Driver> {
 /// data of the failed sync.
 ///
 /// # Errors
-/// The store is not what the model says.
+/// The store differs from the model.
 pub fn fail_each_sync(case: &Case, ops: &[Op]) -> Outcome {
     for number in 0..ops.len() {
         let mut faulty = ops.to_vec();

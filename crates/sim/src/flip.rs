@@ -135,7 +135,7 @@ impl ClosedStore {
     /// Runs a workload and closes the store.
     ///
     /// # Errors
-    /// The store is not what the model says.
+    /// The store differs from the model.
     pub fn new(workload: &str) -> Outcome<Self> {
         let ops = parse(workload).map_err(Failure::new)?;
         Self::after(World::new(1, Setting::SMALL), &ops, End::Closed)
@@ -144,7 +144,7 @@ impl ClosedStore {
     /// Runs operations in a world and closes the store.
     ///
     /// # Errors
-    /// The store is not what the model says.
+    /// The store differs from the model.
     pub fn after(world: World, ops: &[Op], end: End) -> Outcome<Self> {
         let (mut earlier, mut sure) = (Vec::new(), 0);
         let driver = guarded(|| {

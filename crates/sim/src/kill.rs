@@ -145,18 +145,18 @@ pub fn kill_children(
             numbers = Numbers::default();
         }
         let lifetime = Life::choose(scenario, life, &mut random);
-        let told = |failure: Failure| {
+        let in_life = |failure: Failure| {
             Failure::new(format!("life {life}, {lifetime:?}, seed {seed}, {scenario}: {failure}"))
         };
         let in_later_backup = scenario == Scenario::Backup && life % 5 == 0;
         let acknowledged =
-            live_and_die(program, &store, scenario, lifetime, in_later_backup).map_err(told)?;
+            live_and_die(program, &store, scenario, lifetime, in_later_backup).map_err(in_life)?;
         report.kills += 1;
         report.with_commits += u64::from(!acknowledged.is_empty());
         report.acknowledged += acknowledged.len() as u64;
         numbers =
-            look(&store, &numbers, &acknowledged, acknowledged.len(), scenario).map_err(told)?;
-        report.backups += look_at_backups(&store).map_err(told)?;
+            look(&store, &numbers, &acknowledged, acknowledged.len(), scenario).map_err(in_life)?;
+        report.backups += look_at_backups(&store).map_err(in_life)?;
     }
     Ok(report)
 }

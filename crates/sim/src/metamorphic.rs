@@ -53,14 +53,14 @@ fn variants() -> [Variant; 7] {
 pub fn compare_settings(case: &Case, ops: &[Op]) -> Outcome {
     let mut first: Option<Vec<String>> = None;
     for variant in variants() {
-        let told = |failure: Failure| Failure {
+        let failed = |failure: Failure| Failure {
             message: format!("under {variant:?}: {}", failure.message),
             ..failure
         };
-        let (answers, _) = guarded(|| run_variant(case.seed, variant, ops)).map_err(told)?;
+        let (answers, _) = guarded(|| run_variant(case.seed, variant, ops)).map_err(failed)?;
         match &first {
             None => first = Some(answers),
-            Some(first) => same_answers(ops, first, &answers).map_err(told)?,
+            Some(first) => same_answers(ops, first, &answers).map_err(failed)?,
         }
     }
     Ok(())

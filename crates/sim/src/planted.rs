@@ -54,15 +54,15 @@ pub fn workspace() -> PathBuf {
 /// A patch cannot be read, or its first line has no description.
 pub fn all(workspace: &Path) -> Result<Vec<Planted>, String> {
     let folder = workspace.join("crates/sim/planted");
-    let told = |error: io::Error| format!("{}: {error}", folder.display());
+    let failed = |error: io::Error| format!("{}: {error}", folder.display());
     let mut bugs = Vec::new();
-    for entry in fs::read_dir(&folder).map_err(told)? {
-        let patch = entry.map_err(told)?.path();
+    for entry in fs::read_dir(&folder).map_err(failed)? {
+        let patch = entry.map_err(failed)?.path();
         let Some(name) = patch.file_name().and_then(|name| name.to_str()?.strip_suffix(".patch"))
         else {
             continue;
         };
-        let text = fs::read_to_string(&patch).map_err(told)?;
+        let text = fs::read_to_string(&patch).map_err(failed)?;
         let what = text.lines().next().unwrap_or_default().to_owned();
         if what.is_empty() || what.starts_with("---") {
             return Err(format!("{}: the first line must describe the fault", patch.display()));

@@ -17,11 +17,11 @@ use crate::failure::{Failure, Outcome};
 
 /// Runs a tool; returns its output.
 fn tool(name: &str, arguments: &[&str]) -> Outcome<String> {
-    let told = |what: &str| Failure::new(format!("{name} {}: {what}", arguments.join(" ")));
+    let failed = |what: &str| Failure::new(format!("{name} {}: {what}", arguments.join(" ")));
     let output = Command::new(name).args(arguments).stdin(Stdio::null()).output();
-    let output = output.map_err(|error| told(&format!("{error}; is it installed?")))?;
+    let output = output.map_err(|error| failed(&format!("{error}; is it installed?")))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
     }
-    Err(told(String::from_utf8_lossy(&output.stderr).trim()))
+    Err(failed(String::from_utf8_lossy(&output.stderr).trim()))
 }

@@ -42,7 +42,7 @@ pub fn damage(case: &Case, ops: &[Op]) -> Outcome<Flips> {
     for number in 0..DAMAGES {
         let world = store.world();
         let twice = number % 5 == 4;
-        let told = damage_some(&world, &store, twice, &mut random)
+        let description = damage_some(&world, &store, twice, &mut random)
             .map_err(|error| Failure::new(format!("cannot apply damage {number}: {error}")))?;
         store
             .look(&world, &mut flips)
@@ -52,7 +52,7 @@ pub fn damage(case: &Case, ops: &[Op]) -> Outcome<Flips> {
                 _ => Ok(()),
             })
             .map_err(|failure| {
-                Failure::new(format!("damage {number} ({told}): {}", failure.message))
+                Failure::new(format!("damage {number} ({description}): {}", failure.message))
             })?;
     }
     Ok(flips)
@@ -67,7 +67,7 @@ fn damage_some(
     let once = damage_once(world, store, twice, random)?;
     // The first damage may have removed the target of the second.
     let again = if twice { damage_once(world, store, twice, random).ok() } else { None };
-    Ok(again.into_iter().fold(once, |told, again| format!("{told}; {again}")))
+    Ok(again.into_iter().fold(once, |description, again| format!("{description}; {again}")))
 }
 
 fn damage_once(

@@ -37,7 +37,7 @@ use crate::failure::{Failure, Outcome, ensure};
 use crate::lists::check::{Checked, check};
 use crate::lists::history::{Transaction, read_lines};
 use crate::workers::child::{ACCOUNTS, OPENING_BALANCE, burst_fits, count_of, sum};
-use crate::workers::deaths::{Deaths, Planned, told_of_points};
+use crate::workers::deaths::{Deaths, Planned, parse_point_line};
 use crate::workers::lister::lists_in;
 use crate::workers::mortal::MortalDisk;
 use crate::workers::points::{Doing, Fate};
@@ -118,15 +118,15 @@ pub(crate) fn options() -> Options {
 /// Opens the store as one of several processes. A worker with a chosen point verifies the store
 /// first, and may be killed from here on.
 fn open_among_others(store: &Path, fate: Option<&Arc<Fate>>) -> Result<Db, String> {
-    let told = |error: plimsoll::Error| format!("open: {error} [{error:?}]");
+    let failed = |error: plimsoll::Error| format!("open: {error} [{error:?}]");
     let options = options().shared(true);
-    let Some(fate) = fate else { return Db::open(store, options).map_err(told) };
+    let Some(fate) = fate else { return Db::open(store, options).map_err(failed) };
     // Small sizes, so that even a worker of few commits begins a segment, flushes, merges, and
     // trims the log.
     let options = options.memtable_bytes(64 << 10).segment_bytes(64 << 10);
     let disk = MortalDisk::new(Arc::new(OsDisk::new()), Arc::clone(fate));
     let db = Db::open(store, options.world(Arc::new(disk), Arc::new(SystemClock::new())))
-        .map_err(told)?;
+        .map_err(failed)?;
     fate.does(Doing::Verifying);
     let report = db.verify(&mut |_| {}).map_err(|error| format!("verify: {error} [{error:?}]"))?;
     fate.does(Doing::Working);
@@ -151,7 +151,7 @@ fn of_worker(error: impl std::fmt::Display) -> Failure {
 
 /// The output of a worker so far.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct WorkerOutput {
     /// The count that it found at its start.
     pub(crate) found: Option<u64>,
     /// The last acknowledged count.
@@ -175,7 +175,7 @@ pub(crate) struct Told {
 pub(crate) struct Running {
     child: Child,
     surroundings: Surroundings,
-    told: Arc<Mutex<Told>>,
+    output: Arc<Mutex<WorkerOutput>>,
     lines: JoinHandle<()>,
     complaints: JoinHandle<String>,
 }
@@ -204,33 +204,33 @@ impl Running {
         let mut child = command.spawn().map_err(of_worker)?;
         let stdout = child.stdout.take().ok_or_else(|| of_worker("no output"))?;
         let stderr = child.stderr.take().ok_or_else(|| of_worker("no output"))?;
-        let told = Arc::new(Mutex::new(Told::default()));
-        let (theirs, clock) = (Arc::clone(&told), Arc::clone(clock));
+        let output = Arc::new(Mutex::new(WorkerOutput::default()));
+        let (theirs, clock) = (Arc::clone(&output), Arc::clone(clock));
         let lines = spawn("lines", move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                let mut told = theirs.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut output = theirs.lock().unwrap_or_else(PoisonError::into_inner);
                 let now = clock.monotonic_nanos();
                 match line.split_once(' ') {
-                    Some(("found", count)) => told.found = count.parse().ok(),
+                    Some(("found", count)) => output.found = count.parse().ok(),
                     Some(("did", count)) => {
                         if let Ok(count) = count.parse() {
-                            told.acknowledged = count;
+                            output.acknowledged = count;
                         }
-                        let gap = now.saturating_sub(told.last_nanos) / 1_000_000;
-                        if told.times > 0 {
-                            told.gaps_millis.push(gap);
+                        let gap = now.saturating_sub(output.last_nanos) / 1_000_000;
+                        if output.times > 0 {
+                            output.gaps_millis.push(gap);
                         }
-                        told.times += 1;
+                        output.times += 1;
                     }
                     // Do not count the time of a burst.
-                    None if line == "burst" => told.times = 0,
+                    None if line == "burst" => output.times = 0,
                     Some(("sees" | "dies" | "keeps", _)) => {
-                        told_of_points(&mut told, &line, now);
+                        parse_point_line(&mut output, &line, now);
                         continue;
                     }
-                    _ => told.others.push(line),
+                    _ => output.others.push(line),
                 }
-                told.last_nanos = now;
+                output.last_nanos = now;
             }
         });
         let complaints =
@@ -238,14 +238,14 @@ impl Running {
         Ok(Self {
             child,
             surroundings,
-            told,
+            output,
             lines: lines.map_err(of_worker)?,
             complaints: complaints.map_err(of_worker)?,
         })
     }
 
-    fn told(&self) -> std::sync::MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn output(&self) -> std::sync::MutexGuard<'_, WorkerOutput> {
+        self.output.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn signal(&self, signal: Signal) -> Outcome {
@@ -257,38 +257,38 @@ impl Running {
     }
 
     /// Ends the worker, by a kill or by closing its input; returns its output.
-    fn end(mut self, kills: bool) -> Outcome<Told> {
+    fn end(mut self, kills: bool) -> Outcome<WorkerOutput> {
         let by_itself = self.child.try_wait().map_err(of_worker)?;
         if kills {
             self.child.kill().map_err(of_worker)?;
         } else {
             drop(self.child.stdin.take());
         }
-        let (status, complaints, told) = self.ended()?;
+        let (status, complaints, output) = self.ended()?;
         let is_right = by_itself.is_none() && (kills || status.success());
         ensure(is_right, || format!("a worker exited by itself ({status}): {complaints}"))?;
-        Ok(told)
+        Ok(output)
     }
 
     /// Waits for its exit; returns the status, its standard error, and its output.
-    fn ended(mut self) -> Outcome<(ExitStatus, String, Told)> {
+    fn ended(mut self) -> Outcome<(ExitStatus, String, WorkerOutput)> {
         let status = self.child.wait().map_err(of_worker)?;
         self.lines.join().map_err(|_| of_worker("a thread panicked"))?;
         let complaints = self.complaints.join().map_err(|_| of_worker("a thread panicked"))?;
         Ok((
             status,
             complaints,
-            std::mem::take(&mut *self.told.lock().unwrap_or_else(PoisonError::into_inner)),
+            std::mem::take(&mut *self.output.lock().unwrap_or_else(PoisonError::into_inner)),
         ))
     }
 
     /// Ends the worker after its disk was cut, which may have killed it; returns its output.
-    pub(crate) fn cut_off(mut self) -> Outcome<Told> {
+    pub(crate) fn cut_off(mut self) -> Outcome<WorkerOutput> {
         self.child.kill().map_err(of_worker)?;
         self.child.wait().map_err(of_worker)?;
         self.lines.join().map_err(|_| of_worker("a thread panicked"))?;
         self.complaints.join().map_err(|_| of_worker("a thread panicked"))?;
-        Ok(std::mem::take(&mut *self.told.lock().unwrap_or_else(PoisonError::into_inner)))
+        Ok(std::mem::take(&mut *self.output.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 }
 
@@ -347,20 +347,20 @@ impl Workers {
                 clock.sleep(self.stop.mul_f64(random.below(1000) as f64 / 1000.0));
                 running[number].signal(Signal::CONT)?;
                 judge.report.stops += 1;
-                // Do not measure the other workers meanwhile.
-                running.iter().for_each(|worker| worker.told().times = 0);
+                // Do not measure waits across the stop.
+                running.iter().for_each(|worker| worker.output().times = 0);
                 continue;
             }
             let kills = random.chance(0.8);
             let worker = running.swap_remove(number);
-            judge.hear(number, worker.end(kills)?, kills)?;
+            judge.check_exit(number, worker.end(kills)?, kills)?;
             running.push(start(number)?);
             let last = running.len() - 1;
             running.swap(number, last);
         }
         for (number, worker) in running.into_iter().enumerate() {
             let kills = random.chance(0.5);
-            judge.hear(number, worker.end(kills)?, kills)?;
+            judge.check_exit(number, worker.end(kills)?, kills)?;
         }
         Ok(())
     }
@@ -387,19 +387,19 @@ impl Judge {
     }
 
     /// Checks the output of a worker that has exited.
-    fn hear(&mut self, number: usize, told: Told, was_killed: bool) -> Outcome {
-        self.history.extend(read_lines(told.others.iter().map(String::as_str))?);
+    fn check_exit(&mut self, number: usize, output: WorkerOutput, was_killed: bool) -> Outcome {
+        self.history.extend(read_lines(output.others.iter().map(String::as_str))?);
         *if was_killed { &mut self.report.kills } else { &mut self.report.ends } += 1;
         let before = &mut self.acknowledged[number];
-        if let Some(found) = told.found {
+        if let Some(found) = output.found {
             ensure((*before..=*before + 1).contains(&found), || {
                 format!("a worker found its count at {found}, but {before} was acknowledged")
             })?;
             *before = (*before).max(found);
         }
-        self.report.acknowledged += told.acknowledged.saturating_sub(*before);
-        *before = (*before).max(told.acknowledged);
-        self.gaps.extend(told.gaps_millis);
+        self.report.acknowledged += output.acknowledged.saturating_sub(*before);
+        *before = (*before).max(output.acknowledged);
+        self.gaps.extend(output.gaps_millis);
         Ok(())
     }
 

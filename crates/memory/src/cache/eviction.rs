@@ -106,8 +106,8 @@ impl Eviction {
     }
 
     /// Whether an entry at this position will not leave much sooner than one inserted now. Always
-    /// true in a cache that never had to evict, and in the protected queue, where it goes round
-    /// once more; in the probation queue it must be in the younger half.
+    /// true in a cache that never had to evict, and in the protected queue, where it makes another
+    /// round; in the probation queue it must be in the younger half.
     pub(super) fn stays_for_long(&self, entries: &Entries, queue: Queue, position: u64) -> bool {
         let ends = entries.queues.ends(queue);
         !self.was_full

@@ -265,7 +265,7 @@ impl PoolFile {
 }
 
 impl Pool {
-    /// The most pages that are read ahead of one scan: half of what the pool keeps for scans.
+    /// The most pages read ahead of one scan: half of the ring of scanned pages.
     pub fn read_ahead_max(&self) -> u32 {
         (self.lock().ring() / 2).max(1) as u32
     }

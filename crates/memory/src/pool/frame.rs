@@ -24,7 +24,7 @@
 //!    publishing as before it read the key therefore holds that key: a change would have raised the
 //!    version. The version never resets, even if a descriptor's memory went back to the system:
 //!    before the frame is used again its version continues from the last version of any such frame
-//!    ([`Frame::go_on_from`]).
+//!    ([`Frame::raise_version`]).
 //! 3. Bytes are written only while the frame is loading, and read only while it is pinned or
 //!    published.
 //! 4. A hit writes to the word only if it makes the page hotter.
@@ -268,7 +268,7 @@ impl Frame {
     }
 
     /// Raises the version of a free frame to at least `version`. Under the pool's lock.
-    pub(super) fn go_on_from(&self, version: u64) {
+    pub(super) fn raise_version(&self, version: u64) {
         let seen = self.state();
         assert!(seen.is_free(), "only a free frame's version is raised");
         if seen.version() < version {
@@ -342,7 +342,7 @@ impl Frame {
     }
 
     /// Makes the page the first to be evicted.
-    pub(super) fn chill(&self) {
+    pub(super) fn make_coldest(&self) {
         self.word.fetch_and(!HEAT, Ordering::Relaxed);
     }
 }

@@ -141,7 +141,7 @@ impl Frames {
         let version = self.last_version.load(Ordering::Relaxed);
         self.frames[first..first + FRAMES_PER_CHUNK]
             .iter()
-            .for_each(|frame| frame.go_on_from(version));
+            .for_each(|frame| frame.raise_version(version));
     }
 
     pub(super) fn set_chunk(&self, slot: u32, chunk: Option<&Chunk>) {

@@ -335,7 +335,7 @@ impl Keeper {
 
     /// Evicts a page that will not be needed again, or dooms it if it is pinned.
     pub(super) fn discard(&mut self, frames: &Frames, frame: u32) {
-        frames.get(frame).chill();
+        frames.get(frame).make_coldest();
         self.queues.unlink(frame);
         if self.evict(frames, frame, frames.get(frame).state()) {
             self.release(frame);

@@ -73,7 +73,7 @@ impl Driver {
     fn refuse_future(&self, at: u64) -> Outcome<String> {
         let newest = self.db().newest();
         match self.db().snapshot_at(StoreMoment::Glsn(Glsn(at))) {
-            Err(Error::Future { asked, newest: told }) if asked == at && told == newest => {
+            Err(Error::Future { asked, newest: reported }) if asked == at && reported == newest => {
                 said("future")
             }
             Ok(_) => Err(Failure::new(format!(

@@ -98,16 +98,16 @@ impl Driver {
             return Ok("failed".to_owned());
         }
         let world = self.world.copy();
-        let mut told = Vec::new();
+        let mut kinds = Vec::new();
         for _ in 0..=random.below(2) {
             let damaged = damage(&world, &mut random);
-            told.push(damaged.map_err(|error| Failure::new(format!("damaging a copy: {error}")))?);
+            kinds.push(damaged.map_err(|error| Failure::new(format!("damaging a copy: {error}")))?);
         }
         let foreseen = Db::recover_dry_run(world.store_path(), world.options());
         let report = Db::recover(world.store_path(), DEST, world.options(), &mut |_, _| {});
         let said = match (report, foreseen) {
             (Ok(report), Ok(foreseen)) => {
-                let what = || format!("after {}", told.join(", "));
+                let what = || format!("after {}", kinds.join(", "));
                 self.judge_recovered(&world, &report)
                     .map_err(|failure| Failure::new(format!("{}: {}", what(), failure.message)))?;
                 same(
@@ -122,12 +122,12 @@ impl Driver {
             (Err(error), _) | (_, Err(error)) => {
                 return Err(Failure::new(format!(
                     "recovering after {}: {error} [{error:?}]",
-                    told.join(", ")
+                    kinds.join(", ")
                 )));
             }
         };
         self.open_store(0)?;
-        Ok(format!("{said} after {}", told.join(", ")))
+        Ok(format!("{said} after {}", kinds.join(", ")))
     }
 
     /// Compares a recovered store with the model.

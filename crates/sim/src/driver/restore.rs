@@ -72,14 +72,15 @@ impl Driver {
     /// does not have or has other commits in place of.
     fn leave_image(&self, other: &LyingDisk) -> Outcome {
         let dir = self.world.store_path().join(IMAGE_DIR);
-        let told = |error: std::io::Error| Failure::new(format!("leaving the warm image: {error}"));
+        let failed =
+            |error: std::io::Error| Failure::new(format!("leaving the warm image: {error}"));
         let both =
             [other, &self.world.disk].into_iter().map(|disk| Ok(disk.entry(&dir)?.is_some()));
-        let both: Vec<bool> = both.collect::<Result<_, _>>().map_err(told)?;
+        let both: Vec<bool> = both.collect::<Result<_, _>>().map_err(failed)?;
         if both.contains(&false) {
             Ok(())
         } else {
-            copy_folder(other, &self.world, &dir).map_err(told)
+            copy_folder(other, &self.world, &dir).map_err(failed)
         }
     }
 
@@ -117,8 +118,8 @@ impl Driver {
         let common = of_index.common_entries(of_log);
         let mut model = of_log.clone();
         model.raise_floors_to(of_index);
-        let told = |failure: Failure| Failure::new(format!("with another {folder}: {failure}"));
-        match inspect(&world, &model, model.newest(), &|_| true).map_err(told)? {
+        let failed = |failure: Failure| Failure::new(format!("with another {folder}: {failure}"));
+        match inspect(&world, &model, model.newest(), &|_| true).map_err(failed)? {
             Err(error) => ensure(is_refusal(&error), || {
                 format!(
                     "with another {folder} the store fails to open with the wrong error: {error} \

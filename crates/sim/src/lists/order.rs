@@ -94,11 +94,11 @@ impl<'h> Order<'h> {
     pub fn check(&self) -> Outcome {
         let Some(left) = self.left_of_sorting() else { return Ok(()) };
         let circle = self.shortest_circle(&left).unwrap_or_default();
-        let told =
+        let steps =
             circle.iter().map(|(number, cause)| format!("{}, {cause}", self.history[*number]));
         Err(Failure::new(format!(
             "not serializable: {} the first transaction again",
-            told.collect::<Vec<_>>().join(" ")
+            steps.collect::<Vec<_>>().join(" ")
         )))
     }
 

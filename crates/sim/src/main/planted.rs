@@ -58,11 +58,11 @@ pub(crate) fn run(arguments: &PlantedArguments) -> Result<bool, String> {
         show(bug, &verdict);
     }
     let clean = scratch.try_none();
-    let told = match &clean {
+    let text = match &clean {
         Ok(runs) => format!("nothing, in {runs} runs"),
         Err(why) => format!("NOT WELL: {}", why.replace('\n', " | ")),
     };
-    println!("{:<38} {} {told}", "(none)", scratch.clean_program());
+    println!("{:<38} {} {text}", "(none)", scratch.clean_program());
     println!(
         "{found} of {} found within {} seeds of mode {}",
         bugs.len(),
@@ -73,7 +73,7 @@ pub(crate) fn run(arguments: &PlantedArguments) -> Result<bool, String> {
 }
 
 fn show(bug: &Planted, verdict: &Verdict) {
-    let told = match verdict {
+    let text = match verdict {
         Verdict::Found { program, run, runs_before, saw } => {
             let saw: String = saw.chars().take(SAW_CHARS).collect();
             format!("{program} {run} (after {runs_before} passing runs): {saw}")
@@ -87,6 +87,6 @@ fn show(bug: &Planted, verdict: &Verdict) {
         }
         Verdict::Untried(why) => format!("NOT TRIED: {}", why.replace('\n', " | ")),
     };
-    println!("{:<38} {told}", bug.name);
+    println!("{:<38} {text}", bug.name);
     let _ = std::io::stdout().flush();
 }

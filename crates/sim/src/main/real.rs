@@ -32,13 +32,13 @@ impl Place {
     ) -> Result<bool, String> {
         let parent = self.dir.clone().unwrap_or_else(std::env::temp_dir);
         let dir = parent.join(format!("plimsoll-{name}-{}", std::process::id()));
-        let told = |error: std::io::Error| format!("{}: {error}", dir.display());
-        std::fs::create_dir_all(&dir).map_err(told)?;
+        let failed = |error: std::io::Error| format!("{}: {error}", dir.display());
+        std::fs::create_dir_all(&dir).map_err(failed)?;
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         match work(&program, &dir) {
             Ok(report) => {
                 println!("{name}: {report:?}");
-                std::fs::remove_dir_all(&dir).map_err(told)?;
+                std::fs::remove_dir_all(&dir).map_err(failed)?;
                 Ok(true)
             }
             Err(failure) => {

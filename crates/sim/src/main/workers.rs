@@ -90,9 +90,9 @@ pub(crate) fn run(arguments: &WorkersArguments) -> Result<bool, String> {
     }
     let default = std::env::temp_dir().join(format!("plimsoll-workers-{}", std::process::id()));
     let dir = arguments.dir.clone().unwrap_or(default);
-    let told = |error: std::io::Error| format!("{}: {error}", dir.display());
-    std::fs::create_dir_all(&dir).map_err(told)?;
-    if std::fs::read_dir(&dir).map_err(told)?.next().is_some() {
+    let failed = |error: std::io::Error| format!("{}: {error}", dir.display());
+    std::fs::create_dir_all(&dir).map_err(failed)?;
+    if std::fs::read_dir(&dir).map_err(failed)?.next().is_some() {
         return Err(format!("{} is not empty; give an empty folder", dir.display()));
     }
     let mut programs = vec![std::env::current_exe().map_err(|error| error.to_string())?];
@@ -126,7 +126,7 @@ pub(crate) fn run(arguments: &WorkersArguments) -> Result<bool, String> {
                 report.deaths.write(tally)?;
             }
             print(&report, workers.work);
-            std::fs::remove_dir_all(&dir).map_err(told)?;
+            std::fs::remove_dir_all(&dir).map_err(failed)?;
             Ok(true)
         }
         Err(failure) => {

@@ -117,8 +117,8 @@ pub enum Act {
     CutAtSync { after: u64 },
     /// This sync, counted from now, fails.
     FailSync { after: u64 },
-    /// This sync, counted from now, fails, and the process that sees the error is killed before
-    /// another can learn of it.
+    /// This sync, counted from now, fails, and the process that sees the error is killed before it
+    /// can publish the failure.
     FailSyncAndKill { after: u64 },
     /// All processes leave or are killed; the store is opened alone, compared, and verified.
     Alone,

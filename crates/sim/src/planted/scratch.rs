@@ -114,14 +114,14 @@ impl Scratch {
     /// # Errors
     /// They cannot be copied, or do not build.
     pub fn new(workspace: &Path, dir: &Path, seeds: u64, mode: &str) -> Result<Self, String> {
-        let told = |error: io::Error| format!("{}: {error}", dir.display());
-        fs::create_dir_all(dir).map_err(told)?;
+        let failed = |error: io::Error| format!("{}: {error}", dir.display());
+        fs::create_dir_all(dir).map_err(failed)?;
         // Cargo runs in the copy, so the path must be absolute.
-        let dir = &fs::canonicalize(dir).map_err(told)?;
+        let dir = &fs::canonicalize(dir).map_err(failed)?;
         let (tree, target) = (dir.join("tree"), dir.join("target"));
-        fs::create_dir_all(&tree).map_err(told)?;
+        fs::create_dir_all(&tree).map_err(failed)?;
         for part in ["Cargo.toml", "Cargo.lock", "crates"] {
-            mirror(&workspace.join(part), &tree.join(part)).map_err(told)?;
+            mirror(&workspace.join(part), &tree.join(part)).map_err(failed)?;
         }
         let clean = dir.join("plimsoll-sim-without-bugs");
         let mut scratch = Self {
@@ -136,7 +136,7 @@ impl Scratch {
         };
         scratch.clean_program = scratch.build()?;
         scratch.programs.borrow_mut().add(scratch.clean_program, "no bug")?;
-        fs::copy(scratch.binary(), &scratch.clean).map_err(told)?;
+        fs::copy(scratch.binary(), &scratch.clean).map_err(failed)?;
         Ok(scratch)
     }
 

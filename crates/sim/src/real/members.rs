@@ -50,7 +50,7 @@ pub fn cut_members(
     let mut device = Device::make(dir, file_system)?;
     let mut counts = vec![0; workers as usize];
     for life in 0..cuts {
-        let told = |failure: Failure| {
+        let failed = |failure: Failure| {
             Failure::new(format!(
                 "{file_system}, {workers} workers, cut {life}, seed {seed}: {failure}"
             ))
@@ -63,16 +63,16 @@ pub fn cut_members(
         let start = |number| {
             Running::start(program, &store, number, Work::Bank, Surroundings::Equal, None, &clock)
         };
-        let running = (0..workers).map(start).collect::<Outcome<Vec<_>>>().map_err(told)?;
+        let running = (0..workers).map(start).collect::<Outcome<Vec<_>>>().map_err(failed)?;
         clock.sleep(Duration::from_millis(random.below(LIFE_MILLIS)));
-        device.cut(random.below(3) == 0).map_err(told)?;
+        device.cut(random.below(3) == 0).map_err(failed)?;
         let mut acknowledged = counts.clone();
         for (running, acknowledged) in running.into_iter().zip(&mut acknowledged) {
-            let told = running.cut_off()?;
-            *acknowledged = told.acknowledged.max(told.found.unwrap_or(0)).max(*acknowledged);
+            let output = running.cut_off()?;
+            *acknowledged = output.acknowledged.max(output.found.unwrap_or(0)).max(*acknowledged);
         }
-        device.unmount().and_then(|()| device.mount()).map_err(told)?;
-        let found = look(&store, &acknowledged).map_err(told)?;
+        device.unmount().and_then(|()| device.mount()).map_err(failed)?;
+        let found = look(&store, &acknowledged).map_err(failed)?;
         let transfers: u64 =
             acknowledged.iter().zip(&counts).map(|(now, before)| now - before).sum();
         report.cuts += 1;

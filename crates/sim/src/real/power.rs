@@ -67,9 +67,9 @@ impl Device {
     pub(crate) fn make(dir: &Path, file_system: FileSystem) -> Outcome<Self> {
         let (image, folder) =
             (dir.join(format!("{file_system}.img")), dir.join(format!("{file_system}.mnt")));
-        let told = |error: std::io::Error| Failure::new(format!("{}: {error}", dir.display()));
-        std::fs::create_dir_all(&folder).map_err(told)?;
-        File::create(&image).and_then(|file| file.set_len(DEVICE_BYTES)).map_err(told)?;
+        let failed = |error: std::io::Error| Failure::new(format!("{}: {error}", dir.display()));
+        std::fs::create_dir_all(&folder).map_err(failed)?;
+        File::create(&image).and_then(|file| file.set_len(DEVICE_BYTES)).map_err(failed)?;
         let mut device = Self { image, folder, is_mounted: false };
         match file_system {
             FileSystem::Ext4 => tool("mkfs.ext4", &["-q", "-F", &device.image()])?,
@@ -151,26 +151,26 @@ pub fn cut_power(
         let scenario = [Scenario::Compact, Scenario::Write, Scenario::Buffered, Scenario::Buffered]
             [random.below(4) as usize];
         let lifetime = Life::choose(scenario, life, &mut random);
-        let told = |failure: Failure| {
+        let failed = |failure: Failure| {
             Failure::new(format!(
                 "{file_system}, cut {life}, {lifetime:?}, seed {seed}, {scenario}: {failure}"
             ))
         };
-        let child = Running::start(Command::new(program), scenario, &store).map_err(told)?;
+        let child = Running::start(Command::new(program), scenario, &store).map_err(failed)?;
         child.await_end_of(lifetime);
         let before_the_cut = child.arrived();
-        device.cut(random.below(3) == 0).map_err(told)?;
-        let acknowledged = child.kill().map_err(told)?.acknowledged;
+        device.cut(random.below(3) == 0).map_err(failed)?;
+        let acknowledged = child.kill().map_err(failed)?.acknowledged;
         // A sync that runs concurrently with the shutdown may return although its data is lost:
         // presumably the system ignores that it could not record new blocks as written. Overwritten
         // bytes, as with `Sync`, need no such record.
         let certain =
             if scenario == Scenario::Buffered { before_the_cut } else { acknowledged.len() };
-        device.unmount().and_then(|()| device.mount()).map_err(told)?;
+        device.unmount().and_then(|()| device.mount()).map_err(failed)?;
         report.kills += 1;
         report.with_commits += u64::from(!acknowledged.is_empty());
         report.acknowledged += acknowledged.len() as u64;
-        numbers = look(&store, &numbers, &acknowledged, certain, scenario).map_err(told)?;
+        numbers = look(&store, &numbers, &acknowledged, certain, scenario).map_err(failed)?;
     }
     Ok(report)
 }

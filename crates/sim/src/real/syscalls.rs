@@ -61,7 +61,7 @@ pub fn fail_calls(program: &Path, dir: &Path, children: u64, seed: u64) -> Outco
         let at = choose_call(&mut random);
         let scenario = [Scenario::Write, Scenario::Buffered, Scenario::Compact, Scenario::Backup]
             [random.below(4) as usize];
-        let told = |failure: Failure| {
+        let failed = |failure: Failure| {
             Failure::new(format!(
                 "child {life}, call {at} of {calls} fails with {error}, seed {seed}, {scenario}: \
                  {failure}"
@@ -71,24 +71,24 @@ pub fn fail_calls(program: &Path, dir: &Path, children: u64, seed: u64) -> Outco
         // Run the tracer as a grandchild, so that killing the child ends both.
         command.args(["-D", "-f", "-qqq", "-o", "/dev/null", "-e", &format!("trace={calls}")]);
         command.args(["-e", &format!("inject={calls}:error={error}:when={at}")]).arg(program);
-        let child = Running::start(command, scenario, &store).map_err(told)?;
+        let child = Running::start(command, scenario, &store).map_err(failed)?;
         child.await_end_of(Life::FromFirstCommit(Duration::from_millis(50 + random.below(400))));
-        let ended = child.kill().map_err(told)?;
+        let ended = child.kill().map_err(failed)?;
         ensure(!ended.complaints.contains("panicked"), || {
             format!("it panicked: {}", ended.complaints)
         })
-        .map_err(told)?;
+        .map_err(failed)?;
         report.kills += 1;
         report.with_commits += u64::from(!ended.acknowledged.is_empty());
         report.acknowledged += ended.acknowledged.len() as u64;
         numbers = look(&store, &numbers, &ended.acknowledged, ended.acknowledged.len(), scenario)
-            .map_err(told)?;
-        remove_backups(&store).map_err(told)?;
+            .map_err(failed)?;
+        remove_backups(&store).map_err(failed)?;
     }
     Ok(report)
 }
 
-/// Remove backups, because failed calls left some incomplete.
+/// Removes backups, because failed calls left some incomplete.
 #[allow(clippy::disallowed_methods, reason = "a test that cleans up after itself")]
 fn remove_backups(store: &Path) -> Outcome {
     for number in 0.. {

@@ -17,7 +17,7 @@ use rustix::process::Signal;
 
 use crate::failure::{Failure, Outcome, ensure};
 use crate::workers::points::{End, group_of};
-use crate::workers::{Judge, Running, Told, Workers, longest_and_99th, of_worker};
+use crate::workers::{Judge, Running, WorkerOutput, Workers, longest_and_99th, of_worker};
 
 /// Interval between checks of the workers.
 const LOOK: Duration = Duration::from_millis(1);
@@ -80,13 +80,13 @@ impl Deaths {
         if !path.exists() {
             return Ok(Self::default());
         }
-        let told = |why: &str| format!("{}: {why}", path.display());
-        let text = std::fs::read_to_string(path).map_err(|error| told(&error.to_string()))?;
+        let failed = |why: &str| format!("{}: {why}", path.display());
+        let text = std::fs::read_to_string(path).map_err(|error| failed(&error.to_string()))?;
         let line = |line: &str| {
             let (kills, point) = line.split_once(' ')?;
             Some((point.to_owned(), kills.parse().ok()?))
         };
-        let points = text.lines().map(|text| line(text).ok_or_else(|| told(text)));
+        let points = text.lines().map(|text| line(text).ok_or_else(|| failed(text)));
         Ok(Self { points: points.collect::<Result<_, _>>()?, ..Self::default() })
     }
 
@@ -129,11 +129,11 @@ pub fn read_plan(nth: u64, group: String, enough: Option<&Path>) -> Result<End, 
 }
 
 /// Parses a line about points.
-pub(super) fn told_of_points(told: &mut Told, line: &str, now: u64) {
+pub(super) fn parse_point_line(output: &mut WorkerOutput, line: &str, now: u64) {
     match line.split_once(' ') {
-        Some(("sees", point)) => told.points.push(point.to_owned()),
-        Some(("dies", point)) => told.end = Some(point.to_owned()),
-        _ => told.keeps_nanos = Some(now),
+        Some(("sees", point)) => output.points.push(point.to_owned()),
+        Some(("dies", point)) => output.end = Some(point.to_owned()),
+        _ => output.keeps_nanos = Some(now),
     }
 }
 
@@ -176,7 +176,7 @@ impl Workers {
             let is_over = now >= self.time.as_nanos() as u64;
             for (number, place) in lives.iter_mut().enumerate() {
                 if let Some(life) = place {
-                    if let Some(nanos) = life.running.told().keeps_nanos.take() {
+                    if let Some(nanos) = life.running.output().keeps_nanos.take() {
                         keepers.came(nanos);
                         keeper = Some(number);
                     }
@@ -185,8 +185,9 @@ impl Workers {
                     }
                 }
                 if let Some(life) = place.take() {
-                    let end =
-                        judge.hear_of(number, life).map_err(|failure| with_last(failure, &last))?;
+                    let end = judge
+                        .check_own_exit(number, life)
+                        .map_err(|failure| with_last(failure, &last))?;
                     if keeper == Some(number) {
                         keeper = None;
                         keepers.died_nanos = end.is_some().then_some(now);
@@ -241,11 +242,11 @@ impl Life {
 }
 
 impl Judge {
-    /// As [`Judge::hear`], for a worker that exited by itself; returns the point at which it killed
+    /// As [`Judge::check_exit`], for a worker that exited by itself; returns the point at which it killed
     /// itself, if any.
-    fn hear_of(&mut self, number: usize, life: Life) -> Outcome<Option<String>> {
-        let (status, complaints, mut told) = life.running.ended()?;
-        let end = told.end.take();
+    fn check_own_exit(&mut self, number: usize, life: Life) -> Outcome<Option<String>> {
+        let (status, complaints, mut output) = life.running.ended()?;
+        let end = output.end.take();
         let was_killed = end.is_some() && status.signal() == Some(Signal::KILL.as_raw());
         ensure(was_killed || status.success(), || {
             format!(
@@ -253,13 +254,13 @@ impl Judge {
                  {complaints}"
             )
         })?;
-        for point in std::mem::take(&mut told.points) {
+        for point in std::mem::take(&mut output.points) {
             self.report.deaths.points.entry(point).or_default();
         }
         if let Some(end) = &end {
             *self.report.deaths.points.entry(end.clone()).or_default() += 1;
         }
-        self.hear(number, told, was_killed)?;
+        self.check_exit(number, output, was_killed)?;
         Ok(end)
     }
 }
@@ -282,12 +283,12 @@ mod tests {
 
     #[test]
     fn deaths_record_the_points_that_a_worker_reports() {
-        let mut told = Told::default();
-        told_of_points(&mut told, "sees working, turn: before write segment", 1);
-        told_of_points(&mut told, "dies working, turn: before write segment", 2);
-        told_of_points(&mut told, "keeps the index", 3);
+        let mut output = WorkerOutput::default();
+        parse_point_line(&mut output, "sees working, turn: before write segment", 1);
+        parse_point_line(&mut output, "dies working, turn: before write segment", 2);
+        parse_point_line(&mut output, "keeps the index", 3);
         let point = "working, turn: before write segment".to_owned();
-        assert_eq!((told.points, told.end), (vec![point.clone()], Some(point)));
-        assert_eq!(told.keeps_nanos, Some(3));
+        assert_eq!((output.points, output.end), (vec![point.clone()], Some(point)));
+        assert_eq!(output.keeps_nanos, Some(3));
     }
 }

@@ -33,9 +33,9 @@ impl Surroundings {
         if self != Self::Users {
             return Ok(());
         }
-        let told = |error: std::io::Error| Failure::new(format!("{}: {error}", dir.display()));
-        chown(dir, None, Some(GROUP)).map_err(told)?;
-        std::fs::set_permissions(dir, Permissions::from_mode(0o2770)).map_err(told)
+        let failed = |error: std::io::Error| Failure::new(format!("{}: {error}", dir.display()));
+        chown(dir, None, Some(GROUP)).map_err(failed)?;
+        std::fs::set_permissions(dir, Permissions::from_mode(0o2770)).map_err(failed)
     }
 
     /// The command that runs `program` as the worker with this number.
