@@ -6,8 +6,10 @@
 //! caller that takes room below the low watermark rings the evictor's bell ([`crate::budget`]). The
 //! evictor then works in batches of 16 to 64 victims until the high watermark is reached, and
 //! sleeps. It never polls. A caller that still finds no room evicts inline, as it would without an
-//! evictor; the statistics count that. While some chunks were never taken, nothing has to be
-//! evicted, and the evictor's thread pre-faults some of them instead ([`Budget::clear_block`]).
+//! evictor; the statistics count that.
+//!
+//! While some chunks were never taken, nothing has to be evicted, and the evictor's thread
+//! pre-faults some of them instead ([`Budget::clear_block`]).
 //!
 //! Laws:
 //! 1. Nothing is evicted while the pool can still grow, nor beyond the high watermark.

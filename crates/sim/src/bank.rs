@@ -1,8 +1,9 @@
-//! Serializability test: many threads at once, whose history must be serializable. Every value
-//! carries a unique *stamp*, and every transaction records in its metadata which stamps it read and
-//! wrote. The log is then replayed in GLSN order: each transaction must have read exactly the
-//! values that the earlier transactions had written. The history is then serializable in the log's
-//! order.
+//! Serializability test: many threads at once, whose history must be serializable.
+//!
+//! Every value carries a unique *stamp*, and every transaction records in its metadata which stamps
+//! it read and wrote. The log is then replayed in GLSN order: each transaction must have read
+//! exactly the values that the earlier transactions had written. The history is then serializable
+//! in the log's order.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

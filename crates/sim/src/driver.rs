@@ -1,7 +1,8 @@
-//! Runs a workload against a store and the model in lockstep. The driver runs each operation in the
-//! store, compares its answer with the model's (`judge`), and then checks the invariants that hold
-//! between operations ([`Driver::settle`]). Faults and power cuts are operations too. The driver
-//! tracks the errors that they excuse:
+//! Runs a workload against a store and the model in lockstep.
+//!
+//! The driver runs each operation in the store, compares its answer with the model's (`judge`), and
+//! then checks the invariants that hold between operations ([`Driver::settle`]). Faults and power
+//! cuts are operations too. The driver tracks the errors that they excuse:
 //! - while reads fail or return wrong bits, while the disk is full, and after a failed sync, an
 //!   operation may fail; its answer may not be wrong;
 //! - after a power cut, the store is reopened, and must equal some prefix of the submitted records

@@ -15,6 +15,7 @@
 //! - [`workers`]: several processes on one store, killed, stopped and started again;
 //! - [`lists`]: the history of such processes must be strictly serializable;
 //! - [`stress`]: threads, kills and a changing budget, for any length of time, with memory measured from outside.
+//!
 //! A [`case`] names one run, so that its seed replays it; [`minimise`] shortens a failing workload;
 //! [`planted`] checks that the simulation finds planted bugs.
 

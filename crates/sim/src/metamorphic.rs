@@ -1,7 +1,8 @@
-//! Metamorphic test: the same workload gives the same answers, whatever else the store does. The
-//! variants differ in the budget (16 MiB to 1 GiB, constant or changing), the sizes of memtables
-//! and segments, and the durability. Between operations they drop caches, flush, compact, run
-//! background work in any order, and reopen the store with the warm image removed, damaged or
+//! Metamorphic test: the same workload gives the same answers, whatever else the store does.
+//!
+//! The variants differ in the budget (16 MiB to 1 GiB, constant or changing), the sizes of
+//! memtables and segments, and the durability. Between operations they drop caches, flush, compact,
+//! run background work in any order, and reopen the store with the warm image removed, damaged or
 //! replaced by an older one. None of that may change an answer. The model checks each answer by
 //! itself; this test compares whole runs.
 

@@ -1,5 +1,7 @@
-//! Shortens a failing workload. Removes smaller and smaller pieces while the rest still fails. Any
-//! subset of a workload's operations is a valid workload (`op`), so nothing has to be repaired.
+//! Shortens a failing workload.
+//!
+//! Removes smaller and smaller pieces while the rest still fails. Any subset of a workload's
+//! operations is a valid workload (`op`), so nothing has to be repaired.
 
 use crate::op::Op;
 

@@ -1,10 +1,13 @@
-//! The workload language: operations on a store, and on the world around it. The model test, crash
-//! simulation, fault injection, metamorphic test, fuzzer and minimiser share this language. A
-//! workload is generated from a seed ([`generate`]) or from arbitrary bytes, is printed with one
-//! operation per line, and is parsed back ([`text`]), so that a failing run can be replayed and
-//! shortened. Law: every operation is valid after any other, so that removing operations leaves a
-//! valid workload. An operation without a target (a transaction that is not open) does nothing;
-//! moments are relative to the newest one.
+//! The workload language: operations on a store, and on the world around it.
+//!
+//! The model test, crash simulation, fault injection, metamorphic test, fuzzer and minimiser share
+//! this language. A workload is generated from a seed ([`generate`]) or from arbitrary bytes, is
+//! printed with one operation per line, and is parsed back ([`text`]), so that a failing run can be
+//! replayed and shortened.
+//!
+//! Law: every operation is valid after any other, so that removing operations leaves a valid
+//! workload. An operation without a target (a transaction that is not open) does nothing; moments
+//! are relative to the newest one.
 
 pub mod among;
 pub mod generate;

@@ -10,6 +10,7 @@
 //! bits  7..31  fingerprint
 //! bits  0..7   the tick of its eviction, modulo 128
 //! ```
+//!
 //! A position is used for one key only: 2^36 words are 512 GiB that pass through a queue, and a
 //! reader would have to sleep for exactly that long. A word that reads the same twice has therefore
 //! referred to an entry of the same key throughout.

@@ -1,4 +1,5 @@
 //! Read-ahead: loads pages that will be needed soon, several with one read, several reads at once.
+//!
 //! A request is a hint: it never waits, reports nothing, and is dropped if threads or frames are
 //! busy or the threads have ended. A later request for the page finds it, waits for it, or loads
 //! it. Pages enter with the heat of a scan, into the ring reserved for scans.

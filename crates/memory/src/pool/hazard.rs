@@ -339,7 +339,9 @@ mod retired {
 }
 
 /// Drops a pool's memory once no frame with a descriptor in `frames` is published any more: now, or
-/// when the last page is released. A page released during the check may miss the retired pool while
+/// when the last page is released.
+///
+/// A page released during the check may miss the retired pool while
 /// its slot still appears in use. The check is therefore repeated a few times, until the slot is
 /// seen empty.
 #[cfg(not(loom))]

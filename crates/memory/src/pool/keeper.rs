@@ -11,9 +11,10 @@
 //!    leaves a ghost ([`super::ghosts`]). A miss that finds a ghost brings the page back hot, past
 //!    probation. Pages accessed once therefore displace only each other;
 //! 3. from the clock, whose hand walks the descriptors of pages in no queue: it cools hot pages by
-//!    one degree and evicts cold ones. To give a chunk back, a second hand picks the coldest of the
-//!    next few chunks. Probation and ghosts are those of S3-FIFO (Yang et al., SOSP 2023); its main
-//!    queue is the clock.
+//!    one degree and evicts cold ones.
+//!
+//! To give a chunk back, a second hand picks the coldest of the next few chunks. Probation and
+//! ghosts are those of S3-FIFO (Yang et al., SOSP 2023); its main queue is the clock.
 //!
 //! Laws:
 //! 1. A frame in the free queue is free, and its chunk is held; a frame of a chunk not held is free

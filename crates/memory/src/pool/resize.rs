@@ -11,6 +11,7 @@
 //! 4. the tables shrink to the last slot with a chunk
 //! 5. the budget shrinks, and the lease of the tables with it
 //! ```
+//!
 //! A chunk with a held page stays in place. Readers hold a page for microseconds, so steps 2 and 3
 //! are repeated a few times. A page held for longer keeps the tables as large as its slot requires;
 //! the lease covers that, and the next resize tries again.

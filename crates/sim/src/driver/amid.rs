@@ -1,6 +1,7 @@
-//! Runs something within another operation, at a point at which another thread could run it. It
-//! runs on the same thread, from within the store's call. The model records such a commit as soon
-//! as the call has returned, before any answer that may show the commit is checked.
+//! Runs something within another operation, at a point at which another thread could run it.
+//!
+//! It runs on the same thread, from within the store's call. The model records such a commit as
+//! soon as the call has returned, before any answer that may show the commit is checked.
 
 use std::cell::RefCell;
 use std::rc::Rc;

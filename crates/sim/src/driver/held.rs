@@ -1,5 +1,7 @@
-//! Walks and value readers that stay open across other operations. They continue at their position
-//! and moment, whatever is flushed, merged, freed and committed in between.
+//! Walks and value readers that stay open across other operations.
+//!
+//! They continue at their position and moment, whatever is flushed, merged, freed and committed in
+//! between.
 
 use std::collections::VecDeque;
 use std::io::Read;

@@ -1,6 +1,7 @@
 //! Changes the warm image while the store is closed: removes it, replaces it by an older one, or
-//! damages it. The image is a cache of a cache, so no answer may depend on it, and no change of it
-//! is an error.
+//! damages it.
+//!
+//! The image is a cache of a cache, so no answer may depend on it, and no change of it is an error.
 
 use std::io;
 use std::path::{Path, PathBuf};

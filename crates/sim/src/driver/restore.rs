@@ -1,8 +1,9 @@
-//! Restores a folder to an earlier state, in whole or in part. After a restore of the whole folder,
-//! the store is the earlier one and diverges from there, at times with the warm image of the
-//! abandoned history. After a restore of one part, the store must not open if the index knows of
-//! commits that the log does not have; otherwise the index is only behind, and every answer is
-//! right. Partial restores are tried in a copy of the world.
+//! Restores a folder to an earlier state, in whole or in part.
+//!
+//! After a restore of the whole folder, the store is the earlier one and diverges from there, at
+//! times with the warm image of the abandoned history. After a restore of one part, the store must
+//! not open if the index knows of commits that the log does not have; otherwise the index is only
+//! behind, and every answer is right. Partial restores are tried in a copy of the world.
 
 use std::path::Path;
 

@@ -1,7 +1,9 @@
-//! The process that is killed. Each thread commits transactions one by one. Transaction n writes n
-//! under the thread's number, a value derived from n under two more keys, and n into a list from
-//! which it removes n - [`KEPT`]; then the thread appends n to its stream. The child prints each
-//! acknowledged commit as a line `THREAD NUMBER GLSN`, singly or with the others of a sync.
+//! The process that is killed.
+//!
+//! Each thread commits transactions one by one. Transaction n writes n under the thread's number, a
+//! value derived from n under two more keys, and n into a list from which it removes n - [`KEPT`];
+//! then the thread appends n to its stream. The child prints each acknowledged commit as a line
+//! `THREAD NUMBER GLSN`, singly or with the others of a sync.
 
 use std::io::Write;
 use std::path::Path;

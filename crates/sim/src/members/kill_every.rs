@@ -1,8 +1,10 @@
 //! Kills one process at each of its operations of the disk, of locks and of shared words, in a
-//! short scenario; or stops it there for a while. A first run counts the operations of each
-//! process. Then the scenario runs once per operation, with the process killed or stopped there;
-//! the others continue, and everything is compared at the end. In another variant the survivors
-//! commit, read, flush and trim at once, and then the power is cut.
+//! short scenario; or stops it there for a while.
+//!
+//! A first run counts the operations of each process. Then the scenario runs once per operation,
+//! with the process killed or stopped there; the others continue, and everything is compared at the
+//! end. In another variant the survivors commit, read, flush and trim at once, and then the power
+//! is cut.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

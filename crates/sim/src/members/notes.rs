@@ -1,4 +1,5 @@
 //! Streams: entries that processes append to the log, read there, and pass with shared cursors.
+//!
 //! An entry names its commit, so that entries of a commit in doubt can be found.
 
 use std::ops::RangeInclusive;

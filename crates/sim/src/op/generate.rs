@@ -1,6 +1,7 @@
-//! Generates workloads from a seed. The generator tracks open transactions and snapshots, so that
-//! most operations have a target. The driver determines facts that the generator cannot know
-//! (whether a commit met a conflict).
+//! Generates workloads from a seed.
+//!
+//! The generator tracks open transactions and snapshots, so that most operations have a target. The
+//! driver determines facts that the generator cannot know (whether a commit met a conflict).
 
 mod aimed;
 pub mod among;

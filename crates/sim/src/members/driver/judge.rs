@@ -1,7 +1,8 @@
-//! Compares the processes' reads and answers with the committed history. A commit whose process was
-//! killed or failed is in doubt until another process reads its mark, which shows that it was
-//! ordered, and at which GLSN. If the mark is missing once a later commit is acknowledged, the
-//! commit must never appear.
+//! Compares the processes' reads and answers with the committed history.
+//!
+//! A commit whose process was killed or failed is in doubt until another process reads its mark,
+//! which shows that it was ordered, and at which GLSN. If the mark is missing once a later commit
+//! is acknowledged, the commit must never appear.
 
 mod freed;
 mod streams;

@@ -1,6 +1,7 @@
-//! Generates workloads of several processes that share a store. Each run has its own emphasis:
-//! kills, stops, held snapshots, moving memory. The generator only guesses which processes are
-//! alive; the driver skips impossible acts.
+//! Generates workloads of several processes that share a store.
+//!
+//! Each run has its own emphasis: kills, stops, held snapshots, moving memory. The generator only
+//! guesses which processes are alive; the driver skips impossible acts.
 
 mod scenes;
 

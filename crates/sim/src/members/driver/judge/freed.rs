@@ -1,6 +1,8 @@
-//! The entries of the log that may be trimmed. Once a user's stream is known, only explicit calls
-//! trim the log, so entries ordered after all of these calls had ended are present. Until then the
-//! log is trimmed automatically, as far as cursors permit.
+//! The entries of the log that may be trimmed.
+//!
+//! Once a user's stream is known, only explicit calls trim the log, so entries ordered after all of
+//! these calls had ended are present. Until then the log is trimmed automatically, as far as
+//! cursors permit.
 
 /// Upper bound of the trimmed log.
 #[derive(Debug)]

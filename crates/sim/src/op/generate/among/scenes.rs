@@ -1,6 +1,7 @@
 //! Scenes: short sequences of acts that random choice seldom produces, in which a process dies or
-//! stops in the middle of an operation that others depend on. Each scene targets a kind of bug, but
-//! is valid for any store.
+//! stops in the middle of an operation that others depend on.
+//!
+//! Each scene targets a kind of bug, but is valid for any store.
 
 use plimsoll::borders::Border;
 use plimsoll_disk::random::Random;
