@@ -226,14 +226,17 @@ mod tests {
         assert!(refusal(std::slice::from_ref(&one), &lists([])).contains("is lost"));
         assert!(refusal(std::slice::from_ref(&one), &lists([(A, &[1])])).contains("is lost"));
         let killed = Transaction { end: End::Unknown, ..one.clone() };
-        assert!(refusal(std::slice::from_ref(&killed), &lists([(A, &[1])])).contains("in part"));
+        assert!(
+            refusal(std::slice::from_ref(&killed), &lists([(A, &[1])])).contains("partly present")
+        );
         let refused = Transaction { end: End::Refused, ..one.clone() };
         assert!(refusal(&[refused], &lists([(B, &[2])])).contains("was refused"));
-        assert!(refusal(&[], &lists([(A, &[1])])).contains("nobody"));
+        assert!(refusal(&[], &lists([(A, &[1])])).contains("no transaction"));
         // Both saw an empty list.
         let other = done(0, 10, &[appends(A, &[], 3)]);
         assert!(
-            refusal(&[one.clone(), other], &lists([(A, &[1, 3]), (B, &[2])])).contains("which is")
+            refusal(&[one.clone(), other], &lists([(A, &[1, 3]), (B, &[2])]))
+                .contains("whose place")
         );
         // Seen, but not in the final list.
         let reader = done(0, 10, &[reads(A, &[1, 9])]);
@@ -255,7 +258,7 @@ mod tests {
         let writer = done(0, 10, &[appends(A, &[], 1), appends(B, &[], 2)]);
         let half = done(0, 10, &[reads(A, &[1]), reads(B, &[])]);
         let fractured = refusal(&[writer.clone(), half], &lists([(A, &[1]), (B, &[2])]));
-        assert!(fractured.contains("had seen"), "{fractured}");
+        assert!(fractured.contains("was seen by"), "{fractured}");
         // A long fork: two readers see two writers in opposite orders.
         let writers = [done(0, 10, &[appends(A, &[], 1)]), done(0, 10, &[appends(B, &[], 2)])];
         let readers = [
