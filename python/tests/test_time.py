@@ -66,7 +66,8 @@ def test_the_first_and_the_last_datetime_are_moments_in_every_zone(
         monkeypatch.setenv("TZ", local)
         time.tzset()
         tz = None if zone is None else timezone(timedelta(hours=-23, minutes=-59)) if zone == "fixed" else ZoneInfo(zone)
-        assert len(db.at(datetime.min.replace(tzinfo=tz))) == 0
+        with pytest.raises(plimsoll.InvalidInput, match="before the first commit"):
+            db.at(datetime.min.replace(tzinfo=tz))
         assert db.at(datetime.max.replace(tzinfo=tz))[b"a"] == b"1"
     monkeypatch.undo()
     time.tzset()

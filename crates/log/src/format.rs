@@ -1,9 +1,9 @@
-//! The bytes of the log on disk, as drawn in `docs/reference/format.md`, encoded and decoded by
-//! pure functions.
+//! The on-disk format of the log (`docs/reference/format.md`), encoded and decoded by pure
+//! functions.
 //!
-//! A segment is an array of blocks. Records are written as fragments that never cross a block, so
-//! every block can be checked by itself, once, when it is read from disk. Decoders accept any
-//! bytes: they never panic and never allocate.
+//! A segment is an array of blocks. Records are written as fragments that never cross a block
+//! boundary, so each block can be checked by itself, once, when it is read from disk. Decoders
+//! accept any bytes: they never panic and never allocate.
 
 pub mod blob_trailer;
 pub mod block;
@@ -21,7 +21,7 @@ use crate::glsn::Glsn;
 /// Bytes of a block: those of a page of the pool.
 pub const BLOCK_BYTES: usize = plimsoll_memory::page::PAGE_BYTES;
 
-/// The format that this version writes, and the only one that it reads: format 1 was never
+/// The format that this version writes, and the only one that it reads. Format 1 was never
 /// published.
 pub const FORMAT_VERSION: u32 = 2;
 
@@ -36,8 +36,8 @@ const TABLE_PLACE: u64 = 2;
 const BLOB_PLACE: u64 = 3;
 const GENESIS: u64 = 4;
 
-/// The part of a fragment's seed that is the same for a whole segment: bytes of another log or
-/// another segment fail under it.
+/// The part of a fragment's seed that is common to a segment. Bytes of another log or segment fail
+/// the check under it.
 pub fn segment_seed(log_id: u128, first: Glsn) -> u64 {
     seed(&[place(log_id, SEGMENT_PLACE, first.0)])
 }

@@ -92,7 +92,7 @@ impl Arena {
                 chunks as usize * CHUNK_BYTES,
             )?;
         }
-        // Relaxed: a thread learns of a new chunk under the budget's lock.
+        // Relaxed: threads see new chunks only under the budget's lock.
         self.usable.store(chunks, Ordering::Relaxed);
         Ok(())
     }
@@ -136,8 +136,8 @@ impl Arena {
         let usable = self.usable.load(Ordering::Relaxed) as usize * CHUNK_BYTES;
         let whole = blocks.start * BLOCK_BYTES..(blocks.end * BLOCK_BYTES).min(usable);
         self.advise(whole.start, whole.len(), rustix::mm::Advice::LinuxNoHugepage);
-        // Another user may have touched a chunk of the first block, which then may have a huge
-        // page.
+        // Another holder may have touched a chunk of the first block, and the block may then have a
+        // huge page.
         self.advise(start, end - start, rustix::mm::Advice::LinuxDontNeed);
     }
 

@@ -1,4 +1,4 @@
-//! Where memory comes from.
+//! The source of memory.
 
 /// The source of an arena's bytes, and of mappings beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

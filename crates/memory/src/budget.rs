@@ -69,7 +69,8 @@ pub(crate) struct Inner {
     reclaimers: Mutex<Vec<Weak<dyn Reclaim>>>,
     /// Holders of memory that would be free without them.
     lenders: Mutex<Vec<Weak<dyn Reclaim>>>,
-    /// In a forked child nothing is given back: a thread that it does not have may hold the lock.
+    /// A forked child gives nothing back, because a thread that exists only in the parent may hold
+    /// the lock.
     origin: Origin,
 }
 
@@ -84,7 +85,7 @@ struct State {
     out: Vec<bool>,
     /// Chunks removed from the budget when it was made smaller.
     withdrawn: Vec<u32>,
-    /// Chunks from this number on were never part of the budget.
+    /// Chunks from this number on were never in the budget.
     made: u32,
     leased_bytes: u64,
     /// Covered by leases of [`Kind::Spare`].
@@ -102,7 +103,7 @@ struct State {
     /// Reservations that still succeed before one is refused on purpose.
     #[cfg(any(test, feature = "testing"))]
     fail_after: Option<u64>,
-    /// How many are refused then.
+    /// Number of reservations refused from then on.
     #[cfg(any(test, feature = "testing"))]
     fail_count: u64,
 }
@@ -214,7 +215,7 @@ impl Budget {
         self.inner.take(kind)
     }
 
-    /// Takes one chunk if one is free. Asks no reclaimer, and a failure does not count as a
+    /// Takes one chunk if one is free. Asks no reclaimer, and does not count a failure as a
     /// refusal.
     pub fn try_take(&self, kind: Kind) -> Option<Chunk> {
         self.inner.take_free(self.inner.lock(), kind).ok()
@@ -252,7 +253,7 @@ impl Budget {
         self.inner.lock().given
     }
 
-    /// Waits until that count exceeds `seen`, for up to `patience`.
+    /// Waits up to `patience` until [`Budget::given`] exceeds `seen`.
     fn wait_given(&self, seen: u64, patience: Duration) {
         let mut state = self.inner.lock();
         if state.given == seen {
@@ -281,7 +282,7 @@ impl Budget {
     }
 
     /// Installs the evictor, which is called when free chunks become few. A budget has at most one.
-    pub(crate) fn hire(&self, bell: Arc<Bell>) {
+    pub(crate) fn install_evictor(&self, bell: Arc<Bell>) {
         assert!(self.inner.bell.set(bell).is_ok(), "a budget has one evictor at most");
     }
 
@@ -302,8 +303,8 @@ impl Budget {
         (state.free.len(), state.taken)
     }
 
-    /// Lets `n` more reservations (chunks and growing leases) succeed, refuses one, then goes on as
-    /// before. Returns whether a refusal set up by an earlier call was still pending.
+    /// Lets `n` more reservations (chunks and growing leases) succeed, refuses one, then works
+    /// normally. Returns whether a refusal set up by an earlier call was still pending.
     #[cfg(any(test, feature = "testing"))]
     pub fn fail_after(&self, n: u64) -> bool {
         self.fail_some_after(n, 1)

@@ -1,9 +1,9 @@
 //! A contiguous buffer, like a `Vec`, covered by a lease.
 //!
 //! Up to [`HEAP_BYTES_MAX`] the elements are on the heap. A larger buffer has a mapping of its own,
-//! which goes back to the system before its lease goes back to the budget. The reason: an allocator
-//! may keep freed blocks, and would then hold memory that no lease covers (glibc keeps all up to
-//! the largest block that was ever freed, 32 MiB at most, in each of its arenas).
+//! which goes back to the system before its lease goes back to the budget. An allocator may keep
+//! freed blocks, and would then hold memory that no lease covers (glibc keeps all up to the largest
+//! block that was ever freed, 32 MiB at most, in each of its arenas).
 //!
 //! Laws:
 //! 1. A mapping's lease covers all of it, not only the touched part, because it may be reused for
@@ -79,7 +79,7 @@ impl<T: Copy> Buffer<T> {
         Ok(Self { memory: Memory::Heap(Vec::with_capacity(capacity)), lease: Some(lease) })
     }
 
-    /// Elements that fit; a buffer that is not charged grows beyond.
+    /// Elements that fit. A buffer that is not charged to a budget can grow beyond.
     pub fn capacity(&self) -> usize {
         match &self.memory {
             Memory::Heap(elements) => elements.capacity(),
@@ -127,7 +127,7 @@ impl<T: Copy> Buffer<T> {
     /// Appends elements.
     ///
     /// # Panics
-    /// There is no room for them: it was charged for fewer.
+    /// The buffer is charged for fewer elements.
     pub fn extend_from_slice(&mut self, more: &[T]) {
         let charged = self.lease.is_some();
         let room = self.capacity() - self.len();
@@ -220,7 +220,7 @@ impl Buffer<u8> {
     /// caller must overwrite them.
     ///
     /// # Panics
-    /// There is no room for them: it was charged for fewer.
+    /// The buffer is charged for fewer elements.
     pub fn resize(&mut self, new: usize) {
         let (charged, room) = (self.lease.is_some(), self.capacity());
         match &mut self.memory {
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_of_any_number_come_back_as_they_were_appended() {
+    fn elements_round_trip_at_any_length() {
         for backing in BACKINGS {
             let budget = Budget::new(16 << 20, backing).unwrap();
             for count in if cfg!(miri) { &[0, 1, 8193][..] } else { &[0, 1, 8192, 8193, 30_000] } {
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_buffer_is_aligned_and_covered_by_a_lease_and_its_mapping_serves_the_next() {
+    fn large_buffer_is_aligned_leased_and_reused() {
         for backing in BACKINGS {
             let budget = Budget::new(16 << 20, backing).unwrap();
             let mut buffer = Buffer::zeroed(&budget, Kind::Staging, 100_000).unwrap();
@@ -376,24 +376,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_for_the_next_is_little_and_goes_first() {
+    fn spare_mappings_are_few_and_released_first() {
         let budget = Budget::new(16 << 20, BACKINGS[1]).unwrap();
         let buffers: Vec<_> =
             (0..9).map(|_| Buffer::zeroed(&budget, Kind::Staging, 100_000).unwrap()).collect();
         drop(buffers);
-        assert_eq!(held(&budget), [0, 14 * STEP_BYTES as u64], "two of them");
+        assert_eq!(held(&budget), [0, 14 * STEP_BYTES as u64], "two are kept");
         let all = Buffer::<u8>::with_capacity(&budget, Kind::Sort, 16 << 20).unwrap();
         assert_eq!((held(&budget), budget.free_bytes()), ([0, 0], 0));
         drop(all);
-        assert_eq!(
-            (held(&budget), budget.free_bytes()),
-            ([0, 0], 16 << 20),
-            "it is too large to be kept"
-        );
+        assert_eq!((held(&budget), budget.free_bytes()), ([0, 0], 16 << 20), "too large to keep");
     }
 
     #[test]
-    fn a_refusal_takes_nothing_and_leaves_a_buffer_as_it_was() {
+    fn refused_growth_changes_nothing() {
         let budget = Budget::new(1 << 20, BACKINGS[1]).unwrap();
         let mut buffer = Buffer::with_capacity(&budget, Kind::Staging, 3).unwrap();
         buffer.extend_from_slice(b"abc");
@@ -406,13 +402,13 @@ mod tests {
         budget.fail_after(0);
         assert!(
             Buffer::<u8>::with_capacity(&budget, Kind::Staging, 70_000).is_err(),
-            "one that is kept, too"
+            "reusing a spare mapping is refused, too"
         );
     }
 
     #[test]
     #[should_panic(expected = "room was made")]
-    fn a_buffer_does_not_grow_beyond_what_it_is_charged_for() {
+    fn buffer_does_not_grow_beyond_its_charge() {
         let budget = Budget::new(1 << 20, BACKINGS[0]).unwrap();
         Buffer::with_capacity(&budget, Kind::Staging, 3).unwrap().extend_from_slice(b"abcd");
     }

@@ -1,29 +1,29 @@
 //! The object cache: keys and values of any size, under one byte limit that counts everything.
 //!
 //! Entries are bytes in segments of the budget's chunks, stored one after the other in two queues.
-//! Eviction reads the queues from their old ends; this also compacts them, so no memory is lost to
-//! size classes. The index, its ghosts and the half-filled segments count toward the limit; tables
-//! in proportion to the cache are leased from the same budget.
+//! Eviction processes the queues from their old ends, which also compacts them, so no memory is
+//! lost to size classes. The index, its ghosts and the half-filled segments count toward the limit;
+//! tables in proportion to the cache are leased from the same budget.
 //!
 //! ```text
 //! index   pages of 8-byte slots: fingerprint, touches, place       (index.rs, slot.rs)
-//!            |            \ ghosts of what left the probation queue too early
+//!            |            \ ghosts of entries evicted from probation
 //! queues  probation: old ... young  protected: old ... young       (queue.rs, entry.rs)
-//!            evicted or moved on ->    evicted or sent round       (policy.rs decides, keeper.rs does)
+//!            evicted or promoted ->    evicted or moved round      (policy.rs, eviction.rs)
 //! memory  segments of 4 to 64 KiB of the budget's chunks           (segments.rs)
 //! ```
 //!
 //! Laws:
 //! 1. Segments in use never exceed the limit, at any moment and with any number of threads.
 //! 2. A hit takes no lock (except for the 65th concurrent reader, or the 17th in a cache of a MiB).
-//!    It claims a line of its own ([`readers`]), the only thing that it waits for; counts a touch
-//!    unless there are three already; copies; and frees the line. The bytes under a reader do not
-//!    change. A stalled reader holds back the segments of one entry.
-//! 3. Dropping everything at any moment changes no answer except from found to not found. A removed
+//!    It claims a line of its own ([`readers`]), counts a touch unless there are three already,
+//!    copies the value, and frees the line. The bytes under a reader do not change. A stalled
+//!    reader retains the segments of one entry.
+//! 3. Dropping all entries at any moment only turns hits into misses. A removed
 //!    or replaced value is never found again. A long entry is moved in steps, and is not found
 //!    while it moves.
-//! 4. Lock order: a load's, the cache's, the budget's. The cache asks the budget for free chunks
-//!    only.
+//! 4. Lock order: a load's, the cache's, the budget's. The cache takes only free chunks from the
+//!    budget.
 //!
 //! A cache may use all of its budget. Several caches can share a budget; each keeps to its own
 //! limit.
@@ -48,104 +48,71 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod entries;
 mod entry;
+mod eviction;
 mod index;
-mod keeper;
+mod inner;
 mod loads;
 mod options;
 mod policy;
 mod probation_part;
 mod queue;
+mod queues;
 mod readers;
 mod segments;
+mod shared;
 mod slot;
 mod stats;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
+mod warm;
+mod writer;
 
-use std::cell::Cell;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, LockResult, Mutex, MutexGuard, TryLockError};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use plimsoll_disk::checksum::checksum;
-use plimsoll_disk::clock::Clock;
-
 use crate::budget::chunk::CHUNK_BYTES;
-use crate::budget::{Budget, Kind, Lease, OutOfBudget, Reclaim};
+use crate::budget::{Budget, Kind, OutOfBudget};
 use crate::turnover::Turnover;
-use entry::{Arrival, Placed};
+use entries::Entries;
+use entry::Arrival;
 pub use entry::{Pieces, Value};
 use index::{Index, Pages};
-use keeper::Keeper;
-pub use keeper::{BroughtBack, Census, Changes, Copied, Copies, Returning, Standing, Stopped};
+use inner::Inner;
 pub use loads::LoadFailed;
 use loads::{Loads, Turn};
 pub use options::CacheOptions;
-use policy::Queue;
-use queue::{Ring, offset_of, sequence_of};
-use readers::{Readers, Reading, Span};
+use queue::Ring;
+use queues::Queues;
+use readers::Readers;
 use segments::{Owner, Segments};
-use slot::{Slot, fingerprint};
+use shared::Shared;
+use slot::MAX_TOUCHES;
 pub use stats::CacheStats;
+pub use warm::{BroughtBack, Census, Changes, Copied, Copies, Returning, Standing, Stopped};
+use writer::Writer;
 
 /// The smallest cache: two queues, an index, and room to move.
 pub const MIN_CACHE_BYTES: u64 = 64 << 10;
 
-/// The largest cache: the place field of an index slot addresses no more.
+/// The largest cache that the place field of an index slot can address.
 pub const MAX_CACHE_BYTES: u64 = 128 << 30;
 
 /// The minimum capacity of a queue in segments, however small the cache.
 const LEAST_IN_QUEUE: usize = 32;
-
-/// Attempts to take the lock before a thread sleeps for it, and pauses between two attempts.
-const LOOKS_AT_LOCK: u32 = 64;
-const PAUSES_BETWEEN_LOOKS: u32 = 8;
 
 /// A cache of byte strings by byte strings. See the [module](self).
 pub struct Cache {
     inner: Arc<Inner>,
 }
 
-struct Inner {
-    shared: Shared,
-    keeper: Mutex<Keeper>,
-    loads: Loads,
-    clock: Arc<dyn Clock>,
-    /// Whether an entry with a time to live was ever inserted. Until then the clock is not read.
-    expires: AtomicBool,
-    tables: Lease,
-    max_bytes: u64,
-}
-
-/// State that readers use without the lock.
-struct Shared {
-    segments: Segments,
-    index: Index,
-    probation: Ring,
-    protected: Ring,
-    readers: Readers,
-}
-
-impl Shared {
-    #[inline]
-    fn ring(&self, queue: Queue) -> &Ring {
-        match queue {
-            Queue::Probation => &self.probation,
-            Queue::Protected => &self.protected,
-        }
-    }
-
-    #[inline]
-    fn hash(&self, key: &[u8]) -> u64 {
-        checksum(0, key)
-    }
-}
-
 impl Cache {
-    /// Makes a cache that takes its memory from `budget` as it fills, and gives it back when the
-    /// budget asks: it registers itself as a reclaimer.
+    /// Makes a cache that takes its memory from `budget` as it fills. It registers itself as a
+    /// reclaimer, and gives memory back when the budget asks.
     ///
     /// # Errors
     /// The budget cannot give a first segment and the tables.
@@ -167,7 +134,7 @@ impl Cache {
             max_bytes <= MAX_CACHE_BYTES,
             "an object cache has at most {MAX_CACHE_BYTES} bytes"
         );
-        // One more, of which only a part is used.
+        // The last chunk may be used only in part.
         let max_chunks = (max_bytes / CHUNK_BYTES as u64) as usize + 1;
         let segments = Segments::new(options.memory_bytes, max_chunks);
         let of_chunk = CHUNK_BYTES / segments.bytes();
@@ -188,15 +155,13 @@ impl Cache {
         let pages = Pages::new(&shared.index, &shared.segments, first, max_segments);
         tables.grow(pages.heap_bytes())?;
         let largest_part = (options.largest_part * 65_536.0) as u64;
-        let mut keeper = Keeper::new(owner, pages, largest_part, shared.segments.bytes());
-        tables.grow(keeper.heap_bytes())?;
-        keeper
-            .owner
-            .set_limit(keeper.limit_for(&shared, limit_bytes.saturating_sub(tables.bytes())));
-        keeper.owner.end_shrinking();
+        let queues = Queues::new(owner, shared.segments.bytes());
+        tables.grow(queues.heap_bytes())?;
+        let mut writer = Writer::new(Entries::new(queues, pages), largest_part);
+        writer.set_limit(&shared, limit_bytes.saturating_sub(tables.bytes()));
         let inner = Arc::new(Inner {
             shared,
-            keeper: Mutex::new(keeper),
+            writer: Mutex::new(writer),
             loads: Loads::default(),
             clock: options.clock,
             expires: AtomicBool::new(false),
@@ -264,22 +229,24 @@ impl Cache {
         self.inner.loads.supersede(key);
         let arrival =
             Arrival { hash: self.inner.shared.hash(key), key, value: parts, expires_at: None };
-        let mut keeper = self.inner.lock();
-        is_current() && keeper.insert(&self.inner.shared, &arrival)
+        let mut writer = self.inner.lock();
+        is_current() && writer.insert(&self.inner.shared, &arrival)
     }
 
-    /// As [`Cache::insert_if`], unless the key has a value already, or another thread uses the
+    /// As [`Cache::insert_if`], unless the key has a value already, or another thread holds the
     /// writer's lock: for an insertion that is not worth waiting for.
     pub fn offer(&self, key: &[u8], parts: &[&[u8]], is_current: impl FnOnce() -> bool) -> bool {
         self.inner.loads.supersede(key);
         let hash = self.inner.shared.hash(key);
-        let Ok(mut keeper) = self.inner.keeper.try_lock() else { return false };
+        let Ok(mut writer) = self.inner.writer.try_lock() else { return false };
         if self.inner.expires.load(Ordering::Relaxed) {
-            keeper.now = self.inner.now();
+            writer.entries.now = self.inner.now();
         }
         let arrival = Arrival { hash, key, value: parts, expires_at: None };
         let shared = &self.inner.shared;
-        keeper.find(shared, hash, key).is_none() && is_current() && keeper.insert(shared, &arrival)
+        writer.entries.find(shared, hash, key).is_none()
+            && is_current()
+            && writer.insert(shared, &arrival)
     }
 
     /// Replaces the value of `key`, given in parts; the new entry inherits the eviction state of
@@ -293,7 +260,7 @@ impl Cache {
 
     /// Whether there is no entry. A concurrent insertion counts as before or after.
     pub fn is_empty(&self) -> bool {
-        self.inner.lock().counters.entries == 0
+        self.inner.lock().entries.count() == 0
     }
 
     /// As [`Cache::insert`]; the value expires after `time_to_live`.
@@ -366,7 +333,7 @@ impl Cache {
             return loading.end(Ok::<_, E>(value), |_| {}).map(take);
         }
         let loaded = load();
-        // Callers get the value even if there is no room to cache it.
+        // Return the value even if there is no room to cache it.
         let cache = |value: &[u8]| {
             inner.insert(key, value, time_to_live.map(|time| inner.expiry(time)));
         };
@@ -376,7 +343,7 @@ impl Cache {
     /// Drops every entry, and keeps values that are being loaded from being cached.
     pub fn clear(&self) {
         self.inner.loads.supersede_all();
-        self.inner.lock().clear(&self.inner.shared);
+        self.inner.lock().entries.clear(&self.inner.shared);
     }
 
     /// Changes the limit, up to [`CacheOptions::max_bytes`]. Evicts the excess, least used first,
@@ -393,24 +360,120 @@ impl Cache {
     /// that have other work to do in between. Returns the new limit, and whether it is the final
     /// one.
     pub fn approach_memory(&self, memory_bytes: u64) -> (u64, bool) {
-        let mut keeper = self.inner.lock();
+        let mut writer = self.inner.lock();
         let wanted =
             memory_bytes.min(self.inner.max_bytes).saturating_sub(self.inner.tables.bytes());
-        let is_there = keeper.approach(&self.inner.shared, wanted);
-        (self.inner.limit_bytes(&keeper), is_there)
+        let is_there = writer.approach(&self.inner.shared, wanted);
+        (self.inner.limit_bytes(&writer), is_there)
     }
 
     /// The cache's miss traffic, and how much of it a larger cache would have kept.
     pub fn turnover(&self) -> Turnover {
         let shared = &self.inner.shared;
-        let keeper = self.inner.lock();
+        let writer = self.inner.lock();
         Turnover {
-            held_bytes: (keeper.owner.used() * shared.segments.bytes()) as u64
+            held_bytes: (writer.entries.queues.owner.used() * shared.segments.bytes()) as u64
                 + self.inner.tables.bytes(),
-            limit_bytes: self.inner.limit_bytes(&keeper),
-            returns: keeper.counters.returns,
-            window_bytes: keeper.window_bytes(shared),
+            limit_bytes: self.inner.limit_bytes(&writer),
+            returns: writer.eviction.returns(),
+            window_bytes: writer.entries.window_bytes(shared),
         }
+    }
+
+    /// The range of places of the entries of a standing, the oldest first. A place is never reused
+    /// for another key; entries keep theirs until they move to the young end of a queue.
+    /// [`Cache::insert`] may write another value of the key there, [`Cache::replace`] does not.
+    pub fn places(&self, standing: Standing) -> Range<u64> {
+        let writer = self.inner.lock();
+        let ends = writer.entries.queues.ends(standing.queue());
+        ends.old..ends.young
+    }
+
+    /// Counters that show whether the entries have changed.
+    pub fn changes(&self) -> Changes {
+        let writer = self.inner.lock();
+        let (insertions, evictions) = (writer.counters.insertions, writer.entries.evictions());
+        Changes {
+            entered: insertions,
+            removed: insertions.wrapping_sub(evictions).wrapping_sub(writer.entries.count()),
+            turned: evictions.wrapping_add(writer.eviction.moved_bytes()),
+        }
+    }
+
+    /// Copies entries in this range of places, from the first on, until `into`, which is emptied
+    /// before, has no room for the next. An entry that exceeds all the room, or that expires, is
+    /// left out.
+    ///
+    /// Returns the start of the next entry: at or behind the end of `places` if there is none.
+    /// `places` begins at an entry: at the beginning of [`Cache::places`], or where an earlier call
+    /// ended.
+    pub fn copy_entries(&self, standing: Standing, places: Range<u64>, into: &mut Copies) -> u64 {
+        into.clear();
+        warm::scan(&self.inner, standing, places, &mut |placed, touches| into.push(placed, touches))
+    }
+
+    /// Counts the entries in this range of places of at most `largest` bytes; places as for
+    /// [`Cache::copy_entries`].
+    pub fn count_entries(
+        &self,
+        standing: Standing,
+        places: Range<u64>,
+        largest: usize,
+    ) -> (Census, u64) {
+        let mut census = Census::default();
+        let next = warm::scan(&self.inner, standing, places, &mut |placed, touches| {
+            let counts = placed.header.key_bytes + placed.header.value_bytes <= largest;
+            census.entries += u32::from(counts);
+            census.touches += u32::from(counts) * u32::from(touches);
+            true
+        });
+        (census, next)
+    }
+
+    /// Adds a few pages to the index for this many entries of this mean size, if there is room
+    /// without an eviction. This saves moving entries as the index grows. Returns whether to call
+    /// it again.
+    pub fn expect_entries(&self, entries: u64, mean_bytes: u64) -> bool {
+        // No more than fit: an entry has some words beside its key and value, and some bytes in the
+        // index.
+        let entries = entries.min(self.turnover().limit_bytes / (mean_bytes + 26));
+        self.inner.lock().entries.add_pages_for(&self.inner.shared, entries, mean_bytes)
+    }
+
+    /// Prepares an entry that this cache or another had before, its value in two parts, for
+    /// [`Cache::bring_back`]. Prefetches its place in the index, so prepare several entries before
+    /// the first is restored.
+    pub fn returning<'a>(&self, key: &'a [u8], parts: [&'a [u8]; 2], touches: u8) -> Returning<'a> {
+        let shared = &self.inner.shared;
+        let hash = shared.hash(key);
+        shared.index.prefetch(&shared.segments, hash);
+        Returning { hash, key, parts, touches: touches.min(MAX_TOUCHES) }
+    }
+
+    /// Inserts entries in the protected queue, one after the other, if there is room without an
+    /// eviction and the key has none. None is inserted unless `is_current` returns true, as for
+    /// [`Cache::insert_if`]. The cache's lock is held for all of them.
+    pub fn bring_back(
+        &self,
+        entries: &[Returning<'_>],
+        is_current: impl FnOnce() -> bool,
+    ) -> BroughtBack {
+        let shared = &self.inner.shared;
+        // Before the cache's lock is taken, as in `Cache::insert_if`.
+        entries.iter().for_each(|entry| self.inner.loads.supersede(entry.key));
+        let mut writer = self.inner.lock();
+        if !is_current() {
+            return BroughtBack { entered: 0, stopped: Some(Stopped::NotCurrent) };
+        }
+        let mut brought = BroughtBack::default();
+        for Returning { hash, key, parts, touches } in entries {
+            let arrival = Arrival { hash: *hash, key, value: parts, expires_at: None };
+            match writer.restore(shared, &arrival, *touches) {
+                Some(entered) => brought.entered += u64::from(entered),
+                None => return BroughtBack { stopped: Some(Stopped::NoRoom), ..brought },
+            }
+        }
+        brought
     }
 
     /// The largest limit that [`Cache::set_memory`] can set.
@@ -418,45 +481,40 @@ impl Cache {
         self.inner.max_bytes
     }
 
-    /// Counters and sizes. Walks the index.
+    /// Counters and sizes. Scans the index.
     pub fn stats(&self) -> CacheStats {
         let shared = &self.inner.shared;
         let (hits, misses) = shared.readers.hits_and_misses();
-        let keeper = self.inner.lock();
-        let mut ghosts = 0;
-        let count =
-            |slot: Slot| slot.ghosts().iter().filter(|ghost| !ghost.is_none()).count() as u64;
-        keeper.pages.for_each(&shared.segments, |slot| ghosts += count(slot));
-        let (live_bytes, dead_bytes) = keeper.live_and_dead_bytes();
+        let writer = self.inner.lock();
+        let Writer { entries, eviction, counters, .. } = &*writer;
         let bytes = |segments: usize| (segments * shared.segments.bytes()) as u64;
-        let counters = keeper.counters;
         CacheStats {
             hits: hits + counters.hits,
             misses: misses + counters.misses,
             insertions: counters.insertions,
             refusals: counters.refusals,
-            evictions: counters.evictions,
-            returns: counters.returns,
-            moved_bytes: counters.moved_bytes,
-            entries: counters.entries,
-            ghosts,
-            live_bytes,
-            dead_bytes,
-            memory_bytes: bytes(keeper.owner.used()) + self.inner.tables.bytes(),
-            index_bytes: bytes(keeper.pages.len()),
+            evictions: entries.evictions(),
+            returns: eviction.returns(),
+            moved_bytes: eviction.moved_bytes(),
+            entries: entries.count(),
+            ghosts: entries.ghosts(shared),
+            live_bytes: entries.queues.live_bytes().iter().sum(),
+            dead_bytes: entries.queues.dead_bytes(),
+            memory_bytes: bytes(entries.queues.owner.used()) + self.inner.tables.bytes(),
+            index_bytes: bytes(entries.index_pages()),
             table_bytes: self.inner.tables.bytes(),
-            limit_bytes: self.inner.limit_bytes(&keeper),
-            probation_bytes: keeper.probation_bytes(shared),
+            limit_bytes: self.inner.limit_bytes(&writer),
+            probation_bytes: eviction.probation_bytes(shared, entries),
         }
     }
 
     /// Recounts everything and compares the result with the running counters. For tests and
-    /// debugging: walks the whole cache.
+    /// debugging: scans the whole cache.
     ///
     /// # Panics
     /// A counter is wrong.
     pub fn check(&self) {
-        self.inner.lock().check(&self.inner.shared);
+        self.inner.lock().entries.check(&self.inner.shared);
     }
 }
 
@@ -468,236 +526,4 @@ impl fmt::Debug for Cache {
 
 fn take(value: Arc<Vec<u8>>) -> Vec<u8> {
     Arc::try_unwrap(value).unwrap_or_else(|shared| shared.to_vec())
-}
-
-impl Shared {
-    fn heap_bytes(&self) -> u64 {
-        let rings = self.probation.heap_bytes() + self.protected.heap_bytes();
-        self.segments.heap_bytes() + self.index.heap_bytes() + rings + self.readers.heap_bytes()
-    }
-}
-
-impl Inner {
-    fn lock(&self) -> MutexGuard<'_, Keeper> {
-        let mut keeper =
-            self.wait_for_keeper().expect("a cache whose writer panicked is not used any more");
-        if self.expires.load(Ordering::Relaxed) {
-            keeper.now = self.now();
-        }
-        keeper
-    }
-
-    /// Spins on the lock for a while before it sleeps: a critical section takes a fraction of the
-    /// time of a wake-up. The second half of the spins yields the processor, since the holder of
-    /// the lock may not be running.
-    fn wait_for_keeper(&self) -> LockResult<MutexGuard<'_, Keeper>> {
-        for look in 0..LOOKS_AT_LOCK {
-            match self.keeper.try_lock() {
-                Ok(keeper) => return Ok(keeper),
-                Err(TryLockError::Poisoned(poisoned)) => return Err(poisoned),
-                Err(TryLockError::WouldBlock) if look < LOOKS_AT_LOCK / 2 => {
-                    (0..PAUSES_BETWEEN_LOOKS).for_each(|_| std::hint::spin_loop());
-                }
-                Err(TryLockError::WouldBlock) => std::thread::yield_now(),
-            }
-        }
-        self.keeper.lock()
-    }
-
-    fn limit_bytes(&self, keeper: &Keeper) -> u64 {
-        keeper.owner.limit_bytes(&self.shared.segments) + self.tables.bytes()
-    }
-
-    /// Milliseconds of the monotonic clock.
-    fn now(&self) -> u64 {
-        self.clock.monotonic_nanos() / 1_000_000
-    }
-
-    /// When an entry with this time to live expires, if inserted now.
-    fn expiry(&self, time_to_live: Duration) -> u64 {
-        // Relaxed: a thread that finds the entry synchronises through its slot.
-        self.expires.store(true, Ordering::Relaxed);
-        let millis = u64::try_from(time_to_live.as_millis()).unwrap_or(u64::MAX);
-        self.now().saturating_add(millis)
-    }
-
-    fn change(&self, key: &[u8], value: &[u8], expires_at: Option<u64>) -> bool {
-        self.loads.supersede(key);
-        self.insert(key, value, expires_at)
-    }
-
-    fn insert(&self, key: &[u8], value: &[u8], expires_at: Option<u64>) -> bool {
-        let arrival = Arrival { hash: self.shared.hash(key), key, value: &[value], expires_at };
-        self.lock().insert(&self.shared, &arrival)
-    }
-
-    #[inline]
-    fn read<R>(&self, key: &[u8], look: impl FnOnce(Value<'_>) -> Option<R>) -> Option<R> {
-        self.find(key, true, look)
-    }
-
-    /// Calls `look` with the value. If `counts`, records a touch, and a hit if `look` returns
-    /// something.
-    #[inline]
-    fn find<R>(
-        &self,
-        key: &[u8],
-        counts: bool,
-        look: impl FnOnce(Value<'_>) -> Option<R>,
-    ) -> Option<R> {
-        let shared = &self.shared;
-        let hash = shared.hash(key);
-        // Before the line is claimed: all later reads wait for that claim.
-        shared.index.prefetch(&shared.segments, hash);
-        loop {
-            let changes = shared.index.changes();
-            let Some(reading) = shared.readers.begin(hint(), fingerprint(hash)) else {
-                return self.find_under_lock(key, hash, counts, look);
-            };
-            let result = match shared.search(&reading, key, hash, counts) {
-                Found::Here(placed) => match placed.expires_at() {
-                    Some(at) if at <= self.now() => None,
-                    _ => look(Value::new(placed)),
-                },
-                // Entries may have been on their way from one page of the index to another.
-                Found::Nothing
-                    if changes.is_multiple_of(2) && shared.index.changes() == changes =>
-                {
-                    None
-                }
-                Found::Nothing => {
-                    std::hint::spin_loop();
-                    continue;
-                }
-                Found::Moved => continue,
-            };
-            if counts {
-                match &result {
-                    Some(_) => reading.count_hit(),
-                    None => reading.count_miss(),
-                }
-            }
-            return result;
-        }
-    }
-
-    /// As `find`, for a reader that finds no free line. It must not wait for one: the waiting
-    /// thread may hold the lines itself.
-    #[cold]
-    fn find_under_lock<R>(
-        &self,
-        key: &[u8],
-        hash: u64,
-        counts: bool,
-        look: impl FnOnce(Value<'_>) -> Option<R>,
-    ) -> Option<R> {
-        let keeper = self.lock();
-        let copy = keeper.find(&self.shared, hash, key).and_then(|entry| {
-            if counts {
-                touch(entry.slot, Slot(entry.slot.load(Ordering::Relaxed)));
-            }
-            (!keeper.has_expired(&entry)).then(|| Value::new(entry.placed).to_vec())
-        });
-        // Not under the lock: `look` may insert.
-        drop(keeper);
-        let result = copy.and_then(|copy| look(Value::copied(&copy)));
-        if counts {
-            let counters = &mut self.lock().counters;
-            *if result.is_some() { &mut counters.hits } else { &mut counters.misses } += 1;
-        }
-        result
-    }
-}
-
-/// Records a touch, unless the slot has changed meanwhile: a lost touch does no harm.
-#[inline]
-fn touch(slot: &AtomicU64, word: Slot) {
-    if let Some(touched) = word.touched() {
-        // Relaxed: nothing is handed over.
-        let _ = slot.compare_exchange(word.0, touched.0, Ordering::Relaxed, Ordering::Relaxed);
-    }
-}
-
-/// Result of a reader's search.
-enum Found<'a> {
-    /// The reader's line now protects the entry, and no longer the index.
-    Here(Placed<'a>),
-    Nothing,
-    /// A slot changed during the search: search again.
-    Moved,
-}
-
-impl Shared {
-    #[inline]
-    fn search<'a>(
-        &'a self,
-        reading: &'a Reading<'_>,
-        key: &[u8],
-        hash: u64,
-        touches: bool,
-    ) -> Found<'a> {
-        for slot in self.index.candidates(&self.segments, hash) {
-            let word = Slot(slot.load(Ordering::SeqCst));
-            let Some(placed) =
-                word.entry_for(hash).and_then(|queue| self.placed(slot, word, queue))
-            else {
-                return Found::Moved;
-            };
-            if placed.is_of(key) {
-                if touches {
-                    touch(slot, word);
-                }
-                let first = sequence_of(&self.segments, word.place());
-                reading.leave_index(Span {
-                    queue: placed.queue,
-                    first,
-                    count: placed.segment_count(),
-                });
-                return Found::Here(placed);
-            }
-        }
-        Found::Nothing
-    }
-
-    /// The place of a slot's entry, or nothing if the slot no longer refers to it.
-    #[allow(unsafe_code, reason = "looks at an entry that a claimed line keeps in its place")]
-    #[inline]
-    fn placed(&self, slot: &AtomicU64, word: Slot, queue: Queue) -> Option<Placed<'_>> {
-        let segment = self.ring(queue).get(sequence_of(&self.segments, word.place()));
-        // Acquire: a second look, after the ring's. As long as the slot refers to the entry, the
-        // ring leads to its segment.
-        if !Slot(slot.load(Ordering::Acquire)).is_same_entry(word) {
-            return None;
-        }
-        let offset = offset_of(&self.segments, word.place());
-        // Prefetched together with the header's cache line: most entries extend into the next.
-        self.segments.prefetch(segment, offset + 64);
-        // SAFETY: the slot referred to this entry after the line published the use of the index for
-        // its fingerprint. None of the entry's segments is written until the line changes, and it
-        // changes to the use of these very segments or to nothing.
-        Some(unsafe { Placed::at(&self.segments, queue, segment, offset) })
-    }
-}
-
-/// A number unique to this thread, as long as there are few.
-#[inline]
-fn hint() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static HINT: Cell<usize> = const { Cell::new(usize::MAX) };
-    }
-    let hint = HINT.get();
-    if hint != usize::MAX {
-        return hint;
-    }
-    // Relaxed: only distinctness matters.
-    let new = NEXT.fetch_add(1, Ordering::Relaxed) % (usize::MAX / 2);
-    HINT.set(new);
-    new
-}
-
-impl Reclaim for Inner {
-    fn reclaim(&self, chunks: usize) -> usize {
-        self.lock().give_back(&self.shared, chunks)
-    }
 }

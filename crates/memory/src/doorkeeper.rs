@@ -1,13 +1,12 @@
-//! A doorkeeper: remembers which keys were seen lately, so that a cache can leave out what is seen
-//! once.
+//! A doorkeeper: an admission filter that remembers recently requested keys, so that a cache does
+//! not admit keys that are requested only once.
 //!
 //! Laws:
-//! 1. It may take a key for one that it has seen, and may have forgotten a key: neither may change
-//!    an answer.
-//! 2. A key that was seen is recognized until newcomers have taken a quarter of the slots after it.
-//!    Of endlessly many newcomers a third is not recognized: the others share a slot with a key of
-//!    one of the last two generations.
-//! 3. A look writes one byte at most, and nothing if the key was seen in this generation.
+//! 1. It may report a new key as seen, and may forget a key. Neither changes an answer.
+//! 2. A key is recognized until newcomers have taken a quarter of the slots after it. In an endless
+//!    stream of new keys, a third is reported as new; the others share a slot with a key of the
+//!    last two generations.
+//! 3. A request writes at most one byte, and nothing if the key was seen in this generation.
 #![allow(unsafe_code, reason = "makes an array of atomics from zeroed memory")]
 
 use std::fmt;
@@ -16,19 +15,19 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use crate::budget::{Budget, Kind, Lease};
 use crate::reserved::Reserved;
 
-/// One newcomer in this many is counted, chosen by its hash: a count of all would be written by
-/// every thread.
+/// One newcomer in this many is counted, chosen by its hash. Counting all would make every thread
+/// write the counter.
 const NEWCOMERS_A_COUNT: u64 = 64;
 
-/// A generation ends when its newcomers have taken this part of the slots (a divisor). With more
-/// than a half of them, too few slots would be without a known key, and no generation would end.
+/// A generation ends when its newcomers have taken one slot in this many. With more than half of
+/// the slots, so few slots would be without a known key that no generation would end.
 const GENERATION_PART: u64 = 4;
 
 /// A table of the generations in which keys were seen last.
 pub struct Doorkeeper {
-    /// By hash: the generation in which a key was seen there last; 0: never.
+    /// By hash: the generation in which a key with this hash was last seen; 0 if never.
     slots: Reserved<AtomicU8>,
-    /// From 1 on. A key of this one or the one before it is known.
+    /// The present generation, from 1 on. Keys of this generation and the one before it are known.
     generation: AtomicU8,
     /// Counted newcomers of this generation.
     newcomers: AtomicU64,
@@ -36,8 +35,8 @@ pub struct Doorkeeper {
 }
 
 impl Doorkeeper {
-    /// A doorkeeper with `slots` slots, each a byte of `budget`; `None` if there is no memory for
-    /// it.
+    /// Makes a doorkeeper of `slots` slots, each a byte of `budget`; `None` if the budget has no
+    /// room.
     pub fn new(budget: &Budget, slots: u64) -> Option<Self> {
         let slots = usize::try_from(slots).ok()?.clamp(1, u32::MAX as usize);
         let lease = budget.lease(Kind::Objects, slots as u64).ok()?;
@@ -51,12 +50,12 @@ impl Doorkeeper {
         })
     }
 
-    /// Whether a key with this hash was seen lately; it has been from now on.
+    /// Whether a key with this hash was seen recently. Records that it was seen now.
     #[inline]
     pub fn has_seen(&self, hash: u64) -> bool {
         let slot =
             &self.slots[(((hash & u64::from(u32::MAX)) * self.slots.len() as u64) >> 32) as usize];
-        // Relaxed, here and below: a generation that is missed costs an entry more or less (law 1).
+        // Relaxed, here and below: a stale generation only causes a wrong report (law 1).
         let (now, seen) = (self.generation.load(Ordering::Relaxed), slot.load(Ordering::Relaxed));
         if seen == now {
             return true;
@@ -69,7 +68,7 @@ impl Doorkeeper {
         is_known
     }
 
-    /// A counted newcomer: begins the next generation once newcomers have taken their part of the
+    /// Counts a newcomer. Begins the next generation once newcomers have taken their part of the
     /// slots.
     #[cold]
     fn count(&self) {
@@ -82,7 +81,7 @@ impl Doorkeeper {
     }
 }
 
-/// The next generation. One of 255 generations ago is taken for a new one: law 1.
+/// The next generation. Numbers recur after 255 generations, which law 1 allows.
 fn after(generation: u8) -> u8 {
     if generation == u8::MAX { 1 } else { generation + 1 }
 }
@@ -114,15 +113,15 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_known_from_its_second_look_on() {
+    fn has_seen_recognizes_a_key_on_its_second_request() {
         let door = doorkeeper();
         let strangers = (0..1000).filter(|key| !door.has_seen(hash(*key))).count();
-        assert!(strangers > 950, "{strangers}: few share a slot with one before them");
+        assert!(strangers > 950, "{strangers}: few share a slot with an earlier key");
         assert!((0..1000).all(|key| door.has_seen(hash(key))));
     }
 
     #[test]
-    fn a_key_is_forgotten_after_many_others_and_new_ones_remain_strangers() {
+    fn key_is_forgotten_after_many_newcomers() {
         let door = doorkeeper();
         let strangers_of =
             |keys: std::ops::Range<u64>| keys.filter(|key| !door.has_seen(hash(*key))).count();
@@ -136,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_without_room_has_no_doorkeeper() {
+    fn new_returns_none_without_memory() {
         let budget = Budget::new(1 << 20, Backing::Heap).unwrap();
         let rest = budget.lease(Kind::Sort, budget.free_bytes()).unwrap();
         assert!(Doorkeeper::new(&budget, 1 << 14).is_none());

@@ -2,18 +2,19 @@
 //! evict inline.
 //!
 //! It keeps two kinds of room between a low and a high watermark ([`room`]): free frames for page
-//! misses, and free chunks of the budget for everything else (memtables, write sets, leases). The
-//! caller that takes room below the low watermark rings ([`crate::budget`]). The evictor then works
-//! in batches of 16 to 64 victims until the high watermark is reached, and sleeps. It never polls.
-//! A caller that still finds no room evicts inline, as it would without an evictor, and is counted.
+//! misses, and free chunks of the budget for everything else (memtables, write sets, leases). A
+//! caller that takes room below the low watermark rings the evictor's bell ([`crate::budget`]). The
+//! evictor then works in batches of 16 to 64 victims until the high watermark is reached, and
+//! sleeps. It never polls. A caller that still finds no room evicts inline, as it would without an
+//! evictor; the statistics count that.
 //!
-//! While chunks are left that were never taken, nothing has to be evicted, and its thread clears
-//! some of them ahead of need ([`Budget::clear_block`]).
+//! While some chunks were never taken, nothing has to be evicted, and the evictor's thread
+//! pre-faults some of them instead ([`Budget::clear_block`]).
 //!
 //! Laws:
 //! 1. Nothing is evicted while the pool can still grow, nor beyond the high watermark.
 //! 2. Evicted memory becomes room: free frames + frames with a page = frames, before and after.
-//! 3. An evictor that can free nothing sleeps; it does not burn a core over pinned pages.
+//! 3. An evictor that can free nothing sleeps; it does not spin over pinned pages.
 
 mod room;
 #[cfg(all(test, shuttle))]
@@ -50,13 +51,13 @@ const FRAMES_PART_MAX: usize = 8;
 /// Whether a step found something to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// It evicted; there may be more to do.
+    /// Memory was freed; there may be more to do.
     Worked,
-    /// There is enough room, or nothing that can be evicted.
+    /// There is enough room, or nothing can be evicted.
     Idle,
 }
 
-/// The job itself. Run it with [`EvictorThread`], or call [`Evictor::step`] from a scheduler.
+/// The evictor. Run it with [`EvictorThread`], or call [`Evictor::step`] from a scheduler.
 pub struct Evictor {
     pool: Arc<Pool>,
     budget: Budget,
@@ -70,7 +71,7 @@ pub struct Evictor {
     on_batch: Option<fn(Batch)>,
 }
 
-/// What one batch of the evictor freed.
+/// Memory freed by one batch of the evictor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batch {
     /// Pages evicted.
@@ -87,8 +88,8 @@ impl Evictor {
     pub fn new(pool: &Arc<Pool>, clock: Arc<dyn Clock>) -> Self {
         let bell = Arc::new(Bell::new(Arc::clone(&clock)));
         let budget = pool.budget().clone();
-        budget.hire(Arc::clone(&bell));
-        pool.hire(Arc::clone(&bell));
+        budget.install_evictor(Arc::clone(&bell));
+        pool.install_evictor(Arc::clone(&bell));
         let (frames, chunks) = (Demand::default(), Demand::default());
         let mut evictor = Self {
             pool: Arc::clone(pool),
@@ -146,8 +147,8 @@ impl Evictor {
         (frames, chunks)
     }
 
-    /// Takes lent memory back, if chunks are short, or the pool would have to evict pages rather
-    /// than grow. Returns the bytes freed.
+    /// Reclaims memory from lenders if chunks are short, or if the pool would otherwise have to
+    /// evict pages. Returns the bytes freed.
     fn take_back(&mut self, chunks: Watermarks, frames: Watermarks) -> u64 {
         let mut wanted =
             batch(self.budget.room().0, chunks.high, BATCH_CHUNKS_MIN, BATCH_CHUNKS_MAX);
@@ -170,8 +171,8 @@ impl Evictor {
         }
         let (given, victims) = self.pool.give_chunks(wanted);
         if given == 0 {
-            // There is nothing to evict, so callers that take more need not ring. Callers that
-            // evict inline still do.
+            // Nothing can be evicted, so callers that take more chunks need not ring. Callers that
+            // evict inline still ring.
             self.budget.set_low_watermark(watermarks.low.min(free / 2));
         }
         let bytes = (given * CHUNK_BYTES) as u64;
@@ -181,7 +182,7 @@ impl Evictor {
         bytes
     }
 
-    /// Evicts pages so that pages to be loaded find frames. Returns the bytes freed.
+    /// Evicts pages, so that loads find free frames. Returns the bytes freed.
     fn free_frames(&mut self, watermarks: Watermarks) -> u64 {
         let room = self.pool.room();
         let wanted = batch(room.free, watermarks.high, BATCH_PAGES_MIN, BATCH_PAGES_MAX);
@@ -214,8 +215,7 @@ impl Evictor {
         self.budget.is_short() || self.pool.is_short()
     }
 
-    /// Clears memory ahead, if that is due. Nothing has to be evicted meanwhile: chunks that were
-    /// never taken are left.
+    /// Pre-faults a block if that is due. Returns whether it did.
     fn clears_a_block(&self) -> bool {
         self.budget.wants_clearing() && self.budget.clear_block() > 0
     }
@@ -256,10 +256,10 @@ pub struct EvictorThread {
 }
 
 impl EvictorThread {
-    /// Starts it.
+    /// Starts the thread.
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// The system cannot create a thread.
     pub fn start(mut evictor: Evictor) -> io::Result<Self> {
         let bell = Arc::clone(&evictor.bell);
         let handle = spawn("plimsoll-evict", move || evictor.run())?;
@@ -271,7 +271,7 @@ impl Drop for EvictorThread {
     fn drop(&mut self) {
         self.bell.close();
         if let Some(handle) = self.handle.take() {
-            // If it panicked, that was reported; without it, callers evict inline.
+            // A panic in it was reported already; without the evictor, callers evict inline.
             let _ = handle.join();
         }
     }

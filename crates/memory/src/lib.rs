@@ -6,9 +6,9 @@
 //! allocations need. Built on these are the [`pool`] of pages read from immutable files, the
 //! [`cache`] of objects of any size, and the [`sorted`] map behind memtables and write sets.
 //!
-//! This crate knows bytes and pages, never keys of a store, commits or GLSNs. It is the only crate
-//! with unsafe code. It is usable alone: [`cache::Cache`] as a cache with a byte limit, the rest as
-//! parts of another database.
+//! This crate knows bytes and pages, never keys of a store, commits or GLSNs. Nearly all of the
+//! project's unsafe code is here. The crate is usable alone: [`cache::Cache`] as a cache with a
+//! byte limit, the rest as parts of another database.
 
 mod arena;
 mod backing;

@@ -1,5 +1,4 @@
-//! A mapping: memory aligned to a page of the system, which goes back to the system when it is
-//! dropped.
+//! A mapping: page-aligned memory that goes back to the system when it is dropped.
 //!
 //! Law: the bytes are initialised at every moment: zeros at first, later a holder's contents.
 #![allow(unsafe_code, reason = "maps memory and lends it as slices")]
@@ -84,9 +83,10 @@ fn map(bytes: usize) -> Option<*mut u8> {
         (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
     // SAFETY: a new private mapping overlaps no other memory.
     let base = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags) }.ok()?;
-    // A huge page would be resident as a whole when its first byte is touched, and may reach into a
-    // neighbouring mapping that is unmapped first. SAFETY: the range is the mapping just made; the
-    // advice is about the size of its pages. If it is refused, there are no huge pages.
+    // Without huge pages: touching one byte would make all 2 MiB resident, and a huge page may
+    // extend into a neighbouring mapping that is unmapped first. An error means that the system has
+    // no huge pages. SAFETY: the range is the mapping just made, and the advice concerns only the
+    // size of its pages.
     let _ = unsafe { madvise(base, bytes, Advice::LinuxNoHugepage) };
     Some(base.cast())
 }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! `checksum` covers bytes 8 to 16384 and is seeded with the file's seed and the page's number, so
-//! that good bytes in a wrong place fail. `length` counts the payload's bytes. `codec` and
+//! that a misplaced page fails the check. `length` counts the payload's bytes. `codec` and
 //! `reserved` are 0 in format 1.
 
 use plimsoll_disk::checksum::{checksum, seed};
@@ -32,20 +32,20 @@ pub fn seal_page(page: &mut [u8], file_seed: u64, number: u32, kind: u8, payload
     page[..8].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Checks a page read from disk. `Err` says what is wrong.
+/// Checks a page read from disk. The error describes the damage.
 pub fn check_page(page: &[u8], file_seed: u64, number: u32) -> Result<(), &'static str> {
     if page.len() != PAGE_BYTES {
-        return Err("the page is cut short");
+        return Err("the page is truncated");
     }
     let sum = checksum(seed(&[file_seed, u64::from(number)]), &page[8..]);
     if page[..8] != sum.to_le_bytes() {
         return Err("the page's checksum does not match its bytes and place");
     }
     if page_payload_bytes(page) > PAGE_PAYLOAD_BYTES {
-        return Err("the page's length is beyond its end");
+        return Err("the payload length exceeds the page");
     }
     if page[9] != 0 {
-        return Err("the page is written with a codec that this version does not know");
+        return Err("the page uses a codec that this version does not support");
     }
     Ok(())
 }
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_is_good_only_at_its_place_and_only_unchanged() {
+    fn check_page_rejects_changed_or_misplaced_pages() {
         let mut page = vec![7; PAGE_BYTES];
         seal_page(&mut page, 1, 2, 3, 100);
         assert_eq!(check_page(&page, 1, 2), Ok(()));

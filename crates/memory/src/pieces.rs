@@ -1,5 +1,5 @@
-//! Pieces of chunks, for holders that need little: a chunk is cut into pieces of one size, which
-//! many holders share.
+//! Pieces of chunks, for holders that need little memory. A chunk is cut into pieces of one size,
+//! and many holders share it.
 //!
 //! Laws:
 //! 1. A chunk is held while any piece of it is; dropping the last piece gives it back.
@@ -75,12 +75,12 @@ impl Pieces {
         if let Some(piece) = inner.take_free(&mut inner.lock()) {
             return Ok(piece);
         }
-        // Not under the lock: the budget may have to make room.
+        // Not under the lock, because the budget may have to reclaim memory.
         let chunk = inner.budget.take(inner.kind)?;
         let mut cuts = inner.lock();
         if let Some(piece) = inner.take_free(&mut cuts) {
-            // Another holder gave it back meanwhile. A cut of which nobody holds a piece would keep
-            // its chunk.
+            // Another holder gave a piece back meanwhile. Do not cut the new chunk: a cut without a
+            // held piece would never release its chunk.
             drop(cuts);
             drop(chunk);
             return Ok(piece);
@@ -107,7 +107,7 @@ impl Inner {
 
     fn take_free(self: &Arc<Self>, cuts: &mut Cuts) -> Option<Piece> {
         let cut_number = *cuts.with_room.first()?;
-        let cut = cuts.cuts[cut_number].as_mut().expect("one with room is there");
+        let cut = cuts.cuts[cut_number].as_mut().expect("a cut with room exists");
         let number = cut.used.trailing_ones();
         cut.used |= 1 << number;
         // SAFETY: the piece lies inside the chunk, as its number is below the count of pieces.
@@ -182,7 +182,7 @@ impl Drop for Piece {
             None
         };
         drop(cuts);
-        // Not under the lock: the budget has one of its own.
+        // Not under the lock, because this takes the budget's lock.
         drop(chunk);
     }
 }
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_share_chunks_and_the_last_one_gives_its_chunk_back() {
+    fn pieces_share_chunks_and_the_last_releases_its_chunk() {
         for piece_bytes in [MIN_PIECE_BYTES, 4096, CHUNK_BYTES / 2] {
             let (budget, pieces) = pieces(2, piece_bytes);
             let in_a_chunk = CHUNK_BYTES / piece_bytes;
@@ -231,7 +231,7 @@ mod tests {
         }
     }
 
-    /// Gives back a piece and a chunk when it is asked, as other threads do.
+    /// A reclaimer that gives back a piece and a chunk, as other threads may.
     struct Others(std::sync::Mutex<Option<(Piece, Chunk)>>);
 
     impl Reclaim for Others {
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_that_comes_free_while_a_chunk_is_taken_leaves_no_empty_chunk_behind() {
+    fn piece_freed_during_a_take_leaves_no_empty_chunk() {
         let (budget, pieces) = pieces(2, 4096);
         let mut held: Vec<_> = (0..16).map(|_| pieces.take().unwrap()).collect();
         let others = (held.pop().unwrap(), budget.take(Kind::Staging).unwrap());
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_that_came_free_is_taken_again_before_another_chunk() {
+    fn freed_piece_is_reused_before_a_new_chunk() {
         let (budget, pieces) = pieces(2, 4096);
         let mut held: Vec<_> = (0..16).map(|_| pieces.take().unwrap()).collect();
         drop(held.remove(7));

@@ -3,11 +3,11 @@
 //! A hit takes no lock. It writes no memory that other threads write unless it makes the page
 //! hotter: a table leads to the frame ([`frame`]), and the thread publishes its use of the frame in
 //! a hazard line of its own ([`hazard`]). Everything else happens under one lock, which is never
-//! held while a page is read from its file. [`keeper`] decides what stays.
+//! held while a page is read from its file. [`keeper`] decides which pages stay.
 //!
 //! Laws:
-//! 1. A page is loaded once, however many threads ask for it at once. An error reaches all of them;
-//!    the next request tries again.
+//! 1. Concurrent requests for a page share one load. An error reaches all of them; the next request
+//!    tries again.
 //! 2. A page in use stays where it is and its bytes do not change, even if the pool is dropped
 //!    first.
 //! 3. Evicting everything at any moment changes no answer.
@@ -31,6 +31,7 @@ mod queues;
 mod recent_pages;
 mod resident_only;
 mod resize;
+mod slots;
 mod table;
 #[cfg(test)]
 #[cfg(not(any(loom, shuttle)))]
@@ -74,8 +75,7 @@ const MAX_CHUNKS: u64 = 1 << 28;
 const HEADROOM_PART: usize = 32;
 const MIN_HEADROOM_CHUNKS: usize = 8;
 
-/// Pages that were just written enter the pool while more than one part in this of the budget is
-/// free.
+/// Newly written pages enter the pool while more than one part in this many of the budget is free.
 const LEFT_FREE: u64 = 8;
 
 /// Batch size when the pages of a closed file are forgotten. The lock is released between batches.
@@ -95,7 +95,7 @@ pub enum LoadError {
     },
     /// The bytes read differ from the bytes written.
     Corrupt {
-        /// What is wrong, with file and page.
+        /// The damage, with file and page.
         message: String,
     },
     /// No frame is available.
@@ -158,16 +158,16 @@ pub trait PageSource: Send + Sync {
             .try_for_each(|(number, page)| self.load(number, page))
     }
 
-    /// Whether a page in memory still has the bytes that were loaded, by their checksum: asked
-    /// before what it holds is written elsewhere, with a checksum of its own. A source without
-    /// checksums cannot tell, and says that it has.
+    /// Whether a page in memory still has the bytes that were loaded, by its checksum. Called
+    /// before the page's content is written elsewhere under a new checksum. A source without
+    /// checksums returns true.
     fn is_sound(&self, number: u32, page: &[u8]) -> bool {
         let _ = (number, page);
         true
     }
 }
 
-/// How a page is going to be used.
+/// The kind of access to a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touch {
     /// By a point read or a short scan: a second access makes the page hot.
@@ -188,8 +188,8 @@ fn floor_chunks(min_bytes: u64) -> usize {
     usize::try_from(min_bytes.div_ceil(CHUNK_BYTES as u64)).unwrap_or(usize::MAX).max(1)
 }
 
-/// Chunks that the pool takes when it is made; it takes the rest as it reads pages. A store
-/// therefore opens as quickly under a large budget as under a small one.
+/// Chunks that a new pool takes at once; it takes the others as it reads pages. A store therefore
+/// opens equally fast under any budget.
 const FIRST_CHUNKS: usize = 64;
 
 fn headroom(chunks: usize) -> usize {
@@ -200,7 +200,7 @@ fn headroom(chunks: usize) -> usize {
 pub struct Pool {
     budget: Budget,
     next_file: AtomicU64,
-    /// This field and the next two outlive the pool if pages of it are held when it is dropped.
+    /// This field and the next two outlive the pool if its pages are held when it is dropped.
     frames: ManuallyDrop<Frames>,
     keeper: ManuallyDrop<Mutex<Keeper>>,
     /// Covers the tables for the largest number of frames currently possible, and the system's page
@@ -317,12 +317,12 @@ impl Pool {
         self.loads.load(Ordering::Relaxed)
     }
 
-    /// Whether so much of the budget is free that pages may enter before they are read.
+    /// Whether enough of the budget is free for pages to enter before they are read.
     pub fn has_free_memory(&self) -> bool {
         self.budget.free_bytes() > self.budget.limit_bytes() / LEFT_FREE
     }
 
-    /// Takes a chunk where memory is free: for buffers that are better large.
+    /// Takes a chunk if [`Pool::has_free_memory`]: for buffers that work better if large.
     pub fn take_if_free(&self, kind: Kind) -> Option<Chunk> {
         if self.has_free_memory() { self.budget.try_take(kind) } else { None }
     }
@@ -335,7 +335,7 @@ impl Pool {
     /// Counters.
     pub fn stats(&self) -> PoolStats {
         let keeper = self.lock();
-        let slots = keeper.slots();
+        let slots = keeper.slots.len();
         let mut stats = PoolStats {
             hits: self.hits.sum(),
             loads: self.loads(),
@@ -343,7 +343,7 @@ impl Pool {
             waits: keeper.waits,
             evictions: keeper.evictions(),
             inline_evictions: keeper.inline_evictions(),
-            frames: (keeper.held() * FRAMES_PER_CHUNK) as u64,
+            frames: (keeper.slots.held() * FRAMES_PER_CHUNK) as u64,
             ..PoolStats::default()
         };
         drop(keeper);
@@ -372,7 +372,7 @@ impl Pool {
     }
 
     /// Installs the evictor, which is called when free frames become few.
-    pub(crate) fn hire(&self, bell: Arc<Bell>) {
+    pub(crate) fn install_evictor(&self, bell: Arc<Bell>) {
         assert!(self.bell.set(bell).is_ok(), "a pool has one evictor at most");
     }
 
@@ -407,8 +407,8 @@ impl Pool {
         }
     }
 
-    /// Gives up to `wanted` chunks to the budget. Returns how many, and how many pages were evicted
-    /// for it.
+    /// Gives up to `wanted` chunks back to the budget. Returns the numbers of chunks given and
+    /// pages evicted.
     pub(crate) fn give_chunks(&self, wanted: usize) -> (usize, u64) {
         let (mut given, mut victims) = (0, 0);
         while given < wanted {
@@ -460,7 +460,7 @@ impl Pool {
         }
         let inline_before = keeper.inline_evictions();
         match keeper.frame(&self.frames, &self.budget) {
-            None if keeper.has_slots() => Step::TakeChunk,
+            None if keeper.slots.has_room() => Step::TakeChunk,
             None => Step::Refused,
             Some(at) => {
                 let heat = keeper.first_heat(key, touch);
@@ -478,11 +478,11 @@ impl Pool {
         Filling::new(self, at)
     }
 
-    /// Adds a chunk to the pool. If others filled the tables meanwhile, the chunk goes back to the
-    /// budget.
+    /// Adds a chunk to the pool. If other threads filled the tables meanwhile, the chunk goes back
+    /// to the budget.
     fn adopt(&self, chunk: Chunk) {
         let mut keeper = self.lock();
-        if keeper.has_slots() {
+        if keeper.slots.has_room() {
             keeper.adopt(&self.frames, chunk);
         }
     }
@@ -496,7 +496,7 @@ impl Pool {
         drop(keeper);
         // Relaxed: a thread that compares two values has read the page in between.
         self.loads.fetch_add(u64::from(loaded), Ordering::Relaxed);
-        waiters.tell(Ok(()));
+        waiters.notify(Ok(()));
     }
 
     /// Releases a loading frame whose load failed.
@@ -507,10 +507,10 @@ impl Pool {
         keeper.release(at);
         let waiters = keeper.waited_for.take(at);
         drop(keeper);
-        waiters.tell(Err(error));
+        waiters.notify(Err(error));
     }
 
-    /// Forgets the pages of a file that is gone.
+    /// Discards the pages of a dropped file.
     fn forget(&self, file: u64, pages: u64) {
         for first in (0..pages).step_by(PAGES_FORGOTTEN_AT_ONCE as usize) {
             let mut keeper = self.lock();
@@ -523,10 +523,10 @@ impl Pool {
     }
 }
 
-/// The next step for a page that is wanted.
+/// The next step of a request.
 enum Step<'a> {
     Found(Page),
-    /// Another thread is loading it; the frame is pinned if that succeeds.
+    /// Another thread is loading the page; the frame is pinned if that succeeds.
     Wait(u32, Arc<Load>),
     Fill(Filling<'a>),
     /// No frame is available without asking the budget.
@@ -544,7 +544,7 @@ impl Reclaim for Pool {
 impl Drop for Pool {
     #[allow(unsafe_code, reason = "moves out of a value that is being dropped")]
     fn drop(&mut self) {
-        // While a page is held, only its memory stays: all other memory goes back now.
+        // While a page is held, only its memory stays; all other memory goes back now.
         if hazard::is_any_held(&self.frames.addresses()) {
             self.lock().give_all_back(&self.frames);
         }
@@ -591,8 +591,8 @@ impl PoolFile {
     }
 
     /// Prefetches the first `len` bytes of page `number` into the processor's caches, if it is
-    /// found without a lock, and the slot of the page table for the next page. Not an access: they
-    /// are read soon, or never.
+    /// found without a lock, and the slot of the page table for the next page. Does not count as an
+    /// access.
     #[inline]
     pub fn fetch(&self, number: u32, len: usize) {
         let frames = &self.file.pool.frames;
@@ -678,14 +678,13 @@ impl PoolFile {
         filling.finish(false);
     }
 
-    /// As [`PoolFile::put`] of a page that is not hot, but takes free memory only: evicts nothing,
-    /// and leaves one part in [`LEFT_FREE`] of the budget free.
+    /// As [`PoolFile::put`] of a page that is not hot, but evicts nothing and leaves one part in
+    /// [`LEFT_FREE`] of the budget free.
     ///
     /// # Panics
     /// `bytes` is not a page long.
     pub fn put_if_free(&self, number: u32, bytes: &[u8]) {
-        // Others may take free chunks until the page is put: then a page that came in cold leaves
-        // for it.
+        // If other threads take the free chunks first, `put` evicts a cold page.
         if self.file.pool.has_free_memory() {
             self.put(number, bytes, false);
         }
@@ -724,7 +723,8 @@ impl fmt::Debug for PoolFile {
 impl Drop for File {
     fn drop(&mut self) {
         if self.pool.budget.is_foreign() {
-            // A thread that a forked child does not have may hold the lock. The pool stays as well.
+            // In a forked child, a thread that exists only in the parent may hold the lock. The
+            // pool must not be dropped either.
             std::mem::forget(Arc::clone(&self.pool));
             return;
         }

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_of_any_length_and_alignment_may_be_asked_for_and_stay_as_they_are() {
+    fn prefetch_accepts_any_range_and_changes_nothing() {
         let bytes: Vec<u8> = (0..200).collect();
         for start in 0..70 {
             for end in [start, start + 1, start + 64, start + 65, 200] {

@@ -1,5 +1,5 @@
-//! Arrays reserved at their largest possible size. Only touched parts take memory, and unneeded
-//! parts give it back.
+//! Arrays that reserve address space for their largest possible size. Only touched parts take
+//! memory, and unneeded parts can be released.
 #![allow(unsafe_code, reason = "makes arrays of atomics from zeroed memory")]
 
 use std::fmt;
@@ -9,8 +9,7 @@ use std::ptr::NonNull;
 
 use crate::backing::Backing;
 
-/// Granularity in which memory is given back: a multiple of the system's pages (of 4 or 16 KiB; it
-/// refuses steps of less than one).
+/// Granularity of releases: a multiple of the system's page size, which is 4 or 16 KiB.
 const PAGE_BYTES_MAX: usize = 16 << 10;
 
 /// An array whose elements are all zeros at first. It is shared: its elements have interior
@@ -30,8 +29,8 @@ impl<T> Reserved<T> {
     /// An array of `len` elements.
     ///
     /// # Errors
-    /// The system refuses the address space: it counts what is reserved as used
-    /// (`vm.overcommit_memory` is 2), or has a limit for it (`ulimit -v`).
+    /// The system refuses the address space, because it counts reserved memory as used
+    /// (`vm.overcommit_memory` is 2) or limits address space (`ulimit -v`).
     ///
     /// # Panics
     /// There are no elements, or an element needs more than a page's alignment or a destructor.
@@ -42,7 +41,7 @@ impl<T> Reserved<T> {
     pub(crate) unsafe fn zeroed(len: usize, backing: Backing) -> io::Result<Self> {
         let bytes = len
             .checked_mul(size_of::<T>())
-            .ok_or_else(|| refused(usize::MAX, "more than there is"))?;
+            .ok_or_else(|| refused(usize::MAX, "more than the address space"))?;
         assert!(bytes > 0 && align_of::<T>() <= 4096 && !std::mem::needs_drop::<T>());
         let base = match backing {
             // SAFETY: a new private mapping overlaps no other memory.
@@ -82,11 +81,11 @@ impl<T> Reserved<T> {
     }
 }
 
-fn refused(bytes: usize, what: &str) -> io::Error {
+fn refused(bytes: usize, cause: &str) -> io::Error {
     let message = format!(
-        "the system refuses {bytes} bytes of address space for tables, most of which are never \
-         touched ({what}): set vm.overcommit_memory to 0 or 1, raise the limit of address space \
-         (ulimit -v), or let the budget grow less far"
+        "the system refuses {bytes} bytes of address space for sparse tables ({cause}): set \
+         vm.overcommit_memory to 0 or 1, raise the limit on address space (ulimit -v), or lower \
+         the maximum budget"
     );
     io::Error::new(io::ErrorKind::OutOfMemory, message)
 }
@@ -146,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_that_are_released_are_zeros_or_as_they_were_and_the_others_stay() {
+    fn release_zeroes_or_keeps_elements_and_spares_the_others() {
         for backing in
             if cfg!(miri) { [Backing::Heap; 2] } else { [Backing::Heap, Backing::Mapped] }
         {
@@ -166,12 +165,12 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "asks the system")]
-    fn address_space_that_is_refused_is_an_error_that_says_what_to_do() {
+    fn refused_address_space_is_an_error_with_a_remedy() {
         for len in [1 << 46, usize::MAX] {
             // SAFETY: a zero is all zeros.
             let array: io::Result<Reserved<AtomicU64>> =
                 unsafe { Reserved::zeroed(len, Backing::Mapped) };
-            let error = array.expect_err("no processor has so much");
+            let error = array.expect_err("no processor has that much address space");
             assert!(error.to_string().contains("vm.overcommit_memory"), "{error}");
         }
     }

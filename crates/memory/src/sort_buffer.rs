@@ -1,12 +1,12 @@
-//! Rows that come without order and leave sorted: keys and values in chunks of the budget, and
-//! beside them a list of where they are.
+//! A sort buffer: takes rows in any order and returns them sorted. Keys and values are in chunks of
+//! the budget; a separate list has their places.
 //!
 //! The list is sorted by the first bytes in which the keys differ, so that nearly all comparisons
-//! read nothing but the list. Rows that come in order are not sorted at all.
+//! read nothing but the list. Rows that arrive in order are not sorted at all.
 //!
 //! Laws:
 //! 1. A row that is refused changes nothing.
-//! 2. Of rows with equal keys only the one that came last is read back.
+//! 2. Of rows with equal keys, only the last one added is returned.
 
 use crate::budget::chunk::{CHUNK_BYTES, Chunk};
 use crate::budget::{Budget, Kind, OutOfBudget};
@@ -22,7 +22,7 @@ const PREFIX_BYTES: usize = 12;
 /// Slots of the first list.
 const FIRST_SLOTS: usize = 256;
 
-/// Rows are fetched from memory this far ahead of where they are read.
+/// Prefetch distance, in rows.
 const FETCHED_AHEAD: usize = 8;
 
 /// Rows to be sorted.
@@ -31,13 +31,13 @@ pub struct SortBuffer {
     budget: Budget,
     kind: Kind,
     chunks: Vec<Chunk>,
-    /// Chunks used; the others are kept for rows to come.
+    /// Chunks used; the others are kept for later rows.
     used: usize,
-    /// Bytes used of the last one of these.
+    /// Bytes used of the last used chunk.
     filled: usize,
-    /// A prefix of the key (of a row that is not sorted yet: nothing) and the row's place.
+    /// The row's place, and above it a prefix of its key, which is zero until the sort.
     slots: Buffer<u128>,
-    /// Bytes that all keys begin with.
+    /// Length of the common prefix of all keys.
     common: usize,
     /// Each key is greater than the one before it.
     is_rising: bool,
@@ -51,7 +51,7 @@ impl SortBuffer {
     /// An empty buffer. It takes memory with the first row.
     ///
     /// # Errors
-    /// Never for lack of memory: nothing is taken yet.
+    /// None at present, because nothing is taken yet.
     pub fn new(budget: &Budget, kind: Kind) -> Result<Self, OutOfBudget> {
         Ok(Self {
             budget: budget.clone(),
@@ -78,7 +78,7 @@ impl SortBuffer {
         let bytes = HEAD_BYTES + key.len() + value.len();
         assert!(
             bytes <= CHUNK_BYTES && !self.is_sorted,
-            "a row fits into a chunk, and comes before the sort"
+            "a row fits into a chunk and is added before the sort"
         );
         if self.slots.len() == self.slots.capacity() {
             self.slots.reserve(self.slots.len().max(FIRST_SLOTS))?;
@@ -112,7 +112,7 @@ impl SortBuffer {
         self.common = both.take_while(|(one, other)| one == other).count();
     }
 
-    /// The number of rows, those with equal keys included.
+    /// The number of rows, including rows with equal keys.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
@@ -122,8 +122,8 @@ impl SortBuffer {
         self.slots.is_empty()
     }
 
-    /// Bytes of memory that the rows and their list take. Of a list that was kept for more rows, no
-    /// more than twice what these need.
+    /// Memory that the rows and their list take. A list kept for more rows counts at most twice the
+    /// size that these rows need.
     pub fn row_bytes(&self) -> u64 {
         let needed = 2 * (self.slots.len() * size_of::<u128>()) as u64;
         (self.used * CHUNK_BYTES) as u64 + self.slots.charged_bytes().min(needed)
@@ -141,7 +141,7 @@ impl SortBuffer {
         slots.sort_unstable();
         let ties = slots.chunk_by_mut(|one, other| one >> PLACE_BITS == other >> PLACE_BITS);
         for tie in ties.filter(|tie| tie.len() > 1) {
-            // Of equal keys, the one that came first has the lower place.
+            // Of equal keys, the earlier row has the lower place.
             tie.sort_unstable_by(|one, other| {
                 row_at(chunks, *one)
                     .0
@@ -156,7 +156,7 @@ impl SortBuffer {
     /// # Panics
     /// The buffer is not sorted.
     pub fn rows(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        assert!(self.is_sorted, "rows are sorted before they are read");
+        assert!(self.is_sorted, "rows are read after the sort");
         (0..self.slots.len()).filter_map(|at| {
             if let Some(ahead) = self.slots.get(at + FETCHED_AHEAD) {
                 prefetch_address(bytes_at(&self.chunks, *ahead).as_ptr());
@@ -171,13 +171,12 @@ impl SortBuffer {
         })
     }
 
-    /// Removes all rows. Keeps their memory, which is not taken from the system again then, unless
-    /// others are short of it.
+    /// Removes all rows. Keeps their memory for reuse, unless the budget is short.
     pub fn clear(&mut self) {
         if self.budget.is_short() {
             self.chunks = Vec::new();
         }
-        // A list that is longer than the rows would be in the way of longer ones.
+        // Release a list that is larger than the rows' chunks, which short rows leave behind.
         if self.slots.charged_bytes() > (self.chunks.len() * CHUNK_BYTES) as u64 {
             self.slots.release();
         }
@@ -242,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_leave_as_from_a_map() {
+    fn sort_buffer_returns_rows_like_a_map() {
         let mut state = 1_u64;
         let mut below = |bound: usize| {
             // Knuth's MMIX generator; its high bits are the good ones.
@@ -264,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_differ_by_zeros_at_their_end_are_told_apart() {
+    fn keys_differing_by_trailing_zeros_are_distinct() {
         let keys: [&[u8]; 6] = [b"a\0\0", b"a", b"a\0", b"", b"\0", b"a"];
         expect_as_map(
             &keys
@@ -276,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn rising_keys_are_not_sorted_and_an_equal_one_ends_that() {
+    fn ascending_keys_skip_the_sort_until_a_duplicate() {
         let rows: Vec<_> = (0..300_u32).map(|key| (key.to_be_bytes().to_vec(), vec![1])).collect();
         expect_as_map(&rows);
         let mut buffer = SortBuffer::new(&budget(4), Kind::Sort).unwrap();
@@ -290,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_row_changes_nothing_and_a_release_gives_everything_back() {
+    fn refused_row_changes_nothing_and_release_frees_all() {
         let budget = budget(3);
         let mut buffer = SortBuffer::new(&budget, Kind::Sort).unwrap();
         let mut pushed = 0_u64;
@@ -312,7 +311,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "it takes minutes")]
-    fn rows_after_others_take_their_memory_and_nothing_else_of_them() {
+    fn reused_buffer_keeps_only_memory() {
         let budget = budget(8);
         let mut buffer = SortBuffer::new(&budget, Kind::Sort).unwrap();
         for round in 0..3_u8 {
@@ -332,7 +331,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "it takes minutes")]
-    fn a_buffer_that_short_rows_filled_takes_as_much_again() {
+    fn buffer_filled_by_short_rows_doubles() {
         let limit_bytes = 4 * CHUNK_BYTES as u64;
         let mut buffer = SortBuffer::new(&budget(64), Kind::Sort).unwrap();
         for bytes in [1, 3, 20, 60, 500] {

@@ -35,16 +35,14 @@ pub use entries::Position;
 use entries::{DESCENTS, Entries, MAX_CHUNKS, Placement, Probe};
 use writer::{Holding, Writer};
 
-/// Sizes at which a map changes how it works.
+/// Sizes at which a map changes its strategy.
 #[derive(Clone, Copy, Debug)]
 struct Thresholds {
-    /// Below this many entries a map stays in the processor's caches, and deferring links saves
-    /// nothing.
+    /// A map with fewer entries stays in the processor's caches, and deferring links saves nothing.
     defer_from: usize,
-    /// Below this many entries a map is in the processor's caches anyway, and nothing is
-    /// prefetched.
+    /// A map with fewer entries is in the processor's caches, and prefetching saves nothing.
     fetched_from: usize,
-    /// Entries that can wait to be linked: initially, and at most.
+    /// Capacity for deferred entries: the initial one, and the maximum.
     deferred: [usize; 2],
 }
 
@@ -53,20 +51,20 @@ impl Thresholds {
         Self { defer_from: 1024, fetched_from: 4096, deferred: [2048, 32 * 1024] };
 }
 
-/// Entries that an estimate looks at, at least: the error is about one in eight.
+/// Minimum sample of an estimate, which limits the error to about an eighth.
 const SAMPLE_LEAST: usize = 64;
 
 /// Prefetch distance, in entries, when deferred entries are linked.
 const FETCHED_AHEAD: usize = 8;
 
-/// With more entries than this for each deferred one, the ways to their places are prefetched.
+/// With more entries than this per deferred entry, the search paths are prefetched.
 const DEFERRED_FEW: usize = 64;
 
 /// A concurrent skip list in chunks of the budget.
 pub struct SortedMap {
     budget: Budget,
     kind: Kind,
-    /// The source of the first memory, used before whole chunks.
+    /// Sources of the first memory, before whole chunks.
     small: Arc<[Pieces]>,
     thresholds: Thresholds,
     entries: Entries,
@@ -144,7 +142,7 @@ impl SortedMap {
 
     /// Releases `bytes` reserved with [`SortedMap::reserve`]; the chunks stay for later entries.
     pub fn unreserve(&self, bytes: usize) {
-        // Also of a map whose writer panicked: this runs while that unwinds.
+        // Accept a poisoned lock, because this also runs while a panicked writer unwinds.
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         writer.promised = writer.promised.saturating_sub(bytes);
     }
@@ -198,7 +196,7 @@ impl SortedMap {
     }
 
     /// As [`SortedMap::settle`]; also frees the list of deferred entries. For a map that is kept
-    /// and will hardly see another deferred entry.
+    /// but unlikely to get another deferred entry.
     pub fn stop_deferring(&self) {
         let mut writer = self.lock();
         self.link_deferred(&mut writer);
@@ -218,7 +216,7 @@ impl SortedMap {
         // SAFETY: deferred entries were written under the lock that is held.
         let entry_of = |entry| unsafe { self.entries.unlinked(entry) };
         deferred.sort(entry_of);
-        // So few have next to nothing of their ways in common.
+        // The search paths of so few entries have next to nothing in common.
         let are_few = deferred.len() * DEFERRED_FEW < self.len();
         for at in 0.. {
             let Some(entry) = deferred.get(at) else { break };
@@ -232,7 +230,7 @@ impl SortedMap {
             }
             let Entry { key, order, .. } = entry_of(entry);
             if !self.entries.find_gap(gap, &Probe::new(key, order)) {
-                // As `insert` does, the map keeps the one that it has.
+                // As in `insert`, the existing entry wins.
                 self.len.fetch_sub(1, Ordering::Release);
                 continue;
             }
@@ -243,8 +241,8 @@ impl SortedMap {
         deferred.clear();
     }
 
-    /// Number of entries. A reader that sees this count then finds at least that many, apart from
-    /// deferred ones.
+    /// Number of entries. A reader that sees this count then finds at least that many entries,
+    /// except for deferred ones.
     pub fn len(&self) -> usize {
         // Acquire: pairs with the Release in `insert`.
         self.len.load(Ordering::Acquire)
@@ -303,8 +301,8 @@ impl SortedMap {
     }
 
     /// Estimates a sum over the entries from (`key`, `order`) `from` up to `to` (`None`: to the
-    /// end): calls `weigh` with a sample of them and scales what it returns. A sum over all entries
-    /// that weigh the same is exact; among many entries of a part, the error is about an eighth.
+    /// end): calls `weigh` with a sample of them and scales the results. A sum of equal weights
+    /// over the whole map is exact; over a part with many entries, the error is about an eighth.
     /// Takes time in proportion to the logarithm of their number.
     pub fn estimate(
         &self,
@@ -322,7 +320,7 @@ impl SortedMap {
     }
 
     fn lock(&self) -> MutexGuard<'_, Writer> {
-        self.writer.lock().expect("an insert does not panic half way")
+        self.writer.lock().expect("no code under this lock panics")
     }
 
     /// Cuts room for an entry from the current chunk or the next.
@@ -428,8 +426,8 @@ impl Inserter<'_> {
 
     /// Inserts an entry that is not found before [`SortedMap::settle`]. Linking many entries at
     /// once, in key order, is several times cheaper than linking them one by one in any other
-    /// order. One whose key and order the map has by then is ignored, and of two that are deferred
-    /// alike one is; until then they count.
+    /// order. A duplicate of an entry in the map, or of another deferred entry, is dropped when the
+    /// entries are settled; until then it counts in `len`.
     ///
     /// # Errors
     /// The budget has no room; the map is as it was.

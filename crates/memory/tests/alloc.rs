@@ -1,4 +1,4 @@
-//! Counts allocations: a page that is found, and a look-up in a sorted map, take none.
+//! Counts allocations: page hits and look-ups in a sorted map make none.
 #![allow(unsafe_code, reason = "a global allocator that counts")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -32,7 +32,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// How many allocations this thread makes meanwhile.
+/// Number of allocations that this thread makes during the call.
 fn allocations(work: impl FnOnce()) -> u64 {
     let before = ALLOCATIONS.get();
     work();
@@ -56,14 +56,14 @@ fn the_counter_counts() {
 }
 
 #[test]
-fn a_page_that_is_found_allocates_nothing_and_neither_does_one_that_is_loaded() {
+fn page_hits_and_loads_do_not_allocate() {
     let budget = Budget::new(BUDGET_BYTES, Backing::Heap).expect("memory");
     let pool = Pool::new(&budget, 0).expect("room");
     let file = pool.attach(Arc::new(Ones));
     let counted = allocations(|| {
         for touch in [Touch::Point, Touch::Scan, Touch::Point] {
             for number in 0..40 {
-                let page = file.get(number, touch).expect("it loads");
+                let page = file.get(number, touch).expect("the page loads");
                 assert_eq!(page[7], 1);
             }
         }
@@ -72,10 +72,10 @@ fn a_page_that_is_found_allocates_nothing_and_neither_does_one_that_is_loaded() 
 }
 
 #[test]
-fn look_ups_and_inserts_in_a_sorted_map_allocate_nothing_beyond_its_table() {
+fn sorted_map_operations_do_not_allocate_beyond_the_table() {
     let budget = Budget::new(BUDGET_BYTES, Backing::Heap).expect("memory");
     let map = SortedMap::new(&budget, Kind::Memtable);
-    // The first chunk: its table, and the budget's list of what leases retire.
+    // The first chunk needs its table, and the budget's list of retired chunks.
     let table = allocations(|| map.insert(b"first", 0, b"").expect("room"));
     assert!(table <= 4, "{table}");
     let counted = allocations(|| {

@@ -1,5 +1,4 @@
-//! The object cache from the outside: it takes no heap memory as it fills, and what it says it
-//! takes is what it takes.
+//! The object cache takes no heap memory as it fills, and its lease matches its allocations.
 #![allow(unsafe_code, reason = "a global allocator that counts")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -31,7 +30,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Bytes that this thread allocates meanwhile.
+/// Bytes that this thread allocates during the call.
 fn heap_bytes(work: impl FnOnce()) -> u64 {
     let before = HEAP_BYTES.get();
     work();
@@ -39,7 +38,7 @@ fn heap_bytes(work: impl FnOnce()) -> u64 {
 }
 
 #[test]
-fn filling_evicting_and_finding_take_no_heap_memory() {
+fn fill_evict_and_find_do_not_allocate() {
     let budget = Budget::new(32 << 20, Backing::Heap).unwrap();
     let cache = Cache::new(&budget, CacheOptions::of_bytes(8 << 20)).unwrap();
     let mut found = Vec::with_capacity(64 << 10);
@@ -57,13 +56,13 @@ fn filling_evicting_and_finding_take_no_heap_memory() {
 }
 
 #[test]
-fn the_tables_are_leased_and_as_large_as_the_lease_says() {
+fn lease_matches_the_size_of_the_tables() {
     let budget = Budget::new(256 << 20, Backing::Heap).unwrap();
     let mut cache = None;
     let taken = heap_bytes(|| cache = Cache::new(&budget, CacheOptions::of_bytes(128 << 20)).ok());
     let cache = cache.unwrap();
     let leased = cache.stats().table_bytes;
-    // The lines of readers are a constant that the cache takes besides.
+    // The readers' lines are not in proportion to the cache.
     assert!(taken <= leased + (16 << 10), "{taken} bytes of heap, {leased} leased");
     assert!(leased <= (128 << 20) / 500, "{leased} bytes of tables");
     assert!(budget.usage().of(Kind::Objects) >= leased);

@@ -1,5 +1,5 @@
-//! What a budget, a pool and a cache take of the system when they are made: next to nothing,
-//! however large they may become. Alone in its process, whose memory it looks at.
+//! A new budget, pool and cache take next to no memory from the system, whatever their limits.
+//! Alone in its process, because it reads the process's memory.
 #![cfg(not(any(loom, shuttle, miri)))]
 #![allow(clippy::unwrap_used, reason = "a test fails where something is not as it should be")]
 
@@ -15,7 +15,7 @@ fn resident() -> u64 {
 }
 
 #[test]
-fn a_large_budget_takes_no_more_memory_at_first_than_a_small_one() {
+fn large_budget_takes_no_more_initial_memory_than_a_small_one() {
     let taken = [64 << 20, 16 << 30].map(|bytes: u64| {
         let before = resident();
         let budget = Budget::new(bytes, Backing::Mapped).unwrap();

@@ -1,5 +1,5 @@
-//! The line as the system sees it: alone in a process, because it looks at the process's own
-//! resident memory.
+//! The budget as the system sees it. Alone in its process, because it reads the process's resident
+//! memory.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -15,7 +15,7 @@ fn resident_bytes() -> i64 {
 }
 
 #[test]
-fn what_a_lease_retires_is_not_resident() {
+fn retired_chunks_are_not_resident() {
     let budget = Budget::new(64 << 20, Backing::Mapped).unwrap();
     let mut chunks: Vec<_> = (0..1024).map(|_| budget.take(Kind::Pages).unwrap()).collect();
     chunks.iter_mut().for_each(|chunk| chunk.fill(1));

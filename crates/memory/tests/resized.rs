@@ -1,5 +1,5 @@
-//! A budget that changes while it is used, as the system sees it: alone in a process, because it
-//! looks at the process's own memory.
+//! A budget that is resized while in use, as the system sees it. Alone in its process, because it
+//! reads the process's memory.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -31,7 +31,7 @@ impl PageSource for Ones {
 }
 
 #[test]
-fn a_budget_that_becomes_smaller_gives_memory_back_and_its_ceiling_is_no_memory() {
+fn smaller_budget_releases_memory_and_ceiling_costs_none() {
     const MIB: u64 = 1 << 20;
     let [start, ..] = memory();
     let budget = Budget::with_ceiling(16 * MIB, 8192 * MIB, Backing::Mapped).unwrap();
@@ -57,7 +57,7 @@ fn a_budget_that_becomes_smaller_gives_memory_back_and_its_ceiling_is_no_memory(
     assert_eq!(budget.free_bytes(), 32 * MIB);
     drop(budget);
 
-    // The page tables of what is given back go with it.
+    // Page tables are released together with the memory.
     let before = memory()[2];
     let budget = Budget::new(256 * MIB, Backing::Mapped).unwrap();
     let mut chunks: Vec<_> = (0..4096).map(|_| budget.take(Kind::Sort).unwrap()).collect();
@@ -77,7 +77,8 @@ fn a_budget_that_becomes_smaller_gives_memory_back_and_its_ceiling_is_no_memory(
     assert!(chunks.iter().all(|chunk| chunk.iter().all(|&byte| byte == 3)));
     drop((chunks, budget));
 
-    // Huge pages come as a whole: half of each is withdrawn before it was ever touched.
+    // The system provides whole huge pages, so half of each block is withdrawn before it is
+    // touched.
     let before = memory()[0];
     let budget = Budget::new(64 * MIB, Backing::Mapped).unwrap();
     let mut chunks: Vec<_> = (0..1024).map(|_| budget.take(Kind::Sort).unwrap()).collect();

@@ -1,9 +1,9 @@
 //! Serializability test: many threads at once, whose history must be serializable.
 //!
-//! Every value carries a *stamp* that no other write has, and every transaction records in its
-//! metadata which stamps it read and which it wrote. The log is then replayed in GLSN order: each
-//! transaction must have read exactly the values that the ones before it had left. That is
-//! serializability, in the log's order.
+//! Every value carries a unique *stamp*, and every transaction records in its metadata which stamps
+//! it read and wrote. The log is then replayed in GLSN order: each transaction must have read
+//! exactly the values that the earlier transactions had written. The history is then serializable
+//! in the log's order.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -25,9 +25,9 @@ const OPENING_BALANCE: u64 = 1000;
 pub struct BankReport {
     /// Transactions that were committed.
     pub commits: u64,
-    /// Transactions that met a conflict and were run again.
+    /// Transactions that were retried after a conflict.
     pub conflicts: u64,
-    /// Snapshots that were summed up.
+    /// Snapshots whose accounts were summed.
     pub audits: u64,
 }
 
@@ -52,12 +52,12 @@ impl Stamped {
         };
         match (word(0), word(8), bytes.len()) {
             (Some(amount), Some(stamp), 16) => Ok(Self { amount, stamp }),
-            _ => Err(Failure::new(format!("a value of {} bytes is no amount", bytes.len()))),
+            _ => Err(Failure::new(format!("a value of {} bytes is not an amount", bytes.len()))),
         }
     }
 }
 
-/// What goes wrong in a transaction.
+/// An error within a transaction.
 enum Trouble {
     Store(Error),
     Failure(Failure),
@@ -75,7 +75,7 @@ impl From<Failure> for Trouble {
     }
 }
 
-/// A transaction that keeps account of itself.
+/// A transaction that records its reads and writes.
 struct Noted<'a> {
     tx: Transaction,
     keyspace: &'a Keyspace,
@@ -117,7 +117,7 @@ impl Noted<'_> {
     }
 }
 
-/// What the threads share.
+/// State shared by the threads.
 struct Bank {
     db: Db,
     keyspace: Keyspace,
@@ -144,7 +144,7 @@ impl Bank {
         }))
     }
 
-    /// Runs a transaction until it meets no conflict.
+    /// Runs a transaction until it commits without a conflict.
     fn transact(&self, mut body: impl FnMut(&mut Noted<'_>) -> Result<(), Trouble>) -> Outcome {
         loop {
             let notes = String::new();
@@ -214,7 +214,7 @@ fn in_threads(
             }
             done
         })
-        .map_err(|error| Failure::new(format!("no thread: {error}")))
+        .map_err(|error| Failure::new(format!("cannot start a thread: {error}")))
     };
     let workers: Vec<_> =
         (0..threads).map(|number| start("worker", number, work)).collect::<Outcome<_>>()?;
@@ -232,10 +232,10 @@ fn in_threads(
 const ACCOUNTS: u64 = 24;
 const TRANSFERS: u64 = 250;
 
-/// Threads move money between accounts while others sum it up; then the history is checked.
+/// Threads move money between accounts while others sum the accounts; then the history is checked.
 ///
 /// # Errors
-/// Money was made or lost, a snapshot changed, or the history is not serializable.
+/// The total changed, a snapshot changed, or the history is not serializable.
 pub fn transfers(db: &Db, threads: u64) -> Outcome<BankReport> {
     let bank = Bank::open(db, "bank")?;
     bank.transact(|tx| {
@@ -261,7 +261,7 @@ fn transfer(bank: &Bank, thread: u64) -> Outcome {
         let amount = 1 + random.below(50);
         bank.transact(|tx| {
             if round % 10 == 9 {
-                // A sum that is written down: the whole range must be as it was read.
+                // Writing the sum makes the whole range part of the conflict check.
                 let sum = tx.read_all("account/")?.iter().map(|value| value.amount).sum();
                 return tx.write(&format!("sum/{thread}"), sum);
             }
@@ -282,7 +282,7 @@ fn move_money(tx: &mut Noted<'_>, from: u64, to: u64, amount: u64) -> Result<(),
     tx.write(&to, gets + amount)
 }
 
-/// Sums up snapshots, twice each, new ones and old ones; compacts now and then.
+/// Sums new and old snapshots, twice each; compacts now and then.
 fn audit(bank: &Bank, number: u64) -> Outcome {
     let mut random = Random::new(1000 + number);
     while !bank.over.load(Ordering::Relaxed) {
@@ -304,14 +304,13 @@ fn audit(bank: &Bank, number: u64) -> Outcome {
     Ok(())
 }
 
-/// The money that there is at a moment is what there was at first (nothing, before the accounts
-/// were opened).
+/// The total at every moment equals the initial total, or zero before the accounts were opened.
 fn is_balanced(bank: &Bank, snapshot: &Snapshot) -> Outcome<Vec<(Vec<u8>, Stamped)>> {
     let accounts = bank.amounts(snapshot, "account/")?;
     let sum: u64 = accounts.iter().map(|(_, value)| value.amount).sum();
     let whole = sum == ACCOUNTS * OPENING_BALANCE && accounts.len() as u64 == ACCOUNTS;
     ensure(whole || accounts.is_empty(), || {
-        format!("at {} there are {} accounts with {sum}", snapshot.at(), accounts.len())
+        format!("at {} the {} accounts sum to {sum}", snapshot.at(), accounts.len())
     })?;
     Ok(accounts)
 }
@@ -319,8 +318,8 @@ fn is_balanced(bank: &Bank, snapshot: &Snapshot) -> Outcome<Vec<(Vec<u8>, Stampe
 const PAIRS: u64 = 4;
 const SHIFTS: u64 = 250;
 
-/// Of two on call one may leave if the other one stays: threads that read both and write one.
-/// Without serializability both leave.
+/// Write skew test: one of two doctors on call may leave if the other stays. Threads read both
+/// entries and write one. Without serializability both may leave.
 ///
 /// # Errors
 /// Both have left at some moment, or the history is not serializable.
@@ -369,8 +368,8 @@ fn somebody_is_on_call(bank: &Bank, glsn: u64) -> Outcome {
     same("on-call list", &(on_call.len() as u64), &(2 * PAIRS))
 }
 
-/// Replays the log: each transaction read what the ones before it had left, and the store holds
-/// what they wrote.
+/// Replays the log: each transaction read the values that earlier transactions wrote, and the store
+/// holds the last ones.
 fn check_history(bank: &Bank) -> Outcome {
     let mut state: BTreeMap<String, Stamped> = BTreeMap::new();
     let newest = bank.db.newest();
@@ -404,9 +403,9 @@ fn check_history(bank: &Bank) -> Outcome {
     same("the newest moment", &found, &state.into_iter().collect())
 }
 
-/// Takes a transaction's notes, line by line; the keys that it wrote.
+/// Checks a transaction's notes and applies its writes to `state`. Returns the keys that it wrote.
 fn replay(state: &mut BTreeMap<String, Stamped>, notes: &str) -> Outcome<Vec<String>> {
-    let wrong = |line: &str| Failure::new(format!("its note {line:?} cannot be read"));
+    let wrong = |line: &str| Failure::new(format!("cannot parse its note {line:?}"));
     let before = state.clone();
     let mut written = Vec::new();
     for line in notes.lines() {
@@ -417,7 +416,7 @@ fn replay(state: &mut BTreeMap<String, Stamped>, notes: &str) -> Outcome<Vec<Str
         match words[..] {
             ["r", key, _] => {
                 let now = before.get(key).map_or(0, |value| value.stamp);
-                same(format!("what it read of {key}"), &number(2)?, &now)?;
+                same(format!("its read of {key}"), &number(2)?, &now)?;
             }
             ["a", prefix, ..] => {
                 let from = Bound::Included(prefix.to_owned());
@@ -426,11 +425,7 @@ fn replay(state: &mut BTreeMap<String, Stamped>, notes: &str) -> Outcome<Vec<Str
                     .take_while(|(key, _)| key.starts_with(prefix));
                 let now: Vec<String> =
                     inside.map(|(key, value)| format!("{key}={}", value.stamp)).collect();
-                same(
-                    format!("what it read below {prefix}"),
-                    &words[2..].join(" "),
-                    &now.join(" "),
-                )?;
+                same(format!("its reads below {prefix}"), &words[2..].join(" "), &now.join(" "))?;
             }
             ["w", key, _, _] => {
                 state.insert(key.to_owned(), Stamped { stamp: number(2)?, amount: number(3)? });
@@ -447,13 +442,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_transaction_that_read_what_was_gone_is_found() {
+    fn replay_rejects_a_stale_read() {
         let mut state = BTreeMap::new();
         assert_eq!(replay(&mut state, "w a 1 10\nw b 2 10").unwrap(), ["a", "b"]);
         assert!(replay(&mut state.clone(), "r a 1\na  a=1 b=2\nw a 3 11").is_ok());
         replay(&mut state, "r b 2\nw b 4 9").unwrap();
         let refusal = replay(&mut state.clone(), "r b 2\nw a 5 9").unwrap_err();
-        assert!(refusal.message.contains("what it read of b"), "{refusal}");
+        assert!(refusal.message.contains("its read of b"), "{refusal}");
         assert!(replay(&mut state.clone(), "a  a=1 b=2").is_err());
         assert!(replay(&mut state, "a  a=1").is_err());
     }

@@ -30,7 +30,7 @@ pub enum Mode {
     Metamorphic,
     /// The bytes of the closed store are damaged.
     Rot,
-    /// Several processes have the store open; they are killed, stopped, join and leave.
+    /// Several processes share the store; they are killed, stopped, join and leave.
     Members,
 }
 
@@ -52,7 +52,7 @@ impl Mode {
 
     fn profile(self) -> Profile {
         match self {
-            // Its workloads have a generator of their own.
+            // This mode has its own workload generator.
             Mode::Model | Mode::Members => Profile::Model,
             Mode::EverySync | Mode::Rot => Profile::EverySync,
             Mode::Crash => Profile::Crash,
@@ -89,7 +89,7 @@ impl FromStr for Mode {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Mode::ALL.iter().find(|(_, name)| *name == text);
-        found.map(|(mode, _)| *mode).ok_or_else(|| format!("there is no mode {text:?}"))
+        found.map(|(mode, _)| *mode).ok_or_else(|| format!("unknown mode {text:?}"))
     }
 }
 
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mode_comes_back_from_its_name() {
+    fn mode_round_trips_through_its_name() {
         for (mode, name) in Mode::ALL {
             assert_eq!((mode.to_string().as_str(), name.parse()), (name, Ok(mode)));
         }

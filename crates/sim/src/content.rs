@@ -1,5 +1,5 @@
-//! The bytes of values, derived from a length and a seed: a model that stores both need not hold
-//! the bytes.
+//! The bytes of values, derived from a length and a seed, so that the model need not hold the
+//! bytes.
 
 use plimsoll_disk::random::Random;
 
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_content_is_its_own_bytes_and_no_others() {
+    fn content_matches_only_its_own_bytes() {
         for bytes in [0, 1, 7, 8, 9, 1000, 70_000] {
             for seed in [1, 2] {
                 let content = Content { bytes, seed };

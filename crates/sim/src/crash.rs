@@ -1,8 +1,8 @@
 //! Power cuts, at every sync of a run.
 //!
 //! A first run counts the syncs. Then, for each sync, the same run is repeated in a separate world
-//! whose power is cut there. The store is opened again, compared, and continues to the end of the
-//! workload. Which unsynced writes survive is chosen anew for each cut.
+//! whose power is cut there. The store is reopened, compared, and continues to the end of the
+//! workload. Each cut makes a new random choice of the unsynced writes that survive.
 
 use crate::case::Case;
 use crate::driver::{Care, run};
@@ -12,7 +12,7 @@ use crate::op::Op;
 /// Cuts the power at every sync of a workload; returns the number of syncs.
 ///
 /// # Errors
-/// The store is not what the model says.
+/// The store differs from the model.
 pub fn cut_at_every_sync(case: &Case, ops: &[Op]) -> Outcome<u64> {
     let whole = run(case.world(), Care::default(), ops)?;
     let syncs = whole.world().disk.sync_count();
@@ -32,6 +32,6 @@ fn cut_at(case: &Case, ops: &[Op], sync: u64) -> Outcome {
     let driver = run(world, Care::default(), ops)?;
     let cuts = driver.world().disk.injected().power_cuts;
     ensure(cuts == 1, || {
-        format!("the power was cut {cuts} times: the run did not go as the first one")
+        format!("the power was cut {cuts} times: the run diverged from the first one")
     })
 }

@@ -1,12 +1,12 @@
-//! Runs a workload against a store and against the model, in lock step.
+//! Runs a workload against a store and the model in lockstep.
 //!
-//! Each operation is done in the store, its answer is compared with the model's (`judge`), and then
-//! the invariants that hold between any two operations are checked ([`Driver::settle`]). Faults and
-//! power cuts are operations like others. The driver tracks which errors they excuse:
+//! The driver runs each operation in the store, compares its answer with the model's (`judge`), and
+//! then checks the invariants that hold between operations ([`Driver::settle`]). Faults and power
+//! cuts are operations too. The driver tracks the errors that they excuse:
 //! - while reads fail or return wrong bits, while the disk is full, and after a failed sync, an
 //!   operation may fail; its answer may not be wrong;
-//! - after a power cut, the store is opened again, and must equal some prefix of the submitted
-//!   records that contains everything acknowledged;
+//! - after a power cut, the store is reopened, and must equal some prefix of the submitted records
+//!   that contains everything acknowledged;
 //! - without faults on the disk, nothing may fail.
 
 mod amid;
@@ -52,15 +52,15 @@ const HOUR_MICROS: u64 = 60 * 60 * 1_000_000;
 /// The most by which the log's time may be ahead of the clock.
 const DAY_MICROS: u64 = 24 * HOUR_MICROS;
 
-/// How often a store is opened again if faults prevent it.
+/// Attempts to open a store while faults prevent it.
 const OPENS_MAX: usize = 16;
 
-/// A transaction that is open.
+/// An open transaction.
 struct OpenTx {
     handle: Transaction,
     reads: Reads,
     writes: Writes,
-    /// A write of it may have failed half-way: then it is not committed.
+    /// One of its writes may have failed half-way, so it must not be committed.
     may_be_spoiled: bool,
 }
 
@@ -84,20 +84,20 @@ struct Excuses {
 pub struct Care {
     /// Verifies the store after each operation.
     pub verify_each: bool,
-    /// Compares the whole store after this many operations each (0: only where the workload demands
-    /// it).
+    /// Compares the whole store after every this many operations (0: only where the workload asks
+    /// for it).
     pub check_every: usize,
-    /// Lets the budget refuse: the workload asks for more memory than there is.
+    /// Permits refusals by the budget, because the workload asks for more memory than it has.
     pub may_refuse: bool,
 }
 
-/// A workload's run.
+/// A run of a workload.
 pub struct Driver {
     world: World,
     model: Model,
     db: Option<Db>,
     spaces: BTreeMap<u8, Keyspace>,
-    /// A handle of an earlier opening: every call must refuse it.
+    /// A handle of an earlier opening, which every call must refuse.
     stale: Option<Keyspace>,
     txs: BTreeMap<u8, OpenTx>,
     snapshots: BTreeMap<u8, Snapshot>,
@@ -105,12 +105,12 @@ pub struct Driver {
     readers: BTreeMap<u8, OpenReader>,
     feeds: BTreeMap<u8, OpenFeed>,
     loads: BTreeMap<u8, OpenLoad>,
-    /// A commit that is made within the current operation.
+    /// A commit that runs within the current operation.
     commit_amid: Option<CommitAmid>,
     tickets: VecDeque<CommitTicket>,
     excuses: Excuses,
     care: Care,
-    /// Whether the outcome of a commit is unknown: then only reopening tells.
+    /// Whether the outcome of a commit is unknown until the store is reopened.
     in_doubt: bool,
     /// Whether the store was closed cleanly, so that nothing can be lost.
     closed_cleanly: bool,
@@ -118,7 +118,8 @@ pub struct Driver {
     ends_process: bool,
     /// Whether a fault or a power cut has happened to the store.
     was_hurt: bool,
-    /// Timestamps increase with GLSNs: not after the clock was set back by more than a day.
+    /// Whether timestamps increase with GLSNs. They do unless the clock was set back by more than a
+    /// day.
     times_ordered: bool,
     /// The latest time that the clock had when it was set.
     clock_max_micros: u64,
@@ -131,7 +132,7 @@ pub struct Driver {
     answers: Vec<String>,
 }
 
-/// The contents restored from warm images in the lives of a store.
+/// Totals restored from warm images over the lives of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Warmed {
     /// Pages.
@@ -212,7 +213,7 @@ impl Driver {
     /// Runs operations.
     ///
     /// # Errors
-    /// The store is not what the model says.
+    /// The store differs from the model.
     pub fn run(&mut self, ops: &[Op]) -> Outcome {
         for (number, op) in ops.iter().enumerate() {
             self.apply(op).map_err(|failure| failure.at(number, op))?;
@@ -223,10 +224,10 @@ impl Driver {
         Ok(())
     }
 
-    /// Does one operation.
+    /// Runs one operation.
     ///
     /// # Errors
-    /// The store is not what the model says.
+    /// The store differs from the model.
     pub fn apply(&mut self, op: &Op) -> Outcome {
         let answer = self.step(op)?;
         if self.world.disk.power_is_cut() {
@@ -240,11 +241,11 @@ impl Driver {
         Ok(())
     }
 
-    /// Does something that must not change any answer: background work, or closing the store and
-    /// opening it again.
+    /// Runs something that must not change any answer: background work, or closing and reopening
+    /// the store.
     ///
     /// # Errors
-    /// The store is not what the model says.
+    /// The store differs from the model.
     pub fn do_beside(&mut self, choice: u64) -> Outcome {
         let op = match choice % 9 {
             0 => Op::Flush,
@@ -285,7 +286,7 @@ impl Driver {
     /// Removes all faults, closes and opens the store once more, and compares all of it.
     ///
     /// # Errors
-    /// The store is not what the model says.
+    /// The store differs from the model.
     pub fn finish(&mut self) -> Outcome {
         self.heal();
         self.reopen()?;
@@ -293,7 +294,7 @@ impl Driver {
         self.check()?;
         self.verify()?;
         if self.model.newest().is_multiple_of(2) {
-            // Closing leaves a little to be replayed; later operations must also meet stores
+            // Closing leaves some log to replay. Flush, so that later operations also run on stores
             // without such a rest.
             let flushed = self.db().flush();
             self.expect("flush", flushed)?;
@@ -303,7 +304,7 @@ impl Driver {
     }
 
     fn db(&self) -> &Db {
-        self.db.as_ref().expect("it is open between operations")
+        self.db.as_ref().expect("the store is open between operations")
     }
 
     fn judge<'a>(&'a self, excuse: &'a dyn Fn(&Error) -> bool) -> Judge<'a> {
@@ -326,8 +327,7 @@ impl Driver {
         }
     }
 
-    /// The answer of a call that has only one right answer; `None` if it failed and the failure is
-    /// excused.
+    /// The answer of a call; `None` if the call failed and the failure is excused.
     fn expect<T>(&self, what: &str, answer: plimsoll::Result<T>) -> Outcome<Option<T>> {
         match answer {
             Ok(answer) => Ok(Some(answer)),
@@ -413,7 +413,7 @@ impl Driver {
                 }
             }
         }
-        Err(Failure::new("the store does not open although the disk is well"))
+        Err(Failure::new("the store does not open although the disk has no faults"))
     }
 
     fn opened(&mut self, db: Db) -> Outcome {
@@ -430,8 +430,7 @@ impl Driver {
         self.model.acknowledge(newest.0);
         self.may_be_trimmed(bounds.first.0)?;
         if self.excuses.sync {
-            // The power may have been cut after the removal of a segment could not be synced: then
-            // it is back.
+            // A power cut may undo the removal of a segment that could not be synced.
             self.model.begin_at(bounds.first.0);
         }
         self.model.trimmed(bounds.first.0);
@@ -506,8 +505,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The disk works again: after a power cut, or after the end of the process that was scheduled
-    /// in its place.
+    /// Restores the disk after a power cut, or after the process exit scheduled in its place.
     fn power_on(&mut self) {
         let disk = &self.world.disk;
         if std::mem::take(&mut self.ends_process) {
@@ -517,8 +515,8 @@ impl Driver {
         }
     }
 
-    /// Ends the process without closing the store, and opens it again: everything that it wrote is
-    /// there, synced or not.
+    /// Ends the process without closing the store, and reopens it. Everything that it wrote
+    /// survives, synced or not.
     fn kill(&mut self) -> Outcome {
         self.was_hurt = true;
         let disk = self.world.disk.snapshot();
@@ -540,8 +538,8 @@ impl Driver {
         }
         let made = self.db().keyspace(&space_name(space));
         if self.in_doubt && made.is_ok() && !self.model.has_space(space) {
-            // It is unknown whether the earlier keyspace of this name was dropped: this may be that
-            // one.
+            // If the drop of the earlier keyspace of this name had an unknown outcome, this may
+            // still be that keyspace.
             return Ok(None);
         }
         if !self.model.has_space(space) {
@@ -571,7 +569,7 @@ impl Driver {
     }
 
     /// Whether the outcome of a commit is unknown after this error. The documentation promises that
-    /// any other error means: nothing was committed.
+    /// after any other error nothing was committed.
     fn leaves_doubt(&self, error: &Error) -> bool {
         self.world.disk.power_is_cut() || matches!(error, Error::Poisoned { .. })
     }
@@ -595,14 +593,14 @@ impl Driver {
         self.raise_floors_at(self.db().newest().0);
     }
 
-    /// As if `newest` were the newest moment.
+    /// Raises the floors as if `newest` were the newest moment.
     fn raise_floors_at(&mut self, newest: u64) {
         let oldest = self.oldest_open().unwrap_or(newest).min(newest);
         self.model.raise_floors(oldest, newest, self.world.clock.wall_micros());
     }
 
     fn may_be_trimmed(&self, first: u64) -> Outcome {
-        // Where nothing older than the newest commit is read, its own entry is not needed either.
+        // If nothing older than the newest commit is read, its own entry is not needed either.
         let below = |oldest, newest| if oldest >= newest { newest + 1 } else { oldest };
         let unasked = match &self.db {
             Some(db) => self.model.may_free_below(below(self.oldest_read(), db.newest().0)),
@@ -610,10 +608,7 @@ impl Driver {
         };
         let allowed = self.model.first().max(self.trim_asked).max(unasked);
         ensure(first <= allowed, || {
-            format!(
-                "the log begins at {first}: nobody allowed to free more than what is below \
-                 {allowed}"
-            )
+            format!("the log begins at {first}, but may be trimmed only up to {allowed}")
         })
     }
 
@@ -631,7 +626,7 @@ impl Driver {
             }
         }
         if self.world.setting.durability == Durability::Sync {
-            // The store read the visible GLSN before the durable one.
+            // `bounds` was read after `newest`.
             ensure(newest <= bounds.durable, || {
                 format!("{newest} can be read, but only {} is durable", bounds.durable)
             })?;
@@ -674,7 +669,7 @@ impl Driver {
             if let Some(before) = self.model.time_before(glsn).filter(|_| self.times_ordered) {
                 let right = if record_first { time > before } else { time >= before };
                 ensure(right, || {
-                    format!("entry {glsn} is of {time}, the one before it of {before}")
+                    format!("entry {glsn} has time {time}, its predecessor {before}")
                 })?;
             }
             self.model.learn_time(glsn, time);
@@ -696,14 +691,14 @@ impl Driver {
         let memory = &stats.memory;
         ensure(memory.peak_bytes <= memory.limit_bytes, || {
             format!(
-                "{} bytes were held at once, the budget is {}",
+                "{} bytes were held at once, above the budget of {}",
                 memory.peak_bytes, memory.limit_bytes
             )
         })?;
         let open = (self.txs.len() + self.snapshots.len()) as u64 + self.moments_held();
         same("open snapshots and transactions", &stats.open_snapshots, &open)?;
         if self.txs.is_empty() && self.moments_held() == 0 && self.loads.is_empty() {
-            // A running merge writes the values that it moves into a blob file, which has a buffer.
+            // A running merge moves values into a blob file, which has a buffer.
             let may_move = self.trim_asked > 0;
             let of_operations = |kind: &str| {
                 ["write sets", "read sets"].contains(&kind) || (kind == "staging" && !may_move)
@@ -714,7 +709,7 @@ impl Driver {
                 .filter(|(kind, bytes)| of_operations(kind) && *bytes > 0)
                 .collect();
             ensure(left.is_empty(), || {
-                format!("no transaction is open, and there are still {left:?}")
+                format!("no transaction is open, but {left:?} are still charged")
             })?;
         }
         Ok(())
@@ -725,7 +720,7 @@ impl Driver {
 /// a failure.
 ///
 /// # Errors
-/// The store is not what the model says.
+/// The store differs from the model.
 pub fn run(world: World, care: Care, ops: &[Op]) -> Outcome<Driver> {
     guarded(|| {
         let mut driver = Driver::open(world, care)?;

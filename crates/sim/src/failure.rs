@@ -1,8 +1,8 @@
-//! Failures: a run in which the store differs from the model.
+//! Failures: differences between the store and the model.
 
 use std::fmt;
 
-/// The fault, and its place in the workload.
+/// A failure, and its place in the workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The store's answer and the expected one.
@@ -15,19 +15,19 @@ pub struct Failure {
 pub type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
-    /// A failure, wherever it happened.
+    /// A failure outside any operation.
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), at: None }
     }
 
-    /// With the operation at which it happened.
+    /// Adds the operation at which it happened.
     pub fn at(mut self, number: usize, op: impl fmt::Display) -> Self {
         self.at.get_or_insert_with(|| (number, op.to_string()));
         self
     }
 
-    /// The sort of failure: its message without numbers and names, so that a shortened run can be
-    /// recognised as failing in the same way.
+    /// The kind of failure: its message without numbers and names, to recognize the same failure in
+    /// a shortened run.
     pub fn sort(&self) -> String {
         let words = self.message.split_whitespace();
         let plain = |word: &&str| {
@@ -66,7 +66,7 @@ pub(crate) fn same<T: PartialEq + fmt::Debug>(
     Err(Failure::new(format!("{what}: the store says {}, the model {}", show(store), show(model))))
 }
 
-/// Fails with a message unless something holds.
+/// Fails with a message unless the condition holds.
 pub(crate) fn ensure(holds: bool, message: impl FnOnce() -> String) -> Outcome {
     if holds { Ok(()) } else { Err(Failure::new(message())) }
 }

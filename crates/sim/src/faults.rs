@@ -1,4 +1,4 @@
-//! Runs with failing disks, and with too little memory.
+//! Runs with failing disks or too little memory.
 
 use crate::case::Case;
 use crate::driver::{Care, Driver, run};
@@ -8,28 +8,28 @@ use crate::op::{Fault, Op};
 /// Runs a workload in which faults come and go.
 ///
 /// # Errors
-/// The store is not what the model says.
+/// The store differs from the model.
 pub fn run_faulty(case: &Case, ops: &[Op]) -> Outcome<Driver> {
     run(case.world(), Care::default(), ops)
 }
 
-/// Runs a workload that asks for more than the smallest budget: it may be refused, but nothing may
-/// be lost or leaked.
+/// Runs a workload that asks for more than the smallest budget. Operations may be refused, but
+/// nothing may be lost or leaked.
 ///
 /// # Errors
-/// The store is not what the model says.
+/// The store differs from the model.
 pub fn run_short_of_memory(case: &Case, ops: &[Op]) -> Outcome<Driver> {
     let mut world = case.world();
     world.setting.memory_bytes = plimsoll::MIN_MEMORY_BYTES;
     run(world, Care { may_refuse: true, ..Care::default() }, ops)
 }
 
-/// Makes the first sync at or after each operation of a workload fail, opens the store again a
-/// little later, and cuts the power at the end: commits acknowledged after the failure must not
-/// depend on data of the failed sync.
+/// Makes the first sync at or after each operation of a workload fail, reopens the store a little
+/// later, and cuts the power at the end. Commits acknowledged after the failure must not depend on
+/// data of the failed sync.
 ///
 /// # Errors
-/// The store is not what the model says.
+/// The store differs from the model.
 pub fn fail_each_sync(case: &Case, ops: &[Op]) -> Outcome {
     for number in 0..ops.len() {
         let mut faulty = ops.to_vec();

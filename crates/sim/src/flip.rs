@@ -1,8 +1,8 @@
 //! Flip test: changes each byte of a small, cleanly closed store, one at a time.
 //!
 //! For each byte, the store then either reports damage (at open, at a read, or by `verify`), or
-//! every answer is right. It never gives a wrong answer, loses a commit silently, panics, or takes
-//! memory without bound (the caller enforces the last one by a limit on the process).
+//! every answer is right. It never gives a wrong answer, loses a commit silently, panics, or
+//! allocates without bound (the caller enforces the last one by a limit on the process).
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -20,20 +20,20 @@ use crate::op::Op;
 use crate::op::text::parse;
 use crate::world::{Setting, World};
 
-/// The result of the flips.
+/// Counts of the outcomes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flips {
-    /// Bytes that were changed.
+    /// Bytes changed.
     pub bytes: u64,
     /// The store did not open.
     pub refused: u64,
-    /// It opened, and an answer or `verify` reported damage.
+    /// The store opened, and an answer or `verify` reported damage.
     pub reported: u64,
-    /// Every answer was right and `verify` found nothing: the byte is not needed.
+    /// Every answer was right and `verify` found nothing, because the byte is unused.
     pub harmless: u64,
 }
 
-/// A small one: a segment of the log and a run.
+/// A small store: one segment of the log and one run.
 pub const PLAIN: &str = "
 keyspace s2 latest
 begin t0
@@ -49,8 +49,8 @@ append 1 100#8 30#9
 flush
 ";
 
-/// One with everything: sealed segments and their tables, blob files of values and of relocated
-/// ones, current runs and history runs.
+/// A store with every kind of file: sealed segments and their tables, blob files of new and of
+/// relocated values, current runs and history runs.
 pub const RICH: &str = "
 keyspace s2 latest
 begin t0
@@ -97,27 +97,26 @@ const FILLER_BYTES: usize = 64;
 /// The bytes to change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// Only every n-th of the bytes selected below: divides the work among several processes.
+    /// Only every n-th of the bytes selected below, which divides the work among several processes.
     pub every: u64,
     /// The first of them.
     pub from: u64,
-    /// In filler only every n-th byte, elsewhere each.
+    /// Every n-th byte in filler, every byte elsewhere.
     pub filler_every: u64,
 }
 
 /// A file and its bytes.
 pub(crate) type Contents = (PathBuf, Vec<u8>);
 
-/// How often files are copied while a workload runs.
+/// Number of times that files are copied while a workload runs.
 const EARLIER: usize = 8;
 
 /// How a store's life ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It was closed.
+    /// The store was closed.
     Closed,
-    /// Its process was killed: the log after the last manifest is a tail that a crash may have
-    /// torn.
+    /// The process was killed, so the log after the last manifest may be torn.
     Killed,
 }
 
@@ -125,7 +124,7 @@ pub enum End {
 pub struct ClosedStore {
     world: World,
     model: Model,
-    /// The GLSN up to which acknowledged commits are recorded on disk: no damage may remove them
+    /// The GLSN up to which the disk records acknowledged commits; no damage may remove these
     /// silently.
     sure: u64,
     files: Vec<Contents>,
@@ -133,19 +132,19 @@ pub struct ClosedStore {
 }
 
 impl ClosedStore {
-    /// The store that a workload leaves behind.
+    /// Runs a workload and closes the store.
     ///
     /// # Errors
-    /// The store is not what the model says.
+    /// The store differs from the model.
     pub fn new(workload: &str) -> Outcome<Self> {
         let ops = parse(workload).map_err(Failure::new)?;
         Self::after(World::new(1, Setting::SMALL), &ops, End::Closed)
     }
 
-    /// The store that operations leave behind in a world.
+    /// Runs operations in a world and closes the store.
     ///
     /// # Errors
-    /// The store is not what the model says.
+    /// The store differs from the model.
     pub fn after(world: World, ops: &[Op], end: End) -> Outcome<Self> {
         let (mut earlier, mut sure) = (Vec::new(), 0);
         let driver = guarded(|| {
@@ -157,7 +156,7 @@ impl ClosedStore {
                 if noted {
                     sure = driver.note_all()?;
                 }
-                // The index's records are removed with it.
+                // This also removes the index's record of acknowledged commits.
                 let some: Vec<Op> =
                     some.iter().filter(|op| !(noted && **op == Op::LoseIndex)).cloned().collect();
                 driver.run(&some)?;
@@ -179,17 +178,17 @@ impl ClosedStore {
         self.world.copy()
     }
 
-    /// Its files, with their bytes.
+    /// The files of the store, with their bytes.
     pub(crate) fn contents(&self) -> &[Contents] {
         &self.files
     }
 
-    /// Earlier contents of files, while the store was running.
+    /// Earlier contents of files, copied while the store was running.
     pub(crate) fn earlier(&self) -> &[Contents] {
         &self.earlier
     }
 
-    /// Its files, with their lengths.
+    /// The files of the store, with their lengths.
     pub fn files(&self) -> impl Iterator<Item = (&Path, usize)> {
         self.files.iter().map(|(path, bytes)| (path.as_path(), bytes.len()))
     }
@@ -224,7 +223,7 @@ impl ClosedStore {
         world
             .disk
             .corrupt(file, offset, mask)
-            .map_err(|error| Failure::new(format!("cannot be changed: {error}")))?;
+            .map_err(|error| Failure::new(format!("cannot change the file: {error}")))?;
         flips.bytes += 1;
         self.look(&world, flips)
     }
@@ -241,13 +240,13 @@ impl ClosedStore {
             Err(error) => {
                 flips.refused += 1;
                 ensure(is_damage(&error), || {
-                    format!("the store does not open, for another reason: {error} [{error:?}]")
+                    format!("the store fails to open with another error: {error} [{error:?}]")
                 })
             }
             Ok(problems) if problems.is_empty() => {
                 flips.harmless += 1;
                 let silent = excused.get();
-                ensure(silent == 0, || format!("{silent} answers failed, and verify finds nothing"))
+                ensure(silent == 0, || format!("{silent} answers failed, but verify finds nothing"))
             }
             Ok(_) => {
                 flips.reported += 1;
@@ -258,7 +257,7 @@ impl ClosedStore {
 }
 
 impl ClosedStore {
-    /// Checks again after everything in a damaged copy was merged and its log trimmed: copying must
+    /// Checks again after a damaged copy was fully merged and its log trimmed, because copying must
     /// not make damaged data look sound.
     pub(crate) fn look_after_work(&self, world: &World) -> Outcome {
         guarded(|| {
@@ -286,8 +285,7 @@ impl ClosedStore {
 }
 
 impl ClosedStore {
-    /// Checks that what is committed to a damaged copy is there after its process is killed, or
-    /// damage is reported.
+    /// Checks that a commit to a damaged copy survives a kill, or that damage is reported.
     pub(crate) fn look_after_a_kill(&self, world: &World) -> Outcome {
         guarded(|| {
             let Ok(db) = world.open() else { return Ok(()) };
@@ -317,13 +315,13 @@ impl ClosedStore {
                 Ok(db) => db,
                 Err(error) => {
                     return ensure(is_damage(&error), || {
-                        format!("it does not open: {error} [{error:?}]")
+                        format!("the store does not open: {error} [{error:?}]")
                     });
                 }
             };
             ensure(db.newest().0 == model.newest(), || {
                 format!(
-                    "the newest moment is {} after a kill, it was {}",
+                    "the newest moment is {} after a kill, but was {} before",
                     db.newest(),
                     model.newest()
                 )
@@ -351,7 +349,7 @@ fn contents(world: &World) -> Outcome<Vec<Contents>> {
     files.map_err(|error: std::io::Error| Failure::new(format!("reading the store: {error}")))
 }
 
-/// Whether an error reports that bytes differ from the written ones.
+/// Whether an error reports damage.
 fn is_damage(error: &Error) -> bool {
     matches!(
         error,
@@ -387,7 +385,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_filler_only_some_bytes_are_chosen() {
+    fn only_some_filler_bytes_are_chosen() {
         let mut bytes = vec![0; 300];
         bytes[10] = 1;
         bytes[100] = 1;
@@ -404,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rich_store_has_every_kind_of_file() {
+    fn rich_store_has_every_kind_of_file() {
         let store = ClosedStore::new(RICH).unwrap_or_else(|failure| panic!("{failure}"));
         let names: Vec<String> =
             store.files().map(|(path, _)| path.display().to_string()).collect();

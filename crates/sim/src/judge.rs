@@ -1,7 +1,7 @@
 //! Queries the store and compares each answer with the model's.
 //!
-//! Law: an answer equals the model's, or is an error that the current faults excuse; never another
-//! answer. A moment that is not retained may be refused, but not from the keyspace's floor on.
+//! Law: an answer equals the model's, or is an error that the current faults excuse. A moment that
+//! is not retained may be refused, but not at or above the keyspace's floor.
 
 mod feeds;
 mod view;
@@ -21,17 +21,17 @@ pub(crate) use crate::judge::view::{View, bound};
 use crate::model::{Entry, Model, Version, Writes, space_name};
 use crate::op::{Edge, Get, Key, Span};
 
-/// How often what failed is tried again where it can go on.
+/// Retries of a failed read that can resume.
 const TRIES: usize = 8;
 
 /// The result of a walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Walked {
-    /// The last key that it returned.
+    /// The last key returned.
     pub(crate) reached: Option<Key>,
-    /// Whether it came to its end.
+    /// Whether the walk reached its end.
     pub(crate) ended: bool,
-    /// Whether it was refused or failed.
+    /// Whether the walk was refused or failed.
     pub(crate) failed: bool,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Way {
 }
 
 impl Way {
-    /// Whether the rows are lent to a closure, instead of asked for one by one.
+    /// Whether the rows are passed to a closure, instead of returned one by one.
     fn is_visit(self) -> bool {
         if self.limit == u32::MAX { self.reverse } else { self.limit % 3 == 1 }
     }
@@ -56,12 +56,12 @@ impl Way {
     }
 }
 
-/// The store's error within one of a reader of a value.
+/// The store's error inside an I/O error of a value's reader.
 pub(crate) fn cause_of(error: &std::io::Error) -> Option<&Error> {
     error.get_ref().and_then(|cause| cause.downcast_ref::<Error>())
 }
 
-/// As the model keeps times.
+/// A time in the model's unit.
 pub(crate) fn micros_of(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |age| age.as_micros() as u64)
 }
@@ -77,12 +77,12 @@ pub(crate) struct Place<'a> {
 pub(crate) struct Judge<'a> {
     pub(crate) db: &'a Db,
     pub(crate) model: &'a Model,
-    /// Whether the faults of the moment excuse an error.
+    /// Whether the present faults excuse an error.
     pub(crate) excuse: &'a dyn Fn(&Error) -> bool,
 }
 
 impl Judge<'_> {
-    /// The answer; `None` if it is an error that is excused, or a refusal that is right.
+    /// The answer; `None` after an excused error or a permitted refusal.
     pub(crate) fn settle<T>(
         &self,
         what: impl FnOnce() -> String,
@@ -97,8 +97,8 @@ impl Judge<'_> {
                 let right = asked == at && at < floor && first <= floor;
                 ensure(right, || {
                     format!(
-                        "{} was refused (asked {asked}, first {first}), but {space} is kept from \
-                         {floor} on",
+                        "{} was refused (requested {asked}, first {first}), but {space} is \
+                         retained from {floor} on",
                         what()
                     )
                 })?;
@@ -109,7 +109,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Reads one key; whether it was answered.
+    /// Reads one key; returns whether the store answered.
     pub(crate) fn get(
         &self,
         view: View<'_>,
@@ -160,7 +160,8 @@ impl Judge<'_> {
         Ok(true)
     }
 
-    /// Reads one key by the store's own calls, at its newest moment; whether all were answered.
+    /// Reads one key at the newest moment, without a snapshot; returns whether all calls were
+    /// answered.
     pub(crate) fn get_now(&self, place: Place<'_>, key: &[u8]) -> Outcome<bool> {
         let wanted = self.model.get(place.space, key, self.db.newest().0);
         let what = |call: &'static str| {
@@ -176,7 +177,7 @@ impl Judge<'_> {
         Ok(true)
     }
 
-    /// The first and the last key of a keyspace; whether they were answered.
+    /// Compares the first and the last key of a keyspace; returns whether both calls were answered.
     pub(crate) fn ends(&self, view: View<'_>, place: Place<'_>) -> Outcome<bool> {
         let (at, nothing) = (view.at(), Writes::new());
         let what = || format!("the first and the last key at {at} in {}", space_name(place.space));
@@ -191,7 +192,7 @@ impl Judge<'_> {
         Ok(true)
     }
 
-    /// Counts a keyspace; whether it was answered.
+    /// Counts a keyspace; returns whether the store answered.
     pub(crate) fn size(&self, place: Place<'_>) -> Outcome<bool> {
         let what = || format!("size of {}", space_name(place.space));
         let counted = self.db.keyspace_size(place.keyspace, u64::MAX);
@@ -254,7 +255,7 @@ impl Judge<'_> {
         range = if keys_only { range.keys_only() } else { range };
         let mut wanted = wanted.into_iter();
         let mut rows = 0;
-        // Compares a row with what is wanted next.
+        // Compares a row with the next expected one.
         let mut take = |walked: &mut Walked, key: &[u8], value: &[u8]| -> Outcome<()> {
             let wanted = wanted.next();
             same(
@@ -265,7 +266,7 @@ impl Judge<'_> {
             let content = wanted.map(|(_, content)| content);
             if keys_only {
                 ensure(value.is_empty(), || {
-                    format!("{}: a value came with {}", what(), show(key))
+                    format!("{}: unexpected value with {}", what(), show(key))
                 })?;
             } else {
                 is_value(|| format!("{}: value of {}", what(), show(key)), Some(value), content)?;
@@ -306,7 +307,7 @@ impl Judge<'_> {
                 else {
                     let next = range.advance();
                     ensure(matches!(next, Ok(None)), || {
-                        format!("{}: goes on behind an error", what())
+                        format!("{}: continues after an error", what())
                     })?;
                     walked.failed = true;
                     return Ok(walked);
@@ -328,7 +329,7 @@ impl Judge<'_> {
         Ok(walked)
     }
 
-    /// Moves everything into new files and frees the log; errors show up in later reads.
+    /// Moves everything into new files and trims the log. Later reads show any errors.
     fn exchange_sources(&self) {
         let _ = self.db.compact();
         let _ = self.db.log().trim(self.db.newest());
@@ -361,14 +362,14 @@ impl Judge<'_> {
         let complete = kept.iter().all(|version| found.contains(version));
         ensure(in_order && complete, || {
             format!(
-                "{}: the store has {found:?}, there were {all:?}, of which it must have {kept:?}",
+                "{}: the store has {found:?}, of the versions {all:?} it must have {kept:?}",
                 what()
             )
         })?;
         Ok(true)
     }
 
-    /// A time is the log's, or the log is trimmed there.
+    /// Checks that a time equals the log's, or that the log is trimmed there.
     fn time(&self, what: impl Fn() -> String, info: &VersionInfo) -> Outcome {
         let known = self.model.entry(info.glsn.0).and_then(|placed| placed.micros);
         match (info.time.map(micros_of), known) {
@@ -378,7 +379,7 @@ impl Judge<'_> {
             (Some(_), None) => Ok(()),
             (None, _) => ensure(info.glsn < self.model.first(), || {
                 format!(
-                    "{}: {} has no time, but the log begins at {}",
+                    "{}: {} has no time although the log begins at {}",
                     what(),
                     info.glsn,
                     self.model.first()
@@ -397,7 +398,7 @@ impl Judge<'_> {
     ) -> Outcome<bool> {
         let what =
             || format!("diff {from} {to} of {} in {}", show(prefix), space_name(place.space));
-        // Of two keyspaces, the later one is read at the later moment only.
+        // If the name had two keyspaces, the later one is read only at the later moment.
         let (before, after) = (from.min(to), from.max(to));
         let (first, last) =
             (self.model.life_at(place.space, before), self.model.life_at(place.space, after));
@@ -437,7 +438,7 @@ impl Judge<'_> {
         Ok(true)
     }
 
-    /// Walks over the log; what waits to be sealed is sealed amid the walk.
+    /// Scans the log; closed segments are sealed during the scan.
     pub(crate) fn scan(&self, from: u64, count: u64, stream: Option<u32>) -> Outcome<bool> {
         let what = || format!("log scan from {from}, {count} GLSNs, stream {stream:?}");
         let end = from.saturating_add(count).min(self.db.newest().0 + 1);
@@ -448,7 +449,7 @@ impl Judge<'_> {
                         from < self.model.first() && asked == from && first == self.model.first();
                     ensure(right, || {
                         format!(
-                            "{}: refused (first {first}), the log begins at {}",
+                            "{}: refused (first {first}) although the log begins at {}",
                             what(),
                             self.model.first()
                         )
@@ -467,7 +468,7 @@ impl Judge<'_> {
             self.is_entry(what, &entry)?;
             self.db.seal_behind();
         }
-        same(format!("{}: what comes behind its end", what()), &None, &wanted.next())?;
+        same(format!("{}: entries after its end", what()), &None, &wanted.next())?;
         Ok(true)
     }
 
@@ -530,7 +531,7 @@ impl Judge<'_> {
         self.is_commit(what, &commit)
     }
 
-    /// A commit, its changes and their values are the model's.
+    /// Compares a commit, its changes and their values with the model's.
     pub(crate) fn is_commit(&self, what: impl Fn() -> String, commit: &Commit) -> Outcome<bool> {
         let glsn = commit.glsn().0;
         let what = || format!("{}: {glsn}", what());
@@ -556,8 +557,8 @@ impl Judge<'_> {
             let Some(value) = self.settle(what, None, change.value())? else { return Ok(false) };
             if let Entry::Commit { writes, .. } = entry {
                 let of_name = spaces.iter().filter(|(_, name)| change.keyspace() == Some(name));
-                // A key deleted in one that was then dropped, and put in the next of the name,
-                // changes twice.
+                // A key changes twice if it was deleted in a keyspace that was then dropped, and
+                // put in the next one of that name.
                 let contents =
                     of_name.filter_map(|(space, _)| writes.get(&(*space, change.key().to_vec())));
                 let contents: Vec<_> = contents.copied().collect();
@@ -583,7 +584,7 @@ impl Judge<'_> {
         Ok(true)
     }
 
-    /// The keyspaces are the model's.
+    /// Compares the keyspaces with the model's.
     pub(crate) fn keyspaces(&self) -> Outcome {
         let found: BTreeSet<String> = self
             .db
@@ -600,7 +601,7 @@ impl Judge<'_> {
 
 type FoundChange = (Option<String>, Key, Option<u64>);
 
-/// A commit's changes are the model's, in key order within each keyspace.
+/// Compares a commit's changes with the model's, in key order within each keyspace.
 fn is_changes(
     what: impl Fn() -> String,
     found: Vec<FoundChange>,
@@ -611,7 +612,7 @@ fn is_changes(
     let (found, writes) = match entry {
         Entry::Commit { writes, .. } => (found, writes),
         Entry::Dropped { space, keys } => {
-            // Beside the keys it changes what the store keeps of its keyspaces.
+            // The commit also changes the store's own metadata of keyspaces.
             let of_users = found.into_iter().filter(|change| change.0.is_some()).collect();
             of_drop = keys.iter().map(|key| ((*space, key.clone()), None)).collect();
             (of_users, &of_drop)
@@ -622,8 +623,8 @@ fn is_changes(
             });
         }
     };
-    // What was deleted in a keyspace that was dropped before the commit comes first, also where
-    // another has its name by then.
+    // Deletions in a keyspace dropped before the commit come first, even if another keyspace has
+    // its name by then.
     let is_new = |at: usize| {
         let are_deletions =
             found[..at].iter().all(|change| change.0 != found[at].0 || change.2.is_none());
@@ -644,7 +645,7 @@ fn is_changes(
     same(format!("{}: changes", what()), &found, &wanted.collect())
 }
 
-/// A key for people.
+/// A key in readable form.
 pub(crate) fn show(key: &[u8]) -> String {
     if key.len() > 64 {
         format!("{} ({} bytes)", key[..24].escape_ascii(), key.len())

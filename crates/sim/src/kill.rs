@@ -1,9 +1,9 @@
 //! Kill test: a child process on a real disk, killed at random moments.
 //!
 //! The child ([`child`]) writes with several threads and prints the acknowledged commits. The
-//! parent kills it (SIGKILL), opens the store itself, and checks: every acknowledged commit is
-//! there as it was written, nothing of earlier lives is gone, each transaction is there in full or
-//! not at all, and no byte on the disk is wrong. Then the next child continues with the same store.
+//! parent kills it (SIGKILL), opens the store itself, and checks that every acknowledged commit is
+//! present as written, nothing of earlier lives is lost, each transaction is present in full or not
+//! at all, and no byte on the disk is wrong. Then the next child continues with the same store.
 
 pub mod child;
 
@@ -28,20 +28,20 @@ use crate::kill::child::{
     KEPT, SYNC_EACH, THREADS, large_value, listed_key, number_key, pair_keys,
 };
 
-/// The child's work besides writing.
+/// The child's work beside writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
     /// Nothing.
     Write,
-    /// It is killed while it creates the store.
+    /// The child is killed while it creates the store.
     Create,
-    /// It compacts continuously.
+    /// The child compacts continuously.
     Compact,
-    /// It makes one backup after the other.
+    /// The child makes one backup after another.
     Backup,
-    /// It trims its log continuously.
+    /// The child trims its log continuously.
     Trim,
-    /// Its commits are buffered; those before a sync are acknowledged with it.
+    /// Commits are buffered; a sync acknowledges the commits before it.
     Buffered,
 }
 
@@ -56,19 +56,19 @@ impl Scenario {
         (Scenario::Buffered, "buffered"),
     ];
 
-    /// How many children use a store, one after the other, before the next one gets a new store:
-    /// the first finds a young store, the last has much to recover.
+    /// Number of children that use a store in turn before a new store is made. The first finds a
+    /// young store, the last has much to recover.
     fn lives_of_a_store(self) -> u64 {
         if self == Scenario::Create { 1 } else { 25 }
     }
 }
 
-/// How long a child lives.
+/// Lifetime of a child.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Life {
-    /// This long from its start: it may be killed while it creates or recovers the store.
+    /// Time from its start, so that the kill may hit the creation or recovery of the store.
     FromStart(Duration),
-    /// This long from its first acknowledged commit: all of its threads are writing.
+    /// Time from its first acknowledged commit, when all of its threads are writing.
     FromFirstCommit(Duration),
 }
 
@@ -98,24 +98,24 @@ impl FromStr for Scenario {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Scenario::ALL.iter().find(|(_, name)| *name == text);
-        found.map(|(scenario, _)| *scenario).ok_or_else(|| format!("there is no scenario {text:?}"))
+        found.map(|(scenario, _)| *scenario).ok_or_else(|| format!("unknown scenario {text:?}"))
     }
 }
 
-/// The result of the kills.
+/// Counts of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kills {
-    /// Children that were killed.
+    /// Children killed.
     pub kills: u64,
-    /// Children that had acknowledged something.
+    /// Children that had acknowledged a commit.
     pub with_commits: u64,
-    /// Commits that were acknowledged.
+    /// Acknowledged commits.
     pub acknowledged: u64,
     /// Backups that were complete when the child was killed.
     pub backups: u64,
 }
 
-/// How the parent and the child open the store.
+/// The options with which parent and child open the store.
 pub(crate) fn options() -> Options {
     Options::new().memory_bytes(16 << 20).memtable_bytes(128 << 10).segment_bytes(1 << 20)
 }
@@ -128,7 +128,7 @@ pub(crate) fn failed(what: &str) -> impl Fn(Error) -> Failure + '_ {
 /// `dir` a folder to work in.
 ///
 /// # Errors
-/// An acknowledged commit is gone, a part of a transaction is there, or the store does not open.
+/// An acknowledged commit is lost, a transaction is partly present, or the store does not open.
 pub fn kill_children(
     program: &Path,
     dir: &Path,
@@ -145,18 +145,18 @@ pub fn kill_children(
             numbers = Numbers::default();
         }
         let lifetime = Life::choose(scenario, life, &mut random);
-        let told = |failure: Failure| {
+        let in_life = |failure: Failure| {
             Failure::new(format!("life {life}, {lifetime:?}, seed {seed}, {scenario}: {failure}"))
         };
         let in_later_backup = scenario == Scenario::Backup && life % 5 == 0;
         let acknowledged =
-            live_and_die(program, &store, scenario, lifetime, in_later_backup).map_err(told)?;
+            live_and_die(program, &store, scenario, lifetime, in_later_backup).map_err(in_life)?;
         report.kills += 1;
         report.with_commits += u64::from(!acknowledged.is_empty());
         report.acknowledged += acknowledged.len() as u64;
         numbers =
-            look(&store, &numbers, &acknowledged, acknowledged.len(), scenario).map_err(told)?;
-        report.backups += look_at_backups(&store).map_err(told)?;
+            look(&store, &numbers, &acknowledged, acknowledged.len(), scenario).map_err(in_life)?;
+        report.backups += look_at_backups(&store).map_err(in_life)?;
     }
     Ok(report)
 }
@@ -180,8 +180,8 @@ impl Acknowledged {
     }
 }
 
-/// Starts a child, kills it, and returns what it acknowledged. One that is killed `in_later_backup`
-/// has made a whole backup before, however slow the machine is.
+/// Starts a child, kills it, and returns its acknowledgements. With `in_later_backup`, the child
+/// completes a backup before the kill, however slow the machine is.
 fn live_and_die(
     program: &Path,
     store: &Path,
@@ -196,25 +196,25 @@ fn live_and_die(
     }
     let Ended { acknowledged, by_itself, complaints } = child.kill()?;
     ensure(by_itself.is_none(), || {
-        format!("the child ended by itself ({by_itself:?}): {complaints}")
+        format!("the child exited by itself ({by_itself:?}): {complaints}")
     })?;
     Ok(acknowledged)
 }
 
-/// A child at work.
+/// A running child.
 pub(crate) struct Running {
     child: Child,
     lines: JoinHandle<Vec<Acknowledged>>,
     complaints: JoinHandle<String>,
     first_commit: Receiver<()>,
-    /// The acknowledgements that have arrived.
+    /// Acknowledgements received.
     arrived: Arc<AtomicUsize>,
 }
 
 /// How a child ended.
 pub(crate) struct Ended {
     pub(crate) acknowledged: Vec<Acknowledged>,
-    /// How it ended before it was killed.
+    /// Its exit status, if it exited before the kill.
     pub(crate) by_itself: Option<ExitStatus>,
     /// Its output to standard error.
     pub(crate) complaints: String,
@@ -225,7 +225,7 @@ fn of_child(error: std::io::Error) -> Failure {
 }
 
 impl Running {
-    /// Starts a child by `command`, which names the program (or one that starts it).
+    /// Starts a child by `command`, which names the program or a wrapper.
     pub(crate) fn start(mut command: Command, scenario: Scenario, store: &Path) -> Outcome<Self> {
         let mut child = command
             .args(["--child", &scenario.to_string()])
@@ -247,12 +247,12 @@ impl Running {
         Ok(Self { child, lines, complaints: complaints.map_err(of_child)?, first_commit, arrived })
     }
 
-    /// Waits until its life is over.
+    /// Waits for the end of its lifetime.
     pub(crate) fn await_end_of(&self, life: Life) {
         match life {
             Life::FromStart(lifetime) => SystemClock::new().sleep(lifetime),
             Life::FromFirstCommit(lifetime) => {
-                // Nothing arrives from a child that ended by itself; `kill` reports that.
+                // A child that exited by itself sends nothing more; `kill` reports that.
                 if self.first_commit.recv().is_ok() {
                     SystemClock::new().sleep(lifetime);
                 }
@@ -260,7 +260,7 @@ impl Running {
         }
     }
 
-    /// How many commits it has acknowledged by now.
+    /// Number of commits acknowledged so far.
     pub(crate) fn arrived(&self) -> usize {
         self.arrived.load(Ordering::Acquire)
     }
@@ -292,11 +292,11 @@ fn read_acknowledged(
     let mut reader = BufReader::new(stdout);
     let mut line = String::new();
     while reader.read_line(&mut line).is_ok_and(|n| n > 0) {
-        // A line without an end was being written when the child died.
+        // The child died while it wrote an unterminated line.
         all.extend(line.strip_suffix('\n').and_then(Acknowledged::parse));
         arrived.store(all.len(), Ordering::Release);
         if all.len() == 1 {
-            // In a life that is counted from its start, no one waits for it.
+            // Nobody receives the signal if the lifetime counts from the start.
             let _ = first.send(());
         }
         line.clear();
@@ -305,7 +305,7 @@ fn read_acknowledged(
 }
 
 /// Opens the store and compares it with its contents `before` this life and the commits
-/// acknowledged in it, of which the first `certain` ones must be there; returns the new contents.
+/// acknowledged since, of which the first `certain` must be present; returns the new contents.
 pub(crate) fn look(
     store: &Path,
     before: &Numbers,
@@ -323,12 +323,12 @@ pub(crate) fn look(
         let acked = mine.last().map_or(*before, |commit| commit.number);
         let mut certain = acknowledged[..certain].iter().filter(|commit| commit.thread == thread);
         let least = certain.next_back().map_or(*before, |commit| commit.number);
-        // When the child died, each thread had at most one commit that was not acknowledged; with
-        // buffered commits, at most those up to its next sync.
+        // At the kill, each thread had at most one unacknowledged commit, or with buffered commits
+        // at most those up to its next sync.
         let more = if scenario == Scenario::Buffered { SYNC_EACH } else { 1 };
         ensure((least..=acked + more).contains(&found), || {
             format!(
-                "thread {thread} is at {found}, it was at {before} before this life, acknowledged \
+                "thread {thread} is at {found}, was at {before} before this life, acknowledged \
                  was {least} to {acked}"
             )
         })?;
@@ -344,20 +344,20 @@ pub(crate) fn look(
     Ok(now)
 }
 
-/// Checks that a thread continued where the life before had ended, without a gap.
+/// Checks that a thread continued from the previous life without a gap.
 fn follow_each_other(before: u64, commits: &[&Acknowledged]) -> Outcome {
     let numbers: Vec<u64> = commits.iter().map(|commit| commit.number).collect();
     let wanted: Vec<u64> = (before + 1..).take(commits.len()).collect();
-    same("the numbers that were acknowledged", &numbers, &wanted)?;
+    same("acknowledged numbers", &numbers, &wanted)?;
     let ordered = commits.is_sorted_by(|a, b| a.glsn < b.glsn);
     ensure(ordered, || "acknowledged GLSNs of one thread are out of order".to_owned())
 }
 
-/// Checks that the store has all writes of the commit at the commit's moment.
+/// Checks that the store has all writes of a commit at its moment.
 fn is_as_acknowledged(db: &Db, keyspace: &Keyspace, commit: &Acknowledged) -> Outcome {
     let newest = db.newest();
     ensure(commit.glsn <= newest.0, || {
-        format!("GLSN {} was acknowledged, the newest is {newest}", commit.glsn)
+        format!("GLSN {} was acknowledged, but the newest is {newest}", commit.glsn)
     })?;
     let then = db
         .snapshot_at(Moment::Glsn(Glsn(commit.glsn)))
@@ -373,7 +373,7 @@ pub(crate) fn is_whole(snapshot: &Snapshot, keyspace: &Keyspace, thread: u64) ->
     let number = text
         .as_deref()
         .map_or(Ok(0), str::parse)
-        .map_err(|_| Failure::new(format!("{text:?} is no number")))?;
+        .map_err(|_| Failure::new(format!("{text:?} is not a number")))?;
     for key in pair_keys(thread) {
         let value = read(&key)?;
         let right = match &value {
@@ -382,7 +382,7 @@ pub(crate) fn is_whole(snapshot: &Snapshot, keyspace: &Keyspace, thread: u64) ->
         };
         ensure(right, || {
             format!(
-                "{key} is not of transaction {number}: {} bytes",
+                "{key} does not belong to transaction {number}: {} bytes",
                 value.map_or(0, |value| value.len())
             )
         })?;
@@ -396,7 +396,7 @@ pub(crate) fn is_whole(snapshot: &Snapshot, keyspace: &Keyspace, thread: u64) ->
     let wanted: Vec<Vec<u8>> = (number.saturating_sub(KEPT) + 1..=number)
         .map(|number| listed_key(thread, number).into_bytes())
         .collect();
-    same(format!("what thread {thread} listed"), &listed, &wanted)?;
+    same(format!("list of thread {thread}"), &listed, &wanted)?;
     Ok(number)
 }
 
@@ -409,18 +409,21 @@ fn has_stream(db: &Db, thread: u64, number: u64) -> Outcome {
         let entry = entry.map_err(failed("scan"))?;
         numbers.push(String::from_utf8_lossy(entry.payload).into_owned());
     }
-    // It is appended after the commit is acknowledged, and before the next one.
+    // The entry is appended after its commit is acknowledged and before the next commit.
     let least = number.saturating_sub(1);
     let wanted: Vec<String> =
         (1..=numbers.len().max(least as usize)).map(|number| number.to_string()).collect();
     ensure(numbers.len() as u64 <= number, || {
-        format!("stream of thread {thread} is at {}, its commits at {number}", numbers.len())
+        format!(
+            "stream of thread {thread} is at {}, but its commits are at {number}",
+            numbers.len()
+        )
     })?;
     same(format!("stream of thread {thread}"), &numbers, &wanted)
 }
 
-/// Checks that each backup is complete, or is no store; returns the number of complete ones. They
-/// are removed.
+/// Checks that each backup is complete or not a store, and removes it; returns the number of
+/// complete ones.
 #[allow(clippy::disallowed_methods, reason = "a test that cleans up after itself")]
 fn look_at_backups(store: &Path) -> Outcome<u64> {
     let mut whole = 0;
@@ -460,7 +463,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_acknowledgement_is_three_numbers() {
+    fn acknowledgement_parses_three_numbers() {
         assert_eq!(
             Acknowledged::parse("3 17 99"),
             Some(Acknowledged { thread: 3, number: 17, glsn: 99 })

@@ -8,16 +8,16 @@
 //! - [`metamorphic`]: the same workload under other budgets and other background work gives the same answers;
 //! - [`flip`]: each byte of a closed store is changed;
 //! - [`rot`]: a closed store is damaged in other ways;
-//! - [`members`]: several processes on one simulated disk, killed, stopped, joining and leaving;
+//! - [`members`]: several processes share a store on one simulated disk, and are killed, stopped, join and leave;
 //! - [`kill`]: a child process on a real disk is killed;
-//! - [`real`]: the power of a real file system is cut under such a child, its system calls fail, others read beside it;
+//! - [`real`]: the power of a real file system is cut under such a child, its system calls fail, other processes read beside it;
 //! - [`bank`]: many threads, whose history must be serializable;
 //! - [`workers`]: several processes on one store, killed, stopped and started again;
-//! - [`lists`]: what such processes have seen of each other must be strictly serializable;
-//! - [`stress`]: threads, kills and a budget that changes, for any length of time, with memory measured from outside.
+//! - [`lists`]: the history of such processes must be strictly serializable;
+//! - [`stress`]: threads, kills and a changing budget, for any length of time, with memory measured from outside.
 //!
-//! A [`case`] names one run, so that its seed replays it; [`minimise`] shortens a workload that
-//! fails; [`planted`] tests whether all of this finds planted bugs.
+//! A [`case`] names one run, so that its seed replays it; [`minimise`] shortens a failing workload;
+//! [`planted`] checks that the simulation finds planted bugs.
 
 pub mod bank;
 pub mod case;

@@ -33,10 +33,10 @@ use crate::runs::{Runs, line_of};
 use crate::stress::StressArguments;
 use crate::workers::WorkersArguments;
 
-/// From so many seeds of every mode on, each border of the store must have been crossed.
+/// With this many seeds of every mode, each border case of the store must have been reached.
 const FLOOR_SEEDS: u64 = 300;
 
-/// Runs of a failing workload, while it is shortened.
+/// The most runs to shorten a failing workload.
 const MINIMISE_RUNS: usize = 2000;
 
 /// Simulates the whole store from a seed: runs workloads on disks that fail, and compares every
@@ -54,13 +54,12 @@ const MINIMISE_RUNS: usize = 2000;
   plimsoll-sim --mode crash --seed 17              one run, replayed
   plimsoll-sim --mode crash --seed 17 --minimise   the same, shortened, as text
   plimsoll-sim --mode crash --seed 17 --replay ops.txt
-  plimsoll-sim --hours 2 --seed 1000               a soak: seed after seed from 1000 on
-  plimsoll-sim --mode members --seeds 1000         several processes on one store, killed, \
-                  stopped, coming and going
+  plimsoll-sim --hours 2 --seed 1000               a soak test: seeds from 1000 on, one by one
+  plimsoll-sim --mode members --seeds 1000         several processes that share a store, killed, \
+                  stopped, joining and leaving
   plimsoll-sim kill-every --every 7                one of them killed at every 7th of its \
                   operations
-  plimsoll-sim workers --points                    real ones, each killed at a point of what it \
-                  does
+  plimsoll-sim workers --points                    real processes, each killed at a chosen point
   plimsoll-sim planted                             checks that the simulation finds planted bugs
   plimsoll-sim stress --minutes 60 --svg memory.svg"
 )]
@@ -76,7 +75,7 @@ struct Arguments {
     /// Stop after the first run that fails.
     #[arg(long)]
     first: bool,
-    /// Seconds after which a run counts as hung: it has failed, and no further run is started.
+    /// Seconds after which a run counts as hung, which is a failure and starts no further run.
     #[arg(long, default_value_t = 600)]
     patience: u64,
     /// The first seed.
@@ -152,7 +151,7 @@ fn main() -> ExitCode {
     if let Some(mib) = arguments.limit_mib {
         let limit = rustix::process::Rlimit { current: Some(mib << 20), maximum: Some(mib << 20) };
         if let Err(error) = rustix::process::setrlimit(rustix::process::Resource::As, limit) {
-            eprintln!("the limit cannot be set: {error}");
+            eprintln!("cannot set the limit: {error}");
             return ExitCode::from(2);
         }
     }
@@ -210,14 +209,15 @@ fn run(arguments: Arguments) -> Result<bool, String> {
         Vec::new()
     };
     eprintln!("{} runs, {} failed, {seconds} s", report.runs, failed.len());
-    // One that hangs would hang again.
+    // A run that hangs would hang again.
     if arguments.minimise && !report.hangs {
         failed.iter().for_each(shorten);
     }
     Ok(failed.is_empty() && never.is_empty())
 }
 
-/// The borders that none of so many runs crossed, if there were enough runs to tell; each is told.
+/// Prints the border cases that no run reached, if there were enough runs. Returns whether there
+/// were none.
 fn borders_never_crossed(arguments: &Arguments, runs: u64) -> Vec<Border> {
     let counts = counts();
     if arguments.borders {
@@ -230,8 +230,8 @@ fn borders_never_crossed(arguments: &Arguments, runs: u64) -> Vec<Border> {
         counts.into_iter().filter(|(_, count)| *count == 0).map(|(border, _)| border).collect();
     for border in &never {
         println!(
-            "NEVER CROSSED {border:?}: the simulation says nothing about it; change the workloads \
-             so that some run does"
+            "NEVER REACHED {border:?}: the simulation does not test it; change the workloads so \
+             that some run reaches it"
         );
     }
     never

@@ -1,13 +1,14 @@
-//! Several processes on one simulated disk, which have one store open together.
+//! Several simulated processes that share a store on one simulated disk.
 //!
-//! Each has a store of its own ([`life`]) and is killed, stopped, joins and leaves by itself
-//! ([`seat`]); the power is cut for all. Only one works at a time, but for one that is stopped in
-//! the middle of an act: so a seed replays a run. While a process waits for another one, simulated
-//! time passes and the others do their background work ([`seat::Crew`]).
+//! Each process has its own handle of the store ([`life`]), and is killed, stopped, joins and
+//! leaves independently ([`seat`]); a power cut hits all of them. Only one process runs at a time,
+//! and a stopped one is in the middle of an act, so that a seed replays a run. While a process
+//! waits for another, simulated time passes and the others run their background work
+//! ([`seat::Crew`]).
 //!
-//! What is promised is checked by [`driver`]: what a commit has acknowledged is read by every
-//! process at once, in one order for all ([`model`]), and survives kills and power cuts.
-//! [`kill_every`] kills one process at each of its operations.
+//! [`driver`] checks the guarantees: every process reads an acknowledged commit at once, in one
+//! order for all ([`model`]), and the commit survives kills and power cuts. [`kill_every`] kills
+//! one process at each of its operations.
 
 mod driver;
 pub mod kill_every;
@@ -24,7 +25,7 @@ use crate::op::Op;
 /// Runs a workload.
 ///
 /// # Errors
-/// A process read something else than what was committed, or failed without a cause.
+/// A process read something other than the committed data, or failed without an excuse.
 pub fn run(seed: u64, ops: &[Op]) -> Outcome {
     guarded(|| {
         let mut driver = Driver::new(seed);

@@ -1,10 +1,10 @@
 //! Metamorphic test: the same workload gives the same answers, whatever else the store does.
 //!
-//! Varied are: the budget (16 MiB to 1 GiB, also one that changes while the store is open), the
-//! sizes of memtables and segments, the durability; and in between dropped caches, flushes,
-//! compactions, background work in any order and reopenings, with the warm image gone, damaged or
-//! replaced by an older one. None of that may change an answer. The model already checks each of
-//! them by itself; here whole runs are compared.
+//! The variants differ in the budget (16 MiB to 1 GiB, constant or changing), the sizes of
+//! memtables and segments, and the durability. Between operations they drop caches, flush, compact,
+//! run background work in any order, and reopen the store with the warm image removed, damaged or
+//! replaced by an older one. None of that may change an answer. The model checks each answer by
+//! itself; this test compares whole runs.
 
 use std::time::Duration;
 
@@ -21,12 +21,12 @@ use crate::world::{Setting, World};
 #[derive(Clone, Copy, Debug)]
 struct Variant {
     setting: Setting,
-    /// How often background work is done between two operations, in percent.
+    /// Probability of background work between two operations, in percent.
     upkeep_percent: u64,
 }
 
 fn variants() -> [Variant; 7] {
-    // Segments must take any record: one that is too large is refused.
+    // Segments must be large enough for any record, because larger records are refused.
     let small = Setting { segment_bytes: 2 << 20, ..Setting::SMALL };
     let large = Setting {
         memory_bytes: 128 << 20,
@@ -54,14 +54,14 @@ fn variants() -> [Variant; 7] {
 pub fn compare_settings(case: &Case, ops: &[Op]) -> Outcome {
     let mut first: Option<Vec<String>> = None;
     for variant in variants() {
-        let told = |failure: Failure| Failure {
+        let failed = |failure: Failure| Failure {
             message: format!("under {variant:?}: {}", failure.message),
             ..failure
         };
-        let (answers, _) = guarded(|| run_variant(case.seed, variant, ops)).map_err(told)?;
+        let (answers, _) = guarded(|| run_variant(case.seed, variant, ops)).map_err(failed)?;
         match &first {
             None => first = Some(answers),
-            Some(first) => same_answers(ops, first, &answers).map_err(told)?,
+            Some(first) => same_answers(ops, first, &answers).map_err(failed)?,
         }
     }
     Ok(())
@@ -69,7 +69,8 @@ pub fn compare_settings(case: &Case, ops: &[Op]) -> Outcome {
 
 /// The answers of a run, and the contents restored from warm images.
 fn run_variant(seed: u64, variant: Variant, ops: &[Op]) -> Outcome<(Vec<String>, Warmed)> {
-    // Variants are opened more or less often, and must answer the same at the same times.
+    // Opening takes simulated time. Variants reopen at different rates, so hold the clock during an
+    // open.
     let world = World { opening_takes: Duration::ZERO, ..World::new(seed, variant.setting) };
     let mut driver = Driver::open(world, Care::default())?;
     let mut random = Random::new(seed);
@@ -87,7 +88,7 @@ fn same_answers(ops: &[Op], first: &[String], other: &[String]) -> Outcome {
     for (number, (a, b)) in first.iter().zip(other).enumerate() {
         if a != b {
             let differ =
-                Failure::new(format!("the answer is {b:?}, under the first setting it was {a:?}"));
+                Failure::new(format!("the answer is {b:?}, but was {a:?} under the first setting"));
             return Err(differ.at(number, &ops[number]));
         }
     }
@@ -100,7 +101,7 @@ mod tests {
     use crate::case::Mode;
 
     #[test]
-    fn images_that_are_meddled_with_are_taken_in_doubted_and_ignored() {
+    fn tampered_images_are_restored_validated_or_ignored() {
         let mut all = Warmed::default();
         for seed in 0..12 {
             let case = Case::new(Mode::Metamorphic, seed);

@@ -1,12 +1,11 @@
-//! Shortens a workload that fails.
+//! Shortens a failing workload.
 //!
-//! Removes smaller and smaller pieces as long as the rest still fails, in whatever way. Every
-//! prefix, piece and rest of a workload is a workload (`op`), so nothing has to be repaired in
-//! between.
+//! Removes smaller and smaller pieces while the rest still fails. Any subset of a workload's
+//! operations is a valid workload (`op`), so nothing has to be repaired.
 
 use crate::op::Op;
 
-/// The shortest workload, found in at most `runs_max` runs, for which `fails` still returns true.
+/// The shortest workload found in at most `runs_max` runs for which `fails` returns true.
 pub fn minimise(ops: &[Op], runs_max: usize, fails: &mut dyn FnMut(&[Op]) -> bool) -> Vec<Op> {
     let mut ops = ops.to_vec();
     let mut runs = 0;
@@ -28,7 +27,7 @@ pub fn minimise(ops: &[Op], runs_max: usize, fails: &mut dyn FnMut(&[Op]) -> boo
         if runs >= runs_max {
             break;
         }
-        // Single operations are tried until none can be removed.
+        // Try single operations until none can be removed.
         piece =
             if piece == 1 { usize::from(removed) } else { piece.div_ceil(2).min(ops.len().max(1)) };
     }
@@ -40,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_needed_to_fail_goes() {
+    fn minimise_removes_irrelevant_operations() {
         let ops: Vec<Op> = (0..100).map(|back| Op::Read { back }).collect();
         let needed = [Op::Read { back: 17 }, Op::Read { back: 61 }];
         let mut runs = 0;
@@ -53,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stops_after_so_many_runs() {
+    fn minimise_stops_after_the_maximum_of_runs() {
         let ops = vec![Op::Flush; 64];
         let mut runs = 0;
         let short = minimise(&ops, 5, &mut |_| {

@@ -1,15 +1,16 @@
 //! The reference model of a store: every version of every key, and the log as a list.
 //!
 //! The model receives the commits in order and returns the expected answer of each read. Facts that
-//! only the store can know (the time of a commit, how much of the log's end a crash took, how much
-//! of its old end was trimmed) are passed in, and the model decides whether they are permitted.
+//! only the store knows (the time of a commit, the length of the log's tail that a crash lost, the
+//! trimmed part) are passed in, and the model checks that they are permitted.
 //!
 //! Laws:
-//! 1. `log[n - 1]` is the entry with GLSN n; the versions are exactly what the commits in it wrote.
-//! 2. `acked` never goes back: everything up to it survives any fault.
+//! 1. `log[n - 1]` is the entry with GLSN n; the versions are exactly the writes of the commits in
+//!    the log.
+//! 2. `acked` never decreases: everything up to it survives any fault.
 //! 3. A keyspace's `floor` is the youngest moment at which one of its versions may have been
-//!    dropped. From there on every read must be answered; below, a read may be refused, but is
-//!    never wrong.
+//!    dropped. Reads at or above it must be answered; reads below may be refused, but are never
+//!    wrong.
 
 pub mod reads;
 
@@ -36,28 +37,28 @@ pub enum Entry {
         /// The GLSN that it read at.
         read_at: u64,
     },
-    /// A keyspace was made, or changed.
+    /// A keyspace was created, or its retention changed.
     Keyspace {
         /// Its number.
         space: u8,
-        /// What it keeps from now on.
+        /// Its retention from now on.
         retention: Keep,
     },
-    /// A keyspace was dropped: these keys had a value.
+    /// A keyspace was dropped, in which these keys had a value.
     Dropped {
         /// Its number.
         space: u8,
         /// Its keys.
         keys: Vec<Key>,
     },
-    /// A named cursor was made or moved, or removed.
+    /// A named cursor was created, moved or removed.
     Cursor {
         /// Its number.
         name: u8,
         /// The GLSN to read next.
         next: Option<u64>,
     },
-    /// The store's note that streams are in use.
+    /// The store's record that streams are in use.
     StreamsInUse,
     /// An entry of a user's stream.
     Payload {
@@ -80,16 +81,16 @@ impl Entry {
 pub struct Placed {
     /// The entry.
     pub entry: Entry,
-    /// The last GLSN of its record: entries that are appended together survive together.
+    /// The last GLSN of its record, because entries appended together survive together.
     pub record_last: u64,
-    /// When it was appended, once the store has reported it.
+    /// Its append time, once the store has reported it.
     pub micros: Option<u64>,
 }
 
 /// A keyspace.
 #[derive(Clone, Debug, Default)]
 pub struct Space {
-    /// Its retentions, each with the GLSN since which it holds; oldest first.
+    /// Its retentions, each with the GLSN from which it applies; oldest first.
     pub retention: Vec<(u64, Keep)>,
     /// See law 3.
     pub floor: u64,
@@ -110,13 +111,13 @@ pub struct Model {
 
 impl Default for Model {
     fn default() -> Self {
-        // Keyspace 0 is "default", which exists from the start.
+        // Keyspace 0 is "default", which always exists.
         let default = Space { retention: vec![(0, Keep::Forever)], ..Space::default() };
         Self { spaces: BTreeMap::from([(0, default)]), log: Vec::new(), acked: 0, first: 1 }
     }
 }
 
-/// Keyspaces whose numbers differ by a multiple of this have the same name, one after the other.
+/// Keyspaces whose numbers differ by a multiple of this use the same name in turn.
 pub const NAMES: u8 = 8;
 
 /// The name of a keyspace.
@@ -146,12 +147,12 @@ impl Model {
         self.acked = self.acked.max(glsn);
     }
 
-    /// Records where the log begins, which may be before where it began.
+    /// Records the begin of the log, which may be below the previous one.
     pub fn begin_at(&mut self, first: u64) {
         self.first = first;
     }
 
-    /// The log begins at `first` now.
+    /// Sets the begin of the log to `first`.
     pub fn trimmed(&mut self, first: u64) {
         self.first = self.first.max(first);
     }
@@ -169,7 +170,7 @@ impl Model {
             .any(|placed| matches!(&placed.entry, Entry::Dropped { space, .. } if is_it(*space)))
     }
 
-    /// What an entry changes of the keys with a prefix.
+    /// The changes of an entry to keys with a prefix.
     pub fn changes_under(
         &self,
         space: u8,
@@ -238,8 +239,8 @@ impl Model {
         }
     }
 
-    /// Whether the store may end at `glsn` after a crash: everything acknowledged, and only whole
-    /// records.
+    /// Whether the store may end at `glsn` after a crash, with everything acknowledged and only
+    /// whole records.
     pub fn may_end_at(&self, glsn: u64) -> bool {
         self.is_border(glsn) && glsn >= self.acked
     }
@@ -261,14 +262,14 @@ impl Model {
         self.spaces.retain(|_, space| !space.retention.is_empty());
     }
 
-    /// GLSN of the last entry that the index must know.
+    /// GLSN of the last entry that the index must have.
     pub fn last_commit(&self) -> u64 {
         self.log.iter().rposition(|placed| placed.entry.stream() == 0).map_or(0, |at| at as u64 + 1)
     }
 
-    /// How many entries from the first on are the same in another model.
+    /// Length of the common prefix with the log of another model.
     pub fn common_entries(&self, other: &Model) -> u64 {
-        // The append time may not be known yet.
+        // Ignore the append time, which may not be known yet.
         let same_time = |a: &Placed, b: &Placed| {
             a.micros.is_none() || b.micros.is_none() || a.micros == b.micros
         };
@@ -276,20 +277,19 @@ impl Model {
         both.take_while(|(a, b)| a.entry == b.entry && same_time(a, b)).count() as u64
     }
 
-    /// Lowers the demands on past reads: no keyspace need be readable further back than in another
-    /// model.
+    /// Raises the floors to those of another model.
     pub fn raise_floors_to(&mut self, other: &Model) {
         for (number, space) in &mut self.spaces {
             space.floor = space.floor.max(other.floor(*number));
         }
     }
 
-    /// Whether a keyspace was made.
+    /// Whether a keyspace was created.
     pub fn has_space(&self, space: u8) -> bool {
         self.spaces.contains_key(&space)
     }
 
-    /// The numbers of all keyspaces that are there.
+    /// The numbers of all existing keyspaces.
     pub fn spaces(&self) -> impl Iterator<Item = (u8, Keep)> {
         let there = self.spaces.iter().filter(|(_, space)| space.dropped.is_none());
         there.map(|(number, space)| (*number, space.keep()))
@@ -300,7 +300,7 @@ impl Model {
         self.spaces.get(&space).is_some_and(|space| space.dropped.is_some())
     }
 
-    /// The keyspace that has the name of `space` now, or the one that would be made under it.
+    /// The keyspace that now has the name of `space`, or would be created under that name.
     pub fn current_space(&self, space: u8) -> u8 {
         let same_name = |number: &&u8| **number % NAMES == space % NAMES;
         match self.spaces.keys().rfind(same_name) {
@@ -340,8 +340,7 @@ impl Model {
         cursors
     }
 
-    /// Whether a commit has recorded this retention of a keyspace: setting it again commits
-    /// nothing.
+    /// Whether a keyspace already has this retention, so that setting it commits nothing.
     pub fn has_recorded(&self, space: u8, keep: Keep) -> bool {
         self.spaces
             .get(&space)
@@ -349,23 +348,23 @@ impl Model {
             .is_some_and(|&(since, kept)| since > 0 && kept == keep)
     }
 
-    /// Whether the store has noted that streams are in use.
+    /// Whether the store has recorded that streams are in use.
     pub fn streams_in_use(&self) -> bool {
         self.log.iter().any(|placed| placed.entry == Entry::StreamsInUse)
     }
 
-    /// The oldest moment from which on a keyspace must answer.
+    /// The oldest moment at which a keyspace must answer.
     pub fn floor(&self, space: u8) -> u64 {
         self.spaces.get(&space).map_or(0, |space| space.floor)
     }
 
-    /// Raises the floors to what background work may have dropped: `oldest_read` is the oldest open
-    /// moment (or the newest), `newest` the newest that may have been visible, `now` the time of
-    /// the clock.
+    /// Raises the floors above the versions that background work may have dropped. `oldest_read` is
+    /// the oldest open moment (or the newest), `newest` the newest that may have been visible,
+    /// `now` the time of the clock.
     pub fn raise_floors(&mut self, oldest_read: u64, newest: u64, now: u64) {
-        // An entry of unknown time, because its commit ended in an error, may be as old as the one
-        // before it. The last one in log order counts: where the log's time was restarted, all
-        // before it is as old as the restart at least.
+        // The time of an entry is unknown if its commit ended in an error; it may be as old as its
+        // predecessor. Use the last such entry in log order: if the log's time was restarted,
+        // everything before is at least as old as the restart.
         let at_time = |then: u64| {
             let known =
                 self.log.iter().rposition(|placed| placed.micros.is_some_and(|at| at <= then));
@@ -396,8 +395,8 @@ impl Model {
         }
     }
 
-    /// The GLSN up to which the store may free the log automatically: none if a keyspace that was
-    /// written to keeps everything, or a user's stream is in it.
+    /// The GLSN up to which the store may trim the log automatically: none if a written keyspace
+    /// retains everything, or the log has a user's stream.
     pub fn may_free_below(&self, oldest_read: u64) -> u64 {
         let forever = self
             .spaces
@@ -406,7 +405,7 @@ impl Model {
         if forever || self.streams_in_use() { 0 } else { oldest_read }
     }
 
-    /// The version of a key that is current at a moment.
+    /// The current version of a key at a moment.
     pub fn version_at(&self, space: u8, key: &[u8], at: u64) -> Option<Version> {
         current(self.spaces.get(&space)?.versions.get(key)?, at)
     }
@@ -422,19 +421,19 @@ impl Model {
         versions.map_or_else(Vec::new, |versions| versions.iter().rev().copied().collect())
     }
 
-    /// The keyspaces that have or had the name of `space`, the newest first.
+    /// The keyspaces that have or had the name of `space`, newest first.
     pub fn lives(&self, space: u8) -> Vec<u8> {
         self.spaces.keys().rev().copied().filter(|number| number % NAMES == space % NAMES).collect()
     }
 
-    /// The keyspace that answers for a name at a moment: the first that was dropped after it.
+    /// The keyspace of a name at a moment: the first one dropped after it.
     pub fn life_at(&self, space: u8, at: u64) -> Option<u8> {
         let is_later = |life: &u8| self.spaces[life].dropped.is_none_or(|dropped| dropped > at);
         self.lives(space).into_iter().rev().find(is_later)
     }
 
-    /// The versions that the store must still have: those younger than the floor, and the one
-    /// current at it.
+    /// The versions that the store must still have: those newer than the floor, and the one current
+    /// at the floor.
     pub fn history_kept(&self, space: u8, key: &[u8]) -> Vec<Version> {
         let floor = self.floor(space);
         let mut kept = self.history(space, key);
@@ -456,7 +455,7 @@ impl Model {
             .map_or_else(Vec::new, |space| space.versions.keys().cloned().collect())
     }
 
-    /// The length of the longest key that was ever committed.
+    /// The length of the longest key ever committed.
     pub fn longest_key(&self) -> usize {
         self.spaces
             .values()
@@ -482,7 +481,7 @@ impl Model {
         found.into_iter().filter_map(|(key, value)| Some((key.clone(), value?))).collect()
     }
 
-    /// Keys of a name whose values differ between two moments, with their versions then (no
+    /// Keys of a name whose values differ between two moments, with their versions at both (without
     /// deletions), in key order.
     pub fn diff(
         &self,
@@ -503,7 +502,7 @@ impl Model {
             .collect()
     }
 
-    /// Whether a version of a key is younger than `at`; the GLSNs of those.
+    /// GLSNs of the versions of a key that are newer than `at`.
     pub fn changed(&self, space: u8, key: &[u8], at: u64) -> impl Iterator<Item = u64> {
         let versions = self.spaces.get(&space).and_then(|space| space.versions.get(key));
         versions.into_iter().flatten().map(|version| version.0).filter(move |glsn| *glsn > at)
@@ -516,7 +515,7 @@ impl Space {
     }
 }
 
-/// Whether two versions have the same bytes, whichever contents they were made from.
+/// Whether two versions have the same bytes, even if generated from different contents.
 fn same_value(a: Option<Version>, b: Option<Version>) -> bool {
     match (a.and_then(|version| version.1), b.and_then(|version| version.1)) {
         (Some(a), Some(b)) => a == b || a.bytes == b.bytes && a.make() == b.make(),
@@ -524,7 +523,7 @@ fn same_value(a: Option<Version>, b: Option<Version>) -> bool {
     }
 }
 
-/// The version that is current at a moment, of versions from the oldest to the newest.
+/// The current version at a moment, from versions in ascending order.
 fn current(versions: &[Version], at: u64) -> Option<Version> {
     versions.iter().rev().find(|(glsn, _)| *glsn <= at).copied()
 }
@@ -555,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn each_moment_has_the_versions_that_were_current_then() {
+    fn each_moment_reads_its_versions() {
         let model = three_commits();
         assert_eq!(model.get(0, b"a", 1), Some(content(1)));
         assert_eq!(model.get(0, b"a", 3), Some(content(3)));
@@ -569,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_value_written_again_is_no_difference() {
+    fn rewriting_the_same_value_is_no_difference() {
         let mut model = three_commits();
         commit(&mut model, &[("a", Some(1)), ("b", Some(5))]);
         let differ: Vec<Key> = model.diff(0, 1, 4, b"").into_iter().map(|(key, ..)| key).collect();
@@ -577,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn own_writes_lie_on_top() {
+    fn own_writes_shadow_committed_versions() {
         let model = three_commits();
         let own = Writes::from([
             ((0, b"a".to_vec()), None),
@@ -589,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_takes_whole_records_and_nothing_that_was_acknowledged() {
+    fn crash_loses_whole_records_and_nothing_acknowledged() {
         let mut model = three_commits();
         model.submit((0..3).map(|i| Entry::Payload { stream: 1, content: content(i) }).collect());
         model.acknowledge(2);
@@ -599,7 +598,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_of_time_is_kept_from_the_last_entry_that_may_be_older() {
+    fn time_window_starts_at_the_last_entry_that_may_be_older() {
         let mut model = three_commits();
         let last = model.submit(vec![Entry::Keyspace { space: 0, retention: Keep::Micros(10) }]);
         model.learn_time(1, 100);
@@ -608,13 +607,13 @@ mod tests {
         assert_eq!(model.floor(0), 0);
         model.raise_floors(last, last, 209);
         assert_eq!(model.floor(0), 1);
-        // The others' times are unknown: they may be as old as the second one.
+        // The other times are unknown, and may be as old as the second one.
         model.raise_floors(last, last, 210);
         assert_eq!(model.floor(0), last);
     }
 
     #[test]
-    fn a_keyspace_that_keeps_the_latest_need_not_answer_below_what_is_read() {
+    fn latest_only_keyspace_may_refuse_unread_moments() {
         let mut model = three_commits();
         model.submit(vec![Entry::Keyspace { space: 0, retention: Keep::Latest }]);
         model.raise_floors(2, 4, 0);

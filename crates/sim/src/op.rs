@@ -1,13 +1,13 @@
 //! The workload language: operations on a store, and on the world around it.
 //!
-//! One language drives the model test, the crash simulation, the faults, the metamorphic test, the
-//! fuzzer and the minimiser. A workload is made from a seed ([`generate`]) or from any bytes, is
-//! printed one operation a line, and is read back ([`text`]), so that a failing run can be replayed
-//! and shortened.
+//! The model test, crash simulation, fault injection, metamorphic test, fuzzer and minimiser share
+//! this language. A workload is generated from a seed ([`generate`]) or from arbitrary bytes, is
+//! printed with one operation per line, and is parsed back ([`text`]), so that a failing run can be
+//! replayed and shortened.
 //!
-//! Law: every operation is valid after any other, so that a workload remains one when operations
-//! are left out. An operation that addresses nothing (a transaction that is not open) does nothing;
-//! moments are given relative to the newest one.
+//! Law: every operation is valid after any other, so that removing operations leaves a valid
+//! workload. An operation without a target (a transaction that is not open) does nothing; moments
+//! are relative to the newest one.
 
 pub mod among;
 pub mod generate;
@@ -27,13 +27,13 @@ pub type Key = Vec<u8>;
 /// One operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Begins a transaction; one that is open under this number is dropped.
+    /// Begins a transaction; an open one with this number is dropped.
     Begin {
         /// Its number.
         tx: u8,
     },
-    /// Begins a transaction that reads what was ordered, durable or not; one that is open under
-    /// this number is dropped.
+    /// Begins a transaction that reads ordered commits, durable or not; an open one with this
+    /// number is dropped.
     BeginOrdered {
         /// Its number.
         tx: u8,
@@ -42,10 +42,10 @@ pub enum Op {
     Commit {
         /// The transaction.
         tx: u8,
-        /// What travels with it.
+        /// The commit's metadata.
         metadata: Content,
     },
-    /// Gives a commit its place without waiting for it.
+    /// Submits a commit without waiting for it.
     Submit {
         /// The transaction.
         tx: u8,
@@ -55,9 +55,9 @@ pub enum Op {
         /// The transaction.
         tx: u8,
     },
-    /// Waits for the oldest commit that was submitted.
+    /// Waits for the oldest submitted commit.
     Wait,
-    /// Gives a key a value.
+    /// Puts a key.
     Put {
         /// The transaction.
         tx: u8,
@@ -70,7 +70,7 @@ pub enum Op {
         /// Whether it is streamed.
         streamed: bool,
     },
-    /// Gives many keys a value.
+    /// Puts many keys.
     PutMany {
         /// The transaction.
         tx: u8,
@@ -78,35 +78,35 @@ pub enum Op {
         space: u8,
         /// The number of the first key ([`numbered_key`]).
         first: u32,
-        /// How many keys.
+        /// Number of keys.
         count: u32,
-        /// The first key's value; each further one has the next seed.
+        /// The first key's value; each later value has the next seed.
         value: Content,
-        /// In an order of their own, not in that of the keys.
+        /// Whether the keys are put in a shuffled order.
         scattered: bool,
     },
-    /// Gives many keys a value, by a bulk load: a commit of its own.
+    /// Puts many keys by a bulk load, which is a separate commit.
     BulkLoad {
         /// The keyspace's number.
         space: u8,
         /// The number of the first key ([`numbered_key`]).
         first: u32,
-        /// How many keys.
+        /// Number of keys.
         count: u32,
-        /// The first key's value; each further one has the next seed.
+        /// The first key's value; each later value has the next seed.
         value: Content,
-        /// In an order of their own, not in that of the keys.
+        /// Whether the keys are put in a shuffled order.
         scattered: bool,
     },
-    /// Begins a bulk load that stays open over other operations; one that is open under this number
-    /// is dropped.
+    /// Begins a bulk load that stays open across other operations; an open one with this number is
+    /// dropped.
     LoadBegin {
         /// Its number.
         slot: u8,
         /// The keyspace's number.
         space: u8,
     },
-    /// Gives a key a value in an open bulk load.
+    /// Puts a key in an open bulk load.
     LoadPut {
         /// The load.
         slot: u8,
@@ -115,17 +115,17 @@ pub enum Op {
         /// The value.
         value: Content,
     },
-    /// Gives many keys a value in an open bulk load.
+    /// Puts many keys in an open bulk load.
     LoadMany {
         /// The load.
         slot: u8,
         /// The number of the first key ([`numbered_key`]).
         first: u32,
-        /// How many keys.
+        /// Number of keys.
         count: u32,
-        /// The first key's value; each further one has the next seed.
+        /// The first key's value; each later value has the next seed.
         value: Content,
-        /// In an order of their own, not in that of the keys.
+        /// Whether the keys are put in a shuffled order.
         scattered: bool,
     },
     /// Commits a bulk load.
@@ -138,7 +138,7 @@ pub enum Op {
         /// The load.
         slot: u8,
     },
-    /// Takes a key's value away.
+    /// Deletes a key.
     Delete {
         /// The transaction.
         tx: u8,
@@ -147,17 +147,17 @@ pub enum Op {
         /// The key.
         key: Key,
     },
-    /// Takes away what a walk finds.
+    /// Deletes keys found by a scan.
     Remove {
         /// The transaction.
         tx: u8,
         /// The keyspace's number.
         space: u8,
-        /// Which keys; for the first and the last one, of all.
+        /// The range of keys; ignored by pops.
         span: Span,
-        /// Which of them, and by which call.
+        /// The keys to delete within the range, and the call.
         how: Removal,
-        /// How many at most, where the call returns one after the other.
+        /// Upper bound on the keys, for calls that return keys one by one.
         limit: u32,
     },
     /// Reads a key.
@@ -168,10 +168,10 @@ pub enum Op {
         space: u8,
         /// The key.
         key: Key,
-        /// By which call.
+        /// The call.
         how: Get,
     },
-    /// Walks over keys.
+    /// Scans keys.
     Walk {
         /// Where.
         from: Reader,
@@ -179,18 +179,17 @@ pub enum Op {
         space: u8,
         /// Which keys.
         span: Span,
-        /// From the last key to the first.
+        /// Whether the order is descending.
         reverse: bool,
-        /// How many at most.
+        /// Upper bound on the number.
         limit: u32,
-        /// Without values.
+        /// Whether values are omitted.
         keys_only: bool,
-        /// After this many keys the sources are exchanged, and log entries that are no longer
-        /// needed are freed.
+        /// After this many keys the sources are replaced and the log is trimmed.
         amid: Option<u32>,
     },
-    /// Begins a walk in a snapshot that stays open over other operations; one that is open under
-    /// this number is dropped.
+    /// Begins a walk in a snapshot that stays open across other operations; an open one with this
+    /// number is dropped.
     WalkBegin {
         /// Its number.
         slot: u8,
@@ -200,19 +199,19 @@ pub enum Op {
         space: u8,
         /// Which keys.
         span: Span,
-        /// From the last key to the first.
+        /// Whether the order is descending.
         reverse: bool,
-        /// Without values.
+        /// Whether values are omitted.
         keys_only: bool,
     },
-    /// Goes on with a walk that is open; at its end it is dropped.
+    /// Continues an open walk; drops it at its end.
     WalkOn {
         /// Its number.
         slot: u8,
-        /// How many keys.
+        /// Number of keys.
         count: u32,
     },
-    /// Opens a reader of a value; one that is open under this number is dropped.
+    /// Opens a reader of a value; an open one with this number is dropped.
     ReaderBegin {
         /// Its number.
         slot: u8,
@@ -223,62 +222,62 @@ pub enum Op {
         /// The key.
         key: Key,
     },
-    /// Reads on in a value; at its end the reader is dropped.
+    /// Continues reading a value; drops the reader at the end.
     ReaderOn {
         /// Its number.
         slot: u8,
-        /// How many bytes.
+        /// Number of bytes.
         bytes: u32,
     },
-    /// Does an operation, and something else at a moment within it, as another thread could.
+    /// Runs an operation, and something else at a point within it, as another thread could.
     Amid {
-        /// At which moment.
+        /// The point.
         at: Within,
-        /// What.
+        /// The deed.
         deed: Deed,
         /// The operation.
         op: Box<Op>,
     },
-    /// Does an operation in which one call fails: it goes on as if nothing had happened.
+    /// Runs an operation in which one call fails; the workload continues afterwards.
     Failing {
-        /// Which call.
+        /// The failing call.
         call: Call,
         /// The operation.
         op: Box<Op>,
     },
-    /// Another transaction changes a key at an edge of what this one has read.
+    /// Another transaction changes a key at an edge of this one's reads.
     Edge {
-        /// The one that has read.
+        /// The reading transaction.
         tx: u8,
-        /// Which edge, and which key there.
+        /// The edge, and the key at it.
         pick: u32,
-        /// The value that is put, if one is.
+        /// The new value; `None` for a deletion.
         value: Content,
-        /// The change is the first or the last of a commit that is written as a run.
+        /// Whether the change is the first or last of a commit written as a run.
         spilled: bool,
     },
-    /// Begins a feed that stays open over other operations; one that is open under this number is
+    /// Begins a feed that stays open across other operations; an open one with this number is
     /// dropped.
     FeedBegin {
         /// Its number.
         slot: u8,
         /// From this many GLSNs before the newest.
         back: u64,
-        /// What it yields.
+        /// The items that it yields.
         feed: Feed,
     },
-    /// Takes what a feed has next.
+    /// Takes the next items of a feed.
     FeedOn {
         /// Its number.
         slot: u8,
-        /// How many at most.
+        /// Upper bound on the number.
         count: u32,
     },
-    /// Opens a snapshot; one that is open under this number is dropped.
+    /// Opens a snapshot; an open one with this number is dropped.
     Snapshot {
         /// Its number.
         slot: u8,
-        /// Of which moment.
+        /// The moment.
         moment: Moment,
     },
     /// Drops a snapshot.
@@ -301,7 +300,7 @@ pub enum Op {
         from: u64,
         /// The second.
         to: u64,
-        /// The beginning of the keys.
+        /// The prefix of the keys.
         prefix: Key,
     },
     /// Appends entries to a stream, all or none.
@@ -313,11 +312,11 @@ pub enum Op {
         /// Whether to wait until they are durable.
         wait: bool,
     },
-    /// Walks over the log.
+    /// Scans the log.
     Scan {
         /// From this many GLSNs before the newest.
         back: u64,
-        /// How many GLSNs.
+        /// Number of GLSNs.
         count: u64,
         /// Only this stream.
         stream: Option<u32>,
@@ -335,7 +334,7 @@ pub enum Op {
         space: u8,
         /// From this many GLSNs before the newest.
         back: u64,
-        /// The beginning of the keys.
+        /// The prefix of the keys.
         prefix: Key,
     },
     /// Reads one entry of the log.
@@ -343,35 +342,35 @@ pub enum Op {
         /// This many GLSNs before the newest.
         back: u64,
     },
-    /// Frees the log's old end.
+    /// Trims the log.
     Trim {
         /// Up to this many GLSNs before the newest.
         back: u64,
     },
-    /// Makes a keyspace, or changes its retention.
+    /// Creates a keyspace, or changes its retention.
     Keyspace {
         /// Its number.
         space: u8,
-        /// What it keeps.
+        /// Its retention.
         retention: Keep,
     },
-    /// Drops a keyspace with all its keys; what is made under its number afterwards is another one.
+    /// Drops a keyspace with all its keys; the same number then refers to a new keyspace.
     DropSpace {
         /// Its number.
         space: u8,
     },
-    /// Makes a named cursor of the log where there is none.
+    /// Creates a named cursor of the log, if it does not exist.
     Cursor {
         /// Its number.
         name: u8,
         /// At this many GLSNs before the newest.
         back: u64,
     },
-    /// Moves a named cursor on.
+    /// Advances a named cursor.
     AdvanceCursor {
         /// Its number.
         name: u8,
-        /// Behind this many GLSNs before the newest.
+        /// To just after the entry this many GLSNs before the newest.
         back: u64,
     },
     /// Removes a named cursor.
@@ -379,57 +378,57 @@ pub enum Op {
         /// Its number.
         name: u8,
     },
-    /// In a copy of the store: files are damaged, and it is recovered.
+    /// Damages files in a copy of the store, and recovers the copy.
     Recover {
-        /// Which files, and how: a seed.
+        /// Seed of the damage.
         damage: u64,
     },
-    /// Writes what is in memory into runs.
+    /// Flushes the memtables.
     Flush,
     /// Merges all runs.
     Compact,
-    /// Does one piece of background work.
+    /// Runs one step of background work.
     Step,
-    /// Does one piece of background work, asking for another kind first.
+    /// Runs one step of background work, of this kind first.
     Work {
-        /// Which kind: its number.
+        /// The number of the kind.
         first: u8,
     },
     /// Drops every cache.
     DropCaches,
-    /// Gives the store another memory budget.
+    /// Changes the store's memory budget.
     Memory {
         /// How much.
         mebibytes: u16,
     },
-    /// Closes the store, keeps a copy of its folder aside, and opens it again.
+    /// Closes the store, keeps a copy of its folder, and reopens it.
     Keep,
-    /// Puts what was kept aside in the store's place, or a part of it beside the rest.
+    /// Replaces the store, or a part of it, by the kept copy.
     Restore {
-        /// What of it.
+        /// The part.
         part: Part,
     },
-    /// Closes the store and opens it again.
+    /// Closes and reopens the store.
     Reopen,
-    /// Closes the store, recovers a copy of it as it is, and opens it again.
+    /// Closes the store, recovers an undamaged copy of it, and reopens it.
     RecoverWhole,
-    /// Closes the store, removes the index by hand, and opens it again.
+    /// Closes the store, removes the index, and reopens it.
     LoseIndex,
-    /// Backs the store up, opens the backup and compares it.
+    /// Makes a backup, opens it and compares it.
     Backup,
-    /// Backs the store up, cuts the power, and compares the backup; the store is opened again.
+    /// Makes a backup, cuts the power, compares the backup, and reopens the store.
     BackupCut,
-    /// Reads some keys of each keyspace so that they are kept as objects.
+    /// Reads some keys of each keyspace, so that they enter the row cache.
     Warm,
-    /// Lets time pass until the warm image is written, and has it written.
+    /// Lets time pass until the warm image is due, and saves it.
     SaveImage,
-    /// Ends the process without closing the store, and opens it again.
+    /// Ends the process without closing the store, and reopens it.
     Kill,
     /// Reads every byte of the store.
     Verify,
     /// Compares the whole store with the model.
     Check,
-    /// Opens the store once more, read-only, and compares what that one reads.
+    /// Opens the store a second time, read-only, and compares its reads.
     ReadBeside,
     /// Lets time pass.
     Advance {
@@ -441,40 +440,40 @@ pub enum Op {
         /// By how much.
         micros: i64,
     },
-    /// Cuts the power, and opens the store again.
+    /// Cuts the power, and reopens the store.
     Crash {
-        /// Cuts it once more at this sync of the recovery (0: not).
+        /// Cuts it again at this sync of the recovery (0: not).
         again: u64,
     },
-    /// Lets the power be cut later.
+    /// Schedules a power cut.
     CutAtSync {
-        /// At which sync from now on.
+        /// The sync, counted from now.
         after: u64,
     },
-    /// Lets the process end later, in the middle of an operation: what it wrote stays, synced or
-    /// not.
+    /// Schedules the end of the process, in the middle of an operation; its writes remain, synced
+    /// or not.
     KillAtSync {
-        /// At which sync from now on.
+        /// The sync, counted from now.
         after: u64,
     },
-    /// Lets the power be cut later, between two syncs, too.
+    /// Schedules a power cut, possibly between two syncs.
     CutAtChange {
-        /// At which change of a file or a name from now on.
+        /// The change of a file or a name, counted from now.
         after: u64,
     },
-    /// Lets the process end there instead.
+    /// Schedules the end of the process at such a change.
     KillAtChange {
-        /// At which change of a file or a name from now on.
+        /// The change of a file or a name, counted from now.
         after: u64,
     },
-    /// Changes how the disk lies.
+    /// Sets the disk's faults.
     Fault(Fault),
-    /// What one of several processes does; with one process, nothing.
+    /// An act of one of several processes; ignored in a run with one process.
     Among(among::Among),
 }
 
 impl Op {
-    /// The keyspace that it is about, if it is about one.
+    /// The keyspace of the operation, if any.
     pub fn space_mut(&mut self) -> Option<&mut u8> {
         match self {
             Op::Put { space, .. }
@@ -499,12 +498,12 @@ impl Op {
     }
 }
 
-/// How the disk lies.
+/// A fault of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// This many of a thousand reads fail.
+    /// This many reads in a thousand fail.
     Reads(u16),
-    /// This many of a thousand reads return a wrong bit.
+    /// This many reads in a thousand return a wrong bit.
     Flips(u16),
     /// The next sync fails.
     Sync,
@@ -516,30 +515,29 @@ pub enum Fault {
     Full(u64),
     /// Each read and sync takes up to this many microseconds.
     Slow(u32),
-    /// The disk is well again (what was lost stays lost).
+    /// The disk has no faults any more (lost data stays lost).
     Heal,
 }
 
 /// A part of a store's folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// All of it: from now on the store is what it was.
+    /// All of it; the store returns to that state.
     Whole,
-    /// The log; only to see what is said of it.
+    /// The log; only to check the error.
     Log,
-    /// The index; only to see what is said of it.
+    /// The index; only to check the error.
     Index,
 }
 
-/// Where something is read.
+/// The view of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reader {
-    /// In a transaction, its own writes on top; in the store as it is now if none is open under
-    /// this number.
+    /// A transaction, including its own writes; the newest moment if none with this number is open.
     Tx(u8),
-    /// In a snapshot; in the store as it is now if none is open under this number.
+    /// A snapshot; the newest moment if none with this number is open.
     Snapshot(u8),
-    /// In the store as it was this many GLSNs before the newest.
+    /// The moment this many GLSNs before the newest.
     Back(u64),
 }
 
@@ -548,7 +546,7 @@ pub fn numbered_key(number: u32) -> Key {
     format!("m/{number:05}").into_bytes()
 }
 
-/// By which call a key is read.
+/// The call that reads a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Get {
     /// `get`.
@@ -559,13 +557,13 @@ pub enum Get {
     Contains,
     /// `get_with`.
     Lent,
-    /// By the store's own calls, at its newest moment.
+    /// Calls without a snapshot, at the newest moment.
     Now,
     /// `get_resident`.
     Resident,
 }
 
-/// Which keys are taken away, and by which call. The numbers choose every n-th key, by its bytes
+/// The keys to delete, and the call. The numbers choose every n-th key, by its bytes
 /// ([`Removal::takes`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
@@ -580,7 +578,7 @@ pub enum Removal {
 }
 
 impl Removal {
-    /// Whether it takes a key away.
+    /// Whether it deletes a key.
     pub fn takes(self, key: &[u8]) -> bool {
         let sum: u64 = key.iter().map(|byte| u64::from(*byte)).sum();
         match self {
@@ -595,20 +593,20 @@ impl Removal {
 /// The end of a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edge {
-    /// There is none.
+    /// Unbounded.
     Open,
-    /// The key belongs to the range.
+    /// Inclusive.
     At(Key),
-    /// The key does not belong to it.
+    /// Exclusive.
     Beside(Key),
 }
 
-/// A set of keys that stand together.
+/// A contiguous set of keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Span {
     /// Between two edges.
     Range(Edge, Edge),
-    /// Those that begin so.
+    /// Keys with a prefix.
     Prefix(Key),
 }
 
@@ -619,15 +617,15 @@ pub enum Moment {
     Newest,
     /// This many GLSNs before the newest.
     Back(u64),
-    /// This many GLSNs after the newest: refused.
+    /// This many GLSNs after the newest, which is refused.
     Ahead(u64),
     /// The time of the clock this many microseconds ago.
     Age(u64),
-    /// This many microseconds after an entry of the log was appended: 0 is its own time.
+    /// This many microseconds after an entry of the log was appended; 0 is the entry's own time.
     TimeOf {
         /// The entry: this many GLSNs before the newest.
         back: u64,
-        /// How much later; negative: before.
+        /// Offset in microseconds; may be negative.
         micros: i64,
     },
 }
@@ -640,14 +638,14 @@ pub enum Keep {
     Forever,
     /// The latest version of each key.
     Latest,
-    /// The versions that the last n GLSNs can see.
+    /// The versions visible at the last n GLSNs.
     Glsns(u64),
-    /// What a reader of at most this age can see.
+    /// The versions visible to readers of at most this age.
     Micros(u64),
 }
 
 impl Keep {
-    /// As the store takes it.
+    /// The store's representation.
     pub fn retention(self) -> Retention {
         match self {
             Keep::Forever => Retention::Forever,
@@ -685,7 +683,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_span_contains_what_lies_between_its_edges() {
+    fn span_contains_keys_between_its_edges() {
         let range = Span::Range(Edge::At(b"b".to_vec()), Edge::Beside(b"d".to_vec()));
         assert!(range.contains(b"b") && range.contains(b"czz"));
         assert!(!range.contains(b"a") && !range.contains(b"d"));

@@ -1,9 +1,9 @@
 //! Planted bugs: tests that the simulation finds them.
 //!
-//! Each is a patch in the folder `planted`: its first line describes the fault, the rest is a diff.
-//! They are applied one at a time in a copy of the sources ([`scratch`]). A bug that the simulation
-//! misses shows a gap in its checks. One that no simulated run can come to, because something else
-//! keeps what it breaks, names the test that finds it instead, in its second line.
+//! Each bug is a patch in the folder `planted`: the first line describes the fault, the rest is a
+//! diff. The patches are applied one at a time in a copy of the sources ([`scratch`]). A bug that
+//! the simulation misses shows a gap in its checks. If no simulated run can reach a bug, because
+//! another mechanism masks it, the second line names the test that finds it instead.
 #![allow(clippy::disallowed_methods, reason = "copies and patches the project's own sources")]
 
 pub mod scratch;
@@ -16,7 +16,7 @@ use std::process::{Command, Output};
 /// A bug.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Planted {
-    /// Its patch's name without the ending.
+    /// The name of its patch, without the extension.
     pub name: String,
     /// The fault that it causes.
     pub what: String,
@@ -51,24 +51,21 @@ pub fn workspace() -> PathBuf {
 /// All planted bugs, by name.
 ///
 /// # Errors
-/// A patch cannot be read, or has no first line that says what it does.
+/// A patch cannot be read, or its first line has no description.
 pub fn all(workspace: &Path) -> Result<Vec<Planted>, String> {
     let folder = workspace.join("crates/sim/planted");
-    let told = |error: io::Error| format!("{}: {error}", folder.display());
+    let failed = |error: io::Error| format!("{}: {error}", folder.display());
     let mut bugs = Vec::new();
-    for entry in fs::read_dir(&folder).map_err(told)? {
-        let patch = entry.map_err(told)?.path();
+    for entry in fs::read_dir(&folder).map_err(failed)? {
+        let patch = entry.map_err(failed)?.path();
         let Some(name) = patch.file_name().and_then(|name| name.to_str()?.strip_suffix(".patch"))
         else {
             continue;
         };
-        let text = fs::read_to_string(&patch).map_err(told)?;
+        let text = fs::read_to_string(&patch).map_err(failed)?;
         let what = text.lines().next().unwrap_or_default().to_owned();
         if what.is_empty() || what.starts_with("---") {
-            return Err(format!(
-                "{}: the first line must say what is wrong with the store then",
-                patch.display()
-            ));
+            return Err(format!("{}: the first line must describe the fault", patch.display()));
         }
         let test = text.lines().nth(1).and_then(Test::in_line);
         bugs.push(Planted { name: name.to_owned(), what, test, patch });
@@ -80,7 +77,7 @@ pub fn all(workspace: &Path) -> Result<Vec<Planted>, String> {
 /// Whether a patch applies to the current sources.
 ///
 /// # Errors
-/// It does not: with what to do.
+/// The patch does not apply; the message has the remedy.
 pub fn applies(workspace: &Path, bug: &Planted) -> Result<(), String> {
     git_apply(workspace, &["--check"], bug).map_err(|error| {
         format!(
@@ -99,7 +96,7 @@ fn git_apply(dir: &Path, how: &[&str], bug: &Planted) -> Result<(), String> {
     let patch =
         bug.patch.canonicalize().map_err(|error| format!("{}: {error}", bug.patch.display()))?;
     let mut git = Command::new("git");
-    // A scratch copy may lie within a repository, which git must not look for.
+    // A scratch copy may lie within a repository, which git must not find.
     git.current_dir(dir).env("GIT_CEILING_DIRECTORIES", dir.parent().unwrap_or(dir));
     git.args(["apply", "--whitespace=nowarn"]).args(how).arg(patch);
     done(git.output(), "git apply")

@@ -1,10 +1,10 @@
-//! Tests on real file systems: children that write to a store while the power is cut, their system
-//! calls fail, or other processes read beside them.
+//! Tests on real file systems: children write to a store while the power is cut, their system calls
+//! fail, or other processes read beside them.
 //!
 //! [`power`] and [`members`] need root and loop devices, [`syscalls`] needs `strace`;
 //! `crates/sim/nightly` runs them all and reports missing prerequisites. Afterwards the store is
-//! checked as after a kill ([`crate::kill`]): every acknowledged commit is there, each transaction
-//! is there in full or not at all, and no byte is wrong.
+//! checked as after a kill ([`crate::kill`]): every acknowledged commit is present, each
+//! transaction is present in full or not at all, and no byte is wrong.
 
 pub mod members;
 pub mod power;
@@ -15,13 +15,13 @@ use std::process::{Command, Stdio};
 
 use crate::failure::{Failure, Outcome};
 
-/// Runs a tool to its end; returns its output.
+/// Runs a tool; returns its output.
 fn tool(name: &str, arguments: &[&str]) -> Outcome<String> {
-    let told = |what: &str| Failure::new(format!("{name} {}: {what}", arguments.join(" ")));
+    let failed = |what: &str| Failure::new(format!("{name} {}: {what}", arguments.join(" ")));
     let output = Command::new(name).args(arguments).stdin(Stdio::null()).output();
-    let output = output.map_err(|error| told(&format!("{error}; is it installed?")))?;
+    let output = output.map_err(|error| failed(&format!("{error}; is it installed?")))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
     }
-    Err(told(String::from_utf8_lossy(&output.stderr).trim()))
+    Err(failed(String::from_utf8_lossy(&output.stderr).trim()))
 }

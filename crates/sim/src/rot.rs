@@ -1,10 +1,10 @@
 //! Bit rot: damages the bytes of a store that was closed or killed. The damage is chosen by seed,
 //! several times over, each time in a separate copy.
 //!
-//! Bits change; sectors and whole blocks turn to zeros or to noise; a write goes to the wrong place
-//! (bytes of another file, or of another place of the same one); a write is lost, so that an older
-//! version of a block is still there; a file loses its end, at any byte or at the border of a
-//! block. In each case the store either reports the damage, or every answer is right (`flip`).
+//! Kinds of damage: flipped bits; sectors or blocks of zeros or noise; misdirected writes (bytes of
+//! another file or of another place); lost writes, which leave an older version of a block;
+//! truncated files, at any byte or at a block boundary. In each case the store either reports the
+//! damage, or every answer is right (`flip`).
 
 use std::path::{Path, PathBuf};
 
@@ -17,13 +17,13 @@ use crate::flip::{ClosedStore, Contents, End, Flips};
 use crate::op::Op;
 use crate::world::World;
 
-/// How often a store is damaged.
+/// Number of damaged copies per store.
 const DAMAGES: u64 = 16;
 
-/// The unit in which a disk writes.
+/// Sector size of a disk.
 const SECTOR_BYTES: u64 = 512;
 
-/// The unit in which the store reads and checks.
+/// Block size in which the store reads and checks.
 const BLOCK_BYTES: u64 = 16 << 10;
 
 /// The most consecutive blocks that are damaged.
@@ -34,7 +34,7 @@ const MOST_BLOCKS: u64 = 4;
 /// # Errors
 /// A wrong answer, a lost commit, a panic: with the damage.
 pub fn damage(case: &Case, ops: &[Op]) -> Outcome<Flips> {
-    // Alternate by seed, so that tests cover both.
+    // Alternate by seed, so that tests cover closed and killed stores.
     let end = if case.seed % 2 == 1 { End::Killed } else { End::Closed };
     let store = ClosedStore::after(case.world(), ops, end)?;
     let mut random = Random::new(case.seed ^ 0x0726_f2ad);
@@ -42,8 +42,8 @@ pub fn damage(case: &Case, ops: &[Op]) -> Outcome<Flips> {
     for number in 0..DAMAGES {
         let world = store.world();
         let twice = number % 5 == 4;
-        let told = damage_some(&world, &store, twice, &mut random)
-            .map_err(|error| Failure::new(format!("damage {number} cannot be done: {error}")))?;
+        let description = damage_some(&world, &store, twice, &mut random)
+            .map_err(|error| Failure::new(format!("cannot apply damage {number}: {error}")))?;
         store
             .look(&world, &mut flips)
             .and_then(|()| match number % 4 {
@@ -52,7 +52,7 @@ pub fn damage(case: &Case, ops: &[Op]) -> Outcome<Flips> {
                 _ => Ok(()),
             })
             .map_err(|failure| {
-                Failure::new(format!("damage {number} ({told}): {}", failure.message))
+                Failure::new(format!("damage {number} ({description}): {}", failure.message))
             })?;
     }
     Ok(flips)
@@ -65,9 +65,9 @@ fn damage_some(
     random: &mut Random,
 ) -> std::io::Result<String> {
     let once = damage_once(world, store, twice, random)?;
-    // The first damage may have taken away what the second one is to change.
+    // The first damage may have removed the target of the second.
     let again = if twice { damage_once(world, store, twice, random).ok() } else { None };
-    Ok(again.into_iter().fold(once, |told, again| format!("{told}; {again}")))
+    Ok(again.into_iter().fold(once, |description, again| format!("{description}; {again}")))
 }
 
 fn damage_once(
@@ -82,7 +82,8 @@ fn damage_once(
     let len = bytes.len() as u64;
     let (at, piece_len) = piece(len, SECTOR_BYTES, 1, random);
     let (block, blocks_len) = piece(len, BLOCK_BYTES, 1 + random.below(MOST_BLOCKS), random);
-    // Of two damages each can be told by itself: a lost manifest beside an older log cannot.
+    // Combine only kinds of damage that are detectable together. A lost manifest beside an older
+    // log is not.
     match random.below(if twice { 14 } else { 16 }) {
         0 | 1 => {
             let count = 1 + random.below(4);
@@ -143,8 +144,8 @@ fn misplace(
     overwrite(world, path, at, bytes, &format!("bytes of {} at {start}", from.display()))
 }
 
-/// Overwrites the end of the newest segment with zeros, from any sector on: among it what tells
-/// that it was closed.
+/// Overwrites the end of the newest segment with zeros, from any sector on, including the record of
+/// the clean close.
 fn lose_end_of_log(
     world: &World,
     store: &ClosedStore,
@@ -155,7 +156,7 @@ fn lose_end_of_log(
         return Ok("nothing: there is no segment".to_owned());
     };
     let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1) as u64;
-    // Mostly little of it.
+    // Mostly a short part.
     let reach = 1 << random.below(12);
     let lost = (1 + random.below(reach)).min(used);
     overwrite(world, path, used - lost, &vec![0; lost as usize], "the end of the log lost")
@@ -169,7 +170,7 @@ fn lose_file(world: &World, store: &ClosedStore, random: &mut Random) -> std::io
     Ok(format!("{} lost", path.display()))
 }
 
-/// Puts a whole file back as it was earlier.
+/// Reverts a whole file to an earlier state.
 fn older_file(world: &World, store: &ClosedStore, random: &mut Random) -> std::io::Result<String> {
     let now =
         |path: &Path| store.contents().iter().find(|(of, _)| of == path).map(|(_, bytes)| bytes);
@@ -184,7 +185,7 @@ fn older_file(world: &World, store: &ClosedStore, random: &mut Random) -> std::i
     let file = world.disk.open(path, Open::ReadWrite, Caching::Buffered)?;
     file.set_len(before.len() as u64)?;
     file.write_at(before, 0)?;
-    Ok(format!("{} as it was earlier, of {} bytes", path.display(), before.len()))
+    Ok(format!("{} reverted to an earlier state of {} bytes", path.display(), before.len()))
 }
 
 /// Reverts blocks of a file of the log or of the index's runs to an earlier state.
@@ -195,7 +196,7 @@ fn lose_writes(world: &World, store: &ClosedStore, random: &mut Random) -> std::
     }
     let (path, before, at) = &older[random.below(older.len() as u64) as usize];
     let end = (at + (BLOCK_BYTES * (1 + random.below(MOST_BLOCKS))) as usize).min(before.len());
-    overwrite(world, path, *at as u64, &before[*at..end], "as it was earlier")
+    overwrite(world, path, *at as u64, &before[*at..end], "reverted to an earlier state")
 }
 
 /// Blocks that changed over time: the file, its earlier bytes, and the offset of the block.
@@ -218,7 +219,7 @@ fn older_blocks(store: &ClosedStore) -> Vec<(&Path, &[u8], usize)> {
     older
 }
 
-/// Whether a file is written in place; other files are renamed into place whole.
+/// Whether a file is written in place; other files are renamed into place when complete.
 fn is_written_in_place(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ["seg", "blob", "run"].iter().any(|one| ending == *one))
 }

@@ -1,4 +1,4 @@
-//! Runs a case as its mode wants it.
+//! Runs a case according to its mode.
 
 use crate::case::{Case, Mode};
 use crate::driver::{Care, Driver, run};
@@ -15,7 +15,7 @@ impl Case {
         self.run_workload(&self.workload())
     }
 
-    /// Runs another workload instead: a shortened one.
+    /// Runs another workload, such as a shortened one.
     ///
     /// # Errors
     /// The store differs from the model.

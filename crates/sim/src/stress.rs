@@ -1,14 +1,14 @@
 //! Stress test: a store under real threads on a real disk, for any length of time.
 //!
 //! A child process ([`child`]) runs writers, readers, scanners, readers of past snapshots, a
-//! compactor and a thread that changes the budget on a store. The parent kills it (SIGKILL) or ends
-//! it repeatedly, checks the store, and starts the next child on the same store. Throughout it
-//! measures from outside the memory that the child holds (RssAnon and page tables) against the
-//! child's current budget ([`chart`] draws both).
+//! compactor and a thread that changes the budget on a store. The parent repeatedly kills (SIGKILL)
+//! or ends the child, checks the store, and starts the next child on the same store. It
+//! continuously compares the child's memory, measured from outside (RssAnon and page tables), with
+//! the child's current budget ([`chart`] draws both).
 //!
-//! Checked: every acknowledged commit is there in the next life, the total balance is the same in
-//! every snapshot, every value matches its head, `verify` is clean, and memory never exceeds the
-//! budget by more than [`SLACK_BYTES`].
+//! Checks: every acknowledged commit is present in the next life, the total balance is the same in
+//! every snapshot, every value matches its header, `verify` finds no problem, and memory never
+//! exceeds the budget by more than [`SLACK_BYTES`].
 #![allow(
     clippy::disallowed_methods,
     reason = "the kernel's files, and a folder of its own on the real disk"
@@ -35,12 +35,12 @@ use crate::stress::child::{ACCOUNTS, OPENING_BALANCE, THREADS, WRITERS, is_balan
 /// The interval between measurements of the child's memory.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A child that has not ended this long after it was asked to is stuck.
+/// A child that has not exited this long after the request hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The memory that the process may hold besides the budget: the store's stated constant (8 MiB and
-/// 64 KiB a thread, its own threads included), and the memory of the child's threads themselves:
-/// values, and in one of them very many open transactions.
+/// The memory that the process may hold beside the budget: the store's documented constant (8 MiB,
+/// and 64 KiB per thread including its own), and the memory of the child's threads: values, and
+/// very many open transactions in one of them.
 pub const SLACK_BYTES: u64 = (8 << 20)
     + (THREADS + 8) * (64 << 10)
     + THREADS * child::VALUES_BYTES_MAX
@@ -53,7 +53,7 @@ pub struct Stress {
     pub program: PathBuf,
     /// The folder in which the store is created.
     pub dir: PathBuf,
-    /// The seed of the lives and of the children's work.
+    /// Seed of the lifetimes and of the children's work.
     pub seed: u64,
     /// The total duration.
     pub time: Duration,
@@ -61,22 +61,22 @@ pub struct Stress {
     pub memory_bytes_max: u64,
     /// The longest life of a child.
     pub life_max: Duration,
-    /// Memory above the budget is no failure: a sanitizer takes memory of its own.
+    /// Whether to accept memory above the budget, because a sanitizer takes memory of its own.
     pub any_memory: bool,
 }
 
 /// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Children that lived.
+    /// Children run.
     pub lives: u64,
-    /// Of these, those that were killed.
+    /// Children killed.
     pub kills: u64,
-    /// Commits that were acknowledged.
+    /// Acknowledged commits.
     pub acknowledged: u64,
     /// The most bytes by which memory exceeded the current budget (0: never).
     pub above_bytes_max: u64,
-    /// The children's counters, by name; of lives that ended by themselves.
+    /// The counters of children that were not killed, by name.
     pub counts: Vec<(String, u64)>,
     /// Memory over time.
     pub samples: Vec<Sample>,
@@ -88,7 +88,7 @@ struct Heard {
     /// The last acknowledged number of each writer.
     numbers: Vec<u64>,
     acknowledged: u64,
-    /// The budgets and when each began, by the wall clock in microseconds.
+    /// The budgets, each with its start time by the wall clock in microseconds.
     budgets: Vec<(u64, u64)>,
     counts: Vec<(String, u64)>,
     failure: Option<String>,
@@ -97,7 +97,7 @@ struct Heard {
 impl Stress {
     /// Runs it.
     ///
-    /// A check failed: with the life in which it did.
+    /// A check failed; the message has the life.
     pub fn run(&self, progress: &mut dyn FnMut(&Report, Duration)) -> Outcome<Report> {
         let clock = SystemClock::new();
         let elapsed = || Duration::from_nanos(clock.monotonic_nanos());
@@ -131,8 +131,7 @@ impl Stress {
             let above = report.above_bytes_max;
             ensure(above <= SLACK_BYTES || self.any_memory, || {
                 format!(
-                    "memory was {above} bytes above the budget; {SLACK_BYTES} are what it may \
-                     have beside it"
+                    "memory was {above} bytes above the budget; at most {SLACK_BYTES} are allowed"
                 )
             })?;
             progress(&report, elapsed());
@@ -173,7 +172,7 @@ impl Stress {
         let ears = Arc::clone(&heard);
         let listener = spawn("listener", move || listen(out, &ears)).map_err(told)?;
         let ended = watch(&mut child, clock, life, is_killed);
-        // In any case the child must be gone before the store is examined.
+        // The child must be gone before the store is examined.
         let _ = child.kill();
         let _ = child.wait();
         let _ = listener.join();
@@ -181,7 +180,7 @@ impl Stress {
         if let Some(failure) = heard.failure.take() {
             return Err(Failure::new(failure));
         }
-        // Only now all output of the child has been read: a listener may be late.
+        // Join the listener, so that all output of the child has been read.
         samples.extend(ended?.into_iter().filter_map(|look| look.beside(&heard.budgets, clock)));
         Ok(std::mem::take(&mut heard))
     }
@@ -197,7 +196,8 @@ impl Stress {
             let there = child::number_of(&snapshot, &accounts, writer as u64).map_err(failed)?;
             ensure(there >= *acknowledged, || {
                 format!(
-                    "writer {writer} had {acknowledged} commits acknowledged, {there} are there"
+                    "writer {writer} had {acknowledged} commits acknowledged, but {there} are \
+                     present"
                 )
             })?;
         }
@@ -207,7 +207,7 @@ impl Stress {
         })?;
         drop(snapshot);
         let problems = db.verify(&mut |_| {}).map_err(failed)?.problems;
-        // A missing offset table after a kill is no damage: it is a cache.
+        // A missing offset table after a kill is not damage, because it is a cache.
         let problems: Vec<_> = problems
             .iter()
             .filter(|problem| !problem.ends_with("made again when it is needed"))
@@ -238,7 +238,7 @@ impl Look {
     }
 }
 
-/// Watches a child until its life is over; returns the memory measurements.
+/// Watches a child until the end of its lifetime; returns the memory measurements.
 fn watch(
     child: &mut Child,
     clock: &SystemClock,
@@ -255,7 +255,7 @@ fn watch(
             looks.push(Look { from_micros, to_micros: clock.wall_micros(), resident_bytes });
         }
         if let Some(status) = child.try_wait().map_err(told)? {
-            ensure(asked && status.success(), || format!("the child ended by itself: {status}"))?;
+            ensure(asked && status.success(), || format!("the child exited by itself: {status}"))?;
             return Ok(looks);
         }
         let lived = Duration::from_nanos(clock.monotonic_nanos() - start);
@@ -265,11 +265,11 @@ fn watch(
         }
         if lived >= life && !asked {
             asked = true;
-            // Closing its input tells the child to end.
+            // Closing its input requests the child to exit.
             child.stdin.take().map_or(Ok(()), |mut input| input.flush()).map_err(told)?;
         }
         ensure(lived < life + PATIENCE, || {
-            format!("the child does not end, {PATIENCE:?} after it was asked to")
+            format!("the child did not exit within {PATIENCE:?} of the request")
         })?;
     }
 }
@@ -295,7 +295,7 @@ fn listen(out: ChildStdout, heard: &Mutex<Heard>) {
             ["count", name, count] => {
                 heard.counts.push((name.to_owned(), count.parse().unwrap_or(0)))
             }
-            // A line that was cut off by the kill is ignored.
+            // Ignore a line that the kill truncated.
             ["failed", ..] => heard.failure = Some(line.clone()),
             _ => {}
         }
@@ -311,7 +311,7 @@ fn add_counts(to: &mut Vec<(String, u64)>, from: &[(String, u64)]) {
     }
 }
 
-/// Anonymous memory and page tables of a process; `None` once it is gone.
+/// Anonymous memory and page tables of a process; `None` once it has exited.
 fn resident_bytes(pid: u32) -> Option<u64> {
     let status =
         std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("status")).ok()?;

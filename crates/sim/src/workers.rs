@@ -1,16 +1,15 @@
-//! Workers test: several processes have one store open, and each of them may be killed or stopped
-//! at any moment.
+//! Workers test: several processes share a store, and each may be killed or stopped at any time.
 //!
-//! With [`Work::Lists`] they append to lists ([`lister`]), and what they have seen of each other is
-//! checked ([`crate::lists`]). With [`Work::Bank`] a worker ([`child`]) moves money between
-//! accounts, counts its transfers in the store, and prints each one that was acknowledged; now and
-//! then it sums up all accounts in a snapshot. The parent starts, kills (SIGKILL), stops (SIGSTOP)
-//! and continues workers at random moments, and checks what each one finds when it starts: every
-//! transfer that was acknowledged to the one before it is there. In the end it opens the store
-//! alone: no acknowledged transfer is lost, the sum is right, and no byte on the disk is wrong.
+//! With [`Work::Lists`], workers append to lists ([`lister`]), and their history is checked
+//! ([`crate::lists`]). With [`Work::Bank`], a worker ([`child`]) moves money between accounts,
+//! counts its transfers in the store, and prints each acknowledged one; occasionally it sums all
+//! accounts in a snapshot. The parent starts, kills (SIGKILL), stops (SIGSTOP) and continues
+//! workers at random times, and checks that each new worker finds every transfer acknowledged to
+//! its predecessor. At the end the parent opens the store alone: no acknowledged transfer is lost,
+//! the sum is right, and no byte on the disk is wrong.
 //!
-//! Or each worker kills itself at a point that is chosen for it ([`deaths`]), one of those that
-//! workers have crossed before ([`points`]), and each verifies the store when it has opened it.
+//! Alternatively each worker kills itself at a chosen point ([`deaths`]), one of those that workers
+//! have crossed before ([`points`]), and verifies the store after opening it.
 
 pub mod child;
 pub mod deaths;
@@ -38,65 +37,65 @@ use crate::failure::{Failure, Outcome, ensure};
 use crate::lists::check::{Checked, check};
 use crate::lists::history::{Transaction, read_lines};
 use crate::workers::child::{ACCOUNTS, OPENING_BALANCE, burst_fits, count_of, sum};
-use crate::workers::deaths::{Deaths, Planned, told_of_points};
+use crate::workers::deaths::{Deaths, Planned, parse_point_line};
 use crate::workers::lister::lists_in;
 use crate::workers::mortal::MortalDisk;
 use crate::workers::points::{Doing, Fate};
 use crate::workers::surroundings::Surroundings;
 
-/// What the workers do.
+/// The work of the workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Work {
-    /// They move money between accounts.
+    /// Move money between accounts.
     #[default]
     Bank,
-    /// They append to lists and read them.
+    /// Append to lists and read them.
     Lists,
 }
 
-/// What is run.
+/// The settings of a run.
 #[derive(Clone, Debug)]
 pub struct Workers {
-    /// What they do.
+    /// The work.
     pub work: Work,
-    /// The binaries that can be a worker; workers take turns in which one they are.
+    /// The binaries that can be a worker, used in turn.
     pub programs: Vec<PathBuf>,
-    /// What is around each.
+    /// The environment of each worker.
     pub surroundings: Surroundings,
     /// An empty folder.
     pub dir: PathBuf,
-    /// How many workers there are at a time.
+    /// Number of concurrent workers.
     pub workers: u64,
-    /// For how long.
+    /// Duration.
     pub time: Duration,
-    /// How long a worker lives on average until it is killed.
+    /// Mean lifetime of a worker until it is killed.
     pub life: Duration,
-    /// How long a worker is stopped at most.
+    /// The longest time for which a worker is stopped.
     pub stop: Duration,
-    /// Workers kill themselves, at points that are chosen by how many were killed at each before;
-    /// none is stopped.
+    /// Workers kill themselves at points, which are chosen by the number of earlier kills at each;
+    /// no worker is stopped.
     pub at_points: Option<Deaths>,
     /// Seed of the times of kills and stops, or of the points.
     pub seed: u64,
 }
 
-/// What was done.
+/// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Workers that were killed.
+    /// Workers killed.
     pub kills: u64,
-    /// Workers that were stopped and continued.
+    /// Workers stopped and continued.
     pub stops: u64,
-    /// Workers that left in order.
+    /// Workers that left cleanly.
     pub ends: u64,
-    /// Transfers that were acknowledged.
+    /// Acknowledged transfers.
     pub acknowledged: u64,
-    /// The longest time between two acknowledged transfers of a worker that was not stopped itself,
-    /// while no other one was stopped: in milliseconds, the longest and the 99th of a hundred.
+    /// Milliseconds between two acknowledged transfers of a worker while no worker was stopped: the
+    /// maximum and the 99th percentile.
     pub stalls_millis: (u64, u64),
-    /// With [`Work::Lists`]: the history that was checked.
+    /// With [`Work::Lists`]: counts of the checked history.
     pub checked: Checked,
-    /// If they kill themselves at points: at which, those of before included.
+    /// The points at which workers killed themselves, including earlier runs.
     pub deaths: Deaths,
 }
 
@@ -111,30 +110,30 @@ pub(crate) fn listen_for_the_end() -> Result<Arc<AtomicBool>, String> {
     listening.map(|_| over).map_err(|error| error.to_string())
 }
 
-/// How workers and the parent open the store.
+/// The options with which workers and the parent open the store.
 pub(crate) fn options() -> Options {
     Options::new().memory_bytes(16 << 20).memtable_bytes(256 << 10).segment_bytes(1 << 20)
 }
 
-/// Opens the store as one of several processes. One that has a fate goes to it from here on, and
-/// verifies the store first.
+/// Opens the store as one of several processes. A worker with a chosen point verifies the store
+/// first, and may be killed from here on.
 fn open_among_others(store: &Path, fate: Option<&Arc<Fate>>) -> Result<Db, String> {
-    let told = |error: plimsoll::Error| format!("open: {error} [{error:?}]");
+    let failed = |error: plimsoll::Error| format!("open: {error} [{error:?}]");
     let options = options().shared(true);
-    let Some(fate) = fate else { return Db::open(store, options).map_err(told) };
-    // So that also one that lives for a few commits begins a segment, flushes, merges, and frees
-    // the log.
+    let Some(fate) = fate else { return Db::open(store, options).map_err(failed) };
+    // Small sizes, so that even a worker of few commits begins a segment, flushes, merges, and
+    // trims the log.
     let options = options.memtable_bytes(64 << 10).segment_bytes(64 << 10);
     let disk = MortalDisk::new(Arc::new(OsDisk::new()), Arc::clone(fate));
     let db = Db::open(store, options.world(Arc::new(disk), Arc::new(SystemClock::new())))
-        .map_err(told)?;
+        .map_err(failed)?;
     fate.does(Doing::Verifying);
     let report = db.verify(&mut |_| {}).map_err(|error| format!("verify: {error} [{error:?}]"))?;
     fate.does(Doing::Working);
     if report.problems.is_empty() { Ok(db) } else { Err(format!("verify: {:?}", report.problems)) }
 }
 
-/// Closes the store in order.
+/// Closes the store.
 fn leave(db: Db, fate: Option<&Arc<Fate>>) -> Result<(), String> {
     if let Some(fate) = fate {
         fate.does(Doing::Leaving);
@@ -150,24 +149,24 @@ fn of_worker(error: impl std::fmt::Display) -> Failure {
     Failure::new(format!("a worker: {error}"))
 }
 
-/// What a worker has printed so far.
+/// The output of a worker so far.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
-    /// The count that it found when it started.
+pub(crate) struct WorkerOutput {
+    /// The count that it found at its start.
     pub(crate) found: Option<u64>,
-    /// The last count that was acknowledged.
+    /// The last acknowledged count.
     pub(crate) acknowledged: u64,
-    /// When: by the parent's clock.
+    /// The time of that, by the parent's clock.
     last_nanos: u64,
-    /// Times between two acknowledgements, in milliseconds, of those above [`STALL_MILLIS`].
+    /// Times between two acknowledgements that exceed [`STALL_MILLIS`], in milliseconds.
     gaps_millis: Vec<u64>,
     /// Acknowledgements.
     times: u64,
-    /// Points that it crossed.
+    /// The points that it crossed.
     points: Vec<String>,
-    /// The one at which it killed itself.
+    /// The point at which it killed itself.
     end: Option<String>,
-    /// When it last became the keeper: by the parent's clock.
+    /// The time at which it last became the keeper, by the parent's clock.
     keeps_nanos: Option<u64>,
     /// Other lines.
     others: Vec<String>,
@@ -176,7 +175,7 @@ pub(crate) struct Told {
 pub(crate) struct Running {
     child: Child,
     surroundings: Surroundings,
-    told: Arc<Mutex<Told>>,
+    output: Arc<Mutex<WorkerOutput>>,
     lines: JoinHandle<()>,
     complaints: JoinHandle<String>,
 }
@@ -205,33 +204,33 @@ impl Running {
         let mut child = command.spawn().map_err(of_worker)?;
         let stdout = child.stdout.take().ok_or_else(|| of_worker("no output"))?;
         let stderr = child.stderr.take().ok_or_else(|| of_worker("no output"))?;
-        let told = Arc::new(Mutex::new(Told::default()));
-        let (theirs, clock) = (Arc::clone(&told), Arc::clone(clock));
+        let output = Arc::new(Mutex::new(WorkerOutput::default()));
+        let (theirs, clock) = (Arc::clone(&output), Arc::clone(clock));
         let lines = spawn("lines", move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                let mut told = theirs.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut output = theirs.lock().unwrap_or_else(PoisonError::into_inner);
                 let now = clock.monotonic_nanos();
                 match line.split_once(' ') {
-                    Some(("found", count)) => told.found = count.parse().ok(),
+                    Some(("found", count)) => output.found = count.parse().ok(),
                     Some(("did", count)) => {
                         if let Ok(count) = count.parse() {
-                            told.acknowledged = count;
+                            output.acknowledged = count;
                         }
-                        let gap = now.saturating_sub(told.last_nanos) / 1_000_000;
-                        if told.times > 0 {
-                            told.gaps_millis.push(gap);
+                        let gap = now.saturating_sub(output.last_nanos) / 1_000_000;
+                        if output.times > 0 {
+                            output.gaps_millis.push(gap);
                         }
-                        told.times += 1;
+                        output.times += 1;
                     }
-                    // Puts of a burst take their time.
-                    None if line == "burst" => told.times = 0,
+                    // Do not count the time of a burst.
+                    None if line == "burst" => output.times = 0,
                     Some(("sees" | "dies" | "keeps", _)) => {
-                        told_of_points(&mut told, &line, now);
+                        parse_point_line(&mut output, &line, now);
                         continue;
                     }
-                    _ => told.others.push(line),
+                    _ => output.others.push(line),
                 }
-                told.last_nanos = now;
+                output.last_nanos = now;
             }
         });
         let complaints =
@@ -239,57 +238,57 @@ impl Running {
         Ok(Self {
             child,
             surroundings,
-            told,
+            output,
             lines: lines.map_err(of_worker)?,
             complaints: complaints.map_err(of_worker)?,
         })
     }
 
-    fn told(&self) -> std::sync::MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn output(&self) -> std::sync::MutexGuard<'_, WorkerOutput> {
+        self.output.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn signal(&self, signal: Signal) -> Outcome {
-        // None yet: it has not begun.
+        // The worker has not begun yet.
         let Some(pid) = self.surroundings.pid_of(self.child.id()) else { return Ok(()) };
         let pid =
             i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| of_worker("no id"))?;
         kill_process(pid, signal).map_err(of_worker)
     }
 
-    /// Ends it, by a kill or by closing its input; returns what it told.
-    fn end(mut self, kills: bool) -> Outcome<Told> {
+    /// Ends the worker, by a kill or by closing its input; returns its output.
+    fn end(mut self, kills: bool) -> Outcome<WorkerOutput> {
         let by_itself = self.child.try_wait().map_err(of_worker)?;
         if kills {
             self.child.kill().map_err(of_worker)?;
         } else {
             drop(self.child.stdin.take());
         }
-        let (status, complaints, told) = self.ended()?;
+        let (status, complaints, output) = self.ended()?;
         let is_right = by_itself.is_none() && (kills || status.success());
-        ensure(is_right, || format!("a worker ended by itself ({status}): {complaints}"))?;
-        Ok(told)
+        ensure(is_right, || format!("a worker exited by itself ({status}): {complaints}"))?;
+        Ok(output)
     }
 
-    /// Waits until it has ended; returns how, what it complained of, and what it told.
-    fn ended(mut self) -> Outcome<(ExitStatus, String, Told)> {
+    /// Waits for its exit; returns the status, its standard error, and its output.
+    fn ended(mut self) -> Outcome<(ExitStatus, String, WorkerOutput)> {
         let status = self.child.wait().map_err(of_worker)?;
         self.lines.join().map_err(|_| of_worker("a thread panicked"))?;
         let complaints = self.complaints.join().map_err(|_| of_worker("a thread panicked"))?;
         Ok((
             status,
             complaints,
-            std::mem::take(&mut *self.told.lock().unwrap_or_else(PoisonError::into_inner)),
+            std::mem::take(&mut *self.output.lock().unwrap_or_else(PoisonError::into_inner)),
         ))
     }
 
-    /// Ends it after its disk is gone, of which it may have died; returns what it told.
-    pub(crate) fn cut_off(mut self) -> Outcome<Told> {
+    /// Ends the worker after its disk was cut, which may have killed it; returns its output.
+    pub(crate) fn cut_off(mut self) -> Outcome<WorkerOutput> {
         self.child.kill().map_err(of_worker)?;
         self.child.wait().map_err(of_worker)?;
         self.lines.join().map_err(|_| of_worker("a thread panicked"))?;
         self.complaints.join().map_err(|_| of_worker("a thread panicked"))?;
-        Ok(std::mem::take(&mut *self.told.lock().unwrap_or_else(PoisonError::into_inner)))
+        Ok(std::mem::take(&mut *self.output.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 }
 
@@ -297,7 +296,7 @@ impl Workers {
     /// Runs it.
     ///
     /// # Errors
-    /// Something acknowledged is lost, a sum is wrong, a worker fails, or the store is damaged.
+    /// An acknowledged transfer is lost, a sum is wrong, a worker fails, or the store is damaged.
     pub fn run(&self) -> Outcome<Report> {
         self.surroundings.prepare(&self.dir)?;
         let mut judge = Judge::new(self.workers);
@@ -348,29 +347,29 @@ impl Workers {
                 clock.sleep(self.stop.mul_f64(random.below(1000) as f64 / 1000.0));
                 running[number].signal(Signal::CONT)?;
                 judge.report.stops += 1;
-                // These are no measurements of the others.
-                running.iter().for_each(|worker| worker.told().times = 0);
+                // Do not measure waits across the stop.
+                running.iter().for_each(|worker| worker.output().times = 0);
                 continue;
             }
             let kills = random.chance(0.8);
             let worker = running.swap_remove(number);
-            judge.hear(number, worker.end(kills)?, kills)?;
+            judge.check_exit(number, worker.end(kills)?, kills)?;
             running.push(start(number)?);
             let last = running.len() - 1;
             running.swap(number, last);
         }
         for (number, worker) in running.into_iter().enumerate() {
             let kills = random.chance(0.5);
-            judge.hear(number, worker.end(kills)?, kills)?;
+            judge.check_exit(number, worker.end(kills)?, kills)?;
         }
         Ok(())
     }
 }
 
-/// Collects what workers have told, and compares it.
+/// Collects the output of workers, and checks it.
 #[derive(Debug)]
 struct Judge {
-    /// What was acknowledged to each worker, over all of its lives.
+    /// The last acknowledged count of each worker, over all of its lives.
     acknowledged: Vec<u64>,
     gaps: Vec<u64>,
     history: Vec<Transaction>,
@@ -387,24 +386,24 @@ impl Judge {
         }
     }
 
-    /// Checks what a worker found and did that has ended.
-    fn hear(&mut self, number: usize, told: Told, was_killed: bool) -> Outcome {
-        self.history.extend(read_lines(told.others.iter().map(String::as_str))?);
+    /// Checks the output of a worker that has exited.
+    fn check_exit(&mut self, number: usize, output: WorkerOutput, was_killed: bool) -> Outcome {
+        self.history.extend(read_lines(output.others.iter().map(String::as_str))?);
         *if was_killed { &mut self.report.kills } else { &mut self.report.ends } += 1;
         let before = &mut self.acknowledged[number];
-        if let Some(found) = told.found {
+        if let Some(found) = output.found {
             ensure((*before..=*before + 1).contains(&found), || {
-                format!("a worker found its count at {found}, {before} was acknowledged")
+                format!("a worker found its count at {found}, but {before} was acknowledged")
             })?;
             *before = (*before).max(found);
         }
-        self.report.acknowledged += told.acknowledged.saturating_sub(*before);
-        *before = (*before).max(told.acknowledged);
-        self.gaps.extend(told.gaps_millis);
+        self.report.acknowledged += output.acknowledged.saturating_sub(*before);
+        *before = (*before).max(output.acknowledged);
+        self.gaps.extend(output.gaps_millis);
         Ok(())
     }
 
-    /// Compares it with the store, after all have ended.
+    /// Compares the output with the store, after all have exited.
     fn judge(mut self, store: &Path, work: Work) -> Outcome<Report> {
         self.report.stalls_millis = longest_and_99th(&mut self.gaps);
         match work {
@@ -415,7 +414,7 @@ impl Judge {
     }
 }
 
-/// The longest and the 99th of a hundred.
+/// The maximum and the 99th percentile.
 fn longest_and_99th(times: &mut [u64]) -> (u64, u64) {
     times.sort_unstable();
     let at = times.get((times.len() * 99 / 100).min(times.len().saturating_sub(1))).copied();
@@ -430,21 +429,21 @@ pub(crate) fn look(store: &Path, acknowledged: &[u64]) -> Outcome<Vec<u64>> {
     for (number, acknowledged) in acknowledged.iter().enumerate() {
         let found = count_of(&db.snapshot(), &space, number as u64).map_err(failed("count"))?;
         ensure((*acknowledged..=*acknowledged + 1).contains(&found), || {
-            format!("worker {number} is at {found}, {acknowledged} was acknowledged")
+            format!("worker {number} is at {found}, but {acknowledged} was acknowledged")
         })?;
         counts.push(found);
         let burst = burst_fits(&db.snapshot(), &space, number as u64).map_err(failed("burst"))?;
         burst.map_err(Failure::new)?;
     }
     let sum = sum(&db.snapshot(), &space).map_err(failed("sum"))?;
-    // The first one gives all accounts their balances in one transaction.
+    // The first worker sets all balances in one transaction.
     let is_new = sum == 0 && counts.iter().all(|count| *count == 0);
     ensure(is_new || sum == ACCOUNTS * OPENING_BALANCE, || format!("the sum is {sum}"))?;
     verify_and_close(db)?;
     Ok(counts)
 }
 
-/// Opens the store alone and checks that what was told fits to it.
+/// Opens the store alone and checks that the printed history agrees with it.
 fn look_at_lists(store: &Path, history: &[Transaction]) -> Outcome<Checked> {
     let db = Db::open(store, options()).map_err(failed("the store does not open"))?;
     let checked = check(history, &lists_in(&db).map_err(failed("lists"))?)?;

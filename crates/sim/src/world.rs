@@ -23,14 +23,14 @@ pub struct Setting {
     pub memtable_bytes: u64,
     /// Bytes of a segment of the log.
     pub segment_bytes: u64,
-    /// When a commit counts as done.
+    /// The durability of commits.
     pub durability: Durability,
     /// Internal thresholds and sizes.
     pub sizes: Sizes,
 }
 
 impl Setting {
-    /// The smallest budget, and memtables and segments so small that much happens in a short run.
+    /// The smallest budget, with small memtables and segments, so that much happens in a short run.
     pub const SMALL: Setting = Setting {
         memory_bytes: 16 << 20,
         memtable_bytes: 64 << 10,
@@ -57,7 +57,7 @@ impl Setting {
     }
 }
 
-/// Mostly so small that each border is crossed often.
+/// Mostly small sizes, so that border cases are reached often.
 fn sizes_of(one_of: &mut impl FnMut(&[u64]) -> u64) -> Sizes {
     let mut if_any = |sizes: &[u64]| Some(one_of(sizes)).filter(|bytes| *bytes > 0);
     let write_set_bytes = if_any(&[64 << 10, 128 << 10, 128 << 10, 256 << 10, 0, 0]);
@@ -82,8 +82,7 @@ pub struct World {
     pub clock: Arc<ManualClock>,
     /// The settings of the store.
     pub setting: Setting,
-    /// How far the clock goes on each time that the store is opened: a process takes its time to
-    /// start.
+    /// Time by which the clock advances at each open, because a process takes time to start.
     pub opening_takes: Duration,
 }
 
@@ -119,7 +118,7 @@ impl World {
             .durability(self.setting.durability)
             .background(false)
             .sizes(self.setting.sizes)
-            // The clock does not advance during work: the warm image must not wait for it.
+            // The clock does not advance during work, so the warm image must not wait for it.
             .warm_bytes_per_second(1 << 50)
             .world(Arc::new(self.disk.clone()), Arc::clone(&self.clock) as _)
     }
@@ -149,7 +148,7 @@ impl World {
         Ok(files)
     }
 
-    /// Removes a folder and all that is in it.
+    /// Removes a folder and its contents.
     ///
     /// # Errors
     /// The disk.

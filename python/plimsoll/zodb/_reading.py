@@ -51,13 +51,31 @@ class _AsOf:
         return self._shared.objects.get_many(oids)
 
 
+class Announcement:
+    """A commit whose callback has not returned yet."""
+
+    def __init__(self, tid: bytes) -> None:
+        self.tid = tid
+        self._thread = threading.get_ident()
+        self._made = threading.Event()
+
+    def end(self) -> None:
+        """The callback has returned, or the commit has failed."""
+        self._made.set()
+
+    def wait(self) -> bool:
+        """Whether the callback has returned within ten seconds; the callback never waits for
+        itself."""
+        return self._thread != threading.get_ident() and self._made.wait(10)
+
+
 class Reading:
     """The read operations of a storage."""
 
     _shared: SharedStore
     _is_instance: bool
     _own_tids: set[bytes]
-    _announcing: bytes | None
+    _announcing: Announcement | None
     _snapshot: Snapshot | None = None
     _seen: bytes | None = None
     """The tid of the newest transaction in the state of the last poll."""
@@ -116,16 +134,19 @@ class Reading:
 
     def lastTransaction(self) -> bytes:
         """The newest transaction whose invalidations were delivered. For a storage that was never
-        polled: the newest one, unless its `tpc_finish` here has not called its callback yet,
-        because wrappers invalidate in that callback."""
+        polled: the newest one. If its `tpc_finish` here has not called its callback yet, waits for
+        that, because wrappers invalidate in the callback; the callback itself, and a caller that
+        has waited ten seconds, get the transaction before it."""
         if self._seen is not None:
             return self._seen
         last = self._shared.last_tid()
         # Order matters: the mark is set before the commit is readable, and removed after the
         # callback.
         announcing = self._announcing
-        if announcing is not None and last >= announcing:
-            before = self._shared.transactions.scan(None, announcing, reverse=True, limit=1)
+        if announcing is not None and last >= announcing.tid:
+            if announcing.wait():
+                return last
+            before = self._shared.transactions.scan(None, announcing.tid, reverse=True, limit=1)
             return before[0][0] if before else _rows.ZERO
         return last
 

@@ -69,7 +69,7 @@ class Writing:
     _tx_transactions: WriteMapping
     _hold: Hold | None = None
     """Of the turn."""
-    _announcing: bytes | None = None
+    _announcing: Announcement | None = None
     """The tid of a transaction that is being committed and whose callback has not returned."""
     _begun: Turn
     """Held from `tpc_begin` to the end: an instance commits one transaction at a time."""
@@ -402,7 +402,7 @@ class Writing:
         if f is not None:
             # Before the commit can be read: `lastTransaction` must not return its tid until the
             # callback has passed the invalidations to the caller's instances.
-            self._announcing = tid
+            self._announcing = Announcement(tid)
         try:
             try:
                 ticket = tx.commit_submit()
@@ -417,7 +417,9 @@ class Writing:
                 f(tid)
             self._shared.wrote(self._bytes)
         finally:
-            self._announcing = None
+            announced, self._announcing = self._announcing, None
+            if announced is not None:
+                announced.end()
             if tx.glsn is not None:
                 # As in `_blob_tpc_finish`, even if a signal handler has raised since the commit. A
                 # call could let one raise again.

@@ -1,8 +1,8 @@
 //! Opens a log: finds its segments, checks that they belong together, reads the last one, and
 //! decides what its end means.
 //!
-//! Law: recovery may be killed anywhere and run again: zeros are written over the cut bytes before
-//! anything else happens, and a tail that is partly zero is still torn.
+//! Law: recovery is idempotent, even if it is killed at any point. It overwrites cut bytes with
+//! zeros before any other change, and a partly zeroed tail still counts as torn.
 
 mod active;
 mod assemble;
@@ -30,7 +30,7 @@ use crate::format::genesis_chain;
 use crate::format::segment_header::SegmentHeader;
 use crate::glsn::Glsn;
 
-/// How often a read-only opening tries again while another process writes.
+/// Retries of a read-only opening while another process writes.
 const READ_ONLY_ROUNDS: usize = 8;
 
 /// Opens a log.
@@ -46,9 +46,9 @@ pub(crate) fn open(options: FileLogOptions) -> Result<(OpenLog, OpenReport), Log
     }
     let mut report = OpenReport::default();
     find_folder(&options)?;
-    // Members are kept apart from others by the store's lock.
+    // The store's lock keeps members apart from other processes.
     let lock = if options.shared.is_some() { None } else { Some(lock_folder(&options)?) };
-    // No other process changes the folder any more.
+    // From here on, no other process changes the folder.
     let names = options.disk.names(&options.dir)?;
     sweep_unfinished(&options, &names)?;
     let mut found = find_named_files(&options, names)?;
@@ -67,8 +67,8 @@ pub(crate) fn open(options: FileLogOptions) -> Result<(OpenLog, OpenReport), Log
     Ok((log, report))
 }
 
-/// Opens a log without changing anything. Another process may be writing: damage that has moved in
-/// the next round was a write in progress.
+/// Opens a log without changing anything. Another process may be writing; damage at a place that
+/// changes between two rounds was a write in progress.
 fn open_read_only(options: FileLogOptions) -> Result<(OpenLog, OpenReport), LogError> {
     let mut bad_before = None;
     let mut rounds = 0;

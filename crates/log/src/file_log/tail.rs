@@ -1,11 +1,10 @@
 //! The end of the log in memory: the active segment's newest bytes and the places of its entries.
 //!
-//! [`Tail::order`] is held by an append from the choice of the GLSN until the record is in the
-//! buffer. The state has a read-write lock of its own: an append takes it for writing while it
-//! copies a record into the buffer; readers and the segment writer take it for reading.
+//! An append holds [`Tail::order`] from the choice of the GLSN until the record is in the buffer.
+//! The state has its own read-write lock: an append holds the write lock while it copies a record
+//! into the buffer; readers and the segment writer hold the read lock.
 //!
-//! Law: everything below `end` belongs to complete records; bytes that are not in the file are in
-//! the buffer.
+//! Law: all bytes below `end` belong to complete records; bytes not in the file are in the buffer.
 
 pub(crate) mod buffer;
 pub(crate) mod order;
@@ -30,7 +29,7 @@ pub(crate) struct Tail {
     /// `None` if the log is open read-only.
     order: Option<Mutex<Order>>,
     state: RwLock<TailState>,
-    /// The GLSN that the next entry gets.
+    /// The GLSN of the next entry.
     next: AtomicU64,
 }
 
@@ -59,7 +58,7 @@ impl Tail {
         Self { order: order.map(Mutex::new), state: RwLock::new(state), next }
     }
 
-    /// The right to append; `ReadOnly` if the log is open read-only.
+    /// Locks the order for an append; `ReadOnly` if the log is open read-only.
     pub(crate) fn order(&self) -> Result<MutexGuard<'_, Order>, LogError> {
         self.order.as_ref().map(lock).ok_or(LogError::ReadOnly)
     }
@@ -72,9 +71,9 @@ impl Tail {
         self.state.write().expect("no code under this lock panics")
     }
 
-    /// The GLSN that the next entry gets.
+    /// The GLSN of the next entry.
     pub(crate) fn next(&self) -> Glsn {
-        // Acquire: pairs with the Release in `set_next`; every entry below can be read.
+        // Acquire: pairs with the Release in `set_next`, so that every entry below is readable.
         Glsn(self.next.load(Ordering::Acquire))
     }
 
@@ -112,8 +111,8 @@ impl TailState {
         Some(u64::from(self.end.offset.saturating_sub(offset)))
     }
 
-    /// Whether `block` of the segment that begins with `first` is still being filled, so that only
-    /// the buffer has it.
+    /// Whether `block` of the segment that begins with `first` is still being filled and exists
+    /// only in the buffer.
     pub(crate) fn is_open_block(&self, first: Glsn, block: u64) -> bool {
         first == self.first && block == block_of(u64::from(self.end.offset))
     }

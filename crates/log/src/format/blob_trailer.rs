@@ -5,8 +5,8 @@
 //! | magic | version | compatible | incompatible | pages | log id | id | hash | 56
 //! ```
 //!
-//! `pages` counts the pages before it; `hash` covers their checksums in order. It is written last:
-//! a blob file without a trailer was never finished.
+//! `pages` counts the pages before it; `hash` covers their checksums in order. The trailer is
+//! written last, so a blob file without a trailer was never finished.
 
 use plimsoll_disk::checksum::checksum;
 
@@ -27,7 +27,7 @@ const MAGIC: [u8; 8] = *b"PLIMBLOB";
 pub struct BlobTrailer {
     /// The log that it belongs to.
     pub log_id: u128,
-    /// How records name it.
+    /// The id by which records name it.
     pub blob: BlobRef,
 }
 
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trailer_comes_back_as_it_was_written() {
+    fn blob_trailer_round_trips() {
         let trailer = BlobTrailer { log_id: 1, blob: BlobRef { id: BlobId(2), pages: 3, hash: 4 } };
         assert_eq!(BlobTrailer::decode(&trailer.encode()), Ok(trailer));
         assert!(BlobTrailer::decode(&trailer.encode()[..55]).is_err());

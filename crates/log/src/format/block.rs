@@ -1,9 +1,9 @@
-//! A whole block: checked once, when it is read from disk.
+//! Checks of a whole block, made once, when it is read from disk.
 //!
-//! Each fragment is checked by itself and against the fragment before it: records follow each other
-//! by GLSN and chain hash, and a fragment that continues in the next block reaches the end of its
-//! own. Whether a block follows the block before it is checked by readers that cross from one to
-//! the other: see `OpenLog::follow` and `ChainCheck`.
+//! Each fragment is checked by itself and against its predecessor: records follow each other by
+//! GLSN and chain hash, and a fragment that continues in the next block ends at the end of its own.
+//! Readers that cross from one block to the next check that the blocks follow each other: see
+//! `OpenLog::follow` and `ChainCheck`.
 
 use crate::format::fragment::{FRAGMENT_HEADER_BYTES, Found, Fragment, FragmentType, fragment_at};
 use crate::format::record::{Mark, RecordHeader};
@@ -59,7 +59,7 @@ pub fn check_block(block: &[u8], block_number: u32, segment_seed: u64) -> Result
     }
 }
 
-/// Whether a fragment that passes its checksum lies at or behind `from`.
+/// Whether a fragment with a valid checksum begins at or after `from`.
 pub fn has_fragment(block: &[u8], from: usize, block_number: u32, segment_seed: u64) -> bool {
     let Some(block_offset) = block_number.checked_mul(BLOCK_BYTES as u32) else { return false };
     let is_fragment =
@@ -67,12 +67,11 @@ pub fn has_fragment(block: &[u8], from: usize, block_number: u32, segment_seed: 
     block[from..].iter().any(|byte| *byte != 0) && (from..BLOCK_BYTES).step_by(8).any(is_fragment)
 }
 
-/// Blanks what is damaged in a block that failed its check, so that its other records can be read;
-/// returns whether a fragment is left.
+/// Zeroes the damaged parts of a block that failed its check, so that its other records can be
+/// read; returns whether a fragment is left.
 ///
-/// All of its segment was written in `epoch`, so nothing lies in it that was cut and written anew:
-/// a fragment that passes its checksum in its place is the one that was written there. Zeros are no
-/// fragment: readers find no record there.
+/// The whole segment was written in `epoch`, so no part of it was cut and rewritten, and a fragment
+/// with a valid checksum is the one that was written there. Readers find no record in zeros.
 pub fn blank_damage(block: &mut [u8], block_number: u32, segment_seed: u64, epoch: u32) -> bool {
     let Some(block_offset) = block_number.checked_mul(BLOCK_BYTES as u32) else { return false };
     if block.len() != BLOCK_BYTES || (block_number == 0 && SegmentHeader::decode(block).is_err()) {
@@ -83,7 +82,7 @@ pub fn blank_damage(block: &mut [u8], block_number: u32, segment_seed: u64, epoc
         |block: &[u8], at: usize| match fragment_at(block, at, block_offset, segment_seed) {
             Found::Fragment(fragment) if fragment.epoch == epoch => {
                 let end = at + align8(fragment.whole_bytes());
-                // By itself: what lies before it may be missing.
+                // Check the fragment by itself, because its predecessor may be missing.
                 let mut alone = SoFar {
                     epoch,
                     goes_on: false,
@@ -123,7 +122,7 @@ struct SoFar {
 }
 
 impl SoFar {
-    /// Takes the next fragment, which ends at `end`; `Err` is the reason why it does not follow.
+    /// Adds the next fragment, which ends at `end`; `Err` has the reason that it does not follow.
     fn take(&mut self, fragment: &Fragment<'_>, end: usize) -> Result<(), &'static str> {
         if self.goes_on {
             return Err("a fragment behind a part that goes on in the next block");
@@ -164,8 +163,8 @@ impl SoFar {
         Ok(())
     }
 
-    /// Whether a record with this GLSN and this chain hash before it follows the last one, as far
-    /// as that is known.
+    /// Whether a record with this GLSN and this previous chain hash follows the last one, as far as
+    /// that is known.
     fn leads_to(&self, first: Glsn, chain: u64) -> bool {
         self.next
             .is_none_or(|(next, after)| after == chain && next.is_none_or(|next| next == first))
@@ -214,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_good_if_all_of_its_fragments_are() {
+    fn block_is_valid_if_all_fragments_are() {
         let mut block = vec![0; BLOCK_BYTES];
         let (at, chain) = put_record(&mut block, 0, 7, 3, 1);
         let (end, _) = put_record(&mut block, at, 8, chain, 1);
@@ -225,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn each_record_follows_the_one_before_it() {
+    fn records_must_follow_each_other() {
         // (GLSN, chain hash off by, epoch) of the second record.
         for (first, off, epoch) in [(9, 0, 1), (8, 1, 1), (7, 0, 1), (8, 0, 0)] {
             let mut block = vec![0; BLOCK_BYTES];
@@ -236,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_goes_on_at_the_front_of_a_block_and_up_to_its_end() {
+    fn parts_continue_from_block_start_to_block_end() {
         let mut block = vec![0; BLOCK_BYTES];
         Continues { head: 2, chain: 3 }.put(&mut block);
         let (at, _) = put_fragment(&mut block, 0, 80, 1, FragmentType::Last);
@@ -264,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_may_be_checked() {
+    fn check_accepts_any_bytes() {
         let mut random = plimsoll_disk::random::Random::new(1);
         let mut block = vec![0; BLOCK_BYTES];
         for round in 0..200 {
@@ -276,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_damaged_block_the_sound_fragments_are_left() {
+    fn sound_fragments_of_a_damaged_block_are_kept() {
         let mut block = vec![0; BLOCK_BYTES];
         let (mut ends, mut chain, mut at) = (vec![0], 0, 0);
         for number in 0..6u64 {

@@ -1,4 +1,4 @@
-//! The chain hash: what a record says, and all that came before it, in one number.
+//! The chain hash: one number that covers a record's content and the whole log before it.
 //!
 //! It is XXH3-64 (seed 0) of the record's bytes from [`CONTENT_AT`] on, as if the record were one
 //! fragment: the GLSN, the chain hash of the record before it and the other fields of its header
@@ -6,9 +6,9 @@
 //! payload. Laws:
 //!
 //! 1. It does not depend on segments, blocks, fragments or epochs: logs with equal contents have
-//!    equal chains at every GLSN. So [`EntryHeader::back`] counts no fragment headers here, and
-//!    what a writer happened to know (what was durable, which blob ids were given out) lies before
-//!    [`CONTENT_AT`].
+//!    equal chains at every GLSN. Therefore [`EntryHeader::back`] counts no fragment headers here,
+//!    and facts that depend on the writer's state (the durable GLSN, the last blob id) are stored
+//!    before [`CONTENT_AT`].
 //! 2. The payload of a record in one fragment is hashed once: the fragment's checksum is this hash
 //!    XOR one of its place (`fragment`). A record in several fragments has its chain hash in each
 //!    but the first, so that readers need not hash it again.
@@ -74,8 +74,8 @@ impl ContentHash {
         self.take(&EntryHeader { back: self.at as u32, ..header }.encode());
     }
 
-    /// Adds the entries in a fragment's bytes, which begin where those before them ended. They need
-    /// not be valid.
+    /// Adds the entries in a fragment's bytes, which continue the bytes added before. They need not
+    /// be valid.
     pub fn fragment(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             if self.payload_left > 0 {
@@ -92,7 +92,7 @@ impl ContentHash {
         }
     }
 
-    /// The hash of all that was added.
+    /// The hash of everything added.
     pub fn sum(&self) -> u64 {
         self.running.sum()
     }
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn in_one_piece_in_several_and_from_a_draft_it_is_the_same() {
+    fn content_hash_is_independent_of_fragmentation() {
         let blob = BlobRef { id: BlobId(1), pages: 2, hash: 3 };
         let payload: Vec<u8> = (0..3001u32).map(|i| i as u8).collect();
         let whole = record(&header(), &blob, &payload);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ignores_what_depends_on_the_place_and_nothing_else() {
+    fn content_hash_ignores_only_placement_fields() {
         let blob = BlobRef { id: BlobId(1), pages: 2, hash: 3 };
         let hash =
             |header: &RecordHeader| content_hash(&record(header, &blob, b"payload")[CONTENT_AT..]);

@@ -8,14 +8,14 @@
 //! ```
 //!
 //! `checksum` covers everything after it and is seeded with the log's id, the segment's first GLSN
-//! and the fragment's offset in the segment: stale bytes, bytes of another place and bytes of
-//! another log all fail. `length` is a multiple of 8. Sixteen zero bytes in place of a header end
-//! the block.
+//! and the fragment's offset in the segment: stale bytes, misplaced bytes and bytes of another log
+//! all fail the check. `length` is a multiple of 8. Sixteen zero bytes in place of a header end the
+//! block.
 //!
 //! The checksum of a whole record is the hash of its content, which is its chain hash (`content`),
 //! XOR the hash of the bytes before that. A middle or last part begins with the checksum of its
-//! record's first part (`head`) and with the record's chain hash: so it is known for a part of this
-//! record and no other, and the chain is known without hashing the record again.
+//! record's first part (`head`) and the record's chain hash. These identify its record, and provide
+//! the chain without hashing the record again.
 
 use plimsoll_disk::checksum::checksum;
 
@@ -26,7 +26,7 @@ pub const FRAGMENT_HEADER_BYTES: usize = 16;
 /// Bytes of the header of a middle or last part.
 pub const CONTINUED_HEADER_BYTES: usize = 32;
 
-/// Offset in a record's header where its content begins: what its chain hash covers.
+/// Offset in a record's header where its content begins, which the chain hash covers.
 pub const CONTENT_AT: usize = 24;
 
 /// The seed of the hash of a record's content.
@@ -35,7 +35,7 @@ pub(crate) const CONTENT_SEED: u64 = 0;
 /// Where the content of a whole record begins in its fragment.
 const WHOLE_CONTENT_AT: usize = FRAGMENT_HEADER_BYTES + CONTENT_AT;
 
-/// Which part of its record a fragment is.
+/// The part of its record that a fragment holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FragmentType {
@@ -47,7 +47,7 @@ pub enum FragmentType {
     Middle = 3,
     /// The end.
     Last = 4,
-    /// No record: everything before it is durable.
+    /// A mark rather than a record: everything before it is durable.
     Mark = 5,
 }
 
@@ -70,8 +70,8 @@ pub struct Fragment<'a> {
     pub epoch: u32,
     /// Its checksum.
     pub checksum: u64,
-    /// The chain hash of its record: of a whole record the hash of its content, of a middle or last
-    /// part what it says.
+    /// The chain hash of its record: for a whole record the hash of its content, for a middle or
+    /// last part the stored one.
     pub chain: Option<u64>,
     /// Of a middle or last part: the record that it continues.
     pub continues: Option<Continues>,
@@ -141,7 +141,7 @@ impl FragmentHeader {
         })
     }
 
-    /// Whether the record goes on in the next block.
+    /// Whether the record continues in the next block.
     pub fn goes_on(&self) -> bool {
         matches!(self.part, FragmentType::First | FragmentType::Middle)
     }
@@ -168,8 +168,7 @@ pub enum Found<'a> {
 pub struct Refusal {
     /// The reason.
     pub what: &'static str,
-    /// The bytes are intact, and of a format that this version does not know: they must not be
-    /// taken for a torn tail.
+    /// Whether the bytes are intact but of an unknown format, and therefore not a torn tail.
     pub newer: bool,
 }
 
@@ -222,7 +221,7 @@ fn sum_of(fragment: &[u8], seed: u64, is_whole: bool) -> (u64, Option<u64>) {
     }
 }
 
-/// The hash of what comes before the content of a whole record, under the seed of its place.
+/// The hash of the bytes before the content of a whole record, seeded with its place.
 fn place_hash(fragment: &[u8], seed: u64) -> u64 {
     checksum(seed, &fragment[8..WHOLE_CONTENT_AT])
 }
@@ -295,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fragment_is_good_only_at_its_place_and_only_unchanged() {
+    fn fragment_is_valid_only_in_place_and_unchanged() {
         let mut block = vec![0; BLOCK_BYTES];
         block[64 + 16..64 + 56].fill(9);
         seal_fragment(&mut block[64..120], 7, 3, 64, FragmentType::Whole);
@@ -318,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_says_which_record_it_continues() {
+    fn part_identifies_its_record() {
         let mut block = vec![0; BLOCK_BYTES];
         let continues = Continues { head: 5, chain: 6 };
         continues.put(&mut block);

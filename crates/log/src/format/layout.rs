@@ -1,4 +1,4 @@
-//! Where a record's bytes go: the arithmetic of blocks, without a byte of data.
+//! The placement of a record's bytes in blocks: arithmetic only, without data.
 //!
 //! A record that fits into the rest of a block is one fragment there. A small record that does not
 //! fit begins with the next block, so that small entries never span two blocks. A larger record is
@@ -13,11 +13,11 @@ use crate::format::record::ENTRY_HEADER_BYTES;
 /// Records up to this size are never cut.
 pub const SMALL_RECORD_BYTES: usize = 4096;
 
-/// The most bytes at the end of a block that stay unused because an entry's header does not fit.
+/// The most bytes left unused at the end of a block because an entry's header does not fit.
 const LOST_BYTES: usize = ENTRY_HEADER_BYTES - 8;
 
-/// The start of a record of `record_bytes`, whose first `head_bytes` must be in its first fragment,
-/// if the segment's bytes end at `end`; and an upper bound of its end.
+/// The start of a record of `record_bytes` in a segment that ends at `end`, and an upper bound on
+/// its end. The record's first `head_bytes` must be in its first fragment.
 pub fn place_record(end: u32, head_bytes: usize, record_bytes: usize) -> (u64, u64) {
     let end = u64::from(end);
     let room = block_end(end) - end;
@@ -41,7 +41,8 @@ pub fn block_of(offset: u64) -> u64 {
     offset / BLOCK_BYTES as u64
 }
 
-/// The end of the block that an offset lies in (an offset at a border lies in the block after it).
+/// The end of the block that contains an offset; an offset at a boundary belongs to the block after
+/// it.
 pub fn block_end(offset: u64) -> u64 {
     (block_of(offset) + 1) * BLOCK_BYTES as u64
 }
@@ -79,25 +80,25 @@ mod tests {
     const BLOCK: u64 = BLOCK_BYTES as u64;
 
     #[test]
-    fn a_record_that_fits_stands_where_the_last_one_ended() {
+    fn fitting_record_starts_at_the_previous_end() {
         assert_eq!(place_record(128, 80, 1000), (128, 1144));
         assert_eq!(place_record(0, 80, BLOCK_BYTES - 16), (0, BLOCK));
     }
 
     #[test]
-    fn a_small_record_that_does_not_fit_begins_with_the_next_block() {
+    fn small_record_that_does_not_fit_starts_in_the_next_block() {
         assert_eq!(place_record(16_000, 80, 1000), (BLOCK, BLOCK + 1016));
     }
 
     #[test]
-    fn a_large_record_is_cut_unless_its_head_does_not_fit() {
+    fn large_record_is_split_unless_its_head_does_not_fit() {
         assert_eq!(place_record(16_000, 80, 5000).0, 16_000);
         assert_eq!(place_record(16_380, 80, 5000), (BLOCK, BLOCK + 5016));
         assert!(place_record(16_000, 80, 100_000).1 >= 16_000 + 100_000 + 7 * 16);
     }
 
     #[test]
-    fn the_pieces_of_a_payload_skip_the_fragment_headers() {
+    fn payload_pieces_skip_fragment_headers() {
         let pieces: Vec<_> = payload_pieces(BLOCK as u32 - 116, 0..20_000).collect();
         assert_eq!(
             pieces,

@@ -15,7 +15,7 @@
 //! | magic | version | compatible | incompatible | count | log id | first | chain | last timestamp | end  | streams | blobs | reserved | first timestamp | 88
 //! ```
 //!
-//! The table can always be rebuilt from the segment, so it is not synced; if a page fails its
+//! The table is not synced, because it can always be rebuilt from the segment. If a page fails its
 //! check, the table is rebuilt.
 
 use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_comes_back_as_it_was_written() {
+    fn offset_table_round_trips() {
         let header = TableHeader {
             log_id: 1,
             first: Glsn(2),
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_table_and_impossible_numbers_are_refused() {
+    fn newer_table_and_impossible_numbers_are_rejected() {
         let good = TableHeader {
             log_id: 1,
             first: Glsn(2),

@@ -1,4 +1,4 @@
-//! A record's bytes, before they are cut into fragments.
+//! The bytes of a record, before it is split into fragments.
 //!
 //! ```text
 //! record header, 64 bytes
@@ -43,7 +43,7 @@ pub const MARK_BYTES: usize = 24;
 pub const KIND_PLAIN: u8 = 0;
 /// A record that replaces dropped ones.
 pub const KIND_DROPPED: u8 = 1;
-/// Reserved: a record that has a place in a shared order and no effect.
+/// Reserved: a record with a place in a shared order but without effect.
 pub const KIND_VOID: u8 = 2;
 /// Reserved: a record that orders nothing but itself.
 pub const KIND_BARRIER: u8 = 3;
@@ -155,7 +155,7 @@ pub const fn head_bytes(blobs: usize) -> usize {
     RECORD_HEADER_BYTES + blobs * BLOB_REF_BYTES
 }
 
-/// Why a record is of a newer version: its kind, if that is reserved.
+/// The reason that a record is of a newer version: its reserved kind.
 fn unknown(kind: u8) -> &'static str {
     match kind {
         KIND_VOID => "a record of kind void (2), which this version does not read",
@@ -221,7 +221,7 @@ pub fn entry_bytes(payload_bytes: usize) -> usize {
     ENTRY_HEADER_BYTES + align8(payload_bytes)
 }
 
-/// A note that everything up to a GLSN is durable.
+/// A mark: everything up to a GLSN is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// Everything up to here.
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_and_references_come_back_as_they_were_written() {
+    fn record_headers_and_references_round_trip() {
         assert_eq!(RecordHeader::decode(&header().encode()), Ok(header()));
         let dropped = RecordHeader {
             dropped: Some(9),
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_numbers_are_refused() {
+    fn impossible_record_numbers_are_rejected() {
         let none = RecordHeader { count: 0, ..header() };
         let crowd = RecordHeader { count: u32::MAX, ..header() };
         let hollow = RecordHeader { body_bytes: 31, ..header() };
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_another_kind_codec_or_version_is_refused() {
+    fn record_of_unknown_kind_codec_or_version_is_rejected() {
         for at in [20, 21, 60] {
             let mut bytes = header().encode();
             bytes[at] = 9;
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reserved_kind_is_named_when_it_is_refused() {
+    fn reserved_kind_is_named_in_the_error() {
         for (kind, name) in
             [(KIND_VOID, "void"), (KIND_BARRIER, "barrier"), (KIND_SNAPSHOT, "snapshot")]
         {

@@ -6,11 +6,11 @@
 //! ```
 //!
 //! `previous chain` is the chain hash of the record before `first`, and `previous end` the offset
-//! where the fragments of the segment before this one end (0: there is none): they tie the segments
-//! together. `timestamp floor` is the timestamp of that record, or an earlier time if the log's
-//! time is restarted here: timestamps rise within a segment. Blob files with ids up to `last blob`
-//! existed when the segment was created. The reserved bytes are zero (room for an encryption tag).
-//! The checksum covers bytes 0 to 120.
+//! where the fragments of the segment before this one end (0: there is none): they link the
+//! segments. `timestamp floor` is the timestamp of that record, or an earlier time if the log's
+//! time is restarted here; timestamps increase within a segment. Blob files with ids up to `last
+//! blob` existed when the segment was created. The reserved bytes are zero (room for an encryption
+//! tag). The checksum covers bytes 0 to 120.
 
 use plimsoll_disk::checksum::checksum;
 
@@ -29,7 +29,7 @@ const SEED: u64 = 0x5345_474d_454e_5431;
 pub struct SegmentHeader {
     /// The log that it belongs to.
     pub log_id: u128,
-    /// Rises with every cut of the log: no fragment in the segment has a lower one.
+    /// Increases with every cut of the log. No fragment in the segment has a lower epoch.
     pub epoch: u32,
     /// GLSN of its first entry.
     pub first: Glsn,
@@ -103,7 +103,7 @@ impl SegmentHeader {
     }
 }
 
-/// Rejects formats and features that this version does not read; the error says what to do.
+/// Rejects formats and features that this version does not read; the error has the remedy.
 pub(crate) fn check_format(version: u32, incompatible: u32) -> Result<(), String> {
     if version > FORMAT_VERSION {
         return Err(format!(
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_comes_back_as_it_was_written_and_no_byte_may_differ() {
+    fn segment_header_round_trips_and_every_byte_is_checked() {
         let bytes = header().encode();
         assert_eq!(SegmentHeader::decode(&bytes), Ok(header()));
         for at in 0..bytes.len() {
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_format_and_an_unknown_feature_say_what_to_do() {
+    fn newer_format_and_unknown_feature_errors_have_a_remedy() {
         for (at, value) in [(8, 3u32), (16, 1u32)] {
             let mut bytes = header().encode();
             put(&mut bytes, at, &value.to_le_bytes());
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn format_1_is_refused() {
+    fn format_1_segment_is_rejected() {
         let mut bytes = header().encode();
         put(&mut bytes, 8, &1u32.to_le_bytes());
         let sum = checksum(SEED, &bytes[..CHECKED_BYTES]);

@@ -1,8 +1,8 @@
 //! An account: heap memory of many small holders, charged to the budget together.
 //!
-//! Each change of a lease takes the budget's lock, and a small holder's needs may change at each of
-//! its steps. An account therefore adds up its charges in one counter and leases the sum in steps
-//! of [`STEP_BYTES`].
+//! Changing a lease takes the budget's lock, and the needs of a small holder may change with every
+//! operation. An account therefore adds up charges in one counter and leases the sum in steps of
+//! [`STEP_BYTES`].
 //!
 //! Laws:
 //! 1. All charges are covered by the account's lease.
@@ -66,8 +66,8 @@ impl Account {
     }
 
     fn add(&self, bytes: u64) -> Result<(), OutOfBudget> {
-        // AcqRel: pairs with the second look of `subtract`. Whichever comes later sees the other's
-        // change.
+        // AcqRel: pairs with the second read of `charged` in `subtract`. The later of the two sees
+        // the change of the earlier.
         let mut charged = self.charged.fetch_add(bytes, Ordering::AcqRel) + bytes;
         let mut refused: Option<OutOfBudget> = None;
         loop {
@@ -76,7 +76,8 @@ impl Account {
                 return Ok(());
             }
             let more = (charged - covered).next_multiple_of(STEP_BYTES);
-            // Reclaimers may have dropped charges: then less is missing than the refusal says.
+            // Reclaimers may have dropped charges, so that less is missing than the refusal
+            // reports.
             if let Some(refusal) = refused.take_if(|refusal| more >= refusal.needed_bytes) {
                 self.subtract(bytes);
                 return Err(refusal);
@@ -99,7 +100,8 @@ impl Account {
             return;
         }
         let charged = self.charged.fetch_sub(bytes, Ordering::AcqRel) - bytes;
-        // With some slack, so that a holder at the border does not ask for a step each time.
+        // Keep some slack, so that a charge that oscillates around a step does not change the lease
+        // each time.
         if charged + 2 * STEP_BYTES > self.covered.load(Ordering::Acquire) {
             return;
         }
@@ -109,10 +111,10 @@ impl Account {
             return;
         }
         self.covered.store(keep, Ordering::Release);
-        // A read-modify-write, so that it comes before or after that of `add`: a later charge sees
-        // the present cover.
+        // A read-modify-write orders this before or after the one in `add`, so that a later charge
+        // sees the new cover.
         if self.charged.fetch_add(0, Ordering::AcqRel) > keep {
-            // Charged between the two looks, by a holder that may have seen the old cover.
+            // Another holder charged between the two reads, and may have seen the old cover.
             self.covered.store(lease.bytes(), Ordering::Release);
             return;
         }
@@ -183,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_charged_is_leased_and_little_more() {
+    fn lease_covers_charges_with_little_slack() {
         let (budget, account) = account(64);
         let leased = || budget.usage().of(Kind::Walks);
         let mut charges: Vec<_> = (0..100).map(|_| account.charge()).collect();
@@ -203,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_charge_stays_as_it_was() {
+    fn refused_charge_is_unchanged() {
         let (budget, account) = account(4);
         let mut charge = account.charge();
         charge.set(20_000).unwrap();
@@ -226,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_that_leaves_while_another_asks_for_more_makes_room_for_it() {
+    fn charge_dropped_during_a_request_makes_room_for_it() {
         let (budget, account) = account(4);
         let mut first = account.charge();
         first.set(3 * CHUNK_BYTES as u64).unwrap();
@@ -239,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn charges_of_several_threads_are_covered() {
+    fn concurrent_charges_are_covered() {
         let (budget, account) = account(64);
         std::thread::scope(|scope| {
             for thread in 1..4u64 {
@@ -265,10 +267,10 @@ mod loom_tests {
     use super::*;
     use crate::budget::Backing;
 
-    /// One holder gives back so much that the lease shrinks, while another is charged more than the
-    /// rest of it: all is covered at the end.
+    /// One holder gives back enough to shrink the lease, while another charges more than the rest
+    /// of it. The lease covers all charges at the end.
     #[test]
-    fn loom_what_is_charged_while_the_lease_shrinks_is_covered() {
+    fn loom_charge_during_a_shrink_is_covered() {
         loom::model(|| {
             let budget = Budget::new(1 << 20, Backing::Heap).unwrap();
             let account = Account::new(&budget, Kind::Walks).unwrap();

@@ -1,12 +1,13 @@
 //! The bell: wakes the evictor when room runs short.
 //!
 //! ```text
-//! evictor:   arm, look once more, sleep        taker:   take (under its lock), see little room, ring if armed
+//! evictor:   arm, check once more, sleep
+//! taker:     take (under its lock), see little room, ring if armed
 //! ```
 //!
-//! Law: no call is lost. Room is counted under a lock. The evictor's last look sees every taker
-//! that held the lock before it; a taker that holds the lock later sees the bell armed. Only the
-//! first to ring pays for the wake-up; the others see the bell disarmed.
+//! Law: no ring is lost. Room is counted under a lock. The evictor's last check sees every taker
+//! that held the lock before it; a taker that takes the lock later sees the bell armed. Only the
+//! first taker to ring pays for the wake-up; later takers see the bell disarmed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -92,7 +93,7 @@ impl Bell {
         }
     }
 
-    /// Ends `wait`, now and for ever.
+    /// Ends the present `wait` and all later ones.
     pub(crate) fn close(&self) {
         self.lock().closing = true;
         self.rung.notify_one();
@@ -157,7 +158,7 @@ mod loom_tests {
     }
 
     #[test]
-    fn loom_a_call_is_not_lost_between_a_look_and_a_sleep() {
+    fn loom_ring_between_check_and_sleep_is_not_lost() {
         loom::model(|| {
             let model = Arc::new(Model { free: Mutex::new(3), bell: bell() });
             let takers = [(); 2].map(|()| {
@@ -170,7 +171,7 @@ mod loom_tests {
     }
 
     #[test]
-    fn loom_closing_ends_a_sleep_whenever_it_comes() {
+    fn loom_close_ends_wait() {
         loom::model(|| {
             let bell = Arc::new(bell());
             let closer = thread::spawn({

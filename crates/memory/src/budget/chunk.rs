@@ -33,7 +33,7 @@ impl Chunk {
         self.address
     }
 
-    /// What the chunk is used for.
+    /// The purpose of the chunk.
     pub fn kind(&self) -> Kind {
         self.kind
     }

@@ -1,15 +1,16 @@
-//! Memory is cleared ahead. The system clears memory when it is first touched, 2 MiB at once where
-//! it has huge pages, and the thread that touches it waits: 0.1 ms where the memory is at hand,
-//! milliseconds in a virtual machine that gave it back to its host. So free chunks are touched in
-//! the background before anyone takes them.
+//! Pre-faulting: touches free chunks in the background before a thread takes them.
+//!
+//! The system clears memory at the first touch, 2 MiB at once with huge pages, and the touching
+//! thread waits for it: 0.1 ms if the system has free memory, milliseconds in a virtual machine
+//! that must get it from its host.
 //!
 //! Laws:
-//! 1. Only chunks of the budget are touched: they are taken, touched and given back. A resize waits
-//!    meanwhile.
-//! 2. While a block is touched, [`never_taken_min`] other chunks were never taken: the memory that
-//!    is taken for a moment is not missed then.
-//! 3. The evictor's thread clears a block when the first chunk is taken, later little beside what
-//!    was taken before ([`ahead`]), and nothing while none is taken.
+//! 1. Only chunks of the budget are touched: they are taken, touched and given back, while resizes
+//!    wait.
+//! 2. While a block is touched, at least [`never_taken_min`] other chunks remain that were never
+//!    taken, so that no request fails because of the block.
+//! 3. The evictor's thread clears a block when the first chunk is taken, later an amount in
+//!    proportion to the chunks taken so far ([`ahead`]), and nothing while no chunk is taken.
 
 use std::sync::Arc;
 
@@ -36,9 +37,9 @@ fn ahead(taken: usize, limit: usize) -> usize {
 }
 
 impl Budget {
-    /// Touches the chunks of the next block that were never taken: most likely their memory has not
-    /// come from the system yet. They are the next to be taken. Returns their bytes; 0 if little is
-    /// left.
+    /// Touches the chunks of the next block that were never taken, whose memory most likely has not
+    /// come from the system yet. They are the next to be taken. Returns their bytes, or 0 if too
+    /// few chunks are left.
     pub fn clear_block(&self) -> usize {
         let inner = &self.inner;
         let _turn = inner.resizing.lock().expect("no code under this lock panics");
@@ -62,7 +63,7 @@ impl Budget {
         for chunk in &mut chunks {
             chunk.iter_mut().step_by(MAPPING_ALIGN).for_each(|byte| *byte = 0);
         }
-        // The budget hands out first what was given back last: the first chunk is to be next.
+        // The budget hands out the chunk that was given back last, so give the first one back last.
         while chunks.pop().is_some() {}
         bytes
     }
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ahead_is_a_quarter_of_what_was_taken_up_to_a_64th_of_the_budget() {
+    fn ahead_is_a_quarter_of_taken_capped_at_a_64th() {
         let gib = (1 << 30) / CHUNK_BYTES;
         assert_eq!(ahead(0, gib), CHUNKS_PER_BLOCK);
         assert_eq!(ahead(400, gib), 100);
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_cleared_once_and_taken_in_order_and_the_last_is_not() {
+    fn blocks_are_cleared_once_and_taken_in_order() {
         let budget = Budget::new(32 << 20, Backing::Heap).unwrap();
         let first = budget.take(Kind::Pages).unwrap();
         let (start, free) = (first.address().as_ptr() as usize, budget.free_bytes());
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn clearing_is_wanted_as_chunks_are_taken_and_not_while_what_was_given_back_serves() {
+    fn clearing_is_wanted_only_while_fresh_chunks_are_taken() {
         let budget = Budget::new(64 << 20, Backing::Heap).unwrap();
         let taken = take(&budget, 10);
         assert!(budget.wants_clearing());

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chunks_come_in_the_order_of_one_queue_that_was_filled_at_first() {
+    fn free_list_behaves_like_one_deque() {
         for seed in 1..if cfg!(miri) { 2 } else { 50u64 } {
             let mut state = seed;
             let mut below = |bound: u64| {

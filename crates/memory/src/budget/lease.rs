@@ -133,7 +133,7 @@ impl Inner {
             if missing <= state.free.len() {
                 state = self.withdraw_ahead(state, missing);
             }
-            // Others may have taken some meanwhile.
+            // Other threads may have taken chunks meanwhile.
             let missing = state.missing_for(bytes);
             if missing <= state.free.len() {
                 self.retire(&mut state, kind, bytes);
@@ -149,8 +149,8 @@ impl Inner {
 
     /// Gives the memory of the `count` free chunks that are retired next to the system, except for
     /// the last batch, releasing the lock between batches. The chunks stay free; retiring them
-    /// later is then cheap. Those that were never taken are left as they are: they are given to the
-    /// system when they are retired, and have cost nothing until then.
+    /// later is then cheap. Chunks that were never taken are skipped: they have no memory yet, and
+    /// retiring them is cheap anyway.
     fn withdraw_ahead<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,

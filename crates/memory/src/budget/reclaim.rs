@@ -1,4 +1,4 @@
-//! Who gives memory back when the budget needs some: lenders first, then the reclaimers.
+//! Reclaiming memory when the budget is short: from lenders first, then from reclaimers.
 
 use std::sync::Weak;
 
@@ -14,7 +14,7 @@ pub trait Reclaim: Send + Sync {
 }
 
 impl Budget {
-    /// Asks the reclaimers once. For a caller whose own memory is all in use.
+    /// Asks the reclaimers once, for a caller whose own memory is all in use.
     pub(crate) fn press(&self) {
         drop(self.inner.reclaim(self.inner.lock(), 1));
     }
@@ -27,8 +27,8 @@ impl Budget {
         reclaimers.push(reclaimer);
     }
 
-    /// Adds a holder of memory that would be free without it: it is asked before the reclaimers,
-    /// and by the evictor before that evicts pages for others.
+    /// Adds a lender: a holder of memory that would otherwise be free. Lenders are asked before the
+    /// reclaimers. The evictor also asks them before it evicts pages.
     pub fn add_lender(&self, lender: Weak<dyn Reclaim>) {
         let mut lenders = self.inner.lenders.lock().expect("a reclaimer never panics");
         lenders.retain(|known| known.strong_count() > 0);
@@ -69,12 +69,12 @@ impl Inner {
             .filter_map(Weak::upgrade)
             .collect();
         let given = reclaimers.iter().any(|reclaimer| reclaimer.reclaim(chunks) > 0);
-        // This may drop the last owner of a reclaimer, which then gives back its memory: not under
-        // the lock.
+        // Not under the lock, because this may drop the last owner of a reclaimer, which then gives
+        // back its memory.
         drop(reclaimers);
         let state = self.lock();
-        // Another thread may have freed some meanwhile: the evictor, or a reclaimer asked by
-        // another caller.
+        // Another thread, such as the evictor or a reclaimer asked by another caller, may have
+        // freed some meanwhile.
         if given || state.free.len() > before { Ok(state) } else { Err(state) }
     }
 

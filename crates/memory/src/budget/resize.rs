@@ -43,16 +43,19 @@ impl fmt::Display for ResizeError {
         match self {
             Self::BeyondCeiling { wanted_bytes, ceiling_bytes } => write!(
                 f,
-                "a budget of {wanted_bytes} bytes cannot be had while running: 64 KiB to \
-                 {ceiling_bytes} bytes can"
+                "cannot resize the memory budget to {wanted_bytes} bytes while it is in use \
+                 (minimum 65536, maximum {ceiling_bytes})"
             ),
             Self::Held { missing_bytes, usage } => {
                 write!(
                     f,
-                    "the budget cannot be made so small: {missing_bytes} bytes are in use, {usage}"
+                    "cannot shrink the memory budget: {missing_bytes} bytes too many are in use, \
+                     {usage}"
                 )
             }
-            Self::Refused { message } => write!(f, "the system refuses a larger budget: {message}"),
+            Self::Refused { message } => {
+                write!(f, "the system refuses memory for a larger budget: {message}")
+            }
         }
     }
 }
@@ -93,7 +96,7 @@ impl Inner {
                 (1.., _) if !state.free.is_empty() => {
                     self.withdraw_some(state, over.min(WITHDRAWN_AT_ONCE))
                 }
-                // The rest was retired for the lease.
+                // The remaining chunks were retired for the lease.
                 (1.., 0) => break,
                 _ => match self.reclaim(state, short.min(RECLAIMED_AT_ONCE)) {
                     Ok(state) => state,
@@ -129,8 +132,8 @@ impl Inner {
     /// Withdraws the chunks beyond `wanted` from the budget; they are free.
     fn withdraw_over(&self, state: &mut State, wanted: u32) {
         while self.chunks.load(Ordering::Relaxed) > wanted {
-            // Chunks retired a moment ago are in front.
-            let id = state.free.pop_front().expect("what is over was counted as retired");
+            // Chunks unretired a moment ago are in front.
+            let id = state.free.pop_front().expect("the surplus was counted as retired");
             self.withdraw(state, id);
             state.withdrawn.push(id);
             self.chunks.fetch_sub(1, Ordering::Relaxed);
@@ -159,7 +162,7 @@ impl Inner {
         before: u32,
         short: usize,
     ) -> ResizeError {
-        self.enlarge(&mut state, before).expect("these chunks were of the budget a moment ago");
+        self.enlarge(&mut state, before).expect("these chunks were in the budget a moment ago");
         let usage = Box::new(self.usage_of(&state));
         drop(state);
         self.freed.notify_all();

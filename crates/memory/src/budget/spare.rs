@@ -1,4 +1,4 @@
-//! Mappings that were given back and are kept for the next buffer.
+//! Spare mappings: returned mappings that are kept for the next buffer.
 
 use super::{Inner, Kind, OutOfBudget, State};
 use crate::mapping::Mapping;

@@ -10,7 +10,7 @@ fn budget(chunks: u64) -> Budget {
 }
 
 #[test]
-fn what_was_taken_is_given_back() {
+fn dropped_chunks_are_free_again() {
     let budget = budget(4);
     let chunks: Vec<_> = (0..4).map(|_| budget.take(Kind::Sort).unwrap()).collect();
     let refusal = budget.take(Kind::Pages).unwrap_err();
@@ -22,7 +22,7 @@ fn what_was_taken_is_given_back() {
 }
 
 #[test]
-fn leases_together_retire_the_sum_rounded_up() {
+fn leases_retire_their_sum_rounded_up() {
     let budget = budget(4);
     let mut first = budget.lease(Kind::Metadata, 10).unwrap();
     let second = budget.lease(Kind::Metadata, 10).unwrap();
@@ -36,7 +36,7 @@ fn leases_together_retire_the_sum_rounded_up() {
 }
 
 #[test]
-fn a_reservation_can_be_made_to_fail_once() {
+fn fail_after_refuses_one_reservation() {
     let budget = budget(4);
     budget.fail_after(1);
     let kept = budget.take(Kind::Sort).unwrap();
@@ -46,11 +46,11 @@ fn a_reservation_can_be_made_to_fail_once() {
 }
 
 #[test]
-fn who_can_do_without_a_chunk_is_not_refused_one() {
+fn try_take_ignores_injected_refusals() {
     let budget = budget(2);
     budget.fail_after(0);
     let held = budget.try_take(Kind::Staging).unwrap();
-    assert!(budget.take(Kind::Sort).is_err(), "the refusal on purpose is for who cannot");
+    assert!(budget.take(Kind::Sort).is_err(), "the injected refusal waits for `take`");
     let other = budget.take(Kind::Sort).unwrap();
     let before = budget.pressure();
     assert!(budget.try_take(Kind::Pages).is_none());
@@ -58,16 +58,16 @@ fn who_can_do_without_a_chunk_is_not_refused_one() {
     drop((held, other));
 }
 
-/// Chunks that were never taken were counted twice as given to the system: by the first part of a
-/// long lease and when they were retired. A block of which some were counted so was mapped anew
-/// while others of it were held.
+/// Regression: chunks that were never taken were counted as withdrawn twice, by the first part of a
+/// long lease and again when they were retired. A block with such chunks was remapped while other
+/// chunks of it were held.
 #[test]
 #[cfg_attr(miri, ignore = "mappings")]
-fn memory_that_is_held_is_not_given_to_the_system_with_its_block() {
+fn held_chunks_survive_the_release_of_their_block() {
     let budget = Budget::new(1024 * CHUNK_BYTES as u64, Backing::Mapped).unwrap();
     let mut held: Vec<Chunk> = (0..1000).map(|_| budget.take(Kind::Memtable).unwrap()).collect();
     held.drain(..60);
-    // 24 chunks were never taken, 60 were given back.
+    // 24 chunks were never taken; 60 were given back.
     drop(budget.lease(Kind::Sort, 80 * CHUNK_BYTES as u64).unwrap());
     held.extend((0..84).map(|_| budget.take(Kind::Memtable).unwrap()));
     assert_eq!(budget.free_bytes(), 0);
@@ -95,7 +95,7 @@ fn has_stamp(chunk: &Chunk, stamp: u64) -> bool {
 
 #[test]
 #[cfg_attr(miri, ignore = "mappings")]
-fn what_is_held_keeps_its_bytes_whatever_is_leased_cleared_and_resized() {
+fn held_chunks_keep_their_bytes() {
     for seed in 0..40 {
         let mut random = Random::new(seed);
         let budget = Budget::new(200 * CHUNK_BYTES as u64, Backing::Mapped).unwrap();
@@ -132,7 +132,7 @@ fn what_is_held_keeps_its_bytes_whatever_is_leased_cleared_and_resized() {
     }
 }
 
-/// Law 1, as far as it is visible from outside.
+/// Checks law 1, as far as the public interface shows it.
 fn assert_books_balance(budget: &Budget) {
     let usage = budget.usage();
     let held: u64 = usage.by_kind.iter().map(|(_, bytes)| bytes).sum();
@@ -148,7 +148,7 @@ fn chunks_of(budget: &Budget, kind: Kind) -> Vec<Chunk> {
 }
 
 #[test]
-fn a_budget_grows_and_shrinks_while_chunks_and_leases_are_held() {
+fn resize_with_chunks_and_leases_held() {
     const CHUNK: u64 = CHUNK_BYTES as u64;
     let budget = Budget::with_ceiling(8 * CHUNK, 32 * CHUNK, Backing::Heap).unwrap();
     assert_eq!((budget.limit_bytes(), budget.ceiling_bytes()), (8 * CHUNK, 32 * CHUNK));
@@ -168,7 +168,7 @@ fn a_budget_grows_and_shrinks_while_chunks_and_leases_are_held() {
 }
 
 #[test]
-fn a_budget_that_cannot_shrink_is_as_it_was_and_says_who_holds_how_much() {
+fn failed_shrink_changes_nothing_and_reports_holders() {
     const CHUNK: u64 = CHUNK_BYTES as u64;
     let budget = budget(16);
     let held: Vec<_> = (0..6).map(|_| budget.take(Kind::WriteSet).unwrap()).collect();
@@ -189,7 +189,7 @@ fn a_budget_that_cannot_shrink_is_as_it_was_and_says_who_holds_how_much() {
 }
 
 #[test]
-fn the_books_balance_after_any_sequence_of_takes_leases_and_resizes() {
+fn accounts_balance_after_random_takes_leases_and_resizes() {
     for seed in 1..=if cfg!(miri) { 2 } else { 60u64 } {
         let mut state = seed;
         let mut below = |bound: u64| {
@@ -212,11 +212,7 @@ fn the_books_balance_after_any_sequence_of_takes_leases_and_resizes() {
                     let bytes = lease.bytes();
                     match lease.grow(below(100_000)) {
                         Ok(()) => lease.shrink(below(300_000)),
-                        Err(_) => assert_eq!(
-                            lease.bytes(),
-                            bytes,
-                            "a lease that was refused is as it was"
-                        ),
+                        Err(_) => assert_eq!(lease.bytes(), bytes, "a refused lease is unchanged"),
                     }
                 }
                 7 if !leases.is_empty() => {
@@ -258,7 +254,7 @@ impl Reclaim for Leaving {
 }
 
 #[test]
-fn a_reclaimer_that_leaves_while_it_is_asked_gives_back_what_it_held() {
+fn reclaimer_dropped_during_its_call_frees_its_memory() {
     let budget = budget(1);
     let leaving =
         Arc::new(Leaving { itself: Mutex::new(None), _chunk: budget.take(Kind::Pages).unwrap() });
@@ -282,7 +278,7 @@ impl Reclaim for Giving {
 }
 
 #[test]
-fn lenders_give_all_that_they_have_before_a_reclaimer_is_asked() {
+fn lenders_are_exhausted_before_reclaimers() {
     let budget = budget(20);
     let giving = |chunks| Arc::new(Giving(Mutex::new((chunks, 0))));
     let reclaimer = giving((0..10).map(|_| budget.take(Kind::Pages).unwrap()).collect());
@@ -298,7 +294,7 @@ fn lenders_give_all_that_they_have_before_a_reclaimer_is_asked() {
 }
 
 #[test]
-fn a_large_lease_takes_back_few_chunks_at_a_time() {
+fn large_lease_reclaims_in_small_batches() {
     let budget = budget(100);
     let giving = Arc::new(Giving(Mutex::new((chunks_of(&budget, Kind::Pages), 0))));
     let reclaimer = Arc::downgrade(&giving);
@@ -309,7 +305,7 @@ fn a_large_lease_takes_back_few_chunks_at_a_time() {
 }
 
 #[test]
-fn others_take_chunks_while_a_large_lease_is_made_and_the_books_balance() {
+fn accounts_balance_when_takes_race_a_large_lease() {
     let rounds = if cfg!(miri) { 3 } else { 200 };
     let chunks = if cfg!(miri) { 150 } else { 1000 };
     let budget = budget(chunks);
@@ -333,7 +329,7 @@ fn others_take_chunks_while_a_large_lease_is_made_and_the_books_balance() {
 }
 
 #[test]
-fn two_who_resize_at_once_leave_a_budget_whose_books_balance() {
+fn accounts_balance_after_concurrent_resizes() {
     const CHUNK: u64 = CHUNK_BYTES as u64;
     // Few under Miri, but more than one batch of withdrawals.
     let (rounds, most) = if cfg!(miri) { (2, 160) } else { (300, 400) };
@@ -356,7 +352,7 @@ fn two_who_resize_at_once_leave_a_budget_whose_books_balance() {
 }
 
 #[test]
-fn a_waiter_gets_the_chunk_that_another_gives_back() {
+fn take_waiting_gets_a_returned_chunk() {
     let budget = budget(1);
     let held = budget.take(Kind::Sort).unwrap();
     std::thread::scope(|scope| {

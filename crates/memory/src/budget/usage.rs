@@ -16,19 +16,19 @@ pub enum Kind {
     WriteSet,
     /// Reads of open transactions.
     ReadSet,
-    /// Records on their way to the log, and its tail.
+    /// Records not yet written to the log, and its tail.
     LogBuffer,
     /// Tables from GLSNs to places in the active segment.
     LogTable,
     /// Sorting: flush, compaction, bulk load.
     Sort,
-    /// Bytes on their way to or from a file or a user.
+    /// Buffers for input and output.
     Staging,
-    /// Descriptions of files, snapshots, keyspaces.
+    /// Metadata of files, snapshots, keyspaces.
     Metadata,
     /// Large buffers that were given back and are kept for reuse.
     Spare,
-    /// Open walks: their keys, values and cursors.
+    /// Open iterators: their keys, values and cursors.
     Walks,
 }
 
@@ -57,7 +57,7 @@ pub struct OutOfBudget {
     pub needed_bytes: u64,
     /// The purpose of the request.
     pub kind: Kind,
-    /// Bytes held, by kind. Boxed, so that results which may carry it stay small.
+    /// Bytes held, by kind. Boxed, so that results that carry the error stay small.
     pub usage: Box<Usage>,
 }
 
@@ -67,7 +67,7 @@ impl fmt::Display for OutOfBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the memory budget is used up: {} bytes needed for {:?}, {}",
+            "the memory budget is exhausted: {} bytes needed for {:?}, {}",
             self.needed_bytes, self.kind, self.usage
         )
     }
@@ -106,7 +106,7 @@ impl Usage {
 /// How often the budget was short since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
-    /// Times that a request found no memory and had the reclaimers evict first.
+    /// Times that a request found no free memory and waited for the reclaimers to evict.
     pub inline_evictions: u64,
     /// Times that a request waited for a chunk.
     pub waits: u64,

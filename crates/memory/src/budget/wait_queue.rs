@@ -3,14 +3,14 @@
 //! Laws:
 //! 1. Only the first in the queue retries. A thread that arrives while others wait queues behind
 //!    them, even if memory has just come free.
-//! 2. A thread gives up once nothing has moved for [`Patience::idle`]: no memory was given back,
-//!    nobody in the queue was served, and nothing is under way that frees memory. It gives up in
-//!    any case after [`Patience::longest`], apart from its own attempts.
-//! 3. If nothing was given back since a thread waited in vain, and nothing is under way, the next
-//!    is refused at once: it would wait in vain, too.
+//! 2. A thread gives up after [`Patience::idle`] without progress: no memory was given back, no
+//!    waiter was served, and no operation that frees memory is in progress. It gives up in any case
+//!    after [`Patience::longest`], not counting the time of its own attempts.
+//! 3. If no memory was given back since a wait timed out, and no operation that frees memory is in
+//!    progress, the next request is refused at once, because it would time out too.
 //!
-//! Memory that the page pool and the object cache give back does not count: an attempt asks them
-//! itself.
+//! Memory that the page pool and the object cache give back does not count, because each attempt
+//! asks them itself.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -25,30 +25,30 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 /// without being given back (a page is released).
 const STEP: Duration = Duration::from_millis(5);
 
-/// Where a thread that arrives while others wait enters the queue.
+/// The place of a thread that arrives while others wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// It may try before them, because it probably needs no more memory.
+    /// Before the waiters, because it probably needs no more memory.
     Ahead,
-    /// Behind them.
+    /// Behind the waiters.
     Behind,
 }
 
-/// How long a thread waits.
+/// The time that a thread waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// While nothing moves. Zero: nobody waits.
+    /// Without progress. Zero disables waiting.
     pub idle: Duration,
     /// In any case.
     pub longest: Duration,
 }
 
-/// What a queue can do for those that wait, besides letting them wait.
+/// Frees memory for waiting threads.
 pub trait Relief {
-    /// Asks for memory to be freed; returns whether that was possible. Called until it was.
+    /// Requests that memory be freed; returns whether that was possible. Called until it succeeds.
     fn ask(&self) -> bool;
 
-    /// Whether something is under way that frees memory.
+    /// Whether an operation that frees memory is in progress.
     fn is_under_way(&self) -> bool;
 }
 
@@ -65,9 +65,9 @@ pub struct WaitQueue {
 struct State {
     waiting: VecDeque<u64>,
     next: u64,
-    /// How many have got what they waited for.
+    /// Number of waiters served.
     served: u64,
-    /// The count of returned chunks when a thread last waited in vain.
+    /// The count of returned chunks when a wait last timed out.
     in_vain: Option<u64>,
 }
 
@@ -83,9 +83,8 @@ impl WaitQueue {
         }
     }
 
-    /// Makes an attempt. If it is refused for lack of memory, asks for `relief`, and retries
-    /// whenever memory was
-    /// given back, until it succeeds, fails otherwise, or the patience is over.
+    /// Calls `attempt`. If it is refused for lack of memory, asks for `relief` and retries whenever
+    /// memory was given back, until it succeeds, fails for another reason, or the patience ends.
     ///
     /// # Errors
     /// The error of the last attempt.
@@ -176,7 +175,7 @@ impl WaitQueue {
 /// The time that a thread has waited.
 struct Waited {
     begun: u64,
-    /// When something moved, as far as it was seen, and what had moved by then.
+    /// Time of the last progress seen, and the counters at that time.
     moved: u64,
     moves: (u64, u64),
 }
@@ -239,7 +238,7 @@ mod tests {
         Patience { idle: Duration::from_millis(idle_millis), ..LONG }
     }
 
-    /// Nothing can be asked for; something may be under way.
+    /// Relief that frees nothing; an operation may be in progress.
     #[derive(Default)]
     struct Nothing {
         is_under_way: AtomicBool,
@@ -273,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_wait_are_served_in_the_order_in_which_they_came() {
+    fn waiters_are_served_in_fifo_order() {
         let (budget, mut held) = full(4);
         let queue = WaitQueue::new(&budget, LONG);
         let served = Mutex::new(Vec::new());
@@ -283,7 +282,7 @@ mod tests {
                 scope.spawn(move || {
                     let chunk = take(queue, budget).unwrap();
                     served.lock().unwrap().push(number);
-                    // Kept until all are served.
+                    // Hold the chunk until all are served.
                     while served.lock().unwrap().len() < 4 {
                         std::thread::yield_now();
                     }
@@ -308,11 +307,11 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_bounded_and_where_nothing_came_back_the_next_is_refused_at_once() {
+    fn timed_out_wait_refuses_the_next_at_once() {
         let (budget, held) = full(1);
         let queue = WaitQueue::new(&budget, short(20));
         take(&queue, &budget).unwrap_err();
-        // With more patience than a test has.
+        // A queue that would wait longer than the test runs.
         let state = Mutex::new(std::mem::take(&mut *queue.lock()));
         let queue = WaitQueue { patience: LONG, state, ..queue };
         take(&queue, &budget).unwrap_err();
@@ -322,7 +321,7 @@ mod tests {
         take(&queue, &budget).unwrap();
     }
 
-    /// Relief that is possible when it is asked for the third time.
+    /// Relief that succeeds at the third request.
     struct AtThird {
         asked: AtomicU64,
         held: Mutex<Vec<Chunk>>,
@@ -343,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn relief_is_asked_for_until_it_is_possible_and_then_no_more() {
+    fn relief_is_requested_until_it_succeeds() {
         let (budget, held) = full(1);
         let queue = WaitQueue::new(&budget, LONG);
         let relief = AtThird { asked: AtomicU64::new(0), held: Mutex::new(held) };
@@ -357,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_waits_on_while_memory_is_being_freed() {
+    fn wait_continues_while_memory_is_being_freed() {
         let (budget, held) = full(1);
         let queue = WaitQueue::new(&budget, short(20));
         let relief = Nothing { is_under_way: AtomicBool::new(true) };
@@ -381,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_over_when_nothing_has_moved_for_a_time_or_after_the_longest_time() {
+    fn wait_ends_when_idle_or_after_the_maximum() {
         let patience =
             Patience { idle: Duration::from_nanos(10), longest: Duration::from_nanos(100) };
         let mut waited = Waited::begin(1000, (0, 0));
@@ -390,15 +389,15 @@ mod tests {
         assert!(!is_over(1009, (0, 0), false));
         assert!(!is_over(1015, (1, 0), false), "memory was given back");
         assert!(!is_over(1024, (1, 0), false));
-        assert!(!is_over(1030, (1, 1), false), "another one was served");
-        assert!(!is_over(1050, (1, 1), true), "something is under way");
+        assert!(!is_over(1030, (1, 1), false), "another waiter was served");
+        assert!(!is_over(1050, (1, 1), true), "an operation is in progress");
         assert!(!is_over(1059, (1, 1), false));
-        assert!(is_over(1060, (1, 1), false), "nothing moved");
-        assert!(is_over(1100, (2, 2), true), "it is the longest time");
+        assert!(is_over(1060, (1, 1), false), "no progress");
+        assert!(is_over(1100, (2, 2), true), "the maximum is reached");
     }
 
     #[test]
-    fn a_wait_ends_although_memory_comes_back_all_the_time() {
+    fn wait_ends_although_memory_keeps_coming_back() {
         let (budget, held) = full(1);
         let patience =
             Patience { idle: Duration::from_secs(600), longest: Duration::from_millis(50) };

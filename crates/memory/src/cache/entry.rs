@@ -4,9 +4,9 @@
 //! u32 value bytes | u16 key bytes | u16 flags | u64 expires at, in ms (if it does) | key | value, to a word's end
 //! ```
 //!
-//! Entries are stored one after the other in a queue, and continue from one segment into the next;
-//! only the part before the value is contiguous. Where that part does not fit, a *filler* leads to
-//! the next segment: the same header with a flag of its own.
+//! Entries are stored consecutively in a queue, and continue from one segment into the next; only
+//! the part before the value is contiguous. If that part does not fit, a *filler* (a header with
+//! its own flag) skips to the next segment.
 
 use super::policy::Queue;
 use super::segments::Segments;
@@ -90,7 +90,7 @@ impl Header {
 pub(super) struct Arrival<'a> {
     pub(super) hash: u64,
     pub(super) key: &'a [u8],
-    /// Its parts, one behind the other.
+    /// The parts of the value, in order.
     pub(super) value: &'a [&'a [u8]],
     pub(super) expires_at: Option<u64>,
 }
@@ -105,12 +105,12 @@ impl Arrival<'_> {
     }
 }
 
-/// An entry in its place. Constructed only while its bytes cannot change.
+/// An entry in its place. Exists only while its bytes cannot change.
 #[derive(Clone, Copy)]
 pub(super) struct Placed<'a> {
     segments: &'a Segments,
     pub(super) queue: Queue,
-    /// Of the first word.
+    /// The segment of the first word.
     pub(super) segment: u32,
     offset: usize,
     pub(super) header: Header,
@@ -135,7 +135,7 @@ impl<'a> Placed<'a> {
     /// # Safety
     /// An entry or filler begins there, and its first segment is not written meanwhile; to read the
     /// value, neither are its other segments.
-    #[allow(unsafe_code, reason = "looks at bytes that the caller keeps in their place")]
+    #[allow(unsafe_code, reason = "reads bytes that the caller protects")]
     #[inline]
     pub(super) unsafe fn at(
         segments: &'a Segments,
@@ -145,7 +145,7 @@ impl<'a> Placed<'a> {
     ) -> Self {
         // SAFETY: the caller guarantees it.
         let bytes = unsafe { segments.slice(segment, offset, HEADER_BYTES) };
-        let header = Header::decode(bytes.try_into().expect("as long as asked for"));
+        let header = Header::decode(bytes.try_into().expect("the slice has the requested length"));
         Self { segments, queue, segment, offset, header }
     }
 
@@ -172,7 +172,7 @@ impl<'a> Placed<'a> {
     #[inline]
     pub(super) fn expires_at(&self) -> Option<u64> {
         let bytes = self.header.expires.then(|| self.in_first(HEADER_BYTES, EXPIRY_BYTES))?;
-        Some(u64::from_le_bytes(bytes.try_into().expect("as long as asked for")))
+        Some(u64::from_le_bytes(bytes.try_into().expect("the slice has the requested length")))
     }
 
     /// Segments from the first byte to the last.
@@ -295,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_the_same_if_none_differs() {
+    fn are_same_compares_every_byte() {
         let bytes: Vec<u8> = (1..=80).collect();
         for len in (0..=80).step_by(if cfg!(miri) { 13 } else { 1 }) {
             assert!(are_same(&bytes[..len], &bytes.clone()[..len]));
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_says_what_it_was_made_of() {
+    fn header_round_trips() {
         for header in [
             Header::new(b"key", 1 << 31, true),
             Header::new(&[0; 65_535], 0, false),

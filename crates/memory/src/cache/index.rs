@@ -2,9 +2,9 @@
 //!
 //! The index is a row of pages. A page is a segment of buckets of eight slots (a cache line). The
 //! top bits of a hash choose a *cell*, and each page serves a run of adjacent cells. When a page
-//! gets crowded, it and a neighbour share their cells with a third page; growing therefore never
-//! stops the world, and pages stay between two thirds and full. The lowest bits of the hash choose
-//! a bucket, and the fingerprint a second one; a key is in one of the two. Buckets do not depend on
+//! gets crowded, it and a neighbour share their cells with a third page. The index therefore grows
+//! page by page, and pages stay at least two thirds full. The lowest bits of the hash choose a
+//! bucket, and the fingerprint a second one; a key is in one of the two. Buckets do not depend on
 //! the page, so a slot can move to another page without its key. If both buckets of a key are full,
 //! one of their entries moves to its other bucket. A page whose contents fit into its neighbours
 //! gives its segment back.
@@ -13,10 +13,9 @@
 //! 1. Slots are written under the cache's lock, with one exception: a reader may count a touch in a
 //!    slot, by compare-and-exchange, while its line publishes the use of the index
 //!    ([`super::readers`]).
-//! 2. Ghosts use the space that entries leave free, two in a slot; an entry never makes way for a
-//!    ghost.
-//! 3. A reader that finds nothing while slots move looks again (`changes`).
-//! 4. The segment of a removed page is not reused while a reader may look at it.
+//! 2. Ghosts use free slots, two in each; a ghost never displaces an entry.
+//! 3. A reader that finds nothing while slots move searches again (`changes`).
+//! 4. The segment of a removed page is not reused while a reader may use it.
 #![allow(unsafe_code, reason = "the pages are segments seen as atomics")]
 
 use std::ops::Range;
@@ -32,8 +31,8 @@ const BUCKET: usize = 8;
 const MAX_CELLS: usize = 1 << 20;
 
 /// A page is crowded once this percentage of its slots are entries, given the mean size of an
-/// entry. Ghosts have the rest. Where entries are small, one more entry is worth more than the
-/// ghosts that would fit in its slot; where they are large, all useful ghosts cost next to nothing.
+/// entry. Ghosts have the rest. A small entry is worth more than the ghosts that would fit in its
+/// slot. With large entries, room for all useful ghosts costs next to nothing.
 fn crowded_percent(mean_bytes: u64) -> usize {
     match mean_bytes {
         0..256 => 88,
@@ -75,7 +74,7 @@ pub(super) struct Index {
 impl Index {
     /// Makes an index that may grow to `max_segments`.
     pub(super) fn new(segments: &Segments, max_segments: usize) -> Self {
-        // Two or more for each page: a small entry needs twice as much memory as its slot.
+        // Two or more for each page, because a small entry needs twice as much memory as its slot.
         let cells = max_segments.next_power_of_two().clamp(2, MAX_CELLS);
         Self {
             cells: zeros(cells),
@@ -141,7 +140,7 @@ impl Index {
         }
     }
 
-    /// Moves slots; meanwhile a look-up that finds nothing is not trusted.
+    /// Runs `change`, which moves slots. Readers that find nothing meanwhile search again.
     fn change<R>(&self, change: impl FnOnce() -> R) -> R {
         // AcqRel on both: pairs with `Index::changes`.
         self.changes.fetch_add(1, Ordering::AcqRel);
@@ -159,7 +158,7 @@ impl Index {
     #[inline]
     fn other_bucket(&self, bucket: usize, hash: u64) -> usize {
         let fingerprint = (hash >> 40) as usize;
-        // Never zero, so that the two buckets differ.
+        // The distance is never zero, so the two buckets differ.
         let distance = (fingerprint.wrapping_mul(0x9e37_79b1) >> 7) & (self.buckets - 1) | 1;
         (bucket ^ distance) & (self.buckets - 1)
     }
@@ -272,6 +271,8 @@ pub(super) struct Pages {
     entries: Box<[u16]>,
     /// The next page to check for being spare.
     next: usize,
+    /// The clock of the ghosts, which [`Pages::tick`] advances.
+    now: u64,
 }
 
 impl Pages {
@@ -286,7 +287,7 @@ impl Pages {
         let mut pages = Vec::with_capacity((max_segments / 2 + 2).min(index.cells.len()));
         pages.push(Page { segment, first_cell: 0, cells: index.cells.len() as u32 });
         index.cells.iter().for_each(|cell| cell.store(segment, Ordering::Release));
-        Self { pages, entries: vec![0; max_segments].into(), next: 0 }
+        Self { pages, entries: vec![0; max_segments].into(), next: 0, now: 0 }
     }
 
     /// Heap memory.
@@ -304,7 +305,7 @@ impl Pages {
         self.entries[self.pages[page].segment as usize] as usize
     }
 
-    /// Pages there are.
+    /// Number of pages.
     pub(super) fn len(&self) -> usize {
         self.pages.len()
     }
@@ -314,8 +315,7 @@ impl Pages {
         self.pages.partition_point(|page| page.first_cell <= cell) - 1
     }
 
-    /// Whether the page of this hash should share with another soon, given the mean size of an
-    /// entry.
+    /// Whether the page of this hash should be split, given the mean size of an entry.
     pub(super) fn is_crowded(&self, index: &Index, hash: u64, mean_bytes: u64) -> bool {
         let most = index.buckets * BUCKET * crowded_percent(mean_bytes);
         self.entries[index.page_of(hash) as usize] as usize * 100 >= most
@@ -327,20 +327,14 @@ impl Pages {
         let widest = self.pages.iter().max_by_key(|page| page.cells)?;
         let most = (index.buckets * BUCKET * crowded_percent(mean_bytes) / 100) as u128;
         let its = u128::from(entries) * u128::from(widest.cells) / index.cells.len() as u128;
-        // Entries are not spread evenly: a sixteenth more.
+        // Add a sixteenth, because entries are not spread evenly.
         (its + its / 16 >= most).then_some(u64::from(widest.first_cell) << index.cell_shift)
     }
 
     /// Takes the ghost of a key with this hash, if one still counts. Returns its age in ticks.
-    pub(super) fn take_ghost(
-        &self,
-        index: &Index,
-        segments: &Segments,
-        hash: u64,
-        now: u64,
-    ) -> Option<u64> {
+    pub(super) fn take_ghost(&self, index: &Index, segments: &Segments, hash: u64) -> Option<u64> {
         let place = index.place_of(segments, hash);
-        let ages = [0, 1].map(|which| Self::take_ghost_of(place.bucket(which), hash, now));
+        let ages = [0, 1].map(|which| Self::take_ghost_of(place.bucket(which), hash, self.now));
         ages.into_iter().flatten().min()
     }
 
@@ -366,14 +360,14 @@ impl Pages {
     }
 
     /// Frees the slot of an entry with this hash, and leaves a ghost.
-    pub(super) fn bury(
+    pub(super) fn replace_with_ghost(
         &mut self,
         index: &Index,
         segments: &Segments,
         hash: u64,
         slot: &AtomicU64,
-        now: u64,
     ) {
+        let now = self.now;
         let place = index.place_of(segments, hash);
         let in_first = place.bucket(0).as_ptr_range().contains(&std::ptr::from_ref(slot));
         let beside = place.bucket(usize::from(!in_first));
@@ -395,14 +389,16 @@ impl Pages {
                 .with_ghost(ghost, Ghost::is_none)
                 .expect("an empty slot has room for a ghost"),
         };
-        // Release: pairs with the readers' second look at the slot.
+        // Release: pairs with a reader's second load of the slot.
         slot.store(left.0, Ordering::Release);
         self.forget(index, hash);
     }
 
-    /// Clears ghosts that no longer count, in a part of the pages that depends on the tick. Every
-    /// page is visited before a tick number recurs.
-    pub(super) fn forget_ghosts(&self, segments: &Segments, now: u64) {
+    /// Advances the clock of the ghosts, and clears ghosts that no longer count from one in
+    /// [`GHOST_TICKS`] pages. Every page is visited before a tick number recurs.
+    pub(super) fn tick(&mut self, segments: &Segments) {
+        self.now += 1;
+        let now = self.now;
         for page in
             self.pages.iter().skip((now % GHOST_TICKS) as usize).step_by(GHOST_TICKS as usize)
         {
@@ -427,11 +423,10 @@ impl Pages {
         segments: &Segments,
         hash: u64,
         entry: Slot,
-        now: u64,
     ) -> Result<(), Full> {
         let place = index.place_of(segments, hash);
         let slot = place
-            .room(now)
+            .room(self.now)
             .or_else(|| index.change(|| Self::displace(index, place)))
             .ok_or(Full)?;
         // Release: the entry's bytes were written before; pairs with the reader's Acquire.
@@ -456,21 +451,20 @@ impl Pages {
         Some(from)
     }
 
-    /// Counts that an entry of this hash has left its slot.
+    /// Counts that an entry with this hash was removed from its slot.
     pub(super) fn forget(&mut self, index: &Index, hash: u64) {
         *self.entries_of(index, hash) -= 1;
     }
 
-    /// Shares the page of this hash, and any neighbours, with a new page in `segment`. Entries that
-    /// fit in no bucket are returned: they are lost (a handful in a lifetime). `None` if the cells
-    /// cannot be shared any further; then nothing is changed.
+    /// Splits the page of this hash and a neighbour with a new page in `segment`. Returns the
+    /// entries that no longer fit in a bucket, which are lost (a handful in the life of a cache).
+    /// Returns `None` without any change if the cells cannot be divided further.
     pub(super) fn grow(
         &mut self,
         index: &Index,
         segments: &Segments,
         hash: u64,
         segment: u32,
-        now: u64,
     ) -> Option<Vec<Slot>> {
         let sharing = self.sharing(self.page_of(index, hash), SHARING);
         let cells: usize = self.pages[sharing.clone()].iter().map(|page| page.cells as usize).sum();
@@ -489,16 +483,16 @@ impl Pages {
                 let [start, end] = [place, place + 1].map(|place| from + cells * place / parts);
                 self.pages[page].take_over(index, start, end);
             }
-            // From the new page outwards: a page that has moved entries out has room for a
-            // neighbour's. The new page holds none that would have to leave it.
+            // Proceed from the new page outwards, so that each page has moved entries out before it
+            // gets its neighbour's. The new page has no entries yet.
             for page in (shared.start..new).rev().chain(new + 1..shared.end) {
-                self.move_out(index, segments, page, now, &mut lost);
+                self.move_out(index, segments, page, &mut lost);
             }
         });
         Some(lost)
     }
 
-    /// Checks one page on each call, in turn. Returns the page if its neighbours could take over
+    /// Checks one page per call, round-robin. Returns the page if its neighbours could take over
     /// its contents, given the mean size of an entry.
     pub(super) fn next_spare(&mut self, index: &Index, mean_bytes: u64) -> Option<usize> {
         let at = self.next % self.pages.len();
@@ -535,20 +529,19 @@ impl Pages {
         }
     }
 
-    /// Merges a spare page into its neighbours. Returns its segment, which readers may still look
-    /// at, and lost entries as [`Pages::grow`] does.
+    /// Merges a spare page into its neighbours. Returns its segment, which readers may still use,
+    /// and lost entries as [`Pages::grow`] does.
     pub(super) fn merge(
         &mut self,
         index: &Index,
         segments: &Segments,
         at: usize,
-        now: u64,
     ) -> (u32, Vec<Slot>) {
         let neighbours = self.after_merge(at);
         let mut lost = Vec::new();
         index.change(|| {
-            // From here on the page has no cells, so all of its contents belong elsewhere. An empty
-            // range sorts before the range that begins at the same cell.
+            // Without cells, all contents of the page belong elsewhere. An empty range sorts before
+            // the range that begins at the same cell.
             self.pages[at].cells = 0;
             for (page, start, end) in neighbours.into_iter().flatten() {
                 self.pages[page].take_over(index, start, end);
@@ -560,13 +553,13 @@ impl Pages {
                 // Behind all cells.
                 self.pages[at].first_cell = index.cells.len() as u32;
             }
-            self.move_out(index, segments, at, now, &mut lost);
+            self.move_out(index, segments, at, &mut lost);
             debug_assert_eq!(self.entries_in(at), 0);
         });
         (self.pages.remove(at).segment, lost)
     }
 
-    /// The pages that share: this one and its neighbours, `most` in all; neighbours with more cells
+    /// The pages to split: this one and its neighbours, `most` in all; neighbours with more cells
     /// first.
     fn sharing(&self, at: usize, most: usize) -> Range<usize> {
         let cells =
@@ -583,14 +576,8 @@ impl Pages {
     }
 
     /// Moves the slots of a page that now belong to other pages.
-    fn move_out(
-        &mut self,
-        index: &Index,
-        segments: &Segments,
-        page: usize,
-        now: u64,
-        lost: &mut Vec<Slot>,
-    ) {
+    fn move_out(&mut self, index: &Index, segments: &Segments, page: usize, lost: &mut Vec<Slot>) {
+        let now = self.now;
         // SAFETY: pages are segments that belong to the index.
         let slots = unsafe { segments.words(self.pages[page].segment) };
         for (at, slot) in slots.iter().enumerate() {
@@ -608,7 +595,6 @@ impl Pages {
                             self.page_of(index, ghost.hash_top()),
                             at / BUCKET,
                             ghost,
-                            now,
                         );
                     }
                 }
@@ -639,18 +625,11 @@ impl Pages {
     }
 
     /// Moves a ghost from `bucket` of another page into this one, if there is room.
-    fn settle_ghost(
-        &self,
-        segments: &Segments,
-        page: usize,
-        bucket: usize,
-        ghost: Ghost,
-        now: u64,
-    ) {
+    fn settle_ghost(&self, segments: &Segments, page: usize, bucket: usize, ghost: Ghost) {
         // SAFETY: as above.
         let slots = unsafe { segments.words(self.pages[page].segment) };
         let room = slots[bucket * BUCKET..][..BUCKET].iter().find_map(|slot| {
-            let with = load(slot).with_ghost(ghost, |other| is_stale(other, now))?;
+            let with = load(slot).with_ghost(ghost, |other| is_stale(other, self.now))?;
             Some((slot, with))
         });
         if let Some((slot, with)) = room {
@@ -658,7 +637,7 @@ impl Pages {
         }
     }
 
-    /// Calls `each` with every slot that is not empty.
+    /// Calls `each` with every non-empty slot.
     pub(super) fn for_each(&self, segments: &Segments, mut each: impl FnMut(Slot)) {
         for page in &self.pages {
             // SAFETY: as above.
@@ -686,6 +665,6 @@ impl Pages {
 }
 
 fn clear_page(segments: &Segments, segment: u32) {
-    // SAFETY: the caller has just given the segment to the index, and it has no other user.
+    // SAFETY: the caller has just given the segment to the index, which is its only user.
     unsafe { segments.words(segment) }.iter().for_each(|slot| slot.store(0, Ordering::Relaxed));
 }

@@ -1,15 +1,15 @@
-//! Shared loads: one load for a key, however many threads ask for it at once.
+//! Shared loads: concurrent requests for a key share one load.
 //!
-//! A load is registered before it begins. A change of the key meanwhile takes the load out of the
-//! register: present waiters still get its result, but it is not cached, and later requests load
-//! anew.
+//! A load is registered before it begins. A change of the key meanwhile removes the load from the
+//! register: present waiters still get its result, but it is not cached, and later requests start a
+//! new load.
 //!
 //! Laws:
 //! 1. A change is made at its source first, then here (`supersede`), then in the cache. A load
 //!    either began after the change, or is superseded.
 //! 2. A load's result enters the cache under the load's lock, and only if the load was not
 //!    superseded.
-//! 3. Waiters park. An error reaches all of them; a load that panics lets the next of them load.
+//! 3. Waiters sleep. An error reaches all of them; if a load panics, the next waiter loads.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -30,7 +30,7 @@ impl LoadFailed {
 
 impl fmt::Display for LoadFailed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the value could not be loaded: {}", self.0)
+        write!(f, "cannot load the value: {}", self.0)
     }
 }
 
@@ -76,11 +76,11 @@ enum Outcome {
 pub(super) enum Turn<'a> {
     Load(Loading<'a>),
     Take(Loaded),
-    /// The loading thread gave up: ask again.
+    /// The loading thread panicked: ask again.
     Again,
 }
 
-/// The right and the duty to load a key.
+/// A registered load, which the holder must perform.
 pub(super) struct Loading<'a> {
     loads: &'a Loads,
     key: &'a [u8],
@@ -97,7 +97,8 @@ impl Loads {
         }
         let load = Arc::new(Load::default());
         by_key.insert(key.into(), Arc::clone(&load));
-        // SeqCst: registered first, then the source is read; pairs with the fence in `supersede`.
+        // SeqCst: order the registration before the read of the source; pairs with the fence in
+        // `supersede`.
         self.count.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         Turn::Load(Loading { loads: self, key, load })
@@ -105,7 +106,8 @@ impl Loads {
 
     /// Marks a load of this key as out of date, after the key has changed at its source.
     pub(super) fn supersede(&self, key: &[u8]) {
-        // The source was changed before the register is read; pairs with the fence in `begin`.
+        // Order the change of the source before the read of the register; pairs with the fence in
+        // `begin`.
         fence(Ordering::SeqCst);
         if self.count.load(Ordering::SeqCst) == 0 {
             return;
@@ -191,7 +193,7 @@ mod tests {
     use crate::cache::{Cache, CacheOptions};
 
     #[test]
-    fn a_load_that_was_superseded_is_returned_and_not_cached() {
+    fn superseded_load_is_returned_but_not_cached() {
         let budget = Budget::new(1 << 20, Backing::Heap).unwrap();
         let cache = Cache::new(&budget, CacheOptions::of_bytes(256 << 10)).unwrap();
         let bring_back =

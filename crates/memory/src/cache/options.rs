@@ -12,8 +12,8 @@ pub struct CacheOptions {
     /// that the budget charges to the cache stays within it, except that a cache below 512 KiB may
     /// hold a chunk of which it uses only a part.
     pub memory_bytes: u64,
-    /// The largest value that [`Cache::set_memory`](crate::cache::Cache::set_memory) accepts later:
-    /// the tables are made for it. At least `memory_bytes`.
+    /// The largest value that [`Cache::set_memory`](crate::cache::Cache::set_memory) accepts later;
+    /// it determines the size of the tables. At least `memory_bytes`.
     pub max_bytes: u64,
     /// The largest entry, as a fraction of the cache: 0 to 0.5. Default: 0.25. An entry larger than
     /// a 64th of the cache stays for long only if it is accessed as often as the entries that it

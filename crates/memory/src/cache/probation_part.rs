@@ -1,14 +1,14 @@
-//! Adapts the probation queue's share of a cache, by the marginal worth of space to either queue.
+//! Adapts the probation queue's share of a cache to the marginal value of space in either queue.
 //!
-//! A tenth serves most mixes of requests. It fails if entries are requested again a little later
-//! than a tenth reaches: each has left by then, while the protected queue may hold entries long
-//! dead. So the probation queue grows with each entry that comes back soon after it left (the age
-//! of its ghost tells: a queue longer by that much would have kept it). It shrinks with each entry
-//! of the protected queue that was found once in a round (a queue shorter by that much might not
-//! have kept it). Entries are counted, not their bytes: a hit is a hit.
+//! A tenth serves most workloads. It fails if entries are requested again slightly after their
+//! eviction from probation, while the protected queue may hold entries that are no longer used. The
+//! probation queue therefore grows with each entry that returns soon after its eviction, as the age
+//! of its ghost shows: a slightly longer queue would have kept it. It shrinks with each entry of
+//! the protected queue that was found only once in a round: a slightly shorter queue might not have
+//! kept it. Entries count equally, whatever their size, because hits do.
 //!
-//! Late returns change nothing: a loop longer than the cache would otherwise take all of it for the
-//! probation queue, without any more hits.
+//! Late returns are ignored. Otherwise a loop longer than the cache would give all space to the
+//! probation queue without gaining hits.
 
 use super::index::GHOST_TICKS;
 
@@ -16,16 +16,16 @@ use super::index::GHOST_TICKS;
 const LEAST: f64 = 0.1;
 const MOST: f64 = 0.9;
 
-/// Ticks since an entry left within which it came back soon.
+/// Age of a ghost in ticks up to which its entry returned soon.
 const SOON: u64 = 1;
 
-/// Bytes that leave the probation queue within that time, as a fraction of the cache: ghosts reach
-/// back 27/20 of it, and a tick is, on average, half over.
+/// Bytes evicted from the probation queue in that time, as a fraction of the cache. The window of
+/// the ghosts is 27/20 of the cache, and the present tick is half over on average.
 const REACH: f64 = (SOON as f64 + 0.5) * 27.0 / 20.0 / GHOST_TICKS as f64;
 
-/// Weight of an entry found once in the protected queue, relative to one that comes back soon. With
-/// a weight of one, mixes for which a tenth is right lose up to two points of hits in small caches
-/// to chance; with two they lose nothing noticeable, and the gains stay.
+/// Weight of an entry found once in the protected queue, relative to one that returns soon. With a
+/// weight of one, workloads that are best served by a tenth lose up to two points of hit rate to
+/// noise in small caches. With two, they lose nothing noticeable, and the gains remain.
 const WEIGHT_OF_PROTECTED: f64 = 2.0;
 
 /// The probation queue's share of a cache.
@@ -44,8 +44,8 @@ impl ProbationPart {
         (limit as f64 * self.part) as u64
     }
 
-    /// Records that an entry came back this many ticks after it left the probation queue. `entry`
-    /// is the mean size of an entry, as a fraction of the cache.
+    /// Records that an entry returned this many ticks after its eviction from the probation queue.
+    /// `entry` is the mean size of an entry, as a fraction of the cache.
     pub(super) fn came_back(&mut self, ticks: u64, entry: f64) {
         if ticks <= SOON {
             self.change(entry);
@@ -55,8 +55,7 @@ impl ProbationPart {
     /// Records that the oldest entry of the protected queue was found once. `protected` is that
     /// queue's fraction of the cache, `entry` as for [`ProbationPart::came_back`].
     pub(super) fn found_once(&mut self, protected: f64, entry: f64) {
-        // Of the entries found once in a round, the share found in the part that the queue would
-        // lose.
+        // The fraction of such entries that are found in the part that the queue would lose.
         let lost = if protected > REACH { REACH / protected } else { 1.0 };
         self.change(-WEIGHT_OF_PROTECTED * lost * entry);
     }
@@ -78,7 +77,7 @@ mod tests {
     fn found_again(cache: &Cache, between: u32) -> u32 {
         let mut found = 0;
         for number in 0..30_000_u32 {
-            // The distance differs from key to key, and each key has one.
+            // The distance differs between keys, but is constant for each.
             let earlier = (number / between)
                 .checked_sub(2)
                 .map(|round| round * between + number * 7919 % between);
@@ -95,15 +94,14 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
-    fn what_is_asked_for_again_later_than_a_tenth_of_the_cache_reaches_is_found_in_the_end() {
+    fn probation_grows_to_hit_keys_requested_again_late() {
         let budget = Budget::new(1 << 20, Backing::Heap).unwrap();
         let cache = Cache::new(&budget, CacheOptions::of_bytes(256 << 10)).unwrap();
         let found = found_again(&cache, 300);
         let stats = cache.stats();
         assert!(stats.entries > 1400 && stats.probation_bytes > 50_000, "{stats:?}");
         assert!(found > 80, "{found} %");
-        // If keys are requested again too late for any cache of this size, a tenth is enough for
-        // the rest.
+        // Keys that are requested again too late for any cache of this size do not hit.
         assert_eq!(
             found_again(&Cache::new(&budget, CacheOptions::of_bytes(256 << 10)).unwrap(), 4000),
             0
@@ -112,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_part_follows_what_comes_back_soon_and_stays_within_its_ends() {
+    fn probation_part_follows_early_returns_within_bounds() {
         let mut part = ProbationPart::new();
         assert_eq!(part.of(1000), 100);
         part.came_back(SOON + 1, 0.1);
@@ -120,7 +118,7 @@ mod tests {
         assert_eq!(
             part.of(1000),
             100,
-            "late ones count for nothing, and there is no less than a tenth"
+            "late returns are ignored, and the part is at least a tenth"
         );
         (0..4).for_each(|ticks| part.came_back(ticks / 4, 0.1));
         assert_eq!(part.of(1000), 500);

@@ -34,7 +34,7 @@ impl Ring {
 
     #[inline]
     pub(super) fn get(&self, sequence: u64) -> u32 {
-        // Acquire: pairs with the Release in `set`. A reader that sees a later tenant also sees
+        // Acquire: pairs with the Release in `set`. A reader that sees a later segment also sees
         // that the index no longer refers to the earlier one.
         self.segments[sequence as usize & (self.segments.len() - 1)].load(Ordering::Acquire)
     }
@@ -54,12 +54,12 @@ pub(super) struct Ends {
     pub(super) young: u64,
     /// Bytes of the entries that the index refers to.
     pub(super) live_bytes: u64,
-    /// Bytes of fillers that end where a segment does: most exist because the head of the next
+    /// Bytes of fillers that end where a segment does. Most exist because the head of the next
     /// entry did not fit.
     pub(super) filled_bytes: u64,
 }
 
-/// Describes the segment at a position of a queue, for the readers' lines, when it is given up.
+/// The segment at a position of a queue, in the form that the readers' lines compare with.
 pub(super) fn emptied(segments: &Segments, queue: Queue, position: u64) -> Emptied {
     let modulus = (PLACE_MASK + 1) >> segments.words_shift();
     Emptied { queue, sequence: sequence_of(segments, position), modulus }
@@ -96,8 +96,8 @@ impl Ends {
         (self.young - self.old) * 8 - self.live_bytes
     }
 
-    /// Of these, the bytes that cleaning recovers: fillers at the ends of segments would only
-    /// reappear elsewhere.
+    /// The dead bytes that cleaning recovers: all but the fillers at the ends of segments, which
+    /// would reappear elsewhere.
     pub(super) fn cleanable_bytes(&self) -> u64 {
         self.dead_bytes() - self.filled_bytes
     }
@@ -121,7 +121,7 @@ impl Ends {
         self.live_bytes -= header.bytes();
     }
 
-    /// Room in the segment of the young end: zero if it is full, or there is none yet.
+    /// Room in the segment of the young end; zero if the segment is full or there is none yet.
     fn room(&self, segments: &Segments) -> usize {
         match offset_of(segments, self.young) {
             0 => 0,
@@ -157,7 +157,7 @@ impl Ends {
 
     /// Overwrites an entry of `room` words within one segment, which the index no longer refers to
     /// and which has no reader. The remaining words become a filler.
-    #[allow(unsafe_code, reason = "writes where nobody reads")]
+    #[allow(unsafe_code, reason = "writes bytes without readers")]
     pub(super) fn write_over(
         &mut self,
         segments: &Segments,
@@ -176,14 +176,14 @@ impl Ends {
         }
     }
 
-    /// Writes the parts of an entry one behind the other, in one segment.
-    #[allow(unsafe_code, reason = "writes where nobody reads")]
+    /// Writes the parts of an entry consecutively, within one segment.
+    #[allow(unsafe_code, reason = "writes bytes without readers")]
     fn lay(&self, segments: &Segments, ring: &Ring, position: u64, arrival: &Arrival<'_>) {
         let segment = ring.get(sequence_of(segments, position));
         let mut at = offset_of(segments, position);
         let mut write = |bytes: &[u8]| {
-            // SAFETY: there is no published entry behind the young end, or the caller has removed
-            // the one that was here, and it has no reader. The holder of `&self` here has the lock.
+            // SAFETY: behind the young end there is no published entry. Elsewhere, the caller has
+            // removed the entry that was here, and it has no reader. The caller holds the lock.
             unsafe { segments.write(segment, at, bytes) }
             at += bytes.len();
         };
@@ -261,8 +261,8 @@ impl Ends {
             let (now, later) = piece.split_at(piece.len().min(room));
             self.put(segments, ring, at, now);
             at += now.len();
-            // Whole segments are passed at once, so that the next piece finds the end at the start
-            // of a segment.
+            // Advance over whole words at once, so that the young end is at a segment's start when
+            // the segment is full.
             self.young += (at / 8) as u64;
             at %= 8;
             piece = later;
@@ -287,8 +287,8 @@ impl Ends {
     fn put(&self, segments: &Segments, ring: &Ring, at: usize, bytes: &[u8]) {
         if !bytes.is_empty() {
             let segment = ring.get(sequence_of(segments, self.young));
-            // SAFETY: there is no published entry behind the young end, and the holder of `&self`
-            // here has the lock.
+            // SAFETY: there is no published entry behind the young end, and the caller holds the
+            // lock.
             unsafe { segments.write(segment, offset_of(segments, self.young) + at, bytes) }
         }
     }
@@ -300,7 +300,7 @@ impl Ends {
     }
 
     /// The entry or filler at a position between the ends.
-    #[allow(unsafe_code, reason = "looks at what stands between the ends")]
+    #[allow(unsafe_code, reason = "reads entries between the ends")]
     pub(super) fn entry_at<'a>(
         &self,
         segments: &'a Segments,
@@ -309,8 +309,8 @@ impl Ends {
     ) -> Placed<'a> {
         debug_assert!((self.old..self.young).contains(&position));
         let segment = ring.get(sequence_of(segments, position));
-        // SAFETY: nothing is written between the ends, and they move under the lock only, which the
-        // holder of `&self` has.
+        // SAFETY: nothing is written between the ends, and they move only under the lock, which the
+        // caller holds.
         unsafe { Placed::at(segments, self.queue, segment, offset_of(segments, position)) }
     }
 
@@ -337,7 +337,7 @@ impl Ends {
         }
         self.old = to;
         if self.is_empty() && offset_of(segments, to) > 0 {
-            // The segment of both ends is empty: the next entry begins in a new one.
+            // Both ends are in one segment, which is now empty. The next entry begins in a new one.
             let left = emptied(segments, self.queue, to);
             leave(left, ring.get(left.sequence));
             self.old = ((to >> shift) + 1) << shift;

@@ -5,14 +5,14 @@
 //! removed index page is written again, its writer checks all lines.
 //!
 //! Laws:
-//! 1. A reader writes its line and then looks in the index; an evictor removes the entry from the
-//!    index and then looks at the lines. In the sequentially consistent order of these four steps
-//!    at least one of the two sees the other. Only this first store of a reader needs sequential
+//! 1. A reader writes its line and then reads the index; an evictor removes the entry from the
+//!    index and then reads the lines. In the sequentially consistent order of these four steps, at
+//!    least one of the two sees the other. Only this first store of a reader needs sequential
 //!    consistency; later stores only narrow the protected range.
 //! 2. Index pages follow the same protocol: a reader publishes the use of the index and then looks
-//!    up the page; a page's removal changes the cells first and then looks at the lines.
+//!    up the page; a page's removal changes the cells first and then reads the lines.
 //! 3. A line that publishes the use of the index protects the segments that held an entry with its
-//!    fingerprint ([`FingerprintFilter`]), and no others: a reader preempted there holds back index
+//!    fingerprint ([`FingerprintFilter`]), and no others. A reader preempted there retains index
 //!    pages and next to nothing else.
 
 #[cfg(loom)]
@@ -23,16 +23,15 @@ use std::sync::atomic::fence;
 use super::policy::Queue;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Number of readers without a lock; further readers take the writer's. Not a setting: a line is
-/// held only while bytes are looked at. A small cache has fewer, because their memory would matter;
-/// never more than a word has bits.
+/// Number of lock-free readers; further readers take the writer's lock. Not a setting, because a
+/// line is held only while bytes are read. A small cache has fewer lines, because their memory
+/// matters there. At most as many as a word has bits.
 #[cfg(not(loom))]
 const LINES: std::ops::RangeInclusive<usize> = 16..=64;
 #[cfg(loom)]
 const LINES: std::ops::RangeInclusive<usize> = 2..=2;
 
-/// Bits of a line: it is claimed; it is for the protected queue; the index is in use, and a
-/// fingerprint follows instead of a span.
+/// Bits of a line: claimed; protected queue; index in use, with a fingerprint in place of the span.
 const CLAIMED: u64 = 1 << 63;
 const PROTECTED: u64 = 1 << 62;
 const IN_INDEX: u64 = 1 << 61;
@@ -82,7 +81,7 @@ pub(super) struct Emptied {
 /// A Bloom filter of the fingerprints of a segment's entries, in blocks of one word (Putze, Sanders
 /// and Singler, JEA 2009), with a word for each 64 bytes of the segment. With entries of 256 bytes
 /// the false-positive rate is at most one in 1,000; with 16, the smallest, one in 100. In the
-/// latter case a preempted searcher holds back one in 100 of the segments emptied meanwhile.
+/// latter case a preempted search retains one in 100 of the segments emptied meanwhile.
 pub(super) struct FingerprintFilter {
     words: Box<[u64]>,
 }
@@ -132,7 +131,7 @@ pub(super) struct Readers {
     lines: Box<[Line]>,
 }
 
-/// Alone in its cache line, so that readers of different lines do not slow each other down.
+/// Alone in its cache line, so that readers of different lines do not share one.
 #[repr(align(128))]
 struct Line {
     reading: AtomicU64,
@@ -205,24 +204,24 @@ impl Readers {
         })
     }
 
-    /// Lines whose readers may look at a page that was just removed: its cells lead elsewhere.
+    /// Lines whose readers may use a page that was just removed from the cells.
     pub(super) fn in_index(&self) -> u64 {
         // Between the two steps of a removal: the cells, then the lines.
         fence(Ordering::SeqCst);
         self.still_in_index(u64::MAX)
     }
 
-    /// Of these lines, those that use the index, still or again.
+    /// Of these lines, those that use the index.
     pub(super) fn still_in_index(&self, lines: u64) -> u64 {
         self.lines_that(lines, |word| word & IN_INDEX > 0)
     }
 
     fn lines_that(&self, lines: u64, mut is_so: impl FnMut(u64) -> bool) -> u64 {
-        let asked = self.lines.iter().enumerate().filter(|(at, _)| lines >> at & 1 == 1);
+        let checked = self.lines.iter().enumerate().filter(|(at, _)| lines >> at & 1 == 1);
         // SeqCst: the second of the evictor's two steps; pairs with `begin`. Also an Acquire: a
         // reader that left has finished its reads.
-        asked.fold(0, |said, (at, line)| {
-            said | u64::from(is_so(line.reading.load(Ordering::SeqCst))) << at
+        checked.fold(0, |found, (at, line)| {
+            found | u64::from(is_so(line.reading.load(Ordering::SeqCst))) << at
         })
     }
 
@@ -236,7 +235,7 @@ impl Readers {
 }
 
 impl Reading<'_> {
-    /// Ends the use of the index and publishes the span being read, a part of the range held so
+    /// Ends the use of the index and publishes the span being read, which the line protected so
     /// far.
     #[inline]
     pub(super) fn leave_index(&self, span: Span) {
@@ -269,8 +268,8 @@ impl Drop for Reading<'_> {
     }
 }
 
-/// Between a reader's two steps. SeqCst accesses are ordered by themselves; loom models the order
-/// of SeqCst fences only.
+/// Orders a reader's two steps for loom, which models only SeqCst fences and not the order of
+/// SeqCst accesses.
 #[inline]
 fn order() {
     #[cfg(loom)]
@@ -289,17 +288,16 @@ mod loom_tests {
     const FINGERPRINT: u64 = 77;
 
     /// One segment, and the index slot of the entry in it: 0 or the number stored in its bytes. The
-    /// slot is in a page, and a cell leads there: 1, or 0 once the page was removed.
+    /// slot is in a page; a cell is 1 while it leads to the page.
     struct Model {
         readers: Readers,
         cell: AtomicU64,
         page: UnsafeCell<u64>,
         slot: AtomicU64,
-        /// Leads to the segment: 0, or 1 once a later one of the queue has taken its place in the
-        /// ring.
+        /// The ring: 0 while it leads to the segment, 1 once a later segment has taken its place.
         ring: AtomicU64,
         bytes: UnsafeCell<u64>,
-        /// Bytes of the later segment, which is written while readers look for the entry of the
+        /// Bytes of the later segment, which is written while readers search for the entry of the
         /// slot.
         later: UnsafeCell<u64>,
     }
@@ -328,7 +326,7 @@ mod loom_tests {
             self.slot.store(number, Ordering::Release);
         }
 
-        /// Takes the entry out of the index. Returns whether its segment may be written.
+        /// Removes the entry from the index. Returns whether its segment may be written.
         fn evict(&self) -> bool {
             self.slot.store(0, Ordering::Release);
             self.ring.store(1, Ordering::Release);
@@ -374,7 +372,7 @@ mod loom_tests {
             }
         }
 
-        /// Looks for the entry with this number. Returns whether it was there.
+        /// Searches for the entry with this number. Returns whether it found it.
         fn read(&self, hint: usize, number: u64) -> bool {
             let reading = self.readers.begin(hint, FINGERPRINT).expect("there are two lines");
             if self.cell.load(Ordering::SeqCst) == 0 {
@@ -402,7 +400,7 @@ mod loom_tests {
     }
 
     #[test]
-    fn loom_bytes_that_somebody_reads_are_not_written() {
+    fn loom_bytes_under_a_reader_are_not_written() {
         loom::model(|| {
             let model = Model::holding(1);
             let reader = thread::spawn({
@@ -426,7 +424,7 @@ mod loom_tests {
     }
 
     #[test]
-    fn loom_an_entry_is_not_written_over_while_somebody_looks_at_it() {
+    fn loom_entry_under_a_reader_is_not_overwritten() {
         loom::model(|| {
             let model = Model::holding(1);
             let reader = thread::spawn({
@@ -441,7 +439,7 @@ mod loom_tests {
     }
 
     #[test]
-    fn loom_a_page_of_the_index_that_somebody_uses_is_not_written_over() {
+    fn loom_index_page_under_a_reader_is_not_overwritten() {
         loom::model(|| {
             let model = Model::holding(1);
             let reader = thread::spawn({
@@ -457,7 +455,7 @@ mod loom_tests {
 
     #[test]
     fn loom_two_readers_do_not_hide_each_other() {
-        // Every order of three threads would take hours; two preemptions are enough for two readers
+        // All schedules of three threads would take hours. Two preemptions suffice for two readers
         // to meet.
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(2);
@@ -486,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn a_span_holds_its_segments_also_where_their_numbers_begin_again() {
+    fn span_holds_its_segments_across_wraparound() {
         let span = Span { queue: Queue::Probation, first: 6, count: 3 };
         assert_eq!(Span::of_word(span.word()), Some(span));
         let held: Vec<_> =
@@ -496,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_that_were_added_are_there_and_few_others_seem_to_be() {
+    fn fingerprint_filter_has_few_false_positives() {
         // The number of entries in a segment of 64 KiB at 256 bytes, and at the smallest size; and
         // the false positives allowed among a thousand other fingerprints.
         for (entries, most) in [(256, 1), (4096, 10)] {
@@ -511,7 +509,7 @@ mod tests {
                 .count() as u64;
             assert!(
                 others * 1000 <= looks * most,
-                "{others} of {looks} seem to be there beside {entries}"
+                "{others} false positives in {looks} look-ups beside {entries} entries"
             );
             fingerprints.clear();
             assert!(!(0..entries).any(|number| fingerprints.may_have(fingerprint(number))));
@@ -519,8 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn who_searches_the_index_holds_segments_with_the_tag_and_who_has_found_holds_those_of_the_entry()
-     {
+    fn search_protects_by_fingerprint_and_read_protects_by_span() {
         let readers = Readers::new(64);
         let mut fingerprints = FingerprintFilter::none(4096);
         fingerprints.add(0xff_ffff);

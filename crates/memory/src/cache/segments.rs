@@ -6,10 +6,7 @@
 //!
 //! Law: the chunks of all segments are held until the cache is dropped or gives them back, and only
 //! free segments are given back.
-#![allow(
-    unsafe_code,
-    reason = "readers look at bytes of chunks that the cache holds, without a lock"
-)]
+#![allow(unsafe_code, reason = "readers read bytes of chunks that the cache holds, without a lock")]
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -141,8 +138,8 @@ impl Segments {
 pub(super) struct Owner {
     budget: Budget,
     max_chunks: usize,
-    /// Up to the highest chunk number assigned so far: the unused rest of these tables takes no
-    /// memory, and no time to make.
+    /// By chunk number, up to the highest assigned so far. The unused rest of these tables takes no
+    /// memory or time.
     chunks: Vec<Option<Chunk>>,
     /// By chunk: bitmask of its free segments.
     free_of_chunk: Vec<u16>,
@@ -152,15 +149,15 @@ pub(super) struct Owner {
     partly_free: Vec<u32>,
     /// Chunks of which all segments are free.
     wholly_free: Vec<u32>,
-    /// Numbers below that which no chunk has any more.
+    /// Numbers below `chunks.len()` that no chunk has any more.
     vacant: Vec<u32>,
     /// Free segments.
     free: usize,
     /// Segments of all chunks held.
     held: usize,
-    /// The most segments in use.
+    /// The most segments that may be in use.
     limit: usize,
-    /// The limit while entries are moved: above `limit` if that was just lowered.
+    /// The limit while entries are moved; above `limit` after a reduction.
     ceiling: usize,
 }
 
@@ -210,7 +207,7 @@ impl Owner {
         self.limit = limit;
     }
 
-    /// Ends the grace of [`Owner::set_limit`]: from now on the limit holds for moves, too.
+    /// Ends the exception for moves that [`Owner::set_limit`] granted.
     pub(super) fn end_shrinking(&mut self) {
         self.ceiling = self.limit;
     }
@@ -221,7 +218,7 @@ impl Owner {
         self.used() + wanted <= self.limit && self.hold(segments, wanted)
     }
 
-    /// As [`Owner::provide`], for moving an entry that frees as much in a moment.
+    /// As [`Owner::provide`], for moving an entry, which frees as much soon after.
     pub(super) fn provide_to_move(&mut self, segments: &Segments, wanted: usize) -> bool {
         self.used() + wanted <= self.ceiling && self.hold(segments, wanted)
     }
@@ -237,10 +234,7 @@ impl Owner {
     /// Adds a chunk, with all of its segments free.
     pub(super) fn adopt(&mut self, segments: &Segments, chunk: Chunk) {
         let at = self.vacant.pop().unwrap_or_else(|| {
-            assert!(
-                self.chunks.len() < self.max_chunks,
-                "a cache holds no more than its budget has"
-            );
+            assert!(self.chunks.len() < self.max_chunks, "a cache holds at most its budget");
             self.chunks.push(None);
             self.chunks.len() as u32 - 1
         });
@@ -336,7 +330,7 @@ impl Owner {
     }
 }
 
-/// A table of zeros whose memory is taken at first write.
+/// A table of zeros, which takes memory at the first write.
 pub(super) fn zeros(len: usize) -> Box<[AtomicU32]> {
     // SAFETY: an atomic of zeros is a zero.
     unsafe { Box::new_zeroed_slice(len).assume_init() }

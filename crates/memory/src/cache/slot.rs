@@ -1,19 +1,19 @@
 //! One word of the index: the place of an entry, or one or two ghosts.
 //!
 //! ```text
-//! bits 62..64  what it is: 0 nothing, 1 ghosts, 2 an entry of the probation queue, 3 an entry of the protected queue
-//! bits 60..62  touches: how often it was found lately, 0 to 3
+//! bits 62..64  kind: 0 empty, 1 ghosts, 2 an entry of the probation queue, 3 an entry of the protected queue
+//! bits 60..62  touches: recent hits, 0 to 3
 //! bits 36..60  fingerprint: the topmost bits of the key's hash
 //! bits  0..36  place: the entry's position in its queue, in words of 8 bytes, modulo 2^36
 //!
 //! ghosts: bits 31..62 one, bits 0..31 another; 0 where there is none
 //! bits  7..31  fingerprint
-//! bits  0..7   the tick of its death, modulo 128
+//! bits  0..7   the tick of its eviction, modulo 128
 //! ```
 //!
-//! A position is not used for two keys (2^36 words are 512 GiB that pass through a queue, and a
-//! reader would have to sleep for exactly that long). A word that reads the same twice has
-//! therefore referred to an entry of the same key throughout.
+//! A position is used for one key only: 2^36 words are 512 GiB that pass through a queue, and a
+//! reader would have to sleep for exactly that long. A word that reads the same twice has therefore
+//! referred to an entry of the same key throughout.
 
 use super::policy::Queue;
 
@@ -47,8 +47,8 @@ const TICK_BITS: u32 = 7;
 const TICK_MASK: u64 = (1 << TICK_BITS) - 1;
 const GHOST_BITS: u32 = FINGERPRINT_BITS + TICK_BITS;
 
-/// A trace of an entry that left the probation queue: a part of its key's hash, and the tick. One
-/// ghost in 2^31 reads as none.
+/// A record of an entry that was evicted from the probation queue: a part of its key's hash, and
+/// the tick. One ghost in 2^31 reads as none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ghost(u32);
 
@@ -70,7 +70,7 @@ impl Ghost {
         !self.is_none() && u64::from(self.0 >> TICK_BITS) == hash >> (64 - FINGERPRINT_BITS)
     }
 
-    /// Ticks since its death, modulo 128.
+    /// Ticks since the eviction, modulo 128.
     #[inline]
     pub(super) fn age(self, now: u64) -> u64 {
         now.wrapping_sub(u64::from(self.0)) & TICK_MASK
@@ -119,7 +119,7 @@ impl Slot {
         (self.0 >> KIND_SHIFT == 1) & (is_of(self.0 >> GHOST_BITS) | is_of(self.0))
     }
 
-    /// Ticks since its younger ghost died; the maximum if it has none.
+    /// Age of its younger ghost in ticks; the maximum if it has none.
     #[inline]
     pub(super) fn age(self, now: u64) -> u64 {
         let ghosts = self.ghosts().into_iter().filter(|ghost| !ghost.is_none());
@@ -160,7 +160,7 @@ impl Slot {
     /// Whether it is an entry whose key may be the one with this hash.
     #[inline]
     pub(super) fn may_be_entry_of(self, hash: u64) -> bool {
-        // Both kinds of entry have the upper bit set: one comparison covers both.
+        // Both kinds of entry have the upper bit set, so one comparison covers both.
         (self.0 ^ (IS_ENTRY | fingerprint_of(hash))) & (IS_ENTRY | FINGERPRINT_MASK) == 0
     }
 
@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_says_what_it_was_made_of() {
+    fn slot_fields_round_trip() {
         let hash = 0xfedc_ba98_7654_3210;
         let slot = Slot::entry(hash, Queue::Protected, 2, 7 + (5 << 36));
         assert_eq!(slot.kind(), Kind::Entry(Queue::Protected));
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_has_room_for_two_ghosts_and_none_is_taken_for_another() {
+    fn slot_holds_two_distinct_ghosts() {
         let hash = 0xfedc_ba98_7654_3210;
         let [one, other] = [Ghost::new(hash, 120), Ghost::new(!hash, 5 + (1 << 40))];
         assert!(one.is_of(hash) && !one.is_of(!hash) && !Ghost::NONE.is_of(0));
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn touches_end_at_three_and_do_not_make_another_entry() {
+    fn touches_saturate_at_three_and_keep_entry_identity() {
         let slot = Slot::entry(1, Queue::Probation, 2, 3);
         let touched = slot.touched().unwrap();
         assert!(slot.is_same_entry(touched));

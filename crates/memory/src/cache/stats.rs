@@ -1,12 +1,12 @@
-//! What a cache tells of itself.
+//! Statistics of a cache.
 
 /// Counters and sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CacheStats {
-    /// Look-ups that found something.
+    /// Look-ups that found a value.
     pub hits: u64,
-    /// Look-ups that did not.
+    /// Look-ups that found none.
     pub misses: u64,
     /// Entries inserted.
     pub insertions: u64,
@@ -14,7 +14,8 @@ pub struct CacheStats {
     pub refusals: u64,
     /// Entries evicted to make room, or because they had expired.
     pub evictions: u64,
-    /// Insertions of keys that had left the probation queue too early, as their ghosts show.
+    /// Insertions of keys that were evicted from the probation queue too early, as their ghosts
+    /// show.
     pub returns: u64,
     /// Bytes copied to keep entries when their segment was needed.
     pub moved_bytes: u64,
@@ -34,7 +35,7 @@ pub struct CacheStats {
     pub table_bytes: u64,
     /// Upper bound on `memory_bytes`, with everything counted.
     pub limit_bytes: u64,
-    /// Target size of the probation queue; beyond it its oldest entries leave. Between a tenth and
-    /// nine tenths of the cache, adapted to the requests.
+    /// Target size of the probation queue, between a tenth and nine tenths of the cache; adapts to
+    /// the requests.
     pub probation_bytes: u64,
 }

@@ -1,5 +1,5 @@
-//! The cache against a plain map, its counts against a recount, and its readers against its writer:
-//! one file for each theme, and shared helpers.
+//! Tests of the cache by theme, and their shared helpers: answers against a plain map, counters
+//! against a recount, readers against the writer.
 #![allow(clippy::unwrap_used, reason = "a test fails where something is not as it should be")]
 
 mod answers;

@@ -82,17 +82,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_is_rate_times_reaction_between_two_batches_and_a_hundredth() {
+    fn room_is_rate_times_reaction_within_bounds() {
         let idle = Demand::default();
         assert_eq!(idle.watermarks(16, 1 << 20), Watermarks { low: 16, high: 32 });
         assert_eq!(
             idle.watermarks(16, 0),
             Watermarks { low: 16, high: 32 },
-            "two batches, however little there is"
+            "at least two batches"
         );
         let mut busy = Demand::default();
         for second in 1..=10 {
-            // A million in each second, answered within 200 microseconds.
+            // A million per second, with a reaction time of 200 microseconds.
             busy.note_taken(second * 1_000_000, second * 1_000_000_000);
             (0..20).for_each(|_| busy.note_reaction(200_000));
         }
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_forgotten_once_nothing_is_taken() {
+    fn rate_decays_when_nothing_is_taken() {
         let mut demand = Demand::default();
         demand.note_taken(1_000_000, 1_000_000_000);
         demand.note_reaction(1_000_000_000);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_stands_or_goes_back_changes_nothing() {
+    fn stalled_or_backward_clock_changes_nothing() {
         let mut demand = Demand::default();
         demand.note_taken(10, 0);
         demand.note_taken(100, 5);
@@ -130,10 +130,9 @@ mod tests {
         assert_eq!(demand.per_nano.to_bits(), before.to_bits());
     }
 
-    /// An earlier implementation computed the shortfall with unsigned numbers that wrapped, and
-    /// evicted whole classes.
+    /// Regression: the shortfall was computed with unsigned numbers that wrapped.
     #[test]
-    fn more_room_than_wanted_is_no_shortfall_of_two_to_the_64() {
+    fn surplus_room_is_not_a_huge_shortfall() {
         assert_eq!(batch(33, 32, 16, 64), 0);
         assert_eq!(batch(usize::MAX, 0, 16, 64), 0);
         assert_eq!(batch(31, 32, 16, 64), 16);

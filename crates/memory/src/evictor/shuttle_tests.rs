@@ -1,4 +1,4 @@
-//! Pool, budget and evictor together, in many random orders of events.
+//! Pool, budget and evictor together, under many random schedules.
 
 use plimsoll_disk::clock::ManualClock;
 use shuttle::thread;
@@ -49,7 +49,7 @@ fn scene(resized: bool) {
     });
     if resized {
         for chunks in [11, 16] {
-            // What others hold may be in the way.
+            // Pages held by other threads may block the shrink.
             let _ = pool.resize(chunks * CHUNK_BYTES as u64, 4 * CHUNK_BYTES as u64);
             thread::yield_now();
         }
@@ -66,14 +66,13 @@ fn scene(resized: bool) {
 }
 
 #[test]
-fn shuttle_readers_and_takers_beside_the_evictor_get_what_they_asked_for_and_nobody_sleeps_for_ever()
- {
+fn shuttle_readers_and_takers_succeed_beside_the_evictor() {
     shuttle::check_random(|| scene(false), 2000);
     shuttle::check_pct(|| scene(false), 1000, 3);
 }
 
 #[test]
-fn shuttle_readers_beside_a_pool_that_shrinks_and_grows_get_what_they_asked_for() {
+fn shuttle_readers_succeed_while_the_pool_resizes() {
     shuttle::check_random(|| scene(true), 1000);
     shuttle::check_pct(|| scene(true), 500, 3);
 }

@@ -1,5 +1,4 @@
-//! The evictor's guarantees, step by step and with its thread. Some tests are named after failures
-//! of earlier implementations.
+//! The evictor's guarantees, step by step and with its thread.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -32,7 +31,7 @@ fn assert_is(page: &[u8], number: u32) {
     );
 }
 
-/// So few that the tables of the pool fit into one.
+/// Few enough that the tables of the pool fit into one chunk.
 const CHUNKS: u64 = if cfg!(miri) { 40 } else { 152 };
 
 struct World {
@@ -67,15 +66,15 @@ impl World {
         while self.evictor.step() == Progress::Worked {
             self.clock.advance(Duration::from_micros(10));
             steps += 1;
-            assert!(steps < 10_000, "an evictor comes to an end");
+            assert!(steps < 10_000, "the evictor becomes idle");
         }
         steps
     }
 }
 
-/// An earlier implementation evicted from a cache that was half empty.
+/// Regression: pages were evicted from a half-empty cache.
 #[test]
-fn eviction_from_a_cache_that_is_not_full() {
+fn no_eviction_while_the_pool_can_grow() {
     let mut world = World::new();
     world.read(0..CHUNKS as u32 * 2);
     assert_eq!(world.settle(), 0);
@@ -83,7 +82,7 @@ fn eviction_from_a_cache_that_is_not_full() {
 }
 
 #[test]
-fn a_full_pool_gets_room_up_to_the_high_mark_and_no_more() {
+fn full_pool_is_freed_up_to_the_high_watermark() {
     let mut world = World::new();
     world.fill();
     assert!(world.settle() > 0);
@@ -96,11 +95,11 @@ fn a_full_pool_gets_room_up_to_the_high_mark_and_no_more() {
     assert!(world.budget.free_bytes() >= evictor.high_chunks * CHUNK_BYTES as u64);
     let (_, before) = (world.settle(), world.pool.stats().evictions);
     assert_eq!(world.settle(), 0);
-    assert_eq!(world.pool.stats().evictions, before, "enough is enough");
+    assert_eq!(world.pool.stats().evictions, before, "an idle evictor evicts nothing");
 }
 
 #[test]
-fn pages_that_are_missed_after_a_round_find_frames_without_evicting_themselves() {
+fn misses_after_a_round_find_free_frames() {
     let mut world = World::new();
     world.fill();
     world.settle();
@@ -115,12 +114,12 @@ fn pages_that_are_missed_after_a_round_find_frames_without_evicting_themselves()
     world.read(20_000..20_000 + 200);
     assert!(
         world.pool.stats().inline_evictions > before.inline_evictions,
-        "without a step everybody evicts for himself"
+        "without a step, readers evict inline"
     );
 }
 
 #[test]
-fn chunks_for_others_are_there_before_they_are_asked_for() {
+fn chunks_are_freed_ahead_of_demand() {
     let mut world = World::new();
     world.fill();
     let mut held: Vec<_> = (0..8).map(|_| world.budget.take(Kind::Memtable).unwrap()).collect();
@@ -138,7 +137,7 @@ fn chunks_for_others_are_there_before_they_are_asked_for() {
     );
 }
 
-/// Holds chunks that would be free without it.
+/// A lender: holds chunks that would otherwise be free.
 struct Lender(std::sync::Mutex<Vec<crate::budget::chunk::Chunk>>);
 
 impl crate::budget::Reclaim for Lender {
@@ -150,7 +149,7 @@ impl crate::budget::Reclaim for Lender {
 }
 
 #[test]
-fn lent_memory_is_taken_back_before_a_page_leaves() {
+fn lent_memory_is_reclaimed_before_pages() {
     let mut world = World::new();
     world.read(0..100);
     let lent = std::iter::from_fn(|| world.budget.try_take(Kind::Objects)).collect();
@@ -159,17 +158,16 @@ fn lent_memory_is_taken_back_before_a_page_leaves() {
     world.budget.add_lender(weak);
     let before = lender.0.lock().unwrap().len();
     world.settle();
-    assert!(lender.0.lock().unwrap().len() < before, "room was made");
+    assert!(lender.0.lock().unwrap().len() < before, "the lender gave chunks back");
     let evictions = world.pool.stats().evictions;
     assert_eq!(evictions, 0);
     world.read(0..100);
-    assert_eq!(world.pool.stats().loads, 100, "every page is still there");
+    assert_eq!(world.pool.stats().loads, 100, "no page was evicted");
 }
 
-/// An earlier implementation evicted three quarters of its items and never gave their memory back
-/// to the allocator.
+/// Regression: items were evicted, but their memory was never freed.
 #[test]
-fn evicted_memory_that_is_not_given_back() {
+fn evicted_memory_becomes_free() {
     let mut world = World::new();
     world.fill();
     let frame_bytes = |world: &World| world.pool.stats().frames * PAGE_BYTES as u64;
@@ -187,17 +185,17 @@ fn evicted_memory_that_is_not_given_back() {
         world.read(round * 7_000..round * 7_000 + 40);
     }
     let stats = world.pool.stats();
-    // It stays as full as the watermarks allow: but for two batches of chunks and two of frames.
+    // The pool stays full except for the watermarks: two batches of chunks and two of frames.
     let kept = (CHUNKS - 1 - 8) * 4 - 32 - BATCH_PAGES_MAX as u64;
     assert!(stats.resident >= kept.min(stats.frames * 7 / 8 - 16), "{stats:?}");
     drop((world.file, world.evictor, world.pool));
     assert_eq!(world.budget.free_bytes(), world.budget.limit_bytes());
 }
 
-/// In an earlier implementation the batch size was an unsigned difference: with more free than
-/// wanted it evicted everything.
+/// Regression: the batch size was an unsigned difference, and wrapped when more was free than
+/// wanted.
 #[test]
-fn unsigned_underflow_of_the_batch_size() {
+fn batch_size_does_not_underflow() {
     let mut world = World::new();
     world.fill();
     world.settle();
@@ -205,14 +203,13 @@ fn unsigned_underflow_of_the_batch_size() {
     assert_eq!(world.settle(), 0);
     let half = CHUNKS as u32;
     world.read(0..half);
-    assert_eq!(world.settle(), 0, "more free than wanted is no shortfall");
+    assert_eq!(world.settle(), 0, "a surplus is not a shortfall");
     assert_eq!(world.pool.stats().resident, u64::from(half));
 }
 
-/// An earlier implementation gave each class its neighbour's batch: the class that is short must be
-/// the one evicted for.
+/// Regression: each kind of room was given the other kind's batch size.
 #[test]
-fn misaligned_batches() {
+fn batches_need_no_alignment() {
     let mut world = World::new();
     world.fill();
     world.settle();
@@ -242,7 +239,7 @@ fn an_evictor_that_can_free_nothing_comes_to_rest_and_says_so() {
         }
     }
     assert_eq!(world.settle(), 0);
-    assert!(!world.evictor.is_short(), "nobody is to call it for what it cannot do");
+    assert!(!world.evictor.is_short(), "callers do not ring when nothing can be evicted");
     drop(pins);
     assert!(world.settle() > 0);
 }
@@ -256,7 +253,7 @@ fn room_grows_with_the_rate_and_shrinks_when_nothing_is_taken() {
     evictor.step();
     let least = pool.evictor_stats().high_chunks;
     for _ in 0..50 {
-        // 100,000 chunks in a second, answered within a millisecond.
+        // 100,000 chunks per second, with a reaction time of a millisecond.
         (0..100).for_each(|_| drop(budget.take(Kind::Sort).unwrap()));
         evictor.called_at_nanos = Some(clock.monotonic_nanos());
         clock.advance(Duration::from_millis(1));
@@ -271,7 +268,7 @@ fn room_grows_with_the_rate_and_shrinks_when_nothing_is_taken() {
 }
 
 #[test]
-fn every_refusal_of_the_budget_leaves_room_and_books_in_order() {
+fn room_and_accounts_survive_every_budget_refusal() {
     for refused in 0..if cfg!(miri) { 3 } else { 40 } {
         let mut world = World::new();
         world.fill();
@@ -297,7 +294,7 @@ fn every_refusal_of_the_budget_leaves_room_and_books_in_order() {
 }
 
 #[test]
-fn the_thread_wakes_for_frames_and_for_chunks_and_ends_when_dropped() {
+fn thread_wakes_for_frames_and_chunks_and_ends_on_drop() {
     let budget = Budget::new(CHUNKS * CHUNK_BYTES as u64, Backing::Heap).unwrap();
     let pool = Pool::new(&budget, 4 * CHUNK_BYTES as u64).unwrap();
     let file = pool.attach(Arc::new(Numbered));
@@ -325,7 +322,7 @@ fn the_thread_wakes_for_frames_and_for_chunks_and_ends_when_dropped() {
 }
 
 #[test]
-fn the_thread_clears_memory_as_chunks_are_taken() {
+fn thread_clears_memory_as_chunks_are_taken() {
     let budget = Budget::new(64 << 20, Backing::Heap).unwrap();
     let pool = Pool::new(&budget, 4 * CHUNK_BYTES as u64).unwrap();
     let clock = Arc::new(SystemClock::new());
@@ -342,7 +339,7 @@ fn the_thread_clears_memory_as_chunks_are_taken() {
 }
 
 #[test]
-fn readers_and_takers_beside_the_thread_get_what_they_asked_for() {
+fn readers_and_takers_succeed_beside_the_thread() {
     for chunks in [24, 40] {
         let budget = Budget::new(chunks * CHUNK_BYTES as u64, Backing::Heap).unwrap();
         let pool = Pool::new(&budget, 4 * CHUNK_BYTES as u64).unwrap();

@@ -1,14 +1,13 @@
 //! Read-ahead: loads pages that will be needed soon, several with one read, several reads at once.
 //!
-//! It is a hint: it never waits, reports nothing, and is dropped if threads or frames are busy or
-//! the threads have ended. A later request for the page finds it, waits for it, or loads it. Pages
-//! come in as if a scan had brought them, into the ring that the clock leaves to scans.
+//! A request is a hint: it never waits, reports nothing, and is dropped if threads or frames are
+//! busy or the threads have ended. A later request for the page finds it, waits for it, or loads
+//! it. Pages enter with the heat of a scan, into the ring reserved for scans.
 //!
 //! Laws:
-//! 1. An error belongs to its page. If a run of pages cannot be read, each is read by itself, so
+//! 1. An error affects one page. If a run of pages cannot be read, each page is read by itself, so
 //!    that the good ones are still delivered.
-//! 2. A source that panics costs its run, but no thread: the runs behind it, which keep their
-//!    files, are read.
+//! 2. If a source panics, its run is dropped, and the thread continues with the next.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -92,7 +91,8 @@ impl Waiting {
     fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
-        // This may drop the last clone of a file, which takes the pool's lock: not under this one.
+        // Drop the runs after unlocking: that may drop the last clone of a file, which takes the
+        // pool's lock.
         let runs = std::mem::take(&mut state.runs);
         drop(state);
         self.more.notify_all();
@@ -104,22 +104,21 @@ impl Waiting {
     }
 }
 
-/// Threads that read ahead for a pool. They end when this is dropped, and from then on read-ahead
-/// requests are ignored. In a pool that never had any, the requesting thread reads the pages
-/// itself.
+/// Threads that read ahead for a pool. They end when this is dropped; later read-ahead requests are
+/// ignored. In a pool that never had such threads, the requesting thread reads the pages itself.
 pub struct ReaderThreads {
     waiting: Arc<Waiting>,
     handles: Vec<JoinHandle<()>>,
 }
 
 impl ReaderThreads {
-    /// Starts `threads` of them, which is the number of reads in flight at once.
+    /// Starts this many threads; each has one read in flight.
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// The system cannot create a thread.
     ///
     /// # Panics
-    /// The pool has some already.
+    /// The pool already has reader threads.
     pub fn start(pool: &Pool, threads: usize) -> io::Result<Self> {
         let waiting = Arc::new(Waiting::new());
         let mut readers =
@@ -128,8 +127,8 @@ impl ReaderThreads {
             let waiting = Arc::clone(&waiting);
             readers.handles.push(spawn("plimsoll-read", move || {
                 while let Some(run) = waiting.pop() {
-                    // A waiter for a page of a run that panicked learns it from the frame; the rest
-                    // of the run is dropped.
+                    // If the source panics, the frame reports it to the page's waiters, and the
+                    // rest of the run is dropped.
                     let read = AssertUnwindSafe(|| run.file.read_run(run.first, run.count));
                     _ = catch_unwind(read);
                 }
@@ -144,7 +143,7 @@ impl Drop for ReaderThreads {
     fn drop(&mut self) {
         self.waiting.close();
         for handle in self.handles.drain(..) {
-            // The only code in them that can panic is a source, and that is caught.
+            // Only a source can panic there, and its panic is caught.
             let _ = handle.join();
         }
     }
@@ -157,8 +156,8 @@ impl fmt::Debug for ReaderThreads {
 }
 
 impl PoolFile {
-    /// Requests `count` pages of the file from `first` on, which will be needed soon in this order:
-    /// for scans. Returns at once if the pool has reader threads, or had some; otherwise reads the
+    /// Requests `count` pages of the file from `first` on, which a scan will need soon in this
+    /// order. Returns at once if the pool has reader threads, or had some; otherwise reads the
     /// pages now. Reads no further ahead than the pool keeps for scans ([`Pool::read_ahead_max`]).
     /// Costs nothing if the pages are present.
     pub fn prefetch(&self, first: u32, count: u32) {
@@ -193,10 +192,10 @@ impl PoolFile {
             .is_some()
     }
 
-    /// Loads the missing ones among up to `RUN_PAGES` pages, as far as frames are available.
+    /// Loads the missing pages among up to `RUN_PAGES`, while frames are available.
     fn read_run(&self, first: u32, count: u32) {
         let pool = &self.file.pool;
-        // A hint asks no reclaimer for memory.
+        // Do not reclaim memory for a hint.
         let Some(mut staging) = pool.budget.try_take(Kind::Staging) else { return };
         let (frames, _) = self.begin_run(first, count, Heat::Scan, |_| true);
         let read = self.fill_run(first, frames, &mut staging);
@@ -267,7 +266,7 @@ impl PoolFile {
 }
 
 impl Pool {
-    /// The most pages that are read ahead of one scan: half of what the pool keeps for scans.
+    /// The most pages read ahead of one scan: half of the ring of scanned pages.
     pub fn read_ahead_max(&self) -> u32 {
         (self.lock().ring() / 2).max(1) as u32
     }

@@ -1,4 +1,4 @@
-//! What the evictor did for a pool.
+//! Counters of a pool's evictor.
 
 /// The evictor's counters since the pool was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -24,7 +24,7 @@
 //!    publishing as before it read the key therefore holds that key: a change would have raised the
 //!    version. The version never resets, even if a descriptor's memory went back to the system:
 //!    before the frame is used again its version continues from the last version of any such frame
-//!    ([`Frame::go_on_from`]).
+//!    ([`Frame::raise_version`]).
 //! 3. Bytes are written only while the frame is loading, and read only while it is pinned or
 //!    published.
 //! 4. A hit writes to the word only if it makes the page hotter.
@@ -153,7 +153,7 @@ impl State {
         self.0.wrapping_add(VERSION)
     }
 
-    /// Whether the same page was there all the time.
+    /// Whether the frame held the same page throughout.
     fn is_as(self, before: Self) -> bool {
         self.0 & !(HEAT | PINS) == before.0 & !(HEAT | PINS)
     }
@@ -212,11 +212,11 @@ impl Frame {
         }
     }
 
-    /// The word, if the page of `key` is there.
+    /// The word, if the frame holds the page of `key`.
     #[inline]
     fn look(&self, key: PageKey) -> Option<State> {
         // Acquire: pairs with the Release in `begin` and `finish`, so that the key is no older than
-        // the word, and the bytes are there.
+        // the word, and the bytes are visible.
         let seen = State(self.word.load(Ordering::Acquire));
         (seen.is_resident() && self.key() == key).then_some(seen)
     }
@@ -267,10 +267,10 @@ impl Frame {
         debug_assert!(seen & PINS > 0);
     }
 
-    /// Advances a free frame to `version`, unless it is there or beyond. Under the pool's lock.
-    pub(super) fn go_on_from(&self, version: u64) {
+    /// Raises the version of a free frame to at least `version`. Under the pool's lock.
+    pub(super) fn raise_version(&self, version: u64) {
         let seen = self.state();
-        assert!(seen.is_free(), "only a free frame's version may jump");
+        assert!(seen.is_free(), "only a free frame's version is raised");
         if seen.version() < version {
             self.word.store(version, Ordering::Relaxed);
         }
@@ -282,8 +282,8 @@ impl Frame {
         assert!(seen.is_free(), "only a free frame is filled");
         self.file.store(key.file, Ordering::Relaxed);
         self.number.store(key.number, Ordering::Relaxed);
-        // Release: pairs with the Acquire in `try_pin`. A plain store: a frame that is not resident
-        // is never pinned.
+        // Release: pairs with the Acquire in `try_pin`. A plain store suffices, because readers pin
+        // resident frames only.
         self.word.store(seen.with_heat(heat) | LOADING | PIN, Ordering::Release);
     }
 
@@ -311,10 +311,10 @@ impl Frame {
         self.try_evict_unless(seen, || hazard::is_held(self.address()))
     }
 
-    /// The same; `is_held` tells whether a hazard slot publishes it.
+    /// As [`Frame::try_evict`]; `is_held` returns whether a hazard slot publishes the frame.
     fn try_evict_unless(&self, seen: State, is_held: impl Fn() -> bool) -> bool {
-        // A hot page is likely to be in use: taking it out for a moment would send its readers to
-        // the lock.
+        // A hot page is likely to be in use, and freeing its frame even for a moment would send its
+        // readers to the lock.
         if seen.heat() >= Heat::Hot && is_held() {
             return false;
         }
@@ -327,8 +327,8 @@ impl Frame {
                 .is_ok();
         hazard::order_for_loom();
         if is_free && is_held() {
-            // Release: pairs with the Acquire in `try_hold`. A plain store: the lock is held, and
-            // readers leave a free frame alone.
+            // Release: pairs with the Acquire in `try_hold`. A plain store suffices, because the
+            // lock is held and readers do not change a free frame.
             self.word.store(seen.kept(), Ordering::Release);
             return false;
         }
@@ -341,8 +341,8 @@ impl Frame {
         let _ = self.word.compare_exchange(seen.0, cooled, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Makes the page a first victim.
-    pub(super) fn chill(&self) {
+    /// Makes the page the first to be evicted.
+    pub(super) fn make_coldest(&self) {
         self.word.fetch_and(!HEAT, Ordering::Relaxed);
     }
 }
@@ -359,7 +359,8 @@ mod loom_tests {
     const FIRST: PageKey = PageKey { file: 1, number: 1 };
     const SECOND: PageKey = PageKey { file: 1, number: 2 };
 
-    /// Three threads with a bounded number of preemptions each: all orders would take an hour.
+    /// Runs a model of three threads with a bounded number of preemptions, because all orders would
+    /// take an hour.
     fn bounded(scene: impl Fn() + Send + Sync + 'static) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(3);
@@ -376,7 +377,7 @@ mod loom_tests {
     }
 
     impl Model {
-        /// With the first page in it, not held.
+        /// A frame with the first page, not held.
         fn resident() -> Arc<Self> {
             let slots = [AtomicUsize::new(0), AtomicUsize::new(0)];
             let model = Self { frame: Frame::new(), bytes: UnsafeCell::new(0), slots };
@@ -433,7 +434,7 @@ mod loom_tests {
     }
 
     #[test]
-    fn loom_a_held_page_is_the_one_asked_for_while_its_frame_changes_hands() {
+    fn loom_held_page_is_the_requested_one_while_frames_are_reused() {
         loom::model(|| {
             let model = Model::resident();
             let reader = thread::spawn({
@@ -451,7 +452,7 @@ mod loom_tests {
     }
 
     #[test]
-    fn loom_a_page_that_left_and_came_back_is_read_whole() {
+    fn loom_evicted_and_reloaded_page_is_read_whole() {
         loom::model(|| {
             let model = Model::resident();
             let reader = thread::spawn({
@@ -468,7 +469,7 @@ mod loom_tests {
     }
 
     #[test]
-    fn loom_a_page_is_found_by_readers_of_both_kinds_while_the_clock_passes() {
+    fn loom_both_kinds_of_readers_find_a_page_under_the_clock() {
         bounded(|| {
             let model = Model::resident();
             let published = thread::spawn({
@@ -486,7 +487,7 @@ mod loom_tests {
     }
 
     #[test]
-    fn loom_a_page_that_is_published_twice_stays_for_both() {
+    fn loom_page_published_twice_stays_for_both() {
         bounded(|| {
             let model = Model::resident();
             let readers = [0, 1].map(|slot| {
@@ -503,7 +504,7 @@ mod loom_tests {
     }
 
     #[test]
-    fn loom_a_counted_page_stays_while_its_frame_is_wanted() {
+    fn loom_counted_page_is_not_evicted() {
         loom::model(|| {
             let model = Model::resident();
             let reader = thread::spawn({
@@ -523,7 +524,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_point_touch_makes_hot_and_a_scan_changes_nothing() {
+    fn second_point_touch_heats_and_scan_changes_nothing() {
         assert_eq!(Heat::first(Touch::Point).touched(Touch::Point), Heat::Hot);
         assert_eq!(Heat::first(Touch::Scan).touched(Touch::Scan), Heat::Scan);
         assert_eq!(Heat::first(Touch::Scan).touched(Touch::Point), Heat::Cold);
@@ -532,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_grows_with_every_page_that_leaves() {
+    fn version_grows_with_every_eviction() {
         let mut state = State(RESIDENT | HEAT | 3);
         for version in 1..1000 {
             state = State(state.freed());

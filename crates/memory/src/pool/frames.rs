@@ -1,6 +1,6 @@
-//! The frames' descriptors and the addresses of their bytes: flat arrays, as large as the budget
-//! can ever make the pool. Parts that the pool never grew into are untouched, and parts that it
-//! shrank from are given back to the system.
+//! The frames' descriptors and the addresses of their bytes: flat arrays for the largest pool that
+//! the budget allows. Parts beyond the pool's largest size so far are untouched. Parts beyond its
+//! present size are given back to the system.
 #![allow(unsafe_code, reason = "makes arrays of atomics from zeroed memory")]
 
 use std::io;
@@ -49,7 +49,7 @@ impl Frames {
             + frames * SLOTS_PER_FRAME * size_of::<AtomicU64>()
     }
 
-    /// For `chunks`, and after [`Frames::grow`] for up to `ceiling`.
+    /// Makes descriptors for `chunks`, which [`Frames::grow`] can raise to `ceiling`.
     ///
     /// # Errors
     /// The system refuses the address space.
@@ -105,7 +105,8 @@ impl Frames {
     pub(super) fn hold(&self, key: PageKey, touch: Touch) -> Option<(u32, Pin)> {
         let mut pin = None;
         let frame = self.table.find(Fingerprint::of(key), |frame| {
-            // The processor would otherwise wait for the descriptor before it asks for the page.
+            // Prefetch now, because the processor would otherwise wait for the descriptor before it
+            // fetches the page.
             self.prefetch_bytes(frame, HEAD_BYTES);
             pin = self.get(frame).try_hold(key, touch);
             pin.is_some()
@@ -140,19 +141,19 @@ impl Frames {
         let version = self.last_version.load(Ordering::Relaxed);
         self.frames[first..first + FRAMES_PER_CHUNK]
             .iter()
-            .for_each(|frame| frame.go_on_from(version));
+            .for_each(|frame| frame.raise_version(version));
     }
 
     pub(super) fn set_chunk(&self, slot: u32, chunk: Option<&Chunk>) {
         let address = chunk.map_or(std::ptr::null_mut(), |chunk| chunk.address().as_ptr());
-        // Relaxed: a reader has pinned a frame of the chunk, and learned of it through that frame's
-        // word.
+        // Relaxed: a reader loads this address after it pinned a frame of the chunk, and the
+        // frame's word orders the two.
         self.chunks[slot as usize].store(address, Ordering::Relaxed);
     }
 
     /// Prefetches the descriptor of the frame that has the page, if it is found, and the first
-    /// bytes there. Does not check the frame's key: that would wait for the descriptor, and the
-    /// fingerprint is nearly always right. Holds nothing: whatever is there meanwhile is not read.
+    /// bytes there. Does not check the frame's key, because that would wait for the descriptor and
+    /// the fingerprint is nearly always right. Holds no frame, because it reads no bytes.
     #[inline]
     pub(super) fn prefetch(&self, key: PageKey, len: usize) {
         if let Some(frame) = self.table.find(Fingerprint::of(key), |_| true) {
@@ -167,7 +168,7 @@ impl Frames {
         self.table.prefetch(Fingerprint::of(key));
     }
 
-    /// Prefetches the first bytes of whatever page a frame has.
+    /// Prefetches the first bytes of a frame.
     #[inline]
     fn prefetch_bytes(&self, frame: u32, len: usize) {
         let chunk = self.chunks[frame as usize / FRAMES_PER_CHUNK].load(Ordering::Relaxed);

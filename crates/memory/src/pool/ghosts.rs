@@ -1,11 +1,11 @@
-//! Ghosts: a record of recently evicted pages. A page that is missed soon after it left probation
-//! should have stayed, and comes back hot. Pages missed very soon, however they left, measure the
-//! hits that a somewhat larger pool would have had.
+//! Ghosts: a record of recently evicted pages. A page that is missed soon after its eviction from
+//! probation was evicted too early, and comes back hot. The number of pages missed very soon after
+//! any eviction estimates the hits that a slightly larger pool would have had.
 //!
 //! A ghost is a fingerprint in a table in proportion to the pool: sets of four, each with the time
 //! (counted in ghosts) at which it was noted. A ghost older than as many others as there are frames
-//! no longer counts. A fingerprint has 31 bits and may match another page; that page then becomes
-//! hot too early, with no other effect. From the ghost queue of S3-FIFO (Yang et al., "FIFO queues
+//! no longer counts. A fingerprint has 31 bits and may match another page, which then becomes hot
+//! too early; there is no other effect. From the ghost queue of S3-FIFO (Yang et al., "FIFO queues
 //! are all you need for cache eviction", SOSP 2023).
 
 use super::frame::PageKey;
@@ -22,7 +22,7 @@ const PROBATION: u64 = 1 << TIME_BITS;
 /// A pool larger by one part in this many would have kept the pages that count as returned.
 const WINDOW_PART: usize = 8;
 
-/// How a page left.
+/// The queue that a page was evicted from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Left {
     /// From probation, accessed once.
@@ -31,7 +31,7 @@ pub(super) enum Left {
     Clock,
 }
 
-/// Each slot: the fingerprint and how the page left above, the time below; 0 if empty.
+/// Slots: high bits, the fingerprint and [`Left`]; low bits, the time. 0 if empty.
 pub(super) struct Ghosts {
     slots: Vec<u64>,
     /// Total ghosts noted, wrapping.
@@ -73,8 +73,8 @@ impl Ghosts {
         ways[at] = fingerprint | (u64::from(left == Left::Probation) * PROBATION) | u64::from(now);
     }
 
-    /// Takes the ghost of a page, and returns how the page left. `frames`: the pool's present
-    /// number.
+    /// Takes the ghost of a page, and returns where it was evicted from. `frames` is the pool's
+    /// present size.
     pub(super) fn take(&mut self, key: PageKey, frames: usize) -> Option<Left> {
         let (set, fingerprint) = self.place(key);
         let now = self.now;
@@ -132,20 +132,20 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_left_is_a_ghost_once_and_no_other_is() {
+    fn evicted_page_is_a_ghost_exactly_once() {
         let mut ghosts = Ghosts::new(400);
         assert!(!is_ghost(&mut ghosts, 1, 400));
         (0..100).for_each(|number| ghosts.note(key(number), Left::Clock));
         let found = (0..100).filter(|&number| is_ghost(&mut ghosts, number, 400)).count();
-        assert!(found >= 95, "{found} of 100: few sets of a quarter's load have more than four");
+        assert!(found >= 95, "{found} of 100: at a quarter of the load, few sets overflow");
         assert!(
             (0..200).all(|number| !is_ghost(&mut ghosts, number, 400)),
-            "once, and only those noted"
+            "a ghost is found once, and only if noted"
         );
     }
 
     #[test]
-    fn a_ghost_is_forgotten_after_as_many_others_as_there_are_frames() {
+    fn ghost_is_forgotten_after_one_generation_of_frames() {
         let mut ghosts = Ghosts::new(4000);
         ghosts.note(key(0), Left::Probation);
         (1..100).for_each(|number| ghosts.note(key(number), Left::Probation));
@@ -154,7 +154,7 @@ mod tests {
             ghosts.resize(frames);
             assert!(
                 (0..100).all(|number| !is_ghost(&mut ghosts, number, frames)),
-                "growing and shrinking forget all"
+                "resizing forgets all ghosts"
             );
             assert_eq!(ghosts.slots.capacity() * 8, Ghosts::heap_bytes(frames));
             (0..100).for_each(|number| ghosts.note(key(number), Left::Probation));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_told_how_a_page_left_and_counted_if_it_came_back_soon() {
+    fn take_reports_the_queue_and_counts_early_returns() {
         let mut ghosts = Ghosts::new(4000);
         ghosts.note(key(0), Left::Probation);
         ghosts.note(key(1), Left::Clock);
@@ -173,11 +173,15 @@ mod tests {
         assert_eq!(ghosts.returns(), 2);
         (0..20).for_each(|number| ghosts.note(key(number), Left::Clock));
         assert!(is_ghost(&mut ghosts, 5, 80));
-        assert_eq!((ghosts.returns(), ghosts.window(80)), (2, 10), "14 others left after it");
+        assert_eq!(
+            (ghosts.returns(), ghosts.window(80)),
+            (2, 10),
+            "14 other pages were evicted after it"
+        );
     }
 
     #[test]
-    fn time_may_wrap() {
+    fn ghost_time_may_wrap() {
         let mut ghosts = Ghosts::new(64);
         ghosts.now = u32::MAX - 1;
         (0..3).for_each(|number| ghosts.note(key(number), Left::Probation));

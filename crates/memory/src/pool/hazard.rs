@@ -1,25 +1,25 @@
 //! Hazard pointers (Michael, IEEE TPDS 2004): each thread publishes the frames of the pages that it
-//! holds in a line of its own, with one store. The evictor looks at all lines and skips published
+//! holds in a line of its own, with one store. The evictor reads all lines and skips published
 //! frames.
 //!
 //! A slot holds the address of a frame's descriptor, or 0. The lines belong to the process, not to
 //! a pool. A page can therefore be released without access to its pool, and need not keep the pool
-//! alive by a count that all readers would share: a pool that is dropped while pages of it are held
-//! leaves its memory here until they are released ([`retire`]).
+//! alive by a reference count that all readers would share. A pool that is dropped while its pages
+//! are held leaves its memory here until they are released ([`retire`]).
 //!
 //! ```text
 //! reader                               evictor, under the pool's lock
 //! reads the frame's word               moves the word on to free, version + 1
-//! publishes the frame                  looks at all slots
+//! publishes the frame                  reads all slots
 //! reads the word again:                published: moves the word back, another version
-//!   another version: takes it back     not published: the frame is free
+//!   another version: clears its slot   not published: the frame is free
 //! ```
 //!
 //! Laws:
 //! 1. Only a line's thread publishes in it; any thread may clear a slot, once, by releasing the
 //!    page.
-//! 2. All four steps are sequentially consistent: a reader's publication and second look, and an
-//!    evictor's change of the word and look at the slots. So either the evictor sees the slot, or
+//! 2. All four steps are sequentially consistent: a reader's publication and second read, and an
+//!    evictor's change of the word and read of the slots. So either the evictor sees the slot, or
 //!    the reader sees the new version.
 //! 3. A line whose thread has ended may still have slots in use: the next thread skips them and
 //!    does not clear them.
@@ -37,9 +37,9 @@ const SLOTS: usize = if cfg!(all(test, shuttle)) { 2 } else { 16 };
 /// Threads that can publish. Further threads count.
 pub(super) const LINES: usize = if cfg!(all(test, shuttle)) { 6 } else { 128 };
 
-/// How often a dropped pool looks again for pages that are being released at that moment.
+/// Times that a dropped pool checks again for pages that are being released at that moment.
 #[cfg(not(loom))]
-const LOOKS_AT_DROP: usize = 8;
+const CHECKS_AT_DROP: usize = 8;
 
 /// One thread's slots: two cache lines, as processors fetch them in pairs.
 #[repr(align(128))]
@@ -150,8 +150,9 @@ fn used_slots() -> impl Iterator<Item = usize> {
 impl Lines {
     /// Takes a line without an owner.
     fn take(&self) -> Option<usize> {
-        // Acquire: the last owner's stores come before ours. A load before each attempt: new
-        // threads look at the same lines, and a line that is taken is then not fetched for writing.
+        // Acquire: the last owner's stores come before ours. A plain load precedes each attempt,
+        // because new threads try the same lines and a failed exchange would fetch a taken line for
+        // writing.
         let is_ours = |taken: &AtomicBool| {
             !taken.load(Ordering::Relaxed)
                 && taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -191,7 +192,7 @@ mod threads {
     #[derive(Clone, Copy)]
     enum Mine {
         Line(usize),
-        /// And does not try for this many more pages.
+        /// No line; the thread does not try again for this many pages.
         Without(u32),
     }
 
@@ -216,12 +217,12 @@ mod threads {
     pub(in super::super) fn this_line() -> Option<usize> {
         match MINE.get() {
             Mine::Line(line) => Some(line),
-            Mine::Without(pages) => look_for_line(pages),
+            Mine::Without(pages) => find_line(pages),
         }
     }
 
     #[cold]
-    fn look_for_line(pages: u32) -> Option<usize> {
+    fn find_line(pages: u32) -> Option<usize> {
         if pages > 0 {
             MINE.set(Mine::Without(pages - 1));
             return None;
@@ -236,9 +237,9 @@ mod threads {
     mod tests {
         use super::*;
 
-        /// Other tests have lines too: some of these threads get one, some do not, and all work.
+        /// Other tests have lines too, so only some of these threads get one.
         #[test]
-        fn a_thread_without_a_line_does_not_look_for_one_again_and_again() {
+        fn thread_without_a_line_does_not_retry_on_every_read() {
             let barrier = std::sync::Barrier::new(LINES + 2);
             let lines: Vec<_> = std::thread::scope(|scope| {
                 let look = || {
@@ -257,7 +258,7 @@ mod threads {
             assert_eq!(owned.len(), lines.iter().flatten().count(), "a line has one owner");
             assert!(
                 std::thread::scope(|scope| scope.spawn(this_line).join().unwrap()).is_some(),
-                "lines of threads that ended are taken again"
+                "lines of ended threads are reused"
             );
         }
     }
@@ -299,7 +300,7 @@ mod threads {
     }
 }
 
-/// Loom tests the protocol itself ([`super::frame`]), with slots of its own.
+/// Loom models test the protocol itself ([`super::frame`]), with their own slots.
 #[cfg(loom)]
 mod threads {
     use super::Lines;
@@ -340,8 +341,9 @@ mod retired {
 /// Drops a pool's memory once no frame with a descriptor in `frames` is published any more: now, or
 /// when the last page is released.
 ///
-/// A page released during the look may miss the retired pool while its slot still appears in use.
-/// The look is therefore repeated a few times, until the page's slot is seen empty.
+/// A page released during the check may miss the retired pool while
+/// its slot still appears in use. The check is therefore repeated a few times, until the slot is
+/// seen empty.
 #[cfg(not(loom))]
 pub(super) fn retire(frames: Range<usize>, memory: Box<dyn Any + Send>) {
     if !is_any_held(&frames) {
@@ -352,7 +354,7 @@ pub(super) fn retire(frames: Range<usize>, memory: Box<dyn Any + Send>) {
     retired::COUNT.fetch_add(1, Ordering::SeqCst);
     let retired = retired::Retired { frames, _memory: memory };
     retired::ALL.lock().unwrap_or_else(PoisonError::into_inner).push(retired);
-    for _ in 0..LOOKS_AT_DROP {
+    for _ in 0..CHECKS_AT_DROP {
         drop_unheld();
         std::thread::yield_now();
     }
@@ -387,6 +389,6 @@ fn drop_unheld() {
         retired::COUNT.fetch_sub(unheld.len(), Ordering::SeqCst);
         unheld
     };
-    // Without the lock: it gives chunks back to a budget.
+    // Not under the lock, because this gives chunks back to a budget.
     drop(unheld);
 }

@@ -1,4 +1,4 @@
-//! Regression tests for bugs of earlier page caches. Each test is named after the failure.
+//! Regression tests for bugs of other page caches.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,7 +31,7 @@ impl PageSource for Source {
         if self.fails.load(Ordering::Relaxed) {
             return Err(LoadError::Io {
                 kind: io::ErrorKind::Other,
-                message: "the cable".to_owned(),
+                message: "injected".to_owned(),
                 source: None,
             });
         }
@@ -48,11 +48,11 @@ fn world(chunks: u64) -> (Budget, Arc<Pool>, Arc<Source>, PoolFile) {
     (budget, pool, source, file)
 }
 
-/// In that cache an evicted page's version began at 0 again: a reader that had looked before the
-/// page left and returned after it came back found the same word, and accepted bytes of two pages.
+/// An evicted page's version restarted at 0. A reader that read the word before the eviction and
+/// again after the page was reloaded found it unchanged, and accepted bytes of two pages.
 #[test]
 #[allow(unsafe_code, reason = "a descriptor begins as zeros")]
-fn a_version_that_is_reset_lets_a_stale_reader_believe() {
+fn stale_reader_rejects_a_reused_frame() {
     // SAFETY: all zeros is a free frame.
     let frames: Reserved<Frame> = unsafe { Reserved::zeroed(1, Backing::Heap) }.unwrap();
     let (frame, key) = (&frames[0], PageKey { file: 1, number: 7 });
@@ -66,18 +66,18 @@ fn a_version_that_is_reset_lets_a_stale_reader_believe() {
     for _ in 0..if cfg!(miri) { 10 } else { 1000 } {
         assert!(frame.try_evict(frame.state()));
         let again = come();
-        assert!(!seen.contains(&again), "the same page in the same frame, and never the same word");
+        assert!(!seen.contains(&again), "a frame's word never repeats, even for the same page");
         assert!(
             !frame.try_evict(seen[seen.len() / 2]),
-            "what was seen before it left and came back is of no use"
+            "an old state does not evict the reloaded page"
         );
         seen.push(again);
     }
 }
 
-/// The same, where a descriptor's memory goes back to the system and returns as zeros.
+/// The same, when a descriptor's memory goes back to the system and returns as zeros.
 #[test]
-fn a_version_that_is_reset_with_the_memory_of_its_frame() {
+fn version_survives_release_of_the_frame() {
     let backing = if cfg!(miri) { Backing::Heap } else { Backing::Mapped };
     let frames = super::frames::Frames::new(200, 200, backing).unwrap();
     let key = PageKey { file: 1, number: 7 };
@@ -98,15 +98,15 @@ fn a_version_that_is_reset_with_the_memory_of_its_frame() {
         frames.grow(200);
         frames.renew(slot);
         let again = come_and_go();
-        assert!(!seen.contains(&again), "the same page in the same frame, and never the same word");
+        assert!(!seen.contains(&again), "a frame's word never repeats, even for the same page");
         seen.push(again);
     }
 }
 
-/// In that cache a read error left the page locked and its bytes reserved: the next reader waited
-/// for ever, and the pool shrank.
+/// A read error left the page locked and its bytes reserved: the next reader waited for ever, and
+/// the pool shrank.
 #[test]
-fn a_read_error_that_leaves_the_page_locked() {
+fn read_error_unlocks_the_page() {
     let (budget, pool, source, file) = world(1);
     let usage = budget.usage();
     source.fails.store(true, Ordering::Relaxed);
@@ -125,11 +125,11 @@ fn a_read_error_that_leaves_the_page_locked() {
     assert!((0u32..).zip(&pages).all(|(number, page)| page[..4] == number.to_le_bytes()));
 }
 
-/// In that cache a thread that waited for another's read of the same page polled.
+/// A thread that waited for another thread's read of the same page polled.
 #[test]
 #[cfg(target_os = "linux")]
 #[cfg_attr(miri, ignore = "reads the system's account of a thread")]
-fn a_reader_that_burns_a_core_while_it_waits() {
+fn waiting_reader_does_not_spin() {
     let cpu_nanos = || -> u64 {
         let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
         text.split_whitespace().next().unwrap().parse().unwrap()
@@ -152,16 +152,18 @@ fn a_reader_that_burns_a_core_while_it_waits() {
         SystemClock::new().sleep(Duration::from_millis(300));
         source.held_up.store(false, Ordering::Relaxed);
         loader.join().unwrap().unwrap();
-        // Work on the way to the wait and from it: a thousandth of this.
-        assert!(waiter.join().unwrap() < 150_000_000, "of at least 300,000,000 ns that it waited");
+        // Going to sleep and waking up takes a thousandth of this.
+        assert!(
+            waiter.join().unwrap() < 150_000_000,
+            "the waiter used the processor while it waited 300,000,000 ns"
+        );
     });
     assert_eq!(source.loads.load(Ordering::Relaxed), 1);
 }
 
-/// In that cache the pool reported 212 MB and the process held 1,465: the count must match the
-/// memory held, whatever happened.
+/// The pool reported 212 MB while the process held 1,465 MB.
 #[test]
-fn counters_that_disagree_with_reality() {
+fn counters_match_the_frames() {
     let (budget, pool, source, file) = world(6);
     let (mut reads, mut errors, mut pins, mut state) = (0, 0, Vec::new(), 1_u64);
     for _ in 0..if cfg!(miri) { 12 } else { 20_000 } {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::LoadError;
 use crate::sync::{Condvar, Mutex};
 
-/// The end of one load, for its waiters. The first of them creates it.
+/// The outcome of one load, for its waiters. The first waiter creates it.
 pub(super) struct Load {
     outcome: Mutex<Option<Result<(), LoadError>>>,
     ended: Condvar,
@@ -49,7 +49,7 @@ impl Loads {
         load
     }
 
-    /// Takes out the load that filled `frame`, if it has waiters.
+    /// Removes the load that filled `frame`, if it has waiters.
     pub(super) fn take(&mut self, frame: u32) -> Waiters {
         let at = self.by_frame.iter().position(|(at, _)| *at == frame);
         Waiters(at.map(|at| self.by_frame.swap_remove(at).1))
@@ -57,11 +57,11 @@ impl Loads {
 }
 
 /// The waiters of a load that has ended.
-#[must_use = "they wait until they are told"]
+#[must_use = "waiters sleep until they are notified"]
 pub(super) struct Waiters(Option<Arc<Load>>);
 
 impl Waiters {
-    pub(super) fn tell(self, outcome: Result<(), &LoadError>) {
+    pub(super) fn notify(self, outcome: Result<(), &LoadError>) {
         if let Some(load) = self.0 {
             load.end(outcome.map_err(LoadError::clone));
         }

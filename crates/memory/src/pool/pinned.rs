@@ -128,7 +128,7 @@ impl<'a> Filling<'a> {
 impl Drop for Filling<'_> {
     fn drop(&mut self) {
         if !self.ended {
-            let message = "whoever loaded the page panicked".to_owned();
+            let message = "the thread that loaded the page panicked".to_owned();
             self.pool.fail(
                 self.frame,
                 &LoadError::Io { kind: std::io::ErrorKind::Other, message, source: None },

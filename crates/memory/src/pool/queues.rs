@@ -1,5 +1,5 @@
-//! The pool's queues of frames: free, scanned, on probation, and doomed (pages that will not be
-//! needed again). A frame is in one of them or in none.
+//! The pool's queues of frames: free, scanned, on probation, and doomed (discarded while pinned). A
+//! frame is in at most one of them.
 
 /// The queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,16 +10,15 @@ pub(super) enum Queue {
     Scanned,
     /// Frames whose page was discarded while pinned.
     Doomed,
-    /// Frames whose page came in cold, in order of arrival, whatever happened to them since.
+    /// Frames whose page came in cold, in order of arrival. They may have been accessed since.
     Probation,
 }
 
-/// Number of queues, and of the places that close their rings.
+/// Number of queues, and of sentinels.
 const ENDS: usize = 4;
 
-/// Rings of frames, each closed by one place in front of the frames' own places. A place holds its
-/// neighbours plus one; 0 is a place in no ring, so that the memory of frames never used is never
-/// touched.
+/// Rings of frames, each closed by a sentinel; the sentinels precede the frames. Links are stored
+/// plus one, so that 0 means no ring and the memory of unused frames stays untouched.
 pub(super) struct Queues {
     next: Vec<u32>,
     prev: Vec<u32>,
@@ -60,7 +59,7 @@ impl Queues {
         let places = frames + ENDS;
         assert!(
             self.queue[places..].iter().all(|&queue| queue == 0),
-            "who leaves was taken out of its queue"
+            "a removed frame is in no queue"
         );
         shrink(&mut self.next, places);
         shrink(&mut self.prev, places);
@@ -102,7 +101,7 @@ impl Queues {
         })
     }
 
-    /// Takes a frame out of its queue, if it is in one.
+    /// Removes a frame from its queue, if it is in one.
     pub(super) fn unlink(&mut self, frame: u32) {
         let at = place(frame);
         if self.queue[at] > 0 {
@@ -143,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_leave_in_the_order_of_their_queue_or_when_unlinked() {
+    fn frames_leave_in_queue_order_or_when_unlinked() {
         let mut queues = Queues::new(6);
         (0..4).for_each(|frame| queues.push_back(Queue::Scanned, frame));
         queues.push_front(Queue::Free, 4);

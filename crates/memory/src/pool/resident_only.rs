@@ -1,8 +1,8 @@
 //! Reads that must not wait: while [`ResidentOnly`] is entered, its thread gets resident pages
 //! only.
 //!
-//! For callers that hold a lock of their own which others need, such as the lock of an interpreter:
-//! they answer from memory under that lock, and release it only for what has to be loaded.
+//! For callers that hold a contended lock of their own, such as an interpreter's lock. They answer
+//! from memory under that lock, and release it only to load pages.
 //!
 //! Law: a page that is not resident is neither loaded nor waited for; the request fails.
 
@@ -21,12 +21,12 @@ thread_local! {
 #[must_use = "pages are loaded again once it is dropped"]
 pub struct ResidentOnly {
     before: bool,
-    /// It belongs to its thread.
+    /// Not `Send`: it belongs to its thread.
     _thread: PhantomData<*const ()>,
 }
 
 impl ResidentOnly {
-    /// From now on this thread gets resident pages only.
+    /// Restricts this thread to resident pages.
     #[inline]
     pub fn enter() -> Self {
         Self { before: RESIDENT_ONLY.replace(true), _thread: PhantomData }
@@ -47,7 +47,7 @@ impl Drop for ResidentOnly {
     }
 }
 
-/// Refuses to load a page, or to wait for one, where only resident ones are wanted.
+/// Refuses to load a page, or to wait for a load, while the thread is restricted to resident pages.
 pub(super) fn check_may_load() -> Result<(), LoadError> {
     if !RESIDENT_ONLY.get() {
         return Ok(());

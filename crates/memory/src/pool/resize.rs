@@ -5,16 +5,16 @@
 //! alone exceed a small budget. Chunks in slots beyond the new end have to go first:
 //!
 //! ```text
-//! 1. no chunk enters a slot from the new end on
-//! 2. as many chunks go back, the coldest first, as are more than the new slots
-//! 3. chunks in slots behind the new end move into slots before it: their pages get other descriptors, their bytes stay
-//! 4. the tables end behind the last slot with a chunk
-//! 5. the budget becomes smaller, and the lease of the tables with it
+//! 1. no chunk enters a slot at or above the new end
+//! 2. the surplus of chunks over the new slots is given back, the coldest first
+//! 3. chunks in slots above the new end move into slots below it: their pages get other descriptors, their bytes stay
+//! 4. the tables shrink to the last slot with a chunk
+//! 5. the budget shrinks, and the lease of the tables with it
 //! ```
 //!
-//! A chunk with a held page stays where it is. Readers hold a page for microseconds, so steps 2 and
-//! 3 are repeated some times. A page held for longer keeps the tables as large as its slot
-//! requires; the lease covers that, and the next change tries again.
+//! A chunk with a held page stays in place. Readers hold a page for microseconds, so steps 2 and 3
+//! are repeated a few times. A page held for longer keeps the tables as large as its slot requires;
+//! the lease covers that, and the next resize tries again.
 //!
 //! Law: if the budget cannot reach the requested size, the tables return to their former size;
 //! their lease is kept until then.
@@ -33,11 +33,11 @@ use crate::budget::ResizeError;
 const CHUNKS_AT_ONCE: usize = 16;
 
 /// Number of further passes over chunks that were held, yielding to other threads in between.
-/// Shuttle counts every look.
+/// Shuttle explores every check, so it gets fewer.
 const PASSES_MORE: usize = if cfg!(all(test, shuttle)) { 4 } else { 64 };
 
-/// Number of those passes, the last ones, that wait first: the holder of a page may itself be
-/// waiting for a processor.
+/// Number of the last passes that sleep first, because the holder of a page may itself be waiting
+/// for a processor.
 const PASSES_WAITED_FOR: usize = if cfg!(all(test, shuttle)) { 0 } else { 4 };
 const WAIT: Duration = Duration::from_millis(1);
 
@@ -54,14 +54,14 @@ impl Pool {
             let mut keeper = self.lock();
             let min_before = keeper.set_min_chunks(min_chunks);
             keeper.set_min_chunks(min_chunks.min(min_before));
-            (keeper.max_chunks(), keeper.slots_max(), min_before)
+            (keeper.slots.max(), keeper.slots.capacity(), min_before)
         };
         // A budget of zero is refused below.
         if (1..slots_before).contains(&chunks) {
             self.shrink(chunks, rest);
         }
         let needed = self.budget.page_table_bytes(limit_bytes)
-            + table_bytes(chunks.max(self.lock().slots()));
+            + table_bytes(chunks.max(self.lock().slots.len()));
         // Each added chunk needs less than a chunk of tables.
         let resized = self.budget.resize_with(limit_bytes, &mut lease, needed);
         let mut keeper = self.lock();
@@ -82,10 +82,10 @@ impl Pool {
     /// Shrinks the tables as far as `chunks` and held pages allow. Calls `rest` between passes with
     /// the number of passes so far.
     pub(super) fn shrink(&self, chunks: usize, mut rest: impl FnMut(usize)) {
-        self.lock().set_max_chunks(chunks);
+        self.lock().slots.set_max(chunks);
         self.clear_out();
         for pass in 0..PASSES_MORE {
-            if self.lock().is_within_slots() {
+            if self.lock().slots.is_within_max() {
                 break;
             }
             rest(pass);
@@ -99,7 +99,7 @@ impl Pool {
     fn clear_out(&self) {
         loop {
             let mut keeper = self.lock();
-            let over = keeper.held().saturating_sub(keeper.max_chunks()).min(CHUNKS_AT_ONCE);
+            let over = keeper.slots.held().saturating_sub(keeper.slots.max()).min(CHUNKS_AT_ONCE);
             if keeper.give_back(&self.frames, over) == 0 {
                 break;
             }
@@ -108,8 +108,7 @@ impl Pool {
     }
 }
 
-/// Yields to other threads. There is no notification when a page is released: that would cost every
-/// reader.
+/// Yields to other threads. A notification when a page is released would burden every reader.
 fn rest(pass: usize) {
     match pass + PASSES_WAITED_FOR < PASSES_MORE {
         true => std::thread::yield_now(),

@@ -4,8 +4,8 @@
 //! Laws:
 //! 1. The table changes only under the pool's lock. A look-up under the lock finds every entry.
 //! 2. A look-up without the lock may miss an entry that is being moved, and may find one that is
-//!    gone. The frame itself says which page it holds, and a reader that missed looks again under
-//!    the lock. A prefetch asks neither.
+//!    gone. The frame itself records which page it holds, and a reader that missed searches again
+//!    under the lock. A prefetch does neither.
 //! 3. The table grows and shrinks in place, under the lock: the address space for its largest size
 //!    is reserved from the start.
 
@@ -35,7 +35,7 @@ pub(super) type Slots = Reserved<AtomicU64>;
 #[cfg(any(loom, all(test, shuttle)))]
 pub(super) type Slots = Box<[AtomicU64]>;
 
-/// The part of a page's key that a slot keeps; it determines where the search begins.
+/// The part of a page's key that a slot stores; it determines where the search begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fingerprint(u32);
 
@@ -79,8 +79,8 @@ impl Table {
     }
 
     /// Puts an entry into the first slot from its home on that is free or has an unsettled entry;
-    /// then the displaced entry, until none is left over. All slots between a home and its entry
-    /// are therefore taken, at each step.
+    /// then the displaced entry, until no entry is displaced. At each step, all slots between a
+    /// home and its entry are therefore taken.
     fn settle(&self, entry: u64) {
         let mut left = entry;
         while left > 0 {
@@ -234,7 +234,7 @@ mod loom_tests {
 
     fn table() -> Arc<(Table, Mutex<()>)> {
         let table = Table::new((0..6).map(|_| AtomicU64::new(0)).collect(), 4);
-        // All three want the same place: removing an entry moves the others up.
+        // All three entries have the same home, so that removing one moves the others up.
         (0..2).for_each(|frame| table.insert(Fingerprint(0), frame));
         Arc::new((table, Mutex::new(())))
     }
@@ -243,17 +243,17 @@ mod loom_tests {
         table.find(Fingerprint(0), |found| found == frame).is_some()
     }
 
-    /// A reader without the lock may miss; with it, never.
+    /// A reader may miss without the lock, but not with it.
     fn look(shared: &(Table, Mutex<()>)) {
         let (table, lock) = shared;
         if !finds(table, 1) {
             let _turn = lock.lock().unwrap();
-            assert!(finds(table, 1), "what is there is found under the lock");
+            assert!(finds(table, 1), "an entry is found under the lock");
         }
     }
 
     #[test]
-    fn loom_an_entry_is_found_while_the_one_before_it_goes_and_another_comes() {
+    fn loom_entry_is_found_while_its_neighbours_change() {
         loom::model(|| {
             let shared = table();
             let reader = thread::spawn({
@@ -288,12 +288,12 @@ mod loom_tests {
     }
 
     #[test]
-    fn loom_an_entry_is_found_while_the_table_grows() {
+    fn loom_entry_is_found_while_the_table_grows() {
         resized(4, 6);
     }
 
     #[test]
-    fn loom_an_entry_is_found_while_the_table_shrinks() {
+    fn loom_entry_is_found_while_the_table_shrinks() {
         resized(6, 4);
     }
 }
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_inserted_and_not_removed_is_found_however_tags_collide() {
+    fn entries_are_found_despite_tag_collisions() {
         let many = if cfg!(miri) { 4 } else { 64 };
         for (frames, fingerprints) in [(1, 1), (8, 3), (many, 5), (many, many as u32)] {
             let table = table_of(2 * frames * SLOTS_PER_FRAME, frames * SLOTS_PER_FRAME);

@@ -1,4 +1,4 @@
-//! The pool's guarantees, from outside and with threads.
+//! Tests of the pool's public interface, also with threads.
 
 mod ahead;
 mod budget;
@@ -15,12 +15,12 @@ use std::thread;
 use super::*;
 use crate::budget::{Backing, ResizeError};
 
-/// A file whose every word encodes its page and file.
+/// A file in which every word encodes its page and file.
 #[derive(Default)]
 struct Numbered {
     name: u64,
     loads: AtomicU64,
-    /// One load in this many fails; 0: none.
+    /// One load in this many fails; none if 0.
     fails_one_in: u64,
     /// The next load panics.
     panics: AtomicU32,
@@ -59,10 +59,10 @@ impl PageSource for Numbered {
             }
         }
         if self.panics.swap(0, Ordering::Relaxed) > 0 {
-            panic!("on purpose");
+            panic!("injected");
         }
         if self.fails_one_in > 0 && loads.is_multiple_of(self.fails_one_in) {
-            // Leaves half a page behind.
+            // Leave half a page behind.
             page[..100].fill(0xee);
             return Err(LoadError::Corrupt { message: format!("page {number}, load {loads}") });
         }
@@ -77,8 +77,8 @@ fn budget(chunks: u64) -> Budget {
     Budget::new(chunks * CHUNK, Backing::Heap).unwrap()
 }
 
-/// A pool of exactly `chunks` chunks: those above its tables are its minimum, and the headroom
-/// keeps it from growing.
+/// A pool of exactly `chunks` chunks: all chunks beside its tables are its minimum, and the
+/// headroom stops it from growing.
 fn pool_of(chunks: u64) -> (Budget, Arc<Pool>) {
     let budget = budget(chunks + 1);
     let pool = Pool::new(&budget, chunks * CHUNK).unwrap();
@@ -86,7 +86,7 @@ fn pool_of(chunks: u64) -> (Budget, Arc<Pool>) {
     (budget, pool)
 }
 
-/// A pool of exactly `chunks` chunks, and one to stage what it reads.
+/// A pool of exactly `chunks` chunks, and one more chunk for staging reads.
 fn pool_beside_a_free_chunk(chunks: u64) -> (Budget, Arc<Pool>) {
     let budget = budget(chunks + 2);
     let pool = Pool::new(&budget, chunks * CHUNK).unwrap();
@@ -115,8 +115,7 @@ impl Random {
     }
 }
 
-/// The bytes held equal the sum over the kinds: chunks whole, leases to the byte and together
-/// rounded up.
+/// The bytes held equal the sum over the kinds: whole chunks, and leases rounded up together.
 fn assert_books_balance(budget: &Budget) {
     let usage = budget.usage();
     let kinds: u64 = usage.by_kind.iter().map(|(_, bytes)| bytes).sum();

@@ -3,8 +3,8 @@
 //! Laws:
 //! 1. Listing the residents pins nothing, changes no heat, and holds the pool's lock for a thousand
 //!    frames at most.
-//! 2. Reading pages back evicts nothing: when no frame is to spare, the pool says so and the caller
-//!    stops.
+//! 2. Reading pages back evicts nothing: without a spare frame it returns [`Warmed::NoRoom`], and
+//!    the caller stops.
 //! 3. A page that is read back is read from its file and checked like any other.
 
 use super::frame::{Frame, Heat};
@@ -13,7 +13,7 @@ use super::{Pool, PoolFile};
 use crate::budget::Kind;
 
 /// Frames visited per acquisition of the lock.
-const LOOKS_AT_ONCE: usize = 1024;
+const FRAMES_PER_LOCK: usize = 1024;
 
 /// A resident page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,9 +29,9 @@ pub struct Resident {
 /// Result of reading pages back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Warmed {
-    /// Number of pages read; the others were resident, or cannot be read.
+    /// Number of pages read. The other pages were resident or unreadable.
     Read(u32),
-    /// Number of pages read until no frame was to spare.
+    /// Number of pages read until no spare frame was left.
     NoRoom(u32),
 }
 
@@ -39,26 +39,26 @@ impl Pool {
     /// Calls `visit` with each resident page that was accessed by more than scans, in the order of
     /// the frames.
     pub fn residents(&self, visit: &mut dyn FnMut(Resident)) {
-        let mut found = Vec::with_capacity(LOOKS_AT_ONCE);
+        let mut found = Vec::with_capacity(FRAMES_PER_LOCK);
         let mut first = 0;
         loop {
             {
                 // Under the lock no frame changes its page.
                 let keeper = self.lock();
-                let frames = self.frames.of_chunks(keeper.slots());
+                let frames = self.frames.of_chunks(keeper.slots.len());
                 let Some(next) = frames.get(first..).filter(|rest| !rest.is_empty()) else {
                     return;
                 };
-                found.extend(next.iter().take(LOOKS_AT_ONCE).filter_map(resident));
+                found.extend(next.iter().take(FRAMES_PER_LOCK).filter_map(resident));
             }
-            first += LOOKS_AT_ONCE;
+            first += FRAMES_PER_LOCK;
             found.drain(..).for_each(&mut *visit);
         }
     }
 
     /// Frames that the pool has now.
     pub fn frames_held(&self) -> usize {
-        self.lock().held() * FRAMES_PER_CHUNK
+        self.lock().slots.held() * FRAMES_PER_CHUNK
     }
 }
 
@@ -78,8 +78,7 @@ impl PoolFile {
     }
 
     /// Reads the missing ones among `count` pages from `first` on into spare frames, with one read
-    /// for each chunk of them. Unreadable pages are left out; a later request for one gets its
-    /// error.
+    /// for each chunk of them. Skips unreadable pages; a later request for one gets the error.
     pub fn warm(&self, first: u32, count: u32, hot: bool) -> Warmed {
         let pool = &self.file.pool;
         let heat = if hot { Heat::Hot } else { Heat::Cold };

@@ -1,4 +1,5 @@
-//! Entries that are written and not linked yet, with key prefixes side by side for sorting.
+//! Deferred entries: written but not linked yet. The list keeps key prefixes side by side for
+//! sorting.
 //!
 //! Law: the list stays within its maximum, and a lease covers it; draining it needs no memory.
 
@@ -23,14 +24,14 @@ struct Slot {
 #[derive(Default)]
 pub(super) struct Deferred {
     slots: Buffer<Slot>,
-    /// The budget once had no room: it is not asked again.
+    /// The budget once had no room. It is not asked again.
     is_refused: bool,
 }
 
 impl Deferred {
     /// Whether one more entry can be deferred. The list grows, from `first` slots to `most`, if the
-    /// budget has room without reclaiming. Deferring only saves time: it is not worth evicting a
-    /// page, and a full budget is asked once, not at every entry.
+    /// budget has room without reclaiming. Deferring only saves time, so it is not worth evicting a
+    /// page, and a full budget is asked once rather than at every entry.
     pub(super) fn has_room(
         &mut self,
         budget: &Budget,
@@ -63,7 +64,7 @@ impl Deferred {
         self.slots.charged_bytes()
     }
 
-    /// Adds an entry, for which there is room.
+    /// Adds an entry. The caller has checked [`Deferred::has_room`].
     pub(super) fn push(&mut self, key: &[u8], entry: Unlinked) {
         self.slots.push(Slot { prefix: prefix_of(key), entry });
     }
@@ -77,7 +78,7 @@ impl Deferred {
         });
     }
 
-    /// How many there are.
+    /// Number of deferred entries.
     pub(super) fn len(&self) -> usize {
         self.slots.len()
     }
@@ -113,7 +114,7 @@ mod tests {
     use crate::budget::chunk::CHUNK_BYTES;
 
     #[test]
-    fn a_full_budget_is_not_pressed_and_not_asked_again() {
+    fn deferred_insert_does_not_press_a_full_budget() {
         let budget = Budget::new(2 * CHUNK_BYTES as u64, Backing::Heap).unwrap();
         let held = [(); 2].map(|()| budget.take(Kind::Pages).unwrap());
         let before = budget.pressure();

@@ -274,8 +274,8 @@ impl Entries {
     }
 
     /// Calls `each` with entries from the probe `from` up to `to`, at most about four times `least`
-    /// of them, drawn by the heights of their towers. Returns how many entries of the list there
-    /// are for each of that height: what one of them stands for.
+    /// of them, drawn by the heights of their towers. Returns the number of entries of the list per
+    /// entry of the sample.
     pub(super) fn sample(
         &self,
         from: &Probe<'_>,
@@ -422,14 +422,14 @@ impl Entries {
         while more {
             more = false;
             for descent in descents.iter_mut().flatten().filter(|descent| descent.levels > 0) {
-                self.go_on(descent);
+                self.advance(descent);
                 more = true;
             }
         }
     }
 
     /// Compares the entry prefetched last, and prefetches the next.
-    fn go_on(&self, descent: &mut Descent<'_>) {
+    fn advance(&self, descent: &mut Descent<'_>) {
         let next = std::mem::replace(&mut descent.next, NONE);
         // SAFETY: a link led there.
         if next != NONE && unsafe { self.compare(next, &descent.probe) } == Ordering::Less {

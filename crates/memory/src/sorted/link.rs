@@ -24,7 +24,7 @@ impl Link {
         self.0.store(to, Ordering::Relaxed);
     }
 
-    /// Makes the entry at `to`, complete by now, reachable.
+    /// Makes the complete entry at `to` reachable.
     pub(super) fn publish(&self, to: u32) {
         // Release: pairs with the Acquire in `follow`.
         self.0.store(to, Ordering::Release);
@@ -32,7 +32,7 @@ impl Link {
 }
 
 /// Links an entry with `height` levels, written and not yet reachable, between its neighbours.
-/// `own` yields its links, `before` the links that are to lead to it, `after` the entries behind
+/// `own` yields its links, `before` the links that will lead to it, and `after` the entries behind
 /// it.
 pub(super) fn splice<'a>(
     entry: u32,
@@ -71,7 +71,7 @@ mod loom_tests {
 
     /// Two entries inserted one after the other, 1 in front of 2, while a reader walks both levels.
     #[test]
-    fn loom_whoever_reaches_an_entry_sees_its_bytes_and_its_tower() {
+    fn loom_linked_entry_is_fully_visible() {
         loom::model(|| {
             let entries: Arc<[Entry; 3]> = Arc::new(std::array::from_fn(|_| Entry::empty()));
             let shared = Arc::clone(&entries);

@@ -1,4 +1,4 @@
-//! The map's guarantees, against a tree of the same entries, and with concurrent writers.
+//! The sorted map against a tree with the same entries, and with concurrent writers.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -29,8 +29,8 @@ impl Random {
         (self.0 >> 11) as usize % bound
     }
 
-    /// Short and alike, so that prefixes, equal keys and neighbours all occur, and some behind one
-    /// of two fronts.
+    /// Short, similar keys, so that prefixes, equal keys and neighbours occur; some have one of two
+    /// long prefixes.
     fn key(&mut self) -> Vec<u8> {
         let front: &[u8] =
             [&b""[..], b"", b"data/con", b"data/contracts/index/0000"][self.below(4)];
@@ -47,7 +47,7 @@ fn all(map: &SortedMap) -> Vec<(Vec<u8>, u64, Vec<u8>)> {
 }
 
 #[test]
-fn what_goes_right_behind_the_last_insert_is_known_without_a_search() {
+fn ascending_inserts_skip_the_search() {
     let map = SortedMap::new(&budget(4), Kind::Memtable);
     let in_gap = |first: &[u8], last: &[u8]| map.entries.is_in_gap(&map.lock().gap, first, last);
     assert!(in_gap(b"", b"z"), "an empty map is one gap");
@@ -61,7 +61,7 @@ fn what_goes_right_behind_the_last_insert_is_known_without_a_search() {
 }
 
 #[test]
-fn it_answers_like_a_tree_of_the_same_entries() {
+fn map_agrees_with_a_btree() {
     for seed in 1..=if cfg!(miri) { 2 } else { 30 } {
         let mut random = Random(seed);
         let budget = budget(16);
@@ -96,7 +96,7 @@ fn it_answers_like_a_tree_of_the_same_entries() {
 }
 
 #[test]
-fn what_is_deferred_is_found_once_it_is_settled_as_if_it_had_been_inserted() {
+fn settled_entries_are_found_like_inserted_ones() {
     for seed in 1..=if cfg!(miri) { 2 } else { 100 } {
         let mut random = Random(seed);
         let budget = budget(16);
@@ -104,7 +104,7 @@ fn what_is_deferred_is_found_once_it_is_settled_as_if_it_had_been_inserted() {
         let (mut model, mut settled) = (BTreeMap::new(), BTreeMap::new());
         let mut ascending = 0u64;
         for order in 0..if cfg!(miri) { 150 } else { 1500u64 } {
-            // Series with and without order, some far apart and some close together.
+            // Ascending and random series, sparse and dense.
             let spread = 1 << random.below(20);
             ascending += random.below(spread) as u64;
             let key =
@@ -128,7 +128,7 @@ fn what_is_deferred_is_found_once_it_is_settled_as_if_it_had_been_inserted() {
             if let Some((expected, _)) = settled.range(probe.clone()..).next() {
                 let found = map.at(map.seek(&probe.0, probe.1.0).unwrap());
                 let found = (found.key.to_vec(), Reverse(found.order));
-                // One that waits may be linked before it must be.
+                // A deferred entry may be linked early.
                 assert!(
                     found >= probe && found <= *expected && model.contains_key(&found),
                     "seed {seed}"
@@ -145,12 +145,12 @@ fn what_is_deferred_is_found_once_it_is_settled_as_if_it_had_been_inserted() {
 }
 
 #[test]
-fn what_is_deferred_twice_or_is_there_already_is_there_once() {
+fn duplicate_deferred_entries_are_dropped() {
     let map = small_map(&budget(4), Kind::Memtable);
     for at in 0..200u64 {
         map.insert(&at.to_be_bytes(), 1, b"first").unwrap();
     }
-    // Few and many, for a map of this size.
+    // Few and many deferred entries for a map of this size.
     for again in [1..2u64, 150..200] {
         let new = again.start + 1000;
         for at in again.chain([new, new]) {
@@ -170,7 +170,7 @@ fn what_is_deferred_twice_or_is_there_already_is_there_once() {
 }
 
 #[test]
-fn a_budget_without_room_for_what_is_deferred_loses_nothing() {
+fn full_budget_loses_no_deferred_entry() {
     let (refusals, entries) = if cfg!(miri) { (3, 60) } else { (12, 300u64) };
     for refused in 0..refusals {
         let budget = budget(24);
@@ -190,11 +190,11 @@ fn a_budget_without_room_for_what_is_deferred_loses_nothing() {
     }
 }
 
-/// A map with the sizes of a store's and more entries than can be deferred: the list of deferred
-/// entries grows to its maximum, and is linked when it is full.
+/// With the production thresholds and more entries than can be deferred, the deferred list grows to
+/// its maximum and is linked when it is full.
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes")]
-fn with_the_thresholds_of_a_store_what_is_deferred_is_found_in_its_order_and_none_is_lost() {
+fn store_thresholds_keep_deferred_entries_ordered_and_complete() {
     let budget = budget(400);
     let map = SortedMap::new(&budget, Kind::Memtable);
     let Thresholds { defer_from, fetched_from, deferred: [first, most] } = map.thresholds;
@@ -217,7 +217,7 @@ fn with_the_thresholds_of_a_store_what_is_deferred_is_found_in_its_order_and_non
     assert_eq!(
         linked(),
         defer_from + most + 1,
-        "a full list is linked, and the next entry at once"
+        "a full list is linked, and the next entry is linked at once"
     );
     map.settle();
     let mut model: Vec<_> =
@@ -227,16 +227,16 @@ fn with_the_thresholds_of_a_store_what_is_deferred_is_found_in_its_order_and_non
 }
 
 #[test]
-fn an_estimate_is_exact_for_few_entries_and_near_for_many() {
+fn estimate_is_exact_for_few_entries_and_close_for_many() {
     let budget = budget(200);
     for (entries, tolerance) in [(0u64, 0), (63, 0), (100, 40), (3_000, 900), (100_000, 30_000)] {
         let map = SortedMap::new(&budget, Kind::Memtable);
-        // Not in order, so that the towers are not laid in order either.
+        // In random order, so that the towers are in random order too.
         for n in 0..entries {
             map.insert(&(n * 7_919 % entries).to_be_bytes(), 1, b"value").unwrap();
         }
         let all = map.estimate((b"", u64::MAX), None, |_| 1.0) as i64;
-        assert_eq!(all, entries as i64, "a sample of everything stands for everything");
+        assert_eq!(all, entries as i64, "an estimate over the whole map is exact");
         let half = map.estimate(
             (&(entries / 2).to_be_bytes(), u64::MAX),
             Some((&entries.to_be_bytes(), u64::MAX)),
@@ -253,12 +253,12 @@ fn an_estimate_is_exact_for_few_entries_and_near_for_many() {
         let none =
             map.estimate((&9u64.to_be_bytes(), 0), Some((&10u64.to_be_bytes(), u64::MAX)), |_| 1.0)
                 as i64;
-        assert_eq!(none, 0, "nothing lies between two keys that follow each other");
+        assert_eq!(none, 0, "no entry lies between adjacent keys");
     }
 }
 
 #[test]
-fn the_first_value_of_a_key_and_order_stays() {
+fn first_value_of_a_key_and_order_wins() {
     let budget = budget(2);
     let map = SortedMap::new(&budget, Kind::WriteSet);
     for value in [b"old", b"new"] {
@@ -268,7 +268,7 @@ fn the_first_value_of_a_key_and_order_stays() {
 }
 
 #[test]
-fn a_full_budget_refuses_an_entry_and_leaves_the_map_as_it_was() {
+fn full_budget_refuses_an_entry_without_change() {
     let budget = budget(4);
     let map = SortedMap::new(&budget, Kind::Memtable);
     let value = [7; 5000];
@@ -290,14 +290,14 @@ fn a_full_budget_refuses_an_entry_and_leaves_the_map_as_it_was() {
 }
 
 #[test]
-fn every_refusal_at_every_moment_leaves_the_map_and_the_budget_in_order() {
+fn map_and_budget_survive_every_refusal() {
     for refused in 0..if cfg!(miri) { 5 } else { 20 } {
         let budget = budget(24);
         let map = SortedMap::new(&budget, Kind::Memtable);
         budget.fail_after(refused);
         let (mut inserted, mut refusals) = (0, 0);
         for key in 0..if cfg!(miri) { 40 } else { 400u32 } {
-            // Every other entry is announced.
+            // Reserve room for every other entry.
             let reserved = key % 2 == 0 || map.reserve(SortedMap::entry_bytes(4, 2000)).is_ok();
             let done = reserved && map.insert(&key.to_be_bytes(), 0, &[1; 2000]).is_ok();
             inserted += usize::from(done);
@@ -316,7 +316,7 @@ fn every_refusal_at_every_moment_leaves_the_map_and_the_budget_in_order() {
 }
 
 #[test]
-fn what_was_reserved_finds_room_in_a_used_up_budget() {
+fn reserved_entries_fit_in_an_exhausted_budget() {
     for seed in 1..=if cfg!(miri) { 2 } else { 200 } {
         let mut random = Random(seed);
         let budget = budget(64);
@@ -351,7 +351,7 @@ fn what_was_reserved_finds_room_in_a_used_up_budget() {
 }
 
 #[test]
-fn a_refused_reservation_takes_nothing() {
+fn refused_reservation_takes_nothing() {
     let budget = budget(8);
     let map = SortedMap::new(&budget, Kind::Memtable);
     map.insert(b"a", 0, b"").unwrap();
@@ -366,7 +366,7 @@ fn a_refused_reservation_takes_nothing() {
 }
 
 #[test]
-fn a_small_entry_costs_less_than_56_bytes() {
+fn small_entry_costs_less_than_56_bytes() {
     let budget = budget(64);
     let map = SortedMap::new(&budget, Kind::Memtable);
     let count = if cfg!(miri) { 300 } else { 40_000u64 };
@@ -380,7 +380,7 @@ fn a_small_entry_costs_less_than_56_bytes() {
 }
 
 #[test]
-fn the_largest_entry_and_the_empty_one_fit() {
+fn largest_and_empty_entries_fit() {
     let budget = budget(4);
     let map = SortedMap::new(&budget, Kind::Memtable);
     map.insert(&[9; SortedMap::MAX_ENTRY_BYTES], 1, b"").unwrap();
@@ -394,7 +394,7 @@ fn the_largest_entry_and_the_empty_one_fit() {
 
 #[test]
 #[should_panic(expected = "a position is valid for the map that gave it")]
-fn a_position_of_another_map_is_refused() {
+fn position_of_another_map_is_rejected() {
     let budget = budget(4);
     let [one, other] = [(); 2].map(|()| SortedMap::new(&budget, Kind::Memtable));
     one.insert(b"a", 0, b"").unwrap();
@@ -403,7 +403,7 @@ fn a_position_of_another_map_is_refused() {
 }
 
 #[test]
-fn readers_see_each_entry_whole_and_in_order_while_writers_insert() {
+fn readers_see_whole_ordered_entries_during_inserts() {
     let budget = budget(128);
     let map = SortedMap::new(&budget, Kind::Memtable);
     let count = if cfg!(miri) { 40 } else { 20_000u64 };
@@ -438,8 +438,8 @@ fn readers_see_each_entry_whole_and_in_order_while_writers_insert() {
     });
 }
 
-/// Prints how fast it goes: `cargo test --release -p plimsoll-memory --lib sorted::tests::speed --
-/// --ignored --nocapture`.
+/// Prints the speed of inserts and searches: `cargo test --release -p plimsoll-memory --lib
+/// sorted::tests::speed -- --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 fn speed() {
@@ -483,7 +483,7 @@ fn speed() {
 }
 
 #[test]
-fn a_map_that_begins_small_grows_from_pieces_to_chunks_and_gives_all_back() {
+fn small_map_grows_from_pieces_to_chunks_and_frees_all() {
     let budget = budget(16);
     let small: Arc<[Pieces]> =
         [512, 4096].map(|bytes| Pieces::new(&budget, Kind::WriteSet, bytes)).into();

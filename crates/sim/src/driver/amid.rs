@@ -1,7 +1,7 @@
 //! Runs something within another operation, at a point at which another thread could run it.
 //!
-//! It runs on the same thread, from within the store's call. A commit is entered into the model as
-//! soon as the call has returned, and before an answer that may show it is checked.
+//! It runs on the same thread, from within the store's call. The model records such a commit as
+//! soon as the call has returned, before any answer that may show the commit is checked.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -22,7 +22,7 @@ pub(super) struct CommitAmid {
     done: Rc<RefCell<Option<Done>>>,
 }
 
-/// The result: the moment that it read at, and its GLSN.
+/// The result: the moment it read at, and its GLSN.
 struct Done {
     at: u64,
     glsn: Result<u64>,
@@ -30,15 +30,15 @@ struct Done {
 }
 
 impl Driver {
-    /// Does an operation with something else within it.
+    /// Runs an operation with another one within it.
     pub(super) fn amid(&mut self, at: Within, deed: &Deed, op: &Op) -> Outcome<String> {
         let mut deed = deed.clone();
         if let Deed::Commit { space, .. } | Deed::Put { space, .. } = &mut deed {
             *space = self.model.current_space(*space);
         }
         let deed = &deed;
-        // A missing keyspace is created by a commit: create it before anything waits for a point
-        // within a commit.
+        // Creating a missing keyspace is a commit, so create it before arming a point within a
+        // commit.
         if let Some(space) = space_of(op)
             && self.keyspace(space)?.is_none()
         {
@@ -52,13 +52,13 @@ impl Driver {
             // The operation has ended the store itself.
             return answer;
         }
-        // If the point was not reached, it runs afterwards, so that the same is done under every
-        // setting of the store.
+        // If the point was not reached, run the deed afterwards, so that every setting of the store
+        // runs the same operations.
         do_now();
         self.absorb_amid()?;
         let answer = answer?;
-        // A moment that was opened while versions were dropped must still see everything visible at
-        // it.
+        // A snapshot opened while versions were dropped must still see everything visible at its
+        // moment.
         if let Deed::Commit { space, key, .. } = deed {
             match op {
                 Op::Snapshot { slot, .. } => {
@@ -86,8 +86,8 @@ impl Driver {
             Within::RunsWritten => Border::RunsWritten,
         };
         if at == Within::MomentAsked && !matches!(deed, Deed::DropCaches) {
-            // A commit that was submitted may become readable before the moment is open, which is
-            // one before it.
+            // A submitted commit may become readable before the snapshot of the preceding moment is
+            // open.
             self.raise_floors_at(self.model.newest());
         }
         let db = self.db().clone();
@@ -102,7 +102,7 @@ impl Driver {
                 let commit = move || commit(&db, &keyspace, &key, value, compacts);
                 at_next(border, move || *done.borrow_mut() = Some(commit()));
             }
-            // The result of these is no part of any answer; later operations show whether the store
+            // The results of these do not count as answers. Later operations show whether the store
             // still works.
             Deed::Compact => at_next(border, move || _ = db.compact()),
             Deed::Flush => at_next(border, move || _ = db.flush()),
@@ -121,11 +121,11 @@ impl Driver {
         Ok(true)
     }
 
-    /// Enters a commit that was made within the last call into the model.
+    /// Records a commit made within the last call in the model.
     pub(super) fn absorb_amid(&mut self) -> Outcome {
         let Some(CommitAmid { writes, done }) = self.commit_amid.take() else { return Ok(()) };
         let Some(done) = done.take() else {
-            // Its point may still come within this operation.
+            // This operation may still reach the point.
             self.commit_amid = Some(CommitAmid { writes, done });
             return Ok(());
         };
@@ -157,7 +157,7 @@ impl Driver {
     }
 }
 
-/// Commits one key; `compacts`: so that superseded versions are dropped.
+/// Commits one key. `compacts` also drops superseded versions.
 fn commit(db: &Db, keyspace: &Keyspace, key: &[u8], value: Content, compacts: bool) -> Done {
     let mut tx = db.begin();
     let at = tx.at();

@@ -13,10 +13,10 @@ use crate::model::{Model, NAMES, space_name};
 use crate::op::{Edge, Get, Span};
 use crate::world::World;
 
-/// The number of past moments that are compared.
+/// Number of past moments compared.
 const MOMENTS: u64 = 4;
 
-/// The number of keys of a keyspace that are compared one by one.
+/// Number of keys of a keyspace compared one by one.
 const KEYS: usize = 64;
 
 impl Driver {
@@ -29,7 +29,7 @@ impl Driver {
         compare(self.db(), &self.model, &excuse)
     }
 
-    /// Has everything submitted recorded as durable in a manifest; returns the last GLSN.
+    /// Makes all submitted commits durable and records that in a manifest; returns the last GLSN.
     pub(crate) fn note_all(&mut self) -> Outcome<u64> {
         let flushed = self.db().flush();
         self.expect("flush", flushed)?;
@@ -38,12 +38,11 @@ impl Driver {
         Ok(self.model.newest())
     }
 
-    /// Opens the store once more, as a process that only reads does beside the one that writes, and
-    /// compares what it reads.
+    /// Opens the store a second time, read-only beside the writer, and compares what it reads.
     pub(super) fn read_beside(&mut self) -> Outcome<String> {
         let excuses = self.excuses;
         if self.in_doubt || excuses.reads || excuses.flips || excuses.sync || excuses.full {
-            // What is in memory only, or is lost, the other one cannot know.
+            // The reader cannot see commits that are only in memory or lost.
             return Ok(String::new());
         }
         let opened = Db::open(self.world.store_path(), self.world.options().read_only(true));
@@ -53,7 +52,7 @@ impl Driver {
         let (newest, mut model) = (db.newest(), self.model.clone());
         ensure(model.may_end_at(newest.0), || {
             format!(
-                "a reader beside the writer begins at {newest}, {} is acknowledged",
+                "a reader beside the writer begins at {newest}, but {} is acknowledged",
                 model.acked()
             )
         })?;
@@ -69,14 +68,13 @@ impl Driver {
         };
         let faulty = self.excuses.flips || self.excuses.reads || self.world.disk.power_is_cut();
         ensure(report.problems.is_empty() || faulty, || format!("verify: {:?}", report.problems))?;
-        // Leftovers of crashes and failed writes are no damage; without these, nothing is left
-        // over.
+        // Leftovers of crashes and failed writes are not damage. Without crashes, there are none.
         ensure(report.notes.is_empty() || self.was_hurt || faulty, || {
             format!("notes of verify: {:?}", report.notes)
         })
     }
 
-    /// Backs the store up, and compares the backup; it is a store of its own.
+    /// Makes a backup, opens it as a store, and compares it.
     pub(super) fn back_up(&mut self) -> Outcome<String> {
         self.backups += 1;
         let dest = PathBuf::from(format!("/backup{}", self.backups));
@@ -141,7 +139,7 @@ impl Driver {
         model.trimmed(db.log().bounds().first.0);
         Judge { db: &db, model: &model, excuse: &excuse }.keyspaces()?;
         compare(&db, &model, &excuse)?;
-        // Changes to the backup must not be seen in the store, although they share files.
+        // Writes to the backup must not show in the store, although the two share files.
         let touched = touch(&db);
         self.expect("writing to a backup", touched)?;
         Ok(())
@@ -149,7 +147,7 @@ impl Driver {
 
     /// Removes a backup, complete or not.
     fn discard_backup(&self, dest: &std::path::Path) {
-        // On a disk whose power is cut it stays, which does no harm.
+        // After a power cut it remains, which is harmless.
         let _ = self.world.remove_all(dest);
     }
 }
@@ -191,7 +189,7 @@ pub(crate) fn compare(db: &Db, model: &Model, excuse: &dyn Fn(&Error) -> bool) -
 
 fn compare_moment(judge: &Judge<'_>, space: u8, keyspace: &Keyspace, at: u64) -> Outcome {
     let Ok(snapshot) = judge.db.snapshot_at(Moment::Glsn(Glsn(at))) else {
-        return ensure(false, || format!("there is no snapshot at {at}"));
+        return ensure(false, || format!("no snapshot at {at}"));
     };
     let place = Place { space, keyspace };
     let all = Span::Range(Edge::Open, Edge::Open);
@@ -206,7 +204,8 @@ fn compare_moment(judge: &Judge<'_>, space: u8, keyspace: &Keyspace, at: u64) ->
     Ok(())
 }
 
-/// At each moment a name means the keyspace that had it then, which may have been dropped since.
+/// At each moment, a name refers to the keyspace that had it then, which may have been dropped
+/// since.
 fn compare_names(judge: &Judge<'_>, moments: &BTreeSet<u64>) -> Outcome {
     for space in 1..NAMES {
         for at in moments {
@@ -215,7 +214,7 @@ fn compare_names(judge: &Judge<'_>, moments: &BTreeSet<u64>) -> Outcome {
             let what = || format!("the keyspace {} at {at}", space_name(space));
             let Some(found) = judge.settle(what, None, found)? else { continue };
             let wanted = judge.model.space_at(space, *at);
-            same(format!("{}: whether it is there", what()), &found.is_some(), &wanted.is_some())?;
+            same(format!("{}: existence", what()), &found.is_some(), &wanted.is_some())?;
             let (Some(keyspace), Some(number)) = (found, wanted) else { continue };
             if judge.model.is_dropped(number) {
                 compare_moment(judge, number, &keyspace, *at)?;
@@ -261,9 +260,9 @@ fn compare_log(judge: &Judge<'_>) -> Outcome {
     Ok(())
 }
 
-/// Opens the store in a world, compares it with a model, and reads every byte: the problems that
-/// were found, or why it did not open. It may end before the model does, with a whole record, but
-/// not before `sure`.
+/// Opens the store in a world, compares it with a model, and reads every byte: returns the problems
+/// found, or the error of opening it. The store may end before the model does, at a whole record,
+/// but not before `sure`.
 pub(crate) fn inspect(
     world: &World,
     model: &Model,

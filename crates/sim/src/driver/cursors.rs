@@ -1,4 +1,4 @@
-//! Named cursors: checks that the part of the log that they hold back is there.
+//! Named cursors: checks that the log that they retain exists.
 
 use plimsoll::{CursorInfo, Error, Glsn};
 
@@ -15,8 +15,8 @@ impl Driver {
         let from = self.back(back).max(1);
         let first = self.db().log().bounds().first;
         if self.in_doubt {
-            // Reopening the store tells whether the cursor that was created or dropped last is
-            // there.
+            // After a reopen, the store shows whether the last creation or drop of a cursor
+            // succeeded.
             return Ok("in doubt".to_owned());
         }
         let made = self.db().log().cursor(&cursor_name(name), Glsn(from));
@@ -26,7 +26,7 @@ impl Driver {
                 let Some(found) = self.expect("cursor", made)? else {
                     return Ok("failed".to_owned());
                 };
-                same("where a cursor is", &found.0, next)?;
+                same("position of a cursor", &found.0, next)?;
             }
             None if from < first.0 => match made {
                 Err(Error::Trimmed { .. }) => return Ok("trimmed".to_owned()),
@@ -37,7 +37,7 @@ impl Driver {
                 let Some(found) = self.expect("cursor", made)? else {
                     return Ok("failed".to_owned());
                 };
-                same("where a new cursor is", &found.0, &from)?;
+                same("position of a new cursor", &found.0, &from)?;
             }
         }
         Ok(String::new())
@@ -58,9 +58,9 @@ impl Driver {
                     return Ok("failed".to_owned());
                 }
             }
-            // It may be where it was before the move whose outcome is unknown.
+            // The outcome of the last move is unknown, so either position is right.
             _ if self.in_doubt => return Ok("in doubt".to_owned()),
-            _ => self.refused("a cursor that is not there or would go back", moved)?,
+            _ => self.refused("a missing cursor, or a move backwards", moved)?,
         }
         Ok(String::new())
     }
@@ -74,12 +74,12 @@ impl Driver {
             self.moved(&dropped, name, None);
             self.expect("drop_cursor", dropped)?;
         } else {
-            self.refused("a cursor that is not there", dropped)?;
+            self.refused("a missing cursor", dropped)?;
         }
         Ok(String::new())
     }
 
-    /// A cursor's commit is durable when the call returns, also if others are buffered.
+    /// A cursor's commit is durable when the call returns, even if other commits are buffered.
     fn moved<T>(&mut self, answer: &plimsoll::Result<T>, name: u8, next: Option<u64>) {
         self.committed_unseen(answer, Entry::Cursor { name, next });
         if answer.is_ok() {
@@ -104,22 +104,22 @@ impl Driver {
         match answer {
             Err(error) if self.excused(&error) => Ok(()),
             Err(error) => {
-                Err(Failure::new(format!("{what} was refused otherwise: {error} [{error:?}]")))
+                Err(Failure::new(format!("{what} failed with another error: {error} [{error:?}]")))
             }
             Ok(_) => Err(Failure::new(format!("{what} was not refused"))),
         }
     }
 
-    /// Nothing that a cursor has not passed is trimmed, and cursors are at their positions.
+    /// The log is not trimmed beyond any cursor, and cursors are at their positions.
     pub(super) fn check_cursors(&self, first: u64) -> Outcome {
-        // The last change may have happened, or not.
+        // The last change may or may not have happened.
         if self.in_doubt {
             return Ok(());
         }
         let cursors = self.model.cursors();
         if let Some((name, next)) = cursors.iter().min_by_key(|(_, next)| **next) {
             ensure(first <= *next, || {
-                format!("the log begins at {first}: cursor {name} wants to read from {next} on")
+                format!("the log begins at {first}, but cursor {name} reads from {next} on")
             })?;
         }
         let found = self.db().log().cursors();

@@ -1,4 +1,4 @@
-//! Commits of others that change keys at the edges of what a transaction has read.
+//! Concurrent commits that change keys at the edges of a transaction's reads.
 
 use crate::content::Content;
 use crate::driver::Driver;
@@ -7,12 +7,12 @@ use crate::failure::Outcome;
 use crate::judge::show;
 use crate::model::{Entry, Writes};
 
-/// Rows beside the key, where its commit is to be written as a run, and the bytes of each.
+/// Number and bytes of the rows that make the commit large enough to be written as a run.
 const ROWS: u32 = 320;
 const ROW_BYTES: u32 = 900;
 
 impl Driver {
-    /// Another transaction changes a key at an edge of what `tx` has read.
+    /// Another transaction changes a key at an edge of the reads of `tx`.
     pub(super) fn change_at_edge(
         &mut self,
         tx: u8,

@@ -1,4 +1,4 @@
-//! Operations in which one chosen call fails, and what goes on after them.
+//! Operations in which one chosen call fails, and their aftermath.
 
 use plimsoll::Error;
 
@@ -9,13 +9,14 @@ use crate::judge::{bound, show};
 use crate::model::space_name;
 use crate::op::{Call, Edge, Key, Op, Reader, Removal, Span};
 
-/// Behind so many reservations none is made.
+/// No operation makes more reservations than this.
 const NEVER: u64 = u64::MAX;
 
 impl Driver {
-    /// Does an operation in which one call fails, which excuses its failure and nothing else.
+    /// Runs an operation in which one call fails. That excuses a failure of the operation, but
+    /// nothing else.
     pub(super) fn failing(&mut self, call: Call, op: &Op) -> Outcome<String> {
-        // A keyspace that is missing is created by a commit of its own.
+        // Creating a missing keyspace is a separate commit.
         if let Some(space) = op.clone().space_mut()
             && self.keyspace(*space)?.is_none()
         {
@@ -45,8 +46,8 @@ impl Driver {
         answer
     }
 
-    /// What a removal has taken away whose call failed: the transaction goes on with that. `None`
-    /// if that cannot be read.
+    /// The keys that a failed removal has removed; the transaction continues with that. `None` if
+    /// they cannot be read.
     pub(super) fn taken_by_a_failed_one(
         &self,
         open: &mut OpenTx,
@@ -63,10 +64,10 @@ impl Driver {
             Ok(found) => found,
             Err(error) if excused(&error) => return Ok(None),
             Err(error) => {
-                return self.expect("a walk after a removal that failed", Err(error));
+                return self.expect("a walk after a failed removal", Err(error));
             }
         };
-        let what = || format!("after a {how:?} of {span} in {} that failed", space_name(space));
+        let what = || format!("after a failed {how:?} of {span} in {}", space_name(space));
         for key in &found {
             ensure(wanted.contains(key), || format!("{}: {} is there", what(), show(key)))?;
         }
@@ -85,7 +86,7 @@ impl Driver {
     }
 }
 
-/// The transaction that an operation is of.
+/// The transaction of an operation.
 fn tx_of(op: &Op) -> Option<u8> {
     match op {
         Op::Get { from: Reader::Tx(tx), .. } | Op::Walk { from: Reader::Tx(tx), .. } => Some(*tx),

@@ -1,4 +1,4 @@
-//! Feeds that stay open across other operations, and go on after an error where they were.
+//! Feeds that stay open across other operations, and resume at their position after an error.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub(super) struct OpenFeed {
     source: Source,
     feed: Feed,
     keyspace: Option<Keyspace>,
-    /// What it has not yielded yet begins here.
+    /// The next GLSN that it has not yielded.
     next: u64,
     what: String,
 }
@@ -26,7 +26,7 @@ enum Source {
     Commits(Commits),
 }
 
-/// What a feed has next.
+/// The next item of a feed.
 enum Found {
     Entry(plimsoll::LogEntry),
     Commit(plimsoll::Commit),
@@ -42,7 +42,8 @@ impl Found {
 }
 
 impl Source {
-    /// The next one as of an iterator, which ends at an error, or by a call that does not.
+    /// Takes the next item, either through an iterator, which ends at an error, or by a call, which
+    /// does not.
     fn take(&mut self, iterates: bool) -> plimsoll::Result<Option<Found>> {
         match (self, iterates) {
             (Source::Entries(feed), true) => Ok(feed.next().transpose()?.map(Found::Entry)),
@@ -80,7 +81,7 @@ impl Driver {
             Feed::Entries(stream) => log.follow(Glsn(from), *stream).map(Source::Entries),
             Feed::Commits => log.commits(Glsn(from)).map(Source::Commits),
             Feed::Watch { prefix, .. } => {
-                let keyspace = keyspace.as_ref().expect("it was found above");
+                let keyspace = keyspace.as_ref().expect("the feed was found above");
                 self.db().watch(keyspace, prefix, Glsn(from)).map(Source::Commits)
             }
         };
@@ -121,7 +122,7 @@ impl Driver {
         said("")
     }
 
-    /// Compares what a feed yields; false at its end.
+    /// Compares the next item of a feed; false at its end.
     fn is_next_of(&self, open: &mut OpenFeed, found: Option<Found>) -> Outcome<bool> {
         let newest = self.db().newest().0;
         let wanted = (open.next..=newest).find(|glsn| self.is_fed(&open.feed, *glsn));
@@ -129,7 +130,7 @@ impl Driver {
         same(format!("{} at {}: next GLSN", open.what, open.next), &glsn, &wanted)?;
         let position = open.source.position();
         ensure(position >= open.next && position <= newest + 1, || {
-            format!("{} stands at {position}, behind {glsn:?}", open.what)
+            format!("{} is at {position} after {glsn:?}", open.what)
         })?;
         let Some(found) = found else {
             open.next = open.next.max(position);

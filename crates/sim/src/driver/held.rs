@@ -1,7 +1,7 @@
 //! Walks and value readers that stay open across other operations.
 //!
-//! They continue where they were, at the moment in which they began, whatever is flushed, merged,
-//! freed and committed in between.
+//! They continue at their position and moment, whatever is flushed, merged, freed and committed in
+//! between.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -15,23 +15,22 @@ use crate::judge::{Place, View, cause_of, show};
 use crate::model::{Writes, space_name};
 use crate::op::{Key, Reader, Span};
 
-/// The most bytes requested at a time when a value is read in pieces: not a multiple of any block
-/// size.
+/// The most bytes requested per read of a value; not a multiple of any block size.
 const PIECE_BYTES: usize = 9001;
 
-/// A walk that is open.
+/// An open walk.
 pub(super) struct OpenWalk {
     range: Range<'static>,
-    /// Keeps the moment.
+    /// Retains the moment.
     snapshot: Snapshot,
     space: u8,
     keys_only: bool,
     what: String,
-    /// The pairs that it still has to return.
+    /// The pairs that it has not returned yet.
     wanted: VecDeque<(Key, Content)>,
 }
 
-/// A reader that is open.
+/// An open reader.
 pub(super) struct OpenReader {
     reader: ValueReader,
     at: u64,
@@ -48,14 +47,14 @@ enum Went {
 }
 
 impl OpenWalk {
-    /// Bytes that are charged for it, and bytes that it holds.
+    /// Bytes charged for it, and bytes that it holds.
     pub(super) fn charges(&self) -> (u64, u64) {
         self.range.charges()
     }
 }
 
 impl Driver {
-    /// The number of moments that walks and readers keep open.
+    /// Number of moments that walks and readers keep open.
     pub(super) fn moments_held(&self) -> u64 {
         (self.walks.len() + self.readers.len()) as u64
     }
@@ -119,7 +118,7 @@ impl Driver {
         let at = Some((walk.space, walk.snapshot.at().0));
         let Some(found) = self.judge(&excuse).settle(what, at, walk.range.advance())? else {
             ensure(matches!(walk.range.advance(), Ok(None)), || {
-                format!("{} goes on behind an error", walk.what)
+                format!("{} continues after an error", walk.what)
             })?;
             return Ok(Went::Failed);
         };
@@ -140,7 +139,7 @@ impl Driver {
             Some((_, content)) => content.is(value),
             None => false,
         };
-        ensure(right, || format!("{}: the value of {} is another one", walk.what, show(key)))?;
+        ensure(right, || format!("{}: wrong value of {}", walk.what, show(key)))?;
         Ok(Went::On)
     }
 
@@ -181,7 +180,7 @@ impl Driver {
             match self.read_piece(&mut open, left.min(PIECE_BYTES))? {
                 (Went::On, bytes) => left -= bytes,
                 (Went::ToItsEnd, _) => return Ok("ended".to_owned()),
-                // It goes on where it was.
+                // A retry resumes at the same position.
                 (Went::Failed, _) => {
                     self.readers.insert(slot, open);
                     return Ok("failed".to_owned());
@@ -200,7 +199,7 @@ impl Driver {
                 let right = bytes <= rest.len()
                     && piece[..bytes] == rest[..bytes]
                     && (bytes > 0 || rest.is_empty());
-                ensure(right, || format!("{}: other bytes from {} on", open.what, open.read))?;
+                ensure(right, || format!("{}: wrong bytes from {} on", open.what, open.read))?;
                 open.read += bytes;
                 Ok((if bytes == 0 { Went::ToItsEnd } else { Went::On }, bytes))
             }
@@ -232,7 +231,7 @@ impl View<'_> {
     /// A walk that does not borrow the view; only in a snapshot.
     fn walk_apart(&self, place: Place<'_>, span: &Span) -> plimsoll::Result<Range<'static>> {
         let View::Snapshot(snapshot) = self else {
-            unreachable!("a walk that is held open is of a snapshot")
+            unreachable!("a held walk belongs to a snapshot")
         };
         match span {
             Span::Range(lower, upper) => snapshot

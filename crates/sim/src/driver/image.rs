@@ -1,7 +1,7 @@
-//! Changes the warm image while the store is closed: it is removed, replaced by an older one, or
-//! damaged.
+//! Changes the warm image while the store is closed: removes it, replaces it by an older one, or
+//! damages it.
 //!
-//! It is a cache of a cache: no answer may depend on it, and no change of it is an error.
+//! The image is a cache of a cache, so no answer may depend on it, and no change of it is an error.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use plimsoll_disk::vfs::{Caching, Disk, Open};
 use crate::driver::Driver;
 use crate::failure::{Failure, Outcome};
 
-/// The number of the warm image's kind of background work.
+/// The kind of background work that saves the warm image.
 const WARMTH: usize = 4;
 
-/// The image's folder in the store's.
+/// The image's folder within the store's.
 pub(super) const IMAGE_DIR: &str = "warm";
 
 /// An image at some time: its files, by name.
@@ -35,7 +35,7 @@ impl Driver {
     pub(super) fn make_warm(&self) {
         let snapshot = self.db().snapshot();
         for keyspace in self.spaces.values() {
-            // Unreadable keys are detected where answers are checked.
+            // Ignore unreadable keys here; checks of answers detect them.
             let Ok(walk) = snapshot.range(keyspace, ..) else { continue };
             let keys: Vec<_> =
                 walk.take(HOT_KEYS).filter_map(|entry| Some(entry.ok()?.0.to_vec())).collect();
@@ -54,22 +54,21 @@ impl Driver {
         }
     }
 
-    /// Restores part or all of the image that was there at open; flushes and merges may come in
-    /// between.
+    /// Restores part or all of the image found at open. Flushes and merges may run in between.
     pub(super) fn take_some_in(&self, choice: u64) {
         for _ in 0..choice % STEPS {
             let _ = self.db().step_from(WARMTH);
         }
     }
 
-    /// Changes the image of a closed store; the previous image is kept, to be put back later.
+    /// Changes the image of a closed store, and keeps the previous image for later.
     pub(super) fn meddle_with_image(&mut self, choice: u64) -> Outcome {
         let dir = self.world.store_path().join(IMAGE_DIR);
         let meddled = self.world.disk.entry(&dir).and_then(|entry| match entry {
             None => Ok(()),
             Some(_) => self.meddle(&dir, choice),
         });
-        meddled.map_err(|error| Failure::new(format!("meddling with the warm image: {error}")))
+        meddled.map_err(|error| Failure::new(format!("changing the warm image: {error}")))
     }
 
     fn meddle(&mut self, dir: &Path, choice: u64) -> io::Result<()> {

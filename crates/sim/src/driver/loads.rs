@@ -50,7 +50,7 @@ impl Driver {
         self.put_rows(slot, (0..count).map(row))
     }
 
-    /// A load of which a put failed can only be dropped.
+    /// After a failed put, a load can only be dropped.
     fn put_rows(
         &mut self,
         slot: u8,
@@ -88,9 +88,7 @@ impl Driver {
                 return said("dropped");
             }
             Ok(_) if self.model.is_dropped(space) => {
-                return Err(Failure::new(
-                    "a bulk load was committed into a keyspace that was dropped",
-                ));
+                return Err(Failure::new("a bulk load was committed into a dropped keyspace"));
             }
             _ => {}
         }

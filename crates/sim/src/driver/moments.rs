@@ -1,4 +1,4 @@
-//! Opens snapshots of moments, and compares what they are with the model: the GLSN, and its time.
+//! Opens snapshots of moments, and compares their GLSNs and times with the model's.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -11,7 +11,7 @@ use crate::failure::{Failure, Outcome, ensure, same};
 use crate::op::{Moment, Reader};
 
 impl Driver {
-    /// A snapshot to read in, where there is no transaction.
+    /// A snapshot for reads outside a transaction.
     pub(super) fn moment(&mut self, from: Reader) -> Outcome<Option<Snapshot>> {
         match from {
             Reader::Snapshot(slot) if self.snapshots.contains_key(&slot) => {
@@ -21,7 +21,7 @@ impl Driver {
                 let opened = self.db().snapshot_at(StoreMoment::Glsn(Glsn(self.back(back))));
                 if self.commit_amid.is_some() {
                     self.absorb_amid()?;
-                    // It ran before the moment was open, which held nothing back then.
+                    // The deed ran before the snapshot was open and retained anything.
                     self.raise_floors();
                 }
                 self.expect("snapshot_at", opened)
@@ -41,7 +41,7 @@ impl Driver {
             Moment::Newest => {
                 let opened = self.db().snapshot();
                 self.absorb_amid()?;
-                // A commit that was made in between may be seen, or not.
+                // The snapshot may or may not include a commit made in between.
                 let now = if opened.at() > newest { self.db().newest() } else { newest };
                 (Ok(opened), now)
             }
@@ -73,14 +73,14 @@ impl Driver {
     fn refuse_future(&self, at: u64) -> Outcome<String> {
         let newest = self.db().newest();
         match self.db().snapshot_at(StoreMoment::Glsn(Glsn(at))) {
-            Err(Error::Future { asked, newest: told }) if asked == at && told == newest => {
+            Err(Error::Future { asked, newest: reported }) if asked == at && reported == newest => {
                 said("future")
             }
             Ok(_) => Err(Failure::new(format!(
-                "a snapshot at {at} was opened, the newest moment is {newest}"
+                "a snapshot at {at} was opened beyond the newest moment {newest}"
             ))),
             Err(error) => Err(Failure::new(format!(
-                "a snapshot at {at} was refused otherwise: {error} [{error:?}]"
+                "a snapshot at {at} failed with another error: {error} [{error:?}]"
             ))),
         }
     }
@@ -122,7 +122,7 @@ impl Driver {
         };
         if known && self.times_ordered {
             ensure(wanted > 0, || {
-                format!("the moment {then} µs is before the first commit and was not refused")
+                format!("the moment {then} µs before the first commit was not refused")
             })?;
             same("moment of a time", &snapshot.at().0, &wanted)?;
         }
@@ -141,9 +141,9 @@ impl Driver {
         match (micros, known) {
             (Some(micros), Some(known)) => same(format!("time of {at}"), &micros, &known),
             (Some(_), None) => ensure(at > 0, || "the empty store has a time".to_owned()),
-            (None, _) => {
-                ensure(at < self.model.first(), || format!("{at} has no time and is in the log"))
-            }
+            (None, _) => ensure(at < self.model.first(), || {
+                format!("{at} has no time although it is in the log")
+            }),
         }
     }
 }

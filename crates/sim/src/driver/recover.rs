@@ -1,7 +1,9 @@
-//! Recoveries of a closed store. In a copy of it, files are damaged and a recovery makes a new
-//! store: what can be read is there, nothing wrong is there, and all that is lost is named. A store
-//! without damage is recovered into an equal one. Or the index is removed, and opening makes it
-//! anew from the log. The warm image stays, with data on runs that are gone.
+//! Recovery of a closed store.
+//!
+//! In a copy of it, files are damaged and `recover` makes a new store. The new store has everything
+//! readable and nothing wrong, and the report names all losses. An undamaged store is recovered
+//! into an equal one. Alternatively the index is removed, and opening the store rebuilds it from
+//! the log; the warm image stays and refers to runs that no longer exist.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,16 +19,16 @@ use crate::model::{Writes, space_name};
 use crate::op::{Edge, Span};
 use crate::world::World;
 
-/// Longer values are in the log only, or in blob files.
+/// Longer values are only in the log or in blob files.
 const INLINE_BYTES: u32 = 1024;
 
 const ALL: Span = Span::Range(Edge::Open, Edge::Open);
 
-/// Where recoveries write to.
+/// The destination of recoveries.
 const DEST: &str = "/recovered";
 
 impl Driver {
-    /// Takes the index away.
+    /// Removes the index.
     pub(super) fn lose_index(&mut self) -> Outcome<String> {
         if self.model.first() > 1 {
             return Ok("left alone".to_owned());
@@ -37,11 +39,7 @@ impl Driver {
             let taken = self.take_index_away();
             let cut = self.world.disk.power_is_cut();
             taken.or_else(|error| {
-                if cut {
-                    Ok(())
-                } else {
-                    Err(Failure::new(format!("taking the index away: {error}")))
-                }
+                if cut { Ok(()) } else { Err(Failure::new(format!("removing the index: {error}"))) }
             })?;
             self.was_hurt = true;
             self.wait_for_somebody();
@@ -57,14 +55,14 @@ impl Driver {
     fn take_index_away(&mut self) -> std::io::Result<()> {
         let (disk, store) = (&self.world.disk, self.world.store_path());
         self.backups += 1;
-        // In one rename: a power cut leaves it whole, in one place or the other.
+        // One rename, so that a power cut leaves the whole index in one place or the other.
         let away = PathBuf::from(format!("/away{}", self.backups));
         disk.rename(&store.join("index"), &away)?;
         disk.sync_dir(&store)?;
         disk.sync_dir(Path::new("/"))
     }
 
-    /// Recovers the store as it is: nothing is lost.
+    /// Recovers the undamaged store, without any loss.
     pub(super) fn recover_whole(&mut self) -> Outcome<String> {
         if !self.close_for_copying()? {
             return Ok("failed".to_owned());
@@ -75,19 +73,16 @@ impl Driver {
             Failure::new(format!("recovering a whole store: {error} [{error:?}]"))
         })?;
         ensure(report.is_whole(), || {
-            format!("a store without damage is not whole when it is recovered: {report:?}")
+            format!("recovering an undamaged store reports losses: {report:?}")
         })?;
-        same(
-            "newest moment of a whole store that was recovered",
-            &report.glsn.0,
-            &self.model.newest(),
-        )?;
+        same("newest moment of a recovered undamaged store", &report.glsn.0, &self.model.newest())?;
         self.judge_recovered(&world, &report)?;
         self.open_store(0)?;
         Ok(format!("up to {}", report.glsn))
     }
 
-    /// Has the index know everything at times, damages a copy of the store, and recovers that.
+    /// Flushes everything into the index at times, damages a copy of the store, and recovers the
+    /// copy.
     pub(super) fn recover_damaged(&mut self, seed: u64) -> Outcome<String> {
         if self.model.last_commit() == 0 {
             return Ok("nothing to recover".to_owned());
@@ -103,16 +98,16 @@ impl Driver {
             return Ok("failed".to_owned());
         }
         let world = self.world.copy();
-        let mut told = Vec::new();
+        let mut kinds = Vec::new();
         for _ in 0..=random.below(2) {
             let damaged = damage(&world, &mut random);
-            told.push(damaged.map_err(|error| Failure::new(format!("damaging a copy: {error}")))?);
+            kinds.push(damaged.map_err(|error| Failure::new(format!("damaging a copy: {error}")))?);
         }
         let foreseen = Db::recover_dry_run(world.store_path(), world.options());
         let report = Db::recover(world.store_path(), DEST, world.options(), &mut |_, _| {});
         let said = match (report, foreseen) {
             (Ok(report), Ok(foreseen)) => {
-                let what = || format!("after {}", told.join(", "));
+                let what = || format!("after {}", kinds.join(", "));
                 self.judge_recovered(&world, &report)
                     .map_err(|failure| Failure::new(format!("{}: {}", what(), failure.message)))?;
                 same(
@@ -122,17 +117,17 @@ impl Driver {
                 )?;
                 if report.is_whole() { "whole" } else { "recovered" }
             }
-            // Segments of which nothing can be read, and an index that holds nothing.
+            // No segment is readable, and the index is empty.
             (Err(Error::Corrupt { .. }), _) => "refused",
             (Err(error), _) | (_, Err(error)) => {
                 return Err(Failure::new(format!(
                     "recovering after {}: {error} [{error:?}]",
-                    told.join(", ")
+                    kinds.join(", ")
                 )));
             }
         };
         self.open_store(0)?;
-        Ok(format!("{said} after {}", told.join(", ")))
+        Ok(format!("{said} after {}", kinds.join(", ")))
     }
 
     /// Compares a recovered store with the model.
@@ -154,9 +149,9 @@ impl Driver {
             let keyspace =
                 db.keyspaces().iter().any(|info| info.name == name).then(|| db.keyspace(&name));
             let Some(keyspace) = keyspace else {
-                // Its record is lost, and its keys are in a keyspace of another name.
+                // The record that names it is lost, and its keys are in a keyspace of another name.
                 ensure(!report.is_whole(), || {
-                    format!("keyspace {name} is not in a recovered store")
+                    format!("keyspace {name} is missing in a recovered store")
                 })?;
                 continue;
             };
@@ -171,8 +166,8 @@ impl Driver {
             for (key, value) in &found {
                 let version = self.model.version_at(space, key, newest);
                 let mut at = version;
-                // An older version is there only if all newer ones were in lost commits. A run may
-                // have these.
+                // An older version may appear only if all newer versions were in lost commits,
+                // which a run may hold.
                 while let Some((glsn, content)) = at.filter(|(glsn, _)| is_lost_commit(*glsn)) {
                     if is_value(String::new, Some(value), content).is_ok() {
                         break;
@@ -180,7 +175,7 @@ impl Driver {
                     at = self.model.version_at(space, key, glsn - 1);
                 }
                 let content = at.and_then(|(_, content)| content);
-                // Nothing says how old the rows of a run without a manifest and a footer are.
+                // Without manifest and footer, the age of a run's rows is unknown.
                 if report.unresolved.is_empty() {
                     is_value(
                         || format!("{} in {name} of a recovered store", show(key)),
@@ -202,8 +197,8 @@ impl Driver {
                     || report.unresolved.iter().any(|what| what.contains(".run"));
                 ensure(is_named, || {
                     format!(
-                        "{} in {name}, of commit {glsn}, is not in a recovered store, and was not \
-                         named",
+                        "{} in {name}, of commit {glsn}, is missing in a recovered store, and was \
+                         not named",
                         show(&key)
                     )
                 })?;
@@ -212,13 +207,13 @@ impl Driver {
         Ok(())
     }
 
-    /// Advances the clock: a manual repair takes time.
+    /// Advance the clock, because a manual repair takes time.
     fn wait_for_somebody(&self) {
         self.world.clock.advance(Duration::from_secs(1));
     }
 }
 
-/// Damages a file of a closed store; says which, and how.
+/// Damages a file of a closed store; returns a description.
 fn damage(world: &World, random: &mut Random) -> std::io::Result<String> {
     let disk = &world.disk;
     let mut files = world.files(&world.store_path())?;
@@ -237,7 +232,7 @@ fn damage(world: &World, random: &mut Random) -> std::io::Result<String> {
     let at = random.below(len);
     let how = match random.below(4) {
         0 => {
-            // A file of its own: others may share this one.
+            // Write a new file, because backups may share this one.
             disk.remove(&path)?;
             "removed"
         }

@@ -1,4 +1,4 @@
-//! Removals: what a transaction takes away by a walk, call by call, against the model's walk.
+//! Removals: compares the keys that a transaction deletes by a scan with the model's, call by call.
 
 use plimsoll::Keyspace;
 
@@ -19,7 +19,7 @@ impl Driver {
         answered(self.judge(&|error| self.excused(error)).get_now(place, key)?)
     }
 
-    /// Takes away what a walk finds. Where the call fails, what it has taken is read.
+    /// Deletes keys by a scan. After a failed call, reads the keys that it has deleted.
     pub(super) fn remove(
         &mut self,
         tx: u8,
@@ -106,7 +106,7 @@ impl Driver {
         });
         let Some(deleted) = self.expect(what, retained)? else { return Ok(None) };
         let all: Vec<_> = wanted.iter().map(|(key, _)| (show(key), true)).collect();
-        same(format!("{what}: keys that were shown, each with its value"), &seen, &all)?;
+        same(format!("{what}: keys passed to the closure, with values"), &seen, &all)?;
         let taken: Vec<Key> =
             wanted.iter().map(|(key, _)| key.clone()).filter(|key| how.takes(key)).collect();
         same(format!("{what}: number of deleted keys"), &deleted, &(taken.len() as u64))?;
@@ -147,7 +147,7 @@ impl Driver {
         drop(extracted);
         match taken.last() {
             _ if ended => open.reads.whole(space, span),
-            // It reads ahead.
+            // The call reads ahead.
             Some(last) => {
                 open.reads.part(space, span, false, last);
                 open.reads.perhaps(space, span);

@@ -1,8 +1,8 @@
-//! Puts a folder back to an earlier state, in whole or in part.
+//! Restores a folder to an earlier state, in whole or in part.
 //!
-//! The whole folder: from then on the store is the earlier one, and diverges from there, at times
-//! beside the warm image of the abandoned history. One part beside the rest: if the index knows of
-//! commits that this log does not have, the store must not open; otherwise the index is only
+//! After a restore of the whole folder, the store is the earlier one and diverges from there, at
+//! times with the warm image of the abandoned history. After a restore of one part, the store must
+//! not open if the index knows of commits that the log does not have; otherwise the index is only
 //! behind, and every answer is right. Partial restores are tried in a copy of the world.
 
 use std::path::Path;
@@ -27,7 +27,7 @@ pub(super) struct Kept {
 }
 
 impl Driver {
-    /// Keeps a copy of the folder as it is now.
+    /// Keeps a copy of the present folder.
     pub(super) fn keep_aside(&mut self) -> Outcome<String> {
         if self.close_for_copying()? {
             self.kept = Some(self.as_it_is());
@@ -37,7 +37,7 @@ impl Driver {
         Ok("failed".to_owned())
     }
 
-    /// Puts back the kept state.
+    /// Restores the kept state.
     pub(super) fn restore(&mut self, part: Part) -> Outcome<String> {
         let Some(kept) = self.kept.take() else { return Ok("nothing was kept".to_owned()) };
         if !self.close_for_copying()? {
@@ -45,7 +45,7 @@ impl Driver {
             return Ok("failed".to_owned());
         }
         match part {
-            // The replaced state is kept instead: another history from the same beginning.
+            // Keep the replaced state instead, which is another history from the same beginning.
             Part::Whole => {
                 let replaced = self.as_it_is();
                 self.world.disk = kept.disk.snapshot();
@@ -69,25 +69,26 @@ impl Driver {
         Ok("restored".to_owned())
     }
 
-    /// Puts the warm image of `other` in place of the store's own: it knows of commits that this
-    /// log does not have, or has others at their place.
+    /// Replaces the store's warm image by that of `other`, which refers to commits that this log
+    /// does not have or has other commits in place of.
     fn leave_image(&self, other: &LyingDisk) -> Outcome {
         let dir = self.world.store_path().join(IMAGE_DIR);
-        let told = |error: std::io::Error| Failure::new(format!("leaving the warm image: {error}"));
+        let failed =
+            |error: std::io::Error| Failure::new(format!("leaving the warm image: {error}"));
         let both =
             [other, &self.world.disk].into_iter().map(|disk| Ok(disk.entry(&dir)?.is_some()));
-        let both: Vec<bool> = both.collect::<Result<_, _>>().map_err(told)?;
+        let both: Vec<bool> = both.collect::<Result<_, _>>().map_err(failed)?;
         if both.contains(&false) {
             Ok(())
         } else {
-            copy_folder(other, &self.world, &dir).map_err(told)
+            copy_folder(other, &self.world, &dir).map_err(failed)
         }
     }
 
     /// Closes the store cleanly; if that fails the store is reopened, and the result is `false`.
     pub(super) fn close_for_copying(&mut self) -> Outcome<bool> {
         self.heal();
-        // A scheduled cut would come in the middle of the copying.
+        // A scheduled cut would happen in the middle of the copy.
         self.world.disk.cut_power_at_sync(u64::MAX);
         self.close()?;
         if self.closed_cleanly {
@@ -118,18 +119,18 @@ impl Driver {
         let common = of_index.common_entries(of_log);
         let mut model = of_log.clone();
         model.raise_floors_to(of_index);
-        let told = |failure: Failure| Failure::new(format!("beside another {folder}: {failure}"));
-        match inspect(&world, &model, model.newest(), &|_| true).map_err(told)? {
+        let failed = |failure: Failure| Failure::new(format!("with another {folder}: {failure}"));
+        match inspect(&world, &model, model.newest(), &|_| true).map_err(failed)? {
             Err(error) => ensure(is_refusal(&error), || {
                 format!(
-                    "beside another {folder} the store does not open, for another reason: {error} \
+                    "with another {folder} the store fails to open with the wrong error: {error} \
                      [{error:?}]"
                 )
             }),
             Ok(_) => ensure(known <= common, || {
                 format!(
-                    "the index knows of commit {known}, the log is the same up to {common} only, \
-                     and the store opens"
+                    "the index knows of commit {known}, the log agrees only up to {common}, and \
+                     the store opens"
                 )
             }),
         }

@@ -6,17 +6,17 @@ use crate::driver::Driver;
 use crate::failure::{Failure, Outcome, ensure, same};
 use crate::model::{Entry, NAMES, space_name};
 
-/// Numbers of keyspaces are bytes: from this one on none is dropped any more.
+/// Keyspaces from this number on are not dropped, because numbers are bytes.
 const LAST_DROPPED: u8 = u8::MAX - 2 * NAMES;
 
 impl Driver {
-    /// Drops a keyspace, if it is there and not the default one.
+    /// Drops a keyspace, if it exists and is not the default one.
     pub(super) fn drop_space(&mut self, space: u8) -> Outcome<String> {
         if space.is_multiple_of(NAMES) || space > LAST_DROPPED || !self.model.has_space(space) {
             return Ok("no keyspace".to_owned());
         }
         if self.in_doubt {
-            // A poisoned store refuses a drop and keeps the keyspace; reopening tells whether the
+            // A poisoned store refuses the drop and keeps the keyspace. A reopen shows whether the
             // drop is in the log.
             return Ok("in doubt".to_owned());
         }
@@ -29,10 +29,10 @@ impl Driver {
             return Ok("failed".to_owned());
         };
         same("GLSN of a drop", &report.glsn.0, &self.model.newest())?;
-        same("keys that were dropped", &report.keys, &wanted)?;
+        same("number of dropped keys", &report.keys, &wanted)?;
         self.spaces.remove(&space);
         let put = self.db().begin().put(&keyspace, b"late", b"late");
-        self.is_refused("putting something into a keyspace that was dropped", put)?;
+        self.is_refused("a put into a dropped keyspace", put)?;
         Ok(format!("{wanted} keys"))
     }
 
@@ -69,7 +69,7 @@ impl Driver {
             Err(Error::Locked { .. }) => Ok(()),
             Err(error) if self.excused(&error) => Ok(()),
             Err(error) => Err(Failure::new(format!(
-                "a second writer was refused otherwise: {error} [{error:?}]"
+                "a second writer failed with another error: {error} [{error:?}]"
             ))),
             Ok(second) => {
                 drop(second);
@@ -82,7 +82,7 @@ impl Driver {
     pub(super) fn is_named(&self, space: u8, keyspace: &Keyspace) -> Outcome {
         let name = space_name(space);
         ensure(keyspace.name() == name, || {
-            format!("the keyspace {name} is called {:?}", keyspace.name())
+            format!("the keyspace {name} has the name {:?}", keyspace.name())
         })
     }
 }

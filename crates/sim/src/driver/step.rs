@@ -15,15 +15,15 @@ use crate::model::reads::Reads;
 use crate::model::{Entry, Writes, space_name};
 use crate::op::{Fault, Get, Keep, Key, Op, Reader, Span, numbered_key};
 
-/// Bytes that a streamed value yields at a time: not a multiple of any block size.
+/// Bytes that a streamed value yields per read; not a multiple of any block size.
 const DRIBBLE_BYTES: usize = 7001;
 
-/// The most bytes of a segment besides the payloads of one record: its first and last block, heads,
-/// padding.
+/// Upper bound on a segment's overhead beside the payloads of one record: first and last block,
+/// headers, padding.
 const SEGMENT_RESERVE_BYTES: usize = 64 << 10;
 
 impl Driver {
-    /// Does an operation; returns its result.
+    /// Runs an operation; returns its result.
     pub(super) fn step(&mut self, op: &Op) -> Outcome<String> {
         let mut op = op.clone();
         if let Some(space) = op.space_mut() {
@@ -35,7 +35,7 @@ impl Driver {
         | Op::Keep
         | Op::Restore { .. } = &op
         {
-            // They change files of the store by themselves.
+            // These change files of the store by themselves.
             self.world.disk.cut_power_at_change(u64::MAX);
         }
         match &op {
@@ -139,8 +139,7 @@ impl Driver {
             Op::Recover { damage } => self.recover_damaged(*damage),
             Op::Flush => self.upkeep("flush", |db| db.flush()),
             Op::Compact => self.upkeep("compact", |db| db.compact()),
-            // Between two steps no page may be relied on to be in memory: the row cache then
-            // answers instead of pages.
+            // Drop all pages between steps, so that the row cache answers instead.
             Op::Step => self.upkeep("step", |db| {
                 db.drop_pages();
                 db.step().map(|_| ())
@@ -227,7 +226,7 @@ impl Driver {
         }
     }
 
-    /// Sets the budget; it stays as it was if more memory is in use.
+    /// Sets the budget, which stays unchanged if more memory is in use.
     fn give_memory(&mut self, bytes: u64) -> Outcome<String> {
         let before = self.db().stats().memory.limit_bytes;
         let set = self.db().set_memory(bytes);
@@ -286,7 +285,7 @@ impl Driver {
         let at = handle.at();
         let newest = self.model.newest();
         ensure(if self.in_doubt { at <= newest } else { at == newest }, || {
-            format!("a transaction that reads what was ordered begins at {at}; submitted {newest}")
+            format!("a transaction that reads ordered commits begins at {at}; submitted {newest}")
         })?;
         self.txs.insert(
             tx,
@@ -318,7 +317,7 @@ impl Driver {
             handle.put(&keyspace, key, &bytes).map(|()| bytes.len() as u64)
         };
         if let Ok(len) = &written {
-            same("bytes that were streamed", len, &u64::from(value.bytes))?;
+            same("number of streamed bytes", len, &u64::from(value.bytes))?;
             open.get_mut().writes.insert((space, key.clone()), Some(value));
         }
         self.written(tx, &format!("put {} of {value}", show(key)), written)
@@ -364,8 +363,8 @@ impl Driver {
             let mut load = self.db().begin_bulk_load(&keyspace)?;
             for number in 0..count {
                 let number = if scattered { scatter(number, count) } else { number };
-                // Of two rows with one key the last one counts. Where there are none, rising rows
-                // are not sorted.
+                // Duplicate a row, because the last of two rows with one key wins. Without
+                // duplicates, ascending rows skip the sort.
                 if value.seed.is_multiple_of(2) && number.is_multiple_of(3) {
                     load.put(key(number), content(number.wrapping_add(1)).make())?;
                 }
@@ -373,7 +372,7 @@ impl Driver {
             }
             load.commit()
         };
-        // It reads nothing; but its record has the moment before it.
+        // A load reads nothing, but its record names the moment before it.
         let read_at = self.db().newest().0;
         let loaded = load();
         let writes =
@@ -390,7 +389,7 @@ impl Driver {
         self.written(tx, &format!("delete {}", show(key)), deleted)
     }
 
-    /// After a failed write a transaction can only be aborted: its commit is refused.
+    /// After a failed write, a transaction can only be aborted, and its commit must be refused.
     fn written<T>(&mut self, tx: u8, what: &str, written: plimsoll::Result<T>) -> Outcome<String> {
         if self.expect(what, written)?.is_some() {
             return said("");
@@ -398,7 +397,7 @@ impl Driver {
         if let Some(open) = self.txs.remove(&tx) {
             let committed = open.handle.commit();
             ensure(committed.is_err(), || {
-                format!("{what} failed, and its transaction was committed")
+                format!("{what} failed, but its transaction was committed")
             })?;
         }
         said("failed")
@@ -429,9 +428,9 @@ impl Driver {
         }
         if open.writes.is_empty() {
             let Some(glsn) = self.expect("commit", committed)? else { return said("failed") };
-            same("GLSN of a commit that wrote nothing", &glsn, &at)?;
+            same("GLSN of an empty commit", &glsn, &at)?;
             if wait && self.world.setting.durability == Durability::Sync {
-                // It may have read what was not durable yet.
+                // The transaction may have read commits that were not durable yet.
                 self.model.acknowledge(glsn.0);
             }
             return said(format!("glsn {glsn}"));
@@ -444,9 +443,7 @@ impl Driver {
             // A key that was put and deleted again counts as put.
             Err(Error::InvalidInput { .. }) if into_dropped(false) => return said("dropped"),
             Ok(_) if into_dropped(true) => {
-                return Err(Failure::new(
-                    "committed although it puts something into a keyspace that was dropped",
-                ));
+                return Err(Failure::new("committed although it writes to a dropped keyspace"));
             }
             _ => {}
         }
@@ -489,7 +486,7 @@ impl Driver {
             || {
                 let read = if reads.covers(key) { "was read" } else { "was not read" };
                 format!(
-                    "conflict on {} by {by} after {at}: the key {read}, and that commit did not \
+                    "conflict on {} by {by} after {at}: the key {read}, but that commit did not \
                      change it",
                     show(key)
                 )
@@ -497,7 +494,8 @@ impl Driver {
         )
     }
 
-    /// A record was submitted, or not; `glsn` is its last one.
+    /// Checks the GLSN of a record that was submitted, or handles its refusal; `glsn` is the
+    /// record's last one.
     pub(super) fn submitted(
         &mut self,
         what: &str,
@@ -530,7 +528,7 @@ impl Driver {
         let glsn = ticket.glsn();
         match ticket.wait() {
             Ok(waited) => {
-                same("GLSN that was waited for", &waited, &glsn)?;
+                same("GLSN of an awaited commit", &waited, &glsn)?;
                 if self.world.setting.durability == Durability::Sync {
                     self.model.acknowledge(glsn.0);
                 }
@@ -579,7 +577,7 @@ impl Driver {
     fn walk(&mut self, from: Reader, space: u8, span: &Span, how: Way) -> Outcome<String> {
         let Some(keyspace) = self.keyspace(space)? else { return said("failed") };
         if how.amid.is_some() {
-            // Up to the newest moment then: commits that are submitted now may have become durable.
+            // Commits submitted by now may have become durable.
             self.trim_asked = self.trim_asked.max(self.model.newest());
         }
         let place = self.place(space, &keyspace);
@@ -631,7 +629,8 @@ impl Driver {
             return said("too large");
         }
         if !noted {
-            // The note is a separate commit before the entries, and may be there without them.
+            // The note that streams are in use is a separate commit before the entries, and may
+            // exist without them.
             let is_there = self.db().log().bounds().next > self.model.newest() + 1;
             match &appended {
                 Err(error) if is_there || self.leaves_doubt(error) => {
@@ -650,7 +649,7 @@ impl Driver {
         self.submitted("append", entries, appended.map(|(_, last)| last.0), wait)
     }
 
-    /// Entries that are appended together are in one record, which must fit into a segment.
+    /// Entries appended together are one record, which must fit into a segment.
     fn is_too_large<T>(&mut self, appended: &plimsoll::Result<T>, payloads: &[Vec<u8>]) -> bool {
         let Err(Error::InvalidInput { .. }) = appended else { return false };
         let bytes: usize = payloads.iter().map(Vec::len).sum();
@@ -666,11 +665,11 @@ impl Driver {
 
     fn trim(&mut self, back: u64) -> Outcome<String> {
         let until = match back {
-            // All of the log.
+            // The whole log may go.
             0 => self.db().newest().next().0,
             _ => self.back(back),
         };
-        // Whatever its result: it was requested.
+        // Record the request, whatever its result.
         self.trim_asked = self.trim_asked.max(until);
         let trimmed = self.db().log().trim(Glsn(until));
         if self.is_stopped(&trimmed) {
@@ -685,8 +684,8 @@ impl Driver {
         if !self.model.has_space(space) {
             let made = self.db().create_keyspace(&space_name(space), keep.retention());
             if self.in_doubt && made.is_ok() {
-                // It is unknown whether the earlier keyspace of this name was dropped: this may be
-                // that one.
+                // If the drop of the earlier keyspace of this name had an unknown outcome, this may
+                // still be that keyspace.
                 return said("in doubt");
             }
             self.committed_unseen(&made, Entry::Keyspace { space, retention: keep });

@@ -1,4 +1,4 @@
-//! Feeds: each entry or commit once, in order; behind an error they go on where they were.
+//! Feeds return each entry or commit once, in order, and resume at their position after an error.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use crate::judge::{Judge, Place, TRIES, is_value, show};
 use crate::model::{Entry, space_name};
 
 impl Judge<'_> {
-    /// What `next` yields; after an error, what it yields when it is asked again. `None` if it
-    /// fails again and again. An iterator ends at an error, and goes on with the next call.
+    /// Calls `next`, and retries it after errors. `None` if every attempt fails. An iterator ends
+    /// at an error, and resumes with the next call.
     fn after_errors<T>(
         &self,
         what: impl Fn() -> String,
@@ -58,8 +58,8 @@ impl Judge<'_> {
         if matches!(stream, None | Some(0)) { self.feed(from) } else { Ok(true) }
     }
 
-    /// Reads the change feed to its end: every commit once, in order, but for those that only move
-    /// cursors.
+    /// Reads the change feed to its end: every commit once, in order, except for commits that only
+    /// move cursors.
     fn feed(&self, from: u64) -> Outcome<bool> {
         let what = || format!("commits from {from}");
         let Some(mut commits) = self.settle(what, None, self.db.log().commits(Glsn(from)))? else {
@@ -114,7 +114,7 @@ impl Judge<'_> {
         }
     }
 
-    /// A commit has the model's changes of keys with a prefix, and no others.
+    /// Checks that a commit has exactly the model's changes of keys with a prefix.
     pub(crate) fn is_watched(
         &self,
         what: impl Fn() -> String,
@@ -133,7 +133,7 @@ impl Judge<'_> {
             is_value(what, value.as_deref(), content.flatten())?;
         }
         let left = wanted.next().map(|(key, _)| show(&key));
-        same(format!("{}: changes left out of {}", what(), commit.glsn()), &None, &left)?;
+        same(format!("{}: missing changes of {}", what(), commit.glsn()), &None, &left)?;
         Ok(true)
     }
 }

@@ -1,4 +1,4 @@
-//! What reads at one moment: a transaction or a snapshot, by the same calls.
+//! Views: reads at one moment, through a transaction or a snapshot.
 
 use std::ops::Bound;
 
@@ -7,7 +7,7 @@ use plimsoll::{Keyspace, Range, Resident, Snapshot, Transaction, Value, ValueRea
 use crate::model::Writes;
 use crate::op::{Edge, Span};
 
-/// Something that reads at one moment.
+/// A transaction or a snapshot.
 #[derive(Clone, Copy)]
 pub(crate) enum View<'a> {
     Tx(&'a Transaction, &'a Writes),

@@ -1,9 +1,9 @@
 //! The process that is killed.
 //!
-//! Each thread commits one transaction after the other. Transaction number n writes n under the
-//! thread's number, a value of n under two more keys, n into a list from which it removes n -
-//! [`KEPT`], and then appends n to the thread's stream. Each acknowledged commit is printed as one
-//! line: `THREAD NUMBER GLSN`; in one write, or with the others of a sync.
+//! Each thread commits transactions one by one. Transaction n writes n under the thread's number, a
+//! value derived from n under two more keys, and n into a list from which it removes n - [`KEPT`];
+//! then the thread appends n to its stream. The child prints each acknowledged commit as a line
+//! `THREAD NUMBER GLSN`, singly or with the others of a sync.
 
 use std::io::Write;
 use std::path::Path;
@@ -26,7 +26,7 @@ pub const KEPT: u64 = 20;
 /// Buffered commits of a thread between two syncs.
 pub const SYNC_EACH: u64 = 16;
 
-/// A child whose parent is gone ends by itself.
+/// A child without a parent exits by itself.
 const LIFE_MAX: Duration = Duration::from_secs(60);
 
 pub(crate) fn number_key(thread: u64) -> String {
@@ -41,7 +41,7 @@ pub(crate) fn listed_key(thread: u64, number: u64) -> String {
     format!("{thread}/list/{number:08}")
 }
 
-/// Usually small; occasionally too large for a run, for a record, for a buffer.
+/// Usually small; occasionally too large for a run, a record or a buffer.
 pub(crate) fn large_value(thread: u64, number: u64) -> Content {
     let bytes = match number % 16 {
         3 => 2_000,
@@ -55,7 +55,7 @@ pub(crate) fn large_value(thread: u64, number: u64) -> Content {
 /// Writes until it is killed.
 ///
 /// # Errors
-/// Any error of the store; there should be none.
+/// Any error of the store; none is expected.
 pub fn live(scenario: Scenario, store: &Path) -> Result<()> {
     let durability =
         if scenario == Scenario::Buffered { Durability::Buffered } else { Durability::Sync };

@@ -1,5 +1,4 @@
-//! Looks at a history of transactions over lists: at each transaction by itself, and then at their
-//! order.
+//! Checks a history of transactions over lists: each transaction by itself, and then their order.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,30 +6,30 @@ use crate::failure::{Failure, Outcome, ensure};
 use crate::lists::history::{End, ListName, Seen, Step, Transaction};
 use crate::lists::order::{Cause, Order};
 
-/// The lists as they are in the end.
+/// The final lists.
 pub type Lists = BTreeMap<ListName, Vec<u64>>;
 
-/// What was checked.
+/// Counts of a checked history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
-    /// Transactions that were committed.
+    /// Committed transactions.
     pub committed: u64,
-    /// Those of them whose process was killed before it could tell.
+    /// Committed transactions whose process was killed before it could report them.
     pub of_killed: u64,
-    /// Transactions that were refused or given up.
+    /// Transactions refused or aborted.
     pub refused: u64,
     /// Values in all lists.
     pub values: u64,
-    /// What is known of two transactions, one of which came before the other.
+    /// Dependencies between transactions.
     pub relations: u64,
 }
 
-/// Checks that a history is strictly serializable: that there is an order of all committed
-/// transactions, in accordance with the times at which they began and had returned, in which each
-/// has seen what those before it did.
+/// Checks that a history is strictly serializable: some order of all committed transactions agrees
+/// with their start and return times, and in it each transaction has seen exactly the effects of
+/// those before it.
 ///
 /// # Errors
-/// It is not; the message names the transactions.
+/// The history is not strictly serializable; the message names the transactions.
 pub fn check(history: &[Transaction], lists: &Lists) -> Outcome<Checked> {
     let prefixes = Prefixes::of(lists);
     let mut writers: HashMap<u64, usize> = HashMap::new();
@@ -54,12 +53,12 @@ pub fn check(history: &[Transaction], lists: &Lists) -> Outcome<Checked> {
         );
         let is_there = found > 0;
         match transaction.end {
-            End::Refused => {
-                ensure(!is_there, || format!("{transaction} was refused, and is there"))?
-            }
+            End::Refused => ensure(!is_there, || {
+                format!("{transaction} was refused, but its values are present")
+            })?,
             End::Committed(_) => ensure(found == appends, || format!("{transaction} is lost"))?,
             End::Unknown => ensure(found == 0 || found == appends, || {
-                format!("{transaction} is there in part")
+                format!("{transaction} is partly present")
             })?,
         }
         let counts = matches!(transaction.end, End::Committed(_)) || is_there;
@@ -74,7 +73,7 @@ pub fn check(history: &[Transaction], lists: &Lists) -> Outcome<Checked> {
     for (list, values) in lists {
         let unknown = values.iter().find(|value| !writers.contains_key(value));
         ensure(unknown.is_none(), || {
-            format!("nobody has appended {unknown:x?} to the list {list}")
+            format!("no transaction appended {unknown:x?} to the list {list}")
         })?;
         checked.values += values.len() as u64;
     }
@@ -97,8 +96,8 @@ pub fn check(history: &[Transaction], lists: &Lists) -> Outcome<Checked> {
     order.check().map(|()| checked)
 }
 
-/// For each list of a transaction: what it saw of it before it changed it, and how many values it
-/// appended.
+/// For each list of a transaction: the number of values that it saw before its changes, and the
+/// number that it appended.
 fn spans(transaction: &Transaction) -> Vec<(ListName, Seen, usize)> {
     let mut spans: Vec<(ListName, Seen, usize)> = Vec::new();
     for Step { list, seen, value } in &transaction.steps {
@@ -111,7 +110,7 @@ fn spans(transaction: &Transaction) -> Vec<(ListName, Seen, usize)> {
     spans
 }
 
-/// What may be seen of each list: nothing, its first value, its first two values, ...
+/// The possible views of each list: nothing, its first value, its first two values, ...
 struct Prefixes {
     seen: BTreeMap<ListName, Vec<Seen>>,
     places: HashMap<u64, (ListName, u64)>,
@@ -136,8 +135,8 @@ impl Prefixes {
         self.places.contains_key(&value)
     }
 
-    /// Each step saw a beginning of the list as it is in the end, with all that the steps before it
-    /// had appended, and appended behind it.
+    /// Checks that each step saw a prefix of the final list, including all values that earlier
+    /// steps had appended, and appended after it.
     fn check(&self, transaction: &Transaction) -> Outcome {
         let mut last: Vec<(ListName, Seen)> = Vec::new();
         for Step { list, seen, value } in &transaction.steps {
@@ -146,7 +145,7 @@ impl Prefixes {
                 None => *seen == Seen::default(),
             };
             ensure(is_seen, || {
-                format!("{transaction} has seen in the list {list} what was never in it")
+                format!("{transaction} has seen values in the list {list} that were never in it")
             })?;
             if let Some(value) = value {
                 ensure(self.places.get(value) == Some(&(*list, seen.len)), || {
@@ -154,7 +153,7 @@ impl Prefixes {
                         .places
                         .get(value)
                         .map(|(list, at)| format!("at {at} of the list {list}"));
-                    format!("{transaction} has appended {value:x}, which is {place:?}")
+                    format!("{transaction} appended {value:x}, whose place is {place:?}")
                 })?;
             }
             let after = value.map_or(*seen, |value| seen.with(value));
@@ -204,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_history_in_order_passes() {
+    fn serial_history_passes() {
         let history = [
             done(0, 10, &[appends(A, &[], 1), reads(A, &[1]), appends(A, &[1], 2)]),
             // At the same time as the first one, and before it.
@@ -222,21 +221,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_torn_or_never_written_is_found() {
+    fn lost_torn_and_phantom_writes_are_found() {
         let one = done(0, 10, &[appends(A, &[], 1), appends(B, &[], 2)]);
         assert!(refusal(std::slice::from_ref(&one), &lists([])).contains("is lost"));
         assert!(refusal(std::slice::from_ref(&one), &lists([(A, &[1])])).contains("is lost"));
         let killed = Transaction { end: End::Unknown, ..one.clone() };
-        assert!(refusal(std::slice::from_ref(&killed), &lists([(A, &[1])])).contains("in part"));
+        assert!(
+            refusal(std::slice::from_ref(&killed), &lists([(A, &[1])])).contains("partly present")
+        );
         let refused = Transaction { end: End::Refused, ..one.clone() };
         assert!(refusal(&[refused], &lists([(B, &[2])])).contains("was refused"));
-        assert!(refusal(&[], &lists([(A, &[1])])).contains("nobody"));
+        assert!(refusal(&[], &lists([(A, &[1])])).contains("no transaction"));
         // Both saw an empty list.
         let other = done(0, 10, &[appends(A, &[], 3)]);
         assert!(
-            refusal(&[one.clone(), other], &lists([(A, &[1, 3]), (B, &[2])])).contains("which is")
+            refusal(&[one.clone(), other], &lists([(A, &[1, 3]), (B, &[2])]))
+                .contains("whose place")
         );
-        // Seen, and then not there.
+        // Seen, but not in the final list.
         let reader = done(0, 10, &[reads(A, &[1, 9])]);
         assert!(
             refusal(&[one.clone(), reader], &lists([(A, &[1]), (B, &[2])])).contains("never in it")
@@ -246,18 +248,18 @@ mod tests {
     }
 
     #[test]
-    fn circles_are_found() {
-        // Write skew: each has read what the other one then appended to.
+    fn cycles_are_found() {
+        // Write skew: each transaction has read the list that the other then appended to.
         let one = done(0, 10, &[reads(A, &[]), appends(B, &[], 1)]);
         let two = done(0, 10, &[reads(B, &[]), appends(A, &[], 2)]);
         let skew = refusal(&[one, two], &lists([(A, &[2]), (B, &[1])]));
         assert!(skew.contains("had not seen"), "{skew}");
-        // A read that sees a part of another transaction.
+        // A read that sees part of another transaction.
         let writer = done(0, 10, &[appends(A, &[], 1), appends(B, &[], 2)]);
         let half = done(0, 10, &[reads(A, &[1]), reads(B, &[])]);
         let fractured = refusal(&[writer.clone(), half], &lists([(A, &[1]), (B, &[2])]));
-        assert!(fractured.contains("had seen"), "{fractured}");
-        // A long fork: two readers see two writers in two orders.
+        assert!(fractured.contains("was seen by"), "{fractured}");
+        // A long fork: two readers see two writers in opposite orders.
         let writers = [done(0, 10, &[appends(A, &[], 1)]), done(0, 10, &[appends(B, &[], 2)])];
         let readers = [
             done(0, 10, &[reads(A, &[1]), reads(B, &[])]),
@@ -269,10 +271,10 @@ mod tests {
         let stale = done(11, 20, &[reads(A, &[])]);
         let late = refusal(&[writer.clone(), stale], &lists([(A, &[1]), (B, &[2])]));
         assert!(late.contains("had returned"), "{late}");
-        // At the same moment it is none.
+        // If the reader began at the same moment, the read is not stale.
         let early = done(10, 20, &[reads(A, &[])]);
         check(&[writer, early], &lists([(A, &[1]), (B, &[2])])).unwrap();
-        // Over others: a sees b, b was over before c began, c had not seen a.
+        // Transitive: a sees b, b returned before c began, c had not seen a.
         let chain = [
             done(0, 10, &[appends(A, &[], 1)]),
             done(0, 12, &[reads(A, &[1]), appends(B, &[], 2)]),

@@ -1,17 +1,17 @@
-//! What transactions over lists did, as their processes tell it: a line before each commit, and one
-//! when it has returned.
+//! The history of transactions over lists, as printed by their processes: a line before each
+//! commit, and one after it has returned.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::failure::{Failure, Outcome};
 
-/// A list. One that is full is followed by the next generation of its slot.
+/// A list. The next generation of its slot follows a full list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ListName {
-    /// Several lists are appended to at a time.
+    /// Number among the lists in use at a time.
     pub slot: u32,
-    /// How many came before it.
+    /// Number of earlier lists of the slot.
     pub generation: u32,
 }
 
@@ -34,36 +34,36 @@ impl fmt::Display for ListName {
     }
 }
 
-/// What a reader saw of a list: how many values, and a hash over them.
+/// A view of a list: the number of values, and a hash over them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Number of values.
     pub len: u64,
-    /// Over all of them, in order.
+    /// Hash over all values, in order.
     pub hash: u64,
 }
 
 impl Seen {
-    /// What is seen of these values.
+    /// The view of these values.
     pub fn of(values: impl IntoIterator<Item = u64>) -> Self {
         values.into_iter().fold(Self::default(), Self::with)
     }
 
-    /// The same, and one value more.
+    /// The view extended by one value.
     pub fn with(self, value: u64) -> Self {
         let hash = (self.hash.rotate_left(5) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Self { len: self.len + 1, hash }
     }
 }
 
-/// One step of a transaction: it has seen a list, and has then appended a value to it or not.
+/// One step of a transaction: a read of a list, and optionally an append to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     /// The list.
     pub list: ListName,
-    /// What it saw, its own values included.
+    /// The view, including the transaction's own values.
     pub seen: Seen,
-    /// What it appended.
+    /// The appended value.
     pub value: Option<u64>,
 }
 
@@ -74,23 +74,23 @@ impl fmt::Display for Step {
     }
 }
 
-/// How a transaction ended.
+/// The outcome of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Its commit had returned at this time.
+    /// The commit returned at this time.
     Committed(u64),
-    /// It was refused, or given up.
+    /// The transaction was refused or aborted.
     Refused,
-    /// Its process did not live to tell.
+    /// The process died before it could report the outcome.
     Unknown,
 }
 
 /// A transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transaction {
-    /// When it began: nanoseconds of a clock that all processes have.
+    /// Start time, in nanoseconds of a clock that all processes share.
     pub begin: u64,
-    /// How it ended.
+    /// Its outcome.
     pub end: End,
     /// Its steps, in order.
     pub steps: Vec<Step>,
@@ -110,13 +110,13 @@ impl fmt::Display for Transaction {
     }
 }
 
-/// The line before a commit.
+/// The line printed before a commit.
 pub fn line_of_begin(thread: u64, begin: u64, steps: &[Step]) -> String {
     let steps: String = steps.iter().map(|step| format!(" {step}")).collect();
     format!("begin {thread} {begin}{steps} .\n")
 }
 
-/// The line after one: `None` if it was refused.
+/// The line printed after a commit; `None` if it was refused.
 pub fn line_of_end(thread: u64, end: Option<u64>) -> String {
     match end {
         Some(end) => format!("done {thread} {end} .\n"),
@@ -124,13 +124,13 @@ pub fn line_of_end(thread: u64, end: Option<u64>) -> String {
     }
 }
 
-/// Reads the lines of a process; the last one may be cut off.
+/// Parses the lines of a process; the last line may be truncated.
 ///
 /// # Errors
-/// A line before the last is none of a history.
+/// A line before the last is invalid.
 pub fn read_lines<'l>(lines: impl IntoIterator<Item = &'l str>) -> Outcome<Vec<Transaction>> {
     let mut transactions = Vec::new();
-    // One in each thread.
+    // One transaction per thread.
     let mut under_way: BTreeMap<u64, Transaction> = BTreeMap::new();
     let mut cut: Option<&str> = None;
     for line in lines {
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_printed_is_read() {
+    fn history_round_trips_through_its_text() {
         let list = ListName { slot: 3, generation: 70_000 };
         assert_eq!(ListName::of_key(&list.key()), Some(list));
         let seen = Seen::of([5, 6]);
@@ -217,7 +217,7 @@ mod tests {
             Transaction { begin: 30, end: End::Unknown, steps: steps[..1].to_vec() },
         ];
         assert_eq!(read_lines(text.lines()).unwrap(), expected);
-        // Cut off anywhere in the last line, that one is not there.
+        // Truncating the last line anywhere removes it.
         let last = text.trim_end().rfind('\n').unwrap() + 1;
         for end in last..text.len() - 2 {
             assert_eq!(

@@ -1,4 +1,4 @@
-//! Who came before whom, and the search for a circle in it.
+//! The order of transactions, and the search for cycles in it.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -6,16 +6,16 @@ use std::fmt;
 use crate::failure::{Failure, Outcome};
 use crate::lists::history::{End, ListName, Transaction};
 
-/// Why one transaction came before another.
+/// A reason that one transaction precedes another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The second one has seen what the first one appended to a list.
+    /// The second transaction has seen a value that the first appended (write-read).
     Seen(ListName),
-    /// The first one has not seen what the second one appended to it.
+    /// The first transaction has not seen a value that the second appended (read-write).
     NotSeen(ListName),
-    /// The second one appended behind the first one.
+    /// The second transaction appended after the first (write-write).
     Appended(ListName),
-    /// The first one had returned when the second one began.
+    /// The first transaction had returned when the second began.
     Time,
 }
 
@@ -23,28 +23,27 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Seen(list) => {
-                write!(f, "whose value in {list} was seen, as the next one had seen it, by")
+                write!(f, "whose value in {list} was seen by")
             }
-            Self::NotSeen(list) => write!(f, "which had not seen in {list} what was appended by"),
-            Self::Appended(list) => write!(f, "behind which in {list} appended"),
-            Self::Time => f.write_str("which had returned before there began"),
+            Self::NotSeen(list) => write!(f, "which had not seen the value in {list} appended by"),
+            Self::Appended(list) => write!(f, "after which in {list} appended"),
+            Self::Time => f.write_str("which had returned before the start of"),
         }
     }
 }
 
-/// The order of transactions, as far as it is known.
+/// The known order of transactions.
 pub struct Order<'h> {
     history: &'h [Transaction],
-    /// Nodes behind those of transactions stand for the moments at which transactions returned, in
-    /// the order of time: who returned comes before that moment, that moment before the next one,
-    /// and before all who began after it. So there are not as many relations as pairs.
+    /// Besides transactions, the graph has a node for each return time, in order of time. A
+    /// transaction precedes the node of its return, each such node precedes the next one and the
+    /// transactions that began after it. This avoids an edge for every pair of transactions.
     nodes: Vec<Vec<(usize, Cause)>>,
     relations: u64,
 }
 
 impl<'h> Order<'h> {
-    /// The order that follows from the times of those transactions of a history that were
-    /// committed.
+    /// The order implied by the start and return times of the committed transactions of a history.
     pub fn new(history: &'h [Transaction], committed: &[bool]) -> Self {
         let mut ends: Vec<(u64, usize)> = Vec::new();
         let mut begins: Vec<(u64, usize)> = Vec::new();
@@ -77,7 +76,7 @@ impl<'h> Order<'h> {
         Self { history, nodes, relations: 0 }
     }
 
-    /// The transaction with one number came before that with another one.
+    /// Adds an edge between two transactions.
     pub fn add(&mut self, before: usize, after: usize, cause: Cause) {
         if before != after {
             self.nodes[before].push((after, cause));
@@ -85,26 +84,25 @@ impl<'h> Order<'h> {
         }
     }
 
-    /// How many relations were added.
+    /// Number of edges.
     pub fn relations(&self) -> u64 {
         self.relations
     }
 
     /// # Errors
-    /// A transaction came before itself; the message has the shortest way that was found.
+    /// There is a cycle; the message has the shortest one found.
     pub fn check(&self) -> Outcome {
         let Some(left) = self.left_of_sorting() else { return Ok(()) };
         let circle = self.shortest_circle(&left).unwrap_or_default();
-        let told =
+        let steps =
             circle.iter().map(|(number, cause)| format!("{}, {cause}", self.history[*number]));
         Err(Failure::new(format!(
-            "not serializable: {} the first one again",
-            told.collect::<Vec<_>>().join(" ")
+            "not serializable: {} the first transaction again",
+            steps.collect::<Vec<_>>().join(" ")
         )))
     }
 
-    /// Removes transactions that none of the others comes before, again and again. If any are left,
-    /// there is a circle among them.
+    /// Repeatedly removes nodes without a predecessor. If any are left, they contain a cycle.
     fn left_of_sorting(&self) -> Option<Vec<bool>> {
         let mut before = vec![0u32; self.nodes.len()];
         self.nodes.iter().flatten().for_each(|(after, _)| before[*after] += 1);
@@ -123,9 +121,9 @@ impl<'h> Order<'h> {
         left.contains(&true).then_some(left)
     }
 
-    /// The shortest way from one of the transactions that are left back to it, among the first
-    /// thousand by time (what comes after a circle is left, too): each with the cause for which it
-    /// came before the next one.
+    /// The shortest cycle through one of the first thousand remaining transactions by time
+    /// (successors of a cycle remain, too): each transaction with the reason that it precedes the
+    /// next.
     fn shortest_circle(&self, left: &[bool]) -> Option<Vec<(usize, Cause)>> {
         let mut starts: Vec<usize> = (0..self.history.len()).filter(|node| left[*node]).collect();
         starts.sort_unstable_by_key(|node| self.history[*node].begin);
@@ -144,7 +142,7 @@ impl<'h> Order<'h> {
                         way.push(from[&way[way.len() - 1].0]);
                     }
                     way.reverse();
-                    // Moments are no transactions; what led to one is told.
+                    // Nodes of times are not transactions; report the transaction that led to them.
                     way.retain(|(node, _)| *node < self.history.len());
                     return Some(way);
                 }

@@ -1,12 +1,12 @@
-//! `plimsoll-sim kill-every`: one of several processes is killed at each of its operations.
+//! `plimsoll-sim kill-every`: kills one of several processes at each of its operations.
 
 use clap::Args;
 use plimsoll_sim::members::kill_every::{Kills, What, kill_at_every, scenario};
 
-/// Where the process is killed.
+/// Arguments of `kill-every`.
 #[derive(Args, Debug)]
 pub(crate) struct KillEveryArguments {
-    /// Number of the first seed: each has other settings of the store.
+    /// Number of the first seed; each seed has other settings of the store.
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Number of seeds.
@@ -18,18 +18,18 @@ pub(crate) struct KillEveryArguments {
     /// Stop the process for a while instead of killing it.
     #[arg(long, conflicts_with = "cut")]
     stop: bool,
-    /// After the kill, let the others commit, read, flush and trim at once, and cut the power then.
+    /// After the kill, let the others commit, read, flush and trim at once, then cut the power.
     #[arg(long)]
     cut: bool,
     /// Number of runs at the same time, one per thread.
     #[arg(long, default_value_t = 2)]
     jobs: u64,
-    /// Skip so many operations of each process.
+    /// Skip this many operations of each process.
     #[arg(long, default_value_t = 0)]
     from: u64,
 }
 
-/// Runs it; whether all went well.
+/// Runs the command; returns whether it succeeded.
 pub(crate) fn run(arguments: &KillEveryArguments) -> Result<bool, String> {
     let what = match arguments {
         KillEveryArguments { stop: true, .. } => What::Stop,

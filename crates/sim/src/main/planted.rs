@@ -1,4 +1,4 @@
-//! `plimsoll-sim planted`: the table of the bugs that are planted, and which run found each.
+//! `plimsoll-sim planted`: prints the planted bugs and the run that found each.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -7,10 +7,10 @@ use clap::Args;
 use plimsoll_sim::planted::scratch::{Scratch, Verdict};
 use plimsoll_sim::planted::{Planted, all, workspace};
 
-/// So much of what a run saw stands in the table.
+/// Characters of a failure that the table shows.
 const SAW_CHARS: usize = 160;
 
-/// Which bugs, and how hard they are looked for.
+/// Arguments of `planted`.
 #[derive(Args, Debug)]
 pub(crate) struct PlantedArguments {
     /// Number of seeds of every mode to try for each bug.
@@ -31,14 +31,14 @@ pub(crate) struct PlantedArguments {
     list: bool,
 }
 
-/// Tries the bugs; whether all were found.
+/// Tries the bugs; returns whether all were found.
 pub(crate) fn run(arguments: &PlantedArguments) -> Result<bool, String> {
     let workspace = workspace();
     let mut bugs = all(&workspace)?;
     if let Some(unknown) =
         arguments.only.iter().find(|name| bugs.iter().all(|bug| bug.name != **name))
     {
-        return Err(format!("there is no planted bug {unknown:?}; --list names them"));
+        return Err(format!("unknown planted bug {unknown:?}; list them with --list"));
     }
     bugs.retain(|bug| arguments.only.is_empty() || arguments.only.contains(&bug.name));
     if arguments.list {
@@ -58,11 +58,11 @@ pub(crate) fn run(arguments: &PlantedArguments) -> Result<bool, String> {
         show(bug, &verdict);
     }
     let clean = scratch.try_none();
-    let told = match &clean {
+    let text = match &clean {
         Ok(runs) => format!("nothing, in {runs} runs"),
         Err(why) => format!("NOT WELL: {}", why.replace('\n', " | ")),
     };
-    println!("{:<38} {} {told}", "(none)", scratch.clean_program());
+    println!("{:<38} {} {text}", "(none)", scratch.clean_program());
     println!(
         "{found} of {} found within {} seeds of mode {}",
         bugs.len(),
@@ -73,10 +73,10 @@ pub(crate) fn run(arguments: &PlantedArguments) -> Result<bool, String> {
 }
 
 fn show(bug: &Planted, verdict: &Verdict) {
-    let told = match verdict {
+    let text = match verdict {
         Verdict::Found { program, run, runs_before, saw } => {
             let saw: String = saw.chars().take(SAW_CHARS).collect();
-            format!("{program} {run} (after {runs_before} runs that saw nothing): {saw}")
+            format!("{program} {run} (after {runs_before} passing runs): {saw}")
         }
         Verdict::FoundByTest { test } => {
             format!("{:<16} the test {} of {}", "", test.name, test.package)
@@ -87,6 +87,6 @@ fn show(bug: &Planted, verdict: &Verdict) {
         }
         Verdict::Untried(why) => format!("NOT TRIED: {}", why.replace('\n', " | ")),
     };
-    println!("{:<38} {told}", bug.name);
+    println!("{:<38} {text}", bug.name);
     let _ = std::io::stdout().flush();
 }

@@ -10,7 +10,7 @@ use plimsoll_sim::real::power::{FileSystem, cut_power};
 use plimsoll_sim::real::readers::read_beside_trims;
 use plimsoll_sim::real::syscalls::fail_calls;
 
-/// Where, and by which seed.
+/// Common arguments.
 #[derive(Args, Debug)]
 pub(crate) struct Place {
     /// Seed of all choices.
@@ -23,7 +23,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Does `work` in a folder of its own; whether all went well.
+    /// Runs `work` in a new folder; returns whether it succeeded.
     #[allow(clippy::disallowed_methods, reason = "a folder of the command's own")]
     fn work<T: std::fmt::Debug>(
         &self,
@@ -32,24 +32,24 @@ impl Place {
     ) -> Result<bool, String> {
         let parent = self.dir.clone().unwrap_or_else(std::env::temp_dir);
         let dir = parent.join(format!("plimsoll-{name}-{}", std::process::id()));
-        let told = |error: std::io::Error| format!("{}: {error}", dir.display());
-        std::fs::create_dir_all(&dir).map_err(told)?;
+        let failed = |error: std::io::Error| format!("{}: {error}", dir.display());
+        std::fs::create_dir_all(&dir).map_err(failed)?;
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         match work(&program, &dir) {
             Ok(report) => {
                 println!("{name}: {report:?}");
-                std::fs::remove_dir_all(&dir).map_err(told)?;
+                std::fs::remove_dir_all(&dir).map_err(failed)?;
                 Ok(true)
             }
             Err(failure) => {
-                println!("FAILED {name}: {failure} (what is left: {})", dir.display());
+                println!("FAILED {name}: {failure} (its files: {})", dir.display());
                 Ok(false)
             }
         }
     }
 }
 
-/// How often, and on what.
+/// Arguments of `power`.
 #[derive(Args, Debug)]
 pub(crate) struct PowerArguments {
     /// File system: ext4 or xfs.
@@ -58,14 +58,14 @@ pub(crate) struct PowerArguments {
     /// Number of power cuts.
     #[arg(long, default_value_t = 100)]
     cuts: u64,
-    /// So many processes share the store, rather than one that has it for itself.
+    /// Number of processes that share the store; by default, one process has it for itself.
     #[arg(long)]
     workers: Option<u64>,
     #[command(flatten)]
     place: Place,
 }
 
-/// How often.
+/// Arguments of `syscalls`.
 #[derive(Args, Debug)]
 pub(crate) struct SyscallsArguments {
     /// Number of child processes in which calls fail.
@@ -75,7 +75,7 @@ pub(crate) struct SyscallsArguments {
     place: Place,
 }
 
-/// How long.
+/// Arguments of `readers`.
 #[derive(Args, Debug)]
 pub(crate) struct ReadersArguments {
     /// Duration in minutes.

@@ -1,5 +1,5 @@
-//! Runs of many seeds: in several threads, with a bar of their progress, and a line for each that
-//! fails or does not come to its end.
+//! Runs many seeds in several threads, with a progress bar, and prints a line for each run that
+//! fails or hangs.
 
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,43 +12,43 @@ use plimsoll_disk::thread::spawn;
 use plimsoll_sim::case::{Case, Mode};
 use plimsoll_sim::failure::Failure;
 
-/// How often it is looked whether runs have come to their end.
+/// Interval between checks for finished runs.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Which runs.
+/// The runs to execute.
 pub(crate) struct Runs {
-    /// Of each seed, these.
+    /// The modes to run for each seed.
     pub(crate) modes: Vec<Mode>,
     /// The first seed.
     pub(crate) seed: u64,
-    /// How many seeds; `None`: until the time is over.
+    /// Number of seeds; `None`: until the time limit.
     pub(crate) seeds: Option<u64>,
-    /// Nothing is begun after so long.
+    /// Time limit, after which no run is started.
     pub(crate) nanos_max: Option<u64>,
-    /// Operations of a run, if not the mode's own number.
+    /// Operations of a run, if not the mode's default.
     pub(crate) ops: Option<usize>,
     /// Threads.
     pub(crate) jobs: u64,
-    /// Nothing is begun after a run failed.
+    /// Stop after the first failure.
     pub(crate) first: bool,
-    /// A run that takes longer has failed.
+    /// Time limit of one run.
     pub(crate) nanos_each: u64,
 }
 
-/// What came of them.
+/// The results.
 pub(crate) struct Report {
-    /// How many were run.
+    /// Number of runs.
     pub(crate) runs: u64,
-    /// How long that took.
+    /// Total time.
     pub(crate) seconds: u64,
-    /// Those that failed.
+    /// Failed runs.
     pub(crate) failed: Vec<Case>,
-    /// Whether one of them did not come to its end; it is still at work.
+    /// Whether a run hung; its thread is still running.
     pub(crate) hangs: bool,
 }
 
 impl Runs {
-    /// Run `number`, if there is one: seed by seed, each in all modes.
+    /// The run with this number, if any: seed by seed, each in all modes.
     pub(crate) fn case(&self, number: u64) -> Option<Case> {
         let modes = self.modes.len() as u64;
         let seed = number / modes;
@@ -59,11 +59,11 @@ impl Runs {
         Some(Case { ops: self.ops.unwrap_or(case.ops), ..case })
     }
 
-    /// Runs them all, or until one does not come to its end: its thread cannot be stopped, only the
-    /// process can end.
+    /// Executes all runs, or stops when one hangs: its thread cannot be stopped, so the process
+    /// must exit.
     ///
     /// # Errors
-    /// No thread could be started.
+    /// A thread cannot be started.
     pub(crate) fn run(self) -> Result<Report, String> {
         let jobs = self.jobs.max(1);
         let shared = Arc::new(Shared {
@@ -101,7 +101,7 @@ struct Shared {
     next: AtomicU64,
     done: AtomicU64,
     over: AtomicBool,
-    /// What each worker runs, and since when.
+    /// The present run of each worker, and its start time.
     at_work: Vec<Mutex<Option<(Case, u64)>>>,
     failed: Mutex<Vec<Case>>,
     clock: SystemClock,
@@ -114,7 +114,7 @@ impl Shared {
                 break;
             };
             *lock(&self.at_work[worker]) = Some((case, self.clock.monotonic_nanos()));
-            // A panic is told in the line of its run; where it happened is told beside it.
+            // The line of a run reports its panic; the hook adds the location.
             let outcome = case.run();
             *lock(&self.at_work[worker]) = None;
             if let Err(failure) = outcome {
@@ -135,7 +135,7 @@ impl Shared {
         let seconds = self.runs.nanos_each / 1_000_000_000;
         self.tell(
             case,
-            &Failure::new(format!("it does not come to its end within {seconds} s (--patience)")),
+            &Failure::new(format!("the run does not end within {seconds} s (--patience)")),
         );
         true
     }
@@ -165,18 +165,18 @@ impl Shared {
         };
         let filled = (part * WIDTH / whole.max(1)).min(WIDTH) as usize;
         let bar = format!("{}{}", "=".repeat(filled), " ".repeat(WIDTH as usize - filled));
-        // A bar that cannot be drawn is no reason to stop.
+        // Ignore errors of drawing the bar.
         let _ = write!(out, "\r[{bar}] {done} runs, seed {seed}, {} s ", nanos / 1_000_000_000);
         let _ = out.flush();
     }
 }
 
-/// Takes a lock whose holder may have panicked: what it guards is whole between any two statements.
+/// Takes a lock whose holder may have panicked. Its data is consistent between any two statements.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes the bar away, so that a line can stand in its place.
+/// Clears the bar, so that a line can be printed in its place.
 pub(crate) fn clear_bar() {
     let mut out = std::io::stderr().lock();
     if out.is_terminal() {
@@ -184,7 +184,7 @@ pub(crate) fn clear_bar() {
     }
 }
 
-/// What is said of a run that failed: in one line, with the arguments that replay it.
+/// The report of a failed run: one line, with the arguments that replay it.
 pub(crate) fn line_of(case: &Case, failure: &Failure) -> String {
     let line = failure.to_string().replace('\n', " | ");
     format!("FAILED {case}: {line}")
@@ -209,13 +209,13 @@ mod tests {
     }
 
     #[test]
-    fn each_seed_is_run_once_in_each_mode() {
+    fn each_seed_runs_once_in_each_mode() {
         let report = runs(3, u64::MAX).run().unwrap();
         assert_eq!((report.runs, report.failed, report.hangs), (6, vec![], false));
     }
 
     #[test]
-    fn a_run_that_does_not_come_to_its_end_is_told_and_ends_it_all() {
+    fn hung_run_is_reported_and_ends_all_runs() {
         let report = Runs { ops: Some(20_000), ..runs(1, 0) }.run().unwrap();
         assert!(
             report.hangs && report.failed.len() == 1 && report.failed[0].seed == 7,

@@ -1,5 +1,5 @@
-//! `plimsoll-sim stress`: a store under real threads, killed and started again, with its memory
-//! drawn over time.
+//! `plimsoll-sim stress`: runs a store under real threads, kills and restarts it, and charts its
+//! memory over time.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use clap::Args;
 use plimsoll_sim::stress::chart::{svg, text};
 use plimsoll_sim::stress::{Report, SLACK_BYTES, Stress, child};
 
-/// How long, how hard, and where.
+/// Arguments of `stress`.
 #[derive(Args, Debug)]
 pub(crate) struct StressArguments {
     /// Duration in minutes.
@@ -33,7 +33,7 @@ pub(crate) struct StressArguments {
     /// Accept memory above the budget: for sanitizers, which take memory of their own.
     #[arg(long)]
     any_memory: bool,
-    /// Is a process under stress.
+    /// Runs as the child process.
     #[arg(long, hide = true, requires = "dir")]
     child: bool,
 }
@@ -47,13 +47,10 @@ pub(crate) fn run(arguments: &StressArguments) -> Result<bool, String> {
     }
     let default = std::env::temp_dir().join(format!("plimsoll-stress-{}", std::process::id()));
     let dir = arguments.dir.clone().unwrap_or(default);
-    let told = |error: std::io::Error| format!("{}: {error}", dir.display());
-    std::fs::create_dir_all(&dir).map_err(told)?;
-    if std::fs::read_dir(&dir).map_err(told)?.next().is_some() {
-        return Err(format!(
-            "{}: there is something in it already; give an empty folder",
-            dir.display()
-        ));
+    let failed = |error: std::io::Error| format!("{}: {error}", dir.display());
+    std::fs::create_dir_all(&dir).map_err(failed)?;
+    if std::fs::read_dir(&dir).map_err(failed)?.next().is_some() {
+        return Err(format!("{} is not empty; give an empty folder", dir.display()));
     }
     let stress = Stress {
         program: std::env::current_exe().map_err(|error| error.to_string())?,
@@ -77,7 +74,7 @@ pub(crate) fn run(arguments: &StressArguments) -> Result<bool, String> {
                 std::fs::write(path, svg(&report.samples))
                     .map_err(|error| format!("{}: {error}", path.display()))?;
             }
-            std::fs::remove_dir_all(&dir).map_err(told)?;
+            std::fs::remove_dir_all(&dir).map_err(failed)?;
             Ok(true)
         }
         Err(failure) => {

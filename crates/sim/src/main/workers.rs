@@ -1,4 +1,4 @@
-//! `plimsoll-sim workers`: several processes on one store, killed, stopped and started again.
+//! `plimsoll-sim workers`: runs several processes on one store, and kills, stops and restarts them.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,30 +10,30 @@ use plimsoll_sim::workers::points::Fate;
 use plimsoll_sim::workers::surroundings::Surroundings;
 use plimsoll_sim::workers::{Report, Work, Workers, child, lister};
 
-/// How many, how long, and where.
+/// Arguments of `workers`.
 #[derive(Args, Debug)]
 pub(crate) struct WorkersArguments {
     /// Number of processes.
     #[arg(long, default_value_t = 4)]
     workers: u64,
-    /// The processes append to lists, and what they have seen of each other is checked for strict
-    /// serializability; without it they move money between accounts.
+    /// The processes append to lists, and their history is checked for strict serializability. By
+    /// default they move money between accounts.
     #[arg(long)]
     lists: bool,
     /// Duration in seconds.
     #[arg(long, default_value_t = 30.0)]
     seconds: f64,
-    /// A process is killed at a point of what it does rather than at a moment: in one of its calls
-    /// of the disk or of locks, at a look at shared words, or between two stores to them. Each
-    /// verifies the store when it has opened it. Prints how many were killed at each point.
+    /// Kill processes at code points rather than at random times: in a call of the disk or of
+    /// locks, at a read of shared words, or between two stores to them. Each process verifies the
+    /// store after opening it. Prints the number of kills at each point.
     #[arg(long, conflicts_with = "namespaces")]
     points: bool,
-    /// With --points: a file with the number of processes killed at each point, to which this run
-    /// adds; the next run seeks the others.
+    /// With --points: a file with the number of kills at each point, to which this run adds; the
+    /// next run prefers the other points.
     #[arg(long, requires = "points")]
     tally: Option<PathBuf>,
-    /// Average lifetime of a process in milliseconds; with --points: of one that does not come to
-    /// its point.
+    /// Average lifetime of a process in milliseconds; with --points: of a process that does not
+    /// reach its point.
     #[arg(long, default_value_t = 1000)]
     life_millis: u64,
     /// The longest time for which a process is stopped, in milliseconds.
@@ -57,13 +57,13 @@ pub(crate) struct WorkersArguments {
     /// system's folder for temporary files].
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// Is a worker.
+    /// Runs as a worker.
     #[arg(long, hide = true, requires = "dir")]
     worker: Option<u64>,
-    /// A worker with --points: at which crossing of a point it is killed.
+    /// A worker with --points: the crossing of a point at which it is killed.
     #[arg(long, hide = true, default_value_t = 1)]
     nth: u64,
-    /// Only points whose names begin so count.
+    /// Count only points whose names have this prefix.
     #[arg(long, hide = true, default_value = "")]
     group: String,
     /// A file with the names of points that do not count.
@@ -90,13 +90,10 @@ pub(crate) fn run(arguments: &WorkersArguments) -> Result<bool, String> {
     }
     let default = std::env::temp_dir().join(format!("plimsoll-workers-{}", std::process::id()));
     let dir = arguments.dir.clone().unwrap_or(default);
-    let told = |error: std::io::Error| format!("{}: {error}", dir.display());
-    std::fs::create_dir_all(&dir).map_err(told)?;
-    if std::fs::read_dir(&dir).map_err(told)?.next().is_some() {
-        return Err(format!(
-            "{}: there is something in it already; give an empty folder",
-            dir.display()
-        ));
+    let failed = |error: std::io::Error| format!("{}: {error}", dir.display());
+    std::fs::create_dir_all(&dir).map_err(failed)?;
+    if std::fs::read_dir(&dir).map_err(failed)?.next().is_some() {
+        return Err(format!("{} is not empty; give an empty folder", dir.display()));
     }
     let mut programs = vec![std::env::current_exe().map_err(|error| error.to_string())?];
     programs.extend(arguments.beside.clone());
@@ -129,7 +126,7 @@ pub(crate) fn run(arguments: &WorkersArguments) -> Result<bool, String> {
                 report.deaths.write(tally)?;
             }
             print(&report, workers.work);
-            std::fs::remove_dir_all(&dir).map_err(told)?;
+            std::fs::remove_dir_all(&dir).map_err(failed)?;
             Ok(true)
         }
         Err(failure) => {
@@ -172,7 +169,7 @@ fn print(report: &Report, work: Work) {
     }
 }
 
-/// Prints each point with the number of workers that were killed there.
+/// Prints each point with the number of kills there.
 fn print_deaths(deaths: &Deaths) {
     deaths.points.iter().for_each(|(point, kills)| println!("{kills:>6} {point}"));
     let reached = deaths.points.values().filter(|kills| **kills > 0).count();

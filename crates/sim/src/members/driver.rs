@@ -1,4 +1,4 @@
-//! Runs what several processes do, one after the other, and has each answer judged.
+//! Runs the acts of several processes, one at a time, and checks each answer.
 
 mod judge;
 
@@ -23,29 +23,29 @@ use crate::op::Op;
 use crate::op::among::{Act, Among};
 use crate::world::{Setting, World};
 
-/// Everything is compared after so many operations.
+/// Operations between full comparisons.
 const CHECK_EVERY: usize = 12;
 
-/// Acts of others while a process is stopped by [`Driver::stop`].
+/// Acts of other processes while a process is stopped by [`Driver::stop`].
 const ACTS_STOPPED: u64 = 9;
 
-/// A commit that was begun.
+/// A commit in progress or of unknown outcome.
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
     pub(super) id: u64,
     pub(super) writes: Vec<Write>,
-    /// Entries of a stream that it appends, behind this GLSN.
+    /// For an append to a stream: the GLSN that the entries come after.
     pub(super) notes: Vec<Note>,
     pub(super) behind: u64,
     pub(super) reads: Vec<Span>,
-    /// The moment that it has read.
+    /// The moment it has read at.
     pub(super) at: Option<u64>,
-    /// The number of the next act when its outcome became unknown; `None`: its process is stopped
-    /// in it, and ends it later.
+    /// The number of the next act when its outcome became unknown; `None` while its process is
+    /// stopped within it.
     pub(super) ended: Option<u64>,
 }
 
-/// What happens to a process at an operation of its next act.
+/// A kill or stop of a process at an operation of its next act.
 #[derive(Clone, Copy, Debug, Default)]
 struct Armed {
     kill: Option<At>,
@@ -53,7 +53,7 @@ struct Armed {
     failing: Option<FailingCall>,
 }
 
-/// Which processes acknowledge commits before they are durable.
+/// The processes that acknowledge commits before they are durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Buffering {
     None,
@@ -73,15 +73,15 @@ pub(super) struct Driver {
     memory_total: Option<u64>,
     warm: bool,
     buffering: Buffering,
-    /// What processes read is compared after every few acts only: in between, they may leave what
-    /// was committed in the log.
+    /// Compare the processes' reads only after every few acts, so that they may leave commits
+    /// unapplied in between.
     pub(super) looks_seldom: bool,
     next_id: u64,
     next_pid: u32,
-    /// The process at this seat is killed at this operation of it, counted from the start of the
-    /// run over all processes of the seat.
+    /// Kill the process at this seat at this operation, counted from the start of the run over all
+    /// processes of the seat.
     pub(super) kill: Option<(u8, u64)>,
-    /// The process at this seat is stopped there instead, and goes on after a few acts.
+    /// Stop the process there instead, and resume it after a few acts.
     pub(super) stop: Option<(u8, u64)>,
     acts_stopped: u64,
     /// Operations of processes that have ended, by seat.
@@ -123,7 +123,7 @@ impl Driver {
         }
     }
 
-    /// Runs operations; those that are not about processes do nothing.
+    /// Runs operations, and ignores those that do not concern processes.
     pub(super) fn run(&mut self, ops: &[Op]) -> Outcome {
         for (number, op) in ops.iter().enumerate() {
             let Op::Among(among) = op else { continue };
@@ -135,7 +135,7 @@ impl Driver {
         Ok(())
     }
 
-    /// As [`Driver::run`], but ends where the process has been killed that [`Driver::kill`] names.
+    /// As [`Driver::run`], but ends when the process named by [`Driver::kill`] has been killed.
     pub(super) fn run_until_death(&mut self, ops: &[Op]) -> Outcome {
         for number in 0..ops.len() {
             self.run(&ops[number..=number])?;
@@ -149,15 +149,15 @@ impl Driver {
         Ok(())
     }
 
-    /// All leave or end, and the store is opened alone.
+    /// Closes or kills all processes, opens the store alone, and compares it.
     pub(super) fn finish(&mut self) -> Outcome {
         self.alone().map_err(|failure| Failure {
-            message: format!("in the end: {}", failure.message),
+            message: format!("at the end: {}", failure.message),
             ..failure
         })
     }
 
-    /// The operations that the processes of a seat have begun.
+    /// Number of operations begun by the processes of a seat.
     pub(super) fn operations(&self, member: u8) -> u64 {
         let now = self.seats.get(&member).map_or(0, |seat| seat.process.operations());
         self.ended_operations.get(&member).copied().unwrap_or_default() + now
@@ -218,7 +218,7 @@ impl Driver {
         self.settle()
     }
 
-    /// A process does something.
+    /// A process executes an act.
     fn act(&mut self, member: u8, act: Act) -> Outcome {
         let is_open = self.seats.contains_key(&member);
         if is_open == matches!(act, Act::Join { .. })
@@ -240,13 +240,13 @@ impl Driver {
             let after = nth.checked_sub(self.operations(member)).filter(|after| *after > 0);
             armed.stop = after.map(At::Operation);
         }
-        let seat = self.seats.get_mut(&member).expect("it sits there");
+        let seat = self.seats.get_mut(&member).expect("the seat is occupied");
         match armed.kill {
             Some(At::Operation(after)) => seat.process.kill_at(after),
             Some(At::Change(change)) => seat.process.kill_at_change(change),
             Some(At::Border(..)) | None => {}
         }
-        // One that is stopped in it may go on much later.
+        // A process stopped within the act may resume it much later.
         self.known.call_fails =
             armed.failing.is_some() && armed.stop.is_none() && act != Act::Snapshot;
         if matches!(act, Act::TxBegin | Act::Join { .. }) {
@@ -273,7 +273,7 @@ impl Driver {
         }
     }
 
-    /// One that was stopped by [`Driver::stop`] goes on after a few acts of others.
+    /// Resumes a process stopped by [`Driver::stop`] after a few acts of others.
     fn go_on_in_time(&mut self) -> Outcome {
         let Some((member, _)) = self.stop.filter(|(member, _)| self.is_stopped(*member)) else {
             return Ok(());
@@ -286,7 +286,7 @@ impl Driver {
         self.go_on(member)
     }
 
-    /// What is not done while something about it is not known.
+    /// Whether an act is skipped because state that it needs is unknown.
     fn is_left_out(&self, act: Act) -> bool {
         let is_passing = matches!(
             act,
@@ -322,7 +322,8 @@ impl Driver {
         self.seats.insert(member, Seat::new(process, disk));
     }
 
-    /// Whether some processes do and others do not: these see what is durable.
+    /// Whether some processes buffer commits and others do not; the latter see only durable
+    /// commits.
     pub(super) fn is_mixed(&self) -> bool {
         self.buffering == Buffering::Odd
     }
@@ -416,7 +417,7 @@ impl Driver {
         &self.world.disk
     }
 
-    /// A commit that is about to be made is in doubt until its process says what came of it.
+    /// A commit is in doubt from its start until its process reports the outcome.
     fn note_pending(&mut self, member: u8, order: &Order) {
         let (mut reads, mut at, mut notes) = (Vec::new(), None, Vec::new());
         let writes = match order.act {
@@ -456,7 +457,7 @@ impl Driver {
         self.seats.get(&member).is_some_and(Seat::is_stopped)
     }
 
-    /// A process that was stopped goes on.
+    /// Resumes a stopped process.
     pub(super) fn go_on(&mut self, member: u8) -> Outcome {
         let Some((order, ended)) = self.seats.get_mut(&member).and_then(Seat::end_job) else {
             return Ok(());
@@ -467,7 +468,7 @@ impl Driver {
         judged
     }
 
-    /// An act came to its end.
+    /// Handles the end of an act.
     fn ended(&mut self, member: u8, order: &Order, ended: Ended) -> Outcome {
         if let Some(pending) = self.known.in_doubt.get_mut(&order.id) {
             pending.ended = Some(self.next_id);
@@ -490,7 +491,7 @@ impl Driver {
         self.judge(member, order, answer)
     }
 
-    /// The process at a seat has ended.
+    /// Handles the end of a process.
     fn stand_up(&mut self, member: u8) -> Outcome {
         self.crew.set(member, None);
         let Some(mut seat) = self.seats.remove(&member) else { return Ok(()) };
@@ -517,8 +518,7 @@ impl Driver {
         }
     }
 
-    /// Clears away those that were killed, and all if the power was cut; then checks what holds at
-    /// any time.
+    /// Removes killed processes, or all after a power cut; then checks the invariants.
     fn settle(&mut self) -> Outcome {
         let is_cut = self.disk().power_is_cut();
         let members: Vec<u8> = self.seats.keys().copied().collect();
@@ -539,7 +539,7 @@ impl Driver {
         self.check_some()
     }
 
-    /// All leave, or are killed, and the store is opened by one process that has it alone.
+    /// Closes or kills all processes, and opens the store in one process alone.
     fn alone(&mut self) -> Outcome {
         let members: Vec<u8> = self.seats.keys().copied().collect();
         self.disk().fail_nothing_to_come();
@@ -553,7 +553,7 @@ impl Driver {
             self.check_all()?;
         }
         if self.known.has_failed_sync {
-            // What was acknowledged all the same has to be there.
+            // Acknowledged commits must be present all the same.
             self.apply(Among { member: 0, act: Act::PowerCut })?;
         }
         for member in members {
@@ -561,7 +561,7 @@ impl Driver {
                 self.apply(Among { member, act: Act::Kill })?;
             } else {
                 self.apply(Among { member, act: Act::Leave })?;
-                // [`Driver::stop`] may have stopped it in that.
+                // [`Driver::stop`] may have stopped the process within its close.
                 self.go_on(member)?;
             }
         }
@@ -570,7 +570,7 @@ impl Driver {
     }
 }
 
-/// The border of a number.
+/// The border case with this number.
 fn border_of(number: u64) -> Border {
     Border::ALL[number as usize % Border::ALL.len()]
 }

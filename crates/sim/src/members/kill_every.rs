@@ -1,9 +1,10 @@
 //! Kills one process at each of its operations of the disk, of locks and of shared words, in a
 //! short scenario; or stops it there for a while.
 //!
-//! A first run counts the operations of each process. Then the scenario is run once for each of
-//! them, with the process killed or stopped there; the others go on, and in the end all is
-//! compared. Or the survivors commit, read, flush and trim at once, and then the power is cut.
+//! A first run counts the operations of each process. Then the scenario runs once per operation,
+//! with the process killed or stopped there; the others continue, and everything is compared at the
+//! end. In another variant the survivors commit, read, flush and trim at once, and then the power
+//! is cut.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,18 +17,18 @@ use crate::members::driver::Driver;
 use crate::op::Op;
 use crate::op::among::{Act, Among};
 
-/// What happens to the process.
+/// The fate of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// It is killed, and the others go on with the scenario.
+    /// Killed; the others continue with the scenario.
     Kill,
-    /// It is killed, the others do what shows what it left behind, and the power is cut.
+    /// Killed; the others act on its leftovers, and then the power is cut.
     KillAndCut,
-    /// It is stopped, and goes on after some acts of the others.
+    /// Stopped, and resumed after some acts of the others.
     Stop,
 }
 
-/// What was run.
+/// Counts of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kills {
     /// Operations of all processes.
@@ -38,7 +39,7 @@ pub struct Kills {
 
 /// The scenario: commits, large and small, with blob files and a transaction; background work of
 /// the keeper and of others; a new segment; trims; cursors; memory that moves as processes join and
-/// leave; snapshots that are held meanwhile.
+/// leave; held snapshots.
 pub fn scenario() -> Vec<Op> {
     let put = |key, bytes| Act::Put { space: key % 2, key, bytes };
     let acts = [
@@ -98,8 +99,7 @@ pub fn scenario() -> Vec<Op> {
     acts.into_iter().map(|(member, act)| Op::Among(Among { member, act })).collect()
 }
 
-/// What the survivors do after a death, and what is left of it after a power cut: whoever is not
-/// there joins.
+/// The acts of the survivors after a kill, then a power cut; absent processes join.
 fn aftermath() -> Vec<Op> {
     let put = |key, bytes| Act::Put { space: key % 2, key, bytes };
     let survivors = [1, 2, 0]
@@ -126,7 +126,7 @@ fn aftermath() -> Vec<Op> {
 /// runs at a time.
 ///
 /// # Errors
-/// A process read something else than what was committed, or failed without a cause.
+/// A process read something other than the committed data, or failed without an excuse.
 pub fn kill_at_every(
     seed: u64,
     ops: &[Op],
@@ -182,7 +182,7 @@ pub fn kill_at_every(
 }
 
 /// Runs the scenario, with a process killed or stopped at an operation; returns the operations of
-/// each place.
+/// each seat.
 fn run(seed: u64, ops: &[Op], what: What, at: Option<(u8, u64)>) -> Outcome<Vec<u64>> {
     guarded(|| {
         let mut driver = Driver::new(seed);

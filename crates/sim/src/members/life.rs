@@ -1,5 +1,5 @@
-//! What a process has of an open store, and what it does with it. Runs in the thread that is
-//! stopped where the process is.
+//! The open store of a process, and its acts. Runs in a thread of its own, which stops when the
+//! process is stopped.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -21,7 +21,7 @@ const SNAPSHOTS_MAX: usize = 3;
 /// Names of the keyspaces.
 const SPACES: [&str; 3] = ["latest", "other", "passing"];
 
-/// The keyspace that comes and goes.
+/// The temporary keyspace, which acts create and drop.
 pub(super) const PASSING: u64 = 2;
 
 /// An open store.
@@ -42,54 +42,54 @@ pub(super) struct Tx {
     pub(super) writes: Vec<Write>,
 }
 
-/// What a process is to do.
+/// The order to execute an act.
 #[derive(Clone)]
 pub(super) struct Order {
     pub(super) act: Act,
-    /// The number of the commit that it makes, if it makes one.
+    /// The number of its commit, if it makes one.
     pub(super) id: u64,
-    /// How it opens the store.
+    /// Options for opening the store.
     pub(super) options: Options,
-    /// Where it backs the store up.
+    /// Path of a backup.
     pub(super) backup: String,
-    /// The newest commit when it was ordered.
+    /// The newest commit at the time of the order.
     pub(super) newest: u64,
-    /// The newest commit that it must see: what is read now is not older.
+    /// The newest commit that the process must see.
     pub(super) seen: u64,
-    /// What the keyspace keeps that may keep everything.
+    /// Retention of the keyspace that may keep everything.
     pub(super) retention: Retention,
-    /// Commits of this process are acknowledged before they are durable.
+    /// Whether commits of this process are acknowledged before they are durable.
     pub(super) is_buffered: bool,
 }
 
-/// What a process says.
+/// The answer of a process.
 #[derive(Debug)]
 pub(super) enum Answer {
     /// Nothing to compare.
     Done,
-    /// It made a commit.
+    /// A commit.
     Committed(Glsn),
-    /// It read these rows as of a moment.
+    /// The rows as of a moment.
     Rows { span: Span, at: u64, own: Vec<Write>, rows: Vec<(u64, Vec<u8>)> },
-    /// The keyspace that comes and goes is not there.
+    /// The temporary keyspace does not exist.
     NoSpace,
-    /// It found so many problems.
+    /// The problems found by a verification.
     Verified(Vec<String>),
-    /// It backed the store up.
+    /// A backup.
     BackedUp,
-    /// The keyspace that comes and goes is there, with this many rows.
+    /// The temporary keyspace exists, with this many rows.
     Made { rows: usize },
-    /// It was dropped.
+    /// The temporary keyspace was dropped.
     Dropped,
-    /// Another process has dropped it, which may not be durable yet.
+    /// Another process has dropped it; the drop may not be durable yet.
     DroppedByAnother,
-    /// What was committed before is durable.
+    /// All earlier commits are durable.
     Synced,
-    /// It appended entries.
+    /// Appended entries.
     Appended { first: Glsn, last: Glsn },
-    /// It took these entries.
+    /// Entries taken from a follower or a cursor.
     Taken(Taken),
-    /// A cursor stands here; `None`: it was dropped.
+    /// The position of a cursor; `None`: it was dropped.
     Cursor { name: u64, at: Option<Glsn> },
 }
 
@@ -103,7 +103,7 @@ pub(super) fn mark(id: u64) -> Write {
     Write { space: MARKS, key: id, content: Some(Content { bytes: 8, seed: id as u32 }) }
 }
 
-/// The commit's writes to a store, those of an act that makes one by itself.
+/// Writes of an act that is a commit by itself.
 pub(super) fn writes_of(act: Act, id: u64) -> Option<Vec<Write>> {
     let content = |bytes: u64| Some(Content { bytes: bytes as u32, seed: id as u32 });
     Some(match act {
@@ -127,7 +127,7 @@ impl Life {
         Ok(Self { db, tx: None, snapshots: VecDeque::new(), follower: None, marks, spaces })
     }
 
-    /// The keyspace of a number in a snapshot, if it is there.
+    /// The keyspace with this number in a snapshot, if it exists.
     fn space(&self, space: u64) -> Result<Option<Keyspace>> {
         match space {
             MARKS => Ok(Some(self.marks.clone())),
@@ -136,7 +136,7 @@ impl Life {
         }
     }
 
-    /// The place of a commit, by the mark that it left, as far as this process reads.
+    /// The GLSN of a commit according to its mark, if this process sees it.
     pub(super) fn place_of(&self, id: u64) -> Result<Option<u64>> {
         let version = self.db.history(&self.marks, key_bytes(id))?.next().transpose()?;
         Ok(version.filter(|version| version.bytes.is_some()).map(|version| version.glsn.0))
@@ -151,7 +151,7 @@ impl Life {
         }
     }
 
-    /// What its snapshots read.
+    /// The moments of its snapshots.
     pub(super) fn past(&self) -> impl Iterator<Item = Result<Answer>> {
         let spans = |space| Span { space, from: 0, to: u64::MAX };
         let both = move |snapshot| [0, 1].map(|space| (snapshot, space));
@@ -199,7 +199,7 @@ fn number_of(key: &[u8]) -> u64 {
     key.try_into().map_or(u64::MAX, u64::from_be_bytes)
 }
 
-/// Does what is ordered. An act that has nothing to act on does nothing.
+/// Executes an order. An act without a target does nothing.
 pub(super) fn perform(slot: &mut Option<Life>, order: &Order) -> Result<Answer> {
     let Some(life) = slot else {
         if let Act::Join { .. } = order.act {
@@ -208,7 +208,7 @@ pub(super) fn perform(slot: &mut Option<Life>, order: &Order) -> Result<Answer> 
         return Ok(Answer::Done);
     };
     if order.act == Act::Leave {
-        let Life { db, tx, snapshots, follower, .. } = slot.take().expect("it is open");
+        let Life { db, tx, snapshots, follower, .. } = slot.take().expect("the store is open");
         drop((tx, snapshots, follower));
         return db.close().map(|()| Answer::Synced);
     }
@@ -223,7 +223,8 @@ pub(super) fn perform(slot: &mut Option<Life>, order: &Order) -> Result<Answer> 
         | Act::TxPut { .. }
         | Act::TxPop { .. }
         | Act::TxDelete { .. } => transact(life, order).inspect_err(|error| {
-            // After a write that failed it can only be aborted; so can one that could not see all.
+            // After a failed write, or if it could not see everything, a transaction can only be
+            // aborted.
             let is_read = matches!(order.act, Act::TxGet { .. } | Act::TxRange { .. });
             let is_read = is_read && !matches!(error, Error::Behind { .. });
             life.tx.take_if(|_| !is_read);
@@ -274,7 +275,7 @@ pub(super) fn perform(slot: &mut Option<Life>, order: &Order) -> Result<Answer> 
         }
         Act::DropSpace => match life.space(PASSING)? {
             Some(space) => match db.drop_keyspace(&space) {
-                // Another process has ordered a drop, and ended before that was durable.
+                // Another process has ordered a drop, and died before the drop was durable.
                 Err(Error::InvalidInput(InvalidInput::KeyspaceDropped { .. })) => {
                     Ok(Answer::DroppedByAnother)
                 }
@@ -326,13 +327,13 @@ pub(super) fn perform(slot: &mut Option<Life>, order: &Order) -> Result<Answer> 
     }
 }
 
-/// Reads a key of the newest moment, without a snapshot.
+/// Reads a key at the newest moment, without a snapshot.
 fn get(life: &Life, space: u64, key: u64) -> Result<Answer> {
     let Some(keyspace) = life.space(space)? else { return Ok(Answer::NoSpace) };
     let before = life.db.newest();
     let value = life.db.get(&keyspace, key_bytes(key))?;
     if life.db.newest() != before {
-        // It was stopped meanwhile: which of the moments it has read is not known.
+        // The process was stopped meanwhile, so the moment that it read is unknown.
         return Ok(Answer::Done);
     }
     let rows = value.map(|value| (key, value.to_vec())).into_iter().collect();
@@ -351,13 +352,12 @@ fn load(
     keys: std::ops::Range<u64>,
     bytes: u64,
 ) -> Result<Answer> {
-    // A bulk load is a commit of its own, and leaves no mark: it is made of a transaction that is
-    // large.
+    // Use a large transaction instead of a bulk load, because a bulk load cannot leave a mark.
     let writes = load_writes(order.id, space, keys, bytes);
     life.commit(&writes)
 }
 
-/// What a load writes.
+/// The rows of a load.
 pub(super) fn load_writes(
     id: u64,
     space: u64,
@@ -416,7 +416,7 @@ fn read_tx(tx: &mut Tx, spaces: &[Keyspace; 2], span: Span) -> Result<Answer> {
     Ok(Answer::Rows { span, at: tx.at, own, rows })
 }
 
-/// Takes the first or the last key away.
+/// Removes the first or the last key.
 fn pop(tx: &mut Tx, spaces: &[Keyspace; 2], number: u64, is_last: bool) -> Result<Answer> {
     let space = &spaces[number as usize];
     let popped = if is_last { tx.handle.pop_last(space)? } else { tx.handle.pop_first(space)? };
@@ -434,7 +434,7 @@ fn pop(tx: &mut Tx, spaces: &[Keyspace; 2], number: u64, is_last: bool) -> Resul
     Ok(Answer::Rows { span, at: tx.at, own, rows })
 }
 
-/// What it reads of its own writes depends on nobody else's.
+/// Reads of its own writes do not depend on other processes.
 fn note_read(tx: &mut Tx, span: Span) {
     let mut from = span.from;
     let own: BTreeSet<u64> =
@@ -449,7 +449,7 @@ fn note_read(tx: &mut Tx, span: Span) {
 fn cursor(db: &Db, act: Act) -> Result<Answer> {
     let name = |name: u64| CURSORS[name as usize % CURSORS.len()];
     let back = |back: u64| Glsn(db.newest().0.saturating_sub(back).max(1));
-    // Others may have moved them.
+    // Other processes may have moved the cursors.
     db.newest();
     let known: BTreeSet<String> =
         db.log().cursors().into_iter().map(|cursor| cursor.name).collect();
@@ -473,7 +473,7 @@ fn cursor(db: &Db, act: Act) -> Result<Answer> {
     }
 }
 
-/// The cursors that a process sees, by number, and where they stand.
+/// The cursors that a process sees, by number, and their positions.
 pub(super) fn cursors(db: &Db) -> Vec<(u64, u64)> {
     let number = |name: &str| {
         CURSORS.iter().position(|known| *known == name).map_or(u64::MAX, |at| at as u64)
@@ -484,7 +484,7 @@ pub(super) fn cursors(db: &Db) -> Vec<(u64, u64)> {
     cursors
 }
 
-/// Whether an error says only that the process is not the keeper.
+/// Whether an error reports only that the process is not the keeper.
 pub(super) fn is_not_keeper(error: &Error) -> bool {
     matches!(error, Error::NotKeeper { .. })
 }

@@ -1,4 +1,4 @@
-//! What was committed, by GLSN: the one history that every process has to read.
+//! The committed history, by GLSN, which every process must read.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use crate::content::Content;
 use crate::failure::{Outcome, ensure};
 use crate::members::notes::Note;
 
-/// The keyspace in which each commit leaves a mark of its own, which tells whether it was ordered.
+/// The keyspace in which each commit leaves a unique mark, which shows that it was ordered.
 pub(super) const MARKS: u64 = 9;
 
 /// A key of a keyspace, and its new value.
@@ -17,7 +17,7 @@ pub(super) struct Write {
     pub(super) content: Option<Content>,
 }
 
-/// Keys that were read, from one to before another.
+/// A range of keys that were read, including the first and excluding the second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) space: u64,
@@ -35,12 +35,12 @@ pub(super) struct Model {
 }
 
 impl Model {
-    /// The last commit that is known.
+    /// The last known commit.
     pub(super) fn newest(&self) -> u64 {
         self.commits.last_key_value().map_or(0, |(glsn, _)| *glsn)
     }
 
-    /// The commit with this number got its place.
+    /// Records the GLSN of a commit.
     pub(super) fn apply(&mut self, glsn: u64, id: u64, writes: &[Write]) -> Outcome {
         let before = self.commits.insert(glsn, id);
         ensure(before.is_none_or(|before| before == id), || {
@@ -52,7 +52,7 @@ impl Model {
         Ok(())
     }
 
-    /// The commit with this number got the places from this one on for its entries.
+    /// Records the first GLSN of a commit's entries.
     pub(super) fn append(&mut self, first: u64, id: u64, notes: &[Note]) -> Outcome {
         for (glsn, note) in (first..).zip(notes) {
             self.apply(glsn, id, &[])?;
@@ -61,14 +61,14 @@ impl Model {
         Ok(())
     }
 
-    /// The first and the last place of a commit's entries.
+    /// The first and the last GLSN of a commit's entries.
     pub(super) fn places_of(&self, id: u64) -> Option<(u64, u64)> {
         let mut places = self.commits.iter().filter(|(_, of)| **of == id).map(|(glsn, _)| *glsn);
         let first = places.next()?;
         Some((first, places.next_back().unwrap_or(first)))
     }
 
-    /// The entries in these places; of one stream, or of all.
+    /// The entries in a range of GLSNs, of one stream or of all.
     pub(super) fn notes(
         &self,
         from: u64,
@@ -84,20 +84,20 @@ impl Model {
         !self.notes.is_empty()
     }
 
-    /// The places of commits that are no entries of streams.
+    /// The GLSNs of commits that are not entries of streams.
     pub(super) fn marked(&self, from: u64, to: u64) -> impl Iterator<Item = u64> {
         let places = self.commits.range(from..to.max(from)).map(|(glsn, _)| *glsn);
         places.filter(|glsn| !self.notes.contains_key(glsn))
     }
 
-    /// What came after this commit is lost.
+    /// Removes everything after this commit, which is lost.
     pub(super) fn cut_to(&mut self, last: u64) {
         self.versions.values_mut().for_each(|versions| drop(versions.split_off(&(last + 1))));
         self.commits.split_off(&(last + 1));
         self.notes.split_off(&(last + 1));
     }
 
-    /// The keyspace was dropped.
+    /// Records the drop of the keyspace.
     pub(super) fn forget(&mut self, space: u64) {
         self.versions.retain(|(of, _), _| *of != space);
     }
@@ -121,7 +121,7 @@ impl Model {
         rows
     }
 
-    /// A commit between two moments, these not included, that changed a key of the span.
+    /// A commit strictly between two moments that changed a key of the span.
     pub(super) fn changed(&self, span: Span, after: u64, before: u64) -> Option<u64> {
         let mut versions = self.versions.range((span.space, span.from)..(span.space, span.to));
         versions.find_map(|(_, versions)| {

@@ -1,7 +1,6 @@
-//! What processes write into streams of the log, read there, and pass with cursors that several of
-//! them use.
+//! Streams: entries that processes append to the log, read there, and pass with shared cursors.
 //!
-//! An entry names the commit that made it, so that one of a commit in doubt is found.
+//! An entry names its commit, so that entries of a commit in doubt can be found.
 
 use std::ops::RangeInclusive;
 
@@ -12,21 +11,21 @@ use crate::content::Content;
 /// Names of cursors.
 pub(super) const CURSORS: [&str; 3] = ["one", "two", "three"];
 
-/// The most entries that a process takes from a follower, or behind a cursor, at a time.
+/// The most entries that a process takes at a time from a follower or a cursor.
 const TAKEN_MAX: usize = 3;
 
 /// An entry of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Note {
     pub(super) stream: u64,
-    /// The commit that made it, and its place among the entries of that.
+    /// Its commit, and its index among the commit's entries.
     id: u64,
     number: u64,
     bytes: u64,
 }
 
 impl Note {
-    /// What the commit `id` appends.
+    /// The entries of commit `id`.
     pub(super) fn of_commit(id: u64, stream: u64, count: u64, bytes: u64) -> Vec<Self> {
         (0..count).map(|number| Self { stream, id, number, bytes }).collect()
     }
@@ -38,13 +37,13 @@ impl Note {
         payload
     }
 
-    /// What is read where it lies.
+    /// The entry as it is read back.
     pub(super) fn at(&self, glsn: u64) -> Found {
         Found { glsn, stream: self.stream, payload: self.payload() }
     }
 }
 
-/// An entry that was read; of a commit without its bytes.
+/// An entry as read; for a commit, without its bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) glsn: u64,
@@ -71,15 +70,15 @@ impl std::fmt::Debug for Found {
     }
 }
 
-/// Entries that a process took, from one place to before another.
+/// Entries that a process took from a range of GLSNs.
 #[derive(Debug)]
 pub(super) struct Taken {
-    /// The stream; `None`: all.
+    /// The stream; `None` for all streams.
     pub(super) stream: Option<u64>,
     pub(super) from: u64,
     pub(super) to: u64,
     pub(super) found: Vec<Found>,
-    /// Whether it saw no more of them.
+    /// Whether the process saw the end of the stream.
     pub(super) is_at_end: bool,
     /// The cursor that it moved past them.
     pub(super) cursor: Option<u64>,
@@ -99,12 +98,12 @@ pub(super) fn append(db: &Db, notes: &[Note]) -> Result<RangeInclusive<Glsn>> {
     db.log().append(stream as u32, &payloads)
 }
 
-/// All entries from one on, or from the first that is left.
+/// All entries from this GLSN on, or from the first remaining one.
 pub(super) fn entries(db: &Db, from: u64) -> Result<Vec<Found>> {
     let mut from = Glsn(from);
     loop {
         match entries_from(db, from) {
-            // Another process has freed the log, and this one did not know.
+            // Another process has trimmed the log, which this one did not know.
             Err(Error::Trimmed { asked, first }) if first > asked => from = first,
             read => return read,
         }
@@ -122,7 +121,7 @@ fn entries_from(db: &Db, from: Glsn) -> Result<Vec<Found>> {
     Ok(found)
 }
 
-/// The entries of a commit that are there, of those from `from` on.
+/// The entries of a commit from `from` on that exist.
 pub(super) fn entries_of(db: &Db, from: u64, notes: &[Note]) -> Result<Vec<Found>> {
     let payloads: Vec<(u64, Vec<u8>)> =
         notes.iter().map(|note| (note.stream, note.payload())).collect();
@@ -137,7 +136,7 @@ pub(super) fn entries_of(db: &Db, from: u64, notes: &[Note]) -> Result<Vec<Found
 }
 
 impl Follower {
-    /// Begins so many GLSNs before the newest.
+    /// Begins this many GLSNs before the newest.
     pub(super) fn begin(db: &Db, stream: u64, back: u64) -> Result<Self> {
         let mut from = Glsn(db.newest().0.saturating_sub(back));
         loop {
@@ -162,7 +161,7 @@ impl Follower {
                     is_at_end = true;
                     break;
                 }
-                // Those before it were there; it is to be begun anew.
+                // The entries before it existed. Restart the follower.
                 Err(Error::Trimmed { .. }) if self.follow.position() < db.log().bounds().first => {
                     break;
                 }
@@ -174,7 +173,7 @@ impl Follower {
     }
 }
 
-/// Reads the next entries behind a cursor, and moves it past them.
+/// Reads the next entries after a cursor, and moves it past them.
 pub(super) fn consume(db: &Db, name: u64) -> Result<Option<Taken>> {
     let cursor = CURSORS[name as usize % CURSORS.len()];
     let Some(from) =

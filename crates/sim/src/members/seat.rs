@@ -1,4 +1,4 @@
-//! A place for a process: what it has open, and the thread in which it is stopped.
+//! A seat for a process: its open store, and the thread in which it may be stopped.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,15 +23,15 @@ const ROUND_NANOS: u64 = 50_000_000;
 const WAIT_MAX: Duration = Duration::from_secs(1);
 const WAIT_FOR_STOPPED: Duration = Duration::from_millis(100);
 
-/// What came of an act; `Err`: the process panicked.
+/// The result of an act; `Err`: the process panicked.
 pub(super) type Ended = Result<plimsoll::Result<Answer>, String>;
 
-/// An operation of a process, counted from the next one, or from a change of a file.
+/// An operation of a process, counted from the next one or from a change of a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum At {
     Operation(u64),
     Change(AtChange),
-    /// Where its thread crosses a border of the store for the n-th time.
+    /// The n-th time that its thread reaches a border case of the store.
     Border(Border, u64),
 }
 
@@ -42,12 +42,12 @@ pub(super) enum FailingCall {
     Read(u64),
 }
 
-/// A process and what it has open.
+/// A process and its open store.
 pub(super) struct Seat {
     pub(super) process: Process,
     pub(super) disk: Arc<dyn Disk>,
     life: Arc<Mutex<Option<Life>>>,
-    /// The act that it was stopped in.
+    /// The act within which it is stopped.
     job: Option<(Order, JoinHandle<Ended>)>,
 }
 
@@ -56,27 +56,27 @@ impl Seat {
         Self { process, disk, life: Arc::default(), job: None }
     }
 
-    /// What it has open. Law: it is not stopped.
+    /// Its open store. The process is not stopped.
     pub(super) fn life(&self) -> MutexGuard<'_, Option<Life>> {
         self.life.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same, for one who changes other things meanwhile.
+    /// The open store, behind its own handle, so that the caller can change other state meanwhile.
     pub(super) fn life_handle(&self) -> Arc<Mutex<Option<Life>>> {
         Arc::clone(&self.life)
     }
 
-    /// Whether it has stopped in the middle of an act.
+    /// Whether it is stopped within an act.
     pub(super) fn is_stopped(&self) -> bool {
         self.job.is_some()
     }
 
-    /// What it has open, unless it is stopped or has nothing open.
+    /// Its open store, unless it is stopped or has none.
     pub(super) fn db(&self) -> Option<Db> {
         if self.is_stopped() { None } else { self.life().as_ref().map(|life| life.db.clone()) }
     }
 
-    /// Does what is ordered; `kill`: is killed where its thread crosses a border.
+    /// Executes an order; `kill`: the process is killed when its thread reaches a border case.
     pub(super) fn perform(&self, order: &Order, kill: Option<(Border, u64)>) -> Ended {
         if let Some((border, nth)) = kill {
             let process = self.process.clone();
@@ -87,7 +87,7 @@ impl Seat {
         ended
     }
 
-    /// Has a call of the next act fail.
+    /// Makes a call of the next act fail.
     pub(super) fn let_fail(&self, call: FailingCall) {
         match call {
             FailingCall::Read(nth) => self.process.fail_read(Some(nth)),
@@ -97,13 +97,13 @@ impl Seat {
         }
     }
 
-    /// From now on no call fails.
+    /// Stops making calls fail.
     pub(super) fn let_nothing_fail(&self) {
         self.process.fail_read(None);
         self.db().iter().for_each(|db| db.refuse_after(u64::MAX, 1));
     }
 
-    /// Does what is ordered in a thread, in which it stops at an operation; `None`: it has stopped.
+    /// Executes an order in a thread that stops at an operation; `None` once it has stopped.
     pub(super) fn perform_and_stop(&mut self, order: &Order, at: At) -> Option<Ended> {
         match at {
             At::Operation(after) => self.process.stop_at(Some(after)),
@@ -133,14 +133,14 @@ impl Seat {
         self.end_job().map(|(_, ended)| ended)
     }
 
-    /// Goes on, or is dead, and comes to the end of the act that it was stopped in.
+    /// Resumes a stopped act, or unwinds it if the process is dead, and waits for its end.
     pub(super) fn end_job(&mut self) -> Option<(Order, Ended)> {
         let (order, job) = self.job.take()?;
         self.process.go_on();
         Some((order, job.join().unwrap_or_else(|_| Err("its thread panicked".to_owned()))))
     }
 
-    /// Drops what a dead process has.
+    /// Drops the state of a dead process.
     pub(super) fn bury(&self) -> Result<(), String> {
         let life = self.life().take();
         catch_unwind(AssertUnwindSafe(|| drop(life))).map_err(|panic| text_of(&*panic))
@@ -160,18 +160,18 @@ fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
     format!("it panicked: {}", text.unwrap_or_default())
 }
 
-/// Those that wait, the one within the round of another.
+/// Processes that wait, nested within each other's rounds of background work.
 #[derive(Default)]
 struct Waiting {
     members: Vec<u8>,
-    /// When the others work again for each.
+    /// The time of the next round for each.
     next_rounds: BTreeMap<u8, u64>,
 }
 
-/// Those that work in the background while another one waits.
+/// The processes that run background work while another one waits.
 pub(super) struct Crew {
     clock: Arc<ManualClock>,
-    /// Stopped ones are among them, and are left out.
+    /// Includes stopped processes, which are skipped.
     at_work: Mutex<BTreeMap<u8, (Process, Db)>>,
     waiting: Mutex<Waiting>,
     failed: Mutex<Option<(u8, Error)>>,
@@ -195,7 +195,7 @@ impl Crew {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A process has the store open, or no more.
+    /// Adds or removes a process.
     pub(super) fn set(&self, member: u8, open: Option<(Process, Db)>) {
         let before = match open {
             Some(open) => self.at_work().insert(member, open),
@@ -209,9 +209,9 @@ impl Crew {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// A process waits: time passes, and the others work.
+    /// Lets a process wait: time passes, and the others work.
     pub(super) fn wait(&self, member: u8, patience: Duration) {
-        // Nothing but time ends a wait for one that is stopped.
+        // Only time ends a wait for a stopped process.
         let is_one_stopped = self.at_work().values().any(|(process, _)| process.is_stopped());
         let least = if is_one_stopped { WAIT_FOR_STOPPED } else { Duration::ZERO };
         self.clock.advance(patience.min(WAIT_MAX).max(least));
@@ -222,8 +222,8 @@ impl Crew {
                 return;
             }
             waiting.next_rounds.insert(member, now + ROUND_NANOS);
-            // One that waits within a round does not work for others: it is in the middle of
-            // something.
+            // A process that waits within a round is in the middle of an operation, and does no
+            // other work.
             waiting.members.push(member);
             let at_work = self.at_work();
             let may_work = |other: &u8, process: &Process| {

@@ -1,9 +1,9 @@
 //! The model's read set of a transaction, and whether its commit must be refused.
 //!
-//! Law: a commit is refused if, and only if, a key or a span that it read has a version younger
-//! than its snapshot. Only a transaction whose read set was too large to be kept in detail may be
-//! refused because of a key that it did not read; and one of whose reads failed because of a key
-//! that this read did not return, for it may have read that key.
+//! Law: a commit is refused if and only if a key or span that it read has a version newer than its
+//! snapshot. Two exceptions: a transaction whose read set was too large to be kept in detail may
+//! also be refused because of other keys, and a transaction with a failed read because of keys that
+//! the read did not return but may have read.
 
 use crate::model::Model;
 use crate::op::{Edge, Key, Span};
@@ -18,15 +18,15 @@ const MAX_KEY_BYTES: usize = 4096;
 #[derive(Clone, Debug, Default)]
 pub struct Reads {
     spans: Vec<(u8, Span)>,
-    /// What a read that failed may have read beyond what it returned.
+    /// Keys that a failed read may have read beyond those it returned.
     perhaps: Vec<(u8, Span)>,
     bytes: usize,
-    /// It may have had no memory: then everything counts as read.
+    /// The read set may have been refused memory, so that everything counts as read.
     may_be_all: bool,
 }
 
 impl Reads {
-    /// A key was read.
+    /// Records a read key.
     pub fn key(&mut self, space: u8, key: &[u8]) {
         self.add(space, span_of_key(key), 2 * key.len());
     }
@@ -36,12 +36,12 @@ impl Reads {
         self.perhaps(space, &span_of_key(key));
     }
 
-    /// A walk over a span was completed.
+    /// Records a completed walk over a span.
     pub fn whole(&mut self, space: u8, span: &Span) {
         self.add(space, span.clone(), span_bytes(span));
     }
 
-    /// A walk over a span was abandoned after it returned `reached`.
+    /// Records a walk over a span that was abandoned after it returned `reached`.
     pub fn part(&mut self, space: u8, span: &Span, reverse: bool, reached: &Key) {
         let (lower, upper) = match span {
             Span::Range(lower, upper) => (lower.clone(), upper.clone()),
@@ -60,12 +60,12 @@ impl Reads {
         self.add(space, read, bytes);
     }
 
-    /// A walk over a span failed: it may have read more than it returned.
+    /// Records a failed walk over a span, which may have read more than it returned.
     pub fn perhaps(&mut self, space: u8, span: &Span) {
         self.perhaps.push((space, span.clone()));
     }
 
-    /// Memory may be refused to it from here on.
+    /// The read set may be refused memory from here on.
     pub fn may_be_refused(&mut self) {
         self.may_be_all = true;
     }
@@ -76,12 +76,13 @@ impl Reads {
     }
 
     /// Whether the set may have been too large to be kept in detail, if it is limited to this many
-    /// bytes (`None`: the budget's share) and the longest key that a walk could stand at is one of
-    /// `longest` bytes.
+    /// bytes (`None`: the budget's share) and the longest key that a walk could reach has `longest`
+    /// bytes.
     pub fn may_be_coarse(&self, limit_bytes: Option<u64>, longest: usize) -> bool {
-        // While a walk goes on, the set holds the key that it has reached, also if it ends at none.
+        // During a walk, the set holds the key reached so far, even if the walk later reaches the
+        // end.
         let on_the_way = if self.spans.is_empty() { 0 } else { longest };
-        // The store's representation of a range has a head, too.
+        // The store's representation of a range has a header.
         self.may_be_all
             || (self.bytes + on_the_way) as u64 > limit_bytes.unwrap_or(LEAST_BYTES) / 8 * 3
     }
@@ -91,7 +92,7 @@ impl Reads {
         self.spans.iter().any(|(_, span)| span.contains(key))
     }
 
-    /// A key that was read and has a version younger than `at`.
+    /// A read key with a version newer than `at`.
     pub fn conflict(&self, model: &Model, at: u64) -> Option<(u8, Key)> {
         self.spans.iter().find_map(|(space, span)| {
             let keys = model.keys(*space).into_iter();
@@ -101,11 +102,11 @@ impl Reads {
         })
     }
 
-    /// The keyspace and a key at an edge of what was read, by a choice: at it, beside it, or the
-    /// last key within it. `None` if nothing was read.
+    /// The keyspace and a key at an edge of the reads: on the edge, beside it, or the last key
+    /// within it. `None` if nothing was read.
     pub fn key_at_edge(&self, model: &Model, pick: u32) -> Option<(u8, Key)> {
         let (pick, count) = (pick as usize, self.spans.len());
-        // Mostly of what was read last.
+        // Mostly choose the last read.
         let at =
             if pick.is_multiple_of(3) { pick / 3 % count.max(1) } else { count.checked_sub(1)? };
         let (space, span) = self.spans.get(at)?;
@@ -137,7 +138,7 @@ impl Reads {
         Some((*space, key.clone()))
     }
 
-    /// Whether commit `by` changed `key`, in a keyspace where it was read or may have been.
+    /// Whether commit `by` changed `key`, in a keyspace where the key was or may have been read.
     pub fn changed_by(&self, model: &Model, key: &[u8], by: u64) -> bool {
         self.spans.iter().chain(&self.perhaps).any(|(space, span)| {
             span.contains(key) && model.changed(*space, key, by - 1).next() == Some(by)
@@ -160,12 +161,12 @@ fn span_bytes(span: &Span) -> usize {
     }
 }
 
-/// The key right behind another one.
+/// The immediate successor of a key.
 fn behind(key: &[u8]) -> Key {
     [key, &[0]].concat()
 }
 
-/// A key before another one, with few between them.
+/// A key slightly before another one.
 fn before(key: &[u8]) -> Key {
     match key.split_last() {
         None => Vec::new(),
@@ -174,7 +175,7 @@ fn before(key: &[u8]) -> Key {
     }
 }
 
-/// Before the first key behind all that begin with `prefix`.
+/// The exclusive end of the keys with `prefix`.
 fn behind_prefix(prefix: &[u8]) -> Edge {
     let Some(keep) = prefix.iter().rposition(|&byte| byte < u8::MAX) else { return Edge::Open };
     let mut end = prefix[..=keep].to_vec();
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_that_was_left_has_read_as_far_as_it_came() {
+    fn abandoned_walk_has_read_up_to_its_position() {
         let model = model_with(&["ab", "ad", "b"]);
         let span = Span::Prefix(b"a".to_vec());
         let mut forward = Reads::default();
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_failed_walk_may_have_read_may_be_a_conflict_and_need_not() {
+    fn reads_of_a_failed_walk_may_conflict() {
         let model = model_with(&["ab", "ad", "b"]);
         let mut reads = Reads::default();
         reads.perhaps(0, &Span::Prefix(b"a".to_vec()));
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_were_not_read_are_no_conflict() {
+    fn unread_keys_do_not_conflict() {
         let model = model_with(&["a", "b"]);
         let mut reads = Reads::default();
         reads.key(0, b"a");

@@ -1,23 +1,23 @@
-//! Operations among several processes that have one store open, and their text: `among 2 put 1 17
+//! Operations of several processes that share a store, and their text: `among 2 put 1 17
 //! 300`.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What one process does, or what happens to it or to the machine.
+/// An act of one process, or an event for it or for the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Among {
-    /// Which process; ignored where it happens to all.
+    /// The process; ignored for events of the machine.
     pub member: u8,
-    /// What.
+    /// The act.
     pub act: Act,
 }
 
-/// What a process does, or what happens to it. Keys, keyspaces and cursors are numbers.
-#[allow(missing_docs, reason = "the names of the numbers say what they are")]
+/// An act of a process, or an event. Keys, keyspaces and cursors are numbers.
+#[allow(missing_docs, reason = "the fields are named by their meaning")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// Opens the store, with this much memory of its own wish (0: none).
+    /// Opens the store, and requests this much memory (0: none).
     Join { mebibytes: u64 },
     /// Closes the store.
     Leave,
@@ -27,19 +27,19 @@ pub enum Act {
     KillAt { after: u64 },
     /// Is stopped at this operation of the disk in its next act.
     StopAt { after: u64 },
-    /// Is killed so many operations after this change of a file or a name, from the next act on.
+    /// Is killed this many operations after this change of a file or a name, from the next act on.
     KillAtChange { nth: u64, later: u64 },
-    /// Is stopped so many operations after this change of a file or a name in its next act.
+    /// Is stopped this many operations after this change of a file or a name in its next act.
     StopAtChange { nth: u64, later: u64 },
-    /// Is killed when it crosses this border for the n-th time in its next act.
+    /// Is killed when it reaches this border case for the n-th time in its next act.
     KillAtBorder { border: u64, nth: u64 },
-    /// Is stopped there.
+    /// Is stopped at that point.
     StopAtBorder { border: u64, nth: u64 },
-    /// The reservation of memory behind so many others is refused in its next act.
+    /// The reservation of memory after this many others is refused in its next act.
     Refuse { after: u64 },
-    /// This read of it from now on fails, in its next act.
+    /// This read of the process, counted from now, fails in its next act.
     FailRead { nth: u64 },
-    /// Goes on.
+    /// Resumes.
     GoOn,
     /// Commits a value.
     Put { space: u64, key: u64, bytes: u64 },
@@ -51,17 +51,17 @@ pub enum Act {
     TxBegin,
     /// Reads a key in it.
     TxGet { space: u64, key: u64 },
-    /// Reads keys from one to before another in it.
+    /// Reads a range of keys in it.
     TxRange { space: u64, from: u64, to: u64 },
     /// Writes in it.
     TxPut { space: u64, key: u64, bytes: u64 },
     /// Deletes in it.
     TxDelete { space: u64, key: u64 },
-    /// Takes its first or last key away in it.
+    /// Pops the first or last key in it.
     TxPop { space: u64, last: u64 },
     /// Commits it.
     TxCommit,
-    /// Gives it up.
+    /// Aborts it.
     TxAbort,
     /// Reads a key.
     Get { space: u64, key: u64 },
@@ -69,58 +69,58 @@ pub enum Act {
     Scan { space: u64 },
     /// Opens a snapshot that stays open.
     Snapshot,
-    /// Reads a keyspace in the oldest snapshot that is open.
+    /// Reads a keyspace in the oldest open snapshot.
     Past { space: u64 },
     /// Drops the oldest snapshot.
     Release,
-    /// Makes the keyspace that comes and goes, or finds it.
+    /// Creates or opens the temporary keyspace.
     MakeSpace,
     /// Drops it.
     DropSpace,
-    /// Creates a cursor at so many GLSNs before the newest.
+    /// Creates a cursor at this many GLSNs before the newest.
     Cursor { name: u64, back: u64 },
-    /// Moves it to so many before the newest.
+    /// Moves it to this many GLSNs before the newest.
     AdvanceCursor { name: u64, back: u64 },
     /// Drops it.
     DropCursor { name: u64 },
     /// Appends entries to a stream.
     Append { stream: u64, count: u64, bytes: u64 },
-    /// Begins to follow a stream (0: the commits), from so many GLSNs before the newest.
+    /// Begins to follow a stream (0: the commits), from this many GLSNs before the newest.
     Follow { stream: u64, back: u64 },
     /// Takes the next entries of the stream that it follows.
     Take,
-    /// Reads the next entries behind a cursor, and moves it past them.
+    /// Reads the next entries after a cursor, and moves it past them.
     Consume { name: u64 },
-    /// Does a piece of background work.
+    /// Runs one step of background work.
     Step { first: u64 },
-    /// Makes durable what was committed.
+    /// Makes all commits durable.
     Sync,
     /// Flushes.
     Flush,
-    /// Merges all.
+    /// Merges all runs.
     Compact,
-    /// Trims the log up to so many before the newest.
+    /// Trims the log up to this many GLSNs before the newest.
     Trim { back: u64 },
     /// Reads every byte of the store.
     Verify,
-    /// Backs the store up; the backup is opened and compared.
+    /// Makes a backup, which is opened and compared.
     Backup,
     /// Drops its caches.
     DropCaches,
-    /// Compares all that every process reads.
+    /// Compares the complete contents as read by every process.
     Check,
     /// Lets time pass.
     Advance { millis: u64 },
     /// The power is cut.
     PowerCut,
-    /// It is cut at this sync from now on.
+    /// The power is cut at this sync, counted from now.
     CutAtSync { after: u64 },
-    /// This sync from now on fails.
+    /// This sync, counted from now, fails.
     FailSync { after: u64 },
-    /// This sync from now on fails, and whoever is told of it is killed before anybody else can
-    /// know.
+    /// This sync, counted from now, fails, and the process that sees the error is killed before it
+    /// can publish the failure.
     FailSyncAndKill { after: u64 },
-    /// All leave or are killed, the store is opened alone, compared, and verified.
+    /// All processes leave or are killed; the store is opened alone, compared, and verified.
     Alone,
 }
 
@@ -255,11 +255,10 @@ impl FromStr for Among {
     fn from_str(text: &str) -> Result<Self, String> {
         let mut words = text.split_whitespace().skip(1);
         let member = words.next().and_then(|word| word.parse().ok()).ok_or("which process?")?;
-        let name = words.next().ok_or("what does it do?")?;
-        let numbers = words.map(|word| word.parse().map_err(|_| format!("{word} is no number")));
+        let name = words.next().ok_or("the act is missing")?;
+        let numbers = words.map(|word| word.parse().map_err(|_| format!("{word} is not a number")));
         let numbers = numbers.collect::<Result<Vec<u64>, _>>()?;
-        let act = act(name, &numbers)
-            .ok_or_else(|| format!("there is no such act: {name} {numbers:?}"))?;
+        let act = act(name, &numbers).ok_or_else(|| format!("unknown act: {name} {numbers:?}"))?;
         Ok(Self { member, act })
     }
 }
@@ -270,7 +269,7 @@ mod tests {
     use crate::op::generate::among::generate;
 
     #[test]
-    fn what_processes_do_comes_back_from_its_text() {
+    fn among_round_trips_through_its_text() {
         for op in (0..30).flat_map(|seed| generate(seed, 300)) {
             let Op::Among(among) = &op else { panic!("{op}") };
             assert_eq!(among.to_string().parse(), Ok(*among));

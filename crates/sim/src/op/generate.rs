@@ -1,8 +1,7 @@
 //! Generates workloads from a seed.
 //!
-//! The generator tracks the transactions and snapshots that it left open, so that most operations
-//! address something. Facts that it cannot know (whether a commit met a conflict) are determined by
-//! the driver.
+//! The generator tracks open transactions and snapshots, so that most operations have a target. The
+//! driver determines facts that the generator cannot know (whether a commit met a conflict).
 
 mod aimed;
 pub mod among;
@@ -20,13 +19,13 @@ use crate::content::Content;
 pub use crate::op::generate::profile::{Profile, Settings};
 use crate::op::{Edge, Fault, Get, Keep, Key, Moment, Op, Part, Reader, Span, numbered_key};
 
-/// The most transactions, and the most snapshots, that are open at once.
+/// The most transactions, and the most snapshots, open at once.
 const SLOTS: u8 = 3;
 
-/// The most bulk loads that are open at once.
+/// The most bulk loads open at once.
 const LOADS: u8 = 2;
 
-/// The most operations that are made from bytes.
+/// The most operations generated from bytes.
 const OPS_FROM_BYTES: usize = 300;
 
 /// A workload of this many operations.
@@ -35,8 +34,8 @@ pub fn generate(seed: u64, settings: &Settings, count: usize) -> Vec<Op> {
     (0..count).map(|_| generator.next()).collect()
 }
 
-/// A workload from arbitrary bytes, for fuzzers: three bytes choose an operation, so that a changed
-/// byte changes one operation.
+/// A workload from arbitrary bytes, for fuzzers. Three bytes choose an operation, so that changing
+/// a byte changes one operation.
 pub fn from_bytes(bytes: &[u8], settings: &Settings) -> Vec<Op> {
     let mut generator = Generator::new(0, settings.clone());
     let choose = |chosen: &[u8]| {
@@ -55,7 +54,7 @@ struct Generator {
     open_loads: [bool; LOADS as usize],
     faulty: bool,
     contents: u32,
-    /// The next operations, whatever the random numbers say.
+    /// The next operations.
     forced: VecDeque<Op>,
 }
 
@@ -136,7 +135,7 @@ impl Generator {
             (8, Self::release),
             (12, Self::history),
             (12, Self::diff),
-            // A user's entries are never trimmed automatically.
+            // Users' entries are never trimmed automatically.
             (if_so(!settings.forgetful, 10), Self::append),
             (8, Self::scan),
             (3, Self::follow),
@@ -195,7 +194,7 @@ impl Generator {
     }
 
     fn space(&mut self) -> u8 {
-        // Low numbers more often: more versions of each key.
+        // Prefer low numbers, for more versions of each key.
         let (a, b) =
             (self.below(self.settings.spaces.into()), self.below(self.settings.spaces.into()));
         a.min(b) as u8
@@ -252,7 +251,7 @@ impl Generator {
         }
     }
 
-    /// Small numbers more often than large ones.
+    /// Prefers small numbers.
     fn back(&mut self) -> u64 {
         let reach = 1 << self.below(9);
         self.below(reach)
@@ -301,13 +300,13 @@ impl Generator {
         }
     }
 
-    /// The first of some numbered keys, how many they are, and the value of the first.
+    /// A range of numbered keys: the first, the count, and the value of the first.
     fn many(&mut self) -> (u32, u32, Content) {
         let many = u64::from(self.settings.many);
         let (first, count) = (self.below(many) as u32, 1 + self.below(many) as u32);
         let bytes = if self.settings.many > 250 { 900 } else { self.below(1000) as u32 };
-        // Scrambled, so that the seeds of the keys do not coincide with later ones: a value that is
-        // mistaken for another must be detected.
+        // Scramble the seed, so that the values' seeds do not coincide with later ones and a
+        // mixed-up value is detected.
         (first, count, Content { bytes, seed: self.content().seed.wrapping_mul(0x9e37_79b1) })
     }
 
@@ -344,7 +343,8 @@ impl Generator {
             7 | 8 => Get::Contains,
             9 | 10 => Get::Lent,
             11 => {
-                // In a transaction it depends on what is in memory whether the key counts as read.
+                // In a transaction, whether the key counts as read would depend on the pages in
+                // memory.
                 return Op::Get {
                     from: self.moment_reader(),
                     space: self.space(),
@@ -496,7 +496,7 @@ impl Generator {
 
     fn trim(&mut self) -> Op {
         if self.settings.crashes && self.random.chance(0.5) {
-            // Freed log is gone for good, so the data that replaced it must be durable.
+            // Flush first: the trimmed log is gone for good, so the runs must be durable.
             let crash = self.crash();
             self.forced.push_back(crash);
         }
@@ -504,7 +504,7 @@ impl Generator {
     }
 
     fn keyspace(&mut self) -> Op {
-        // Two of them keep everything for ever, so that time travel stays under test.
+        // Two keyspaces always retain everything, so that time travel stays under test.
         let kept = if self.settings.forgetful { 0 } else { 2 };
         let space =
             kept + self.below(u64::from(self.settings.spaces.max(3)) - u64::from(kept)) as u8;
@@ -568,7 +568,7 @@ impl Generator {
     }
 
     fn jump(&mut self) -> Op {
-        // Mostly within a day, which is what timestamps follow.
+        // Mostly within a day, which timestamps follow.
         let reach: i64 = if self.random.chance(0.1) { 200_000_000_000 } else { 60_000_000 };
         Op::Jump { micros: self.below(2 * reach as u64) as i64 - reach }
     }
@@ -599,7 +599,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_gives_the_same_workload_for_ever() {
+    fn seed_always_gives_the_same_workload() {
         let settings = Profile::Model.settings();
         assert_eq!(generate(5, &settings, 300), generate(5, &settings, 300));
         assert_ne!(generate(5, &settings, 300), generate(6, &settings, 300));
@@ -608,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_that_is_changed_changes_one_operation() {
+    fn one_input_byte_changes_one_operation() {
         let settings = Settings { crashes: true, ..Profile::Model.settings() };
         let bytes: Vec<u8> = (0..90).map(|i| (i * 37) as u8).collect();
         let ops = from_bytes(&bytes, &settings);
@@ -619,7 +619,7 @@ mod tests {
     }
 
     #[test]
-    fn each_profile_does_what_it_is_for() {
+    fn each_profile_generates_its_purpose() {
         let count = |profile: Profile, wanted: fn(&Op) -> bool| {
             generate(1, &profile.settings(), 10_000).iter().filter(|op| wanted(op)).count()
         };

@@ -1,12 +1,12 @@
-//! Operations as lines of text, and back.
+//! The text format of operations.
 //!
 //! ```text
 //! put t0 s1 =a/01 1024#77          transaction 0, keyspace 1, key "a/01", 1024 bytes of seed 77
 //! walk v2 s0 [a )b rev 10 values   snapshot 2, from "a" (included) down from "b" (excluded), ten at most
 //! ```
-//! A key is written after a sign that gives its role (`=` a key, `[` `(` `]` `)` an edge, `^` a
-//! prefix). A byte that is not plain text is `%` and two hex digits, and a run of one byte is
-//! `{61*4000}`. `#` begins a comment, in a line of its own.
+//! A sign before a key gives its role (`=` a key, `[` `(` `]` `)` an edge, `^` a prefix). A
+//! non-printable byte is `%` and two hex digits, and a repeated byte is `{61*4000}`. A line that
+//! begins with `#` is a comment.
 
 mod within;
 
@@ -19,7 +19,7 @@ use crate::op::{Edge, Fault, Get, Keep, Key, Moment, Op, Part, Reader, Removal, 
 /// A byte repeated at least this often is written as a run.
 const RUN_BYTES: usize = 9;
 
-/// A workload as text, one operation a line.
+/// Formats a workload, one operation per line.
 pub fn print(ops: &[Op]) -> String {
     ops.iter().fold(String::new(), |mut text, op| {
         let _ = writeln!(text, "{op}");
@@ -27,7 +27,7 @@ pub fn print(ops: &[Op]) -> String {
     })
 }
 
-/// Reads a workload; an error names the line.
+/// Parses a workload; an error names the line.
 pub fn parse(text: &str) -> Result<Vec<Op>, String> {
     let lines = text.lines().enumerate().map(|(number, line)| (number + 1, line.trim()));
     lines
@@ -310,7 +310,7 @@ impl FromStr for Op {
         let op = words.op(verb)?;
         match words.words.next() {
             None => Ok(op),
-            Some(word) => Err(format!("{word:?} is one word too many")),
+            Some(word) => Err(format!("unexpected word {word:?}")),
         }
     }
 }
@@ -460,7 +460,7 @@ impl<'a> Words<'a> {
             "cut-at-change" => Op::CutAtChange { after: self.number()? },
             "kill-at-change" => Op::KillAtChange { after: self.number()? },
             "fault" => Op::Fault(self.fault()?),
-            _ => return Err(format!("there is no operation {verb:?}")),
+            _ => return Err(format!("unknown operation {verb:?}")),
         })
     }
 
@@ -493,7 +493,7 @@ impl<'a> Words<'a> {
             ("last", _) => Ok(Removal::Last),
             (_, Some(("retain", each))) => Ok(Removal::Retain(each as u8)),
             (_, Some(("extract", each))) => Ok(Removal::Extract(each as u8)),
-            _ => Err(format!("{word:?} is no way to take keys away")),
+            _ => Err(format!("unknown removal {word:?}")),
         }
     }
 
@@ -508,7 +508,7 @@ impl<'a> Words<'a> {
 
     fn number<T: FromStr>(&mut self) -> Result<T, String> {
         let word = self.next()?;
-        word.parse().map_err(|_| format!("{word:?} is no number here"))
+        word.parse().map_err(|_| format!("{word:?} is not a number here"))
     }
 
     fn sign(&mut self, sign: &str) -> Result<u8, String> {
@@ -537,7 +537,7 @@ impl<'a> Words<'a> {
         let word = self.next()?;
         let (bytes, seed) =
             word.split_once('#').ok_or_else(|| format!("{word:?} should be BYTES#SEED"))?;
-        let number = |word: &str| word.parse().map_err(|_| format!("{word:?} is no number"));
+        let number = |word: &str| word.parse().map_err(|_| format!("{word:?} is not a number"));
         Ok(Content { bytes: number(bytes)?, seed: number(seed)? })
     }
 
@@ -587,7 +587,7 @@ impl<'a> Words<'a> {
             Some(("back", glsns)) => Ok(Moment::Back(glsns)),
             Some(("ahead", glsns)) => Ok(Moment::Ahead(glsns)),
             Some(("age", micros)) => Ok(Moment::Age(micros)),
-            _ => Err(format!("{word:?} is no moment")),
+            _ => Err(format!("unknown moment {word:?}")),
         }
     }
 
@@ -598,14 +598,14 @@ impl<'a> Words<'a> {
             ("latest", _) => Ok(Keep::Latest),
             (_, Some(("glsns", glsns))) => Ok(Keep::Glsns(glsns)),
             (_, Some(("micros", micros))) => Ok(Keep::Micros(micros)),
-            _ => Err(format!("{word:?} is no retention")),
+            _ => Err(format!("unknown retention {word:?}")),
         }
     }
 
     fn stream(&mut self) -> Result<Option<u32>, String> {
         match self.next()? {
             "all" => Ok(None),
-            word => word.parse().map(Some).map_err(|_| format!("{word:?} is no stream")),
+            word => word.parse().map(Some).map_err(|_| format!("{word:?} is not a stream")),
         }
     }
 
@@ -628,7 +628,7 @@ impl<'a> Words<'a> {
             "full" => Fault::Full(self.number()?),
             "slow" => Fault::Slow(self.number()?),
             "heal" => Fault::Heal,
-            word => return Err(format!("there is no fault {word:?}")),
+            word => return Err(format!("unknown fault {word:?}")),
         })
     }
 }
@@ -643,7 +643,7 @@ fn unescape(text: &str) -> Result<Key, String> {
     let mut key = Vec::new();
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
-        let wrong = || format!("{rest:?} is no way to write bytes");
+        let wrong = || format!("invalid escape {rest:?}");
         let hex = |digits: &str| u8::from_str_radix(digits, 16).map_err(|_| wrong());
         match first {
             '%' => {
@@ -672,7 +672,7 @@ mod tests {
     use crate::op::generate::{Profile, generate};
 
     #[test]
-    fn whatever_is_generated_comes_back_from_its_text() {
+    fn generated_workload_round_trips_through_its_text() {
         for profile in Profile::ALL {
             for seed in 0..12 {
                 let ops = generate(seed, &profile.settings().of_seed(seed), 1000);
@@ -682,7 +682,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_any_bytes_come_back() {
+    fn keys_of_any_bytes_round_trip() {
         let keys: [&[u8]; 6] = [
             b"",
             b"plain/01",
@@ -698,7 +698,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_means_nothing_is_refused_with_its_number() {
+    fn invalid_line_is_rejected_with_its_number() {
         let refusal = parse("# a comment\nbegin t0\n\nput t0 s0 =a 12").unwrap_err();
         assert!(refusal.starts_with("line 4: ") && refusal.contains("BYTES#SEED"), "{refusal}");
         for line in [

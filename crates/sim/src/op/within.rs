@@ -1,28 +1,28 @@
-//! What happens within an operation: moments, deeds, and calls that fail; and what a feed yields.
+//! Points within operations, deeds at them, failing calls; and the items of feeds.
 
 use crate::content::Content;
 use crate::op::Key;
 
-/// A moment within an operation.
+/// A point within an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Within {
-    /// Before a moment of the store is opened.
+    /// Before a snapshot is opened.
     MomentAsked,
     /// After a read has taken its sources.
     SourcesTaken,
-    /// After a value was loaded, before it is kept as an object.
+    /// After a value was loaded, before it enters the row cache.
     ValueLoaded,
-    /// After a walk has sat down in its sources.
+    /// After a walk has positioned itself in its sources.
     WalkSat,
-    /// After the log is held for a new cursor, before the cursor is committed.
+    /// After the log is pinned for a new cursor, before the cursor is committed.
     CursorHeld,
-    /// Within the writing of a value to a blob file.
+    /// While a value is written to a blob file.
     LargeWritten,
-    /// After a trim has chosen what to free, before it frees anything.
+    /// After a trim has chosen the entries to free, before it frees any.
     TrimChosen,
     /// Before a part of the warm image is written.
     ImageMade,
-    /// After rows of an image were compared with the runs, before they are kept.
+    /// After rows of an image were validated against the runs, before they are inserted.
     RowsRead,
     /// After a flush or a merge has written its runs, before the manifest names them.
     RunsWritten,
@@ -44,7 +44,7 @@ impl Within {
     ];
 }
 
-/// What is done within another operation.
+/// A deed within another operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Deed {
     /// A commit, and then a compaction.
@@ -56,7 +56,7 @@ pub enum Deed {
         /// Its value.
         value: Content,
     },
-    /// A commit, of which nothing is flushed.
+    /// A commit that is not flushed.
     Put {
         /// The keyspace's number.
         space: u8,
@@ -69,35 +69,35 @@ pub enum Deed {
     Compact,
     /// A flush.
     Flush,
-    /// A compaction, and the log is freed.
+    /// A compaction and a trim of the log.
     Trim,
-    /// Every cache is dropped.
+    /// A drop of all caches.
     DropCaches,
-    /// The power is cut.
+    /// A power cut.
     Cut,
-    /// The process ends.
+    /// The end of the process.
     Kill,
 }
 
 impl Deed {
-    /// Whether it is one of the power or of the process, not of another thread.
+    /// Whether it is a power cut or the end of the process, rather than work of another thread.
     pub fn is_an_end(&self) -> bool {
         matches!(self, Deed::Cut | Deed::Kill)
     }
 }
 
-/// A call within an operation that fails.
+/// A failing call within an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// The reservation of memory behind so many others is refused.
+    /// The reservation of memory after this many others is refused.
     Reservation(u64),
-    /// All reservations of memory behind so many are refused.
+    /// All reservations of memory after this many are refused.
     Reservations(u64),
     /// This read of the disk fails (1: the next one).
     Read(u64),
 }
 
-/// What a feed yields.
+/// The items of a feed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Feed {
     /// Entries of the log, of one stream or of all.
@@ -108,7 +108,7 @@ pub enum Feed {
     Watch {
         /// The keyspace's number.
         space: u8,
-        /// The beginning of the keys.
+        /// The prefix of the keys.
         prefix: Key,
     },
 }

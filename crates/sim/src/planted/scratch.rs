@@ -1,15 +1,15 @@
 //! A copy of the sources in which bugs are planted and searched for, one at a time.
 //!
-//! The simulation is built there with the bug and runs seed after seed until one fails. Laws, so
-//! that a finding is the bug's own:
-//! 1. Every program is built from the current sources: cargo's fingerprints are deleted before each
-//!    build, because they rely on the times of files, and several patches come and go within one
-//!    tick of a file system's clock. The compiler then compares contents.
-//! 2. No two programs are the same. A program with the bytes of another was not built from its own
-//!    bug, or its bug is in code that never runs; it is not tried.
-//! 3. The run, or the test, that found a bug passes without it. In the end the copy is built once
-//!    more without any bug, must have the bytes of the first such program, and must pass all the
-//!    seeds that were used to find the bugs.
+//! The simulation is built there with the bug, and runs seeds until one fails. Laws, so that a
+//! failure is caused by the bug:
+//! 1. Every program is built from the current sources. Cargo's fingerprints are deleted before each
+//!    build, because they rely on file times, and several patches may be applied within one tick of
+//!    a file system's clock. The compiler then compares contents.
+//! 2. No two programs are identical. A program with the bytes of another was not built with its
+//!    bug, or its bug is in dead code; it is not tried.
+//! 3. The run or test that found a bug passes without it. At the end, the copy is built again
+//!    without any bug, must have the bytes of the first such program, and must pass all the seeds
+//!    that were used to find the bugs.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -23,16 +23,16 @@ use plimsoll_disk::checksum::checksum;
 
 use crate::planted::{Planted, Test, done, git_apply};
 
-/// Seeds that are run by one process.
+/// Seeds per process.
 const SEEDS_AT_ONCE: u64 = 10;
 
-/// Seconds that a run may take, many times the usual; a store that hangs counts as found.
+/// Time limit of a run in seconds, many times the usual. A hang counts as found.
 const PATIENCE: u64 = 300;
 
-/// The exit code of `timeout` where the command took too long.
+/// The exit code of `timeout` after a time-out.
 const TIMED_OUT: i32 = 124;
 
-/// The name of this project's crates in cargo's fingerprints.
+/// The prefix of this project's crates in cargo's fingerprints.
 const OWN_CRATES: &str = "plimsoll";
 
 /// The result for a bug.
@@ -40,7 +40,7 @@ const OWN_CRATES: &str = "plimsoll";
 pub enum Verdict {
     /// Found, by this run.
     Found {
-        /// The program that the bug is in.
+        /// The program with the bug.
         program: Program,
         /// The arguments that replay it.
         run: String,
@@ -49,17 +49,17 @@ pub enum Verdict {
         /// The failure.
         saw: String,
     },
-    /// Found, by the test that it names.
+    /// Found, by the named test.
     FoundByTest {
         /// The test.
         test: Test,
     },
     /// No seed failed.
     Missed {
-        /// The program that the bug is in.
+        /// The program with the bug.
         program: Program,
     },
-    /// The test that it names passes with it.
+    /// Missed: the named test passes.
     MissedByTest {
         /// The test.
         test: Test,
@@ -87,9 +87,9 @@ impl Programs {
     fn add(&mut self, program: Program, holds: &str) -> Result<(), String> {
         match self.0.insert(program, holds.to_owned()) {
             None => Ok(()),
-            Some(other) => Err(format!(
-                "what was built with {holds} has the same bytes as what was built with {other}"
-            )),
+            Some(other) => {
+                Err(format!("the build with {holds} has the same bytes as the build with {other}"))
+            }
         }
     }
 }
@@ -108,20 +108,20 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Copies the sources into `dir` and builds them; `seeds`: how many are tried for each bug, in
-    /// which `mode`.
+    /// Copies the sources into `dir` and builds them. Each bug is tried with this many `seeds` in
+    /// this `mode`.
     ///
     /// # Errors
     /// They cannot be copied, or do not build.
     pub fn new(workspace: &Path, dir: &Path, seeds: u64, mode: &str) -> Result<Self, String> {
-        let told = |error: io::Error| format!("{}: {error}", dir.display());
-        fs::create_dir_all(dir).map_err(told)?;
+        let failed = |error: io::Error| format!("{}: {error}", dir.display());
+        fs::create_dir_all(dir).map_err(failed)?;
         // Cargo runs in the copy, so the path must be absolute.
-        let dir = &fs::canonicalize(dir).map_err(told)?;
+        let dir = &fs::canonicalize(dir).map_err(failed)?;
         let (tree, target) = (dir.join("tree"), dir.join("target"));
-        fs::create_dir_all(&tree).map_err(told)?;
+        fs::create_dir_all(&tree).map_err(failed)?;
         for part in ["Cargo.toml", "Cargo.lock", "crates"] {
-            mirror(&workspace.join(part), &tree.join(part)).map_err(told)?;
+            mirror(&workspace.join(part), &tree.join(part)).map_err(failed)?;
         }
         let clean = dir.join("plimsoll-sim-without-bugs");
         let mut scratch = Self {
@@ -136,7 +136,7 @@ impl Scratch {
         };
         scratch.clean_program = scratch.build()?;
         scratch.programs.borrow_mut().add(scratch.clean_program, "no bug")?;
-        fs::copy(scratch.binary(), &scratch.clean).map_err(told)?;
+        fs::copy(scratch.binary(), &scratch.clean).map_err(failed)?;
         Ok(scratch)
     }
 
@@ -184,7 +184,7 @@ impl Scratch {
         let arguments = ["test", "--quiet", "--package", &test.package, "--lib"];
         let mut build = self.cargo()?;
         done(build.args(arguments).arg("--no-run").output(), "cargo test --no-run")?;
-        // Only the test itself is timed: a build takes as long as the machine needs.
+        // Limit the time of the test only, not of the build.
         let mut run = self.in_tree(Command::new("timeout"));
         run.args(["--kill-after=10", &PATIENCE.to_string()]).arg(cargo_program()).args(arguments);
         let output = run.args(["--", "--exact", &test.name, "--format=pretty"]).output();
@@ -198,7 +198,7 @@ impl Scratch {
     /// for a bug; returns the number of runs.
     ///
     /// # Errors
-    /// It is not what it was, or a run fails.
+    /// The program differs from the first one, or a run fails.
     pub fn try_none(&self) -> Result<u64, String> {
         let program = self.build()?;
         if program != self.clean_program {
@@ -212,9 +212,9 @@ impl Scratch {
         for seed in (0..self.seeds_tried.get()).step_by(SEEDS_AT_ONCE as usize) {
             let out = self.run(&self.clean, &self.batch(seed))?;
             runs += runs_of(&out)
-                .ok_or_else(|| format!("seeds from {seed} on end without a word: {out}"))?;
+                .ok_or_else(|| format!("seeds from {seed} on print no result: {out}"))?;
             if let Some(line) = failed_of(&out) {
-                return Err(format!("without a bug, too: {line}"));
+                return Err(format!("fails without a bug, too: {line}"));
             }
         }
         Ok(runs)
@@ -248,11 +248,11 @@ impl Scratch {
             .current_dir(&self.tree)
             .env("CARGO_TARGET_DIR", &self.target)
             .env("CARGO_INCREMENTAL", "1");
-        // Plain settings: flags of the outer build would rebuild everything. Line numbers are not
-        // needed here.
+        // Use plain settings, because flags of the outer build would rebuild everything, and line
+        // numbers are not needed.
         cargo.env_remove("RUSTFLAGS").env("CARGO_PROFILE_DEV_DEBUG", "0");
-        // Names of private functions contain a number that changes from build to build; without
-        // names the same sources give the same bytes.
+        // Strip symbols, because names of private functions contain a number that changes from
+        // build to build. The same sources then give the same bytes.
         cargo.env("CARGO_PROFILE_DEV_STRIP", "symbols");
         cargo
     }
@@ -293,7 +293,7 @@ impl Scratch {
             self.seeds_tried.set(self.seeds_tried.get().max(self.seeds.min(seed + SEEDS_AT_ONCE)));
             let out = self.run(&self.binary(), &self.batch(seed))?;
             let runs = runs_of(&out)
-                .ok_or_else(|| format!("seeds from {seed} on end without a word: {out}"))?;
+                .ok_or_else(|| format!("seeds from {seed} on print no result: {out}"))?;
             if let Some(line) = failed_of(&out) {
                 return self.compare(program, line, runs_before + runs - 1);
             }
@@ -314,15 +314,13 @@ impl Scratch {
                 saw: saw.to_owned(),
             }),
             (_, Some(_)) => {
-                Ok(Verdict::Untried(format!("{run} fails without the bug, too: mend that first")))
+                Ok(Verdict::Untried(format!("{run} fails without the bug, too; fix that first")))
             }
-            _ => {
-                Ok(Verdict::Untried(format!("{run} without the bug ends without a word: {clean}")))
-            }
+            _ => Ok(Verdict::Untried(format!("{run} without the bug prints no result: {clean}"))),
         }
     }
 
-    /// What a run prints.
+    /// The output of a run.
     fn run(&self, program: &Path, arguments: &str) -> Result<String, String> {
         let patience = PATIENCE.to_string();
         let mut run = Command::new(program);
@@ -333,11 +331,11 @@ impl Scratch {
     }
 }
 
-/// What became of a test.
+/// The outcome of a test.
 #[derive(Debug, PartialEq, Eq)]
 enum Tested {
     Passes,
-    /// Or it hangs; with its output.
+    /// It failed or hung; with its output.
     Fails(String),
 }
 
@@ -350,7 +348,7 @@ impl Tested {
                 Ok(Self::Fails(out))
             }
             () if out.contains(&format!("test {} ... ok", test.name)) => Ok(Self::Passes),
-            () => Err(format!("the test {} does not come to its end: {out}", test.name)),
+            () => Err(format!("the test {} does not finish: {out}", test.name)),
         }
     }
 }
@@ -369,8 +367,7 @@ fn failed_of(out: &str) -> Option<&str> {
     out.lines().find_map(|line| line.strip_prefix("FAILED "))
 }
 
-/// Makes `to` equal to `from`; files that are already equal keep their time, so that nothing is
-/// built twice.
+/// Makes `to` equal to `from`. Equal files keep their times, so that nothing is rebuilt.
 fn mirror(from: &Path, to: &Path) -> io::Result<()> {
     if from.is_file() {
         if fs::read(to).ok() != Some(fs::read(from)?) {
@@ -398,7 +395,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_was_built_before_is_not_tried_for_another_bug() {
+    fn identical_program_is_not_tried_for_another_bug() {
         let mut programs = Programs::default();
         assert_eq!(programs.add(Program(1), "no bug"), Ok(()));
         assert_eq!(programs.add(Program(2), "a"), Ok(()));
@@ -406,13 +403,13 @@ mod tests {
             programs
                 .add(Program(2), "b")
                 .unwrap_err()
-                .ends_with("the same bytes as what was built with a")
+                .ends_with("the same bytes as the build with a")
         );
         assert!(programs.add(Program(1), "c").is_err());
     }
 
     #[test]
-    fn a_test_that_passes_has_missed_its_bug_and_one_that_hangs_has_found_it() {
+    fn passing_test_misses_its_bug_and_hanging_test_finds_it() {
         let test = Test::in_line("Found by the test plimsoll index::a").unwrap();
         let said =
             |code, how: &str| Tested::of(&test, Some(code), format!("test index::a ... {how}"));
@@ -423,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn an_output_says_how_many_runs_there_were_and_which_failed() {
+    fn output_parses_run_count_and_failure() {
         let out = "FAILED --mode crash --seed 12 --ops 400: the store opened at 3\n13 runs, 1 \
                    failed, 0 s\n";
         assert_eq!(runs_of(out), Some(13));
@@ -432,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_is_the_same_whatever_stood_there_before() {
+    fn mirror_replaces_any_previous_contents() {
         let dir = tempfile::tempdir().unwrap();
         let (from, to) = (dir.path().join("from"), dir.path().join("to"));
         fs::create_dir_all(from.join("kept")).unwrap();

@@ -1,8 +1,8 @@
 //! Power cuts of a real file system under several processes that share a store.
 //!
-//! The processes are workers ([`crate::workers`]). After each cut the store is opened alone: every
-//! transfer that was acknowledged to any of them is there, and none beyond the one that each had
-//! begun; the sum is right; no byte is wrong. Then new workers go on with it.
+//! The processes are workers ([`crate::workers`]). After each cut the store is opened alone. Every
+//! acknowledged transfer must be present, and at most one more that each worker had begun; the sum
+//! and every byte must be right. Then new workers continue with the store.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,17 +16,17 @@ use crate::real::power::{Device, FileSystem, LIVES_OF_A_STORE, make_way};
 use crate::workers::surroundings::Surroundings;
 use crate::workers::{Running, Work, look};
 
-/// How long the workers write at most before the power is cut.
+/// The longest time that workers write before the power is cut.
 const LIFE_MILLIS: u64 = 400;
 
-/// What was done.
+/// Counts of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cuts {
     /// Power cuts.
     pub cuts: u64,
-    /// Those after which some transfer had been acknowledged.
+    /// Power cuts before which some transfer had been acknowledged.
     pub with_transfers: u64,
-    /// Transfers that were acknowledged.
+    /// Acknowledged transfers.
     pub acknowledged: u64,
 }
 
@@ -34,8 +34,8 @@ pub struct Cuts {
 /// `dir` a folder to work in.
 ///
 /// # Errors
-/// An acknowledged transfer is gone, a sum is wrong, the store does not open; or such a device is
-/// not available.
+/// An acknowledged transfer is lost, a sum is wrong, the store does not open, or such a device is
+/// unavailable.
 pub fn cut_members(
     program: &Path,
     dir: &Path,
@@ -50,7 +50,7 @@ pub fn cut_members(
     let mut device = Device::make(dir, file_system)?;
     let mut counts = vec![0; workers as usize];
     for life in 0..cuts {
-        let told = |failure: Failure| {
+        let failed = |failure: Failure| {
             Failure::new(format!(
                 "{file_system}, {workers} workers, cut {life}, seed {seed}: {failure}"
             ))
@@ -63,16 +63,16 @@ pub fn cut_members(
         let start = |number| {
             Running::start(program, &store, number, Work::Bank, Surroundings::Equal, None, &clock)
         };
-        let running = (0..workers).map(start).collect::<Outcome<Vec<_>>>().map_err(told)?;
+        let running = (0..workers).map(start).collect::<Outcome<Vec<_>>>().map_err(failed)?;
         clock.sleep(Duration::from_millis(random.below(LIFE_MILLIS)));
-        device.cut(random.below(3) == 0).map_err(told)?;
+        device.cut(random.below(3) == 0).map_err(failed)?;
         let mut acknowledged = counts.clone();
         for (running, acknowledged) in running.into_iter().zip(&mut acknowledged) {
-            let told = running.cut_off()?;
-            *acknowledged = told.acknowledged.max(told.found.unwrap_or(0)).max(*acknowledged);
+            let output = running.cut_off()?;
+            *acknowledged = output.acknowledged.max(output.found.unwrap_or(0)).max(*acknowledged);
         }
-        device.unmount().and_then(|()| device.mount()).map_err(told)?;
-        let found = look(&store, &acknowledged).map_err(told)?;
+        device.unmount().and_then(|()| device.mount()).map_err(failed)?;
+        let found = look(&store, &acknowledged).map_err(failed)?;
         let transfers: u64 =
             acknowledged.iter().zip(&counts).map(|(now, before)| now - before).sum();
         report.cuts += 1;

@@ -1,6 +1,6 @@
 //! Power cuts on a real file system: a loop device, and the call that stops the file system as if
-//! its device were gone (`EXT4_IOC_SHUTDOWN`, `XFS_IOC_GOINGDOWN`, by `xfs_io`). Data that was not
-//! on the device by then is lost; the next mount replays the journal.
+//! its device were gone (`EXT4_IOC_SHUTDOWN`, `XFS_IOC_GOINGDOWN`, by `xfs_io`). Data not yet on
+//! the device is lost; the next mount replays the journal.
 
 use std::fmt;
 use std::fs::File;
@@ -16,14 +16,13 @@ use crate::failure::{Failure, Outcome};
 use crate::kill::{Kills, Life, Numbers, Running, Scenario, look};
 use crate::real::tool;
 
-/// Bytes of the device; xfs takes no less than 300 MiB.
+/// Bytes of the device; xfs needs at least 300 MiB.
 const DEVICE_BYTES: u64 = 512 << 20;
 
-/// The number of children that write to a store, one after the other, before the next one gets a
-/// new store.
+/// Number of children that use a store in turn before a new store is made.
 pub(crate) const LIVES_OF_A_STORE: u64 = 10;
 
-/// How often unmounting a busy device is retried.
+/// Retries of unmounting a busy device.
 const UNMOUNT_TRIES: u32 = 50;
 
 /// A file system.
@@ -42,7 +41,7 @@ impl FromStr for FileSystem {
         match text {
             "ext4" => Ok(Self::Ext4),
             "xfs" => Ok(Self::Xfs),
-            _ => Err(format!("power is cut on ext4 and xfs, not on {text:?}")),
+            _ => Err(format!("cannot cut the power of {text:?}, only of ext4 and xfs")),
         }
     }
 }
@@ -56,7 +55,7 @@ impl fmt::Display for FileSystem {
     }
 }
 
-/// A file system in a file, mounted as long as this lives.
+/// A file system in a file, mounted until this is dropped.
 pub(crate) struct Device {
     image: PathBuf,
     pub(crate) folder: PathBuf,
@@ -68,9 +67,9 @@ impl Device {
     pub(crate) fn make(dir: &Path, file_system: FileSystem) -> Outcome<Self> {
         let (image, folder) =
             (dir.join(format!("{file_system}.img")), dir.join(format!("{file_system}.mnt")));
-        let told = |error: std::io::Error| Failure::new(format!("{}: {error}", dir.display()));
-        std::fs::create_dir_all(&folder).map_err(told)?;
-        File::create(&image).and_then(|file| file.set_len(DEVICE_BYTES)).map_err(told)?;
+        let failed = |error: std::io::Error| Failure::new(format!("{}: {error}", dir.display()));
+        std::fs::create_dir_all(&folder).map_err(failed)?;
+        File::create(&image).and_then(|file| file.set_len(DEVICE_BYTES)).map_err(failed)?;
         let mut device = Self { image, folder, is_mounted: false };
         match file_system {
             FileSystem::Ext4 => tool("mkfs.ext4", &["-q", "-F", &device.image()])?,
@@ -107,8 +106,7 @@ impl Device {
         Ok(())
     }
 
-    /// Cuts the power: at once, or after the file system's log was written (without the data that
-    /// it does not cover).
+    /// Cuts the power, at once or after a flush of the file system's log (which excludes data).
     pub(crate) fn cut(&self, log_first: bool) -> Outcome {
         let command = if log_first { "shutdown -f" } else { "shutdown" };
         tool("xfs_io", &["-x", "-c", command, &self.folder()]).map(drop)
@@ -118,7 +116,7 @@ impl Device {
 impl Drop for Device {
     #[allow(clippy::disallowed_methods, reason = "the file that was a device")]
     fn drop(&mut self) {
-        // An unmount that fails is detected by the next mount.
+        // The next mount detects a failed unmount.
         if self.is_mounted {
             let _ = self.unmount();
         }
@@ -131,8 +129,8 @@ impl Drop for Device {
 /// child, `dir` a folder to work in.
 ///
 /// # Errors
-/// An acknowledged commit is gone, a part of a transaction is there, the store does not open; or
-/// such a device is not available.
+/// An acknowledged commit is gone, a transaction is partly present, the store does not open, or
+/// such a device is unavailable.
 pub fn cut_power(
     program: &Path,
     dir: &Path,
@@ -153,31 +151,31 @@ pub fn cut_power(
         let scenario = [Scenario::Compact, Scenario::Write, Scenario::Buffered, Scenario::Buffered]
             [random.below(4) as usize];
         let lifetime = Life::choose(scenario, life, &mut random);
-        let told = |failure: Failure| {
+        let failed = |failure: Failure| {
             Failure::new(format!(
                 "{file_system}, cut {life}, {lifetime:?}, seed {seed}, {scenario}: {failure}"
             ))
         };
-        let child = Running::start(Command::new(program), scenario, &store).map_err(told)?;
+        let child = Running::start(Command::new(program), scenario, &store).map_err(failed)?;
         child.await_end_of(lifetime);
         let before_the_cut = child.arrived();
-        device.cut(random.below(3) == 0).map_err(told)?;
-        let acknowledged = child.kill().map_err(told)?.acknowledged;
-        // A sync that runs beside the shutdown may return although what it synced is gone:
-        // presumably the system forgets that it could not record new blocks as written. Bytes that
-        // are written over, as with `Sync`, need no such record.
+        device.cut(random.below(3) == 0).map_err(failed)?;
+        let acknowledged = child.kill().map_err(failed)?.acknowledged;
+        // A sync that runs concurrently with the shutdown may return although its data is lost:
+        // presumably the system ignores that it could not record new blocks as written. Overwritten
+        // bytes, as with `Sync`, need no such record.
         let certain =
             if scenario == Scenario::Buffered { before_the_cut } else { acknowledged.len() };
-        device.unmount().and_then(|()| device.mount()).map_err(told)?;
+        device.unmount().and_then(|()| device.mount()).map_err(failed)?;
         report.kills += 1;
         report.with_commits += u64::from(!acknowledged.is_empty());
         report.acknowledged += acknowledged.len() as u64;
-        numbers = look(&store, &numbers, &acknowledged, certain, scenario).map_err(told)?;
+        numbers = look(&store, &numbers, &acknowledged, certain, scenario).map_err(failed)?;
     }
     Ok(report)
 }
 
-/// Removes the previous store, so that the device does not become full.
+/// Removes the previous store, so that the device does not fill up.
 #[allow(clippy::disallowed_methods, reason = "a store of the test's own that is done with")]
 pub(crate) fn make_way(device: &mut Device, life: u64) -> Outcome {
     let Some(number) = (life / LIVES_OF_A_STORE).checked_sub(1) else { return Ok(()) };

@@ -1,5 +1,5 @@
-//! Processes that read a store beside the one that writes, compacts and trims it: each look sees
-//! one moment, or is told that the moment is gone.
+//! Readers beside a process that writes, compacts and trims a store. Each read of the whole store
+//! sees one moment, or gets an error that the moment is no longer retained.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,14 +12,14 @@ use crate::failure::{Failure, Outcome, ensure};
 use crate::kill::child::THREADS;
 use crate::kill::{Life, Running, Scenario, failed, is_whole, options};
 
-/// The result of the reads.
+/// Counts of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Looks {
-    /// Looks at the whole store.
+    /// Complete reads of the store.
     pub whole: u64,
-    /// Looks that were told that their moment, or the store they opened, is gone.
+    /// Reads refused because their moment, or their view of the store, is no longer retained.
     pub gone: u64,
-    /// Lives of the process that writes.
+    /// Lives of the writer.
     pub lives: u64,
 }
 
@@ -27,7 +27,7 @@ pub struct Looks {
 /// `dir` a folder to work in.
 ///
 /// # Errors
-/// A look found damage, or parts of a transaction, or nothing could be read at all.
+/// A read found damage or parts of a transaction, or no read succeeded.
 pub fn read_beside_trims(program: &Path, dir: &Path, time: Duration) -> Outcome<Looks> {
     let clock = SystemClock::new();
     let store = dir.join("store");
@@ -51,18 +51,18 @@ pub fn read_beside_trims(program: &Path, dir: &Path, time: Duration) -> Outcome<
         }
         let ended = child.kill()?;
         ensure(ended.by_itself.is_none(), || {
-            format!("the writer ended by itself: {}", ended.complaints)
+            format!("the writer exited by itself: {}", ended.complaints)
         })?;
         looks.lives += 1;
     }
     let db = Db::open(&store, options()).map_err(failed("the store does not open"))?;
     let report = db.verify(&mut |_| {}).map_err(failed("verify"))?;
     ensure(report.problems.is_empty(), || format!("verify: {:?}", report.problems))?;
-    ensure(looks.whole > 0, || format!("nothing could be read: {looks:?}"))?;
+    ensure(looks.whole > 0, || format!("no read succeeded: {looks:?}"))?;
     Ok(looks)
 }
 
-/// Why a look was not completed.
+/// The reason that a read was not completed.
 enum Looked {
     Gone,
     Wrong(Failure),
@@ -81,7 +81,7 @@ impl From<Error> for Looked {
 fn look_once(store: &Path) -> Result<(), Looked> {
     let db = Db::open(store, options().read_only(true))?;
     let keyspace = match db.keyspace("work") {
-        // The first process that writes creates it.
+        // The first writer creates the store.
         Err(Error::ReadOnly) => return Ok(()),
         keyspace => keyspace?,
     };
@@ -90,7 +90,7 @@ fn look_once(store: &Path) -> Result<(), Looked> {
         entry?;
     }
     for thread in 0..THREADS {
-        // The same again, each value against its number.
+        // Read again, and check each value against its number.
         if let Err(failure) = is_whole(&snapshot, &keyspace, thread) {
             return Err(if failure.message.contains("Trimmed") {
                 Looked::Gone

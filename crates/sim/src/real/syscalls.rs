@@ -1,7 +1,7 @@
 //! Failing system calls: `strace` makes the n-th call of a kind fail in each thread of a child.
 //!
-//! The child may end with an error, or continue if the call does not matter. It must not panic, and
-//! its acknowledged commits are there afterwards.
+//! The child may exit with an error, or continue if the call does not matter. It must not panic,
+//! and its acknowledged commits must survive.
 
 use std::path::Path;
 use std::process::Command;
@@ -35,7 +35,7 @@ const FAULTS: [(&str, &str); 18] = [
     ("statx,newfstatat,fstat", "EIO"),
 ];
 
-/// The number of calls before the one that fails: mostly few, as opening makes few of a kind.
+/// Number of calls before the failing one; mostly few, because opening makes few of a kind.
 fn choose_call(random: &mut Random) -> u64 {
     let most = [4, 16, 64, 400][random.below(4) as usize];
     1 + random.below(most)
@@ -45,8 +45,8 @@ fn choose_call(random: &mut Random) -> u64 {
 /// can be a child, `dir` a folder to work in.
 ///
 /// # Errors
-/// An acknowledged commit is gone, a part of a transaction is there, the store does not open, a
-/// child panicked; or there is no `strace`.
+/// An acknowledged commit is gone, a transaction is partly present, the store does not open, a
+/// child panicked, or `strace` is missing.
 pub fn fail_calls(program: &Path, dir: &Path, children: u64, seed: u64) -> Outcome<Kills> {
     tool("strace", &["--version"])?;
     let mut random = Random::new(seed);
@@ -61,34 +61,34 @@ pub fn fail_calls(program: &Path, dir: &Path, children: u64, seed: u64) -> Outco
         let at = choose_call(&mut random);
         let scenario = [Scenario::Write, Scenario::Buffered, Scenario::Compact, Scenario::Backup]
             [random.below(4) as usize];
-        let told = |failure: Failure| {
+        let failed = |failure: Failure| {
             Failure::new(format!(
                 "child {life}, call {at} of {calls} fails with {error}, seed {seed}, {scenario}: \
                  {failure}"
             ))
         };
         let mut command = Command::new("strace");
-        // The tracer as a grandchild: killing the child ends both.
+        // Run the tracer as a grandchild, so that killing the child ends both.
         command.args(["-D", "-f", "-qqq", "-o", "/dev/null", "-e", &format!("trace={calls}")]);
         command.args(["-e", &format!("inject={calls}:error={error}:when={at}")]).arg(program);
-        let child = Running::start(command, scenario, &store).map_err(told)?;
+        let child = Running::start(command, scenario, &store).map_err(failed)?;
         child.await_end_of(Life::FromFirstCommit(Duration::from_millis(50 + random.below(400))));
-        let ended = child.kill().map_err(told)?;
+        let ended = child.kill().map_err(failed)?;
         ensure(!ended.complaints.contains("panicked"), || {
             format!("it panicked: {}", ended.complaints)
         })
-        .map_err(told)?;
+        .map_err(failed)?;
         report.kills += 1;
         report.with_commits += u64::from(!ended.acknowledged.is_empty());
         report.acknowledged += ended.acknowledged.len() as u64;
         numbers = look(&store, &numbers, &ended.acknowledged, ended.acknowledged.len(), scenario)
-            .map_err(told)?;
-        remove_backups(&store).map_err(told)?;
+            .map_err(failed)?;
+        remove_backups(&store).map_err(failed)?;
     }
     Ok(report)
 }
 
-/// Removes backups: a failed call cut some of them short.
+/// Removes backups, because failed calls left some incomplete.
 #[allow(clippy::disallowed_methods, reason = "a test that cleans up after itself")]
 fn remove_backups(store: &Path) -> Outcome {
     for number in 0.. {

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_column_shows_the_sample_that_was_nearest_to_the_line_or_above_it() {
+    fn column_shows_the_sample_closest_to_the_budget() {
         let samples = [sample(0, 10, 16), sample(1, 18, 16), sample(2, 30, 64), sample(100, 1, 16)];
         assert_eq!(columns(&samples, 2), [samples[1], samples[3]]);
         assert_eq!(samples[1].above_bytes(), 2 << 20);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn both_lines_are_drawn_and_the_budget_stands_in_each_row() {
+    fn chart_draws_both_lines_and_prints_the_budget() {
         let samples = [sample(0, 10, 16), sample(1000, 14, 32), sample(2000, 31, 32)];
         let drawing = svg(&samples);
         assert_eq!(drawing.matches("<polyline").count(), 2);

@@ -2,11 +2,11 @@
 //!
 //! Writers move money between accounts, count their commits, and give values to the keys of a
 //! second keyspace; they print acknowledged commits (`ack WRITER NUMBER`). Readers sum the accounts
-//! up and read values, twice each; scanners walk over all values; travellers hold snapshots of the
-//! past; a compactor flushes, compacts, verifies and drops caches. Another thread changes the
-//! budget continuously and prints it (`budget BYTES MICROS`: since when, by the wall clock). Two
-//! threads put pressure on the memory limit ([`crowd`]). A failure is printed (`failed ...`), and
-//! the process ends.
+//! and read values, twice each; scanners scan all values; travellers hold snapshots of the past; a
+//! compactor flushes, compacts, verifies and drops caches. Another thread changes the budget
+//! continuously and prints it (`budget BYTES MICROS`, with the start time by the wall clock). Two
+//! threads put pressure on the memory limit ([`crowd`]). On a failure, the process prints `failed
+//! ...` and exits.
 
 mod crowd;
 
@@ -29,7 +29,7 @@ use crate::failure::{Failure, Outcome, ensure, same};
 /// Writer threads.
 pub const WRITERS: u64 = 4;
 
-/// Threads in all, beside the store's own.
+/// All threads, without the store's own.
 pub const THREADS: u64 = WRITERS + 9;
 
 /// Accounts.
@@ -38,21 +38,22 @@ pub const ACCOUNTS: u64 = 32;
 /// The initial balance of each account.
 pub const OPENING_BALANCE: u64 = 1000;
 
-/// Bytes of values that a thread holds at once, at most: two of the longest, in three copies.
+/// Upper bound on the bytes of values that a thread holds at once: two of the longest, in three
+/// copies.
 pub const VALUES_BYTES_MAX: u64 = 6 * VALUE_BYTES_MAX as u64;
 
-/// Bytes of the open transactions that one thread holds, at most.
+/// Upper bound on the bytes of the open transactions of one thread.
 pub const HELD_BYTES_MAX: u64 = crowd::HELD_BYTES_MAX;
 
 const VALUE_BYTES_MAX: u32 = 72 << 10;
 
-/// Keys of each writer that get values: more than fit into the budget.
+/// Keys of each writer that get values; their values exceed the budget.
 const KEYS: u64 = 3000;
 
-/// The number of GLSNs of the accounts' past that are kept.
+/// Retention of the accounts, in GLSNs.
 const PAST: u64 = 5000;
 
-/// The number of these that travellers read: time passes between reading the newest GLSN and
+/// The part of these that travellers read, because time passes between reading the newest GLSN and
 /// opening the snapshot.
 const TRAVELLED: u64 = 3000;
 
@@ -128,12 +129,12 @@ pub fn live(store: &Path, seed: u64, memory_bytes_max: u64) -> Result<bool, Erro
         threads.push(spawn(name, move || shared.repeat(name, number, work, random))?);
     }
     let input = Arc::clone(&shared);
-    // Not joined: it ends with the input, or with the process.
+    // Do not join this thread: it ends with the input or with the process.
     drop(spawn("input", move || {
         let _ = std::io::stdin().read(&mut [0]);
         input.over.store(true, Ordering::Relaxed);
     })?);
-    // All of them are joined, whatever the result of the first.
+    // Join all of them, whatever the result of the first.
     let well: Vec<bool> =
         threads.into_iter().map(|thread| thread.join().unwrap_or(false)).collect();
     let all_well = well.iter().all(|well| *well);
@@ -146,7 +147,7 @@ pub fn live(store: &Path, seed: u64, memory_bytes_max: u64) -> Result<bool, Erro
 }
 
 fn say(line: &str) {
-    // One write a line; if the parent is gone, the output is lost.
+    // One write per line. Without a parent, the output is lost.
     let _ = std::io::stdout().lock().write_all(format!("{line}\n").as_bytes());
 }
 
@@ -175,8 +176,7 @@ impl Shared {
         }
     }
 
-    /// A refusal by the budget while it was small may be retried; a conflict always. Anything else
-    /// is a failure.
+    /// Conflicts, and refusals by a small budget, are retried. Any other error is a failure.
     fn unless_refused<T>(&self, what: &str, answer: Result<T, Error>) -> Outcome<Option<T>> {
         match answer {
             Ok(answer) => Ok(Some(answer)),
@@ -216,7 +216,7 @@ fn number_in(value: Option<&[u8]>) -> u64 {
 /// The number of commits of a writer.
 ///
 /// # Errors
-/// The store's.
+/// Any error of the store.
 pub fn number_of(snapshot: &Snapshot, accounts: &Keyspace, writer: u64) -> Result<u64, Error> {
     let value = snapshot.get(accounts, number_key(writer).as_bytes())?;
     Ok(number_in(value.as_deref()))
@@ -225,7 +225,7 @@ pub fn number_of(snapshot: &Snapshot, accounts: &Keyspace, writer: u64) -> Resul
 /// The sum of all accounts; `None` before they were opened.
 ///
 /// # Errors
-/// The store's.
+/// Any error of the store.
 pub fn is_balanced(snapshot: &Snapshot, accounts: &Keyspace) -> Result<Option<u64>, Error> {
     let (mut sum, mut count) = (0, 0);
     let mut range = snapshot.prefix(accounts, b"account/")?;
@@ -247,8 +247,8 @@ fn open_accounts(db: &Db, accounts: &Keyspace) -> Result<(), Error> {
     tx.commit().map(drop)
 }
 
-/// One transaction: money, the writer's number, some values; occasionally so large that it must be
-/// spilled.
+/// One transaction: a transfer, the writer's number, some values; occasionally large enough to
+/// spill.
 fn write(shared: &Shared, writer: u64, random: &mut Random) -> Outcome {
     let mut tx = shared.db.begin();
     let count = if random.below(400) == 0 { 60 } else { random.below(4) };
@@ -311,7 +311,7 @@ fn check_value(key: &[u8], value: &[u8]) -> Outcome {
         _ => false,
     };
     ensure(whole, || {
-        format!("the {} bytes of {} are not what their head says", value.len(), key.escape_ascii())
+        format!("the {} bytes of {} do not match their header", value.len(), key.escape_ascii())
     })
 }
 
@@ -341,7 +341,7 @@ fn read(shared: &Shared, _: u64, random: &mut Random) -> Outcome {
             &before,
             &Some(ACCOUNTS * OPENING_BALANCE),
         )?;
-        same(format!("the money at {}, summed up twice", snapshot.at()), &after, &before)?;
+        same(format!("the money at {}, summed twice", snapshot.at()), &after, &before)?;
         shared.count("sums");
     }
     Ok(())
@@ -386,8 +386,8 @@ fn travel(shared: &Shared, _: u64, random: &mut Random) -> Outcome {
     for _ in 0..3 {
         for snapshot in &held {
             let sum = match is_balanced(snapshot, &shared.accounts) {
-                // Writers advanced by more than the kept past between reading the newest GLSN and
-                // the opening.
+                // Writers advanced beyond the retention between reading the newest GLSN and opening
+                // the snapshot.
                 Err(Error::Trimmed { asked, .. }) if shared.db.newest() > asked + PAST => continue,
                 answer => shared.unless_refused("a sum of the past", answer)?,
             };

@@ -1,8 +1,8 @@
-//! A worker: one of several processes that have a store open.
+//! A worker: one of several processes that share a store.
 //!
-//! It prints `found COUNT` when it begins, and `did COUNT` for each transfer that was acknowledged.
-//! After some of them it puts a row many times without reading anything, and prints `burst` then:
-//! such commits are left in the log ([`BURST_EVERY`]). It ends when its input is closed.
+//! It prints `found COUNT` at its start, and `did COUNT` for each acknowledged transfer. After some
+//! of them it puts a row many times without reading, so that these commits stay unapplied in the
+//! log ([`BURST_EVERY`]), and prints `burst`. It exits when its input is closed.
 
 use std::io::Write;
 use std::path::Path;
@@ -17,15 +17,15 @@ use crate::content::Content;
 use crate::workers::points::Fate;
 use crate::workers::{leave, listen_for_the_end, open_among_others};
 
-/// Accounts, and what is in each at first.
+/// Number of accounts, and the initial balance of each.
 pub(crate) const ACCOUNTS: u64 = 40;
 pub(crate) const OPENING_BALANCE: u64 = 1000;
 
 /// Transfers between two sums.
 const SUM_EVERY: u64 = 25;
 
-/// Transfers between two bursts, and the puts of one: more than a process makes until it leaves
-/// them in the log.
+/// Transfers between two bursts, and puts of a burst; enough puts that a process stops applying its
+/// own commits.
 const BURST_EVERY: u64 = 16;
 const BURST: u64 = 20;
 
@@ -51,8 +51,8 @@ pub(crate) fn sum(snapshot: &Snapshot, space: &Keyspace) -> Result<u64> {
     Ok(sum)
 }
 
-/// Checks the row that a worker's bursts put against the count of its transfers, in one snapshot: a
-/// burst is over before the next transfer begins.
+/// Checks the row of a worker's bursts against the count of its transfers, in one snapshot. A burst
+/// ends before the next transfer begins.
 pub(crate) fn burst_fits(
     snapshot: &Snapshot,
     space: &Keyspace,
@@ -61,17 +61,17 @@ pub(crate) fn burst_fits(
     let count = count_of(snapshot, space, worker)?;
     let found = number_in(snapshot.get(space, format!("burst/{worker}"))?.as_deref());
     let whole = |count: u64| if count < BURST_EVERY { 0 } else { count / BURST_EVERY * BURST };
-    // The burst behind the last transfer may not be over.
+    // The burst after the last transfer may be incomplete.
     let least = whole(count.saturating_sub(1));
     let is_right = (least..=whole(count)).contains(&found);
     Ok(if is_right {
         Ok(())
     } else {
-        Err(format!("worker {worker} has made {count} transfers and {found} puts of bursts"))
+        Err(format!("worker {worker} has {count} transfers and {found} puts of bursts"))
     })
 }
 
-/// Puts a row many times without reading anything.
+/// Puts a row many times without reading.
 fn burst(db: &Db, space: &Keyspace, worker: u64, count: u64) -> Result<()> {
     let before = (count / BURST_EVERY - 1) * BURST;
     for put in before + 1..=before + BURST {
@@ -80,8 +80,8 @@ fn burst(db: &Db, space: &Keyspace, worker: u64, count: u64) -> Result<()> {
     Ok(())
 }
 
-/// What a worker puts beside its count: usually small, at times too large for a run, for a record,
-/// for a buffer.
+/// The value that a worker puts beside its count: usually small, at times too large for a run, a
+/// record or a buffer.
 fn beside(worker: u64, count: u64) -> Content {
     let bytes = match count % 32 {
         7 => 2_000,
@@ -95,7 +95,7 @@ fn beside(worker: u64, count: u64) -> Content {
 /// Works until its input is closed.
 ///
 /// # Errors
-/// Any error of the store, and an answer that is wrong.
+/// Any error of the store, or a wrong answer.
 pub fn live(
     store: &Path,
     worker: u64,
@@ -123,13 +123,13 @@ fn work(db: &Db, worker: u64, over: &AtomicBool) -> Result<std::result::Result<(
         if !is_right {
             let bytes = found.map_or(0, |found| found.len());
             return Ok(Err(format!(
-                "after transfer {count}, what is beside it is another one's: {bytes} bytes"
+                "the value beside transfer {count} belongs to another one: {bytes} bytes"
             )));
         }
         if over.load(Ordering::Acquire) {
             return Ok(Ok(()));
         }
-        // The one before may have ended within it.
+        // The previous worker may have died within it.
         if count > 0 && count.is_multiple_of(BURST_EVERY) {
             burst(db, &space, worker, count)?;
             print("burst\n");
@@ -153,11 +153,11 @@ fn work(db: &Db, worker: u64, over: &AtomicBool) -> Result<std::result::Result<(
 }
 
 fn print(line: &str) {
-    // Without a parent there is no one to tell.
+    // Without a parent, nobody reads the output.
     let _ = std::io::stdout().lock().write_all(line.as_bytes());
 }
 
-/// The first worker gives each account its balance; others that try conflict.
+/// The first worker sets the balances; concurrent attempts conflict.
 fn open_accounts(db: &Db, space: &Keyspace) -> Result<()> {
     retry(db, |tx| {
         if tx.get(space, account(0))?.is_none() {

@@ -1,10 +1,9 @@
-//! Workers that are killed at points of what they do, rather than at moments.
+//! Workers that are killed at code points, rather than at random times.
 //!
-//! A worker tells of each point that it crosses, and of the one at which it kills itself, by
-//! SIGKILL. It does so at its n-th crossing of a point at which not enough workers were killed yet;
-//! what is enough differs from worker to worker, so that some seek the points at which nobody was
-//! killed, and others are killed anywhere. One that does not come to its end in its time leaves in
-//! order, on which it may come to it yet.
+//! A worker reports each point that it crosses, and the one at which it kills itself by SIGKILL. It
+//! does so at its n-th crossing of a point that has too few kills so far. The threshold differs
+//! between workers, so that some seek points without any kill, and others die anywhere. A worker
+//! that does not reach its point in time leaves cleanly, and may still reach the point then.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::unix::process::ExitStatusExt as _;
@@ -18,35 +17,35 @@ use rustix::process::Signal;
 
 use crate::failure::{Failure, Outcome, ensure};
 use crate::workers::points::{End, group_of};
-use crate::workers::{Judge, Running, Told, Workers, longest_and_99th, of_worker};
+use crate::workers::{Judge, Running, WorkerOutput, Workers, longest_and_99th, of_worker};
 
-/// Pause between two looks at the workers.
+/// Interval between checks of the workers.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Seconds after which a worker that is to leave counts as hung.
+/// Seconds after which a leaving worker counts as hung.
 const PATIENCE: u64 = 60;
 
-/// The last deaths that a failure names.
+/// Number of the last deaths that a failure lists.
 const LAST: usize = 12;
 
-/// Where workers were killed.
+/// Kills by point.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Deaths {
-    /// All points that any worker has crossed, by name, and how many were killed at each.
+    /// All points that any worker has crossed, by name, with the number of kills at each.
     pub points: BTreeMap<String, u64>,
-    /// Times from the death of a keeper to the next one, in milliseconds: how many, the longest and
-    /// the 99th of a hundred.
+    /// Milliseconds from the death of a keeper to the next keeper: the count, the maximum and the
+    /// 99th percentile.
     pub keepers_millis: (u64, u64, u64),
 }
 
-/// Where a worker is to be killed.
+/// The planned end of a worker.
 #[derive(Debug)]
 pub(crate) struct Planned {
-    /// At which crossing.
+    /// The crossing at which it is killed.
     pub(crate) nth: u64,
-    /// Of a point of this group.
+    /// The group of points that count.
     pub(crate) group: String,
-    /// A file with the names of the points at which it is not to be.
+    /// A file with the names of the points that do not count.
     pub(crate) enough: PathBuf,
 }
 
@@ -54,44 +53,44 @@ impl Planned {
     /// Chooses the end of a worker.
     fn choose(deaths: &Deaths, random: &mut Random, dir: &Path, number: usize) -> Outcome<Self> {
         let kills = [1, 1, 1, 2, 8, u64::MAX][random.below(6) as usize];
-        // Points at which hardly any was killed are crossed seldom: at once. Others early and late.
+        // Points with few kills are crossed seldom, so die at the first crossing; at other points,
+        // early or late.
         let most = if kills <= 2 { 1 } else { [1, 8, 64][random.below(3) as usize] };
         let wanted: Vec<&str> = deaths.points_killed(|killed| killed < kills).collect();
-        // Of a group with many such points rather.
+        // Prefer a group with many such points.
         let group = match random.below(wanted.len() as u64 + 1) as usize {
             number if number < wanted.len() => group_of(wanted[number]).to_owned(),
             _ => String::new(),
         };
         let enough = dir.join(format!("enough-{number}"));
         write_names(&enough, deaths.points_killed(|killed| killed >= kills))?;
-        // Some leave in order: they tell of points that nobody else comes to.
+        // Some leave cleanly, and report points that others do not reach.
         let is_killed = !deaths.points.is_empty() && random.chance(0.9);
         Ok(Self { nth: if is_killed { 1 + random.below(most) } else { u64::MAX }, group, enough })
     }
 }
 
 impl Deaths {
-    /// Reads what earlier runs have written with [`Deaths::write`]; nothing if the file is not
-    /// there.
+    /// Reads the file that earlier runs wrote with [`Deaths::write`]; empty if it does not exist.
     ///
     /// # Errors
-    /// The file cannot be read, or is not such a file.
+    /// The file cannot be read or parsed.
     #[allow(clippy::disallowed_methods, reason = "no file of a store")]
     pub fn read(path: &Path) -> Result<Self, String> {
         if !path.exists() {
             return Ok(Self::default());
         }
-        let told = |why: &str| format!("{}: {why}", path.display());
-        let text = std::fs::read_to_string(path).map_err(|error| told(&error.to_string()))?;
+        let failed = |why: &str| format!("{}: {why}", path.display());
+        let text = std::fs::read_to_string(path).map_err(|error| failed(&error.to_string()))?;
         let line = |line: &str| {
             let (kills, point) = line.split_once(' ')?;
             Some((point.to_owned(), kills.parse().ok()?))
         };
-        let points = text.lines().map(|text| line(text).ok_or_else(|| told(text)));
+        let points = text.lines().map(|text| line(text).ok_or_else(|| failed(text)));
         Ok(Self { points: points.collect::<Result<_, _>>()?, ..Self::default() })
     }
 
-    /// Writes how many were killed at each point.
+    /// Writes the number of kills at each point.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -117,7 +116,7 @@ fn write_names<'n>(path: &Path, names: impl Iterator<Item = &'n str>) -> Outcome
         .map_err(|error| Failure::new(format!("{}: {error}", path.display())))
 }
 
-/// Reads what was planned for this process.
+/// Reads the planned end of this process.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -129,19 +128,19 @@ pub fn read_plan(nth: u64, group: String, enough: Option<&Path>) -> Result<End, 
     Ok(End { nth, group, enough: names.lines().map(str::to_owned).collect() })
 }
 
-/// Takes in a line that tells of points.
-pub(super) fn told_of_points(told: &mut Told, line: &str, now: u64) {
+/// Parses a line about points.
+pub(super) fn parse_point_line(output: &mut WorkerOutput, line: &str, now: u64) {
     match line.split_once(' ') {
-        Some(("sees", point)) => told.points.push(point.to_owned()),
-        Some(("dies", point)) => told.end = Some(point.to_owned()),
-        _ => told.keeps_nanos = Some(now),
+        Some(("sees", point)) => output.points.push(point.to_owned()),
+        Some(("dies", point)) => output.end = Some(point.to_owned()),
+        _ => output.keeps_nanos = Some(now),
     }
 }
 
-/// A worker, and until when it lives.
+/// A worker, and its deadlines.
 struct Life {
     running: Running,
-    /// When it is told to leave.
+    /// Time at which it is asked to leave.
     leaves_nanos: u64,
     was_told: bool,
 }
@@ -149,13 +148,13 @@ struct Life {
 /// Keepers that were killed.
 #[derive(Default)]
 struct Keepers {
-    /// When the last one was, if none has come after it.
+    /// Time of the last kill, until there is a next keeper.
     died_nanos: Option<u64>,
     gaps_millis: Vec<u64>,
 }
 
 impl Keepers {
-    /// A worker is the keeper since a time.
+    /// Records that a worker has been the keeper since this time.
     fn came(&mut self, nanos: u64) {
         if let Some(died) = self.died_nanos.filter(|died| *died <= nanos) {
             self.gaps_millis.push((nanos - died) / 1_000_000);
@@ -165,7 +164,7 @@ impl Keepers {
 }
 
 impl Workers {
-    /// Starts workers until the time is over, each to be killed at a point.
+    /// Starts workers until the time is over, each with a planned point.
     pub(super) fn kill_at_points(&self, before: &Deaths, judge: &mut Judge) -> Outcome {
         judge.report.deaths.points.clone_from(&before.points);
         let clock = Arc::new(SystemClock::new());
@@ -177,7 +176,7 @@ impl Workers {
             let is_over = now >= self.time.as_nanos() as u64;
             for (number, place) in lives.iter_mut().enumerate() {
                 if let Some(life) = place {
-                    if let Some(nanos) = life.running.told().keeps_nanos.take() {
+                    if let Some(nanos) = life.running.output().keeps_nanos.take() {
                         keepers.came(nanos);
                         keeper = Some(number);
                     }
@@ -186,8 +185,9 @@ impl Workers {
                     }
                 }
                 if let Some(life) = place.take() {
-                    let end =
-                        judge.hear_of(number, life).map_err(|failure| with_last(failure, &last))?;
+                    let end = judge
+                        .check_own_exit(number, life)
+                        .map_err(|failure| with_last(failure, &last))?;
                     if keeper == Some(number) {
                         keeper = None;
                         keepers.died_nanos = end.is_some().then_some(now);
@@ -201,7 +201,7 @@ impl Workers {
                     let end =
                         Planned::choose(&judge.report.deaths, &mut random, &self.dir, number)?;
                     let running = self.start(number, Some(&end), &clock)?;
-                    // One that is to be killed when it leaves need not work for long.
+                    // A worker that is to be killed while it leaves need not work for long.
                     let part = if end.group.starts_with("leaving") { 4 } else { 1 };
                     let life_nanos = random.below(2 * self.life.as_nanos() as u64 / part);
                     *place =
@@ -221,14 +221,11 @@ impl Workers {
 
 fn with_last(failure: Failure, last: &VecDeque<String>) -> Failure {
     let last: Vec<&str> = last.iter().map(String::as_str).collect();
-    Failure {
-        message: format!("{}; the last that were killed: {}", failure.message, last.join("; ")),
-        ..failure
-    }
+    Failure { message: format!("{}; last kills: {}", failure.message, last.join("; ")), ..failure }
 }
 
 impl Life {
-    /// Whether it has ended; one whose time is over is told to leave.
+    /// Whether the worker has exited. Asks it to leave when its time is over.
     fn has_ended(&mut self, now: u64, is_over: bool) -> Outcome<bool> {
         if self.running.child.try_wait().map_err(of_worker)?.is_some() {
             return Ok(true);
@@ -245,25 +242,25 @@ impl Life {
 }
 
 impl Judge {
-    /// As [`Judge::hear`], of one that has ended by itself; returns the point at which it killed
-    /// itself, if it did.
-    fn hear_of(&mut self, number: usize, life: Life) -> Outcome<Option<String>> {
-        let (status, complaints, mut told) = life.running.ended()?;
-        let end = told.end.take();
+    /// As [`Judge::check_exit`], for a worker that exited by itself; returns the point at which it killed
+    /// itself, if any.
+    fn check_own_exit(&mut self, number: usize, life: Life) -> Outcome<Option<String>> {
+        let (status, complaints, mut output) = life.running.ended()?;
+        let end = output.end.take();
         let was_killed = end.is_some() && status.signal() == Some(Signal::KILL.as_raw());
         ensure(was_killed || status.success(), || {
             format!(
-                "worker {number} ended by itself ({status}; it was to be killed at {end:?}): \
+                "worker {number} exited by itself ({status}; planned end: {end:?}): \
                  {complaints}"
             )
         })?;
-        for point in std::mem::take(&mut told.points) {
+        for point in std::mem::take(&mut output.points) {
             self.report.deaths.points.entry(point).or_default();
         }
         if let Some(end) = &end {
             *self.report.deaths.points.entry(end.clone()).or_default() += 1;
         }
-        self.hear(number, told, was_killed)?;
+        self.check_exit(number, output, was_killed)?;
         Ok(end)
     }
 }
@@ -273,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_of_deaths_is_read_again() {
+    fn deaths_round_trip_through_their_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("deaths");
         assert_eq!(Deaths::read(&path), Ok(Deaths::default()));
@@ -285,13 +282,13 @@ mod tests {
     }
 
     #[test]
-    fn what_a_worker_tells_of_points_is_taken_in() {
-        let mut told = Told::default();
-        told_of_points(&mut told, "sees working, turn: before write segment", 1);
-        told_of_points(&mut told, "dies working, turn: before write segment", 2);
-        told_of_points(&mut told, "keeps the index", 3);
+    fn deaths_record_the_points_that_a_worker_reports() {
+        let mut output = WorkerOutput::default();
+        parse_point_line(&mut output, "sees working, turn: before write segment", 1);
+        parse_point_line(&mut output, "dies working, turn: before write segment", 2);
+        parse_point_line(&mut output, "keeps the index", 3);
         let point = "working, turn: before write segment".to_owned();
-        assert_eq!((told.points, told.end), (vec![point.clone()], Some(point)));
-        assert_eq!(told.keeps_nanos, Some(3));
+        assert_eq!((output.points, output.end), (vec![point.clone()], Some(point)));
+        assert_eq!(output.keeps_nanos, Some(3));
     }
 }

@@ -1,5 +1,5 @@
 //! A process that appends to lists and reads them, in two threads, and prints each transaction. It
-//! ends when its input is closed.
+//! exits when its input is closed.
 
 use std::io::Write;
 use std::path::Path;
@@ -16,10 +16,10 @@ use crate::lists::history::{ListName, Seen, Step, line_of_begin, line_of_end};
 use crate::workers::points::Fate;
 use crate::workers::{leave, listen_for_the_end, open_among_others};
 
-/// Lists that are appended to at a time: few, so that transactions meet.
+/// Lists in use at a time; few, so that transactions conflict.
 const SLOTS: u64 = 6;
 
-/// Values of a list; then the next generation begins.
+/// Values of a list, after which the next generation begins.
 const FULL: u64 = 32;
 
 /// Threads of a process.
@@ -28,7 +28,7 @@ const THREADS: u64 = 2;
 /// The most steps of a transaction.
 const STEPS_MAX: u64 = 4;
 
-/// Nanoseconds of the clock that all processes of the machine have.
+/// Nanoseconds of a clock that all processes of the machine share.
 fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -58,10 +58,10 @@ pub fn lists_in(db: &Db) -> Result<Lists> {
     Ok(lists)
 }
 
-/// Makes transactions until its input is closed.
+/// Runs transactions until its input is closed.
 ///
 /// # Errors
-/// Any error of the store but a conflict, and one that says that another process holds it up.
+/// Any error of the store except conflicts and time-outs caused by another process.
 pub fn live(
     store: &Path,
     number: u64,
@@ -100,7 +100,7 @@ struct Lister<'d> {
     number: u64,
     thread: u64,
     random: Random,
-    /// The generation of each slot that is not known to be full.
+    /// The first generation of each slot not known to be full.
     generations: [u32; SLOTS as usize],
 }
 
@@ -128,8 +128,8 @@ impl<'d> Lister<'d> {
     fn work(&mut self, over: &AtomicBool) -> Result<()> {
         while !over.load(Ordering::Acquire) {
             match self.transaction() {
-                // Refused, or held up by a process that is stopped: what came of it is not known,
-                // or nothing.
+                // The transaction was refused, or timed out because of a stopped process: its
+                // outcome is unknown.
                 Err(Error::Conflict { .. } | Error::Stalled { .. } | Error::Behind { .. }) => {}
                 done => done?,
             }
@@ -137,7 +137,7 @@ impl<'d> Lister<'d> {
         Ok(())
     }
 
-    /// Makes one transaction.
+    /// Runs one transaction.
     fn transaction(&mut self) -> Result<()> {
         let begin = now();
         if self.random.chance(0.3) {
@@ -170,7 +170,7 @@ impl<'d> Lister<'d> {
         done
     }
 
-    /// A list that is not full, as far as this thread knows.
+    /// A list that this thread does not know to be full.
     fn list(&mut self) -> ListName {
         let slot = self.random.below(SLOTS) as u32;
         ListName { slot, generation: self.generations[slot as usize] }
@@ -183,7 +183,7 @@ impl<'d> Lister<'d> {
         }
     }
 
-    /// Reads a list, and in half of all cases appends to it.
+    /// Reads a list, and appends to it in half of all cases.
     fn step(&mut self, tx: &mut Transaction, steps: &mut Vec<Step>) -> Result<()> {
         let list = self.list();
         // By a walk or by its key.
@@ -195,8 +195,8 @@ impl<'d> Lister<'d> {
         self.note(list, seen.len);
         let mut value = None;
         if seen.len < FULL && self.random.chance(0.5) {
-            // Never zero, and no other thread's: no two of them make one in the same nanosecond
-            // under the same number.
+            // Unique and nonzero, because no two threads with the same number make one in the same
+            // nanosecond.
             let new = now() << 8 | (self.number & 0x3f) << 2 | self.thread;
             let all = [found.as_deref().unwrap_or_default(), &new.to_le_bytes()].concat();
             tx.put(&self.space, list.key(), all)?;

@@ -1,8 +1,8 @@
-//! A disk whose process can be killed at each call: before it, in the middle of it, and after it.
+//! A disk wrapper that can kill its process at each call: before, in the middle, or after.
 //!
-//! The kill is the system's own SIGKILL, and everything else is the real disk. In the middle of a
-//! write, a part of the bytes is in the file; in the middle of a sync, the signal comes from
-//! another thread while the call is under way.
+//! The kill is a real SIGKILL, and the disk is the real one. In the middle of a write, part of the
+//! bytes is in the file; in the middle of a sync, another thread sends the signal while the call is
+//! in progress.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ fn around<T>(fate: &Fate, call: &'static str, what: &'static str, body: impl FnO
     done
 }
 
-/// A sync, in the middle of which the process can be killed, too.
+/// A sync, which also has a point in the middle.
 fn around_sync<T>(fate: &Fate, what: &'static str, body: impl FnOnce() -> T) -> T {
     around(fate, "sync", what, || {
         if fate.ends(Moment::Amid, "sync", what) {
@@ -45,7 +45,7 @@ fn around_sync<T>(fate: &Fate, what: &'static str, body: impl FnOnce() -> T) -> 
 }
 
 impl MortalDisk {
-    /// `disk`, for a process with this fate.
+    /// Wraps `disk` for a process with this fate.
     pub(crate) fn new(disk: Arc<dyn Disk>, fate: Arc<Fate>) -> Self {
         Self { disk, fate }
     }
@@ -203,7 +203,7 @@ impl MortalFile {
         around(&self.fate, call, self.what, || body(&*self.file))
     }
 
-    /// Writes a part of the bytes and kills the process, if it ends so.
+    /// Writes part of the bytes and kills the process, if its end is planned there.
     fn write_amid<'b>(&self, bytes: impl FnOnce() -> std::borrow::Cow<'b, [u8]>, offset: u64) {
         if self.fate.ends(Moment::Amid, "write", self.what) {
             let bytes = bytes();
@@ -213,8 +213,7 @@ impl MortalFile {
     }
 }
 
-/// How much of a write is done: any part of it, by its place; of whole pages, as direct writes are,
-/// whole pages.
+/// Length of a partial write, derived from its offset; for direct writes, whole pages.
 fn part_of(bytes: usize, offset: u64) -> usize {
     let part = (offset.wrapping_add(bytes as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32)
         as usize

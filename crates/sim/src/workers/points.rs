@@ -1,11 +1,11 @@
-//! The points at which a worker can be killed: its calls of the disk and of locks, its looks at
-//! shared words, and its stores to those that are published together.
+//! The points at which a worker can be killed: its calls of the disk and of locks, its reads of
+//! shared words, and its stores to words that are published together.
 //!
-//! A point is named by what the process does, whether it is the keeper, the locks that the thread
-//! holds, and the call: `working, turn: after write segment`. A look at shared words, where no call
-//! of the system is, is counted from the call before it: `working, turn: after write segment, word
-//! 2`. [`crate::workers::mortal`] tells of each crossing; here is decided whether it is the last
-//! one.
+//! The name of a point gives the activity of the process, whether it is the keeper, the locks that
+//! the thread holds, and the call: `working, turn: after write segment`. A read of shared words,
+//! which is not a system call, is numbered from the preceding call: `working, turn: after write
+//! segment, word 2`. [`crate::workers::mortal`] reports each crossing; this module decides whether
+//! to kill the process there.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,23 +17,23 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::process::{Signal, getpid, kill_process};
 
-/// Looks and stores beyond this many after a call are one point, under a lock and without one.
+/// Reads and stores beyond this many after a call share one point, under a lock and without one.
 const WORDS_MAX: [u8; 2] = [10, 2];
 
-/// Locks that a thread holds.
+/// Locks that a thread may hold.
 const LOCKS: [&str; 3] = ["join", "turn", "sync"];
 
-/// What a process does.
+/// The activity of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Doing {
-    /// It opens the store.
+    /// Opens the store.
     Joining,
-    /// It verifies the store, before it works.
+    /// Verifies the store, before it works.
     Verifying,
-    /// It works.
+    /// Works.
     Working,
-    /// It closes the store.
+    /// Closes the store.
     Leaving,
 }
 
@@ -44,16 +44,16 @@ const DOINGS: [(Doing, &str); 4] = [
     (Doing::Leaving, "leaving"),
 ];
 
-/// The place of a point beside its call.
+/// The position of a point relative to its call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Moment {
     Before,
-    /// A part of the bytes is written, or the call is under way.
+    /// Part of the bytes is written, or the call is in progress.
     Amid,
     After,
-    /// A lock was not got.
+    /// A lock was not acquired.
     Refused,
-    /// The n-th look at shared words after the call.
+    /// The n-th read of shared words after the call.
     Word(u8),
     /// The n-th store after that.
     Store(u8, u8),
@@ -94,7 +94,7 @@ impl fmt::Display for Point {
     }
 }
 
-/// Where a thread is.
+/// The present point of a thread.
 #[derive(Clone, Copy, Debug)]
 struct Here {
     locks: u8,
@@ -108,23 +108,23 @@ thread_local! {
     static HERE: Cell<Here> = const { Cell::new(Here { locks: 0, call: "begin", what: "", words: 0, stores: 0 }) };
 }
 
-/// At which point a process is to be killed.
+/// The planned end of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct End {
-    /// At which crossing of a point, from 1.
+    /// The crossing of a point, from 1.
     pub nth: u64,
-    /// Only points of this group count: their names begin with it.
+    /// Only points of this group count; their names begin with it.
     pub group: String,
-    /// Those of them do not count at which enough were killed, by name.
+    /// Names of points that have enough kills, which do not count.
     pub enough: BTreeSet<String>,
 }
 
-/// What a point has in common with others, by its name: what is done there, under which locks.
+/// The group of a point, by its name: the activity and the locks.
 pub(crate) fn group_of(point: &str) -> &str {
     point.split_once(": ").map_or(point, |(group, _)| group)
 }
 
-/// How this process goes to its end.
+/// The state of this process's planned end.
 #[derive(Debug)]
 pub struct Fate {
     end: End,
@@ -135,14 +135,14 @@ pub struct Fate {
 
 #[derive(Debug, Default)]
 struct Crossings {
-    /// Whether the process may end there.
+    /// Whether the process may be killed there.
     points: BTreeMap<Point, bool>,
     /// Crossings of such points.
     times: u64,
 }
 
 impl Fate {
-    /// Of a process that ends there, unless it leaves before.
+    /// The planned end, which a clean leave precludes.
     pub fn new(end: End) -> Self {
         Self {
             end,
@@ -152,26 +152,26 @@ impl Fate {
         }
     }
 
-    /// From now on it does this.
+    /// Sets the present activity.
     pub(crate) fn does(&self, doing: Doing) {
         self.doing.store(doing as u8, Ordering::Relaxed);
     }
 
-    /// Whether the process is to be killed in this call of a file of a kind; all that it was to do
-    /// before that is done.
+    /// Whether the process is to be killed within this call on a kind of file. Handles the point
+    /// before the call.
     pub(crate) fn ends(&self, moment: Moment, call: &'static str, what: &'static str) -> bool {
         HERE.set(Here { call, what, words: 0, stores: 0, ..HERE.get() });
         self.crosses(moment)
     }
 
-    /// Kills the process if this is its end.
+    /// Kills the process if its end is planned here.
     pub(crate) fn passes(&self, moment: Moment, call: &'static str, what: &'static str) {
         if self.ends(moment, call, what) {
             die();
         }
     }
 
-    /// A look at shared words.
+    /// Handles a read of shared words.
     pub(crate) fn looks(&self) {
         let here = HERE.get();
         let words = (here.words + 1).min(WORDS_MAX[usize::from(here.locks == 0)]);
@@ -181,7 +181,7 @@ impl Fate {
         }
     }
 
-    /// Between two stores to them.
+    /// Handles the point between two stores to shared words.
     pub(crate) fn stores(&self) {
         let here = HERE.get();
         let stores = here.stores.saturating_add(1);
@@ -191,7 +191,7 @@ impl Fate {
         }
     }
 
-    /// The thread has got a lock, or has given it back.
+    /// Records that the thread acquired or released a lock.
     pub(crate) fn holds(&self, lock: &'static str, holds: bool) {
         if lock == "keeper" {
             self.is_keeper.store(holds, Ordering::Relaxed);
@@ -207,7 +207,7 @@ impl Fate {
 
     fn crosses(&self, moment: Moment) -> bool {
         let Here { locks, call, what, .. } = HERE.get();
-        // What is done under one of the locks is the same in each process.
+        // Work under one of the locks is the same in each process.
         let is_keeper = locks == 0 && self.is_keeper.load(Ordering::Relaxed);
         let point = Point {
             doing: self.doing.load(Ordering::Relaxed),
@@ -237,10 +237,10 @@ fn print(line: &str) {
     let _ = std::io::stdout().lock().write_all(line.as_bytes());
 }
 
-/// Kills this process, as another one would.
+/// Kills this process, as another process would.
 pub(crate) fn die() -> ! {
     let _ = kill_process(getpid(), Signal::KILL);
-    // The first process of a namespace cannot kill itself.
+    // The init process of a namespace cannot kill itself.
     std::process::abort()
 }
 
@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_point_is_named_by_what_is_done_under_which_locks_and_is_the_end_if_it_is_wanted() {
+    fn point_names_its_activity_and_locks_and_kills_if_chosen() {
         let enough = BTreeSet::from(["working, turn+sync: after write segment".to_owned()]);
         let fate = Fate::new(End { nth: 3, group: "working, turn".to_owned(), enough });
         assert!(!fate.ends(Moment::After, "write", "segment"));
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_told_apart_by_names() {
+    fn file_kinds_are_recognized_by_name() {
         for (path, kind) in [
             ("/s/members/keeper-07", "keeper"),
             ("/s/members/03", "slot"),

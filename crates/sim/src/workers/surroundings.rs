@@ -1,4 +1,4 @@
-//! What is around a worker's process: a namespace of process ids, a user.
+//! The environment of a worker process: PID namespace and user.
 
 use std::fs::Permissions;
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -8,36 +8,34 @@ use std::process::Command;
 
 use crate::failure::{Failure, Outcome};
 
-/// The group of workers that are different users, and the first of the users. Nobody's on any
-/// machine.
+/// The group of workers with different users, and the first user id. Unassigned on any machine.
 const GROUP: u32 = 65_430;
 const FIRST_USER: u32 = 65_431;
 
-/// How many different users there are.
+/// Number of different users.
 const USERS: u64 = 2;
 
-/// What differs between workers beside their numbers.
+/// Differences between workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Surroundings {
-    /// Nothing.
+    /// None.
     #[default]
     Equal,
-    /// Each has a namespace of process ids of its own, as in a container, in which its id is 1.
-    /// Needs root.
+    /// Each worker has its own PID namespace, as in a container, in which its id is 1. Needs root.
     Namespaces,
-    /// They are two users of one group, and the folder is the group's. Needs root.
+    /// Workers run as two users of one group, which owns the folder. Needs root.
     Users,
 }
 
 impl Surroundings {
-    /// Makes the folder in which the store will be ready for them.
+    /// Prepares the store's folder for the workers.
     pub(crate) fn prepare(self, dir: &Path) -> Outcome {
         if self != Self::Users {
             return Ok(());
         }
-        let told = |error: std::io::Error| Failure::new(format!("{}: {error}", dir.display()));
-        chown(dir, None, Some(GROUP)).map_err(told)?;
-        std::fs::set_permissions(dir, Permissions::from_mode(0o2770)).map_err(told)
+        let failed = |error: std::io::Error| Failure::new(format!("{}: {error}", dir.display()));
+        chown(dir, None, Some(GROUP)).map_err(failed)?;
+        std::fs::set_permissions(dir, Permissions::from_mode(0o2770)).map_err(failed)
     }
 
     /// The command that runs `program` as the worker with this number.
@@ -57,8 +55,8 @@ impl Surroundings {
         }
     }
 
-    /// The process id of a worker here, from that of what was started for it; `None` if it is not
-    /// there yet.
+    /// The process id of a worker in the parent's namespace, from the id of the started wrapper;
+    /// `None` if the worker does not exist yet.
     pub(crate) fn pid_of(self, started: u32) -> Option<u32> {
         match self {
             Self::Equal | Self::Users => Some(started),

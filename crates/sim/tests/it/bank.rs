@@ -1,4 +1,4 @@
-//! Eight threads at once.
+//! Serializability with eight concurrent threads.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use plimsoll_sim::bank::{transfers, write_skew};
 
 const THREADS: u64 = 8;
 
-/// A store in memory, with its background threads, and memtables so small that flushes and
-/// compactions go on all the time.
+/// A store in memory, with background threads, and memtables so small that it flushes and compacts
+/// continuously.
 fn store() -> Db {
     let options =
         Options::new().memory_bytes(16 << 20).memtable_bytes(64 << 10).segment_bytes(256 << 10);
@@ -19,7 +19,7 @@ fn store() -> Db {
 }
 
 #[test]
-fn money_is_neither_made_nor_lost_and_the_history_is_serializable() {
+fn bank_total_is_constant_and_history_is_serializable() {
     let db = store();
     let report = transfers(&db, THREADS).unwrap_or_else(|failure| panic!("{failure}"));
     assert!(report.commits >= 2000 && report.conflicts > 0 && report.audits > 0, "{report:?}");
@@ -28,8 +28,8 @@ fn money_is_neither_made_nor_lost_and_the_history_is_serializable() {
 }
 
 #[test]
-fn of_two_on_call_one_stays() {
-    // Threads that the system runs one after the other meet no conflict: then once more.
+fn on_call_pairs_show_no_write_skew() {
+    // If the system ran the threads one after the other, there was no conflict. Run again.
     let has_conflicts = (0..50).any(|_| {
         let db = store();
         let report = write_skew(&db, THREADS).unwrap_or_else(|failure| panic!("{failure}"));

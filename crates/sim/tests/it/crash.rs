@@ -7,24 +7,24 @@ use plimsoll_sim::world::Setting;
 use crate::{proves, run_seeds};
 
 #[test]
-fn whatever_sync_the_power_is_cut_at_every_acknowledged_commit_is_there() {
+fn acknowledged_commits_survive_a_power_cut_at_every_sync() {
     run_seeds(Mode::EverySync, 0..10);
 }
 
 #[test]
-fn cuts_come_again_and_again_also_during_recovery() {
+fn repeated_power_cuts_also_during_recovery_lose_nothing() {
     run_seeds(Mode::Crash, 0..100);
 }
 
 #[test]
-fn a_creation_that_was_cut_short_leaves_an_empty_store_or_none() {
+fn interrupted_creation_leaves_an_empty_store_or_none() {
     for sync in 1..12 {
         proves(Setting::SMALL, &format!("cut {sync}\nreopen\ncrash {sync}\ncheck"));
     }
 }
 
 #[test]
-fn a_visit_whose_value_cannot_be_read_beside_a_merge_fails_and_leaves_no_row_out() {
+fn visit_with_unreadable_value_during_merge_fails_without_skipping_a_row() {
     // The power goes while the merge moves the value, after the visit has come to its row.
     for seed in [5096, 1, 2, 3, 4, 5] {
         let text = format!(

@@ -1,4 +1,4 @@
-//! Disks that fail, and memory that does not suffice.
+//! Failing disks and exhausted memory.
 
 use plimsoll_sim::case::{Case, Mode};
 use plimsoll_sim::driver::{Care, run};
@@ -11,27 +11,27 @@ use crate::{proves, run_seeds};
 const LARGE_SEGMENTS: Setting = Setting { segment_bytes: 4 << 20, ..Setting::SMALL };
 
 #[test]
-fn while_reads_fail_an_answer_is_right_or_an_error() {
+fn failing_reads_give_right_answers_or_errors() {
     run_seeds(Mode::FailedReads, 0..60);
 }
 
 #[test]
-fn while_reads_return_wrong_bits_an_answer_is_right_or_an_error() {
+fn bit_flips_in_reads_give_right_answers_or_errors() {
     run_seeds(Mode::Flips, 0..60);
 }
 
 #[test]
-fn a_full_disk_loses_nothing_and_takes_commits_again_once_there_is_room() {
+fn full_disk_loses_nothing_and_accepts_commits_once_there_is_room() {
     run_seeds(Mode::Full, 0..60);
 }
 
 #[test]
-fn after_a_failed_sync_nothing_is_believed_that_was_not_synced() {
+fn failed_sync_is_never_treated_as_durable() {
     run_seeds(Mode::FailedSyncs, 0..60);
 }
 
 #[test]
-fn whatever_sync_fails_what_is_acknowledged_later_is_there_after_a_power_cut() {
+fn commits_acknowledged_after_any_failed_sync_survive_a_power_cut() {
     for seed in 0..12 {
         let case = Case { ops: 40, ..Case::new(Mode::EverySync, seed) };
         fail_each_sync(&case, &case.workload())
@@ -40,7 +40,7 @@ fn whatever_sync_fails_what_is_acknowledged_later_is_there_after_a_power_cut() {
 }
 
 #[test]
-fn a_budget_that_does_not_suffice_is_an_error_and_nothing_is_lost_or_kept() {
+fn exhausted_budget_is_an_error_without_loss_or_leak() {
     run_seeds(Mode::Budget, 0..30);
 }
 
@@ -61,7 +61,7 @@ fn a_get_that_is_refused_memory_need_not_conflict() {
 }
 
 #[test]
-fn a_transaction_larger_than_the_budget_is_committed_and_read_back() {
+fn transaction_larger_than_the_budget_commits() {
     for (keys, bytes) in [(40, 900_000), (500, 60_000), (60_000, 400)] {
         let puts =
             (0..keys).map(|key| format!("put t0 s0 =key/{:05} {bytes}#{key}\n", key * 7 % keys));
@@ -77,7 +77,7 @@ fn a_transaction_larger_than_the_budget_is_committed_and_read_back() {
 }
 
 #[test]
-fn a_commit_that_found_the_disk_full_leaves_the_store_usable_without_reopening() {
+fn store_stays_usable_after_a_commit_on_a_full_disk() {
     let driver = proves(
         LARGE_SEGMENTS,
         "begin t0
@@ -100,7 +100,7 @@ fn a_commit_that_found_the_disk_full_leaves_the_store_usable_without_reopening()
 }
 
 #[test]
-fn a_commit_after_a_failed_sync_and_a_reopening_survives_a_power_cut() {
+fn commit_after_failed_sync_and_reopen_survives_a_power_cut() {
     proves(
         LARGE_SEGMENTS,
         "begin t0
@@ -116,10 +116,10 @@ fn a_commit_after_a_failed_sync_and_a_reopening_survives_a_power_cut() {
     );
 }
 
-/// A copy of the folder is put back, then another way is gone from there: an index that knows of
-/// commits which the log does not have is refused, whichever of the two was put back.
+/// A copy of the folder is restored, and the store diverges from there. Opening refuses an index
+/// that knows of commits that the log does not have, whichever of the two was restored.
 #[test]
-fn a_folder_that_was_put_back_is_the_store_of_then_and_parts_of_two_are_refused() {
+fn restored_folder_opens_and_mixed_parts_are_refused() {
     let two_ways = |part: &str| {
         format!(
             "begin t0
@@ -148,7 +148,7 @@ fn a_folder_that_was_put_back_is_the_store_of_then_and_parts_of_two_are_refused(
 }
 
 #[test]
-fn a_budget_that_changes_and_caches_that_go_change_no_answer() {
+fn changing_budgets_and_dropped_caches_change_no_answer() {
     proves(
         LARGE_SEGMENTS,
         "begin t0
@@ -173,7 +173,7 @@ fn a_budget_that_changes_and_caches_that_go_change_no_answer() {
 
 /// Found by `--mode model --seed 1000041`.
 #[test]
-fn an_index_from_before_a_trim_is_refused_beside_the_log_from_after_it() {
+fn index_older_than_the_trimmed_log_is_refused() {
     let driver = proves(
         Setting::SMALL,
         "begin t2

@@ -1,4 +1,4 @@
-//! Each byte of a small, cleanly closed store.
+//! Damage to single bytes and blocks of closed stores.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -7,8 +7,8 @@ use plimsoll_sim::case::Mode;
 
 use crate::run_seeds;
 
-/// Address space of the process that reads damaged stores: a length that is believed and allocated
-/// ends it.
+/// Limit on the address space of the process that reads damaged stores, so that it dies if it
+/// allocates a corrupt length.
 const LIMIT_MIB: u64 = 1024;
 
 /// Changes every `every`-th byte, in two processes at once.
@@ -35,26 +35,26 @@ fn flip(every: u64, arguments: &[&str]) {
     }
 }
 
-/// A sample. `.ci/run` changes every byte, with optimization; and a third of the rich store's,
-/// which `crates/sim/nightly` changes as a whole.
+/// A sample. `.ci/run` changes every byte, with optimization, and a third of the rich store's
+/// bytes; `crates/sim/nightly` changes all of these.
 #[test]
-fn a_byte_that_was_changed_is_reported_or_harmless() {
+fn changed_byte_is_reported_or_harmless() {
     flip(26, &[]);
 }
 
-/// Of the zeros that fill up pages and segments each 16th of the sample.
+/// Of the zero padding of pages and segments, only every 16th byte of the sample is changed.
 #[test]
-fn so_is_one_of_a_table_a_blob_file_or_a_history_run() {
+fn changed_byte_in_tables_blobs_and_history_is_reported_or_harmless() {
     flip(98, &["--rich", "--filler-every", "16"]);
 }
 
-/// Sectors that turn to zeros or noise, writes that went elsewhere, files that lost their end.
+/// Sectors of zeros or noise, misdirected writes, truncated files.
 #[test]
-fn whatever_rots_in_a_closed_store_is_reported_or_harmless() {
+fn rot_in_a_closed_store_is_reported_or_harmless() {
     run_seeds(Mode::Rot, (0..60).step_by(2));
 }
 
 #[test]
-fn whatever_rots_in_a_killed_store_is_reported_harmless_or_a_torn_tail() {
+fn rot_in_a_killed_store_is_reported_harmless_or_a_torn_tail() {
     run_seeds(Mode::Rot, (1..60).step_by(2));
 }

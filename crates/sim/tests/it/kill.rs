@@ -1,5 +1,5 @@
-//! A child process on a real disk, killed 245 times: 125 times while it only writes (100 of them
-//! with all writers at work), 40 times in each other scenario.
+//! A child process on a real disk, killed 245 times: 125 times while it only writes (100 of these
+//! with all writers active), and 40 times in each other scenario.
 
 use std::path::Path;
 
@@ -20,24 +20,24 @@ fn kill(scenario: Scenario, kills: u64) -> Kills {
 }
 
 #[test]
-fn what_was_acknowledged_survives_a_hundred_kills_under_writers() {
+fn acknowledged_commits_survive_a_hundred_kills() {
     let report = kill(Scenario::Write, 125);
     assert!(report.with_commits >= 100, "{report:?}");
 }
 
 #[test]
-fn a_store_that_was_being_made_opens() {
+fn store_killed_during_creation_opens() {
     kill(Scenario::Create, 40);
 }
 
 #[test]
-fn kills_during_compaction_lose_nothing() {
+fn kills_during_compaction_lose_no_commit() {
     let report = kill(Scenario::Compact, 40);
     assert!(report.with_commits >= 32, "{report:?}");
 }
 
 #[test]
-fn a_backup_is_whole_or_is_no_store() {
+fn interrupted_backup_is_complete_or_no_store() {
     let report = kill(Scenario::Backup, 40);
     assert!(report.backups > 0, "{report:?}");
 }

@@ -1,6 +1,6 @@
-//! The whole store under one seed: what each check runs. The numbers of seeds are such that all of
-//! it takes about two minutes on two cores. `.ci/run` runs 300 seeds of every mode with
-//! optimization; `cargo run --release -p plimsoll-sim -- --seeds 1000` goes further.
+//! Simulation of the whole store. The numbers of seeds are chosen for a total of about two minutes
+//! on two cores. `.ci/run` runs 300 seeds of every mode with optimization; `cargo run --release -p
+//! plimsoll-sim -- --seeds 1000` goes further.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 mod bank;
@@ -23,7 +23,7 @@ use plimsoll_sim::failure::Failure;
 use plimsoll_sim::op::text::parse;
 use plimsoll_sim::world::{Setting, World};
 
-/// Runs so many seeds of a mode; a failure says how it is replayed.
+/// Runs this many seeds of a mode; a failure has the command that replays it.
 fn run_seeds(mode: Mode, seeds: impl Iterator<Item = u64>) {
     let failed: Vec<String> = seeds
         .map(|seed| Case::new(mode, seed))
@@ -34,7 +34,7 @@ fn run_seeds(mode: Mode, seeds: impl Iterator<Item = u64>) {
     assert!(failed.is_empty(), "{} runs failed:\n{}", failed.len(), failed.join("\n"));
 }
 
-/// Runs a workload that is written out, in a world of its own.
+/// Runs a workload given as text, in a new world.
 fn run_text(setting: Setting, text: &str) -> Result<Driver, Failure> {
     run(
         World::new(1, setting),

@@ -1,4 +1,4 @@
-//! The store against the model, on a disk that is well.
+//! The store against the model, on a disk without faults.
 
 use plimsoll::Durability;
 use plimsoll_sim::case::{Case, Mode};
@@ -7,16 +7,16 @@ use plimsoll_sim::world::Setting;
 
 use crate::{proves, run_seeds};
 
-/// Segments that take any record.
+/// Segments large enough for any record.
 const LARGE_SEGMENTS: Setting = Setting { segment_bytes: 4 << 20, ..Setting::SMALL };
 
 #[test]
-fn the_store_answers_as_the_model_does() {
+fn store_agrees_with_the_model() {
     run_seeds(Mode::Model, 0..60);
 }
 
 #[test]
-fn it_does_so_after_every_single_operation() {
+fn store_agrees_with_the_model_after_every_operation() {
     for seed in 1000..1010 {
         let case = Case { ops: 80, ..Case::new(Mode::Model, seed) };
         let care = Care { verify_each: true, check_every: 1, ..Care::default() };
@@ -26,7 +26,7 @@ fn it_does_so_after_every_single_operation() {
 }
 
 #[test]
-fn one_seed_gives_one_run() {
+fn one_seed_replays_one_run() {
     for seed in 0..10 {
         let case = Case::new(Mode::Model, seed);
         let syncs_and_answers = || {
@@ -39,7 +39,7 @@ fn one_seed_gives_one_run() {
 }
 
 #[test]
-fn a_snapshot_never_changes() {
+fn snapshot_never_changes() {
     proves(
         LARGE_SEGMENTS,
         "keyspace s2 latest
@@ -65,7 +65,7 @@ fn a_snapshot_never_changes() {
 }
 
 #[test]
-fn a_read_that_was_overtaken_is_a_conflict() {
+fn overwritten_read_is_a_conflict() {
     let driver = proves(
         LARGE_SEGMENTS,
         "begin t0
@@ -80,7 +80,7 @@ fn a_read_that_was_overtaken_is_a_conflict() {
 }
 
 #[test]
-fn writes_that_were_not_read_are_no_conflict() {
+fn unread_writes_are_no_conflict() {
     let driver = proves(
         LARGE_SEGMENTS,
         "begin t0
@@ -94,7 +94,7 @@ fn writes_that_were_not_read_are_no_conflict() {
 }
 
 #[test]
-fn an_edge_that_is_left_out_was_not_read() {
+fn excluded_edge_counts_as_unread() {
     let driver = proves(
         LARGE_SEGMENTS,
         "begin t0
@@ -109,7 +109,7 @@ fn an_edge_that_is_left_out_was_not_read() {
 }
 
 #[test]
-fn a_transaction_is_as_large_as_it_likes_whatever_a_segment_takes() {
+fn transaction_may_exceed_a_segment() {
     let driver = proves(
         Setting::SMALL,
         "begin t0
@@ -127,7 +127,7 @@ fn a_backup_of_an_empty_store_is_an_empty_store() {
 }
 
 #[test]
-fn commits_that_are_buffered_are_visible_at_once() {
+fn buffered_commits_are_visible_at_once() {
     proves(
         Setting { durability: Durability::Buffered, ..LARGE_SEGMENTS },
         "begin t0

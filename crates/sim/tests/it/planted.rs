@@ -1,9 +1,9 @@
-//! The bugs that are planted on purpose can still be planted.
+//! The patches of the planted bugs still apply.
 
 use plimsoll_sim::planted::{all, applies, workspace};
 
 #[test]
-fn every_planted_bug_applies_to_the_sources_as_they_are() {
+fn every_planted_patch_applies() {
     let workspace = workspace();
     let bugs = all(&workspace).unwrap_or_else(|error| panic!("{error}"));
     assert!(bugs.len() >= 20, "only {} bugs are planted", bugs.len());

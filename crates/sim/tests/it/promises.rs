@@ -1,4 +1,4 @@
-//! The list of promises names tests that are there, one for each fault.
+//! The table of faults names an existing test for each fault.
 #![allow(clippy::disallowed_methods, reason = "reads the project's own sources")]
 
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use std::path::Path;
 use plimsoll_sim::case::Mode;
 use plimsoll_sim::planted::workspace;
 
-/// The table's rows: fault, promise, what keeps it.
+/// The table's rows: fault, promise, tests.
 fn rows(document: &str) -> Vec<[&str; 3]> {
     let behind = document.split("## Fault → promise → test").nth(1).unwrap();
     let section = behind.split("\n## ").next().unwrap();
@@ -21,18 +21,18 @@ fn rows(document: &str) -> Vec<[&str; 3]> {
         .collect()
 }
 
-/// What stands between backticks.
+/// The text between backticks.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// A test's name is a sentence.
+/// Test names have at least four words, unlike names of modes.
 fn is_test_name(word: &str) -> bool {
     word.matches('_').count() > 2
 }
 
 #[test]
-fn each_fault_in_the_list_has_a_test_that_is_there() {
+fn each_listed_fault_names_an_existing_test() {
     let workspace = workspace();
     let text = fs::read_to_string(workspace.join("docs/reference/faults.md")).unwrap();
     let mut tests = BTreeSet::new();
@@ -40,26 +40,20 @@ fn each_fault_in_the_list_has_a_test_that_is_there() {
     let rows = rows(&text);
     assert!(rows.len() > 20, "{rows:?}");
     for [fault, promise, kept_by] in rows {
-        assert!(
-            !fault.is_empty() && !promise.is_empty(),
-            "a row says nothing: {fault} | {promise}"
-        );
+        assert!(!fault.is_empty() && !promise.is_empty(), "incomplete row: {fault} | {promise}");
         assert!(quoted(kept_by).any(is_test_name), "no test is named for: {fault}");
         for word in quoted(kept_by).filter(|word| !is_test_name(word)) {
             let known = word.parse::<Mode>().is_ok() || word.starts_with("plimsoll-sim ");
-            assert!(known, "{word:?} is no test, no mode and no command (for: {fault})");
+            assert!(known, "{word:?} is not a test, mode or command (for: {fault})");
         }
     }
     let missing: Vec<&str> =
         quoted(&text).filter(|name| is_test_name(name) && !tests.contains(*name)).collect();
-    assert!(
-        missing.is_empty(),
-        "docs/reference/faults.md names tests that are not there: {missing:?}"
-    );
+    assert!(missing.is_empty(), "docs/reference/faults.md names missing tests: {missing:?}");
 }
 
 #[test]
-fn each_mode_of_the_simulation_keeps_a_promise() {
+fn each_simulation_mode_is_listed() {
     let text = fs::read_to_string(workspace().join("docs/reference/faults.md")).unwrap();
     let named: BTreeSet<&str> =
         rows(&text).into_iter().flat_map(|[_, _, kept_by]| quoted(kept_by)).collect();
@@ -67,7 +61,7 @@ fn each_mode_of_the_simulation_keeps_a_promise() {
         Mode::ALL.iter().map(|(_, name)| *name).filter(|name| !named.contains(name)).collect();
     assert!(
         unnamed.is_empty(),
-        "docs/reference/faults.md does not say what these modes are for: {unnamed:?}"
+        "docs/reference/faults.md does not mention these modes: {unnamed:?}"
     );
 }
 

@@ -20,11 +20,11 @@ fn run(seconds: u64, life_seconds_max: u64) -> Report {
 }
 
 #[test]
-fn under_threads_kills_and_a_budget_that_changes_nothing_is_lost_and_the_line_is_kept() {
+fn stress_loses_nothing_and_stays_within_the_budget() {
     let is_enough = |report: &Report| {
         report.lives >= 2 && report.acknowledged > 0 && !report.samples.is_empty()
     };
-    // A busy machine needs longer for as much.
+    // A busy machine needs longer for the same work.
     let mut report = Report::default();
     for (seconds, life_seconds_max) in [(8, 3), (32, 12), (128, 48)] {
         report = run(seconds, life_seconds_max);

@@ -1,5 +1,5 @@
-//! Several processes on one store, for a few seconds: `plimsoll-sim workers --seconds 3600` goes
-//! further.
+//! Several processes that share a store, for a few seconds: `plimsoll-sim workers --seconds 3600`
+//! goes further.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -9,8 +9,8 @@ use plimsoll_sim::workers::deaths::Deaths;
 use plimsoll_sim::workers::surroundings::Surroundings;
 use plimsoll_sim::workers::{Report, Work, Workers};
 
-/// Runs until a report says that enough has happened. A busy machine needs longer for as much, so
-/// each run is longer than the one before.
+/// Runs until a report shows enough activity. A busy machine needs longer, so each run is longer
+/// than the one before.
 fn run(work: Work, surroundings: Surroundings, seconds: u64, is_enough: impl Fn(&Report) -> bool) {
     run_with(work, surroundings, seconds, false, is_enough);
 }
@@ -40,7 +40,7 @@ fn run_once(
     times: u32,
 ) -> Report {
     let dir = tempfile::tempdir().unwrap();
-    // For the other users: it is made for this one only.
+    // Make the folder accessible to the other users.
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let workers = Workers {
         work,
@@ -58,16 +58,16 @@ fn run_once(
 }
 
 #[test]
-fn nothing_is_lost_when_members_are_killed_and_stopped() {
+fn killed_and_stopped_workers_lose_nothing() {
     run(Work::Bank, Surroundings::Equal, 8, |report| {
         report.kills >= 4 && report.acknowledged > 100
     });
 }
 
 #[test]
-fn members_of_two_users_and_of_several_namespaces_of_process_ids_work_together() {
+fn workers_of_two_users_and_pid_namespaces_cooperate() {
     if !rustix::process::geteuid().is_root() {
-        println!("left out: only root starts processes of other users, and namespaces");
+        println!("skipped: only root can start processes of other users and in namespaces");
         return;
     }
     for surroundings in [Surroundings::Users, Surroundings::Namespaces] {
@@ -76,7 +76,7 @@ fn members_of_two_users_and_of_several_namespaces_of_process_ids_work_together()
 }
 
 #[test]
-fn what_members_see_of_each_other_is_strictly_serializable_while_they_are_killed_and_stopped() {
+fn killed_and_stopped_workers_stay_strictly_serializable() {
     run(Work::Lists, Surroundings::Equal, 6, |report| {
         let checked = &report.checked;
         report.kills >= 4 && checked.committed > 0 && checked.refused > 0 && checked.values > 0
@@ -84,11 +84,11 @@ fn what_members_see_of_each_other_is_strictly_serializable_while_they_are_killed
 }
 
 #[test]
-fn nothing_is_lost_at_whatever_point_members_are_killed() {
+fn workers_killed_at_any_point_lose_nothing() {
     for work in [Work::Bank, Work::Lists] {
         run_with(work, Surroundings::Equal, 4, true, |report| {
             let reached = report.deaths.points.values().filter(|kills| **kills > 0).count();
-            // All of them told where they died.
+            // All of them reported where they died.
             assert_eq!(report.deaths.points.values().sum::<u64>(), report.kills, "{report:?}");
             let did_something = report.acknowledged > 0 || report.checked.committed > 0;
             report.kills >= 10 && reached >= 10 && did_something

@@ -1,5 +1,5 @@
 //! Reads the active segment, cuts a torn tail, and makes the rest durable, unless the caller knows
-//! that it is.
+//! that the rest is durable.
 
 use std::sync::Arc;
 
@@ -40,8 +40,8 @@ pub(crate) struct Active {
     /// The entry offsets do not fit into their memory.
     pub(crate) too_many: bool,
     pub(crate) epoch: u32,
-    /// All records are known to be durable, and the file was left as it is: a mark behind them may
-    /// be in memory only, and is to be written again before anything behind it.
+    /// All records are known to be durable, and the file was not changed. A mark after them may be
+    /// only in the page cache, and must be rewritten before anything after it.
     pub(crate) left_as_found: bool,
 }
 
@@ -73,8 +73,8 @@ pub(crate) fn read_active(
     }
     let is_known =
         |known: Position| (known.glsn.next(), known.chain) == (outcome.next, outcome.chain);
-    // A store that was closed needs no write, nor does a segment without a record behind all that
-    // is known. At the border of two blocks the buffer does not hold the one before.
+    // A cleanly closed store needs no write, nor does a segment that has no record beyond the known
+    // one. At a block boundary, the buffer does not hold the previous block.
     let left_as_found = may_cut
         && report.cut.is_none()
         && known.next() >= header.first
@@ -91,7 +91,7 @@ pub(crate) fn read_active(
         make_durable(options, &*file, &outcome, from, &mut staging)?;
     }
     if report.cut.is_some() {
-        // So that closing writes one of the new epoch: it tells that something was cut.
+        // Make the close write a mark of the new epoch, which shows that a tail was cut.
         outcome.marked = false;
     }
     report.replayed = outcome.next.0 - header.first.0;
@@ -113,11 +113,11 @@ pub(crate) fn read_active(
     })
 }
 
-/// Makes the records that were read durable. Bytes of a killed process may be in memory only; and
-/// after a failed sync the system may take bytes for written that are not, so that a further sync
-/// would skip them: they are written again first. `from` is the offset of the last entry that is
-/// known to be synced, 0 if none is; all entries before it were synced, too. After a mark only the
-/// mark itself may be unsynced.
+/// Makes the records that were read durable. Bytes of a killed process may be only in the page
+/// cache, and after a failed sync the system may consider unwritten bytes clean, so that another
+/// sync would skip them. The records are therefore rewritten first. `from` is the offset of the
+/// last entry that is known to be synced, 0 if none is; all entries before it were synced, too.
+/// After a mark only the mark itself may be unsynced.
 fn make_durable(
     options: &FileLogOptions,
     file: &dyn File,
@@ -166,7 +166,7 @@ impl<'a> ActiveVisitor<'a> {
         })
     }
 
-    /// Only counts entries from now on: in a sealed segment they are found by its table.
+    /// Only counts entries from now on, because a sealed segment finds them through its table.
     fn give_up(&mut self) {
         self.too_many = true;
         self.entry_offsets.clear();
@@ -214,8 +214,8 @@ impl Visitor for ActiveVisitor<'_> {
     }
 }
 
-/// Recreates an active segment that has no records and is smaller than the options say: a record
-/// that needs the room could not roll to another segment, which would begin with the same GLSN.
+/// Recreates an active segment that has no records and is smaller than the options require, because
+/// a large record could not roll to a new segment with the same first GLSN.
 pub(crate) fn enlarge_if_empty(
     options: &FileLogOptions,
     found: &mut LogFiles,
@@ -242,7 +242,7 @@ pub(crate) fn enlarge_if_empty(
     Ok(Active { file, header, outcome, ..active })
 }
 
-/// The active segment has more entries than memory may hold: it is sealed, and another one follows.
+/// Seals an active segment that has more entries than memory may hold, and begins another one.
 pub(crate) fn follow_with_new_segment(
     options: &FileLogOptions,
     found: &mut LogFiles,

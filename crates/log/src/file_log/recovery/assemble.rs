@@ -30,8 +30,8 @@ use crate::format::layout::block_of;
 use crate::format::segment_header::SegmentHeader;
 use crate::format::{BLOCK_BYTES, segment_seed};
 
-/// Ids of blob files have 48 bits, and an opening takes half of this gap on average: they last for
-/// 2^29 openings.
+/// Gap in the ids of blob files after an opening. Ids have 48 bits, and an opening uses half of
+/// this gap on average, so they last for 2^29 openings.
 const BLOB_GAP_BITS: u32 = 20;
 
 const HOUR_MICROS: u64 = 60 * 60 * 1_000_000;
@@ -62,7 +62,7 @@ pub(crate) fn assemble(
         timestamp,
     };
     let buffer = fill_buffer(&options.budget, &*active.file, &active.header, end)?;
-    // One that only reads, and follows others, takes in what they append as they do.
+    // A read-only log that follows other processes applies their appends as they do.
     let (order, writer) = match is_writable || options.shared.is_some() {
         true => Some(order_and_writer(&options, &mut active, end)?).unzip(),
         false => (None, None),
@@ -115,7 +115,7 @@ fn order_and_writer(
         entries_max: most_entries(options),
         marked: active.outcome.marked,
     };
-    // If several processes share the log, the first sync writes it again.
+    // If several processes share the log, the first sync rewrites the last block.
     let is_again = active.left_as_found && options.shared.is_none();
     let writer = SegmentWriter {
         file: Arc::clone(&active.file),
@@ -146,8 +146,8 @@ fn warn_of_the_future(options: &FileLogOptions, last: u64, report: &mut OpenRepo
     ));
 }
 
-/// The buffer with the bytes of the last chunk up to `end`. They were checked during the walk and
-/// are checked again, because this copy is kept.
+/// The buffer with the bytes of the last chunk up to `end`. The walk has checked them, but this
+/// copy is kept, so check it again.
 fn fill_buffer(
     budget: &Budget,
     file: &dyn File,

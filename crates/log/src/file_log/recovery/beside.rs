@@ -1,5 +1,5 @@
-//! Opens a log beside other members: what they have ordered is read up to the end that they
-//! published, and nothing is changed.
+//! Opens a log beside other members: reads their records up to the published end, and changes
+//! nothing.
 
 use std::io;
 
@@ -21,10 +21,10 @@ use crate::file_log::shared::turn::{bury_behind, remove_unpublished};
 use crate::members::lock::Got;
 use crate::members::{Members, words};
 
-/// How often it tries again while others begin segments and trim.
+/// Retries while other members begin segments and trim.
 const ROUNDS: usize = 16;
 
-/// Publishes a log that this process, the first member, has recovered.
+/// Publishes the end of a log that this process has recovered as the first member.
 pub(crate) fn publish(
     log: &OpenLog,
     members: &Members,
@@ -35,14 +35,14 @@ pub(crate) fn publish(
     members.allow_entries(order.entries_max);
     members.set_recovered(&order.published_end());
     if left_as_found {
-        // The first sync, in any process, writes the last block again.
+        // The first sync in any process rewrites the last block.
         members.take_sync(&|| false)?;
         members.sync.release_abandoned();
     }
     Ok(())
 }
 
-/// Opens the log beside others.
+/// Opens the log beside other members.
 pub(crate) fn open_beside(
     options: &FileLogOptions,
     members: &Members,
@@ -60,7 +60,7 @@ pub(crate) fn open_beside(
                 let message = "other processes change the log all the time; try again".to_owned();
                 return Err(LogError::Format { message });
             }
-            // Trimmed by another member a moment ago.
+            // Another member has just trimmed it.
             Err(LogError::Io { kind: io::ErrorKind::NotFound, .. }) if rounds < ROUNDS => {}
             Err(error) => return Err(error),
         }
@@ -79,7 +79,7 @@ fn try_to_open(
         false => members.end(),
     };
     let mut found = find_files(options)?;
-    // One that is being made, or that was never published.
+    // A segment that is being created, or was never published.
     found.headers.retain(|header| header.first <= end.segment);
     if found.headers.last().is_none_or(|header| header.first != end.segment) {
         return Ok(None);
@@ -132,8 +132,8 @@ fn read_to(
     })
 }
 
-/// The active segment has more entries than this process's memory may hold: another one is begun,
-/// if it still ends there.
+/// Begins a new segment if the active one has more entries than this process's memory may hold and
+/// still ends there.
 fn begin_another(
     options: &FileLogOptions,
     found: &mut LogFiles,
@@ -148,7 +148,7 @@ fn begin_another(
     if begun.is_ok() && (is_active || got == Got::Clean) {
         members.turn.release();
     } else {
-        // What was left behind the last record is for the next one to bury.
+        // The next append discards unpublished bytes after the last record.
         members.turn.release_abandoned();
     }
     begun

@@ -2,9 +2,9 @@
 //!
 //! For a bad record at GLSN g, where D is the highest GLSN that is known to be durable (from the
 //! caller, any good record before or after it, or a mark):
-//! - g > D: a torn tail. It was never acknowledged: it is cut at the record's start, with zeros
-//!   after, and the epoch rises.
-//! - g ≤ D: corruption. It is reported, never cut.
+//! - g > D: a torn tail, which was never acknowledged. Recovery cuts it at the record's start,
+//!   writes zeros after it, and raises the epoch.
+//! - g ≤ D: corruption. Recovery reports it and never cuts it.
 
 use crate::error::LogError;
 use crate::file_log::files::names::FileName;
@@ -51,8 +51,8 @@ mod tests {
     use super::*;
     use crate::file_log::segments::walk::Problem;
 
-    /// A walk that ended before GLSN 10 with this damage, in a log that says that everything up to
-    /// `durable` is durable.
+    /// A walk that ended before GLSN 10 with this damage, in a log that records everything up to
+    /// `durable` as durable.
     fn outcome(problem: Option<Problem>, durable: u64) -> Outcome {
         Outcome {
             end: 640,
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_above_all_that_is_durable_is_a_torn_tail_and_below_it_corruption() {
+    fn damage_above_durable_is_a_torn_tail_and_below_is_corruption() {
         let damage = Some(Problem { at: 640, what: "torn", newer: false });
         // (durable by the log, known by the caller, cut)
         for (durable, known, is_cut) in
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_format_is_never_cut() {
+    fn newer_format_is_never_cut() {
         let newer = Some(Problem { at: 640, what: "of a newer format", newer: true });
         assert!(matches!(
             decide(Glsn(1), Glsn::NONE, &outcome(newer, 0)),
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clean_end_below_what_the_caller_knows_is_another_log() {
+    fn clean_end_below_the_known_glsn_is_another_log() {
         assert_eq!(decide(Glsn(1), Glsn(9), &outcome(None, 9)), Ok(None));
         let forked = decide(Glsn(1), Glsn(10), &outcome(None, 9));
         assert!(matches!(forked, Err(LogError::Forked { glsn: Glsn(10), .. })), "{forked:?}");

@@ -20,8 +20,8 @@ use crate::format::segment_header::SegmentHeader;
 use crate::format::table_seed;
 use crate::glsn::Glsn;
 
-/// Files whose first bytes are read are open this many at a time: all reads are announced before
-/// the first is waited for.
+/// Number of files open at a time to read their headers. All reads of a batch are announced before
+/// the first is awaited.
 const FILES_AT_ONCE: usize = 32;
 
 pub(crate) fn no_log(dir: &Path) -> LogError {
@@ -40,7 +40,7 @@ pub(crate) fn find_folder(options: &FileLogOptions) -> Result<(), LogError> {
         }
         None if options.mode == Mode::Create => {
             match options.disk.create_dir(&options.dir) {
-                // Another process was faster; the lock decides between the two.
+                // Another process was faster. The lock decides between the two.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 made => made?,
             }
@@ -55,7 +55,7 @@ pub(crate) fn find_folder(options: &FileLogOptions) -> Result<(), LogError> {
     }
 }
 
-/// Removes files that were not finished.
+/// Removes unfinished files.
 pub(crate) fn sweep_unfinished(options: &FileLogOptions, names: &[String]) -> Result<(), LogError> {
     for name in names {
         if FileName::is_unfinished(name) {
@@ -90,7 +90,7 @@ pub(crate) fn find_named_files(
         match FileName::parse(&name) {
             Some(FileName::Segment(first)) => segments.push(first),
             Some(FileName::Blob(id)) => {
-                // A file of another node is none of this log's.
+                // Ignore files of another node.
                 if id.node() == 0 {
                     found.last_blob_id = found.last_blob_id.max(id.0);
                 }
@@ -169,7 +169,7 @@ fn leads_to(first: Glsn, count: u32, chain: u64, end: u32, next: &SegmentHeader)
     is_next && chain == next.previous_chain && end == next.previous_end
 }
 
-/// Opens a segment's table whose header is going to be read; `None` if it is not there.
+/// Opens a segment's table to read its header; `None` if it does not exist.
 fn open_table(
     options: &FileLogOptions,
     segment: &SegmentHeader,
@@ -185,7 +185,7 @@ fn open_table(
     }
 }
 
-/// The header of a segment's table; `None` if it cannot be used.
+/// The header of a segment's table; `None` if it is invalid.
 fn read_table_header(
     file: &dyn File,
     segment: &SegmentHeader,

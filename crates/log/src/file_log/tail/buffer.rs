@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Full chunks are shared and never change again, so that they can be written without a lock. Law:
-//! bytes that are not in the file are here; a chunk is released only after it was written.
+//! bytes not in the file are here; a chunk is released only after it was written.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,7 +14,8 @@ use std::sync::Arc;
 use plimsoll_memory::budget::{Budget, Kind, OutOfBudget};
 use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
 
-/// Reserved chunks: a commit never depends on memory that other users of the budget could take.
+/// Reserved chunks, so that a commit never depends on memory that other users of the budget could
+/// take.
 const SET_ASIDE: usize = 4;
 
 /// The most chunks that hold bytes: 1 MiB.
@@ -39,8 +40,8 @@ impl TailBuffer {
         Ok(Self { base: 0, full: VecDeque::new(), current, spares })
     }
 
-    /// Restarts with zeros from `offset` on, rounded down to a chunk; all bytes before were
-    /// written.
+    /// Restarts with zeros from `offset` on, rounded down to a chunk. All bytes before it are in
+    /// the file.
     pub(crate) fn restart(&mut self, offset: u64) {
         while let Some(chunk) = self.full.pop_front() {
             self.give_back(chunk);
@@ -64,7 +65,7 @@ impl TailBuffer {
         &mut self.current
     }
 
-    /// How many more chunks are needed to hold bytes below `end`.
+    /// Number of additional chunks needed to hold bytes below `end`.
     pub(crate) fn chunks_needed(&self, end: u64) -> usize {
         let held = self.current_start() + CHUNK_BYTES as u64;
         end.saturating_sub(held).div_ceil(CHUNK_BYTES as u64) as usize
@@ -82,7 +83,7 @@ impl TailBuffer {
         self.spares.len() >= chunks
     }
 
-    /// Whether half of the chunks are full: appends write by themselves then.
+    /// Whether half of the chunks are full, so that appends write chunks themselves.
     pub(crate) fn is_half_full(&self) -> bool {
         self.full.len() >= CHUNKS_MAX / 2
     }
@@ -127,7 +128,8 @@ impl TailBuffer {
         if self.spares.len() + 1 < SET_ASIDE {
             match Arc::try_unwrap(chunk) {
                 Ok(chunk) => self.spares.push(chunk),
-                // Unreachable: the segment writer drops its references before it releases.
+                // Unreachable, because the segment writer drops its references before it releases
+                // chunks.
                 Err(shared) => drop(shared),
             }
         }
@@ -141,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_stay_until_they_are_written_and_chunks_come_back() {
+    fn bytes_stay_until_written_and_chunks_are_reused() {
         let budget = Budget::new(1 << 20, Backing::Heap).unwrap();
         let mut buffer = TailBuffer::new(&budget).unwrap();
         let chunk = CHUNK_BYTES as u64;
@@ -165,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_aside_survives_a_budget_without_room() {
+    fn reserved_chunks_survive_an_exhausted_budget() {
         let budget = Budget::new(1 << 20, Backing::Heap).unwrap();
         let mut buffer = TailBuffer::new(&budget).unwrap();
         let others: Vec<_> = std::iter::from_fn(|| budget.take(Kind::Sort).ok()).collect();

@@ -1,4 +1,4 @@
-//! The state of appending: where the active segment ends, and how far its file has bytes.
+//! The state of appending: the end of the active segment, and the extent of its file.
 
 use std::io;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(crate) struct End {
     pub(crate) timestamp: u64,
 }
 
-/// The fewest bytes that are zeroed ahead at a time while commits are small.
+/// Minimum number of bytes zeroed ahead at a time, for small commits.
 pub(crate) const ZERO_STEP_MIN: u64 = 256 << 10;
 
 /// The state of appending.
@@ -36,11 +36,12 @@ pub(crate) struct Order {
     pub(crate) header: SegmentHeader,
     pub(crate) epoch: u32,
     pub(crate) end: End,
-    /// The file has bytes up to here, at least zeros.
+    /// The file has bytes, at least zeros, up to this offset.
     pub(crate) zeroed: u64,
-    /// Another process may have written zeros beyond that: the file's length says how far.
+    /// Whether another process may have extended the file beyond that, so that its length must be
+    /// read.
     pub(crate) may_be_zeroed_further: bool,
-    /// How much longer the file is made at a time.
+    /// Step by which the file grows.
     pub(crate) zero_step: u64,
     /// The most entries of a segment.
     pub(crate) entries_max: u32,
@@ -54,7 +55,7 @@ impl Order {
         u64::from(self.header.segment_bytes) - BLOCK_BYTES as u64
     }
 
-    /// Looks how far the file has bytes, if another process may have written some.
+    /// Reads the extent of the file, if another process may have extended it.
     pub(crate) fn look_at_zeros(&mut self) -> io::Result<()> {
         if std::mem::take(&mut self.may_be_zeroed_further) {
             self.zeroed =

@@ -1,4 +1,4 @@
-//! The cache's answers: the value inserted last, or none.
+//! Look-ups return the last inserted value, or none.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::budget::chunk::CHUNK_BYTES;
 use crate::cache::{Cache, CacheOptions};
 
 #[test]
-fn what_was_entered_is_found_and_what_was_removed_is_not() {
+fn inserted_keys_are_found_and_removed_keys_are_not() {
     let cache = cache_of(1 << 20);
     assert_eq!(cache.get(b"a"), None);
     assert!(cache.insert(b"a", b"1"));
@@ -30,7 +30,7 @@ fn what_was_entered_is_found_and_what_was_removed_is_not() {
     cache.check();
 }
 
-/// One random run: every answer equals the map's or is none, and every count holds.
+/// One random run: every answer equals the map's or is none, and all counters are correct.
 fn compare_with_a_map(seed: u64) {
     let mut random = Random::new(seed);
     let bytes = (128 * 1024) << random.below(3);
@@ -70,16 +70,16 @@ fn compare_with_a_map(seed: u64) {
     let held = budget.usage().of(Kind::Objects);
     assert!(cache.stats().memory_bytes <= held.next_multiple_of(CHUNK_BYTES as u64), "seed {seed}");
     drop(cache);
-    assert_eq!(budget.free_bytes(), budget.limit_bytes(), "seed {seed}: everything is given back");
+    assert_eq!(budget.free_bytes(), budget.limit_bytes(), "seed {seed}: all memory is given back");
 }
 
 #[test]
-fn random_runs_agree_with_a_map() {
+fn random_operations_agree_with_a_map() {
     (0..if cfg!(miri) { 1 } else { 16 }).for_each(compare_with_a_map);
 }
 
 #[test]
-fn a_value_in_parts_is_one_value_and_enters_only_while_it_is_current() {
+fn insert_if_joins_parts_and_requires_currency() {
     let cache = cache_of(1 << 20);
     assert!(cache.is_empty());
     assert!(!cache.insert_if(b"key", &[b"no"], || false));
@@ -95,8 +95,8 @@ fn a_value_in_parts_is_one_value_and_enters_only_while_it_is_current() {
 }
 
 #[test]
-fn a_value_larger_than_a_chunk_is_kept_and_found_whole() {
-    // Larger than a segment of the smaller cache, and than a chunk.
+fn value_larger_than_a_chunk_is_found_whole() {
+    // Larger than a segment of the smaller cache, and larger than a chunk.
     let bytes: u64 = if cfg!(miri) { 256 << 10 } else { 8 << 20 };
     let cache = cache_of(bytes);
     let large = value_of(1, 1, bytes as usize / 8);
@@ -112,7 +112,7 @@ fn a_value_larger_than_a_chunk_is_kept_and_found_whole() {
 }
 
 #[test]
-fn what_was_looked_at_in_vain_is_a_miss_and_a_peek_is_nothing() {
+fn rejected_read_counts_as_miss_and_peek_counts_as_nothing() {
     let cache = cache_of(1 << 20);
     cache.insert(b"key", b"value");
     assert_eq!(cache.read_if(b"key", |_| None::<()>), None);
@@ -124,7 +124,7 @@ fn what_was_looked_at_in_vain_is_a_miss_and_a_peek_is_nothing() {
 }
 
 #[test]
-fn an_entry_is_not_found_once_its_time_has_passed() {
+fn expired_entry_is_not_found() {
     let clock = Arc::new(ManualClock::new(0));
     let mut options = CacheOptions::of_bytes(1 << 20);
     options.clock = clock.clone();

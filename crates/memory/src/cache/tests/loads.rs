@@ -11,7 +11,7 @@ use super::{budget, cache_of};
 use crate::cache::{Cache, CacheOptions};
 
 #[test]
-fn what_was_loaded_for_a_time_is_loaded_again_after_it() {
+fn expired_load_is_loaded_again() {
     let clock = Arc::new(ManualClock::new(0));
     let mut options = CacheOptions::of_bytes(1 << 20);
     options.clock = clock.clone();
@@ -26,7 +26,7 @@ fn what_was_loaded_for_a_time_is_loaded_again_after_it() {
 }
 
 #[test]
-fn one_loads_and_the_others_wait_for_it() {
+fn concurrent_callers_share_one_load() {
     let cache = cache_of(1 << 20);
     let loads = AtomicU64::new(0);
     let start = Barrier::new(8);
@@ -47,7 +47,7 @@ fn one_loads_and_the_others_wait_for_it() {
 }
 
 #[test]
-fn an_error_reaches_all_who_wait_and_the_next_loads_again() {
+fn load_error_reaches_all_waiters_and_next_call_retries() {
     let cache = cache_of(1 << 20);
     let (inside, asked) = (Barrier::new(2), AtomicU64::new(0));
     std::thread::scope(|scope| {
@@ -72,7 +72,7 @@ fn an_error_reaches_all_who_wait_and_the_next_loads_again() {
 }
 
 #[test]
-fn a_key_that_changes_while_it_is_loaded_is_not_cached_as_it_was() {
+fn key_changed_during_load_is_not_cached_with_its_old_value() {
     let cache = cache_of(1 << 20);
     let loaded = cache.get_or_load(b"key", || {
         cache.remove(b"key");
@@ -89,7 +89,7 @@ fn a_key_that_changes_while_it_is_loaded_is_not_cached_as_it_was() {
 }
 
 #[test]
-fn who_asks_after_a_change_does_not_get_what_was_loaded_before_it() {
+fn request_after_a_change_does_not_join_an_older_load() {
     let cache = cache_of(1 << 20);
     let loaded = cache.get_or_load(b"key", || {
         cache.remove(b"key");
@@ -102,7 +102,7 @@ fn who_asks_after_a_change_does_not_get_what_was_loaded_before_it() {
 }
 
 #[test]
-fn a_load_that_panics_lets_the_next_one_load() {
+fn panicking_load_lets_the_next_waiter_load() {
     let cache = cache_of(1 << 20);
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let _ =

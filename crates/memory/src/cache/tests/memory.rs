@@ -1,4 +1,4 @@
-//! Memory that the cache takes and gives back, and the share of entries in it.
+//! Memory that the cache takes and gives back, and the fraction that entries fill.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -28,7 +28,7 @@ fn churned(
         let among = if replace && key % 3 == 0 { key / 2 } else { key };
         let len = some_len(&mut random);
         cache.insert(&name(among), &vec![1; len]);
-        // Some are read, so that some move on.
+        // Read some entries, so that they are promoted.
         cache.get(&name(random.below(key + 1)));
     }
     let (mut entries, mut bytes) = (0, 0);
@@ -41,12 +41,12 @@ fn churned(
     (cache, [entries, bytes, budget.usage().of(Kind::Objects)])
 }
 
-/// The head of an entry, its key included, is in one segment. With keys of 4 KiB the ends of
-/// segments that heads did not fit into exceed the part of the cache at which cleaning begins, and
-/// cleaning only recreates them. Entries went round for ever.
+/// Regression: the head of an entry, including its key, is in one segment. With keys of 4 KiB, the
+/// unused ends of segments exceed the threshold of cleaning, but cleaning only recreates them, so
+/// that it never ended.
 #[test]
 #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
-fn a_cache_of_entries_with_long_keys_makes_room_for_the_next() {
+fn cache_of_long_keys_makes_room() {
     // Segments of 4, 16 and 64 KiB; a head is a quarter of one at most.
     for (bytes, key_bytes) in [
         (1 << 20, [400, 700, 850, 1000]),
@@ -77,8 +77,8 @@ fn a_cache_of_entries_with_long_keys_makes_room_for_the_next() {
 
 #[test]
 #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
-fn after_churn_a_small_entry_costs_forty_bytes_beside_key_and_value_with_everything_counted() {
-    // Half of them have less than 100 bytes, half of them more.
+fn overhead_of_a_small_entry_after_churn_is_forty_bytes() {
+    // Half of the entries have less than 100 bytes, half have more.
     let some_len = |random: &mut Random| match random.chance(0.5) {
         true => 9 + random.below(75) as usize,
         false => 84 + random.below(220) as usize,
@@ -92,8 +92,7 @@ fn after_churn_a_small_entry_costs_forty_bytes_beside_key_and_value_with_everyth
             "{overhead} bytes beside {} of an entry: {stats:?}",
             of_entries / entries
         );
-        // All memory outside the index: entries, remains of dead ones, segments that are not full,
-        // room to move.
+        // All memory outside the index: entries, dead bytes, partly filled segments, room to move.
         let queues = charged - stats.index_bytes - stats.table_bytes;
         assert!(stats.live_bytes * 100 >= queues * 90, "{stats:?}");
     }
@@ -101,7 +100,7 @@ fn after_churn_a_small_entry_costs_forty_bytes_beside_key_and_value_with_everyth
 
 #[test]
 #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
-fn after_churn_nine_tenths_of_the_memory_are_entries() {
+fn entries_fill_nine_tenths_of_memory_after_churn() {
     for bytes in [1 << 20, 16 << 20] {
         let (cache, [_, _, charged]) =
             churned(bytes, true, |random| 80 + random.below(900) as usize);
@@ -112,7 +111,7 @@ fn after_churn_nine_tenths_of_the_memory_are_entries() {
 
 #[test]
 #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
-fn after_churn_nine_tenths_of_the_memory_are_entries_also_where_values_have_a_hundred_bytes() {
+fn entries_of_100_bytes_fill_nine_tenths_of_memory_after_churn() {
     // The readers' lines and the fingerprints of passed entries take half a percent in 1 MiB.
     for (bytes, percent) in [(1 << 20, 88), (4 << 20, 89), (16 << 20, 90), (48 << 20, 91)] {
         for replace in [false, true] {
@@ -132,7 +131,7 @@ fn after_churn_nine_tenths_of_the_memory_are_entries_also_where_values_have_a_hu
 
 #[test]
 #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
-fn a_smaller_number_gives_memory_back_and_the_budget_can_ask_for_all_of_it() {
+fn lower_limit_and_reclaim_release_memory() {
     let budget = budget(16 << 20);
     let cache = Cache::new(&budget, CacheOptions::of_bytes(8 << 20)).unwrap();
     for key in 0..20_000u64 {
@@ -156,7 +155,7 @@ fn a_smaller_number_gives_memory_back_and_the_budget_can_ask_for_all_of_it() {
 
 #[test]
 #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
-fn a_step_to_a_smaller_number_displaces_little() {
+fn one_step_to_a_lower_limit_evicts_little() {
     let budget = budget(64 << 20);
     let cache = Cache::new(&budget, CacheOptions::of_bytes(32 << 20)).unwrap();
     for key in 0..100_000u64 {
@@ -168,7 +167,7 @@ fn a_step_to_a_smaller_number_displaces_little() {
         let (limit, is_there) = cache.approach_memory(16 << 20);
         let stats = cache.stats();
         assert_eq!((limit, stats.memory_bytes <= limit), (stats.limit_bytes, true));
-        // 256 KiB, and the segments that are in work.
+        // 256 KiB, and the segments being written.
         assert!(
             (entries - stats.entries) * 416 <= (256 << 10) + 4 * CHUNK_BYTES as u64,
             "{entries}, {stats:?}"
@@ -180,12 +179,12 @@ fn a_step_to_a_smaller_number_displaces_little() {
     }
     assert!(steps >= 60 && cache.stats().limit_bytes <= 16 << 20, "{steps} steps from {before:?}");
     cache.check();
-    assert!(cache.approach_memory(32 << 20).1, "larger at once");
+    assert!(cache.approach_memory(32 << 20).1, "the limit grows at once");
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
-fn a_cache_is_made_or_refused_while_others_take_what_is_free() {
+fn cache_is_created_or_refused_under_concurrent_takes() {
     let budget = budget(2 << 20);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -209,7 +208,7 @@ fn a_cache_is_made_or_refused_while_others_take_what_is_free() {
 
 #[test]
 #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
-fn the_index_becomes_smaller_with_the_cache_and_grows_again() {
+fn index_shrinks_with_the_cache_and_grows_again() {
     let budget = budget(64 << 20);
     let cache = Cache::new(&budget, CacheOptions::of_bytes(32 << 20)).unwrap();
     let keys = if cfg!(miri) { 20_000 } else { 1_200_000 };
@@ -230,7 +229,7 @@ fn the_index_becomes_smaller_with_the_cache_and_grows_again() {
             "{stats:?}"
         );
         let kept = (0..keys).filter(|key| cache.peek(&key.to_le_bytes(), |_| ()).is_some()).count();
-        assert_eq!(kept as u64, stats.entries, "what is there is found");
+        assert_eq!(kept as u64, stats.entries, "every counted entry is found");
     }
     let least = cache.set_memory(MIN_CACHE_BYTES);
     // Twelve segments, and the pages for as many of these entries as they hold.
@@ -244,7 +243,7 @@ fn the_index_becomes_smaller_with_the_cache_and_grows_again() {
         assert_eq!(cache.get(&key.to_le_bytes()).as_deref(), Some(&b"again"[..]));
     }
     cache.check();
-    // And up again.
+    // Grow again.
     assert_eq!(cache.set_memory(32 << 20).div_ceil(1 << 20), 32);
     for key in 0..keys {
         cache.insert(&u64::to_le_bytes(key), b"");
@@ -256,7 +255,7 @@ fn the_index_becomes_smaller_with_the_cache_and_grows_again() {
 
 #[test]
 #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
-fn entries_that_become_larger_leave_the_index_smaller() {
+fn larger_entries_shrink_the_index() {
     let cache = cache_of(16 << 20);
     for key in 0..400_000u64 {
         cache.insert(&key.to_le_bytes(), b"");
@@ -273,7 +272,7 @@ fn entries_that_become_larger_leave_the_index_smaller() {
 
 #[test]
 #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
-fn of_large_entries_all_ghosts_that_count_have_room_and_of_small_ones_entries_come_first() {
+fn ghosts_of_large_entries_fit_and_small_entries_take_precedence() {
     let ghosts_for_an_entry = |value_bytes: usize| {
         let cache = cache_of(3 << 20);
         let many = 4 * (3 << 20) / value_bytes as u32;
@@ -282,7 +281,7 @@ fn of_large_entries_all_ghosts_that_count_have_room_and_of_small_ones_entries_co
         let stats = cache.stats();
         stats.ghosts as f64 / stats.entries as f64
     };
-    // At least as many as leave while a cache and a third passes.
+    // At least as many ghosts as evictions while 4/3 of the cache's size pass.
     let of_large = ghosts_for_an_entry(4096);
     assert!((1.2..2.0).contains(&of_large), "{of_large}");
     let of_small = ghosts_for_an_entry(64);

@@ -7,7 +7,7 @@ use crate::cache::{Cache, CacheOptions};
 
 #[test]
 #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
-fn replacing_one_key_for_ever_keeps_everybody_else() {
+fn repeated_replacement_evicts_no_other_key() {
     let cache = cache_of(1 << 20);
     for key in 0..1000u32 {
         cache.insert(&key.to_le_bytes(), &[7; 100]);
@@ -21,7 +21,7 @@ fn replacing_one_key_for_ever_keeps_everybody_else() {
 }
 
 #[test]
-fn a_value_that_takes_anothers_place_takes_its_standing_over_and_enters_nowhere_else() {
+fn replace_inherits_queue_and_touches() {
     let cache = cache_of(1 << 20);
     assert!(!cache.replace(b"key", &[b"value"]));
     assert_eq!(cache.get(b"key"), None);
@@ -30,28 +30,24 @@ fn a_value_that_takes_anothers_place_takes_its_standing_over_and_enters_nowhere_
         cache.get(b"key");
     }
     assert!(cache.replace(b"key", &[&[2; 50], &[3; 90]]));
-    // As much as the probation queue ever holds passes by; accessed entries stay.
+    // Insert more than the probation queue ever holds; accessed entries stay.
     for key in 0..if cfg!(miri) { 300 } else { 20_000u32 } {
         cache.insert(&key.to_le_bytes(), &[7; 100]);
     }
     assert_eq!(cache.get(b"key").as_deref(), Some(&[[2; 50].as_slice(), &[3; 90]].concat()[..]));
     let too_large = vec![0; 600 << 10];
     assert!(!cache.replace(b"key", &[&too_large]));
-    assert_eq!(
-        cache.get(b"key"),
-        None,
-        "what does not fit leaves nothing behind that is no longer true"
-    );
+    assert_eq!(cache.get(b"key"), None, "a refused value removes its stale predecessor");
     cache.check();
 }
 
 #[test]
-fn a_value_is_written_over_its_predecessor_if_it_fits_and_nobody_looks() {
+fn insert_overwrites_in_place_when_it_fits_and_has_no_reader() {
     let cache = cache_of(1 << 20);
     let dead = || cache.stats().dead_bytes;
     assert!(cache.insert(b"key", &[1; 100]) && cache.insert(b"key", &[2; 101]));
     assert_eq!((cache.get(b"key"), dead()), (Some(vec![2; 101]), 0));
-    // A word is left of 8 + 3 + 101 bytes.
+    // One of the words for 8 + 3 + 101 bytes is left.
     assert!(cache.insert(b"key", &[3; 90]));
     assert_eq!((cache.get(b"key"), dead()), (Some(vec![3; 90]), 8));
     cache.check();
@@ -60,12 +56,16 @@ fn a_value_is_written_over_its_predecessor_if_it_fits_and_nobody_looks() {
         assert_eq!(cache.get(b"key"), Some(vec![4; 90]));
         held.to_vec()
     });
-    assert_eq!((seen, dead()), (Some(vec![3; 90]), 112), "what somebody looks at stays");
+    assert_eq!(
+        (seen, dead()),
+        (Some(vec![3; 90]), 112),
+        "a value under a reader is not overwritten"
+    );
     assert!(cache.insert(b"key", &[5; 120]));
     assert_eq!(
         (cache.get(b"key"), dead()),
         (Some(vec![5; 120]), 112 + 104),
-        "a larger one has no room there"
+        "a larger value does not fit in place"
     );
     assert_eq!((cache.stats().entries, cache.stats().insertions), (1, 5));
     cache.check();
@@ -73,7 +73,7 @@ fn a_value_is_written_over_its_predecessor_if_it_fits_and_nobody_looks() {
 
 #[test]
 #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
-fn a_large_value_that_is_used_goes_round_and_one_that_is_not_leaves() {
+fn used_large_value_stays_and_unused_one_is_evicted() {
     let cache = cache_of(4 << 20);
     let large = value_of(1, 1, 900 << 10);
     cache.insert(b"used", &large);
@@ -92,7 +92,7 @@ fn a_large_value_that_is_used_goes_round_and_one_that_is_not_leaves() {
 
 #[test]
 #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
-fn a_scan_does_not_flush_what_is_in_use() {
+fn scan_does_not_evict_the_working_set() {
     let cache = cache_of(1 << 20);
     let hot = |key: u64| [b"hot".as_slice(), &key.to_le_bytes()].concat();
     for round in 0..4 {
@@ -112,7 +112,7 @@ fn a_scan_does_not_flush_what_is_in_use() {
 
 #[test]
 #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
-fn what_left_too_early_is_known_by_its_ghost() {
+fn ghost_brings_an_early_eviction_back_protected() {
     let cache = cache_of(1 << 20);
     for key in 0..1100u64 {
         cache.insert(&key.to_le_bytes(), &[1; 900]);
@@ -123,7 +123,7 @@ fn what_left_too_early_is_known_by_its_ghost() {
     assert_eq!(cache.stats().returns, 1);
 }
 
-/// A cache whose entries all have the maximum of touches, except for the younger half.
+/// A cache in which the older half of the entries has the maximum of touches.
 fn half_hot(budget: &Budget, bytes: u64) -> Cache {
     let cache = Cache::new(budget, CacheOptions::of_bytes(bytes)).unwrap();
     for key in 0..bytes / 1600 {
@@ -146,7 +146,7 @@ fn hot_percent(cache: &Cache, bytes: u64) -> u64 {
 
 #[test]
 #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
-fn what_is_used_stays_when_a_cache_becomes_smaller() {
+fn used_entries_survive_a_lower_limit() {
     for bytes in [2 << 20, 32 << 20] {
         let budget = budget(4 * bytes);
         let cache = half_hot(&budget, bytes);
@@ -159,7 +159,7 @@ fn what_is_used_stays_when_a_cache_becomes_smaller() {
 
 #[test]
 #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
-fn what_is_used_stays_when_others_need_the_memory() {
+fn used_entries_survive_reclaim() {
     let bytes = 32 << 20;
     let budget = budget(2 * bytes);
     let cache = half_hot(&budget, bytes);

@@ -8,10 +8,10 @@ use super::{cache_of, some_len, value_of};
 use crate::budget::chunk::CHUNK_BYTES;
 use crate::cache::{Cache, slot};
 
-/// A thread that reads within a read has a line for each, and there are 64.
+/// Each nested read claims a reader line of its own, and there are 64.
 #[test]
 #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
-fn one_thread_may_read_within_a_read_as_deep_as_it_likes_and_enter_what_it_found() {
+fn nested_reads_and_inserts_do_not_deadlock() {
     fn read_within(cache: &Cache, depth: u32) -> u32 {
         if depth == 0 {
             return 0;
@@ -22,7 +22,7 @@ fn one_thread_may_read_within_a_read_as_deep_as_it_likes_and_enter_what_it_found
             assert!(cache.insert(b"entered on the way", &depth.to_le_bytes()));
             read_within(cache, depth - 1)
         });
-        seen.expect("it was entered") + 1
+        seen.expect("the entry exists") + 1
     }
     let cache = cache_of(4 << 20);
     for depth in 1..=150u32 {
@@ -34,7 +34,7 @@ fn one_thread_may_read_within_a_read_as_deep_as_it_likes_and_enter_what_it_found
 }
 
 #[test]
-fn eight_threads_never_exceed_the_number_and_never_see_a_wrong_value() {
+fn eight_threads_respect_the_limit_and_read_correct_values() {
     let cache = cache_of(if cfg!(miri) { 64 << 10 } else { 1 << 20 });
     let stop = AtomicBool::new(false);
     let threads = if cfg!(miri) { 3 } else { 8 };
@@ -80,10 +80,9 @@ fn eight_threads_never_exceed_the_number_and_never_see_a_wrong_value() {
 }
 
 #[test]
-fn a_value_is_never_seen_half_written_over() {
+fn concurrent_overwrite_is_never_seen_half_done() {
     let cache = cache_of(1 << 20);
-    // A reader that stalls while it looks for a key holds back all insertions under that key: they
-    // may be refused.
+    // Insertions of a key may be refused while a stalled reader searches for that key.
     let write = |round: u32| cache.insert(&(round % 4).to_le_bytes(), &[(round / 4) as u8; 300]);
     (0..4).for_each(|key| assert!(write(key)));
     let rounds = if cfg!(miri) { 40 } else { 100_000 };
@@ -111,7 +110,7 @@ fn a_value_is_never_seen_half_written_over() {
 }
 
 #[test]
-fn what_is_there_is_found_also_while_the_index_grows() {
+fn lookups_succeed_while_the_index_grows() {
     let cache = cache_of(if cfg!(miri) { 1 << 20 } else { 16 << 20 });
     let keys = if cfg!(miri) { 600 } else { 80_000 };
     let entered = AtomicU64::new(0);
@@ -146,7 +145,7 @@ fn what_is_there_is_found_also_while_the_index_grows() {
 }
 
 #[test]
-fn what_is_there_is_found_also_while_the_index_becomes_smaller() {
+fn lookups_succeed_while_the_index_shrinks() {
     let bytes = if cfg!(miri) { 1 << 20 } else { 16 << 20 };
     let cache = cache_of(bytes);
     let (kept, passing) = if cfg!(miri) { (20, 500) } else { (1000, 300_000) };
@@ -192,7 +191,7 @@ fn what_is_there_is_found_also_while_the_index_becomes_smaller() {
 }
 
 #[test]
-fn a_reader_that_stalls_holds_back_its_own_segments_only() {
+fn stalled_reader_retains_only_its_own_segments() {
     let cache = cache_of(128 << 10);
     cache.insert(b"held", &value_of(1, 1, 10_000));
     let seen = cache.read(b"held", |held| {
@@ -208,7 +207,7 @@ fn a_reader_that_stalls_holds_back_its_own_segments_only() {
 }
 
 #[test]
-fn a_reader_that_stalls_while_it_searches_holds_back_next_to_nothing() {
+fn reader_stalled_in_its_search_retains_next_to_nothing() {
     let sizes: &[u64] = if cfg!(miri) { &[128 << 10] } else { &[128 << 10, 4 << 20] };
     let (passing, len) = if cfg!(miri) { (90, 2000) } else { (60_000, 200) };
     for &bytes in sizes {
@@ -223,7 +222,7 @@ fn a_reader_that_stalls_while_it_searches_holds_back_next_to_nothing() {
         };
         let kept = churn(0..passing);
         assert_eq!(cache.get(b"searched"), None, "it was evicted");
-        // The entry that it looked for stays in place as long as it might look there.
+        // The target stays in place as long as the search might reach it.
         cache.check();
         drop(searching);
         let then = churn(passing..2 * passing);
@@ -238,7 +237,7 @@ fn a_reader_that_stalls_while_it_searches_holds_back_next_to_nothing() {
 
 #[test]
 #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
-fn what_a_stalled_searcher_looks_for_is_not_written_over_when_all_is_dropped() {
+fn clear_does_not_overwrite_the_target_of_a_stalled_search() {
     let cache = cache_of(4 << 20);
     let shared = &cache.inner.shared;
     (0..10_000u64).for_each(|key| assert!(cache.insert(&key.to_le_bytes(), &[1; 200])));
@@ -251,7 +250,7 @@ fn what_a_stalled_searcher_looks_for_is_not_written_over_when_all_is_dropped() {
     drop(searching);
     cache.check();
     let after = cache.stats();
-    assert!(held.memory_bytes > after.memory_bytes, "nothing was held: {held:?}");
+    assert!(held.memory_bytes > after.memory_bytes, "the reader retained nothing: {held:?}");
     assert!(
         (held.memory_bytes - after.memory_bytes) * 4 < before,
         "{held:?}, {before} before, {after:?}"

@@ -1,9 +1,9 @@
-//! Reading ahead.
+//! Read-ahead.
 
 use super::*;
 
 #[test]
-fn pages_read_ahead_are_found_and_read_once() {
+fn read_ahead_loads_each_page_once() {
     for threads in [0, 2] {
         let budget = budget(64);
         let pool = Pool::new(&budget, 8 * CHUNK).unwrap();
@@ -28,7 +28,7 @@ fn pages_read_ahead_are_found_and_read_once() {
 }
 
 #[test]
-fn what_was_read_ahead_stays_until_it_is_read_and_hot_pages_with_it() {
+fn read_ahead_pages_and_hot_pages_stay_until_read() {
     let (_budget, pool) = {
         let budget = budget(1 + 32);
         let pool = Pool::new(&budget, 31 * CHUNK).unwrap();
@@ -47,13 +47,13 @@ fn what_was_read_ahead_stays_until_it_is_read_and_hot_pages_with_it() {
             .for_each(|number| assert_is(&file.get(number, Touch::Scan).unwrap(), 1, number));
     }
     let loads = source.loads.load(Ordering::Relaxed);
-    assert_eq!(loads, 60 + u64::from(scanned.next_multiple_of(ahead)), "none was read twice");
+    assert_eq!(loads, 60 + u64::from(scanned.next_multiple_of(ahead)), "no page was read twice");
     assert_eq!(resident(&file, 0..60), (0..60).collect::<Vec<_>>());
 }
 
 #[test]
-fn a_bad_page_that_is_read_ahead_fails_only_those_who_ask_for_it() {
-    /// Reads runs, and page 6 is bad.
+fn bad_page_in_a_read_ahead_fails_only_its_readers() {
+    /// Page 6 is bad; runs without it can be read.
     struct Bad;
     impl PageSource for Bad {
         fn load(&self, number: u32, page: &mut [u8]) -> Result<(), LoadError> {
@@ -84,7 +84,7 @@ fn a_bad_page_that_is_read_ahead_fails_only_those_who_ask_for_it() {
 }
 
 #[test]
-fn a_source_that_panics_while_it_is_read_ahead_costs_its_run_and_no_thread() {
+fn panicking_source_costs_its_run_but_no_thread() {
     let budget = budget(64);
     let pool = Pool::new(&budget, 16 * CHUNK).unwrap();
     let readers = ReaderThreads::start(&pool, 1).unwrap();
@@ -95,7 +95,7 @@ fn a_source_that_panics_while_it_is_read_ahead_costs_its_run_and_no_thread() {
         thread::yield_now();
         pool.stats().read_ahead == 4
     };
-    assert!((0..10_000_000).any(|_| is_read()), "the thread reads on");
+    assert!((0..10_000_000).any(|_| is_read()), "the thread continues");
     assert_eq!(resident(&file, 0..4), []);
     (0..8).for_each(|number| assert_is(&file.get(number, Touch::Scan).unwrap(), 1, number));
     drop(readers);
@@ -105,7 +105,7 @@ fn a_source_that_panics_while_it_is_read_ahead_costs_its_run_and_no_thread() {
 }
 
 #[test]
-fn reading_ahead_presses_on_nobody_and_takes_nothing_that_is_pinned() {
+fn read_ahead_neither_reclaims_nor_takes_pinned_frames() {
     let (budget, pool) = pool_of(2);
     let (source, file) = numbered(&pool, 1);
     let pins: Vec<_> = (0..8).map(|number| file.get(number, Touch::Point).unwrap()).collect();

@@ -1,9 +1,9 @@
-//! The chunks that the pool takes from its budget and gives back, and the accounts of both.
+//! Chunks that the pool takes and gives back, and the accounts of pool and budget.
 
 use super::*;
 
 #[test]
-fn the_last_free_chunks_are_taken_only_when_all_frames_are_pinned() {
+fn headroom_is_taken_only_when_all_frames_are_pinned() {
     let budget = budget(20);
     let pool = Pool::new(&budget, 0).unwrap();
     let (_, file) = numbered(&pool, 1);
@@ -19,7 +19,7 @@ fn the_last_free_chunks_are_taken_only_when_all_frames_are_pinned() {
 }
 
 #[test]
-fn the_budget_gets_back_all_but_the_minimum_when_others_need_it() {
+fn budget_reclaims_all_but_the_minimum() {
     let budget = budget(32);
     let pool = Pool::new(&budget, 3 * CHUNK).unwrap();
     let (_, file) = numbered(&pool, 1);
@@ -42,7 +42,7 @@ fn the_budget_gets_back_all_but_the_minimum_when_others_need_it() {
 }
 
 #[test]
-fn the_coldest_chunk_goes_back_first_and_one_with_a_pin_stays() {
+fn coldest_chunk_is_released_first_and_pinned_chunk_stays() {
     let budget = budget(12 + MIN_HEADROOM_CHUNKS as u64);
     let pool = Pool::new(&budget, 0).unwrap();
     let (_, file) = numbered(&pool, 1);
@@ -66,12 +66,12 @@ fn the_coldest_chunk_goes_back_first_and_one_with_a_pin_stays() {
 }
 
 #[test]
-fn pages_that_left_with_their_chunk_are_missed_as_any_others() {
+fn pages_evicted_with_their_chunk_leave_ghosts() {
     let budget = budget(12 + MIN_HEADROOM_CHUNKS as u64);
     let pool = Pool::new(&budget, 0).unwrap();
     let (_, file) = numbered(&pool, 1);
     for number in 0..11 * 4 {
-        // A chunk of pages touched once, one of pages that only a scan touched, and hot ones.
+        // A chunk of pages touched once, one of pages touched only by a scan, and hot chunks.
         let touches: &[Touch] = match number {
             8..12 => &[Touch::Point],
             12..16 => &[Touch::Scan],
@@ -87,14 +87,14 @@ fn pages_that_left_with_their_chunk_are_missed_as_any_others() {
         assert_eq!(
             file.is_hot(number),
             number < 12,
-            "page {number}: only a page on probation leaves a ghost that makes it hot"
+            "page {number}: only a ghost from probation makes a page hot"
         );
     }
-    assert_eq!(pool.turnover().returns - before, 4, "they left a moment ago");
+    assert_eq!(pool.turnover().returns - before, 4, "the pages were evicted recently");
 }
 
 #[test]
-fn a_pool_that_the_budget_cannot_hold_is_refused_and_takes_nothing() {
+fn oversized_pool_is_refused_and_takes_nothing() {
     let budget = budget(8);
     assert!(Pool::new(&budget, 8 * CHUNK).is_err());
     for refused in 0..8 {
@@ -106,7 +106,7 @@ fn a_pool_that_the_budget_cannot_hold_is_refused_and_takes_nothing() {
 }
 
 #[test]
-fn every_refusal_of_the_budget_is_an_error_or_an_eviction_and_the_next_page_is_had() {
+fn pool_recovers_from_every_budget_refusal() {
     for refused in 0..16 {
         let budget = budget(20);
         let pool = Pool::new(&budget, 2 * CHUNK).unwrap();
@@ -133,7 +133,7 @@ fn every_refusal_of_the_budget_is_an_error_or_an_eviction_and_the_next_page_is_h
 }
 
 #[test]
-fn the_books_balance_after_any_sequence_of_operations() {
+fn accounts_balance_after_random_operations() {
     for seed in 1..=if cfg!(miri) { 1 } else { 40 } {
         let mut random = Random(seed);
         let budget =
@@ -196,7 +196,7 @@ fn the_books_balance_after_any_sequence_of_operations() {
         pages.iter().for_each(|(name, number, page)| assert_is(page, *name, *number));
         drop((pages, others));
         pool.resize(20 * CHUNK, CHUNK).unwrap();
-        assert!(pool.lock().slots() <= 20, "seed {seed}");
+        assert!(pool.lock().slots.len() <= 20, "seed {seed}");
         drop((files, pool));
         assert_eq!(budget.free_bytes(), budget.limit_bytes(), "seed {seed}");
     }

@@ -1,9 +1,9 @@
-//! Which pages leave, and which stay.
+//! Eviction order of pages.
 
 use super::*;
 
 #[test]
-fn a_second_point_touch_makes_a_page_hot_and_a_scan_does_not() {
+fn second_point_touch_heats_a_page_and_scan_does_not() {
     let (_budget, pool) = pool_of(1);
     let (_, file) = numbered(&pool, 1);
     file.get(0, Touch::Point).unwrap();
@@ -19,7 +19,7 @@ fn a_second_point_touch_makes_a_page_hot_and_a_scan_does_not() {
 }
 
 #[test]
-fn a_long_scan_leaves_hot_pages_and_cold_ones_where_they_are() {
+fn long_scan_evicts_neither_hot_nor_cold_pages() {
     let (_budget, pool) = pool_of(4);
     let (_, file) = numbered(&pool, 1);
     for number in 0..8 {
@@ -37,7 +37,7 @@ fn a_long_scan_leaves_hot_pages_and_cold_ones_where_they_are() {
 }
 
 #[test]
-fn a_page_that_a_scan_brought_in_stays_once_it_is_touched_by_itself() {
+fn scanned_page_stays_after_a_point_touch() {
     let (_budget, pool) = pool_of(1);
     let (_, file) = numbered(&pool, 1);
     file.get(0, Touch::Scan).unwrap();
@@ -49,7 +49,7 @@ fn a_page_that_a_scan_brought_in_stays_once_it_is_touched_by_itself() {
 }
 
 #[test]
-fn cold_pages_make_room_before_hot_ones() {
+fn cold_pages_are_evicted_before_hot_ones() {
     let (_budget, pool) = pool_of(2);
     let (_, file) = numbered(&pool, 1);
     for number in 0..4 {
@@ -66,7 +66,7 @@ fn cold_pages_make_room_before_hot_ones() {
 }
 
 #[test]
-fn pages_of_a_file_that_is_gone_make_room_at_once_or_when_unpinned() {
+fn pages_of_a_dropped_file_are_freed_at_once_or_when_unpinned() {
     let (_budget, pool) = pool_of(2);
     let (_, gone) = numbered(&pool, 1);
     let (_, kept) = numbered(&pool, 2);
@@ -90,7 +90,7 @@ fn pages_of_a_file_that_is_gone_make_room_at_once_or_when_unpinned() {
 }
 
 #[test]
-fn pages_of_a_file_that_is_gone_leave_the_ring_of_scans_as_it_was() {
+fn pages_of_a_dropped_file_do_not_disturb_the_scan_ring() {
     let (_budget, pool) = pool_of(16);
     let (_, gone) = numbered(&pool, 1);
     let (_, kept) = numbered(&pool, 2);
@@ -98,14 +98,14 @@ fn pages_of_a_file_that_is_gone_leave_the_ring_of_scans_as_it_was() {
     drop(gone);
     drop(pinned);
     pool.clear();
-    // Eight stay for scans; the clock's hand reaches those last that were read first.
+    // Eight frames are the ring of scans. The clock's hand reaches the pages read first last.
     (0..8).for_each(|number| drop(kept.get(number, Touch::Scan).unwrap()));
     (8..72).for_each(|number| drop(kept.get(number, Touch::Point).unwrap()));
     assert_eq!(resident(&kept, 0..8), (0..8).collect::<Vec<_>>());
 }
 
 #[test]
-fn several_reads_of_a_page_by_one_operation_count_once() {
+fn repeated_reads_by_one_operation_count_once() {
     let (_budget, pool) = pool_of(4);
     let (_, file) = numbered(&pool, 1);
     let mut first = RecentPages::default();
@@ -120,7 +120,10 @@ fn several_reads_of_a_page_by_one_operation_count_once() {
     for number in 2..10 {
         file.get_in(&mut first, number, Touch::Scan).unwrap();
     }
-    assert!((2..10).all(|number| !file.is_hot(number)), "a scan is a scan, in an operation too");
+    assert!(
+        (2..10).all(|number| !file.is_hot(number)),
+        "repeated scans within an operation do not heat a page"
+    );
     file.get_in(&mut first, 1, Touch::Point).unwrap();
-    assert!(file.is_hot(1), "what was forgotten counts again");
+    assert!(file.is_hot(1), "an access counts again once the operation has forgotten the page");
 }

@@ -7,7 +7,7 @@ use plimsoll_disk::clock::{Clock, SystemClock};
 use super::*;
 
 #[test]
-fn a_page_is_found_without_a_load_only_while_it_is_resident() {
+fn find_returns_only_resident_pages() {
     let (_budget, pool) = pool_of(1);
     let (source, file) = numbered(&pool, 7);
     assert!(file.find(3, Touch::Point).is_none());
@@ -20,7 +20,7 @@ fn a_page_is_found_without_a_load_only_while_it_is_resident() {
 }
 
 #[test]
-fn a_page_that_is_fetched_into_the_processors_caches_is_neither_loaded_nor_touched() {
+fn fetch_neither_loads_nor_touches() {
     let (_budget, pool) = pool_of(1);
     let (source, file) = numbered(&pool, 7);
     file.fetch(3, 256);
@@ -33,7 +33,7 @@ fn a_page_that_is_fetched_into_the_processors_caches_is_neither_loaded_nor_touch
 }
 
 #[test]
-fn a_page_is_loaded_once_and_then_found() {
+fn page_is_loaded_once_and_then_found() {
     let (_budget, pool) = pool_of(1);
     let (source, file) = numbered(&pool, 7);
     for _ in 0..3 {
@@ -56,7 +56,7 @@ fn pages_of_different_files_are_different_pages() {
 }
 
 #[test]
-fn pinned_pages_stay_and_when_all_are_pinned_the_next_page_is_refused() {
+fn pinned_pages_stay_and_a_fully_pinned_pool_refuses() {
     let (budget, pool) = pool_of(1);
     let (_, file) = numbered(&pool, 1);
     let mut pages: Vec<_> = (0..4).map(|number| file.get(number, Touch::Scan).unwrap()).collect();
@@ -72,7 +72,7 @@ fn pinned_pages_stay_and_when_all_are_pinned_the_next_page_is_refused() {
 }
 
 #[test]
-fn a_page_that_is_held_twice_stays_until_both_are_let_go() {
+fn page_held_twice_stays_until_both_are_released() {
     let (_budget, pool) = pool_of(1);
     let (_, file) = numbered(&pool, 1);
     for _ in 0..2 {
@@ -89,7 +89,7 @@ fn a_page_that_is_held_twice_stays_until_both_are_let_go() {
 }
 
 #[test]
-fn more_pages_than_a_thread_can_publish_stay_all_the_same() {
+fn more_held_pages_than_hazard_slots_all_stay() {
     let (_budget, pool) = pool_of(16);
     let (_, file) = numbered(&pool, 1);
     (0..64).for_each(|number| drop(file.get(number, Touch::Point).unwrap()));
@@ -104,7 +104,7 @@ fn more_pages_than_a_thread_can_publish_stay_all_the_same() {
 }
 
 #[test]
-fn a_page_outlives_the_thread_that_found_it_and_is_let_go_by_another() {
+fn page_outlives_its_thread_and_is_released_by_another() {
     let (_budget, pool) = pool_of(1);
     let (_, file) = numbered(&pool, 1);
     (0..4).for_each(|number| drop(file.get(number, Touch::Point).unwrap()));
@@ -113,11 +113,11 @@ fn a_page_outlives_the_thread_that_found_it_and_is_let_go_by_another() {
             scope.spawn(|| file.get(number, Touch::Point).unwrap()).join().unwrap()
         })
     };
-    // The second thread may take over the line of the first, with a slot of it in use.
+    // The second thread may reuse the first thread's line while one of its slots is in use.
     let pages = [by_thread(1), by_thread(2)];
     pool.clear();
     assert_eq!((pool.stats().pinned, pool.stats().resident), (2, 2));
-    // Whatever frames there are are filled with something else.
+    // Fill all other frames with other pages.
     (4..12).for_each(|number| drop(file.get(number, Touch::Point).unwrap()));
     pages.iter().zip(1..).for_each(|(page, number)| assert_is(page, 1, number));
     drop(pages);
@@ -126,13 +126,13 @@ fn a_page_outlives_the_thread_that_found_it_and_is_let_go_by_another() {
 }
 
 #[test]
-fn a_pool_dropped_before_its_pages_leaves_them_and_gives_everything_back_after_them() {
+fn pool_dropped_before_its_pages_frees_all_after_them() {
     let (budget, pool) = pool_of(4);
     let (_, file) = numbered(&pool, 1);
     (0..9).for_each(|number| drop(file.get(number, Touch::Point).unwrap()));
     let pages = [2, 7].map(|number| file.get(number, Touch::Point).unwrap());
     drop((file, pool));
-    // Two frames' chunks, and the tables.
+    // The chunks of two frames, and the tables.
     let others = budget.usage().of(Kind::Pages) / CHUNK;
     assert!((2..4).contains(&others), "{others}");
     let [first, second] = pages;
@@ -140,14 +140,14 @@ fn a_pool_dropped_before_its_pages_leaves_them_and_gives_everything_back_after_t
     assert_is(&second, 1, 7);
     assert!(budget.usage().of(Kind::Pages) > 0);
     thread::scope(|scope| scope.spawn(|| drop(second)).join().unwrap());
-    // Another test's thread may be doing this.
+    // A thread of another test may release the memory.
     while budget.usage().of(Kind::Pages) > 0 {
         thread::yield_now();
     }
 }
 
 #[test]
-fn one_load_serves_all_who_ask_at_once() {
+fn one_load_serves_concurrent_requests() {
     for fails_one_in in [0, 1] {
         let (_budget, pool) = pool_of(1);
         let gate = Some((Arc::clone(&pool), 3));
@@ -172,7 +172,7 @@ fn one_load_serves_all_who_ask_at_once() {
 }
 
 #[test]
-fn after_an_error_the_next_who_asks_tries_again() {
+fn request_after_a_load_error_retries() {
     let (_budget, pool) = pool_of(1);
     let source = Arc::new(Numbered { name: 1, fails_one_in: 2, ..Numbered::default() });
     let file = pool.attach(source);
@@ -182,7 +182,7 @@ fn after_an_error_the_next_who_asks_tries_again() {
             file.get(number + 50, Touch::Scan).map(drop),
         ];
         assert!(outcomes[0].is_ok() && outcomes[1].is_err(), "page {number}: {outcomes:?}");
-        // Another load, of another page, between it and its second try.
+        // Load another page before the second attempt.
         file.get(number + 100, Touch::Point).unwrap();
         assert!(file.get(number + 150, Touch::Point).is_err());
         assert_is(&file.get(number + 50, Touch::Scan).unwrap(), 1, number + 50);
@@ -192,7 +192,7 @@ fn after_an_error_the_next_who_asks_tries_again() {
 }
 
 #[test]
-fn a_load_that_panics_fails_those_who_wait_and_nobody_after_them() {
+fn panicking_load_fails_only_its_waiters() {
     let (_budget, pool) = pool_of(1);
     let gate = Some((Arc::clone(&pool), 2));
     let source =
@@ -218,7 +218,7 @@ fn a_load_that_panics_fails_those_who_wait_and_nobody_after_them() {
 }
 
 #[test]
-fn what_was_put_is_found_and_what_is_there_is_not_replaced() {
+fn put_is_found_and_does_not_replace() {
     let (_budget, pool) = pool_of(1);
     let (source, file) = numbered(&pool, 1);
     let mut bytes = vec![0; PAGE_BYTES];
@@ -239,7 +239,7 @@ fn what_was_put_is_found_and_what_is_there_is_not_replaced() {
 }
 
 #[test]
-fn a_page_outlives_its_file_and_its_pool_and_dropping_all_gives_the_whole_budget_back() {
+fn page_outlives_its_file_and_pool() {
     let budget = budget(32);
     let pool = Pool::new(&budget, 4 * CHUNK).unwrap();
     let (_, file) = numbered(&pool, 1);
@@ -249,7 +249,7 @@ fn a_page_outlives_its_file_and_its_pool_and_dropping_all_gives_the_whole_budget
     assert_is(&page, 1, 0);
     assert!(budget.free_bytes() < budget.limit_bytes());
     drop(page);
-    // Another test's thread may be giving it back.
+    // A thread of another test may be giving the memory back.
     let (clock, mut looks) = (SystemClock::new(), 0);
     while budget.free_bytes() < budget.limit_bytes() {
         looks += 1;
@@ -265,7 +265,7 @@ fn a_page_outlives_its_file_and_its_pool_and_dropping_all_gives_the_whole_budget
 }
 
 #[test]
-fn a_page_tells_whether_it_was_there() {
+fn page_reports_whether_it_was_resident() {
     let (_budget, pool) = pool_of(1);
     let (_, file) = numbered(&pool, 1);
     let is_miss = |number| file.get(number, Touch::Point).unwrap().is_miss();
@@ -276,11 +276,11 @@ fn a_page_tells_whether_it_was_there() {
     std::thread::scope(|scope| _ = scope.spawn(|| drop(file.get(1, Touch::Point).unwrap())));
     assert!(!is_miss(1), "another thread loaded it");
     file.put(2, &[2; PAGE_BYTES], false);
-    assert!(!is_miss(2), "it was put there");
+    assert!(!is_miss(2), "the page was put");
 }
 
 #[test]
-fn readers_of_few_frames_always_get_the_bytes_they_asked_for() {
+fn readers_competing_for_few_frames_get_their_bytes() {
     const THREADS: u64 = 4;
     for (chunks, min_chunks) in [(3, 2), (12, 1), (40, 4)] {
         let budget = budget(chunks);
@@ -344,7 +344,7 @@ fn readers_of_few_frames_always_get_the_bytes_they_asked_for() {
         });
         let stats = pool.stats();
         assert_eq!(stats.pinned, 0);
-        // Each get was one of these, but a wait may have ended in an error.
+        // Each get was a hit, a load or a wait, but a wait may have ended in an error.
         let counted = stats.hits + stats.loads + stats.waits + errors.load(Ordering::Relaxed);
         assert!(
             (gets.load(Ordering::Relaxed)..=gets.load(Ordering::Relaxed) + stats.waits)
@@ -358,7 +358,7 @@ fn readers_of_few_frames_always_get_the_bytes_they_asked_for() {
 }
 
 #[test]
-fn a_thread_that_wants_resident_pages_only_loads_none() {
+fn resident_only_thread_loads_nothing() {
     let (_budget, pool) = pool_of(1);
     let (source, file) = numbered(&pool, 7);
     drop(file.get(3, Touch::Point).unwrap());

@@ -1,11 +1,11 @@
-//! A pool that follows its budget.
+//! Resizing a pool with its budget.
 
 use std::collections::VecDeque;
 
 use super::*;
 
 #[test]
-fn a_pool_follows_its_budget_up_and_down() {
+fn pool_follows_its_budget_up_and_down() {
     let budget = Budget::with_ceiling(32 * CHUNK, 256 * CHUNK, Backing::Heap).unwrap();
     let pool = Pool::new(&budget, 4 * CHUNK).unwrap();
     let (_, file) = numbered(&pool, 1);
@@ -32,13 +32,12 @@ fn a_pool_follows_its_budget_up_and_down() {
 
 #[test]
 #[cfg_attr(miri, ignore = "reserves 8 GiB of address space")]
-fn a_pool_for_eight_gigabytes_becomes_one_for_sixteen_megabytes_and_one_for_eight_gigabytes_again()
-{
+fn pool_shrinks_from_8_gib_to_16_mib_and_back() {
     const MIB: u64 = 1 << 20;
     let budget = Budget::new(8192 * MIB, Backing::Mapped).unwrap();
     let pool = Pool::new(&budget, MIB).unwrap();
     let large = budget.usage().of(Kind::Pages);
-    assert!(large > 48 * MIB, "the tables alone are more than the small budget: {large}");
+    assert!(large > 48 * MIB, "the tables alone exceed the small budget: {large}");
     let (_, file) = numbered(&pool, 1);
     let read_all = || {
         (0..2000).for_each(|number| assert_is(&file.get(number, Touch::Point).unwrap(), 1, number))
@@ -49,8 +48,8 @@ fn a_pool_for_eight_gigabytes_becomes_one_for_sixteen_megabytes_and_one_for_eigh
         pool.resize(16 * MIB, 2 * MIB).unwrap();
         read_all();
         assert_eq!(budget.limit_bytes(), 16 * MIB);
-        // Page tables may be needed for chunks that lie far apart, and descriptors as far as the
-        // page that is held.
+        // The remaining chunks may be far apart and need many page tables; the descriptors extend
+        // to the held page.
         let tables = budget.usage().of(Kind::Pages) - pool.stats().frames * PAGE_BYTES as u64;
         assert!(tables < MIB + MIB / 2, "{tables} bytes of tables");
         pool.resize(8192 * MIB, MIB).unwrap();
@@ -62,7 +61,7 @@ fn a_pool_for_eight_gigabytes_becomes_one_for_sixteen_megabytes_and_one_for_eigh
 }
 
 #[test]
-fn pages_that_are_wanted_stay_when_the_slots_that_they_were_in_are_no_more() {
+fn hot_pages_survive_the_loss_of_their_slots() {
     let budget = Budget::new(64 * CHUNK, Backing::Heap).unwrap();
     let pool = Pool::new(&budget, 40 * CHUNK).unwrap();
     let (source, file) = numbered(&pool, 1);
@@ -76,11 +75,11 @@ fn pages_that_are_wanted_stay_when_the_slots_that_they_were_in_are_no_more() {
     assert!((0..40).all(|number| file.is_hot(number)));
     (0..40).for_each(|number| assert_is(&file.find(number, Touch::Point).unwrap(), 1, number));
     assert_eq!(source.loads.load(Ordering::Relaxed), loads);
-    assert_eq!(pool.lock().slots(), 40, "the page that is held stays where it was");
+    assert_eq!(pool.lock().slots.len(), 40, "the held page stays in its slot");
     assert_is(&pin, 1, 1);
     drop(pin);
     pool.resize(20 * CHUNK, 2 * CHUNK).unwrap();
-    assert!(pool.lock().slots() <= 20, "and moves once it is not");
+    assert!(pool.lock().slots.len() <= 20, "and moves once it is released");
     assert!(budget.usage().of(Kind::Pages) < before);
     assert_books_balance(&budget);
     (0..160).for_each(|number| assert_is(&file.get(number, Touch::Point).unwrap(), 1, number));
@@ -90,7 +89,7 @@ fn pages_that_are_wanted_stay_when_the_slots_that_they_were_in_are_no_more() {
 }
 
 #[test]
-fn a_page_that_is_let_go_of_in_a_moment_is_not_in_the_way_of_a_smaller_pool() {
+fn briefly_held_page_does_not_block_a_shrink() {
     let budget = Budget::new(64 * CHUNK, Backing::Heap).unwrap();
     let pool = Pool::new(&budget, 40 * CHUNK).unwrap();
     let (_, file) = numbered(&pool, 1);
@@ -109,16 +108,13 @@ fn a_page_that_is_let_go_of_in_a_moment_is_not_in_the_way_of_a_smaller_pool() {
             held.pop();
         }
     });
-    assert_eq!(
-        passes, 60,
-        "the page that was read first stands in a slot that there is to be no more"
-    );
-    assert!(pool.lock().slots() <= 20);
-    assert!(pool.lock().held() <= 20);
+    assert_eq!(passes, 60, "the first page is in a slot beyond the new end");
+    assert!(pool.lock().slots.len() <= 20);
+    assert!(pool.lock().slots.held() <= 20);
     let pin = file.get(7, Touch::Point).unwrap();
     let mut passes = 0;
     pool.shrink(1, |_| passes += 1);
-    assert!(passes < 1000, "what stays held is waited for no longer");
+    assert!(passes < 1000, "the resize stops waiting for a page that stays held");
     assert_is(&pin, 1, 7);
     drop((pin, held));
     pool.resize(20 * CHUNK, CHUNK).unwrap();
@@ -127,24 +123,24 @@ fn a_page_that_is_let_go_of_in_a_moment_is_not_in_the_way_of_a_smaller_pool() {
 }
 
 #[test]
-fn readers_that_hold_each_page_for_a_moment_are_seldom_in_the_way_of_a_smaller_pool() {
+fn busy_readers_seldom_block_a_shrink() {
     let backing = if cfg!(miri) { Backing::Heap } else { Backing::Mapped };
     let budget = Budget::new(400 * CHUNK, backing).unwrap();
     let pool = Pool::new(&budget, CHUNK).unwrap();
     let (_, file) = numbered(&pool, 1);
-    // Number of pages; the first changing page differs each time, so that the changing pages are in
-    // the slots filled last.
+    // Number of pages, and the first of the pages that readers request; they are in the slots
+    // filled last.
     let (all, wanted) = if cfg!(miri) { (40, 8) } else { (1200, 60) };
     let (first, is_over) = (AtomicU32::new(0), AtomicU32::new(0));
-    // A reader may lose its processor while it holds a page, and on a busy machine for long: then
-    // it is in the way more often.
+    // A reader may be descheduled while it holds a page. On a busy machine that blocks the shrink
+    // more often.
     let (whole_wanted, rounds_max) = if cfg!(miri) { (2, 40) } else { (11, 400) };
     let (mut whole, mut round) = (0, 0);
     thread::scope(|scope| {
         for seed in 1..=2 {
             let (file, first, is_over) = (&file, &first, &is_over);
             scope.spawn(move || {
-                // Each holds some pages at every moment, none for long.
+                // Each reader always holds some pages, but none for long.
                 let (mut random, mut held) = (Random(seed), VecDeque::new());
                 while is_over.load(Ordering::Relaxed) == 0 {
                     let number = first.load(Ordering::Relaxed) + random.below(wanted.into()) as u32;
@@ -166,7 +162,7 @@ fn readers_that_hold_each_page_for_a_moment_are_seldom_in_the_way_of_a_smaller_p
                 .take(wanted as usize)
                 .for_each(|number| drop(file.get(number, Touch::Point).unwrap()));
             pool.resize(24 * CHUNK, CHUNK).unwrap();
-            whole += u32::from(pool.lock().slots() <= 24);
+            whole += u32::from(pool.lock().slots.len() <= 24);
             round += 1;
         }
         is_over.store(1, Ordering::Relaxed);
@@ -176,7 +172,7 @@ fn readers_that_hold_each_page_for_a_moment_are_seldom_in_the_way_of_a_smaller_p
 }
 
 #[test]
-fn readers_get_what_they_asked_for_while_the_pool_grows_and_shrinks() {
+fn readers_succeed_while_the_pool_resizes() {
     let backing = if cfg!(miri) { Backing::Heap } else { Backing::Mapped };
     let budget = Budget::new(400 * CHUNK, backing).unwrap();
     let pool = Pool::new(&budget, CHUNK).unwrap();
@@ -202,21 +198,21 @@ fn readers_get_what_they_asked_for_while_the_pool_grows_and_shrinks() {
         let mut random = Random(9);
         for _ in 0..if cfg!(miri) { 4 } else { 150 } {
             let chunks = [24, 40, 120, 400][random.below(4) as usize];
-            // Held pages may be in the way.
+            // Held pages may block the shrink.
             let _ = pool.resize(chunks * CHUNK, CHUNK);
             thread::yield_now();
         }
         is_over.store(1, Ordering::Relaxed);
     });
     pool.resize(24 * CHUNK, CHUNK).unwrap();
-    assert!(pool.lock().slots() <= 24);
+    assert!(pool.lock().slots.len() <= 24);
     assert_books_balance(&budget);
     drop((file, pool));
     assert_eq!(budget.free_bytes(), 24 * CHUNK);
 }
 
 #[test]
-fn a_pool_that_cannot_shrink_is_as_it_was() {
+fn failed_shrink_leaves_the_pool_unchanged() {
     let budget = Budget::with_ceiling(64 * CHUNK, 256 * CHUNK, Backing::Heap).unwrap();
     let pool = Pool::new(&budget, 16 * CHUNK).unwrap();
     let (_, file) = numbered(&pool, 1);
@@ -225,7 +221,7 @@ fn a_pool_that_cannot_shrink_is_as_it_was() {
     assert_eq!(budget.limit_bytes(), 64 * CHUNK);
     drop(pins);
     assert_eq!(pool.reclaim(1000), pool.stats().evictions as usize / 4, "whole chunks");
-    assert_eq!(pool.stats().frames, 16 * 4, "its floor is what it was");
+    assert_eq!(pool.stats().frames, 16 * 4, "the minimum is unchanged");
     for refused in 0..3 {
         budget.fail_after(refused);
         let _ = pool.resize((200 + refused) * CHUNK, 16 * CHUNK);
@@ -236,8 +232,8 @@ fn a_pool_that_cannot_shrink_is_as_it_was() {
 }
 
 #[test]
-fn tables_that_have_to_grow_find_room_or_the_pool_is_as_it_was() {
-    // The budget grew without its pool, whose tables are then short by several chunks.
+fn tables_grow_or_the_pool_is_unchanged() {
+    // Only the budget grew, so that the pool's tables are several chunks short.
     for (from, to) in [(600, 500), (600, 601)] {
         let budget = Budget::with_ceiling(32 * CHUNK, 700 * CHUNK, Backing::Heap).unwrap();
         let pool = Pool::new(&budget, CHUNK).unwrap();
@@ -256,7 +252,7 @@ fn tables_that_have_to_grow_find_room_or_the_pool_is_as_it_was() {
 }
 
 #[test]
-fn a_chunk_for_which_others_took_the_last_slot_goes_back() {
+fn chunk_without_a_slot_returns_to_the_budget() {
     let budget = Budget::with_ceiling(4 * CHUNK, 16 * CHUNK, Backing::Heap).unwrap();
     let pool = Pool::new(&budget, CHUNK).unwrap();
     budget.resize(16 * CHUNK).unwrap();

@@ -1,9 +1,9 @@
-//! Resident pages are read back into another pool.
+//! Warm restart: resident pages are read back into another pool.
 
 use super::*;
 
 #[test]
-fn what_is_resident_comes_back_into_another_pool_with_its_heat() {
+fn resident_pages_are_restored_with_their_heat() {
     let (_budget, pool) = pool_of(4);
     let (_, file) = numbered(&pool, 1);
     (0..6).for_each(|number| drop(file.get(number, Touch::Point).unwrap()));
@@ -15,13 +15,13 @@ fn what_is_resident_comes_back_into_another_pool_with_its_heat() {
     let wanted: Vec<_> = (0..6)
         .map(|number| Resident { file: file.id(), number, hot: (2..4).contains(&number) })
         .collect();
-    assert_eq!(residents, wanted, "what only scans touched is not worth it");
+    assert_eq!(residents, wanted, "pages touched only by scans are omitted");
 
     let (_budget, pool) = pool_beside_a_free_chunk(4);
     let (source, file) = numbered(&pool, 1);
     drop(file.get(4, Touch::Point).unwrap());
     assert_eq!(file.warm(0, 2, false), Warmed::Read(2));
-    assert_eq!(file.warm(2, 4, true), Warmed::Read(3), "one of them was there");
+    assert_eq!(file.warm(2, 4, true), Warmed::Read(3), "one page was resident");
     assert_eq!(source.loads.load(Ordering::Relaxed), 6);
     for number in 0..6 {
         assert_eq!(file.is_hot(number), [2, 3, 5].contains(&number), "page {number}");
@@ -31,22 +31,22 @@ fn what_is_resident_comes_back_into_another_pool_with_its_heat() {
 }
 
 #[test]
-fn a_page_that_cannot_be_read_has_not_come_back() {
+fn unreadable_page_is_not_restored() {
     let (_budget, pool) = pool_beside_a_free_chunk(4);
     let source = Arc::new(Numbered { fails_one_in: 3, ..Numbered::default() });
     let file = pool.attach(Arc::clone(&source) as _);
     let Warmed::Read(read) = file.warm(0, 4, true) else { panic!("there is room") };
     assert_eq!(read as usize, resident(&file, 0..4).len());
-    assert!(read < 4, "one of them cannot be read");
+    assert!(read < 4, "one page is unreadable");
 }
 
 #[test]
-fn nobody_leaves_for_a_page_that_comes_back() {
+fn restoring_a_page_evicts_nothing() {
     let (_budget, pool) = pool_beside_a_free_chunk(2);
     let (_, file) = numbered(&pool, 1);
     (0..3).for_each(|number| drop(file.get(number, Touch::Point).unwrap()));
     assert_eq!(file.warm(10, 20, true), Warmed::NoRoom(5));
     assert_eq!(resident(&file, 0..30), [0, 1, 2, 10, 11, 12, 13, 14]);
-    assert_eq!(file.warm(0, 3, true), Warmed::Read(0), "what is there needs no room");
+    assert_eq!(file.warm(0, 3, true), Warmed::Read(0), "resident pages need no room");
     assert_eq!(pool.stats().evictions, 0);
 }

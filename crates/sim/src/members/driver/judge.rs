@@ -1,8 +1,8 @@
-//! Compares what processes read and answer with what was committed.
+//! Compares the processes' reads and answers with the committed history.
 //!
-//! A commit whose process was killed, or failed, is in doubt until another process reads its mark:
-//! then it was ordered, at that place. Once a later commit is acknowledged and its mark is not
-//! there, it never may be.
+//! A commit whose process was killed or failed is in doubt until another process reads its mark,
+//! which shows that it was ordered, and at which GLSN. If the mark is missing once a later commit
+//! is acknowledged, the commit must never appear.
 
 mod freed;
 mod streams;
@@ -20,7 +20,7 @@ use crate::members::model::{MARKS, Model, Span, Write};
 use crate::members::seat::Seat;
 use crate::op::among::Act;
 
-/// Whether the keyspace that comes and goes is there.
+/// Whether the temporary keyspace exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::members) enum Space {
     #[default]
@@ -29,46 +29,47 @@ pub(in crate::members) enum Space {
     Unknown,
 }
 
-/// After how many acts all processes are compared where that is done seldom.
+/// Acts between comparisons of all processes, if these are rare.
 const LOOKS_SELDOM: u64 = 12;
 
-/// What is known of the store.
+/// Known state of the store.
 #[derive(Debug, Default)]
 pub(in crate::members) struct Known {
     pub(in crate::members) model: Model,
-    /// Commits that may have been ordered, by number.
+    /// Commits in doubt, by number.
     pub(in crate::members) in_doubt: BTreeMap<u64, Pending>,
-    /// Places of those whose process is stopped in them.
+    /// GLSNs of commits whose process is stopped within them.
     places: BTreeMap<u64, u64>,
     pub(in crate::members) passing: Space,
     passing_before: Space,
     pub(in crate::members) is_space_changing: bool,
-    /// Where cursors stand; `None`: not known.
+    /// Positions of cursors; `None`: unknown.
     cursors: BTreeMap<u64, Option<u64>>,
     cursor_before: Option<Option<u64>>,
-    /// A sync failed since the store was opened: nothing is durable until all have left.
+    /// A sync failed since the store was opened, so nothing becomes durable until all processes
+    /// have left.
     pub(in crate::members) has_failed_sync: bool,
     failed_syncs: u64,
-    /// Since the store was open last, the power was cut, or a sync failed: what was not durable may
-    /// be lost.
+    /// Since the store was last open, the power was cut or a sync failed, so commits that were not
+    /// durable may be lost.
     pub(in crate::members) is_cut: bool,
-    /// The last commit that is durable as far as is known.
+    /// The last commit known to be durable.
     pub(in crate::members) durable: u64,
     /// The last commit that each process has acknowledged.
     last_of: BTreeMap<u8, u64>,
     freed: Freed,
-    /// Whether the process that answers was stopped in its act.
+    /// Whether the answering process was stopped within its act.
     pub(in crate::members) was_stopped: bool,
     looks: u64,
     /// Whether a call of the act fails.
     pub(in crate::members) call_fails: bool,
-    /// Those whose transaction was begun while a call failed: it may have seen too little, and says
-    /// so.
+    /// Processes whose transaction began while a call failed. It may have seen too little, and
+    /// reports that.
     pub(in crate::members) may_be_behind: BTreeSet<u8>,
 }
 
 impl Known {
-    /// What an act changes that makes no commit with a mark is not known until it has answered.
+    /// The effect of an act without a marked commit is unknown until the act has answered.
     pub(in crate::members) fn note_doubt(&mut self, act: Act) {
         match act {
             Act::Trim { .. } => self.freed.asked(),
@@ -85,13 +86,13 @@ impl Known {
         }
     }
 
-    /// The store is open again, and its last commit is this one: later ones are lost.
+    /// The store was reopened, and this is its last commit; later commits are lost.
     fn learn_what_is_left(&mut self, last: u64, is_buffered: bool) -> Outcome {
-        // Unless commits are buffered, what was read by anybody is durable.
+        // Unless commits are buffered, every commit that a process has read is durable.
         let durable =
             if is_buffered { self.durable } else { self.durable.max(self.model.newest()) };
         ensure(last >= durable, || {
-            format!("GLSN {last} is the last one that is left, and GLSN {durable} was durable")
+            format!("GLSN {last} is the last remaining one, but GLSN {durable} was durable")
         })?;
         self.model.cut_to(last);
         if !self.model.has_notes() {
@@ -104,7 +105,7 @@ impl Known {
         Ok(())
     }
 
-    /// A pending commit was ordered here.
+    /// Records the GLSN of a pending commit.
     fn found(&mut self, pending: &Pending, glsn: u64) -> Outcome {
         if !pending.notes.is_empty() {
             return self.model.append(glsn, pending.id, &pending.notes);
@@ -114,7 +115,7 @@ impl Known {
             let between = self.model.changed(*span, pending.at.unwrap_or_default(), glsn);
             ensure(between.is_none(), || {
                 format!(
-                    "the transaction at GLSN {glsn} has read {span:?} as of GLSN {:?}, and GLSN \
+                    "the transaction at GLSN {glsn} read {span:?} as of GLSN {:?}, but GLSN \
                      {between:?} changed that",
                     pending.at
                 )
@@ -129,7 +130,7 @@ fn error_in(what: &str, error: &Error) -> Failure {
 }
 
 impl Driver {
-    /// Looks which commits in doubt a process reads.
+    /// Resolves the commits in doubt that a process can read.
     fn resolve(&mut self, life: &Life) -> Outcome {
         for id in self.known.in_doubt.keys().copied().collect::<Vec<_>>() {
             let pending = &self.known.in_doubt[&id];
@@ -138,7 +139,7 @@ impl Driver {
                 false => place_of_entries(life, pending)?,
             };
             let Some(glsn) = place else { continue };
-            let pending = self.known.in_doubt.remove(&id).expect("it is in doubt");
+            let pending = self.known.in_doubt.remove(&id).expect("the commit is in doubt");
             self.known.found(&pending, glsn)?;
             if pending.ended.is_none() {
                 self.known.places.insert(id, glsn);
@@ -147,13 +148,13 @@ impl Driver {
         Ok(())
     }
 
-    /// The commit `id` was acknowledged: those that had ended when it was begun, and were not
-    /// ordered, never will be.
+    /// Handles the acknowledgement of commit `id`. Commits in doubt that ended before it began, and
+    /// were not ordered, never will be.
     fn settle_doubts(&mut self, id: u64) {
         self.known.in_doubt.retain(|_, pending| pending.ended.is_none_or(|ended| ended > id));
     }
 
-    /// Judges what a process answered.
+    /// Checks the answer of a process.
     pub(in crate::members) fn judge(
         &mut self,
         member: u8,
@@ -161,7 +162,7 @@ impl Driver {
         answer: plimsoll::Result<Answer>,
     ) -> Outcome {
         let failed_syncs = self.disk().injected().failed_syncs;
-        // One that was killed by it has told nobody, and the others have to do without that.
+        // A process killed by the failed sync has informed no other process.
         let is_known = !self.seats.values().any(|seat| seat.process.has_died_of_sync());
         self.known.has_failed_sync |= failed_syncs > self.known.failed_syncs && is_known;
         self.known.failed_syncs = failed_syncs;
@@ -175,12 +176,14 @@ impl Driver {
         let answer = match answer {
             Ok(answer) => answer,
             Err(_) if dead => return Ok(()),
-            // One that leaves reads what it seals: where that fails, the log is closed as it is.
+            // A leaving process reads the segment that it seals. If that fails, it closes the log
+            // unsealed.
             Err(Error::Poisoned { .. }) if self.known.call_fails && order.act == Act::Leave => {
                 return Ok(());
             }
             Err(error) if self.known.call_fails && is_of_failing_call(&error) => {
-                // Nothing was committed: whoever reads it finds what nobody has committed.
+                // Nothing was committed. Any read of its values would find data that nobody has
+                // committed.
                 self.known.in_doubt.remove(&order.id);
                 return Ok(());
             }
@@ -189,7 +192,7 @@ impl Driver {
             }
         };
         if !dead && matches!(answer, Answer::Synced) {
-            // One that leaves answers for its own commits.
+            // A leaving process reports its own commits.
             let own = self.known.last_of.get(&member).copied().unwrap_or_default();
             let durable = if order.act == Act::Leave { own } else { order.newest };
             self.known.durable = self.known.durable.max(durable);
@@ -207,7 +210,8 @@ impl Driver {
             && self.known.in_doubt.len() == 1
             && let Some(pending) = self.known.in_doubt.remove(&order.id)
         {
-            // Not read, as no other commit is in doubt: the process may have left it in the log.
+            // Do not read the mark, since no other commit is in doubt, so that the process may
+            // leave the commit unapplied.
             return self.judge_unread(member, order, &pending, glsn);
         }
         let is_buffered = self.is_any_buffered();
@@ -223,13 +227,13 @@ impl Driver {
             resolved?;
         }
         if is_first {
-            // Whoever was in doubt has ended, and this one has read the whole log.
+            // All commits in doubt have ended, and this process has read the whole log.
             self.settle_doubts(order.id);
         }
         self.judge_answer(member, order, life, answer)
     }
 
-    /// Whether the process was killed while it was looked at.
+    /// Whether the process was killed during the check.
     fn may_die(&self, member: u8) -> bool {
         self.disk().power_is_cut()
             || self.seats.get(&member).is_none_or(|seat| seat.process.is_dead())
@@ -256,7 +260,7 @@ impl Driver {
                 if matches!(order.act, Act::Get { .. } | Act::Scan { .. }) {
                     let seen = order.seen;
                     ensure(at >= seen, || {
-                        format!("process {member} reads GLSN {at}, GLSN {seen} was committed")
+                        format!("process {member} reads GLSN {at}, but GLSN {seen} was committed")
                     })?;
                 }
                 self.judge_rows(&format!("process {member}"), span, at, &own, rows)
@@ -267,11 +271,9 @@ impl Driver {
                 } else {
                     self.known.passing
                 };
-                ensure(before != Space::Present, || {
-                    "a keyspace that was made is not there".to_owned()
-                })?;
+                ensure(before != Space::Present, || "a created keyspace is missing".to_owned())?;
                 if matches!(order.act, Act::DropSpace) {
-                    // An earlier drop, of which nothing was told, has taken its rows.
+                    // An earlier drop with an unknown outcome has removed its rows.
                     self.known.model.forget(PASSING);
                     self.known.passing = Space::Absent;
                 }
@@ -284,7 +286,7 @@ impl Driver {
                     u64::MAX,
                     &[],
                 );
-                // What others have committed may not be durable yet.
+                // Commits of other processes may not be durable yet.
                 let sees_all = !self.is_mixed() || order.is_buffered;
                 match self.known.passing_before {
                     Space::Present if !sees_all => {}
@@ -305,7 +307,7 @@ impl Driver {
             Answer::DroppedByAnother => {
                 let is_known = self.known.passing_before != Space::Unknown;
                 ensure(!is_known, || {
-                    "a keyspace that nobody has dropped was dropped by another process".to_owned()
+                    "a process reports the drop of a keyspace that no process dropped".to_owned()
                 })
             }
             Answer::Cursor { name, at } => self.judge_cursor(order, name, at),
@@ -321,8 +323,7 @@ impl Driver {
                 }
                 checked?;
                 let removed = self.world.remove_all(order.backup.as_ref());
-                removed
-                    .map_err(|error| Failure::new(format!("the backup cannot be removed: {error}")))
+                removed.map_err(|error| Failure::new(format!("cannot remove the backup: {error}")))
             }
         }
     }
@@ -333,7 +334,7 @@ impl Driver {
             self.known.durable = self.known.durable.max(glsn.0);
         }
         if self.known.has_failed_sync {
-            // It was acknowledged, so it is durable: that is told by the next opening.
+            // An acknowledged commit is durable, which the next opening checks.
             let Some(pending) = self.known.in_doubt.remove(&id) else { return Ok(()) };
             return self.known.found(&Pending { reads: Vec::new(), ..pending }, glsn.0);
         }
@@ -341,16 +342,15 @@ impl Driver {
         if found.is_none() && self.disk().power_is_cut() {
             return Ok(());
         }
-        same("GLSN of a commit that was acknowledged", &found, &Some(glsn.0))?;
+        same("GLSN of an acknowledged commit", &found, &Some(glsn.0))?;
         if let Some(place) = self.known.places.remove(&id) {
-            same("GLSN of a commit that was seen before", &place, &glsn.0)?;
+            same("GLSN of a commit seen before", &place, &glsn.0)?;
         }
         self.settle_doubts(id);
         Ok(())
     }
 
-    /// A commit was acknowledged, and is not read now: what is read later tells whether it is
-    /// there.
+    /// An acknowledged commit cannot be read now. Later reads check whether it is present.
     fn judge_unread(
         &mut self,
         member: u8,
@@ -363,7 +363,7 @@ impl Driver {
             self.known.durable = self.known.durable.max(glsn.0);
         }
         if let Some(place) = self.known.places.remove(&order.id) {
-            same("GLSN of a commit that was seen before", &place, &glsn.0)?;
+            same("GLSN of a commit seen before", &place, &glsn.0)?;
         }
         self.known.found(pending, glsn.0)
     }
@@ -377,7 +377,7 @@ impl Driver {
             return Ok(());
         }
         if let (Act::Cursor { .. }, Some(Some(before)), Some(at)) = (order.act, before, at) {
-            same(format!("place of cursor {name}, which is there"), &at.0, &before)?;
+            same(format!("position of the existing cursor {name}"), &at.0, &before)?;
         }
         match at {
             Some(at) => drop(self.known.cursors.insert(name, Some(at.0))),
@@ -386,7 +386,7 @@ impl Driver {
         Ok(())
     }
 
-    /// An error that nothing excuses is a failure. One of a commit leaves that in doubt.
+    /// Checks an error: it is a failure unless excused, and leaves a commit in doubt.
     fn judge_error(&self, member: u8, order: &Order, error: &Error, what: &str) -> Outcome {
         let is_stopped =
             self.known.was_stopped || self.seats.values().any(|seat| seat.is_stopped());
@@ -408,7 +408,7 @@ impl Driver {
     fn must_be_fresh(&self, member: u8, at: u64) -> Outcome {
         let seen = self.newest_for(member);
         ensure(at >= seen, || {
-            format!("process {member} reads GLSN {at}, and GLSN {seen} was committed before")
+            format!("process {member} reads GLSN {at}, but GLSN {seen} was committed before")
         })
     }
 
@@ -436,7 +436,7 @@ impl Driver {
         Ok(())
     }
 
-    /// What holds after each operation, and one key.
+    /// Checks the invariants after each operation, and one key.
     pub(in crate::members) fn check_some(&mut self) -> Outcome {
         if self.seats.is_empty() {
             self.known.is_cut |= self.known.has_failed_sync;
@@ -495,13 +495,13 @@ impl Driver {
         let held: u64 = budgets.sum();
         ensure(self.any_dead() || (sum <= total && held <= total), || {
             format!(
-                "the processes have {sum} bytes of memory and budgets of {held}, the total is \
+                "the processes have {sum} bytes of memory and budgets of {held}, but the total is \
                  {total}"
             )
         })
     }
 
-    /// Compares everything that every process reads.
+    /// Compares the complete contents as read by every process.
     pub(in crate::members) fn check_all(&mut self) -> Outcome {
         if self.known.has_failed_sync {
             return Ok(());
@@ -543,7 +543,7 @@ impl Driver {
             match life.read(*span).map_err(|error| error_in(who, &error))? {
                 Answer::Rows { at, rows, .. } => self.judge_rows(who, *span, at, &[], rows)?,
                 _ => ensure(self.known.passing != Space::Present, || {
-                    format!("{who}: a keyspace is not there")
+                    format!("{who}: a keyspace is missing")
                 })?,
             }
         }
@@ -583,14 +583,14 @@ impl Driver {
         let found: BTreeMap<u64, u64> = found.into_iter().collect();
         for (name, at) in self.known.cursors.iter().filter_map(|(name, at)| Some((*name, (*at)?))) {
             same(
-                format!("process {member} at GLSN {newest}: place of cursor {name}"),
+                format!("process {member} at GLSN {newest}: position of cursor {name}"),
                 &found.get(&name),
                 &Some(&at),
             )?;
         }
         let oldest = found.values().min().copied().unwrap_or(u64::MAX);
         ensure(first <= oldest, || {
-            format!("the log begins at GLSN {first}, and a cursor stands at GLSN {oldest}")
+            format!("the log begins at GLSN {first}, but a cursor is at GLSN {oldest}")
         })
     }
 
@@ -616,7 +616,7 @@ impl Driver {
     }
 }
 
-/// Whether an error says that a call failed, and nothing else.
+/// Whether an error reports only that a call failed.
 fn is_of_failing_call(error: &Error) -> bool {
     matches!(error, Error::OutOfBudget(_) | Error::Io { .. } | Error::Behind { .. })
 }

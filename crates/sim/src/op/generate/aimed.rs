@@ -1,5 +1,5 @@
-//! Operations and scenes that are aimed: at the edges of what was read, at single calls, at the
-//! order of upkeep and of ends.
+//! Targeted operations and scenes: edges of reads, failures of single calls, orders of upkeep and
+//! crashes.
 
 use crate::content::Content;
 use crate::op::generate::Generator;
@@ -8,14 +8,14 @@ use crate::op::{
     Call, Deed, Edge, Feed, Get, Key, Op, Reader, Removal, Span, Within, numbered_key,
 };
 
-/// The most choices of an edge.
+/// Number of choices of an edge.
 const PICKS: u64 = 1 << 20;
 
-/// Keys of a scene whose images and flushes come in any order.
+/// Number of keys in a scene with images and flushes in any order.
 const HOT: u64 = 5;
 
 impl Generator {
-    /// One of the first calls of an operation fails: most operations make few.
+    /// One of the first calls of an operation fails, because most operations make few calls.
     fn call(&mut self) -> Call {
         let reach = 1 << self.below(7);
         match self.below(6) {
@@ -80,8 +80,7 @@ impl Generator {
         if self.random.chance(0.5) { Op::CutAtChange { after } } else { Op::KillAtChange { after } }
     }
 
-    /// Something within upkeep, as another thread could do it, or the end of the process or of the
-    /// power there.
+    /// A deed within upkeep, as another thread could run it, or a crash or power cut there.
     pub(super) fn amid_upkeep(&mut self) -> Op {
         let (at, op) = match self.below(10) {
             0..2 => (Within::CursorHeld, self.cursor()),
@@ -106,7 +105,7 @@ impl Generator {
                 self.closed();
                 end
             }
-            // The upkeep that is under way holds the locks of another one.
+            // Other upkeep would wait for the locks of the present one.
             (None, Within::RunsWritten) => Deed::DropCaches,
             (None, Within::TrimChosen) => self.put_within(),
             (None, _) => match self.below(6) {
@@ -124,8 +123,8 @@ impl Generator {
         Deed::Put { space: self.space(), key: self.key(), value: self.value_of(60) }
     }
 
-    /// A transaction reads: some of a queue or all of it, a part of a range, one key. Another one
-    /// changes a key at an edge of that.
+    /// A transaction reads part or all of a queue, part of a range, or one key. Another transaction
+    /// changes a key at an edge of the read.
     pub(super) fn changed_at_the_edge(&mut self) -> Vec<Op> {
         let (space, count) = (self.below(2) as u8, 1 + self.below(40) as u32);
         let value = self.value_of(20);
@@ -183,7 +182,7 @@ impl Generator {
                 ops.push(self.write_in(space, count));
             }
         }
-        // Mostly one: a second one would hide that the first was missed.
+        // Mostly one edge, because a second conflict would hide that the first was missed.
         for _ in 0..1 + self.below(5) / 4 {
             ops.push(self.edge_change_of(TX));
             if self.random.chance(0.3) {
@@ -199,7 +198,7 @@ impl Generator {
         ops
     }
 
-    /// A commit that is written as a run begins or ends within a gap that walks know of.
+    /// A commit written as a run begins or ends within a known gap.
     pub(super) fn run_ends_in_a_gap(&mut self) -> Vec<Op> {
         let (space, value) = (self.below(2) as u8, self.value_of(20));
         let (first, count) = (500, 40);
@@ -245,10 +244,10 @@ impl Generator {
         if self.random.chance(0.5) { Edge::At(key) } else { Edge::Beside(key) }
     }
 
-    /// Values are small, or a few of them fill what is read ahead.
+    /// Values are small, or a few of them fill the read-ahead.
     fn pops_to_the_end(&mut self, space: u8, count: u32, empties: bool) -> Vec<Op> {
         let how = if self.random.chance(0.5) { Removal::First } else { Removal::Last };
-        // Other keys may be there, too.
+        // Other keys may exist, too.
         let pops = if empties { count + 3 } else { 1 + self.below(u64::from(count)) as u32 };
         (0..pops).map(|_| Op::Remove { tx: TX, space, span: ALL, how, limit: 1 }).collect()
     }
@@ -261,8 +260,7 @@ impl Generator {
         }
     }
 
-    /// Commits, images, flushes and reads of a few keys in any order, and the end of the process or
-    /// of the power.
+    /// Commits, images, flushes and reads of a few keys in any order, and a crash or power cut.
     pub(super) fn images_flushes_and_an_end(&mut self) -> Vec<Op> {
         let space =
             if self.settings.limited && self.random.chance(0.3) { 2 } else { self.below(2) as u8 };
@@ -287,7 +285,7 @@ impl Generator {
                     6 => ops.push(Op::Compact),
                     7..9 => ops.push(Op::Warm),
                     9 | 10 => ops.push(Op::SaveImage),
-                    // A part of an image, which is written over several steps.
+                    // Save only part of an image, which takes several steps.
                     11 => ops.extend([Op::Advance { micros: 30_000_000 }, Op::Work { first: 4 }]),
                     12 => ops.push(get(key, 0)),
                     _ => ops.push(Op::DropCaches),
@@ -315,7 +313,7 @@ impl Generator {
         ops
     }
 
-    /// The power is cut, or the process ends, at any change within a trim, or right behind it.
+    /// A power cut or crash at any change within a trim, or right after it.
     pub(super) fn cut_within_a_trim(&mut self) -> Vec<Op> {
         let space = 2;
         let mut ops = Vec::new();
@@ -342,7 +340,7 @@ impl Generator {
         ops
     }
 
-    /// Feeds go on behind calls that failed, while more is committed and freed.
+    /// Feeds continue after failed calls, while more is committed and trimmed.
     pub(super) fn feed_over_errors(&mut self) -> Vec<Op> {
         let space = self.below(3) as u8;
         let mut ops = Vec::new();
@@ -359,7 +357,7 @@ impl Generator {
             let bytes = [30, 3000, 20_000][self.below(3) as usize];
             ops.extend(self.put_one(space, &key, bytes));
             if self.random.chance(0.2) {
-                // A commit that is written as runs, which a feed has to read.
+                // A commit written as runs, which a feed has to read.
                 let value =
                     Content { bytes: 900, seed: self.content().seed.wrapping_mul(0x9e37_79b1) };
                 let (first, count) = (0, self.settings.many.clamp(100, 250));

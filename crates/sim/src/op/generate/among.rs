@@ -1,7 +1,7 @@
-//! Generates workloads of several processes on one store.
+//! Generates workloads of several processes that share a store.
 //!
-//! Each run has interests of its own: some kill much, some stop, some hold snapshots, some move
-//! memory. Which processes are there is only guessed; the driver leaves out what cannot be done.
+//! Each run has its own emphasis: kills, stops, held snapshots, moving memory. The generator only
+//! guesses which processes are alive; the driver skips impossible acts.
 
 mod scenes;
 
@@ -13,14 +13,14 @@ use crate::op::among::{Act, Among};
 /// The most processes.
 pub const MEMBERS: u64 = 4;
 
-/// Keyspaces that acts name: one keeps the latest versions, one all, and one comes and goes.
+/// Keyspaces of acts: one retains the latest versions, one retains all, and one is temporary.
 pub const SPACES: u64 = 3;
 
-/// The most bytes of an entry of a stream: several of them fit into the record of the smallest
-/// segment.
+/// The most bytes of an entry of a stream, such that several entries fit into one record of the
+/// smallest segment.
 const APPENDED_MAX: u64 = 3000;
 
-/// The interests of a run: weights.
+/// The emphasis of a run: weights of acts.
 struct Interests {
     members: u64,
     keys: u64,
@@ -34,15 +34,16 @@ struct Interests {
     upkeep: u64,
     /// Whether a sync may fail.
     syncs_fail: bool,
-    /// How far a kill or a stop lies ahead.
+    /// The most operations until a kill or a stop.
     reach: u64,
-    /// One act in so many is a whole scene.
+    /// One act in this many is a whole scene.
     scenes: u64,
     /// Whether scenes are mostly of sweeps.
     sweeps: bool,
     /// How often processes append to streams and read them.
     streams: u64,
-    /// Whether they only read: without a user's stream, the log frees itself behind their cursors.
+    /// Whether they only read. Without a user's stream, the log is trimmed automatically behind
+    /// their cursors.
     only_reads: bool,
 }
 
@@ -68,7 +69,7 @@ impl Interests {
         }
     }
 
-    /// Those that only some runs have; all others are as without them.
+    /// Weights that only some runs have; the other runs are as without them.
     fn with_special_ones(self, seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x05ee_9e35);
         match random.below(4) {
@@ -193,7 +194,7 @@ fn stop(random: &mut Random, of: &Interests) -> Act {
     }
 }
 
-/// Something happens at a border, or a call fails.
+/// A kill or stop at a border case, or a failing call.
 fn aim(random: &mut Random, of: &Interests) -> Act {
     let (reach, far) = (1 << random.below(5), 1 << random.below(6));
     let (border, nth) = (random.below(1 << 16), 1 + random.below(reach));

@@ -1,4 +1,4 @@
-//! Bulk loads that stay open while other operations commit, merge, free the log and drop keyspaces.
+//! Bulk loads that stay open while other operations commit, merge, trim the log and drop keyspaces.
 
 use crate::content::Content;
 use crate::op::Op;
@@ -28,7 +28,7 @@ impl Generator {
 
     pub(super) fn load_many(&mut self) -> Op {
         let (first, count) = (self.below(KEYS) as u32, 1 + self.below(KEYS) as u32);
-        // From a thousand and some bytes on a value is outside of the run.
+        // Values above about a thousand bytes are stored outside the run.
         let bytes = self.below(1500) as u32;
         let value = Content { bytes, seed: self.content().seed.wrapping_mul(0x9e37_79b1) };
         Op::LoadMany {

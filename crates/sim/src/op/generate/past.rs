@@ -1,5 +1,5 @@
-//! Operations and scenes on past versions: under retentions, held by cursors, of dropped keyspaces,
-//! changed within another operation, and their place in full files.
+//! Operations and scenes on past versions: retentions, cursors, dropped keyspaces, commits within
+//! other operations, and full history files.
 
 use crate::content::Content;
 use crate::op::generate::Generator;
@@ -72,8 +72,8 @@ impl Generator {
         Op::Recover { damage: self.below(1 << 40) }
     }
 
-    /// A walk or reader is open at a moment that its keyspace need not keep any more, and is used
-    /// after everything droppable is gone.
+    /// A walk or reader stays open at a moment that its keyspace need not retain any more, and is
+    /// used after everything droppable was dropped.
     pub(super) fn held_against_retention(&mut self) -> Vec<Op> {
         let space = 2 + self.below(u64::from(self.settings.spaces.max(3)) - 2) as u8;
         let retention = match self.below(4) {
@@ -146,7 +146,7 @@ impl Generator {
         ops
     }
 
-    /// Many keys get many versions, all of which are kept: more than one history table file holds.
+    /// Many keys get many versions, all retained, which exceed one history file.
     pub(super) fn rewritten(&mut self) -> Vec<Op> {
         let space = self.below(2) as u8;
         let (count, bytes) = (self.settings.many.clamp(60, 150), 700 + self.below(300) as u32);
@@ -181,8 +181,8 @@ impl Generator {
         ops
     }
 
-    /// A transaction writes rising keys, each twice in a row, and is spilled as often as several
-    /// runs become one: the last key of one run may be the first of the next.
+    /// A transaction writes ascending keys, each twice in a row, and spills until several runs are
+    /// merged. The last key of one run may be the first of the next.
     pub(super) fn rising_twice(&mut self) -> Vec<Op> {
         let space = self.below(2) as u8;
         let keys = 100 + self.below(50) as u32;
@@ -199,8 +199,8 @@ impl Generator {
         ops
     }
 
-    /// A keyspace keeps a window of time; what it kept is read at moments within the window, and at
-    /// its edge.
+    /// A keyspace retains a time window; reads happen at moments within the window, and at its
+    /// edge.
     pub(super) fn window_of_time(&mut self) -> Vec<Op> {
         let space = 2 + self.below(u64::from(self.settings.spaces.max(3)) - 2) as u8;
         let window = 4_000_000 + self.below(16_000_000);
@@ -237,15 +237,14 @@ impl Generator {
         ops
     }
 
-    /// A deletion and what it deleted stand in different history runs, and the younger ones are
-    /// merged without the oldest while moments are kept below another deletion, at which history is
-    /// searched.
+    /// A deletion and the deleted version are in different history runs. The newer runs are merged
+    /// without the oldest, while moments below another deletion are held that search the history.
     pub(super) fn deletion_between_history_runs(&mut self) -> Vec<Op> {
         let space = 2 + self.below(u64::from(self.settings.spaces.max(3)) - 2) as u8;
         let (count, between) = (250, 2 + self.below(6));
         let [key, other] = [0, 1].map(|_| numbered_key(self.below(count) as u32));
         let mut ops = vec![Op::Keyspace { space, retention: Keep::Forever }];
-        // The oldest history run is large enough to be left alone.
+        // Make the oldest history run large enough not to be merged.
         for _ in 0..4 {
             let value = self.value_of(900);
             let many = Op::PutMany {
@@ -283,7 +282,8 @@ impl Generator {
         ops
     }
 
-    /// Every keyspace forgets from the beginning on: then the log trims itself.
+    /// Every keyspace drops old versions from the beginning on, so that the log is trimmed
+    /// automatically.
     pub(super) fn all_forget(&mut self) -> Vec<Op> {
         let forgets = |space: u8| Op::Keyspace {
             space,
@@ -292,8 +292,8 @@ impl Generator {
         (0..self.settings.spaces).map(forgets).collect()
     }
 
-    /// A keyspace is dropped while a transaction has written to it; another is created under its
-    /// name.
+    /// A keyspace is dropped while a transaction has written to it, and another is created under
+    /// its name.
     pub(super) fn dropped_and_made_anew(&mut self) -> Vec<Op> {
         let space = 1 + self.below(u64::from(self.settings.spaces.max(2)) - 1) as u8;
         let value = self.value_of(60);
@@ -329,7 +329,7 @@ impl Generator {
         ops
     }
 
-    /// A cursor stays behind while everything before it, and everything after, is to be freed.
+    /// A cursor lags while everything before it, and everything after it, could be trimmed.
     pub(super) fn cursor_holds_the_log(&mut self) -> Vec<Op> {
         let (space, name) = (2, self.cursor_name());
         let mut ops = vec![Op::DropCursor { name }, Op::Cursor { name, back: 0 }];

@@ -1,4 +1,4 @@
-//! What a workload is for, and the parameters that follow from it.
+//! Profiles: the purpose of a workload, and its parameters.
 
 use plimsoll_disk::random::Random;
 
@@ -7,11 +7,11 @@ use crate::op::Fault;
 /// The purpose of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
-    /// All operations of a user, on a disk without faults.
+    /// All user operations, on a disk without faults.
     Model,
     /// The same, without operations that replace the store's disk.
     EverySync,
-    /// Short and full of commits, for power cuts.
+    /// Short, with many commits, for power cuts.
     Crash,
     /// Reads fail.
     FailedReads,
@@ -30,41 +30,41 @@ pub enum Profile {
 /// The parameters of a workload.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The number of different keys.
+    /// Number of different keys.
     pub keys: u64,
-    /// The number of keyspaces; those from 2 on get other retentions if `limited`.
+    /// Number of keyspaces; those from 2 on get other retentions if `limited`.
     pub spaces: u8,
     /// Probability of a value above 64 KiB.
     pub large: f64,
     /// Probability of a value above 1 MiB.
     pub huge: f64,
-    /// The least bytes of each value.
+    /// Minimum size of a value.
     pub value_bytes_min: u32,
-    /// Only few keys, and values near the longest that are stored in a leaf: many versions of each.
+    /// Few keys, and values near the longest stored in a leaf, for many versions of each key.
     pub hot: bool,
     /// The most keys that one operation writes.
     pub many: u32,
-    /// Operations that belong together come one after the other (module `scenes`).
+    /// Whether scenes are generated (module `scenes`).
     pub scenes: bool,
-    /// Keyspaces forget, and the log is trimmed.
+    /// Whether keyspaces drop old versions, and the log is trimmed.
     pub limited: bool,
-    /// All keyspaces forget: the log trims itself.
+    /// Whether all keyspaces drop old versions, so that the log is trimmed automatically.
     pub forgetful: bool,
-    /// Commits are submitted without waiting.
+    /// Whether commits are submitted without waiting.
     pub submits: bool,
-    /// The store is closed and opened, rebuilt, backed up, verified.
+    /// Whether the store is closed, reopened, recovered, backed up, verified.
     pub upkeep: bool,
-    /// The wall clock jumps.
+    /// Whether the wall clock jumps.
     pub jumps: bool,
-    /// The folder is put back as it was, or a part of it.
+    /// Whether the folder, or a part of it, is restored to an earlier state.
     pub restores: bool,
-    /// Power cuts.
+    /// Whether the power is cut.
     pub crashes: bool,
-    /// The process is killed.
+    /// Whether the process is killed.
     pub kills: bool,
-    /// Single calls within operations fail.
+    /// Whether single calls within operations fail.
     pub fails: bool,
-    /// A fault that comes and goes.
+    /// A fault that is set and cleared.
     pub fault: Option<fn(&mut Random) -> Fault>,
 }
 
@@ -169,7 +169,7 @@ fn failed_sync(random: &mut Random) -> Fault {
     }
 }
 
-/// From one in a thousand to one in five, small ones as often as large ones.
+/// From one in a thousand to one in five, log-uniformly.
 fn permille(random: &mut Random) -> u16 {
     (1 << random.below(8)) + random.below(70) as u16 / 10
 }

@@ -1,5 +1,5 @@
-//! Operations and scenes that take keys away by what a walk finds, read ranges whose ends meet, or
-//! end the process amid an operation.
+//! Operations and scenes that delete keys by a scan, read ranges with a common end, or end the
+//! process within an operation.
 
 use crate::op::generate::Generator;
 use crate::op::generate::scenes::{ALL, OTHER_TX, TX, commit};
@@ -20,7 +20,7 @@ impl Generator {
         Op::Remove { tx: self.open_slot(self.open_txs), space: self.space(), span, how, limit }
     }
 
-    /// At most few of the keys: a keyspace that is emptied again and again tests little.
+    /// Mostly remove few keys, because a keyspace that is emptied repeatedly tests little.
     fn narrow_span(&mut self) -> Span {
         Span::Range(Edge::At(self.key()), self.edge())
     }
@@ -29,8 +29,8 @@ impl Generator {
         Op::Watch { space: self.space(), back: self.back(), prefix: self.prefix() }
     }
 
-    /// The process ends in the middle of something; the next one commits little, and the power is
-    /// cut.
+    /// The process ends in the middle of an operation; the next process commits little, and then
+    /// the power is cut.
     pub(super) fn killed_within(&mut self) -> Vec<Op> {
         let space = self.kept_space();
         let mut ops = vec![Op::KillAtSync { after: 1 + self.below(12) }];
@@ -51,14 +51,15 @@ impl Generator {
         ops
     }
 
-    /// The log loses what deleted some keys, and keeps what put them: the index knows better.
+    /// The log loses the commit that deleted some keys, but keeps the one that put them, while the
+    /// index has the deletions.
     pub(super) fn deletions_lost_with_the_log(&mut self) -> Vec<Op> {
         let (space, value) = (self.below(2) as u8, self.value_of(20));
         let many = Op::PutMany { tx: TX, space, first: 0, count: 12, value, scattered: false };
         let mut ops = vec![Op::Begin { tx: TX }, many, commit(TX)];
         ops.extend(self.fill_segment(space));
         ops.push(Op::Begin { tx: TX });
-        // The keyspace's last keys are among them at times, and now and then it becomes empty.
+        // At times this includes the keyspace's last keys, and the keyspace becomes empty.
         let from = self.below(12) as u32;
         let upto = if self.random.chance(0.5) { 12 } else { from + 1 + self.below(4) as u32 };
         ops.extend((from..upto).map(|number| Op::Delete {
@@ -72,8 +73,7 @@ impl Generator {
         ops
     }
 
-    /// More keys are taken away than one batch holds, among them such as the transaction has
-    /// written itself.
+    /// Deletes more keys than one batch holds, including keys that the transaction wrote itself.
     pub(super) fn removed_in_batches(&mut self) -> Vec<Op> {
         let (space, value) = (self.below(2) as u8, self.value_of(20));
         let count = 1 + self.below(BATCHED) as u32;
@@ -107,7 +107,7 @@ impl Generator {
         ops
     }
 
-    /// A transaction pops again and again from one end, and writes near it now and then.
+    /// A transaction pops repeatedly from one end, and occasionally writes near it.
     fn pops(&mut self, space: u8, count: u32, ops: &mut Vec<Op>) {
         let how = if self.random.chance(0.5) { Removal::First } else { Removal::Last };
         for _ in 0..4 + self.below(16) {
@@ -124,8 +124,8 @@ impl Generator {
         ops.push(self.walk_of(Reader::Tx(TX), space, None));
     }
 
-    /// A transaction deletes many keys of which few are there, and walks over them from both ends
-    /// again and again.
+    /// A transaction deletes many keys, few of which exist, and repeatedly walks over them from
+    /// both ends.
     pub(super) fn deletions_of_nothing(&mut self) -> Vec<Op> {
         let space = self.below(2) as u8;
         let mut ops = vec![Op::Begin { tx: TX }];
@@ -171,8 +171,8 @@ impl Generator {
         ops
     }
 
-    /// A transaction reads ranges that begin or end at one key, with it and without it; another one
-    /// changes this key, or one beside it.
+    /// A transaction reads ranges that begin or end at one key, inclusively and exclusively;
+    /// another transaction changes this key, or one beside it.
     pub(super) fn reads_with_one_end(&mut self) -> Vec<Op> {
         let (space, value) = (self.below(2) as u8, self.value_of(20));
         let many = Op::PutMany { tx: TX, space, first: 0, count: 12, value, scattered: false };

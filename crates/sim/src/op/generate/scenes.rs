@@ -1,4 +1,4 @@
-//! Scenes: sequences of operations that random choice would hardly produce.
+//! Scenes: sequences of operations that random choice would seldom produce.
 //!
 //! Each is a list of plain operations, so that a failing workload can be shortened like any other.
 
@@ -13,13 +13,13 @@ pub(super) const TX: u8 = 0;
 pub(super) const OTHER_TX: u8 = 1;
 pub(super) const SLOT: u8 = 0;
 
-/// More versions of a key than a walk steps over one by one.
+/// More versions of a key than a walk skips one by one.
 const VERSIONS: u64 = 20;
 
-/// More keys than a walk steps over before it asks for a gap, and publishes one.
+/// More keys than a walk skips before it looks up a gap, and publishes one.
 const QUEUED: u32 = 40;
 
-/// More keys than the smallest read set remembers one by one.
+/// More keys than the smallest read set records one by one.
 const READ_KEYS: u32 = 80;
 
 pub(super) const ALL: Span = Span::Range(Edge::Open, Edge::Open);
@@ -90,7 +90,7 @@ impl Generator {
         self.forced.pop_front().unwrap_or(Op::Step)
     }
 
-    /// One of the first three keyspaces: two of them keep everything for ever.
+    /// One of the first three keyspaces, two of which retain everything.
     pub(super) fn kept_space(&mut self) -> u8 {
         self.below(3.min(u64::from(self.settings.spaces))) as u8
     }
@@ -117,13 +117,13 @@ impl Generator {
         }
     }
 
-    /// A transaction is spilled into blob files, read back, committed, and checked afterwards; some
-    /// keys are written twice.
+    /// A transaction spills into blob files, is read back, committed, and checked; some keys are
+    /// written twice.
     fn spilled(&mut self) -> Vec<Op> {
         let space = self.kept_space();
         let (first, scattered) = (self.below(200) as u32, self.random.chance(0.5));
         let mut ops = vec![Op::Begin { tx: TX }];
-        // Eight runs of one tier are merged; this needs as many spills of the smallest write set.
+        // Eight runs of one tier are merged, which takes as many spills of the smallest write set.
         let times = if self.settings.many >= 250 { 1 + self.below(5) } else { 1 };
         for _ in 0..times {
             let value = Content { bytes: 900, seed: self.content().seed.wrapping_mul(0x9e37_79b1) };
@@ -151,15 +151,15 @@ impl Generator {
         Op::Walk { from, space, span: ALL, reverse, limit: u32::MAX, keys_only, amid }
     }
 
-    /// A queue is emptied from one end, by a transaction of its own and key by key, until walks
-    /// know the gap; then something is put there.
+    /// A queue is emptied from one end, one transaction per key, until walks know the gap; then a
+    /// key is put there.
     fn queue(&mut self) -> Vec<Op> {
         let (space, value, reverse) =
             (self.below(2) as u8, self.value_of(20), self.random.chance(0.5));
         let many = Op::PutMany { tx: TX, space, first: 0, count: QUEUED, value, scattered: false };
         let mut ops = vec![Op::Begin { tx: TX }, many, commit(TX)];
         ops.extend(self.interruption());
-        // The two keys that stay may be beside the range, which a gap must not reach beyond.
+        // The two remaining keys may be beside the range, which the gap must not exceed.
         let mut edge = |key: u64| {
             let key = numbered_key(key as u32);
             if self.random.chance(0.5) { Edge::Beside(key) } else { Edge::At(key) }
@@ -263,8 +263,8 @@ impl Generator {
         ops
     }
 
-    /// A transaction has read what another deletes; the deletion leaves the current runs before the
-    /// first one commits.
+    /// A transaction has read keys that another deletes; the deletions leave the current runs
+    /// before the first transaction commits.
     fn moved_deletion(&mut self) -> Vec<Op> {
         let (space, key) = (self.kept_space(), self.key());
         let mut ops = self.put_one(space, &key, 50);
@@ -287,16 +287,16 @@ impl Generator {
         ops
     }
 
-    /// A transaction reads more than it may record; then another one changes one of the keys, or
-    /// one beside them.
+    /// A transaction reads more than it may record; then another one changes one of the keys, or a
+    /// key beside them.
     fn many_reads(&mut self) -> Vec<Op> {
         let space = self.kept_space();
         let value = self.value_of(30);
         let many =
             Op::PutMany { tx: TX, space, first: 100, count: READ_KEYS, value, scattered: false };
         let mut ops = vec![Op::Begin { tx: TX }, many, commit(TX), Op::Begin { tx: TX }];
-        // A wide range first that contains the keys: the range that covers all of them may end
-        // behind the last of them.
+        // Read a wide range around the keys first, so that the range that covers all of them may
+        // end after the last.
         let walks = self.random.chance(0.5);
         if walks {
             let edge = |number| Edge::At(numbered_key(number));
@@ -362,7 +362,7 @@ impl Generator {
         ops
     }
 
-    /// A walk is left open while everything in its range moves into new files, and the old ones are
+    /// A walk stays open while everything in its range moves into new files, and the old files are
     /// removed.
     fn walk_over_what_moves(&mut self) -> Vec<Op> {
         let space = self.kept_space();
@@ -421,7 +421,7 @@ impl Generator {
         ops
     }
 
-    /// Enough commits for a new segment of the log, where segments are small.
+    /// Enough commits for a new segment of the log, if segments are small.
     pub(super) fn fill_segment(&mut self, space: u8) -> Vec<Op> {
         let commits = if self.random.chance(0.5) { 7 } else { 24 };
         (0..commits).flat_map(|_| self.put_one(space, &b"filler".to_vec(), 12_000)).collect()
@@ -451,8 +451,7 @@ impl Generator {
         ops.extend([Op::Flush, Op::DropCaches]);
         ops.push(Op::Fault(Fault::Reads(100 + self.below(300) as u16)));
         let on = Op::WalkOn { slot: SLOT, count: u32::MAX };
-        // If the sources are exchanged within the call, a read that fails there is retried in the
-        // new ones.
+        // If the sources are replaced within the call, a failed read is retried in the new ones.
         ops.push(if self.random.chance(0.5) {
             let key = numbered_key(self.below(150) as u32);
             let deed = Deed::Commit { space, key, value: self.value_of(70) };
@@ -480,7 +479,7 @@ impl Generator {
         ops
     }
 
-    /// A reader of a value is left open while the value is moved out of the log.
+    /// A reader of a value stays open while the value moves out of the log.
     fn reader_over_what_moves(&mut self) -> Vec<Op> {
         let (space, key) = (self.kept_space(), self.key());
         let bytes = 2000 + self.below(200_000) as u32;
@@ -499,15 +498,14 @@ impl Generator {
         ops
     }
 
-    /// Values of the log that are larger than a step of compaction are moved, and read at their new
-    /// place.
+    /// Values in the log that exceed a step of compaction are moved, and read at their new place.
     fn large_values_relocated(&mut self) -> Vec<Op> {
         let space = self.kept_space();
         let mut ops = Vec::new();
         let deleted = numbered_key(9);
         let deletes = self.random.chance(0.5);
         if deletes {
-            // The run that moves values deletes what an older run holds.
+            // The run with the moved values deletes keys that an older run holds.
             ops.extend(self.put_one(space, &deleted, 30));
             ops.extend([Op::Flush, Op::Begin { tx: TX }]);
             ops.extend([Op::Delete { tx: TX, space, key: deleted.clone() }, commit(TX)]);
@@ -544,8 +542,8 @@ impl Generator {
         ops
     }
 
-    /// A moment is opened while another thread supersedes versions visible at it, in a keyspace
-    /// that keeps the latest only.
+    /// A snapshot is opened while another thread supersedes versions visible at its moment, in a
+    /// keyspace that retains only the latest.
     fn moment_beside_a_commit(&mut self) -> Vec<Op> {
         let space = 2;
         let key = numbered_key(self.below(3) as u32);
@@ -567,8 +565,8 @@ impl Generator {
         ops
     }
 
-    /// Keys are deleted in a keyspace that keeps no past, and all trace of them is dropped; then
-    /// they are written again.
+    /// Keys are deleted in a keyspace without history, all trace of them is dropped, and they are
+    /// written again.
     fn deleted_for_good(&mut self) -> Vec<Op> {
         let (space, value) = (2, self.value_of(100));
         let many = Op::PutMany { tx: TX, space, first: 0, count: 30, value, scattered: false };
@@ -580,7 +578,7 @@ impl Generator {
         ];
         ops.extend([Op::Warm, Op::Compact, Op::Warm]);
         if self.random.chance(0.6) {
-            // An image that holds the keys is there after a kill.
+            // An image with the keys exists after a kill.
             ops.push(Op::SaveImage);
         }
         let deletes = (0..30).map(|number| Op::Delete { tx: TX, space, key: numbered_key(number) });
@@ -607,7 +605,7 @@ impl Generator {
         ops
     }
 
-    /// An image is saved, one more commit is flushed into a run of its own, and the process ends.
+    /// An image is saved, one more commit is flushed into a separate run, and the process ends.
     fn image_and_one_commit(&mut self) -> Vec<Op> {
         let space = self.kept_space();
         let value = self.value_of(200);
@@ -638,8 +636,8 @@ impl Generator {
         ops
     }
 
-    /// A sync of a flush or a merge fails, the store remains in use, and the process ends: the next
-    /// one must be able to open the store.
+    /// A sync of a flush or a merge fails, the store remains in use, and the process ends. The next
+    /// process must be able to open the store.
     fn failed_sync_and_kill(&mut self) -> Vec<Op> {
         let (space, key) = (self.kept_space(), self.key());
         let mut ops = self.put_one(space, &key, 300);
@@ -659,7 +657,7 @@ impl Generator {
         ops
     }
 
-    /// A finished backup is there after a power cut.
+    /// A finished backup survives a power cut.
     fn backup_and_cut(&mut self) -> Vec<Op> {
         let (space, key) = (self.kept_space(), self.key());
         let bytes = self.below(80_000) as u32;
@@ -673,7 +671,7 @@ impl Generator {
         ops
     }
 
-    /// A value is loaded while a younger one enters the runs: it must not be cached as the newest.
+    /// A value is loaded while a newer one enters the runs, and must not be cached as the newest.
     fn load_beside_a_flush(&mut self) -> Vec<Op> {
         let (space, number) = (self.kept_space(), self.below(3) as u32);
         let key = numbered_key(number);

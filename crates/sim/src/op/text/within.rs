@@ -1,4 +1,4 @@
-//! The text of what happens within an operation, and of feeds.
+//! The text format of deeds within an operation, and of feeds.
 
 use std::fmt;
 
@@ -52,7 +52,7 @@ impl Words<'_> {
     pub(super) fn amid(&mut self) -> Result<Op, String> {
         let word = self.next()?;
         let at = Within::ALL.iter().find(|(_, name)| *name == word).map(|(at, _)| *at);
-        let at = at.ok_or_else(|| format!("{word:?} is no moment within an operation"))?;
+        let at = at.ok_or_else(|| format!("unknown point within an operation: {word:?}"))?;
         let deed = self.deed()?;
         Ok(Op::Amid { at, deed, op: self.then()? })
     }
@@ -71,7 +71,7 @@ impl Words<'_> {
             "drop-caches" => Deed::DropCaches,
             "cut" => Deed::Cut,
             "kill" => Deed::Kill,
-            word => return Err(format!("{word:?} cannot be done within an operation")),
+            word => return Err(format!("{word:?} cannot run within an operation")),
         })
     }
 
@@ -81,12 +81,12 @@ impl Words<'_> {
             Some(("reservation", n)) => Call::Reservation(n),
             Some(("reservations", n)) => Call::Reservations(n),
             Some(("read", n)) => Call::Read(n),
-            _ => return Err(format!("{word:?} is no call that fails")),
+            _ => return Err(format!("unknown failing call {word:?}")),
         };
         Ok(Op::Failing { call, op: self.then()? })
     }
 
-    /// The operation behind `then`.
+    /// The operation after `then`.
     fn then(&mut self) -> Result<Box<Op>, String> {
         match self.next()? {
             "then" => {}
@@ -101,7 +101,7 @@ impl Words<'_> {
             "entries" => Feed::Entries(self.stream()?),
             "commits" => Feed::Commits,
             "watch" => Feed::Watch { space: self.sign("s")?, prefix: self.key("^")? },
-            word => return Err(format!("{word:?} is no feed")),
+            word => return Err(format!("unknown feed {word:?}")),
         })
     }
 }

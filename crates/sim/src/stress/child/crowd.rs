@@ -1,5 +1,5 @@
-//! Work that puts pressure on the memory limit: values of 2 MB, and many walks and transactions
-//! that are open at once, over keys of 4 KiB.
+//! Work that puts pressure on the memory limit: values of 2 MB, and many concurrent walks and
+//! transactions over keys of 4 KiB.
 //!
 //! Values are generated and compared in pieces, so that the process holds little memory besides its
 //! store's.
@@ -25,27 +25,27 @@ const PIECE_BYTES: usize = 16 << 10;
 /// Bytes of a long key.
 const LONG_KEY_BYTES: usize = 4096;
 
-/// Long keys, and the walks over them that are begun at once.
+/// Number of long keys, and of concurrent walks over them.
 const LONG_KEYS: u64 = 2100;
 const WALKS: u64 = 2000;
 
 /// Long keys of a transaction.
 const BATCH: u64 = 20;
 
-/// Transactions that are open at once.
+/// Transactions open at once.
 const TRANSACTIONS: u64 = 3000;
 
-/// The first bytes of a key, which stand for it.
+/// The first bytes of a key, which identify it.
 type Head = [u8; 8];
 
 /// An idle walk, and the last key that it returned.
 type HeldWalk<'t> = (Range<'t>, Head);
 
-/// The memory of the thread that holds walks or transactions. An open transaction is a value of the
-/// program's; a walk that has begun is charged to the budget.
+/// The memory of the thread that holds walks or transactions. An open transaction is in the
+/// program's own memory; a started walk is charged to the budget.
 pub(super) const HELD_BYTES_MAX: u64 = TRANSACTIONS * size_of::<Transaction>() as u64;
 
-/// Bytes that are a function of a number and their offset.
+/// Generates bytes from a number and their offset.
 struct Stream {
     number: u64,
     at: u64,
@@ -121,8 +121,8 @@ fn long_key(number: u64) -> Vec<u8> {
     key
 }
 
-/// Begins many walks over long keys, leaves them idle, and takes another step of each; or has many
-/// transactions open at once.
+/// Begins many walks over long keys, leaves them idle, and advances each once more; or opens many
+/// transactions at once.
 pub(super) fn hold(shared: &Shared, _: u64, random: &mut Random) -> Outcome {
     if random.chance(0.5) { hold_walks(shared, random) } else { hold_transactions(shared, random) }
 }
@@ -143,7 +143,7 @@ fn hold_walks(shared: &Shared, random: &mut Random) -> Outcome {
         let range = (Bound::Included(&first[..]), Bound::Excluded(&b"large"[..]));
         let walk = shared.unless_refused("a walk", snapshot.range(&shared.crowd, range))?;
         let Some(mut walk) = walk else { break };
-        // Only the head of each key is kept: the test's own memory is not the store's.
+        // Keep only the head of each key, because the test's own memory also counts.
         match shared
             .unless_refused("a walk's first step", walk.advance().map(|pair| pair.map(head)))?
         {
@@ -160,7 +160,7 @@ fn hold_walks(shared: &Shared, random: &mut Random) -> Outcome {
             break;
         };
         ensure(next.as_ref().is_none_or(|next| next > last), || {
-            format!("a walk that was left alone at {} goes on at {next:?}", last.escape_ascii())
+            format!("a walk left idle at {} resumes at {next:?}", last.escape_ascii())
         })?;
         shared.count("held-walks");
     }
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_large_value_is_known_again_and_one_that_differs_is_not() {
+    fn large_value_check_detects_differences() {
         let mut bytes = Vec::new();
         Stream { number: 77, at: 0 }.read_to_end(&mut bytes).unwrap();
         assert_eq!(bytes.len() as u64, LARGE_BYTES);

@@ -1,14 +1,15 @@
-//! Which entries of the log may be gone.
+//! The entries of the log that may be trimmed.
 //!
-//! Once a user's stream is known, the log is freed only by who asks for it: what was ordered after
-//! all of these calls had ended is there. Until then it frees itself, as far as cursors permit.
+//! Once a user's stream is known, only explicit calls trim the log, so entries ordered after all of
+//! these calls had ended are present. Until then the log is trimmed automatically, as far as
+//! cursors permit.
 
-/// What may have been freed.
+/// Upper bound of the trimmed log.
 #[derive(Debug)]
 pub(super) struct Freed {
-    /// Up to this place.
+    /// The log may be trimmed up to this GLSN.
     to: u64,
-    /// And up to the newest, since something is freeing the log.
+    /// A trim is in progress, so the log may be trimmed up to the newest entry.
     is_under_way: bool,
 }
 
@@ -19,12 +20,12 @@ impl Default for Freed {
 }
 
 impl Freed {
-    /// Something begins to free the log.
+    /// A trim begins.
     pub(super) fn asked(&mut self) {
         self.is_under_way = true;
     }
 
-    /// Nothing frees it any more, and the newest entry is this one.
+    /// The trim has ended, when this was the newest entry.
     pub(super) fn ended(&mut self, newest: u64) {
         if std::mem::take(&mut self.is_under_way) {
             self.to = newest;

@@ -1,4 +1,4 @@
-//! Compares entries of the log with what was appended to its streams.
+//! Compares entries of the log with the appends to its streams.
 
 use plimsoll::Db;
 
@@ -9,19 +9,19 @@ use crate::members::life::{Life, Order};
 use crate::members::notes::{Found, Taken, entries, entries_of};
 
 impl Driver {
-    /// Entries were acknowledged, in these places.
+    /// Checks acknowledged entries at these GLSNs.
     pub(super) fn judge_append(&mut self, order: &Order, first: u64, last: u64) -> Outcome {
         let id = order.id;
         if let Some(pending) = self.known.in_doubt.remove(&id) {
             let may_be_unread = self.known.has_failed_sync || self.disk().power_is_cut();
             ensure(may_be_unread, || {
-                format!("entries at GLSN {first} were acknowledged, and are not read")
+                format!("entries at GLSN {first} were acknowledged, but cannot be read")
             })?;
             self.known.found(&pending, first)?;
         }
         self.known.places.remove(&id);
         let places = self.known.model.places_of(id);
-        same("GLSNs of entries that were acknowledged", &places, &Some((first, last)))?;
+        same("GLSNs of acknowledged entries", &places, &Some((first, last)))?;
         if !order.is_buffered && !self.disk().power_is_cut() {
             self.known.durable = self.known.durable.max(last);
         }
@@ -31,19 +31,19 @@ impl Driver {
         Ok(())
     }
 
-    /// What a process took is what was ordered there, up to the newest that it must see.
+    /// Checks that a process took exactly the ordered entries, up to the newest that it must see.
     pub(super) fn judge_taken(&self, who: &str, order: &Order, taken: &Taken) -> Outcome {
         let Taken { stream, from, to, ref found, is_at_end, .. } = *taken;
         self.judge_entries(who, stream, from, to, found)?;
         ensure(!is_at_end || to > order.seen, || {
             format!(
-                "{who}: stream {stream:?} ends before GLSN {to}, and GLSN {} was committed before",
+                "{who}: stream {stream:?} ends before GLSN {to}, but GLSN {} was committed before",
                 order.seen
             )
         })
     }
 
-    /// What was read between two places is what was ordered there.
+    /// Checks that a range of entries equals the ordered ones.
     fn judge_entries(
         &self,
         who: &str,
@@ -57,9 +57,9 @@ impl Driver {
         let places: Vec<u64> = found.iter().map(|found| found.glsn).collect();
         match stream {
             None => ensure(places.iter().copied().eq(from..to), || {
-                format!("{} are at {places:?} only", said())
+                format!("{} exist only at {places:?}", said())
             })?,
-            // The store's own commits are among them.
+            // The store's own commits are among the entries.
             Some(0) => {
                 let mut missing = self
                     .known
@@ -101,7 +101,7 @@ impl Driver {
     fn compare_entries(&self, who: &str, db: &Db) -> Outcome {
         let newest = db.newest().0;
         let mut found = entries(db, 1).map_err(|error| error_in(who, &error))?;
-        // More of it may have been freed meanwhile, and more have become durable.
+        // More may have been trimmed meanwhile, and more may have become durable.
         let first = db.log().bounds().first.0;
         found.retain(|found| (first..=newest).contains(&found.glsn));
         ensure(self.known.freed.may_begin_at(first), || {
@@ -111,8 +111,8 @@ impl Driver {
     }
 }
 
-/// The place of the first entry of an append in doubt, if a process reads them: all, one after the
-/// other, or none.
+/// The GLSN of the first entry of an append in doubt, if a process reads its entries: all,
+/// consecutively, or none.
 pub(super) fn place_of_entries(life: &Life, pending: &Pending) -> Result<Option<u64>, Failure> {
     let found = entries_of(&life.db, pending.behind + 1, &pending.notes)
         .map_err(|error| error_in("reading entries", &error))?;

@@ -1,7 +1,7 @@
-//! Scenes of a few acts that single acts seldom come to: a process ends or stops in the middle of
-//! what others go on from.
+//! Scenes: short sequences of acts that random choice seldom produces, in which a process dies or
+//! stops in the middle of an operation that others depend on.
 //!
-//! Each scene is written for a kind of fault; what it does is right for any store.
+//! Each scene targets a kind of bug, but is valid for any store.
 
 use plimsoll::borders::Border;
 use plimsoll_disk::random::Random;
@@ -9,24 +9,24 @@ use plimsoll_disk::random::Random;
 use crate::op::among::{Act, Among};
 use crate::op::generate::among::Interests;
 
-/// The least bytes of a value that has a blob file of its own.
+/// Minimum size of a value in a blob file of its own.
 const LARGE_BYTES: u64 = 256 << 10;
 
-/// Bytes of a value that stays in the log, and of one that lies in a leaf.
+/// Bytes of a value that stays in the log, and of one stored in a leaf.
 const IN_LOG_BYTES: u64 = 3000;
 const IN_LEAF_BYTES: u64 = 100;
 
-/// A process has swept after so many operations of a verification.
+/// Operations of a verification after which a process has swept.
 const SWEEP_OPERATIONS: u64 = 600;
 
-/// The keyspace that comes and goes.
+/// The temporary keyspace.
 const PASSING: u64 = 2;
 
 /// A scene, and the processes in it.
 struct Scene<'a> {
     random: &'a mut Random,
     acts: Vec<Among>,
-    /// Who does something, and who goes on.
+    /// The acting process, and the other one.
     one: u8,
     other: u8,
     key: u64,
@@ -45,7 +45,7 @@ impl Scene<'_> {
         }
     }
 
-    /// Both are there.
+    /// Makes both processes join.
     fn join(&mut self) {
         for member in [self.one, self.other] {
             self.by(member, [Act::GoOn, Act::Join { mebibytes: 0 }]);
@@ -53,7 +53,7 @@ impl Scene<'_> {
     }
 }
 
-/// A scene for a run of so many processes.
+/// A scene for a run of this many processes.
 pub(super) fn scene(random: &mut Random, of: &Interests) -> Vec<Among> {
     let one = random.below(of.members) as u8;
     let other = (u64::from(one) + 1 + random.below(of.members - 1)) % of.members;
@@ -88,8 +88,8 @@ pub(super) fn scene(random: &mut Random, of: &Interests) -> Vec<Among> {
     scene.acts
 }
 
-/// One is killed while it orders, writes or syncs; the other reads or commits; then the power is
-/// cut.
+/// One process is killed while it orders, writes or syncs; the other reads or commits; then the
+/// power is cut.
 fn killed_in_a_commit(scene: &mut Scene<'_>) {
     let bytes =
         [IN_LEAF_BYTES, IN_LOG_BYTES, LARGE_BYTES, LARGE_BYTES][scene.random.below(4) as usize];
@@ -102,7 +102,7 @@ fn killed_in_a_commit(scene: &mut Scene<'_>) {
     match scene.random.below(4) {
         0 => scene.by(scene.other, [Act::Check]),
         1 => scene.by(scene.other, [after, Act::Check]),
-        // What it has left behind is swept.
+        // The other sweeps its leftovers.
         2 => scene.by(scene.other, [Act::Flush, Act::Trim { back: 0 }, Act::Trim { back: 0 }]),
         _ => {}
     }
@@ -113,8 +113,8 @@ fn killed_in_a_commit(scene: &mut Scene<'_>) {
     }
 }
 
-/// A sync fails in one, which may be killed before it can tell; the other commits; then the power
-/// is cut.
+/// A sync fails in one process, which may be killed before it can publish that; the other commits;
+/// then the power is cut.
 fn sync_fails(scene: &mut Scene<'_>) {
     let after = 1 + scene.random.below(3);
     let fail =
@@ -127,7 +127,7 @@ fn sync_fails(scene: &mut Scene<'_>) {
     scene.by(scene.other, [Act::Check]);
 }
 
-/// The other has a row of a key in its cache; one writes the key over, and the index is flushed.
+/// One process overwrites a key that the other has in its row cache, and the index is flushed.
 fn written_over_behind_a_row(scene: &mut Scene<'_>) {
     let (space, key) = (scene.random.below(2), scene.key);
     let put = |bytes| Act::Put { space, key, bytes };
@@ -153,7 +153,7 @@ fn written_over_behind_a_row(scene: &mut Scene<'_>) {
     );
 }
 
-/// One writes a large value in a transaction; the other sweeps meanwhile.
+/// One process writes a large value in a transaction, while the other sweeps.
 fn large_value_while_others_sweep(scene: &mut Scene<'_>) {
     let (space, key) = (scene.random.below(2), scene.key);
     let write = Act::TxPut { space, key, bytes: LARGE_BYTES + scene.random.below(2000) };
@@ -168,7 +168,7 @@ fn large_value_while_others_sweep(scene: &mut Scene<'_>) {
     scene.by(scene.other, [Act::Get { space, key }]);
 }
 
-/// One makes a keyspace, the other drops it and makes it anew.
+/// One process creates a keyspace; the other drops and recreates it.
 fn keyspace_of_another_one(scene: &mut Scene<'_>) {
     let (space, key) = (PASSING, scene.key);
     let put = |bytes| Act::Put { space, key, bytes };
@@ -179,23 +179,23 @@ fn keyspace_of_another_one(scene: &mut Scene<'_>) {
     scene.by(scene.one, [Act::DropSpace, Act::Check]);
 }
 
-/// One becomes the keeper and sweeps. It is stopped in the middle of that, while the other writes
-/// or commits a large value; or a commit of the other was ended by a kill, and what that left
-/// behind may not come back.
+/// One process becomes the keeper and sweeps. It is stopped during the sweep while the other writes
+/// or commits a large value; or a kill ended a commit of the other, whose leftovers must not
+/// reappear.
 fn sweep(scene: &mut Scene<'_>, members: u8) {
     let (one, other, space, key) = (scene.one, scene.other, scene.random.below(2), scene.key);
     for member in (0..members).filter(|member| *member != other) {
         scene.by(member, [Act::GoOn, Act::Leave]);
     }
     let (first, large) = (scene.put(IN_LEAF_BYTES), LARGE_BYTES + scene.random.below(2000));
-    // One that becomes the keeper after it has joined has not swept yet.
+    // A process that becomes the keeper after it has joined has not swept yet.
     scene.by(other, [Act::Flush]);
     scene.by(one, [Act::Join { mebibytes: 0 }]);
     scene.by(other, [Act::Leave]);
     scene.by(one, [first, Act::Flush]);
     scene.by(other, [Act::Join { mebibytes: 0 }]);
     if scene.random.below(3) == 0 {
-        // Where its record is written, and not published.
+        // The kill hits after its record is written and before it is published.
         let (nth, later) = (4 + scene.random.below(4), 1 + scene.random.below(2));
         scene.by(other, [Act::KillAtChange { nth, later }, Act::Put { space, key, bytes: large }]);
         let end = [Act::Kill, Act::PowerCut][scene.random.below(2) as usize];
@@ -223,8 +223,8 @@ fn sweep(scene: &mut Scene<'_>, members: u8) {
     scene.by(other, [Act::DropCaches, Act::Get { space, key }, Act::Check]);
 }
 
-/// The keeper stops in the middle of its work, and the other stops where it takes its place; the
-/// first one goes on before the other.
+/// The keeper stops in the middle of its work, and the other stops during the takeover; the first
+/// resumes before the other.
 fn keeper_stops_and_the_next_one_too(scene: &mut Scene<'_>) {
     let mut stops = |changes| Act::StopAtChange {
         nth: 1 + scene.random.below(changes),
@@ -243,7 +243,7 @@ fn keeper_stops_and_the_next_one_too(scene: &mut Scene<'_>) {
     scene.by(scene.one, [Act::Check]);
 }
 
-/// The other has commits in its memtable whose values are in the log; one flushes and frees the
+/// One process flushes and trims the log while the memtable of the other refers to values in the
 /// log.
 fn log_freed_beside_who_reads_it(scene: &mut Scene<'_>) {
     for _ in 0..3 + scene.random.below(20) {
@@ -260,12 +260,12 @@ fn log_freed_beside_who_reads_it(scene: &mut Scene<'_>) {
     );
 }
 
-/// The keeper stops in the middle of its work, or one that is about to take its place does; the
-/// other takes it and writes; the first one goes on.
+/// The keeper, or a process about to take over, stops in the middle of its work; the other takes
+/// over and writes; the first resumes.
 fn keeper_stops(scene: &mut Scene<'_>) {
     let first = scene.put(IN_LOG_BYTES);
     if scene.random.below(2) == 0 {
-        // Nobody is the keeper, or this one is.
+        // Leave no keeper, or make this process the keeper.
         scene.by(scene.other, [Act::Leave, Act::Join { mebibytes: 0 }]);
     }
     let (nth, later) =
@@ -286,9 +286,9 @@ fn keeper_stops(scene: &mut Scene<'_>) {
     scene.by(scene.other, [Act::Check, last, Act::Flush, Act::Check]);
 }
 
-/// One has posted a commit and is stopped before it is ordered, or in the middle of that; the other
-/// orders both, and is killed in that; the first one goes on, and a third commit shows what became
-/// of both.
+/// One process has posted a commit and is stopped before or while the commit is ordered; the other
+/// orders both commits, and is killed while doing so; the first resumes, and a third commit shows
+/// the outcome of both.
 fn leader_of_posts_ends(scene: &mut Scene<'_>) {
     let reach = 1 << (3 + scene.random.below(4));
     let (first, second, third) =
@@ -322,8 +322,8 @@ fn leader_of_posts_ends(scene: &mut Scene<'_>) {
     }
 }
 
-/// More want to join than their memory allows, while one of them holds much; then some leave, and
-/// others come again.
+/// More processes try to join than the memory allows, while one of them holds much; then some
+/// leave, and others join again.
 fn joins_with_little_memory(scene: &mut Scene<'_>, members: u8) {
     let space = scene.random.below(2);
     let load = Act::Load { space, first: 1000, count: 100, bytes: 900 };
@@ -349,7 +349,8 @@ fn joins_with_little_memory(scene: &mut Scene<'_>, members: u8) {
     scene.by(scene.one, [Act::Check]);
 }
 
-/// A transaction of one reads a range, or pops; the other changes a key at an edge of that.
+/// A transaction of one process reads a range or pops; the other changes a key at an edge of the
+/// read.
 fn changed_at_the_edge(scene: &mut Scene<'_>) {
     let (space, from) = (scene.random.below(2), scene.key);
     let to = from + 1 + scene.random.below(4);
@@ -376,8 +377,8 @@ fn changed_at_the_edge(scene: &mut Scene<'_>) {
     scene.by(scene.one, [write, Act::TxCommit, Act::Check]);
 }
 
-/// One has much to take in that others have committed, and a call of that fails; what it has is
-/// right, and it goes on.
+/// One process has to apply many commits of others, and a call within that fails; its data stays
+/// right, and it continues.
 fn catches_up_and_fails(scene: &mut Scene<'_>) {
     for _ in 0..2 + scene.random.below(8) {
         scene.key += 1;
@@ -386,7 +387,7 @@ fn catches_up_and_fails(scene: &mut Scene<'_>) {
         scene.by(scene.other, [put]);
     }
     if scene.random.below(2) == 0 {
-        // A commit that is written as runs.
+        // A commit written as runs.
         let (space, bytes) = (scene.random.below(2), 2000 + scene.random.below(1000));
         scene.by(scene.other, [Act::Load { space, first: 1000, count: 120, bytes }]);
     }
@@ -409,8 +410,8 @@ fn catches_up_and_fails(scene: &mut Scene<'_>) {
     scene.by(scene.one, [Act::Check, Act::Flush, Act::Check]);
 }
 
-/// One changes cursors and keyspaces; the other has to learn that, and a call of it fails, or it
-/// ends or stops in it.
+/// One process changes cursors and keyspaces; the other applies that, while a call fails or the
+/// process dies or stops.
 fn learns_and_fails(scene: &mut Scene<'_>) {
     let (name, back) = (scene.random.below(3), scene.random.below(6));
     let changes = [
@@ -440,7 +441,7 @@ fn learns_and_fails(scene: &mut Scene<'_>) {
     }
 }
 
-/// One ends or stops where it crosses a border of upkeep, and the other works meanwhile.
+/// One process dies or stops at a border case of upkeep, while the other works.
 fn ends_or_stops_at_a_border(scene: &mut Scene<'_>) {
     let borders = [
         Border::RunsWritten,
