@@ -87,6 +87,28 @@ fn a_get_that_finds_nothing_out_in_the_runs_of_its_transaction_need_not_conflict
 }
 
 #[test]
+fn gets_that_may_count_as_read_may_fill_the_read_set() {
+    let gets = |number: u32| format!("drop-caches\nget-resident t0 s1 =m/{:05}\n", 2 * number);
+    let text = format!(
+        "begin t1
+         put-many t1 s1 0 200 500#1 rising
+         commit t1 0#0
+         flush
+         begin t0
+         {}
+         begin t1
+         put t1 s1 =m/00001 30#1
+         commit t1 0#0
+         put t0 s1 =z 30#2
+         commit t0 0#0",
+        (0..80).map(gets).collect::<String>()
+    );
+    let sizes = Sizes { read_set_bytes: Some(4 << 10), ..Sizes::USUAL };
+    let driver = proves(Setting { sizes, ..LARGE_SEGMENTS }, &text);
+    assert_eq!(driver.answers().last().unwrap(), "conflict");
+}
+
+#[test]
 fn a_transaction_larger_than_the_budget_is_committed_and_read_back() {
     for (keys, bytes) in [(40, 900_000), (500, 60_000), (60_000, 400)] {
         let puts =
