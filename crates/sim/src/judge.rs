@@ -17,7 +17,7 @@ use plimsoll::{
 
 use crate::content::Content;
 use crate::failure::{Failure, Outcome, ensure, same};
-pub(crate) use crate::judge::view::{View, bound};
+pub(crate) use crate::judge::view::{Got, View, bound};
 use crate::model::{Entry, Model, Version, Writes, space_name};
 use crate::op::{Edge, Get, Key, Span};
 
@@ -109,14 +109,14 @@ impl Judge<'_> {
         }
     }
 
-    /// Reads one key; returns whether the store answered.
+    /// Reads one key.
     pub(crate) fn get(
         &self,
         view: View<'_>,
         place: Place<'_>,
         key: &[u8],
         how: Get,
-    ) -> Outcome<bool> {
+    ) -> Outcome<Got> {
         let at = view.at();
         let what = || format!("get {} at {at} in {}", show(key), space_name(place.space));
         let own = view.own().and_then(|own| own.get(&(place.space, key.to_vec())));
@@ -125,39 +125,45 @@ impl Judge<'_> {
         match how {
             Get::Value => {
                 let Some(value) = self.settle(what, moment, view.get(place.keyspace, key))? else {
-                    return Ok(false);
+                    return Ok(Got::Refused);
                 };
                 is_value(what, value.as_deref(), wanted)?;
             }
             Get::Streamed => {
                 let answer = view.get_reader(place.keyspace, key);
-                let Some(reader) = self.settle(what, moment, answer)? else { return Ok(false) };
-                let Some(bytes) = self.drain(what, reader)? else { return Ok(false) };
+                let Some(reader) = self.settle(what, moment, answer)? else {
+                    return Ok(Got::Refused);
+                };
+                let Some(bytes) = self.drain(what, reader)? else { return Ok(Got::Part) };
                 is_value(what, bytes.as_deref(), wanted)?;
             }
             Get::Lent | Get::Now => {
                 let answer = view.get_lent(place.keyspace, key);
-                let Some(value) = self.settle(what, moment, answer)? else { return Ok(false) };
+                let Some(value) = self.settle(what, moment, answer)? else {
+                    return Ok(Got::Refused);
+                };
                 is_value(what, value.as_deref(), wanted)?;
             }
             Get::Resident => {
                 let answer = view.get_resident(place.keyspace, key);
-                let Some(found) = self.settle(what, moment, answer)? else { return Ok(false) };
+                let Some(found) = self.settle(what, moment, answer)? else {
+                    return Ok(Got::Refused);
+                };
                 match found {
                     Resident::Value(value) => is_value(what, Some(&value), wanted)?,
                     Resident::Absent => is_value(what, None, wanted)?,
-                    Resident::NotResident => {}
+                    Resident::NotResident => return Ok(Got::NotResident),
                 }
             }
             Get::Contains => {
                 let Some(there) = self.settle(what, moment, view.contains(place.keyspace, key))?
                 else {
-                    return Ok(false);
+                    return Ok(Got::Refused);
                 };
                 same(what(), &there, &wanted.is_some())?;
             }
         }
-        Ok(true)
+        Ok(Got::Answer)
     }
 
     /// Reads one key at the newest moment, without a snapshot; returns whether all calls were

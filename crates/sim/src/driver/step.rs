@@ -10,7 +10,7 @@ use plimsoll_disk::clock::Clock;
 use crate::content::Content;
 use crate::driver::{DAY_MICROS, Driver, Durability, HOUR_MICROS, OpenTx};
 use crate::failure::{Failure, Outcome, ensure, same};
-use crate::judge::{View, Way, show};
+use crate::judge::{Got, View, Way, show};
 use crate::model::reads::Reads;
 use crate::model::{Entry, Writes, space_name};
 use crate::op::{Fault, Get, Keep, Key, Op, Reader, Span, numbered_key};
@@ -549,29 +549,25 @@ impl Driver {
             && let Some(open) = self.txs.get(&tx)
         {
             let view = View::Tx(&open.handle, &open.writes);
-            let was_answered =
-                self.judge(&|error| self.excused(error)).get(view, place, key, how)?;
+            let got = self.judge(&|error| self.excused(error)).get(view, place, key, how)?;
             if let Some(open) = self
                 .txs
                 .get_mut(&tx)
                 .filter(|open| !open.writes.contains_key(&(space, key.clone())))
             {
-                if was_answered || !self.excuses.budget {
-                    open.reads.key(space, key);
-                } else {
-                    // Without memory it is refused before it counts as read.
-                    open.reads.perhaps_key(space, key);
+                // A get that returns nothing may end before the key is in the read set: without
+                // memory, or while the transaction's own runs are searched.
+                match got {
+                    Got::Answer | Got::Part => open.reads.key(space, key),
+                    Got::NotResident | Got::Refused => open.reads.perhaps_key(space, key),
                 }
             }
-            return answered(was_answered);
+            return answered(got.is_answered());
         }
         let Some(snapshot) = self.moment(from)? else { return said("failed") };
-        answered(self.judge(&|error| self.excused(error)).get(
-            View::Snapshot(&snapshot),
-            place,
-            key,
-            how,
-        )?)
+        let excuse = |error: &Error| self.excused(error);
+        let got = self.judge(&excuse).get(View::Snapshot(&snapshot), place, key, how)?;
+        answered(got.is_answered())
     }
 
     fn walk(&mut self, from: Reader, space: u8, span: &Span, how: Way) -> Outcome<String> {

@@ -14,6 +14,26 @@ pub(crate) enum View<'a> {
     Snapshot(&'a Snapshot),
 }
 
+/// The result of a read of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Got {
+    /// The model's answer.
+    Answer,
+    /// The answer is not in memory, and only memory was searched.
+    NotResident,
+    /// A reader of the value, which failed before its end.
+    Part,
+    /// An error that is excused, or a refusal that is right.
+    Refused,
+}
+
+impl Got {
+    /// Whether the call came to its end.
+    pub(crate) fn is_answered(self) -> bool {
+        matches!(self, Got::Answer | Got::NotResident)
+    }
+}
+
 impl View<'_> {
     pub(crate) fn at(&self) -> u64 {
         match self {

@@ -31,7 +31,7 @@ impl Reads {
         self.add(space, span_of_key(key), 2 * key.len());
     }
 
-    /// A read of a key was refused: it may count as read.
+    /// A read of a key returned nothing: it may count as read.
     pub fn perhaps_key(&mut self, space: u8, key: &[u8]) {
         self.perhaps(space, &span_of_key(key));
     }
@@ -63,6 +63,7 @@ impl Reads {
     /// Records a failed walk over a span, which may have read more than it returned.
     pub fn perhaps(&mut self, space: u8, span: &Span) {
         self.perhaps.push((space, span.clone()));
+        self.bytes += span_bytes(span) + 100;
     }
 
     /// The read set may be refused memory from here on.
@@ -81,7 +82,8 @@ impl Reads {
     pub fn may_be_coarse(&self, limit_bytes: Option<u64>, longest: usize) -> bool {
         // During a walk, the set holds the key reached so far, even if the walk later reaches the
         // end.
-        let on_the_way = if self.spans.is_empty() { 0 } else { longest };
+        let is_empty = self.spans.is_empty() && self.perhaps.is_empty();
+        let on_the_way = if is_empty { 0 } else { longest };
         // The store's representation of a range has a header.
         self.may_be_all
             || (self.bytes + on_the_way) as u64 > limit_bytes.unwrap_or(LEAST_BYTES) / 8 * 3

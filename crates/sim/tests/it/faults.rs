@@ -1,5 +1,6 @@
 //! Failing disks and exhausted memory.
 
+use plimsoll::Sizes;
 use plimsoll_sim::case::{Case, Mode};
 use plimsoll_sim::driver::{Care, run};
 use plimsoll_sim::faults::fail_each_sync;
@@ -58,6 +59,53 @@ fn a_get_that_is_refused_memory_need_not_conflict() {
     );
     let [.., refused, _, _, _, _, _] = driver.answers() else { panic!("too few answers") };
     assert_eq!(refused, "refused");
+}
+
+#[test]
+fn a_get_that_finds_nothing_out_in_the_runs_of_its_transaction_need_not_conflict() {
+    let sizes = Sizes { write_set_bytes: Some(64 << 10), ..Sizes::USUAL };
+    for (get, answer) in [
+        ("failing read:0 then get t0 s1 =m/00100a", "refused"),
+        ("get-resident t0 s1 =m/00100a", "answered"),
+    ] {
+        let text = format!(
+            "begin t0
+             put-many t0 s1 0 600 900#1 scattered
+             drop-caches
+             {get}
+             begin t1
+             put t1 s1 =m/00100a 30#1
+             commit t1 0#0
+             commit t0 0#0"
+        );
+        let driver = proves(Setting { sizes, ..LARGE_SEGMENTS }, &text);
+        let [_, _, _, got, _, _, _, committed] = driver.answers() else {
+            panic!("{:?}", driver.answers());
+        };
+        assert_eq!((&got[..], &committed[..]), (answer, "glsn 3"), "{get}");
+    }
+}
+
+#[test]
+fn gets_that_may_count_as_read_may_fill_the_read_set() {
+    let gets = |number: u32| format!("drop-caches\nget-resident t0 s1 =m/{:05}\n", 2 * number);
+    let text = format!(
+        "begin t1
+         put-many t1 s1 0 200 500#1 rising
+         commit t1 0#0
+         flush
+         begin t0
+         {}
+         begin t1
+         put t1 s1 =m/00001 30#1
+         commit t1 0#0
+         put t0 s1 =z 30#2
+         commit t0 0#0",
+        (0..80).map(gets).collect::<String>()
+    );
+    let sizes = Sizes { read_set_bytes: Some(4 << 10), ..Sizes::USUAL };
+    let driver = proves(Setting { sizes, ..LARGE_SEGMENTS }, &text);
+    assert_eq!(driver.answers().last().unwrap(), "conflict");
 }
 
 #[test]
