@@ -175,7 +175,7 @@ pub(crate) fn recover(
 /// >>> plimsoll.open(path, memory="16MiB").close()
 /// >>> report = plimsoll.recover(path, dry_run=True, memory="16MiB")
 /// >>> report.whole, report.index, report.values
-/// (True, 'index', [])
+/// (True, 'log', [])
 #[pyclass(module = "plimsoll", frozen, get_all)]
 pub struct RecoverReport {
     /// The newest GLSN of the new store.

@@ -295,6 +295,11 @@ impl Model {
         there.map(|(number, space)| (*number, space.keep()))
     }
 
+    /// The commit that dropped a keyspace.
+    pub fn dropped_at(&self, space: u8) -> Option<u64> {
+        self.spaces.get(&space)?.dropped
+    }
+
     /// Whether a keyspace was dropped.
     pub fn is_dropped(&self, space: u8) -> bool {
         self.spaces.get(&space).is_some_and(|space| space.dropped.is_some())

@@ -34,6 +34,7 @@ from ZODB.utils import newTid  # type: ignore[import-untyped, import-not-found, 
 
 from .._errors import Error
 from . import _rows
+from ._reading import Announcement
 
 STAGED_BYTES = 8 << 20
 """Bytes that a transaction stages in memory until it has the turn. More is staged in a file, in

@@ -50,6 +50,7 @@ mod own_folder;
 mod pressure;
 mod quiet_openings;
 mod recover;
+mod recover_stale;
 mod resident;
 mod tickets;
 mod tidy;

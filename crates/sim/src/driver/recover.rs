@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use plimsoll::{Db, Error, Glsn, RecoverReport};
+use plimsoll::{DamagedKeys, Db, Error, Glsn, RecoverReport};
 use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
 
@@ -76,7 +76,7 @@ impl Driver {
             format!("recovering an undamaged store reports losses: {report:?}")
         })?;
         same("newest moment of a recovered undamaged store", &report.glsn.0, &self.model.newest())?;
-        self.judge_recovered(&world, &report)?;
+        self.judge_recovered(&world, &report, &[], report.glsn)?;
         self.open_store(0)?;
         Ok(format!("up to {}", report.glsn))
     }
@@ -108,7 +108,7 @@ impl Driver {
         let said = match (report, foreseen) {
             (Ok(report), Ok(foreseen)) => {
                 let what = || format!("after {}", kinds.join(", "));
-                self.judge_recovered(&world, &report)
+                self.judge_recovered(&world, &report, &kinds, foreseen.glsn)
                     .map_err(|failure| Failure::new(format!("{}: {}", what(), failure.message)))?;
                 same(
                     format!("lost entries, {}", what()),
@@ -130,8 +130,15 @@ impl Driver {
         Ok(format!("{said} after {}", kinds.join(", ")))
     }
 
-    /// Compares a recovered store with the model.
-    fn judge_recovered(&self, world: &World, report: &RecoverReport) -> Outcome<()> {
+    /// Compares a recovered store with the model; `told` is the damage, `end` the last entry that
+    /// the damaged log is known to have had.
+    fn judge_recovered(
+        &self,
+        world: &World,
+        report: &RecoverReport,
+        told: &[String],
+        end: Glsn,
+    ) -> Outcome<()> {
         let failed = |what: &str, error: &Error| {
             Failure::new(format!("{what} a recovered store: {error} [{error:?}]"))
         };
@@ -142,8 +149,20 @@ impl Driver {
             db.verify(&mut |_| {}).map_err(|error| failed("verifying", &error))?.problems;
         ensure(problems.is_empty(), || format!("a recovered store is damaged: {problems:?}"))?;
         let newest = self.model.newest();
-        let is_lost_commit =
-            |glsn: u64| report.lost_commits.iter().any(|lost| lost.contains(&Glsn(glsn)));
+        let is_run_gone = told.iter().any(|what| what.contains("removed") && what.contains(".run"));
+        // Without the manifest, nothing says how far a log extended that has lost its end.
+        let is_end_unknown = told.iter().any(|what| what.contains("MANIFEST."))
+            && told.iter().any(|what| what.contains(".seg"));
+        let is_lost_commit = |glsn: u64| {
+            report.lost_commits.iter().any(|lost| lost.contains(&Glsn(glsn)))
+                || (is_end_unknown && glsn > end.0)
+        };
+        // Nothing says how old the rows of a run without a manifest and a footer are.
+        let is_of_run = |what: &String| {
+            what.contains("no readable header or footer")
+                || what.contains("is a run that no readable manifest names")
+                || (is_run_gone && what.contains("if a run file is missing"))
+        };
         for (space, _) in self.model.spaces() {
             let name = space_name(space);
             let keyspace =
@@ -163,26 +182,41 @@ impl Driver {
             let found: Vec<_> = walk
                 .collect::<plimsoll::Result<_>>()
                 .map_err(|error| failed("walking over", &error))?;
-            for (key, value) in &found {
-                let version = self.model.version_at(space, key, newest);
-                let mut at = version;
-                // An older version may appear only if all newer versions were in lost commits,
-                // which a run may hold.
-                while let Some((glsn, content)) = at.filter(|(glsn, _)| is_lost_commit(*glsn)) {
-                    if is_value(String::new, Some(value), content).is_ok() {
-                        break;
+            let as_life = |life: u8| -> Outcome<()> {
+                for (key, value) in &found {
+                    let mut at = self.model.version_at(life, key, newest);
+                    // An older version is there only if all newer ones were in lost commits. A run
+                    // may have these.
+                    while let Some((glsn, content)) = at.filter(|(glsn, _)| is_lost_commit(*glsn)) {
+                        if is_value(String::new, Some(value), content).is_ok() {
+                            break;
+                        }
+                        at = self.model.version_at(life, key, glsn - 1);
                     }
-                    at = self.model.version_at(space, key, glsn - 1);
+                    let content = at.and_then(|(_, content)| content);
+                    if !report.unresolved.iter().any(is_of_run) {
+                        is_value(
+                            || format!("{} in {name} of a recovered store", show(key)),
+                            Some(value),
+                            content,
+                        )?;
+                    }
                 }
-                let content = at.and_then(|(_, content)| content);
-                // Without manifest and footer, the age of a run's rows is unknown.
-                if report.unresolved.is_empty() {
-                    is_value(
-                        || format!("{} in {name} of a recovered store", show(key)),
-                        Some(value),
-                        content,
-                    )?;
+                Ok(())
+            };
+            if let Err(failure) = as_life(space) {
+                // It is lost that a keyspace of this name was dropped: it is there again.
+                let is_stale_record = format!("the record of keyspace {name} may be");
+                let is_named = report.renamed.contains(&name)
+                    || report.unresolved.iter().any(|what| what.contains(&is_stale_record));
+                let is_lost_drop = |life: &u8| {
+                    self.model.dropped_at(*life).is_some_and(|at| is_named || is_lost_commit(at))
+                };
+                let mut lives = self.model.lives(space).into_iter().filter(is_lost_drop);
+                if lives.any(|life| as_life(life).is_ok()) {
+                    continue;
                 }
+                return Err(Failure::new(format!("{} [{report:?}]", failure.message)));
             }
             for (key, content) in self.model.walk(space, &ALL, newest, &Writes::new()) {
                 if found.iter().any(|(there, _)| *there == key) {
@@ -193,12 +227,12 @@ impl Driver {
                     |value: &plimsoll::DamagedKey| value.keyspace == name && value.key == key;
                 let is_named = (content.bytes > INLINE_BYTES && report.values.iter().any(is_value))
                     || is_lost_commit(glsn)
-                    || !report.lost_ranges.is_empty()
-                    || report.unresolved.iter().any(|what| what.contains(".run"));
+                    || report.lost_ranges.iter().any(|range| may_hold(range, &name, &key))
+                    || report.unresolved.iter().any(is_of_run);
                 ensure(is_named, || {
                     format!(
-                        "{} in {name}, of commit {glsn}, is missing in a recovered store, and was \
-                         not named",
+                        "{} in {name}, of commit {glsn}, is not in a recovered store, and was not \
+                         named [{report:?}]",
                         show(&key)
                     )
                 })?;
@@ -213,7 +247,18 @@ impl Driver {
     }
 }
 
-/// Damages a file of a closed store; returns a description.
+/// Whether a range of lost keys holds a key; if its keyspaces have lost their names, it may.
+fn may_hold(range: &DamagedKeys, keyspace: &str, key: &[u8]) -> bool {
+    let (from, to) = (range.keyspace == keyspace, range.last_keyspace == keyspace);
+    if from || to {
+        return (!from || &range.first[..] <= key) && (!to || key <= &range.last[..]);
+    }
+    let is_unnamed = |name: &String| name.starts_with('(') || name.starts_with("recovered-");
+    range.between.iter().any(|name| name == keyspace)
+        || [&range.keyspace, &range.last_keyspace].into_iter().any(is_unnamed)
+}
+
+/// Damages a file of a closed store; says which, and how.
 fn damage(world: &World, random: &mut Random) -> std::io::Result<String> {
     let disk = &world.disk;
     let mut files = world.files(&world.store_path())?;

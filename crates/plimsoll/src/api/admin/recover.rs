@@ -41,7 +41,7 @@ use crate::api::admin::backup::{parent_of, refuse_inside};
 use crate::api::admin::diagnose::{Found, LostPart, LostPlaces, Scene, first_of_log, is_damage};
 use crate::api::admin::lost_keyspaces;
 use crate::api::admin::recover::doubts::Doubts;
-use crate::api::admin::recover::index::{MergeLosses, lost_spans, merge};
+use crate::api::admin::recover::index::{lost_ranges, merge};
 use crate::api::admin::recover::source::{BlobLosses, Plan, Source};
 use crate::api::admin::verify::verify_open;
 use crate::api::admin::verify_values::find_bad_values;
@@ -112,8 +112,8 @@ pub struct RecoverReport {
     /// The names that keyspaces have now whose records are lost; their retention is
     /// [`Retention::Forever`](crate::Retention::Forever).
     pub renamed: Vec<String>,
-    /// Files whose contents are not in the new store, and damage that is still in it, one sentence
-    /// each.
+    /// Files whose contents are not in the new store, records of keyspaces that may be older ones,
+    /// and damage that is still in it, one sentence each.
     pub unresolved: Vec<String>,
     /// Bytes of files that the new store shares with the old one, until one of the two no longer
     /// needs them.
@@ -202,7 +202,9 @@ pub(crate) fn dry_run(path: &Path, options: Options) -> Result<RecoverReport> {
         }
         let mut report = describe(path, &source, &scene, &found)?;
         report.renamed = unnamed.iter().map(|id| scene.names[id].clone()).collect();
-        report.lost_ranges = ranges(&source, &scene)?;
+        if source.plan == Plan::Merge {
+            report.lost_ranges = lost_ranges(&source, &scene)?;
+        }
         return Ok(report);
     }
     Err(Error::corrupt(format!(
@@ -325,8 +327,14 @@ fn attempt(
         }
         // Those that only the old index names were swept.
         write_blobs(&mut Copied::default())?;
-        let MergeLosses { ranges, readable_from } = merge(&source, &scene, &place.new, options)?;
-        (report.lost_ranges, report.readable_from) = (ranges, readable_from);
+        let losses = merge(&source, &scene, &place.new, options)?;
+        (report.lost_ranges, report.readable_from) = (losses.ranges, losses.readable_from);
+        report.unresolved.extend(losses.stale_records.iter().map(|name| {
+            format!(
+                "the record of keyspace {name} may be an older one: the keyspace may have been \
+                 dropped since, or its retention changed"
+            )
+        }));
         let before =
             source.manifest.as_ref().map_or(Glsn::NONE, |manifest| manifest.oldest_readable);
         if report.readable_from <= before {
@@ -406,11 +414,6 @@ fn name_lost(source: &Source, scene: &mut Scene<'_>) -> Result<BTreeSet<u32>> {
     } else {
         Ok(BTreeSet::new())
     }
-}
-
-fn ranges(source: &Source, scene: &Scene<'_>) -> Result<Vec<DamagedKeys>> {
-    let spans = if source.plan == Plan::Merge { lost_spans(source)? } else { Vec::new() };
-    Ok(spans.iter().map(|(span, ..)| scene.range(&span.first, &span.last)).collect())
 }
 
 /// What is lost, as far as the source tells.

@@ -111,7 +111,7 @@ const BAD_MAX: u32 = 1 << 16;
 /// missing.
 ///
 /// # Errors
-/// The disk fails other than by wrong bytes, the budget, or what `each` returns.
+/// The budget, or what `each` returns. A page that the disk cannot read is an unreadable page.
 pub(crate) fn survey(
     source: Option<&dyn PageSource>,
     info: &TableInfo,
@@ -132,7 +132,7 @@ pub(crate) fn survey(
     for number in 0..info.pages {
         let is_good = match source.load(number, page) {
             Ok(()) => true,
-            Err(LoadError::Corrupt { .. }) => false,
+            Err(LoadError::Corrupt { .. } | LoadError::Io { .. }) => false,
             Err(error) => return Err(Error::of_load(error)),
         };
         in_a_row = if is_good { 0 } else { in_a_row + 1 };

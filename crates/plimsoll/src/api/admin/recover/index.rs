@@ -8,9 +8,13 @@
 //! Laws of a merge:
 //! 1. Commits that the log holds come from the log, whatever the old index says of them.
 //! 2. If the newest version of a key may have been on a page that cannot be read, and neither the
-//!    log nor another page has it, then an older version does not take its place: the key is
-//!    deleted. The record of a keyspace stays, unless it is known that another one has replaced it.
-//! 3. Moments at which versions may be missing can no longer be read.
+//!    log nor another page has it, then no other version takes its place, not even one of the same
+//!    commit (a commit may write a key to several runs): the key is deleted.
+//! 3. A version up to the checkpoint that the current runs do not have was replaced there. It is
+//!    not the newest: the key is deleted, if the log has lost the commit that replaced it.
+//! 4. The record of a keyspace is a key too, but under law 2 it stays and is named, unless it is
+//!    known to be replaced: without it nothing says what the keyspace keeps.
+//! 5. Moments at which versions may be missing can no longer be read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -23,7 +27,7 @@ use plimsoll_log::glsn::{Glsn, Position};
 use plimsoll_memory::budget::Budget;
 use plimsoll_memory::pool::Touch;
 
-use crate::api::admin::diagnose::{Part, Scene, look_at};
+use crate::api::admin::diagnose::{Scene, look_at};
 use crate::api::admin::recover::source::Source;
 use crate::index::limits::Limits;
 use crate::index::manifest::names::manifest_name;
@@ -37,7 +41,7 @@ use crate::index::run::table::{Table, TableId, TableInfo, run_file_name};
 use crate::types::damage::DamagedKeys;
 use crate::types::error::{Lift, Result};
 use crate::types::index_key::IndexKey;
-use crate::types::keyspaces::SYSTEM;
+use crate::types::keyspaces::{Record, SYSTEM, dropped_name};
 use crate::types::options::Options;
 use crate::types::version::{Stored, Version};
 
@@ -83,19 +87,29 @@ pub(crate) struct MergeLosses {
     pub(crate) ranges: Vec<DamagedKeys>,
     /// Moments before this one cannot be read in every keyspace.
     pub(crate) readable_from: Glsn,
+    /// The keyspaces whose records may have been replaced on a page that cannot be read.
+    pub(crate) stale_records: Vec<String>,
 }
 
-/// The key ranges of pages that cannot be read and that hold commits which the log does not have,
-/// each with the newest of these commits and whether the page was in a current run.
-pub(crate) fn lost_spans(source: &Source) -> Result<Vec<(LostSpan, Glsn, bool)>> {
+/// The key ranges of pages that cannot be read and that may hold commits which the log does not
+/// have, each with the newest commit that the log has lost since, and whether the page was in a
+/// current run.
+fn lost_spans(source: &Source) -> Result<Vec<(LostSpan, Glsn, bool)>> {
     let mut spans = Vec::new();
     for part in source.parts.iter().filter(|part| part.described && !part.problems.is_empty()) {
-        let Some(gap) = source.newest_gap(part.info.min_glsn, part.info.max_glsn) else { continue };
+        let to = part.info.max_glsn.max(source.complete_to());
+        let Some(gap) = source.newest_gap(part.info.min_glsn, to) else { continue };
         let lost =
             survey(part.source.as_deref(), &part.info, &source.budget, &mut |_| Ok(()))?.lost;
         spans.extend(lost.into_iter().map(|span| (span, gap, !part.history)));
     }
     Ok(spans)
+}
+
+/// The key ranges among them.
+pub(crate) fn lost_ranges(source: &Source, scene: &Scene<'_>) -> Result<Vec<DamagedKeys>> {
+    let spans = lost_spans(source)?;
+    Ok(spans.iter().map(|(span, ..)| scene.range(&span.first, &span.last)).collect())
 }
 
 /// Merges the runs of the new store, which hold what its log has, with the old ones.
@@ -121,52 +135,87 @@ pub(crate) fn merge(
         builder: None,
         tables: Vec::new(),
     };
-    let mut cursors: Vec<Cursor> = Vec::new();
+    let new = output.open_new(&replayed)?;
+    let (current, history) = output.open_old()?;
     // Each group is a run: its tables are sorted and do not overlap. The log's come first: of two
     // equal versions they win.
-    for tables in output.open_new(&replayed)?.into_iter().chain(output.open_old()?) {
-        cursors.push(Cursor::Run(Box::new(RunCursor::new(
-            Arc::from(tables),
-            Feed::Pool(Touch::Scan),
-        ))));
-    }
+    let cursors = new.iter().chain(&current).chain(&history).map(scan).collect();
     let mut merge = Merge::new(cursors, Direction::Forward);
     merge.seek_end()?;
-    let replaced = replaced_records(source)?;
+    // The same versions, of the current runs only.
+    let mut held = Merge::new(current.iter().map(scan).collect(), Direction::Forward);
+    held.seek_end()?;
+    // Those of the history runs only.
+    let mut past = Merge::new(history.iter().map(scan).collect(), Direction::Forward);
+    past.seek_end()?;
+    let mut stale_records = Vec::new();
+    let mut dropped: BTreeMap<u32, Glsn> = BTreeMap::new();
     let mut ids: BTreeSet<u32> = scene.names.keys().copied().collect();
+    let mut replaced: BTreeMap<u32, Glsn> = BTreeMap::new();
     let mut last: Option<(Vec<u8>, Glsn)> = None;
     while let Some(version) = merge.top() {
         let is_new = last.as_ref().is_none_or(|(key, _)| key != version.key);
         let is_again =
             last.as_ref().is_some_and(|(key, glsn)| key == version.key && *glsn == version.glsn);
-        ids.insert(version.keyspace());
+        let keyspace = version.keyspace();
+        ids.insert(keyspace);
         if !is_again {
-            let mut may_split = is_new;
-            let is_stale = |(span, gap, is_current): &&(LostSpan, Glsn, bool)| {
-                *is_current && *gap > version.glsn && span.holds(version.key)
-            };
-            let by = spans.iter().filter(|_| is_new).filter(is_stale).map(|(_, gap, _)| *gap).max();
-            let is_record = version.keyspace() == SYSTEM
-                && !replaced.contains(&(version.key.to_vec(), version.glsn));
-            if let Some(glsn) = by.filter(|_| !is_record) {
-                output.add(&Version { key: version.key, glsn, stored: Stored::Deleted }, true)?;
-                may_split = false;
+            let mut stale = None;
+            if is_new && version.stored != Stored::Deleted {
+                let on_page = |(span, gap, is_current): &&(LostSpan, Glsn, bool)| {
+                    *is_current && *gap >= version.glsn && span.holds(version.key)
+                };
+                let by_page = spans.iter().filter(on_page).map(|(_, gap, _)| *gap).max();
+                stale = by_page;
+                if stale.is_none()
+                    && let Some(by) = source.lost_after(version.glsn)
+                    && !holds(&mut held, &version)?
+                {
+                    let from = replaced.entry(keyspace).or_default();
+                    *from = by.max(*from);
+                    stale = Some(by);
+                }
+                if keyspace == SYSTEM {
+                    let (name, id) = (version.user_key(), record_id(&version.stored));
+                    let drop = id.and_then(|id| dropped.get(&id).copied());
+                    if dropped_name(name).is_some() {
+                        // These come before the others.
+                        dropped.extend(id.map(|id| (id, version.glsn)));
+                        stale = None;
+                    } else if by_page.is_some() && drop.is_none() && !holds(&mut past, &version)? {
+                        stale_records
+                            .extend(id.map(|_| String::from_utf8_lossy(name).into_owned()));
+                        stale = None;
+                    } else {
+                        stale = drop.or(stale);
+                    }
+                }
             }
-            let stored = output.what_is_left(&version);
-            output.add(&Version { stored, ..version }, may_split)?;
+            if let Some(glsn) = stale {
+                output.add(&Version { key: version.key, glsn, stored: Stored::Deleted }, true)?;
+            }
+            if stale != Some(version.glsn) {
+                let stored = output.what_is_left(&version);
+                output.add(&Version { stored, ..version }, is_new && stale.is_none())?;
+            }
             let (key, glsn) = last.get_or_insert_default();
             version.key.clone_into(key);
             *glsn = version.glsn;
         }
         merge.advance()?;
     }
+    drop((held, past));
     drop(merge);
     output.close()?;
     let runs = match std::mem::take(&mut output.tables) {
         tables if tables.is_empty() => Vec::new(),
         tables => vec![RunInfo { history: false, tables }],
     };
-    let limits = limits(source, &replayed, &spans, ids);
+    let mut limits = limits(source, &replayed, &spans, ids);
+    replaced
+        .into_iter()
+        .filter(|(id, _)| *id != SYSTEM)
+        .for_each(|(id, by)| limits.dropped(id, by));
     let mut head = replayed.head();
     (head.number, head.next_run, head.limits) =
         (replayed.number.saturating_add(1), output.next, limits);
@@ -175,24 +224,25 @@ pub(crate) fn merge(
     disk.sync_dir(&index)?;
     manifest.write(disk, &index)?;
     sweep(disk, &index, &manifest)?;
-    let ranges = spans.iter().map(|(span, ..)| scene.range(&span.first, &span.last)).collect();
-    Ok(MergeLosses { ranges, readable_from: manifest.oldest_readable })
+    let ranges = lost_ranges(source, scene)?;
+    Ok(MergeLosses { ranges, readable_from: manifest.oldest_readable, stale_records })
 }
 
-/// The records of keyspaces that others have replaced.
-fn replaced_records(source: &Source) -> Result<BTreeSet<(Vec<u8>, Glsn)>> {
-    let mut records = BTreeSet::new();
-    let system =
-        |part: &&Part| part.history && IndexKey::new(&part.info.first_key).keyspace() == SYSTEM;
-    for part in source.parts.iter().filter(system) {
-        survey(part.source.as_deref(), &part.info, &source.budget, &mut |version| {
-            if version.keyspace() == SYSTEM {
-                records.insert((version.key.to_vec(), version.glsn));
-            }
-            Ok(())
-        })?;
-    }
-    Ok(records)
+/// A cursor over a run.
+fn scan(tables: &Tables) -> Cursor {
+    Cursor::Run(Box::new(RunCursor::new(Arc::clone(tables), Feed::Pool(Touch::Scan))))
+}
+
+/// Whether a merge has a version; it is asked for versions in order.
+fn holds(merge: &mut Merge, version: &Version<'_>) -> Result<bool> {
+    merge.skip_to(version.key, version.glsn)?;
+    Ok(merge.top().is_some_and(|top| top.key == version.key && top.glsn == version.glsn))
+}
+
+/// The id in the record of a keyspace.
+fn record_id(stored: &Stored<'_>) -> Option<u32> {
+    let Stored::Inline(record) = stored else { return None };
+    Record::decode(record).ok().map(|record| record.id)
 }
 
 /// From which moments on the keyspaces can be read.
@@ -244,6 +294,9 @@ fn sweep(disk: &dyn Disk, index: &Path, manifest: &Manifest) -> Result<()> {
     Ok(disk.sync_dir(index)?)
 }
 
+/// The tables of a run.
+type Tables = Arc<[Table]>;
+
 /// Writes the new runs.
 struct Output<'a> {
     log_options: &'a FileLogOptions,
@@ -268,7 +321,7 @@ impl Output<'_> {
     }
 
     /// The runs of the new store.
-    fn open_new(&self, manifest: &Manifest) -> Result<Vec<Vec<Table>>> {
+    fn open_new(&self, manifest: &Manifest) -> Result<Vec<Tables>> {
         let open = |info: &TableInfo| self.open(self.index, &self.log_options.dir, info.clone());
         manifest.runs.iter().map(|run| run.tables.iter().map(open).collect()).collect()
     }
@@ -285,19 +338,18 @@ impl Output<'_> {
         }
     }
 
-    /// The old runs. Of those that are damaged, or that hold commits in whose place the log has
-    /// others, copies of what can be used.
-    fn open_old(&mut self) -> Result<Vec<Vec<Table>>> {
+    /// The old runs, the current ones and those of history. Of those that are damaged, or that hold
+    /// commits in whose place the log has others, copies of what can be used.
+    fn open_old(&mut self) -> Result<(Vec<Tables>, Vec<Tables>)> {
         let source = self.source;
         let first = source.survey.bounds().start;
-        let mut runs: BTreeMap<usize, Vec<Table>> = BTreeMap::new();
+        let mut runs: BTreeMap<(bool, usize), Vec<Table>> = BTreeMap::new();
         for part in &source.parts {
             let Some(pages) = &part.source else { continue };
             if part.problems.is_empty() && part.described && !source.is_forked {
                 let file = self.log_options.pool.attach(Arc::clone(pages));
-                runs.entry(part.run)
-                    .or_default()
-                    .push(Table { info: Arc::clone(&part.info), file });
+                let tables = runs.entry((part.history, part.run)).or_default();
+                tables.push(Table { info: Arc::clone(&part.info), file });
                 continue;
             }
             let mut builder = self.begin()?;
@@ -312,10 +364,12 @@ impl Output<'_> {
                 let (sink, info) = builder.finish()?;
                 sink.finish()?;
                 let table = self.open(self.index, &self.log_options.dir, info)?;
-                runs.entry(part.run).or_default().push(table);
+                runs.entry((part.history, part.run)).or_default().push(table);
             }
         }
-        Ok(runs.into_values().collect())
+        let history = runs.split_off(&(true, 0));
+        let groups = |runs: BTreeMap<_, Vec<Table>>| runs.into_values().map(Arc::from).collect();
+        Ok((groups(runs), groups(history)))
     }
 
     /// What a version stores, or that its value is lost.

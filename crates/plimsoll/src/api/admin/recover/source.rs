@@ -56,6 +56,8 @@ pub(crate) struct Source {
     pub(crate) manifest: Option<Manifest>,
     /// The tables of the index.
     pub(crate) parts: Vec<Part>,
+    /// Whether `parts` are the tables of that manifest, and no others.
+    pub(crate) is_described: bool,
     /// Whether the index has commits that the log has others in place of.
     pub(crate) is_forked: bool,
     pub(crate) plan: Plan,
@@ -186,7 +188,7 @@ impl Source {
     /// Notes runs in blob files that no manifest names, if the log does not hold every commit:
     /// their commit, and so the age of what they hold, was only in the manifest.
     fn note_unknown_blobs(&mut self, path: &Path) -> Result<()> {
-        if self.plan != Plan::Merge || self.manifest.is_some() {
+        if self.plan != Plan::Merge || self.is_described {
             return Ok(());
         }
         let (disk, dir) = (&*self.log_options.disk, path.join("log"));
@@ -230,7 +232,14 @@ impl Source {
     /// The last commit up to which the index is known to be complete: later ones may be in it if
     /// they were adopted.
     pub(crate) fn complete_to(&self) -> Glsn {
-        self.manifest.as_ref().map_or(Glsn::NONE, |manifest| manifest.checkpoint.glsn)
+        let manifest = self.manifest.as_ref().filter(|_| self.is_described);
+        manifest.map_or(Glsn::NONE, |manifest| manifest.checkpoint.glsn)
+    }
+
+    /// The newest commit after `glsn` that the log has lost and that the index is known to hold.
+    pub(crate) fn lost_after(&self, glsn: Glsn) -> Option<Glsn> {
+        let to = self.complete_to();
+        (glsn < to).then(|| self.newest_gap(glsn.next(), to)).flatten()
     }
 
     /// A scene for the diagnosis.
@@ -371,6 +380,7 @@ impl Reader<'_> {
             findings: Vec::new(),
             manifest: None,
             parts: Vec::new(),
+            is_described: false,
             is_forked: false,
             plan: if survey.is_whole() { Plan::Replay } else { Plan::Merge },
             log_options: self.log_options.clone(),
@@ -378,6 +388,16 @@ impl Reader<'_> {
             survey,
         };
         let bounds = source.survey.bounds();
+        let is_log_damaged = !source.survey.lost.is_empty()
+            || (source.survey.records == 0 && bounds.end > Glsn::FIRST);
+        let is_newest = |manifest: &Manifest| self.newest == Some(manifest.number);
+        if is_log_damaged && !self.manifests.first().is_some_and(is_newest) {
+            source.unresolved.push(format!(
+                "no readable manifest says how far the log extended: commits after GLSN {} may be \
+                 lost",
+                bounds.end.0 - 1
+            ));
+        }
         for manifest in self.manifests.iter() {
             if manifest.log_id != source.survey.log_id {
                 source.unresolved.push(format!(
@@ -399,7 +419,7 @@ impl Reader<'_> {
                     part.problems.is_empty()
                         && part.info.min_pointer.is_none_or(|oldest| oldest >= bounds.start)
                 });
-            let is_newest = self.newest == Some(manifest.number);
+            let is_newest = is_newest(manifest);
             // An older one is as good if the log has every commit behind it. A newer one may have
             // dropped blob files.
             let is_complete = (is_newest && run_commits <= manifest.checkpoint.glsn)
@@ -412,6 +432,7 @@ impl Reader<'_> {
             if is_sound && is_complete {
                 (source.plan, source.manifest, source.parts) =
                     (Plan::Keep, Some(manifest.clone()), parts);
+                source.is_described = true;
                 return Ok(source);
             }
             // A file that is missing, beside files that it does not know, was merged into these: a
@@ -420,15 +441,23 @@ impl Reader<'_> {
             let is_merged = parts.iter().any(|part| part.source.is_none())
                 && runs.iter().any(|id| *id >= manifest.next_run);
             let has_newer = is_merged || run_commits > manifest.checkpoint.glsn;
-            if is_newest && !has_newer && manifest.checkpoint.glsn.next() >= bounds.start {
+            if is_newest && !has_newer {
                 (source.manifest, source.parts) = (Some(manifest.clone()), parts);
+                source.is_described = true;
                 return Ok(source);
             }
         }
         source.parts = self.parts_in_folder(source.survey.log_id, &runs, &mut source.unresolved)?;
         // Its limits hold as long as no newer one was written.
-        let first = self.manifests.first().filter(|manifest| self.newest == Some(manifest.number));
+        let first = self.manifests.first().filter(|manifest| is_newest(manifest));
         source.manifest = first.filter(|manifest| run_commits <= manifest.checkpoint.glsn).cloned();
+        if source.plan == Plan::Merge && bounds.start > Glsn::FIRST {
+            source.unresolved.push(
+                "no readable manifest says which runs there were: if a run file is missing, older \
+                 values are in place of those in it"
+                    .to_owned(),
+            );
+        }
         Ok(source)
     }
 

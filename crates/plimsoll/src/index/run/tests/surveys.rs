@@ -94,3 +94,32 @@ fn a_leaf_with_a_key_that_is_shorter_than_a_keyspace_is_damage() {
         );
     }
 }
+
+/// Pages of which the disk cannot read one.
+struct Failing(Source, u32);
+
+impl PageSource for Failing {
+    fn load(&self, number: u32, page: &mut [u8]) -> Result<(), LoadError> {
+        if number == self.1 {
+            let (kind, message) = (std::io::ErrorKind::Other, "the disk fails".to_owned());
+            return Err(LoadError::Io { kind, message, source: None });
+        }
+        self.0.load(number, page)
+    }
+}
+
+#[test]
+fn a_leaf_that_the_disk_cannot_read_costs_no_other_leaf() {
+    let budget = budget();
+    let (pages, info, leaves) = leaves(&budget);
+    let mut spoiled = pages.clone();
+    spoiled[leaves[3] * PAGE_BYTES + 100] ^= 1;
+    let (damaged, keys) = survey_of(&budget, spoiled, &info);
+    let failing = Failing(Source(Mutex::new(pages)), leaves[3] as u32);
+    let mut found = 0;
+    let survey = survey(Some(&failing), &info, &budget, &mut |_| {
+        found += 1;
+        Ok(())
+    });
+    assert_eq!((survey.unwrap(), found), (damaged, keys.len()));
+}
