@@ -209,3 +209,37 @@ fn what_the_documents_name_is_there() {
         }
     }
 }
+
+#[test]
+fn prose_is_at_most_100_columns_wide() {
+    let mut documents = Vec::new();
+    collect_markdown(&root(), &mut documents);
+    let mut wide = Vec::new();
+    for path in documents {
+        let mut in_code = false;
+        for (number, line) in fs::read_to_string(&path).unwrap().lines().enumerate() {
+            let text = line.trim_start();
+            in_code ^= text.starts_with("```");
+            // Tables, headings, pictures and link targets cannot be broken.
+            let is_one = text.starts_with(['|', '#', '[', '!']) || !text.contains(' ');
+            if line.chars().count() > 100 && !in_code && !is_one {
+                wide.push(format!("{}:{}", path.display(), number + 1));
+            }
+        }
+    }
+    assert!(wide.is_empty(), "wider than 100 columns: {wide:#?}");
+}
+
+/// Markdown files below `dir`, without build output and hidden folders.
+fn collect_markdown(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        let is_skipped = name.starts_with('.') || name == "target" || name == "node_modules";
+        if path.is_dir() && !is_skipped && !path.is_symlink() {
+            collect_markdown(&path, found);
+        } else if name.ends_with(".md") {
+            found.push(path);
+        }
+    }
+}
