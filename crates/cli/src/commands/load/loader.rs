@@ -340,7 +340,7 @@ mod tests {
             "may or may not be in the store",
             "GLSN is 8",
             "there: everything is loaded",
-            "not: run the command again",
+            "not there: run the command again",
         ] {
             assert!(all.contains(words), "{words:?}: {all}");
         }
@@ -360,7 +360,7 @@ mod tests {
             "5 rows were loaded.",
             "GLSN is 8",
             "there: resume with --skip 7",
-            "not: resume with --skip 5",
+            "not there: resume with --skip 5",
         ] {
             assert!(batch.contains(words), "{words:?}: {batch}");
         }
