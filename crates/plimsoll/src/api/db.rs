@@ -25,7 +25,7 @@ use crate::engine::collect_stats;
 use crate::engine::keyspace_commits;
 use crate::engine::memory;
 use crate::engine::open;
-use crate::engine::requests;
+use crate::engine::shared::requests;
 #[cfg(any(test, feature = "testing"))]
 use crate::engine::work_steps;
 use crate::read::point::KeyBuffer;

@@ -16,7 +16,7 @@ use crate::engine::cursor_commits;
 use crate::engine::cursors::CursorInfo;
 use crate::engine::keyspace_commits;
 use crate::engine::log_time;
-use crate::engine::requests;
+use crate::engine::shared::requests;
 use crate::txn::ticket::CommitTicket;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::invalid_input::InvalidInput;

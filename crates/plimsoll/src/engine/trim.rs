@@ -21,7 +21,7 @@ use crate::engine::held_back::HeldBack;
 use crate::index::blobs::Left;
 use crate::read::reader::Reader;
 use crate::txn::committer::Committer;
-use crate::txn::follower::Follower;
+use crate::txn::shared::follower::Follower;
 use crate::txn::sequencer::CommitSequencer;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::events;

@@ -525,7 +525,7 @@ mod tests {
         poisoned(put(&store, 3, 10).map(drop));
         poisoned(store.committer.append(StreamId(1), &[b"x"]).map(drop));
         poisoned(store.flush());
-        poisoned(crate::engine::requests::trim(&store, Glsn(2)).map(drop));
+        poisoned(crate::engine::shared::requests::trim(&store, Glsn(2)).map(drop));
         assert_eq!((store.visible(), get(&store, 1), get(&store, 2)), (Glsn(1), Some(10), None));
         poisoned(store.close());
         let store = open(&path, options()).unwrap();
@@ -604,7 +604,7 @@ mod tests {
         let store = open(&path, options()).unwrap();
         has_many(&store, 60_000);
         store.flush().unwrap();
-        crate::engine::requests::compact(&store).unwrap();
+        crate::engine::shared::requests::compact(&store).unwrap();
         has_many(&store, 60_000);
         store.close().unwrap();
         let store = open(&path, options()).unwrap();

@@ -10,7 +10,7 @@ use crate::read::moments::OpenMoment;
 use crate::read::point::ValueReader;
 use crate::read::reader::Reader;
 use crate::txn::durable_wakers::DurableWakers;
-use crate::txn::follower::Follower;
+use crate::txn::shared::follower::Follower;
 use crate::txn::patience::Patience;
 use crate::txn::sequencer::CommitSequencer;
 use crate::types::error::{Error, Lift, Result};
@@ -125,7 +125,7 @@ impl Committer {
         moment
     }
 
-    /// Notes that something is read, for processes that read nothing ([`crate::txn::blind`]).
+    /// Notes that something is read, for processes that read nothing ([`crate::txn::shared::blind`]).
     pub(crate) fn note_read(&self) {
         self.follower.iter().for_each(|follower| follower.blindness.note_read());
     }

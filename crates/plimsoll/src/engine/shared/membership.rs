@@ -22,9 +22,10 @@ use plimsoll_memory::pool::Pool;
 
 use crate::engine::steps;
 use crate::engine::trim::LogSpace;
-use crate::engine::{Engine, cursor_commits, keyspace_commits, memory, requests};
+use crate::engine::shared::requests;
+use crate::engine::{Engine, cursor_commits, keyspace_commits, memory};
 use crate::txn::committer::Committer;
-use crate::txn::follower::Learn;
+use crate::txn::shared::follower::Learn;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::machine_memory::there_is_bytes;

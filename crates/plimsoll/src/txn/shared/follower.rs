@@ -1,6 +1,6 @@
 //! Follows what other members of the store commit: their commits are applied to this process's
 //! index before it reads a moment that holds them, and before it orders a commit of its own that
-//! has read something ([`crate::txn::blind`] has the others).
+//! has read something ([`crate::txn::shared::blind`] has the others).
 //!
 //! Law: what was durable anywhere when a read begins is seen by it.
 
@@ -20,12 +20,12 @@ use plimsoll_memory::budget::Budget;
 use crate::borders::{Border, hit};
 use crate::index::Index;
 use crate::txn::apply::{Apply, Touched, When};
-use crate::txn::blindness::Blindness;
+use crate::txn::shared::blindness::Blindness;
 use crate::txn::sequencer::{CommitLock, CommitSequencer};
 use crate::types::error::{Error, Lift, Result};
 
 /// Entries that are taken in under the turn: for so few, one look at the log is cheaper than two.
-pub(super) const FEW: u64 = 16;
+pub(crate) const FEW: u64 = 16;
 
 /// How often more is taken in, where a moment was dropped that was about to be read.
 const ROUNDS: u32 = 16;
@@ -61,7 +61,7 @@ pub(crate) struct Follower {
     pub(crate) to_learn: Mutex<Touched>,
     pub(crate) is_to_learn: Arc<AtomicBool>,
     pub(crate) blindness: Blindness,
-    /// Wakes the keeper's apply thread ([`crate::txn::blind`]).
+    /// Wakes the keeper's apply thread ([`crate::txn::shared::blind`]).
     pub(crate) applier: Arc<Bell>,
     /// Whether the apply thread was woken and has not applied anything since.
     pub(crate) is_called: AtomicBool,
@@ -69,7 +69,7 @@ pub(crate) struct Follower {
 
 impl Follower {
     /// The newest commit that is readable anywhere now.
-    pub(super) fn readable(&self) -> Result<Glsn> {
+    pub(crate) fn readable(&self) -> Result<Glsn> {
         match self.is_buffered {
             true if !self.members.is_reader() => self.ordered(),
             _ => self.members.newest().lift(),
@@ -82,7 +82,7 @@ impl Follower {
     }
 
     /// The newest commit that [`Follower::fresh_and_ordered`] takes in now.
-    pub(super) fn ordered_to_read(&self) -> Glsn {
+    pub(crate) fn ordered_to_read(&self) -> Glsn {
         let newest = if self.members.is_reader() { self.readable() } else { self.ordered() };
         newest.unwrap_or(Glsn::NONE)
     }
@@ -104,7 +104,7 @@ impl Follower {
     }
 
     /// Takes in what is readable anywhere now.
-    pub(super) fn take_in(&self) -> Result<()> {
+    pub(crate) fn take_in(&self) -> Result<()> {
         if self.is_fresh()? { Ok(()) } else { self.catch_up() }
     }
 
@@ -149,7 +149,7 @@ impl Follower {
     }
 
     /// Goes on behind what the runs hold, without applying it.
-    pub(super) fn pass_over(&self, lock: &CommitLock<'_>) {
+    pub(crate) fn pass_over(&self, lock: &CommitLock<'_>) {
         let (applied, next) = (self.sequencer.applied(), self.log.bounds().next);
         if let Some(last) = self.index.pass_over(&self.members, applied, next) {
             hit(Border::PassedOver);
@@ -175,7 +175,7 @@ impl Follower {
 
     /// Everything up to `last` is in the runs, and counts as applied. What others have changed
     /// meanwhile of the store's own records was not seen.
-    pub(super) fn passed(&self, lock: &CommitLock<'_>, last: Glsn) {
+    pub(crate) fn passed(&self, lock: &CommitLock<'_>, last: Glsn) {
         *self.to_learn.lock().unwrap_or_else(PoisonError::into_inner) =
             Touched { keyspaces: true, cursors: true };
         self.is_to_learn.store(true, Ordering::Relaxed);
@@ -284,7 +284,7 @@ impl Follower {
 
     /// Learns what the commits that were applied have changed of the store's own records. What
     /// fails is done the next time.
-    pub(super) fn learn(&self) -> Result<()> {
+    pub(crate) fn learn(&self) -> Result<()> {
         if !self.is_to_learn.load(Ordering::Relaxed) {
             return Ok(());
         }

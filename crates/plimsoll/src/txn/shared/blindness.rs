@@ -1,5 +1,5 @@
 //! Whether a process reads: one that only writes leaves its commits in the log
-//! ([`crate::txn::blind`]).
+//! ([`crate::txn::shared::blind`]).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -27,7 +27,7 @@ impl Blindness {
 
     /// Something is read. Writes to memory that other threads use only if there were commits, or
     /// looks at other members, since the last read.
-    pub(super) fn note_read(&self) {
+    pub(crate) fn note_read(&self) {
         if self.commits.load(Ordering::Relaxed) > 0 {
             self.commits.store(0, Ordering::Relaxed);
         }
@@ -37,19 +37,19 @@ impl Blindness {
     }
 
     /// Whether this process reads nothing.
-    pub(super) fn is_blind(&self) -> bool {
+    pub(crate) fn is_blind(&self) -> bool {
         self.commits.load(Ordering::Relaxed) >= self.after
     }
 
     /// A commit that has read nothing is made.
-    pub(super) fn note_commit(&self) {
+    pub(crate) fn note_commit(&self) {
         if !self.is_blind() {
             self.commits.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Whether nothing was read for long.
-    pub(super) fn is_blind_for_long(&self, now_nanos: u64) -> bool {
+    pub(crate) fn is_blind_for_long(&self, now_nanos: u64) -> bool {
         match self.since_nanos.load(Ordering::Relaxed) {
             0 => {
                 self.since_nanos.store(now_nanos.max(1), Ordering::Relaxed);

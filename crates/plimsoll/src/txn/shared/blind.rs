@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use plimsoll_log::file_log::shared::turn::Turn;
 use plimsoll_log::glsn::Glsn;
 
-use crate::txn::follower::{FEW, Follower};
+use crate::txn::shared::follower::{FEW, Follower};
 use crate::types::error::{Lift, Result};
 
 /// A member leaves at most this many bytes of the log unapplied, and at most this many memtables'
@@ -187,7 +187,8 @@ mod tests {
     use super::*;
     use crate::api::snapshot::Snapshot;
     use crate::engine::open::open;
-    use crate::engine::{Engine, keyspace_commits, membership};
+    use crate::engine::shared::membership;
+    use crate::engine::{Engine, keyspace_commits};
     use crate::read::resident::Resident;
     use crate::txn::transaction::Transaction;
     use crate::types::error::Error;
