@@ -9,6 +9,7 @@ pub(crate) mod own_gaps;
 pub(crate) mod own_writes;
 pub(crate) mod patience;
 pub(crate) mod payload;
+pub(crate) mod peers;
 mod pops;
 pub(crate) mod range;
 pub(crate) mod read_set;

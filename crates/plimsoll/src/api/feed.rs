@@ -17,6 +17,7 @@ use crate::engine::cursors::CursorInfo;
 use crate::engine::keyspace_commits;
 use crate::engine::log_time;
 use crate::engine::shared::requests;
+use crate::txn::commit::Ordered;
 use crate::txn::ticket::CommitTicket;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::invalid_input::InvalidInput;
@@ -94,7 +95,13 @@ impl<'db> Log<'db> {
         }
         keyspace_commits::note_streams(self.store)?;
         let (first, last) = self.store.committer.append(StreamId(stream), payloads)?;
-        Ok((first, CommitTicket::of_record(&self.store.committer, last)))
+        Ok((
+            first,
+            CommitTicket::of_commit(
+                &self.store.committer,
+                Ordered { glsn: last, is_durable: false },
+            ),
+        ))
     }
 
     /// Reads one entry.

@@ -13,7 +13,6 @@ use crate::index::seat::Seat;
 use crate::index::walk::versions::Versions;
 use crate::read::moments::OpenMoment;
 use crate::read::point::{KeyBuffer, find};
-use crate::read::reader::check_retained;
 use crate::read::span::Span;
 use crate::types::error::{Error, Result};
 use crate::types::keyspaces::Keyspace;
@@ -266,7 +265,7 @@ impl Changes {
         readable_at: Glsn,
     ) -> Result<Self> {
         // Checked here to fail early; checked again in each view that the walk uses.
-        check_retained(&store.reader.index.current_view(), &span.first(), readable_at)?;
+        store.reader.index.current_view().check_readable(&span.first(), readable_at)?;
         let versions = Versions::new(span.into_range(), after, upto).readable_at(readable_at);
         Ok(Self { versions: begin(store, versions)?, key: Vec::new(), head: None })
     }

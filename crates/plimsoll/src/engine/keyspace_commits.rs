@@ -162,9 +162,8 @@ fn try_settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
     };
     tx.put(&system(store), name.as_bytes(), &record.encode())?;
     tx.commit()?;
-    match &store.space.follower {
-        Some(follower) => follower.learn_own()?,
-        None => store.reader.keyspaces.learn(name, record),
+    if !store.space.peers.reread_keyspaces()? {
+        store.reader.keyspaces.learn(name, record);
     }
     Ok(store.reader.keyspaces.handle(record.id, name.into()))
 }

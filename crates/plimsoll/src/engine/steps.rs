@@ -53,7 +53,7 @@ pub(crate) fn compact(space: &LogSpace, committer: &Committer) -> Result<()> {
         return Ok(());
     }
     for _ in 0..VACATED_TIMES {
-        if !space.keeps() || !space.reader.index.vacate_blobs(WORTH_FREEING_BYTES)? {
+        if !space.peers.keeps() || !space.reader.index.vacate_blobs(WORTH_FREEING_BYTES)? {
             break;
         }
         free(space, true, Active::EndsFrom(WORTH_FREEING_BYTES))?;
@@ -68,7 +68,7 @@ pub(crate) fn free_log(space: &LogSpace) -> Result<()> {
 }
 
 fn free(space: &LogSpace, may_flush: bool, active: Active) -> Result<()> {
-    if !space.keeps() {
+    if !space.peers.keeps() {
         return Ok(());
     }
     let Some(until) = may_be_freed(space)? else {
@@ -96,29 +96,24 @@ fn flush_for_blobs(space: &LogSpace, until: Glsn) {
     }
 }
 
-/// Asks the members to close their memtables if much was held back until now. A member has the log
+/// Has all processes close their memtables if much was held back until now. A process has the log
 /// behind the oldest commit in a memtable until all of that memtable is in the runs. What only a
 /// snapshot read leaves the runs with a merge, which follows a flush: so it is asked, too, if no
 /// memtable reaches back so far.
 fn ask_to_close(space: &LogSpace, until: Glsn) {
-    let Some(members) = space.members() else { return };
     let newest = space.sequencer.visible();
     let least_bytes = LET_GO_SEGMENTS * space.segment_bytes.min(space.reader.index.segment_bytes());
     let is_much = |from, to| space.file_log.segment_bytes_between(from, to) >= least_bytes;
-    if lock(&space.held_back).lets_go(space.clock.monotonic_nanos(), until, newest, is_much) {
-        members.want_closed(newest);
-    }
+    space.peers.ask_to_close(newest, &mut || {
+        lock(&space.held_back).lets_go(space.clock.monotonic_nanos(), until, newest, is_much)
+    });
 }
 
 /// Where the part of the log begins that retention and cursors keep; `None` if that is all of it.
 pub(super) fn may_be_freed(space: &LogSpace) -> Result<Option<Glsn>> {
     // First: what is learned of later, a stream or a keyspace, has no commit up to here.
     let newest = space.sequencer.visible();
-    let is_to_learn = space
-        .follower
-        .as_ref()
-        .is_some_and(|follower| follower.is_to_learn.load(Ordering::Acquire));
-    if is_to_learn || space.catalog.streams_known.load(Ordering::Acquire) {
+    if !space.peers.knows_own_records() || space.catalog.streams_known.load(Ordering::Acquire) {
         return Ok(None);
     }
     let (unlimited, limited): (Vec<_>, Vec<_>) = space

@@ -23,15 +23,11 @@ pub(crate) fn step(store: &Engine) -> Result<bool> {
 /// another.
 pub(crate) fn step_from(store: &Engine, first: usize) -> Result<bool> {
     if store.options.read_only {
-        if let Some(membership) = &store.membership {
-            membership.step(&store.maintenance.pool, &store.space, &store.committer)?;
-        }
+        store.membership.step(&store.maintenance.pool, &store.space, &store.committer)?;
         return Ok(make_room(store)? || care_for_warmth(store)?);
     }
     store.check_writable()?;
-    if let Some(membership) = &store.membership {
-        membership.step(&store.maintenance.pool, &store.space, &store.committer)?;
-    }
+    store.membership.step(&store.maintenance.pool, &store.space, &store.committer)?;
     let kinds = [sync, make_room, flush_some, compact_some, care_for_warmth, seal_behind];
     for number in 0..kinds.len() {
         if kinds[(first + number) % kinds.len()](store)? {

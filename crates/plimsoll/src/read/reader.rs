@@ -162,14 +162,6 @@ impl Reader {
     }
 }
 
-/// Rejects a moment whose versions may be gone from the keyspace of an index key. `view` must be
-/// the view that is read.
-pub(crate) fn check_retained(view: &View, key: &[u8], at: Glsn) -> Result<()> {
-    let keyspace = key.first_chunk().expect("an index key begins with its keyspace");
-    let oldest = view.oldest_readable_in(u32::from_be_bytes(*keyspace));
-    if at < oldest { Err(Error::Trimmed { asked: at, first: oldest }) } else { Ok(()) }
-}
-
 impl std::fmt::Debug for Reader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Reader({:?})", self.index)

@@ -441,7 +441,7 @@ impl Transaction {
         let first = self.first_of_many_deletions();
         let glsn = self.commit_as(true)?.wait()?;
         // A process that reads nothing would take in everything for this.
-        if let Some(first) = first.filter(|_| !committer.is_blind()) {
+        if let Some(first) = first.filter(|_| !committer.peers.only_writes()) {
             search_for_gaps(&committer, &first);
         }
         Ok(glsn)
@@ -474,13 +474,14 @@ impl Transaction {
         if writes.is_empty() {
             return Ok(CommitTicket::of_snapshot(&committer, &moment));
         }
-        committer.commit(
+        let ordered = committer.commit(
             &moment,
             reads.into_inner().unwrap_or_else(PoisonError::into_inner),
             writes,
             gaps.into_inner().map_or_else(|_| Vec::new(), OwnGaps::into_gaps),
             CommitOptions { spaces: &spaces, metadata: &metadata, waits },
-        )
+        )?;
+        Ok(CommitTicket::of_commit(&committer, ordered))
     }
 
     /// Leaves no trace; the same as dropping it.

@@ -24,7 +24,7 @@ use plimsoll_memory::page::PAGE_BYTES;
 
 use crate::api::admin::backup_options::{BackupOptions, Sharing};
 use crate::engine::Engine;
-use crate::engine::open::remove_folder;
+use crate::engine::folder::remove_folder;
 use crate::engine::unfinished_backup::{PARTIAL_LOG, is_unfinished};
 use crate::index::manifest::Manifest;
 use crate::index::run::file::check_piece;

@@ -29,9 +29,9 @@ use plimsoll_disk::worker::{Next, Woken, Worker};
 use plimsoll_log::file_log::{FileLog, LONG_SEGMENT_BYTES};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
-use plimsoll_log::members::Members;
 
 use crate::index::{Index, Progress, Unflushed};
+use crate::txn::peers::Peers;
 use crate::txn::sequencer::CommitSequencer;
 use crate::types::error::{Lift, Result};
 use crate::types::lock::lock;
@@ -70,8 +70,7 @@ pub(crate) struct Context {
     pub(crate) log: Arc<FileLog>,
     pub(crate) index: Arc<Index>,
     pub(crate) sequencer: Arc<CommitSequencer>,
-    /// The processes that have the store open, if there may be several.
-    pub(crate) members: Option<Arc<Members>>,
+    pub(crate) peers: Arc<dyn Peers>,
 }
 
 /// The checkpoint worker of one store.
@@ -86,7 +85,7 @@ pub(crate) struct Checkpoints {
 struct Core {
     context: Context,
     watch: Mutex<Watch>,
-    /// How many members had been killed ([`Members::leftovers`]) when the leftovers of earlier
+    /// How many processes had been killed ([`Peers::killed`]) when the leftovers of earlier
     /// processes were swept last; `None`: they were not yet. Locked during the sweep.
     swept: Mutex<Option<u64>>,
 }
@@ -152,7 +151,7 @@ impl Core {
             if woken != Woken::TimedOut {
                 return Next::Within(LOOK);
             }
-            let killed = core.killed();
+            let killed = core.context.peers.killed();
             // A file that cannot be swept now is swept at the next call, or when the store is
             // opened again.
             if tried != Some(killed) && !matches!(core.sweep(), Ok(Swept::NotNow)) {
@@ -179,15 +178,10 @@ impl Core {
         }
     }
 
-    /// How many members of a shared store were killed that may have left blob files.
-    fn killed(&self) -> u64 {
-        self.context.members.as_ref().map_or(0, |members| members.leftovers())
-    }
-
     fn sweep(&self) -> Result<Swept> {
         let mut swept = lock(&self.swept);
         // First: what one leaves that is killed meanwhile is for the next sweep.
-        let killed = self.killed();
+        let killed = self.context.peers.killed();
         if *swept == Some(killed) {
             return Ok(Swept::All);
         }
@@ -196,13 +190,11 @@ impl Core {
         }
         let sweep =
             || self.context.log.sweep_blobs(&|blob| self.context.index.must_keep_blob(blob)).lift();
-        match &self.context.members {
-            Some(members) => match members.unless_held(|_| sweep()) {
-                Some(done) => drop(done?),
-                None => return Ok(Swept::NotNow),
-            },
-            None => drop(sweep()?),
+        let mut done = Ok(());
+        if !self.context.peers.remove_files(&mut |_| done = sweep().map(drop)) {
+            return Ok(Swept::NotNow);
         }
+        done?;
         *swept = Some(killed);
         Ok(Swept::All)
     }
@@ -238,7 +230,7 @@ impl Core {
                 // On failure the segment stays unsealed and the next open reads all of it; a
                 // poisoned log reports its error to commits.
                 let _ = context.log.seal_from(from_bytes);
-                if context.members.is_none() {
+                if context.peers.is_alone() {
                     context.index.free_log();
                 }
                 Progress::Worked

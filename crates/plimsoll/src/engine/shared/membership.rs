@@ -1,49 +1,29 @@
-//! This process's part in a store that several have open: joining, the thread that looks after what
-//! others need of it, leaving.
+//! This process's part in a store that several have open: the thread that looks after the others,
+//! and leaving.
 //!
 //! The keeper is the member that does the background work of the index. All others follow it: they
 //! release their memtables when its runs hold what is in them, say what they still need, and take
 //! its place when it is free.
 
-use std::io::ErrorKind;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use plimsoll_disk::vfs::{DirLock, LockError};
 use plimsoll_disk::worker::{Bell, Next, Worker};
-use plimsoll_log::error::LogError;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::members::budgets::First;
 use plimsoll_log::members::holding::Held;
-use plimsoll_log::members::{Members, PATIENCE};
+use plimsoll_log::members::{Member, Members};
 use plimsoll_memory::pool::Pool;
 
-use crate::engine::steps;
+use crate::engine::shared::{memory_share, requests};
 use crate::engine::trim::LogSpace;
-use crate::engine::shared::requests;
-use crate::engine::{Engine, cursor_commits, keyspace_commits, memory};
+use crate::engine::{Engine, cursor_commits, keyspace_commits, steps};
+use crate::index::Index;
 use crate::txn::committer::Committer;
+use crate::txn::shared::Shared;
 use crate::txn::shared::follower::Learn;
-use crate::types::error::{Error, Lift, Result};
-use crate::types::invalid_input::InvalidInput;
-use crate::types::machine_memory::there_is_bytes;
-use crate::types::options::{MIN_MEMORY_BYTES, Options};
-
-/// How often the store's lock is tried: a child that another process is starting may hold it for a
-/// moment.
-const LOCK_TRIES: usize = 20;
-const LOCK_PAUSE: Duration = Duration::from_millis(2);
-
-/// Who has the lock where nobody says so.
-const HELD_BY_NOBODY: &str =
-    "by a process that is no member of it, such as a child that one of them forked; end it";
-
-/// As [`HELD_BY_NOBODY`], where the words name no member because they are not those that the
-/// members use.
-const HELD_BY_UNKNOWN: &str = "by processes whose file SHARED was removed or replaced; close the \
-                               store in every process, then open it again";
+use crate::types::error::{Lift, Result};
+use crate::types::lock::lock;
 
 /// The longest time between two looks at the others: while something is committed, and otherwise.
 /// The next sync of a commit ends a longer one.
@@ -57,162 +37,11 @@ const PULSE_SLEEP: Duration = Duration::from_secs(600);
 /// to close a memtable.
 const LOOK_SOON: Duration = Duration::from_millis(20);
 
-/// A process that is joining. No other joins or leaves meanwhile.
-pub(crate) struct Joining {
-    pub(crate) members: Arc<Members>,
-    /// `None`: this process only reads.
-    pub(crate) lock: Option<Arc<dyn DirLock>>,
-    /// Whether no other process has the store open to write.
-    pub(crate) is_first: bool,
-    /// The memory that this process may use from the start.
-    pub(crate) memory_bytes: u64,
-}
-
-impl Joining {
-    /// Waits for the right to join, and finds out whether others are there.
-    pub(crate) fn begin(path: &Path, options: &Options) -> Result<Self> {
-        if let Some(file_system) = options.disk.not_for_sharing(path)? {
-            return Err(InvalidInput::CannotBeShared { path: path.to_owned(), file_system }.into());
-        }
-        if options.read_only {
-            return Self::begin_to_read(path, options);
-        }
-        let members = Members::join(&options.disk, &options.clock, path, PATIENCE).lift()?;
-        let (lock, is_first) = take_lock(path, options, &members)?;
-        members.begin(is_first, options.disk.process_id(), options.clock.wall_micros()).lift()?;
-        if is_first && members.try_to_keep().lift()? {
-            members.keep();
-        }
-        let memory_bytes = first_budget(&members, options)?;
-        Ok(Self { members: Arc::new(members), lock: Some(lock), is_first, memory_bytes })
-    }
-
-    fn begin_to_read(path: &Path, options: &Options) -> Result<Self> {
-        let members = Members::join_to_read(&options.disk, &options.clock, path, PATIENCE);
-        let members = members.map_err(|error| of_nobody_to_follow(path, error))?;
-        let is_followed =
-            members.begin_to_read(std::process::id(), options.clock.wall_micros()).lift()?;
-        if !is_followed {
-            check_not_alone(path, options)?;
-        }
-        let memory_bytes = if members.has_slot() {
-            first_budget(&members, options)?
-        } else {
-            options.memory_bytes
-        };
-        Ok(Self { members: Arc::new(members), lock: None, is_first: !is_followed, memory_bytes })
-    }
-
-    /// Lets others join. `oldest` is the oldest moment that this one may read, `checkpoint` what
-    /// its manifest holds.
-    pub(crate) fn end(
-        &self,
-        path: &Path,
-        oldest: Glsn,
-        checkpoint: Glsn,
-        manifest: u64,
-    ) -> Result<()> {
-        self.members.set_floor(oldest);
-        self.members.set_applied(oldest);
-        self.members.set_checkpoint(checkpoint);
-        if let Some(lock) = self.lock.as_ref().filter(|_| self.is_first) {
-            lock.share().map_err(|error| locked(path, error))?;
-            self.members.set_manifest(manifest);
-        }
-        self.members.joined();
-        Ok(())
-    }
-}
-
-fn first_budget(members: &Members, options: &Options) -> Result<u64> {
-    let wanted = match options.memory_total.or(members.memory_total()) {
-        // Others may be in a container that has more.
-        Some(total) if !options.has_memory_bytes => total.min(there_is_bytes()),
-        _ => options.memory_bytes,
-    };
-    match members.first_budget(options.memory_total, wanted, MIN_MEMORY_BYTES).lift()? {
-        First::Bytes(bytes) => Ok(bytes),
-        First::TooMany { total_bytes, members } => Err(InvalidInput::NoMemoryForAnother {
-            total_bytes,
-            members,
-            min_bytes: MIN_MEMORY_BYTES,
-        }
-        .into()),
-    }
-}
-
-/// Fails if a process has the store for itself: it tells others nothing of its commits.
-fn check_not_alone(path: &Path, options: &Options) -> Result<()> {
-    for tries in 0.. {
-        let Some((pid, who)) = options.disk.locked_by(path)? else { break };
-        if tries == LOCK_TRIES {
-            return Err(Error::Locked { path: path.to_owned(), pid, who });
-        }
-        options.clock.sleep(LOCK_PAUSE);
-    }
-    Ok(())
-}
-
-/// The error of a process that may not write to the store's folder, where no other ever shared it.
-fn of_nobody_to_follow(path: &Path, error: LogError) -> Error {
-    match error {
-        LogError::Io { kind: ErrorKind::NotFound, .. } => {
-            InvalidInput::NobodyToFollow { path: path.to_owned() }.into()
-        }
-        error => Error::of_log(error),
-    }
-}
-
-fn locked(path: &Path, error: LockError) -> Error {
-    match error {
-        LockError::Held { pid, who } => Error::Locked { path: path.to_owned(), pid, who },
-        LockError::Io(error) => error.into(),
-    }
-}
-
-/// Locks the store alone, if no other member has it, and otherwise beside them.
-fn take_lock(
-    path: &Path,
-    options: &Options,
-    members: &Members,
-) -> Result<(Arc<dyn DirLock>, bool)> {
-    let mut tries = 0;
-    loop {
-        match options.disk.lock(path) {
-            Ok(lock) => return Ok((Arc::from(lock), true)),
-            Err(LockError::Held { .. }) => {}
-            Err(error) => return Err(locked(path, error)),
-        }
-        match options.disk.lock_shared(path) {
-            Ok(lock) => {
-                let writers = members.writers();
-                if writers.as_ref().is_ok_and(|writers| !writers.is_empty()) {
-                    return Ok((Arc::from(lock), false));
-                }
-                // Whoever had it a moment ago, alone or as the last member, has let go of it.
-                drop(lock);
-                if tries == LOCK_TRIES {
-                    writers.lift()?;
-                    let who =
-                        if members.are_words_known() { HELD_BY_NOBODY } else { HELD_BY_UNKNOWN };
-                    return Err(Error::Locked {
-                        path: path.to_owned(),
-                        pid: None,
-                        who: who.to_owned(),
-                    });
-                }
-            }
-            Err(LockError::Held { .. }) if tries < LOCK_TRIES => {}
-            Err(error) => return Err(locked(path, error)),
-        }
-        tries += 1;
-        options.clock.sleep(LOCK_PAUSE);
-    }
-}
-
 /// The part of an open store in what its members do together.
+#[derive(Default)]
 pub(crate) struct Membership {
-    pub(crate) members: Arc<Members>,
+    /// `None` if no other process can have the store open: then nothing is to be done.
+    shared: Option<Arc<Shared>>,
     is_ending: Arc<AtomicBool>,
     worker: Mutex<Option<Worker>>,
     /// Applies what this process has left in the log while it is the keeper.
@@ -229,16 +58,26 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    pub(crate) fn new(members: &Arc<Members>) -> Self {
-        Self {
-            members: Arc::clone(members),
-            is_ending: Arc::default(),
-            worker: Mutex::default(),
-            applier: Mutex::default(),
-            server: Mutex::default(),
-            pulse: Mutex::default(),
-            has_lost_thread: Arc::default(),
-            nudges: AtomicU64::default(),
+    /// The part of a process that may have others beside it.
+    pub(crate) fn new(shared: Option<Arc<Shared>>) -> Self {
+        Self { shared, ..Self::default() }
+    }
+
+    /// The processes that have the store open, if there may be several.
+    pub(crate) fn members(&self) -> Option<&Arc<Members>> {
+        self.shared.as_ref().map(|shared| shared.members())
+    }
+
+    /// The processes that have the store open with this one, and this one; none if it is alone.
+    pub(crate) fn list(&self) -> Result<Vec<Member>> {
+        self.members().map_or(Ok(Vec::new()), |members| members.list().lift())
+    }
+
+    /// From now on, records of the store itself that other processes have changed are read by
+    /// `space`.
+    pub(crate) fn learn_by(&self, space: &Arc<LogSpace>) {
+        if let Some(shared) = &self.shared {
+            let _ = shared.follower.learn.set(Arc::downgrade(space) as _);
         }
     }
 
@@ -249,21 +88,22 @@ impl Membership {
         space: &Arc<LogSpace>,
         committer: &Arc<Committer>,
     ) -> Result<()> {
+        let Some(shared) = &self.shared else { return Ok(()) };
         // Not the store itself: it is closed where it is dropped, and that is not to be here.
         let alarm = || {
             let has_lost_thread = Arc::clone(&self.has_lost_thread);
             move || has_lost_thread.store(true, Ordering::Release)
         };
-        if !self.members.is_reader() {
+        if !shared.members().is_reader() {
             let server =
-                requests::serve(&self.members, &self.is_ending, alarm(), space, committer)?;
-            *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
-            *self.pulse.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.answer(space)?);
-            let applier = committer.start_to_apply(alarm())?;
-            *self.applier.lock().unwrap_or_else(PoisonError::into_inner) = applier;
+                requests::serve(shared.members(), &self.is_ending, alarm(), space, committer)?;
+            *lock(&self.server) = Some(server);
+            *lock(&self.pulse) = Some(self.answer(shared.members(), space)?);
+            *lock(&self.applier) = Some(start_to_apply(shared, committer, alarm())?);
         }
         let (pool, space, committer) = (Arc::clone(pool), Arc::clone(space), Arc::clone(committer));
-        let (members, is_ending) = (Arc::clone(&self.members), Arc::clone(&self.is_ending));
+        let (shared, is_ending) = (Arc::clone(shared), Arc::clone(&self.is_ending));
+        let members = Arc::clone(shared.members());
         let (mut before, mut was_keeper) = (Glsn::NONE, members.is_keeper());
         let step = move |_| {
             let (seen, durable) = (members.state(), members.durable_glsn());
@@ -273,7 +113,7 @@ impl Membership {
             // What fails now is tried again at the next look; who needs it meanwhile gets the
             // error.
             let needed = members.own_needs();
-            let looked = look(&space, &committer, &members).unwrap_or_default();
+            let looked = look(&space, &committer, &shared).unwrap_or_default();
             if std::mem::replace(&mut was_keeper, members.is_keeper()) != was_keeper {
                 // What it has to flush from now on, others have committed.
                 committer.sequencer.alarm.ring_if_set();
@@ -283,7 +123,7 @@ impl Membership {
                 // The keeper looks seldom while nothing is committed.
                 members.tell();
             }
-            let is_fitting = memory::fit_share(&pool, &space, &members).unwrap_or(true);
+            let is_fitting = memory_share::fit(&pool, &space, &members).unwrap_or(true);
             if is_fitting {
                 members.wait_for_change(seen, LOOK_SOON);
             } else if looked.must_retry {
@@ -297,13 +137,13 @@ impl Membership {
             Next::Again
         };
         let worker = Worker::start("plimsoll-member", &Arc::new(Bell::default()), alarm(), step)?;
-        *self.worker.lock().unwrap_or_else(PoisonError::into_inner) = Some(worker);
+        *lock(&self.worker) = Some(worker);
         Ok(())
     }
 
     /// Starts the thread that answers the nudges of others.
-    fn answer(&self, space: &Arc<LogSpace>) -> Result<Worker> {
-        let (members, is_ending) = (Arc::clone(&self.members), Arc::clone(&self.is_ending));
+    fn answer(&self, members: &Arc<Members>, space: &Arc<LogSpace>) -> Result<Worker> {
+        let (members, is_ending) = (Arc::clone(members), Arc::clone(&self.is_ending));
         let (space, has_lost_thread) = (Arc::clone(space), Arc::clone(&self.has_lost_thread));
         let mut nudges = 0;
         let step = move |_| {
@@ -320,42 +160,79 @@ impl Membership {
 
     /// What the threads do, once: for a store that has none.
     pub(crate) fn step(&self, pool: &Pool, space: &LogSpace, committer: &Committer) -> Result<()> {
-        let nudges = self.members.answer_nudges(self.nudges.load(Ordering::Relaxed));
+        let Some(shared) = &self.shared else { return Ok(()) };
+        let members = shared.members();
+        let nudges = members.answer_nudges(self.nudges.load(Ordering::Relaxed));
         self.nudges.store(nudges, Ordering::Relaxed);
-        committer.apply_left()?;
-        look(space, committer, &self.members)?;
-        memory::fit_share(pool, space, &self.members)?;
-        requests::serve_those_asked(&self.members, &self.is_ending, space, committer);
+        committer.caught_up(|| shared.blind.apply_left())?;
+        look(space, committer, shared)?;
+        memory_share::fit(pool, space, members)?;
+        requests::serve_those_asked(members, &self.is_ending, space, committer);
         Ok(())
     }
 
+    /// Stops the work that other processes need of this one, and leaves them; returns whether none
+    /// are left, and this one writes the index.
+    pub(crate) fn leave(&self, index: &Index) -> Result<bool> {
+        let Some(members) = self.members() else { return Ok(true) };
+        self.stop(members);
+        // If another one does not finish to join or to leave, it is there.
+        if !members.leave().unwrap_or(false) {
+            return Ok(false);
+        }
+        index.follow(members)?;
+        Ok(index.may_write())
+    }
+
     /// Ends the threads that look after others, apply, and answer.
-    pub(crate) fn stop(&self) {
+    fn stop(&self, members: &Members) {
         self.is_ending.store(true, Ordering::Release);
-        let worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (worker, applier) = (lock(&self.worker).take(), lock(&self.applier).take());
         if let Some(worker) = worker {
-            self.members.tell();
+            members.tell();
             worker.stop();
         }
-        let applier = self.applier.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(applier) = applier {
             applier.stop();
         }
-        let pulse = self.pulse.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let pulse = lock(&self.pulse).take();
         if let Some(pulse) = pulse {
-            self.members.nudge();
+            members.nudge();
             pulse.stop();
         }
     }
 
     /// Ends the work for others; what is under way ends early if the index is closed.
     pub(crate) fn stop_serving(&self) {
-        let server = self.server.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(server) = server {
-            self.members.tell();
+        let server = lock(&self.server).take();
+        if let (Some(server), Some(members)) = (server, self.members()) {
+            members.tell();
             server.stop();
         }
     }
+
+    /// The last step of leaving: others may join again.
+    pub(crate) fn left(&self) {
+        if let Some(members) = self.members() {
+            members.left();
+        }
+    }
+}
+
+/// Starts the apply thread: it applies what this process has left in the log while it is the
+/// keeper. `alarm` is called if it panics.
+fn start_to_apply(
+    shared: &Arc<Shared>,
+    committer: &Arc<Committer>,
+    alarm: impl Fn() + Send + 'static,
+) -> Result<Worker> {
+    let (applying, committer) = (Arc::clone(shared), Arc::clone(committer));
+    let step = move |_| {
+        // If it fails, the commit that has to apply everything tries again, and learns why.
+        let _ = committer.caught_up(|| applying.blind.apply_left());
+        Next::Rung
+    };
+    Ok(Worker::start("plimsoll-apply", &shared.blind.applier, alarm, step)?)
 }
 
 /// What a look at the others found.
@@ -368,8 +245,8 @@ pub(crate) struct Looked {
 }
 
 /// Does what the other members need of this one.
-pub(crate) fn look(space: &LogSpace, committer: &Committer, members: &Members) -> Result<Looked> {
-    let index = &space.reader.index;
+pub(crate) fn look(space: &LogSpace, committer: &Committer, shared: &Shared) -> Result<Looked> {
+    let (index, members) = (&space.reader.index, shared.members());
     // A failure poisons the log: the next commit returns it.
     let _ = space.file_log.check_shared();
     // What others wait for is flushed by a process, too, that reads only what is durable: the flush
@@ -380,7 +257,7 @@ pub(crate) fn look(space: &LogSpace, committer: &Committer, members: &Members) -
     let _ = if is_waited_for {
         committer.fresh_and_ordered()
     } else {
-        committer.keep_up(space.clock.monotonic_nanos())
+        committer.caught_up(|| shared.blind.keep_up(space.clock.monotonic_nanos()))
     };
     let applied = committer.sequencer.applied();
     index.follow(members)?;
@@ -457,8 +334,8 @@ impl Engine {
     /// From now on no other member removes a file that this one knows, which are those of now;
     /// `None` if this process has the store alone.
     pub(crate) fn hold_files(&self) -> Result<Option<Held>> {
-        let Some(membership) = &self.membership else { return Ok(None) };
-        let held = membership.members.hold_files().lift()?;
+        let Some(members) = self.membership.members() else { return Ok(None) };
+        let held = members.hold_files().lift()?;
         // What was removed before is in no newer manifest.
         self.committer.fresh()?;
         self.reader.check_open()?;
@@ -466,6 +343,12 @@ impl Engine {
         self.reader.index.refresh()?;
         self.file_log.trimmed_below(held.gone_below());
         Ok(Some(held))
+    }
+
+    /// The other processes, of a store that is shared.
+    #[cfg(test)]
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        self.membership.shared.as_ref().expect("the store is shared")
     }
 }
 
@@ -484,7 +367,7 @@ mod tests {
         let mut tx = Transaction::new(&store.committer);
         tx.put(&store.reader.keyspaces.find("default").unwrap().0, b"row", b"value").unwrap();
         tx.commit().unwrap();
-        let (committer, members) = (&store.committer, store.space.members().unwrap());
+        let (committer, members) = (&store.committer, store.membership.members().unwrap());
         members.want_flush(committer.sequencer.applied());
         let beside_a_commit =
             || committer.sequencer.try_at_applied(|_| close_if_wanted(committer, members)).unwrap();

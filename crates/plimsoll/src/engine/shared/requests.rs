@@ -58,7 +58,7 @@ enum Answer {
 
 /// Asks the keeper, and waits for its answer.
 fn ask(store: &Engine, what: Asked, ask: impl FnOnce(&Members) -> u64) -> Result<Answer> {
-    let Some(members) = store.space.members().filter(|members| !members.is_keeper()) else {
+    let Some(members) = store.membership.members().filter(|members| !members.is_keeper()) else {
         return Ok(Answer::DoItHere);
     };
     if !store.options.background {
@@ -171,7 +171,7 @@ mod tests {
         // The thread that serves others has begun, and comes to the log once the store is being
         // closed.
         let no_commit = keeper.committer.sequencer.lock().unwrap();
-        other.space.members().unwrap().ask_to_trim(Glsn(2));
+        other.membership.members().unwrap().ask_to_trim(Glsn(2));
         wait_until(&|| keeper.catalog.horizon.trim_wanted.load(Ordering::SeqCst) > 0);
         let (closed, is_closed) = mpsc::channel();
         let closing = Arc::clone(&keeper);

@@ -334,7 +334,7 @@ mod tests {
     }
 
     fn members(store: &Engine) -> Arc<Members> {
-        Arc::clone(&store.membership.as_ref().unwrap().members)
+        Arc::clone(store.membership.members().unwrap())
     }
 
     fn default(store: &Engine) -> Keyspace {

@@ -14,11 +14,17 @@
 //! 3. The unapplied part of the log is bounded. Beyond the bound, a commit applies it and waits for
 //!    the keeper, as all writers do.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use plimsoll_disk::worker::Bell;
+use plimsoll_log::file_log::shared::posting::Posted;
 use plimsoll_log::file_log::shared::turn::Turn;
 use plimsoll_log::glsn::Glsn;
 
+use crate::borders::{Border, hit};
+use crate::txn::commit::Commit;
+use crate::txn::shared::blindness::Blindness;
 use crate::txn::shared::follower::{FEW, Follower};
 use crate::types::error::{Lift, Result};
 
@@ -42,26 +48,78 @@ const APPLIED_BESIDE: u64 = 32;
 /// A process whose posts others order reads the log when it has more new entries than this.
 const READ_AT_ONCE: u64 = 128;
 
-impl Follower {
-    /// Takes the turn for a blind commit that is left in the log. `None` if the commit is to be
-    /// applied: the process reads, too much of the log is unapplied, or a change of keyspaces is.
-    pub(crate) fn turn_for_blind(&self) -> Result<Option<Turn<'_>>> {
-        let is_blind = self.blindness.is_blind();
-        self.blindness.note_commit();
-        if !is_blind || !self.is_known() {
+/// The commits that this process leaves in the log.
+pub(crate) struct BlindCommits {
+    follower: Arc<Follower>,
+    pub(crate) blindness: Blindness,
+    /// Wakes the keeper's apply thread.
+    pub(crate) applier: Arc<Bell>,
+    /// Whether the apply thread was woken and has not applied anything since.
+    is_called: AtomicBool,
+}
+
+impl BlindCommits {
+    /// A process that leaves commits in the log after `after` of them without a read in between.
+    pub(crate) fn new(follower: &Arc<Follower>, after: u32) -> Self {
+        Self {
+            follower: Arc::clone(follower),
+            blindness: Blindness::new(after),
+            applier: Arc::default(),
+            is_called: AtomicBool::new(false),
+        }
+    }
+
+    /// Orders a commit that depends on no other, and leaves it in the log; `None` if it is to be
+    /// applied.
+    pub(crate) fn order(&self, commit: &Commit<'_>) -> Result<Option<Glsn>> {
+        if !commit.is_independent() {
             return Ok(None);
         }
-        if self.members.next().0 > self.log.bounds().next.0 + FEW {
+        let Some(mut turn) = self.turn()? else { return Ok(None) };
+        // A drop by this process is ordered in a turn, too, and its record is to be known.
+        commit.check_keyspaces()?;
+        let glsn = commit.append(|draft| turn.submit(draft))?;
+        hit(Border::LeftInLog);
+        Ok(Some(glsn))
+    }
+
+    /// Commits what depends on no other commit together with what other threads and processes
+    /// commit now, and waits until it is durable. `None` if it is to be ordered by itself.
+    pub(crate) fn post(&self, commit: &Commit<'_>) -> Result<Option<Glsn>> {
+        if !commit.waits() || !commit.is_independent() || self.follower.is_buffered {
+            return Ok(None);
+        }
+        let Some(parts) = commit.payload() else { return Ok(None) };
+        let Some(known) = self.may_post()? else { return Ok(None) };
+        // Checked after reading `known`, so that any later keyspace drop rejects the post.
+        commit.check_keyspaces()?;
+        let posted = Posted { parts: &parts, read_at: commit.at(), known };
+        let glsn = self.follower.file_log.commit_posted(&posted).lift()?;
+        if glsn.is_some() {
+            hit(Border::LeftInLog);
+        }
+        Ok(glsn)
+    }
+
+    /// Takes the turn for a blind commit that is left in the log. `None` if the commit is to be
+    /// applied: the process reads, too much of the log is unapplied, or a change of keyspaces is.
+    fn turn(&self) -> Result<Option<Turn<'_>>> {
+        let is_blind = self.blindness.is_blind();
+        self.blindness.note_commit();
+        if !is_blind || !self.follower.is_known() {
+            return Ok(None);
+        }
+        if self.follower.members.next().0 > self.follower.log.bounds().next.0 + FEW {
             // Before the turn is taken: others wait for it.
-            self.file_log.catch_up().lift()?;
+            self.follower.file_log.catch_up().lift()?;
         }
         if !self.may_leave() {
             return Ok(None);
         }
-        let mut turn = self.file_log.turn().lift()?.expect("a member's log has turns");
+        let mut turn = self.follower.file_log.turn().lift()?.expect("a member's log has turns");
         turn.begin().lift()?;
         turn.begin_to_post();
-        let turn = Some(turn).filter(|_| self.is_known() && self.may_leave());
+        let turn = Some(turn).filter(|_| self.follower.is_known() && self.may_leave());
         if turn.is_some() {
             self.call_to_apply();
         }
@@ -71,13 +129,13 @@ impl Follower {
     /// The entries that are read and not applied.
     fn left(&self) -> u64 {
         // In this order: what is applied is read.
-        let applied = self.sequencer.applied();
-        self.log.bounds().next.0 - applied.next().0
+        let applied = self.follower.sequencer.applied();
+        self.follower.log.bounds().next.0 - applied.next().0
     }
 
     /// Wakes the keeper's apply thread, if it is time.
     fn call_to_apply(&self) {
-        let is_time = || self.left() >= APPLIED_BEHIND && self.members.is_keeper();
+        let is_time = || self.left() >= APPLIED_BEHIND && self.follower.members.is_keeper();
         // Relaxed, here and below: if a call is lost, the next commit makes it.
         if !self.is_called.load(Ordering::Relaxed)
             && is_time()
@@ -90,7 +148,7 @@ impl Follower {
     /// The work of the keeper's apply thread: applies what is left in the log once
     /// [`APPLIED_BEHIND`] entries are.
     pub(crate) fn apply_left(&self) -> Result<()> {
-        let applied = if self.left() >= APPLIED_BEHIND && self.members.is_keeper() {
+        let applied = if self.left() >= APPLIED_BEHIND && self.follower.members.is_keeper() {
             self.apply_now()
         } else {
             Ok(())
@@ -101,20 +159,24 @@ impl Follower {
 
     fn apply_now(&self) -> Result<()> {
         // Before the lock is taken: others commit while a memtable is flushed.
-        let bytes = self.file_log.bytes_behind(self.sequencer.applied()).unwrap_or_default();
-        self.index.wait_for_room(bytes as usize)?;
-        self.apply_rest(&self.sequencer.lock()?)
+        let bytes = self
+            .follower
+            .file_log
+            .bytes_behind(self.follower.sequencer.applied())
+            .unwrap_or_default();
+        self.follower.index.wait_for_room(bytes as usize)?;
+        self.follower.apply_rest(&self.follower.sequencer.lock()?)
     }
 
     /// The GLSN up to which this process has applied and learned all changes, if its next commit
     /// may be posted.
-    pub(crate) fn may_post(&self) -> Result<Option<Glsn>> {
-        let known = self.sequencer.applied();
-        if !self.blindness.is_blind() || !self.is_known() {
+    fn may_post(&self) -> Result<Option<Glsn>> {
+        let known = self.follower.sequencer.applied();
+        if !self.blindness.is_blind() || !self.follower.is_known() {
             return Ok(None);
         }
-        if self.members.next().0 > self.log.bounds().next.0 + READ_AT_ONCE {
-            self.file_log.catch_up().lift()?;
+        if self.follower.members.next().0 > self.follower.log.bounds().next.0 + READ_AT_ONCE {
+            self.follower.file_log.catch_up().lift()?;
         }
         // If it fails, the commit that has to apply everything learns why.
         let _ = self.apply_beside();
@@ -125,56 +187,53 @@ impl Follower {
     /// The keeper, which has to apply everything, applies what is left while other threads of its
     /// process commit: they do not wait for it.
     fn apply_beside(&self) -> Result<()> {
-        if self.left() < APPLIED_BESIDE || !self.members.is_keeper() || !self.members.has_posts() {
+        if self.left() < APPLIED_BESIDE
+            || !self.follower.members.is_keeper()
+            || !self.follower.members.has_posts()
+        {
             return Ok(());
         }
-        match self.sequencer.try_lock()? {
-            Some(lock) => self.apply_rest(&lock),
+        match self.follower.sequencer.try_lock()? {
+            Some(lock) => self.follower.apply_rest(&lock),
             None => Ok(()),
         }
     }
 
-    /// Whether every commit that changes the records of keyspaces is applied and learned. Does not
-    /// change while the turn is held.
-    fn is_known(&self) -> bool {
-        // In this order: what was applied and is not learned yet says so before it counts as
-        // applied.
-        let is_applied = self.members.to_be_known() <= self.sequencer.applied();
-        is_applied && !self.is_to_learn.load(Ordering::Acquire)
-    }
-
     /// Whether little enough of what this process has read of the log is unapplied.
     fn may_leave(&self) -> bool {
-        let (applied, entries) = (self.sequencer.applied(), self.left());
-        let bytes_max = LEFT_BYTES_MAX.min(LEFT_MEMTABLES * self.index.memtable_limit_bytes());
-        (entries <= LEFT_ENTRIES_OF_KEEPER || !self.members.is_keeper())
-            && self.file_log.bytes_behind(applied).is_some_and(|left| left <= bytes_max)
+        let (applied, entries) = (self.follower.sequencer.applied(), self.left());
+        let bytes_max =
+            LEFT_BYTES_MAX.min(LEFT_MEMTABLES * self.follower.index.memtable_limit_bytes());
+        (entries <= LEFT_ENTRIES_OF_KEEPER || !self.follower.members.is_keeper())
+            && self.follower.file_log.bytes_behind(applied).is_some_and(|left| left <= bytes_max)
     }
 
     /// Takes in what is readable anywhere now, so that other members need not keep the log for this
     /// one. A process that reads nothing reads the log and passes over what the runs hold, without
     /// applying it.
     pub(crate) fn keep_up(&self, now_nanos: u64) -> Result<()> {
-        let is_blind =
-            self.blindness.is_blind() && !self.members.is_keeper() && !self.members.is_reader();
+        let is_blind = self.blindness.is_blind()
+            && !self.follower.members.is_keeper()
+            && !self.follower.members.is_reader();
         // Others want the log freed.
-        if !is_blind || self.members.close_wanted() > self.sequencer.applied() {
-            return self.take_in();
+        if !is_blind || self.follower.members.close_wanted() > self.follower.sequencer.applied() {
+            return self.follower.take_in();
         }
-        self.index.follow(&self.members)?;
-        if self.members.is_keeper() {
+        self.follower.index.follow(&self.follower.members)?;
+        if self.follower.members.is_keeper() {
             // It has become the keeper just now.
-            return self.take_in();
+            return self.follower.take_in();
         }
-        self.file_log.catch_up().lift()?;
-        let is_unread = self.blindness.is_blind_for_long(now_nanos) || !self.index.has_rows();
-        if is_unread && self.index.checkpoint().glsn > self.sequencer.applied() {
-            let lock = self.sequencer.lock()?;
+        self.follower.file_log.catch_up().lift()?;
+        let is_unread =
+            self.blindness.is_blind_for_long(now_nanos) || !self.follower.index.has_rows();
+        if is_unread && self.follower.index.checkpoint().glsn > self.follower.sequencer.applied() {
+            let lock = self.follower.sequencer.lock()?;
             // A read may have applied it since.
-            self.pass_over(&lock);
-            self.learn()?;
+            self.follower.pass_over(&lock);
+            self.follower.learn()?;
         }
-        if self.may_leave() { Ok(()) } else { self.take_in() }
+        if self.may_leave() { Ok(()) } else { self.follower.take_in() }
     }
 }
 
@@ -228,7 +287,7 @@ mod tests {
     }
 
     fn look(store: &Engine) {
-        membership::look(&store.space, &store.committer, store.space.members().unwrap()).unwrap();
+        membership::look(&store.space, &store.committer, store.shared()).unwrap();
     }
 
     #[test]
@@ -241,7 +300,7 @@ mod tests {
         put(&other, 2);
         let last = put(&other, 3);
         assert_eq!(applied(&other), before, "nothing was applied");
-        assert!(other.committer.follower.as_ref().unwrap().members.durable_glsn() >= last);
+        assert!(other.shared().members().durable_glsn() >= last);
         assert!((1..4).all(|key| has(&keeper, key) && has(&other, key)));
         assert_eq!((applied(&other), other.visible()), (last, last));
     }
@@ -321,9 +380,9 @@ mod tests {
         let store = open(&path, options).unwrap();
         put(&store, 1);
         put(&store, 2);
-        assert!(store.committer.is_blind());
+        assert!(store.committer.peers.only_writes());
         drop(Transaction::ordered(&store.committer));
-        assert!(!store.committer.is_blind());
+        assert!(!store.committer.peers.only_writes());
     }
 
     #[test]
@@ -346,8 +405,8 @@ mod tests {
         keeper.flush().unwrap();
         put(&keeper, 2);
         assert!(has(&other, 2));
-        other.reader.index.follow(other.space.members().unwrap()).unwrap();
-        let follower = other.committer.follower.as_ref().unwrap();
+        other.reader.index.follow(other.membership.members().unwrap()).unwrap();
+        let follower = &other.shared().follower;
         follower.pass_over(&follower.sequencer.lock().unwrap());
         follower.learn().unwrap();
         assert_eq!(
@@ -369,7 +428,7 @@ mod tests {
         look(&other);
         put(&keeper, 2);
         keeper.flush().unwrap();
-        other.reader.index.follow(other.space.members().unwrap()).unwrap();
+        other.reader.index.follow(other.membership.members().unwrap()).unwrap();
         other.file_log.catch_up().unwrap();
         let told = || {
             other.reader.index.told_to_rows(applied(&other)).unwrap().map(|position| position.glsn)
@@ -418,24 +477,24 @@ mod tests {
     fn what_the_keeper_leaves_is_applied_behind_its_commits() {
         let dir = tempfile::tempdir().unwrap();
         let keeper = join(&dir.path().join("store"));
-        let follower = keeper.committer.follower.as_ref().unwrap();
+        let blind = &keeper.shared().blind;
         let mut key = 0;
         let mut leave = |entries| {
-            while follower.left() < entries {
+            while blind.left() < entries {
                 key += 1;
                 put(&keeper, key);
             }
         };
         leave(APPLIED_BEHIND - 1);
-        follower.apply_left().unwrap();
+        blind.apply_left().unwrap();
         assert_eq!(
-            (follower.left(), follower.is_called.load(Ordering::Relaxed)),
+            (blind.left(), blind.is_called.load(Ordering::Relaxed)),
             (APPLIED_BEHIND - 1, false)
         );
         leave(APPLIED_BEHIND + 1);
-        assert!(follower.is_called.load(Ordering::Relaxed));
-        follower.apply_left().unwrap();
-        assert_eq!((follower.left(), follower.is_called.load(Ordering::Relaxed)), (0, false));
+        assert!(blind.is_called.load(Ordering::Relaxed));
+        blind.apply_left().unwrap();
+        assert_eq!((blind.left(), blind.is_called.load(Ordering::Relaxed)), (0, false));
     }
 
     #[test]
@@ -444,13 +503,13 @@ mod tests {
         let keeper =
             open(&dir.path().join("store"), Options::new().memory_bytes(16 << 20).shared(true))
                 .unwrap();
-        let follower = keeper.committer.follower.as_ref().unwrap();
-        follower.is_called.store(true, Ordering::Relaxed);
-        follower.applier.ring();
+        let blind = &keeper.shared().blind;
+        blind.is_called.store(true, Ordering::Relaxed);
+        blind.applier.ring();
         // Nothing else takes a call back.
         let clock = &keeper.options.clock;
         let begun = clock.monotonic_nanos();
-        while follower.is_called.load(Ordering::Relaxed) {
+        while blind.is_called.load(Ordering::Relaxed) {
             assert!(
                 clock.monotonic_nanos() - begun < 120_000_000_000,
                 "the apply thread does not answer"
@@ -520,9 +579,9 @@ mod tests {
         });
         keeper.flush().unwrap();
         // It takes in the manifest, and has promised to open no moment before the newest.
-        other.reader.index.follow(other.space.members().unwrap()).unwrap();
+        other.reader.index.follow(other.membership.members().unwrap()).unwrap();
         other.committer.promise_floor();
-        let keepers = keeper.space.members().unwrap();
+        let keepers = keeper.membership.members().unwrap();
         assert!(keepers.oldest_floor() > before);
         assert_eq!(keepers.oldest_needed(), before.next());
         look(&other);

@@ -8,7 +8,6 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-use plimsoll_disk::worker::Bell;
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::shared::turn::Turn;
@@ -20,7 +19,6 @@ use plimsoll_memory::budget::Budget;
 use crate::borders::{Border, hit};
 use crate::index::Index;
 use crate::txn::apply::{Apply, Touched, When};
-use crate::txn::shared::blindness::Blindness;
 use crate::txn::sequencer::{CommitLock, CommitSequencer};
 use crate::types::error::{Error, Lift, Result};
 
@@ -60,11 +58,6 @@ pub(crate) struct Follower {
     /// Which of the store's own records have changed and are to be read.
     pub(crate) to_learn: Mutex<Touched>,
     pub(crate) is_to_learn: Arc<AtomicBool>,
-    pub(crate) blindness: Blindness,
-    /// Wakes the keeper's apply thread ([`crate::txn::shared::blind`]).
-    pub(crate) applier: Arc<Bell>,
-    /// Whether the apply thread was woken and has not applied anything since.
-    pub(crate) is_called: AtomicBool,
 }
 
 impl Follower {
@@ -81,7 +74,7 @@ impl Follower {
         self.members.newest_ordered().lift()
     }
 
-    /// The newest commit that [`Follower::fresh_and_ordered`] takes in now.
+    /// The newest commit that a process which reads what is ordered applies now.
     pub(crate) fn ordered_to_read(&self) -> Glsn {
         let newest = if self.members.is_reader() { self.readable() } else { self.ordered() };
         newest.unwrap_or(Glsn::NONE)
@@ -97,25 +90,28 @@ impl Follower {
             && !self.is_to_learn.load(Ordering::Acquire))
     }
 
-    /// Takes in what is readable anywhere now, for a read.
-    pub(crate) fn fresh(&self) -> Result<()> {
-        self.blindness.note_read();
-        self.take_in()
-    }
-
     /// Takes in what is readable anywhere now.
     pub(crate) fn take_in(&self) -> Result<()> {
         if self.is_fresh()? { Ok(()) } else { self.catch_up() }
     }
 
-    /// Takes in everything that was ordered anywhere; in a process that only reads, what is
-    /// readable.
-    pub(crate) fn fresh_and_ordered(&self) -> Result<()> {
-        match self.members.is_reader() {
-            true => self.fresh(),
-            false if self.sequencer.applied() >= self.ordered()? => Ok(()),
-            false => self.catch_up(),
-        }
+    /// Takes in everything that was ordered anywhere.
+    pub(crate) fn take_in_ordered(&self) -> Result<()> {
+        if self.sequencer.applied() >= self.ordered()? { Ok(()) } else { self.catch_up() }
+    }
+
+    /// Whether the store's own records have changed and are to be read.
+    pub(crate) fn has_to_learn(&self) -> bool {
+        self.is_to_learn.load(Ordering::Acquire)
+    }
+
+    /// Whether every commit that changes the records of keyspaces is applied and learned. Does not
+    /// change while the turn is held.
+    pub(crate) fn is_known(&self) -> bool {
+        // In this order: what was applied and is not learned yet says so before it counts as
+        // applied.
+        let is_applied = self.members.to_be_known() <= self.sequencer.applied();
+        is_applied && !self.is_to_learn.load(Ordering::Acquire)
     }
 
     fn catch_up(&self) -> Result<()> {
@@ -197,7 +193,7 @@ impl Follower {
     }
 
     /// Takes in everything that was committed anywhere, and waits until it is durable.
-    pub(crate) fn fresh_and_durable(&self) -> Result<()> {
+    pub(crate) fn take_in_durably(&self) -> Result<()> {
         self.take_in()?;
         let applied = self.sequencer.applied();
         if self.is_buffered && !self.members.is_reader() && applied > Glsn::NONE {
@@ -343,7 +339,7 @@ mod tests {
         put(1);
         drop(Snapshot::newest(&two));
         put(2);
-        let follower = two.committer.follower.as_ref().unwrap();
+        let follower = &two.shared().follower;
         follower.file_log.catch_up().unwrap();
         // As `apply_rest` does; then another thread catches up.
         let next = follower.log.bounds().next;
@@ -375,7 +371,7 @@ mod tests {
         put(1).wait().unwrap();
         drop(Snapshot::newest(&keeper));
         put(2).wait().unwrap();
-        let follower = keeper.committer.follower.as_ref().unwrap();
+        let follower = &keeper.shared().follower;
         follower.file_log.catch_up().unwrap();
         let next = follower.log.bounds().next;
         let not_durable = put(3);
@@ -422,7 +418,7 @@ mod tests {
         let (one, two) = (join(), join());
         drop(Snapshot::newest(&one));
         cursor_commits::open(&two, "c", Glsn(1)).unwrap();
-        let (follower, clock) = (one.committer.follower.as_ref().unwrap(), &one.options.clock);
+        let (follower, clock) = (&one.shared().follower, &one.options.clock);
         let is_known = || one.catalog.cursors.find("c").is_some();
         // The thread that takes it in is kept from noting that there is something to learn.
         let (to_learn, mut is_right) = (follower.to_learn.lock().unwrap(), true);
@@ -463,7 +459,7 @@ mod tests {
         }
         one.committer.flush().unwrap();
         drop(Snapshot::newest(&two));
-        let members = &two.committer.follower.as_ref().unwrap().members;
+        let members = &two.shared().follower.members;
         two.reader.index.follow(members).unwrap();
         // What the runs hold it does not need from the log.
         two.committer.sequencer.try_at_applied(|applied| two.reader.index.close_up_to(applied));
@@ -471,7 +467,7 @@ mod tests {
         cursor_commits::open(&two, "c", Glsn(1)).unwrap();
         two.reader.index.follow(members).unwrap();
         two.committer.promise_floor();
-        let (follower, clock) = (one.committer.follower.as_ref().unwrap(), &one.options.clock);
+        let (follower, clock) = (&one.shared().follower, &one.options.clock);
         let before = one.reader.log.bounds().first;
         let to_learn = follower.to_learn.lock().unwrap();
         std::thread::scope(|scope| {
