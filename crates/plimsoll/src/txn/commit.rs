@@ -3,14 +3,14 @@
 //! 1. [`Commit::encode`]: the write set is encoded and blob files are finished (only this committer
 //!    waits for that; where commits are buffered, the log syncs them later). A set that is too
 //!    large for a record is written as sorted runs into blob files, which the record names.
-//! 2. [`Commit::wait_ahead`]: flushes and merges that lag behind hold the committer back here, while
-//!    others commit.
+//! 2. [`Commit::wait_ahead`]: flushes and merges that lag behind hold the committer back here,
+//!    while others commit.
 //! 3. Under the commit lock, one commit at a time: [`Commit::validate`] checks everything that the
 //!    transaction read against the commits ordered since its snapshot; [`Commit::make_room`]
 //!    reserves room in the memtable; [`Commit::order`] orders the record in the log and applies its
 //!    versions to the memtable. [`crate::txn::peers::Peers::order`] calls them.
-//! 4. Without the lock, the [ticket](crate::txn::ticket) waits until the record is durable; one sync
-//!    serves all waiting committers.
+//! 4. Without the lock, the [ticket](crate::txn::ticket) waits until the record is durable; one
+//!    sync serves all waiting committers.
 //!
 //! Law: versions are applied in GLSN order, and a version is visible only when its whole record is
 //! applied and readable.

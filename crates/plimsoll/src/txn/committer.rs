@@ -92,14 +92,14 @@ impl Committer {
         Ok(ordered)
     }
 
-    /// Appends entries that are not transactions.
-    pub(crate) fn append(&self, stream: StreamId, payloads: &[&[u8]]) -> Result<(Glsn, Glsn)> {
+    /// Appends entries that are not transactions; returns the GLSN of the first one, and the last.
+    pub(crate) fn append(&self, stream: StreamId, payloads: &[&[u8]]) -> Result<(Glsn, Ordered)> {
         self.check_writable()?;
         let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [*payload]).collect();
         let entries: Vec<_> = parts.iter().map(|parts| DraftEntry { stream, parts }).collect();
         let draft = Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] };
         let ticket = self.peers.append(&draft)?;
-        Ok((ticket.first, ticket.last))
+        Ok((ticket.first, Ordered { glsn: ticket.last, is_durable: false }))
     }
 
     /// Flushes the memtables into runs.

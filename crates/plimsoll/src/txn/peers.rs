@@ -115,8 +115,8 @@ pub(crate) trait Peers: Send + Sync + Debug {
     fn ask_to_close(&self, _newest: Glsn, _is_due: &mut dyn FnMut() -> bool) {}
 
     /// Runs `remove`, which removes files of the log, unless another process reads all of them;
-    /// returns whether it ran. Before it removes records, `remove` asks whether the log may be freed
-    /// below a GLSN.
+    /// returns whether it ran. Before it removes records, `remove` asks whether the log may be
+    /// freed below a GLSN.
     fn remove_files(&self, remove: &mut dyn FnMut(&dyn Fn(Glsn) -> bool)) -> bool {
         remove(&|_| true);
         true

@@ -104,22 +104,23 @@ impl BlindCommits {
     /// Takes the turn for a blind commit that is left in the log. `None` if the commit is to be
     /// applied: the process reads, too much of the log is unapplied, or a change of keyspaces is.
     fn turn(&self) -> Result<Option<Turn<'_>>> {
+        let follower = &*self.follower;
         let is_blind = self.blindness.is_blind();
         self.blindness.note_commit();
-        if !is_blind || !self.follower.is_known() {
+        if !is_blind || !follower.is_known() {
             return Ok(None);
         }
-        if self.follower.members.next().0 > self.follower.log.bounds().next.0 + FEW {
+        if follower.members.next().0 > follower.log.bounds().next.0 + FEW {
             // Before the turn is taken: others wait for it.
-            self.follower.file_log.catch_up().lift()?;
+            follower.file_log.catch_up().lift()?;
         }
         if !self.may_leave() {
             return Ok(None);
         }
-        let mut turn = self.follower.file_log.turn().lift()?.expect("a member's log has turns");
+        let mut turn = follower.file_log.turn().lift()?.expect("a member's log has turns");
         turn.begin().lift()?;
         turn.begin_to_post();
-        let turn = Some(turn).filter(|_| self.follower.is_known() && self.may_leave());
+        let turn = Some(turn).filter(|_| follower.is_known() && self.may_leave());
         if turn.is_some() {
             self.call_to_apply();
         }
@@ -158,25 +159,24 @@ impl BlindCommits {
     }
 
     fn apply_now(&self) -> Result<()> {
+        let follower = &*self.follower;
         // Before the lock is taken: others commit while a memtable is flushed.
-        let bytes = self
-            .follower
-            .file_log
-            .bytes_behind(self.follower.sequencer.applied())
-            .unwrap_or_default();
-        self.follower.index.wait_for_room(bytes as usize)?;
-        self.follower.apply_rest(&self.follower.sequencer.lock()?)
+        let bytes =
+            follower.file_log.bytes_behind(follower.sequencer.applied()).unwrap_or_default();
+        follower.index.wait_for_room(bytes as usize)?;
+        follower.apply_rest(&follower.sequencer.lock()?)
     }
 
     /// The GLSN up to which this process has applied and learned all changes, if its next commit
     /// may be posted.
     fn may_post(&self) -> Result<Option<Glsn>> {
-        let known = self.follower.sequencer.applied();
-        if !self.blindness.is_blind() || !self.follower.is_known() {
+        let follower = &*self.follower;
+        let known = follower.sequencer.applied();
+        if !self.blindness.is_blind() || !follower.is_known() {
             return Ok(None);
         }
-        if self.follower.members.next().0 > self.follower.log.bounds().next.0 + READ_AT_ONCE {
-            self.follower.file_log.catch_up().lift()?;
+        if follower.members.next().0 > follower.log.bounds().next.0 + READ_AT_ONCE {
+            follower.file_log.catch_up().lift()?;
         }
         // If it fails, the commit that has to apply everything learns why.
         let _ = self.apply_beside();
@@ -187,53 +187,54 @@ impl BlindCommits {
     /// The keeper, which has to apply everything, applies what is left while other threads of its
     /// process commit: they do not wait for it.
     fn apply_beside(&self) -> Result<()> {
+        let follower = &*self.follower;
         if self.left() < APPLIED_BESIDE
-            || !self.follower.members.is_keeper()
-            || !self.follower.members.has_posts()
+            || !follower.members.is_keeper()
+            || !follower.members.has_posts()
         {
             return Ok(());
         }
-        match self.follower.sequencer.try_lock()? {
-            Some(lock) => self.follower.apply_rest(&lock),
+        match follower.sequencer.try_lock()? {
+            Some(lock) => follower.apply_rest(&lock),
             None => Ok(()),
         }
     }
 
     /// Whether little enough of what this process has read of the log is unapplied.
     fn may_leave(&self) -> bool {
-        let (applied, entries) = (self.follower.sequencer.applied(), self.left());
-        let bytes_max =
-            LEFT_BYTES_MAX.min(LEFT_MEMTABLES * self.follower.index.memtable_limit_bytes());
-        (entries <= LEFT_ENTRIES_OF_KEEPER || !self.follower.members.is_keeper())
-            && self.follower.file_log.bytes_behind(applied).is_some_and(|left| left <= bytes_max)
+        let follower = &*self.follower;
+        let (applied, entries) = (follower.sequencer.applied(), self.left());
+        let bytes_max = LEFT_BYTES_MAX.min(LEFT_MEMTABLES * follower.index.memtable_limit_bytes());
+        (entries <= LEFT_ENTRIES_OF_KEEPER || !follower.members.is_keeper())
+            && follower.file_log.bytes_behind(applied).is_some_and(|left| left <= bytes_max)
     }
 
     /// Takes in what is readable anywhere now, so that other members need not keep the log for this
     /// one. A process that reads nothing reads the log and passes over what the runs hold, without
     /// applying it.
     pub(crate) fn keep_up(&self, now_nanos: u64) -> Result<()> {
+        let follower = &*self.follower;
         let is_blind = self.blindness.is_blind()
-            && !self.follower.members.is_keeper()
-            && !self.follower.members.is_reader();
+            && !follower.members.is_keeper()
+            && !follower.members.is_reader();
         // Others want the log freed.
-        if !is_blind || self.follower.members.close_wanted() > self.follower.sequencer.applied() {
-            return self.follower.take_in();
+        if !is_blind || follower.members.close_wanted() > follower.sequencer.applied() {
+            return follower.take_in();
         }
-        self.follower.index.follow(&self.follower.members)?;
-        if self.follower.members.is_keeper() {
+        follower.index.follow(&follower.members)?;
+        if follower.members.is_keeper() {
             // It has become the keeper just now.
-            return self.follower.take_in();
+            return follower.take_in();
         }
-        self.follower.file_log.catch_up().lift()?;
-        let is_unread =
-            self.blindness.is_blind_for_long(now_nanos) || !self.follower.index.has_rows();
-        if is_unread && self.follower.index.checkpoint().glsn > self.follower.sequencer.applied() {
-            let lock = self.follower.sequencer.lock()?;
+        follower.file_log.catch_up().lift()?;
+        let is_unread = self.blindness.is_blind_for_long(now_nanos) || !follower.index.has_rows();
+        if is_unread && follower.index.checkpoint().glsn > follower.sequencer.applied() {
+            let lock = follower.sequencer.lock()?;
             // A read may have applied it since.
-            self.follower.pass_over(&lock);
-            self.follower.learn()?;
+            follower.pass_over(&lock);
+            follower.learn()?;
         }
-        if self.may_leave() { Ok(()) } else { self.follower.take_in() }
+        if self.may_leave() { Ok(()) } else { follower.take_in() }
     }
 }
 
