@@ -35,6 +35,7 @@ use crate::index::sweep::{Segment, Sweep};
 use crate::index::view::View;
 use crate::types::error::Result;
 use crate::types::events;
+use crate::types::index_key::IndexKey;
 use crate::types::version::{Stored, Version};
 
 /// The fixed cost of processing a version, in bytes, added to its size.
@@ -138,7 +139,7 @@ impl Core {
     /// The highest horizon of the keyspaces in a table; [`Glsn::MAX`] if there are too many to look
     /// up.
     fn highest_horizon(&self, info: &TableInfo) -> Glsn {
-        let keyspace = |key: &[u8]| key.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
+        let keyspace = |key| IndexKey::new(key).keyspace();
         let (first, last) = (keyspace(&info.first_key), keyspace(&info.last_key));
         if last - first >= KEYSPACES_ASKED {
             return Glsn::MAX;

@@ -24,8 +24,8 @@ use crate::index::core::Core;
 use crate::index::files::run_of;
 use crate::index::view::{Content, View};
 use crate::types::error::{Error, Lift, Result};
+use crate::types::index_key::MAX_INDEX_KEY_BYTES;
 use crate::types::lock::lock;
-use crate::types::version::MAX_INDEX_KEY_BYTES;
 
 /// The longest wait for the keeper until a look at what it has done.
 const LOOK: Duration = Duration::from_millis(100);
