@@ -334,7 +334,7 @@ mod tests {
         let store = open(&dir.path().join("store"), options).unwrap();
         put(&store, b"one");
         let follower = store.space.follower.as_ref().unwrap();
-        let horizon = || crate::index::Horizon::of(&*store.catalog.horizon, 1);
+        let horizon = || crate::index::env::Horizon::of(&*store.catalog.horizon, 1);
         assert_eq!(horizon(), store.visible());
         follower.is_to_learn.store(true, Ordering::Release);
         assert_eq!(horizon(), Glsn::NONE);

@@ -20,164 +20,52 @@
 //!                                                              history runs <-> (compaction)
 //! ```
 
-mod alignment;
 mod background;
 pub(crate) mod blob_bytes;
-pub(crate) mod blobs;
-mod check;
 pub(crate) mod compaction;
-mod core;
-mod counters;
-mod debt;
-pub(crate) mod duty;
-pub(crate) mod estimate;
-mod files;
-mod flush;
+pub(crate) mod env;
 pub(crate) mod follow;
-pub(crate) mod gap_list;
 pub(crate) mod gaps;
-mod job;
-pub(crate) mod kept_cursors;
-mod key_prefix;
-pub(crate) mod limits;
 pub(crate) mod manifest;
-pub(crate) mod merge;
-mod output;
+pub(crate) mod memtables;
 mod pace;
-mod policy;
+pub(crate) mod plan;
 mod refresh;
-mod relocate;
-pub(crate) mod reservation;
-pub(crate) mod resting_key;
-mod room;
 pub(crate) mod run;
-pub(crate) mod seat;
-mod signals;
-mod source;
-mod space;
-mod split;
-mod stalls;
-mod superseding;
-mod sweep;
+pub(crate) mod runs;
+pub(crate) mod sources;
 #[cfg(test)]
 mod tests;
-mod vacate;
-pub(crate) mod view;
 pub(crate) mod walk;
+pub(crate) mod write;
 
 use std::collections::BTreeSet;
-use std::fmt::Debug;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use arc_swap::Guard;
-use plimsoll_disk::clock::Clock;
-use plimsoll_disk::vfs::Disk;
 use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::{Glsn, Position};
-use plimsoll_log::log::Log;
 use plimsoll_log::members::Members;
-use plimsoll_memory::budget::Budget;
-use plimsoll_memory::pool::Pool;
 use plimsoll_memory::sorted::SortedMap;
 
 use crate::index::background::Threads;
-use crate::index::blobs::Left;
 use crate::index::compaction::Compaction;
-use crate::index::core::Core;
-use crate::index::duty::Duty;
-use crate::index::files::run_of;
+use crate::index::env::{Context, FreeLog, Horizon, Progress};
 use crate::index::gaps::Gaps;
 use crate::index::manifest::Manifest;
-use crate::index::reservation::Reservation;
+use crate::index::manifest::files::run_of;
+use crate::index::memtables::reservation::Reservation;
 use crate::index::run::table::{Table, TableInfo};
-use crate::index::seat::Seats;
-use crate::index::source::Memtable;
-use crate::index::space::Space;
-use crate::index::view::{Content, View};
-use crate::rowcache::RowCache;
-use crate::types::error::{Error, Result};
+use crate::index::runs::Core;
+use crate::index::runs::blobs::Left;
+use crate::index::sources::source::Memtable;
+use crate::index::sources::view::{Content, View};
+use crate::index::walk::seat::Seats;
+use crate::types::error::Result;
 use crate::types::stats::IndexStats;
 use crate::types::version::Version;
-
-/// Divisor: a memtable's share of the budget. Its bounds in bytes follow.
-const MEMTABLE_SHARE: u64 = 8;
-const MEMTABLE_BYTES: (u64, u64) = (1 << 20, 64 << 20);
-
-/// The environment of the index: where it lives, what it works with, and its settings.
-#[derive(Clone, Debug)]
-pub(crate) struct Context {
-    pub(crate) disk: Arc<dyn Disk>,
-    pub(crate) clock: Arc<dyn Clock>,
-    /// The index's folder; it exists.
-    pub(crate) dir: PathBuf,
-    pub(crate) budget: Budget,
-    pub(crate) pool: Arc<Pool>,
-    pub(crate) log: Arc<dyn Log>,
-    /// Notified when keys enter the runs, so that cached rows of older versions are invalidated.
-    pub(crate) row_cache: Arc<RowCache>,
-    /// Bytes at which a memtable is flushed; `None`: a share of the budget.
-    pub(crate) memtable_bytes: Option<u64>,
-    /// Size in bytes at which a table is cut.
-    pub(crate) table_bytes: u64,
-    /// Bytes of input that one step of compaction processes.
-    pub(crate) step_bytes: u64,
-    /// Whether this process changes the files.
-    pub(crate) duty: Duty,
-    /// Whether flush and compaction run on their own threads. If not, `make_room` flushes when it
-    /// must, and the owner calls the steps.
-    pub(crate) background: bool,
-}
-
-impl Context {
-    /// Bytes at which a memtable is flushed beside runs of `space`. Unless it is set, an eighth of
-    /// the current budget, and no more than what takes little beside the runs.
-    pub(crate) fn memtable_limit_bytes(&self, space: &Space) -> u64 {
-        let (min, max) = MEMTABLE_BYTES;
-        let share = || (self.budget.limit_bytes() / MEMTABLE_SHARE).clamp(min, max);
-        self.memtable_bytes.unwrap_or_else(|| share().min(space.memtable_bytes()))
-    }
-}
-
-/// The garbage-collection watermark: which versions must be kept.
-pub(crate) trait Horizon: Send + Sync {
-    /// The watermark of `keyspace`. A version may be dropped if a younger version of its key is not
-    /// younger than this GLSN. A deletion may be dropped if it is itself not younger. `Glsn::NONE`
-    /// keeps everything. Never above the oldest open snapshot. It may fall: when a past moment is
-    /// opened, for example.
-    fn of(&self, keyspace: u32) -> Glsn;
-
-    /// The log below this GLSN is to be freed: compaction copies live values that point below it
-    /// into a blob file of plain bytes. `Glsn::NONE` if nothing is to be freed.
-    fn relocate_below(&self) -> Glsn;
-
-    /// The same, as far as somebody asked for it: merges move values, too, and fail where they
-    /// cannot.
-    fn must_relocate_below(&self) -> Glsn {
-        self.relocate_below()
-    }
-
-    /// Values below `below` that nobody asked to be moved cannot be: they stay where they are for a
-    /// while; if something is damaged, for good.
-    fn stop_relocating(&self, _below: Glsn, _error: &Error) {}
-}
-
-/// Frees the oldest segments of the log if no past versions are kept.
-pub(crate) trait FreeLog: Send + Sync {
-    /// Frees the segments that can be freed now and leaves the others for later calls. `may_flush`:
-    /// the memtable may be closed for that.
-    fn free_log(&self, may_flush: bool);
-}
-
-/// The outcome of one step of background work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Progress {
-    /// There was nothing to do.
-    Idle,
-    /// Something was done; there may be more.
-    Worked,
-}
 
 /// What the active memtable holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

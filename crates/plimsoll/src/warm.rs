@@ -65,7 +65,8 @@ use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Budget;
 use plimsoll_memory::pool::Pool;
 
-use crate::index::{Index, Progress};
+use crate::index::Index;
+use crate::index::env::Progress;
 use crate::rowcache::RowCache;
 use crate::txn::sequencer::CommitSequencer;
 use crate::types::events;

@@ -9,7 +9,7 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::api::snapshot::time_of;
 use crate::engine::{Engine, lives};
-use crate::index::seat::Seat;
+use crate::index::walk::seat::Seat;
 use crate::index::walk::versions::Versions;
 use crate::read::moments::OpenMoment;
 use crate::read::point::{KeyBuffer, find};

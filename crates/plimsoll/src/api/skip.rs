@@ -9,7 +9,7 @@ use plimsoll_log::glsn::Glsn;
 use crate::api::admin::diagnose::is_damage;
 use crate::api::snapshot::Snapshot;
 use crate::index::run::survey::survey;
-use crate::index::view::Direction;
+use crate::index::sources::view::Direction;
 use crate::read::span::Span;
 use crate::types::damage::{recover_command, verify_command};
 use crate::types::error::{Error, Result, show_key};

@@ -14,7 +14,7 @@ use plimsoll_log::glsn::Glsn;
 use crate::borders::{Border, hit};
 use crate::engine::Engine;
 use crate::engine::trim::LogSpace;
-use crate::index::view::Direction;
+use crate::index::sources::view::Direction;
 use crate::read::span::Span;
 use crate::txn::transaction::Transaction;
 use crate::types::error::{Error, Lift, Result};

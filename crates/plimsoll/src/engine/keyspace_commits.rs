@@ -8,7 +8,7 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::engine::Engine;
 use crate::engine::trim::LogSpace;
-use crate::index::view::Direction;
+use crate::index::sources::view::Direction;
 use crate::read::point::KeyBuffer;
 use crate::read::span::Span;
 use crate::txn::transaction::Transaction;

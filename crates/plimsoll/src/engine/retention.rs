@@ -9,8 +9,8 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
 use plimsoll_log::members::Members;
 
-use crate::index::Horizon;
 use crate::index::compaction::is_lasting;
+use crate::index::env::Horizon;
 use crate::read::moments::Snapshots;
 use crate::txn::sequencer::CommitSequencer;
 use crate::types::error::Error;

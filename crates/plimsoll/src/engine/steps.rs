@@ -7,7 +7,7 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::page::PAGE_BYTES;
 
 use crate::engine::trim::{self, Active, LogSpace};
-use crate::index::{FreeLog, Horizon};
+use crate::index::env::{FreeLog, Horizon};
 use crate::txn::committer::Committer;
 use crate::types::error::Result;
 use crate::types::lock::lock;

@@ -2,7 +2,7 @@
 //!
 //! Three kinds of entries stay: those that the runs do not hold yet, those that a cursor still has
 //! to read, and those that a value in a run points to. Compaction first moves such values into blob
-//! files ([`crate::index::Horizon::relocate_below`]).
+//! files ([`crate::index::env::Horizon::relocate_below`]).
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ use plimsoll_log::members::holding::Removal;
 use crate::borders::{Border, hit};
 use crate::engine::Catalog;
 use crate::engine::held_back::HeldBack;
-use crate::index::blobs::Left;
+use crate::index::runs::blobs::Left;
 use crate::read::reader::Reader;
 use crate::txn::committer::Committer;
 use crate::txn::follower::Follower;

@@ -3,7 +3,7 @@
 use plimsoll_memory::evictor;
 
 use crate::engine::Engine;
-use crate::index::Progress;
+use crate::index::env::Progress;
 use crate::types::error::{Lift, Result};
 
 /// Drops every unpinned page, and every cached row.

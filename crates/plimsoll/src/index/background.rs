@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use plimsoll_disk::worker::{Next, Woken, Worker};
 
-use crate::index::Progress;
 use crate::index::compaction::Compaction;
-use crate::index::core::Core;
-use crate::index::policy::Priority;
-use crate::index::signals::Thread;
+use crate::index::env::Progress;
+use crate::index::env::signals::Thread;
+use crate::index::plan::policy::Priority;
+use crate::index::runs::Core;
 use crate::types::lock::lock;
 
 /// An index that received almost no writes for this long, and has no other work, counts as idle;

@@ -7,6 +7,9 @@
 //! Two jobs can run at once if the budget allows: a small job merges newer runs while a large one
 //! is under way, and takes precedence.
 
+mod job;
+mod vacate;
+
 use std::fmt;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,17 +17,17 @@ use std::sync::{Arc, Mutex, Weak};
 
 use plimsoll_log::glsn::Glsn;
 
-use crate::index::core::{Core, SetAside};
-use crate::index::job::{Job, Swept, Task};
-use crate::index::output::OUTPUT_CHUNKS;
-use crate::index::policy::{Clearance, Plan, Priority, RunShape, choose};
-use crate::index::relocate::points_into;
+use crate::index::compaction::job::{Job, Swept, Task};
+use crate::index::env::{Context, Progress};
+use crate::index::plan::policy::{Clearance, Plan, Priority, RunShape, choose};
+use crate::index::plan::sweep::{Segment, Sweep};
 use crate::index::run::table::TableInfo;
-use crate::index::source::Run;
-use crate::index::split::Inputs;
-use crate::index::sweep::{Segment, Sweep};
-use crate::index::view::{View, tables_in};
-use crate::index::{Context, Progress};
+use crate::index::runs::{Core, SetAside};
+use crate::index::sources::source::Run;
+use crate::index::sources::view::{View, tables_in};
+use crate::index::write::output::OUTPUT_CHUNKS;
+use crate::index::write::relocate::points_into;
+use crate::index::write::split::Inputs;
 use crate::types::error::{Error, Result};
 use crate::types::lock::lock;
 

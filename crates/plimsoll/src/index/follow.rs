@@ -19,10 +19,10 @@ use plimsoll_log::glsn::{Glsn, Position};
 use plimsoll_log::members::Members;
 
 use crate::borders::{Border, hit};
-use crate::index::Progress;
-use crate::index::core::Core;
-use crate::index::files::run_of;
-use crate::index::view::{Content, View};
+use crate::index::env::Progress;
+use crate::index::manifest::files::run_of;
+use crate::index::runs::Core;
+use crate::index::sources::view::{Content, View};
 use crate::types::error::{Error, Lift, Result};
 use crate::types::lock::lock;
 use crate::types::version::MAX_INDEX_KEY_BYTES;

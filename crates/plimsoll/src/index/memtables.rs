@@ -10,21 +10,24 @@
 //!    ([`Core::wait_for_room`]): others commit meanwhile. It never does while it has the members'
 //!    turn ([`Core::make_room_now`]).
 
+mod flush;
+pub(crate) mod reservation;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::OutOfBudget;
 
-use crate::index::Progress;
-use crate::index::core::{Core, Writer};
-use crate::index::counters::Counters;
-use crate::index::files::metadata_bytes;
-use crate::index::reservation::Reservation;
+use crate::index::env::Progress;
+use crate::index::env::counters::Counters;
+use crate::index::env::stalls::Cause;
+use crate::index::manifest::files::metadata_bytes;
+use crate::index::memtables::reservation::Reservation;
 use crate::index::run::table::{Table, TableId, TableInfo};
-use crate::index::source::{Memtable, Run};
-use crate::index::stalls::Cause;
-use crate::index::view::{Closed, Content};
+use crate::index::runs::{Core, Writer};
+use crate::index::sources::source::{Memtable, Run};
+use crate::index::sources::view::{Closed, Content};
 use crate::types::error::{Error, Result};
 use crate::types::lock::lock;
 

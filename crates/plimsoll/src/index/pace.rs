@@ -13,13 +13,13 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::index::Progress;
 use crate::index::compaction::Compaction;
-use crate::index::core::Core;
-use crate::index::debt::WAIT_MIN_NANOS;
-use crate::index::policy::Priority;
-use crate::index::stalls::Cause;
-use crate::index::view::Content;
+use crate::index::env::Progress;
+use crate::index::env::stalls::Cause;
+use crate::index::plan::debt::WAIT_MIN_NANOS;
+use crate::index::plan::policy::Priority;
+use crate::index::runs::Core;
+use crate::index::sources::view::Content;
 use crate::types::error::Result;
 use crate::types::lock::lock;
 

@@ -10,12 +10,12 @@ use std::sync::atomic::Ordering;
 
 use plimsoll_log::glsn::Glsn;
 
-use crate::index::core::{Core, Writer};
-use crate::index::files::Member;
 use crate::index::manifest::Manifest;
+use crate::index::manifest::files::Member;
 use crate::index::run::table::{TableId, TableInfo};
-use crate::index::source::{Memtable, Run};
-use crate::index::view::{Closed, Content, View, depth, newest_in};
+use crate::index::runs::{Core, Writer};
+use crate::index::sources::source::{Memtable, Run};
+use crate::index::sources::view::{Closed, Content, View, depth, newest_in};
 use crate::types::error::Result;
 use crate::types::lock::lock;
 

@@ -4,6 +4,9 @@
 //! then the view's, which only those take that replace it, for a few instructions. Files are
 //! written and synced only under the job's own lock and the record's.
 
+pub(crate) mod blobs;
+mod check;
+
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::ErrorKind;
@@ -16,21 +19,21 @@ use plimsoll_memory::budget::{Backing, Budget, Kind, Lease};
 use plimsoll_memory::chunk::CHUNK_BYTES;
 
 use crate::borders::{Border, hit};
-use crate::index::alignment::Alignment;
-use crate::index::blobs::Blobs;
-use crate::index::counters::Counters;
-use crate::index::debt::Debt;
-use crate::index::files::{Files, run_of};
+use crate::index::env::counters::Counters;
+use crate::index::env::signals::Signals;
+use crate::index::env::{Context, FreeLog, Horizon};
 use crate::index::gaps::Gaps;
-use crate::index::limits::Limits;
+use crate::index::manifest::files::{Files, run_of};
+use crate::index::manifest::limits::Limits;
 use crate::index::manifest::{self, Head, Manifest, Outcome, number_after, run_infos};
-use crate::index::output::OUTPUT_CHUNKS;
-use crate::index::seat::Seats;
-use crate::index::signals::Signals;
-use crate::index::source::{Memtable, Run};
-use crate::index::space::Space;
-use crate::index::view::{Content, View, depth, newest_in};
-use crate::index::{Context, FreeLog, Horizon};
+use crate::index::plan::alignment::Alignment;
+use crate::index::plan::debt::Debt;
+use crate::index::plan::space::Space;
+use crate::index::runs::blobs::Blobs;
+use crate::index::sources::source::{Memtable, Run};
+use crate::index::sources::view::{Content, View, depth, newest_in};
+use crate::index::walk::seat::Seats;
+use crate::index::write::output::OUTPUT_CHUNKS;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::lock::lock;
 
@@ -39,6 +42,10 @@ const FENCE_TRIES: u32 = 16;
 
 /// Chunks reserved for a flush: outputs for current and superseded versions.
 const FLUSH_CHUNKS: u64 = 2 * OUTPUT_CHUNKS;
+
+/// Divisor: a memtable's share of the budget. Its bounds in bytes follow.
+const MEMTABLE_SHARE: u64 = 8;
+const MEMTABLE_BYTES: (u64, u64) = (1 << 20, 64 << 20);
 
 /// The state behind [`super::Index`].
 pub(crate) struct Core {
@@ -203,7 +210,9 @@ impl Core {
 
     /// Bytes at which a memtable is flushed.
     pub(crate) fn memtable_limit_bytes(&self) -> u64 {
-        self.context.memtable_limit_bytes(&self.space)
+        let (min, max) = MEMTABLE_BYTES;
+        let share = || (self.context.budget.limit_bytes() / MEMTABLE_SHARE).clamp(min, max);
+        self.context.memtable_bytes.unwrap_or_else(|| share().min(self.space.memtable_bytes()))
     }
 
     /// Percent of what is live that may be superseded in the runs.
@@ -493,6 +502,8 @@ impl fmt::Debug for Core {
     }
 }
 
-fn guards(runs: &[Arc<Run>]) -> impl Iterator<Item = &Arc<crate::index::files::FileGuard>> {
+fn guards(
+    runs: &[Arc<Run>],
+) -> impl Iterator<Item = &Arc<crate::index::manifest::files::FileGuard>> {
     runs.iter().flat_map(|run| run.guards())
 }

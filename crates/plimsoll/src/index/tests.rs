@@ -30,14 +30,15 @@ use plimsoll_memory::budget::{Backing, Budget, Kind};
 use plimsoll_memory::page::{PAGE_PAYLOAD_BYTES, page_payload};
 use plimsoll_memory::pool::{Pool, Touch};
 
+use crate::index::Index;
+use crate::index::env::{Context, Horizon};
 use crate::index::manifest::Manifest;
-use crate::index::reservation::Link;
+use crate::index::memtables::reservation::Link;
 use crate::index::run::builder::TableBuilder;
 use crate::index::run::file::BlobSink;
 use crate::index::run::table::{Table, TableId, TableInfo};
-use crate::index::seat::Walk;
-use crate::index::view::{Direction, View};
-use crate::index::{Context, Horizon, Index};
+use crate::index::sources::view::{Direction, View};
+use crate::index::walk::seat::Walk;
 use crate::types::error::{Lift, Result};
 use crate::types::version::{INLINE_BYTES, Stored, Version, value_sum};
 
@@ -172,7 +173,7 @@ impl World {
             row_cache: RowCache::none(),
             memtable_bytes: Some(self.sizes.memtable_bytes),
             table_bytes: self.sizes.table_bytes,
-            duty: crate::index::duty::Duty::Alone,
+            duty: crate::index::env::duty::Duty::Alone,
             background: self.background,
         }
     }

@@ -14,7 +14,7 @@ use plimsoll_memory::buffer::Buffer;
 
 use crate::borders::{self, Border};
 use crate::index::blob_bytes;
-use crate::index::view::{Hit, View};
+use crate::index::sources::view::{Hit, View};
 use crate::read::moments::OpenMoment;
 use crate::read::reader::Reader;
 use crate::types::error::{Error, Lift, Result};

@@ -15,8 +15,8 @@ use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Budget;
 
 use crate::index::Index;
-use crate::index::seat::{Seat, Walk};
-use crate::index::view::View;
+use crate::index::sources::view::View;
+use crate::index::walk::seat::{Seat, Walk};
 use crate::read::moments::Snapshots;
 use crate::rowcache::RowCache;
 use crate::types::error::{Error, Result};

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ops::{Bound, RangeBounds};
 
-use crate::index::view::OwnRange;
+use crate::index::sources::view::OwnRange;
 use crate::types::key_range::KeyRange;
 use crate::types::version::{KeptKey, MAX_KEY_BYTES, SHORT_KEY_BYTES, bound_heap_bytes};
 

@@ -21,7 +21,7 @@ use crate::api::snapshot::{Moment, Snapshot};
 use crate::engine::Engine;
 use crate::engine::open::open;
 use crate::engine::work_steps;
-use crate::index::view::View;
+use crate::index::sources::view::View;
 use crate::read::point::{KeyBuffer, find};
 use crate::rowcache::large::LARGE_BYTES;
 use crate::rowcache::warm::Row;

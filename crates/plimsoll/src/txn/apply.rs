@@ -13,7 +13,7 @@ use plimsoll_memory::page::PAGE_BYTES;
 
 use crate::borders::{Border, hit};
 use crate::index::Index;
-use crate::index::reservation::{Link, Reservation};
+use crate::index::memtables::reservation::{Link, Reservation};
 use crate::index::run::table::TableInfo;
 use crate::txn::payload::{Operations, Payload, Writes};
 use crate::txn::spill::open_table;

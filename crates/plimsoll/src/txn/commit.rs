@@ -25,9 +25,9 @@ use plimsoll_memory::buffer::Buffer;
 
 use crate::borders::{Border, hit};
 use crate::index::Index;
-use crate::index::gap_list::Gap;
-use crate::index::reservation::{Link, Reservation};
-use crate::index::view::View;
+use crate::index::gaps::list::Gap;
+use crate::index::memtables::reservation::{Link, Reservation};
+use crate::index::sources::view::View;
 use crate::read::moments::OpenMoment;
 use crate::txn::committer::Committer;
 use crate::txn::payload::{

@@ -19,9 +19,9 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::account::Charge;
 
 use crate::borders::{Border, hit};
-use crate::index::gap_list::{Gap, GapList};
-use crate::index::seat::Seats;
-use crate::index::view::Direction;
+use crate::index::gaps::list::{Gap, GapList};
+use crate::index::sources::view::Direction;
+use crate::index::walk::seat::Seats;
 
 /// The most bytes of a transaction's gaps.
 const LIMIT_BYTES: usize = 16 << 10;

@@ -18,9 +18,9 @@ use std::sync::{Mutex, PoisonError};
 
 use plimsoll_memory::budget::account::Charge;
 
-use crate::index::gap_list::behind;
-use crate::index::merge::Direction;
-use crate::index::seat::Seats;
+use crate::index::gaps::list::behind;
+use crate::index::sources::merge::Direction;
+use crate::index::walk::seat::Seats;
 use crate::read::span::Span;
 use crate::txn::own_gaps::OwnGaps;
 use crate::txn::range::KEYSPACE_BYTES;

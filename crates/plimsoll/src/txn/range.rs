@@ -13,10 +13,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::buffer::Buffer;
 
-use crate::index::gap_list::behind;
-use crate::index::resting_key::RestingKey;
-use crate::index::seat::Seat;
-use crate::index::view::{Direction, View};
+use crate::index::gaps::list::behind;
+use crate::index::sources::view::{Direction, View};
+use crate::index::walk::resting_key::RestingKey;
+use crate::index::walk::seat::Seat;
 use crate::index::walk::visible::Visible;
 use crate::read::moments::OpenMoment;
 use crate::read::point::find;

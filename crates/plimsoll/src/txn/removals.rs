@@ -12,7 +12,7 @@ use std::sync::PoisonError;
 use plimsoll_memory::budget::account::Charge;
 
 use crate::borders::{Border, hit};
-use crate::index::merge::Direction;
+use crate::index::sources::merge::Direction;
 use crate::txn::pops::Pops;
 use crate::txn::range::{KEYSPACE_BYTES, Range};
 use crate::txn::transaction::Transaction;

@@ -14,7 +14,7 @@ use plimsoll_memory::page::PAGE_BYTES;
 use smallvec::SmallVec;
 
 use crate::borders::{Border, hit};
-use crate::index::view::View;
+use crate::index::sources::view::View;
 use crate::rowcache::warm::{ROWS_AT_ONCE, Row};
 use crate::warm::image::{self, Name, OpenFile, Past, RowsName, SEGMENT_BYTES_MAX};
 use crate::warm::restorer::Step;

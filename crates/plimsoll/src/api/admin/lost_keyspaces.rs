@@ -17,7 +17,7 @@ use crate::api::admin::diagnose::{Part, Scene, is_damage};
 use crate::engine::Engine;
 use crate::engine::keyspace_commits::{FIRST_ID, note_streams, system};
 use crate::index::run::survey::survey;
-use crate::index::view::Direction;
+use crate::index::sources::view::Direction;
 use crate::txn::transaction::Transaction;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::keyspaces::{Record, SYSTEM, check_name, dropped_name, keyspace_of};

@@ -48,7 +48,7 @@ use crate::api::admin::verify_values::find_bad_values;
 use crate::engine::Engine;
 use crate::engine::open::{lock_alone, open_by, remove_folder};
 use crate::index::run::survey::survey;
-use crate::index::view::Direction;
+use crate::index::sources::view::Direction;
 use crate::read::span::Span;
 use crate::txn::transaction::Transaction;
 use crate::types::damage::{Damage, DamagedKey, DamagedKeys};

@@ -31,7 +31,8 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
 use plimsoll_log::members::Members;
 
-use crate::index::{Index, Progress, Unflushed};
+use crate::index::env::Progress;
+use crate::index::{Index, Unflushed};
 use crate::txn::sequencer::CommitSequencer;
 use crate::types::error::{Lift, Result};
 use crate::types::lock::lock;

@@ -12,9 +12,9 @@ use plimsoll_log::blob::BlobId;
 use plimsoll_memory::page::PAGE_BYTES;
 use plimsoll_memory::pool::Touch;
 
-use crate::index::core::Core;
 use crate::index::run::cursor::{Feed, RunCursor};
 use crate::index::run::table::{Table, TableId};
+use crate::index::runs::Core;
 use crate::types::error::Result;
 use crate::types::version::Stored;
 

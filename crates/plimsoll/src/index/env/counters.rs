@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::index::stalls::Stalls;
+use crate::index::env::stalls::Stalls;
 
 /// Counts since the index was opened.
 #[derive(Debug, Default)]

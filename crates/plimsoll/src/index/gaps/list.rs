@@ -11,7 +11,7 @@ use std::borrow::Cow;
 
 use plimsoll_log::glsn::Glsn;
 
-use crate::index::key_prefix::prefix;
+use crate::index::gaps::key_prefix::prefix;
 
 /// Bytes that a gap takes apart from its keys.
 const GAP_BYTES: usize = size_of::<Gap>();

@@ -24,8 +24,8 @@ use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Budget, Kind, Lease, OutOfBudget};
 use plimsoll_memory::pool::{Pool, PoolFile};
 
-use crate::index::Context;
-use crate::index::duty::Duty;
+use crate::index::env::Context;
+use crate::index::env::duty::Duty;
 use crate::index::manifest::names::is_leftover;
 use crate::index::run::file::{Readers, RunFileSink, open_run, run_id_of};
 use crate::index::run::table::{Table, TableId, TableInfo, run_file_name};

@@ -6,17 +6,17 @@ use std::sync::atomic::Ordering;
 
 use plimsoll_log::glsn::Glsn;
 
-use crate::index::Progress;
-use crate::index::core::{Change, Core, SetAside};
-use crate::index::counters::Counters;
-use crate::index::files::Reserve;
-use crate::index::limits::Limits;
-use crate::index::output::Output;
+use crate::index::env::Progress;
+use crate::index::env::counters::Counters;
+use crate::index::manifest::files::Reserve;
+use crate::index::manifest::limits::Limits;
+use crate::index::plan::superseding::Sample;
 use crate::index::run::warmth::Warmth;
-use crate::index::source::{Memtable, Run};
-use crate::index::split::{Disposition, Inputs, Nowhere, Splitter};
-use crate::index::superseding::Sample;
-use crate::index::view::{Closed, Content};
+use crate::index::runs::{Change, Core, SetAside};
+use crate::index::sources::source::{Memtable, Run};
+use crate::index::sources::view::{Closed, Content};
+use crate::index::write::output::Output;
+use crate::index::write::split::{Disposition, Inputs, Nowhere, Splitter};
 use crate::types::error::{Error, Lift, Result};
 use crate::types::events;
 use crate::types::lock::lock;

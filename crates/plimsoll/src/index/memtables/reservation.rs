@@ -7,9 +7,9 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::sorted::{Inserter, SortedMap};
 use smallvec::SmallVec;
 
-use crate::index::counters::Counters;
+use crate::index::env::counters::Counters;
 use crate::index::gaps::{Gaps, PutSpan};
-use crate::index::source::Memtable;
+use crate::index::sources::source::Memtable;
 use crate::types::error::Result;
 use crate::types::version::{MAX_POINTER_BYTES, Stored};
 

@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::index::source::Run;
+use crate::index::sources::source::Run;
 use crate::types::lock::lock;
 
 /// The most parts of the keys.

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::index::source::Run;
+use crate::index::sources::source::Run;
 
 /// A memtable is at most this part of the runs (a divisor), and this part of them while rows are
 /// written over,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use plimsoll_memory::pool::Touch;
 
-use crate::index::source::Run;
+use crate::index::sources::source::Run;
 use crate::types::error::Result;
 
 /// The most keys of a sample, and how many are looked for before a run counts as new rows only.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, Weak};
 use plimsoll_log::blob::BlobId;
 
 use crate::index::run::table::{TableId, TableInfo};
-use crate::index::view::View;
+use crate::index::sources::view::View;
 use crate::types::lock::lock;
 
 /// The most blob files that are remembered one by one.

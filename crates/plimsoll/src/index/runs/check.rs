@@ -3,12 +3,12 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::index::core::Core;
 use crate::index::manifest::Manifest;
 use crate::index::run::check::check_table;
 use crate::index::run::table::{Table, TableId};
-use crate::index::source::Run;
-use crate::index::view::tables_in;
+use crate::index::runs::Core;
+use crate::index::sources::source::Run;
+use crate::index::sources::view::tables_in;
 use crate::types::error::Result;
 use crate::types::version::Version;
 

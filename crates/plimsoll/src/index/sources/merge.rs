@@ -14,11 +14,11 @@ use plimsoll_memory::pool::Touch;
 use plimsoll_memory::sorted::Position;
 
 use crate::borders::{Border, hit};
-use crate::index::key_prefix::prefix;
+use crate::index::gaps::key_prefix::prefix;
 use crate::index::run::cursor::{Feed, RunCursor};
 use crate::index::run::table::Table;
 use crate::index::run::warmth::Warmth;
-use crate::index::source::Memtable;
+use crate::index::sources::source::Memtable;
 use crate::types::error::Result;
 use crate::types::version::{Version, VersionHead};
 

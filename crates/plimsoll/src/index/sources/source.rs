@@ -9,7 +9,7 @@ use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::pool::Touch;
 use plimsoll_memory::sorted::{Inserter, Position, SortedMap};
 
-use crate::index::files::{FileGuard, Member};
+use crate::index::manifest::files::{FileGuard, Member};
 use crate::index::run::table::{Found, Table, TableInfo};
 use crate::types::error::Result;
 use crate::types::version::{Stored, Version};

@@ -20,12 +20,12 @@ use plimsoll_memory::pool::Touch;
 
 use crate::borders::{Border, hit};
 use crate::index::gaps::Gaps;
-use crate::index::limits::Limits;
-pub(crate) use crate::index::merge::Direction;
-use crate::index::merge::{Cursor, Merge};
+use crate::index::manifest::limits::Limits;
 use crate::index::run::cursor::{Feed, RunCursor};
 use crate::index::run::table::{Table, TableInfo};
-use crate::index::source::{Memtable, Place, Run, Source, lookup_in_run};
+pub(crate) use crate::index::sources::merge::Direction;
+use crate::index::sources::merge::{Cursor, Merge};
+use crate::index::sources::source::{Memtable, Place, Run, Source, lookup_in_run};
 use crate::rowcache::RowHandle;
 use crate::types::error::{Error, Result};
 use crate::types::version::{KeptKey, Stored};

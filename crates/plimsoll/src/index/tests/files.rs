@@ -7,7 +7,7 @@ use plimsoll_disk::vfs::{Caching, Open};
 
 use super::jobs::{FLUSHED, key, world};
 use super::*;
-use crate::index::Progress;
+use crate::index::env::Progress;
 use crate::index::manifest::names::{manifest_name, new_manifest_name};
 use crate::index::run::table::run_file_name;
 use crate::types::error::Error;

@@ -2,9 +2,9 @@
 //! errors.
 
 use super::*;
-use crate::index::Progress;
+use crate::index::env::Progress;
 use crate::index::run::cursor::{Feed, RunCursor};
-use crate::index::source::Run;
+use crate::index::sources::source::Run;
 
 pub(super) fn world(sizes: Sizes) -> World {
     World::new(Arc::new(MemDisk::new()), 1, sizes)
@@ -37,7 +37,7 @@ impl World {
 
     /// Does the work that is due, and no more.
     pub(super) fn compact_due(&self) {
-        while self.index().compaction.step_for(crate::index::policy::Priority::Due).unwrap()
+        while self.index().compaction.step_for(crate::index::plan::policy::Priority::Due).unwrap()
             == Progress::Worked
         {}
     }
@@ -176,7 +176,7 @@ fn while_a_large_merge_is_under_way_newer_runs_are_merged_by_a_small_one() {
         scattered(&mut world, 60_000);
     }
     let due = |world: &World| {
-        world.index().compaction.step_for(crate::index::policy::Priority::Due).unwrap()
+        world.index().compaction.step_for(crate::index::plan::policy::Priority::Due).unwrap()
     };
     assert_eq!(due(&world), Progress::Worked);
     for keys in [1000, 1000, 1000, 1500] {
@@ -210,7 +210,7 @@ fn bytes_of_runs(world: &World) -> u64 {
 }
 
 fn step(world: &World) -> Progress {
-    world.index().compaction.step_for(crate::index::policy::Priority::Due).unwrap()
+    world.index().compaction.step_for(crate::index::plan::policy::Priority::Due).unwrap()
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn compact_with_a_horizon_that_falls(world: &World, low: Glsn, high: Glsn) {
     for turn in 0.. {
         let horizon = if turn % 2 == 0 { high } else { low };
         world.horizon.snapshot.store(horizon.0, Ordering::Relaxed);
-        if world.index().compaction.step_for(crate::index::policy::Priority::All).unwrap()
+        if world.index().compaction.step_for(crate::index::plan::policy::Priority::All).unwrap()
             == Progress::Idle
         {
             break;
@@ -321,7 +321,7 @@ fn a_past_moment_opened_within_a_merge_is_refused_after_it_and_never_answered_wr
     let mut world = world(FLUSHED);
     let first = world.flush_keys(LATEST, 0..KEYS, Some(&[1; 8]));
     let second = world.flush_keys(LATEST, 0..KEYS, Some(&[2; 8]));
-    let all = crate::index::policy::Priority::All;
+    let all = crate::index::plan::policy::Priority::All;
     world.latest_only();
     for _ in 0..3 {
         assert_eq!(world.index().compaction.step_for(all).unwrap(), Progress::Worked);

@@ -5,7 +5,7 @@ use plimsoll_disk::lying::LyingDisk;
 
 use super::jobs::{FLUSHED, key, world};
 use super::*;
-use crate::index::Progress;
+use crate::index::env::Progress;
 use crate::types::error::Error;
 
 #[test]

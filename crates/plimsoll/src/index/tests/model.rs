@@ -95,7 +95,7 @@ fn random_operations_are_answered_as_by_the_model() {
         }
         world.check_all();
         assert_eq!(world.problems(), [""; 0], "seed {seed}");
-        while world.index().compact_step().unwrap() == crate::index::Progress::Worked {}
+        while world.index().compact_step().unwrap() == crate::index::env::Progress::Worked {}
         assert_eq!(world.run_files(), world.named_files(), "seed {seed}: nothing is left behind");
         world.log.sync().unwrap();
         world.open().unwrap();

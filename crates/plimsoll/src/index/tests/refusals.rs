@@ -145,7 +145,7 @@ fn a_store_open_to_read_only_replays_as_far_as_its_budget_goes_and_says_so() {
     world.log.sync().unwrap();
     world.index = None;
     let files = world.run_files();
-    let context = Context { duty: crate::index::duty::Duty::ReadOnly, ..world.context() };
+    let context = Context { duty: crate::index::env::duty::Duty::ReadOnly, ..world.context() };
     let manifest = Manifest::read(&*world.disk, &dir()).unwrap().expect("it was flushed");
     let checkpoint = manifest.checkpoint.glsn;
     world.index = Some(Index::open(context, manifest, Arc::clone(&world.horizon) as _).unwrap());
@@ -153,8 +153,8 @@ fn a_store_open_to_read_only_replays_as_far_as_its_budget_goes_and_says_so() {
         world.apply(commit, Glsn::NONE).unwrap();
     }
     world.check_all();
-    assert_eq!(world.index().flush_step().unwrap(), crate::index::Progress::Idle);
-    assert_eq!(world.index().compact_step().unwrap(), crate::index::Progress::Idle);
+    assert_eq!(world.index().flush_step().unwrap(), crate::index::env::Progress::Idle);
+    assert_eq!(world.index().compact_step().unwrap(), crate::index::env::Progress::Idle);
     let _hogged = hog(&world, 0);
     let refusal = (0..100).find_map(|_| {
         let writes = world.random_writes(20, false);

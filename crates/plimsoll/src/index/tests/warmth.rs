@@ -4,9 +4,9 @@ use plimsoll_memory::budget::Lease;
 
 use super::jobs::{FLUSHED, key, world};
 use super::*;
-use crate::index::files::Reserve;
-use crate::index::output::Output;
+use crate::index::manifest::files::Reserve;
 use crate::index::run::warmth::Warmth;
+use crate::index::write::output::Output;
 
 /// Takes so much memory that pages enter the pool only where they were read.
 fn leave_no_free_memory(world: &World) -> Lease {

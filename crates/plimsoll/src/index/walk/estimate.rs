@@ -19,8 +19,8 @@ use plimsoll_memory::sorted::Entry;
 
 use crate::index::run::leaf::comes_before;
 use crate::index::run::table::Table;
-use crate::index::source::{Memtable, Run, Source, lookup_in_run};
-use crate::index::view::{KeyRange, View, tables_in};
+use crate::index::sources::source::{Memtable, Run, Source, lookup_in_run};
+use crate::index::sources::view::{KeyRange, View, tables_in};
 use crate::types::error::Result;
 use crate::types::version::Stored;
 

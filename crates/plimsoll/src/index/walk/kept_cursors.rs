@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex};
 use plimsoll_memory::budget::OutOfBudget;
 use plimsoll_memory::budget::account::Charge;
 
-use crate::index::merge::Merge;
 use crate::index::run::table::Table;
+use crate::index::sources::merge::Merge;
 use crate::types::thread_part::{PARTS, part_of_thread};
 
 /// Cursors that have grown larger are dropped: those of many runs, or with long keys.
@@ -115,8 +115,8 @@ mod tests {
     use plimsoll_memory::budget::{Backing, Budget, Kind};
 
     use super::*;
-    use crate::index::merge::{Cursor, Direction};
-    use crate::index::source::Memtable;
+    use crate::index::sources::merge::{Cursor, Direction};
+    use crate::index::sources::source::Memtable;
 
     fn account() -> (Budget, Arc<Account>) {
         let budget = Budget::new(1 << 20, Backing::Heap).unwrap();

@@ -43,9 +43,9 @@ use plimsoll_memory::budget::account::{Account, Charge};
 use plimsoll_memory::budget::{Budget, Kind, OutOfBudget, Reclaim};
 use plimsoll_memory::pool::Pool;
 
-use crate::index::kept_cursors::{Keep, KeptCursors};
-use crate::index::resting_key::KeyRoom;
-use crate::index::view::View;
+use crate::index::sources::view::View;
+use crate::index::walk::kept_cursors::{Keep, KeptCursors};
+use crate::index::walk::resting_key::KeyRoom;
 use crate::types::error::Result;
 use crate::types::lock::lock;
 

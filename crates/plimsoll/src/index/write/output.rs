@@ -6,11 +6,11 @@ use std::sync::Arc;
 use plimsoll_memory::budget::Budget;
 
 use crate::borders::{Border, hit};
-use crate::index::files::{FileGuard, Files, Member, Reserve};
+use crate::index::manifest::files::{FileGuard, Files, Member, Reserve};
+use crate::index::plan::superseding::Sample;
 use crate::index::run::builder::TableBuilder;
 use crate::index::run::file::RunFileSink;
 use crate::index::run::warmth::Warmth;
-use crate::index::superseding::Sample;
 use crate::types::error::Result;
 use crate::types::version::{Stored, Version};
 

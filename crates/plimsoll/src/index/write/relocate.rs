@@ -17,9 +17,9 @@ use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::chunk::Chunk;
 
 use crate::index::blob_bytes;
-use crate::index::blobs::Blobs;
-use crate::index::core::Core;
 use crate::index::run::table::TableInfo;
+use crate::index::runs::Core;
+use crate::index::runs::blobs::Blobs;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::version::{Stored, Version, running_value_sum};
 

@@ -15,8 +15,8 @@
 
 use plimsoll_log::glsn::Glsn;
 
-use crate::index::Horizon;
-use crate::index::limits::Limits;
+use crate::index::env::Horizon;
+use crate::index::manifest::limits::Limits;
 use crate::types::version::{Stored, Version};
 
 /// The disposition of a version.

@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
 
 use super::Range;
-use crate::index::seat::Walk;
+use crate::index::walk::seat::Walk;
 use crate::index::walk::visible::Visible;
 use crate::types::error::{Error, Result};
 
