@@ -4,7 +4,6 @@ pub(crate) mod collect_stats;
 pub(crate) mod cursor_commits;
 pub(crate) mod cursors;
 pub(crate) mod folder;
-pub(crate) mod held_back;
 pub(crate) mod io_choice;
 pub(crate) mod keyspace_commits;
 pub(crate) mod lives;
@@ -37,7 +36,7 @@ use plimsoll_memory::pool::Pool;
 
 use crate::engine::cursors::Cursors;
 use crate::engine::io_choice::IoChoice;
-use crate::engine::maintenance::checkpoints::{self, Checkpoints};
+use crate::engine::maintenance::checkpoints::Checkpoints;
 use crate::engine::maintenance::upkeep::Upkeep;
 use crate::engine::membership::Membership;
 use crate::engine::retention::RetentionHorizon;
@@ -196,18 +195,20 @@ impl Engine {
         if !membership.members.leave().unwrap_or(false) {
             return Ok(false);
         }
-        self.reader.index.follow(&membership.members)?;
-        Ok(self.reader.index.may_write())
+        self.reader.index.following.follow(&membership.members)?;
+        Ok(self.reader.index.env.duty().may_write())
     }
 
     fn settle(&self) -> Result<()> {
         // What cannot be applied now is in the log.
         let _ = self.committer.fresh_and_ordered();
         self.committer.sequencer.at_durable(|applied| {
-            if checkpoints::leaves_little(&self.reader.index) {
-                self.reader.index.note_durable()
+            let (memtables, runs) = (&self.reader.index.memtables, &self.reader.index.runs);
+            let limit_bytes = memtables.limit_bytes();
+            if memtables.unflushed().is_some_and(|active| active.leaves_little(limit_bytes)) {
+                runs.note_durable()
             } else {
-                self.reader.index.flush(applied)
+                memtables.flush_up_to(applied)
             }
         })
     }

@@ -40,11 +40,11 @@ pub(crate) fn set(store: &Engine, bytes: u64) -> Result<()> {
 
 fn resize(pool: &Pool, reader: &Reader, bytes: u64) -> Result<(), ResizeError> {
     // First: the memory that the row cache releases is free when the budget shrinks.
-    reader.index.resize_row_cache(bytes.min(reader.budget.limit_bytes()));
+    reader.index.runs.resize_row_cache(bytes.min(reader.budget.limit_bytes()));
     let resized = pool.resize(bytes, bytes / POOL_FLOOR_SHARE);
     // In any case: the row cache gets its share of the budget as it is now.
-    reader.index.resize_row_cache(reader.budget.limit_bytes());
-    reader.index.fit_jobs();
+    reader.index.runs.resize_row_cache(reader.budget.limit_bytes());
+    reader.index.compaction.fit();
     resized
 }
 
@@ -60,7 +60,9 @@ pub(crate) fn fit_share(pool: &Pool, space: &LogSpace, members: &Members) -> Res
         let fitted = match resize(pool, reader, to) {
             Err(ResizeError::Held { missing_bytes, .. }) => {
                 // Memtables are in the way: whoever may flush them is asked to.
-                space.sequencer.try_at_applied(|applied| index.close_if_none_waits(applied));
+                space
+                    .sequencer
+                    .try_at_applied(|applied| index.memtables.close_if_none_waits(applied));
                 members.want_flush(space.sequencer.applied());
                 // What is free already is given back now.
                 let most = to.saturating_add(missing_bytes + missing_bytes / 4);

@@ -43,9 +43,10 @@ use crate::engine::membership::{Joining, Membership};
 use crate::engine::open_beside::open_beside_a_writer;
 use crate::engine::replay::replay;
 use crate::engine::retention::RetentionHorizon;
+use crate::engine::steps;
 use crate::engine::trim::LogSpace;
 use crate::engine::{Catalog, Engine, Maintenance, Opened};
-use crate::index::Index;
+use crate::index::OpenIndex;
 use crate::index::env::Context;
 use crate::index::env::duty::Duty;
 use crate::index::manifest::Manifest;
@@ -195,7 +196,7 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
         duty: duty.clone(),
         background: options.background && !options.read_only,
     };
-    let index = Index::open(context, manifest, Arc::clone(&horizon) as _)?;
+    let index = OpenIndex::open(context, manifest, Arc::clone(&horizon) as _)?;
     check_pointers(path, &index, &*log)?;
     let before_replay = watch.nanos();
     let replayed = replay(&log, &budget, &index, checkpoint)?;
@@ -291,14 +292,19 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
     }
     let _ = store.catalog.horizon.ready.set(());
     // Not before it is known what the log is kept for: the index has threads already.
-    store.reader.index.free_log_by(Arc::downgrade(&store.space) as _);
+    let space = Arc::downgrade(&store.space);
+    store.reader.index.env.free_log_by(Box::new(move |may_flush| {
+        if let Some(space) = space.upgrade() {
+            steps::try_to_free_log(&space, may_flush);
+        }
+    }));
     if let (Some(joining), Some(membership)) = (&joining, &store.membership) {
-        let checkpoint = store.reader.index.checkpoint().glsn.min(checkpoint);
+        let checkpoint = store.reader.index.runs.checkpoint().glsn.min(checkpoint);
         joining.end(
             path,
             store.committer.sequencer.visible(),
             checkpoint,
-            store.reader.index.manifest_number(),
+            store.reader.index.runs.manifest_number(),
         )?;
         if store.options.background {
             membership.start(&store.maintenance.pool, &store.space, &store.committer)?;
@@ -313,7 +319,7 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
     };
     let log_files = || store.file_log.file_count().unwrap_or_default() as u64;
     events::opened(&store.path, &stats, log_files, || {
-        store.reader.index.view().infos().count() as u64
+        store.reader.index.sources.view().infos().count() as u64
     });
     let _ = store.opened.stats.set(stats);
     Ok(store)
@@ -342,7 +348,7 @@ fn warm(
     budget: &Budget,
     pool: &Arc<Pool>,
     row_cache: &Arc<RowCache>,
-    (log, index, sequencer): (&Arc<FileLog>, &Arc<Index>, &Arc<CommitSequencer>),
+    (log, index, sequencer): (&Arc<FileLog>, &Arc<OpenIndex>, &Arc<CommitSequencer>),
 ) -> Result<Warm> {
     let context = warm::Context {
         disk: Arc::clone(&options.disk),
@@ -485,9 +491,9 @@ pub(crate) fn remove_folder(disk: &dyn Disk, dir: &Path) -> Result<()> {
 
 /// Rejects an index with values in the trimmed part of the log: a trim waits until the manifest
 /// needs nothing there any more.
-fn check_pointers(path: &Path, index: &Index, log: &dyn Log) -> Result<()> {
+fn check_pointers(path: &Path, index: &OpenIndex, log: &dyn Log) -> Result<()> {
     let first = log.bounds().first;
-    match index.min_pointer().filter(|oldest| *oldest < first) {
+    match index.sources.view().min_pointer().filter(|oldest| *oldest < first) {
         None => Ok(()),
         Some(oldest) => Err(Error::corrupt(format!(
             "{}: the index needs entry {oldest} of the log, which begins with {first}: it is \

@@ -6,8 +6,9 @@ pub(crate) mod duty;
 pub(crate) mod signals;
 pub(crate) mod stalls;
 
+use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use plimsoll_disk::clock::Clock;
 use plimsoll_disk::vfs::Disk;
@@ -16,7 +17,9 @@ use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Budget;
 use plimsoll_memory::pool::Pool;
 
+use crate::index::env::counters::Counters;
 use crate::index::env::duty::Duty;
+use crate::index::env::signals::Signals;
 use crate::rowcache::RowCache;
 use crate::types::error::Error;
 
@@ -68,11 +71,53 @@ pub(crate) trait Horizon: Send + Sync {
     fn stop_relocating(&self, _below: Glsn, _error: &Error) {}
 }
 
-/// Frees the oldest segments of the log if no past versions are kept.
-pub(crate) trait FreeLog: Send + Sync {
-    /// Frees the segments that can be freed now and leaves the others for later calls. `may_flush`:
-    /// the memtable may be closed for that.
-    fn free_log(&self, may_flush: bool);
+/// Frees the segments of the log that can be freed now, if no past versions are kept, and leaves the
+/// others for later calls. The argument: whether the memtable may be closed for that.
+pub(crate) type FreeLog = Box<dyn Fn(bool) + Send + Sync>;
+
+/// What all owners of the index share.
+pub(crate) struct Env {
+    pub(crate) context: Context,
+    pub(crate) horizon: Arc<dyn Horizon>,
+    pub(crate) signals: Signals,
+    pub(crate) counters: Counters,
+    /// Set when the store is open.
+    free_log: OnceLock<FreeLog>,
+}
+
+impl Env {
+    pub(crate) fn new(context: Context, horizon: Arc<dyn Horizon>) -> Self {
+        Self {
+            context,
+            horizon,
+            signals: Signals::default(),
+            counters: Counters::default(),
+            free_log: OnceLock::new(),
+        }
+    }
+
+    /// Which process changes the files.
+    pub(crate) fn duty(&self) -> &Duty {
+        &self.context.duty
+    }
+
+    /// Sets how the log is freed; the index calls it in the background when its runs have changed.
+    pub(crate) fn free_log_by(&self, free_log: FreeLog) {
+        let _ = self.free_log.set(free_log);
+    }
+
+    /// Frees what can be freed of the log; `may_flush`: closes the memtable for that if needed.
+    pub(crate) fn free_log(&self, may_flush: bool) {
+        if let Some(free_log) = self.free_log.get() {
+            free_log(may_flush);
+        }
+    }
+}
+
+impl fmt::Debug for Env {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Env({})", self.context.dir.display())
+    }
 }
 
 /// The outcome of one step of background work.

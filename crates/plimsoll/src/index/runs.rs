@@ -1,115 +1,59 @@
-//! The shared state of the index: the view, the manifest's head, and the locks.
+//! The owner of the runs: their files, the manifest that names them, and how a changed set of runs is
+//! installed and published.
 //!
-//! Lock order: the writer's; then the flush's or the compaction's (never both); then the record's;
-//! then the view's, which only those take that replace it, for a few instructions. Files are
-//! written and synced only under the job's own lock and the record's.
+//! Lock order: the writer's of [`crate::index::memtables`]; then the flush's or the compaction's
+//! (never both); then the record's; then the view's, which only those take that replace it, for a
+//! few instructions. Files are written and synced only under the job's own lock and the record's.
 
 pub(crate) mod blobs;
-mod check;
+pub(crate) mod check;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::io::ErrorKind;
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
-use arc_swap::{ArcSwap, Guard};
+use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::{Glsn, Position};
-use plimsoll_memory::budget::{Backing, Budget, Kind, Lease};
-use plimsoll_memory::chunk::CHUNK_BYTES;
 
 use crate::borders::{Border, hit};
-use crate::index::env::counters::Counters;
-use crate::index::env::signals::Signals;
-use crate::index::env::{Context, FreeLog, Horizon};
+use crate::index::env::Env;
 use crate::index::gaps::Gaps;
-use crate::index::manifest::files::{Files, run_of};
+use crate::index::manifest::files::{FileGuard, Files, Member, run_of};
 use crate::index::manifest::limits::Limits;
 use crate::index::manifest::{self, Head, Manifest, Outcome, number_after, run_infos};
 use crate::index::plan::alignment::Alignment;
-use crate::index::plan::debt::Debt;
 use crate::index::plan::space::Space;
+use crate::index::run::table::{TableId, TableInfo};
 use crate::index::runs::blobs::Blobs;
+use crate::index::sources::Sources;
 use crate::index::sources::source::{Memtable, Run};
-use crate::index::sources::view::{Content, View, depth, newest_in};
+use crate::index::sources::view::{Closed, Content, View, depth, newest_in};
 use crate::index::walk::seat::Seats;
-use crate::index::write::output::OUTPUT_CHUNKS;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::lock::lock;
+use crate::types::version::MAX_INDEX_KEY_BYTES;
 
 /// How often a new keeper tries to install a manifest beside one that still does so.
 const FENCE_TRIES: u32 = 16;
 
-/// Chunks reserved for a flush: outputs for current and superseded versions.
-const FLUSH_CHUNKS: u64 = 2 * OUTPUT_CHUNKS;
-
-/// Divisor: a memtable's share of the budget. Its bounds in bytes follow.
-const MEMTABLE_SHARE: u64 = 8;
-const MEMTABLE_BYTES: (u64, u64) = (1 << 20, 64 << 20);
-
-/// The state behind [`super::Index`].
-pub(crate) struct Core {
-    pub(crate) context: Context,
-    pub(crate) horizon: Arc<dyn Horizon>,
+/// The runs, and what names them.
+pub(crate) struct Runs {
+    pub(crate) env: Arc<Env>,
+    pub(crate) sources: Arc<Sources>,
+    seats: Arc<Seats>,
     pub(crate) files: Arc<Files>,
-    pub(crate) writer: Mutex<Writer>,
-    /// What writers owe. A leaf: no other lock is taken under it.
-    pub(crate) debt: Mutex<Debt>,
-    /// Held during a flush.
-    pub(crate) flush: Mutex<SetAside>,
     /// The last manifest without its runs; the lock is held while a manifest is written.
-    pub(crate) record: Mutex<Head>,
-    /// Read without a lock.
-    view: ArcSwap<View>,
-    /// Held while the view is replaced.
-    replacing: Mutex<()>,
-    pub(crate) seats: Arc<Seats>,
-    pub(crate) gaps: Arc<Gaps>,
+    record: Mutex<Head>,
+    pub(crate) blobs: Arc<Blobs>,
     pub(crate) space: Space,
     pub(crate) alignment: Alignment,
-    pub(crate) signals: Signals,
-    pub(crate) counters: Counters,
     /// The runs held everything up to this GLSN when the index was opened: replayed versions up to
     /// it are skipped.
     pub(crate) held: Glsn,
     /// The boundary of the source that was flushed last.
-    pub(crate) flushed: AtomicU64,
-    pub(crate) blobs: Arc<Blobs>,
-    /// Frees the log; set when the store is open.
-    pub(crate) free_log: OnceLock<Weak<dyn FreeLog>>,
-    /// Held while this process tries to become the keeper.
-    pub(crate) keeping: Mutex<()>,
-    /// Held while it is told which part of the log is needed here.
-    pub(crate) telling: Mutex<()>,
-}
-
-/// The state of the committing thread.
-#[derive(Debug)]
-pub(crate) struct Writer {
-    pub(crate) active: Arc<Memtable>,
-}
-
-impl Writer {
-    pub(crate) fn new(active: Arc<Memtable>) -> Self {
-        Self { active }
-    }
-}
-
-/// Memory reserved from the budget permanently, so that a job that frees memory never has to ask
-/// for any. It is a budget of its own, which the store's budget counts as one lease.
-#[derive(Debug)]
-pub(crate) struct SetAside {
-    pub(crate) budget: Budget,
-    _lease: Lease,
-}
-
-impl SetAside {
-    /// Reserves `chunks`.
-    pub(crate) fn new(budget: &Budget, chunks: u64) -> Result<Self> {
-        let bytes = chunks * CHUNK_BYTES as u64;
-        let lease = budget.lease(Kind::Sort, bytes)?;
-        Ok(Self { budget: Budget::new(bytes, Backing::Mapped)?, _lease: lease })
-    }
+    flushed: AtomicU64,
 }
 
 /// A change of the set of runs.
@@ -126,16 +70,34 @@ pub(crate) struct Change {
     /// The new checkpoint, if it changed.
     pub(crate) checkpoint: Option<Position>,
     /// The oldest closed source, if the change replaces it by runs.
-    pub(crate) takes_closed: Option<Content>,
+    pub(crate) takes_closed: Option<Closed>,
 }
 
-impl Core {
+impl Change {
+    /// The same runs under a new manifest.
+    fn none(view: &View) -> Self {
+        Self {
+            removed: Vec::new(),
+            added: Vec::new(),
+            runs: view.runs.clone(),
+            history: view.history.clone(),
+            limits: Limits::default(),
+            checkpoint: None,
+            takes_closed: None,
+        }
+    }
+}
+
+/// Current runs, and history runs.
+type RunSets = (Vec<Arc<Run>>, Vec<Arc<Run>>);
+
+/// What takes the place of the memtables: the active one, and the closed sources.
+pub(crate) type Rest = (Arc<Memtable>, Vec<Closed>);
+
+impl Runs {
     /// Opens the files that the manifest names.
-    pub(crate) fn open(
-        context: Context,
-        manifest: Manifest,
-        horizon: Arc<dyn Horizon>,
-    ) -> Result<Self> {
+    pub(crate) fn open(env: &Arc<Env>, seats: &Arc<Seats>, manifest: Manifest) -> Result<Self> {
+        let context = &env.context;
         if manifest.log_id != context.log.id() {
             return Err(Error::Forked {
                 glsn: None,
@@ -145,15 +107,9 @@ impl Core {
                 ),
             });
         }
-        let files = Files::new(&context, manifest.next_run)?;
+        let files = Files::new(context, manifest.next_run)?;
         let head = manifest.head();
-        let (mut runs, mut history) = (Vec::new(), Vec::new());
-        for info in manifest.runs {
-            let members =
-                info.tables.into_iter().map(|table| files.open(table)).collect::<Result<_>>()?;
-            if info.history { &mut history } else { &mut runs }.push(Arc::new(Run::new(members)));
-        }
-        let active = Arc::new(Memtable::new(&context.budget));
+        let (runs, history) = open_runs(&files, &manifest, None)?;
         let limits = Arc::new(head.limits.clone());
         let depth = depth(runs.iter().map(|run| run.span()));
         let rows = context.row_cache.handle();
@@ -161,7 +117,7 @@ impl Core {
             runs.iter().chain(&history).map(|run| run.max_glsn()).max().unwrap_or(Glsn::NONE);
         let gaps = Arc::new(Gaps::new(&context.budget, !context.duty.is_read_only(), held));
         let view = View {
-            active: Arc::clone(&active),
+            active: Arc::new(Memtable::new(&context.budget)),
             closed: Vec::new(),
             newest_in_runs: newest_in(&runs),
             runs,
@@ -170,7 +126,7 @@ impl Core {
             depth,
             history,
             limits,
-            gaps: Arc::clone(&gaps),
+            gaps,
         };
         let space = Space::default();
         space.note_runs(&view.runs);
@@ -178,75 +134,23 @@ impl Core {
             let named: BTreeSet<u64> = view.infos().filter_map(run_of).collect();
             files.sweep(&files.names()?, head.number, |run| named.contains(&run))?;
         }
-        let seats = Seats::new(&context.budget, &context.pool)?;
-        context.budget.add_reclaimer(Arc::downgrade(&seats) as _);
         Ok(Self {
-            writer: Mutex::new(Writer::new(active)),
-            debt: Mutex::default(),
-            flush: Mutex::new(SetAside::new(
-                &context.budget,
-                if context.duty.only_reads() { 1 } else { FLUSH_CHUNKS },
-            )?),
+            env: Arc::clone(env),
+            sources: Arc::new(Sources::new(view)),
+            seats: Arc::clone(seats),
+            files,
             flushed: AtomicU64::new(head.checkpoint.glsn.0),
             record: Mutex::new(head),
-            view: ArcSwap::from_pointee(view),
-            replacing: Mutex::new(()),
-            seats,
-            gaps,
+            blobs: Arc::default(),
             space,
             alignment: Alignment::default(),
-            signals: Signals::default(),
-            counters: Counters::default(),
-            blobs: Arc::default(),
-            free_log: OnceLock::new(),
-            keeping: Mutex::new(()),
-            telling: Mutex::new(()),
-            context,
-            horizon,
-            files,
             held,
         })
     }
 
-    /// Bytes at which a memtable is flushed.
-    pub(crate) fn memtable_limit_bytes(&self) -> u64 {
-        let (min, max) = MEMTABLE_BYTES;
-        let share = || (self.context.budget.limit_bytes() / MEMTABLE_SHARE).clamp(min, max);
-        self.context.memtable_bytes.unwrap_or_else(|| share().min(self.space.memtable_bytes()))
-    }
-
     /// Percent of what is live that may be superseded in the runs.
     pub(crate) fn superseded_max(&self) -> u64 {
-        self.space.superseded_max(self.context.budget.limit_bytes())
-    }
-
-    /// Frees what can be freed of the log; closes the memtable for that if it may.
-    pub(crate) fn free_log(&self, may_flush: bool) {
-        if let Some(free_log) = self.free_log.get().and_then(Weak::upgrade) {
-            free_log.free_log(may_flush);
-        }
-    }
-
-    /// The sources as they are now, to be kept.
-    pub(crate) fn view(&self) -> Arc<View> {
-        self.view.load_full()
-    }
-
-    /// The sources as they are now, for a short look: without a write to memory that other threads
-    /// use.
-    pub(crate) fn current_view(&self) -> Guard<Arc<View>> {
-        self.view.load()
-    }
-
-    /// Changes the view.
-    pub(crate) fn swap_view(&self, change: impl FnOnce(&mut View)) {
-        let replacing = lock(&self.replacing);
-        let mut view = View::clone(&self.view.load());
-        change(&mut view);
-        let old = self.view.swap(Arc::new(view));
-        drop(replacing);
-        // Outside the lock: this may be the last reference to files that are to be removed.
-        drop(old);
+        self.space.superseded_max(self.env.context.budget.limit_bytes())
     }
 
     /// The last manifest without its runs.
@@ -254,21 +158,95 @@ impl Core {
         lock(&self.record).clone()
     }
 
+    /// The place in the log up to which the manifest's runs are complete.
+    pub(crate) fn checkpoint(&self) -> Position {
+        lock(&self.record).checkpoint
+    }
+
+    /// The number of the last manifest. A different number may mean different files.
+    pub(crate) fn manifest_number(&self) -> u64 {
+        lock(&self.record).number
+    }
+
+    /// Whether every closed source up to `boundary` is in the runs.
+    pub(crate) fn is_flushed(&self, boundary: Glsn) -> bool {
+        self.flushed() >= boundary
+    }
+
+    /// The boundary of the source that was flushed last.
+    pub(crate) fn flushed(&self) -> Glsn {
+        Glsn(self.flushed.load(Ordering::Acquire))
+    }
+
+    /// The log behind this GLSN is needed: by the checkpoint, and by memtables. Those of a keeper
+    /// that has followed another one may reach back behind the checkpoint.
+    pub(crate) fn log_needed_from(&self) -> Glsn {
+        self.needed_from(self.checkpoint().glsn)
+    }
+
+    /// The log behind this GLSN is needed here: by the checkpoint that is known, and by what
+    /// memtables point to.
+    fn needed_from(&self, checkpoint: Glsn) -> Glsn {
+        let oldest = self.sources.view().oldest_unflushed();
+        oldest.map_or(checkpoint, |oldest| checkpoint.min(Glsn(oldest.0 - 1)))
+    }
+
+    /// The place in the log up to which all versions are in the runs, and the row cache was told of
+    /// them: the checkpoint, or, while a memtable reaches back behind it, the place before that; at
+    /// most `applied`, the last commit that this process had applied before. `None` if the log no
+    /// longer knows that place.
+    ///
+    /// # Errors
+    /// The log.
+    pub(crate) fn told_to_rows(&self, applied: Glsn) -> Result<Option<Position>> {
+        // In this order: a memtable that is released or flushed in between has told the row cache
+        // of its versions before.
+        let checkpoint = self.checkpoint();
+        let glsn = self.needed_from(checkpoint.glsn).min(applied);
+        if glsn == checkpoint.glsn {
+            return Ok(Some(checkpoint));
+        }
+        let log = &self.env.context.log;
+        let chain = if glsn < log.bounds().first { None } else { log.chain_at(glsn).lift()? };
+        Ok(chain.map(|chain| Position { glsn, chain }))
+    }
+
     /// The current manifest, and a view that holds exactly its files and those that no manifest
     /// names yet; no memtable. They stay for as long as the view is kept.
     pub(crate) fn manifest(&self) -> (Manifest, Arc<View>) {
         // The record's lock excludes changes of the runs.
         let record = lock(&self.record);
-        let view = self.view();
+        let view = self.sources.view();
         let infos = |run: &Arc<Run>| run.infos().cloned().collect();
         let current =
             view.runs.iter().map(|run| manifest::RunInfo { history: false, tables: infos(run) });
         let history =
             view.history.iter().map(|run| manifest::RunInfo { history: true, tables: infos(run) });
         let runs = current.chain(history).collect();
-        let files = Arc::new(view.of_files(&self.context.budget));
+        let files = Arc::new(view.of_files(&self.env.context.budget));
         self.blobs.job_reads(&files);
         (Manifest::of(record.clone(), runs), files)
+    }
+
+    /// The current manifest, the run files that it names (its blob files belong to the log), and a
+    /// view that keeps them.
+    pub(crate) fn files(&self) -> (Manifest, Vec<PathBuf>, Arc<View>) {
+        let (manifest, view) = self.manifest();
+        let infos = manifest.runs.iter().flat_map(|run| &run.tables);
+        let paths = infos.filter_map(run_of).map(|run| self.files.path_of(run)).collect();
+        (manifest, paths, view)
+    }
+
+    /// Whether a blob file is a table of the index, holds values of one, or is about to.
+    pub(crate) fn uses_blob(&self, blob: BlobId) -> bool {
+        self.blobs.uses(blob, || self.sources.view())
+    }
+
+    /// Whether a blob file must not be removed here: it is used, or another process is the keeper
+    /// now, whose runs may use it. To be asked after it is known which files are old enough to be
+    /// removed.
+    pub(crate) fn must_keep_blob(&self, blob: BlobId) -> bool {
+        !self.env.duty().may_write() || self.uses_blob(blob)
     }
 
     /// The certified log position at `boundary`, if a record ends there. It does wherever commits
@@ -279,6 +257,7 @@ impl Core {
             return Ok(None);
         }
         Ok(self
+            .env
             .context
             .log
             .chain_at(boundary)
@@ -296,14 +275,14 @@ impl Core {
     ) -> Result<(), (Outcome, Error)> {
         hit(Border::RunsWritten);
         let mut record = lock(&self.record);
-        if term.is_none() || self.context.duty.term() != term {
-            return Err((Outcome::Old, self.not_keeper()));
+        if term.is_none() || self.env.duty().term() != term {
+            return Err((Outcome::Old, self.env.duty().not_keeper()));
         }
-        self.context.log.check_own().map_err(|error| (Outcome::Old, Error::of_log(error)))?;
-        let change = plan(&self.view());
+        self.env.context.log.check_own().map_err(|error| (Outcome::Old, Error::of_log(error)))?;
+        let change = plan(&self.sources.view());
         let mut head = record.clone();
         head.number = number_after(head.number).map_err(|error| (Outcome::Old, error))?;
-        head.durable = self.context.log.position();
+        head.durable = self.env.context.log.position();
         head.next_run = self.files.next_run();
         head.limits.merge(&change.limits);
         // What is flushed may be older than what another keeper has flushed.
@@ -316,13 +295,13 @@ impl Core {
                 guards(&change.added).for_each(|guard| guard.set_obsolete(false));
             }
             if matches!(outcome, Outcome::Taken | Outcome::Overtaken)
-                && let Some(members) = self.context.duty.members()
+                && let Some(members) = self.env.duty().members()
             {
                 // By the keeper that has replaced this one; or by one that this one has replaced,
                 // which was stopped while it took over, went on and sweeps what that manifest does
                 // not name.
                 members.lose_place();
-                return Err((outcome, self.not_keeper()));
+                return Err((outcome, self.env.duty().not_keeper()));
             }
             if outcome == Outcome::Unknown {
                 // The manifest on disk may name them, and its number is taken.
@@ -337,8 +316,8 @@ impl Core {
         let limits = Arc::new(head.limits.clone());
         *record = head;
         let depth = depth(change.runs.iter().map(|run| run.span()));
-        let set = change.takes_closed.as_ref().map(|content| self.tell_row_cache(content));
-        self.swap_view(|view| {
+        let set = change.takes_closed.as_ref().map(|closed| self.tell_row_cache([&closed.content]));
+        self.sources.publish(|view| {
             if let Some(set) = set {
                 view.closed.pop();
                 view.set = set;
@@ -350,33 +329,26 @@ impl Core {
             view.history = change.history;
             view.limits = limits;
         });
-        if let Some(members) = self.context.duty.members() {
+        if let Some(members) = self.env.duty().members() {
             members.set_manifest(record.number);
         }
         self.blobs.note_removed(change.removed.iter().flat_map(|run| run.infos()));
         drop(record);
-        drop((change.removed, change.added, change.takes_closed));
+        let flushed = change.takes_closed.map_or(Glsn::NONE, |closed| closed.boundary);
+        drop((change.removed, change.added));
         self.seats.exchanged();
+        self.flushed.fetch_max(flushed.0, Ordering::AcqRel);
         Ok(())
     }
 
     /// Rewrites the manifest with the current runs if the log is durable beyond the durable place
     /// in the last manifest.
     pub(crate) fn note_durable(&self) -> Result<()> {
-        let term = self.context.duty.term();
-        if term.is_none() || self.head().durable == self.context.log.position() {
+        let term = self.env.duty().term();
+        if term.is_none() || self.head().durable == self.env.context.log.position() {
             return Ok(());
         }
-        self.install(term, |view| Change {
-            removed: Vec::new(),
-            added: Vec::new(),
-            runs: view.runs.clone(),
-            history: view.history.clone(),
-            limits: Limits::default(),
-            checkpoint: None,
-            takes_closed: None,
-        })
-        .map_err(|(_, error)| error)
+        self.install(term, Change::none).map_err(|(_, error)| error)
     }
 
     /// Installs a manifest that changes nothing: from now on no keeper before this one can install
@@ -385,27 +357,19 @@ impl Core {
         let mut tries = 0;
         loop {
             tries += 1;
-            self.refresh()?;
-            if self.context.duty.members().is_some_and(|members| !members.may_keep()) {
+            self.refresh(|_, _| Ok(None))?;
+            if self.env.duty().members().is_some_and(|members| !members.may_keep()) {
                 // Replaced before it had begun, because it was stopped: what it installs would stop
                 // the keeper.
-                return Err(self.not_keeper());
+                return Err(self.env.duty().not_keeper());
             }
-            self.context.log.check_own().lift()?;
+            self.env.context.log.check_own().lift()?;
             let mut record = lock(&self.record);
-            let view = self.view();
+            let view = self.sources.view();
             let mut head = record.clone();
             head.number = number_after(head.number)?;
             head.next_run = self.files.next_run().max(head.next_run);
-            let change = Change {
-                removed: Vec::new(),
-                added: Vec::new(),
-                runs: view.runs.clone(),
-                history: view.history.clone(),
-                limits: Limits::default(),
-                checkpoint: None,
-                takes_closed: None,
-            };
+            let change = Change::none(&view);
             match self.write_manifest(&head, &change) {
                 Ok(()) => {
                     *record = head;
@@ -423,35 +387,142 @@ impl Core {
         }
     }
 
-    /// This process does not write the files now.
-    pub(crate) fn not_keeper(&self) -> Error {
-        Error::NotKeeper {
-            pid: self.context.duty.members().and_then(|members| members.keeper_pid()),
+    /// Loads the manifest that another process has written since, if there is one. Returns whether
+    /// it did. `rest` is asked what takes the place of the memtables, given the checkpoint; `None`:
+    /// they stay until they are released, because what is in them is younger than every row in the
+    /// cache, or the same.
+    ///
+    /// Law: no answer changes. Versions up to the new checkpoint come from the new runs; later
+    /// versions stay in memory; dropped moments are refused as usual. A version that is in both
+    /// counts once (see `view`).
+    ///
+    /// # Errors
+    /// The manifest or one of its files cannot be read, or the budget is exhausted. The sources
+    /// stay as they were.
+    pub(crate) fn refresh(
+        &self,
+        rest: impl FnOnce(&View, Glsn) -> Result<Option<Rest>>,
+    ) -> Result<()> {
+        let mut record = lock(&self.record);
+        let view = self.sources.view();
+        let mut before = record.number;
+        let (manifest, (runs, history)) = loop {
+            let (disk, dir, known) = (self.files.disk(), self.files.dir(), Some(record.number));
+            let Some(manifest) = Manifest::read_beyond(disk, dir, Some(record.log_id), known)?
+            else {
+                return Ok(());
+            };
+            if manifest.checkpoint.glsn < record.checkpoint.glsn {
+                // The current one was in doubt, and the writer went on from the one before:
+                // versions between the two are in this view only.
+                return Ok(());
+            }
+            match open_runs(&self.files, &manifest, Some(&view)) {
+                Ok(opened) => break (manifest, opened),
+                Err(error) if manifest.number == before => return Err(error),
+                // Its files may be gone as well: then there is a still newer manifest.
+                Err(_) => before = manifest.number,
+            }
+        };
+        let checkpoint = manifest.checkpoint.glsn;
+        self.files.skip_to(manifest.next_run);
+        let rest = rest(&view, checkpoint)?;
+        let head = manifest.head();
+        let limits = Arc::new(head.limits.clone());
+        let set = rest.is_some().then(|| self.clear_row_cache());
+        if rest.is_some() {
+            self.flushed.store(checkpoint.0, Ordering::Release);
         }
+        *record = head;
+        self.sources.publish(|view| {
+            view.depth = depth(runs.iter().map(|run| run.span()));
+            view.newest_in_runs = newest_in(&runs);
+            (view.runs, view.history, view.limits) = (runs, history, limits);
+            if let (Some((active, closed)), Some(set)) = (rest, set) {
+                (view.active, view.closed, view.set) = (active, closed, set);
+            }
+        });
+        // Outside the lock: walks may release files.
+        drop((record, view));
+        self.seats.exchanged();
+        Ok(())
     }
 
-    /// The error of a job that was begun in `term`. If another process has replaced this one as the
-    /// keeper since, the files that the job was writing may have been swept: that a file is missing
-    /// only says so.
-    pub(crate) fn of_job(&self, term: Option<u64>, error: Error) -> Error {
-        let is_missing = matches!(error, Error::Io { kind: ErrorKind::NotFound, .. });
-        if is_missing && self.context.duty.term() != term { self.not_keeper() } else { error }
+    /// Releases the memtables that the runs hold. Returns whether there were any.
+    pub(crate) fn release_held(&self) -> bool {
+        let checkpoint = self.head().checkpoint.glsn;
+        let is_held =
+            |view: &View| view.closed.last().is_some_and(|closed| closed.boundary <= checkpoint);
+        let releases = is_held(&self.sources.view());
+        if releases {
+            let record = lock(&self.record);
+            let held: Vec<_> = self
+                .sources
+                .view()
+                .closed
+                .iter()
+                .filter(|closed| closed.boundary <= checkpoint)
+                .cloned()
+                .collect();
+            // Older rows of their keys must not be found any more once the memtables are gone. The
+            // oldest first: the row of a key is the last one that is told.
+            let set = self.tell_row_cache(held.iter().rev().map(|closed| &closed.content));
+            self.sources.publish(|view| {
+                view.closed.retain(|closed| closed.boundary > checkpoint);
+                view.set = set;
+            });
+            drop((record, held));
+            self.flushed.fetch_max(checkpoint.0, Ordering::AcqRel);
+            self.seats.exchanged();
+        }
+        releases
     }
 
-    /// Invalidates cached rows whose keys have younger versions in the runs to be added. Called
-    /// under the record's lock, before these runs are visible. Returns the number of the new set of
-    /// runs.
-    fn tell_row_cache(&self, content: &Content) -> u64 {
-        let row_cache = &self.context.row_cache;
-        let set = self.view().set + 1;
+    /// What is before the checkpoint, if that may be passed, is read in the runs from now on;
+    /// returns the checkpoint.
+    pub(crate) fn go_on_behind_runs(&self, may_pass: impl FnOnce(Glsn) -> bool) -> Option<Glsn> {
+        let record = lock(&self.record);
+        let checkpoint = record.checkpoint.glsn;
+        if !may_pass(checkpoint) {
+            return None;
+        }
+        // What was left out is in no memtable that could say so: rows and gaps of any key may be
+        // older.
+        self.sources.view().gaps.adopt(checkpoint, &[], &[u8::MAX; MAX_INDEX_KEY_BYTES]);
+        let set = self.clear_row_cache();
+        self.sources.publish(|view| view.set = set);
+        drop(record);
+        self.seats.exchanged();
+        Some(checkpoint)
+    }
+
+    /// Empties the row cache, because versions of any keys enter the runs. Called under the record's
+    /// lock. Returns the number of the new set of runs.
+    fn clear_row_cache(&self) -> u64 {
+        let row_cache = &self.env.context.row_cache;
+        let set = self.sources.view().set + 1;
         if row_cache.begin_runs(set) {
-            match content {
-                Content::Memtable(memtable) => memtable.for_each_newest(|version| {
-                    row_cache.supersede(version.key, version.glsn, version.stored);
-                }),
-                // There may be as many keys as fit on the disk: reading them would cost more than
-                // loading the dropped rows again.
-                Content::Adopted(_) => row_cache.clear(),
+            row_cache.clear();
+        }
+        set
+    }
+
+    /// Invalidates cached rows whose keys have younger versions in the runs to be added, which have
+    /// `contents`, the oldest first. Called under the record's lock, before these runs are visible.
+    /// Returns the number of the new set of runs.
+    fn tell_row_cache<'c>(&self, contents: impl IntoIterator<Item = &'c Content>) -> u64 {
+        let row_cache = &self.env.context.row_cache;
+        let set = self.sources.view().set + 1;
+        if row_cache.begin_runs(set) {
+            for content in contents {
+                match content {
+                    Content::Memtable(memtable) => memtable.for_each_newest(|version| {
+                        row_cache.supersede(version.key, version.glsn, version.stored);
+                    }),
+                    // There may be as many keys as fit on the disk: reading them would cost more
+                    // than loading the dropped rows again.
+                    Content::Adopted(_) => row_cache.clear(),
+                }
             }
         }
         set
@@ -460,14 +531,14 @@ impl Core {
     /// Resizes the row cache to its share of a budget of `bytes`. If the cache has to start empty,
     /// views switch to the new one with it.
     pub(crate) fn resize_row_cache(&self, bytes: u64) {
-        let row_cache = &self.context.row_cache;
+        let row_cache = &self.env.context.row_cache;
         // Eviction runs beside other work; only the exchange itself needs the record's lock.
         let Some(exchange) = row_cache.resize(bytes) else { return };
         let record = lock(&self.record);
         let before = row_cache.exchange(exchange);
-        let set = self.view().set + 1;
+        let set = self.sources.view().set + 1;
         row_cache.begin_runs(set);
-        self.swap_view(|view| (view.set, view.rows) = (set, row_cache.handle()));
+        self.sources.publish(|view| (view.set, view.rows) = (set, row_cache.handle()));
         drop(record);
         before.empty();
     }
@@ -485,7 +556,7 @@ impl Core {
             .map(marked(false))
             .chain(change.history.iter().map(marked(true)))
             .collect();
-        let writer = self.context.duty.writer();
+        let writer = self.env.duty().writer();
         manifest::write(
             disk,
             dir,
@@ -496,14 +567,32 @@ impl Core {
     }
 }
 
-impl fmt::Debug for Core {
+impl fmt::Debug for Runs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Core({})", self.context.dir.display())
+        write!(f, "Runs({})", self.env.context.dir.display())
     }
 }
 
-fn guards(
-    runs: &[Arc<Run>],
-) -> impl Iterator<Item = &Arc<crate::index::manifest::files::FileGuard>> {
+fn guards(runs: &[Arc<Run>]) -> impl Iterator<Item = &Arc<FileGuard>> {
     runs.iter().flat_map(|run| run.guards())
+}
+
+/// Opens the runs of a manifest; tables that `known` already has are shared.
+fn open_runs(files: &Arc<Files>, manifest: &Manifest, known: Option<&View>) -> Result<RunSets> {
+    let members = known
+        .into_iter()
+        .flat_map(View::all_runs)
+        .flat_map(|run| (0..run.tables().len()).map(|at| run.member(at)));
+    let known: BTreeMap<TableId, Member> =
+        members.map(|member| (member.info().id, member)).collect();
+    let (mut runs, mut history) = (Vec::new(), Vec::new());
+    for run in &manifest.runs {
+        let open = |info: &TableInfo| match known.get(&info.id) {
+            Some(member) if member.info() == info => Ok(member.clone()),
+            _ => files.open(info.clone()),
+        };
+        let members = run.tables.iter().map(open).collect::<Result<_>>()?;
+        if run.history { &mut history } else { &mut runs }.push(Arc::new(Run::new(members)));
+    }
+    Ok((runs, history))
 }

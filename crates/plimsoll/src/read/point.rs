@@ -204,7 +204,7 @@ impl Reader {
         })?;
         let Some((place, glsn, len, view)) = found else { return Ok(None) };
         let small = if matches!(place, Place::Here(_)) { len } else { 0 };
-        let mut charge = self.index.seats().charge();
+        let mut charge = self.index.seats.charge();
         charge.set((size_of::<ValueReader>() + key.len()) as u64 + small)?;
         let origin = Some(Origin { key: key.to_vec(), view, moment, _charge: charge });
         let sum = running_value_sum();

@@ -102,7 +102,7 @@ impl Follower {
     fn apply_now(&self) -> Result<()> {
         // Before the lock is taken: others commit while a memtable is flushed.
         let bytes = self.file_log.bytes_behind(self.sequencer.applied()).unwrap_or_default();
-        self.index.wait_for_room(bytes as usize)?;
+        self.index.memtables.wait_for_room(bytes as usize)?;
         self.apply_rest(&self.sequencer.lock()?)
     }
 
@@ -146,7 +146,7 @@ impl Follower {
     /// Whether little enough of what this process has read of the log is unapplied.
     fn may_leave(&self) -> bool {
         let (applied, entries) = (self.sequencer.applied(), self.left());
-        let bytes_max = LEFT_BYTES_MAX.min(LEFT_MEMTABLES * self.index.memtable_limit_bytes());
+        let bytes_max = LEFT_BYTES_MAX.min(LEFT_MEMTABLES * self.index.memtables.limit_bytes());
         (entries <= LEFT_ENTRIES_OF_KEEPER || !self.members.is_keeper())
             && self.file_log.bytes_behind(applied).is_some_and(|left| left <= bytes_max)
     }
@@ -161,14 +161,15 @@ impl Follower {
         if !is_blind || self.members.close_wanted() > self.sequencer.applied() {
             return self.take_in();
         }
-        self.index.follow(&self.members)?;
+        self.index.following.follow(&self.members)?;
         if self.members.is_keeper() {
             // It has become the keeper just now.
             return self.take_in();
         }
         self.file_log.catch_up().lift()?;
-        let is_unread = self.blindness.is_blind_for_long(now_nanos) || !self.index.has_rows();
-        if is_unread && self.index.checkpoint().glsn > self.sequencer.applied() {
+        let is_unread = self.blindness.is_blind_for_long(now_nanos)
+            || self.index.env.context.row_cache.is_empty();
+        if is_unread && self.index.runs.checkpoint().glsn > self.sequencer.applied() {
             let lock = self.sequencer.lock()?;
             // A read may have applied it since.
             self.pass_over(&lock);
@@ -345,12 +346,12 @@ mod tests {
         keeper.flush().unwrap();
         put(&keeper, 2);
         assert!(has(&other, 2));
-        other.reader.index.follow(other.space.members().unwrap()).unwrap();
+        other.reader.index.following.follow(other.space.members().unwrap()).unwrap();
         let follower = other.committer.follower.as_ref().unwrap();
         follower.pass_over(&follower.sequencer.lock().unwrap());
         follower.learn().unwrap();
         assert_eq!(
-            other.reader.index.view().active.max_glsn(),
+            other.reader.index.sources.view().active.max_glsn(),
             Glsn(2),
             "the memtable was not closed"
         );
@@ -368,12 +369,18 @@ mod tests {
         look(&other);
         put(&keeper, 2);
         keeper.flush().unwrap();
-        other.reader.index.follow(other.space.members().unwrap()).unwrap();
+        other.reader.index.following.follow(other.space.members().unwrap()).unwrap();
         other.file_log.catch_up().unwrap();
         let told = || {
-            other.reader.index.told_to_rows(applied(&other)).unwrap().map(|position| position.glsn)
+            other
+                .reader
+                .index
+                .runs
+                .told_to_rows(applied(&other))
+                .unwrap()
+                .map(|position| position.glsn)
         };
-        assert_eq!((told(), other.reader.index.checkpoint().glsn), (Some(Glsn(1)), Glsn(2)));
+        assert_eq!((told(), other.reader.index.runs.checkpoint().glsn), (Some(Glsn(1)), Glsn(2)));
         assert!(has(&other, 2));
         look(&other);
         assert_eq!(told(), Some(Glsn(2)));
@@ -410,7 +417,7 @@ mod tests {
         let left = keeper.reader.log.bounds().next.0 - 1 - applied(&keeper).0;
         assert!((1..=LEFT_ENTRIES_OF_KEEPER).contains(&left), "{left}");
         keeper.flush().unwrap();
-        assert_eq!(keeper.reader.index.checkpoint().glsn, keeper.visible());
+        assert_eq!(keeper.reader.index.runs.checkpoint().glsn, keeper.visible());
     }
 
     #[test]
@@ -464,7 +471,7 @@ mod tests {
         let path = dir.path().join("store");
         let (keeper, other) = (join(&path), join(&path));
         let bytes_max =
-            LEFT_BYTES_MAX.min(LEFT_MEMTABLES * other.reader.index.memtable_limit_bytes());
+            LEFT_BYTES_MAX.min(LEFT_MEMTABLES * other.reader.index.memtables.limit_bytes());
         let space = default(&other);
         let mut most = 0;
         for key in 0..2 * bytes_max as u32 / 60_000 {
@@ -492,9 +499,9 @@ mod tests {
         keeper.flush().unwrap();
         put(&keeper, 4);
         look(&other);
-        let checkpoint = keeper.reader.index.checkpoint().glsn;
+        let checkpoint = keeper.reader.index.runs.checkpoint().glsn;
         assert_eq!(applied(&other), checkpoint, "passed over, and what is behind it was left");
-        assert_eq!(other.reader.index.view().active.max_glsn(), Glsn::NONE);
+        assert_eq!(other.reader.index.sources.view().active.max_glsn(), Glsn::NONE);
         assert!(other.reader.keyspaces.find("new").is_some());
         let get = |snapshot: &Snapshot, key: u32| {
             snapshot.get(&default(&other), key.to_be_bytes()).unwrap()
@@ -519,7 +526,7 @@ mod tests {
         });
         keeper.flush().unwrap();
         // It takes in the manifest, and has promised to open no moment before the newest.
-        other.reader.index.follow(other.space.members().unwrap()).unwrap();
+        other.reader.index.following.follow(other.space.members().unwrap()).unwrap();
         other.committer.promise_floor();
         let keepers = keeper.space.members().unwrap();
         assert!(keepers.oldest_floor() > before);

@@ -22,9 +22,9 @@ use plimsoll_log::file_log::shared::turn::Turn;
 use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::buffer::Buffer;
+use plimsoll_memory::sorted::SortedMap;
 
 use crate::borders::{Border, hit};
-use crate::index::Index;
 use crate::index::gaps::list::Gap;
 use crate::index::memtables::reservation::{Link, Reservation};
 use crate::index::sources::view::View;
@@ -71,7 +71,7 @@ impl Committer {
     ) -> Result<CommitTicket> {
         let CommitOptions { spaces, metadata, waits } = options;
         self.check_writable()?;
-        let memtable_bytes = self.reader.index.memtable_limit_bytes() / MEMTABLE_PART;
+        let memtable_bytes = self.reader.index.memtables.limit_bytes() / MEMTABLE_PART;
         self.patience.in_commit(|| writes.prepare(metadata.len(), memtable_bytes))?;
         let body = self.patience.in_commit(|| Body::new(&self.reader.budget, &writes, metadata))?;
         self.wait_ahead(&body, &writes)?;
@@ -83,7 +83,7 @@ impl Committer {
             && let Some(glsn) = self.patience.in_commit(|| self.post(&body, moment.at(), spaces))?
         {
             self.committed(body.bytes());
-            self.reader.index.pay(body.room_bytes as u64);
+            self.reader.index.throttle.pay(body.room_bytes as u64);
             return Ok(CommitTicket::of_durable(self, glsn));
         }
         let glsn = loop {
@@ -97,7 +97,7 @@ impl Committer {
             if writes.is_in_memory() { body.room_bytes as u64 } else { writes.spilled().bytes() };
         // Releases their memory before the wait.
         drop((body, writes));
-        self.reader.index.pay(paid_bytes);
+        self.reader.index.throttle.pay(paid_bytes);
         Ok(CommitTicket::of_record(self, glsn))
     }
 
@@ -151,7 +151,7 @@ impl Committer {
             .sequencer
             .submit_and_apply(&lock, submit, |&glsn| self.apply(room, body, writes, glsn))?;
         // While no other commit can put anything into them.
-        self.reader.index.gaps().publish_committed(std::mem::take(gaps), glsn);
+        self.reader.index.gaps.publish_committed(std::mem::take(gaps), glsn);
         drop(lock);
         Ok(Some(glsn))
     }
@@ -216,21 +216,21 @@ impl Committer {
     /// Waits for flushes and merges that lag behind, while others may commit.
     fn wait_ahead(&self, body: &Body, writes: &WriteSet) -> Result<()> {
         let index = &self.reader.index;
-        index.hold_back()?;
-        if writes.is_in_memory() { index.wait_for_room(body.room_bytes) } else { Ok(()) }
+        index.throttle.hold_back()?;
+        if writes.is_in_memory() { index.memtables.wait_for_room(body.room_bytes) } else { Ok(()) }
     }
 
     /// Room for what the commit adds to the index; `None` for a commit whose runs the index adopts.
     fn make_room(&self, body: &Body, writes: &WriteSet) -> Result<Option<Reservation<'_>>> {
         let index = &self.reader.index;
         if writes.is_in_memory() {
-            match index.make_room(body.room_bytes, self.sequencer.applied()) {
+            match index.memtables.make_room(body.room_bytes, self.sequencer.applied()) {
                 // Its runs need less memory.
                 Err(Error::OutOfBudget(_)) if !writes.spilled().is_empty() => {}
                 room => return room.map(Some),
             }
         }
-        index.make_room_for_runs(writes.spilled().infos())?;
+        index.memtables.make_room_for_runs(writes.spilled().infos())?;
         Ok(None)
     }
 
@@ -243,13 +243,13 @@ impl Committer {
     ) -> Result<Option<Option<Reservation<'_>>>> {
         let index = &self.reader.index;
         if writes.is_in_memory() {
-            let room = index.make_room_now(body.room_bytes, self.sequencer.applied());
+            let room = index.memtables.make_room_now(body.room_bytes, self.sequencer.applied());
             // Runs need less memory.
             if room.is_some() || writes.spilled().is_empty() {
                 return Ok(room.map(Some));
             }
         }
-        index.make_room_for_runs(writes.spilled().infos())?;
+        index.memtables.make_room_for_runs(writes.spilled().infos())?;
         Ok(Some(None))
     }
 
@@ -331,7 +331,7 @@ impl Committer {
             None => {
                 hit(Border::SpilledCommit);
                 // It closes the memtable.
-                self.reader.index.adopt(writes.spilled().adopted(glsn), glsn);
+                self.reader.index.memtables.adopt(writes.spilled().adopted(glsn), glsn);
             }
         }
         Ok(glsn)
@@ -403,7 +403,7 @@ impl Body {
             if writes.is_in_memory() {
                 body.room_bytes = writes
                     .in_memory()
-                    .map(|(key, stored)| Index::entry_bytes(key.len(), stored.max_bytes()))
+                    .map(|(key, stored)| SortedMap::entry_bytes(key.len(), stored.max_bytes()))
                     .sum();
             }
             body.small = encoded.into();
@@ -448,7 +448,7 @@ impl Body {
             }
             let stored_bytes =
                 if let Write::Inline(value) = write { 1 + value.len() } else { MAX_POINTER_BYTES };
-            self.room_bytes += Index::entry_bytes(key.len(), stored_bytes);
+            self.room_bytes += SortedMap::entry_bytes(key.len(), stored_bytes);
             self.count += 1;
             at = writes.after_key(position);
         }
@@ -580,7 +580,7 @@ mod tests {
 
     /// Bytes in the active memtable; `None` if the index holds anything else that is not flushed.
     fn memtable_bytes(store: &Engine) -> Option<u64> {
-        store.reader.index.unflushed().map(|unflushed| unflushed.bytes)
+        store.reader.index.memtables.unflushed().map(|unflushed| unflushed.bytes)
     }
 
     #[test]

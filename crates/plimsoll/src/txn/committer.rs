@@ -61,7 +61,7 @@ impl Committer {
         // The runs then also hold the commits that this process left in the log. If they cannot be
         // applied now, a flush may make room.
         let taken_in = self.fresh_and_ordered();
-        self.sequencer.at_durable(|applied| self.reader.index.flush(applied))?;
+        self.sequencer.at_durable(|applied| self.reader.index.memtables.flush_up_to(applied))?;
         taken_in
     }
 
@@ -262,7 +262,7 @@ impl Committer {
         let segment = self.options.segment_limit_bytes();
         if self.bytes_since_free.fetch_add(bytes, Ordering::Relaxed) + bytes >= segment {
             self.bytes_since_free.store(0, Ordering::Relaxed);
-            self.reader.index.free_log();
+            self.reader.index.env.free_log(true);
         }
     }
 }

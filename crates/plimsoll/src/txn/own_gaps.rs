@@ -110,7 +110,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let options = Options::new().memory_bytes(16 << 20).background(false);
         let store = open(&dir.path().join("store"), options).unwrap();
-        let (seats, budget) = (store.reader.index.seats(), &store.reader.budget);
+        let (seats, budget) = (&store.reader.index.seats, &store.reader.budget);
         let mut others = seats.charge();
         others.set(STEP_BYTES).unwrap();
         let mut gaps = OwnGaps::new();

@@ -210,7 +210,7 @@ mod tests {
             Options::new().memory_bytes(16 << 20).background(false),
         )
         .unwrap();
-        let seats = store.reader.index.seats();
+        let seats = &store.reader.index.seats;
         let mut pops = Pops::default();
         while pops.make_room(seats) < ROWS_MAX {}
         pops.forget();

@@ -262,7 +262,7 @@ impl<'t> Range<'t> {
         };
         let reader = &self.committer.reader;
         // A walk that has begun goes ahead of those who wait: most steps need no more memory.
-        let room = reader.index.seats().key_room();
+        let room = reader.index.seats.key_room();
         let key = &mut self.key;
         let rested = self.committer.patience.in_transaction(false, || Ok(key.rest(room)?));
         let own_value = if self.value.charged_bytes() > 0 { 0 } else { self.value.capacity() };
@@ -336,7 +336,7 @@ impl<'t> Range<'t> {
             (Some(skip), Direction::Backward) => upper = Bound::Excluded(KeptKey::from_slice(skip)),
         }
         let base = Visible::new((lower, upper), self.at, self.direction);
-        let seats = self.reader().index.seats();
+        let seats = &self.reader().index.seats;
         let charge =
             self.committer.patience.in_transaction(true, || Ok(seats.charge_for(&base)?))?;
         let base = Seat::new(seats, base, charge);
@@ -385,7 +385,7 @@ impl<'t> Range<'t> {
         };
         if let Some(end) = end {
             let mut gaps = gaps.lock().unwrap_or_else(PoisonError::into_inner);
-            gaps.add(self.reader().index.seats(), &first, &end, dead);
+            gaps.add(&self.reader().index.seats, &first, &end, dead);
         }
     }
 

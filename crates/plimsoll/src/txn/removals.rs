@@ -134,7 +134,7 @@ impl Transaction {
         space: u32,
         direction: Direction,
     ) -> Result<Option<(Vec<u8>, Value)>> {
-        let rows = pops.make_room(self.committer.reader.index.seats());
+        let rows = pops.make_room(&self.committer.reader.index.seats);
         let last = Bound::Excluded(pops.last_key());
         let mut walk: Range<'_> = match direction {
             _ if rows == 0 => return Ok(None),

@@ -103,7 +103,7 @@ pub(crate) fn name_in(scene: &mut Scene<'_>, parts: &[Part]) -> Result<BTreeSet<
 /// The ids of keyspaces that have keys in the index at `at`, or had them before, and no record. The
 /// records that the store knows are as new as `at`, or newer.
 pub(crate) fn unnamed(store: &Engine, at: Glsn) -> Result<BTreeSet<u32>> {
-    let view = store.reader.index.view();
+    let view = store.reader.index.sources.view();
     let tables = view.all_runs().flat_map(|run| run.tables().iter());
     let parts: Vec<Part> = tables.map(|table| Part::of(table, 0, Vec::new())).collect();
     // Runs may hold newer commits, of another process, whose records are not known here.

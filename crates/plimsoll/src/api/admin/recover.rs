@@ -377,7 +377,7 @@ fn attempt(
 fn replay_log(path: &Path, options: &Options) -> Result<()> {
     let store = open_by(path, options.clone())?;
     let no_trim = store.space.trim_lock.lock().unwrap_or_else(PoisonError::into_inner);
-    store.reader.index.flush(store.visible())?;
+    store.reader.index.memtables.flush_up_to(store.visible())?;
     drop(no_trim);
     store.close()
 }
@@ -488,7 +488,7 @@ fn delete_newest(
     for (name, record) in store.reader.keyspaces.all() {
         let keyspace = store.reader.keyspaces.handle(record.id, Arc::clone(&name));
         let span = Span::new(record.id, &(..));
-        let mut walk = store.reader.index.view().visible(
+        let mut walk = store.reader.index.sources.view().visible(
             span.lower(),
             span.upper(),
             at,

@@ -18,6 +18,7 @@ use plimsoll_memory::budget::Budget;
 use plimsoll_memory::pool::Touch;
 
 use crate::borders::{Border, hit};
+use crate::index::env::Horizon;
 use crate::index::env::counters::Counters;
 use crate::index::manifest::Outcome;
 use crate::index::manifest::files::Reserve;
@@ -26,10 +27,11 @@ use crate::index::plan::policy::Priority;
 use crate::index::plan::sweep::{Segment, Sweep};
 use crate::index::run::cursor::{Feed, RunCursor};
 use crate::index::run::table::TableInfo;
-use crate::index::runs::{Change, Core, SetAside};
+use crate::index::runs::{Change, Runs};
 use crate::index::sources::merge::{Cursor, Direction, Merge};
 use crate::index::sources::source::Run;
 use crate::index::sources::view::View;
+use crate::index::write::SetAside;
 use crate::index::write::output::Output;
 use crate::index::write::relocate::{Moved, Relocator};
 use crate::index::write::split::{Disposition, Elsewhere, Inputs, Splitter};
@@ -124,27 +126,26 @@ pub(crate) struct Job {
     history: Output,
 }
 
-impl Core {
-    /// Whether some version of a table may be droppable: the horizon of one of its keyspaces has
-    /// passed the table's oldest commit.
-    pub(crate) fn horizon_passed(&self, info: &TableInfo) -> bool {
-        self.highest_horizon(info) >= info.min_glsn
-    }
+/// Whether some version of a table may be droppable: the horizon of one of its keyspaces has
+/// passed the table's oldest commit.
+pub(super) fn horizon_passed(horizon: &dyn Horizon, info: &TableInfo) -> bool {
+    highest_horizon(horizon, info) >= info.min_glsn
+}
 
-    pub(crate) fn horizon_of_run(&self, run: &Run) -> Glsn {
-        run.infos().map(|info| self.highest_horizon(info)).max().unwrap_or(Glsn::NONE)
-    }
+/// The highest horizon of the keyspaces in a run.
+pub(super) fn horizon_of_run(horizon: &dyn Horizon, run: &Run) -> Glsn {
+    run.infos().map(|info| highest_horizon(horizon, info)).max().unwrap_or(Glsn::NONE)
+}
 
-    /// The highest horizon of the keyspaces in a table; [`Glsn::MAX`] if there are too many to look
-    /// up.
-    fn highest_horizon(&self, info: &TableInfo) -> Glsn {
-        let keyspace = |key: &[u8]| key.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
-        let (first, last) = (keyspace(&info.first_key), keyspace(&info.last_key));
-        if last - first >= KEYSPACES_ASKED {
-            return Glsn::MAX;
-        }
-        (first..=last).map(|keyspace| self.horizon.of(keyspace)).max().unwrap_or(Glsn::NONE)
+/// The highest horizon of the keyspaces in a table; [`Glsn::MAX`] if there are too many to look
+/// up.
+fn highest_horizon(horizon: &dyn Horizon, info: &TableInfo) -> Glsn {
+    let keyspace = |key: &[u8]| key.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
+    let (first, last) = (keyspace(&info.first_key), keyspace(&info.last_key));
+    if last - first >= KEYSPACES_ASKED {
+        return Glsn::MAX;
     }
+    (first..=last).map(|keyspace| horizon.of(keyspace)).max().unwrap_or(Glsn::NONE)
 }
 
 /// `all` with its adjacent `inputs` replaced by `output`.
@@ -159,12 +160,12 @@ fn replace(all: &[Arc<Run>], inputs: &[Arc<Run>], output: &[Arc<Run>]) -> Vec<Ar
 
 impl Job {
     /// Begins a job.
-    pub(crate) fn new(core: &Core, set_aside: &SetAside, task: Task) -> Self {
-        let view = core.view();
-        let full_bytes = core.context.table_bytes;
+    pub(crate) fn new(runs: &Runs, set_aside: &SetAside, task: Task) -> Self {
+        let view = runs.sources.view();
+        let full_bytes = runs.env.context.table_bytes;
         let input_bytes: u64 = task.runs.iter().map(|run| run.bytes()).sum();
         let table_bytes = match task.inputs {
-            Inputs::Current { oldest: true } if core.files.may_cut() => {
+            Inputs::Current { oldest: true } if runs.files.may_cut() => {
                 // As far as it was estimated, what is superseded is not written.
                 let newer = &task.runs[..task.runs.len() - 1];
                 let output_bytes =
@@ -174,8 +175,8 @@ impl Job {
             _ => full_bytes,
         };
         let cuts = match task.inputs {
-            Inputs::Current { .. } if core.space.is_written_over() => {
-                core.alignment.cuts(&view.runs, input_bytes, full_bytes)
+            Inputs::Current { .. } if runs.space.is_written_over() => {
+                runs.alignment.cuts(&view.runs, input_bytes, full_bytes)
             }
             _ => Vec::new(),
         };
@@ -185,30 +186,33 @@ impl Job {
         } else {
             (table_bytes * ALIGNED_TABLES).min(full_bytes)
         };
-        let output = || Output::new(&core.files, &set_aside.budget, table_bytes, Reserve::Rest);
+        let output = || Output::new(&runs.files, &set_aside.budget, table_bytes, Reserve::Rest);
         let horizon = match task.inputs {
             Inputs::Current { .. } => Glsn::NONE,
-            Inputs::History => {
-                task.runs.iter().map(|run| core.horizon_of_run(run)).max().unwrap_or(Glsn::NONE)
-            }
+            Inputs::History => task
+                .runs
+                .iter()
+                .map(|run| horizon_of_run(&*runs.env.horizon, run))
+                .max()
+                .unwrap_or(Glsn::NONE),
         };
         if matches!(task.inputs, Inputs::History) && task.runs.len() < view.history.len() {
             hit(Border::PartOfHistoryMerged);
         }
         let below = match task.moves_unasked {
-            true => core.horizon.relocate_below(),
-            false => core.horizon.must_relocate_below(),
+            true => runs.env.horizon.relocate_below(),
+            false => runs.env.horizon.must_relocate_below(),
         };
         let infos = task.runs.iter().flat_map(|run| run.infos());
-        let small = infos.filter(|info| is_small(core, info)).count();
+        let small = infos.filter(|info| is_small(runs, info)).count();
         let mut job = Self {
             inputs: task.inputs,
             moves_unasked: task.moves_unasked,
-            term: core.context.duty.term(),
+            term: runs.env.duty().term(),
             horizon,
             joins_small: task.priority == Priority::All || small > SMALL_MAX,
             splitter: Splitter::new(task.inputs, task.runs.len() == view.history.len()),
-            relocator: Relocator::new(core, &set_aside.budget, below),
+            relocator: Relocator::new(&runs.env.context.log, &runs.blobs, &set_aside.budget, below),
             sweep: Sweep::new(task.runs.len()),
             passed: vec![0; task.runs.len()],
             ahead: None,
@@ -218,7 +222,7 @@ impl Job {
             part_bytes: input_bytes / PARTS,
             read_bytes: 0,
             written_bytes: 0,
-            since_nanos: core.context.clock.monotonic_nanos(),
+            since_nanos: runs.env.context.clock.monotonic_nanos(),
             part_least_bytes,
             merge: merge_of(&task.runs, &set_aside.budget),
             merging: None,
@@ -227,9 +231,9 @@ impl Job {
             current: output().cut_before(cuts),
             history: output(),
             runs: task.runs,
-            view: Arc::new(view.without_memtables(&core.context.budget)),
+            view: Arc::new(view.without_memtables(&runs.env.context.budget)),
         };
-        core.blobs.job_reads(&job.view);
+        runs.blobs.job_reads(&job.view);
         job.ahead = job.next_segment();
         job
     }
@@ -240,16 +244,16 @@ impl Job {
     }
 
     /// Does one piece. Returns whether all input has been processed.
-    pub(crate) fn step(&mut self, core: &Core) -> Result<bool> {
-        let mut allowance = core.context.step_bytes;
+    pub(crate) fn step(&mut self, runs: &Runs) -> Result<bool> {
+        let mut allowance = runs.env.context.step_bytes;
         self.splitter.refresh();
         while allowance > 0 {
             if self.merging.is_some() {
-                self.merge_on(core, &mut allowance)?;
+                self.merge_on(runs, &mut allowance)?;
                 continue;
             }
             if self.may_install_part() {
-                self.install_part(core)?;
+                self.install_part(runs)?;
             }
             let Some(segment) = self.ahead.take() else { return Ok(true) };
             let passed = self.sweep.passed();
@@ -262,7 +266,7 @@ impl Job {
             }
             self.passed.copy_from_slice(passed);
             self.ahead = self.next_segment();
-            self.begin_segment(core, segment)?;
+            self.begin_segment(runs, segment)?;
             allowance = allowance.saturating_sub(VERSION_COST_BYTES);
         }
         Ok(false)
@@ -285,12 +289,12 @@ impl Job {
 
     /// Names what was written so far in place of what was read so far, and lets go of that. The
     /// oldest input takes the written tables.
-    fn install_part(&mut self, core: &Core) -> Result<()> {
+    fn install_part(&mut self, runs: &Runs) -> Result<()> {
         hit(Border::PartInstalled);
         self.current.cut()?;
         let written = self.current.done();
         let oldest = self.runs.len() - 1;
-        let mut runs = Vec::with_capacity(self.runs.len());
+        let mut left = Vec::with_capacity(self.runs.len());
         let mut passed = Vec::with_capacity(self.runs.len());
         for (at, (run, from)) in self.runs.iter().zip(&self.passed).enumerate() {
             let front = if at == oldest { written } else { &[] };
@@ -303,44 +307,45 @@ impl Job {
                     let known = u128::from(run.superseding_bytes()) * u128::from(rest.bytes());
                     rest.supersedes((known / u128::from(run.bytes().max(1))) as u64);
                 }
-                runs.push(Arc::new(rest));
+                left.push(Arc::new(rest));
                 passed.push(front.len());
             }
         }
         let inputs = &self.runs;
-        core.install(self.term, |view| Change {
+        runs.install(self.term, |view| Change {
             removed: inputs.clone(),
-            added: runs.clone(),
-            runs: replace(&view.runs, inputs, &runs),
+            added: left.clone(),
+            runs: replace(&view.runs, inputs, &left),
             history: view.history.clone(),
             limits: self.splitter.limits.clone(),
             checkpoint: None,
             takes_closed: None,
         })
         .map_err(|(_, error)| error)?;
-        self.note_freed(core);
-        self.merge = merge_of(&runs, &self.set_aside);
+        self.note_freed(runs);
+        self.merge = merge_of(&left, &self.set_aside);
         self.sweep = Sweep::begin_at(passed.clone());
-        (self.runs, self.passed) = (runs, passed);
-        self.view = Arc::new(core.view().without_memtables(&core.context.budget));
-        core.blobs.job_reads(&self.view);
+        (self.runs, self.passed) = (left, passed);
+        self.view = Arc::new(runs.sources.view().without_memtables(&runs.env.context.budget));
+        runs.blobs.job_reads(&self.view);
         self.ahead = self.next_segment();
         Ok(())
     }
 
     /// Tells how long it took to free what was read since the last time.
-    fn note_freed(&mut self, core: &Core) {
-        let (written, now) = (self.current.written_bytes(), core.context.clock.monotonic_nanos());
+    fn note_freed(&mut self, runs: &Runs) {
+        let (written, now) =
+            (self.current.written_bytes(), runs.env.context.clock.monotonic_nanos());
         let freed = self.read_bytes.saturating_sub(written - self.written_bytes);
         if freed > 0 {
-            core.space.note_freed(freed, now.saturating_sub(self.since_nanos));
+            runs.space.note_freed(freed, now.saturating_sub(self.since_nanos));
         }
         (self.read_bytes, self.written_bytes, self.since_nanos) = (0, written, now);
     }
 
-    fn begin_segment(&mut self, core: &Core, segment: Segment) -> Result<()> {
+    fn begin_segment(&mut self, runs: &Runs, segment: Segment) -> Result<()> {
         let (first_key, last_key) = match segment {
-            Segment::Alone { input, table } if !self.rewrites(core, input, table) => {
+            Segment::Alone { input, table } if !self.rewrites(runs, input, table) => {
                 let member = self.runs[input].member(table);
                 self.linked_bytes += member.bytes();
                 return self.main_output().link(member);
@@ -365,10 +370,10 @@ impl Job {
     }
 
     /// Whether a table that overlaps with nothing is rewritten nevertheless.
-    fn rewrites(&self, core: &Core, input: usize, table: usize) -> bool {
+    fn rewrites(&self, runs: &Runs, input: usize, table: usize) -> bool {
         let info = |input: usize, table: usize| &self.runs[input].tables()[table].info;
         let this = info(input, table);
-        if self.needs_change(core, this) {
+        if self.needs_change(runs, this) {
             return true;
         }
         if !self.joins_small {
@@ -380,13 +385,13 @@ impl Job {
             Inputs::Current { .. } => self.current.is_open(),
             Inputs::History => self.history.is_open(),
         };
-        is_small(core, this)
+        is_small(runs, this)
             && (open
                 || match &self.ahead {
                     Some(Segment::Cluster { .. }) => true,
                     Some(Segment::Alone { input, table }) => {
                         let next = info(*input, *table);
-                        is_small(core, next) || self.needs_change(core, next)
+                        is_small(runs, next) || self.needs_change(runs, next)
                     }
                     None => false,
                 })
@@ -394,16 +399,16 @@ impl Job {
 
     /// Whether a table must not be linked: it holds deletions that leave the current runs, versions
     /// that may be dropped, or values to be moved.
-    fn needs_change(&self, core: &Core, info: &TableInfo) -> bool {
+    fn needs_change(&self, runs: &Runs, info: &TableInfo) -> bool {
         self.relocator.wants_some_of(info)
             || match self.inputs {
                 Inputs::Current { oldest } => oldest && info.deletions > 0,
-                Inputs::History => core.horizon_passed(info),
+                Inputs::History => horizon_passed(&*runs.env.horizon, info),
             }
     }
 
     /// Merges until the segment is finished or the allowance is used up.
-    fn merge_on(&mut self, core: &Core, allowance: &mut u64) -> Result<()> {
+    fn merge_on(&mut self, runs: &Runs, allowance: &mut u64) -> Result<()> {
         let last_key = self.merging.as_ref().expect("a segment is being merged");
         let mut elsewhere = In(&self.view);
         loop {
@@ -421,7 +426,7 @@ impl Job {
             let bytes = (version.key.len() + inline) as u64;
             let disposition = match self.waiting.take() {
                 Some(disposition) => disposition,
-                None => self.splitter.disposition(&version, &*core.horizon, &mut elsewhere)?,
+                None => self.splitter.disposition(&version, &*runs.env.horizon, &mut elsewhere)?,
             };
             if disposition != Disposition::Dropped {
                 let stored = match self.relocator.relocate(&version, allowance)? {
@@ -462,24 +467,25 @@ impl Job {
 
     /// Ends a job whose input is processed: the manifest names its outputs in place of its inputs.
     /// Returns the run of a history self.
-    pub(crate) fn finish(mut self, core: &Core) -> Result<Option<Swept>> {
+    pub(crate) fn finish(mut self, runs: &Runs) -> Result<Option<Swept>> {
         self.relocator.finish()?;
         let sample = self.current.take_sample();
         let (current, current_bytes) = self.current.finish()?;
         let (history, history_bytes) = self.history.finish()?;
         let run = |members: Vec<_>| (!members.is_empty()).then(|| Arc::new(Run::new(members)));
         let (current, history) = (run(current), run(history));
-        let (inputs, runs) = (self.inputs, &self.runs);
+        let (inputs, merged) = (self.inputs, &self.runs);
         if let (Inputs::Current { oldest: false }, Some(run)) = (inputs, &current) {
-            let view = core.view();
-            let is_last = |run: &Arc<Run>| runs.last().is_some_and(|last| Arc::ptr_eq(last, run));
+            let view = runs.sources.view();
+            let is_last = |run: &Arc<Run>| merged.last().is_some_and(|last| Arc::ptr_eq(last, run));
             let older =
                 view.runs.iter().position(is_last).map_or(&[][..], |at| &view.runs[at + 1..]);
             run.supersedes(sample.superseding_bytes(current_bytes, older));
         }
-        let installed = core.install(self.term, |view| {
-            let rest =
-                |all: &[Arc<Run>], output: &Option<Arc<Run>>| replace(all, runs, output.as_slice());
+        let installed = runs.install(self.term, |view| {
+            let rest = |all: &[Arc<Run>], output: &Option<Arc<Run>>| {
+                replace(all, merged, output.as_slice())
+            };
             let (current_runs, history_runs) = match inputs {
                 Inputs::Current { .. } => (
                     rest(&view.runs, &current),
@@ -488,7 +494,7 @@ impl Job {
                 Inputs::History => (view.runs.clone(), rest(&view.history, &history)),
             };
             Change {
-                removed: runs.clone(),
+                removed: merged.clone(),
                 added: current.iter().chain(&history).cloned().collect(),
                 runs: current_runs,
                 history: history_runs,
@@ -506,9 +512,9 @@ impl Job {
             }
         }
         let read_bytes = self.input_bytes - self.linked_bytes;
-        Counters::add(&core.counters.compactions, 1);
-        Counters::add(&core.counters.bytes_compaction_read, read_bytes);
-        Counters::add(&core.counters.bytes_compaction_written, current_bytes + history_bytes);
+        Counters::add(&runs.env.counters.compactions, 1);
+        Counters::add(&runs.env.counters.bytes_compaction_read, read_bytes);
+        Counters::add(&runs.env.counters.bytes_compaction_written, current_bytes + history_bytes);
         let tables = |runs: &mut dyn Iterator<Item = &Arc<Run>>| {
             runs.map(|run| run.infos().count() as u64).sum()
         };
@@ -533,8 +539,8 @@ fn merge_of(runs: &[Arc<Run>], budget: &Budget) -> Merge {
     Merge::new(runs.iter().map(cursor).collect(), Direction::Forward)
 }
 
-fn is_small(core: &Core, info: &TableInfo) -> bool {
-    info.bytes() < core.context.table_bytes / SMALL_PART
+fn is_small(runs: &Runs, info: &TableInfo) -> bool {
+    info.bytes() < runs.env.context.table_bytes / SMALL_PART
 }
 
 /// Answers about a key from the sources at the start of a job. Later changes do not affect the

@@ -9,12 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use plimsoll_log::blob::BlobId;
+use plimsoll_log::log::Log;
 use plimsoll_memory::page::PAGE_BYTES;
 use plimsoll_memory::pool::Touch;
 
 use crate::index::run::cursor::{Feed, RunCursor};
 use crate::index::run::table::{Table, TableId};
-use crate::index::runs::Core;
+use crate::index::sources::view::View;
 use crate::types::error::Result;
 use crate::types::version::Stored;
 
@@ -41,49 +42,42 @@ impl Used {
     }
 }
 
-impl Core {
-    /// Has the next relocation vacate blob files, if that frees `worth_bytes` or more in this and
-    /// later calls. Returns whether there are any.
-    pub(crate) fn choose_vacated(&self, worth_bytes: u64) -> Result<bool> {
-        let chosen = choose(self.used_blobs()?, worth_bytes);
-        let is_any = !chosen.is_empty();
-        self.blobs.vacate(chosen);
-        Ok(is_any)
-    }
+/// The blob files that the next relocation is to vacate, if that frees `worth_bytes` or more in this
+/// and later calls.
+pub(super) fn choose(log: &dyn Log, view: &View, worth_bytes: u64) -> Result<BTreeSet<BlobId>> {
+    Ok(choose_of(used_blobs(log, view)?, worth_bytes))
+}
 
-    /// The blob files that versions in the runs point to.
-    fn used_blobs(&self) -> Result<Vec<Used>> {
-        let view = self.view();
-        let mut live: BTreeMap<BlobId, u64> = BTreeMap::new();
-        for run in view.all_runs() {
-            let with_blobs = run.tables().iter().filter(|table| !table.info.blobs.is_empty());
-            let tables: Arc<[Table]> = with_blobs.cloned().collect();
-            if tables.is_empty() {
-                continue;
-            }
-            let mut cursor = RunCursor::new(tables, Feed::Pool(Touch::Scan));
-            cursor.seek_first()?;
-            while let Some(version) = cursor.current() {
-                if let Stored::InBlob { blob, len, .. } = version.stored {
-                    *live.entry(blob).or_default() += len;
-                }
-                cursor.next()?;
-            }
+/// The blob files that versions in the runs point to.
+fn used_blobs(log: &dyn Log, view: &View) -> Result<Vec<Used>> {
+    let mut live: BTreeMap<BlobId, u64> = BTreeMap::new();
+    for run in view.all_runs() {
+        let with_blobs = run.tables().iter().filter(|table| !table.info.blobs.is_empty());
+        let tables: Arc<[Table]> = with_blobs.cloned().collect();
+        if tables.is_empty() {
+            continue;
         }
-        let is_table = |blob: BlobId| view.infos().any(|info| info.id == TableId::Blob(blob));
-        let used = live.into_iter().filter(|(blob, _)| !is_table(*blob)).filter_map(
-            |(blob, live_bytes)| {
-                // One that cannot be opened is left as it is: who reads from it is told.
-                let pages = self.context.log.open_blob(blob).ok()?.pages;
-                Some(Used { blob, file_bytes: u64::from(pages) * PAGE_BYTES as u64, live_bytes })
-            },
-        );
-        Ok(used.collect())
+        let mut cursor = RunCursor::new(tables, Feed::Pool(Touch::Scan));
+        cursor.seek_first()?;
+        while let Some(version) = cursor.current() {
+            if let Stored::InBlob { blob, len, .. } = version.stored {
+                *live.entry(blob).or_default() += len;
+            }
+            cursor.next()?;
+        }
     }
+    let is_table = |blob: BlobId| view.infos().any(|info| info.id == TableId::Blob(blob));
+    let used =
+        live.into_iter().filter(|(blob, _)| !is_table(*blob)).filter_map(|(blob, live_bytes)| {
+            // One that cannot be opened is left as it is: who reads from it is told.
+            let pages = log.open_blob(blob).ok()?.pages;
+            Some(Used { blob, file_bytes: u64::from(pages) * PAGE_BYTES as u64, live_bytes })
+        });
+    Ok(used.collect())
 }
 
 /// The files with the largest dead part, as many as may be vacated together. Pure.
-fn choose(mut used: Vec<Used>, worth_bytes: u64) -> BTreeSet<BlobId> {
+fn choose_of(mut used: Vec<Used>, worth_bytes: u64) -> BTreeSet<BlobId> {
     let live_bytes: u64 = used.iter().map(|file| file.live_bytes).sum();
     used.retain(|file| file.dead_bytes() * DEAD_PART >= file.file_bytes);
     if used.iter().map(Used::dead_bytes).sum::<u64>() < worth_bytes {
@@ -114,7 +108,7 @@ mod tests {
             file_bytes: file_bytes * MIB,
             live_bytes: live_bytes * MIB,
         });
-        choose(used.collect(), worth_bytes * MIB).into_iter().map(|blob| blob.0).collect()
+        choose_of(used.collect(), worth_bytes * MIB).into_iter().map(|blob| blob.0).collect()
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! Which process changes the files of the index: the one that has the store open alone, none, or,
 //! of several members, the keeper.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 
 use plimsoll_log::members::Members;
+
+use crate::types::error::Error;
 
 /// What this process does with the files of the index.
 #[derive(Clone, Debug)]
@@ -69,5 +72,18 @@ impl Duty {
     /// The members, while another one of them writes the files.
     pub(crate) fn followed(&self) -> Option<&Arc<Members>> {
         self.members().filter(|members| !members.is_keeper())
+    }
+
+    /// The error of a process that does not write the files now.
+    pub(crate) fn not_keeper(&self) -> Error {
+        Error::NotKeeper { pid: self.members().and_then(|members| members.keeper_pid()) }
+    }
+
+    /// The error of a job that was begun in `term`. If another process has replaced this one as the
+    /// keeper since, the files that the job was writing may have been swept: that a file is missing
+    /// only says so.
+    pub(crate) fn of_job(&self, term: Option<u64>, error: Error) -> Error {
+        let is_missing = matches!(error, Error::Io { kind: ErrorKind::NotFound, .. });
+        if is_missing && self.term() != term { self.not_keeper() } else { error }
     }
 }

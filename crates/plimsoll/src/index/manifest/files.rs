@@ -273,9 +273,9 @@ impl Files {
 
     fn missing(&self, id: u64, error: Error) -> Error {
         match error {
-            // Not if another process has taken this one's place as the keeper (`Core::of_job`). One
+            // Not if another process has taken this one's place as the keeper (`Duty::of_job`). One
             // that only reads tries again with the next manifest before it returns this
-            // (`open_beside_a_writer`, `Core::refresh`).
+            // (`open_beside_a_writer`, `Runs::refresh`).
             Error::Io { kind: io::ErrorKind::NotFound, message, .. }
                 if self.duty.may_write() || self.duty.only_reads() =>
             {

@@ -13,13 +13,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::index::sources::source::Run;
 
-/// A memtable is at most this part of the runs (a divisor), and this part of them while rows are
-/// written over,
-const MEMTABLE_PART: u64 = 3;
-const MEMTABLE_PART_OVER: u64 = 6;
-/// but never less than this because of it.
-const MEMTABLE_LEAST: u64 = 16 << 20;
-
 /// A segment is at most this part of the runs (a divisor), but never less than the bytes below
 /// because of it.
 const SEGMENT_PART: u64 = 8;
@@ -89,14 +82,9 @@ impl Space {
         self.is_written_over.load(Ordering::Relaxed)
     }
 
-    fn run_bytes(&self) -> u64 {
+    /// Bytes of the current runs.
+    pub(crate) fn run_bytes(&self) -> u64 {
         self.run_bytes.load(Ordering::Relaxed)
-    }
-
-    /// The size of a memtable that takes little beside the runs.
-    pub(crate) fn memtable_bytes(&self) -> u64 {
-        let part = if self.is_written_over() { MEMTABLE_PART_OVER } else { MEMTABLE_PART };
-        (self.run_bytes() / part).max(MEMTABLE_LEAST)
     }
 
     /// The size of a segment that takes little beside the runs.
@@ -149,15 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_memtable_is_small_beside_the_runs_while_rows_are_written_over() {
-        assert_eq!(space(0, 0, false).memtable_bytes(), 16 * MIB);
-        assert_eq!(space(120, 0, false).memtable_bytes(), 40 * MIB);
-        assert_eq!(space(120, 30, true).memtable_bytes(), 20 * MIB);
-        assert_eq!(
-            space(60_000, 0, true).memtable_bytes(),
-            10_000 * MIB,
-            "what the budget allows is less"
-        );
+    fn a_segment_is_small_beside_the_runs() {
         assert_eq!(
             (space(1, 0, true).segment_bytes(), space(800, 0, true).segment_bytes()),
             (16 * MIB, 100 * MIB)

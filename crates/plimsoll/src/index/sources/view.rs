@@ -190,6 +190,16 @@ impl View {
         self.all_runs().flat_map(|run| run.infos())
     }
 
+    /// The oldest commit that is in no run of the manifest yet, and so needs its log.
+    pub(crate) fn oldest_unflushed(&self) -> Option<Glsn> {
+        let closed = self.closed.iter().map(|closed| match &closed.content {
+            Content::Memtable(memtable) => memtable.min_glsn(),
+            // Its record names the files of the runs.
+            Content::Adopted(_) => closed.boundary,
+        });
+        closed.chain([self.active.min_glsn()]).filter(|oldest| *oldest > Glsn::NONE).min()
+    }
+
     /// The oldest log entry that a value in a run points to.
     pub(crate) fn min_pointer(&self) -> Option<Glsn> {
         self.all_runs().filter_map(|run| run.min_pointer()).min()

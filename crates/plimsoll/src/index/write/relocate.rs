@@ -18,7 +18,6 @@ use plimsoll_memory::chunk::Chunk;
 
 use crate::index::blob_bytes;
 use crate::index::run::table::TableInfo;
-use crate::index::runs::Core;
 use crate::index::runs::blobs::Blobs;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::version::{Stored, Version, running_value_sum};
@@ -62,13 +61,18 @@ pub(crate) enum Moved<'a> {
 impl Relocator {
     /// Copies the values in entries below `below`, and those in the blob files that are to be
     /// vacated; takes one chunk of `budget`.
-    pub(crate) fn new(core: &Core, budget: &Budget, below: Glsn) -> Self {
+    pub(crate) fn new(
+        log: &Arc<dyn Log>,
+        blobs: &Arc<Blobs>,
+        budget: &Budget,
+        below: Glsn,
+    ) -> Self {
         Self {
-            log: Arc::clone(&core.context.log),
-            blobs: Arc::clone(&core.blobs),
+            log: Arc::clone(log),
+            blobs: Arc::clone(blobs),
             budget: budget.clone(),
             below,
-            vacated: core.blobs.vacated(),
+            vacated: blobs.vacated(),
             piece: None,
             writer: None,
             blob: None,
