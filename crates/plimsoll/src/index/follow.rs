@@ -147,7 +147,7 @@ impl Following {
     /// Takes in the newest manifest, if it is not known yet. Returns whether memtables were
     /// released.
     pub(crate) fn take_in(&self, members: &Members) -> Result<bool> {
-        if members.manifest() > self.runs.head().number {
+        if members.manifest() > self.runs.manifest_number() {
             self.runs.refresh(|_, _| Ok(None))?;
         }
         let releases = self.runs.release_held();
@@ -220,7 +220,7 @@ impl Following {
                 return Err(error);
             }
         }
-        members.set_manifest(self.runs.head().number);
+        members.set_manifest(self.runs.manifest_number());
         self.env.signals.call_flush();
         self.env.signals.call_compaction();
         Ok(true)
@@ -242,7 +242,7 @@ impl Following {
             self.runs.files.leave(&names, is_named);
             return Ok(());
         }
-        self.runs.files.sweep(&names, self.runs.head().number, is_named)
+        self.runs.files.sweep(&names, self.runs.manifest_number(), is_named)
     }
 
     /// Runs beside those that the manifest has `named` whose files are being copied here: they are

@@ -154,7 +154,7 @@ impl Runs {
     }
 
     /// The last manifest without its runs.
-    pub(crate) fn head(&self) -> Head {
+    fn head(&self) -> Head {
         lock(&self.record).clone()
     }
 
@@ -450,7 +450,7 @@ impl Runs {
 
     /// Releases the memtables that the runs hold. Returns whether there were any.
     pub(crate) fn release_held(&self) -> bool {
-        let checkpoint = self.head().checkpoint.glsn;
+        let checkpoint = self.checkpoint().glsn;
         let is_held =
             |view: &View| view.closed.last().is_some_and(|closed| closed.boundary <= checkpoint);
         let releases = is_held(&self.sources.view());

@@ -29,7 +29,7 @@ pub(crate) struct Reservation<'a> {
 pub(crate) enum Link {
     /// At once.
     Now,
-    /// After [`super::Index::settle`]: several times cheaper for many versions in random order.
+    /// After [`super::Memtables::settle`]: several times cheaper for many versions in random order.
     Later,
 }
 
