@@ -148,7 +148,8 @@ struct Work {
     took_all: bool,
     /// Whether the old image was rejected.
     rejected: bool,
-    /// The keeper term ([`crate::index::env::duty::Duty::term`]) in which the savers know what is on disk.
+    /// The keeper term ([`crate::index::env::duty::Duty::term`]) in which the savers know what is
+    /// on disk.
     term: Option<u64>,
     /// No work before this time: the allowance is used up until then.
     not_before: u64,

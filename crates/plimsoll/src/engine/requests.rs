@@ -11,7 +11,7 @@ use plimsoll_log::members::{Asked, Members};
 
 use crate::engine::trim::LogSpace;
 use crate::engine::{Engine, steps, trim};
-use crate::index::follow::KeeperWatch;
+use crate::index::shared::follow::KeeperWatch;
 use crate::txn::committer::Committer;
 use crate::types::error::{Error, Lift, Result};
 

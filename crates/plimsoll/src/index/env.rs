@@ -1,5 +1,5 @@
-//! What every owner of the index works with: where the index lives, its settings, the process's duty,
-//! signals and counters.
+//! What every owner of the index works with: where the index lives, its settings, the process's
+//! duty, signals and counters.
 
 pub(crate) mod counters;
 pub(crate) mod duty;
@@ -71,8 +71,8 @@ pub(crate) trait Horizon: Send + Sync {
     fn stop_relocating(&self, _below: Glsn, _error: &Error) {}
 }
 
-/// Frees the segments of the log that can be freed now, if no past versions are kept, and leaves the
-/// others for later calls. The argument: whether the memtable may be closed for that.
+/// Frees the segments of the log that can be freed now, if no past versions are kept, and leaves
+/// the others for later calls. The argument: whether the memtable may be closed for that.
 pub(crate) type FreeLog = Box<dyn Fn(bool) + Send + Sync>;
 
 /// What all owners of the index share.

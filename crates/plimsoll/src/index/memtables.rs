@@ -8,8 +8,8 @@
 //! 2. A writer waits for a flush by doing it, or by queueing for the flush lock behind the thread
 //!    that does: no writer waits for a thread that may have ended.
 //! 3. A writer waits for a flush before it takes the commit lock, where it can
-//!    ([`Memtables::wait_for_room`]): others commit meanwhile. It never does while it has the members'
-//!    turn ([`Memtables::make_room_now`]).
+//!    ([`Memtables::wait_for_room`]): others commit meanwhile. It never does while it has the
+//!    members' turn ([`Memtables::make_room_now`]).
 
 mod flush;
 pub(crate) mod flush_policy;
@@ -25,13 +25,13 @@ use plimsoll_memory::budget::OutOfBudget;
 use crate::index::env::counters::Counters;
 use crate::index::env::stalls::Cause;
 use crate::index::env::{Env, Progress};
-use crate::index::follow::Following;
 use crate::index::gaps::Gaps;
 use crate::index::manifest::files::metadata_bytes;
 use crate::index::memtables::flush_policy::Unflushed;
 use crate::index::memtables::reservation::Reservation;
 use crate::index::run::table::{Table, TableId, TableInfo};
 use crate::index::runs::Runs;
+use crate::index::shared::follow::Following;
 use crate::index::sources::Sources;
 use crate::index::sources::source::{Memtable, Run};
 use crate::index::sources::view::{Closed, Content};
@@ -126,8 +126,8 @@ impl Memtables {
         Ok(reservation)
     }
 
-    /// As [`Memtables::make_room`], where that waits for nothing: `None` if a memtable has to be flushed
-    /// before.
+    /// As [`Memtables::make_room`], where that waits for nothing: `None` if a memtable has to be
+    /// flushed before.
     pub(crate) fn make_room_now(&self, bytes: usize, boundary: Glsn) -> Option<Reservation<'_>> {
         loop {
             match self.try_to_make_room(bytes, boundary) {

@@ -1,5 +1,5 @@
-//! The owner of the runs: their files, the manifest that names them, and how a changed set of runs is
-//! installed and published.
+//! The owner of the runs: their files, the manifest that names them, and how a changed set of runs
+//! is installed and published.
 //!
 //! Lock order: the writer's of [`crate::index::memtables`]; then the flush's or the compaction's
 //! (never both); then the record's; then the view's, which only those take that replace it, for a
@@ -496,8 +496,8 @@ impl Runs {
         Some(checkpoint)
     }
 
-    /// Empties the row cache, because versions of any keys enter the runs. Called under the record's
-    /// lock. Returns the number of the new set of runs.
+    /// Empties the row cache, because versions of any keys enter the runs. Called under the
+    /// record's lock. Returns the number of the new set of runs.
     fn clear_row_cache(&self) -> u64 {
         let row_cache = &self.env.context.row_cache;
         let set = self.sources.view().set + 1;

@@ -26,7 +26,7 @@ const STOREYS: [(&str, &str, &[&str]); 3] = [
             "plan",
             "runs",
             "write",
-            "follow",
+            "shared",
             "memtables",
             "compaction",
             "pace",

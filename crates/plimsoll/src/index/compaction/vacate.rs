@@ -42,8 +42,8 @@ impl Used {
     }
 }
 
-/// The blob files that the next relocation is to vacate, if that frees `worth_bytes` or more in this
-/// and later calls.
+/// The blob files that the next relocation is to vacate, if that frees `worth_bytes` or more in
+/// this and later calls.
 pub(super) fn choose(log: &dyn Log, view: &View, worth_bytes: u64) -> Result<BTreeSet<BlobId>> {
     Ok(choose_of(used_blobs(log, view)?, worth_bytes))
 }

@@ -26,8 +26,8 @@
 //! are asked for comes beside it, once for each four segments of the log.)
 //!
 //! Laws of what is held back of the log ([`HeldBack`]):
-//! 1. What was written less than [`HELD_LONG`] before counts for nothing: neither short transactions
-//!    beside a busy writer nor floors that are told late cause a flush.
+//! 1. What was written less than [`HELD_LONG`] before counts for nothing: neither short
+//!    transactions beside a busy writer nor floors that are told late cause a flush.
 //! 2. Each byte of the log counts once: it takes another four segments before members are asked
 //!    again.
 
@@ -79,8 +79,8 @@ const BLOB_SEGMENTS: u64 = 2;
 const LET_GO_SEGMENTS: u64 = 4;
 
 /// Bytes at which a memtable is full, beside runs of `run_bytes`: an eighth of the budget, and no
-/// more than what takes little beside the runs. `is_written_over`: the last flush superseded much of
-/// what older runs hold.
+/// more than what takes little beside the runs. `is_written_over`: the last flush superseded much
+/// of what older runs hold.
 pub(crate) fn limit_bytes(budget_bytes: u64, run_bytes: u64, is_written_over: bool) -> u64 {
     let (min, max) = BYTES;
     let part = if is_written_over { PART_OVER } else { PART };
@@ -152,8 +152,8 @@ pub(crate) fn frees_blobs(
 }
 
 /// Whether the active memtable is to be closed for other processes: one of them waits until
-/// everything up to `flush` is flushed (of the keeper; the runs hold all up to `checkpoint`), or the
-/// log up to `held` is to be let go of. Returns what must be applied before: otherwise a second
+/// everything up to `flush` is flushed (of the keeper; the runs hold all up to `checkpoint`), or
+/// the log up to `held` is to be let go of. Returns what must be applied before: otherwise a second
 /// flush would be needed. `None`: it stays. `unflushed` is `None` while another memtable waits.
 pub(crate) fn for_others(
     unflushed: Option<Unflushed>,

@@ -163,8 +163,8 @@ impl Following {
     }
 
     /// Goes on from the newest manifest, which holds everything that was committed up to the GLSN
-    /// that is returned. Law: the memtables are closed ([`crate::index::memtables`]), and the caller
-    /// applies nothing meanwhile.
+    /// that is returned. Law: the memtables are closed ([`crate::index::memtables`]), and the
+    /// caller applies nothing meanwhile.
     ///
     /// # Errors
     /// As for [`Following::follow`].
