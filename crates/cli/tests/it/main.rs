@@ -30,6 +30,7 @@ mod load_stops;
 mod locks;
 mod moments;
 mod reads_and_writes;
+mod reference;
 #[cfg(feature = "replay")]
 mod replay;
 #[path = "../../../git/tests/it/repository.rs"]

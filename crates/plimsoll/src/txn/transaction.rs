@@ -394,7 +394,7 @@ impl Transaction {
     /// Walks a range of keys, own writes included.
     ///
     /// # Errors
-    /// [`Error::InvalidInput`] if the handle belongs to another store or opening.
+    /// [`crate::Error::InvalidInput`] if the handle belongs to another store or opening.
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Result<Range<'_>> {
         self.walk(Span::new(self.id_of(keyspace)?, &range))
     }

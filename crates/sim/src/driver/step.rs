@@ -558,7 +558,12 @@ impl Driver {
                 .get_mut(&tx)
                 .filter(|open| !open.writes.contains_key(&(space, key.clone())))
             {
-                open.reads.key(space, key);
+                if was_answered || !self.excuses.budget {
+                    open.reads.key(space, key);
+                } else {
+                    // Without memory it is refused before it counts as read.
+                    open.reads.perhaps_key(space, key);
+                }
             }
             return answered(was_answered);
         }

@@ -2,8 +2,8 @@
 //!
 //! Law: a commit is refused if, and only if, a key or a span that it read has a version younger
 //! than its snapshot. Only a transaction whose read set was too large to be kept in detail may be
-//! refused because of a key that it did not read; and one of whose walks failed because of a key
-//! that this walk did not return, for it may have read that key.
+//! refused because of a key that it did not read; and one of whose reads failed because of a key
+//! that this read did not return, for it may have read that key.
 
 use crate::model::Model;
 use crate::op::{Edge, Key, Span};
@@ -18,7 +18,7 @@ const MAX_KEY_BYTES: usize = 4096;
 #[derive(Clone, Debug, Default)]
 pub struct Reads {
     spans: Vec<(u8, Span)>,
-    /// What a walk that failed may have read beyond what it returned.
+    /// What a read that failed may have read beyond what it returned.
     perhaps: Vec<(u8, Span)>,
     bytes: usize,
     /// It may have had no memory: then everything counts as read.
@@ -28,7 +28,12 @@ pub struct Reads {
 impl Reads {
     /// A key was read.
     pub fn key(&mut self, space: u8, key: &[u8]) {
-        self.add(space, Span::Range(Edge::At(key.to_vec()), Edge::At(key.to_vec())), 2 * key.len());
+        self.add(space, span_of_key(key), 2 * key.len());
+    }
+
+    /// A read of a key was refused: it may count as read.
+    pub fn perhaps_key(&mut self, space: u8, key: &[u8]) {
+        self.perhaps(space, &span_of_key(key));
     }
 
     /// A walk over a span was completed.
@@ -138,6 +143,10 @@ impl Reads {
             span.contains(key) && model.changed(*space, key, by - 1).next() == Some(by)
         })
     }
+}
+
+fn span_of_key(key: &[u8]) -> Span {
+    Span::Range(Edge::At(key.to_vec()), Edge::At(key.to_vec()))
 }
 
 fn span_bytes(span: &Span) -> usize {

@@ -45,6 +45,22 @@ fn a_budget_that_does_not_suffice_is_an_error_and_nothing_is_lost_or_kept() {
 }
 
 #[test]
+fn a_get_that_is_refused_memory_need_not_conflict() {
+    let driver = proves(
+        LARGE_SEGMENTS,
+        "begin t0
+         failing reservations:0 then contains t0 s1 =a
+         begin t1
+         put t1 s1 =a 30#1
+         commit t1 0#0
+         put t0 s1 =b 30#2
+         commit t0 0#0",
+    );
+    let [.., refused, _, _, _, _, _] = driver.answers() else { panic!("too few answers") };
+    assert_eq!(refused, "refused");
+}
+
+#[test]
 fn a_transaction_larger_than_the_budget_is_committed_and_read_back() {
     for (keys, bytes) in [(40, 900_000), (500, 60_000), (60_000, 400)] {
         let puts =

@@ -3,8 +3,10 @@
 //! Law: after a sync that was begun and not ended, everything that is not known to be durable is
 //! written again before the next sync: the system may have told of a failure to the process that
 //! ended, and takes the bytes for written since. It may also have dropped them: if what is read is
-//! not what was ordered, the log is poisoned.
+//! not what was ordered, the log is poisoned. A read that fails once is repeated, because a sync
+//! that fails poisons the log.
 
+use std::io;
 use std::sync::Arc;
 
 use plimsoll_disk::vfs::File;
@@ -81,6 +83,36 @@ fn end_sync(
     Ok(true)
 }
 
+/// Repeats each read that fails, once.
+#[derive(Debug)]
+struct Rereading<'a>(&'a dyn File);
+
+impl File for Rereading<'_> {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.read_at(buf, offset).or_else(|_| self.0.read_at(buf, offset))
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write_at(buf, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync()
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn will_read(&self, offset: u64, bytes: u64) {
+        self.0.will_read(offset, bytes);
+    }
+}
+
 /// Reads what is not known to be durable, and writes it again if it is what was ordered.
 fn write_unsynced_again(
     members: &Members,
@@ -128,10 +160,11 @@ pub(crate) fn sync_file(
     got: Got,
 ) -> Result<(), LogError> {
     if got == Got::Abandoned {
+        let reread = Rereading(file);
         let written = match budget.take(Kind::Staging) {
-            Ok(mut staging) => write_unsynced_again(members, file, end, &mut staging),
+            Ok(mut staging) => write_unsynced_again(members, &reread, end, &mut staging),
             // Not charged, as the commits of all members wait for it.
-            Err(_) => write_unsynced_again(members, file, end, &mut vec![0; 2 * BLOCK_BYTES]),
+            Err(_) => write_unsynced_again(members, &reread, end, &mut vec![0; 2 * BLOCK_BYTES]),
         };
         if let Err(LogError::Corrupt { .. }) = &written {
             members.poison();

@@ -588,7 +588,12 @@ fn one_that_begins_a_segment_while_it_joins_buries_what_was_left_behind_the_last
 /// ended.
 fn half_synced() -> (Arc<dyn Disk>, PathBuf, Process, Process, Glsn) {
     let (disk, store) = mem_disk();
-    let (one, two) = (Process::join(&disk, &store, true), Process::join(&disk, &store, false));
+    let (one, two, glsn) = half_synced_on(&disk, &store);
+    (disk, store, one, two, glsn)
+}
+
+fn half_synced_on(disk: &Arc<dyn Disk>, store: &Path) -> (Process, Process, Glsn) {
+    let (one, two) = (Process::join(disk, store, true), Process::join(disk, store, false));
     one.append("a");
     let entries = [DraftEntry { stream: StreamId(9), parts: &[b"b"] }];
     let glsn = one
@@ -599,7 +604,7 @@ fn half_synced() -> (Arc<dyn Disk>, PathBuf, Process, Process, Glsn) {
     two.log.catch_up().unwrap();
     one.members.take_sync(&|| false).unwrap();
     one.members.sync.release_abandoned();
-    (disk, store, one, two, glsn)
+    (one, two, glsn)
 }
 
 #[test]
@@ -621,6 +626,29 @@ fn an_abandoned_sync_is_ended_without_memory() {
     let (_disk, _store, _one, two, glsn) = half_synced();
     two.log.log.env.options.budget.fail_after(0);
     two.log.wait_durable(glsn).unwrap();
+}
+
+#[test]
+fn an_abandoned_sync_is_ended_although_one_of_its_reads_fails() {
+    let half_synced_on_lying = || {
+        let (disk, store) = (LyingDisk::new(1), PathBuf::from("/store"));
+        disk.create_dir(&store).unwrap();
+        let (one, two, glsn) = half_synced_on(&(Arc::new(disk.clone()) as _), &store);
+        (disk, one, two, glsn)
+    };
+    // The header, the records, and twice what is written again.
+    for read in 1..=4 {
+        let (disk, _one, two, glsn) = half_synced_on_lying();
+        disk.fail_read(read);
+        two.log.wait_durable(glsn).unwrap();
+        assert!(!disk.fail_no_read(), "read {read} has failed");
+    }
+    let (disk, one, two, glsn) = half_synced_on_lying();
+    disk.fail_reads(1.0);
+    let failed = two.log.wait_durable(glsn);
+    assert!(matches!(failed, Err(LogError::Poisoned { .. })), "{failed:?}");
+    disk.fail_reads(0.0);
+    one.log.wait_durable(glsn).unwrap();
 }
 
 #[test]

@@ -675,8 +675,11 @@ impl Generator {
 
     /// A value is loaded while a younger one enters the runs: it must not be cached as the newest.
     fn load_beside_a_flush(&mut self) -> Vec<Op> {
-        let (space, key) = (self.kept_space(), numbered_key(self.below(3) as u32));
-        let mut ops = self.put_one(space, &key, 500);
+        let (space, number) = (self.kept_space(), self.below(3) as u32);
+        let key = numbered_key(number);
+        // Large values are cached apart.
+        let bytes = if number == 0 { 300 << 10 } else { 500 };
+        let mut ops = self.put_one(space, &key, bytes);
         ops.extend([Op::Flush, Op::DropCaches]);
         let value = self.value_of(501);
         let deed = Deed::Commit { space, key: key.clone(), value };
