@@ -156,10 +156,14 @@ impl Log {
     /// The commits from `start` on, in order. With `keyspace`: those that changed its keys that
     /// begin with `prefix`, reduced to these changes.
     ///
-    /// >>> db = plimsoll.in_memory() >>> first = db.put(b"user/ada", b"Ada") >>> second =
-    /// db.put(b"visits", b"1") >>> [commit.glsn - first for commit in db.log.commits(first)] [0, 1]
-    /// >>> [commit.glsn - first for commit in db.log.commits(first, keyspace="default",
-    /// prefix=b"user/")] [0]
+    /// >>> db = plimsoll.in_memory()
+    /// >>> first = db.put(b"user/ada", b"Ada")
+    /// >>> second = db.put(b"visits", b"1")
+    /// >>> [commit.glsn - first for commit in db.log.commits(first)]
+    /// [0, 1]
+    /// >>> commits = db.log.commits(first, keyspace="default", prefix=b"user/")
+    /// >>> [commit.glsn - first for commit in commits]
+    /// [0]
     #[pyo3(signature = (start = None, *, keyspace = None, prefix = None))]
     fn commits(
         &self,

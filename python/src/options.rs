@@ -94,7 +94,7 @@ impl<'py> FromPyObject<'_, 'py> for Keeps {
             return object
                 .extract()
                 .map(|age| Self(Retention::Time(age)))
-                .or_else(|_| Err(refused(&shown(&object))));
+                .map_err(|_| refused(&shown(&object)));
         }
         match object.extract::<u64>() {
             Ok(glsns) if !object.is_instance_of::<PyBool>() => Ok(Self(Retention::Glsns(glsns))),

@@ -235,6 +235,20 @@ impl FileLog {
         self.log.tail.read().blobs.bytes()
     }
 
+    /// Bytes of the active segment and of the blob files that its records name, if all its records
+    /// are below `until`: a trim frees them once the segment has ended.
+    ///
+    /// # Errors
+    /// Those of [`FileLog::end_segment_below`].
+    pub fn active_bytes_below(&self, until: Glsn) -> Result<u64, LogError> {
+        with_order(&self.log, |order| {
+            if order.end.next > until {
+                return Ok(0);
+            }
+            Ok(u64::from(order.end.offset) + self.log.tail.read().blobs.bytes())
+        })
+    }
+
     /// Seals a segment that another one has followed: one step of the thread that does so. Returns
     /// whether one waited.
     pub fn seal_behind(&self) -> bool {

@@ -148,6 +148,7 @@ class PlimsollStorage(Reading, Writing, Undo, Iteration, Blobs, ConflictResolvin
     def cleanup(self) -> None:
         """Removes the files of the store, and the files of blobs, of a closed storage. Refuses while anything has the store open.
 
+        >>> import os
         >>> storage = plimsoll.zodb.PlimsollStorage(path, memory="64MB")
         >>> storage.close()
         >>> storage.cleanup()

@@ -10,7 +10,7 @@ use crate::engine::trim::{self, Active, LogSpace};
 use crate::index::env::Horizon;
 use crate::index::memtables::flush_policy;
 use crate::txn::committer::Committer;
-use crate::types::error::Result;
+use crate::types::error::{Lift, Result};
 use crate::types::lock::lock;
 use crate::types::retention::Retention;
 
@@ -38,7 +38,7 @@ pub(crate) fn compact(space: &LogSpace, committer: &Committer) -> Result<()> {
         may_be_freed(space)?.unwrap_or(Glsn::NONE).max(space.reader.log.bounds().first);
     space.reader.index.compaction.run_all(log_keeps_from)?;
     let moved = match may_be_freed(space)? {
-        Some(until) if want_values_moved(space, until, Active::EndsFrom(WORTH_FREEING_BYTES)) => {
+        Some(until) if want_values_moved(space, until, Active::EndsFrom(WORTH_FREEING_BYTES))? => {
             space.reader.index.compaction.relocate()
         }
         _ => Ok(()),
@@ -73,7 +73,7 @@ fn free(space: &LogSpace, may_flush: bool, active: Active) -> Result<()> {
         return Ok(());
     };
     space.file_log.end_segments_at(space.reader.index.runs.space.segment_bytes());
-    let _ = want_values_moved(space, until, active);
+    want_values_moved(space, until, active)?;
     if may_flush {
         flush_for_blobs(space, until);
     }
@@ -144,29 +144,29 @@ pub(super) fn may_be_freed(space: &LogSpace) -> Result<Option<Glsn>> {
 /// once at most: so at least as many bytes of the log must become free, beside those that are
 /// copied.
 ///
-/// A compaction ends the active segment, so blob files that are named there count, too, and less is
-/// worth the work: the caller asked for the space.
-fn want_values_moved(space: &LogSpace, until: Glsn, active: Active) -> bool {
+/// A compaction ends the active segment, so that segment counts, too, and less is worth the work:
+/// the caller asked for the space.
+fn want_values_moved(space: &LogSpace, until: Glsn, active: Active) -> Result<bool> {
     let (index, horizon) = (&space.reader.index, &space.catalog.horizon);
     let until = until.min(index.runs.checkpoint().glsn.next());
     let view = index.sources.view();
     // Those that are to be moved already are not counted again.
     let oldest =
         view.min_pointer().filter(|oldest| (horizon.relocate_below()..until).contains(oldest));
-    let (Some(oldest), Some(live_bytes)) = (oldest, view.log_bytes()) else { return false };
+    let (Some(oldest), Some(live_bytes)) = (oldest, view.log_bytes()) else { return Ok(false) };
     let index_bytes: u64 = view.infos().map(|info| u64::from(info.pages) * PAGE_BYTES as u64).sum();
-    let (named_bytes, worth_bytes) = match active {
+    let (active_bytes, worth_bytes) = match active {
         Active::Stays => (0, u64::MAX),
-        Active::EndsFrom(bytes) => (space.file_log.active_blob_bytes(), bytes),
+        Active::EndsFrom(bytes) => (space.file_log.active_bytes_below(until).lift()?, bytes),
     };
     let worth_bytes = worth_bytes.min(HELD_SEGMENTS * space.segment_bytes);
     let least_bytes = (worth_bytes + index_bytes).saturating_add(live_bytes.saturating_mul(2));
     let is_worth_it =
-        space.file_log.segment_bytes_between(oldest, until) + named_bytes >= least_bytes;
+        space.file_log.segment_bytes_between(oldest, until) + active_bytes >= least_bytes;
     if is_worth_it {
         horizon.move_wanted.fetch_max(until.0, Ordering::AcqRel);
     }
-    is_worth_it
+    Ok(is_worth_it)
 }
 
 fn was_written_to(space: &LogSpace, keyspace: u32) -> Result<bool> {

@@ -356,7 +356,7 @@ fn values_that_are_overwritten_in_any_order_take_little_more_than_their_space_af
         let before = values(&db);
         db.compact().unwrap();
         let bytes = db.stats().disk_bytes;
-        assert!(bytes < 32_000_000, "{bytes} bytes on disk for 8,000,000");
+        assert!(bytes < 21_000_000, "{bytes} bytes on disk for 8,000,000");
         assert!(values(&db) == before);
     }
     assert_eq!(db.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
