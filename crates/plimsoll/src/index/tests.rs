@@ -434,8 +434,8 @@ impl World {
         let mut keys = [self.random_key(), self.random_key()];
         if self.random.chance(0.7) {
             // Within one keyspace.
-            let keyspace: [u8; 4] = keys[0][..4].try_into().unwrap();
-            keys[1][..4].copy_from_slice(&keyspace);
+            let (prefix, _) = Prefix::split(&keys[0]);
+            keys[1] = prefix.join(IndexKey::new(&keys[1]).user_key());
         }
         keys.sort();
         let [first, last] = keys;
