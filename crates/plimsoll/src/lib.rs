@@ -64,6 +64,7 @@ pub use txn::ticket::CommitTicket;
 pub use txn::transaction::Transaction;
 pub use types::damage::{Damage, DamagedKey, DamagedKeys};
 pub use types::error::{Error, Result};
+pub use types::index_key::MAX_KEY_BYTES;
 pub use types::invalid_input::InvalidInput;
 pub use types::io::Io;
 pub use types::key_range::KeyRange;
@@ -78,7 +79,7 @@ pub use types::stats::{
     PressureStats, RowCacheStats, StallStats, Stats, Waits, WarmStats,
 };
 pub use types::value::Value;
-pub use types::version::{INLINE_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES};
+pub use types::version::{INLINE_BYTES, MAX_VALUE_BYTES};
 pub use warm::image::{WarmImage, delete_warm_image, warm_image};
 
 /// The examples of the documents, which `cargo test` runs.

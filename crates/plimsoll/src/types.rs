@@ -5,6 +5,7 @@ pub(crate) mod cancel;
 pub(crate) mod damage;
 pub(crate) mod error;
 pub(crate) mod events;
+pub(crate) mod index_key;
 pub(crate) mod invalid_input;
 pub(crate) mod io;
 pub(crate) mod key_range;

@@ -20,6 +20,7 @@ use crate::txn::payload::{Operations, Payload, Writes};
 use crate::txn::spill::merged_runs::MergedRuns;
 use crate::txn::spill::side_runs;
 use crate::types::error::{Result, show_key};
+use crate::types::index_key::IndexKey;
 use crate::types::keyspaces::CURSORS;
 use crate::types::times::of_micros;
 use crate::types::value::Value;
@@ -93,9 +94,7 @@ impl Commit {
             return Ok(false);
         };
         // A cursor is moved by a transaction of its own.
-        Ok(operations
-            .next()?
-            .is_some_and(|operation| operation.key.starts_with(&CURSORS.to_be_bytes())))
+        Ok(operations.next()?.is_some_and(|operation| IndexKey::new(operation.key).is_in(CURSORS)))
     }
 
     /// The commit's changes, ordered by keyspace and key, one for each key. From
@@ -177,8 +176,7 @@ impl Sought {
         {
             return if *key < *span.first() { Self::Before } else { Self::Behind };
         }
-        let (id, key) = key.split_at(4);
-        let id = u32::from_be_bytes(id.try_into().expect("split at four"));
+        let (id, key) = IndexKey::new(key).split().expect("an operation's key has a keyspace");
         let written = match (stored, stored.elsewhere()) {
             (Stored::Inline(value), _) => Written::Here(value.to_vec().into()),
             (_, elsewhere) => Written::Elsewhere(elsewhere.expect("it is not here")),

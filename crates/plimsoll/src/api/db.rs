@@ -28,13 +28,13 @@ use crate::engine::open;
 use crate::engine::requests;
 #[cfg(any(test, feature = "testing"))]
 use crate::engine::work_steps;
-use crate::read::point::KeyBuffer;
 use crate::read::resident::Resident;
 use crate::read::span::Span;
 use crate::txn::bulk_load::BulkLoad;
 use crate::txn::retry;
 use crate::txn::transaction::Transaction;
 use crate::types::error::{Error, Lift, Result};
+use crate::types::index_key::KeyBuffer;
 use crate::types::invalid_input::InvalidInput;
 use crate::types::key_range::KeyRange;
 use crate::types::keyspaces::{DropReport, Keyspace, KeyspaceInfo};

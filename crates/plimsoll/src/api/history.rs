@@ -12,12 +12,13 @@ use crate::engine::{Engine, lives};
 use crate::index::walk::seat::Seat;
 use crate::index::walk::versions::Versions;
 use crate::read::moments::OpenMoment;
-use crate::read::point::{KeyBuffer, find};
+use crate::read::point::find;
 use crate::read::reader::check_retained;
 use crate::read::span::Span;
 use crate::types::error::{Error, Result};
+use crate::types::index_key::{IndexKey, KeptKey};
 use crate::types::keyspaces::Keyspace;
-use crate::types::version::{KeptKey, Stored};
+use crate::types::version::Stored;
 
 /// Bytes per step when two values are compared.
 const COMPARED_BYTES: usize = 8 * 1024;
@@ -110,7 +111,7 @@ impl History {
         moment.readable()?;
         let mut older = lives::ids(store, keyspace)?;
         let newest = older.pop().expect("the keyspace itself is among them");
-        let wanted = KeptKey::from_slice(KeyBuffer::new(newest, key)?.get());
+        let wanted = KeptKey::new(newest, key)?;
         let (store, key) = (Arc::clone(store), Vec::new());
         let mut history = Self { store, versions: None, older, wanted, key, moment };
         let mut versions = history.begin()?;
@@ -145,7 +146,7 @@ impl History {
             }
             self.versions = None;
             if let Some(id) = self.older.pop() {
-                self.wanted[..4].copy_from_slice(&id.to_be_bytes());
+                self.wanted.set_keyspace(id);
                 self.key.clear();
                 self.versions = Some(self.begin()?);
                 self.forget_wanted();
@@ -157,7 +158,7 @@ impl History {
     /// Releases the key if no older keyspace needs it: the iterator has its own copies.
     fn forget_wanted(&mut self) {
         if self.older.is_empty() {
-            self.wanted = KeptKey::new();
+            self.wanted = KeptKey::default();
         }
     }
 }
@@ -290,7 +291,7 @@ impl Changes {
 
     /// The user's part of the key.
     fn user_key(&self) -> &[u8] {
-        &self.key[4..]
+        IndexKey::new(&self.key).user_key()
     }
 }
 
@@ -404,7 +405,7 @@ impl Diff {
     fn changed_between(&self, key: &[u8]) -> Result<Option<Glsn>> {
         for id in self.between.iter().rev() {
             // Not a point read: it does not return a deletion that has no older version beneath it.
-            let key = KeptKey::from_slice(KeyBuffer::new(*id, key)?.get());
+            let key = KeptKey::new(*id, key)?;
             let range = (Bound::Included(key.clone()), Bound::Included(key));
             let mut versions = begin(&self.store, Versions::new(range, self.before, self.after))?;
             let newest =

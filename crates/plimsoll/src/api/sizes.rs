@@ -61,7 +61,7 @@ pub(crate) fn size(
                 return Ok(KeyspaceSize { keys, bytes, exact: true, oldest });
             };
             keys += 1;
-            bytes += version.key.len() as u64 - 4 + version.stored.value_bytes();
+            bytes += version.user_key().len() as u64 + version.stored.value_bytes();
         }
         if walk.next(&mut key)?.is_none() {
             return Ok(KeyspaceSize { keys, bytes, exact: true, oldest });

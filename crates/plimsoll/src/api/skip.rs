@@ -13,6 +13,7 @@ use crate::index::sources::view::Direction;
 use crate::read::span::Span;
 use crate::types::damage::{recover_command, verify_command};
 use crate::types::error::{Error, Result, show_key};
+use crate::types::index_key::IndexKey;
 use crate::types::key_range::KeyRange;
 use crate::types::keyspaces::Keyspace;
 
@@ -193,7 +194,7 @@ impl Snapshot {
         let resumed = candidates
             .into_iter()
             .find(|key| self.can_begin(&span, key, reverse))
-            .map(|key| key[4..].to_vec());
+            .map(|key| IndexKey::new(&key).user_key().to_vec());
         let owned = |bound: Bound<&[u8]>| bound.map(<[u8]>::to_vec);
         let edge = resumed.map(Bound::Excluded);
         let bounds = match (reverse, edge) {

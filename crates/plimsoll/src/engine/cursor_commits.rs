@@ -149,7 +149,7 @@ pub(crate) fn learn(space: &LogSpace, at: Glsn) -> Result<()> {
     let (mut key, mut all) = (Vec::new(), BTreeMap::new());
     while let Some(version) = walk.next(&mut key)? {
         let Stored::Inline(record) = version.stored else { return Err(damaged()) };
-        let name = std::str::from_utf8(&version.key[4..]).map_err(|_| damaged())?;
+        let name = std::str::from_utf8(version.user_key()).map_err(|_| damaged())?;
         all.insert(name.to_owned(), decode(record)?);
     }
     space.catalog.cursors.places().learn(all, at);

@@ -9,14 +9,14 @@ use plimsoll_log::glsn::Glsn;
 use crate::engine::Engine;
 use crate::engine::trim::LogSpace;
 use crate::index::sources::view::Direction;
-use crate::read::point::KeyBuffer;
 use crate::read::span::Span;
 use crate::txn::transaction::Transaction;
 use crate::types::error::{Error, Result};
+use crate::types::index_key::{IndexKey, KeyBuffer};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::{
     DEFAULT, DropReport, Keyspace, MAX_KEYSPACES, Record, SYSTEM, check_name, dropped_key,
-    dropped_name, keyspace_of,
+    dropped_name,
 };
 use crate::types::retention::Retention;
 use crate::types::version::Stored;
@@ -104,9 +104,10 @@ fn settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
 /// keys.
 fn unused_id(store: &Engine) -> u32 {
     let view = store.reader.index.sources.view();
-    let in_runs = view.infos().map(|info| keyspace_of(&info.last_key));
+    let in_runs = view.infos().map(|info| &*info.last_key);
     let newest = in_runs
-        .chain(view.memtables().filter_map(|memtable| memtable.last_key()).map(keyspace_of))
+        .chain(view.memtables().filter_map(|memtable| memtable.last_key()))
+        .map(|key| IndexKey::new(key).keyspace())
         .max();
     newest.map_or(FIRST_ID, |id| id.saturating_add(1).max(FIRST_ID))
 }
@@ -299,7 +300,7 @@ pub(crate) fn learn(space: &LogSpace, at: Glsn) -> Result<()> {
     )?;
     let mut key = Vec::new();
     while let Some(version) = walk.next(&mut key)? {
-        if &version.key[4..] == STREAMS_MARK.as_bytes() {
+        if version.user_key() == STREAMS_MARK.as_bytes() {
             space.catalog.streams_known.store(true, Ordering::Release);
             continue;
         }
@@ -308,8 +309,8 @@ pub(crate) fn learn(space: &LogSpace, at: Glsn) -> Result<()> {
                 "the record of a keyspace is not where it belongs; see `plimsoll verify`",
             ));
         };
-        let dropped = dropped_name(&version.key[4..]);
-        let name = std::str::from_utf8(dropped.unwrap_or(&version.key[4..])).map_err(|_| {
+        let dropped = dropped_name(version.user_key());
+        let name = std::str::from_utf8(dropped.unwrap_or(version.user_key())).map_err(|_| {
             Error::corrupt("the name of a keyspace is not text; see `plimsoll verify`")
         })?;
         let record = Record::decode(record)?;

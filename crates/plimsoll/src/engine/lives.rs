@@ -11,8 +11,9 @@
 use plimsoll_log::glsn::Glsn;
 
 use crate::engine::Engine;
-use crate::read::point::{KeyBuffer, find};
+use crate::read::point::find;
 use crate::types::error::Result;
+use crate::types::index_key::KeyBuffer;
 use crate::types::keyspaces::{Keyspace, SYSTEM, dropped_key};
 
 /// The ids of the keyspaces that have or had the name of this one, oldest first; its own is among

@@ -1,6 +1,5 @@
 //! Compaction on demand, and freeing the log.
 
-use std::ops::Bound;
 use std::sync::atomic::Ordering;
 
 use plimsoll_log::glsn::Glsn;
@@ -9,6 +8,7 @@ use plimsoll_memory::page::PAGE_BYTES;
 use crate::engine::trim::{self, Active, LogSpace};
 use crate::index::env::Horizon;
 use crate::index::memtables::flush_policy;
+use crate::read::span::Span;
 use crate::txn::committer::Committer;
 use crate::types::error::{Lift, Result};
 use crate::types::lock::lock;
@@ -170,9 +170,8 @@ fn want_values_moved(space: &LogSpace, until: Glsn, active: Active) -> Result<bo
 }
 
 fn was_written_to(space: &LogSpace, keyspace: u32) -> Result<bool> {
-    let (first, next) = (keyspace.to_be_bytes(), (keyspace + 1).to_be_bytes());
-    let view = space.reader.index.sources.view();
-    Ok(view.changed_in(Bound::Included(&first), Bound::Excluded(&next), Glsn::NONE)?.is_some())
+    let (span, view) = (Span::of_keyspace(keyspace), space.reader.index.sources.view());
+    Ok(view.changed_in(span.lower(), span.upper(), Glsn::NONE)?.is_some())
 }
 
 /// Frees what can be freed of the log; `may_flush`: closes the memtable for that if needed.

@@ -32,8 +32,8 @@ use crate::index::sources::source::{Memtable, Run};
 use crate::index::sources::view::{Closed, Content, View, depth, newest_in};
 use crate::index::walk::seat::Seats;
 use crate::types::error::{Error, Lift, Result};
+use crate::types::index_key::MAX_INDEX_KEY_BYTES;
 use crate::types::lock::lock;
-use crate::types::version::MAX_INDEX_KEY_BYTES;
 
 /// How often a new keeper tries to install a manifest beside one that still does so.
 const FENCE_TRIES: u32 = 16;

@@ -41,6 +41,7 @@ use crate::index::run::table::{Table, TableId, TableInfo};
 use crate::index::sources::view::{Direction, View};
 use crate::index::walk::seat::Walk;
 use crate::types::error::{Lift, Result};
+use crate::types::index_key::{IndexKey, Prefix};
 use crate::types::version::{INLINE_BYTES, Stored, Version, value_sum};
 
 /// Keeps all versions.
@@ -362,7 +363,7 @@ impl World {
     }
 
     fn keyspace_of(key: &[u8]) -> u32 {
-        u32::from_be_bytes(key[..4].try_into().unwrap())
+        IndexKey::new(key).keyspace()
     }
 
     /// A moment at which the keyspace can be read.
@@ -410,7 +411,12 @@ impl World {
         let hit = view.get(key, at).unwrap().filter(|hit| hit.stored() != Stored::Deleted);
         let found = hit.map(|hit| (hit.glsn(), self.load(hit.glsn(), hit.stored())));
         let expected = self.expected(key, at).map(|(glsn, value)| (glsn, value.clone()));
-        assert_eq!(found, expected, "key {:?} at {at}", String::from_utf8_lossy(&key[4..]));
+        assert_eq!(
+            found,
+            expected,
+            "key {:?} at {at}",
+            String::from_utf8_lossy(IndexKey::new(&key).user_key())
+        );
     }
 
     fn check_changed(&mut self) {
@@ -431,8 +437,8 @@ impl World {
         let mut keys = [self.random_key(), self.random_key()];
         if self.random.chance(0.7) {
             // Within one keyspace.
-            let keyspace: [u8; 4] = keys[0][..4].try_into().unwrap();
-            keys[1][..4].copy_from_slice(&keyspace);
+            let (prefix, _) = Prefix::split(&keys[0]);
+            keys[1] = prefix.join(IndexKey::new(&keys[1]).user_key());
         }
         keys.sort();
         let [first, last] = keys;
@@ -610,7 +616,7 @@ impl World {
 /// The index key of a user's key.
 fn index_key(keyspace: u32, key: &[u8], out: &mut Vec<u8>) {
     out.clear();
-    out.extend_from_slice(&keyspace.to_be_bytes());
+    out.extend_from_slice(Prefix::of(keyspace).as_bytes());
     out.extend_from_slice(key);
 }
 

@@ -23,7 +23,7 @@ use crate::index::walk::seat::Walk;
 use crate::index::walk::versions::Versions;
 use crate::index::walk::visible::Visible;
 use crate::types::error::Result;
-use crate::types::version::KeptKey;
+use crate::types::index_key::KeptKey;
 
 impl View {
     /// Walks the keys of a range as of `at`, each with its newest version that is not younger;

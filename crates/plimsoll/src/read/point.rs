@@ -18,50 +18,8 @@ use crate::index::sources::view::{Hit, View};
 use crate::read::moments::OpenMoment;
 use crate::read::reader::Reader;
 use crate::types::error::{Error, Lift, Result};
-use crate::types::invalid_input::InvalidInput;
 use crate::types::value::Value;
-use crate::types::version::{MAX_KEY_BYTES, Stored, running_value_sum, value_sum};
-
-/// Rejects invalid keys.
-pub(crate) fn check_key(key: &[u8]) -> Result<()> {
-    if key.len() > MAX_KEY_BYTES {
-        let (bytes, limit_bytes) = (key.len() as u64, MAX_KEY_BYTES as u64);
-        return Err(InvalidInput::KeyTooLong { bytes, limit_bytes }.into());
-    }
-    Ok(())
-}
-
-/// Index keys up to this many bytes are built without an allocation.
-const SHORT_KEY_BYTES: usize = 64;
-
-/// An index key.
-pub(crate) enum KeyBuffer {
-    Short { bytes: [u8; SHORT_KEY_BYTES], len: usize },
-    Long(Vec<u8>),
-}
-
-impl KeyBuffer {
-    /// The index key of a user's key of at most [`MAX_KEY_BYTES`].
-    pub(crate) fn new(keyspace: u32, key: &[u8]) -> Result<Self> {
-        check_key(key)?;
-        let len = 4 + key.len();
-        if len > SHORT_KEY_BYTES {
-            return Ok(Self::Long([&keyspace.to_be_bytes(), key].concat()));
-        }
-        let mut bytes = [0; SHORT_KEY_BYTES];
-        bytes[..4].copy_from_slice(&keyspace.to_be_bytes());
-        bytes[4..len].copy_from_slice(key);
-        Ok(Self::Short { bytes, len })
-    }
-
-    /// Its bytes.
-    pub(crate) fn get(&self) -> &[u8] {
-        match self {
-            Self::Short { bytes, len } => &bytes[..*len],
-            Self::Long(bytes) => bytes,
-        }
-    }
-}
+use crate::types::version::{Stored, running_value_sum, value_sum};
 
 impl Reader {
     /// The value of an index key as of `at`.

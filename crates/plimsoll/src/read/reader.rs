@@ -20,6 +20,7 @@ use crate::index::walk::seat::{Seat, Walk};
 use crate::read::moments::Snapshots;
 use crate::rowcache::RowCache;
 use crate::types::error::{Error, Result};
+use crate::types::index_key::IndexKey;
 use crate::types::keyspaces::Keyspaces;
 
 /// Reads of one open store.
@@ -166,8 +167,7 @@ impl Reader {
 /// Rejects a moment whose versions may be gone from the keyspace of an index key. `view` must be
 /// the view that is read.
 pub(crate) fn check_retained(view: &View, key: &[u8], at: Glsn) -> Result<()> {
-    let keyspace = key.first_chunk().expect("an index key begins with its keyspace");
-    let oldest = view.oldest_readable_in(u32::from_be_bytes(*keyspace));
+    let oldest = view.oldest_readable_in(IndexKey::new(key).keyspace());
     if at < oldest { Err(Error::Trimmed { asked: at, first: oldest }) } else { Ok(()) }
 }
 

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::ops::{Bound, RangeBounds};
 
 use crate::index::sources::view::OwnRange;
+use crate::types::index_key::{KeptKey, MAX_KEY_BYTES, Prefix, bound_heap_bytes};
 use crate::types::key_range::KeyRange;
-use crate::types::version::{KeptKey, MAX_KEY_BYTES, SHORT_KEY_BYTES, bound_heap_bytes};
 
 /// A range of index keys: within one keyspace.
 #[derive(Clone, Debug)]
@@ -110,17 +110,12 @@ impl Span {
 }
 
 fn index_key(keyspace: u32, key: &[u8]) -> KeptKey {
-    let (mut bytes, len) = ([0; SHORT_KEY_BYTES], 4 + key.len());
-    if len > SHORT_KEY_BYTES {
-        return KeptKey::from_vec([&keyspace.to_be_bytes(), key].concat());
-    }
-    bytes[..4].copy_from_slice(&keyspace.to_be_bytes());
-    bytes[4..len].copy_from_slice(key);
-    KeptKey::from_buf_and_len(bytes, len)
+    KeptKey::join(Prefix::of(keyspace), key)
 }
 
 fn keyspace_end(keyspace: u32) -> Bound<KeptKey> {
-    keyspace.checked_add(1).map_or(Bound::Unbounded, |next| Bound::Excluded(index_key(next, b"")))
+    let next = Prefix::of(keyspace).next();
+    next.map_or(Bound::Unbounded, |next| Bound::Excluded(KeptKey::join(next, b"")))
 }
 
 /// The first byte string after all that begin with `prefix`; `None` if there is none.

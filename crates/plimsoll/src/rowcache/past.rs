@@ -20,10 +20,11 @@ use smallvec::SmallVec;
 
 use crate::borders::{Border, hit};
 use crate::rowcache::{Entry, GLSN_BYTES, Head, RowCache, RowHandle, glsns_of};
+use crate::types::index_key::Prefix;
 use crate::types::value::Value;
 
 /// What the keys of such entries begin with, in the place of a keyspace's id.
-const PAST: [u8; 4] = u32::MAX.to_be_bytes();
+const PAST: Prefix = Prefix::of(u32::MAX);
 
 /// An entry that is of another moment is replaced by one read in as many: readers of two moments
 /// must not exchange a row at each read.
@@ -43,11 +44,11 @@ impl Head for Past {
 
 /// Whether a key of the cache is that of a row of the past.
 pub(crate) fn is_of_the_past(key: &[u8]) -> bool {
-    key.starts_with(&PAST)
+    key.starts_with(PAST.as_bytes())
 }
 
 fn key_of_the_past(key: &[u8]) -> SmallVec<[u8; 72]> {
-    let mut past = SmallVec::from_slice(&PAST);
+    let mut past = SmallVec::from_slice(PAST.as_bytes());
     past.extend_from_slice(key);
     past
 }
@@ -125,8 +126,8 @@ mod tests {
     use crate::api::snapshot::{Moment, Snapshot};
     use crate::engine::Engine;
     use crate::engine::open::open;
-    use crate::read::point::KeyBuffer;
     use crate::txn::transaction::Transaction;
+    use crate::types::index_key::KeyBuffer;
     use crate::types::keyspaces::Keyspace;
     use crate::types::options::Options;
 

@@ -15,10 +15,10 @@ use plimsoll_memory::sorted::SortedMap;
 use crate::borders::{Border, hit};
 use crate::index::OpenIndex;
 use crate::index::memtables::reservation::{Link, Reservation};
-use crate::index::run::table::TableInfo;
 use crate::txn::payload::{Operations, Payload, Writes};
 use crate::txn::spill::open_table;
 use crate::types::error::{Error, Result};
+use crate::types::index_key::IndexKey;
 use crate::types::keyspaces::{CURSORS, SYSTEM};
 use crate::types::version::Stored;
 
@@ -133,11 +133,9 @@ impl<'a> Apply<'a> {
                 let runs = runs.iter().map(open).collect::<Result<Vec<_>>>()?;
                 let infos = || runs.iter().flatten().map(|table| &*table.info);
                 let has = |keyspace: u32| {
-                    let first = keyspace.to_be_bytes();
-                    let is_in = |info: &TableInfo| {
-                        info.first_key[..4] <= first[..] && first[..] <= info.last_key[..]
-                    };
-                    infos().any(is_in)
+                    let of = |key| IndexKey::new(key).keyspace();
+                    infos()
+                        .any(|info| (of(&info.first_key)..=of(&info.last_key)).contains(&keyspace))
                 };
                 let (keyspaces, cursors) = (has(SYSTEM), has(CURSORS));
                 // It closes the memtable.
@@ -214,8 +212,8 @@ fn survey(mut operations: Operations<'_>) -> Result<(usize, Touched)> {
     let (mut bytes, mut touches) = (0, Touched::default());
     while let Some(operation) = operations.next()? {
         bytes += SortedMap::entry_bytes(operation.key.len(), operation.stored.max_bytes());
-        touches.keyspaces |= operation.key.starts_with(&SYSTEM.to_be_bytes());
-        touches.cursors |= operation.key.starts_with(&CURSORS.to_be_bytes());
+        touches.keyspaces |= IndexKey::new(operation.key).is_in(SYSTEM);
+        touches.cursors |= IndexKey::new(operation.key).is_in(CURSORS);
     }
     Ok((bytes, touches))
 }

@@ -21,7 +21,6 @@ use plimsoll_memory::budget::Kind;
 use plimsoll_memory::chunk::CHUNK_BYTES;
 use plimsoll_memory::sort_buffer::SortBuffer;
 
-use crate::read::point::check_key;
 use crate::txn::bulk_load::run_writer::RunWriter;
 use crate::txn::commit::CommitOptions;
 use crate::txn::committer::Committer;
@@ -31,6 +30,7 @@ use crate::txn::transaction::check_value_bytes;
 use crate::txn::write_set::WriteSet;
 use crate::types::cancel::Cancel;
 use crate::types::error::{Error, Result};
+use crate::types::index_key::{Prefix, check_key};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::Keyspace;
 use crate::types::version::{INLINE_BYTES, Stored};
@@ -47,9 +47,6 @@ const ROW_BUFFERS: usize = 2;
 /// Divisor: rows that would take at most this part of a record are committed as an ordinary
 /// transaction commits them.
 const SMALL_PART: u64 = 2;
-
-/// Bytes of the keyspace's id before a user's key.
-const KEYSPACE_BYTES: usize = 4;
 
 /// Bytes of an operation beside key and value, at most.
 const OPERATION_BYTES: u64 = 16;
@@ -108,7 +105,7 @@ impl BulkLoad {
         let keyspace = reader.keyspaces.id_to_put(keyspace)?;
         Ok(Self {
             keyspace,
-            key: keyspace.to_be_bytes().to_vec(),
+            key: Vec::new(),
             writes,
             rows: rows()?,
             limit_bytes,
@@ -147,7 +144,8 @@ impl BulkLoad {
     }
 
     fn take(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.key.truncate(KEYSPACE_BYTES);
+        self.key.clear();
+        self.key.extend_from_slice(Prefix::of(self.keyspace).as_bytes());
         self.key.extend_from_slice(key);
         if self.rows.row_bytes() > self.limit_bytes {
             self.write_rows()?;

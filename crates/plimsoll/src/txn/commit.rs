@@ -38,6 +38,7 @@ use crate::txn::sequencer::CommitLock;
 use crate::txn::ticket::CommitTicket;
 use crate::txn::write_set::{Write, WriteSet};
 use crate::types::error::{Error, Lift, Result};
+use crate::types::index_key::IndexKey;
 use crate::types::keyspaces::{CURSORS, SYSTEM};
 use crate::types::version::MAX_POINTER_BYTES;
 
@@ -356,7 +357,7 @@ fn validate(view: &View, reads: &ReadSet, at: Glsn) -> Result<()> {
             Some(_) => view.changed_in(Bound::Included(&range.first), range.upper(), at)?,
         };
         if let Some((key, by)) = changed {
-            let key = key.get(4..).unwrap_or_default().to_vec();
+            let key = IndexKey::new(&key).split().map_or(Vec::new(), |(_, key)| key.to_vec());
             return Err(Error::Conflict { key, at, by });
         }
     }

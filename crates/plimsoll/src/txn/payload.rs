@@ -18,7 +18,8 @@ use plimsoll_disk::codec::{Reader, push_bytes, push_varint};
 use plimsoll_log::blob::BlobId;
 
 use crate::types::error::{Error, Result};
-use crate::types::version::{INLINE_BYTES, MAX_INDEX_KEY_BYTES, Stored, value_sum};
+use crate::types::index_key::IndexKey;
+use crate::types::version::{INLINE_BYTES, Stored, value_sum};
 
 const VERSION: u8 = 2;
 const FLAG_RUNS: u8 = 1;
@@ -211,7 +212,7 @@ impl<'a> Operations<'a> {
     fn read(&mut self) -> Result<Operation<'a>> {
         let kind = self.reader.u8().ok_or_else(damaged)?;
         let key = self.reader.bytes().ok_or_else(damaged)?;
-        if !(4..=MAX_INDEX_KEY_BYTES).contains(&key.len()) {
+        if !IndexKey::is_valid_len(key.len()) {
             return Err(damaged());
         }
         let stored = match kind {
@@ -247,7 +248,7 @@ impl<'a> Operations<'a> {
                 "the value of {} bytes that a transaction gave to {} is not the one that was \
                  written; see `plimsoll verify`",
                 value.len(),
-                key[4..].escape_ascii()
+                IndexKey::new(key).user_key().escape_ascii()
             )));
         }
         Ok(Stored::InLog { offset, len, sum })

@@ -23,8 +23,8 @@ use crate::index::sources::merge::Direction;
 use crate::index::walk::seat::Seats;
 use crate::read::span::Span;
 use crate::txn::own_gaps::OwnGaps;
-use crate::txn::range::KEYSPACE_BYTES;
 use crate::txn::read_set::ReadSet;
+use crate::types::index_key::{IndexKey, Prefix};
 
 /// The most rows that are read ahead at once, and the bytes of their keys and values.
 const ROWS_MAX: usize = 128;
@@ -75,7 +75,7 @@ impl Pops {
             }
             None => &self.last,
         };
-        key.starts_with(&space.to_be_bytes())
+        IndexKey::new(key).is_in(space)
             && match direction {
                 Direction::Forward => key <= farthest,
                 Direction::Backward => key >= farthest,
@@ -114,10 +114,12 @@ impl Pops {
 
     /// Adds a row; false if there is no room for it.
     pub(crate) fn push(&mut self, space: u32, key: &[u8], value: &[u8]) -> bool {
-        if self.bytes.len() + KEYSPACE_BYTES + key.len() + value.len() > self.bytes.capacity() {
+        let prefix = Prefix::of(space);
+        let row_bytes = prefix.as_bytes().len() + key.len() + value.len();
+        if self.bytes.len() + row_bytes > self.bytes.capacity() {
             return false;
         }
-        self.bytes.extend_from_slice(&space.to_be_bytes());
+        self.bytes.extend_from_slice(prefix.as_bytes());
         self.bytes.extend_from_slice(key);
         let key = self.bytes.len();
         self.bytes.extend_from_slice(value);
@@ -157,7 +159,7 @@ impl Pops {
         self.forget();
         self.place = Some((space, direction));
         self.last.clear();
-        self.last.extend_from_slice(&space.to_be_bytes());
+        self.last.extend_from_slice(Prefix::of(space).as_bytes());
         self.last.extend_from_slice(key);
     }
 
@@ -169,7 +171,7 @@ impl Pops {
 
     /// The key that was popped last.
     pub(crate) fn last_key(&self) -> &[u8] {
-        &self.last[KEYSPACE_BYTES..]
+        IndexKey::new(&self.last).user_key()
     }
 
     /// Tells the read set and the gaps what was popped.

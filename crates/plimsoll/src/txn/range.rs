@@ -29,8 +29,9 @@ use crate::txn::read_set::ReadSet;
 use crate::txn::rows_ahead::RowsAhead;
 use crate::txn::write_set::{Write, WriteSet};
 use crate::types::error::{Error, Result};
+use crate::types::index_key::{IndexKey, KeptKey};
 use crate::types::value::{Value, is_free, room_for};
-use crate::types::version::{KeptKey, Stored};
+use crate::types::version::Stored;
 
 /// A walk over a range of keys. An iterator of keys and values; [`Range::advance`] lends them
 /// instead, without an allocation for each, and [`Range::visit`] lends them from where they are in
@@ -118,9 +119,6 @@ impl Walk<'_> {
         size_of::<Self>() + self.base_key.capacity() + waiting + own + edge
     }
 }
-
-/// An index key begins with its keyspace.
-pub(crate) const KEYSPACE_BYTES: usize = 4;
 
 const SPAN: &str = "it is kept where it is asked for";
 
@@ -218,7 +216,7 @@ impl<'t> Range<'t> {
         }
         self.charge()?;
         Ok(Some(match self.rows.current() {
-            Some((key, value)) => (&key[KEYSPACE_BYTES..], value),
+            Some((key, value)) => (IndexKey::new(key).user_key(), value),
             None => (self.key.user_key(), &self.value),
         }))
     }
@@ -685,7 +683,7 @@ impl Iterator for Range<'_> {
                 }
                 Some(Ok(match self.rows.current() {
                     Some((key, value)) => {
-                        (key[KEYSPACE_BYTES..].to_vec(), Value::new(value.to_vec().into()))
+                        (IndexKey::new(key).user_key().to_vec(), Value::new(value.to_vec().into()))
                     }
                     None => (self.key.user_key().to_vec(), Value::new(value)),
                 }))

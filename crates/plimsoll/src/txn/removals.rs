@@ -14,9 +14,10 @@ use plimsoll_memory::budget::account::Charge;
 use crate::borders::{Border, hit};
 use crate::index::sources::merge::Direction;
 use crate::txn::pops::Pops;
-use crate::txn::range::{KEYSPACE_BYTES, Range};
+use crate::txn::range::Range;
 use crate::txn::transaction::Transaction;
 use crate::types::error::Result;
+use crate::types::index_key::{IndexKey, Prefix};
 use crate::types::key_range::KeyRange;
 use crate::types::keyspaces::Keyspace;
 use crate::types::value::Value;
@@ -101,7 +102,7 @@ impl Transaction {
         let deleted = writes.delete(key);
         *spoiled |= deleted.is_err();
         deleted?;
-        let pair = (key[KEYSPACE_BYTES..].to_vec(), Value::new(value.to_vec().into()));
+        let pair = (IndexKey::new(key).user_key().to_vec(), Value::new(value.to_vec().into()));
         pops.pass();
         hit(Border::PoppedAhead);
         Ok(Some(pair))
@@ -120,7 +121,7 @@ impl Transaction {
         let popped = self.read_ahead(&mut pops, keyspace, space, direction);
         *self.pops() = pops;
         let Some(pair) = popped? else { return Ok(None) };
-        let key = [&space.to_be_bytes()[..], &pair.0].concat();
+        let key = Prefix::of(space).join(&pair.0);
         // The rows ahead lie behind this one: without it they are not the first ones.
         self.write(|writes| writes.delete(&key)).inspect_err(|_| self.pops().forget())?;
         self.pops().go_on(key);

@@ -15,7 +15,8 @@ use plimsoll_memory::pool::ResidentOnly;
 use crate::borders::{Border, hit};
 use crate::read::span::Span;
 use crate::txn::committer::Committer;
-use crate::txn::range::{KEYSPACE_BYTES, Range};
+use crate::txn::range::Range;
+use crate::types::index_key::IndexKey;
 
 /// A commit with fewer deletions is not followed by a search.
 pub(crate) const DELETIONS_FOR_A_SEARCH: u64 = 16;
@@ -29,11 +30,11 @@ const KEPT_FREE: u64 = 8;
 /// Walks from the first key that a commit wrote, which is visible.
 pub(crate) fn search_for_gaps(committer: &Arc<Committer>, first: &[u8]) {
     let budget = &committer.reader.budget;
-    let Some((space, key)) = first.split_first_chunk::<KEYSPACE_BYTES>() else { return };
+    let Some((space, key)) = IndexKey::new(first).split() else { return };
     if budget.free_bytes() < budget.limit_bytes() / KEPT_FREE {
         return;
     }
-    let span = Span::new(u32::from_be_bytes(*space), &(key..));
+    let span = Span::new(space, &(key..));
     hit(Border::GapSearched);
     let moment = Arc::new(committer.open_newest());
     let _only = ResidentOnly::enter();

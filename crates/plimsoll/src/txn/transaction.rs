@@ -16,7 +16,7 @@ use plimsoll_memory::chunk::CHUNK_BYTES;
 use smallvec::SmallVec;
 
 use crate::read::moments::OpenMoment;
-use crate::read::point::{KeyBuffer, ValueReader};
+use crate::read::point::ValueReader;
 use crate::read::resident::{Resident, resident};
 use crate::read::span::Span;
 use crate::txn::commit::CommitOptions;
@@ -32,6 +32,7 @@ use crate::txn::scout::{DELETIONS_FOR_A_SEARCH, search_for_gaps};
 use crate::txn::ticket::CommitTicket;
 use crate::txn::write_set::{Write, WriteSet};
 use crate::types::error::Result;
+use crate::types::index_key::KeyBuffer;
 use crate::types::invalid_input::InvalidInput;
 use crate::types::key_range::KeyRange;
 use crate::types::keyspaces::Keyspace;

@@ -189,7 +189,7 @@ pub(crate) fn dropped_key(id: u32, name: &str) -> Vec<u8> {
 
 /// The name in the system key of a dropped keyspace's record; `None` for other keys.
 pub(crate) fn dropped_name(key: &[u8]) -> Option<&[u8]> {
-    key.strip_prefix(&[DROPPED]).and_then(|rest| rest.get(4..))
+    key.strip_prefix(&[DROPPED]).and_then(|rest| rest.get(size_of::<u32>()..))
 }
 
 /// The keyspaces of an open store.
@@ -355,11 +355,6 @@ impl Keyspaces {
         let dropped = known.dropped.iter().map(|(&id, &(_, retention))| Record { id, retention });
         known.by_name.values().copied().chain(dropped).collect()
     }
-}
-
-/// The id of the keyspace of an index key.
-pub(crate) fn keyspace_of(key: &[u8]) -> u32 {
-    key.first_chunk().map_or(SYSTEM, |id| u32::from_be_bytes(*id))
 }
 
 /// Rejects invalid names.

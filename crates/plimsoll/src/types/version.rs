@@ -1,8 +1,5 @@
-//! A version of a key in the index.
-//!
-//! The *index key* is the keyspace id (4 bytes, big-endian) followed by the user's key, so that one
-//! order covers all keyspaces. A version is an index key, the GLSN of the commit that wrote it, and
-//! what was stored:
+//! A version of a key in the index: an index key (`index_key`), the GLSN of the commit that wrote
+//! it, and what was stored:
 //!
 //! ```text
 //! 0                     deleted
@@ -16,18 +13,13 @@
 //! with the value and is verified whenever the whole value is read: pages and blocks that are
 //! individually valid may still be the wrong ones.
 
-use std::ops::Bound;
-
 use plimsoll_disk::checksum::{Running, checksum};
 use plimsoll_disk::codec::{Reader, push_varint};
 use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::Glsn;
-use smallvec::SmallVec;
 
 use crate::types::error::{Error, Result};
-
-/// The maximum length of a user's key in bytes.
-pub const MAX_KEY_BYTES: usize = 4096;
+use crate::types::index_key::IndexKey;
 
 /// The maximum length of a value in bytes: 1 GiB.
 pub const MAX_VALUE_BYTES: u64 = 1 << 30;
@@ -35,31 +27,6 @@ pub const MAX_VALUE_BYTES: u64 = 1 << 30;
 /// Values up to this many bytes are stored in the index itself; longer ones stay where the log
 /// wrote them.
 pub const INLINE_BYTES: usize = 1024;
-
-/// The maximum length of an index key.
-pub(crate) const MAX_INDEX_KEY_BYTES: usize = MAX_KEY_BYTES + KEYSPACE_BYTES;
-
-/// An index key begins with its keyspace.
-const KEYSPACE_BYTES: usize = 4;
-
-/// An index key of at most this many bytes is short.
-pub(crate) const SHORT_KEY_BYTES: usize = 40;
-
-/// An index key that is kept: a short one takes no allocation.
-pub(crate) type KeptKey = SmallVec<[u8; SHORT_KEY_BYTES]>;
-
-/// Heap bytes of the keys of a bound.
-pub(crate) fn bound_heap_bytes(bound: &Bound<KeptKey>) -> usize {
-    match bound {
-        Bound::Included(key) | Bound::Excluded(key) if key.spilled() => key.capacity(),
-        _ => 0,
-    }
-}
-
-/// Whether an index key can have this many bytes.
-pub(crate) fn is_index_key_len(len: usize) -> bool {
-    (KEYSPACE_BYTES..=MAX_INDEX_KEY_BYTES).contains(&len)
-}
 
 /// The maximum length of an encoded [`Stored`].
 pub(crate) const MAX_STORED_BYTES: usize = 1 + INLINE_BYTES;
@@ -267,6 +234,20 @@ pub(crate) struct Version<'a> {
     pub(crate) glsn: Glsn,
     /// Its stored content.
     pub(crate) stored: Stored<'a>,
+}
+
+impl<'a> Version<'a> {
+    /// The keyspace of its key.
+    #[inline]
+    pub(crate) fn keyspace(&self) -> u32 {
+        IndexKey::new(self.key).keyspace()
+    }
+
+    /// The user's key.
+    #[inline]
+    pub(crate) fn user_key(&self) -> &'a [u8] {
+        IndexKey::new(self.key).user_key()
+    }
 }
 
 /// The key of a version, who wrote it, and whether it is a deletion.

@@ -27,6 +27,7 @@ use crate::borders::{Border, hit};
 use crate::rowcache::past::is_of_the_past;
 use crate::rowcache::warm::{Row, parts_of};
 use crate::types::error::Result;
+use crate::types::index_key::IndexKey;
 use crate::warm::image::{self, Name, NewFile, RowsName, SEGMENT_BYTES_MAX};
 use crate::warm::rows::{BodyWriter, Note, OBJECT_BYTES_MAX, Round as Rounds};
 use crate::warm::segment::{HEADER_BYTES, Header, Kind, seal};
@@ -492,8 +493,8 @@ fn write(
 }
 
 fn note_keyspace(keyspaces: &mut Option<Vec<u32>>, key: &[u8]) {
-    let (Some(known), Some(bytes)) = (&mut *keyspaces, key.first_chunk()) else { return };
-    let keyspace = u32::from_be_bytes(*bytes);
+    let Some(known) = keyspaces else { return };
+    let Some((keyspace, _)) = IndexKey::new(key).split() else { return };
     if !known.contains(&keyspace) {
         known.push(keyspace);
         if known.len() > KEYSPACES_MAX {

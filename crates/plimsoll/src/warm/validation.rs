@@ -23,6 +23,7 @@ use plimsoll_memory::pool::Touch;
 
 use crate::index::sources::view::View;
 use crate::types::error::Result;
+use crate::types::index_key::IndexKey;
 
 /// Whether a view has nothing younger than `since`: then every row of that position is still valid.
 pub(crate) fn is_all_older(view: &View, since: Glsn) -> bool {
@@ -50,8 +51,8 @@ pub(crate) fn is_current(
 
 /// For the keyspace of the key.
 fn youngest_deletion_dropped(view: &View, key: &[u8]) -> Glsn {
-    key.first_chunk()
-        .map_or(Glsn::MAX, |keyspace| view.deletions_dropped_in(u32::from_be_bytes(*keyspace)))
+    let keyspace = IndexKey::new(key).split();
+    keyspace.map_or(Glsn::MAX, |(keyspace, _)| view.deletions_dropped_in(keyspace))
 }
 
 /// Whether only one table can hold a version, and that table has versions younger than `since`: its

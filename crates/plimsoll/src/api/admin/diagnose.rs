@@ -28,7 +28,8 @@ use crate::index::run::survey::survey;
 use crate::index::run::table::{Table, TableId, TableInfo};
 use crate::types::damage::{Damage, DamagedKey, DamagedKeys};
 use crate::types::error::{Error, Lift, Result};
-use crate::types::keyspaces::{CURSORS, Record, SYSTEM, dropped_name, keyspace_of};
+use crate::types::index_key::IndexKey;
+use crate::types::keyspaces::{CURSORS, Record, SYSTEM, dropped_name};
 use crate::types::options::Options;
 use crate::types::version::{Stored, Version};
 
@@ -254,8 +255,9 @@ impl Scene<'_> {
 
     /// Splits an index key into the name of its keyspace and the user's key.
     pub(crate) fn split(&self, key: &[u8]) -> (String, Vec<u8>) {
-        let Some((id, key)) = key.split_first_chunk() else { return (String::new(), key.to_vec()) };
-        let id = u32::from_be_bytes(*id);
+        let Some((id, key)) = IndexKey::new(key).split() else {
+            return (String::new(), key.to_vec());
+        };
         let name = match self.names.get(&id) {
             Some(name) => name.clone(),
             None if id == SYSTEM => "(the store's own)".to_owned(),
@@ -267,7 +269,7 @@ impl Scene<'_> {
 
     /// The range between two index keys.
     pub(crate) fn range(&self, first: &[u8], last: &[u8]) -> DamagedKeys {
-        let (from, to) = (keyspace_of(first), keyspace_of(last));
+        let (from, to) = (IndexKey::new(first).keyspace(), IndexKey::new(last).keyspace());
         let between =
             if from < to { Some((Bound::Excluded(from), Bound::Excluded(to))) } else { None };
         let names = between.into_iter().flat_map(|between| self.names.range(between));
@@ -279,12 +281,11 @@ impl Scene<'_> {
 
     /// Reads the names of keyspaces from their records in the index.
     pub(crate) fn learn_names(&mut self, parts: &[Part]) -> Result<()> {
-        let system = SYSTEM.to_be_bytes();
-        for part in parts.iter().filter(|part| part.info.first_key.starts_with(&system)) {
+        for part in parts.iter().filter(|part| IndexKey::new(&part.info.first_key).is_in(SYSTEM)) {
             let names = &mut self.names;
             survey(part.source.as_deref(), &part.info, self.budget, &mut |version| {
-                if let (Some(name), Stored::Inline(value)) =
-                    (version.key.strip_prefix(&system), version.stored)
+                if let (Some((SYSTEM, name)), Stored::Inline(value)) =
+                    (IndexKey::new(version.key).split(), version.stored)
                     && let Ok(record) = Record::decode(value)
                 {
                     let name = dropped_name(name).unwrap_or(name);

@@ -20,7 +20,8 @@ use crate::index::run::survey::survey;
 use crate::index::sources::view::Direction;
 use crate::txn::transaction::Transaction;
 use crate::types::error::{Error, Lift, Result};
-use crate::types::keyspaces::{Record, SYSTEM, check_name, dropped_name, keyspace_of};
+use crate::types::index_key::{IndexKey, Prefix};
+use crate::types::keyspaces::{Record, SYSTEM, check_name, dropped_name};
 use crate::types::retention::Retention;
 use crate::types::version::Stored;
 
@@ -41,7 +42,8 @@ fn name_for(id: u32, known: Option<&String>, is_taken: &dyn Fn(&str) -> bool) ->
 fn ids_in(parts: &[Part], at: Glsn, budget: &Budget) -> Result<BTreeSet<u32>> {
     let mut ids = BTreeSet::new();
     for part in parts {
-        let (first, last) = (keyspace_of(&part.info.first_key), keyspace_of(&part.info.last_key));
+        let of = |key| IndexKey::new(key).keyspace();
+        let (first, last) = (of(&part.info.first_key), of(&part.info.last_key));
         let is_newer = part.info.max_glsn > at;
         if !is_newer {
             ids.extend([first, last]);
@@ -49,7 +51,7 @@ fn ids_in(parts: &[Part], at: Glsn, budget: &Budget) -> Result<BTreeSet<u32>> {
         if first != last || is_newer {
             survey(part.source.as_deref(), &part.info, budget, &mut |version| {
                 if version.glsn <= at {
-                    ids.insert(keyspace_of(version.key));
+                    ids.insert(version.keyspace());
                 }
                 Ok(())
             })?;
@@ -67,19 +69,18 @@ pub(crate) fn name_in(scene: &mut Scene<'_>, parts: &[Part]) -> Result<BTreeSet<
     for part in parts
         .iter()
         .filter(|part| !part.history)
-        .filter(|part| keyspace_of(&part.info.first_key) == SYSTEM)
+        .filter(|part| IndexKey::new(&part.info.first_key).keyspace() == SYSTEM)
     {
         survey(part.source.as_deref(), &part.info, scene.budget, &mut |version| {
             let is_newest = |newest: &(Glsn, _)| newest.0 < version.glsn;
-            if keyspace_of(version.key) == SYSTEM
-                && records.get(&version.key[4..]).is_none_or(is_newest)
+            if version.keyspace() == SYSTEM && records.get(version.user_key()).is_none_or(is_newest)
             {
                 let record = match version.stored {
                     Stored::Inline(record) => Record::decode(record).ok(),
                     _ => None,
                 };
                 records.insert(
-                    version.key[4..].to_vec(),
+                    version.user_key().to_vec(),
                     (version.glsn, record.map(|record| record.id)),
                 );
             }
@@ -111,11 +112,16 @@ pub(crate) fn unnamed(store: &Engine, at: Glsn) -> Result<BTreeSet<u32>> {
     // Those of which only memtables have keys.
     let mut next = Some(FIRST_ID);
     while let Some(from) = next {
-        let from = from.to_be_bytes();
+        let from = Prefix::of(from);
         let mut key = Vec::new();
-        let walk = view.visible(Bound::Included(&from), Bound::Unbounded, at, Direction::Forward);
-        let found = walk
-            .and_then(|mut walk| Ok(walk.next(&mut key)?.map(|version| keyspace_of(version.key))));
+        let walk = view.visible(
+            Bound::Included(from.as_bytes()),
+            Bound::Unbounded,
+            at,
+            Direction::Forward,
+        );
+        let found =
+            walk.and_then(|mut walk| Ok(walk.next(&mut key)?.map(|version| version.keyspace())));
         let id = match found {
             Ok(Some(id)) => id,
             // Another process has dropped the moment that this one reads.

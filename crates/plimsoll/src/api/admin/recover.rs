@@ -497,7 +497,7 @@ fn delete_newest(
         let mut key = Vec::new();
         while let Some(version) = walk.next(&mut key)? {
             if is_dropped(store, blobs, &version)? {
-                let key = &version.key[4..];
+                let key = version.user_key();
                 tx.delete(&keyspace, key)?;
                 report.deleted += 1;
                 let value = (name.to_string(), key.to_vec());

@@ -37,6 +37,7 @@ use crate::index::write::relocate::{Moved, Relocator};
 use crate::index::write::split::{Disposition, Elsewhere, Inputs, Splitter};
 use crate::types::error::Result;
 use crate::types::events;
+use crate::types::index_key::IndexKey;
 use crate::types::version::{Stored, Version};
 
 /// The fixed cost of processing a version, in bytes, added to its size.
@@ -140,7 +141,7 @@ pub(super) fn horizon_of_run(horizon: &dyn Horizon, run: &Run) -> Glsn {
 /// The highest horizon of the keyspaces in a table; [`Glsn::MAX`] if there are too many to look
 /// up.
 fn highest_horizon(horizon: &dyn Horizon, info: &TableInfo) -> Glsn {
-    let keyspace = |key: &[u8]| key.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
+    let keyspace = |key| IndexKey::new(key).keyspace();
     let (first, last) = (keyspace(&info.first_key), keyspace(&info.last_key));
     if last - first >= KEYSPACES_ASKED {
         return Glsn::MAX;

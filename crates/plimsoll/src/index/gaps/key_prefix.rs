@@ -1,7 +1,7 @@
 //! The beginning of an index key as a number, in the order of the keys: comparing numbers is cheap.
 
-/// The first bytes of a key as a number: keyspace and twelve bytes of the user's key decide most
-/// comparisons.
+/// The first 16 bytes of a key as a number: the prefix and the beginning of the user's key decide
+/// most comparisons.
 pub(crate) fn prefix(key: &[u8]) -> u128 {
     let mut bytes = [0; 16];
     let len = key.len().min(16);

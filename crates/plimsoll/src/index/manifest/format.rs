@@ -15,7 +15,7 @@ use super::blocks::{CUT, Failure, Input, SENSELESS, Writer};
 use super::{Head, Manifest, RunInfo};
 use crate::index::manifest::limits::Limits;
 use crate::index::run::table::{TableId, TableInfo};
-use crate::types::version::MAX_INDEX_KEY_BYTES;
+use crate::types::index_key::IndexKey;
 
 const MAGIC: [u8; 8] = *b"PLIMMANI";
 const FORMAT: u32 = 1;
@@ -179,7 +179,7 @@ impl Input<'_> {
 
     fn key(&mut self) -> Result<Vec<u8>, Failure> {
         let len = self.varint()?;
-        if !(4..=MAX_INDEX_KEY_BYTES as u64).contains(&len) {
+        if !usize::try_from(len).is_ok_and(IndexKey::is_valid_len) {
             return Err(SENSELESS);
         }
         let mut key = Vec::with_capacity(len as usize);

@@ -25,7 +25,8 @@ use crate::index::run::inner::{INNER_PAGE, InnerDraft};
 use crate::index::run::leaf::{LEAF_PAGE, LeafDraft, MAX_LEAF_KEYS};
 use crate::index::run::table::{TableId, TableInfo};
 use crate::types::error::Result;
-use crate::types::version::{MAX_INDEX_KEY_BYTES, MAX_STORED_BYTES, Stored, Version};
+use crate::types::index_key::MAX_INDEX_KEY_BYTES;
+use crate::types::version::{MAX_STORED_BYTES, Stored, Version};
 
 /// Pages in a chunk.
 const PAGES: usize = CHUNK_BYTES / PAGE_BYTES;

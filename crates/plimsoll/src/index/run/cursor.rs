@@ -16,7 +16,8 @@ use plimsoll_memory::pool::{Page, RecentPages, Touch};
 use crate::index::run::leaf::{Entry, LEAF_PAGE, Leaf, LeafShape, Sought, Spot, Stepped};
 use crate::index::run::table::{Step, Table};
 use crate::types::error::{Lift, Result};
-use crate::types::version::{INLINE_TAG, Stored, Version, VersionHead, is_index_key_len};
+use crate::types::index_key::IndexKey;
+use crate::types::version::{INLINE_TAG, Stored, Version, VersionHead};
 
 /// A walk over more leaves than this is a scan.
 const SHORT_WALK_LEAVES: u32 = 8;
@@ -302,7 +303,7 @@ impl RunCursor {
         // Most steps stay in the leaf: then nothing but the entry changes.
         if let Some(Stepped::ToNextKey | Stepped::ToSameKey) = moved
             && leaf.stored(&place.spot.entry).is_some()
-            && is_index_key_len(self.key.len())
+            && IndexKey::is_valid_len(self.key.len())
         {
             fetch_body(&leaf, &place.spot.entry);
             return Ok(moved == Some(Stepped::ToSameKey));
@@ -416,7 +417,7 @@ impl RunCursor {
         let leaf = place.shape.on(page_payload(self.pages.held(place.leaf)));
         let table = &self.tables[place.table];
         table.read(place.leaf, leaf.stored(&place.spot.entry))?;
-        if !is_index_key_len(self.key.len()) {
+        if !IndexKey::is_valid_len(self.key.len()) {
             return Err(table.corrupt(place.leaf, "a key that is too short or too long"));
         }
         self.stand = Stand::On(place);

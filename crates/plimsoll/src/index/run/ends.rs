@@ -23,7 +23,7 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
 
 use crate::index::run::table::{TableId, TableInfo};
-use crate::types::version::MAX_INDEX_KEY_BYTES;
+use crate::types::index_key::MAX_INDEX_KEY_BYTES;
 
 /// Kind byte of the footer.
 pub(crate) const FOOTER_PAGE: u8 = 19;

@@ -21,7 +21,7 @@ use plimsoll_disk::codec::{put_varint, varint_len};
 use plimsoll_log::glsn::Glsn;
 
 use crate::index::run::bytes::{common_prefix, compare, u16_at, u32_at, varint_at};
-use crate::types::version::MAX_INDEX_KEY_BYTES;
+use crate::types::index_key::MAX_INDEX_KEY_BYTES;
 
 /// A fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

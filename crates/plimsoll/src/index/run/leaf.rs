@@ -41,7 +41,8 @@ use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
 use plimsoll_memory::prefetch::{prefetch, prefetch_at};
 
 use crate::index::run::bytes::{common_prefix, compare, u16_at, unzigzag, varint_at, zigzag};
-use crate::types::version::{MAX_INDEX_KEY_BYTES, MAX_STORED_BYTES, Stored, is_index_key_len};
+use crate::types::index_key::{IndexKey, MAX_INDEX_KEY_BYTES};
+use crate::types::version::{MAX_STORED_BYTES, Stored};
 
 /// Kind byte of leaf pages.
 pub(crate) const LEAF_PAGE: u8 = 16;
@@ -679,7 +680,7 @@ pub(crate) fn check_leaf(
         if number > 0 && !comes_before(last_key.cmp(&key), last_glsn, entry.glsn) {
             return Err("entries are out of order");
         }
-        if !is_index_key_len(key.len()) {
+        if !IndexKey::is_valid_len(key.len()) {
             return Err("a key is too long, or too short to name a keyspace");
         }
         each(&key, entry.glsn, leaf.stored(&entry).ok_or("what a version stored cannot be read")?);

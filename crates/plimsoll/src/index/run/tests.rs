@@ -36,7 +36,8 @@ use crate::index::run::leaf::{LEAF_PAGE, Leaf, check_leaf};
 use crate::index::run::table::{Table, TableId, TableInfo, run_file_name};
 use crate::index::run::warmth::Warmth;
 use crate::types::error::{Error, Result};
-use crate::types::version::{INLINE_BYTES, MAX_INDEX_KEY_BYTES, Stored, Version};
+use crate::types::index_key::MAX_INDEX_KEY_BYTES;
+use crate::types::version::{INLINE_BYTES, Stored, Version};
 
 const SEED: u64 = 77;
 const LOG: u128 = 0x1234_5678_9abc_def0_1122_3344_5566_7788;

@@ -28,7 +28,8 @@ use crate::index::sources::merge::{Cursor, Merge};
 use crate::index::sources::source::{Memtable, Place, Run, Source, lookup_in_run};
 use crate::rowcache::RowHandle;
 use crate::types::error::{Error, Result};
-use crate::types::version::{KeptKey, Stored};
+use crate::types::index_key::{IndexKey, KeptKey};
+use crate::types::version::Stored;
 
 /// A range of index keys.
 pub(crate) type KeyRange<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
@@ -215,7 +216,7 @@ impl View {
 
     /// Refuses a moment whose versions may be gone, so that a wrong answer is never given.
     pub(crate) fn check_readable(&self, key: &[u8], at: Glsn) -> Result<()> {
-        let keyspace = key.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
+        let keyspace = IndexKey::new(key).keyspace();
         let oldest = self.oldest_readable_in(keyspace);
         if at < oldest { Err(Error::Trimmed { asked: at, first: oldest }) } else { Ok(()) }
     }
@@ -469,8 +470,8 @@ pub(crate) fn seek_upper(merge: &mut Merge, upper: Bound<&[u8]>) -> Result<()> {
 pub(crate) fn beyond(key: &[u8], upper: Bound<&[u8]>) -> bool {
     // Most ranges end with their keyspace, which the first bytes tell.
     if let Bound::Included(bound) | Bound::Excluded(bound) = upper
-        && let (Some(key), Some(bound)) = (key.first_chunk(), bound.first_chunk())
-        && u32::from_be_bytes(*key) < u32::from_be_bytes(*bound)
+        && let Some((keyspace, _)) = IndexKey::new(key).split()
+        && keyspace < IndexKey::new(bound).keyspace()
     {
         return false;
     }

@@ -4,7 +4,7 @@ use std::ops::Bound;
 
 use crate::index::sources::merge::Direction;
 use crate::index::sources::view::{KeyRange, OwnRange};
-use crate::types::version::{KeptKey, bound_heap_bytes};
+use crate::types::index_key::{KeptKey, bound_heap_bytes};
 
 /// The bounds of the range that is not walked over yet.
 #[derive(Debug)]
@@ -34,10 +34,7 @@ impl Bounds {
         if !std::mem::replace(&mut self.is_past, true) {
             match (direction, &mut self.lower) {
                 (Direction::Backward, _) => self.upper = Bound::Unbounded,
-                (_, Bound::Included(key) | Bound::Excluded(key)) => {
-                    key.truncate(KEYSPACE_BYTES);
-                    key.shrink_to_fit();
-                }
+                (_, Bound::Included(key) | Bound::Excluded(key)) => key.truncate_to_prefix(),
                 (_, Bound::Unbounded) => {}
             }
         }
@@ -47,9 +44,6 @@ impl Bounds {
         bound_heap_bytes(&self.lower) + bound_heap_bytes(&self.upper)
     }
 }
-
-/// An index key begins with its keyspace.
-const KEYSPACE_BYTES: usize = 4;
 
 /// The progress of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,18 +7,14 @@
 use std::borrow::Cow;
 use std::cell::Cell;
 
+use crate::types::index_key::{IndexKey, MAX_KEY_BYTES, Prefix};
 use plimsoll_memory::budget::{Budget, Kind, OutOfBudget};
 use plimsoll_memory::pieces::{Piece, Pieces};
-
-use crate::types::version::MAX_KEY_BYTES;
-
-/// An index key begins with its keyspace; what follows is the user's key.
-const KEYSPACE_BYTES: usize = 4;
 
 /// A key of at most this many bytes stays in its vector.
 const SHORT_BYTES: usize = 512;
 
-/// Piece sizes for longer keys, without their keyspace: 16 of the longest fill a chunk.
+/// Piece sizes for longer keys, without their prefix: 16 of the longest fill a chunk.
 const PIECE_BYTES: [usize; 3] = [1024, 2048, MAX_KEY_BYTES];
 
 /// The memory for long keys.
@@ -48,8 +44,8 @@ thread_local! {
 pub(crate) struct RestingKey {
     /// The key, unless it rests in `piece`.
     key: Vec<u8>,
-    /// The keyspace of a key in `piece`, which holds only the user's key.
-    keyspace: [u8; KEYSPACE_BYTES],
+    /// The prefix of a key in `piece`, which holds only the user's key.
+    prefix: Prefix,
     piece: Option<Piece>,
     /// Bytes of the user's key in `piece`; 0: the key is in `key`.
     long_bytes: usize,
@@ -61,13 +57,13 @@ impl RestingKey {
     /// # Panics
     /// There is none yet.
     pub(crate) fn user_key(&self) -> &[u8] {
-        self.at_rest().unwrap_or_else(|| &self.key[KEYSPACE_BYTES..])
+        self.at_rest().unwrap_or_else(|| IndexKey::new(&self.key).user_key())
     }
 
     /// The whole key.
     pub(crate) fn index_key(&self) -> Cow<'_, [u8]> {
         match self.at_rest() {
-            Some(key) => Cow::Owned([&self.keyspace, key].concat()),
+            Some(key) => Cow::Owned(self.prefix.join(key)),
             None => Cow::Borrowed(&self.key),
         }
     }
@@ -82,7 +78,7 @@ impl RestingKey {
         let Some(long) = self.at_rest() else { return std::mem::take(&mut self.key) };
         let mut key = SPARE.take();
         key.clear();
-        key.extend_from_slice(&self.keyspace);
+        key.extend_from_slice(self.prefix.as_bytes());
         key.extend_from_slice(long);
         self.long_bytes = 0;
         key
@@ -106,14 +102,14 @@ impl RestingKey {
             self.key.shrink_to(SHORT_BYTES);
             return Ok(());
         }
-        let pieces = room.fitting(self.key.len() - KEYSPACE_BYTES);
+        let pieces = room.fitting(IndexKey::new(&self.key).user_key().len());
         let piece = match self.piece.take().filter(|piece| piece.len() == pieces.piece_bytes()) {
             Some(piece) => piece,
             None => pieces.take()?,
         };
         let key = std::mem::take(&mut self.key);
-        let (keyspace, user_key) = key.split_first_chunk().expect("it is a long key");
-        (self.keyspace, self.long_bytes) = (*keyspace, user_key.len());
+        let (prefix, user_key) = Prefix::split(&key);
+        (self.prefix, self.long_bytes) = (prefix, user_key.len());
         self.piece.insert(piece)[..user_key.len()].copy_from_slice(user_key);
         SPARE.set(key);
         Ok(())
@@ -131,9 +127,10 @@ mod tests {
     use plimsoll_memory::chunk::CHUNK_BYTES;
 
     use super::*;
+    use crate::types::index_key::MAX_INDEX_KEY_BYTES;
 
     fn long(number: usize) -> Vec<u8> {
-        vec![number as u8; KEYSPACE_BYTES + MAX_KEY_BYTES]
+        vec![number as u8; MAX_INDEX_KEY_BYTES]
     }
 
     #[test]
@@ -147,7 +144,10 @@ mod tests {
             resting.put(whole.clone());
             resting.rest(&room).unwrap();
             resting.rest(&room).unwrap();
-            assert_eq!((resting.user_key(), &*resting.index_key()), (&whole[4..], &whole[..]));
+            assert_eq!(
+                (resting.user_key(), &*resting.index_key()),
+                (IndexKey::new(&whole).user_key(), &whole[..])
+            );
             assert!(resting.heap_bytes() <= SHORT_BYTES, "{bytes}");
             assert_eq!(resting.take(), whole);
             resting.put(whole);

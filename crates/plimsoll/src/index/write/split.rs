@@ -17,6 +17,7 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::index::env::Horizon;
 use crate::index::manifest::limits::Limits;
+use crate::types::index_key::IndexKey;
 use crate::types::version::{Stored, Version};
 
 /// The disposition of a version.
@@ -141,7 +142,7 @@ impl Splitter {
 
     /// The keyspace and the horizon of a key that begins.
     fn horizon_of(&mut self, key: &[u8], horizon: &dyn Horizon) -> (u32, Glsn) {
-        let keyspace = key.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
+        let keyspace = IndexKey::new(key).keyspace();
         if self.is_stale || self.horizon.0 != keyspace {
             self.horizon = (keyspace, horizon.of(keyspace));
             self.is_stale = false;

@@ -14,6 +14,7 @@ use super::Range;
 use crate::index::walk::seat::Walk;
 use crate::index::walk::visible::Visible;
 use crate::types::error::{Error, Result};
+use crate::types::index_key::IndexKey;
 
 /// Charged for the cursors of a visit before it sits down; what they take beyond that is charged
 /// when they are there.
@@ -159,7 +160,7 @@ impl<'r, 't> Visit<'r, 't> {
                 }
             };
             *has_any = true;
-            if let ControlFlow::Break(found) = each(&key[super::KEYSPACE_BYTES..], value) {
+            if let ControlFlow::Break(found) = each(IndexKey::new(key).user_key(), value) {
                 return Ok(Left::Broke(found));
             }
             if range.reader().index.seats.exchange_number() != exchange {

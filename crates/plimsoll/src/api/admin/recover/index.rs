@@ -36,7 +36,8 @@ use crate::index::run::table::{Table, TableId, TableInfo, run_file_name};
 use crate::index::sources::merge::{Cursor, Direction, Merge};
 use crate::types::damage::DamagedKeys;
 use crate::types::error::{Lift, Result};
-use crate::types::keyspaces::{SYSTEM, keyspace_of};
+use crate::types::index_key::IndexKey;
+use crate::types::keyspaces::SYSTEM;
 use crate::types::options::Options;
 use crate::types::version::{Stored, Version};
 
@@ -138,14 +139,14 @@ pub(crate) fn merge(
         let is_new = last.as_ref().is_none_or(|(key, _)| key != version.key);
         let is_again =
             last.as_ref().is_some_and(|(key, glsn)| key == version.key && *glsn == version.glsn);
-        ids.insert(keyspace_of(version.key));
+        ids.insert(version.keyspace());
         if !is_again {
             let mut may_split = is_new;
             let is_stale = |(span, gap, is_current): &&(LostSpan, Glsn, bool)| {
                 *is_current && *gap > version.glsn && span.holds(version.key)
             };
             let by = spans.iter().filter(|_| is_new).filter(is_stale).map(|(_, gap, _)| *gap).max();
-            let is_record = keyspace_of(version.key) == SYSTEM
+            let is_record = version.keyspace() == SYSTEM
                 && !replaced.contains(&(version.key.to_vec(), version.glsn));
             if let Some(glsn) = by.filter(|_| !is_record) {
                 output.add(&Version { key: version.key, glsn, stored: Stored::Deleted }, true)?;
@@ -181,10 +182,11 @@ pub(crate) fn merge(
 /// The records of keyspaces that others have replaced.
 fn replaced_records(source: &Source) -> Result<BTreeSet<(Vec<u8>, Glsn)>> {
     let mut records = BTreeSet::new();
-    let system = |part: &&Part| part.history && keyspace_of(&part.info.first_key) == SYSTEM;
+    let system =
+        |part: &&Part| part.history && IndexKey::new(&part.info.first_key).keyspace() == SYSTEM;
     for part in source.parts.iter().filter(system) {
         survey(part.source.as_deref(), &part.info, &source.budget, &mut |version| {
-            if keyspace_of(version.key) == SYSTEM {
+            if version.keyspace() == SYSTEM {
                 records.insert((version.key.to_vec(), version.glsn));
             }
             Ok(())
@@ -218,7 +220,7 @@ fn limits(
         }
     }
     for (span, gap, _) in spans {
-        let touched = keyspace_of(&span.first)..=keyspace_of(&span.last);
+        let touched = IndexKey::new(&span.first).keyspace()..=IndexKey::new(&span.last).keyspace();
         ids.iter()
             .copied()
             .filter(users)

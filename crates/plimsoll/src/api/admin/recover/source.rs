@@ -30,8 +30,9 @@ use crate::index::run::file::{
 use crate::index::run::survey::survey;
 use crate::index::run::table::{TableId, TableInfo, run_file_name};
 use crate::types::error::{Error, Lift, Result};
+use crate::types::index_key::MAX_INDEX_KEY_BYTES;
 use crate::types::options::Options;
-use crate::types::version::{MAX_INDEX_KEY_BYTES, Stored};
+use crate::types::version::Stored;
 
 /// How the index of the new store comes about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! Point look-ups.
 
 use super::*;
+use crate::types::index_key::MAX_INDEX_KEY_BYTES;
 
 #[test]
 fn every_version_is_found_at_every_moment_and_nothing_else() {
