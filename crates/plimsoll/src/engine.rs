@@ -4,7 +4,6 @@ pub(crate) mod collect_stats;
 pub(crate) mod cursor_commits;
 pub(crate) mod cursors;
 pub(crate) mod folder;
-pub(crate) mod held_back;
 pub(crate) mod io_choice;
 pub(crate) mod keyspace_commits;
 pub(crate) mod lives;
@@ -38,7 +37,7 @@ use plimsoll_memory::pool::Pool;
 
 use crate::engine::cursors::Cursors;
 use crate::engine::io_choice::IoChoice;
-use crate::engine::maintenance::checkpoints::{self, Checkpoints};
+use crate::engine::maintenance::checkpoints::Checkpoints;
 use crate::engine::maintenance::upkeep::Upkeep;
 use crate::engine::retention::RetentionHorizon;
 use crate::engine::shared::membership::Membership;
@@ -184,10 +183,12 @@ impl Engine {
         // What cannot be applied now is in the log.
         let _ = self.committer.fresh_and_ordered();
         self.committer.sequencer.at_durable(|applied| {
-            if checkpoints::leaves_little(&self.reader.index) {
-                self.reader.index.note_durable()
+            let (memtables, runs) = (&self.reader.index.memtables, &self.reader.index.runs);
+            let limit_bytes = memtables.limit_bytes();
+            if memtables.unflushed().is_some_and(|active| active.leaves_little(limit_bytes)) {
+                runs.note_durable()
             } else {
-                self.reader.index.flush(applied)
+                memtables.flush_up_to(applied)
             }
         })
     }
@@ -314,7 +315,7 @@ mod tests {
         let store = open(&dir.path().join("store"), options).unwrap();
         put(&store, b"one");
         let follower = &store.shared().follower;
-        let horizon = || crate::index::Horizon::of(&*store.catalog.horizon, 1);
+        let horizon = || crate::index::env::Horizon::of(&*store.catalog.horizon, 1);
         assert_eq!(horizon(), store.visible());
         follower.is_to_learn.store(true, Ordering::Release);
         assert_eq!(horizon(), Glsn::NONE);

@@ -239,7 +239,12 @@ impl Snapshot {
     fn walk(&self, span: Span) -> Result<Range<'static>> {
         self.store.check_open()?;
         // Checked here to fail early; checked again when the walk begins.
-        self.store.reader.index.current_view().check_readable(&span.first(), self.read_at()?)?;
+        self.store
+            .reader
+            .index
+            .sources
+            .current_view()
+            .check_readable(&span.first(), self.read_at()?)?;
         Ok(Range::at_moment(&self.store.committer, span, &self.moment))
     }
 }

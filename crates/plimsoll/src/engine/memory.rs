@@ -37,11 +37,11 @@ pub(crate) fn set(store: &Engine, bytes: u64) -> Result<()> {
 
 pub(crate) fn resize(pool: &Pool, reader: &Reader, bytes: u64) -> Result<(), ResizeError> {
     // First: the memory that the row cache releases is free when the budget shrinks.
-    reader.index.resize_row_cache(bytes.min(reader.budget.limit_bytes()));
+    reader.index.runs.resize_row_cache(bytes.min(reader.budget.limit_bytes()));
     let resized = pool.resize(bytes, bytes / POOL_FLOOR_SHARE);
     // In any case: the row cache gets its share of the budget as it is now.
-    reader.index.resize_row_cache(reader.budget.limit_bytes());
-    reader.index.fit_jobs();
+    reader.index.runs.resize_row_cache(reader.budget.limit_bytes());
+    reader.index.compaction.fit();
     resized
 }
 

@@ -40,9 +40,12 @@ use crate::engine::retention::RetentionHorizon;
 use crate::engine::shared::joining::Entry;
 use crate::engine::shared::membership::Membership;
 use crate::engine::trim::LogSpace;
-use crate::engine::{Catalog, Engine, Maintenance, Opened, cursor_commits, keyspace_commits};
+use crate::engine::{
+    Catalog, Engine, Maintenance, Opened, cursor_commits, keyspace_commits, steps,
+};
+use crate::index::OpenIndex;
+use crate::index::env::{Context, Horizon};
 use crate::index::manifest::Manifest;
-use crate::index::{Context, Horizon, Index};
 use crate::read::moments::Snapshots;
 use crate::read::reader::{Owner, Reader};
 use crate::rowcache::RowCache;
@@ -293,7 +296,7 @@ fn open_index(
     log: &Arc<dyn Log>,
     manifest: Manifest,
     horizon: &Arc<RetentionHorizon>,
-) -> Result<Arc<Index>> {
+) -> Result<Arc<OpenIndex>> {
     let context = Context {
         disk: Arc::clone(&options.disk),
         clock: Arc::clone(&options.clock),
@@ -309,7 +312,7 @@ fn open_index(
         background: options.background && !options.read_only,
     };
     let horizon: Arc<dyn Horizon> = Arc::clone(horizon) as _;
-    let index = Index::open(context, manifest, horizon)?;
+    let index = OpenIndex::open(context, manifest, horizon)?;
     check_pointers(path, &index, &**log)?;
     Ok(index)
 }
@@ -319,7 +322,7 @@ fn start_warm(
     path: &Path,
     options: &Options,
     memory: &Memory,
-    (log, index, sequencer): (&Arc<FileLog>, &Arc<Index>, &Arc<CommitSequencer>),
+    (log, index, sequencer): (&Arc<FileLog>, &Arc<OpenIndex>, &Arc<CommitSequencer>),
 ) -> Result<Option<Warm>> {
     if !options.warm {
         return Ok(None);
@@ -359,7 +362,12 @@ fn begin_work(
     }
     let _ = store.catalog.horizon.ready.set(());
     // Not before it is known what the log is kept for: the index has threads already.
-    store.reader.index.free_log_by(Arc::downgrade(&store.space) as _);
+    let space = Arc::downgrade(&store.space);
+    store.reader.index.env.free_log_by(Box::new(move |may_flush| {
+        if let Some(space) = space.upgrade() {
+            steps::try_to_free_log(&space, may_flush);
+        }
+    }));
     entry.end(&store.path, store.committer.sequencer.visible(), checkpoint, &store.reader.index)?;
     if store.options.background {
         store.membership.start(&store.maintenance.pool, &store.space, &store.committer)?;
@@ -370,7 +378,7 @@ fn begin_work(
 fn note_opened(store: &Engine, stats: OpeningStats) {
     let log_files = || store.file_log.file_count().unwrap_or_default() as u64;
     events::opened(&store.path, &stats, log_files, || {
-        store.reader.index.view().infos().count() as u64
+        store.reader.index.sources.view().infos().count() as u64
     });
     let _ = store.opened.stats.set(stats);
 }

@@ -7,7 +7,7 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Budget;
 
-use crate::index::Index;
+use crate::index::OpenIndex;
 use crate::index::manifest::Manifest;
 use crate::index::manifest::names::manifest_name;
 use crate::index::run::file::newest_in_folder;
@@ -41,9 +41,9 @@ pub(super) fn explain(path: &Path, error: LogError) -> Error {
 
 /// Rejects an index with values in the trimmed part of the log: a trim waits until the manifest
 /// needs nothing there any more.
-pub(super) fn check_pointers(path: &Path, index: &Index, log: &dyn Log) -> Result<()> {
+pub(super) fn check_pointers(path: &Path, index: &OpenIndex, log: &dyn Log) -> Result<()> {
     let first = log.bounds().first;
-    match index.min_pointer().filter(|oldest| *oldest < first) {
+    match index.sources.view().min_pointer().filter(|oldest| *oldest < first) {
         None => Ok(()),
         Some(oldest) => Err(Error::corrupt(format!(
             "{}: the index needs entry {oldest} of the log, which begins with {first}: it is \

@@ -8,8 +8,8 @@ use plimsoll_disk::clock::Clock;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
 
-use crate::index::Horizon;
 use crate::index::compaction::is_lasting;
+use crate::index::env::Horizon;
 use crate::read::moments::Snapshots;
 use crate::txn::sequencer::CommitSequencer;
 use crate::txn::shared::floors::Floors;

@@ -2,7 +2,7 @@
 //!
 //! Three kinds of entries stay: those that the runs do not hold yet, those that a cursor still has
 //! to read, and those that a value in a run points to. Compaction first moves such values into blob
-//! files ([`crate::index::Horizon::relocate_below`]).
+//! files ([`crate::index::env::Horizon::relocate_below`]).
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -15,8 +15,8 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::borders::{Border, hit};
 use crate::engine::Catalog;
-use crate::engine::held_back::HeldBack;
-use crate::index::blobs::Left;
+use crate::index::memtables::flush_policy::HeldBack;
+use crate::index::runs::blobs::Left;
 use crate::read::reader::Reader;
 use crate::txn::committer::Committer;
 use crate::txn::peers::Peers;
@@ -41,8 +41,8 @@ pub(crate) fn trim(space: &LogSpace, committer: &Committer, until: Glsn) -> Resu
     let until = until.min(space.catalog.cursors.oldest());
     space.catalog.horizon.trim_wanted.fetch_max(until.0, Ordering::AcqRel);
     committer.flush()?;
-    if space.reader.index.min_pointer().is_some_and(|oldest| oldest < until) {
-        space.reader.index.relocate()?;
+    if space.reader.index.sources.view().min_pointer().is_some_and(|oldest| oldest < until) {
+        space.reader.index.compaction.relocate()?;
     }
     let _turn = space.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     // It may have been closed meanwhile, and be another process's.
@@ -112,8 +112,8 @@ fn free_up_to(
     may_free_below: &dyn Fn(Glsn) -> bool,
 ) -> Result<Glsn> {
     // This first: a flush in between may add runs that point behind it, never before it.
-    let flushed = space.reader.index.log_needed_from().next();
-    let needed = space.reader.index.min_pointer().unwrap_or(Glsn::MAX);
+    let flushed = space.reader.index.runs.log_needed_from().next();
+    let needed = space.reader.index.sources.view().min_pointer().unwrap_or(Glsn::MAX);
     // Other processes read in the log what their runs do not hold yet.
     let others = space.peers.oldest_needed();
     let until = until.min(flushed).min(needed).min(others);
@@ -125,14 +125,14 @@ fn free_up_to(
     if let Active::EndsFrom(bytes) = active {
         space
             .file_log
-            .end_segment_below(until, bytes, &|blob| space.reader.index.must_keep_blob(blob))
+            .end_segment_below(until, bytes, &|blob| space.reader.index.runs.must_keep_blob(blob))
             .lift()?;
     }
     if others == until {
         hit(Border::TrimHeldBack);
     }
     hit(Border::TrimChosen);
-    let first = match log.trim(until, &|blob| space.reader.index.must_keep_blob(blob)) {
+    let first = match log.trim(until, &|blob| space.reader.index.runs.must_keep_blob(blob)) {
         // Another process has freed what this one was about to.
         Err(LogError::Trimmed { first, .. }) if !space.peers.is_alone() => first,
         trimmed => trimmed.lift()?,
@@ -150,8 +150,8 @@ fn free_up_to(
 /// opening.
 fn sweep_blobs(space: &LogSpace) {
     let (index, log) = (&space.reader.index, &space.reader.log);
-    let keep = |blob| index.must_keep_blob(blob);
-    let left = index.take_left_blobs();
+    let keep = |blob| index.runs.must_keep_blob(blob);
+    let left = index.runs.blobs.take_left();
     if matches!(&left, Left::These(blobs) if blobs.is_empty()) {
         return;
     }
@@ -160,7 +160,7 @@ fn sweep_blobs(space: &LogSpace) {
         Left::These(blobs) => log.sweep_these_blobs(&Vec::from_iter(blobs.iter().copied()), &keep),
     };
     if swept.is_err() {
-        index.put_back_blobs(left);
+        index.runs.blobs.put_back(left);
     }
 }
 

@@ -15,7 +15,7 @@ use plimsoll_memory::buffer::Buffer;
 
 use crate::borders::{self, Border};
 use crate::index::blob_bytes;
-use crate::index::view::{Hit, View};
+use crate::index::sources::view::{Hit, View};
 use crate::read::moments::OpenMoment;
 use crate::read::reader::Reader;
 use crate::types::error::{Error, Lift, Result};
@@ -181,7 +181,7 @@ impl Reader {
         })?;
         let Some((place, glsn, len, view)) = found else { return Ok(None) };
         let small = if matches!(place, Place::Here(_)) { len } else { 0 };
-        let mut charge = self.index.seats().charge();
+        let mut charge = self.index.seats.charge();
         charge.set((size_of::<ValueReader>() + key.len()) as u64 + small)?;
         let origin = Some(Origin { key: key.to_vec(), view, moment, _charge: charge });
         let sum = running_value_sum();

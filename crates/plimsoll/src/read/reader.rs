@@ -14,9 +14,9 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Budget;
 
-use crate::index::Index;
-use crate::index::seat::{Seat, Walk};
-use crate::index::view::View;
+use crate::index::OpenIndex;
+use crate::index::sources::view::View;
+use crate::index::walk::seat::{Seat, Walk};
 use crate::read::moments::Snapshots;
 use crate::rowcache::RowCache;
 use crate::types::error::{Error, Result};
@@ -26,7 +26,7 @@ use crate::types::keyspaces::Keyspaces;
 pub(crate) struct Reader {
     pub(crate) budget: Budget,
     pub(crate) log: Arc<dyn Log>,
-    pub(crate) index: Arc<Index>,
+    pub(crate) index: Arc<OpenIndex>,
     pub(crate) row_cache: Arc<RowCache>,
     pub(crate) snapshots: Arc<Snapshots>,
     pub(crate) keyspaces: Arc<Keyspaces>,
@@ -69,7 +69,7 @@ impl Reader {
     /// be gone.
     pub(crate) fn read<T>(&self, mut read: impl FnMut(&Arc<View>) -> Result<T>) -> Result<T> {
         self.check_open()?;
-        let view = self.index.current_view();
+        let view = self.index.sources.current_view();
         let mut failed = match read(&view) {
             Err(error) => (error, Arc::downgrade(&view)),
             done => return done,
@@ -98,7 +98,7 @@ impl Reader {
             let mut failed_in = Weak::new();
             let done = seat.step(
                 key,
-                || self.index.view(),
+                || self.index.sources.view(),
                 |walk, key| {
                     step(walk, key).inspect_err(|_| {
                         failed_in =
@@ -117,11 +117,12 @@ impl Reader {
     /// The current sources, if they differ from `view`. In a read-only store another process may
     /// have exchanged them: then its manifest is read first.
     pub(crate) fn newer_view(&self, view: &Weak<View>) -> Option<Arc<View>> {
-        let newer =
-            || Some(self.index.view()).filter(|now| !Weak::ptr_eq(&Arc::downgrade(now), view));
+        let newer = || {
+            Some(self.index.sources.view()).filter(|now| !Weak::ptr_eq(&Arc::downgrade(now), view))
+        };
         newer().or_else(|| {
             // An unreadable manifest is ignored: the error that led here describes the fault.
-            let _ = self.may_refresh.then(|| self.index.refresh());
+            let _ = self.may_refresh.then(|| self.index.memtables.refresh());
             newer()
         })
     }
@@ -158,7 +159,7 @@ impl Reader {
 
     /// The oldest moment at which a keyspace can be read.
     pub(crate) fn oldest_readable(&self, keyspace: u32) -> Glsn {
-        self.index.current_view().oldest_readable_in(keyspace)
+        self.index.sources.current_view().oldest_readable_in(keyspace)
     }
 }
 

@@ -23,12 +23,12 @@ use plimsoll_log::error::LogError;
 use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::buffer::Buffer;
+use plimsoll_memory::sorted::SortedMap;
 
 use crate::borders::{Border, hit};
-use crate::index::Index;
-use crate::index::gap_list::Gap;
-use crate::index::reservation::{Link, Reservation};
-use crate::index::view::View;
+use crate::index::gaps::list::Gap;
+use crate::index::memtables::reservation::{Link, Reservation};
+use crate::index::sources::view::View;
 use crate::read::reader::Reader;
 use crate::txn::patience::Patience;
 use crate::txn::payload::{
@@ -94,7 +94,7 @@ impl<'a> Commit<'a> {
         options: CommitOptions<'a>,
     ) -> Result<Self> {
         let CommitOptions { spaces, metadata, waits } = options;
-        let memtable_bytes = reader.index.memtable_limit_bytes() / MEMTABLE_PART;
+        let memtable_bytes = reader.index.memtables.limit_bytes() / MEMTABLE_PART;
         patience.in_commit(|| writes.prepare(metadata.len(), memtable_bytes))?;
         let body = patience.in_commit(|| Body::new(&reader.budget, &writes, metadata))?;
         Ok(Self { reader, sequencer, at, reads, writes, gaps, spaces, waits, body })
@@ -103,8 +103,12 @@ impl<'a> Commit<'a> {
     /// Waits for flushes and merges that lag behind, while others may commit.
     pub(crate) fn wait_ahead(&self) -> Result<()> {
         let index = &self.reader.index;
-        index.hold_back()?;
-        if self.writes.is_in_memory() { index.wait_for_room(self.body.room_bytes) } else { Ok(()) }
+        index.throttle.hold_back()?;
+        if self.writes.is_in_memory() {
+            index.memtables.wait_for_room(self.body.room_bytes)
+        } else {
+            Ok(())
+        }
     }
 
     /// Checks that the keyspaces that it writes to are there. A commit that drops one is seen if it
@@ -123,13 +127,13 @@ impl<'a> Commit<'a> {
     pub(crate) fn make_room(&self) -> Result<Room<'a>> {
         let index = &self.reader.index;
         if self.writes.is_in_memory() {
-            match index.make_room(self.body.room_bytes, self.sequencer.applied()) {
+            match index.memtables.make_room(self.body.room_bytes, self.sequencer.applied()) {
                 // Its runs need less memory.
                 Err(Error::OutOfBudget(_)) if !self.writes.spilled().is_empty() => {}
                 room => return room.map(|room| Room(Some(room))),
             }
         }
-        index.make_room_for_runs(self.writes.spilled().infos())?;
+        index.memtables.make_room_for_runs(self.writes.spilled().infos())?;
         Ok(Room(None))
     }
 
@@ -137,13 +141,14 @@ impl<'a> Commit<'a> {
     pub(crate) fn make_room_now(&self) -> Result<Option<Room<'a>>> {
         let index = &self.reader.index;
         if self.writes.is_in_memory() {
-            let room = index.make_room_now(self.body.room_bytes, self.sequencer.applied());
+            let room =
+                index.memtables.make_room_now(self.body.room_bytes, self.sequencer.applied());
             // Runs need less memory.
             if room.is_some() || self.writes.spilled().is_empty() {
                 return Ok(room.map(|room| Room(Some(room))));
             }
         }
-        index.make_room_for_runs(self.writes.spilled().infos())?;
+        index.memtables.make_room_for_runs(self.writes.spilled().infos())?;
         Ok(Some(Room(None)))
     }
 
@@ -161,7 +166,7 @@ impl<'a> Commit<'a> {
             |&glsn| self.apply(room, glsn).map(|()| glsn),
         )?;
         // While no other commit can put anything into them.
-        self.reader.index.gaps().publish_committed(std::mem::take(&mut self.gaps), glsn);
+        self.reader.index.gaps.publish_committed(std::mem::take(&mut self.gaps), glsn);
         Ok(Ordered { glsn, is_durable: false })
     }
 
@@ -205,7 +210,7 @@ impl<'a> Commit<'a> {
             None => {
                 hit(Border::SpilledCommit);
                 // It closes the memtable.
-                self.reader.index.adopt(writes.spilled().adopted(glsn), glsn);
+                self.reader.index.memtables.adopt(writes.spilled().adopted(glsn), glsn);
             }
         }
         Ok(())
@@ -326,7 +331,7 @@ impl Body {
             if writes.is_in_memory() {
                 body.room_bytes = writes
                     .in_memory()
-                    .map(|(key, stored)| Index::entry_bytes(key.len(), stored.max_bytes()))
+                    .map(|(key, stored)| SortedMap::entry_bytes(key.len(), stored.max_bytes()))
                     .sum();
             }
             body.small = encoded.into();
@@ -371,7 +376,7 @@ impl Body {
             }
             let stored_bytes =
                 if let Write::Inline(value) = write { 1 + value.len() } else { MAX_POINTER_BYTES };
-            self.room_bytes += Index::entry_bytes(key.len(), stored_bytes);
+            self.room_bytes += SortedMap::entry_bytes(key.len(), stored_bytes);
             self.count += 1;
             at = writes.after_key(position);
         }
@@ -503,7 +508,7 @@ mod tests {
 
     /// Bytes in the active memtable; `None` if the index holds anything else that is not flushed.
     fn memtable_bytes(store: &Engine) -> Option<u64> {
-        store.reader.index.unflushed().map(|unflushed| unflushed.bytes)
+        store.reader.index.memtables.unflushed().map(|unflushed| unflushed.bytes)
     }
 
     #[test]

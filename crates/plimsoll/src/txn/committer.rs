@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use plimsoll_log::draft::{Draft, DraftEntry};
 use plimsoll_log::glsn::{Glsn, StreamId};
 
-use crate::index::gap_list::Gap;
+use crate::index::gaps::list::Gap;
 use crate::read::moments::OpenMoment;
 use crate::read::point::ValueReader;
 use crate::read::reader::Reader;
@@ -88,7 +88,7 @@ impl Committer {
         let index_bytes = commit.index_bytes();
         // Releases its memory before the wait.
         drop(commit);
-        self.reader.index.pay(index_bytes);
+        self.reader.index.throttle.pay(index_bytes);
         Ok(ordered)
     }
 
@@ -110,7 +110,7 @@ impl Committer {
         // The runs then also hold the commits that this process left in the log. If they cannot be
         // applied now, a flush may make room.
         let taken_in = self.fresh_and_ordered();
-        self.sequencer.at_durable(|applied| self.reader.index.flush(applied))?;
+        self.sequencer.at_durable(|applied| self.reader.index.memtables.flush_up_to(applied))?;
         taken_in
     }
 
@@ -270,7 +270,7 @@ impl Committer {
         let segment = self.options.segment_limit_bytes();
         if self.bytes_since_free.fetch_add(bytes, Ordering::Relaxed) + bytes >= segment {
             self.bytes_since_free.store(0, Ordering::Relaxed);
-            self.reader.index.free_log();
+            self.reader.index.env.free_log(true);
         }
     }
 }

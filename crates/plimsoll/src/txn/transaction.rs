@@ -349,7 +349,7 @@ impl Transaction {
 
     /// An empty charge for memory that a user holds for long.
     pub(crate) fn charge(&self) -> Charge {
-        self.committer.reader.index.seats().charge()
+        self.committer.reader.index.seats.charge()
     }
 
     /// What the transaction popped last.
@@ -360,7 +360,7 @@ impl Transaction {
     /// Tells the read set and the gaps what was popped: needed before anything looks at them.
     pub(crate) fn tell_pops(&self) {
         let mut pops = self.pops.lock().unwrap_or_else(PoisonError::into_inner);
-        pops.tell(&self.reads, &self.gaps, self.committer.reader.index.seats());
+        pops.tell(&self.reads, &self.gaps, &self.committer.reader.index.seats);
     }
 
     /// The transaction is about to write an index key.

@@ -50,7 +50,7 @@ use crate::engine::folder::remove_folder;
 use crate::engine::lock::lock_alone;
 use crate::engine::open::open_by;
 use crate::index::run::survey::survey;
-use crate::index::view::Direction;
+use crate::index::sources::view::Direction;
 use crate::read::span::Span;
 use crate::txn::transaction::Transaction;
 use crate::types::damage::{Damage, DamagedKey, DamagedKeys};
@@ -379,7 +379,7 @@ fn attempt(
 fn replay_log(path: &Path, options: &Options) -> Result<()> {
     let store = open_by(path, options.clone())?;
     let no_trim = store.space.trim_lock.lock().unwrap_or_else(PoisonError::into_inner);
-    store.reader.index.flush(store.visible())?;
+    store.reader.index.memtables.flush_up_to(store.visible())?;
     drop(no_trim);
     store.close()
 }
@@ -490,7 +490,7 @@ fn delete_newest(
     for (name, record) in store.reader.keyspaces.all() {
         let keyspace = store.reader.keyspaces.handle(record.id, Arc::clone(&name));
         let span = Span::new(record.id, &(..));
-        let mut walk = store.reader.index.view().visible(
+        let mut walk = store.reader.index.sources.view().visible(
             span.lower(),
             span.upper(),
             at,

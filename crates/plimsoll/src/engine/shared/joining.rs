@@ -15,8 +15,8 @@ use plimsoll_log::members::{Members, PATIENCE};
 use plimsoll_memory::budget::Budget;
 
 use crate::engine::lock::take_lock_alone;
-use crate::index::Index;
-use crate::index::duty::Duty;
+use crate::index::OpenIndex;
+use crate::index::env::duty::Duty;
 use crate::txn::peers::{Alone, Peers};
 use crate::txn::sequencer::CommitSequencer;
 use crate::txn::shared::Shared;
@@ -101,7 +101,7 @@ impl Entry {
         &self,
         options: &Options,
         budget: &Budget,
-        (file_log, index, sequencer): (&Arc<FileLog>, &Arc<Index>, &Arc<CommitSequencer>),
+        (file_log, index, sequencer): (&Arc<FileLog>, &Arc<OpenIndex>, &Arc<CommitSequencer>),
         floors: Floors,
     ) -> (Arc<dyn Peers>, Option<Arc<Shared>>) {
         let log: Arc<dyn Log> = Arc::clone(file_log) as _;
@@ -131,11 +131,11 @@ impl Entry {
         path: &Path,
         oldest: Glsn,
         checkpoint: Glsn,
-        index: &Index,
+        index: &OpenIndex,
     ) -> Result<()> {
         let Some(joining) = &self.joining else { return Ok(()) };
-        let checkpoint = index.checkpoint().glsn.min(checkpoint);
-        joining.end(path, oldest, checkpoint, index.manifest_number())
+        let checkpoint = index.runs.checkpoint().glsn.min(checkpoint);
+        joining.end(path, oldest, checkpoint, index.runs.manifest_number())
     }
 }
 

@@ -18,7 +18,8 @@ use plimsoll_memory::pool::Pool;
 use crate::engine::shared::{memory_share, requests};
 use crate::engine::trim::LogSpace;
 use crate::engine::{Engine, cursor_commits, keyspace_commits, steps};
-use crate::index::Index;
+use crate::index::OpenIndex;
+use crate::index::memtables::flush_policy;
 use crate::txn::committer::Committer;
 use crate::txn::shared::Shared;
 use crate::txn::shared::follower::Learn;
@@ -147,8 +148,8 @@ impl Membership {
         let (space, has_lost_thread) = (Arc::clone(space), Arc::clone(&self.has_lost_thread));
         let mut nudges = 0;
         let step = move |_| {
-            let has_lost_thread =
-                has_lost_thread.load(Ordering::Acquire) || space.reader.index.has_lost_thread();
+            let has_lost_thread = has_lost_thread.load(Ordering::Acquire)
+                || space.reader.index.env.signals.has_lost_thread();
             if is_ending.load(Ordering::Acquire) || has_lost_thread {
                 return Next::End;
             }
@@ -173,15 +174,15 @@ impl Membership {
 
     /// Stops the work that other processes need of this one, and leaves them; returns whether none
     /// are left, and this one writes the index.
-    pub(crate) fn leave(&self, index: &Index) -> Result<bool> {
+    pub(crate) fn leave(&self, index: &OpenIndex) -> Result<bool> {
         let Some(members) = self.members() else { return Ok(true) };
         self.stop(members);
         // If another one does not finish to join or to leave, it is there.
         if !members.leave().unwrap_or(false) {
             return Ok(false);
         }
-        index.follow(members)?;
-        Ok(index.may_write())
+        index.following.follow(members)?;
+        Ok(index.env.duty().may_write())
     }
 
     /// Ends the threads that look after others, apply, and answer.
@@ -260,7 +261,7 @@ pub(crate) fn look(space: &LogSpace, committer: &Committer, shared: &Shared) -> 
         committer.caught_up(|| shared.blind.keep_up(space.clock.monotonic_nanos()))
     };
     let applied = committer.sequencer.applied();
-    index.follow(members)?;
+    index.following.follow(members)?;
     // Afterwards, and as it was before: what memtables need of the log is told by now.
     members.set_applied(applied);
     space.file_log.close_removed();
@@ -273,18 +274,18 @@ pub(crate) fn look(space: &LogSpace, committer: &Committer, shared: &Shared) -> 
     if members.is_keeper() {
         // Finds those that have ended, too: what they promised is void.
         members.list().lift()?;
-        index.tell_needs(members);
-        index.remove_left();
+        index.following.tell_needs(members);
+        index.runs.files.remove_left();
         steps::free_log(space)?;
     } else {
         // What the runs hold as well takes no memory, and needs no log.
         let let_go = |applied| {
-            if index.is_all_in_runs(applied) {
-                index.close_up_to(applied);
+            if index.runs.checkpoint().glsn >= applied {
+                index.memtables.close_up_to(applied);
             }
         };
         committer.sequencer.try_at_applied(let_go);
-        index.follow(members)?;
+        index.following.follow(members)?;
     }
     Ok(Looked { is_reading: committer.promise_floor(), must_retry })
 }
@@ -303,19 +304,17 @@ fn retry_closing(committer: &Committer, members: &Members, seen: u64) {
 /// Closes the memtable for others, unless another one waits to be flushed: they want it flushed, or
 /// it holds the log back. `None`: a commit is under way.
 fn close_if_wanted(committer: &Committer, members: &Members) -> Option<()> {
-    let index = &committer.reader.index;
-    let is_flush_wanted = members.is_keeper()
-        && members.flush_wanted() > index.checkpoint().glsn
-        && index.unflushed().is_some();
-    let wanted = members.close_wanted();
-    if !is_flush_wanted && !index.holds_up_to(wanted) {
-        return Some(());
-    }
+    let memtables = &committer.reader.index.memtables;
+    let after = flush_policy::for_others(
+        memtables.unflushed(),
+        committer.reader.index.runs.checkpoint().glsn,
+        members.is_keeper().then(|| members.flush_wanted()),
+        members.close_wanted(),
+    );
+    let Some(after) = after else { return Some(()) };
     committer.sequencer.try_at_applied(|applied| {
-        // Close only once all of the requested log is applied; otherwise a second flush would be
-        // needed.
-        if is_flush_wanted || applied >= wanted {
-            index.close_if_none_waits(applied);
+        if applied >= after {
+            memtables.close_if_none_waits(applied);
         }
     })
 }
@@ -340,7 +339,7 @@ impl Engine {
         self.committer.fresh()?;
         self.reader.check_open()?;
         self.file_log.catch_up().lift()?;
-        self.reader.index.refresh()?;
+        self.reader.index.memtables.refresh()?;
         self.file_log.trimmed_below(held.gone_below());
         Ok(Some(held))
     }
@@ -372,7 +371,7 @@ mod tests {
         let beside_a_commit =
             || committer.sequencer.try_at_applied(|_| close_if_wanted(committer, members)).unwrap();
         assert_eq!(beside_a_commit(), None);
-        store.reader.index.close_up_to(committer.sequencer.applied());
+        store.reader.index.memtables.close_up_to(committer.sequencer.applied());
         assert_eq!(beside_a_commit(), Some(()), "nothing is left to close");
     }
 }

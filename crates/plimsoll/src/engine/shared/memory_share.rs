@@ -21,7 +21,9 @@ pub(crate) fn fit(pool: &Pool, space: &LogSpace, members: &Members) -> Result<bo
         let fitted = match resize(pool, reader, to) {
             Err(ResizeError::Held { missing_bytes, .. }) => {
                 // Memtables are in the way: whoever may flush them is asked to.
-                space.sequencer.try_at_applied(|applied| index.close_if_none_waits(applied));
+                space
+                    .sequencer
+                    .try_at_applied(|applied| index.memtables.close_if_none_waits(applied));
                 members.want_flush(space.sequencer.applied());
                 // What is free already is given back now.
                 let most = to.saturating_add(missing_bytes + missing_bytes / 4);

@@ -77,12 +77,12 @@ fn ask(store: &Engine, what: Asked, ask: impl FnOnce(&Members) -> u64) -> Result
         }
         store.check_writable()?;
         // If there is no keeper, this one is it.
-        store.reader.index.follow(members)?;
+        store.reader.index.following.follow(members)?;
         if members.is_keeper() {
             return Ok(Answer::DoItHere);
         }
         if let Some(stopped) = watch.stopped(members, &**clock)
-            && store.reader.index.replace(members, stopped)?
+            && store.reader.index.following.replace(members, stopped)?
         {
             return Ok(Answer::DoItHere);
         }

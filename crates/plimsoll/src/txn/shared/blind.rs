@@ -163,7 +163,7 @@ impl BlindCommits {
         // Before the lock is taken: others commit while a memtable is flushed.
         let bytes =
             follower.file_log.bytes_behind(follower.sequencer.applied()).unwrap_or_default();
-        follower.index.wait_for_room(bytes as usize)?;
+        follower.index.memtables.wait_for_room(bytes as usize)?;
         follower.apply_rest(&follower.sequencer.lock()?)
     }
 
@@ -204,7 +204,7 @@ impl BlindCommits {
     fn may_leave(&self) -> bool {
         let follower = &*self.follower;
         let (applied, entries) = (follower.sequencer.applied(), self.left());
-        let bytes_max = LEFT_BYTES_MAX.min(LEFT_MEMTABLES * follower.index.memtable_limit_bytes());
+        let bytes_max = LEFT_BYTES_MAX.min(LEFT_MEMTABLES * follower.index.memtables.limit_bytes());
         (entries <= LEFT_ENTRIES_OF_KEEPER || !follower.members.is_keeper())
             && follower.file_log.bytes_behind(applied).is_some_and(|left| left <= bytes_max)
     }
@@ -221,14 +221,15 @@ impl BlindCommits {
         if !is_blind || follower.members.close_wanted() > follower.sequencer.applied() {
             return follower.take_in();
         }
-        follower.index.follow(&follower.members)?;
+        follower.index.following.follow(&follower.members)?;
         if follower.members.is_keeper() {
             // It has become the keeper just now.
             return follower.take_in();
         }
         follower.file_log.catch_up().lift()?;
-        let is_unread = self.blindness.is_blind_for_long(now_nanos) || !follower.index.has_rows();
-        if is_unread && follower.index.checkpoint().glsn > follower.sequencer.applied() {
+        let is_unread = self.blindness.is_blind_for_long(now_nanos)
+            || follower.index.env.context.row_cache.is_empty();
+        if is_unread && follower.index.runs.checkpoint().glsn > follower.sequencer.applied() {
             let lock = follower.sequencer.lock()?;
             // A read may have applied it since.
             follower.pass_over(&lock);
@@ -406,12 +407,12 @@ mod tests {
         keeper.flush().unwrap();
         put(&keeper, 2);
         assert!(has(&other, 2));
-        other.reader.index.follow(other.membership.members().unwrap()).unwrap();
+        other.reader.index.following.follow(other.membership.members().unwrap()).unwrap();
         let follower = &other.shared().follower;
         follower.pass_over(&follower.sequencer.lock().unwrap());
         follower.learn().unwrap();
         assert_eq!(
-            other.reader.index.view().active.max_glsn(),
+            other.reader.index.sources.view().active.max_glsn(),
             Glsn(2),
             "the memtable was not closed"
         );
@@ -429,12 +430,18 @@ mod tests {
         look(&other);
         put(&keeper, 2);
         keeper.flush().unwrap();
-        other.reader.index.follow(other.membership.members().unwrap()).unwrap();
+        other.reader.index.following.follow(other.membership.members().unwrap()).unwrap();
         other.file_log.catch_up().unwrap();
         let told = || {
-            other.reader.index.told_to_rows(applied(&other)).unwrap().map(|position| position.glsn)
+            other
+                .reader
+                .index
+                .runs
+                .told_to_rows(applied(&other))
+                .unwrap()
+                .map(|position| position.glsn)
         };
-        assert_eq!((told(), other.reader.index.checkpoint().glsn), (Some(Glsn(1)), Glsn(2)));
+        assert_eq!((told(), other.reader.index.runs.checkpoint().glsn), (Some(Glsn(1)), Glsn(2)));
         assert!(has(&other, 2));
         look(&other);
         assert_eq!(told(), Some(Glsn(2)));
@@ -471,7 +478,7 @@ mod tests {
         let left = keeper.reader.log.bounds().next.0 - 1 - applied(&keeper).0;
         assert!((1..=LEFT_ENTRIES_OF_KEEPER).contains(&left), "{left}");
         keeper.flush().unwrap();
-        assert_eq!(keeper.reader.index.checkpoint().glsn, keeper.visible());
+        assert_eq!(keeper.reader.index.runs.checkpoint().glsn, keeper.visible());
     }
 
     #[test]
@@ -525,7 +532,7 @@ mod tests {
         let path = dir.path().join("store");
         let (keeper, other) = (join(&path), join(&path));
         let bytes_max =
-            LEFT_BYTES_MAX.min(LEFT_MEMTABLES * other.reader.index.memtable_limit_bytes());
+            LEFT_BYTES_MAX.min(LEFT_MEMTABLES * other.reader.index.memtables.limit_bytes());
         let space = default(&other);
         let mut most = 0;
         for key in 0..2 * bytes_max as u32 / 60_000 {
@@ -553,9 +560,9 @@ mod tests {
         keeper.flush().unwrap();
         put(&keeper, 4);
         look(&other);
-        let checkpoint = keeper.reader.index.checkpoint().glsn;
+        let checkpoint = keeper.reader.index.runs.checkpoint().glsn;
         assert_eq!(applied(&other), checkpoint, "passed over, and what is behind it was left");
-        assert_eq!(other.reader.index.view().active.max_glsn(), Glsn::NONE);
+        assert_eq!(other.reader.index.sources.view().active.max_glsn(), Glsn::NONE);
         assert!(other.reader.keyspaces.find("new").is_some());
         let get = |snapshot: &Snapshot, key: u32| {
             snapshot.get(&default(&other), key.to_be_bytes()).unwrap()
@@ -580,7 +587,7 @@ mod tests {
         });
         keeper.flush().unwrap();
         // It takes in the manifest, and has promised to open no moment before the newest.
-        other.reader.index.follow(other.membership.members().unwrap()).unwrap();
+        other.reader.index.following.follow(other.membership.members().unwrap()).unwrap();
         other.committer.promise_floor();
         let keepers = keeper.membership.members().unwrap();
         assert!(keepers.oldest_floor() > before);

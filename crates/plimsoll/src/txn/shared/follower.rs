@@ -17,7 +17,7 @@ use plimsoll_log::members::Members;
 use plimsoll_memory::budget::Budget;
 
 use crate::borders::{Border, hit};
-use crate::index::Index;
+use crate::index::OpenIndex;
 use crate::txn::apply::{Apply, Touched, When};
 use crate::txn::sequencer::{CommitLock, CommitSequencer};
 use crate::types::error::{Error, Lift, Result};
@@ -50,7 +50,7 @@ pub(crate) struct Follower {
     pub(crate) file_log: Arc<FileLog>,
     pub(crate) log: Arc<dyn Log>,
     pub(crate) budget: Budget,
-    pub(crate) index: Arc<Index>,
+    pub(crate) index: Arc<OpenIndex>,
     pub(crate) sequencer: Arc<CommitSequencer>,
     /// Whether commits are readable before they are durable.
     pub(crate) is_buffered: bool,
@@ -136,7 +136,7 @@ impl Follower {
         match self.apply_rest(&lock) {
             // It was freed after it was taken in, and the runs hold it.
             Err(Error::Trimmed { .. }) if self.members.is_reader() => {
-                self.index.follow(&self.members)?;
+                self.index.following.follow(&self.members)?;
                 self.pass_over(&lock);
                 self.apply_rest(&lock)
             }
@@ -147,7 +147,7 @@ impl Follower {
     /// Goes on behind what the runs hold, without applying it.
     pub(crate) fn pass_over(&self, lock: &CommitLock<'_>) {
         let (applied, next) = (self.sequencer.applied(), self.log.bounds().next);
-        if let Some(last) = self.index.pass_over(&self.members, applied, next) {
+        if let Some(last) = self.index.memtables.pass_over(&self.members, applied, next) {
             hit(Border::PassedOver);
             self.passed(lock, last);
         }
@@ -159,7 +159,7 @@ impl Follower {
         let mut rounds = 0;
         let first = loop {
             rounds += 1;
-            let known = self.index.leap(&self.members, self.sequencer.applied())?;
+            let known = self.index.memtables.leap(&self.members, self.sequencer.applied())?;
             match self.file_log.leap(known) {
                 Err(LogError::Trimmed { .. }) if rounds < ROUNDS => {}
                 leapt => break leapt.map_err(|error| self.of_catching_up(Error::of_log(error)))?,
@@ -348,7 +348,7 @@ mod tests {
         let lock = follower.sequencer.lock().unwrap();
         follower.apply(&lock, next, When::Live).unwrap();
         drop(lock);
-        let in_memory = two.reader.index.view().active.max_glsn();
+        let in_memory = two.reader.index.sources.view().active.max_glsn();
         assert_eq!(follower.sequencer.applied(), in_memory);
     }
 
@@ -380,7 +380,7 @@ mod tests {
         follower.apply(&lock, next, When::Live).unwrap();
         drop(lock);
         keeper.committer.flush().unwrap();
-        let in_runs = keeper.reader.index.view().newest_in_runs;
+        let in_runs = keeper.reader.index.sources.view().newest_in_runs;
         let durable = follower.members.durable_glsn();
         assert!(in_runs <= durable, "a run holds {in_runs:?}, durable is {durable:?}");
         drop(not_durable);
@@ -424,7 +424,7 @@ mod tests {
         let (to_learn, mut is_right) = (follower.to_learn.lock().unwrap(), true);
         std::thread::scope(|scope| {
             scope.spawn(|| one.committer.fresh().unwrap());
-            while one.reader.index.view().active.max_glsn() < follower.ordered().unwrap() {
+            while one.reader.index.sources.view().active.max_glsn() < follower.ordered().unwrap() {
                 std::thread::yield_now();
             }
             for _ in 0..100 {
@@ -460,19 +460,21 @@ mod tests {
         one.committer.flush().unwrap();
         drop(Snapshot::newest(&two));
         let members = &two.shared().follower.members;
-        two.reader.index.follow(members).unwrap();
+        two.reader.index.following.follow(members).unwrap();
         // What the runs hold it does not need from the log.
-        two.committer.sequencer.try_at_applied(|applied| two.reader.index.close_up_to(applied));
-        two.reader.index.follow(members).unwrap();
+        two.committer
+            .sequencer
+            .try_at_applied(|applied| two.reader.index.memtables.close_up_to(applied));
+        two.reader.index.following.follow(members).unwrap();
         cursor_commits::open(&two, "c", Glsn(1)).unwrap();
-        two.reader.index.follow(members).unwrap();
+        two.reader.index.following.follow(members).unwrap();
         two.committer.promise_floor();
         let (follower, clock) = (&one.shared().follower, &one.options.clock);
         let before = one.reader.log.bounds().first;
         let to_learn = follower.to_learn.lock().unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| one.committer.fresh().unwrap());
-            while one.reader.index.view().active.max_glsn() < follower.ordered().unwrap() {
+            while one.reader.index.sources.view().active.max_glsn() < follower.ordered().unwrap() {
                 std::thread::yield_now();
             }
             clock.sleep(std::time::Duration::from_millis(100));
