@@ -16,7 +16,7 @@ fn join(path: &std::path::Path) -> Arc<Engine> {
 }
 
 fn members(store: &Engine) -> Arc<Members> {
-    Arc::clone(&store.membership.as_ref().unwrap().members)
+    Arc::clone(store.membership.members().unwrap())
 }
 
 fn default(store: &Engine) -> Keyspace {
