@@ -15,6 +15,9 @@ use crate::txn::commit::{Commit, Ordered};
 use crate::txn::sequencer::CommitSequencer;
 use crate::types::error::{Lift, Result};
 
+/// Removes files of the log; its argument says whether the log may be freed below a GLSN.
+pub(crate) type Remove<'a> = dyn FnMut(&dyn Fn(Glsn) -> bool) + 'a;
+
 /// The other processes that have the store open. The defaults hold where there are none.
 pub(crate) trait Peers: Send + Sync + Debug {
     /// Orders a commit behind all that were ordered anywhere before, validates it against them, and
@@ -117,7 +120,7 @@ pub(crate) trait Peers: Send + Sync + Debug {
     /// Runs `remove`, which removes files of the log, unless another process reads all of them;
     /// returns whether it ran. Before it removes records, `remove` asks whether the log may be
     /// freed below a GLSN.
-    fn remove_files(&self, remove: &mut dyn FnMut(&dyn Fn(Glsn) -> bool)) -> bool {
+    fn remove_files(&self, remove: &mut Remove<'_>) -> bool {
         remove(&|_| true);
         true
     }

@@ -20,7 +20,7 @@ use plimsoll_log::members::Members;
 use plimsoll_log::members::holding::Removal;
 
 use crate::txn::commit::{Commit, Ordered};
-use crate::txn::peers::Peers;
+use crate::txn::peers::{Peers, Remove};
 use crate::txn::sequencer::CommitLock;
 use crate::txn::shared::blind::BlindCommits;
 use crate::txn::shared::follower::Follower;
@@ -174,7 +174,7 @@ impl Peers for Shared {
         }
     }
 
-    fn remove_files(&self, remove: &mut dyn FnMut(&dyn Fn(Glsn) -> bool)) -> bool {
+    fn remove_files(&self, remove: &mut Remove<'_>) -> bool {
         let remove = |removal: &Removal<'_>| remove(&|until| removal.may_free_below(until));
         self.members().unless_held(remove).is_some()
     }
