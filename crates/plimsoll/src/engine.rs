@@ -4,19 +4,19 @@ pub(crate) mod collect_stats;
 pub(crate) mod cursor_commits;
 pub(crate) mod cursors;
 pub(crate) mod folder;
-pub(crate) mod held_back;
 pub(crate) mod io_choice;
 pub(crate) mod keyspace_commits;
 pub(crate) mod lives;
+pub(crate) mod lock;
 pub(crate) mod log_time;
 pub(crate) mod maintenance;
-pub(crate) mod membership;
 pub(crate) mod memory;
 pub(crate) mod open;
 pub(crate) mod open_beside;
+mod open_checks;
 pub(crate) mod replay;
-pub(crate) mod requests;
 pub(crate) mod retention;
+pub(crate) mod shared;
 pub(crate) mod steps;
 pub(crate) mod trim;
 pub(crate) mod unfinished_backup;
@@ -37,10 +37,10 @@ use plimsoll_memory::pool::Pool;
 
 use crate::engine::cursors::Cursors;
 use crate::engine::io_choice::IoChoice;
-use crate::engine::maintenance::checkpoints::{self, Checkpoints};
+use crate::engine::maintenance::checkpoints::Checkpoints;
 use crate::engine::maintenance::upkeep::Upkeep;
-use crate::engine::membership::Membership;
 use crate::engine::retention::RetentionHorizon;
+use crate::engine::shared::membership::Membership;
 use crate::engine::trim::LogSpace;
 use crate::read::moments::OpenMoment;
 use crate::read::reader::Reader;
@@ -66,8 +66,7 @@ pub(crate) struct Engine {
     pub(crate) space: Arc<LogSpace>,
     pub(crate) maintenance: Maintenance,
     pub(crate) opened: Opened,
-    /// `None` if this process has the store alone.
-    pub(crate) membership: Option<Membership>,
+    pub(crate) membership: Membership,
     pub(crate) lock: Mutex<Option<Arc<dyn DirLock>>>,
 }
 
@@ -159,55 +158,37 @@ impl Engine {
             checkpoints.stop();
         }
         // A failure is told once the rest is closed: what was not flushed is in the log.
-        let left = self.leave();
+        let left = self.membership.leave(&self.reader.index);
         let is_last = left == Ok(true);
         let flushed = if self.options.read_only || !is_last { Ok(()) } else { self.settle() };
         self.reader.index.close();
-        let no_backup = match &self.membership {
-            Some(membership) => {
-                // Its thread may be about to trim the log. Who else gets the lock meanwhile finds
-                // that the store is closed.
-                drop(no_backup);
-                membership.stop_serving();
-                wait_for_backup()
-            }
-            None => no_backup,
-        };
+        // A thread that serves others may be about to trim the log. Who else gets the lock meanwhile
+        // finds that the store is closed.
+        drop(no_backup);
+        self.membership.stop_serving();
+        let no_backup = wait_for_backup();
         if let Some(warm) = &self.maintenance.warm {
             warm.close();
         }
         self.maintenance.upkeep.lock().unwrap_or_else(std::sync::PoisonError::into_inner).stop();
         let closed = self.file_log.close_as(is_last).lift();
-        if let Some(membership) = &self.membership {
-            membership.members.left();
-        }
+        self.membership.left();
         self.lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
         drop(no_backup);
         self.committer.wakers.stop();
         left.and(flushed).and(closed)
     }
 
-    /// Stops doing what other members need; returns whether there are none, and this one is the
-    /// keeper.
-    fn leave(&self) -> Result<bool> {
-        let Some(membership) = &self.membership else { return Ok(true) };
-        membership.stop();
-        // If another one does not finish to join or to leave, it is there.
-        if !membership.members.leave().unwrap_or(false) {
-            return Ok(false);
-        }
-        self.reader.index.follow(&membership.members)?;
-        Ok(self.reader.index.may_write())
-    }
-
     fn settle(&self) -> Result<()> {
         // What cannot be applied now is in the log.
         let _ = self.committer.fresh_and_ordered();
         self.committer.sequencer.at_durable(|applied| {
-            if checkpoints::leaves_little(&self.reader.index) {
-                self.reader.index.note_durable()
+            let (memtables, runs) = (&self.reader.index.memtables, &self.reader.index.runs);
+            let limit_bytes = memtables.limit_bytes();
+            if memtables.unflushed().is_some_and(|active| active.leaves_little(limit_bytes)) {
+                runs.note_durable()
             } else {
-                self.reader.index.flush(applied)
+                memtables.flush_up_to(applied)
             }
         })
     }
@@ -218,7 +199,7 @@ impl Engine {
     /// and wait to be joined.
     fn leak(&mut self) {
         std::mem::forget((
-            self.membership.take(),
+            std::mem::take(&mut self.membership),
             self.maintenance.warm.take(),
             self.maintenance.checkpoints.take(),
         ));
@@ -313,7 +294,7 @@ mod tests {
             .shared(true);
         let store = open(&dir.path().join("store"), options).unwrap();
         put(&store, b"one");
-        let follower = store.space.follower.as_ref().unwrap();
+        let follower = &store.shared().follower;
         // Learning fails from time to time, for want of memory: it is done the next time then.
         follower.is_to_learn.store(true, Ordering::Release);
         let may_be_freed = || steps::may_be_freed(&store.space).unwrap();
@@ -333,8 +314,8 @@ mod tests {
             .shared(true);
         let store = open(&dir.path().join("store"), options).unwrap();
         put(&store, b"one");
-        let follower = store.space.follower.as_ref().unwrap();
-        let horizon = || crate::index::Horizon::of(&*store.catalog.horizon, 1);
+        let follower = &store.shared().follower;
+        let horizon = || crate::index::env::Horizon::of(&*store.catalog.horizon, 1);
         assert_eq!(horizon(), store.visible());
         follower.is_to_learn.store(true, Ordering::Release);
         assert_eq!(horizon(), Glsn::NONE);

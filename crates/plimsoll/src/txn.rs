@@ -1,17 +1,15 @@
 //! One transaction, and the order of all of them.
 
 pub(crate) mod apply;
-pub(crate) mod blind;
-pub(crate) mod blindness;
 pub(crate) mod bulk_load;
 pub(crate) mod commit;
 pub(crate) mod committer;
 pub(crate) mod durable_wakers;
-pub(crate) mod follower;
 pub(crate) mod own_gaps;
 pub(crate) mod own_writes;
 pub(crate) mod patience;
 pub(crate) mod payload;
+pub(crate) mod peers;
 mod pops;
 pub(crate) mod range;
 pub(crate) mod read_set;
@@ -21,6 +19,7 @@ pub(crate) mod retry;
 mod rows_ahead;
 mod scout;
 pub(crate) mod sequencer;
+pub(crate) mod shared;
 pub(crate) mod spill;
 pub(crate) mod ticket;
 pub(crate) mod transaction;

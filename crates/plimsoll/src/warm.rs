@@ -65,7 +65,8 @@ use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Budget;
 use plimsoll_memory::pool::Pool;
 
-use crate::index::{Index, Progress};
+use crate::index::OpenIndex;
+use crate::index::env::Progress;
 use crate::rowcache::RowCache;
 use crate::txn::sequencer::CommitSequencer;
 use crate::types::events;
@@ -101,7 +102,7 @@ pub(crate) struct Context {
     pub(crate) budget: Budget,
     pub(crate) pool: Arc<Pool>,
     pub(crate) log: Arc<FileLog>,
-    pub(crate) index: Arc<Index>,
+    pub(crate) index: Arc<OpenIndex>,
     pub(crate) row_cache: Arc<RowCache>,
     pub(crate) sequencer: Arc<CommitSequencer>,
     /// The image is read and never written. Otherwise it is written while this process writes the
@@ -147,7 +148,8 @@ struct Work {
     took_all: bool,
     /// Whether the old image was rejected.
     rejected: bool,
-    /// The term of [`Index::term`] in which the savers know what is on disk.
+    /// The keeper term ([`crate::index::env::duty::Duty::term`]) in which the savers know what is
+    /// on disk.
     term: Option<u64>,
     /// No work before this time: the allowance is used up until then.
     not_before: u64,
@@ -203,13 +205,13 @@ impl Warm {
             rows_saver: RowsSaver::new(due),
             took_all: true,
             rejected: false,
-            term: context.index.term(),
+            term: context.index.env.duty().term(),
             not_before: 0,
             at_once_nanos: AT_ONCE_NANOS,
         };
         let (restoring, restoring_rows) = (AtomicBool::new(true), AtomicBool::new(true));
         let counts = Counts { restoring, restoring_rows, ..Counts::default() };
-        context.index.set_may_settle(false);
+        context.index.compaction.set_may_settle(false);
         let core = Arc::new(Core { context, work: Mutex::new(work), counts, opened_nanos });
         let worker = background.then(|| core.start_worker()).transpose()?;
         let clearer = background.then(|| clear_ahead::start(&core)).flatten();
@@ -271,7 +273,7 @@ impl Core {
             }
             Next::Within(core.patience())
         };
-        let alarm = move || alarmed.context.index.set_may_settle(true);
+        let alarm = move || alarmed.context.index.compaction.set_may_settle(true);
         Worker::start("plimsoll-warm", &Arc::new(Bell::default()), alarm, step)
     }
 
@@ -318,7 +320,7 @@ impl Core {
             self.counts.restoring.store(work.is_restoring(), Ordering::Relaxed);
             self.counts.restoring_rows.store(work.rows_restorer.is_some(), Ordering::Relaxed);
             if !work.is_restoring() {
-                self.context.index.set_may_settle(true);
+                self.context.index.compaction.set_may_settle(true);
                 let (pages, rows) = (&self.counts.restored, &self.counts.rows);
                 let nanos = self.context.clock.monotonic_nanos() - self.opened_nanos;
                 events::warmed(pages.load(Ordering::Relaxed), rows.load(Ordering::Relaxed), nanos);
@@ -332,7 +334,7 @@ impl Core {
         let (rows, pages) = (work.rows_restorer.take(), work.restorer.take());
         work.rejected = true;
         let may_pass = matches!(rejection, Rejection::Unread { .. });
-        if !may_pass && self.context.index.may_write() {
+        if !may_pass && self.context.index.env.duty().may_write() {
             // Otherwise each process that ends before it has written its own image would find it
             // again. Files that cannot be removed stay.
             let (disk, dir) = (&*self.context.disk, &self.context.dir);
@@ -344,7 +346,9 @@ impl Core {
             };
         }
         // Beside a writing process, the image may be newer than this process's view of the log.
-        if self.context.index.may_write() || !matches!(rejection, Rejection::Ahead { .. }) {
+        if self.context.index.env.duty().may_write()
+            || !matches!(rejection, Rejection::Ahead { .. })
+        {
             let text =
                 format!("{}: the warm image is ignored: {rejection}", self.context.dir.display());
             events::warm_image_ignored(&text);
@@ -355,7 +359,7 @@ impl Core {
     }
 
     fn may_save(&self, work: &mut Work, now: u64) -> bool {
-        let term = self.context.index.term();
+        let term = self.context.index.env.duty().term();
         // Another store may be where this one was.
         if term.is_none() || self.context.log.check_own().is_err() {
             return false;
@@ -414,7 +418,9 @@ impl Core {
             true => work.not_before,
             false if self.context.read_only => return Duration::MAX,
             // It may become the keeper.
-            false if !self.context.index.may_write() => return self.context.interval,
+            false if !self.context.index.env.duty().may_write() => {
+                return self.context.interval;
+            }
             false => work.not_before.max(work.saver.due().min(work.rows_saver.due())),
         };
         Duration::from_nanos(next.saturating_sub(now))

@@ -25,7 +25,7 @@ use crate::engine::collect_stats;
 use crate::engine::keyspace_commits;
 use crate::engine::memory;
 use crate::engine::open;
-use crate::engine::requests;
+use crate::engine::shared::requests;
 #[cfg(any(test, feature = "testing"))]
 use crate::engine::work_steps;
 use crate::read::resident::Resident;
@@ -33,7 +33,7 @@ use crate::read::span::Span;
 use crate::txn::bulk_load::BulkLoad;
 use crate::txn::retry;
 use crate::txn::transaction::Transaction;
-use crate::types::error::{Error, Lift, Result};
+use crate::types::error::{Error, Result};
 use crate::types::index_key::KeyBuffer;
 use crate::types::invalid_input::InvalidInput;
 use crate::types::key_range::KeyRange;
@@ -444,7 +444,7 @@ impl Db {
         };
         let looked = match reader.at_newest(|| Ok(self.store.committer.sequencer.visible()), read) {
             // Dropped since: what is younger has to be taken in.
-            Err(Error::Trimmed { .. }) if self.store.membership.is_some() => {
+            Err(Error::Trimmed { .. }) if !self.store.committer.peers.is_alone() => {
                 return Ok(Resident::NotResident);
             }
             looked => looked?,
@@ -644,10 +644,7 @@ impl Db {
     /// The disk.
     pub fn members(&self) -> Result<Vec<MemberInfo>> {
         self.store.reader.owner.check()?;
-        match self.store.space.members() {
-            Some(members) => Ok(members.list().lift()?.into_iter().map(MemberInfo::from).collect()),
-            None => Ok(Vec::new()),
-        }
+        Ok(self.store.membership.list()?.into_iter().map(MemberInfo::from).collect())
     }
 
     /// Changes the memory budget while the store is in use. Memory released by a smaller budget

@@ -16,7 +16,7 @@ use crate::engine::cursor_commits;
 use crate::engine::cursors::CursorInfo;
 use crate::engine::keyspace_commits;
 use crate::engine::log_time;
-use crate::engine::requests;
+use crate::engine::shared::requests;
 use crate::txn::ticket::CommitTicket;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::invalid_input::InvalidInput;
@@ -93,8 +93,8 @@ impl<'db> Log<'db> {
             return Err(InvalidInput::NothingToAppend.into());
         }
         keyspace_commits::note_streams(self.store)?;
-        let (first, last) = self.store.committer.append(StreamId(stream), payloads)?;
-        Ok((first, CommitTicket::of_record(&self.store.committer, last)))
+        let (first, ordered) = self.store.committer.append(StreamId(stream), payloads)?;
+        Ok((first, CommitTicket::of_commit(&self.store.committer, ordered)))
     }
 
     /// Reads one entry.

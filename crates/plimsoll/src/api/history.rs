@@ -9,11 +9,10 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::api::snapshot::time_of;
 use crate::engine::{Engine, lives};
-use crate::index::seat::Seat;
+use crate::index::walk::seat::Seat;
 use crate::index::walk::versions::Versions;
 use crate::read::moments::OpenMoment;
 use crate::read::point::find;
-use crate::read::reader::check_retained;
 use crate::read::span::Span;
 use crate::types::error::{Error, Result};
 use crate::types::index_key::{IndexKey, KeptKey};
@@ -62,7 +61,7 @@ fn measure(glsn: Glsn, stored: Stored<'_>) -> (Glsn, Option<u64>) {
 
 /// Wraps a walk that has not begun in a seat; waits for memory as writers do.
 fn begin(store: &Engine, versions: Versions) -> Result<Seat<Versions>> {
-    let seats = store.reader.index.seats();
+    let seats = &store.reader.index.seats;
     let charge =
         store.committer.patience.in_transaction(true, || Ok(seats.charge_for(&versions)?))?;
     Ok(Seat::new(seats, versions, charge))
@@ -267,7 +266,7 @@ impl Changes {
         readable_at: Glsn,
     ) -> Result<Self> {
         // Checked here to fail early; checked again in each view that the walk uses.
-        check_retained(&store.reader.index.current_view(), &span.first(), readable_at)?;
+        store.reader.index.sources.current_view().check_readable(&span.first(), readable_at)?;
         let versions = Versions::new(span.into_range(), after, upto).readable_at(readable_at);
         Ok(Self { versions: begin(store, versions)?, key: Vec::new(), head: None })
     }

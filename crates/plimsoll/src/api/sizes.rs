@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use crate::api::snapshot::Snapshot;
 use crate::engine::Engine;
-use crate::index::estimate;
-use crate::index::view::Direction;
+use crate::index::sources::view::Direction;
+use crate::index::walk::estimate;
 use crate::read::span::Span;
 use crate::types::error::Result;
 use crate::types::key_range::KeyRange;

@@ -9,7 +9,7 @@ use plimsoll_log::glsn::Glsn;
 use crate::api::admin::diagnose::is_damage;
 use crate::api::snapshot::Snapshot;
 use crate::index::run::survey::survey;
-use crate::index::view::Direction;
+use crate::index::sources::view::Direction;
 use crate::read::span::Span;
 use crate::types::damage::{recover_command, verify_command};
 use crate::types::error::{Error, Result, show_key};
@@ -160,7 +160,7 @@ impl Snapshot {
             (false, _, Bound::Excluded(to)) => key < to,
             _ => true,
         };
-        let view = store.reader.index.view();
+        let view = store.reader.index.sources.view();
         let mut candidates: Vec<Vec<u8>> = Vec::new();
         for run in view.all_runs() {
             for table in run.tables().iter() {
@@ -214,7 +214,7 @@ impl Snapshot {
 
     /// Whether a walk can start at an index key.
     fn can_begin(&self, span: &Span, key: &[u8], reverse: bool) -> bool {
-        let view = self.store().reader.index.view();
+        let view = self.store().reader.index.sources.view();
         let (lower, upper, direction) = match reverse {
             false => (Bound::Included(key), span.upper(), Direction::Forward),
             true => (span.lower(), Bound::Included(key), Direction::Backward),

@@ -11,7 +11,6 @@ use crate::engine::Engine;
 use crate::engine::keyspace_commits;
 use crate::read::moments::OpenMoment;
 use crate::read::point::ValueReader;
-use crate::read::reader::check_retained;
 use crate::read::resident::Resident;
 use crate::read::span::Span;
 use crate::txn::range::Range;
@@ -240,7 +239,12 @@ impl Snapshot {
     fn walk(&self, span: Span) -> Result<Range<'static>> {
         self.store.check_open()?;
         // Checked here to fail early; checked again when the walk begins.
-        check_retained(&self.store.reader.index.current_view(), &span.first(), self.read_at()?)?;
+        self.store
+            .reader
+            .index
+            .sources
+            .current_view()
+            .check_readable(&span.first(), self.read_at()?)?;
         Ok(Range::at_moment(&self.store.committer, span, &self.moment))
     }
 }

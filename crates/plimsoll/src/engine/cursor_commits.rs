@@ -14,7 +14,7 @@ use plimsoll_log::glsn::Glsn;
 use crate::borders::{Border, hit};
 use crate::engine::Engine;
 use crate::engine::trim::LogSpace;
-use crate::index::view::Direction;
+use crate::index::sources::view::Direction;
 use crate::read::span::Span;
 use crate::txn::transaction::Transaction;
 use crate::types::error::{Error, Lift, Result};
@@ -140,8 +140,12 @@ fn damaged() -> Error {
 /// Learns where all cursors stand as of `at`.
 pub(crate) fn learn(space: &LogSpace, at: Glsn) -> Result<()> {
     let span = Span::new(CURSORS, &(..));
-    let mut walk =
-        space.reader.index.view().visible(span.lower(), span.upper(), at, Direction::Forward)?;
+    let mut walk = space.reader.index.sources.view().visible(
+        span.lower(),
+        span.upper(),
+        at,
+        Direction::Forward,
+    )?;
     let (mut key, mut all) = (Vec::new(), BTreeMap::new());
     while let Some(version) = walk.next(&mut key)? {
         let Stored::Inline(record) = version.stored else { return Err(damaged()) };

@@ -169,3 +169,15 @@ pub(crate) fn set_foreign_aside(disk: &dyn Disk, index: &Path, own: u64) -> Resu
     }
     if is_changed { Ok(disk.sync_dir(index)?) } else { Ok(()) }
 }
+
+/// Removes a folder of the store with its contents, if it exists.
+pub(crate) fn remove_folder(disk: &dyn Disk, dir: &Path) -> Result<()> {
+    if disk.entry(dir)?.is_none() {
+        return Ok(());
+    }
+    for entry in disk.list(dir)? {
+        let path = dir.join(&entry.name);
+        if entry.is_dir { remove_folder(disk, &path)? } else { disk.remove(&path)? }
+    }
+    Ok(disk.remove_dir(dir)?)
+}

@@ -8,7 +8,7 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::engine::Engine;
 use crate::engine::trim::LogSpace;
-use crate::index::view::Direction;
+use crate::index::sources::view::Direction;
 use crate::read::span::Span;
 use crate::txn::transaction::Transaction;
 use crate::types::error::{Error, Result};
@@ -103,7 +103,7 @@ fn settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
 /// The first id above those of all keys: damage may have cost the record of a keyspace that has
 /// keys.
 fn unused_id(store: &Engine) -> u32 {
-    let view = store.reader.index.view();
+    let view = store.reader.index.sources.view();
     let in_runs = view.infos().map(|info| &*info.last_key);
     let newest = in_runs
         .chain(view.memtables().filter_map(|memtable| memtable.last_key()))
@@ -163,9 +163,8 @@ fn try_settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
     };
     tx.put(&system(store), name.as_bytes(), &record.encode())?;
     tx.commit()?;
-    match &store.space.follower {
-        Some(follower) => follower.learn_own()?,
-        None => store.reader.keyspaces.learn(name, record),
+    if !store.space.peers.reread_keyspaces()? {
+        store.reader.keyspaces.learn(name, record);
     }
     Ok(store.reader.keyspaces.handle(record.id, name.into()))
 }
@@ -292,8 +291,12 @@ pub(crate) fn load(store: &Engine, at: Glsn) -> Result<()> {
 /// is less known than before.
 pub(crate) fn learn(space: &LogSpace, at: Glsn) -> Result<()> {
     let span = Span::new(SYSTEM, &(..));
-    let mut walk =
-        space.reader.index.view().visible(span.lower(), span.upper(), at, Direction::Forward)?;
+    let mut walk = space.reader.index.sources.view().visible(
+        span.lower(),
+        span.upper(),
+        at,
+        Direction::Forward,
+    )?;
     let mut key = Vec::new();
     while let Some(version) = walk.next(&mut key)? {
         if version.user_key() == STREAMS_MARK.as_bytes() {

@@ -10,7 +10,7 @@ use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Budget;
 
-use crate::index::Index;
+use crate::index::OpenIndex;
 use crate::txn::apply::{Apply, When};
 use crate::types::error::{Error, Lift, Result};
 
@@ -29,7 +29,7 @@ pub(crate) struct Replayed {
 pub(crate) fn replay(
     log: &Arc<dyn Log>,
     budget: &Budget,
-    index: &Index,
+    index: &OpenIndex,
     from: Glsn,
 ) -> Result<Replayed> {
     let bounds = log.bounds();
@@ -54,7 +54,7 @@ pub(crate) fn replay(
         replayed.transactions += 1;
         replayed.bytes += entry.payload.len() as u64;
     }
-    index.stop_deferring();
+    index.memtables.stop_deferring();
     Ok(replayed)
 }
 

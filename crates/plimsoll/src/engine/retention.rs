@@ -1,18 +1,18 @@
 //! The garbage-collection watermark: versions that retention promises or open snapshots read must
 //! be kept.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use plimsoll_disk::clock::Clock;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
-use plimsoll_log::members::Members;
 
-use crate::index::Horizon;
 use crate::index::compaction::is_lasting;
+use crate::index::env::Horizon;
 use crate::read::moments::Snapshots;
 use crate::txn::sequencer::CommitSequencer;
+use crate::txn::shared::floors::Floors;
 use crate::types::error::Error;
 use crate::types::keyspaces::{CURSORS, Keyspaces, SYSTEM};
 use crate::types::retention::Retention;
@@ -24,11 +24,8 @@ pub(crate) struct RetentionHorizon {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) snapshots: Arc<Snapshots>,
     pub(crate) keyspaces: Arc<Keyspaces>,
-    /// The other processes that read the store, if there may be any.
-    pub(crate) members: Option<Arc<Members>>,
-    /// Whether commits of other processes were applied that may have changed the retention of a
-    /// keyspace, and this is not known yet.
-    pub(crate) is_to_learn: Arc<AtomicBool>,
+    /// The floors of other processes, and whether the retention of keyspaces is known.
+    pub(crate) floors: Floors,
     /// Somebody asked to free the log below this GLSN.
     pub(crate) trim_wanted: AtomicU64,
     /// Values below this GLSN hold much of the log back: they are to be moved.
@@ -40,9 +37,29 @@ pub(crate) struct RetentionHorizon {
 }
 
 impl RetentionHorizon {
+    /// A horizon that keeps everything until it is `ready`.
+    pub(crate) fn new(
+        clock: &Arc<dyn Clock>,
+        (log, sequencer): (&Arc<dyn Log>, &Arc<CommitSequencer>),
+        (snapshots, keyspaces): (&Arc<Snapshots>, &Arc<Keyspaces>),
+        floors: Floors,
+    ) -> Self {
+        Self {
+            log: Arc::clone(log),
+            sequencer: Arc::clone(sequencer),
+            clock: Arc::clone(clock),
+            snapshots: Arc::clone(snapshots),
+            keyspaces: Arc::clone(keyspaces),
+            floors,
+            trim_wanted: AtomicU64::new(0),
+            move_wanted: AtomicU64::new(0),
+            moves_stopped: OnceLock::new(),
+            ready: OnceLock::new(),
+        }
+    }
+
     fn oldest_read(&self) -> Glsn {
-        let oldest = self.snapshots.oldest(|| self.sequencer.visible());
-        self.members.as_ref().map_or(oldest, |members| oldest.min(members.oldest_floor()))
+        self.snapshots.oldest(|| self.sequencer.visible()).min(self.floors.oldest())
     }
 }
 
@@ -56,8 +73,8 @@ impl Horizon for RetentionHorizon {
         }
         let (oldest, visible) = (self.oldest_read(), self.sequencer.visible());
         // In this order: a retention that was changed up to what was visible is known below, or to
-        // be learned. Acquire: the partner of the store that clears it.
-        if self.is_to_learn.load(Ordering::Acquire) {
+        // be learned.
+        if !self.floors.is_retention_known() {
             return Glsn::NONE;
         }
         let Some(record) = self.keyspaces.record(keyspace) else { return Glsn::NONE };

@@ -6,7 +6,8 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::page::PAGE_BYTES;
 
 use crate::engine::trim::{self, Active, LogSpace};
-use crate::index::{FreeLog, Horizon};
+use crate::index::env::Horizon;
+use crate::index::memtables::flush_policy;
 use crate::read::span::Span;
 use crate::txn::committer::Committer;
 use crate::types::error::{Lift, Result};
@@ -23,10 +24,6 @@ const WORTH_FREEING_BYTES: u64 = 1 << 20;
 /// The most times that a compaction moves values out of blob files.
 const VACATED_TIMES: u32 = 16;
 
-/// Segments that were held back for long, from which on memtables are closed once they may be
-/// freed.
-const LET_GO_SEGMENTS: u64 = 4;
-
 /// Flushes, merges everything, and frees the part of the log that is no longer needed. Law: this
 /// process writes the index.
 pub(crate) fn compact(space: &LogSpace, committer: &Committer) -> Result<()> {
@@ -39,10 +36,10 @@ pub(crate) fn compact(space: &LogSpace, committer: &Committer) -> Result<()> {
     // Without a GLSN the log keeps everything.
     let log_keeps_from =
         may_be_freed(space)?.unwrap_or(Glsn::NONE).max(space.reader.log.bounds().first);
-    space.reader.index.compact(log_keeps_from)?;
+    space.reader.index.compaction.run_all(log_keeps_from)?;
     let moved = match may_be_freed(space)? {
         Some(until) if want_values_moved(space, until, Active::EndsFrom(WORTH_FREEING_BYTES))? => {
-            space.reader.index.relocate()
+            space.reader.index.compaction.relocate()
         }
         _ => Ok(()),
     };
@@ -53,7 +50,9 @@ pub(crate) fn compact(space: &LogSpace, committer: &Committer) -> Result<()> {
         return Ok(());
     }
     for _ in 0..VACATED_TIMES {
-        if !space.keeps() || !space.reader.index.vacate_blobs(WORTH_FREEING_BYTES)? {
+        if !space.peers.keeps()
+            || !space.reader.index.compaction.vacate_blobs(WORTH_FREEING_BYTES)?
+        {
             break;
         }
         free(space, true, Active::EndsFrom(WORTH_FREEING_BYTES))?;
@@ -68,14 +67,14 @@ pub(crate) fn free_log(space: &LogSpace) -> Result<()> {
 }
 
 fn free(space: &LogSpace, may_flush: bool, active: Active) -> Result<()> {
-    if !space.keeps() {
+    if !space.peers.keeps() {
         return Ok(());
     }
     let Some(until) = may_be_freed(space)? else {
         space.file_log.end_segments_at(space.segment_bytes);
         return Ok(());
     };
-    space.file_log.end_segments_at(space.reader.index.segment_bytes());
+    space.file_log.end_segments_at(space.reader.index.runs.space.segment_bytes());
     want_values_moved(space, until, active)?;
     if may_flush {
         flush_for_blobs(space, until);
@@ -84,41 +83,36 @@ fn free(space: &LogSpace, may_flush: bool, active: Active) -> Result<()> {
     trim::free_soon(space, until, active)
 }
 
-/// Has the memtable flushed if the blob files that the active segment names take much space and
-/// only the memtable's contents keep them: large values fill the disk long before what the memtable
-/// has of them fills that.
+/// Has the memtable flushed if only its contents keep large blob files.
 fn flush_for_blobs(space: &LogSpace, until: Glsn) {
     let index = &space.reader.index;
-    let is_held = index.checkpoint().glsn.next() < until;
-    let much_bytes = 2 * space.segment_bytes.min(index.segment_bytes());
-    if is_held && space.file_log.active_blob_bytes() >= much_bytes {
-        space.sequencer.try_at_applied(|applied| index.close_if_none_waits(applied));
+    let checkpoint = index.runs.checkpoint().glsn;
+    let segment_bytes = space.segment_bytes.min(index.runs.space.segment_bytes());
+    let blob_bytes = space.file_log.active_blob_bytes();
+    if flush_policy::frees_blobs(checkpoint, until, blob_bytes, segment_bytes) {
+        space.sequencer.try_at_applied(|applied| index.memtables.close_if_none_waits(applied));
     }
 }
 
-/// Asks the members to close their memtables if much was held back until now. A member has the log
+/// Has all processes close their memtables if much was held back until now. A process has the log
 /// behind the oldest commit in a memtable until all of that memtable is in the runs. What only a
 /// snapshot read leaves the runs with a merge, which follows a flush: so it is asked, too, if no
 /// memtable reaches back so far.
 fn ask_to_close(space: &LogSpace, until: Glsn) {
-    let Some(members) = space.members() else { return };
     let newest = space.sequencer.visible();
-    let least_bytes = LET_GO_SEGMENTS * space.segment_bytes.min(space.reader.index.segment_bytes());
+    let segment_bytes = space.segment_bytes.min(space.reader.index.runs.space.segment_bytes());
+    let least_bytes = flush_policy::much_held_bytes(segment_bytes);
     let is_much = |from, to| space.file_log.segment_bytes_between(from, to) >= least_bytes;
-    if lock(&space.held_back).lets_go(space.clock.monotonic_nanos(), until, newest, is_much) {
-        members.want_closed(newest);
-    }
+    space.peers.ask_to_close(newest, &mut || {
+        lock(&space.held_back).lets_go(space.clock.monotonic_nanos(), until, newest, is_much)
+    });
 }
 
 /// Where the part of the log begins that retention and cursors keep; `None` if that is all of it.
 pub(super) fn may_be_freed(space: &LogSpace) -> Result<Option<Glsn>> {
     // First: what is learned of later, a stream or a keyspace, has no commit up to here.
     let newest = space.sequencer.visible();
-    let is_to_learn = space
-        .follower
-        .as_ref()
-        .is_some_and(|follower| follower.is_to_learn.load(Ordering::Acquire));
-    if is_to_learn || space.catalog.streams_known.load(Ordering::Acquire) {
+    if !space.peers.knows_own_records() || space.catalog.streams_known.load(Ordering::Acquire) {
         return Ok(None);
     }
     let (unlimited, limited): (Vec<_>, Vec<_>) = space
@@ -151,8 +145,8 @@ pub(super) fn may_be_freed(space: &LogSpace) -> Result<Option<Glsn>> {
 /// the caller asked for the space.
 fn want_values_moved(space: &LogSpace, until: Glsn, active: Active) -> Result<bool> {
     let (index, horizon) = (&space.reader.index, &space.catalog.horizon);
-    let until = until.min(index.checkpoint().glsn.next());
-    let view = index.view();
+    let until = until.min(index.runs.checkpoint().glsn.next());
+    let view = index.sources.view();
     // Those that are to be moved already are not counted again.
     let oldest =
         view.min_pointer().filter(|oldest| (horizon.relocate_below()..until).contains(oldest));
@@ -173,13 +167,12 @@ fn want_values_moved(space: &LogSpace, until: Glsn, active: Active) -> Result<bo
 }
 
 fn was_written_to(space: &LogSpace, keyspace: u32) -> Result<bool> {
-    let (span, view) = (Span::of_keyspace(keyspace), space.reader.index.view());
+    let (span, view) = (Span::of_keyspace(keyspace), space.reader.index.sources.view());
     Ok(view.changed_in(span.lower(), span.upper(), Glsn::NONE)?.is_some())
 }
 
-impl FreeLog for LogSpace {
-    fn free_log(&self, may_flush: bool) {
-        // A segment that could not be freed now is freed later; the commit itself is done.
-        let _ = free(self, may_flush, Active::Stays);
-    }
+/// Frees what can be freed of the log; `may_flush`: closes the memtable for that if needed.
+pub(super) fn try_to_free_log(space: &LogSpace, may_flush: bool) {
+    // A segment that could not be freed now is freed later; the commit itself is done.
+    let _ = free(space, may_flush, Active::Stays);
 }

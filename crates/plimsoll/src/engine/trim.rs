@@ -2,7 +2,7 @@
 //!
 //! Three kinds of entries stay: those that the runs do not hold yet, those that a cursor still has
 //! to read, and those that a value in a run points to. Compaction first moves such values into blob
-//! files ([`crate::index::Horizon::relocate_below`]).
+//! files ([`crate::index::env::Horizon::relocate_below`]).
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -12,16 +12,14 @@ use plimsoll_disk::clock::Clock;
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::members::Members;
-use plimsoll_log::members::holding::Removal;
 
 use crate::borders::{Border, hit};
 use crate::engine::Catalog;
-use crate::engine::held_back::HeldBack;
-use crate::index::blobs::Left;
+use crate::index::memtables::flush_policy::HeldBack;
+use crate::index::runs::blobs::Left;
 use crate::read::reader::Reader;
 use crate::txn::committer::Committer;
-use crate::txn::follower::Follower;
+use crate::txn::peers::Peers;
 use crate::txn::sequencer::CommitSequencer;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::events;
@@ -43,8 +41,8 @@ pub(crate) fn trim(space: &LogSpace, committer: &Committer, until: Glsn) -> Resu
     let until = until.min(space.catalog.cursors.oldest());
     space.catalog.horizon.trim_wanted.fetch_max(until.0, Ordering::AcqRel);
     committer.flush()?;
-    if space.reader.index.min_pointer().is_some_and(|oldest| oldest < until) {
-        space.reader.index.relocate()?;
+    if space.reader.index.sources.view().min_pointer().is_some_and(|oldest| oldest < until) {
+        space.reader.index.compaction.relocate()?;
     }
     let _turn = space.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     // It may have been closed meanwhile, and be another process's.
@@ -69,8 +67,7 @@ pub(crate) struct LogSpace {
     pub(crate) sequencer: Arc<CommitSequencer>,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) file_log: Arc<FileLog>,
-    /// What other processes commit, if several may have the store open.
-    pub(crate) follower: Option<Arc<Follower>>,
+    pub(crate) peers: Arc<dyn Peers>,
     pub(crate) clock: Arc<dyn Clock>,
     /// Size of a segment in bytes.
     pub(crate) segment_bytes: u64,
@@ -78,18 +75,6 @@ pub(crate) struct LogSpace {
     pub(crate) trim_lock: Mutex<()>,
     /// What of the log floors have held back.
     pub(crate) held_back: Mutex<HeldBack>,
-}
-
-impl LogSpace {
-    /// The processes that have the store open, if there may be several.
-    pub(crate) fn members(&self) -> Option<&Arc<Members>> {
-        self.follower.as_ref().map(|follower| &follower.members)
-    }
-
-    /// Whether this process does the background work of the store.
-    pub(crate) fn keeps(&self) -> bool {
-        self.members().is_none_or(|members| members.is_keeper())
-    }
 }
 
 /// Frees unneeded segments below `until`. A compaction waits for another thread that frees the log,
@@ -108,19 +93,15 @@ pub(crate) fn free_soon(space: &LogSpace, until: Glsn, active: Active) -> Result
 }
 
 fn free(space: &LogSpace, until: Glsn, active: Active) -> Result<Glsn> {
-    let free = |removal: Option<&Removal<'_>>| {
-        // A member that creates a cursor holds the files until that is committed.
-        if let Some(follower) = &space.follower {
-            follower.fresh_and_durable()?;
-        }
+    let mut freed = None;
+    space.peers.remove_files(&mut |may_free_below| {
+        // A process that creates a cursor holds the files until that is committed.
+        let caught_up = space.peers.catch_up_durably();
         // Under the lock of trims, no cursor is created here.
-        free_up_to(space, until.min(space.catalog.cursors.oldest()), active, removal)
-    };
-    let freed = match space.members() {
-        Some(members) => members.unless_held(|removal| free(Some(removal))),
-        None => Some(free(None)),
-    };
-    // What another member is reading is freed by a later call.
+        let until = || until.min(space.catalog.cursors.oldest());
+        freed = Some(caught_up.and_then(|()| free_up_to(space, until(), active, may_free_below)));
+    });
+    // Files that another process is reading are removed by a later call.
     freed.unwrap_or_else(|| Ok(space.reader.log.bounds().first))
 }
 
@@ -128,32 +109,32 @@ fn free_up_to(
     space: &LogSpace,
     until: Glsn,
     active: Active,
-    removal: Option<&Removal<'_>>,
+    may_free_below: &dyn Fn(Glsn) -> bool,
 ) -> Result<Glsn> {
     // This first: a flush in between may add runs that point behind it, never before it.
-    let flushed = space.reader.index.log_needed_from().next();
-    let needed = space.reader.index.min_pointer().unwrap_or(Glsn::MAX);
-    // What other members do not have in their runs yet, they read in the log.
-    let others = space.members().map_or(Glsn::MAX, |members| members.oldest_needed());
+    let flushed = space.reader.index.runs.log_needed_from().next();
+    let needed = space.reader.index.sources.view().min_pointer().unwrap_or(Glsn::MAX);
+    // Other processes read in the log what their runs do not hold yet.
+    let others = space.peers.oldest_needed();
     let until = until.min(flushed).min(needed).min(others);
     let (log, clock) = (&space.reader.log, &space.clock);
-    if removal.is_some_and(|removal| !removal.may_free_below(until)) {
+    if !may_free_below(until) {
         return Ok(log.bounds().first);
     }
     let (start, before) = (clock.monotonic_nanos(), log.bounds().first);
     if let Active::EndsFrom(bytes) = active {
         space
             .file_log
-            .end_segment_below(until, bytes, &|blob| space.reader.index.must_keep_blob(blob))
+            .end_segment_below(until, bytes, &|blob| space.reader.index.runs.must_keep_blob(blob))
             .lift()?;
     }
     if others == until {
         hit(Border::TrimHeldBack);
     }
     hit(Border::TrimChosen);
-    let first = match log.trim(until, &|blob| space.reader.index.must_keep_blob(blob)) {
+    let first = match log.trim(until, &|blob| space.reader.index.runs.must_keep_blob(blob)) {
         // Another process has freed what this one was about to.
-        Err(LogError::Trimmed { first, .. }) if space.members().is_some() => first,
+        Err(LogError::Trimmed { first, .. }) if !space.peers.is_alone() => first,
         trimmed => trimmed.lift()?,
     };
     // Also if no segment was freed: runs may have let go of files since their segment was.
@@ -169,8 +150,8 @@ fn free_up_to(
 /// opening.
 fn sweep_blobs(space: &LogSpace) {
     let (index, log) = (&space.reader.index, &space.reader.log);
-    let keep = |blob| index.must_keep_blob(blob);
-    let left = index.take_left_blobs();
+    let keep = |blob| index.runs.must_keep_blob(blob);
+    let left = index.runs.blobs.take_left();
     if matches!(&left, Left::These(blobs) if blobs.is_empty()) {
         return;
     }
@@ -179,7 +160,7 @@ fn sweep_blobs(space: &LogSpace) {
         Left::These(blobs) => log.sweep_these_blobs(&Vec::from_iter(blobs.iter().copied()), &keep),
     };
     if swept.is_err() {
-        index.put_back_blobs(left);
+        index.runs.blobs.put_back(left);
     }
 }
 

@@ -3,7 +3,7 @@
 use plimsoll_memory::evictor;
 
 use crate::engine::Engine;
-use crate::index::Progress;
+use crate::index::env::Progress;
 use crate::types::error::{Lift, Result};
 
 /// Drops every unpinned page, and every cached row.
@@ -23,15 +23,11 @@ pub(crate) fn step(store: &Engine) -> Result<bool> {
 /// another.
 pub(crate) fn step_from(store: &Engine, first: usize) -> Result<bool> {
     if store.options.read_only {
-        if let Some(membership) = &store.membership {
-            membership.step(&store.maintenance.pool, &store.space, &store.committer)?;
-        }
+        store.membership.step(&store.maintenance.pool, &store.space, &store.committer)?;
         return Ok(make_room(store)? || care_for_warmth(store)?);
     }
     store.check_writable()?;
-    if let Some(membership) = &store.membership {
-        membership.step(&store.maintenance.pool, &store.space, &store.committer)?;
-    }
+    store.membership.step(&store.maintenance.pool, &store.space, &store.committer)?;
     let kinds = [sync, make_room, flush_some, compact_some, care_for_warmth, seal_behind];
     for number in 0..kinds.len() {
         if kinds[(first + number) % kinds.len()](store)? {
@@ -63,7 +59,7 @@ fn make_room(store: &Engine) -> Result<bool> {
 
 /// Flushes a full memtable, or one that has been in memory for long.
 fn flush_some(store: &Engine) -> Result<bool> {
-    let worked = store.reader.index.flush_step()? == Progress::Worked;
+    let worked = store.reader.index.memtables.flush_step()? == Progress::Worked;
     Ok(worked
         || store
             .maintenance
@@ -73,7 +69,7 @@ fn flush_some(store: &Engine) -> Result<bool> {
 }
 
 fn compact_some(store: &Engine) -> Result<bool> {
-    Ok(store.reader.index.compact_step()? == Progress::Worked)
+    Ok(store.reader.index.compaction.step()? == Progress::Worked)
 }
 
 fn care_for_warmth(store: &Engine) -> Result<bool> {

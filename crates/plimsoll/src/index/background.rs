@@ -7,13 +7,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use plimsoll_disk::worker::{Next, Woken, Worker};
+use plimsoll_log::glsn::Glsn;
 
-use crate::index::Progress;
 use crate::index::compaction::Compaction;
-use crate::index::core::Core;
-use crate::index::policy::Priority;
-use crate::index::signals::Thread;
-use crate::types::lock::lock;
+use crate::index::env::signals::Thread;
+use crate::index::env::{Env, Progress};
+use crate::index::memtables::Memtables;
+use crate::index::plan::policy::Priority;
+use crate::index::runs::Runs;
 
 /// An index that received almost no writes for this long, and has no other work, counts as idle;
 /// its runs are then settled (merged for reads).
@@ -39,21 +40,26 @@ impl Threads {
     }
 
     /// Starts one thread for flushes and one for compaction.
-    pub(crate) fn start(core: &Arc<Core>, compaction: &Arc<Compaction>) -> io::Result<Self> {
-        let flush = start_flushing(core)?;
-        let compaction = start_compacting(core, compaction)?;
+    pub(crate) fn start(
+        env: &Arc<Env>,
+        runs: &Arc<Runs>,
+        memtables: &Arc<Memtables>,
+        compaction: &Arc<Compaction>,
+    ) -> io::Result<Self> {
+        let flush = start_flushing(env, runs, memtables)?;
+        let compaction = start_compacting(env, memtables, compaction)?;
         Ok(Self { workers: vec![flush, compaction] })
     }
 
     /// Stops them and waits until they have ended.
-    pub(crate) fn stop(&self, core: &Core, compaction: &Compaction) {
-        core.signals.close();
+    pub(crate) fn stop(&self, env: &Env, memtables: &Memtables, compaction: &Compaction) {
+        env.signals.close();
         for worker in &self.workers {
             worker.stop();
         }
         // A writer may still be flushing or merging: nothing is written once the folder is given
         // back.
-        drop(lock(&core.flush));
+        memtables.wait();
         compaction.wait();
     }
 }
@@ -65,23 +71,28 @@ fn retry_after(failures: u32) -> Duration {
 
 /// Frees what the log need not keep any more because the runs have changed. Members do so in turn,
 /// with what they promised each other.
-fn free_log(core: &Core) {
-    if core.context.duty.members().is_none() && !core.signals.is_closing() {
+fn free_log(env: &Env) {
+    if env.duty().members().is_none() && !env.signals.is_closing() {
         // A flush is not to cause the next one.
-        core.free_log(false);
+        env.free_log(false);
     }
 }
 
-fn start_flushing(core: &Arc<Core>) -> io::Result<Worker> {
-    let (flushing, alarmed) = (Arc::clone(core), Arc::clone(core));
-    let (mut failures, mut freed_to) = (0, 0);
-    let step = move |_| match flushing.flush_step() {
+fn start_flushing(
+    env: &Arc<Env>,
+    runs: &Arc<Runs>,
+    memtables: &Arc<Memtables>,
+) -> io::Result<Worker> {
+    let (memtables, runs) = (Arc::clone(memtables), Arc::clone(runs));
+    let (looked, alarmed) = (Arc::clone(env), Arc::clone(env));
+    let (mut failures, mut freed_to) = (0, Glsn::NONE);
+    let step = move |_| match memtables.flush_step() {
         Ok(progress) => {
             failures = 0;
             // Writers flush, too.
-            let flushed = flushing.flushed.load(Ordering::Acquire);
+            let flushed = runs.flushed();
             if std::mem::replace(&mut freed_to, flushed) != flushed {
-                free_log(&flushing);
+                free_log(&looked);
             }
             if progress == Progress::Worked { Next::Again } else { Next::Rung }
         }
@@ -91,16 +102,20 @@ fn start_flushing(core: &Arc<Core>) -> io::Result<Worker> {
         }
     };
     let alarm = move || alarmed.signals.thread_panicked(Thread::Flush);
-    Worker::start("plimsoll-flush", &core.signals.flush, alarm, step)
+    Worker::start("plimsoll-flush", &env.signals.flush, alarm, step)
 }
 
-fn start_compacting(core: &Arc<Core>, compaction: &Arc<Compaction>) -> io::Result<Worker> {
-    let (compaction, looked, alarmed) =
-        (Arc::clone(compaction), Arc::clone(core), Arc::clone(core));
+fn start_compacting(
+    env: &Arc<Env>,
+    memtables: &Arc<Memtables>,
+    compaction: &Arc<Compaction>,
+) -> io::Result<Worker> {
+    let (memtables, compaction) = (Arc::clone(memtables), Arc::clone(compaction));
+    let (looked, alarmed) = (Arc::clone(env), Arc::clone(env));
     let (mut failures, mut priority, mut before, mut freed_at) = (0, Priority::Due, 0, 0);
     let step = move |woken| {
         let bytes_in = looked.counters.bytes_in.load(Ordering::Relaxed);
-        let is_quiet = bytes_in - before < looked.memtable_limit_bytes() / TRICKLE_PART;
+        let is_quiet = bytes_in - before < memtables.limit_bytes() / TRICKLE_PART;
         priority = match woken {
             Woken::Again => priority,
             Woken::TimedOut if is_quiet && failures == 0 => Priority::Settle,
@@ -127,7 +142,7 @@ fn start_compacting(core: &Arc<Core>, compaction: &Arc<Compaction>) -> io::Resul
         }
     };
     let alarm = move || alarmed.signals.thread_panicked(Thread::Compaction);
-    Worker::start("plimsoll-compact", &core.signals.compaction, alarm, step)
+    Worker::start("plimsoll-compact", &env.signals.compaction, alarm, step)
 }
 
 #[cfg(test)]

@@ -7,6 +7,10 @@
 //! Two jobs can run at once if the budget allows: a small job merges newer runs while a large one
 //! is under way, and takes precedence.
 
+mod job;
+mod vacate;
+
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,17 +18,18 @@ use std::sync::{Arc, Mutex, Weak};
 
 use plimsoll_log::glsn::Glsn;
 
-use crate::index::core::{Core, SetAside};
-use crate::index::job::{Job, Swept, Task};
-use crate::index::output::OUTPUT_CHUNKS;
-use crate::index::policy::{Clearance, Plan, Priority, RunShape, choose};
-use crate::index::relocate::points_into;
+use crate::index::compaction::job::{Job, Swept, Task};
+use crate::index::env::{Context, Progress};
+use crate::index::plan::policy::{Clearance, Plan, Priority, RunShape, choose};
+use crate::index::plan::sweep::{Segment, Sweep};
 use crate::index::run::table::TableInfo;
-use crate::index::source::Run;
-use crate::index::split::Inputs;
-use crate::index::sweep::{Segment, Sweep};
-use crate::index::view::{View, tables_in};
-use crate::index::{Context, Progress};
+use crate::index::runs::Runs;
+use crate::index::sources::source::Run;
+use crate::index::sources::view::{View, tables_in};
+use crate::index::write::SetAside;
+use crate::index::write::output::OUTPUT_CHUNKS;
+use crate::index::write::relocate::points_into;
+use crate::index::write::split::Inputs;
 use crate::types::error::{Error, Result};
 use crate::types::lock::lock;
 
@@ -43,7 +48,7 @@ const JOBS_MORE: u64 = 6;
 
 /// Decides which runs are merged, and when.
 pub(crate) struct Compaction {
-    core: Arc<Core>,
+    runs: Arc<Runs>,
     /// Held during a step.
     jobs: Mutex<Jobs>,
     /// Cleared while nothing is to be merged only to make reads cheaper.
@@ -210,10 +215,10 @@ pub(crate) fn is_lasting(error: &Error) -> bool {
 
 impl Compaction {
     /// Reserves the memory for jobs.
-    pub(crate) fn new(core: &Arc<Core>) -> Result<Self> {
+    pub(crate) fn new(runs: &Arc<Runs>) -> Result<Self> {
         Ok(Self {
-            core: Arc::clone(core),
-            jobs: Mutex::new(Jobs::new(&core.context)?),
+            runs: Arc::clone(runs),
+            jobs: Mutex::new(Jobs::new(&runs.env.context)?),
             may_settle: AtomicBool::new(true),
         })
     }
@@ -221,7 +226,7 @@ impl Compaction {
     /// Runs a step on the owner's call. If nothing was written since the last call, the index
     /// counts as idle and its runs are settled.
     pub(crate) fn step(&self) -> Result<Progress> {
-        let bytes_in = self.core.counters.bytes_in.load(Ordering::Relaxed);
+        let bytes_in = self.runs.env.counters.bytes_in.load(Ordering::Relaxed);
         let seen = std::mem::replace(&mut lock(&self.jobs).seen_bytes_in, bytes_in);
         self.step_for(if seen == bytes_in { Priority::Settle } else { Priority::Due })
     }
@@ -231,15 +236,15 @@ impl Compaction {
         // Relaxed: it guards nothing.
         self.may_settle.store(may_settle, Ordering::Relaxed);
         if may_settle {
-            self.core.signals.call_compaction();
+            self.runs.env.signals.call_compaction();
         }
     }
 
     /// Merges until there is nothing left to merge; runs that are added meanwhile may stay. The log
     /// keeps its entries from `log_keeps_from` on, and the files that they name.
     pub(crate) fn run_all(&self, log_keeps_from: Glsn) -> Result<()> {
-        let done = || self.core.counters.compactions.load(Ordering::Relaxed);
-        let view = self.core.view();
+        let done = || self.runs.env.counters.compactions.load(Ordering::Relaxed);
+        let view = self.runs.sources.view();
         let enough = done() + (view.runs.len() + view.history.len()) as u64 + JOBS_MORE;
         drop(view);
         let step =
@@ -251,15 +256,31 @@ impl Compaction {
     /// Moves values out of the log entries that are to be freed and the blob files that are to be
     /// vacated, and changes nothing else.
     pub(crate) fn relocate(&self) -> Result<()> {
-        let done = || self.core.counters.compactions.load(Ordering::Relaxed);
-        let view = self.core.view();
+        let done = || self.runs.env.counters.compactions.load(Ordering::Relaxed);
+        let view = self.runs.sources.view();
         let enough = done() + (view.runs.len() + view.history.len()) as u64 + JOBS_MORE;
         drop(view);
-        while self.work(Unasked::IsTold, |_| self.relocation(&self.core.view()))?
+        while self.work(Unasked::IsTold, |_| self.relocation(&self.runs.sources.view()))?
             == Progress::Worked
             && done() < enough
         {}
         self.check_stopped()
+    }
+
+    /// Moves values out of blob files of which much is dead, as far as the copies take little space
+    /// beside what is live; nothing if that would free less than `worth_bytes` in this and later
+    /// calls. Returns whether it moved any: then more may be left.
+    pub(crate) fn vacate_blobs(&self, worth_bytes: u64) -> Result<bool> {
+        let view = self.runs.sources.view();
+        let chosen = vacate::choose(&*self.runs.env.context.log, &view, worth_bytes)?;
+        drop(view);
+        if chosen.is_empty() {
+            return Ok(false);
+        }
+        self.runs.blobs.vacate(chosen);
+        let moved = self.relocate();
+        self.runs.blobs.vacate(BTreeSet::new());
+        moved.map(|()| true)
     }
 
     fn check_stopped(&self) -> Result<()> {
@@ -277,7 +298,7 @@ impl Compaction {
     /// Does a bounded piece of a job; starts the job that `task` returns if none is under way.
     fn work(&self, unasked: Unasked, task: impl FnOnce(&Jobs) -> Option<Task>) -> Result<Progress> {
         let mut jobs = lock(&self.jobs);
-        let term = self.core.context.duty.term();
+        let term = self.runs.env.duty().term();
         for slot in &mut jobs.slots {
             // One that another process's work has overtaken.
             slot.job.take_if(|job| !job.is_of(term));
@@ -291,7 +312,7 @@ impl Compaction {
             return Ok(Progress::Idle);
         };
         let job = slot.job.as_mut().expect("just found");
-        let step = job.step(&self.core);
+        let step = job.step(&self.runs);
         let ended = match &step {
             Ok(done) => *done,
             Err(_) => true,
@@ -299,17 +320,17 @@ impl Compaction {
         let unasked_below = job.moves_unasked_below();
         let job = if ended { slot.job.take() } else { None };
         let result = match (step, job) {
-            (Ok(true), Some(job)) => job.finish(&self.core).map(|swept| {
+            (Ok(true), Some(job)) => job.finish(&self.runs).map(|swept| {
                 if let Some(swept) = swept {
                     jobs.swept_history = swept;
                 }
             }),
             (step, _) => step.map(|_| ()),
         };
-        let result = result.map_err(|error| self.core.of_job(term, error));
+        let result = result.map_err(|error| self.runs.env.duty().of_job(term, error));
         let result = match (result, unasked_below) {
             (Err(error), Some(below)) => {
-                self.core.horizon.stop_relocating(below, &error);
+                self.runs.env.horizon.stop_relocating(below, &error);
                 // Whoever asks for what is damaged is told by that.
                 if unasked == Unasked::IsLeft || is_lasting(&error) { Ok(()) } else { Err(error) }
             }
@@ -323,7 +344,7 @@ impl Compaction {
             jobs.stopped = Some(error.clone());
         }
         drop(jobs);
-        self.core.signals.compaction_ended(ended, result.as_ref().err());
+        self.runs.env.signals.compaction_ended(ended, result.as_ref().err());
         result.map(|()| Progress::Worked)
     }
 
@@ -340,39 +361,39 @@ impl Compaction {
 
     /// Adapts to a changed budget.
     pub(crate) fn fit(&self) {
-        lock(&self.jobs).fit(&self.core.context);
+        lock(&self.jobs).fit(&self.runs.env.context);
     }
 
     fn begin_jobs(&self, jobs: &mut Jobs, task: impl FnOnce(&Jobs) -> Option<Task>) {
-        jobs.fit(&self.core.context);
+        jobs.fit(&self.runs.env.context);
         if jobs.slots.first().is_some_and(|slot| slot.job.is_none()) {
             // The second slot's work goes first: it is short.
             let other = jobs.slots.iter().any(|slot| slot.job.is_some());
             if !other && let Some(task) = task(jobs) {
-                jobs.slots[0].job = Some(Job::new(&self.core, &jobs.slots[0].set_aside, task));
+                jobs.slots[0].job = Some(Job::new(&self.runs, &jobs.slots[0].set_aside, task));
             }
         } else if jobs.slots.get(1).is_some_and(|slot| slot.job.is_none()) {
-            let view = self.core.view();
+            let view = self.runs.sources.view();
             let free = view.runs.iter().take_while(|run| !jobs.is_busy(run)).count();
             if free >= PILED_UP
                 && let Some(plan) =
                     choose(&jobs.current_shapes(&view), FAN_IN, Priority::Due, u64::MAX)
             {
                 let task = current_task(&view, plan, Priority::Due);
-                jobs.slots[1].job = Some(Job::new(&self.core, &jobs.slots[1].set_aside, task));
+                jobs.slots[1].job = Some(Job::new(&self.runs, &jobs.slots[1].set_aside, task));
             }
         }
     }
 
     /// The next job, if any is due.
     fn task(&self, jobs: &Jobs, priority: Priority, log_keeps_from: Glsn) -> Option<Task> {
-        let view = self.core.view();
+        let view = self.runs.sources.view();
         let merge = |priority| {
             let mut shapes = jobs.current_shapes(&view);
             for (shape, run) in shapes.iter_mut().zip(&view.runs) {
                 shape.kept_bytes = kept_bytes(run, log_keeps_from);
             }
-            let current = choose(&shapes, FAN_IN, priority, self.core.superseded_max());
+            let current = choose(&shapes, FAN_IN, priority, self.runs.superseded_max());
             current.map(|plan| current_task(&view, plan, priority)).or_else(|| {
                 choose(&jobs.shapes(&view.history), FAN_IN, priority, u64::MAX)
                     .map(|plan| history_task(&view, plan, priority))
@@ -392,7 +413,7 @@ impl Compaction {
     /// A run with values in log entries that are to be freed, or in blob files that are to be
     /// vacated.
     fn relocation(&self, view: &View) -> Option<Task> {
-        let vacated = self.core.blobs.vacated();
+        let vacated = self.runs.blobs.vacated();
         let task = |below: Glsn| {
             let wanted = |run: &Arc<Run>| {
                 run.min_pointer().is_some_and(|pointer| pointer < below)
@@ -412,8 +433,8 @@ impl Compaction {
             current.or_else(history)
         };
         // What was asked for does not wait for the rest, nor fail with it.
-        task(self.core.horizon.must_relocate_below()).or_else(|| {
-            let unasked = task(self.core.horizon.relocate_below());
+        task(self.runs.env.horizon.must_relocate_below()).or_else(|| {
+            let unasked = task(self.runs.env.horizon.relocate_below());
             unasked.map(|task| Task { moves_unasked: true, ..task })
         })
     }
@@ -430,8 +451,8 @@ impl Compaction {
         let [run] = &view.history[..] else { return None };
         let (swept, then) = &jobs.swept_history;
         let swept = swept.upgrade().is_some_and(|swept| Arc::ptr_eq(&swept, run))
-            && self.core.horizon_of_run(run) <= *then;
-        let passed = run.infos().any(|info| self.core.horizon_passed(info));
+            && job::horizon_of_run(&*self.runs.env.horizon, run) <= *then;
+        let passed = run.infos().any(|info| job::horizon_passed(&*self.runs.env.horizon, info));
         (passed && !swept).then(|| history_task(view, 0..1, Priority::All))
     }
 }
@@ -452,6 +473,6 @@ fn history_task(view: &View, plan: Plan, priority: Priority) -> Task {
 
 impl fmt::Debug for Compaction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Compaction({})", self.core.context.dir.display())
+        write!(f, "Compaction({})", self.runs.env.context.dir.display())
     }
 }

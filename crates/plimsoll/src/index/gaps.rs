@@ -25,6 +25,9 @@
 //! The lock is a leaf: nothing is called while it is held. A walk takes it only after it has
 //! stepped over [`LOOK_AFTER`] deleted keys in a row, a commit for a few instructions.
 
+pub(crate) mod key_prefix;
+pub(crate) mod list;
+
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -33,8 +36,8 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Budget, Kind, Lease};
 
 use crate::borders::{Border, hit};
-use crate::index::gap_list::{Gap, GapList, behind};
-use crate::index::key_prefix::prefix;
+use crate::index::gaps::key_prefix::prefix;
+use crate::index::gaps::list::{Gap, GapList, behind};
 
 /// A walk asks for a gap after it has stepped over this many deleted keys in a row,
 pub(crate) const LOOK_AFTER: u64 = 4;

@@ -14,7 +14,9 @@
 //! [`format`] defines its bytes, [`blocks`] its checksums, [`names`] its name.
 
 mod blocks;
+pub(crate) mod files;
 mod format;
+pub(crate) mod limits;
 pub(crate) mod names;
 #[cfg(test)]
 mod tests;
@@ -27,8 +29,8 @@ use plimsoll_disk::vfs::{Caching, Disk, File, Open};
 use plimsoll_log::file_log::id_in;
 use plimsoll_log::glsn::{Glsn, Position};
 
-use crate::index::limits::Limits;
 use crate::index::manifest::blocks::Failure;
+use crate::index::manifest::limits::Limits;
 use crate::index::manifest::names::{
     FOREIGN, KEPT, manifest_name, manifest_number, new_manifest_name,
 };

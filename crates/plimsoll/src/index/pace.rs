@@ -11,15 +11,17 @@
 //!    validation.
 
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::index::Progress;
 use crate::index::compaction::Compaction;
-use crate::index::core::Core;
-use crate::index::debt::WAIT_MIN_NANOS;
-use crate::index::policy::Priority;
-use crate::index::stalls::Cause;
-use crate::index::view::Content;
+use crate::index::env::stalls::Cause;
+use crate::index::env::{Env, Progress};
+use crate::index::memtables::Memtables;
+use crate::index::plan::debt::{Debt, WAIT_MIN_NANOS};
+use crate::index::plan::policy::Priority;
+use crate::index::runs::Runs;
+use crate::index::sources::view::Content;
 use crate::types::error::Result;
 use crate::types::lock::lock;
 
@@ -53,28 +55,58 @@ const LOOK_NANOS: u64 = 100_000_000;
 /// The most compaction steps that a writer runs itself if there are no threads and too many runs.
 const STEPS_INLINE: usize = 32;
 
-impl Core {
-    /// Holds a writer back while there are too many runs; without threads, it merges them instead.
-    pub(crate) fn hold_back(&self, compaction: &Compaction) -> Result<()> {
-        if !self.context.duty.may_write() || self.signals.is_closing() {
+/// Holds writers back.
+#[derive(Debug)]
+pub(crate) struct Throttle {
+    env: Arc<Env>,
+    memtables: Arc<Memtables>,
+    runs: Arc<Runs>,
+    compaction: Arc<Compaction>,
+    /// What writers owe. A leaf: no other lock is taken under it.
+    debt: Mutex<Debt>,
+}
+
+impl Throttle {
+    pub(crate) fn new(
+        runs: &Arc<Runs>,
+        memtables: &Arc<Memtables>,
+        compaction: &Arc<Compaction>,
+    ) -> Self {
+        Self {
+            env: Arc::clone(&runs.env),
+            memtables: Arc::clone(memtables),
+            runs: Arc::clone(runs),
+            compaction: Arc::clone(compaction),
+            debt: Mutex::default(),
+        }
+    }
+
+    /// Holds a writer back while there are too many runs; without threads, merges some of them. Not
+    /// under the commit lock: other commits go on meanwhile.
+    ///
+    /// # Errors
+    /// A merge on this thread failed; without threads only.
+    pub(crate) fn hold_back(&self) -> Result<()> {
+        if !self.env.duty().may_write() || self.env.signals.is_closing() {
             return Ok(());
         }
-        if !self.context.background {
-            return self.compact_inline(compaction);
+        if !self.env.context.background {
+            return self.compact_inline();
         }
         if self.is_overrun() {
             self.note_stall(Cause::Depth, || {
-                while self.is_overrun() && !self.signals.is_closing() {
-                    self.signals.wait_for_progress(Duration::from_nanos(LOOK_NANOS));
+                while self.is_overrun() && !self.env.signals.is_closing() {
+                    self.env.signals.wait_for_progress(Duration::from_nanos(LOOK_NANOS));
                 }
             });
         }
         Ok(())
     }
 
-    /// Slows a writer of `bytes` down by the time it owes.
+    /// Slows the writer of `bytes` down while flushes or merges lag behind. Not under the commit
+    /// lock.
     pub(crate) fn pay(&self, bytes: u64) {
-        if !self.context.duty.may_write() || !self.context.background {
+        if !self.env.duty().may_write() || !self.env.context.background {
             return;
         }
         let pace = self.pace();
@@ -84,7 +116,7 @@ impl Core {
             if debt.is_small() {
                 return;
             }
-            debt.pay(self.context.clock.monotonic_nanos(), longest_wait_nanos(bytes))
+            debt.pay(self.env.context.clock.monotonic_nanos(), longest_wait_nanos(bytes))
         };
         if delay > 0 {
             self.note_stall(pace.cause(), || self.wait_while_behind(delay));
@@ -93,36 +125,38 @@ impl Core {
 
     /// Waits, and records the duration.
     fn note_stall(&self, cause: Cause, wait: impl FnOnce()) {
-        let start = self.context.clock.monotonic_nanos();
+        let start = self.env.context.clock.monotonic_nanos();
         wait();
-        self.counters.stalls.note(cause, self.context.clock.monotonic_nanos() - start);
+        self.env.counters.stalls.note(cause, self.env.context.clock.monotonic_nanos() - start);
     }
 
     /// Waits for `delay` regardless of progress signals, but returns once nothing lags behind.
     fn wait_while_behind(&self, delay: u64) {
         let mut left = delay;
-        while left > 0 && !self.signals.is_closing() {
-            let start = self.context.clock.monotonic_nanos();
+        while left > 0 && !self.env.signals.is_closing() {
+            let start = self.env.context.clock.monotonic_nanos();
             let part = left.min(LOOK_NANOS);
-            let was_progress = self.signals.wait_for_progress(Duration::from_nanos(part));
+            let was_progress = self.env.signals.wait_for_progress(Duration::from_nanos(part));
             if self.pace().nanos_per_byte() == 0 {
                 lock(&self.debt).forgive();
                 break;
             }
             // With a clock that does not advance, the wait still ends.
             let least = if was_progress { WAIT_MIN_NANOS } else { part };
-            left = left.saturating_sub((self.context.clock.monotonic_nanos() - start).max(least));
+            left =
+                left.saturating_sub((self.env.context.clock.monotonic_nanos() - start).max(least));
         }
     }
 
     /// Whether writers have to stop. Never if merges cannot continue: waiting for them would not
     /// help.
     fn is_overrun(&self) -> bool {
-        self.current_view().depth >= DEPTH_HARD && self.signals.last_error().is_none()
+        self.runs.sources.current_view().depth >= DEPTH_HARD
+            && self.env.signals.last_error().is_none()
     }
 
     fn pace(&self) -> Pace {
-        let view = self.current_view();
+        let view = self.runs.sources.current_view();
         let mut pace =
             Pace { for_merges: nanos_for_runs(view.depth, view.runs.len()), for_flush: 0 };
         let unflushed = view.closed.iter().filter_map(|closed| match &closed.content {
@@ -132,28 +166,28 @@ impl Core {
         let unflushed_bytes =
             unflushed.chain([&view.active]).map(|memtable| memtable.map().used_bytes()).sum();
         pace.for_merges +=
-            self.space.nanos_per_byte(unflushed_bytes, self.context.budget.limit_bytes());
-        if pace.for_merges > 0 && self.signals.last_error().is_some() {
+            self.runs.space.nanos_per_byte(unflushed_bytes, self.env.context.budget.limit_bytes());
+        if pace.for_merges > 0 && self.env.signals.last_error().is_some() {
             // Compaction cannot continue: waiting for it would not help.
             pace.for_merges = 0;
         }
-        if view.closed.len() >= self.closed_max() {
-            let counters = &self.counters;
+        if view.closed.len() >= self.memtables.closed_max() {
+            let counters = &self.env.counters;
             let (spent, flushed) = (
                 counters.flush_nanos.load(Ordering::Relaxed),
                 counters.bytes_flushed.load(Ordering::Relaxed),
             );
-            let fill = view.active.map().used_bytes() as f64 / self.memtable_limit_bytes() as f64;
+            let fill = view.active.map().used_bytes() as f64 / self.memtables.limit_bytes() as f64;
             pace.for_flush = nanos_for_flush(spent, flushed, fill);
         }
         pace
     }
 
-    fn compact_inline(&self, compaction: &Compaction) -> Result<()> {
+    fn compact_inline(&self) -> Result<()> {
         for _ in 0..STEPS_INLINE {
-            let view = self.current_view();
+            let view = self.runs.sources.current_view();
             if runs_above(view.depth, view.runs.len()) == 0
-                || compaction.step_for(Priority::Due)? == Progress::Idle
+                || self.compaction.step_for(Priority::Due)? == Progress::Idle
             {
                 break;
             }

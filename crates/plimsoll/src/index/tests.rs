@@ -29,15 +29,17 @@ use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Backing, Budget, Kind};
 use plimsoll_memory::page::{PAGE_PAYLOAD_BYTES, page_payload};
 use plimsoll_memory::pool::{Pool, Touch};
+use plimsoll_memory::sorted::SortedMap;
 
+use crate::index::OpenIndex;
+use crate::index::env::{Context, Horizon};
 use crate::index::manifest::Manifest;
-use crate::index::reservation::Link;
+use crate::index::memtables::reservation::Link;
 use crate::index::run::builder::TableBuilder;
 use crate::index::run::file::BlobSink;
 use crate::index::run::table::{Table, TableId, TableInfo};
-use crate::index::seat::Walk;
-use crate::index::view::{Direction, View};
-use crate::index::{Context, Horizon, Index};
+use crate::index::sources::view::{Direction, View};
+use crate::index::walk::seat::Walk;
 use crate::types::error::{Lift, Result};
 use crate::types::index_key::{IndexKey, Prefix};
 use crate::types::version::{INLINE_BYTES, Stored, Version, value_sum};
@@ -120,7 +122,7 @@ struct World {
     sizes: Sizes,
     background: bool,
     random: Random,
-    index: Option<Arc<Index>>,
+    index: Option<Arc<OpenIndex>>,
     versions: Versions,
     commits: Vec<Commit>,
     /// Last GLSN applied.
@@ -173,7 +175,7 @@ impl World {
             row_cache: RowCache::none(),
             memtable_bytes: Some(self.sizes.memtable_bytes),
             table_bytes: self.sizes.table_bytes,
-            duty: crate::index::duty::Duty::Alone,
+            duty: crate::index::env::duty::Duty::Alone,
             background: self.background,
         }
     }
@@ -197,39 +199,40 @@ impl World {
         if checkpoint.glsn > Glsn::NONE {
             assert_eq!(self.log.chain_at(checkpoint.glsn).lift()?, Some(checkpoint.chain));
         }
-        let index = Index::open(self.context(), manifest, Arc::clone(&self.horizon) as _)?;
-        assert_eq!(index.checkpoint(), checkpoint);
+        let index = OpenIndex::open(self.context(), manifest, Arc::clone(&self.horizon) as _)?;
+        assert_eq!(index.runs.checkpoint(), checkpoint);
         self.index = Some(index);
         let mut boundary = checkpoint.glsn;
         for commit in self.commits.iter().filter(|commit| commit.glsn > checkpoint.glsn) {
             self.apply(commit, boundary)?;
             boundary = commit.glsn;
         }
-        self.log.sweep_blobs(&|blob| self.index().uses_blob(blob)).lift()?;
+        self.log.sweep_blobs(&|blob| self.index().runs.uses_blob(blob)).lift()?;
         Ok(())
     }
 
-    fn index(&self) -> &Arc<Index> {
+    fn index(&self) -> &Arc<OpenIndex> {
         self.index.as_ref().expect("it is open")
     }
 
     fn view(&self) -> Arc<View> {
-        self.index().view()
+        self.index().sources.view()
     }
 
     /// Reserves room and inserts the versions, as the store does for one commit.
     fn apply(&self, commit: &Commit, boundary: Glsn) -> Result<()> {
         match &commit.writes {
-            Writes::Versions(writes) => self.index().make_room(room(writes), boundary)?.apply(
-                commit.glsn,
-                0,
-                Link::Now,
-                versions(writes),
-            ),
+            Writes::Versions(writes) => self
+                .index()
+                .memtables
+                .make_room(room(writes), boundary)?
+                .apply(commit.glsn, 0, Link::Now, versions(writes)),
             Writes::Adopted(runs) => {
                 let open = |info: &TableInfo| self.open_adopted(info, commit.glsn);
                 let open = |run: &Vec<TableInfo>| run.iter().map(open).collect::<Result<Vec<_>>>();
-                self.index().adopt(runs.iter().map(open).collect::<Result<_>>()?, commit.glsn);
+                self.index()
+                    .memtables
+                    .adopt(runs.iter().map(open).collect::<Result<_>>()?, commit.glsn);
                 Ok(())
             }
         }
@@ -252,8 +255,8 @@ impl World {
             payload.extend(value.iter().filter(|value| value.len() > INLINE_BYTES).flatten());
         }
         let index = Arc::clone(self.index());
-        index.hold_back()?;
-        let mut room = index.make_room(room(&placed), self.applied)?;
+        index.throttle.hold_back()?;
+        let mut room = index.memtables.make_room(room(&placed), self.applied)?;
         let glsn = self.submit(StreamId::TRANSACTIONS, &[&payload], &[])?;
         room.apply(glsn, 0, Link::Now, versions(&placed))?;
         drop(room);
@@ -434,8 +437,8 @@ impl World {
         let mut keys = [self.random_key(), self.random_key()];
         if self.random.chance(0.7) {
             // Within one keyspace.
-            let keyspace: [u8; 4] = keys[0][..4].try_into().unwrap();
-            keys[1][..4].copy_from_slice(&keyspace);
+            let (prefix, _) = Prefix::split(&keys[0]);
+            keys[1] = prefix.join(IndexKey::new(&keys[1]).user_key());
         }
         keys.sort();
         let [first, last] = keys;
@@ -582,9 +585,11 @@ impl World {
             bytes += table.info.bytes();
             found.extend(wrong);
         };
-        self.index()
-            .verify(&mut |_| {}, &mut checked, &mut |problem| problems.push(problem))
-            .unwrap();
+        let runs = &self.index().runs;
+        crate::index::runs::check::verify(runs, &mut |_| {}, &mut checked, &mut |problem| {
+            problems.push(problem)
+        })
+        .unwrap();
         problems.extend(found);
         assert_eq!(bytes, self.view().all_runs().map(|run| run.bytes()).sum::<u64>());
         problems
@@ -598,7 +603,7 @@ impl World {
 
     /// The run files that the manifest names.
     fn named_files(&self) -> Vec<String> {
-        let (_, paths, _) = self.index().files();
+        let (_, paths, _) = self.index().runs.files();
         let mut names: Vec<_> = paths
             .iter()
             .map(|path| path.file_name().unwrap().to_string_lossy().into_owned())
@@ -660,7 +665,7 @@ fn room(writes: &[Write]) -> usize {
     let bytes = |value: &Option<Vec<u8>>| {
         value.as_ref().map_or(1, |value| value.len().min(INLINE_BYTES) + 1).max(39)
     };
-    writes.iter().map(|(key, value, _)| Index::entry_bytes(key.len(), bytes(value))).sum()
+    writes.iter().map(|(key, value, _)| SortedMap::entry_bytes(key.len(), bytes(value))).sum()
 }
 
 fn borrow(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {

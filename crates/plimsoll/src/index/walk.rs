@@ -2,7 +2,11 @@
 //! ([`versions`]). `seat` defines when they are suspended and how they continue.
 
 pub(crate) mod bounds;
+pub(crate) mod estimate;
+pub(crate) mod kept_cursors;
 pub(crate) mod passed;
+pub(crate) mod resting_key;
+pub(crate) mod seat;
 pub(crate) mod seated;
 pub(crate) mod versions;
 pub(crate) mod visible;
@@ -12,9 +16,9 @@ use std::sync::Arc;
 
 use plimsoll_log::glsn::Glsn;
 
-use crate::index::merge::Direction;
-use crate::index::seat::Walk;
-use crate::index::view::View;
+use crate::index::sources::merge::Direction;
+use crate::index::sources::view::View;
+use crate::index::walk::seat::Walk;
 #[cfg(test)]
 use crate::index::walk::versions::Versions;
 use crate::index::walk::visible::Visible;

@@ -9,12 +9,13 @@ use std::sync::{Arc, Weak};
 use plimsoll_disk::checksum::Running;
 use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::budget::OutOfBudget;
 use plimsoll_memory::budget::account::Charge;
 use plimsoll_memory::buffer::Buffer;
 
 use crate::borders::{self, Border};
 use crate::index::blob_bytes;
-use crate::index::view::{Hit, View};
+use crate::index::sources::view::{Hit, View};
 use crate::read::moments::OpenMoment;
 use crate::read::reader::Reader;
 use crate::types::error::{Error, Lift, Result};
@@ -25,29 +26,17 @@ impl Reader {
     /// The value of an index key as of `at`.
     pub(crate) fn get(&self, key: &[u8], at: Glsn) -> Result<Option<Value>> {
         self.read(|view| {
-            let above = view.get_above(key, at)?;
-            if above.leaves_it_to_the_runs() {
-                let mut kept = view.rows.get(key, at, &self.budget)?;
-                if kept.is_none() && view.is_past(at) {
-                    kept = view.rows.get_past(key, at, &self.budget)?;
-                }
-                if kept.is_some() {
-                    return Ok(kept);
-                }
-            }
-            borders::hit(Border::SourcesTaken);
-            let Some(hit) = view.get_beneath(above, key, at)?.filter(is_there) else {
-                return Ok(None);
+            let in_rows = |_: &mut (), is_past| match is_past {
+                false => view.rows.get(key, at, &self.budget),
+                true => view.rows.get_past(key, at, &self.budget),
             };
-            let (glsn, stored) = (hit.glsn(), hit.stored());
-            let mut missed = hit.is_miss();
-            let value = Value::of_len(&self.budget, stored.value_bytes(), |bytes| {
-                missed |= self.load(glsn, stored, bytes)?;
-                Ok::<_, Error>(())
-            })?;
-            borders::hit(Border::ValueLoaded);
-            self.keep_row(view, &hit, missed, (key, at), &value);
-            Ok(Some(value))
+            self.look_up(view, (key, at), &mut (), in_rows, |_, hit| {
+                let mut missed = hit.is_miss();
+                let value = self.value_of(&hit, &mut missed)?;
+                borders::hit(Border::ValueLoaded);
+                self.keep_row(view, &hit, missed, (key, at), &value);
+                Ok(Some(value))
+            })
         })
     }
 
@@ -65,37 +54,67 @@ impl Reader {
     }
 
     /// As [`Reader::get_with`], in the sources of `view`. `look` is taken if there is a value.
-    pub(crate) fn get_in<T>(
+    pub(crate) fn get_in<T, L: FnOnce(&[u8]) -> T>(
         &self,
         view: &Arc<View>,
         key: &[u8],
         at: Glsn,
-        look: &mut Option<impl FnOnce(&[u8]) -> T>,
+        look: &mut Option<L>,
+    ) -> Result<Option<T>> {
+        let in_rows = |look: &mut Option<L>, is_past| match is_past {
+            false => view.rows.get_with(key, at, &self.budget, look),
+            true => view.rows.get_past_with(key, at, &self.budget, look),
+        };
+        self.look_up(view, (key, at), look, in_rows, |look, hit| {
+            let mut missed = hit.is_miss();
+            let mut lend = |value: &[u8], missed| {
+                self.keep_row(view, &hit, missed, (key, at), value);
+                Ok(look.take().map(|look| look(value)))
+            };
+            if let Stored::Inline(value) = hit.stored() {
+                return lend(value, missed);
+            }
+            let value = self.value_of(&hit, &mut missed)?;
+            lend(&value, missed)
+        })
+    }
+
+    /// Looks a key up as of `at`: in the sources that are in no run yet, in the row cache, then in
+    /// the runs. `in_rows` reads a row of the present or of the past, `in_runs` a version; both are
+    /// given `state`.
+    #[inline]
+    fn look_up<S, T>(
+        &self,
+        view: &Arc<View>,
+        (key, at): (&[u8], Glsn),
+        state: &mut S,
+        in_rows: impl Fn(&mut S, bool) -> Result<Option<T>, OutOfBudget>,
+        in_runs: impl FnOnce(&mut S, Hit) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
         let above = view.get_above(key, at)?;
         if above.leaves_it_to_the_runs() {
-            let mut looked = view.rows.get_with(key, at, &self.budget, look)?;
-            if looked.is_none() && view.is_past(at) {
-                looked = view.rows.get_past_with(key, at, &self.budget, look)?;
+            let mut kept = in_rows(state, false)?;
+            if kept.is_none() && view.is_past(at) {
+                kept = in_rows(state, true)?;
             }
-            if looked.is_some() {
-                return Ok(looked);
+            if kept.is_some() {
+                return Ok(kept);
             }
         }
-        let Some(hit) = view.get_beneath(above, key, at)?.filter(is_there) else { return Ok(None) };
-        let (glsn, stored, mut missed) = (hit.glsn(), hit.stored(), hit.is_miss());
-        let mut lend = |value: &[u8], missed| {
-            self.keep_row(view, &hit, missed, (key, at), value);
-            Ok(look.take().map(|look| look(value)))
-        };
-        if let Stored::Inline(value) = stored {
-            return lend(value, missed);
+        borders::hit(Border::SourcesTaken);
+        match view.get_beneath(above, key, at)?.filter(is_there) {
+            Some(hit) => in_runs(state, hit),
+            None => Ok(None),
         }
-        let value = Value::of_len(&self.budget, stored.value_bytes(), |bytes| {
-            missed |= self.load(glsn, stored, bytes)?;
+    }
+
+    /// Reads the value of a version. Sets `missed` if a page was not in memory.
+    fn value_of(&self, hit: &Hit, missed: &mut bool) -> Result<Value> {
+        let (glsn, stored) = (hit.glsn(), hit.stored());
+        Value::of_len(&self.budget, stored.value_bytes(), |bytes| {
+            *missed |= self.load(glsn, stored, bytes)?;
             Ok::<_, Error>(())
-        })?;
-        lend(&value, missed)
+        })
     }
 
     /// Keeps a value that was read as of `at` as a row, of the present or of the past, if that is
@@ -162,7 +181,7 @@ impl Reader {
         })?;
         let Some((place, glsn, len, view)) = found else { return Ok(None) };
         let small = if matches!(place, Place::Here(_)) { len } else { 0 };
-        let mut charge = self.index.seats().charge();
+        let mut charge = self.index.seats.charge();
         charge.set((size_of::<ValueReader>() + key.len()) as u64 + small)?;
         let origin = Some(Origin { key: key.to_vec(), view, moment, _charge: charge });
         let sum = running_value_sum();

@@ -14,20 +14,19 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Budget;
 
-use crate::index::Index;
-use crate::index::seat::{Seat, Walk};
-use crate::index::view::View;
+use crate::index::OpenIndex;
+use crate::index::sources::view::View;
+use crate::index::walk::seat::{Seat, Walk};
 use crate::read::moments::Snapshots;
 use crate::rowcache::RowCache;
 use crate::types::error::{Error, Result};
-use crate::types::index_key::IndexKey;
 use crate::types::keyspaces::Keyspaces;
 
 /// Reads of one open store.
 pub(crate) struct Reader {
     pub(crate) budget: Budget,
     pub(crate) log: Arc<dyn Log>,
-    pub(crate) index: Arc<Index>,
+    pub(crate) index: Arc<OpenIndex>,
     pub(crate) row_cache: Arc<RowCache>,
     pub(crate) snapshots: Arc<Snapshots>,
     pub(crate) keyspaces: Arc<Keyspaces>,
@@ -70,7 +69,7 @@ impl Reader {
     /// be gone.
     pub(crate) fn read<T>(&self, mut read: impl FnMut(&Arc<View>) -> Result<T>) -> Result<T> {
         self.check_open()?;
-        let view = self.index.current_view();
+        let view = self.index.sources.current_view();
         let mut failed = match read(&view) {
             Err(error) => (error, Arc::downgrade(&view)),
             done => return done,
@@ -99,7 +98,7 @@ impl Reader {
             let mut failed_in = Weak::new();
             let done = seat.step(
                 key,
-                || self.index.view(),
+                || self.index.sources.view(),
                 |walk, key| {
                     step(walk, key).inspect_err(|_| {
                         failed_in =
@@ -118,11 +117,12 @@ impl Reader {
     /// The current sources, if they differ from `view`. In a read-only store another process may
     /// have exchanged them: then its manifest is read first.
     pub(crate) fn newer_view(&self, view: &Weak<View>) -> Option<Arc<View>> {
-        let newer =
-            || Some(self.index.view()).filter(|now| !Weak::ptr_eq(&Arc::downgrade(now), view));
+        let newer = || {
+            Some(self.index.sources.view()).filter(|now| !Weak::ptr_eq(&Arc::downgrade(now), view))
+        };
         newer().or_else(|| {
             // An unreadable manifest is ignored: the error that led here describes the fault.
-            let _ = self.may_refresh.then(|| self.index.refresh());
+            let _ = self.may_refresh.then(|| self.index.memtables.refresh());
             newer()
         })
     }
@@ -159,15 +159,8 @@ impl Reader {
 
     /// The oldest moment at which a keyspace can be read.
     pub(crate) fn oldest_readable(&self, keyspace: u32) -> Glsn {
-        self.index.current_view().oldest_readable_in(keyspace)
+        self.index.sources.current_view().oldest_readable_in(keyspace)
     }
-}
-
-/// Rejects a moment whose versions may be gone from the keyspace of an index key. `view` must be
-/// the view that is read.
-pub(crate) fn check_retained(view: &View, key: &[u8], at: Glsn) -> Result<()> {
-    let oldest = view.oldest_readable_in(IndexKey::new(key).keyspace());
-    if at < oldest { Err(Error::Trimmed { asked: at, first: oldest }) } else { Ok(()) }
 }
 
 impl std::fmt::Debug for Reader {

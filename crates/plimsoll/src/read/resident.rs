@@ -58,6 +58,6 @@ impl Reader {
     ) -> Result<Resident<T>> {
         self.check_open()?;
         let mut look = Some(|value: &[u8]| ResidentOnly::pause(|| look(value)));
-        Ok(resident(|| self.get_in(&self.index.current_view(), key, at, &mut look)))
+        Ok(resident(|| self.get_in(&self.index.sources.current_view(), key, at, &mut look)))
     }
 }

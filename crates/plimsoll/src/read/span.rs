@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ops::{Bound, RangeBounds};
 
-use crate::index::view::OwnRange;
+use crate::index::sources::view::OwnRange;
 use crate::types::index_key::{KeptKey, MAX_KEY_BYTES, Prefix, bound_heap_bytes};
 use crate::types::key_range::KeyRange;
 

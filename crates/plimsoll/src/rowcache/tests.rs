@@ -21,7 +21,7 @@ use crate::api::snapshot::{Moment, Snapshot};
 use crate::engine::Engine;
 use crate::engine::open::open;
 use crate::engine::work_steps;
-use crate::index::view::View;
+use crate::index::sources::view::View;
 use crate::read::point::find;
 use crate::rowcache::large::LARGE_BYTES;
 use crate::rowcache::warm::Row;
@@ -96,7 +96,7 @@ impl Stopped {
     }
 
     fn read_as_it_is(store: &Arc<Engine>, key: &[u8]) -> Self {
-        let view = store.reader.index.view();
+        let view = store.reader.index.sources.view();
         let hit = find(&view, &index_key(key), store.visible()).unwrap().unwrap();
         assert!(hit.is_newest_in_runs());
         let mut value = Default::default();
@@ -177,12 +177,12 @@ fn what_an_image_said_before_a_younger_one_came_into_the_runs_is_not_brought_bac
         let rows: Vec<_> = keys.iter().map(|key| row(key)).collect();
         store.reader.row_cache.bring_back((view.set, &view.rows), &rows)
     };
-    let view = store.reader.index.view();
+    let view = store.reader.index.sources.view();
     assert_eq!(bring_back(&view), BroughtBack { entered: 3, stopped: None });
     assert_eq!(kept(&store, b"k"), Some(b"old".to_vec()));
     work_steps::drop_caches(&store);
     // Check, then a commit and its flush, then the restore.
-    let view = store.reader.index.view();
+    let view = store.reader.index.sources.view();
     put(&store, b"k", b"new");
     store.flush().unwrap();
     assert_eq!(bring_back(&view), BroughtBack { entered: 0, stopped: Some(NotCurrent) });
@@ -334,7 +334,7 @@ fn a_value_displaces_no_more_than_a_small_part_of_the_rows() {
     tx.commit().unwrap();
     store.flush().unwrap();
     let _taken = take_memory(&store, 4 << 20);
-    let view = store.reader.index.view();
+    let view = store.reader.index.sources.view();
     for key in keys {
         store.reader.row_cache.fill(
             (view.set, &view.rows),
@@ -536,7 +536,7 @@ fn a_store_that_nobody_reads_gives_lent_memory_back_in_its_upkeep() {
     let (budget, stats) = (&store.reader.budget, || store.reader.row_cache.stats().unwrap().0);
     (0..3).for_each(|_| get_all(&store, ROWS));
     let filled = stats();
-    store.reader.index.return_lent_rows();
+    store.reader.index.env.context.row_cache.return_lent();
     assert_eq!(stats().entries, filled.entries, "memory is free");
     let _taken = take_memory(&store, 1 << 20);
     while work_steps::step(&store).unwrap() {}
@@ -610,7 +610,7 @@ fn rows_that_have_grown_give_way_to_a_small_budget_and_grow_again_in_a_large_one
         .for_each(|key| tx.put(&default(&store), &key.to_be_bytes(), &key.to_le_bytes()).unwrap());
     tx.commit().unwrap();
     store.flush().unwrap();
-    let view = store.reader.index.view();
+    let view = store.reader.index.sources.view();
     for key in 0..1_500_000u32 {
         let value = key.to_le_bytes();
         store.reader.row_cache.fill(

@@ -10,10 +10,11 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Budget;
 use plimsoll_memory::page::PAGE_BYTES;
+use plimsoll_memory::sorted::SortedMap;
 
 use crate::borders::{Border, hit};
-use crate::index::Index;
-use crate::index::reservation::{Link, Reservation};
+use crate::index::OpenIndex;
+use crate::index::memtables::reservation::{Link, Reservation};
 use crate::txn::payload::{Operations, Payload, Writes};
 use crate::txn::spill::open_table;
 use crate::types::error::{Error, Result};
@@ -41,7 +42,7 @@ pub(crate) enum When {
 pub(crate) struct Apply<'a> {
     log: &'a Arc<dyn Log>,
     budget: &'a Budget,
-    index: &'a Index,
+    index: &'a OpenIndex,
     when: When,
     /// The last GLSN applied to the index.
     applied: Glsn,
@@ -65,7 +66,7 @@ impl<'a> Apply<'a> {
     pub(crate) fn new(
         log: &'a Arc<dyn Log>,
         budget: &'a Budget,
-        index: &'a Index,
+        index: &'a OpenIndex,
         when: When,
         applied: Glsn,
     ) -> Self {
@@ -99,7 +100,7 @@ impl<'a> Apply<'a> {
     /// Makes what was applied visible to lookups. Law: this comes before the sequencer is told that
     /// it was applied.
     pub(crate) fn settle(&self) {
-        self.index.settle();
+        self.index.memtables.settle();
     }
 
     /// Applies a commit, as a whole or not at all; lookups find it after [`Apply::settle`].
@@ -140,13 +141,13 @@ impl<'a> Apply<'a> {
                 // It closes the memtable.
                 self.room = None;
                 hit(Border::SpilledReplay);
-                self.index.make_room_for_runs(infos())?;
+                self.index.memtables.make_room_for_runs(infos())?;
                 if self.when == When::Opening {
                     let pages: u64 = infos().map(|info| u64::from(info.pages)).sum();
-                    self.index.pay(pages * PAGE_BYTES as u64);
-                    self.index.hold_back()?;
+                    self.index.throttle.pay(pages * PAGE_BYTES as u64);
+                    self.index.throttle.hold_back()?;
                 }
-                self.index.adopt(runs, glsn);
+                self.index.memtables.adopt(runs, glsn);
                 self.touched.keyspaces |= keyspaces;
                 self.touched.cursors |= cursors;
             }
@@ -161,22 +162,24 @@ impl<'a> Apply<'a> {
             match self.when {
                 When::Opening => {}
                 When::Live => {
-                    return Ok(self.room.insert(self.index.make_room(bytes, self.applied)?));
+                    return Ok(self
+                        .room
+                        .insert(self.index.memtables.make_room(bytes, self.applied)?));
                 }
                 When::InTurn => {
-                    let room = self.index.make_room_now(bytes, self.applied);
+                    let room = self.index.memtables.make_room_now(bytes, self.applied);
                     self.lacks_room = room.is_none();
                     // Seen by nobody: the turn is given back, and all is applied without it.
                     return Ok(self.room.insert(room.ok_or(Error::Stalled { pid: None })?));
                 }
             }
-            let part = (self.index.memtable_limit_bytes() / ROOM_PART) as usize;
+            let part = (self.index.memtables.limit_bytes() / ROOM_PART) as usize;
             let ahead = bytes.max(part.min(ROOM_BYTES));
-            self.index.pay(ahead as u64);
-            self.index.hold_back()?;
-            self.room = Some(match self.index.make_room(ahead, self.applied) {
+            self.index.throttle.pay(ahead as u64);
+            self.index.throttle.hold_back()?;
+            self.room = Some(match self.index.memtables.make_room(ahead, self.applied) {
                 Err(Error::OutOfBudget(_)) if ahead > bytes => {
-                    self.index.make_room(bytes, self.applied)?
+                    self.index.memtables.make_room(bytes, self.applied)?
                 }
                 made => made?,
             });
@@ -208,7 +211,7 @@ fn in_order<'v>(
 fn survey(mut operations: Operations<'_>) -> Result<(usize, Touched)> {
     let (mut bytes, mut touches) = (0, Touched::default());
     while let Some(operation) = operations.next()? {
-        bytes += Index::entry_bytes(operation.key.len(), operation.stored.max_bytes());
+        bytes += SortedMap::entry_bytes(operation.key.len(), operation.stored.max_bytes());
         touches.keyspaces |= IndexKey::new(operation.key).is_in(SYSTEM);
         touches.cursors |= IndexKey::new(operation.key).is_in(CURSORS);
     }

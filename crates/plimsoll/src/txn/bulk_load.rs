@@ -26,6 +26,7 @@ use crate::txn::commit::CommitOptions;
 use crate::txn::committer::Committer;
 use crate::txn::read_set::ReadSet;
 use crate::txn::spill::{MergeMeans, Spill};
+use crate::txn::ticket::CommitTicket;
 use crate::txn::transaction::check_value_bytes;
 use crate::txn::write_set::WriteSet;
 use crate::types::cancel::Cancel;
@@ -259,7 +260,8 @@ impl BulkLoad {
         let moment = committer.open_newest();
         let reads = ReadSet::new(&committer.reader.budget, 0);
         let options = CommitOptions { spaces: &[keyspace], metadata: &[], waits: false };
-        committer.commit(&moment, reads, writes, Vec::new(), options)?.wait()
+        let ordered = committer.commit(&moment, reads, writes, Vec::new(), options)?;
+        CommitTicket::of_commit(&committer, ordered).wait()
     }
 
     fn keep_rows_in_record(&mut self) -> Result<()> {

@@ -1,41 +1,41 @@
-//! The path of a commit: validate, order, apply, sync.
+//! A commit: encode, order, apply.
 //!
-//! 1. The write set is encoded and blob files are finished (only this committer waits for that;
-//!    where commits are buffered, the log syncs them later). A set that is too large for a record
-//!    is written as sorted runs into blob files, which the record names.
-//! 2. Under the commit lock, one commit at a time (`txn::sequencer`): everything the transaction
-//!    read is checked against the commits submitted since its snapshot; room is made in the
-//!    memtable; the record is ordered in the log; its versions go into the memtable.
-//! 3. Without the lock, the committer waits until the record is durable; one sync serves all
-//!    waiting committers.
+//! 1. [`Commit::encode`]: the write set is encoded and blob files are finished (only this committer
+//!    waits for that; where commits are buffered, the log syncs them later). A set that is too
+//!    large for a record is written as sorted runs into blob files, which the record names.
+//! 2. [`Commit::wait_ahead`]: flushes and merges that lag behind hold the committer back here,
+//!    while others commit.
+//! 3. Under the commit lock, one commit at a time: [`Commit::validate`] checks everything that the
+//!    transaction read against the commits ordered since its snapshot; [`Commit::make_room`]
+//!    reserves room in the memtable; [`Commit::order`] orders the record in the log and applies its
+//!    versions to the memtable. [`crate::txn::peers::Peers::order`] calls them.
+//! 4. Without the lock, the [ticket](crate::txn::ticket) waits until the record is durable; one
+//!    sync serves all waiting committers.
 //!
 //! Law: versions are applied in GLSN order, and a version is visible only when its whole record is
 //! applied and readable.
 
 use std::iter;
 use std::ops::Bound;
-use std::time::Duration;
 
-use plimsoll_log::draft::{Draft, DraftEntry};
-use plimsoll_log::file_log::shared::posting::Posted;
-use plimsoll_log::file_log::shared::turn::Turn;
+use plimsoll_log::draft::{Draft, DraftEntry, Ticket};
+use plimsoll_log::error::LogError;
 use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::buffer::Buffer;
+use plimsoll_memory::sorted::SortedMap;
 
 use crate::borders::{Border, hit};
-use crate::index::Index;
-use crate::index::gap_list::Gap;
-use crate::index::reservation::{Link, Reservation};
-use crate::index::view::View;
-use crate::read::moments::OpenMoment;
-use crate::txn::committer::Committer;
+use crate::index::gaps::list::Gap;
+use crate::index::memtables::reservation::{Link, Reservation};
+use crate::index::sources::view::View;
+use crate::read::reader::Reader;
+use crate::txn::patience::Patience;
 use crate::txn::payload::{
     Operations, encode_delete, encode_head, encode_put, encode_put_blob, encode_runs,
 };
 use crate::txn::read_set::ReadSet;
-use crate::txn::sequencer::CommitLock;
-use crate::txn::ticket::CommitTicket;
+use crate::txn::sequencer::{CommitLock, CommitSequencer};
 use crate::txn::write_set::{Write, WriteSet};
 use crate::types::error::{Error, Lift, Result};
 use crate::types::index_key::IndexKey;
@@ -46,11 +46,7 @@ use crate::types::version::MAX_POINTER_BYTES;
 /// part of one (a divisor). A larger one becomes runs of the index as it was written.
 const MEMTABLE_PART: u64 = 2;
 
-/// How long the members' turn is kept while another thread of this process has the commit lock:
-/// longer than most commits take to be applied.
-const LOCK_PATIENCE: Duration = Duration::from_millis(2);
-
-/// What a commit is made with, beside what was read and written.
+/// The inputs of a commit beside what was read and written.
 pub(crate) struct CommitOptions<'a> {
     /// The keyspaces that it writes to.
     pub(crate) spaces: &'a [u32],
@@ -60,237 +56,126 @@ pub(crate) struct CommitOptions<'a> {
     pub(crate) waits: bool,
 }
 
-impl Committer {
-    /// Commits a transaction's writes. `gaps` are the intervals that it has read and emptied.
-    pub(crate) fn commit(
-        &self,
-        moment: &OpenMoment,
+/// A commit that is encoded, and not ordered yet.
+pub(crate) struct Commit<'a> {
+    reader: &'a Reader,
+    sequencer: &'a CommitSequencer,
+    /// The snapshot that the transaction has read.
+    at: Glsn,
+    reads: ReadSet,
+    writes: WriteSet,
+    /// The intervals that it has read and emptied.
+    gaps: Vec<Gap>,
+    spaces: &'a [u32],
+    waits: bool,
+    body: Body,
+}
+
+/// A commit that has its place in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ordered {
+    pub(crate) glsn: Glsn,
+    /// Whether it is known to be durable.
+    pub(crate) is_durable: bool,
+}
+
+/// Room for what a commit adds to the index; `None` for a commit whose runs the index adopts.
+pub(crate) struct Room<'a>(Option<Reservation<'a>>);
+
+impl<'a> Commit<'a> {
+    /// Encodes the writes of a transaction that has read `reads` as of `at`. `gaps` are the
+    /// intervals that it has read and emptied.
+    pub(crate) fn encode(
+        (reader, sequencer, patience): (&'a Reader, &'a CommitSequencer, &Patience),
+        at: Glsn,
         reads: ReadSet,
         mut writes: WriteSet,
         gaps: Vec<Gap>,
-        options: CommitOptions<'_>,
-    ) -> Result<CommitTicket> {
+        options: CommitOptions<'a>,
+    ) -> Result<Self> {
         let CommitOptions { spaces, metadata, waits } = options;
-        self.check_writable()?;
-        let memtable_bytes = self.reader.index.memtable_limit_bytes() / MEMTABLE_PART;
-        self.patience.in_commit(|| writes.prepare(metadata.len(), memtable_bytes))?;
-        let body = self.patience.in_commit(|| Body::new(&self.reader.budget, &writes, metadata))?;
-        self.wait_ahead(&body, &writes)?;
-        let mut gaps = gaps;
-        if waits
-            && is_plain(&writes, spaces)
-            && reads.ranges().is_empty()
-            && gaps.is_empty()
-            && let Some(glsn) = self.patience.in_commit(|| self.post(&body, moment.at(), spaces))?
-        {
-            self.committed(body.bytes());
-            self.reader.index.pay(body.room_bytes as u64);
-            return Ok(CommitTicket::of_durable(self, glsn));
-        }
-        let glsn = loop {
-            let order = || self.order(moment, &reads, &body, &writes, &mut gaps, spaces);
-            if let Some(glsn) = self.patience.in_commit(order)? {
-                break glsn;
-            }
-        };
-        self.committed(body.bytes() + writes.blob_bytes());
-        let paid_bytes =
-            if writes.is_in_memory() { body.room_bytes as u64 } else { writes.spilled().bytes() };
-        // Releases their memory before the wait.
-        drop((body, writes));
-        self.reader.index.pay(paid_bytes);
-        Ok(CommitTicket::of_record(self, glsn))
-    }
-
-    /// Under the commit lock: validates the transaction, orders it, and applies it. Does nothing if
-    /// the budget refuses. `None` if it has given the members' turn back to wait for a flush: to be
-    /// tried again.
-    fn order(
-        &self,
-        moment: &OpenMoment,
-        reads: &ReadSet,
-        body: &Body,
-        writes: &WriteSet,
-        gaps: &mut Vec<Gap>,
-        spaces: &[u32],
-    ) -> Result<Option<Glsn>> {
-        if is_plain(writes, spaces)
-            && reads.ranges().is_empty()
-            && gaps.is_empty()
-            && let Some(glsn) = self.order_blind(body, writes, moment.at(), spaces)?
-        {
-            return Ok(Some(glsn));
-        }
-        let (mut turn, lock) = self.begin_to_order()?;
-        self.reader.keyspaces.check_take_more(spaces.iter().copied())?;
-        if let Err(error) = self.reader.read(|view| validate(view, reads, moment.at())) {
-            drop((lock, turn));
-            return Err(self.settle_conflict(error));
-        }
-        let room = match turn.is_some() {
-            false => self.make_room(body, writes)?,
-            true => match self.make_room_now(body, writes)? {
-                Some(room) => room,
-                None => {
-                    drop(turn);
-                    drop(self.make_room(body, writes)?);
-                    return Ok(None);
-                }
-            },
-        };
-        if let Some(follower) = self.follower.as_ref().filter(|_| spaces.contains(&SYSTEM)) {
-            follower.members.set_to_be_known(follower.members.next());
-        }
-        let submit = || {
-            let glsn = self.submit(turn.as_mut(), body, writes, moment.at())?;
-            // From here on other members may order their commits.
-            drop(turn);
-            writes.named();
-            Ok(glsn)
-        };
-        let glsn = self
-            .sequencer
-            .submit_and_apply(&lock, submit, |&glsn| self.apply(room, body, writes, glsn))?;
-        // While no other commit can put anything into them.
-        self.reader.index.gaps().publish_committed(std::mem::take(gaps), glsn);
-        drop(lock);
-        Ok(Some(glsn))
-    }
-
-    /// Orders a commit that has read nothing, and leaves it in the log; `None` if it is to be
-    /// applied.
-    fn order_blind(
-        &self,
-        body: &Body,
-        writes: &WriteSet,
-        read_at: Glsn,
-        spaces: &[u32],
-    ) -> Result<Option<Glsn>> {
-        let Some(follower) = &self.follower else { return Ok(None) };
-        let Some(mut turn) = follower.turn_for_blind()? else { return Ok(None) };
-        // A drop by this process is ordered in a turn, too, and its record is to be known.
-        self.reader.keyspaces.check_take_more(spaces.iter().copied())?;
-        let glsn = self.submit(Some(&mut turn), body, writes, read_at)?;
-        hit(Border::LeftInLog);
-        Ok(Some(glsn))
-    }
-
-    /// Commits what has read nothing together with what other threads and processes commit now, and
-    /// waits until it is durable. `None` if it is to be ordered by itself.
-    fn post(&self, body: &Body, read_at: Glsn, spaces: &[u32]) -> Result<Option<Glsn>> {
-        let Some(follower) = self.follower.as_ref().filter(|follower| !follower.is_buffered) else {
-            return Ok(None);
-        };
-        let [Part::Small { start, end }] = body.parts[..] else { return Ok(None) };
-        let Some(known) = follower.may_post()? else { return Ok(None) };
-        // After it is known what is known: a drop that is ordered from here on refuses the post.
-        self.reader.keyspaces.check_take_more(spaces.iter().copied())?;
-        let parts: [&[u8]; 2] = [&body.head, &body.small[start..end]];
-        let glsn =
-            follower.file_log.commit_posted(&Posted { parts: &parts, read_at, known }).lift()?;
-        if glsn.is_some() {
-            hit(Border::LeftInLog);
-        }
-        Ok(glsn)
-    }
-
-    /// The members' turn, if there may be several, and the commit lock; all that was ordered before
-    /// is applied. The turn is not held while a memtable is flushed, here or by another thread
-    /// under the commit lock.
-    fn begin_to_order(&self) -> Result<(Option<Turn<'_>>, CommitLock<'_>)> {
-        loop {
-            let Some(follower) = &self.follower else { return Ok((None, self.sequencer.lock()?)) };
-            let mut turn = follower.wait_for_turn()?;
-            let Some(lock) = self.sequencer.lock_within(LOCK_PATIENCE)? else {
-                drop(turn);
-                drop(self.sequencer.lock()?);
-                continue;
-            };
-            if follower.begin(&mut turn, &lock)? {
-                return Ok((Some(turn), lock));
-            }
-            drop(turn);
-            follower.apply_rest(&lock)?;
-        }
+        let memtable_bytes = reader.index.memtables.limit_bytes() / MEMTABLE_PART;
+        patience.in_commit(|| writes.prepare(metadata.len(), memtable_bytes))?;
+        let body = patience.in_commit(|| Body::new(&reader.budget, &writes, metadata))?;
+        Ok(Self { reader, sequencer, at, reads, writes, gaps, spaces, waits, body })
     }
 
     /// Waits for flushes and merges that lag behind, while others may commit.
-    fn wait_ahead(&self, body: &Body, writes: &WriteSet) -> Result<()> {
+    pub(crate) fn wait_ahead(&self) -> Result<()> {
         let index = &self.reader.index;
-        index.hold_back()?;
-        if writes.is_in_memory() { index.wait_for_room(body.room_bytes) } else { Ok(()) }
+        index.throttle.hold_back()?;
+        if self.writes.is_in_memory() {
+            index.memtables.wait_for_room(self.body.room_bytes)
+        } else {
+            Ok(())
+        }
     }
 
-    /// Room for what the commit adds to the index; `None` for a commit whose runs the index adopts.
-    fn make_room(&self, body: &Body, writes: &WriteSet) -> Result<Option<Reservation<'_>>> {
+    /// Checks that the keyspaces that it writes to are there. A commit that drops one is seen if it
+    /// was ordered and applied before.
+    pub(crate) fn check_keyspaces(&self) -> Result<()> {
+        self.reader.keyspaces.check_take_more(self.spaces.iter().copied())
+    }
+
+    /// Checks that no commit which was applied since its snapshot conflicts with it.
+    pub(crate) fn validate(&self) -> Result<()> {
+        self.check_keyspaces()?;
+        self.reader.read(|view| validate(view, &self.reads, self.at))
+    }
+
+    /// Makes room for what it adds to the index. Flushes a memtable if it must.
+    pub(crate) fn make_room(&self) -> Result<Room<'a>> {
         let index = &self.reader.index;
-        if writes.is_in_memory() {
-            match index.make_room(body.room_bytes, self.sequencer.applied()) {
+        if self.writes.is_in_memory() {
+            match index.memtables.make_room(self.body.room_bytes, self.sequencer.applied()) {
                 // Its runs need less memory.
-                Err(Error::OutOfBudget(_)) if !writes.spilled().is_empty() => {}
-                room => return room.map(Some),
+                Err(Error::OutOfBudget(_)) if !self.writes.spilled().is_empty() => {}
+                room => return room.map(|room| Room(Some(room))),
             }
         }
-        index.make_room_for_runs(writes.spilled().infos())?;
-        Ok(None)
+        index.memtables.make_room_for_runs(self.writes.spilled().infos())?;
+        Ok(Room(None))
     }
 
-    /// As [`Committer::make_room`], where that waits for nothing: `None` if a memtable has to be
-    /// flushed before.
-    fn make_room_now(
-        &self,
-        body: &Body,
-        writes: &WriteSet,
-    ) -> Result<Option<Option<Reservation<'_>>>> {
+    /// As [`Commit::make_room`], without waiting: `None` if a memtable has to be flushed before.
+    pub(crate) fn make_room_now(&self) -> Result<Option<Room<'a>>> {
         let index = &self.reader.index;
-        if writes.is_in_memory() {
-            let room = index.make_room_now(body.room_bytes, self.sequencer.applied());
+        if self.writes.is_in_memory() {
+            let room =
+                index.memtables.make_room_now(self.body.room_bytes, self.sequencer.applied());
             // Runs need less memory.
-            if room.is_some() || writes.spilled().is_empty() {
-                return Ok(room.map(Some));
+            if room.is_some() || self.writes.spilled().is_empty() {
+                return Ok(room.map(|room| Room(Some(room))));
             }
         }
-        index.make_room_for_runs(writes.spilled().infos())?;
-        Ok(Some(None))
+        index.memtables.make_room_for_runs(self.writes.spilled().infos())?;
+        Ok(Some(Room(None)))
     }
 
-    /// Waits until the conflicting commit is visible, so that a retry does not conflict with it a
-    /// second time. If the store is poisoned, so that the commit never becomes visible, returns
-    /// that error instead.
-    fn settle_conflict(&self, error: Error) -> Error {
-        match error {
-            Error::Conflict { by, .. } if by > self.sequencer.visible() => {
-                match self.reader.log.wait_durable(by) {
-                    Ok(()) => error,
-                    Err(poisoned) => Error::of_log(poisoned),
-                }
-            }
-            _ => error,
-        }
+    /// Orders the record with `append` and applies its versions. Law: `lock` is held since
+    /// everything that was ordered before was applied.
+    pub(crate) fn order(
+        &mut self,
+        lock: CommitLock<'_>,
+        room: Room<'a>,
+        append: impl FnOnce(&Draft<'_>) -> Result<Ticket, LogError>,
+    ) -> Result<Ordered> {
+        let glsn = self.sequencer.submit_and_apply(
+            &lock,
+            || self.append(append),
+            |&glsn| self.apply(room, glsn).map(|()| glsn),
+        )?;
+        // While no other commit can put anything into them.
+        self.reader.index.gaps.publish_committed(std::mem::take(&mut self.gaps), glsn);
+        Ok(Ordered { glsn, is_durable: false })
     }
 
-    /// Appends entries that are not transactions.
-    pub(crate) fn append(&self, stream: StreamId, payloads: &[&[u8]]) -> Result<(Glsn, Glsn)> {
-        self.check_writable()?;
-        let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [*payload]).collect();
-        let entries: Vec<_> = parts.iter().map(|parts| DraftEntry { stream, parts }).collect();
-        let draft = Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] };
-        let (turn, lock) = self.begin_to_order()?;
-        let submit = || match turn {
-            Some(mut turn) => turn.submit(&draft).lift(),
-            None => self.reader.log.submit(&draft, None).lift(),
-        };
-        let ticket = self.sequencer.submit_and_apply(&lock, submit, |ticket| Ok(ticket.last))?;
-        Ok((ticket.first, ticket.last))
-    }
-
-    fn submit(
+    /// Writes the record with `append`, without applying it.
+    pub(crate) fn append(
         &self,
-        turn: Option<&mut Turn<'_>>,
-        body: &Body,
-        writes: &WriteSet,
-        read_at: Glsn,
+        append: impl FnOnce(&Draft<'_>) -> Result<Ticket, LogError>,
     ) -> Result<Glsn> {
+        let (body, writes) = (&self.body, &self.writes);
         let mut parts: Vec<&[u8]> = Vec::with_capacity(1 + body.parts.len());
         parts.push(&body.head);
         for part in &body.parts {
@@ -301,22 +186,15 @@ impl Committer {
         }
         let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &parts }];
         let blobs = writes.blobs();
-        let draft = Draft { entries: &entries, read_at, blobs: &blobs };
-        let ticket = match turn {
-            Some(turn) => turn.submit(&draft),
-            None => self.reader.log.submit(&draft, None),
-        };
-        Ok(ticket.lift()?.last)
+        let ticket =
+            append(&Draft { entries: &entries, read_at: self.at, blobs: &blobs }).lift()?;
+        writes.named();
+        Ok(ticket.last)
     }
 
-    fn apply(
-        &self,
-        room: Option<Reservation<'_>>,
-        body: &Body,
-        writes: &WriteSet,
-        glsn: Glsn,
-    ) -> Result<Glsn> {
-        match room {
+    fn apply(&self, room: Room<'a>, glsn: Glsn) -> Result<()> {
+        let (body, writes) = (&self.body, &self.writes);
+        match room.0 {
             Some(mut room) if writes.spilled().is_empty() => {
                 let mut operations =
                     Operations::without_values(body.head.len(), body.count, &body.small);
@@ -332,21 +210,70 @@ impl Committer {
             None => {
                 hit(Border::SpilledCommit);
                 // It closes the memtable.
-                self.reader.index.adopt(writes.spilled().adopted(glsn), glsn);
+                self.reader.index.memtables.adopt(writes.spilled().adopted(glsn), glsn);
             }
         }
-        Ok(glsn)
+        Ok(())
     }
-}
 
-/// Whether a commit consists of records only, and of none of the store itself.
-fn is_plain(writes: &WriteSet, spaces: &[u32]) -> bool {
-    writes.spilled().is_empty() && writes.blob_bytes() == 0 && !spaces.iter().any(is_own_keyspace)
-}
+    /// After a conflict, waits until the conflicting commit is visible, so that a retry does not
+    /// conflict with it a second time. If the store is poisoned, so that the commit never becomes
+    /// visible, returns that error instead.
+    pub(crate) fn settle(&self, error: Error) -> Error {
+        match error {
+            Error::Conflict { by, .. } if by > self.sequencer.visible() => {
+                match self.reader.log.wait_durable(by) {
+                    Ok(()) => error,
+                    Err(poisoned) => Error::of_log(poisoned),
+                }
+            }
+            _ => error,
+        }
+    }
 
-/// Whether it holds records of the store itself.
-fn is_own_keyspace(id: &u32) -> bool {
-    [SYSTEM, CURSORS].contains(id)
+    /// The snapshot that the transaction has read.
+    pub(crate) fn at(&self) -> Glsn {
+        self.at
+    }
+
+    /// Whether the caller waits until it is durable.
+    pub(crate) fn waits(&self) -> bool {
+        self.waits
+    }
+
+    /// Whether it writes records of keyspaces.
+    pub(crate) fn writes_keyspaces(&self) -> bool {
+        self.spaces.contains(&SYSTEM)
+    }
+
+    /// Whether it can be ordered behind any other commit, and applied at any time: it has read
+    /// nothing, consists of operations only, and writes no record of the store itself.
+    pub(crate) fn is_independent(&self) -> bool {
+        let is_plain = self.writes.spilled().is_empty()
+            && self.writes.blob_bytes() == 0
+            && !self.spaces.iter().any(|id| [SYSTEM, CURSORS].contains(id));
+        is_plain && self.reads.ranges().is_empty() && self.gaps.is_empty()
+    }
+
+    /// Its payload, if that is in one piece behind the head.
+    pub(crate) fn payload(&self) -> Option<[&[u8]; 2]> {
+        let [Part::Small { start, end }] = self.body.parts[..] else { return None };
+        Some([&self.body.head, &self.body.small[start..end]])
+    }
+
+    /// Bytes that it takes in the log.
+    pub(crate) fn log_bytes(&self) -> u64 {
+        self.body.bytes() + self.writes.blob_bytes()
+    }
+
+    /// Bytes that it adds to the index.
+    pub(crate) fn index_bytes(&self) -> u64 {
+        if self.writes.is_in_memory() {
+            self.body.room_bytes as u64
+        } else {
+            self.writes.spilled().bytes()
+        }
+    }
 }
 
 /// Rejects a transaction if an ordered commit after `at` changed anything in `reads`.
@@ -404,7 +331,7 @@ impl Body {
             if writes.is_in_memory() {
                 body.room_bytes = writes
                     .in_memory()
-                    .map(|(key, stored)| Index::entry_bytes(key.len(), stored.max_bytes()))
+                    .map(|(key, stored)| SortedMap::entry_bytes(key.len(), stored.max_bytes()))
                     .sum();
             }
             body.small = encoded.into();
@@ -449,7 +376,7 @@ impl Body {
             }
             let stored_bytes =
                 if let Write::Inline(value) = write { 1 + value.len() } else { MAX_POINTER_BYTES };
-            self.room_bytes += Index::entry_bytes(key.len(), stored_bytes);
+            self.room_bytes += SortedMap::entry_bytes(key.len(), stored_bytes);
             self.count += 1;
             at = writes.after_key(position);
         }
@@ -526,7 +453,7 @@ mod tests {
         poisoned(put(&store, 3, 10).map(drop));
         poisoned(store.committer.append(StreamId(1), &[b"x"]).map(drop));
         poisoned(store.flush());
-        poisoned(crate::engine::requests::trim(&store, Glsn(2)).map(drop));
+        poisoned(crate::engine::shared::requests::trim(&store, Glsn(2)).map(drop));
         assert_eq!((store.visible(), get(&store, 1), get(&store, 2)), (Glsn(1), Some(10), None));
         poisoned(store.close());
         let store = open(&path, options()).unwrap();
@@ -581,7 +508,7 @@ mod tests {
 
     /// Bytes in the active memtable; `None` if the index holds anything else that is not flushed.
     fn memtable_bytes(store: &Engine) -> Option<u64> {
-        store.reader.index.unflushed().map(|unflushed| unflushed.bytes)
+        store.reader.index.memtables.unflushed().map(|unflushed| unflushed.bytes)
     }
 
     #[test]
@@ -605,7 +532,7 @@ mod tests {
         let store = open(&path, options()).unwrap();
         has_many(&store, 60_000);
         store.flush().unwrap();
-        crate::engine::requests::compact(&store).unwrap();
+        crate::engine::shared::requests::compact(&store).unwrap();
         has_many(&store, 60_000);
         store.close().unwrap();
         let store = open(&path, options()).unwrap();

@@ -3,16 +3,20 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use plimsoll_disk::worker::{Next, Worker};
-use plimsoll_log::glsn::Glsn;
+use plimsoll_log::draft::{Draft, DraftEntry};
+use plimsoll_log::glsn::{Glsn, StreamId};
 
+use crate::index::gaps::list::Gap;
 use crate::read::moments::OpenMoment;
 use crate::read::point::ValueReader;
 use crate::read::reader::Reader;
+use crate::txn::commit::{Commit, CommitOptions, Ordered};
 use crate::txn::durable_wakers::DurableWakers;
-use crate::txn::follower::Follower;
 use crate::txn::patience::Patience;
+use crate::txn::peers::Peers;
+use crate::txn::read_set::ReadSet;
 use crate::txn::sequencer::CommitSequencer;
+use crate::txn::write_set::WriteSet;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::lock::lock;
 use crate::types::options::Options;
@@ -23,8 +27,9 @@ pub(crate) struct Committer {
     pub(crate) sequencer: Arc<CommitSequencer>,
     pub(crate) patience: Arc<Patience>,
     pub(crate) options: Options,
-    /// What other members commit, if there may be any.
-    pub(crate) follower: Option<Arc<Follower>>,
+    pub(crate) peers: Arc<dyn Peers>,
+    /// As [`Peers::is_alone`]: reads of a store that no other process has open test no more.
+    is_alone: bool,
     /// The tasks that await durable commits.
     pub(crate) wakers: Arc<DurableWakers>,
     /// Held while a floor is found and told.
@@ -39,11 +44,22 @@ impl Committer {
         sequencer: Arc<CommitSequencer>,
         patience: Arc<Patience>,
         options: Options,
-        follower: Option<Arc<Follower>>,
+        peers: Arc<dyn Peers>,
     ) -> Self {
         let wakers = Arc::new(DurableWakers::new(&reader.log, options.background));
+        let is_alone = peers.is_alone();
         let (floor, bytes_since_free) = (Mutex::new(()), AtomicU64::new(0));
-        Self { reader, sequencer, patience, options, follower, wakers, floor, bytes_since_free }
+        Self {
+            reader,
+            sequencer,
+            patience,
+            options,
+            peers,
+            is_alone,
+            wakers,
+            floor,
+            bytes_since_free,
+        }
     }
 
     /// Returns an error if the store cannot be written.
@@ -51,6 +67,39 @@ impl Committer {
         self.reader.check_open()?;
         self.sequencer.check()?;
         if self.options.read_only { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+
+    /// Commits a transaction's writes. `gaps` are the intervals that it has read and emptied.
+    pub(crate) fn commit(
+        &self,
+        moment: &OpenMoment,
+        reads: ReadSet,
+        writes: WriteSet,
+        gaps: Vec<Gap>,
+        options: CommitOptions<'_>,
+    ) -> Result<Ordered> {
+        self.check_writable()?;
+        let parts = (&*self.reader, &*self.sequencer, &*self.patience);
+        let mut commit = Commit::encode(parts, moment.at(), reads, writes, gaps, options)?;
+        commit.wait_ahead()?;
+        let ordered = self.patience.in_commit(|| self.peers.order(&mut commit));
+        let ordered = ordered.map_err(|error| commit.settle(error))?;
+        self.committed(commit.log_bytes());
+        let index_bytes = commit.index_bytes();
+        // Releases its memory before the wait.
+        drop(commit);
+        self.reader.index.throttle.pay(index_bytes);
+        Ok(ordered)
+    }
+
+    /// Appends entries that are not transactions; returns the GLSN of the first one, and the last.
+    pub(crate) fn append(&self, stream: StreamId, payloads: &[&[u8]]) -> Result<(Glsn, Ordered)> {
+        self.check_writable()?;
+        let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [*payload]).collect();
+        let entries: Vec<_> = parts.iter().map(|parts| DraftEntry { stream, parts }).collect();
+        let draft = Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] };
+        let ticket = self.peers.append(&draft)?;
+        Ok((ticket.first, Ordered { glsn: ticket.last, is_durable: false }))
     }
 
     /// Flushes the memtables into runs.
@@ -61,7 +110,7 @@ impl Committer {
         // The runs then also hold the commits that this process left in the log. If they cannot be
         // applied now, a flush may make room.
         let taken_in = self.fresh_and_ordered();
-        self.sequencer.at_durable(|applied| self.reader.index.flush(applied))?;
+        self.sequencer.at_durable(|applied| self.reader.index.memtables.flush_up_to(applied))?;
         taken_in
     }
 
@@ -100,10 +149,7 @@ impl Committer {
     }
 
     fn shows_already(&self, moment: &OpenMoment) -> bool {
-        let is_known = self
-            .follower
-            .as_ref()
-            .is_none_or(|follower| !follower.is_to_learn.load(Ordering::Acquire));
+        let is_known = self.is_alone || self.peers.knows_own_records();
         is_known && self.sequencer.visible() >= moment.at() && !self.reader.owner.is_foreign()
     }
 
@@ -116,26 +162,24 @@ impl Committer {
     /// be durable yet.
     pub(crate) fn open_ordered(&self) -> OpenMoment {
         self.note_read();
-        let ordered =
-            || self.follower.as_ref().map_or(Glsn::NONE, |follower| follower.ordered_to_read());
-        let moment = self.open_now(|| ordered().max(self.sequencer.applied()));
+        let moment = self.open_now(|| self.peers.newest_ordered().max(self.sequencer.applied()));
         moment.shows(
             self.fresh_and_ordered().and_then(|()| reaches(self.sequencer.applied(), moment.at())),
         );
         moment
     }
 
-    /// Notes that something is read, for processes that read nothing ([`crate::txn::blind`]).
+    /// Notes that something is read.
     pub(crate) fn note_read(&self) {
-        self.follower.iter().for_each(|follower| follower.blindness.note_read());
+        if !self.is_alone {
+            self.peers.note_read();
+        }
     }
 
     /// The newest moment that is readable anywhere. No moment below it is opened from now on.
     fn newest_to_open(&self) -> Glsn {
         let visible = self.sequencer.visible();
-        // What cannot be told is told by the read.
-        let readable = self.follower.as_ref().and_then(|follower| follower.readable().ok());
-        readable.map_or(visible, |readable| readable.max(visible))
+        if self.is_alone { visible } else { self.peers.newest_readable().max(visible) }
     }
 
     fn open_now(&self, at: impl Fn() -> Glsn) -> OpenMoment {
@@ -166,7 +210,7 @@ impl Committer {
     /// [`Error::Behind`]: what would be read is not the newest. A moment that is opened all the
     /// same keeps it ([`OpenMoment::shows`]).
     pub(crate) fn fresh(&self) -> Result<()> {
-        self.taken_in(Follower::fresh)
+        self.caught_up(|| self.peers.catch_up())
     }
 
     /// Takes in what other members have ordered, whether it is durable or not.
@@ -174,53 +218,19 @@ impl Committer {
     /// # Errors
     /// As for [`Committer::fresh`].
     pub(crate) fn fresh_and_ordered(&self) -> Result<()> {
-        self.taken_in(Follower::fresh_and_ordered)
+        self.caught_up(|| self.peers.catch_up_with_ordered())
     }
 
-    /// Takes in what other members have committed, for their sake.
+    /// Runs `catch_up`, which applies commits of other processes.
     ///
     /// # Errors
     /// As for [`Committer::fresh`].
-    pub(crate) fn keep_up(&self, now_nanos: u64) -> Result<()> {
-        self.taken_in(|follower| follower.keep_up(now_nanos))
-    }
-
-    /// What the apply thread does, once: for a store that has no threads.
-    ///
-    /// # Errors
-    /// As for [`Committer::fresh`].
-    pub(crate) fn apply_left(&self) -> Result<()> {
-        self.taken_in(Follower::apply_left)
-    }
-
-    /// Starts the apply thread: it applies what this process has left in the log while it is the
-    /// keeper. `alarm` is called if it panics.
-    ///
-    /// # Errors
-    /// The system gives no thread.
-    pub(crate) fn start_to_apply(
-        self: &Arc<Self>,
-        alarm: impl Fn() + Send + 'static,
-    ) -> Result<Option<Worker>> {
-        let Some(follower) = &self.follower else { return Ok(None) };
-        let committer = Arc::clone(self);
-        let step = move |_| {
-            // If it fails, the commit that has to apply everything tries again, and learns why.
-            let _ = committer.apply_left();
-            Next::Rung
-        };
-        Ok(Some(Worker::start("plimsoll-apply", &follower.applier, alarm, step)?))
-    }
-
-    /// Whether this process reads nothing, and leaves its commits in the log.
-    pub(crate) fn is_blind(&self) -> bool {
-        self.follower.as_ref().is_some_and(|follower| follower.blindness.is_blind())
-    }
-
-    fn taken_in(&self, take_in: impl FnOnce(&Follower) -> Result<()>) -> Result<()> {
-        let Some(follower) = &self.follower else { return Ok(()) };
+    pub(crate) fn caught_up(&self, catch_up: impl FnOnce() -> Result<()>) -> Result<()> {
+        if self.is_alone {
+            return Ok(());
+        }
         self.reader.owner.check()?;
-        take_in(follower).map_err(|error| match self.reader.check_open() {
+        catch_up().map_err(|error| match self.reader.check_open() {
             Err(closed) => closed,
             Ok(()) if matches!(error, Error::Behind { .. }) => error,
             Ok(()) => Error::Behind { cause: error.to_string() },
@@ -230,8 +240,8 @@ impl Committer {
     /// The newest readable moment; `None` if the log would have to be read to take in what other
     /// members have committed.
     pub(crate) fn visible_if_fresh(&self) -> Option<Glsn> {
-        let is_fresh = !self.reader.owner.is_foreign()
-            && self.follower.as_ref().is_none_or(|follower| follower.is_fresh().unwrap_or(false));
+        let is_fresh =
+            !self.reader.owner.is_foreign() && (self.is_alone || self.peers.is_caught_up());
         is_fresh.then(|| self.sequencer.visible())
     }
 
@@ -241,9 +251,7 @@ impl Committer {
         // A floor that was found before one that is told already may be above it.
         let _alone = lock(&self.floor);
         let oldest = self.reader.snapshots.oldest(|| self.newest_to_open());
-        if let Some(follower) = &self.follower {
-            follower.members.set_floor(oldest);
-        }
+        self.peers.promise_floor(oldest);
         oldest < self.newest_to_open()
     }
 
@@ -262,7 +270,7 @@ impl Committer {
         let segment = self.options.segment_limit_bytes();
         if self.bytes_since_free.fetch_add(bytes, Ordering::Relaxed) + bytes >= segment {
             self.bytes_since_free.store(0, Ordering::Relaxed);
-            self.reader.index.free_log();
+            self.reader.index.env.free_log(true);
         }
     }
 }
@@ -327,7 +335,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let options = Options::new().memory_bytes(16 << 20).background(false).shared(true);
         let store = open(&dir.path().join("store"), options).unwrap();
-        let of = |error: Error| store.committer.taken_in(|_| Err(error)).unwrap_err().to_string();
+        let of = |error: Error| store.committer.caught_up(|| Err(error)).unwrap_err().to_string();
         let once = of(Error::corrupt("a page"));
         assert!(once.contains("could not be taken in"), "{once}");
         assert_eq!(of(Error::Behind { cause: Error::corrupt("a page").to_string() }), once);
@@ -344,7 +352,7 @@ mod tests {
             tx.put(&space, key, b"1").unwrap();
             tx.commit().unwrap();
         }
-        let (committer, members) = (&store.committer, &store.membership.as_ref().unwrap().members);
+        let (committer, members) = (&store.committer, store.membership.members().unwrap());
         let is_over = AtomicBool::new(false);
         let is_below = std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -19,9 +19,9 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::account::Charge;
 
 use crate::borders::{Border, hit};
-use crate::index::gap_list::{Gap, GapList};
-use crate::index::seat::Seats;
-use crate::index::view::Direction;
+use crate::index::gaps::list::{Gap, GapList};
+use crate::index::sources::view::Direction;
+use crate::index::walk::seat::Seats;
 
 /// The most bytes of a transaction's gaps.
 const LIMIT_BYTES: usize = 16 << 10;
@@ -110,7 +110,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let options = Options::new().memory_bytes(16 << 20).background(false);
         let store = open(&dir.path().join("store"), options).unwrap();
-        let (seats, budget) = (store.reader.index.seats(), &store.reader.budget);
+        let (seats, budget) = (&store.reader.index.seats, &store.reader.budget);
         let mut others = seats.charge();
         others.set(STEP_BYTES).unwrap();
         let mut gaps = OwnGaps::new();

@@ -7,7 +7,7 @@ use plimsoll_memory::buffer::Buffer;
 use plimsoll_memory::sorted::Position;
 
 use crate::index::run::cursor::RunCursor;
-use crate::index::view::Direction;
+use crate::index::sources::view::Direction;
 use crate::read::reader::Reader;
 use crate::txn::write_set::{ReadBack, Write, WriteSet, as_write};
 use crate::types::error::Result;

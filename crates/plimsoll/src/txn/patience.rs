@@ -14,7 +14,7 @@ use plimsoll_memory::budget::wait_queue::{self, Order, Relief, WaitQueue};
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::pieces::Pieces;
 
-use crate::index::Index;
+use crate::index::OpenIndex;
 use crate::txn::sequencer::CommitSequencer;
 use crate::types::error::{Error, Result};
 
@@ -33,7 +33,7 @@ const PIECES_BYTES: [usize; 2] = [512, 4096];
 
 /// What an early flush needs.
 pub(crate) struct Context {
-    pub(crate) index: Arc<Index>,
+    pub(crate) index: Arc<OpenIndex>,
     pub(crate) sequencer: Arc<CommitSequencer>,
 }
 
@@ -90,11 +90,13 @@ impl Patience {
 impl Relief for Context {
     /// Closes the active memtable so that its flush frees memory, unless a commit is in progress.
     fn ask(&self) -> bool {
-        self.sequencer.try_at_applied(|applied| self.index.close_if_none_waits(applied)).is_some()
+        self.sequencer
+            .try_at_applied(|applied| self.index.memtables.close_if_none_waits(applied))
+            .is_some()
     }
 
     fn is_under_way(&self) -> bool {
-        self.index.is_flushing()
+        self.index.memtables.is_flushing()
     }
 }
 

@@ -18,9 +18,9 @@ use std::sync::{Mutex, PoisonError};
 
 use plimsoll_memory::budget::account::Charge;
 
-use crate::index::gap_list::behind;
-use crate::index::merge::Direction;
-use crate::index::seat::Seats;
+use crate::index::gaps::list::behind;
+use crate::index::sources::merge::Direction;
+use crate::index::walk::seat::Seats;
 use crate::read::span::Span;
 use crate::txn::own_gaps::OwnGaps;
 use crate::txn::read_set::ReadSet;
@@ -212,7 +212,7 @@ mod tests {
             Options::new().memory_bytes(16 << 20).background(false),
         )
         .unwrap();
-        let seats = store.reader.index.seats();
+        let seats = &store.reader.index.seats;
         let mut pops = Pops::default();
         while pops.make_room(seats) < ROWS_MAX {}
         pops.forget();

@@ -13,10 +13,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::buffer::Buffer;
 
-use crate::index::gap_list::behind;
-use crate::index::resting_key::RestingKey;
-use crate::index::seat::Seat;
-use crate::index::view::{Direction, View};
+use crate::index::gaps::list::behind;
+use crate::index::sources::view::{Direction, View};
+use crate::index::walk::resting_key::RestingKey;
+use crate::index::walk::seat::Seat;
 use crate::index::walk::visible::Visible;
 use crate::read::moments::OpenMoment;
 use crate::read::point::find;
@@ -260,7 +260,7 @@ impl<'t> Range<'t> {
         };
         let reader = &self.committer.reader;
         // A walk that has begun goes ahead of those who wait: most steps need no more memory.
-        let room = reader.index.seats().key_room();
+        let room = reader.index.seats.key_room();
         let key = &mut self.key;
         let rested = self.committer.patience.in_transaction(false, || Ok(key.rest(room)?));
         let own_value = if self.value.charged_bytes() > 0 { 0 } else { self.value.capacity() };
@@ -334,7 +334,7 @@ impl<'t> Range<'t> {
             (Some(skip), Direction::Backward) => upper = Bound::Excluded(KeptKey::from_slice(skip)),
         }
         let base = Visible::new((lower, upper), self.at, self.direction);
-        let seats = self.reader().index.seats();
+        let seats = &self.reader().index.seats;
         let charge =
             self.committer.patience.in_transaction(true, || Ok(seats.charge_for(&base)?))?;
         let base = Seat::new(seats, base, charge);
@@ -383,7 +383,7 @@ impl<'t> Range<'t> {
         };
         if let Some(end) = end {
             let mut gaps = gaps.lock().unwrap_or_else(PoisonError::into_inner);
-            gaps.add(self.reader().index.seats(), &first, &end, dead);
+            gaps.add(&self.reader().index.seats, &first, &end, dead);
         }
     }
 

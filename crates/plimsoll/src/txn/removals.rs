@@ -12,7 +12,7 @@ use std::sync::PoisonError;
 use plimsoll_memory::budget::account::Charge;
 
 use crate::borders::{Border, hit};
-use crate::index::merge::Direction;
+use crate::index::sources::merge::Direction;
 use crate::txn::pops::Pops;
 use crate::txn::range::Range;
 use crate::txn::transaction::Transaction;
@@ -135,7 +135,7 @@ impl Transaction {
         space: u32,
         direction: Direction,
     ) -> Result<Option<(Vec<u8>, Value)>> {
-        let rows = pops.make_room(self.committer.reader.index.seats());
+        let rows = pops.make_room(&self.committer.reader.index.seats);
         let last = Bound::Excluded(pops.last_key());
         let mut walk: Range<'_> = match direction {
             _ if rows == 0 => return Ok(None),

@@ -1,6 +1,6 @@
 //! Orders commits: one at a time gets its GLSN, is written to the log, and is applied to the index.
 //! (In a shared store, one that has read nothing may be applied later, as a commit of another
-//! process is: [`crate::txn::blind`].)
+//! process is: [`crate::txn::shared::blind`].)
 //!
 //! Laws:
 //! - Commits are applied in GLSN order, each as a whole. *Applied* is the GLSN of the last one; it

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use plimsoll_log::glsn::Glsn;
 
 use crate::read::moments::OpenMoment;
+use crate::txn::commit::Ordered;
 use crate::txn::committer::Committer;
 use crate::txn::durable_wakers::{DurableWakers, Registration};
 use crate::types::error::Result;
@@ -102,23 +103,13 @@ impl CommitTicket {
         }
     }
 
-    pub(crate) fn of_record(committer: &Committer, glsn: Glsn) -> Self {
-        let wait = committer.options.durability == Durability::Sync;
+    /// The ticket of a commit.
+    pub(crate) fn of_commit(committer: &Committer, ordered: Ordered) -> Self {
         Self {
             wakers: Arc::clone(&committer.wakers),
-            glsn,
-            wait,
-            was_durable: false,
-            registration: None,
-        }
-    }
-
-    pub(crate) fn of_durable(committer: &Committer, glsn: Glsn) -> Self {
-        Self {
-            wakers: Arc::clone(&committer.wakers),
-            glsn,
-            wait: false,
-            was_durable: true,
+            glsn: ordered.glsn,
+            wait: !ordered.is_durable && committer.options.durability == Durability::Sync,
+            was_durable: ordered.is_durable,
             registration: None,
         }
     }

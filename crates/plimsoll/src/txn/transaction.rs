@@ -349,7 +349,7 @@ impl Transaction {
 
     /// An empty charge for memory that a user holds for long.
     pub(crate) fn charge(&self) -> Charge {
-        self.committer.reader.index.seats().charge()
+        self.committer.reader.index.seats.charge()
     }
 
     /// What the transaction popped last.
@@ -360,7 +360,7 @@ impl Transaction {
     /// Tells the read set and the gaps what was popped: needed before anything looks at them.
     pub(crate) fn tell_pops(&self) {
         let mut pops = self.pops.lock().unwrap_or_else(PoisonError::into_inner);
-        pops.tell(&self.reads, &self.gaps, self.committer.reader.index.seats());
+        pops.tell(&self.reads, &self.gaps, &self.committer.reader.index.seats);
     }
 
     /// The transaction is about to write an index key.
@@ -442,7 +442,7 @@ impl Transaction {
         let first = self.first_of_many_deletions();
         let glsn = self.commit_as(true)?.wait()?;
         // A process that reads nothing would take in everything for this.
-        if let Some(first) = first.filter(|_| !committer.is_blind()) {
+        if let Some(first) = first.filter(|_| !committer.peers.only_writes()) {
             search_for_gaps(&committer, &first);
         }
         Ok(glsn)
@@ -475,13 +475,14 @@ impl Transaction {
         if writes.is_empty() {
             return Ok(CommitTicket::of_snapshot(&committer, &moment));
         }
-        committer.commit(
+        let ordered = committer.commit(
             &moment,
             reads.into_inner().unwrap_or_else(PoisonError::into_inner),
             writes,
             gaps.into_inner().map_or_else(|_| Vec::new(), OwnGaps::into_gaps),
             CommitOptions { spaces: &spaces, metadata: &metadata, waits },
-        )
+        )?;
+        Ok(CommitTicket::of_commit(&committer, ordered))
     }
 
     /// Leaves no trace; the same as dropping it.

@@ -49,16 +49,7 @@ const MIN_WARM_BYTES_PER_SECOND: u64 = 64 << 10;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Durability {
-    /// When it survives a power cut (the default). Concurrent commits share one sync.
-    #[default]
-    Sync,
-    /// As soon as it is ordered and visible. It is synced within about 200 ms, by
-    /// [`Db::sync`](crate::Db::sync), and at close. A crash may lose the newest commits, always a
-    /// suffix: the store is left complete, as it was at some earlier moment.
-    Buffered,
-}
+pub use plimsoll_log::log::Durability;
 
 /// A bulk load takes memory in chunks of 64 KiB: with few of them each row would be a run.
 const BULK_LOAD_BYTES_MIN: u64 = 256 << 10;

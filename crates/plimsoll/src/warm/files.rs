@@ -54,7 +54,7 @@ pub(crate) struct NamedFile {
 impl Files {
     /// The current files.
     pub(crate) fn now(context: &Context) -> Result<Self> {
-        let view = context.index.view();
+        let view = context.index.sources.view();
         let segments = context.log.complete_pages();
         let tables = || view.all_runs().flat_map(|run| run.tables().iter());
         let count = segments.len() + tables().count();

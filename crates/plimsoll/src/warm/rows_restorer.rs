@@ -14,7 +14,7 @@ use plimsoll_memory::page::PAGE_BYTES;
 use smallvec::SmallVec;
 
 use crate::borders::{Border, hit};
-use crate::index::view::View;
+use crate::index::sources::view::View;
 use crate::rowcache::warm::{ROWS_AT_ONCE, Row};
 use crate::warm::image::{self, Name, OpenFile, Past, RowsName, SEGMENT_BYTES_MAX};
 use crate::warm::restorer::Step;
@@ -287,7 +287,7 @@ impl RowsRestorer {
     /// there is more to do.
     fn announce(&mut self, context: &Context) -> bool {
         let Some((rows, mean_bytes)) = self.unannounced else { return false };
-        let view = context.index.view();
+        let view = context.index.sources.view();
         let has_more = context.row_cache.expect_rows(&view.rows, rows, mean_bytes);
         self.unannounced = self.unannounced.filter(|_| has_more);
         has_more
@@ -324,7 +324,7 @@ impl RowsRestorer {
             let mean_bytes = body.len() as u64 / header.entries.max(1);
             self.unannounced = Some((all / mean_bytes.max(1), mean_bytes));
         }
-        let view = context.index.view();
+        let view = context.index.sources.view();
         let is_all_older = is_all_older(&view, header.position.glsn);
         let mut at = self.rest.take().filter(|(of, _)| *of == sum).map_or(0, |(_, at)| at);
         loop {

@@ -209,8 +209,8 @@ impl RowsSaver {
     fn begin(&mut self, context: &Context) -> Result<Option<Round>> {
         // Read before the cache is looked up: a current cache was notified of every flush up to
         // this position. A cache that was exchanged is not notified any more.
-        let told = context.index.told_to_rows(context.sequencer.applied())?;
-        let (position, manifest) = (told, context.index.manifest_number());
+        let told = context.index.runs.told_to_rows(context.sequencer.applied())?;
+        let (position, manifest) = (told, context.index.runs.manifest_number());
         #[cfg(test)]
         tests::between();
         let (Some(position), Some(cache)) = (position, context.row_cache.warm_cache()) else {
@@ -383,7 +383,7 @@ fn is_there(there: &[(RowsName, u64)], name: RowsName, bytes: u64) -> bool {
 impl OnDisk {
     /// Whether a large part of it would be skipped if it were restored now. Reads no page.
     fn is_stale(&self, context: &Context, round: &Round, standing: Standing) -> Result<bool> {
-        let view = context.index.view();
+        let view = context.index.sources.view();
         let dropped = match &self.keyspaces {
             Some(keyspaces) => {
                 keyspaces.iter().map(|&keyspace| view.deletions_dropped_in(keyspace)).max()

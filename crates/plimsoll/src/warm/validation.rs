@@ -21,7 +21,7 @@
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::pool::Touch;
 
-use crate::index::view::View;
+use crate::index::sources::view::View;
 use crate::types::error::Result;
 use crate::types::index_key::IndexKey;
 

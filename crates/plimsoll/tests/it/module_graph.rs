@@ -10,8 +10,29 @@ const CRATES: [&str; 8] = ["disk", "memory", "log", "plimsoll", "git", "replay",
 
 /// Crates and folders that are built in storeys, from the lowest to the highest: each may use those
 /// before it.
-const STOREYS: [(&str, &str, &[&str]); 2] = [
+const STOREYS: [(&str, &str, &[&str]); 3] = [
     ("plimsoll", "", &["types", "rowcache", "index", "read", "txn", "warm", "engine", "api"]),
+    (
+        "plimsoll",
+        "index",
+        &[
+            "env",
+            "gaps",
+            "blob_bytes",
+            "run",
+            "manifest",
+            "sources",
+            "walk",
+            "plan",
+            "runs",
+            "write",
+            "shared",
+            "memtables",
+            "compaction",
+            "pace",
+            "background",
+        ],
+    ),
     (
         "log",
         "file_log",

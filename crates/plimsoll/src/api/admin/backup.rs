@@ -24,7 +24,7 @@ use plimsoll_memory::page::PAGE_BYTES;
 
 use crate::api::admin::backup_options::{BackupOptions, Sharing};
 use crate::engine::Engine;
-use crate::engine::open::remove_folder;
+use crate::engine::folder::remove_folder;
 use crate::engine::unfinished_backup::{PARTIAL_LOG, is_unfinished};
 use crate::index::manifest::Manifest;
 use crate::index::run::file::check_piece;
@@ -111,7 +111,7 @@ impl Sources {
     fn of(store: &Engine) -> Self {
         Self {
             first: store.reader.log.bounds().first,
-            manifest: store.reader.index.manifest_number(),
+            manifest: store.reader.index.runs.manifest_number(),
         }
     }
 
@@ -123,9 +123,9 @@ impl Sources {
         }
         store.file_log.notice_trim();
         // Ignore an unreadable manifest: the error that led here is more useful.
-        let _ = store.reader.index.refresh();
+        let _ = store.reader.index.memtables.refresh();
         let (now, readable) = (Self::of(store), store.reader.log.readable());
-        let known = store.reader.index.files().0.durable.glsn;
+        let known = store.reader.index.runs.files().0.durable.glsn;
         let left = now.first > self.first || now.manifest > self.manifest || known > readable;
         left.then(|| Error::Trimmed { asked: readable, first: known.max(readable.next()) })
     }
@@ -139,7 +139,7 @@ fn copy_files(
     how: &BackupOptions,
 ) -> Result<BackupReport> {
     let disk = &*store.options.disk;
-    let (manifest, index_files, _pinned) = store.reader.index.files();
+    let (manifest, index_files, _pinned) = store.reader.index.runs.files();
     // The keeper may have installed it since this process looked at the log.
     store.committer.fresh()?;
     let readable = store.reader.log.readable();
@@ -346,7 +346,7 @@ mod tests {
             tx.put(&keeper.reader.keyspaces.find("default").unwrap().0, b"row", b"value").unwrap();
             tx.commit().unwrap();
             keeper.flush().unwrap();
-            member.reader.index.refresh().unwrap();
+            member.reader.index.memtables.refresh().unwrap();
             let dest = dest.with_extension(number.to_string());
             prepare(&*member.options.disk, &dest).unwrap();
             let (index, log) = (dest.join("index"), dest.join("log"));

@@ -20,7 +20,7 @@ use plimsoll_memory::page::{PAGE_BYTES, PAGE_PAYLOAD_BYTES};
 use plimsoll_memory::pool::{PageSource, Pool};
 
 use crate::engine::folder::refuse_index_without_log;
-use crate::engine::open::POOL_FLOOR_SHARE;
+use crate::engine::memory::POOL_FLOOR_SHARE;
 use crate::index::manifest::Manifest;
 use crate::index::run::check::check_table;
 use crate::index::run::file::{open_run, pages_of_run, run_id_of};

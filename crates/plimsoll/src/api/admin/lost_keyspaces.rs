@@ -17,7 +17,7 @@ use crate::api::admin::diagnose::{Part, Scene, is_damage};
 use crate::engine::Engine;
 use crate::engine::keyspace_commits::{FIRST_ID, note_streams, system};
 use crate::index::run::survey::survey;
-use crate::index::view::Direction;
+use crate::index::sources::view::Direction;
 use crate::txn::transaction::Transaction;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::index_key::{IndexKey, Prefix};
@@ -104,7 +104,7 @@ pub(crate) fn name_in(scene: &mut Scene<'_>, parts: &[Part]) -> Result<BTreeSet<
 /// The ids of keyspaces that have keys in the index at `at`, or had them before, and no record. The
 /// records that the store knows are as new as `at`, or newer.
 pub(crate) fn unnamed(store: &Engine, at: Glsn) -> Result<BTreeSet<u32>> {
-    let view = store.reader.index.view();
+    let view = store.reader.index.sources.view();
     let tables = view.all_runs().flat_map(|run| run.tables().iter());
     let parts: Vec<Part> = tables.map(|table| Part::of(table, 0, Vec::new())).collect();
     // Runs may hold newer commits, of another process, whose records are not known here.

@@ -46,9 +46,11 @@ use crate::api::admin::recover::source::{BlobLosses, Plan, Source};
 use crate::api::admin::verify::verify_open;
 use crate::api::admin::verify_values::find_bad_values;
 use crate::engine::Engine;
-use crate::engine::open::{lock_alone, open_by, remove_folder};
+use crate::engine::folder::remove_folder;
+use crate::engine::lock::lock_alone;
+use crate::engine::open::open_by;
 use crate::index::run::survey::survey;
-use crate::index::view::Direction;
+use crate::index::sources::view::Direction;
 use crate::read::span::Span;
 use crate::txn::transaction::Transaction;
 use crate::types::damage::{Damage, DamagedKey, DamagedKeys};
@@ -385,7 +387,7 @@ fn attempt(
 fn replay_log(path: &Path, options: &Options) -> Result<()> {
     let store = open_by(path, options.clone())?;
     let no_trim = store.space.trim_lock.lock().unwrap_or_else(PoisonError::into_inner);
-    store.reader.index.flush(store.visible())?;
+    store.reader.index.memtables.flush_up_to(store.visible())?;
     drop(no_trim);
     store.close()
 }
@@ -491,7 +493,7 @@ fn delete_newest(
     for (name, record) in store.reader.keyspaces.all() {
         let keyspace = store.reader.keyspaces.handle(record.id, Arc::clone(&name));
         let span = Span::new(record.id, &(..));
-        let mut walk = store.reader.index.view().visible(
+        let mut walk = store.reader.index.sources.view().visible(
             span.lower(),
             span.upper(),
             at,

@@ -19,6 +19,7 @@ use crate::engine::Engine;
 use crate::engine::open::open;
 use crate::index::manifest::names::{manifest_name, manifest_number};
 use crate::index::manifest::{Manifest, foreign_names, newest_number};
+use crate::index::runs::check;
 use crate::types::damage::Damage;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::options::Options;
@@ -126,11 +127,11 @@ pub(crate) fn verify_open(
     let total_bytes = crate::engine::collect_stats::disk_bytes(store)?;
     let mut report = VerifyReport { opens: true, ..VerifyReport::default() };
     let mut log_bytes = 0;
-    let (manifest, _, _pinned) = store.reader.index.files();
+    let (manifest, _, _pinned) = store.reader.index.runs.files();
     let needed = value_blobs(&manifest);
     let mut findings = store
         .file_log
-        .verify(&|blob| store.reader.index.uses_blob(blob), &needed, &mut |so_far| {
+        .verify(&|blob| store.reader.index.runs.uses_blob(blob), &needed, &mut |so_far| {
             log_bytes = so_far.done_bytes;
             progress(VerifyProgress { done_bytes: so_far.done_bytes, total_bytes });
         })
@@ -164,7 +165,8 @@ pub(crate) fn verify_open(
         progress(VerifyProgress { done_bytes: report.bytes, total_bytes });
         parts.push(part);
     };
-    store.reader.index.verify(
+    check::verify(
+        &store.reader.index.runs,
         &mut |version| values.check_version(version),
         &mut checked,
         &mut |what| between.push(what),
@@ -178,7 +180,7 @@ pub(crate) fn verify_open(
     bad.retain(|bad| places.find(bad.glsn, &bad.stored).is_none());
     let mut damage: Vec<Damage> = found.drain(..).map(|Found { damage, .. }| damage).collect();
     damage.extend(bad.into_iter().map(|bad| bad.describe(&scene).damage));
-    let file = format!("index/{}", manifest_name(store.reader.index.manifest_number()));
+    let file = format!("index/{}", manifest_name(store.reader.index.runs.manifest_number()));
     damage.extend(between.into_iter().map(|what| advised(&store.path, &file, what)));
     let at = store.visible();
     // What other members have committed up to then, their keyspaces among it.
@@ -192,7 +194,7 @@ pub(crate) fn verify_open(
     notes.extend(older_manifests(
         &*store.options.disk,
         &store.path,
-        store.reader.index.manifest_number(),
+        store.reader.index.runs.manifest_number(),
     )?);
     notes.extend(foreign_manifests(&*store.options.disk, &store.path, store.reader.log.id())?);
     fill(&mut report, damage, notes);

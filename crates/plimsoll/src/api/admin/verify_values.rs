@@ -17,6 +17,7 @@ use plimsoll_memory::page::{PAGE_BYTES, PAGE_PAYLOAD_BYTES};
 
 use crate::api::admin::diagnose::{Found, LostPart, Scene};
 use crate::engine::Engine;
+use crate::index::runs::check;
 use crate::txn::payload::{Payload, Writes};
 use crate::types::damage::{Damage, DamagedKey};
 use crate::types::error::{Error, Lift, Result};
@@ -70,7 +71,8 @@ impl BadValue {
 pub(crate) fn find_bad_values(store: &Engine, findings: &[Finding]) -> Result<Vec<BadValue>> {
     let mut values = Values::new(store)?;
     values.check_log(findings)?;
-    store.reader.index.verify(
+    check::verify(
+        &store.reader.index.runs,
         &mut |version| values.check_version(version),
         &mut |_, _| {},
         &mut |_| {},

@@ -13,7 +13,7 @@ use plimsoll_log::glsn::{Glsn, Position};
 
 use super::blocks::{CUT, Failure, Input, SENSELESS, Writer};
 use super::{Head, Manifest, RunInfo};
-use crate::index::limits::Limits;
+use crate::index::manifest::limits::Limits;
 use crate::index::run::table::{TableId, TableInfo};
 use crate::types::index_key::IndexKey;
 

@@ -106,8 +106,8 @@ fn a_full_disk_loses_nothing_and_is_no_hindrance_once_there_is_space() {
         }
         assert!(refused > 0, "seed {seed}");
         assert_eq!(world.problems(), [""; 0]);
-        world.index().flush(world.applied).unwrap();
-        world.index().compact_all().unwrap();
+        world.index().memtables.flush_up_to(world.applied).unwrap();
+        world.index().compaction.run_all(Glsn::MAX).unwrap();
         assert_eq!(world.run_files(), world.named_files(), "seed {seed}");
         assert_eq!(world.index().stats().last_error, None);
     }

@@ -7,7 +7,7 @@ use plimsoll_disk::vfs::{Caching, Open};
 
 use super::jobs::{FLUSHED, key, world};
 use super::*;
-use crate::index::Progress;
+use crate::index::env::Progress;
 use crate::index::manifest::names::{manifest_name, new_manifest_name};
 use crate::index::run::table::run_file_name;
 use crate::types::error::Error;
@@ -18,20 +18,20 @@ fn a_failed_job_leaves_no_blob_file_behind() {
     let mut world = World::new(Arc::new(disk.clone()), 1, FLUSHED);
     let writes = (0..5).map(|number| (key(FOREVER, number), Some(vec![3; 100_000])));
     world.commit(writes.collect()).unwrap();
-    world.index().flush(world.applied).unwrap();
+    world.index().memtables.flush_up_to(world.applied).unwrap();
     world.horizon.relocate_below.store(9, Ordering::Relaxed);
     disk.fill_up(Some(0));
-    assert!(world.index().compact_all().is_err());
+    assert!(world.index().compaction.run_all(Glsn::MAX).is_err());
     assert!(world.index().stats().last_error.is_some());
     assert_eq!(
-        world.log.sweep_blobs(&|blob| world.index().uses_blob(blob)).unwrap(),
+        world.log.sweep_blobs(&|blob| world.index().runs.uses_blob(blob)).unwrap(),
         0,
         "it was removed at once"
     );
     disk.fill_up(None);
-    world.index().compact_all().unwrap();
+    world.index().compaction.run_all(Glsn::MAX).unwrap();
     assert_eq!(world.index().stats().last_error, None);
-    assert_eq!(world.index().min_pointer(), None);
+    assert_eq!(world.index().sources.view().min_pointer(), None);
     world.check_all();
 }
 
@@ -41,9 +41,9 @@ fn a_view_keeps_its_files_until_it_is_dropped() {
     for _ in 0..3 {
         world.flush_keys(FOREVER, 0..1000, Some(b"value"));
     }
-    let (manifest, paths, view) = world.index().files();
+    let (manifest, paths, view) = world.index().runs.files();
     assert_eq!(manifest.runs.len(), 3);
-    world.index().compact_all().unwrap();
+    world.index().compaction.run_all(Glsn::MAX).unwrap();
     for path in &paths {
         assert!(world.disk.entry(path).unwrap().is_some(), "{}", path.display());
     }
@@ -84,14 +84,14 @@ fn damage_stops_compaction_and_nothing_else() {
     }
     disk.corrupt(&dir().join(run_file_name(2)), 40_000, 4).unwrap();
     world.pool.clear();
-    let error = world.index().compact_all().unwrap_err();
+    let error = world.index().compaction.run_all(Glsn::MAX).unwrap_err();
     assert!(
         matches!(&error, Error::Corrupt { message, .. } if message.contains("verify")),
         "{error}"
     );
     assert!(world.index().stats().last_error.is_some());
-    assert_eq!(world.index().compact_step().unwrap(), Progress::Idle);
-    assert!(world.index().compact_all().is_err(), "it is not forgotten");
+    assert_eq!(world.index().compaction.step().unwrap(), Progress::Idle);
+    assert!(world.index().compaction.run_all(Glsn::MAX).is_err(), "it is not forgotten");
     world.flush_keys(FOREVER, 0..3000, Some(&[2; 40]));
     assert_eq!(world.view().get(&key(FOREVER, 7), Glsn::MAX).unwrap().unwrap().glsn(), Glsn(4));
     assert!(!world.problems().is_empty());
@@ -118,7 +118,7 @@ fn an_index_of_another_log_is_refused() {
     let other = World::new(Arc::new(MemDisk::new()), 2, FLUSHED);
     let manifest = Manifest::read(&*world.disk, Path::new("/index")).unwrap().unwrap();
     let context = Context { log: Arc::clone(&other.log) as _, ..world.context() };
-    let refused = Index::open(context, manifest, Arc::clone(&world.horizon) as _);
+    let refused = OpenIndex::open(context, manifest, Arc::clone(&world.horizon) as _);
     assert!(matches!(refused, Err(Error::Forked { .. })));
 }
 
@@ -131,10 +131,10 @@ fn a_manifest_whose_name_is_in_doubt_keeps_its_number() {
         world.flush_keys(FOREVER, 0..10, Some(b"value"));
         world.commit(BTreeMap::from([(key(FOREVER, 3), Some(b"newer".to_vec()))])).unwrap();
         disk.fail_rename(1);
-        assert!(world.index().flush(world.applied).is_err());
+        assert!(world.index().memtables.flush_up_to(world.applied).is_err());
         let number = Manifest::read(&disk, &dir()).unwrap().unwrap().number;
         took_effect[usize::from(number == 2)] = true;
-        world.index().flush(world.applied).unwrap();
+        world.index().memtables.flush_up_to(world.applied).unwrap();
         let manifest = Manifest::read(&disk, &dir()).unwrap().unwrap();
         assert_eq!(
             (number.max(2) + 1, manifest.checkpoint.glsn),

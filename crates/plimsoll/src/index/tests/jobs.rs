@@ -2,9 +2,9 @@
 //! errors.
 
 use super::*;
-use crate::index::Progress;
+use crate::index::env::Progress;
 use crate::index::run::cursor::{Feed, RunCursor};
-use crate::index::source::Run;
+use crate::index::sources::source::Run;
 
 pub(super) fn world(sizes: Sizes) -> World {
     World::new(Arc::new(MemDisk::new()), 1, sizes)
@@ -30,14 +30,14 @@ impl World {
         let writes =
             numbers.map(|number| (key(keyspace, number), value.map(<[u8]>::to_vec))).collect();
         let glsn = self.commit(writes).unwrap();
-        self.index().flush(glsn).unwrap();
+        self.index().memtables.flush_up_to(glsn).unwrap();
         self.horizon.visible.store(glsn.0, Ordering::Relaxed);
         glsn
     }
 
     /// Does the work that is due, and no more.
     pub(super) fn compact_due(&self) {
-        while self.index().compaction.step_for(crate::index::policy::Priority::Due).unwrap()
+        while self.index().compaction.step_for(crate::index::plan::policy::Priority::Due).unwrap()
             == Progress::Worked
         {}
     }
@@ -72,7 +72,7 @@ fn few_small_flushes_of_a_sorted_load_are_linked_as_they_are() {
     let stats = world.index().stats();
     assert!(stats.compactions > 5 && stats.tables == 50, "{stats:?}");
     assert_eq!(stats.bytes_compaction_written, 0, "{stats:?}");
-    world.index().compact_all().unwrap();
+    world.index().compaction.run_all(Glsn::MAX).unwrap();
     assert!(
         world.index().stats().tables <= 15,
         "a whole compaction joins them: {:?}",
@@ -88,7 +88,7 @@ fn small_flushes_of_a_sorted_load_are_rewritten_once_into_larger_tables() {
         world.flush_keys(FOREVER, flush * 10_000..flush * 10_000 + 2000, Some(&[7; 60]));
         world.compact_due();
     }
-    world.index().compact_all().unwrap();
+    world.index().compaction.run_all(Glsn::MAX).unwrap();
     let stats = world.index().stats();
     let rewritten = stats.bytes_compaction_written as f64 / stats.bytes_flushed as f64;
     assert!(rewritten <= 1.1, "rewritten {rewritten} times: {stats:?}");
@@ -176,7 +176,7 @@ fn while_a_large_merge_is_under_way_newer_runs_are_merged_by_a_small_one() {
         scattered(&mut world, 60_000);
     }
     let due = |world: &World| {
-        world.index().compaction.step_for(crate::index::policy::Priority::Due).unwrap()
+        world.index().compaction.step_for(crate::index::plan::policy::Priority::Due).unwrap()
     };
     assert_eq!(due(&world), Progress::Worked);
     for keys in [1000, 1000, 1000, 1500] {
@@ -210,7 +210,7 @@ fn bytes_of_runs(world: &World) -> u64 {
 }
 
 fn step(world: &World) -> Progress {
-    world.index().compaction.step_for(crate::index::policy::Priority::Due).unwrap()
+    world.index().compaction.step_for(crate::index::plan::policy::Priority::Due).unwrap()
 }
 
 #[test]
@@ -233,8 +233,8 @@ fn a_merge_of_what_was_written_over_frees_its_inputs_part_by_part() {
 #[test]
 fn a_merge_that_ends_early_leaves_every_key_in_order_and_is_done_first_after_it() {
     let (mut world, _, _) = written_over();
-    let before = world.index().manifest_number();
-    while world.index().manifest_number() == before {
+    let before = world.index().runs.manifest_number();
+    while world.index().runs.manifest_number() == before {
         assert_eq!(step(&world), Progress::Worked);
         assert_eq!(world.index().stats().compactions, 0, "it has installed a part");
     }
@@ -258,9 +258,9 @@ fn however_often_a_flush_is_asked_for_one_memtable_waits() {
     let mut world = world(FLUSHED);
     for number in 0..20 {
         let glsn = world.commit([(key(FOREVER, number), Some(vec![7]))].into()).unwrap();
-        world.index().close_if_none_waits(glsn);
+        world.index().memtables.close_if_none_waits(glsn);
     }
-    assert_eq!(world.index().view().closed.len(), 1);
+    assert_eq!(world.index().sources.view().closed.len(), 1);
 }
 
 /// Does all the work there is, while the horizon falls and rises between `low` and `high` from step
@@ -269,7 +269,7 @@ fn compact_with_a_horizon_that_falls(world: &World, low: Glsn, high: Glsn) {
     for turn in 0.. {
         let horizon = if turn % 2 == 0 { high } else { low };
         world.horizon.snapshot.store(horizon.0, Ordering::Relaxed);
-        if world.index().compaction.step_for(crate::index::policy::Priority::All).unwrap()
+        if world.index().compaction.step_for(crate::index::plan::policy::Priority::All).unwrap()
             == Progress::Idle
         {
             break;
@@ -299,7 +299,7 @@ fn a_deleted_row_stays_deleted_if_the_horizon_falls_within_a_merge() {
         if history {
             // Nothing may be dropped yet: all of it is moved into history.
             world.horizon.snapshot.store(written.0, Ordering::Relaxed);
-            world.index().compact_all().unwrap();
+            world.index().compaction.run_all(Glsn::MAX).unwrap();
             assert!(world.view().runs.is_empty() && !world.view().history.is_empty());
         }
         compact_with_a_horizon_that_falls(&world, written, deleted);
@@ -321,7 +321,7 @@ fn a_past_moment_opened_within_a_merge_is_refused_after_it_and_never_answered_wr
     let mut world = world(FLUSHED);
     let first = world.flush_keys(LATEST, 0..KEYS, Some(&[1; 8]));
     let second = world.flush_keys(LATEST, 0..KEYS, Some(&[2; 8]));
-    let all = crate::index::policy::Priority::All;
+    let all = crate::index::plan::policy::Priority::All;
     world.latest_only();
     for _ in 0..3 {
         assert_eq!(world.index().compaction.step_for(all).unwrap(), Progress::Worked);

@@ -5,7 +5,7 @@ use plimsoll_disk::lying::LyingDisk;
 
 use super::jobs::{FLUSHED, key, world};
 use super::*;
-use crate::index::Progress;
+use crate::index::env::Progress;
 use crate::types::error::Error;
 
 #[test]
@@ -16,7 +16,7 @@ fn a_deleted_key_leaves_nothing_behind_once_nobody_can_read_below() {
     }
     world.latest_only();
     let deleted = world.flush_keys(LATEST, 0..500, None);
-    world.index().compact_all().unwrap();
+    world.index().compaction.run_all(Glsn::MAX).unwrap();
     let stats = world.index().stats();
     assert_eq!(
         stats.versions, 1000,
@@ -26,7 +26,7 @@ fn a_deleted_key_leaves_nothing_behind_once_nobody_can_read_below() {
     assert_eq!(world.view().limits.deletions_moved, deleted);
     world.check_all();
     world.latest_only();
-    world.index().compact_all().unwrap();
+    world.index().compaction.run_all(Glsn::MAX).unwrap();
     let stats = world.index().stats();
     assert_eq!((stats.versions, stats.tables), (0, 0), "{stats:?}");
     assert_eq!(world.view().oldest_readable_in(LATEST), deleted);
@@ -40,7 +40,7 @@ fn a_deletion_is_kept_in_history_where_everything_is_kept() {
     let mut world = world(FLUSHED);
     let put = world.flush_keys(FOREVER, 0..500, Some(b"value"));
     let deleted = world.flush_keys(FOREVER, 100..300, None);
-    world.index().compact_all().unwrap();
+    world.index().compaction.run_all(Glsn::MAX).unwrap();
     let view = world.view();
     assert_eq!(view.runs[0].deletions(), 0, "a scan of the present does not meet them");
     assert_eq!(view.history[0].versions(), 400);
@@ -53,7 +53,7 @@ fn a_deletion_is_kept_in_history_where_everything_is_kept() {
     world.check_all();
     // Reborn, and moved on.
     world.flush_keys(FOREVER, 200..250, Some(b"again"));
-    world.index().compact_all().unwrap();
+    world.index().compaction.run_all(Glsn::MAX).unwrap();
     world.check_all();
 }
 
@@ -65,20 +65,20 @@ fn values_leave_log_entries_that_are_wanted_back() {
             (key(FOREVER, number), Some(vec![round as u8 + 1; 150_000 + number as usize]))
         });
         world.commit(writes.collect()).unwrap();
-        world.index().flush(world.applied).unwrap();
+        world.index().memtables.flush_up_to(world.applied).unwrap();
     }
     let until = Glsn(8);
     world.horizon.relocate_below.store(until.0, Ordering::Relaxed);
-    assert_eq!(world.index().min_pointer(), Some(Glsn::FIRST));
+    assert_eq!(world.index().sources.view().min_pointer(), Some(Glsn::FIRST));
     let mut steps = 0;
-    while world.index().min_pointer().is_some_and(|oldest| oldest < until) {
-        assert_eq!(world.index().compact_step().unwrap(), Progress::Worked);
+    while world.index().sources.view().min_pointer().is_some_and(|oldest| oldest < until) {
+        assert_eq!(world.index().compaction.step().unwrap(), Progress::Worked);
         steps += 1;
     }
     assert!(steps > 1, "values are moved a piece at a time");
-    world.log.trim(until, &|blob| world.index().uses_blob(blob)).unwrap();
+    world.log.trim(until, &|blob| world.index().runs.uses_blob(blob)).unwrap();
     assert_eq!(world.log.bounds().first, until);
-    assert_eq!(world.log.sweep_blobs(&|blob| world.index().uses_blob(blob)).unwrap(), 0);
+    assert_eq!(world.log.sweep_blobs(&|blob| world.index().runs.uses_blob(blob)).unwrap(), 0);
     world.check_all();
     world.log.sync().unwrap();
     world.open().unwrap();
@@ -91,12 +91,12 @@ fn only_tables_with_values_that_are_to_move_are_rewritten() {
     world.flush_keys(FOREVER, 0..20_000, Some(&[5; 60]));
     let writes = (0..3).map(|number| (key(FOREVER, 1 << 40 | number), Some(vec![9; 50_000])));
     world.commit(writes.collect()).unwrap();
-    world.index().flush(world.applied).unwrap();
-    world.index().compact_all().unwrap();
+    world.index().memtables.flush_up_to(world.applied).unwrap();
+    world.index().compaction.run_all(Glsn::MAX).unwrap();
     let before = world.index().stats();
     world.horizon.relocate_below.store(world.applied.0 + 1, Ordering::Relaxed);
-    world.index().relocate().unwrap();
-    assert_eq!(world.index().min_pointer(), None);
+    world.index().compaction.relocate().unwrap();
+    assert_eq!(world.index().sources.view().min_pointer(), None);
     let written = world.index().stats().bytes_compaction_written - before.bytes_compaction_written;
     assert!(written > 0 && written < before.runs[0] / 4, "{written} of {before:?}");
     world.check_all();
@@ -108,21 +108,21 @@ fn moves_that_nobody_asked_for_and_that_fail_for_now_hinder_nobody() {
     let mut world = World::new(Arc::new(disk.clone()), 1, FLUSHED);
     let writes = (0..3).map(|number| (key(FOREVER, number), Some(vec![9; 50_000])));
     world.commit(writes.collect()).unwrap();
-    world.index().flush(world.applied).unwrap();
+    world.index().memtables.flush_up_to(world.applied).unwrap();
     let want =
         |world: &World| world.horizon.relocate_below.store(world.applied.0 + 1, Ordering::Relaxed);
     world.horizon.unasked.store(true, Ordering::Relaxed);
     want(&world);
     disk.fill_up(Some(0));
-    while world.index().compact_step().unwrap() == Progress::Worked {}
+    while world.index().compaction.step().unwrap() == Progress::Worked {}
     assert_eq!(world.index().stats().last_error, None);
-    assert!(world.index().min_pointer().is_some());
+    assert!(world.index().sources.view().min_pointer().is_some());
     want(&world);
-    assert!(world.index().relocate().is_err(), "who asks is told");
+    assert!(world.index().compaction.relocate().is_err(), "who asks is told");
     disk.fill_up(None);
     want(&world);
-    while world.index().compact_step().unwrap() == Progress::Worked {}
-    assert_eq!(world.index().min_pointer(), None);
+    while world.index().compaction.step().unwrap() == Progress::Worked {}
+    assert_eq!(world.index().sources.view().min_pointer(), None);
     world.check_all();
 }
 
@@ -134,7 +134,7 @@ fn a_moment_whose_versions_may_be_gone_is_refused() {
         world.flush_keys(FOREVER, 0..10, Some(&[round]));
     }
     world.latest_only();
-    world.index().compact_all().unwrap();
+    world.index().compaction.run_all(Glsn::MAX).unwrap();
     let (view, asked) = (world.view(), Glsn(3));
     let trimmed = Error::Trimmed { asked: Glsn(3), first: Glsn(5) };
     assert_eq!(view.get(&key(LATEST, 1), asked).unwrap_err(), trimmed);
@@ -160,15 +160,15 @@ fn of_a_transaction_that_was_spilled_many_times_the_last_writes_count() {
         let runs: Vec<_> = runs.collect();
         world.commit_spilled(runs).unwrap();
         world.check_all();
-        world.index().flush(world.applied).unwrap();
+        world.index().memtables.flush_up_to(world.applied).unwrap();
         assert_eq!(world.view().runs.len(), 12);
         while world.view().runs.len() > 1
-            && world.index().compact_step().unwrap() == Progress::Worked
+            && world.index().compaction.step().unwrap() == Progress::Worked
         {
             world.check_all();
         }
         world.flush_keys(FOREVER, 0..25, Some(b"after"));
-        world.index().compact_all().unwrap();
+        world.index().compaction.run_all(Glsn::MAX).unwrap();
         world.check_all();
         assert_eq!(world.index().stats().versions, 50 + 50 + 25, "no copy is left");
     }
@@ -180,8 +180,8 @@ fn what_runs_hold_already_is_not_taken_in_again() {
     world.flush_keys(FOREVER, 0..50, Some(b"value"));
     let runs = vec![(0..20).map(|number| (key(FOREVER, number), None)).collect()];
     world.commit_spilled(runs).unwrap();
-    world.index().flush(world.applied).unwrap();
-    world.index().compact_all().unwrap();
+    world.index().memtables.flush_up_to(world.applied).unwrap();
+    world.index().compaction.run_all(Glsn::MAX).unwrap();
     world.open().unwrap();
     for commit in &world.commits {
         world.apply(commit, Glsn::NONE).unwrap();

@@ -26,12 +26,12 @@ impl World {
             }
             56..=59 => {
                 let index = Arc::clone(self.index());
-                index.flush(self.applied)?;
-                assert!(self.applied == Glsn::NONE || index.checkpoint().glsn == self.applied);
+                index.memtables.flush_up_to(self.applied)?;
+                assert!(self.applied == Glsn::NONE || index.runs.checkpoint().glsn == self.applied);
             }
-            60..=64 => drop(self.index().flush_step()?),
-            65..=80 => drop(self.index().compact_step()?),
-            81 => self.index().compact_all()?,
+            60..=64 => drop(self.index().memtables.flush_step()?),
+            65..=80 => drop(self.index().compaction.step()?),
+            81 => self.index().compaction.run_all(Glsn::MAX)?,
             82 => {
                 self.log.sync().lift()?;
                 self.open()?;
@@ -56,16 +56,16 @@ impl World {
     fn trim(&mut self) -> Result<()> {
         let until = Glsn(self.random.below(self.applied.0 + 1));
         self.horizon.relocate_below.fetch_max(until.0, Ordering::Relaxed);
-        self.index().flush(self.applied)?;
-        if self.index().min_pointer().is_some_and(|oldest| oldest < until) {
-            self.index().relocate()?;
+        self.index().memtables.flush_up_to(self.applied)?;
+        if self.index().sources.view().min_pointer().is_some_and(|oldest| oldest < until) {
+            self.index().compaction.relocate()?;
         }
         assert!(
-            self.index().min_pointer().is_none_or(|oldest| oldest >= until),
+            self.index().sources.view().min_pointer().is_none_or(|oldest| oldest >= until),
             "everything below was moved"
         );
-        let until = until.min(self.index().checkpoint().glsn.next());
-        self.log.trim(until, &|blob| self.index().uses_blob(blob)).lift()?;
+        let until = until.min(self.index().runs.checkpoint().glsn.next());
+        self.log.trim(until, &|blob| self.index().runs.uses_blob(blob)).lift()?;
         Ok(())
     }
 
@@ -95,19 +95,19 @@ fn random_operations_are_answered_as_by_the_model() {
         }
         world.check_all();
         assert_eq!(world.problems(), [""; 0], "seed {seed}");
-        while world.index().compact_step().unwrap() == crate::index::Progress::Worked {}
+        while world.index().compaction.step().unwrap() == crate::index::env::Progress::Worked {}
         assert_eq!(world.run_files(), world.named_files(), "seed {seed}: nothing is left behind");
         world.log.sync().unwrap();
         world.open().unwrap();
         world.check_all();
         assert_eq!(world.run_files(), world.named_files(), "seed {seed}");
-        world.index().flush(world.applied).unwrap();
-        world.index().compact_all().unwrap();
+        world.index().memtables.flush_up_to(world.applied).unwrap();
+        world.index().compaction.run_all(Glsn::MAX).unwrap();
         world.check_all();
         let stats = world.index().stats();
         assert!(stats.runs.len() <= 1 && stats.history_runs.len() <= 1, "seed {seed}: {stats:?}");
         let bytes_written = stats.bytes_compaction_written;
-        world.index().compact_all().unwrap();
+        world.index().compaction.run_all(Glsn::MAX).unwrap();
         assert_eq!(
             world.index().stats().bytes_compaction_written,
             bytes_written,

@@ -32,8 +32,8 @@ fn a_refusal_at_any_reservation_loses_nothing_and_leaks_nothing() {
         world.budget.fail_after(u64::MAX);
         world.check_all();
         assert_eq!(world.problems(), [""; 0], "refused after {n}");
-        world.index().flush(world.applied).unwrap();
-        world.index().compact_all().unwrap();
+        world.index().memtables.flush_up_to(world.applied).unwrap();
+        world.index().compaction.run_all(Glsn::MAX).unwrap();
         world.check_all();
         assert_eq!(world.run_files(), world.named_files(), "refused after {n}");
         world.index = None;
@@ -91,7 +91,7 @@ fn with_no_memory_at_all_a_writer_is_refused_and_goes_on_later() {
         world.commit(writes).unwrap();
     }
     assert!(world.index().stats().flushes > 10);
-    world.index().compact_all().unwrap();
+    world.index().compaction.run_all(Glsn::MAX).unwrap();
     drop(hogged);
     world.check_all();
 }
@@ -113,7 +113,8 @@ fn a_flush_is_never_refused_whatever_the_tables_names_take() {
         }
         world
             .index()
-            .flush(world.applied)
+            .memtables
+            .flush_up_to(world.applied)
             .unwrap_or_else(|error| panic!("after {written} commits: {error}"));
         hogged.extend(hog(&world, 2));
     }
@@ -128,7 +129,7 @@ fn what_an_aborted_commit_reserved_is_taken_back() {
     let world = world(5, SMALL);
     let before = world.index().stats().memtable_bytes;
     for _ in 0..1000 {
-        world.index().make_room(6 << 10, Glsn::NONE).unwrap();
+        world.index().memtables.make_room(6 << 10, Glsn::NONE).unwrap();
     }
     let stats = world.index().stats();
     assert!(stats.memtable_bytes <= before + 2 * CHUNK_BYTES as u64, "{stats:?}");
@@ -145,16 +146,17 @@ fn a_store_open_to_read_only_replays_as_far_as_its_budget_goes_and_says_so() {
     world.log.sync().unwrap();
     world.index = None;
     let files = world.run_files();
-    let context = Context { duty: crate::index::duty::Duty::ReadOnly, ..world.context() };
+    let context = Context { duty: crate::index::env::duty::Duty::ReadOnly, ..world.context() };
     let manifest = Manifest::read(&*world.disk, &dir()).unwrap().expect("it was flushed");
     let checkpoint = manifest.checkpoint.glsn;
-    world.index = Some(Index::open(context, manifest, Arc::clone(&world.horizon) as _).unwrap());
+    world.index =
+        Some(OpenIndex::open(context, manifest, Arc::clone(&world.horizon) as _).unwrap());
     for commit in world.commits.iter().filter(|commit| commit.glsn > checkpoint) {
         world.apply(commit, Glsn::NONE).unwrap();
     }
     world.check_all();
-    assert_eq!(world.index().flush_step().unwrap(), crate::index::Progress::Idle);
-    assert_eq!(world.index().compact_step().unwrap(), crate::index::Progress::Idle);
+    assert_eq!(world.index().memtables.flush_step().unwrap(), crate::index::env::Progress::Idle);
+    assert_eq!(world.index().compaction.step().unwrap(), crate::index::env::Progress::Idle);
     let _hogged = hog(&world, 0);
     let refusal = (0..100).find_map(|_| {
         let writes = world.random_writes(20, false);

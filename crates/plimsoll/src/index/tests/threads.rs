@@ -19,10 +19,10 @@ fn writers_of_whole_runs_are_paced_like_all_others() {
         let run = (0..200).map(|number| (key(FOREVER, number), Some(vec![1; 9]))).collect();
         world.commit_spilled(vec![run]).unwrap();
     }
-    index.flush(world.applied).unwrap();
-    let (stats, view) = (index.stats(), index.view());
+    index.memtables.flush_up_to(world.applied).unwrap();
+    let (stats, view) = (index.stats(), index.sources.view());
     assert_eq!((stats.depth, stats.stalls.total().times), (20, 0));
-    index.pay(view.runs[0].bytes());
+    index.throttle.pay(view.runs[0].bytes());
     let stalls = index.stats().stalls;
     assert_eq!((stalls.merge_pace.times, stalls.total().times), (1, 1), "{stalls:?}");
     drop(compactor);
@@ -40,14 +40,14 @@ fn writers_of_whole_runs_stop_where_runs_are_too_many_to_walk_over() {
         let run = (0..50).map(|number| (key(FOREVER, number), Some(vec![1; 9]))).collect();
         world.commit_spilled(vec![run]).unwrap();
     }
-    index.flush(world.applied).unwrap();
+    index.memtables.flush_up_to(world.applied).unwrap();
     assert_eq!(index.stats().depth, 70);
     std::thread::scope(|scope| {
-        let writer = scope.spawn(|| index.hold_back().unwrap());
+        let writer = scope.spawn(|| index.throttle.hold_back().unwrap());
         // As long as nothing is merged it waits, however often something else makes progress.
         for _ in 0..20 {
-            index.core.signals.flush_ended(None);
-            index.core.signals.wait_for_progress(Duration::from_millis(20));
+            index.env.signals.flush_ended(None);
+            index.env.signals.wait_for_progress(Duration::from_millis(20));
         }
         assert!(!writer.is_finished());
         drop(compactor);
@@ -67,13 +67,13 @@ fn an_index_that_nobody_writes_to_is_settled_by_its_thread() {
         world.flush_keys(FOREVER, numbers, Some(&[7; 60]));
     }
     let index = Arc::clone(world.index());
-    let bytes: Vec<_> = index.view().runs.iter().map(|run| run.bytes()).collect();
+    let bytes: Vec<_> = index.sources.view().runs.iter().map(|run| run.bytes()).collect();
     assert!(bytes.len() < 2 || bytes[0] < bytes[1], "nothing is due: {bytes:?}");
     let mut waits = 0;
     while index.stats().runs.len() > 1 {
         waits += 1;
         assert!(waits < 600, "{:?}", index.stats());
-        index.core.signals.wait_for_progress(Duration::from_millis(100));
+        index.env.signals.wait_for_progress(Duration::from_millis(100));
     }
     assert_eq!(world.problems(), [""; 0]);
 }
@@ -97,8 +97,8 @@ fn threads_keep_up_with_writers_and_answers_stay_the_same() {
             world.check_visible();
         }
     }
-    world.index().flush(world.applied).unwrap();
-    assert_eq!(world.index().checkpoint().glsn, world.applied);
+    world.index().memtables.flush_up_to(world.applied).unwrap();
+    assert_eq!(world.index().runs.checkpoint().glsn, world.applied);
     world.check_all();
     let stats = world.index().stats();
     assert!(stats.flushes > 10 && stats.compactions > 2, "{stats:?}");
@@ -126,8 +126,8 @@ fn the_smallest_budget_has_room_for_memtables_flush_and_a_merge_of_eight() {
             world.commit(writes.collect()).unwrap();
         }
     }
-    world.index().flush(world.applied).unwrap();
-    world.index().compact_all().unwrap();
+    world.index().memtables.flush_up_to(world.applied).unwrap();
+    world.index().compaction.run_all(Glsn::MAX).unwrap();
     let stats = world.index().stats();
     assert_eq!(
         (stats.runs.len(), stats.history_runs.len(), stats.versions),

@@ -4,9 +4,9 @@ use plimsoll_memory::budget::Lease;
 
 use super::jobs::{FLUSHED, key, world};
 use super::*;
-use crate::index::files::Reserve;
-use crate::index::output::Output;
+use crate::index::manifest::files::Reserve;
 use crate::index::run::warmth::Warmth;
+use crate::index::write::output::Output;
 
 /// Takes so much memory that pages enter the pool only where they were read.
 fn leave_no_free_memory(world: &World) -> Lease {
@@ -21,7 +21,7 @@ fn what_was_written_is_in_memory_where_memory_is_free() {
     let mut world = world(FLUSHED);
     world.flush_keys(FOREVER, 0..3000, Some(&[7; 60]));
     assert_eq!(loads_of(&world, 0..3000), 0);
-    world.index().compact_all().unwrap();
+    world.index().compaction.run_all(Glsn::MAX).unwrap();
     assert_eq!(loads_of(&world, 0..3000), 0);
 }
 
@@ -46,7 +46,7 @@ fn what_was_hot_before_a_merge_is_in_memory_after_it() {
     }
     let leaves = loads_of(&world, 0..1000);
     assert!(leaves >= 6, "{leaves} pages");
-    world.index().compact_all().unwrap();
+    world.index().compaction.run_all(Glsn::MAX).unwrap();
     assert_eq!(world.index().stats().runs.len(), 1);
     assert!(loads_of(&world, 0..1000) <= 1, "all but the leaf at the border");
     assert!(loads_of(&world, 2000..6000) >= 10, "what nobody had read");
@@ -62,7 +62,7 @@ fn what_was_read_in_a_memtable_is_in_memory_once_it_is_flushed() {
             (first..first + 1000).map(|number| (key(FOREVER, number), Some(vec![7; 60]))).collect();
         let glsn = world.commit(writes).unwrap();
         (0..reads).for_each(|_| assert_eq!(loads_of(&world, first..first + 1000), 0));
-        world.index().flush(glsn).unwrap();
+        world.index().memtables.flush_up_to(glsn).unwrap();
         let loaded = loads_of(&world, first..first + 1000);
         assert!(loads.contains(&loaded), "{reads} reads: {loaded} pages loaded");
     }
@@ -73,7 +73,7 @@ fn what_was_read_in_a_memtable_is_in_memory_once_it_is_flushed() {
 fn warm_pages(lens: &[usize], is_hot: impl Fn(usize) -> bool) -> (u64, u32) {
     let world = world(FLUSHED);
     let _taken = leave_no_free_memory(&world);
-    let mut output = Output::new(&world.index().core.files, &world.budget, 1 << 20, Reserve::Rest);
+    let mut output = Output::new(&world.index().runs.files, &world.budget, 1 << 20, Reserve::Rest);
     for (number, len) in lens.iter().enumerate() {
         let (key, value) = (key(FOREVER, number as u64), vec![1; *len]);
         let warmth = if is_hot(number) { Warmth::Hot } else { Warmth::Unread };

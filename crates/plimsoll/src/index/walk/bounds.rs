@@ -2,8 +2,8 @@
 
 use std::ops::Bound;
 
-use crate::index::merge::Direction;
-use crate::index::view::{KeyRange, OwnRange};
+use crate::index::sources::merge::Direction;
+use crate::index::sources::view::{KeyRange, OwnRange};
 use crate::types::index_key::{KeptKey, bound_heap_bytes};
 
 /// The bounds of the range that is not walked over yet.
@@ -29,7 +29,7 @@ impl Bounds {
     }
 
     /// The walk has a key to continue from: only the keyspace of the bound at which it began is
-    /// kept, for [`crate::index::view::View::check_readable`].
+    /// kept, for [`crate::index::sources::view::View::check_readable`].
     pub(super) fn pass(&mut self, direction: Direction) {
         if !std::mem::replace(&mut self.is_past, true) {
             match (direction, &mut self.lower) {

@@ -2,9 +2,9 @@
 
 use plimsoll_log::glsn::Glsn;
 
-use crate::index::gap_list::behind;
+use crate::index::gaps::list::behind;
 use crate::index::gaps::{Gaps, LOOK_AFTER, PUBLISH_EACH, PUBLISH_FROM};
-use crate::index::merge::Direction;
+use crate::index::sources::merge::Direction;
 
 /// What a walk has passed since its last answer, in which no key is alive.
 #[derive(Debug, Default)]

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::index::merge::Merge;
-use crate::index::view::View;
+use crate::index::sources::merge::Merge;
+use crate::index::sources::view::View;
 
 /// After this many unwanted versions of one key, the walk seeks past them instead of stepping on.
 pub(super) const STEPS_MAX: u32 = 8;

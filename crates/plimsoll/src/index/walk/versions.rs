@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use plimsoll_log::glsn::Glsn;
 
-use crate::index::merge::{Cursor, Direction, Merge};
 use crate::index::run::table::Table;
-use crate::index::seat::Walk;
-use crate::index::source::{Run, Source};
-use crate::index::view::{KeyRange, OwnRange, View, beyond, seek_lower, tables_in};
+use crate::index::sources::merge::{Cursor, Direction, Merge};
+use crate::index::sources::source::{Run, Source};
+use crate::index::sources::view::{KeyRange, OwnRange, View, beyond, seek_lower, tables_in};
 use crate::index::walk::bounds::{Bounds, Place};
+use crate::index::walk::seat::Walk;
 use crate::index::walk::seated::{SITS, STEPS_MAX, Sat, merge_of};
 use crate::types::error::Result;
 use crate::types::version::Version;

@@ -7,17 +7,17 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::OutOfBudget;
 
 use crate::borders::{Border, hit};
-use crate::index::gap_list::behind;
+use crate::index::gaps::list::behind;
 use crate::index::gaps::{PUBLISH_EACH, PUBLISH_FROM};
-use crate::index::kept_cursors::KeptCursors;
-use crate::index::merge::{Cursor, Direction, Merge};
-use crate::index::seat::Walk;
-use crate::index::source::{Run, Source};
-use crate::index::view::{
+use crate::index::sources::merge::{Cursor, Direction, Merge};
+use crate::index::sources::source::{Run, Source};
+use crate::index::sources::view::{
     KeyRange, OwnRange, View, beyond, in_front, seek_lower, seek_upper, tables_in,
 };
 use crate::index::walk::bounds::{Bounds, Place, rest_of};
+use crate::index::walk::kept_cursors::KeptCursors;
 use crate::index::walk::passed::Passed;
+use crate::index::walk::seat::Walk;
 use crate::index::walk::seated::{SITS, STEPS_MAX, Sat, merge_of};
 use crate::types::error::Result;
 use crate::types::version::{Stored, Version};

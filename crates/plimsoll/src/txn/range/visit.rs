@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
 
 use super::Range;
-use crate::index::seat::Walk;
+use crate::index::walk::seat::Walk;
 use crate::index::walk::visible::Visible;
 use crate::types::error::{Error, Result};
 use crate::types::index_key::IndexKey;
@@ -91,7 +91,7 @@ impl<'r, 't> Visit<'r, 't> {
     fn new(range: &'r mut Range<'t>) -> Result<Self> {
         let span = if range.reads.is_some() { range.span.clone() } else { range.span.take() };
         let committer = &range.committer;
-        let mut cursors = committer.reader.index.seats().take_cursors();
+        let mut cursors = committer.reader.index.seats.take_cursors();
         let mut key = take(&mut cursors.key);
         key.clear();
         let is_free = cursors.is_free();
@@ -110,8 +110,8 @@ impl<'r, 't> Visit<'r, 't> {
 
     fn run<B>(mut self, mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>) -> Result<Option<B>> {
         loop {
-            let exchange = self.range.reader().index.seats().exchange_number();
-            self.base.sit_down(&self.range.reader().index.current_view(), &self.key)?;
+            let exchange = self.range.reader().index.seats.exchange_number();
+            self.base.sit_down(&self.range.reader().index.sources.current_view(), &self.key)?;
             let left = self.lend(exchange, &mut each);
             let view = self.base.get_up();
             match left {
@@ -163,7 +163,7 @@ impl<'r, 't> Visit<'r, 't> {
             if let ControlFlow::Break(found) = each(IndexKey::new(key).user_key(), value) {
                 return Ok(Left::Broke(found));
             }
-            if range.reader().index.seats().exchange_number() != exchange {
+            if range.reader().index.seats.exchange_number() != exchange {
                 return Ok(Left::Early);
             }
             if rows.is_multiple_of(ROWS_A_CHARGE) {
@@ -191,7 +191,7 @@ impl Drop for Visit<'_, '_> {
         self.settle();
         if let Some(mut cursors) = self.base.take_kept() {
             cursors.key = take(&mut self.key);
-            self.range.reader().index.seats().keep_cursors(cursors);
+            self.range.reader().index.seats.keep_cursors(cursors);
         }
     }
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use plimsoll_log::glsn::Glsn;
 
-use crate::index::merge::{Cursor, Direction, Merge};
 use crate::index::run::cursor::{Feed, RunCursor};
 use crate::index::run::table::Table;
+use crate::index::sources::merge::{Cursor, Direction, Merge};
 use crate::types::error::Result;
 use crate::types::version::Version;
 

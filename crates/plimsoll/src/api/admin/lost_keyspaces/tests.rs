@@ -34,7 +34,7 @@ fn a_keyspace_is_not_missed_that_is_newer_than_what_was_taken_in() {
         tx.put(&made, b"row", b"value").unwrap();
         tx.commit().unwrap();
         keeper.flush().unwrap();
-        follower.reader.index.refresh().unwrap();
+        follower.reader.index.memtables.refresh().unwrap();
         assert_eq!(unnamed(follower, at).unwrap(), BTreeSet::new(), "{number}");
         follower.committer.fresh().unwrap();
         assert_eq!(unnamed(follower, follower.visible()).unwrap(), BTreeSet::new(), "{number}");

@@ -29,15 +29,15 @@ use plimsoll_memory::pool::Touch;
 
 use crate::api::admin::diagnose::{Scene, look_at};
 use crate::api::admin::recover::source::Source;
-use crate::index::limits::Limits;
+use crate::index::manifest::limits::Limits;
 use crate::index::manifest::names::manifest_name;
 use crate::index::manifest::{Manifest, RunInfo};
-use crate::index::merge::{Cursor, Direction, Merge};
 use crate::index::run::builder::TableBuilder;
 use crate::index::run::cursor::{Feed, RunCursor};
 use crate::index::run::file::{RunFileSink, open_run, run_id_of};
 use crate::index::run::survey::{LostSpan, survey};
 use crate::index::run::table::{Table, TableId, TableInfo, run_file_name};
+use crate::index::sources::merge::{Cursor, Direction, Merge};
 use crate::types::damage::DamagedKeys;
 use crate::types::error::{Lift, Result};
 use crate::types::index_key::IndexKey;

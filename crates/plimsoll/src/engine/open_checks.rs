@@ -1,0 +1,133 @@
+//! Checks, while a store is being opened, that its log and its index belong together.
+
+use std::path::Path;
+
+use plimsoll_log::error::LogError;
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::log::Log;
+use plimsoll_memory::budget::Budget;
+
+use crate::index::OpenIndex;
+use crate::index::manifest::Manifest;
+use crate::index::manifest::names::manifest_name;
+use crate::index::run::file::newest_in_folder;
+use crate::types::damage::recover_command;
+use crate::types::error::{Error, Lift, Result};
+use crate::types::options::Options;
+
+/// The advice if log and index do not belong together.
+fn forked_advice(path: &Path) -> String {
+    format!(
+        "put back the folder as it was at one time; or run `{}`, which makes a new store of what \
+         can be read and changes nothing in this one",
+        recover_command(path)
+    )
+}
+
+/// Adds advice to the error about a log that lacks entries known to the index.
+pub(super) fn explain(path: &Path, error: LogError) -> Error {
+    match error {
+        LogError::Forked { glsn, what } => Error::Forked {
+            glsn: Some(glsn),
+            message: format!(
+                "{}: the log was forked, cut back or exchanged: at GLSN {glsn} {what}; {}",
+                path.display(),
+                forked_advice(path)
+            ),
+        },
+        error => Error::of_log(error),
+    }
+}
+
+/// Rejects an index with values in the trimmed part of the log: a trim waits until the manifest
+/// needs nothing there any more.
+pub(super) fn check_pointers(path: &Path, index: &OpenIndex, log: &dyn Log) -> Result<()> {
+    let first = log.bounds().first;
+    match index.sources.view().min_pointer().filter(|oldest| *oldest < first) {
+        None => Ok(()),
+        Some(oldest) => Err(Error::corrupt(format!(
+            "{}: the index needs entry {oldest} of the log, which begins with {first}: it is \
+             older than the log; put the whole folder back as it was at one time",
+            path.display()
+        ))),
+    }
+}
+
+/// Rejects an index without a manifest whose runs hold what the log does not have: they would be
+/// swept.
+pub(super) fn refuse_to_forget(
+    path: &Path,
+    options: &Options,
+    log: &dyn Log,
+    budget: &Budget,
+) -> Result<()> {
+    let bounds = log.bounds();
+    if bounds.first > Glsn::FIRST {
+        return Err(Error::corrupt(format!(
+            "{}: the index has no manifest, and the log begins only with GLSN {}; `plimsoll \
+             verify` says what helps",
+            path.display(),
+            bounds.first
+        ))
+        .in_file(|| "index".to_owned()));
+    }
+    let newest = newest_in_folder(&*options.disk, &path.join("index"), log.id(), budget)?;
+    if newest >= bounds.next {
+        return Err(Error::Forked {
+            glsn: Some(bounds.next),
+            message: format!(
+                "{}: the index has no manifest, and its runs hold commits up to GLSN {newest}, \
+                 which the log, with its end at {}, does not have; {}",
+                path.display(),
+                bounds.next.0 - 1,
+                forked_advice(path)
+            ),
+        });
+    }
+    Ok(())
+}
+
+fn forked<T>(path: &Path, glsn: Option<Glsn>, what: &str) -> Result<T> {
+    Err(Error::Forked {
+        glsn,
+        message: format!("{}: {what}; {}", path.display(), forked_advice(path)),
+    })
+}
+
+pub(super) fn check_log_id(path: &Path, manifest: &Manifest, log_id: u128) -> Result<()> {
+    if manifest.log_id == log_id {
+        return Ok(());
+    }
+    forked(
+        path,
+        None,
+        &format!("index/{} was made from another log", manifest_name(manifest.number)),
+    )
+}
+
+/// Rejects a manifest that was not made from this log.
+pub(super) fn check_manifest(path: &Path, manifest: Manifest, log: &dyn Log) -> Result<Manifest> {
+    check_log_id(path, &manifest, log.id())?;
+    let checkpoint = manifest.checkpoint;
+    if checkpoint.glsn > Glsn::NONE
+        && checkpoint.glsn >= log.bounds().first
+        && log.chain_at(checkpoint.glsn).lift()?.is_some_and(|chain| chain != checkpoint.chain)
+    {
+        return forked(
+            path,
+            Some(checkpoint.glsn),
+            "the index was made from a log that was forked or cut back since",
+        );
+    }
+    if log.bounds().first > checkpoint.glsn.next() {
+        return Err(Error::corrupt(format!(
+            "{}: the log begins with GLSN {}, and manifest {} of the index holds commits up to {} \
+             only: a newer manifest is missing; `plimsoll verify` says what helps",
+            path.display(),
+            log.bounds().first,
+            manifest.number,
+            checkpoint.glsn
+        )));
+    }
+    Ok(manifest)
+}

@@ -1,0 +1,287 @@
+//! How a process enters a store: alone, or as one of several that share it.
+
+use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use plimsoll_disk::vfs::{DirLock, LockError};
+use plimsoll_log::error::LogError;
+use plimsoll_log::file_log::{FileLog, options};
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::log::Log;
+use plimsoll_log::members::budgets::First;
+use plimsoll_log::members::{Members, PATIENCE};
+use plimsoll_memory::budget::Budget;
+
+use crate::engine::lock::take_lock_alone;
+use crate::index::OpenIndex;
+use crate::index::env::duty::Duty;
+use crate::txn::peers::{Alone, Peers};
+use crate::txn::sequencer::CommitSequencer;
+use crate::txn::shared::Shared;
+use crate::txn::shared::floors::Floors;
+use crate::txn::shared::follower::Follower;
+use crate::types::error::{Error, Lift, Result};
+use crate::types::invalid_input::InvalidInput;
+use crate::types::machine_memory::there_is_bytes;
+use crate::types::options::{Durability, MIN_MEMORY_BYTES, Options};
+
+/// How often the store's lock is tried: a child that another process is starting may hold it for a
+/// moment.
+const LOCK_TRIES: usize = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(2);
+
+/// Who has the lock where nobody says so.
+const HELD_BY_NOBODY: &str =
+    "by a process that is no member of it, such as a child that one of them forked; end it";
+
+/// As [`HELD_BY_NOBODY`], where the words name no member because they are not those that the
+/// members use.
+const HELD_BY_UNKNOWN: &str = "by processes whose file SHARED was removed or replaced; close the \
+                               store in every process, then open it again";
+
+/// The entry of this process into a store: the lock of the store, and what opening it may do.
+pub(crate) struct Entry {
+    pub(crate) lock: Option<Arc<dyn DirLock>>,
+    /// `None`: no other process can open the store to write meanwhile.
+    joining: Option<Joining>,
+}
+
+impl Entry {
+    /// Locks the store at `path` for this process alone, or joins those that share it. Then
+    /// `options` says how much memory this process may use.
+    pub(crate) fn begin(path: &Path, options: &mut Options) -> Result<Self> {
+        if !options.shared {
+            return Ok(Self {
+                lock: take_lock_alone(path, options)?.map(Arc::from),
+                joining: None,
+            });
+        }
+        let joining = Joining::begin(path, options)?;
+        options.memory_bytes = joining.memory_bytes;
+        Ok(Self { lock: joining.lock.clone(), joining: Some(joining) })
+    }
+
+    /// The processes that share the store.
+    pub(crate) fn members(&self) -> Option<&Arc<Members>> {
+        self.joining.as_ref().map(|joining| &joining.members)
+    }
+
+    /// Which process writes the files of the index.
+    pub(crate) fn duty(&self, options: &Options) -> Duty {
+        match self.members() {
+            Some(members) => Duty::Member(Arc::clone(members)),
+            None if options.read_only => Duty::ReadOnly,
+            None => Duty::Alone,
+        }
+    }
+
+    /// How the log is shared.
+    pub(crate) fn of_log(&self) -> Option<options::Shared> {
+        self.joining.as_ref().map(|joining| options::Shared {
+            members: Arc::clone(&joining.members),
+            is_first: joining.is_first,
+        })
+    }
+
+    /// Whether no other process writes the files of the index until [`Entry::end`].
+    pub(crate) fn is_only_writer(&self) -> bool {
+        self.lock.is_some() && self.joining.as_ref().is_none_or(|joining| joining.is_first)
+    }
+
+    /// Whether another process may exchange the manifest that this one reads.
+    pub(crate) fn may_refresh(&self, options: &Options) -> bool {
+        options.read_only || self.joining.is_some()
+    }
+
+    /// What commits and reads know of the other processes, and that as what it is if there can be
+    /// any.
+    pub(crate) fn peers(
+        &self,
+        options: &Options,
+        budget: &Budget,
+        (file_log, index, sequencer): (&Arc<FileLog>, &Arc<OpenIndex>, &Arc<CommitSequencer>),
+        floors: Floors,
+    ) -> (Arc<dyn Peers>, Option<Arc<Shared>>) {
+        let log: Arc<dyn Log> = Arc::clone(file_log) as _;
+        let Some(members) = self.members() else {
+            return (Arc::new(Alone::new(&log, sequencer)), None);
+        };
+        let follower = Follower {
+            members: Arc::clone(members),
+            file_log: Arc::clone(file_log),
+            log,
+            budget: budget.clone(),
+            index: Arc::clone(index),
+            sequencer: Arc::clone(sequencer),
+            is_buffered: options.durability == Durability::Buffered,
+            learn: OnceLock::new(),
+            to_learn: Mutex::default(),
+            is_to_learn: floors.is_to_learn,
+        };
+        let shared = Arc::new(Shared::new(follower, options.sizes.blind_after));
+        (Arc::clone(&shared) as _, Some(shared))
+    }
+
+    /// Lets others join. `oldest` is the oldest moment that this process may read, `checkpoint` the
+    /// one that the index was opened at.
+    pub(crate) fn end(
+        &self,
+        path: &Path,
+        oldest: Glsn,
+        checkpoint: Glsn,
+        index: &OpenIndex,
+    ) -> Result<()> {
+        let Some(joining) = &self.joining else { return Ok(()) };
+        let checkpoint = index.runs.checkpoint().glsn.min(checkpoint);
+        joining.end(path, oldest, checkpoint, index.runs.manifest_number())
+    }
+}
+
+/// A process that is joining. No other joins or leaves meanwhile.
+struct Joining {
+    members: Arc<Members>,
+    /// `None`: this process only reads.
+    lock: Option<Arc<dyn DirLock>>,
+    /// Whether no other process has the store open to write.
+    is_first: bool,
+    /// The memory that this process may use from the start.
+    memory_bytes: u64,
+}
+
+impl Joining {
+    /// Waits for the right to join, and finds out whether others are there.
+    fn begin(path: &Path, options: &Options) -> Result<Self> {
+        if let Some(file_system) = options.disk.not_for_sharing(path)? {
+            return Err(InvalidInput::CannotBeShared { path: path.to_owned(), file_system }.into());
+        }
+        if options.read_only {
+            return Self::begin_to_read(path, options);
+        }
+        let members = Members::join(&options.disk, &options.clock, path, PATIENCE).lift()?;
+        let (lock, is_first) = take_lock(path, options, &members)?;
+        members.begin(is_first, options.disk.process_id(), options.clock.wall_micros()).lift()?;
+        if is_first && members.try_to_keep().lift()? {
+            members.keep();
+        }
+        let memory_bytes = first_budget(&members, options)?;
+        Ok(Self { members: Arc::new(members), lock: Some(lock), is_first, memory_bytes })
+    }
+
+    fn begin_to_read(path: &Path, options: &Options) -> Result<Self> {
+        let members = Members::join_to_read(&options.disk, &options.clock, path, PATIENCE);
+        let members = members.map_err(|error| of_nobody_to_follow(path, error))?;
+        let is_followed =
+            members.begin_to_read(std::process::id(), options.clock.wall_micros()).lift()?;
+        if !is_followed {
+            check_not_alone(path, options)?;
+        }
+        let memory_bytes = if members.has_slot() {
+            first_budget(&members, options)?
+        } else {
+            options.memory_bytes
+        };
+        Ok(Self { members: Arc::new(members), lock: None, is_first: !is_followed, memory_bytes })
+    }
+
+    /// Lets others join. `oldest` is the oldest moment that this one may read, `checkpoint` what
+    /// its manifest holds.
+    fn end(&self, path: &Path, oldest: Glsn, checkpoint: Glsn, manifest: u64) -> Result<()> {
+        self.members.set_floor(oldest);
+        self.members.set_applied(oldest);
+        self.members.set_checkpoint(checkpoint);
+        if let Some(lock) = self.lock.as_ref().filter(|_| self.is_first) {
+            lock.share().map_err(|error| locked(path, error))?;
+            self.members.set_manifest(manifest);
+        }
+        self.members.joined();
+        Ok(())
+    }
+}
+
+fn first_budget(members: &Members, options: &Options) -> Result<u64> {
+    let wanted = match options.memory_total.or(members.memory_total()) {
+        // Others may be in a container that has more.
+        Some(total) if !options.has_memory_bytes => total.min(there_is_bytes()),
+        _ => options.memory_bytes,
+    };
+    match members.first_budget(options.memory_total, wanted, MIN_MEMORY_BYTES).lift()? {
+        First::Bytes(bytes) => Ok(bytes),
+        First::TooMany { total_bytes, members } => Err(InvalidInput::NoMemoryForAnother {
+            total_bytes,
+            members,
+            min_bytes: MIN_MEMORY_BYTES,
+        }
+        .into()),
+    }
+}
+
+/// Fails if a process has the store for itself: it tells others nothing of its commits.
+fn check_not_alone(path: &Path, options: &Options) -> Result<()> {
+    for tries in 0.. {
+        let Some((pid, who)) = options.disk.locked_by(path)? else { break };
+        if tries == LOCK_TRIES {
+            return Err(Error::Locked { path: path.to_owned(), pid, who });
+        }
+        options.clock.sleep(LOCK_PAUSE);
+    }
+    Ok(())
+}
+
+/// The error of a process that may not write to the store's folder, where no other ever shared it.
+fn of_nobody_to_follow(path: &Path, error: LogError) -> Error {
+    match error {
+        LogError::Io { kind: ErrorKind::NotFound, .. } => {
+            InvalidInput::NobodyToFollow { path: path.to_owned() }.into()
+        }
+        error => Error::of_log(error),
+    }
+}
+
+fn locked(path: &Path, error: LockError) -> Error {
+    match error {
+        LockError::Held { pid, who } => Error::Locked { path: path.to_owned(), pid, who },
+        LockError::Io(error) => error.into(),
+    }
+}
+
+/// Locks the store alone, if no other member has it, and otherwise beside them.
+fn take_lock(
+    path: &Path,
+    options: &Options,
+    members: &Members,
+) -> Result<(Arc<dyn DirLock>, bool)> {
+    let mut tries = 0;
+    loop {
+        match options.disk.lock(path) {
+            Ok(lock) => return Ok((Arc::from(lock), true)),
+            Err(LockError::Held { .. }) => {}
+            Err(error) => return Err(locked(path, error)),
+        }
+        match options.disk.lock_shared(path) {
+            Ok(lock) => {
+                let writers = members.writers();
+                if writers.as_ref().is_ok_and(|writers| !writers.is_empty()) {
+                    return Ok((Arc::from(lock), false));
+                }
+                // Whoever had it a moment ago, alone or as the last member, has let go of it.
+                drop(lock);
+                if tries == LOCK_TRIES {
+                    writers.lift()?;
+                    let who =
+                        if members.are_words_known() { HELD_BY_NOBODY } else { HELD_BY_UNKNOWN };
+                    return Err(Error::Locked {
+                        path: path.to_owned(),
+                        pid: None,
+                        who: who.to_owned(),
+                    });
+                }
+            }
+            Err(LockError::Held { .. }) if tries < LOCK_TRIES => {}
+            Err(error) => return Err(locked(path, error)),
+        }
+        tries += 1;
+        options.clock.sleep(LOCK_PAUSE);
+    }
+}

@@ -1,0 +1,377 @@
+//! This process's part in a store that several have open: the thread that looks after the others,
+//! and leaving.
+//!
+//! The keeper is the member that does the background work of the index. All others follow it: they
+//! release their memtables when its runs hold what is in them, say what they still need, and take
+//! its place when it is free.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use plimsoll_disk::worker::{Bell, Next, Worker};
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::members::holding::Held;
+use plimsoll_log::members::{Member, Members};
+use plimsoll_memory::pool::Pool;
+
+use crate::engine::shared::{memory_share, requests};
+use crate::engine::trim::LogSpace;
+use crate::engine::{Engine, cursor_commits, keyspace_commits, steps};
+use crate::index::OpenIndex;
+use crate::index::memtables::flush_policy;
+use crate::txn::committer::Committer;
+use crate::txn::shared::Shared;
+use crate::txn::shared::follower::Learn;
+use crate::types::error::{Lift, Result};
+use crate::types::lock::lock;
+
+/// The longest time between two looks at the others: while something is committed, and otherwise.
+/// The next sync of a commit ends a longer one.
+const LOOK: Duration = Duration::from_millis(500);
+const LOOK_IDLE: Duration = Duration::from_secs(20);
+
+/// The longest sleep of the thread that answers nudges: each one wakes it.
+const PULSE_SLEEP: Duration = Duration::from_secs(600);
+
+/// The time between two looks while memory moves from one member to another, and between two tries
+/// to close a memtable.
+const LOOK_SOON: Duration = Duration::from_millis(20);
+
+/// The part of an open store in what its members do together.
+#[derive(Default)]
+pub(crate) struct Membership {
+    /// `None` if no other process can have the store open: then nothing is to be done.
+    shared: Option<Arc<Shared>>,
+    is_ending: Arc<AtomicBool>,
+    worker: Mutex<Option<Worker>>,
+    /// Applies what this process has left in the log while it is the keeper.
+    applier: Mutex<Option<Worker>>,
+    /// Does what others ask the keeper for.
+    server: Mutex<Option<Worker>>,
+    /// Answers the others while this one does other things, but not once a thread has panicked that
+    /// they need: then another one keeps the index.
+    pulse: Mutex<Option<Worker>>,
+    /// Set when a thread panicked.
+    has_lost_thread: Arc<AtomicBool>,
+    /// Nudges that were answered, in a store without threads.
+    nudges: AtomicU64,
+}
+
+impl Membership {
+    /// The part of a process that may have others beside it.
+    pub(crate) fn new(shared: Option<Arc<Shared>>) -> Self {
+        Self { shared, ..Self::default() }
+    }
+
+    /// The processes that have the store open, if there may be several.
+    pub(crate) fn members(&self) -> Option<&Arc<Members>> {
+        self.shared.as_ref().map(|shared| shared.members())
+    }
+
+    /// The processes that have the store open with this one, and this one; none if it is alone.
+    pub(crate) fn list(&self) -> Result<Vec<Member>> {
+        self.members().map_or(Ok(Vec::new()), |members| members.list().lift())
+    }
+
+    /// From now on, records of the store itself that other processes have changed are read by
+    /// `space`.
+    pub(crate) fn learn_by(&self, space: &Arc<LogSpace>) {
+        if let Some(shared) = &self.shared {
+            let _ = shared.follower.learn.set(Arc::downgrade(space) as _);
+        }
+    }
+
+    /// Starts to look after what others need.
+    pub(crate) fn start(
+        &self,
+        pool: &Arc<Pool>,
+        space: &Arc<LogSpace>,
+        committer: &Arc<Committer>,
+    ) -> Result<()> {
+        let Some(shared) = &self.shared else { return Ok(()) };
+        // Not the store itself: it is closed where it is dropped, and that is not to be here.
+        let alarm = || {
+            let has_lost_thread = Arc::clone(&self.has_lost_thread);
+            move || has_lost_thread.store(true, Ordering::Release)
+        };
+        if !shared.members().is_reader() {
+            let server =
+                requests::serve(shared.members(), &self.is_ending, alarm(), space, committer)?;
+            *lock(&self.server) = Some(server);
+            *lock(&self.pulse) = Some(self.answer(shared.members(), space)?);
+            *lock(&self.applier) = Some(start_to_apply(shared, committer, alarm())?);
+        }
+        let (pool, space, committer) = (Arc::clone(pool), Arc::clone(space), Arc::clone(committer));
+        let (shared, is_ending) = (Arc::clone(shared), Arc::clone(&self.is_ending));
+        let members = Arc::clone(shared.members());
+        let (mut before, mut was_keeper) = (Glsn::NONE, members.is_keeper());
+        let step = move |_| {
+            let (seen, durable) = (members.state(), members.durable_glsn());
+            if is_ending.load(Ordering::Acquire) {
+                return Next::End;
+            }
+            // What fails now is tried again at the next look; who needs it meanwhile gets the
+            // error.
+            let needed = members.own_needs();
+            let looked = look(&space, &committer, &shared).unwrap_or_default();
+            if std::mem::replace(&mut was_keeper, members.is_keeper()) != was_keeper {
+                // What it has to flush from now on, others have committed.
+                committer.sequencer.alarm.ring_if_set();
+            }
+            let newest = members.next();
+            if newest == before && members.own_needs() != needed {
+                // The keeper looks seldom while nothing is committed.
+                members.tell();
+            }
+            let is_fitting = memory_share::fit(&pool, &space, &members).unwrap_or(true);
+            if is_fitting {
+                members.wait_for_change(seen, LOOK_SOON);
+            } else if looked.must_retry {
+                retry_closing(&committer, &members, seen);
+            } else if newest == before && !looked.is_reading {
+                members.rest(seen, newest, durable, LOOK_IDLE);
+            } else {
+                members.wait_for_change(seen, LOOK);
+            }
+            before = newest;
+            Next::Again
+        };
+        let worker = Worker::start("plimsoll-member", &Arc::new(Bell::default()), alarm(), step)?;
+        *lock(&self.worker) = Some(worker);
+        Ok(())
+    }
+
+    /// Starts the thread that answers the nudges of others.
+    fn answer(&self, members: &Arc<Members>, space: &Arc<LogSpace>) -> Result<Worker> {
+        let (members, is_ending) = (Arc::clone(members), Arc::clone(&self.is_ending));
+        let (space, has_lost_thread) = (Arc::clone(space), Arc::clone(&self.has_lost_thread));
+        let mut nudges = 0;
+        let step = move |_| {
+            let has_lost_thread = has_lost_thread.load(Ordering::Acquire)
+                || space.reader.index.env.signals.has_lost_thread();
+            if is_ending.load(Ordering::Acquire) || has_lost_thread {
+                return Next::End;
+            }
+            nudges = members.answer_nudge(nudges, PULSE_SLEEP);
+            Next::Again
+        };
+        Ok(Worker::start("plimsoll-pulse", &Arc::new(Bell::default()), || {}, step)?)
+    }
+
+    /// What the threads do, once: for a store that has none.
+    pub(crate) fn step(&self, pool: &Pool, space: &LogSpace, committer: &Committer) -> Result<()> {
+        let Some(shared) = &self.shared else { return Ok(()) };
+        let members = shared.members();
+        let nudges = members.answer_nudges(self.nudges.load(Ordering::Relaxed));
+        self.nudges.store(nudges, Ordering::Relaxed);
+        committer.caught_up(|| shared.blind.apply_left())?;
+        look(space, committer, shared)?;
+        memory_share::fit(pool, space, members)?;
+        requests::serve_those_asked(members, &self.is_ending, space, committer);
+        Ok(())
+    }
+
+    /// Stops the work that other processes need of this one, and leaves them; returns whether none
+    /// are left, and this one writes the index.
+    pub(crate) fn leave(&self, index: &OpenIndex) -> Result<bool> {
+        let Some(members) = self.members() else { return Ok(true) };
+        self.stop(members);
+        // If another one does not finish to join or to leave, it is there.
+        if !members.leave().unwrap_or(false) {
+            return Ok(false);
+        }
+        index.following.follow(members)?;
+        Ok(index.env.duty().may_write())
+    }
+
+    /// Ends the threads that look after others, apply, and answer.
+    fn stop(&self, members: &Members) {
+        self.is_ending.store(true, Ordering::Release);
+        let (worker, applier) = (lock(&self.worker).take(), lock(&self.applier).take());
+        if let Some(worker) = worker {
+            members.tell();
+            worker.stop();
+        }
+        if let Some(applier) = applier {
+            applier.stop();
+        }
+        let pulse = lock(&self.pulse).take();
+        if let Some(pulse) = pulse {
+            members.nudge();
+            pulse.stop();
+        }
+    }
+
+    /// Ends the work for others; what is under way ends early if the index is closed.
+    pub(crate) fn stop_serving(&self) {
+        let server = lock(&self.server).take();
+        if let (Some(server), Some(members)) = (server, self.members()) {
+            members.tell();
+            server.stop();
+        }
+    }
+
+    /// The last step of leaving: others may join again.
+    pub(crate) fn left(&self) {
+        if let Some(members) = self.members() {
+            members.left();
+        }
+    }
+}
+
+/// Starts the apply thread: it applies what this process has left in the log while it is the
+/// keeper. `alarm` is called if it panics.
+fn start_to_apply(
+    shared: &Arc<Shared>,
+    committer: &Arc<Committer>,
+    alarm: impl Fn() + Send + 'static,
+) -> Result<Worker> {
+    let (applying, committer) = (Arc::clone(shared), Arc::clone(committer));
+    let step = move |_| {
+        // If it fails, the commit that has to apply everything tries again, and learns why.
+        let _ = committer.caught_up(|| applying.blind.apply_left());
+        Next::Rung
+    };
+    Ok(Worker::start("plimsoll-apply", &shared.blind.applier, alarm, step)?)
+}
+
+/// What a look at the others found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Looked {
+    /// This member holds an older moment, which others keep versions for.
+    is_reading: bool,
+    /// A memtable is to be closed, and a commit was in the way: see [`retry_closing`].
+    must_retry: bool,
+}
+
+/// Does what the other members need of this one.
+pub(crate) fn look(space: &LogSpace, committer: &Committer, shared: &Shared) -> Result<Looked> {
+    let (index, members) = (&space.reader.index, shared.members());
+    // A failure poisons the log: the next commit returns it.
+    let _ = space.file_log.check_shared();
+    // What others wait for is flushed by a process, too, that reads only what is durable: the flush
+    // makes it so.
+    let is_waited_for =
+        members.is_keeper() && members.flush_wanted() > committer.sequencer.applied();
+    // What fails now is tried again by who reads.
+    let _ = if is_waited_for {
+        committer.fresh_and_ordered()
+    } else {
+        committer.caught_up(|| shared.blind.keep_up(space.clock.monotonic_nanos()))
+    };
+    let applied = committer.sequencer.applied();
+    index.following.follow(members)?;
+    // Afterwards, and as it was before: what memtables need of the log is told by now.
+    members.set_applied(applied);
+    space.file_log.close_removed();
+    if !members.is_keeper() && members.memory_total().is_some() {
+        // What those had that have ended is for the others.
+        members.list().lift()?;
+    }
+    let must_retry =
+        close_if_wanted(committer, members).is_none() && committer.sequencer.check().is_ok();
+    if members.is_keeper() {
+        // Finds those that have ended, too: what they promised is void.
+        members.list().lift()?;
+        index.following.tell_needs(members);
+        index.runs.files.remove_left();
+        steps::free_log(space)?;
+    } else {
+        // What the runs hold as well takes no memory, and needs no log.
+        let let_go = |applied| {
+            if index.runs.checkpoint().glsn >= applied {
+                index.memtables.close_up_to(applied);
+            }
+        };
+        committer.sequencer.try_at_applied(let_go);
+        index.following.follow(members)?;
+    }
+    Ok(Looked { is_reading: committer.promise_floor(), must_retry })
+}
+
+/// Tries to close the memtable between two commits, until it is time for a look. A try frees no log
+/// and asks no lock of another member.
+fn retry_closing(committer: &Committer, members: &Members, seen: u64) {
+    for _ in 0..LOOK.as_millis() / LOOK_SOON.as_millis() {
+        members.wait_for_change(seen, LOOK_SOON);
+        if members.state() != seen || close_if_wanted(committer, members).is_some() {
+            return;
+        }
+    }
+}
+
+/// Closes the memtable for others, unless another one waits to be flushed: they want it flushed, or
+/// it holds the log back. `None`: a commit is under way.
+fn close_if_wanted(committer: &Committer, members: &Members) -> Option<()> {
+    let memtables = &committer.reader.index.memtables;
+    let after = flush_policy::for_others(
+        memtables.unflushed(),
+        committer.reader.index.runs.checkpoint().glsn,
+        members.is_keeper().then(|| members.flush_wanted()),
+        members.close_wanted(),
+    );
+    let Some(after) = after else { return Some(()) };
+    committer.sequencer.try_at_applied(|applied| {
+        if applied >= after {
+            memtables.close_if_none_waits(applied);
+        }
+    })
+}
+
+impl Learn for LogSpace {
+    fn learn_keyspaces(&self, at: Glsn) -> Result<()> {
+        keyspace_commits::learn(self, at)
+    }
+
+    fn learn_cursors(&self, at: Glsn) -> Result<()> {
+        cursor_commits::learn(self, at)
+    }
+}
+
+impl Engine {
+    /// From now on no other member removes a file that this one knows, which are those of now;
+    /// `None` if this process has the store alone.
+    pub(crate) fn hold_files(&self) -> Result<Option<Held>> {
+        let Some(members) = self.membership.members() else { return Ok(None) };
+        let held = members.hold_files().lift()?;
+        // What was removed before is in no newer manifest.
+        self.committer.fresh()?;
+        self.reader.check_open()?;
+        self.file_log.catch_up().lift()?;
+        self.reader.index.memtables.refresh()?;
+        self.file_log.trimmed_below(held.gone_below());
+        Ok(Some(held))
+    }
+
+    /// The other processes, of a store that is shared.
+    #[cfg(test)]
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        self.membership.shared.as_ref().expect("the store is shared")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::open;
+    use crate::txn::transaction::Transaction;
+    use crate::types::options::Options;
+
+    #[test]
+    fn a_memtable_is_to_be_closed_until_it_waits_to_be_flushed() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options::new().memory_bytes(16 << 20).background(false).shared(true);
+        let store = open::open(&dir.path().join("store"), options).unwrap();
+        let mut tx = Transaction::new(&store.committer);
+        tx.put(&store.reader.keyspaces.find("default").unwrap().0, b"row", b"value").unwrap();
+        tx.commit().unwrap();
+        let (committer, members) = (&store.committer, store.membership.members().unwrap());
+        members.want_flush(committer.sequencer.applied());
+        let beside_a_commit =
+            || committer.sequencer.try_at_applied(|_| close_if_wanted(committer, members)).unwrap();
+        assert_eq!(beside_a_commit(), None);
+        store.reader.index.memtables.close_up_to(committer.sequencer.applied());
+        assert_eq!(beside_a_commit(), Some(()), "nothing is left to close");
+    }
+}

@@ -1,0 +1,55 @@
+//! Fits the memory budget of this process to its share, where several processes share a total.
+
+use plimsoll_log::members::Members;
+use plimsoll_memory::budget::ResizeError;
+use plimsoll_memory::pool::Pool;
+
+use crate::engine::memory::{of_resize, resize};
+use crate::engine::trim::LogSpace;
+use crate::types::error::Result;
+use crate::types::options::MIN_MEMORY_BYTES;
+
+/// Fits the budget to this member's share of what all members have together. Returns whether it is
+/// to be tried again soon: memory is held which is released first, or another member's share has to
+/// shrink before.
+pub(crate) fn fit(pool: &Pool, space: &LogSpace, members: &Members) -> Result<bool> {
+    let Some(share) = members.memory_share() else { return Ok(false) };
+    let (reader, index) = (&space.reader, &space.reader.index);
+    let now = reader.budget.limit_bytes();
+    if share < now {
+        let to = share.max(MIN_MEMORY_BYTES);
+        let fitted = match resize(pool, reader, to) {
+            Err(ResizeError::Held { missing_bytes, .. }) => {
+                // Memtables are in the way: whoever may flush them is asked to.
+                space
+                    .sequencer
+                    .try_at_applied(|applied| index.memtables.close_if_none_waits(applied));
+                members.want_flush(space.sequencer.applied());
+                // What is free already is given back now.
+                let most = to.saturating_add(missing_bytes + missing_bytes / 4);
+                if most < now { resize(pool, reader, most) } else { Ok(()) }
+            }
+            fitted => fitted,
+        };
+        let has = reader.budget.limit_bytes();
+        if has < now {
+            members.has_memory(has);
+        }
+        fitted.or_else(|error| {
+            if matches!(error, ResizeError::Held { .. }) { Ok(()) } else { Err(of_resize(error)) }
+        })?;
+        return Ok(has > to);
+    }
+    if share <= now {
+        return Ok(false);
+    }
+    // Another one that joins, leaves or grows: later.
+    let Ok(Some(granted)) = members.grow() else { return Ok(true) };
+    if granted > now
+        && let Err(error) = resize(pool, reader, granted)
+    {
+        members.has_memory(now);
+        return Err(of_resize(error));
+    }
+    Ok(granted < share)
+}

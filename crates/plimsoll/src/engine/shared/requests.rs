@@ -1,0 +1,200 @@
+//! What one process does for all that have the store open: compaction and trims on demand. The
+//! others ask the keeper, and wait for its answer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use plimsoll_disk::worker::{Bell, Next, Worker};
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::members::{Asked, Members};
+
+use crate::engine::trim::LogSpace;
+use crate::engine::{Engine, steps, trim};
+use crate::index::shared::follow::KeeperWatch;
+use crate::txn::committer::Committer;
+use crate::types::error::{Error, Lift, Result};
+
+/// The longest wait for the keeper until a look at whether it is there.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The longest sleep of the thread that does what is asked for: each request wakes it.
+const SLEEP: Duration = Duration::from_secs(600);
+
+/// Merges everything: here, or where the index is written.
+pub(crate) fn compact(store: &Engine) -> Result<()> {
+    store.check_writable()?;
+    store.reader.log.check_own().lift()?;
+    match ask(store, Asked::Compact, Members::ask_to_compact)? {
+        Answer::Done => Ok(()),
+        Answer::DoItHere => steps::compact(&store.space, &store.committer),
+    }
+}
+
+/// Frees whole segments of the log below `until`: here, or where the index is written.
+pub(crate) fn trim(store: &Engine, until: Glsn) -> Result<Glsn> {
+    store.check_writable()?;
+    store.reader.log.check_own().lift()?;
+    let newest = store.newest()?;
+    if until > newest.next() {
+        return Err(Error::Future { asked: until, newest });
+    }
+    match ask(store, Asked::Trim, |members| members.ask_to_trim(until))? {
+        Answer::Done => {
+            store.file_log.catch_up().lift()?;
+            Ok(store.reader.log.bounds().first)
+        }
+        Answer::DoItHere => trim::trim(&store.space, &store.committer, until),
+    }
+}
+
+/// What came of a request.
+enum Answer {
+    /// The keeper has done it.
+    Done,
+    /// This process writes the index.
+    DoItHere,
+}
+
+/// Asks the keeper, and waits for its answer.
+fn ask(store: &Engine, what: Asked, ask: impl FnOnce(&Members) -> u64) -> Result<Answer> {
+    let Some(members) = store.membership.members().filter(|members| !members.is_keeper()) else {
+        return Ok(Answer::DoItHere);
+    };
+    if !store.options.background {
+        // It may be that only this thread has its steps done.
+        return Err(Error::NotKeeper { pid: members.keeper_pid() });
+    }
+    let clock = &store.options.clock;
+    let number = ask(members);
+    let mut watch = KeeperWatch::new(members, &**clock);
+    loop {
+        let seen = members.state();
+        match members.answer(what, number) {
+            Some(true) => return Ok(Answer::Done),
+            Some(false) => return Err(Error::NotKeeper { pid: members.keeper_pid() }),
+            None => {}
+        }
+        store.check_writable()?;
+        // If there is no keeper, this one is it.
+        store.reader.index.following.follow(members)?;
+        if members.is_keeper() {
+            return Ok(Answer::DoItHere);
+        }
+        if let Some(stopped) = watch.stopped(members, &**clock)
+            && store.reader.index.following.replace(members, stopped)?
+        {
+            return Ok(Answer::DoItHere);
+        }
+        members.wait_for_change(seen, LOOK);
+    }
+}
+
+/// Starts the thread that does what others ask for while this process is the keeper. `alarm` is
+/// called if it panics.
+pub(crate) fn serve(
+    members: &Arc<Members>,
+    is_ending: &Arc<AtomicBool>,
+    alarm: impl Fn() + Send + 'static,
+    space: &Arc<LogSpace>,
+    committer: &Arc<Committer>,
+) -> Result<Worker> {
+    let (members, is_ending) = (Arc::clone(members), Arc::clone(is_ending));
+    let (space, committer) = (Arc::clone(space), Arc::clone(committer));
+    let step = move |_| {
+        let seen = members.state();
+        serve_those_asked(&members, &is_ending, &space, &committer);
+        if is_ending.load(Ordering::Acquire) {
+            return Next::End;
+        }
+        members.wait_for_change(seen, SLEEP);
+        Next::Again
+    };
+    Ok(Worker::start("plimsoll-keeper", &Arc::new(Bell::default()), alarm, step)?)
+}
+
+/// Does what others have asked for, if this process is the keeper.
+pub(crate) fn serve_those_asked(
+    members: &Members,
+    is_ending: &AtomicBool,
+    space: &LogSpace,
+    committer: &Committer,
+) {
+    let is_asked = |what| members.is_keeper().then(|| members.is_asked(what)).flatten();
+    for what in [Asked::Compact, Asked::Trim] {
+        let Some(number) = is_asked(what) else { continue };
+        let done = take_in_all(committer).and_then(|()| match what {
+            Asked::Compact => steps::compact(space, committer),
+            Asked::Trim => trim::trim(space, committer, members.trim_wanted()).map(drop),
+        });
+        // What a process does not finish that ends is for the next keeper.
+        let has_ended = is_ending.load(Ordering::Acquire) || committer.reader.check_open().is_err();
+        if !has_ended || done.is_ok() {
+            members.answered(what, number, done.is_ok());
+        }
+    }
+}
+
+/// Takes in what the one who asks knows, which may not be durable, and makes it so.
+fn take_in_all(committer: &Committer) -> Result<()> {
+    committer.fresh_and_ordered()?;
+    committer.sequencer.wait_visible()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use plimsoll_disk::thread::spawn;
+
+    use super::*;
+    use crate::engine::open::open;
+    use crate::txn::transaction::Transaction;
+    use crate::types::options::{Durability, Options};
+
+    #[test]
+    fn a_keeper_that_was_just_asked_to_trim_the_log_can_be_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let join = || open(&path, Options::new().memory_bytes(16 << 20).shared(true)).unwrap();
+        let (keeper, other) = (join(), join());
+        let mut tx = Transaction::new(&keeper.committer);
+        tx.put(&keeper.reader.keyspaces.find("default").unwrap().0, b"row", b"value").unwrap();
+        tx.commit().unwrap();
+        keeper.flush().unwrap();
+        let clock = &keeper.options.clock;
+        let wait_until = |is_so: &dyn Fn() -> bool| {
+            while !is_so() {
+                clock.sleep(Duration::from_millis(1));
+            }
+        };
+        // The thread that serves others has begun, and comes to the log once the store is being
+        // closed.
+        let no_commit = keeper.committer.sequencer.lock().unwrap();
+        other.membership.members().unwrap().ask_to_trim(Glsn(2));
+        wait_until(&|| keeper.catalog.horizon.trim_wanted.load(Ordering::SeqCst) > 0);
+        let (closed, is_closed) = mpsc::channel();
+        let closing = Arc::clone(&keeper);
+        let closer = spawn("closer", move || closed.send(closing.close())).unwrap();
+        wait_until(&|| keeper.check_open().is_err());
+        clock.sleep(Duration::from_millis(200));
+        drop(no_commit);
+        is_closed.recv_timeout(Duration::from_secs(60)).unwrap().unwrap();
+        closer.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_process_whose_commits_are_not_durable_can_have_the_log_trimmed_up_to_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let options = || Options::new().memory_bytes(16 << 20).shared(true);
+        let _keeper = open(&path, options()).unwrap();
+        let other = open(&path, options().durability(Durability::Buffered)).unwrap();
+        for key in 0..3u8 {
+            let mut tx = Transaction::new(&other.committer);
+            tx.put(&other.reader.keyspaces.find("default").unwrap().0, [key], b"value").unwrap();
+            tx.commit().unwrap();
+        }
+        trim(&other, other.visible().next()).unwrap();
+    }
+}

@@ -1,0 +1,559 @@
+//! A merge job: what it reads, how it goes on piece by piece, and how its outputs take the place of
+//! its inputs.
+//!
+//! `split` decides where each version goes. Tables that overlap with no other input, and need no
+//! change, are linked instead of rewritten.
+//!
+//! A job that drops what was superseded frees its inputs part by part: wherever no input table
+//! reaches over a key, what was written up to there takes the place of the tables that were read up
+//! to there. So it never takes as much of the disk as its inputs. If it ends early, the oldest of
+//! its runs holds versions that are younger than some of the others, though of no key that these
+//! hold; such runs are merged before others are (`policy`), and meanwhile every key's versions are
+//! in order.
+
+use std::sync::{Arc, Weak};
+
+use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::budget::Budget;
+use plimsoll_memory::pool::Touch;
+
+use crate::borders::{Border, hit};
+use crate::index::env::Horizon;
+use crate::index::env::counters::Counters;
+use crate::index::manifest::Outcome;
+use crate::index::manifest::files::Reserve;
+use crate::index::plan::alignment;
+use crate::index::plan::policy::Priority;
+use crate::index::plan::sweep::{Segment, Sweep};
+use crate::index::run::cursor::{Feed, RunCursor};
+use crate::index::run::table::TableInfo;
+use crate::index::runs::{Change, Runs};
+use crate::index::sources::merge::{Cursor, Direction, Merge};
+use crate::index::sources::source::Run;
+use crate::index::sources::view::View;
+use crate::index::write::SetAside;
+use crate::index::write::output::Output;
+use crate::index::write::relocate::{Moved, Relocator};
+use crate::index::write::split::{Disposition, Elsewhere, Inputs, Splitter};
+use crate::types::error::Result;
+use crate::types::events;
+use crate::types::index_key::IndexKey;
+use crate::types::version::{Stored, Version};
+
+/// The fixed cost of processing a version, in bytes, added to its size.
+const VERSION_COST_BYTES: u64 = 32;
+
+/// Divisor: a table below this part of the full size is small.
+const SMALL_PART: u64 = 8;
+
+/// Small tables that overlap with nothing are linked like others. A job with more of them than this
+/// writes them together with their neighbours, because each costs a file and a description in
+/// memory. A full compaction always does.
+const SMALL_MAX: usize = 64;
+
+/// A job installs what it has done when it has read this part of its inputs (a divisor).
+const PARTS: u64 = 10;
+
+/// Tables of the oldest run are this part of it (a divisor), within bounds: the full size, and this
+/// part of it.
+const OLDEST_TABLES: u64 = alignment::PARTS as u64;
+const LEAST_TABLE_PART: u64 = 16;
+
+/// Where they are aligned, they may grow to this many times that size, and are no smaller than this
+/// part of it (a divisor).
+const ALIGNED_TABLES: u64 = 2;
+const ALIGNED_LEAST_PART: u64 = 4;
+
+/// The most keyspaces of one table whose horizon is looked up; a table that spans more is
+/// rewritten.
+const KEYSPACES_ASKED: u32 = 64;
+
+/// A history run, and the horizon when the job that made it began.
+pub(crate) type Swept = (Weak<Run>, Glsn);
+
+/// The inputs of a job.
+pub(crate) struct Task {
+    pub(crate) inputs: Inputs,
+    pub(crate) runs: Vec<Arc<Run>>,
+    /// Why it is done.
+    pub(crate) priority: Priority,
+    /// Whether values are moved although nobody asked to free the log. Merges are not to fail
+    /// because of them.
+    pub(crate) moves_unasked: bool,
+}
+
+/// A job.
+#[derive(Debug)]
+pub(crate) struct Job {
+    inputs: Inputs,
+    moves_unasked: bool,
+    /// When it was begun.
+    term: Option<u64>,
+    /// Newest first: if two hold the same version, the newer one wins.
+    runs: Vec<Arc<Run>>,
+    /// For a job on history: the highest horizon when it began.
+    horizon: Glsn,
+    /// Whether small tables that overlap with nothing are written together.
+    joins_small: bool,
+    /// The runs when the job began. Law: a job holds no memtable, whose memory a flush in the
+    /// meantime is to give back.
+    view: Arc<View>,
+    splitter: Splitter,
+    relocator: Relocator,
+    sweep: Sweep,
+    /// How many tables of each run are in the segments up to the current one.
+    passed: Vec<usize>,
+    /// The segment after the current one.
+    ahead: Option<Segment>,
+    set_aside: Budget,
+    /// Bytes and tables of the inputs.
+    input_bytes: u64,
+    input_tables: u64,
+    /// Bytes to be read until what is done is installed, and those that were read since it was.
+    part_bytes: u64,
+    read_bytes: u64,
+    /// Bytes of the output then, and the time.
+    written_bytes: u64,
+    since_nanos: u64,
+    /// A table of the output ends with a part if it has this many bytes.
+    part_least_bytes: u64,
+    merge: Merge,
+    /// The last key of the segment being merged.
+    merging: Option<Vec<u8>>,
+    /// The disposition of the top version, while its value is moved piece by piece.
+    waiting: Option<Disposition>,
+    linked_bytes: u64,
+    current: Output,
+    history: Output,
+}
+
+/// Whether some version of a table may be droppable: the horizon of one of its keyspaces has
+/// passed the table's oldest commit.
+pub(super) fn horizon_passed(horizon: &dyn Horizon, info: &TableInfo) -> bool {
+    highest_horizon(horizon, info) >= info.min_glsn
+}
+
+/// The highest horizon of the keyspaces in a run.
+pub(super) fn horizon_of_run(horizon: &dyn Horizon, run: &Run) -> Glsn {
+    run.infos().map(|info| highest_horizon(horizon, info)).max().unwrap_or(Glsn::NONE)
+}
+
+/// The highest horizon of the keyspaces in a table; [`Glsn::MAX`] if there are too many to look
+/// up.
+fn highest_horizon(horizon: &dyn Horizon, info: &TableInfo) -> Glsn {
+    let keyspace = |key| IndexKey::new(key).keyspace();
+    let (first, last) = (keyspace(&info.first_key), keyspace(&info.last_key));
+    if last - first >= KEYSPACES_ASKED {
+        return Glsn::MAX;
+    }
+    (first..=last).map(|keyspace| horizon.of(keyspace)).max().unwrap_or(Glsn::NONE)
+}
+
+/// `all` with its adjacent `inputs` replaced by `output`.
+fn replace(all: &[Arc<Run>], inputs: &[Arc<Run>], output: &[Arc<Run>]) -> Vec<Arc<Run>> {
+    let is_input = |run: &Arc<Run>| inputs.iter().any(|input| Arc::ptr_eq(input, run));
+    let start = all.iter().position(is_input).expect("a job's inputs stay until it ends");
+    let newer = &all[..start];
+    let older = &all[start + inputs.len()..];
+    debug_assert!(all[start..start + inputs.len()].iter().all(is_input));
+    newer.iter().chain(output).chain(older).cloned().collect()
+}
+
+impl Job {
+    /// Begins a job.
+    pub(crate) fn new(runs: &Runs, set_aside: &SetAside, task: Task) -> Self {
+        let view = runs.sources.view();
+        let full_bytes = runs.env.context.table_bytes;
+        let input_bytes: u64 = task.runs.iter().map(|run| run.bytes()).sum();
+        let table_bytes = match task.inputs {
+            Inputs::Current { oldest: true } if runs.files.may_cut() => {
+                // As far as it was estimated, what is superseded is not written.
+                let newer = &task.runs[..task.runs.len() - 1];
+                let output_bytes =
+                    input_bytes - newer.iter().map(|run| run.superseding_bytes()).sum::<u64>();
+                (output_bytes / OLDEST_TABLES).clamp(full_bytes / LEAST_TABLE_PART, full_bytes)
+            }
+            _ => full_bytes,
+        };
+        let cuts = match task.inputs {
+            Inputs::Current { .. } if runs.space.is_written_over() => {
+                runs.alignment.cuts(&view.runs, input_bytes, full_bytes)
+            }
+            _ => Vec::new(),
+        };
+        let part_least_bytes = table_bytes / ALIGNED_LEAST_PART;
+        let table_bytes = if cuts.is_empty() {
+            table_bytes
+        } else {
+            (table_bytes * ALIGNED_TABLES).min(full_bytes)
+        };
+        let output = || Output::new(&runs.files, &set_aside.budget, table_bytes, Reserve::Rest);
+        let horizon = match task.inputs {
+            Inputs::Current { .. } => Glsn::NONE,
+            Inputs::History => task
+                .runs
+                .iter()
+                .map(|run| horizon_of_run(&*runs.env.horizon, run))
+                .max()
+                .unwrap_or(Glsn::NONE),
+        };
+        if matches!(task.inputs, Inputs::History) && task.runs.len() < view.history.len() {
+            hit(Border::PartOfHistoryMerged);
+        }
+        let below = match task.moves_unasked {
+            true => runs.env.horizon.relocate_below(),
+            false => runs.env.horizon.must_relocate_below(),
+        };
+        let infos = task.runs.iter().flat_map(|run| run.infos());
+        let small = infos.filter(|info| is_small(runs, info)).count();
+        let mut job = Self {
+            inputs: task.inputs,
+            moves_unasked: task.moves_unasked,
+            term: runs.env.duty().term(),
+            horizon,
+            joins_small: task.priority == Priority::All || small > SMALL_MAX,
+            splitter: Splitter::new(task.inputs, task.runs.len() == view.history.len()),
+            relocator: Relocator::new(&runs.env.context.log, &runs.blobs, &set_aside.budget, below),
+            sweep: Sweep::new(task.runs.len()),
+            passed: vec![0; task.runs.len()],
+            ahead: None,
+            set_aside: set_aside.budget.clone(),
+            input_bytes,
+            input_tables: task.runs.iter().map(|run| run.tables().len() as u64).sum(),
+            part_bytes: input_bytes / PARTS,
+            read_bytes: 0,
+            written_bytes: 0,
+            since_nanos: runs.env.context.clock.monotonic_nanos(),
+            part_least_bytes,
+            merge: merge_of(&task.runs, &set_aside.budget),
+            merging: None,
+            waiting: None,
+            linked_bytes: 0,
+            current: output().cut_before(cuts),
+            history: output(),
+            runs: task.runs,
+            view: Arc::new(view.without_memtables(&runs.env.context.budget)),
+        };
+        runs.blobs.job_reads(&job.view);
+        job.ahead = job.next_segment();
+        job
+    }
+
+    fn next_segment(&mut self) -> Option<Segment> {
+        let runs = &self.runs;
+        self.sweep.next(|input, at| runs[input].tables().get(at).map(|table| &*table.info))
+    }
+
+    /// Does one piece. Returns whether all input has been processed.
+    pub(crate) fn step(&mut self, runs: &Runs) -> Result<bool> {
+        let mut allowance = runs.env.context.step_bytes;
+        self.splitter.refresh();
+        while allowance > 0 {
+            if self.merging.is_some() {
+                self.merge_on(runs, &mut allowance)?;
+                continue;
+            }
+            if self.may_install_part() {
+                self.install_part(runs)?;
+            }
+            let Some(segment) = self.ahead.take() else { return Ok(true) };
+            let passed = self.sweep.passed();
+            if let Segment::Cluster { .. } = segment {
+                let read = self.runs.iter().zip(self.passed.iter().zip(passed));
+                let bytes = |(run, (from, to)): (&Arc<Run>, (&usize, &usize))| -> u64 {
+                    run.tables()[*from..*to].iter().map(|table| table.info.bytes()).sum()
+                };
+                self.read_bytes += read.map(bytes).sum::<u64>();
+            }
+            self.passed.copy_from_slice(passed);
+            self.ahead = self.next_segment();
+            self.begin_segment(runs, segment)?;
+            allowance = allowance.saturating_sub(VERSION_COST_BYTES);
+        }
+        Ok(false)
+    }
+
+    /// Whether enough was read to install what was written. Only while all that was superseded is
+    /// dropped and no value was moved: otherwise the job frees little, and its other files would
+    /// have to be named, too.
+    fn may_install_part(&self) -> bool {
+        let drops_all =
+            !self.history.is_open() && self.history.done().is_empty() && self.relocator.is_idle();
+        let is_cut =
+            self.current.open_bytes() == 0 || self.current.open_bytes() >= self.part_least_bytes;
+        matches!(self.inputs, Inputs::Current { .. })
+            && self.ahead.is_some()
+            && self.read_bytes >= self.part_bytes
+            && drops_all
+            && is_cut
+    }
+
+    /// Names what was written so far in place of what was read so far, and lets go of that. The
+    /// oldest input takes the written tables.
+    fn install_part(&mut self, runs: &Runs) -> Result<()> {
+        hit(Border::PartInstalled);
+        self.current.cut()?;
+        let written = self.current.done();
+        let oldest = self.runs.len() - 1;
+        let mut left = Vec::with_capacity(self.runs.len());
+        let mut passed = Vec::with_capacity(self.runs.len());
+        for (at, (run, from)) in self.runs.iter().zip(&self.passed).enumerate() {
+            let front = if at == oldest { written } else { &[] };
+            let rest = (*from..run.tables().len()).map(|table| run.member(table));
+            let members: Vec<_> = front.iter().cloned().chain(rest).collect();
+            if !members.is_empty() {
+                let rest = Run::new(members);
+                if at < oldest {
+                    // As much for its size as the whole run.
+                    let known = u128::from(run.superseding_bytes()) * u128::from(rest.bytes());
+                    rest.supersedes((known / u128::from(run.bytes().max(1))) as u64);
+                }
+                left.push(Arc::new(rest));
+                passed.push(front.len());
+            }
+        }
+        let inputs = &self.runs;
+        runs.install(self.term, |view| Change {
+            removed: inputs.clone(),
+            added: left.clone(),
+            runs: replace(&view.runs, inputs, &left),
+            history: view.history.clone(),
+            limits: self.splitter.limits.clone(),
+            checkpoint: None,
+            takes_closed: None,
+        })
+        .map_err(|(_, error)| error)?;
+        self.note_freed(runs);
+        self.merge = merge_of(&left, &self.set_aside);
+        self.sweep = Sweep::begin_at(passed.clone());
+        (self.runs, self.passed) = (left, passed);
+        self.view = Arc::new(runs.sources.view().without_memtables(&runs.env.context.budget));
+        runs.blobs.job_reads(&self.view);
+        self.ahead = self.next_segment();
+        Ok(())
+    }
+
+    /// Tells how long it took to free what was read since the last time.
+    fn note_freed(&mut self, runs: &Runs) {
+        let (written, now) =
+            (self.current.written_bytes(), runs.env.context.clock.monotonic_nanos());
+        let freed = self.read_bytes.saturating_sub(written - self.written_bytes);
+        if freed > 0 {
+            runs.space.note_freed(freed, now.saturating_sub(self.since_nanos));
+        }
+        (self.read_bytes, self.written_bytes, self.since_nanos) = (0, written, now);
+    }
+
+    fn begin_segment(&mut self, runs: &Runs, segment: Segment) -> Result<()> {
+        let (first_key, last_key) = match segment {
+            Segment::Alone { input, table } if !self.rewrites(runs, input, table) => {
+                let member = self.runs[input].member(table);
+                self.linked_bytes += member.bytes();
+                return self.main_output().link(member);
+            }
+            Segment::Alone { input, table } => {
+                let info = &self.runs[input].tables()[table].info;
+                (info.first_key.clone(), info.last_key.clone())
+            }
+            Segment::Cluster { first_key, last_key } => (first_key, last_key),
+        };
+        self.merge.seek(&first_key, Glsn::MAX)?;
+        self.merging = Some(last_key);
+        Ok(())
+    }
+
+    /// The output for the inputs' own kind of version (current or history).
+    fn main_output(&mut self) -> &mut Output {
+        match self.inputs {
+            Inputs::Current { .. } => &mut self.current,
+            Inputs::History => &mut self.history,
+        }
+    }
+
+    /// Whether a table that overlaps with nothing is rewritten nevertheless.
+    fn rewrites(&self, runs: &Runs, input: usize, table: usize) -> bool {
+        let info = |input: usize, table: usize| &self.runs[input].tables()[table].info;
+        let this = info(input, table);
+        if self.needs_change(runs, this) {
+            return true;
+        }
+        if !self.joins_small {
+            return false;
+        }
+        // A small table is written together with a neighbour that is rewritten anyway, or is small
+        // as well.
+        let open = match self.inputs {
+            Inputs::Current { .. } => self.current.is_open(),
+            Inputs::History => self.history.is_open(),
+        };
+        is_small(runs, this)
+            && (open
+                || match &self.ahead {
+                    Some(Segment::Cluster { .. }) => true,
+                    Some(Segment::Alone { input, table }) => {
+                        let next = info(*input, *table);
+                        is_small(runs, next) || self.needs_change(runs, next)
+                    }
+                    None => false,
+                })
+    }
+
+    /// Whether a table must not be linked: it holds deletions that leave the current runs, versions
+    /// that may be dropped, or values to be moved.
+    fn needs_change(&self, runs: &Runs, info: &TableInfo) -> bool {
+        self.relocator.wants_some_of(info)
+            || match self.inputs {
+                Inputs::Current { oldest } => oldest && info.deletions > 0,
+                Inputs::History => horizon_passed(&*runs.env.horizon, info),
+            }
+    }
+
+    /// Merges until the segment is finished or the allowance is used up.
+    fn merge_on(&mut self, runs: &Runs, allowance: &mut u64) -> Result<()> {
+        let last_key = self.merging.as_ref().expect("a segment is being merged");
+        let mut elsewhere = In(&self.view);
+        loop {
+            let warmth = self.merge.top_warmth();
+            let Some(version) = self.merge.top().filter(|version| version.key <= &last_key[..])
+            else {
+                self.merging = None;
+                break;
+            };
+            if *allowance == 0 {
+                hit(Border::MergeStopped);
+                break;
+            }
+            let inline = if let Stored::Inline(value) = version.stored { value.len() } else { 0 };
+            let bytes = (version.key.len() + inline) as u64;
+            let disposition = match self.waiting.take() {
+                Some(disposition) => disposition,
+                None => self.splitter.disposition(&version, &*runs.env.horizon, &mut elsewhere)?,
+            };
+            if disposition != Disposition::Dropped {
+                let stored = match self.relocator.relocate(&version, allowance)? {
+                    Moved::Ready(stored) => stored,
+                    Moved::Partly => {
+                        hit(Border::RelocationStopped);
+                        self.waiting = Some(disposition);
+                        break;
+                    }
+                };
+                let version = Version { stored, ..version };
+                match disposition {
+                    Disposition::Current => self.current.add(&version, true, warmth)?,
+                    Disposition::History { first } => self.history.add(&version, first, warmth)?,
+                    Disposition::Dropped => {}
+                }
+            }
+            *allowance = allowance.saturating_sub(bytes + VERSION_COST_BYTES);
+            self.merge.advance()?;
+        }
+        Ok(())
+    }
+
+    /// Whether it was begun in this term.
+    pub(crate) fn is_of(&self, term: Option<u64>) -> bool {
+        self.term == term
+    }
+
+    /// Whether a run is one of its inputs.
+    pub(crate) fn reads(&self, run: &Arc<Run>) -> bool {
+        self.runs.iter().any(|input| Arc::ptr_eq(input, run))
+    }
+
+    /// Below which GLSN it moves values that nobody asked for, if it does.
+    pub(crate) fn moves_unasked_below(&self) -> Option<Glsn> {
+        self.moves_unasked.then(|| self.relocator.below())
+    }
+
+    /// Ends a job whose input is processed: the manifest names its outputs in place of its inputs.
+    /// Returns the run of a history self.
+    pub(crate) fn finish(mut self, runs: &Runs) -> Result<Option<Swept>> {
+        self.relocator.finish()?;
+        let sample = self.current.take_sample();
+        let (current, current_bytes) = self.current.finish()?;
+        let (history, history_bytes) = self.history.finish()?;
+        let run = |members: Vec<_>| (!members.is_empty()).then(|| Arc::new(Run::new(members)));
+        let (current, history) = (run(current), run(history));
+        let (inputs, merged) = (self.inputs, &self.runs);
+        if let (Inputs::Current { oldest: false }, Some(run)) = (inputs, &current) {
+            let view = runs.sources.view();
+            let is_last = |run: &Arc<Run>| merged.last().is_some_and(|last| Arc::ptr_eq(last, run));
+            let older =
+                view.runs.iter().position(is_last).map_or(&[][..], |at| &view.runs[at + 1..]);
+            run.supersedes(sample.superseding_bytes(current_bytes, older));
+        }
+        let installed = runs.install(self.term, |view| {
+            let rest = |all: &[Arc<Run>], output: &Option<Arc<Run>>| {
+                replace(all, merged, output.as_slice())
+            };
+            let (current_runs, history_runs) = match inputs {
+                Inputs::Current { .. } => (
+                    rest(&view.runs, &current),
+                    history.iter().chain(&view.history).cloned().collect(),
+                ),
+                Inputs::History => (view.runs.clone(), rest(&view.history, &history)),
+            };
+            Change {
+                removed: merged.clone(),
+                added: current.iter().chain(&history).cloned().collect(),
+                runs: current_runs,
+                history: history_runs,
+                limits: self.splitter.limits,
+                checkpoint: None,
+                takes_closed: None,
+            }
+        });
+        match installed {
+            Err((Outcome::Old | Outcome::Taken, error)) => return Err(error),
+            named => {
+                self.relocator.set_named();
+                named.map_err(|(_, error)| error)?;
+                self.relocator.hand_over();
+            }
+        }
+        let read_bytes = self.input_bytes - self.linked_bytes;
+        Counters::add(&runs.env.counters.compactions, 1);
+        Counters::add(&runs.env.counters.bytes_compaction_read, read_bytes);
+        Counters::add(&runs.env.counters.bytes_compaction_written, current_bytes + history_bytes);
+        let tables = |runs: &mut dyn Iterator<Item = &Arc<Run>>| {
+            runs.map(|run| run.infos().count() as u64).sum()
+        };
+        events::compacted(
+            || self.input_tables,
+            read_bytes,
+            || tables(&mut current.iter().chain(&history)),
+            current_bytes + history_bytes,
+        );
+        Ok(match (inputs, &history) {
+            (Inputs::History, Some(history)) => Some((Arc::downgrade(history), self.horizon)),
+            _ => None,
+        })
+    }
+}
+
+fn merge_of(runs: &[Arc<Run>], budget: &Budget) -> Merge {
+    let cursor = |run: &Arc<Run>| {
+        let feed = Feed::Private(budget.clone());
+        Cursor::Run(Box::new(RunCursor::new(Arc::clone(run.tables()), feed)))
+    };
+    Merge::new(runs.iter().map(cursor).collect(), Direction::Forward)
+}
+
+fn is_small(runs: &Runs, info: &TableInfo) -> bool {
+    info.bytes() < runs.env.context.table_bytes / SMALL_PART
+}
+
+/// Answers about a key from the sources at the start of a job. Later changes do not affect the
+/// versions that the job drops: later versions are younger, or were moved out of newer runs.
+struct In<'v>(&'v View);
+
+impl Elsewhere for In<'_> {
+    fn in_history(&mut self, key: &[u8]) -> Result<bool> {
+        self.0.in_history(key, Touch::Scan)
+    }
+
+    fn in_runs(&mut self, key: &[u8], at: Glsn) -> Result<(bool, Option<Glsn>)> {
+        self.0.in_runs(key, at)
+    }
+}

@@ -1,0 +1,130 @@
+//! What every owner of the index works with: where the index lives, its settings, the process's
+//! duty, signals and counters.
+
+pub(crate) mod counters;
+pub(crate) mod duty;
+pub(crate) mod signals;
+pub(crate) mod stalls;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use plimsoll_disk::clock::Clock;
+use plimsoll_disk::vfs::Disk;
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::log::Log;
+use plimsoll_memory::budget::Budget;
+use plimsoll_memory::pool::Pool;
+
+use crate::index::env::counters::Counters;
+use crate::index::env::duty::Duty;
+use crate::index::env::signals::Signals;
+use crate::rowcache::RowCache;
+use crate::types::error::Error;
+
+/// The environment of the index: where it lives, what it works with, and its settings.
+#[derive(Clone, Debug)]
+pub(crate) struct Context {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// The index's folder; it exists.
+    pub(crate) dir: PathBuf,
+    pub(crate) budget: Budget,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) log: Arc<dyn Log>,
+    /// Notified when keys enter the runs, so that cached rows of older versions are invalidated.
+    pub(crate) row_cache: Arc<RowCache>,
+    /// Bytes at which a memtable is flushed; `None`: a share of the budget.
+    pub(crate) memtable_bytes: Option<u64>,
+    /// Size in bytes at which a table is cut.
+    pub(crate) table_bytes: u64,
+    /// Bytes of input that one step of compaction processes.
+    pub(crate) step_bytes: u64,
+    /// Whether this process changes the files.
+    pub(crate) duty: Duty,
+    /// Whether flush and compaction run on their own threads. If not, `make_room` flushes when it
+    /// must, and the owner calls the steps.
+    pub(crate) background: bool,
+}
+
+/// The garbage-collection watermark: which versions must be kept.
+pub(crate) trait Horizon: Send + Sync {
+    /// The watermark of `keyspace`. A version may be dropped if a younger version of its key is not
+    /// younger than this GLSN. A deletion may be dropped if it is itself not younger. `Glsn::NONE`
+    /// keeps everything. Never above the oldest open snapshot. It may fall: when a past moment is
+    /// opened, for example.
+    fn of(&self, keyspace: u32) -> Glsn;
+
+    /// The log below this GLSN is to be freed: compaction copies live values that point below it
+    /// into a blob file of plain bytes. `Glsn::NONE` if nothing is to be freed.
+    fn relocate_below(&self) -> Glsn;
+
+    /// The same, as far as somebody asked for it: merges move values, too, and fail where they
+    /// cannot.
+    fn must_relocate_below(&self) -> Glsn {
+        self.relocate_below()
+    }
+
+    /// Values below `below` that nobody asked to be moved cannot be: they stay where they are for a
+    /// while; if something is damaged, for good.
+    fn stop_relocating(&self, _below: Glsn, _error: &Error) {}
+}
+
+/// Frees the segments of the log that can be freed now, if no past versions are kept, and leaves
+/// the others for later calls. The argument: whether the memtable may be closed for that.
+pub(crate) type FreeLog = Box<dyn Fn(bool) + Send + Sync>;
+
+/// What all owners of the index share.
+pub(crate) struct Env {
+    pub(crate) context: Context,
+    pub(crate) horizon: Arc<dyn Horizon>,
+    pub(crate) signals: Signals,
+    pub(crate) counters: Counters,
+    /// Set when the store is open.
+    free_log: OnceLock<FreeLog>,
+}
+
+impl Env {
+    pub(crate) fn new(context: Context, horizon: Arc<dyn Horizon>) -> Self {
+        Self {
+            context,
+            horizon,
+            signals: Signals::default(),
+            counters: Counters::default(),
+            free_log: OnceLock::new(),
+        }
+    }
+
+    /// Which process changes the files.
+    pub(crate) fn duty(&self) -> &Duty {
+        &self.context.duty
+    }
+
+    /// Sets how the log is freed; the index calls it in the background when its runs have changed.
+    pub(crate) fn free_log_by(&self, free_log: FreeLog) {
+        let _ = self.free_log.set(free_log);
+    }
+
+    /// Frees what can be freed of the log; `may_flush`: closes the memtable for that if needed.
+    pub(crate) fn free_log(&self, may_flush: bool) {
+        if let Some(free_log) = self.free_log.get() {
+            free_log(may_flush);
+        }
+    }
+}
+
+impl fmt::Debug for Env {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Env({})", self.context.dir.display())
+    }
+}
+
+/// The outcome of one step of background work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// There was nothing to do.
+    Idle,
+    /// Something was done; there may be more.
+    Worked,
+}

@@ -1,0 +1,453 @@
+//! The files of the index: their creation, their users, and their removal.
+//!
+//! Laws:
+//! 1. A run file that no manifest names is removed: when its last user releases it, or else at the
+//!    next open.
+//! 2. The id of a run file is never used again. Each opening leaves a gap above the highest known
+//!    id: files that were removed unnamed had ids, too.
+//! 3. A table's metadata is heap memory, charged to the budget before it is kept. A reserve is held
+//!    for the tables that flush and compaction are about to create, so that they can free memory
+//!    when the budget is exhausted. A commit gets no room in a memtable unless the reserve is full,
+//!    and only a flush may use all of it: so a flush is never refused.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use plimsoll_disk::random::first_id_after;
+use plimsoll_disk::vfs::Disk;
+use plimsoll_log::blob::BlobId;
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::log::Log;
+use plimsoll_memory::budget::{Budget, Kind, Lease, OutOfBudget};
+use plimsoll_memory::pool::{Pool, PoolFile};
+
+use crate::index::env::Context;
+use crate::index::env::duty::Duty;
+use crate::index::manifest::names::is_leftover;
+use crate::index::run::file::{Readers, RunFileSink, open_run, run_id_of};
+use crate::index::run::table::{Table, TableId, TableInfo, run_file_name};
+use crate::types::error::{Error, Lift, Result};
+use crate::types::lock::lock;
+
+/// Reserve beyond the metadata in use: a dozen descriptions with the longest keys.
+const RESERVE_BYTES: u64 = 96 << 10;
+
+/// The gap that an opening leaves in the ids of runs, which have 64 bits.
+const GAP_BITS: u32 = 32;
+
+/// Under budgets from here on a few descriptions more do not count.
+const PLENTY_BYTES: u64 = 64 << 20;
+
+/// The part of the reserve that is kept for flushes.
+const FLUSH_RESERVE_BYTES: u64 = 64 << 10;
+
+/// Memory cost of a table besides its keys: its description twice (in a run and in the run that
+/// replaces it), guard, file and handle.
+const PARTITION_OVERHEAD_BYTES: u64 = 768;
+
+/// The files of an index.
+#[derive(Debug)]
+pub(crate) struct Files {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    pool: Arc<Pool>,
+    log: Arc<dyn Log>,
+    duty: Duty,
+    next_run: AtomicU64,
+    budget: Budget,
+    metadata: Mutex<Metadata>,
+    /// Obsolete files that were not removed because another member was reading all files.
+    left: Mutex<Vec<u64>>,
+}
+
+/// How much of the reserve a job may use for the tables that it creates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reserve {
+    /// All: a flush.
+    Whole,
+    /// What is not kept for flushes: anything else.
+    Rest,
+}
+
+impl Reserve {
+    /// Bytes of the reserve that must remain.
+    fn kept_bytes(self) -> u64 {
+        match self {
+            Reserve::Whole => 0,
+            Reserve::Rest => FLUSH_RESERVE_BYTES,
+        }
+    }
+}
+
+/// The memory account of table metadata.
+#[derive(Debug)]
+struct Metadata {
+    lease: Lease,
+    used_bytes: u64,
+}
+
+/// Keeps the file of one table; shared by the runs and views that use it.
+pub(crate) struct FileGuard {
+    files: Arc<Files>,
+    id: TableId,
+    obsolete: AtomicBool,
+    charged_bytes: AtomicU64,
+}
+
+impl Files {
+    /// Lists the files in the index's folder; new files get ids above those of the files and from
+    /// `next_run` on.
+    pub(crate) fn new(context: &Context, next_run: u64) -> Result<Arc<Self>> {
+        let lease = context.budget.lease(Kind::Metadata, RESERVE_BYTES)?;
+        let mut next = next_run;
+        let names = match context.disk.names(&context.dir) {
+            // The folder was removed: the next process that writes recreates it.
+            Err(error) if !context.duty.may_write() && error.kind() == io::ErrorKind::NotFound => {
+                Vec::new()
+            }
+            names => names?,
+        };
+        for name in names {
+            // Skip also the ids of files that an earlier process left and no manifest names.
+            next = next.max(run_id_of(&name).map_or(0, |id| id.saturating_add(1)));
+        }
+        // Also where there is no manifest: there was an index, and the pages that it left must not
+        // be taken for pages of the new one. Only a log without commits never had one.
+        if context.duty.may_write() && context.log.bounds().next > Glsn::FIRST {
+            next = first_id_after(next.saturating_sub(1), context.clock.wall_micros(), GAP_BITS);
+        }
+        Ok(Arc::new(Self {
+            disk: Arc::clone(&context.disk),
+            dir: context.dir.clone(),
+            pool: Arc::clone(&context.pool),
+            log: Arc::clone(&context.log),
+            duty: context.duty.clone(),
+            next_run: AtomicU64::new(next),
+            budget: context.budget.clone(),
+            metadata: Mutex::new(Metadata { lease, used_bytes: 0 }),
+            left: Mutex::default(),
+        }))
+    }
+
+    /// From now on new files get ids above all that are in the folder, and above a gap, as in a
+    /// folder that was just opened.
+    pub(crate) fn skip_those_in_folder(&self, wall_micros: u64) -> Result<()> {
+        let names = self.disk.names(&self.dir)?;
+        let ids = names.iter().filter_map(|name| run_id_of(name));
+        let next = ids.max().map_or(0, |id| id.saturating_add(1)).max(self.next_run());
+        let next = first_id_after(next.saturating_sub(1), wall_micros, GAP_BITS);
+        self.next_run.fetch_max(next, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Files that another process has made since have ids below this one.
+    pub(crate) fn skip_to(&self, next_run: u64) {
+        self.next_run.fetch_max(next_run, Ordering::AcqRel);
+    }
+
+    /// Removes files that were left because another member was reading all files, if none does any
+    /// more.
+    pub(crate) fn remove_left(&self) {
+        if self.duty.may_remove() {
+            for id in std::mem::take(&mut *lock(&self.left)) {
+                // One that cannot be removed now is swept at the next open.
+                let _ = self.disk.remove(&self.path_of(id));
+            }
+        }
+    }
+
+    /// The disk that holds them.
+    pub(crate) fn disk(&self) -> &dyn Disk {
+        &*self.disk
+    }
+
+    /// Their folder.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The id that the next new file will get.
+    pub(crate) fn next_run(&self) -> u64 {
+        self.next_run.load(Ordering::Relaxed)
+    }
+
+    /// The path of a run's file.
+    pub(crate) fn path_of(&self, run: u64) -> PathBuf {
+        self.dir.join(run_file_name(run))
+    }
+
+    /// Creates a new file. It is removed when its guard is dropped, unless a manifest has come to
+    /// name it.
+    pub(crate) fn create(
+        self: &Arc<Self>,
+        budget: &Budget,
+    ) -> Result<(Arc<FileGuard>, RunFileSink)> {
+        self.log.check_own().lift()?;
+        let id = self.next_run.fetch_add(1, Ordering::Relaxed);
+        let sink = RunFileSink::create(&self.disk, &self.dir, id, self.log.id(), budget)?;
+        Ok((self.guard(TableId::Run(id), true), sink.warm(&self.pool, self.readers())))
+    }
+
+    /// Who will read what is written now.
+    fn readers(&self) -> Readers {
+        match self.duty.members() {
+            Some(members) if members.has_others() => Readers::Elsewhere,
+            _ => Readers::Here,
+        }
+    }
+
+    fn guard(self: &Arc<Self>, id: TableId, obsolete: bool) -> Arc<FileGuard> {
+        let (obsolete, charged_bytes) = (AtomicBool::new(obsolete), AtomicU64::new(0));
+        Arc::new(FileGuard { files: Arc::clone(self), id, obsolete, charged_bytes })
+    }
+
+    /// Opens a table that was just written; `file` if the pool knows it already.
+    pub(crate) fn open_new(
+        &self,
+        info: TableInfo,
+        guard: Arc<FileGuard>,
+        file: Option<PoolFile>,
+        reserve: Reserve,
+    ) -> Result<Member> {
+        self.charge(&guard, &info, reserve)?;
+        let table = match file {
+            Some(file) => Table { info: Arc::new(info), file },
+            None => open_run(&*self.disk, &self.dir, &self.pool, self.log.id(), info)?,
+        };
+        Ok(Member { table, guard })
+    }
+
+    /// Opens a table that the manifest names.
+    pub(crate) fn open(self: &Arc<Self>, info: TableInfo) -> Result<Member> {
+        let guard = self.guard(info.id, false);
+        self.charge(&guard, &info, Reserve::Rest)?;
+        self.open_kept(info, guard)
+    }
+
+    /// Takes a table that a transaction's record names. The record is already ordered in the log:
+    /// if neither the budget nor the reserve suffices, the account is overdrawn until the budget
+    /// has room.
+    pub(crate) fn adopt(self: &Arc<Self>, table: Table) -> Member {
+        let guard = self.guard(table.info.id, false);
+        if self.charge(&guard, &table.info, Reserve::Rest).is_err() {
+            let bytes = metadata_bytes(&table.info);
+            self.metadata().used_bytes += bytes;
+            guard.charged_bytes.store(bytes, Ordering::Relaxed);
+        }
+        Member { table, guard }
+    }
+
+    /// Reserves this many bytes for metadata.
+    pub(crate) fn make_room(&self, bytes: u64) -> Result<(), OutOfBudget> {
+        self.metadata().make_room(bytes, FLUSH_RESERVE_BYTES)
+    }
+
+    /// Fills the reserve again if jobs have used some of it.
+    ///
+    /// # Errors
+    /// The budget has no room.
+    pub(crate) fn fill_reserve(&self) -> Result<(), OutOfBudget> {
+        self.metadata().make_room(0, RESERVE_BYTES)
+    }
+
+    /// Whether a table may be cut that is not full: its description takes memory.
+    pub(crate) fn may_cut(&self) -> bool {
+        let has_reserve = || {
+            let metadata = self.metadata();
+            metadata.lease.bytes() >= metadata.used_bytes + FLUSH_RESERVE_BYTES
+        };
+        (self.budget.limit_bytes() >= PLENTY_BYTES || self.pool.has_free_memory()) && has_reserve()
+    }
+
+    fn open_kept(&self, info: TableInfo, guard: Arc<FileGuard>) -> Result<Member> {
+        let table = match info.id {
+            TableId::Run(id) => open_run(&*self.disk, &self.dir, &self.pool, self.log.id(), info)
+                .map_err(|error| self.missing(id, error))?,
+            TableId::Blob(blob) => self.open_blob(blob, info)?,
+        };
+        Ok(Member { table, guard })
+    }
+
+    fn missing(&self, id: u64, error: Error) -> Error {
+        match error {
+            // Not if another process has taken this one's place as the keeper (`Duty::of_job`). One
+            // that only reads tries again with the next manifest before it returns this
+            // (`open_beside_a_writer`, `Runs::refresh`).
+            Error::Io { kind: io::ErrorKind::NotFound, message, .. }
+                if self.duty.may_write() || self.duty.only_reads() =>
+            {
+                Error::corrupt(format!(
+                    "{message}: the manifest names {}, which is missing; `plimsoll verify` says \
+                     what helps",
+                    self.path_of(id).display()
+                ))
+                .in_file(|| TableId::Run(id).file())
+            }
+            error => error,
+        }
+    }
+
+    fn open_blob(&self, id: BlobId, info: TableInfo) -> Result<Table> {
+        let blob = self.log.open_blob(id).lift()?;
+        if blob.pages != info.pages {
+            return Err(Error::corrupt(format!(
+                "blob file {} has {} pages, the index says {}; `plimsoll verify` says what helps",
+                id.0, blob.pages, info.pages
+            ))
+            .in_file(|| info.id.file()));
+        }
+        Ok(Table { info: Arc::new(info), file: blob.file })
+    }
+
+    /// The names in the folder.
+    pub(crate) fn names(&self) -> Result<Vec<String>> {
+        Ok(self.disk.names(&self.dir)?)
+    }
+
+    /// Removes leftovers of an earlier process that are among `names`: run files that `is_named`
+    /// does not know, and manifests that are unfinished or not kept beside the newest one.
+    pub(crate) fn sweep(
+        &self,
+        names: &[String],
+        newest_manifest: u64,
+        is_named: impl Fn(u64) -> bool,
+    ) -> Result<()> {
+        let mut removed = false;
+        for name in names {
+            if is_leftover(name, newest_manifest) || run_id_of(name).is_some_and(|id| !is_named(id))
+            {
+                match self.disk.remove(&self.dir.join(name)) {
+                    // Of a member that is ending: it has removed it itself.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    swept => swept?,
+                }
+                removed = true;
+            }
+        }
+        if removed {
+            self.disk.sync_dir(&self.dir)?;
+        }
+        Ok(())
+    }
+
+    /// As [`Files::sweep`], later: by [`Files::remove_left`]. Law: no later manifest names any of
+    /// them.
+    pub(crate) fn leave(&self, names: &[String], is_named: impl Fn(u64) -> bool) {
+        lock(&self.left)
+            .extend(names.iter().filter_map(|name| run_id_of(name)).filter(|run| !is_named(*run)));
+    }
+
+    fn metadata(&self) -> MutexGuard<'_, Metadata> {
+        self.metadata.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn charge(
+        &self,
+        guard: &FileGuard,
+        info: &TableInfo,
+        reserve: Reserve,
+    ) -> Result<(), OutOfBudget> {
+        let bytes = metadata_bytes(info);
+        self.metadata().charge(bytes, reserve)?;
+        guard.charged_bytes.store(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Memory of a table's metadata.
+pub(crate) fn metadata_bytes(info: &TableInfo) -> u64 {
+    let keys = (info.first_key.len() + info.last_key.len()) as u64;
+    PARTITION_OVERHEAD_BYTES + keys + (info.blobs.len() * size_of::<BlobId>()) as u64
+}
+
+impl Metadata {
+    /// Makes room for `bytes` and at least `kept_bytes` of the reserve; for all of it if the budget
+    /// has room.
+    fn make_room(&mut self, bytes: u64, kept_bytes: u64) -> Result<(), OutOfBudget> {
+        let missing = |kept_bytes: u64| {
+            (self.used_bytes + bytes + kept_bytes).saturating_sub(self.lease.bytes())
+        };
+        let (wanted, needed) = (missing(RESERVE_BYTES), missing(kept_bytes));
+        if wanted == 0 {
+            return Ok(());
+        }
+        match self.lease.grow(wanted) {
+            Err(_) if needed == 0 => Ok(()),
+            Err(_) if needed < wanted => self.lease.grow(needed),
+            grown => grown,
+        }
+    }
+
+    fn charge(&mut self, bytes: u64, reserve: Reserve) -> Result<(), OutOfBudget> {
+        self.make_room(bytes, reserve.kept_bytes())?;
+        self.used_bytes += bytes;
+        Ok(())
+    }
+
+    fn release(&mut self, bytes: u64) {
+        self.used_bytes -= bytes;
+        let spare = self.lease.bytes().saturating_sub(self.used_bytes);
+        self.lease.shrink(spare.saturating_sub(RESERVE_BYTES));
+    }
+}
+
+/// The id of the run file that holds a table, if it is one.
+pub(crate) fn run_of(info: &TableInfo) -> Option<u64> {
+    match info.id {
+        TableId::Run(id) => Some(id),
+        TableId::Blob(_) => None,
+    }
+}
+
+/// A table and the guard of its file.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    pub(crate) table: Table,
+    pub(crate) guard: Arc<FileGuard>,
+}
+
+impl Member {
+    /// The table's metadata.
+    pub(crate) fn info(&self) -> &TableInfo {
+        &self.table.info
+    }
+
+    /// Bytes of its pages.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.info().bytes()
+    }
+}
+
+impl FileGuard {
+    /// Sets whether the file is removed when its last user releases it.
+    pub(crate) fn set_obsolete(&self, yes: bool) {
+        // Relaxed: the thread that drops the last `Arc` sees the stores made before the other
+        // drops.
+        self.obsolete.store(yes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for FileGuard {
+    fn drop(&mut self) {
+        self.files.metadata().release(*self.charged_bytes.get_mut());
+        let TableId::Run(id) = self.id else { return };
+        if !*self.obsolete.get_mut() || !self.files.duty.may_write() {
+            return;
+        }
+        if self.files.duty.may_remove() {
+            // A file that cannot be removed now is swept at the next open.
+            let _ = self.files.disk.remove(&self.files.path_of(id));
+        } else {
+            lock(&self.files.left).push(id);
+        }
+    }
+}
+
+impl fmt::Debug for FileGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FileGuard({})", self.id)
+    }
+}

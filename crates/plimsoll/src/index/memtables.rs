@@ -1,0 +1,477 @@
+//! The owner of the memtables: room for commits in the active one, and the flush of those that are
+//! closed. [`flush_policy`] decides when one is closed.
+//!
+//! Laws:
+//! 1. Room that `make_room` promised is reserved until the [`Reservation`] is used or dropped:
+//!    inserting the promised versions cannot run out of memory, and neither can the flush of a
+//!    memtable that holds them.
+//! 2. A writer waits for a flush by doing it, or by queueing for the flush lock behind the thread
+//!    that does: no writer waits for a thread that may have ended.
+//! 3. A writer waits for a flush before it takes the commit lock, where it can
+//!    ([`Memtables::wait_for_room`]): others commit meanwhile. It never does while it has the
+//!    members' turn ([`Memtables::make_room_now`]).
+
+mod flush;
+pub(crate) mod flush_policy;
+pub(crate) mod reservation;
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::members::Members;
+use plimsoll_memory::budget::OutOfBudget;
+
+use crate::index::env::counters::Counters;
+use crate::index::env::stalls::Cause;
+use crate::index::env::{Env, Progress};
+use crate::index::gaps::Gaps;
+use crate::index::manifest::files::metadata_bytes;
+use crate::index::memtables::flush_policy::Unflushed;
+use crate::index::memtables::reservation::Reservation;
+use crate::index::run::table::{Table, TableId, TableInfo};
+use crate::index::runs::Runs;
+use crate::index::shared::follow::Following;
+use crate::index::sources::Sources;
+use crate::index::sources::source::{Memtable, Run};
+use crate::index::sources::view::{Closed, Content};
+use crate::index::write::SetAside;
+use crate::index::write::output::OUTPUT_CHUNKS;
+use crate::types::error::{Error, Result};
+use crate::types::events;
+use crate::types::lock::lock;
+
+/// Chunks reserved for a flush: outputs for current and superseded versions.
+const FLUSH_CHUNKS: u64 = 2 * OUTPUT_CHUNKS;
+
+/// The memtables: what no run holds yet.
+pub(crate) struct Memtables {
+    env: Arc<Env>,
+    sources: Arc<Sources>,
+    runs: Arc<Runs>,
+    following: Arc<Following>,
+    gaps: Arc<Gaps>,
+    /// The active memtable, for the thread that commits.
+    writer: Mutex<Arc<Memtable>>,
+    /// Held during a flush.
+    flush: Mutex<SetAside>,
+}
+
+/// The next action of a caller that needs room.
+enum Next<'a> {
+    Done(Reservation<'a>),
+    /// A memtable was closed.
+    Again,
+    /// A flush is needed; the error, if the budget refused.
+    Flush(Option<OutOfBudget>),
+}
+
+impl Memtables {
+    /// Reserves the memory for flushes.
+    pub(crate) fn new(runs: &Arc<Runs>, following: &Arc<Following>) -> Result<Self> {
+        let context = &runs.env.context;
+        let chunks = if context.duty.only_reads() { 1 } else { FLUSH_CHUNKS };
+        let view = runs.sources.view();
+        Ok(Self {
+            flush: Mutex::new(SetAside::new(&context.budget, chunks)?),
+            env: Arc::clone(&runs.env),
+            sources: Arc::clone(&runs.sources),
+            runs: Arc::clone(runs),
+            following: Arc::clone(following),
+            gaps: Arc::clone(&view.gaps),
+            writer: Mutex::new(Arc::clone(&view.active)),
+        })
+    }
+
+    /// Reserves room so that versions of `bytes` (see `SortedMap::entry_bytes`) can be inserted
+    /// without failing. If the active memtable is full, or the budget has no room to grow it, it is
+    /// closed at `boundary` (the last GLSN applied) and a new one is started. If flushing lags
+    /// behind, the caller flushes or is slowed down. Called by one committer at a time, in GLSN
+    /// order, after the reservation before is dropped.
+    ///
+    /// # Errors
+    /// The budget has no room and there is nothing left to flush; or a flush that was needed
+    /// failed. Nothing is lost, and the next call tries again. A read-only index cannot flush: its
+    /// memtables grow as far as the budget allows.
+    pub(crate) fn make_room(&self, bytes: usize, boundary: Glsn) -> Result<Reservation<'_>> {
+        let mut stalled_nanos = 0;
+        let reservation = loop {
+            match self.try_to_make_room(bytes, boundary) {
+                Next::Done(reservation) => break reservation,
+                Next::Again => {}
+                Next::Flush(refusal) => {
+                    let start = self.env.context.clock.monotonic_nanos();
+                    let progress = self.flush_step()?;
+                    stalled_nanos += (self.env.context.clock.monotonic_nanos() - start).max(1);
+                    if progress == Progress::Idle && self.env.signals.is_closing() {
+                        return Err(Error::Closed);
+                    }
+                    if progress == Progress::Idle
+                        && (self.env.duty().only_reads()
+                            || self.sources.current_view().closed.is_empty())
+                        && let Some(refusal) = refusal
+                    {
+                        // Try once more: memory may just have been released.
+                        return match self.try_to_make_room(bytes, boundary) {
+                            Next::Done(reservation) => Ok(reservation),
+                            _ => Err(refusal.into()),
+                        };
+                    }
+                }
+            }
+        };
+        if stalled_nanos > 0 {
+            self.env.counters.stalls.note(Cause::Room, stalled_nanos);
+        }
+        Ok(reservation)
+    }
+
+    /// As [`Memtables::make_room`], where that waits for nothing: `None` if a memtable has to be
+    /// flushed before.
+    pub(crate) fn make_room_now(&self, bytes: usize, boundary: Glsn) -> Option<Reservation<'_>> {
+        loop {
+            match self.try_to_make_room(bytes, boundary) {
+                Next::Done(reservation) => return Some(reservation),
+                Next::Again => {}
+                Next::Flush(_) => return None,
+            }
+        }
+    }
+
+    /// Flushes while a commit of `bytes` would find no room without that. The commit may still have
+    /// to wait in [`Memtables::make_room`]: others may take the room before it.
+    pub(crate) fn wait_for_room(&self, bytes: usize) -> Result<()> {
+        let mut stalled_nanos = 0;
+        // A closing index is flushed by who closes it, who then gives the folder back.
+        let may_flush = || !self.env.duty().is_read_only() && !self.env.signals.is_closing();
+        while may_flush()
+            && self.is_full(&self.sources.current_view().active, bytes)
+            && self.closed_memtables() >= self.closed_max()
+        {
+            let start = self.env.context.clock.monotonic_nanos();
+            let progress = self.flush_step()?;
+            stalled_nanos += (self.env.context.clock.monotonic_nanos() - start).max(1);
+            if progress == Progress::Idle {
+                break;
+            }
+        }
+        if stalled_nanos > 0 {
+            self.env.counters.stalls.note(Cause::Room, stalled_nanos);
+        }
+        Ok(())
+    }
+
+    fn is_full(&self, active: &Memtable, bytes: usize) -> bool {
+        flush_policy::is_full(active, bytes, self.limit_bytes())
+    }
+
+    /// Bytes at which a memtable is full.
+    pub(crate) fn limit_bytes(&self) -> u64 {
+        let context = &self.env.context;
+        context.memtable_bytes.unwrap_or_else(|| {
+            let space = &self.runs.space;
+            let budget_bytes = context.budget.limit_bytes();
+            flush_policy::limit_bytes(budget_bytes, space.run_bytes(), space.is_written_over())
+        })
+    }
+
+    fn try_to_make_room(&self, bytes: usize, boundary: Glsn) -> Next<'_> {
+        let mut active = lock(&self.writer);
+        let is_full = self.is_full(&active, bytes);
+        // A read-only index cannot flush: the memtable grows as long as the budget allows.
+        let refusal = match !is_full || self.env.duty().is_read_only() {
+            true => match self.reserve(&active, bytes) {
+                Ok(reservation) => return Next::Done(reservation),
+                Err(refusal) => Some(refusal),
+            },
+            false => None,
+        };
+        let may_close = flush_policy::may_close(
+            &self.env.duty(),
+            refusal.is_some(),
+            self.closed_memtables() < self.closed_max(),
+        );
+        if active.is_empty() || !may_close {
+            return Next::Flush(refusal);
+        }
+        self.close_active(&mut active, boundary);
+        Next::Again
+    }
+
+    fn reserve(
+        &self,
+        memtable: &Arc<Memtable>,
+        bytes: usize,
+    ) -> Result<Reservation<'_>, OutOfBudget> {
+        if !self.env.duty().only_reads() {
+            // First: chunks of a memtable are kept, and it may be empty.
+            self.runs.files.fill_reserve()?;
+        }
+        memtable.map().reserve(bytes)?;
+        Ok(Reservation::new(&self.env.counters, &self.gaps, self.runs.held, memtable, bytes))
+    }
+
+    fn closed_memtables(&self) -> usize {
+        self.sources
+            .current_view()
+            .closed
+            .iter()
+            .filter(|closed| matches!(closed.content, Content::Memtable(_)))
+            .count()
+    }
+
+    /// Memtables that may wait to be flushed before writers wait for them.
+    pub(crate) fn closed_max(&self) -> usize {
+        flush_policy::closed_max(self.env.context.budget.limit_bytes())
+    }
+
+    fn close_active(&self, active: &mut Arc<Memtable>, boundary: Glsn) {
+        active.map().stop_deferring();
+        let next = Arc::new(Memtable::new(&self.env.context.budget));
+        let closed = Closed { content: Content::Memtable(Arc::clone(&active)), boundary };
+        self.sources.publish(|view| {
+            view.closed.insert(0, closed);
+            view.active = Arc::clone(&next);
+        });
+        *active = next;
+        self.env.signals.call_flush();
+    }
+
+    /// Makes deferred versions visible to lookups.
+    pub(crate) fn settle(&self) {
+        lock(&self.writer).map().settle();
+    }
+
+    /// The same, at the end of a replay: no more are deferred in large numbers.
+    pub(crate) fn stop_deferring(&self) {
+        lock(&self.writer).map().stop_deferring();
+    }
+
+    /// Reserves memory for the metadata of these tables so that the runs can be adopted. Called
+    /// before the record that names them is submitted.
+    ///
+    /// # Errors
+    /// The budget has no room for the metadata.
+    pub(crate) fn make_room_for_runs<'t>(
+        &self,
+        tables: impl Iterator<Item = &'t TableInfo>,
+    ) -> Result<()> {
+        Ok(self.runs.files.make_room(tables.map(metadata_bytes).sum())?)
+    }
+
+    /// Adopts (ingests) runs that a transaction wrote as blob files, newest first; every version in
+    /// them has `glsn`. The active memtable is first closed at `glsn - 1`. Idempotent: runs that
+    /// are in the index already are skipped. It cannot fail, because the record is already ordered
+    /// in the log: the tables are open, and neither the budget nor the disk is asked.
+    pub(crate) fn adopt(&self, runs: Vec<Vec<Table>>, glsn: Glsn) {
+        if glsn <= self.runs.held {
+            return;
+        }
+        let mut active = lock(&self.writer);
+        let view = self.sources.current_view();
+        // A member may have read a manifest that names them before it takes in their record: only
+        // then are older rows and gaps of their keys known to be none.
+        let member = |table: Table| {
+            let mut members =
+                view.all_runs().flat_map(|run| (0..run.tables().len()).map(|at| run.member(at)));
+            members
+                .find(|known| known.info().id == table.info.id)
+                .unwrap_or_else(|| self.runs.files.adopt(table))
+        };
+        let mut adopted = Vec::with_capacity(runs.len());
+        for run in runs.into_iter().filter(|run| !run.is_empty()) {
+            let members = run.into_iter().map(|table| {
+                debug_assert!(
+                    matches!(table.info.id, TableId::Blob(_))
+                        && table.info.fixed_glsn == Some(glsn)
+                );
+                member(table)
+            });
+            adopted.push(Arc::new(Run::new(members.collect())));
+        }
+        for info in
+            adopted.iter().flat_map(|run| run.infos()).filter(|info| info.deletions < info.versions)
+        {
+            self.gaps.adopt(glsn, &info.first_key, &info.last_key);
+        }
+        let bytes = adopted.iter().map(|run| run.bytes()).sum();
+        if !active.is_empty() {
+            self.close_active(&mut active, Glsn(glsn.0.saturating_sub(1)));
+        }
+        self.sources.publish(|view| {
+            view.closed.insert(0, Closed { content: Content::Adopted(adopted), boundary: glsn })
+        });
+        Counters::add(&self.env.counters.bytes_in, bytes);
+        self.env.signals.call_flush();
+    }
+
+    /// Closes the active memtable at `boundary`, unless it or the closed ones end there already.
+    pub(crate) fn close_up_to(&self, boundary: Glsn) {
+        let mut active = lock(&self.writer);
+        // Also an empty one: the checkpoint moves on over entries that are no transaction.
+        let closed_at =
+            self.sources.current_view().closed.first().map_or(Glsn::NONE, |closed| closed.boundary);
+        if !active.is_empty() || (!self.runs.is_flushed(boundary) && closed_at < boundary) {
+            self.close_active(&mut active, boundary);
+        }
+    }
+
+    /// As [`Memtables::close_up_to`], unless another memtable waits to be flushed: however often it
+    /// is asked for, no more of them wait.
+    pub(crate) fn close_if_none_waits(&self, boundary: Glsn) {
+        if self.unflushed().is_some() {
+            self.close_up_to(boundary);
+        }
+    }
+
+    /// The contents of the active memtable; `None` while another memtable waits to be flushed.
+    pub(crate) fn unflushed(&self) -> Option<Unflushed> {
+        let view = self.sources.view();
+        let of = |memtable: &Memtable| Unflushed {
+            bytes: memtable.map().used_bytes(),
+            log_bytes: memtable.log_bytes(),
+            oldest: memtable.min_glsn(),
+        };
+        view.closed.is_empty().then(|| of(&view.active))
+    }
+
+    /// Whether a memtable is being flushed, or is about to be, and nothing is known to be in the
+    /// way.
+    pub(crate) fn is_flushing(&self) -> bool {
+        !self.sources.view().closed.is_empty() && !self.env.signals.has_flush_failed()
+    }
+
+    /// Closes the active memtable at `boundary` and waits until all versions up to it are in runs
+    /// that the manifest names. Flushes on this thread if there is no flush thread.
+    pub(crate) fn flush_up_to(&self, boundary: Glsn) -> Result<()> {
+        if self.env.duty().is_read_only() {
+            return Ok(());
+        }
+        self.close_up_to(boundary);
+        while !self.runs.is_flushed(boundary) {
+            if self.flush_step()? == Progress::Idle {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the oldest closed source durable in the log and flushes it, if there is one. Of a
+    /// member that is not the keeper: waits until the keeper has flushed it.
+    pub(crate) fn flush_step(&self) -> Result<Progress> {
+        let duty = &self.env.duty();
+        if duty.is_read_only() {
+            return Ok(Progress::Idle);
+        }
+        if let Some(members) = duty.followed() {
+            return self.following.step(members);
+        }
+        if duty.members().is_some() && self.runs.release_held() {
+            // Another keeper has flushed it before this one took its place.
+            return Ok(Progress::Worked);
+        }
+        let set_aside = lock(&self.flush);
+        let term = duty.term();
+        let Some(closed) = self.sources.view().closed.last().cloned() else {
+            return Ok(Progress::Idle);
+        };
+        let start = self.env.context.clock.monotonic_nanos();
+        let done = flush::flush(&self.runs, &set_aside, &closed, term)
+            .map_err(|error| duty.of_job(term, error));
+        drop(set_aside);
+        if let Ok(flushed) = &done {
+            let nanos = self.env.context.clock.monotonic_nanos() - start;
+            Counters::add(&self.env.counters.flushes, 1);
+            Counters::add(&self.env.counters.flush_nanos, nanos);
+            events::flushed(closed.boundary, || flushed.tables(), flushed.written_bytes, nanos);
+        }
+        if matches!(done, Err(Error::NotKeeper { .. })) {
+            // Another one has become the keeper, and flushes.
+            return Ok(Progress::Worked);
+        }
+        self.env.signals.flush_ended(done.as_ref().err());
+        done.map(|_| Progress::Worked)
+    }
+
+    /// Waits for the flush of another thread.
+    pub(crate) fn wait(&self) {
+        drop(lock(&self.flush));
+    }
+
+    /// Loads the manifest that another process has written since, if there is one: of a read-only
+    /// index, whose memtables then hold what is behind the checkpoint; of a member, see
+    /// [`Following::take_in`].
+    ///
+    /// # Errors
+    /// As for [`Runs::refresh`].
+    pub(crate) fn refresh(&self) -> Result<()> {
+        if let Some(members) = self.env.duty().followed() {
+            return self.following.take_in(members).map(|_| ());
+        }
+        let mut writer = lock(&self.writer);
+        let is_member = self.env.duty().members().is_some();
+        self.runs.refresh(|view, checkpoint| {
+            if is_member {
+                return Ok(None);
+            }
+            let active = self.behind(&view.active, checkpoint)?;
+            let mut closed = Vec::new();
+            for source in view.closed.iter().filter(|source| source.boundary > checkpoint) {
+                let content = match &source.content {
+                    Content::Memtable(memtable) => {
+                        Content::Memtable(self.behind(memtable, checkpoint)?)
+                    }
+                    adopted @ Content::Adopted(_) => adopted.clone(),
+                };
+                closed.push(Closed { content, boundary: source.boundary });
+            }
+            *writer = Arc::clone(&active);
+            Ok(Some((active, closed)))
+        })
+    }
+
+    /// A copy of the part of a memtable that is behind a checkpoint.
+    fn behind(&self, memtable: &Arc<Memtable>, checkpoint: Glsn) -> Result<Arc<Memtable>> {
+        if memtable.min_glsn() > checkpoint {
+            return Ok(Arc::clone(memtable));
+        }
+        let rest = Memtable::new(&self.env.context.budget);
+        let mut at = memtable.map().first();
+        while let Some(position) = at {
+            let entry = memtable.map().at(position);
+            if entry.order > checkpoint.0 {
+                rest.inserter(Glsn(entry.order)).insert(
+                    entry.key,
+                    entry.order,
+                    [entry.value, &[]],
+                )?;
+            }
+            at = memtable.map().next(position);
+        }
+        Ok(Arc::new(rest))
+    }
+
+    /// See [`Following::leap`]; up to `applied`, it was applied here.
+    pub(crate) fn leap(&self, members: &Members, applied: Glsn) -> Result<Glsn> {
+        self.close_up_to(applied);
+        self.following.leap(members)
+    }
+
+    /// Goes on from the checkpoint of the manifest that is known, if it is behind `applied`, which
+    /// was applied here, and before `next`, the first entry that this process has not read in the
+    /// log. Returns that checkpoint. Law: the caller applies nothing else meanwhile.
+    pub(crate) fn pass_over(&self, members: &Members, applied: Glsn, next: Glsn) -> Option<Glsn> {
+        let may_pass = |checkpoint: Glsn| applied < checkpoint && checkpoint < next;
+        if !may_pass(self.runs.checkpoint().glsn) {
+            return None;
+        }
+        self.close_up_to(applied);
+        self.following.pass_over(members, may_pass)
+    }
+}
+
+impl fmt::Debug for Memtables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Memtables({:?})", self.env)
+    }
+}

@@ -1,0 +1,139 @@
+//! Which blob files the index uses, and which it may have stopped using since the log last removed
+//! some.
+//!
+//! Law: a blob file is used while a manifest names it or may come to name it, and while a job reads
+//! through a view that has it. Readers need no such promise: they ask again in a newer view.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, Weak};
+
+use plimsoll_log::blob::BlobId;
+
+use crate::index::run::table::{TableId, TableInfo};
+use crate::index::sources::view::View;
+use crate::types::lock::lock;
+
+/// The most blob files that are remembered one by one.
+const LEFT_MAX: usize = 4096;
+
+/// The blob files of an open index, beside those that its current view names.
+#[derive(Debug, Default)]
+pub(crate) struct Blobs {
+    /// Being written, or written and not named by a manifest yet.
+    in_work: Mutex<BTreeSet<BlobId>>,
+    /// The views through which jobs read.
+    of_jobs: Mutex<Vec<Weak<View>>>,
+    left: Mutex<Left>,
+    /// Values are to be moved out of these.
+    vacated: Mutex<Arc<BTreeSet<BlobId>>>,
+}
+
+/// Files of tables that are no longer current: other tables may use them.
+#[derive(Debug)]
+pub(crate) enum Left {
+    These(BTreeSet<BlobId>),
+    /// More than are remembered.
+    Many,
+}
+
+impl Default for Left {
+    fn default() -> Self {
+        Self::These(BTreeSet::new())
+    }
+}
+
+impl Blobs {
+    /// A file is about to be written that a manifest is to name.
+    pub(crate) fn begin(&self, blob: BlobId) {
+        lock(&self.in_work).insert(blob);
+    }
+
+    /// A manifest names the file, or none ever will.
+    pub(crate) fn end(&self, blob: BlobId) {
+        lock(&self.in_work).remove(&blob);
+    }
+
+    /// Jobs that begin from now on move the values out of these files.
+    pub(crate) fn vacate(&self, blobs: BTreeSet<BlobId>) {
+        *lock(&self.vacated) = Arc::new(blobs);
+    }
+
+    /// A value in the file is damaged, and stays there.
+    pub(crate) fn stop_vacating(&self, blob: BlobId) {
+        Arc::make_mut(&mut lock(&self.vacated)).remove(&blob);
+    }
+
+    /// The files that values are to be moved out of.
+    pub(crate) fn vacated(&self) -> Arc<BTreeSet<BlobId>> {
+        Arc::clone(&lock(&self.vacated))
+    }
+
+    /// A job reads through this view, or copies its files, for as long as it keeps it.
+    pub(crate) fn job_reads(&self, view: &Arc<View>) {
+        let mut views = lock(&self.of_jobs);
+        views.retain(|view| view.strong_count() > 0);
+        views.push(Arc::downgrade(view));
+    }
+
+    /// Tables are no longer current.
+    pub(crate) fn note_removed<'a>(&self, tables: impl Iterator<Item = &'a TableInfo>) {
+        let mut left = lock(&self.left);
+        for table in tables {
+            let Left::These(these) = &mut *left else { return };
+            these.extend(&table.blobs);
+            if let TableId::Blob(blob) = table.id {
+                these.insert(blob);
+            }
+            if these.len() > LEFT_MAX {
+                *left = Left::Many;
+            }
+        }
+    }
+
+    /// The files of tables that are no longer current, since the last call; those that jobs still
+    /// need are told the next time.
+    pub(crate) fn take_left(&self) -> Left {
+        let taken = std::mem::take(&mut *lock(&self.left));
+        let Left::These(these) = taken else { return Left::Many };
+        let (later, now): (BTreeSet<_>, _) =
+            these.into_iter().partition(|blob| self.is_in_work(*blob));
+        if let Left::These(these) = &mut *lock(&self.left) {
+            these.extend(later);
+        }
+        Left::These(now)
+    }
+
+    /// The files could not be removed: they are told again.
+    pub(crate) fn put_back(&self, blobs: Left) {
+        let mut left = lock(&self.left);
+        match (&mut *left, blobs) {
+            (Left::These(these), Left::These(blobs)) => these.extend(blobs),
+            (left, Left::Many) => *left = Left::Many,
+            (Left::Many, _) => {}
+        }
+    }
+
+    /// Whether a file is in use, given the current view: `view` is asked for after the files in
+    /// work, so that a file that a manifest comes to name in between is found in the view.
+    pub(crate) fn uses(&self, blob: BlobId, view: impl FnOnce() -> Arc<View>) -> bool {
+        self.is_in_work(blob) || names(&view(), blob)
+    }
+
+    fn is_in_work(&self, blob: BlobId) -> bool {
+        if lock(&self.in_work).contains(&blob) {
+            return true;
+        }
+        self.views_of_jobs().iter().any(|view| names(view, blob))
+    }
+
+    /// The views through which jobs read now.
+    pub(crate) fn views_of_jobs(&self) -> Vec<Arc<View>> {
+        // Outside of the lock: the last owner of a view removes its files.
+        lock(&self.of_jobs).iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+fn names(view: &View, blob: BlobId) -> bool {
+    view.infos()
+        .any(|info| info.id == TableId::Blob(blob) || info.blobs.binary_search(&blob).is_ok())
+}

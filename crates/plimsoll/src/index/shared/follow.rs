@@ -1,0 +1,264 @@
+//! The index of a member that is not the keeper: its memtables are never written, they are released
+//! once the keeper's runs hold what is in them.
+//!
+//! Laws:
+//! 1. A memtable is released when the checkpoint of the manifest that is read reaches its boundary.
+//!    One that reaches beyond stays whole: a version that is in it and in a run counts once.
+//! 2. Whoever waits for room asks the keeper to flush, and takes its place if that is free, or if
+//!    the keeper does not answer.
+//! 3. A new keeper removes and reuses nothing before it has installed a manifest: see
+//!    [`plimsoll_log::members::keeping`].
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use plimsoll_disk::clock::Clock;
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::members::Members;
+
+use crate::borders::{Border, hit};
+use crate::index::env::{Env, Progress};
+use crate::index::manifest::files::run_of;
+use crate::index::runs::Runs;
+use crate::index::sources::Sources;
+use crate::types::error::{Error, Lift, Result};
+use crate::types::lock::lock;
+
+/// The longest wait for the keeper until a look at what it has done.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How long the keeper may do nothing until whoever waits for it gives up.
+const PATIENCE_NANOS: u64 = 10_000_000_000;
+
+/// How long the keeper may leave nudges unanswered until another one takes its place. It costs work
+/// and no data if it only was slow.
+const ANSWERS_WITHIN_NANOS: u64 = 2_000_000_000;
+
+/// Watches whether the keeper answers, while it is waited for.
+#[derive(Debug)]
+pub(crate) struct KeeperWatch {
+    pulse: (u64, u64),
+    since: u64,
+}
+
+impl KeeperWatch {
+    /// Begins to watch.
+    pub(crate) fn new(members: &Members, clock: &dyn Clock) -> Self {
+        Self { pulse: members.keeper_pulse(), since: clock.monotonic_nanos() }
+    }
+
+    /// The keeper's pulse, if it has not answered for too long. To be called again and again.
+    pub(crate) fn stopped(&mut self, members: &Members, clock: &dyn Clock) -> Option<(u64, u64)> {
+        let (pulse, now) = (members.keeper_pulse(), clock.monotonic_nanos());
+        if pulse != self.pulse {
+            (self.pulse, self.since) = (pulse, now);
+        }
+        members.nudge();
+        (now.saturating_sub(self.since) > ANSWERS_WITHIN_NANOS).then_some(pulse)
+    }
+}
+
+/// The owner of the duty in a store that several processes share: follows the keeper, and takes its
+/// place.
+#[derive(Debug)]
+pub(crate) struct Following {
+    env: Arc<Env>,
+    sources: Arc<Sources>,
+    runs: Arc<Runs>,
+    /// Held while this process tries to become the keeper.
+    keeping: Mutex<()>,
+    /// Held while it is told which part of the log is needed here.
+    telling: Mutex<()>,
+}
+
+impl Following {
+    pub(crate) fn new(runs: &Arc<Runs>) -> Self {
+        Self {
+            env: Arc::clone(&runs.env),
+            sources: Arc::clone(&runs.sources),
+            runs: Arc::clone(runs),
+            keeping: Mutex::new(()),
+            telling: Mutex::new(()),
+        }
+    }
+
+    /// For a member: takes in what the keeper has installed, and becomes the keeper if there is
+    /// none.
+    ///
+    /// # Errors
+    /// As for [`Runs::refresh`].
+    pub(crate) fn follow(&self, members: &Members) -> Result<()> {
+        if !members.is_keeper() {
+            self.take_in(members)?;
+            self.keep_if_free(members)?;
+        }
+        Ok(())
+    }
+
+    /// Takes in what the keeper has installed, and releases what its runs hold. While memtables
+    /// wait to be released, waits for the keeper.
+    pub(crate) fn step(&self, members: &Arc<Members>) -> Result<Progress> {
+        let clock = &self.env.context.clock;
+        let begun = clock.monotonic_nanos();
+        let mut watch = KeeperWatch::new(members, &**clock);
+        let mut told = begun;
+        loop {
+            if let Some(oldest) = self.sources.view().closed.last().map(|closed| closed.boundary) {
+                members.want_flush(oldest);
+            }
+            let now = clock.monotonic_nanos();
+            if now.saturating_sub(told) >= LOOK.as_nanos() as u64 {
+                // Another keeper may not have been told.
+                told = now;
+                members.tell();
+            }
+            // Read after what this one tells above, which is not to wake it. What it tells when it
+            // takes in a manifest may: one look more.
+            let seen = members.state();
+            if self.take_in(members)? {
+                return Ok(Progress::Worked);
+            }
+            if self.sources.view().closed.is_empty() {
+                return Ok(Progress::Idle);
+            }
+            if self.keep_if_free(members)? {
+                return Ok(Progress::Worked);
+            }
+            let is_nobody_there = || members.is_reader() && members.keeper_pid().is_none();
+            if self.env.signals.is_closing() || is_nobody_there() {
+                return Ok(Progress::Idle);
+            }
+            if let Some(stopped) = watch.stopped(members, &**clock)
+                && self.replace(members, stopped)?
+            {
+                return Ok(Progress::Worked);
+            }
+            if clock.monotonic_nanos().saturating_sub(begun) > PATIENCE_NANOS {
+                return Err(Error::Stalled { pid: members.keeper_pid() });
+            }
+            members.wait_for_change(seen, LOOK);
+        }
+    }
+
+    /// Takes in the newest manifest, if it is not known yet. Returns whether memtables were
+    /// released.
+    pub(crate) fn take_in(&self, members: &Members) -> Result<bool> {
+        if members.manifest() > self.runs.manifest_number() {
+            self.runs.refresh(|_, _| Ok(None))?;
+        }
+        let releases = self.runs.release_held();
+        self.tell_needs(members);
+        Ok(releases)
+    }
+
+    /// Tells the other members which part of the log is needed here.
+    pub(crate) fn tell_needs(&self, members: &Members) {
+        // What was found earlier is not told later: it may be too little by then.
+        let _alone = lock(&self.telling);
+        members.set_checkpoint(self.runs.log_needed_from());
+    }
+
+    /// Goes on from the newest manifest, which holds everything that was committed up to the GLSN
+    /// that is returned. Law: the memtables are closed ([`crate::index::memtables`]), and the
+    /// caller applies nothing meanwhile.
+    ///
+    /// # Errors
+    /// As for [`Following::follow`].
+    pub(crate) fn leap(&self, members: &Members) -> Result<Glsn> {
+        self.take_in(members)?;
+        Ok(self.runs.go_on_behind_runs(|_| true).expect("any checkpoint will do"))
+    }
+
+    /// Goes on from the checkpoint of the manifest that is known, if it may be passed. Returns that
+    /// checkpoint. Law: as for [`Following::leap`].
+    pub(crate) fn pass_over(
+        &self,
+        members: &Members,
+        may_pass: impl FnOnce(Glsn) -> bool,
+    ) -> Option<Glsn> {
+        self.runs.release_held();
+        let passed = self.runs.go_on_behind_runs(may_pass);
+        self.tell_needs(members);
+        passed
+    }
+
+    /// Becomes the keeper, if there is none.
+    pub(crate) fn keep_if_free(&self, members: &Members) -> Result<bool> {
+        self.keep_by(members, || members.try_to_keep().lift())
+    }
+
+    /// Becomes the keeper in place of one that does not answer.
+    pub(crate) fn replace(&self, members: &Members, stopped: (u64, u64)) -> Result<bool> {
+        let replaced = self.keep_by(members, || members.try_to_replace(stopped).lift())?;
+        if replaced {
+            hit(Border::KeeperReplaced);
+        }
+        Ok(replaced)
+    }
+
+    fn keep_by(&self, members: &Members, get: impl FnOnce() -> Result<bool>) -> Result<bool> {
+        let _alone = lock(&self.keeping);
+        if members.is_keeper() {
+            return Ok(true);
+        }
+        members.give_back_if_replaced();
+        if self.env.signals.is_closing() || !get()? {
+            return Ok(false);
+        }
+        match self.prepare_to_keep(members) {
+            Ok(()) if members.keep() => {}
+            Ok(()) | Err(Error::NotKeeper { .. }) => {
+                members.give_keeping_back();
+                return Ok(false);
+            }
+            Err(error) => {
+                members.give_keeping_back();
+                return Err(error);
+            }
+        }
+        members.set_manifest(self.runs.manifest_number());
+        self.env.signals.call_flush();
+        self.env.signals.call_compaction();
+        Ok(true)
+    }
+
+    /// The files are as the newest manifest says: what an earlier keeper left behind is removed,
+    /// and its ids are not used again. It may be there still, in the middle of its work.
+    fn prepare_to_keep(&self, members: &Members) -> Result<()> {
+        self.runs.files.skip_those_in_folder(self.env.context.clock.wall_micros())?;
+        // Listed before the manifest is installed. Of these files, no later manifest names one that
+        // this does not name: so it does not matter if this process is stopped now, and others
+        // write files meanwhile.
+        let names = self.runs.files.names()?;
+        self.runs.fence()?;
+        let named: BTreeSet<u64> = self.sources.view().infos().filter_map(run_of).collect();
+        let copied = self.leave_to_copies(&named);
+        let is_named = |run: u64| named.contains(&run) || copied.contains(&run);
+        if members.are_files_held() {
+            self.runs.files.leave(&names, is_named);
+            return Ok(());
+        }
+        self.runs.files.sweep(&names, self.runs.manifest_number(), is_named)
+    }
+
+    /// Runs beside those that the manifest has `named` whose files are being copied here: they are
+    /// removed when that is done.
+    fn leave_to_copies(&self, named: &BTreeSet<u64>) -> BTreeSet<u64> {
+        let mut copied = BTreeSet::new();
+        for view in self.runs.blobs.views_of_jobs() {
+            for (guard, info) in
+                view.all_runs().flat_map(|run| run.guards().iter().zip(run.infos()))
+            {
+                if let Some(id) = run_of(info).filter(|id| !named.contains(id)) {
+                    guard.set_obsolete(true);
+                    copied.insert(id);
+                }
+            }
+        }
+        copied
+    }
+}

@@ -1,0 +1,536 @@
+//! The sources of the index at one moment, and point reads in them as of a GLSN.
+//!
+//! How the version of a key as of `at` is found: current sources are searched from the newest to
+//! the oldest until one has a version that is not younger than `at`; by law 2 of the index it is
+//! the newest such version among them. A history run can hold a younger one only if the version
+//! that superseded it is younger than `at` (and is in a newer source, or in a merge's output), or
+//! if it is a deletion that was moved. So history is searched only if a version younger than `at`
+//! was seen, or nothing was found and `at` lies below the youngest deletion that was moved.
+//!
+//! Several versions with one key and one GLSN come from a transaction that was spilled more than
+//! once; the newest source takes precedence. Such runs are merged with each other before they are
+//! merged with any other (`policy`), so history holds no copies of a version.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::budget::Budget;
+use plimsoll_memory::pool::Touch;
+
+use crate::borders::{Border, hit};
+use crate::index::gaps::Gaps;
+use crate::index::manifest::limits::Limits;
+use crate::index::run::cursor::{Feed, RunCursor};
+use crate::index::run::table::{Table, TableInfo};
+pub(crate) use crate::index::sources::merge::Direction;
+use crate::index::sources::merge::{Cursor, Merge};
+use crate::index::sources::source::{Memtable, Place, Run, Source, lookup_in_run};
+use crate::rowcache::RowHandle;
+use crate::types::error::{Error, Result};
+use crate::types::index_key::{IndexKey, KeptKey};
+use crate::types::version::Stored;
+
+/// A range of index keys.
+pub(crate) type KeyRange<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
+
+/// A range of index keys, owned.
+pub(crate) type OwnRange = (Bound<KeptKey>, Bound<KeptKey>);
+
+/// A source that waits to be flushed.
+#[derive(Clone, Debug)]
+pub(crate) struct Closed {
+    pub(crate) content: Content,
+    /// The last GLSN that was applied when it was closed.
+    pub(crate) boundary: Glsn,
+}
+
+/// The content of a closed source.
+#[derive(Clone, Debug)]
+pub(crate) enum Content {
+    /// A memtable to be written as a run.
+    Memtable(Arc<Memtable>),
+    /// Runs of a large transaction, newest first: the manifest has only to name them.
+    Adopted(Vec<Arc<Run>>),
+}
+
+/// The sources at one moment: memtables, adopted runs, runs, history runs. A view keeps their
+/// files.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    pub(crate) active: Arc<Memtable>,
+    /// Newest first.
+    pub(crate) closed: Vec<Closed>,
+    /// Newest first.
+    pub(crate) runs: Vec<Arc<Run>>,
+    /// The newest commit in `runs`.
+    pub(crate) newest_in_runs: Glsn,
+    /// Number of this set of runs: it changes each time younger versions enter it.
+    pub(crate) set: u64,
+    /// The row cache for values of these runs.
+    pub(crate) rows: RowHandle,
+    /// The most of `runs` that one key can lie in (the read amplification).
+    pub(crate) depth: usize,
+    /// Most recently made first.
+    pub(crate) history: Vec<Arc<Run>>,
+    pub(crate) limits: Arc<Limits>,
+    /// Known gaps of deleted keys, of every view of the index.
+    pub(crate) gaps: Arc<Gaps>,
+}
+
+/// A version that was found; it pins the memory that holds it.
+#[derive(Debug)]
+pub(crate) struct Hit {
+    place: Place,
+    newest_in_runs: bool,
+    missed: bool,
+}
+
+impl Hit {
+    /// The commit that wrote it.
+    pub(crate) fn glsn(&self) -> Glsn {
+        self.place.glsn()
+    }
+
+    /// Its stored form.
+    pub(crate) fn stored(&self) -> Stored<'_> {
+        self.place.stored()
+    }
+
+    /// Whether it is in a run: no commit at or before a moment that can be read puts another
+    /// version into it.
+    pub(crate) fn is_in_a_run(&self) -> bool {
+        matches!(self.place, Place::Page(_))
+    }
+
+    /// Whether it is in a run and known to be the newest version of its key in the view's runs.
+    pub(crate) fn is_newest_in_runs(&self) -> bool {
+        self.newest_in_runs
+    }
+
+    /// Whether a page was not in memory when it was looked for.
+    pub(crate) fn is_miss(&self) -> bool {
+        self.missed
+    }
+}
+
+/// The result of searching the sources above the runs for a key as of a moment.
+#[derive(Debug, Default)]
+pub(crate) struct Above {
+    younger: bool,
+    missed: bool,
+    found: Option<Place>,
+}
+
+impl Above {
+    /// Whether the runs decide the key's version.
+    pub(crate) fn leaves_it_to_the_runs(&self) -> bool {
+        self.found.is_none()
+    }
+}
+
+impl View {
+    /// Whether a row of the past may answer a moment: the runs have younger commits.
+    pub(crate) fn is_past(&self, at: Glsn) -> bool {
+        at < self.newest_in_runs
+    }
+
+    /// The same runs, and nothing that waits to be flushed.
+    pub(crate) fn without_memtables(&self, budget: &Budget) -> Self {
+        Self { active: Arc::new(Memtable::new(budget)), closed: Vec::new(), ..self.clone() }
+    }
+
+    /// Sources of current versions, newest first.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = Source<'_>> {
+        self.above().chain(self.runs.iter().map(Source::Run))
+    }
+
+    /// The sources that are in no run of the manifest yet, newest first.
+    fn above(&self) -> impl Iterator<Item = Source<'_>> {
+        let active = std::iter::once(Source::Memtable(&self.active));
+        let closed = self.closed.iter().flat_map(|closed| {
+            let (memtable, runs) = match &closed.content {
+                Content::Memtable(memtable) => (Some(Source::Memtable(memtable)), &[][..]),
+                Content::Adopted(runs) => (None, &runs[..]),
+            };
+            memtable.into_iter().chain(runs.iter().map(Source::Run))
+        });
+        active.chain(closed)
+    }
+
+    /// A copy without memtables: for callers that keep files for long.
+    pub(crate) fn of_files(&self, budget: &Budget) -> View {
+        let is_on_disk = |closed: &&Closed| matches!(closed.content, Content::Adopted(_));
+        View {
+            active: Arc::new(Memtable::new(budget)),
+            closed: self.closed.iter().filter(is_on_disk).cloned().collect(),
+            ..self.clone()
+        }
+    }
+
+    /// Every run: adopted ones, current ones and history.
+    pub(crate) fn all_runs(&self) -> impl Iterator<Item = &Arc<Run>> {
+        let adopted = self.closed.iter().flat_map(|closed| match &closed.content {
+            Content::Memtable(_) => &[][..],
+            Content::Adopted(runs) => &runs[..],
+        });
+        adopted.chain(&self.runs).chain(&self.history)
+    }
+
+    /// Every memtable.
+    pub(crate) fn memtables(&self) -> impl Iterator<Item = &Arc<Memtable>> {
+        let closed = self.closed.iter().filter_map(|closed| match &closed.content {
+            Content::Memtable(memtable) => Some(memtable),
+            Content::Adopted(_) => None,
+        });
+        std::iter::once(&self.active).chain(closed)
+    }
+
+    /// The metadata of every table.
+    pub(crate) fn infos(&self) -> impl Iterator<Item = &TableInfo> {
+        self.all_runs().flat_map(|run| run.infos())
+    }
+
+    /// The oldest commit that is in no run of the manifest yet, and so needs its log.
+    pub(crate) fn oldest_unflushed(&self) -> Option<Glsn> {
+        let closed = self.closed.iter().map(|closed| match &closed.content {
+            Content::Memtable(memtable) => memtable.min_glsn(),
+            // Its record names the files of the runs.
+            Content::Adopted(_) => closed.boundary,
+        });
+        closed.chain([self.active.min_glsn()]).filter(|oldest| *oldest > Glsn::NONE).min()
+    }
+
+    /// The oldest log entry that a value in a run points to.
+    pub(crate) fn min_pointer(&self) -> Option<Glsn> {
+        self.all_runs().filter_map(|run| run.min_pointer()).min()
+    }
+
+    /// Bytes of the values in log entries that runs point to, also those that a merge will drop;
+    /// `None` if a table does not tell.
+    pub(crate) fn log_bytes(&self) -> Option<u64> {
+        let mut counts =
+            self.infos().filter(|info| info.min_pointer.is_some()).map(|info| info.log_bytes);
+        counts.try_fold(0u64, |sum, bytes| Some(sum.saturating_add(bytes?)))
+    }
+
+    /// Refuses a moment whose versions may be gone, so that a wrong answer is never given.
+    pub(crate) fn check_readable(&self, key: &[u8], at: Glsn) -> Result<()> {
+        let keyspace = IndexKey::new(key).keyspace();
+        let oldest = self.oldest_readable_in(keyspace);
+        if at < oldest { Err(Error::Trimmed { asked: at, first: oldest }) } else { Ok(()) }
+    }
+
+    /// The newest version of `key` that is not younger than `at`, deletions included.
+    ///
+    /// # Errors
+    /// `Trimmed` below the oldest moment at which the key's keyspace can be read.
+    pub(crate) fn get(self: &Arc<Self>, key: &[u8], at: Glsn) -> Result<Option<Hit>> {
+        let above = self.get_above(key, at)?;
+        self.get_beneath(above, key, at)
+    }
+
+    /// The first half of [`View::get`]: the sources that are in no run yet.
+    ///
+    /// # Errors
+    /// As for [`View::get`].
+    pub(crate) fn get_above(self: &Arc<Self>, key: &[u8], at: Glsn) -> Result<Above> {
+        self.check_readable(key, at)?;
+        let mut above = Above::default();
+        for source in self.above() {
+            let answer = source.lookup(key, at)?;
+            above.younger |= answer.younger;
+            above.missed |= answer.missed;
+            above.found = answer.found;
+            if above.found.is_some() {
+                break;
+            }
+        }
+        Ok(above)
+    }
+
+    /// The second half of [`View::get`]: runs, and history if it may matter.
+    pub(crate) fn get_beneath(
+        self: &Arc<Self>,
+        above: Above,
+        key: &[u8],
+        at: Glsn,
+    ) -> Result<Option<Hit>> {
+        let Above { mut younger, mut missed, mut found } = above;
+        let mut younger_in_runs = false;
+        let mut in_runs = false;
+        if found.is_none() {
+            for run in &self.runs {
+                let answer = lookup_in_run(run, key, at, Touch::Point)?;
+                younger_in_runs |= answer.younger;
+                missed |= answer.missed;
+                found = answer.found;
+                if found.is_some() {
+                    in_runs = true;
+                    break;
+                }
+            }
+            younger |= younger_in_runs;
+        }
+        if younger || (found.is_none() && at < self.limits.deletions_moved) {
+            let in_current = found.as_ref().map(Place::glsn);
+            found = self.get_in_history(key, at, found, &mut missed)?;
+            in_runs &= in_current == found.as_ref().map(Place::glsn);
+        }
+        let newest_in_runs = in_runs && !younger_in_runs;
+        Ok(found.map(|place| Hit { place, newest_in_runs, missed }))
+    }
+
+    /// The youngest of `found` and the version of `key` in history as of `at`. Sets `missed` if a
+    /// page was not in memory.
+    fn get_in_history(
+        &self,
+        key: &[u8],
+        at: Glsn,
+        mut found: Option<Place>,
+        missed: &mut bool,
+    ) -> Result<Option<Place>> {
+        for run in self.history.iter().filter(|run| run.min_glsn() <= at) {
+            let best = found.as_ref().map_or(Glsn::NONE, Place::glsn);
+            if run.max_glsn() <= best {
+                continue;
+            }
+            let Some(table) = run.table_of(key).filter(|table| table.info.min_glsn <= at) else {
+                continue;
+            };
+            let (answer, missed_page) = table.find_as_of(key, at, Touch::Point)?;
+            *missed |= missed_page;
+            if let Some(version) = answer
+                && version.glsn > best
+            {
+                found = Some(Place::Page(version));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether history holds any version of `key`.
+    pub(crate) fn in_history(&self, key: &[u8], touch: Touch) -> Result<bool> {
+        for run in &self.history {
+            if let Some(table) = run.table_of(key)
+                && table.lookup(key, Glsn::MAX, touch)?.newest.is_some()
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The versions of `key` in the current runs (memtables are left out: they may not be durable):
+    /// whether there is any, and the newest that is not younger than `at`.
+    pub(crate) fn in_runs(&self, key: &[u8], at: Glsn) -> Result<(bool, Option<Glsn>)> {
+        let mut any = false;
+        for run in &self.runs {
+            let Some(table) = run.table_of(key) else { continue };
+            let lookup = table.lookup(key, at, Touch::Scan)?;
+            any |= lookup.newest.is_some();
+            if let Some(found) = lookup.found {
+                return Ok((true, Some(found.glsn)));
+            }
+        }
+        Ok((any, None))
+    }
+
+    /// The youngest version of `key` that is younger than `after`.
+    ///
+    /// A deletion that compaction dropped is not found. No conflict is missed: only deletions at or
+    /// below the horizon are dropped, and the horizon is never above the snapshot of an open
+    /// transaction.
+    pub(crate) fn changed(&self, key: &[u8], after: Glsn) -> Result<Option<Glsn>> {
+        for source in self.sources().filter(|source| source.max_glsn() > after) {
+            if let Some(newest) = source.newest(key)? {
+                return Ok(Some(newest).filter(|&newest| newest > after));
+            }
+        }
+        let mut newest = None;
+        if after < self.limits.deletions_moved {
+            for run in self.history.iter().filter(|run| run.max_glsn() > after) {
+                newest = newest.max(Source::Run(run).newest(key)?.filter(|&glsn| glsn > after));
+            }
+            if newest.is_some() {
+                hit(Border::MovedDeletionConflict);
+            }
+        }
+        Ok(newest)
+    }
+
+    /// Some version in the range of keys that is younger than `after`: its key and GLSN. Searches
+    /// only sources that hold such versions.
+    pub(crate) fn changed_in(
+        &self,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        after: Glsn,
+    ) -> Result<Option<(Vec<u8>, Glsn)>> {
+        let range = (lower, upper);
+        for source in self.sources().filter(|source| source.max_glsn() > after) {
+            let changed = match source {
+                Source::Memtable(memtable) => {
+                    first_change(vec![Cursor::memtable(memtable)], range, after)?
+                }
+                Source::Run(run) => change_in_run(run, range, after)?,
+            };
+            if changed.is_some() {
+                return Ok(changed);
+            }
+        }
+        if after < self.limits.deletions_moved {
+            for run in self.history.iter().filter(|run| run.max_glsn() > after) {
+                let changed = change_in_run(run, range, after)?;
+                if changed.is_some() {
+                    hit(Border::MovedDeletionConflict);
+                    return Ok(changed);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Oldest moment at which a keyspace can be read.
+    pub(crate) fn oldest_readable_in(&self, keyspace: u32) -> Glsn {
+        self.limits.oldest_readable_in(keyspace)
+    }
+
+    /// The youngest dropped deletion of a keyspace; says nothing of younger deletions.
+    pub(crate) fn deletions_dropped_in(&self, keyspace: u32) -> Glsn {
+        self.limits.deletions_dropped_in(keyspace)
+    }
+}
+
+/// The newest commit in runs.
+pub(crate) fn newest_in(runs: &[Arc<Run>]) -> Glsn {
+    runs.iter().map(|run| run.max_glsn()).max().unwrap_or(Glsn::NONE)
+}
+
+/// The most runs that one key can lie in, given the first and the last key of each.
+pub(crate) fn depth<'r>(spans: impl Iterator<Item = (&'r [u8], &'r [u8])>) -> usize {
+    let (mut firsts, mut lasts): (Vec<_>, Vec<_>) = spans.unzip();
+    firsts.sort_unstable();
+    lasts.sort_unstable();
+    // At the start of a run, it is overlapped by all runs that began before it and have not ended.
+    let under =
+        |(before, first): (usize, &&[u8])| before + 1 - lasts.partition_point(|last| last < first);
+    firsts.iter().enumerate().map(under).max().unwrap_or(0)
+}
+
+fn change_in_run(run: &Run, range: KeyRange<'_>, after: Glsn) -> Result<Option<(Vec<u8>, Glsn)>> {
+    for table in run.tables().iter().filter(|p| p.info.max_glsn > after && touches(p, range)) {
+        let cursor = RunCursor::new(Arc::from([table.clone()]), Feed::Pool(Touch::Point));
+        let changed = first_change(vec![Cursor::Run(Box::new(cursor))], range, after)?;
+        if changed.is_some() {
+            return Ok(changed);
+        }
+    }
+    Ok(None)
+}
+
+/// The first version of a range that is younger than `after`.
+fn first_change(
+    cursors: Vec<Cursor>,
+    range: KeyRange<'_>,
+    after: Glsn,
+) -> Result<Option<(Vec<u8>, Glsn)>> {
+    let mut merge = Merge::new(cursors, Direction::Forward);
+    seek_lower(&mut merge, range.0)?;
+    while let Some(version) = merge.top().filter(|version| !beyond(version.key, range.1)) {
+        if version.glsn > after {
+            return Ok(Some((version.key.to_vec(), version.glsn)));
+        }
+        merge.advance()?;
+    }
+    Ok(None)
+}
+
+/// Moves to the start of a forward walk from `lower`.
+pub(crate) fn seek_lower(merge: &mut Merge, lower: Bound<&[u8]>) -> Result<()> {
+    match lower {
+        Bound::Included(key) => merge.seek(key, Glsn::MAX),
+        // No version has GLSN 0, so this is behind all versions of the key.
+        Bound::Excluded(key) => merge.seek(key, Glsn::NONE),
+        Bound::Unbounded => merge.seek_end(),
+    }
+}
+
+/// Moves to the start of a backward walk from `upper`.
+pub(crate) fn seek_upper(merge: &mut Merge, upper: Bound<&[u8]>) -> Result<()> {
+    match upper {
+        Bound::Included(key) => merge.seek_before(key, Glsn::NONE),
+        Bound::Excluded(key) => merge.seek_before(key, Glsn::MAX),
+        Bound::Unbounded => merge.seek_end(),
+    }
+}
+
+/// Whether a key lies behind the range.
+#[inline]
+pub(crate) fn beyond(key: &[u8], upper: Bound<&[u8]>) -> bool {
+    // Most ranges end with their keyspace, which the first bytes tell.
+    if let Bound::Included(bound) | Bound::Excluded(bound) = upper
+        && let Some((keyspace, _)) = IndexKey::new(key).split()
+        && keyspace < IndexKey::new(bound).keyspace()
+    {
+        return false;
+    }
+    match upper {
+        Bound::Included(bound) => key > bound,
+        Bound::Excluded(bound) => key >= bound,
+        Bound::Unbounded => false,
+    }
+}
+
+/// Whether a key lies in front of the range.
+pub(crate) fn in_front(key: &[u8], lower: Bound<&[u8]>) -> bool {
+    match lower {
+        Bound::Included(bound) => key < bound,
+        Bound::Excluded(bound) => key <= bound,
+        Bound::Unbounded => false,
+    }
+}
+
+/// Whether a table may hold keys of a range.
+pub(crate) fn touches(table: &Table, range: KeyRange<'_>) -> bool {
+    !in_front(&table.info.last_key, range.0) && !beyond(&table.info.first_key, range.1)
+}
+
+/// The tables of a run that may hold keys of a range.
+pub(crate) fn tables_in<'r>(run: &'r Run, range: KeyRange<'_>) -> &'r [Table] {
+    let all = run.tables();
+    let start = all.partition_point(|table| in_front(&table.info.last_key, range.0));
+    let end = all.partition_point(|table| !beyond(&table.info.first_key, range.1));
+    all.get(start..end).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_beyond_a_range_as_bytes_are_compared() {
+        let keys: [&[u8]; 9] =
+            [b"", b"a", b"aaa", b"aaaa", b"aaaaa", b"aaab", b"aaaba", b"b", b"baaa"];
+        for key in keys {
+            for bound in keys {
+                assert_eq!(beyond(key, Bound::Included(bound)), key > bound);
+                assert_eq!(beyond(key, Bound::Excluded(bound)), key >= bound);
+            }
+            assert!(!beyond(key, Bound::Unbounded));
+        }
+    }
+
+    #[test]
+    fn depth_counts_the_runs_that_lie_over_each_other_and_not_those_side_by_side() {
+        let of = |spans: &[(&'static str, &'static str)]| {
+            depth(spans.iter().map(|(first, last)| (first.as_bytes(), last.as_bytes())))
+        };
+        assert_eq!(of(&[]), 0);
+        assert_eq!(of(&[("a", "b"), ("c", "d"), ("e", "e")]), 1);
+        assert_eq!(of(&[("c", "d"), ("a", "c"), ("d", "f")]), 2, "their ends belong to them");
+        assert_eq!(of(&[("a", "z"), ("b", "c"), ("d", "e"), ("f", "g")]), 2);
+        assert_eq!(of(&[("a", "z"), ("a", "z"), ("a", "a")]), 3);
+        assert_eq!(of(&[("a", "m"), ("b", "f"), ("c", "d"), ("e", "z"), ("n", "o")]), 3);
+    }
+}

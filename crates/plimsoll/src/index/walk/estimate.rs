@@ -1,0 +1,242 @@
+//! Estimates the number of keys in a range without a scan of it.
+//!
+//! A source adds the keys whose newest version in it is a value. It takes away the keys that are
+//! alive in the sources beneath it: the source overwrites or deletes them, so they must not be
+//! counted twice or must not be counted at all. The estimate takes both numbers from samples. Keys
+//! and values: a memtable from a sample of its list, a table from its metadata if the range covers
+//! it, else from some of its leaves. Keys that are alive beneath: up to [`SAMPLED`] keys of the
+//! source are looked up in the sources beneath it.
+//!
+//! The oldest source has nothing beneath it, so the error of the second sample is relative to the
+//! younger sources, which are smaller.
+
+use std::cmp::Reverse;
+use std::ops::Bound;
+
+use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::pool::Touch;
+use plimsoll_memory::sorted::Entry;
+
+use crate::index::run::leaf::comes_before;
+use crate::index::run::table::Table;
+use crate::index::sources::source::{Memtable, Run, Source, lookup_in_run};
+use crate::index::sources::view::{KeyRange, View, tables_in};
+use crate::types::error::Result;
+use crate::types::version::Stored;
+
+/// The most keys of a source that are looked up in the sources beneath it.
+const SAMPLED: usize = 32;
+
+/// Keys of a memtable that are counted one by one before they are sampled.
+const KEYS_COUNTED: usize = 128;
+
+/// One key of this many in a leaf is a candidate for the sample: adjacent keys are often written
+/// together.
+const LEAF_STEP: usize = 8;
+
+/// Keys of a range that have a value now, about. Reads some pages of each run, and looks up to
+/// [`SAMPLED`] keys of each source up.
+pub(crate) fn keys_in(view: &View, range: KeyRange<'_>) -> Result<u64> {
+    let sources: Vec<Source<'_>> = view.sources().collect();
+    let mut alive = 0.0;
+    for (at, source) in sources.iter().enumerate() {
+        let beneath = &sources[at + 1..];
+        let mut sample = Sample { is_wanted: !beneath.is_empty(), keys: Vec::new() };
+        let count = match source {
+            Source::Memtable(memtable) => in_memtable(memtable, range, &mut sample),
+            Source::Run(run) => in_run(run, range, &mut sample)?,
+        };
+        alive += count.values - count.keys * sample.part_alive_in(beneath)?;
+    }
+    Ok(alive.max(0.0).round() as u64)
+}
+
+/// Keys of one source in the range, and those of them whose newest version there is a value.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    keys: f64,
+    values: f64,
+}
+
+impl Count {
+    fn add(&mut self, is_value: bool, part: f64) {
+        self.keys += part;
+        self.values += if is_value { part } else { 0.0 };
+    }
+
+    fn scaled(self, by: f64) -> Self {
+        Self { keys: self.keys * by, values: self.values * by }
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self { keys: self.keys + other.keys, values: self.values + other.values }
+    }
+}
+
+/// Keys of one source, each with the number of keys that it stands for, up to a common factor.
+struct Sample {
+    /// Whether there is a source beneath.
+    is_wanted: bool,
+    keys: Vec<(Vec<u8>, f64)>,
+}
+
+impl Sample {
+    fn take(&mut self, key: &[u8], weight: f64) {
+        if self.is_wanted {
+            self.keys.push((key.to_vec(), weight));
+        }
+    }
+
+    /// The part of the keys that have a value in the sources beneath; these are listed newest
+    /// first.
+    fn part_alive_in(&self, beneath: &[Source<'_>]) -> Result<f64> {
+        let count = self.keys.len().min(SAMPLED);
+        let (mut all, mut alive) = (0.0, 0.0);
+        for number in 0..count {
+            let (key, weight) = &self.keys[number * self.keys.len() / count];
+            all += weight;
+            alive += if is_alive_in(beneath, key)? { *weight } else { 0.0 };
+        }
+        Ok(if all > 0.0 { alive / all } else { 0.0 })
+    }
+}
+
+/// Whether the newest version of a key in these sources is a value.
+fn is_alive_in(sources: &[Source<'_>], key: &[u8]) -> Result<bool> {
+    for source in sources {
+        let answer = match source {
+            Source::Memtable(_) => source.lookup(key, Glsn::MAX)?,
+            Source::Run(run) => lookup_in_run(run, key, Glsn::MAX, Touch::Scan)?,
+        };
+        if let Some(place) = answer.found {
+            return Ok(place.stored() != Stored::Deleted);
+        }
+    }
+    Ok(false)
+}
+
+fn in_memtable(memtable: &Memtable, range: KeyRange<'_>, sample: &mut Sample) -> Count {
+    let map = memtable.map();
+    let from = place_of_lower(range.0).unwrap_or((b"", Glsn::MAX));
+    let to = place_of_upper(range.1);
+    let is_within = |entry: &Entry<'_>| {
+        to.is_none_or(|to| comes_before(entry.key.cmp(to.0), Glsn(entry.order), to.1))
+    };
+    // Key by key, while there are few.
+    let (mut seen, mut count) = (0, Count::default());
+    let mut next = map.seek(from.0, from.1.0);
+    while let Some(newest) = next.map(|at| map.at(at)).filter(is_within) {
+        if seen == KEYS_COUNTED {
+            return count.plus(behind(memtable, newest.key, to, sample));
+        }
+        seen += 1;
+        count.add(is_value(newest.value), 1.0);
+        sample.take(newest.key, 1.0);
+        next = next.and_then(|at| map.next(at)).filter(|at| map.at(*at).key != newest.key);
+        if next.is_none() {
+            next = map.seek(newest.key, Glsn::NONE.0);
+        }
+    }
+    count
+}
+
+/// The keys of a memtable from `first` up to `to`, by a sample of its versions: each stands for its
+/// part of a key. The keys before `first` are few beside these, and are not sampled.
+fn behind(
+    memtable: &Memtable,
+    first: &[u8],
+    to: Option<(&[u8], Glsn)>,
+    sample: &mut Sample,
+) -> Count {
+    let map = memtable.map();
+    sample.keys.clear();
+    let mut seen = Count::default();
+    // Samples of one key follow each other.
+    let (mut key, mut part, mut is_alive) = (Vec::new(), 0.0, false);
+    let keys = map.estimate((first, u64::MAX), to.map(|(key, glsn)| (key, glsn.0)), |entry| {
+        if key != entry.key {
+            entry.key.clone_into(&mut key);
+            is_alive = is_value(map.seek(entry.key, u64::MAX).map_or(entry, |at| map.at(at)).value);
+            let versions =
+                map.estimate((entry.key, u64::MAX), Some((entry.key, Glsn::NONE.0)), |_| 1.0);
+            part = 1.0 / versions.max(1.0);
+        }
+        seen.add(is_alive, part);
+        sample.take(entry.key, part);
+        part
+    });
+    seen.scaled(if seen.keys > 0.0 { keys / seen.keys } else { 0.0 })
+}
+
+fn in_run(run: &Run, range: KeyRange<'_>, sample: &mut Sample) -> Result<Count> {
+    let tables = tables_in(run, range);
+    let keys_each = (SAMPLED / tables.len().max(1)).max(1);
+    let mut count = Count::default();
+    for table in tables {
+        count = count.plus(in_table(table, range, keys_each, sample)?);
+    }
+    Ok(count)
+}
+
+/// The keys of a table of current versions: it has one version of each key.
+fn in_table(
+    table: &Table,
+    range: KeyRange<'_>,
+    keys_each: usize,
+    sample: &mut Sample,
+) -> Result<Count> {
+    let info = &table.info;
+    let from = place_of_lower(range.0)
+        .filter(|(key, glsn)| (*key, Reverse(*glsn)) > (&info.first_key, Reverse(Glsn::MAX)));
+    let to = place_of_upper(range.1)
+        .filter(|(key, glsn)| (*key, Reverse(*glsn)) < (&info.last_key, Reverse(Glsn::NONE)));
+    if from.is_none() && to.is_none() {
+        if sample.is_wanted {
+            // Leaves at equal distances: one with short versions stands for more keys.
+            let leaves: Vec<_> = (0..keys_each)
+                .map(|part| table.sample_leaf(part, keys_each))
+                .collect::<Result<_>>()?;
+            let of_leaves: usize = leaves.iter().map(|(_, keys)| keys).sum();
+            for (key, keys) in leaves {
+                sample.take(&key, info.versions as f64 * keys as f64 / of_leaves as f64);
+            }
+        }
+        return Ok(Count {
+            keys: info.versions as f64,
+            values: (info.versions - info.deletions) as f64,
+        });
+    }
+    let (mut seen, mut of_table) = (Count::default(), Vec::new());
+    let keys = table.estimate(from, to, |key, stored| {
+        if sample.is_wanted && (seen.keys as usize).is_multiple_of(LEAF_STEP) {
+            of_table.push(key.to_vec());
+        }
+        seen.add(stored != Stored::Deleted, 1.0);
+        1.0
+    })?;
+    let each = keys / of_table.len().max(1) as f64;
+    of_table.into_iter().for_each(|key| sample.take(&key, each));
+    Ok(seen.scaled(if seen.keys > 0.0 { keys / seen.keys } else { 0.0 }))
+}
+
+fn is_value(stored: &[u8]) -> bool {
+    Stored::decode(stored) != Some(Stored::Deleted)
+}
+
+/// The first place of the range in the order of versions.
+fn place_of_lower(bound: Bound<&[u8]>) -> Option<(&[u8], Glsn)> {
+    match bound {
+        Bound::Included(key) => Some((key, Glsn::MAX)),
+        Bound::Excluded(key) => Some((key, Glsn::NONE)),
+        Bound::Unbounded => None,
+    }
+}
+
+/// The first place behind the range.
+fn place_of_upper(bound: Bound<&[u8]>) -> Option<(&[u8], Glsn)> {
+    match bound {
+        Bound::Included(key) => Some((key, Glsn::NONE)),
+        Bound::Excluded(key) => Some((key, Glsn::MAX)),
+        Bound::Unbounded => None,
+    }
+}

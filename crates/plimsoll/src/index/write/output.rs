@@ -1,0 +1,165 @@
+//! Writes a run: a sequence of tables, cut only between keys.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use plimsoll_memory::budget::Budget;
+
+use crate::borders::{Border, hit};
+use crate::index::manifest::files::{FileGuard, Files, Member, Reserve};
+use crate::index::plan::superseding::Sample;
+use crate::index::run::builder::TableBuilder;
+use crate::index::run::file::RunFileSink;
+use crate::index::run::warmth::Warmth;
+use crate::types::error::Result;
+use crate::types::version::{Stored, Version};
+
+/// The most chunks that one output takes: three for the builder and one for a tall tree, one for
+/// the sink, and one for the list of blob files.
+pub(crate) const OUTPUT_CHUNKS: u64 = 6;
+
+/// A table is cut when its values are stored in this many blob files: their list takes memory.
+const BLOBS_MAX: usize = 1024;
+
+/// A run being written. If it is dropped before it is finished, its files are removed.
+#[derive(Debug)]
+pub(crate) struct Output {
+    files: Arc<Files>,
+    budget: Budget,
+    table_bytes: u64,
+    reserve: Reserve,
+    /// A table ends before each of these keys, so that it overlaps with fewer tables of other runs.
+    /// Ascending; those behind the last key.
+    cuts: VecDeque<Vec<u8>>,
+    sample: Sample,
+    open: Option<OpenTable>,
+    done: Vec<Member>,
+    written_bytes: u64,
+}
+
+#[derive(Debug)]
+struct OpenTable {
+    guard: Arc<FileGuard>,
+    builder: TableBuilder<RunFileSink>,
+}
+
+impl Output {
+    /// An empty run; takes [`OUTPUT_CHUNKS`] of `budget` with the first version.
+    pub(crate) fn new(
+        files: &Arc<Files>,
+        budget: &Budget,
+        table_bytes: u64,
+        reserve: Reserve,
+    ) -> Self {
+        Self {
+            files: Arc::clone(files),
+            budget: budget.clone(),
+            table_bytes,
+            reserve,
+            cuts: VecDeque::new(),
+            sample: Sample::default(),
+            open: None,
+            done: Vec::new(),
+            written_bytes: 0,
+        }
+    }
+
+    /// Ends a table before each of these keys, too; they ascend.
+    pub(crate) fn cut_before(mut self, keys: impl IntoIterator<Item = Vec<u8>>) -> Self {
+        self.cuts = keys.into_iter().collect();
+        self
+    }
+
+    /// Adds a version: keys ascending, the versions of one key newest first. `starts_key`: it is
+    /// the first of its key in this run. `warmth`: how it was accessed in its source.
+    pub(crate) fn add(
+        &mut self,
+        version: &Version<'_>,
+        starts_key: bool,
+        warmth: Warmth,
+    ) -> Result<()> {
+        if starts_key {
+            self.begin_key(version.key)?;
+        }
+        if starts_key && self.open.as_ref().is_some_and(|open| open.is_full(self.table_bytes)) {
+            hit(Border::TableFull);
+            self.cut()?;
+        }
+        if self.open.is_none() {
+            let (guard, sink) = self.files.create(&self.budget)?;
+            let builder = TableBuilder::new(sink, &self.budget, false)?;
+            self.open = Some(OpenTable { guard, builder });
+        }
+        let open = self.open.as_mut().expect("made above");
+        let inline = if let Stored::Inline(value) = version.stored { value.len() } else { 0 };
+        open.builder.add(version)?;
+        // Not earlier: adding the version may have written the page before its own.
+        open.builder.sink_mut().weigh((version.key.len() + inline) as u64, warmth);
+        Ok(())
+    }
+
+    fn begin_key(&mut self, key: &[u8]) -> Result<()> {
+        self.sample.add(key);
+        let mut is_cut = false;
+        while self.cuts.front().is_some_and(|cut| &cut[..] <= key) {
+            self.cuts.pop_front();
+            is_cut = true;
+        }
+        if is_cut && self.files.may_cut() { self.cut() } else { Ok(()) }
+    }
+
+    /// Adds an existing table unchanged; its keys come after all keys added before.
+    pub(crate) fn link(&mut self, member: Member) -> Result<()> {
+        self.cut()?;
+        self.done.push(member);
+        Ok(())
+    }
+
+    /// Whether a table is being written.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Bytes of the table that is being written.
+    pub(crate) fn open_bytes(&self) -> u64 {
+        self.open.as_ref().map_or(0, |open| open.builder.bytes())
+    }
+
+    /// Bytes of the tables that are written.
+    pub(crate) fn written_bytes(&self) -> u64 {
+        self.written_bytes
+    }
+
+    /// The tables that are written.
+    pub(crate) fn done(&self) -> &[Member] {
+        &self.done
+    }
+
+    /// Ends the table that is being written, if there is one.
+    pub(crate) fn cut(&mut self) -> Result<()> {
+        let Some(open) = self.open.take() else { return Ok(()) };
+        let (sink, info) = open.builder.finish()?;
+        let file = sink.finish()?;
+        let member = self.files.open_new(info, open.guard, file, self.reserve)?;
+        self.written_bytes += member.bytes();
+        self.done.push(member);
+        Ok(())
+    }
+
+    /// A sample of the keys that were added.
+    pub(crate) fn take_sample(&mut self) -> Sample {
+        std::mem::take(&mut self.sample)
+    }
+
+    /// Finishes the run: returns its tables, synced (their names are not), and the bytes written.
+    pub(crate) fn finish(mut self) -> Result<(Vec<Member>, u64)> {
+        self.cut()?;
+        Ok((self.done, self.written_bytes))
+    }
+}
+
+impl OpenTable {
+    fn is_full(&self, table_bytes: u64) -> bool {
+        self.builder.bytes() >= table_bytes || self.builder.blobs() >= BLOBS_MAX
+    }
+}

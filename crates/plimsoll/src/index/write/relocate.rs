@@ -1,0 +1,232 @@
+//! Copies values out of log entries that are to be freed, and out of blob files that are to be
+//! vacated, into a blob file of plain bytes, piece by piece.
+//!
+//! Law: a value is copied only if it matches its checksum: a copy of a damaged value would look
+//! sound for ever.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use plimsoll_disk::checksum::Running;
+use plimsoll_log::blob::{BlobId, BlobWriter};
+use plimsoll_log::error::LogError;
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::log::Log;
+use plimsoll_memory::budget::{Budget, Kind};
+use plimsoll_memory::chunk::Chunk;
+
+use crate::index::blob_bytes;
+use crate::index::run::table::TableInfo;
+use crate::index::runs::blobs::Blobs;
+use crate::types::error::{Error, Lift, Result};
+use crate::types::version::{Stored, Version, running_value_sum};
+
+/// Copies the values of one job. If it is dropped before a manifest names its blob file, it removes
+/// the file.
+pub(crate) struct Relocator {
+    log: Arc<dyn Log>,
+    blobs: Arc<Blobs>,
+    budget: Budget,
+    below: Glsn,
+    vacated: Arc<BTreeSet<BlobId>>,
+    piece: Option<Chunk>,
+    writer: Option<Box<dyn BlobWriter>>,
+    blob: Option<BlobId>,
+    copying: Option<Copying>,
+    finished: bool,
+    named: bool,
+}
+
+/// A partly copied value.
+#[derive(Debug)]
+struct Copying {
+    /// Where it begins in the blob file.
+    start: u64,
+    /// Bytes copied so far.
+    copied: u64,
+    /// The checksum over them.
+    sum: Running,
+}
+
+/// The state of a version's value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moved<'a> {
+    /// The version can be written; this is its new stored form.
+    Ready(Stored<'a>),
+    /// Part of the value is still to be copied.
+    Partly,
+}
+
+impl Relocator {
+    /// Copies the values in entries below `below`, and those in the blob files that are to be
+    /// vacated; takes one chunk of `budget`.
+    pub(crate) fn new(
+        log: &Arc<dyn Log>,
+        blobs: &Arc<Blobs>,
+        budget: &Budget,
+        below: Glsn,
+    ) -> Self {
+        Self {
+            log: Arc::clone(log),
+            blobs: Arc::clone(blobs),
+            budget: budget.clone(),
+            below,
+            vacated: blobs.vacated(),
+            piece: None,
+            writer: None,
+            blob: None,
+            copying: None,
+            finished: false,
+            named: false,
+        }
+    }
+
+    /// Values of entries below this one are copied.
+    pub(crate) fn below(&self) -> Glsn {
+        self.below
+    }
+
+    /// Whether it has copied nothing.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.blob.is_none()
+    }
+
+    /// Whether values of this entry are copied.
+    fn wants(&self, glsn: Glsn) -> bool {
+        glsn < self.below
+    }
+
+    /// Whether values of this table are copied.
+    pub(crate) fn wants_some_of(&self, table: &TableInfo) -> bool {
+        table.min_pointer.is_some_and(|pointer| self.wants(pointer))
+            || points_into(table, &self.vacated)
+    }
+
+    /// The stored form of `version` after the move. Copies at most `allowance` bytes (plus one
+    /// piece) and subtracts them from it.
+    pub(crate) fn relocate<'a>(
+        &mut self,
+        version: &Version<'a>,
+        allowance: &mut u64,
+    ) -> Result<Moved<'a>> {
+        let (from, offset, len, sum) = match version.stored {
+            Stored::InLog { offset, len, sum } if self.wants(version.glsn) => {
+                (None, offset, len, sum)
+            }
+            Stored::InBlob { blob, offset, len, sum } if self.vacated.contains(&blob) => {
+                (Some(blob), offset, len, sum)
+            }
+            stored => return Ok(Moved::Ready(stored)),
+        };
+        self.begin()?;
+        let (writer, piece) =
+            (self.writer.as_mut().expect("begun"), self.piece.as_mut().expect("begun"));
+        let start = writer.position();
+        let mut copying = self.copying.take().unwrap_or_else(|| Copying {
+            start,
+            copied: 0,
+            sum: running_value_sum(),
+        });
+        let blob = writer.id();
+        while copying.copied < len {
+            if *allowance == 0 {
+                self.copying = Some(copying);
+                return Ok(Moved::Partly);
+            }
+            let bytes = (len - copying.copied).min(piece.len() as u64);
+            let into = &mut piece[..bytes as usize];
+            let at = offset + copying.copied;
+            match from {
+                None => match self.log.read_range(version.glsn, at, into) {
+                    // The entry was dropped: the version records it from now on.
+                    Err(LogError::Dropped { .. }) => {
+                        return Ok(Moved::Ready(Stored::Dropped { len }));
+                    }
+                    read => _ = read.lift()?,
+                },
+                Some(blob) => match blob_bytes::read(&*self.log, version.glsn, blob, at, into) {
+                    Err(error) if is_damage(&error) => return Ok(self.leave(version, blob)),
+                    read => _ = read?,
+                },
+            }
+            copying.sum.take(into);
+            writer.write(into).lift()?;
+            copying.copied += bytes;
+            *allowance = allowance.saturating_sub(bytes);
+        }
+        let stored = Stored::InBlob { blob, offset: copying.start, len, sum };
+        match (version.stored.check_sum(version.glsn, copying.sum.sum()), from) {
+            (Err(_), Some(vacated)) => Ok(self.leave(version, vacated)),
+            (checked, _) => checked.map(|()| Moved::Ready(stored)),
+        }
+    }
+
+    /// Leaves a damaged value where it is: nothing needs its file to go, so the job does not fail
+    /// because of it.
+    fn leave<'a>(&self, version: &Version<'a>, blob: BlobId) -> Moved<'a> {
+        self.blobs.stop_vacating(blob);
+        Moved::Ready(version.stored)
+    }
+
+    fn begin(&mut self) -> Result<()> {
+        if self.writer.is_none() {
+            self.piece = Some(self.budget.take(Kind::Sort)?);
+            let writer = self.log.create_blob().lift()?;
+            self.blobs.begin(writer.id());
+            self.blob = Some(writer.id());
+            self.writer = Some(writer);
+        }
+        Ok(())
+    }
+
+    /// Syncs the blob file, if there is one.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        if let Some(writer) = self.writer.take() {
+            writer.finish().lift()?;
+            self.finished = true;
+        }
+        Ok(())
+    }
+
+    /// Call when a manifest names the blob file, or may name it.
+    pub(crate) fn set_named(&mut self) {
+        self.named = true;
+    }
+
+    /// Call when the view has the runs that use the blob file: once no run does, a sweep may remove
+    /// it.
+    pub(crate) fn hand_over(&self) {
+        if let Some(blob) = self.blob {
+            self.log.hand_over_blob(blob);
+        }
+    }
+}
+
+/// Whether values of a table are in one of these files.
+pub(crate) fn points_into(table: &TableInfo, blobs: &BTreeSet<BlobId>) -> bool {
+    !blobs.is_empty() && table.blobs.iter().any(|blob| blobs.contains(blob))
+}
+
+fn is_damage(error: &Error) -> bool {
+    matches!(error, Error::Corrupt { .. } | Error::Format { .. } | Error::Dropped { .. })
+}
+
+impl Drop for Relocator {
+    fn drop(&mut self) {
+        drop(self.writer.take());
+        if let Some(blob) = self.blob {
+            if self.finished && !self.named {
+                // A file that cannot be removed now is swept at the next open.
+                let _ = self.log.discard_blob(blob);
+            }
+            self.blobs.end(blob);
+        }
+    }
+}
+
+impl fmt::Debug for Relocator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Relocator(below {}, blob file {:?})", self.below, self.blob)
+    }
+}

@@ -1,0 +1,199 @@
+//! The commits of a store that several processes have open.
+//!
+//! A commit is ordered under the append lock of all processes (the log's [`Turn`]), once the
+//! commits of the others are applied; or, if it depends on no other commit, by a process that has
+//! only written for a while, without that ([`blind`]).
+
+pub(crate) mod blind;
+pub(crate) mod blindness;
+pub(crate) mod floors;
+pub(crate) mod follower;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use plimsoll_log::draft::{Draft, Ticket};
+use plimsoll_log::file_log::shared::turn::Turn;
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::members::Members;
+use plimsoll_log::members::holding::Removal;
+
+use crate::txn::commit::{Commit, Ordered};
+use crate::txn::peers::{Peers, Remove};
+use crate::txn::sequencer::CommitLock;
+use crate::txn::shared::blind::BlindCommits;
+use crate::txn::shared::follower::Follower;
+use crate::types::error::{Lift, Result};
+
+/// How long the append lock is kept while another thread of this process has the commit lock:
+/// longer than most commits take to be applied.
+const LOCK_PATIENCE: Duration = Duration::from_millis(2);
+
+/// Several processes have the store open.
+pub(crate) struct Shared {
+    pub(crate) follower: Arc<Follower>,
+    pub(crate) blind: BlindCommits,
+}
+
+impl Shared {
+    /// `blind_after`: the number of independent commits without a read after which this process
+    /// leaves further ones in the log.
+    pub(crate) fn new(follower: Follower, blind_after: u32) -> Self {
+        let follower = Arc::new(follower);
+        Self { blind: BlindCommits::new(&follower, blind_after), follower }
+    }
+
+    pub(crate) fn members(&self) -> &Arc<Members> {
+        &self.follower.members
+    }
+
+    /// Takes the append lock and the commit lock; everything that was ordered before is applied.
+    /// The append lock is not held while a memtable is flushed, here or by another thread under the
+    /// commit lock.
+    fn begin_to_order(&self) -> Result<(Turn<'_>, CommitLock<'_>)> {
+        let follower = &self.follower;
+        loop {
+            let mut turn = follower.wait_for_turn()?;
+            let Some(lock) = follower.sequencer.lock_within(LOCK_PATIENCE)? else {
+                drop(turn);
+                drop(follower.sequencer.lock()?);
+                continue;
+            };
+            if follower.begin(&mut turn, &lock)? {
+                return Ok((turn, lock));
+            }
+            drop(turn);
+            follower.apply_rest(&lock)?;
+        }
+    }
+
+    /// Orders a commit under both locks. `None` if the append lock was released to wait for a
+    /// flush; to be called again.
+    fn order_in_turn(&self, commit: &mut Commit<'_>) -> Result<Option<Ordered>> {
+        let (mut turn, lock) = self.begin_to_order()?;
+        commit.validate()?;
+        let Some(room) = commit.make_room_now()? else {
+            drop(turn);
+            drop(commit.make_room()?);
+            return Ok(None);
+        };
+        if commit.writes_keyspaces() {
+            self.members().set_to_be_known(self.members().next());
+        }
+        // The append lock is released as soon as the commit is ordered, before it is applied.
+        commit.order(lock, room, move |draft| turn.submit(draft)).map(Some)
+    }
+}
+
+impl Peers for Shared {
+    fn order(&self, commit: &mut Commit<'_>) -> Result<Ordered> {
+        if let Some(glsn) = self.blind.post(commit)? {
+            return Ok(Ordered { glsn, is_durable: true });
+        }
+        loop {
+            if let Some(glsn) = self.blind.order(commit)? {
+                return Ok(Ordered { glsn, is_durable: false });
+            }
+            if let Some(ordered) = self.order_in_turn(commit)? {
+                return Ok(ordered);
+            }
+        }
+    }
+
+    fn append(&self, draft: &Draft<'_>) -> Result<Ticket> {
+        let (mut turn, lock) = self.begin_to_order()?;
+        let submit = move || turn.submit(draft).lift();
+        self.follower.sequencer.submit_and_apply(&lock, submit, |ticket| Ok(ticket.last))
+    }
+
+    fn is_alone(&self) -> bool {
+        false
+    }
+
+    fn only_writes(&self) -> bool {
+        self.blind.blindness.is_blind()
+    }
+
+    fn note_read(&self) {
+        self.blind.blindness.note_read();
+    }
+
+    fn is_caught_up(&self) -> bool {
+        self.follower.is_fresh().unwrap_or(false)
+    }
+
+    fn knows_own_records(&self) -> bool {
+        !self.follower.has_to_learn()
+    }
+
+    fn newest_readable(&self) -> Glsn {
+        // A failure is reported by the read.
+        self.follower.readable().unwrap_or(Glsn::NONE)
+    }
+
+    fn newest_ordered(&self) -> Glsn {
+        self.follower.ordered_to_read()
+    }
+
+    fn catch_up(&self) -> Result<()> {
+        self.note_read();
+        self.follower.take_in()
+    }
+
+    fn catch_up_with_ordered(&self) -> Result<()> {
+        match self.members().is_reader() {
+            true => self.catch_up(),
+            false => self.follower.take_in_ordered(),
+        }
+    }
+
+    fn catch_up_durably(&self) -> Result<()> {
+        self.follower.take_in_durably()
+    }
+
+    fn reread_keyspaces(&self) -> Result<bool> {
+        self.follower.learn_own().map(|()| true)
+    }
+
+    fn promise_floor(&self, floor: Glsn) {
+        self.members().set_floor(floor);
+    }
+
+    fn keeps(&self) -> bool {
+        self.members().is_keeper()
+    }
+
+    fn oldest_needed(&self) -> Glsn {
+        self.members().oldest_needed()
+    }
+
+    fn ask_to_close(&self, newest: Glsn, is_due: &mut dyn FnMut() -> bool) {
+        if is_due() {
+            self.members().want_closed(newest);
+        }
+    }
+
+    fn remove_files(&self, remove: &mut Remove<'_>) -> bool {
+        let remove = |removal: &Removal<'_>| remove(&|until| removal.may_free_below(until));
+        self.members().unless_held(remove).is_some()
+    }
+
+    fn killed(&self) -> u64 {
+        self.members().leftovers()
+    }
+
+    fn memory_total(&self) -> Option<u64> {
+        self.members().memory_total()
+    }
+
+    fn has_memory(&self, bytes: u64) {
+        self.members().has_memory(bytes);
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Shared({:?})", self.follower)
+    }
+}

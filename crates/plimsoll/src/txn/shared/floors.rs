@@ -1,0 +1,33 @@
+//! What other processes still read: it bounds which versions may be dropped.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use plimsoll_log::glsn::Glsn;
+use plimsoll_log::members::Members;
+
+/// The floors that other processes have promised, and whether the retention of keyspaces is known.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Floors {
+    /// `None` if no other process has the store open.
+    members: Option<Arc<Members>>,
+    /// Whether records of the store itself have changed that this process has not read yet.
+    pub(crate) is_to_learn: Arc<AtomicBool>,
+}
+
+impl Floors {
+    pub(crate) fn of(members: Option<&Arc<Members>>) -> Self {
+        Self { members: members.cloned(), is_to_learn: Arc::default() }
+    }
+
+    /// The oldest moment that another process may read.
+    pub(crate) fn oldest(&self) -> Glsn {
+        self.members.as_ref().map_or(Glsn::MAX, |members| members.oldest_floor())
+    }
+
+    /// Whether the retention of keyspaces is known as of everything that is applied here.
+    pub(crate) fn is_retention_known(&self) -> bool {
+        // Acquire: the partner of the store that clears it.
+        !self.is_to_learn.load(Ordering::Acquire)
+    }
+}
