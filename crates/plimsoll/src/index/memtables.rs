@@ -187,7 +187,7 @@ impl Memtables {
             false => None,
         };
         let may_close = flush_policy::may_close(
-            &self.env.duty(),
+            self.env.duty(),
             refusal.is_some(),
             self.closed_memtables() < self.closed_max(),
         );
