@@ -187,7 +187,7 @@ impl Memtables {
             false => None,
         };
         let may_close = flush_policy::may_close(
-            &self.env.duty(),
+            self.env.duty(),
             refusal.is_some(),
             self.closed_memtables() < self.closed_max(),
         );
@@ -228,7 +228,7 @@ impl Memtables {
     fn close_active(&self, active: &mut Arc<Memtable>, boundary: Glsn) {
         active.map().stop_deferring();
         let next = Arc::new(Memtable::new(&self.env.context.budget));
-        let closed = Closed { content: Content::Memtable(Arc::clone(&active)), boundary };
+        let closed = Closed { content: Content::Memtable(Arc::clone(active)), boundary };
         self.sources.publish(|view| {
             view.closed.insert(0, closed);
             view.active = Arc::clone(&next);
