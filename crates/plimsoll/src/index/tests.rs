@@ -412,7 +412,7 @@ impl World {
             found,
             expected,
             "key {:?} at {at}",
-            String::from_utf8_lossy(IndexKey::new(&key).user_key())
+            String::from_utf8_lossy(IndexKey::new(key).user_key())
         );
     }
 
