@@ -66,8 +66,8 @@ fn csv_accepts_cachelib_and_twitter_formats() {
     let folder = Folder::new();
     let cachelib = folder.file(
         "a.csv",
-        "key,op,size,key_size,op_count\n1,GET,100,8,3\n1,DELETE,0,8,1\n1,GET,100,8,1\n2,SET,9,8,1\\
-         n",
+        "key,op,size,key_size,op_count\n1,GET,100,8,3\n1,DELETE,0,8,1\n1,GET,100,8,1\n\
+         2,SET,9,8,1\n",
     );
     let cache =
         run(&["replay", &cachelib, "--memory", "1MiB", "--json"]).ok().json()["s3-fifo"].clone();
