@@ -1,3 +1,5 @@
+//! Tests of following the files that another process writes.
+
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use plimsoll_disk::lying::LyingDisk;
