@@ -210,16 +210,16 @@ fn a_warm_image_may_be_deleted_while_the_store_is_open() {
     let (db, _) = made(&path, false, 1);
     db.close().unwrap();
     let (db, space) = made(&path, false, 1);
-    // An image that is still being restored is not replaced.
-    while db.stats().warm.restoring {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
     // A file may be replaced while the folder is read.
-    while fs::remove_dir_all(path.join("warm")).is_err() {}
+    while path.join("warm").exists() {
+        let _ = fs::remove_dir_all(path.join("warm"));
+    }
     db.get(&space, "1-000000").unwrap();
     db.close().unwrap();
-    assert!(!files(&path.join("warm")).is_empty(), "it was not saved again");
     is_whole(&path, 1);
+    // A process that found no room to restore all of an image does not replace it, but the next
+    // one finds none.
+    assert!(!files(&path.join("warm")).is_empty(), "it was not saved again");
 }
 
 /// In a process of its own: the working folder is the process's.
