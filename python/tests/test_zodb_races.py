@@ -31,7 +31,11 @@ EXTERNAL = "_check_race_load_vs_external_invalidate"
 DISCONNECT = "_check_race_external_invalidate_vs_disconnect"
 MODELS = (racetest.T2ObjectsInc, racetest.T2ObjectsInc2Phase)
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [
+    pytest.mark.timeout(600),
+    # ZEO closes some of its sockets only when they are collected.
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 
 class Case(racetest.RaceTests):  # type: ignore[misc, unused-ignore]

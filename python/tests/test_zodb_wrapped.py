@@ -36,6 +36,9 @@ from ZODB.utils import load_current, z64
 
 from plimsoll.zodb import PlimsollStorage
 
+# ZEO closes some of its sockets only when they are collected.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+
 
 def begin(storage: Any, number: int, serial: bytes = z64) -> TransactionMetaData:
     """A transaction that has stored the root and voted."""
