@@ -199,6 +199,11 @@ impl DurabilityState {
         Ok(end)
     }
 
+    /// The right to sync of this process, for a sync that is not one of appended bytes.
+    pub(crate) fn hold_sync(&self) -> MutexGuard<'_, Syncing> {
+        lock(&self.syncing)
+    }
+
     /// Waits for the sync that is under way, and what it writes before.
     pub(crate) fn wait_for_sync(&self) {
         drop(lock(&self.syncing));

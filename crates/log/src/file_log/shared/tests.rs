@@ -1,5 +1,6 @@
 //! Members of a log: each has its own handles, memory and locks, as in a process of its own.
 
+mod bury;
 mod posts;
 
 use std::path::{Path, PathBuf};

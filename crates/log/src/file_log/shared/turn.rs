@@ -4,11 +4,11 @@ use std::sync::MutexGuard;
 
 use plimsoll_disk::borders::{Border, hit};
 use plimsoll_disk::vfs::File;
-use plimsoll_memory::budget::Kind;
 
 use crate::draft::{Draft, Ticket};
 use crate::error::LogError;
 use crate::file_log::append;
+use crate::file_log::durability::shared_sync::sync_file;
 use crate::file_log::files::names::FileName;
 use crate::file_log::files::zeros::write_zeros;
 use crate::file_log::open_log::OpenLog;
@@ -113,6 +113,7 @@ fn bury(log: &OpenLog, members: &Members, order: &mut Order) -> Result<(), LogEr
     let end = members.end();
     remove_unpublished(&log.env.options, &end)?;
     catch_up(log, members, order)?;
+    let _syncing = log.durability.hold_sync();
     bury_behind(&log.env.options, members, &*order.file, &end)
 }
 
@@ -129,31 +130,30 @@ pub(crate) fn remove_unpublished(options: &FileLogOptions, end: &End) -> Result<
     Ok(())
 }
 
-/// Writes zeros over what is in the active segment behind the published end, durably.
+/// Writes zeros over everything in the active segment after the published end, durably. Law: the
+/// caller holds the process's own right to sync.
+///
+/// All of it, although a read may return zeros: if the sync of a process that did the same failed,
+/// and that process was killed before it could say so, the zeros are only in the page cache. For
+/// the same reason the sync is one under the lock of syncs, so that the next process learns that it
+/// did not end.
 pub(crate) fn bury_behind(
     options: &FileLogOptions,
     members: &Members,
     file: &dyn File,
     end: &End,
 ) -> Result<(), LogError> {
-    let mut staging = options.budget.take(Kind::Staging)?;
-    let (mut at, len) = (u64::from(end.offset), file.len()?);
-    let mut is_dirty = false;
-    while at < len {
-        let piece = (len - at).min(staging.len() as u64) as usize;
-        let n = file.read_at(&mut staging[..piece], at)?;
-        if staging[..n].iter().any(|byte| *byte != 0) {
-            write_zeros(file, at, at + n as u64)?;
-            is_dirty = true;
-        }
-        at += piece as u64;
+    let got = members.take_sync(&|| false)?;
+    let buried = file
+        .len()
+        .and_then(|len| write_zeros(file, u64::from(end.offset), len))
+        .map_err(LogError::from)
+        .and_then(|()| sync_file(members, &options.budget, file, end, got));
+    match &buried {
+        Ok(()) => members.sync.release(),
+        Err(_) => members.sync.release_abandoned(),
     }
-    if is_dirty && let Err(error) = file.sync() {
-        // What is durable is no longer known.
-        members.poison();
-        return Err(error.into());
-    }
-    Ok(())
+    buried
 }
 
 /// Runs `change` with the right to append: the members', if there may be several.
