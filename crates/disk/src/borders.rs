@@ -143,7 +143,7 @@ borders! {
 pub fn hit(_: Border) {}
 
 #[cfg(feature = "testing")]
-pub use counted::{at_next, at_nth, count_here, counts, do_now, forget, hit};
+pub use counted::{at_next, at_nth, count_here, counts, do_now, forget, hit, without_pending};
 
 #[cfg(feature = "testing")]
 mod counted {
@@ -205,6 +205,15 @@ mod counted {
     /// Drops the pending action.
     pub fn forget() {
         ARMED.set(None);
+    }
+
+    /// Calls `work` without the pending action: for work of another process that this thread does
+    /// meanwhile.
+    pub fn without_pending<T>(work: impl FnOnce() -> T) -> T {
+        let armed = ARMED.take();
+        let done = work();
+        ARMED.set(armed);
+        done
     }
 
     /// Runs the pending action now; returns whether there was one.

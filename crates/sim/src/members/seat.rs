@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use plimsoll::borders::{Border, at_nth, forget};
+use plimsoll::borders::{Border, at_nth, forget, without_pending};
 use plimsoll::{Db, Error};
 use plimsoll_disk::clock::{Clock, ManualClock};
 use plimsoll_disk::lying::{AtChange, Process};
@@ -233,7 +233,8 @@ impl Crew {
             others.map(|(other, open)| (*other, open.clone())).collect::<Vec<(u8, (Process, Db))>>()
         };
         for (other, (process, db)) in others {
-            if let Err(error) = db.step()
+            // A stop at a border is one of the process that waits.
+            if let Err(error) = without_pending(|| db.step())
                 && !process.is_dead()
             {
                 self.failed
