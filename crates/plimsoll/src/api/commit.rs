@@ -24,7 +24,7 @@ use crate::types::index_key::IndexKey;
 use crate::types::keyspaces::CURSORS;
 use crate::types::times::of_micros;
 use crate::types::value::Value;
-use crate::types::version::Stored;
+use crate::types::version::{OwnedStored, Stored};
 
 /// A commit read from the log by [`Log::commits`](crate::Log::commits),
 /// [`Db::watch`](crate::Db::watch) or [`Log::commit`](crate::Log::commit).
@@ -177,10 +177,7 @@ impl Sought {
             return if *key < *span.first() { Self::Before } else { Self::Behind };
         }
         let (id, key) = IndexKey::new(key).split().expect("an operation's key has a keyspace");
-        let written = match (stored, stored.elsewhere()) {
-            (Stored::Inline(value), _) => Written::Here(value.to_vec().into()),
-            (_, elsewhere) => Written::Elsewhere(elsewhere.expect("it is not here")),
-        };
+        let written = OwnedStored::new(stored);
         let meta = &commit.entry.meta;
         let store = Arc::clone(&commit.store);
         let (glsn, micros, key) = (meta.glsn, meta.timestamp_micros, key.to_vec());
@@ -274,14 +271,7 @@ pub struct Change {
     micros: u64,
     keyspace: Option<Arc<str>>,
     key: Vec<u8>,
-    written: Written,
-}
-
-#[derive(Clone)]
-enum Written {
-    Here(Value),
-    /// Stored in the log or in a blob file; or a deletion, or a value that is lost.
-    Elsewhere(Stored<'static>),
+    written: OwnedStored,
 }
 
 impl Change {
@@ -325,9 +315,9 @@ impl Change {
         self.store.check_open()?;
         let reader = &self.store.reader;
         match &self.written {
-            Written::Here(value) => Ok(Some(value.clone())),
-            Written::Elsewhere(Stored::Deleted) => Ok(None),
-            &Written::Elsewhere(stored) => {
+            OwnedStored::Inline(value) => Ok(Some(value.clone())),
+            OwnedStored::Elsewhere(Stored::Deleted) => Ok(None),
+            &OwnedStored::Elsewhere(stored) => {
                 let load = |bytes: &mut _| reader.load(self.glsn, stored, bytes).map(|_| ());
                 let value = Value::of_len(&reader.budget, stored.value_bytes(), load);
                 value.map(Some).map_err(|error| reader.trimmed_or(self.glsn, error))
@@ -347,10 +337,7 @@ impl Change {
     }
 
     fn stored(&self) -> Stored<'_> {
-        match &self.written {
-            Written::Here(value) => Stored::Inline(value),
-            Written::Elsewhere(stored) => *stored,
-        }
+        self.written.get()
     }
 }
 

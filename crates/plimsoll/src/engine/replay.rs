@@ -64,8 +64,9 @@ mod tests {
 
     use super::*;
     use crate::engine::open::open;
-    use crate::txn::payload::{encode_delete, encode_head};
+    use crate::txn::payload::{encode_head, encode_operation};
     use crate::types::options::Options;
+    use crate::types::version::Stored;
 
     #[test]
     fn a_transaction_that_names_its_keys_out_of_order_or_twice_is_refused() {
@@ -76,7 +77,9 @@ mod tests {
             let store = open(&path, options()).unwrap();
             let mut payload = Vec::new();
             encode_head(b"", 2, &mut payload);
-            keys.iter().for_each(|key| encode_delete(*key, &mut payload));
+            for key in keys {
+                encode_operation(key, Stored::Deleted, &mut payload);
+            }
             let parts = [&payload[..]];
             let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &parts }];
             let ticket = store

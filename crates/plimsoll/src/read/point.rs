@@ -7,7 +7,6 @@ use std::io;
 use std::sync::{Arc, Weak};
 
 use plimsoll_disk::checksum::Running;
-use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::OutOfBudget;
 use plimsoll_memory::budget::account::Charge;
@@ -20,7 +19,7 @@ use crate::read::moments::OpenMoment;
 use crate::read::reader::Reader;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::value::Value;
-use crate::types::version::{Stored, running_value_sum, value_sum};
+use crate::types::version::{OwnedStored, Stored, running_value_sum, value_sum};
 
 impl Reader {
     /// The value of an index key as of `at`.
@@ -170,22 +169,16 @@ impl Reader {
         let moment = self.snapshots.open(&self.budget, || at)?;
         let found = self.read(|view| {
             let hit = find(view, key, at)?;
-            Ok(hit.map(|hit| {
-                (
-                    Place::of(hit.stored()),
-                    hit.glsn(),
-                    hit.stored().value_bytes(),
-                    Arc::downgrade(view),
-                )
-            }))
+            Ok(hit.map(|hit| (OwnedStored::new(hit.stored()), hit.glsn(), Arc::downgrade(view))))
         })?;
-        let Some((place, glsn, len, view)) = found else { return Ok(None) };
-        let small = if matches!(place, Place::Here(_)) { len } else { 0 };
+        let Some((stored, glsn, view)) = found else { return Ok(None) };
+        let len = stored.get().value_bytes();
+        let small = if matches!(stored, OwnedStored::Inline(_)) { len } else { 0 };
         let mut charge = self.index.seats.charge();
         charge.set((size_of::<ValueReader>() + key.len()) as u64 + small)?;
         let origin = Some(Origin { key: key.to_vec(), view, moment, _charge: charge });
         let sum = running_value_sum();
-        Ok(Some(ValueReader { reader: Arc::clone(self), glsn, place, at: 0, len, sum, origin }))
+        Ok(Some(ValueReader { reader: Arc::clone(self), glsn, stored, at: 0, len, sum, origin }))
     }
 
     /// Replaces the contents of `into` by the whole value of a version that is not a deletion.
@@ -263,7 +256,7 @@ fn is_there(hit: &Hit) -> bool {
 pub struct ValueReader {
     reader: Arc<Reader>,
     glsn: Glsn,
-    place: Place,
+    stored: OwnedStored,
     at: u64,
     len: u64,
     /// The checksum of the bytes read so far.
@@ -282,37 +275,18 @@ struct Origin {
     _charge: Charge,
 }
 
-/// Where the value is stored.
-enum Place {
-    Here(Value),
-    InLog { offset: u64, sum: u64 },
-    InBlob { blob: BlobId, offset: u64, sum: u64 },
-    Dropped,
-}
-
-impl Place {
-    fn of(stored: Stored<'_>) -> Self {
-        match stored {
-            Stored::Deleted => Place::Here(Value::default()),
-            Stored::Inline(value) => Place::Here(value.to_vec().into()),
-            Stored::InLog { offset, sum, .. } => Place::InLog { offset, sum },
-            Stored::InBlob { blob, offset, sum, .. } => Place::InBlob { blob, offset, sum },
-            Stored::Dropped { .. } => Place::Dropped,
-        }
-    }
-}
-
 impl ValueReader {
     pub(crate) fn of_value(reader: &Arc<Reader>, value: Value) -> Self {
         let len = value.len() as u64;
-        let (place, sum) = (Place::Here(value), running_value_sum());
-        Self { reader: Arc::clone(reader), glsn: Glsn::NONE, place, at: 0, len, sum, origin: None }
+        let (stored, sum) = (OwnedStored::Inline(value), running_value_sum());
+        Self { reader: Arc::clone(reader), glsn: Glsn::NONE, stored, at: 0, len, sum, origin: None }
     }
 
     /// Of a value that a commit in the log wrote: it is read from where the commit stored it.
     pub(crate) fn of_logged(reader: &Arc<Reader>, glsn: Glsn, stored: Stored<'_>) -> Self {
-        let (place, len, sum) = (Place::of(stored), stored.value_bytes(), running_value_sum());
-        Self { reader: Arc::clone(reader), glsn, place, at: 0, len, sum, origin: None }
+        let (len, sum) = (stored.value_bytes(), running_value_sum());
+        let stored = OwnedStored::new(stored);
+        Self { reader: Arc::clone(reader), glsn, stored, at: 0, len, sum, origin: None }
     }
 
     /// Length of the whole value in bytes.
@@ -346,11 +320,11 @@ impl ValueReader {
             self.find_again(error)?;
         }
         let end = self.at + fits as u64;
-        if fits > 0 && !matches!(self.place, Place::Here(_)) {
+        if fits > 0 && !matches!(self.stored, OwnedStored::Inline(_)) {
             let before = (end == self.len).then(|| self.sum.clone());
             self.sum.take(&into[..fits]);
             if let Some(before) = before
-                && let Err(error) = self.stored().check_sum(self.glsn, self.sum.sum())
+                && let Err(error) = self.stored.get().check_sum(self.glsn, self.sum.sum())
             {
                 // A caller that reads on gets the error again, not the end of the value.
                 self.sum = before;
@@ -363,17 +337,7 @@ impl ValueReader {
 
     fn fill(&self, into: &mut [u8]) -> Result<()> {
         self.reader.check_open()?;
-        self.reader.load_part(self.glsn, self.stored(), self.at, into).map(|_| ())
-    }
-
-    fn stored(&self) -> Stored<'_> {
-        let len = self.len;
-        match &self.place {
-            Place::Here(value) => Stored::Inline(value),
-            &Place::InLog { offset, sum } => Stored::InLog { offset, len, sum },
-            &Place::InBlob { blob, offset, sum } => Stored::InBlob { blob, offset, len, sum },
-            Place::Dropped => Stored::Dropped { len },
-        }
+        self.reader.load_part(self.glsn, self.stored.get(), self.at, into).map(|_| ())
     }
 
     /// Finds the value's current location after a read failed with `error`; returns that error if
@@ -385,7 +349,7 @@ impl ValueReader {
         let Some(view) = self.reader.newer_view(&origin.view) else { return Err(error) };
         let Some(hit) = find(&view, &origin.key, origin.moment.at())? else { return Err(error) };
         borders::hit(Border::ValueMoved);
-        self.place = Place::of(hit.stored());
+        self.stored = OwnedStored::new(hit.stored());
         origin.view = Arc::downgrade(&view);
         Ok(())
     }

@@ -31,9 +31,7 @@ use crate::index::memtables::reservation::{Link, Reservation};
 use crate::index::sources::view::View;
 use crate::read::reader::Reader;
 use crate::txn::patience::Patience;
-use crate::txn::payload::{
-    Operations, encode_delete, encode_head, encode_put, encode_put_blob, encode_runs,
-};
+use crate::txn::payload::{Operations, encode_head, encode_operation, encode_put, encode_runs};
 use crate::txn::read_set::ReadSet;
 use crate::txn::sequencer::{CommitLock, CommitSequencer};
 use crate::txn::write_set::{Write, WriteSet};
@@ -356,14 +354,7 @@ impl Body {
             encoded.clear();
             let mut inline: &[u8] = &[];
             match write {
-                Write::Deleted => encode_delete(key, &mut encoded),
-                Write::Inline(value) => {
-                    encode_put(key, value.len() as u64, &mut encoded);
-                    inline = value;
-                }
-                Write::InBlob { blob, offset, len, sum } => {
-                    encode_put_blob(key, blob, (offset, len, sum), &mut encoded);
-                }
+                Write::Stored(stored) => inline = encode_operation(key, stored, &mut encoded),
                 Write::Buffered { len, .. } => encode_put(key, len, &mut encoded),
             }
             self.small.extend_from_slice(&encoded);
@@ -374,8 +365,10 @@ impl Body {
                 start = self.small.len();
                 self.small.extend_from_slice(&sum.to_le_bytes());
             }
-            let stored_bytes =
-                if let Write::Inline(value) = write { 1 + value.len() } else { MAX_POINTER_BYTES };
+            let stored_bytes = match write {
+                Write::Stored(stored) => stored.max_bytes(),
+                Write::Buffered { .. } => MAX_POINTER_BYTES,
+            };
             self.room_bytes += SortedMap::entry_bytes(key.len(), stored_bytes);
             self.count += 1;
             at = writes.after_key(position);

@@ -9,9 +9,8 @@ use plimsoll_memory::sorted::Position;
 use crate::index::run::cursor::RunCursor;
 use crate::index::sources::view::Direction;
 use crate::read::reader::Reader;
-use crate::txn::write_set::{ReadBack, Write, WriteSet, as_write};
+use crate::txn::write_set::{Write, WriteSet};
 use crate::types::error::Result;
-use crate::types::version::Stored;
 
 /// The walk. It is on a key, or behind the last one.
 pub(crate) struct OwnWrites<'t> {
@@ -96,7 +95,7 @@ impl<'t> OwnWrites<'t> {
             Source::Memory => self.set.at(self.memory.expect("it stands there")),
             Source::Run(i) => {
                 let version = self.runs[i].current().expect("it stands there");
-                (version.key, as_write(version.stored))
+                (version.key, Write::Stored(version.stored))
             }
         }
     }
@@ -163,18 +162,10 @@ pub(crate) fn own_value(
     write: Write<'_>,
     into: &mut Buffer,
 ) -> Result<()> {
-    let (len, finished) = match write {
-        Write::Deleted => (0, Stored::Deleted),
-        Write::Inline(value) => (value.len() as u64, Stored::Deleted),
-        Write::Buffered { len, .. } => (len, Stored::Deleted),
-        Write::InBlob { blob, offset, len, sum } => {
-            (len, Stored::InBlob { blob, offset, len, sum })
-        }
-    };
     into.clear();
-    into.resize(len as usize);
-    match writes.read_back(write, 0, into)? {
-        ReadBack::Done => Ok(()),
-        ReadBack::InFinishedBlob => reader.load(Glsn::NONE, finished, into).map(|_| ()),
+    into.resize(write.value_bytes() as usize);
+    match writes.read_back(write, into)? {
+        None => Ok(()),
+        Some(stored) => reader.load(Glsn::NONE, stored, into).map(|_| ()),
     }
 }

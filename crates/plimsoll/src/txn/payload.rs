@@ -51,10 +51,33 @@ pub(crate) fn encode_runs(metadata: &[u8], runs: &[Vec<BlobId>], out: &mut Vec<u
     }
 }
 
-/// Appends a deletion.
-pub(crate) fn encode_delete(key: &[u8], out: &mut Vec<u8>) {
-    out.push(DELETE);
-    push_bytes(out, key);
+/// Appends an operation up to the bytes of an inline value, which follow it and are returned.
+///
+/// # Panics
+/// The value is in the log or lost: no transaction writes such a one.
+pub(crate) fn encode_operation<'a>(key: &[u8], stored: Stored<'a>, out: &mut Vec<u8>) -> &'a [u8] {
+    match stored {
+        Stored::Deleted => {
+            out.push(DELETE);
+            push_bytes(out, key);
+        }
+        Stored::Inline(value) => {
+            encode_put(key, value.len() as u64, out);
+            return value;
+        }
+        Stored::InBlob { blob, offset, len, sum } => {
+            out.push(PUT_BLOB);
+            push_bytes(out, key);
+            push_varint(out, blob.0);
+            push_varint(out, offset);
+            push_varint(out, len);
+            out.extend_from_slice(&sum.to_le_bytes());
+        }
+        Stored::InLog { .. } | Stored::Dropped { .. } => {
+            unreachable!("a transaction's value is inline or in a blob file")
+        }
+    }
+    &[]
 }
 
 /// Appends a put up to its value's bytes, which follow; and behind them, if they are more than
@@ -63,21 +86,6 @@ pub(crate) fn encode_put(key: &[u8], value_bytes: u64, out: &mut Vec<u8>) {
     out.push(PUT);
     push_bytes(out, key);
     push_varint(out, value_bytes);
-}
-
-/// Appends a put of a value that is stored in a blob file.
-pub(crate) fn encode_put_blob(
-    key: &[u8],
-    blob: BlobId,
-    (offset, len, sum): (u64, u64, u64),
-    out: &mut Vec<u8>,
-) {
-    out.push(PUT_BLOB);
-    push_bytes(out, key);
-    push_varint(out, blob.0);
-    push_varint(out, offset);
-    push_varint(out, len);
-    out.extend_from_slice(&sum.to_le_bytes());
 }
 
 /// A decoded payload.
@@ -284,10 +292,15 @@ mod tests {
     fn sample() -> Vec<u8> {
         let mut out = Vec::new();
         encode_head(b"meta", 4, &mut out);
-        encode_delete(b"\0\0\0\x01a", &mut out);
-        encode_put(b"\0\0\0\x01b", 3, &mut out);
-        out.extend_from_slice(b"xyz");
-        encode_put_blob(b"\0\0\0\x01c", BlobId(7), (5, 1 << 21, 9), &mut out);
+        let blob = Stored::InBlob { blob: BlobId(7), offset: 5, len: 1 << 21, sum: 9 };
+        for (key, stored) in [
+            (b"\0\0\0\x01a", Stored::Deleted),
+            (b"\0\0\0\x01b", Stored::Inline(b"xyz")),
+            (b"\0\0\0\x01c", blob),
+        ] {
+            let value = encode_operation(key, stored, &mut out);
+            out.extend_from_slice(value);
+        }
         encode_put(b"\0\0\0\x01d", 2000, &mut out);
         out.extend_from_slice(&[8; 2000]);
         out.extend_from_slice(&value_sum(&[8; 2000]).to_le_bytes());

@@ -27,7 +27,7 @@ use crate::txn::own_gaps::OwnGaps;
 use crate::txn::own_writes::{OwnWrites, own_value};
 use crate::txn::read_set::ReadSet;
 use crate::txn::rows_ahead::RowsAhead;
-use crate::txn::write_set::{Write, WriteSet};
+use crate::txn::write_set::WriteSet;
 use crate::types::error::{Error, Result};
 use crate::types::index_key::{IndexKey, KeptKey};
 use crate::types::value::{Value, is_free, room_for};
@@ -571,7 +571,7 @@ impl<'t> Range<'t> {
             key.clear();
             key.extend_from_slice(own.key().expect("it was there"));
             let write = own.write().expect("it was there");
-            let deleted = write == Write::Deleted;
+            let deleted = write.is_deletion();
             if !deleted && !self.keys_only {
                 let set = self.own.expect("there are own writes");
                 make_value_room(&self.committer.reader, &mut self.value, write.value_bytes())?;

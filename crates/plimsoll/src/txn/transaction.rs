@@ -30,7 +30,7 @@ use crate::txn::read_set::ReadSet;
 use crate::txn::reads::reads_by_its_own_methods;
 use crate::txn::scout::{DELETIONS_FOR_A_SEARCH, search_for_gaps};
 use crate::txn::ticket::CommitTicket;
-use crate::txn::write_set::{Write, WriteSet};
+use crate::txn::write_set::WriteSet;
 use crate::types::error::Result;
 use crate::types::index_key::KeyBuffer;
 use crate::types::invalid_input::InvalidInput;
@@ -221,7 +221,7 @@ impl Transaction {
             return Ok(None);
         }
         self.writes.find(key, |write| {
-            if write == Write::Deleted {
+            if write.is_deletion() {
                 return Ok(None);
             }
             let fill =
@@ -255,7 +255,7 @@ impl Transaction {
     pub fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
         let key = self.key(keyspace, key.as_ref())?;
         if !self.writes.is_empty()
-            && let Some(there) = self.writes.find(key.get(), |write| Ok(write != Write::Deleted))?
+            && let Some(there) = self.writes.find(key.get(), |write| Ok(!write.is_deletion()))?
         {
             return Ok(there);
         }

@@ -38,24 +38,11 @@ const BODY_RESERVE_PART: u64 = 8;
 /// An uncommitted write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Write<'a> {
-    /// The key is deleted.
-    Deleted,
-    /// A small value.
-    Inline(&'a [u8]),
-    /// A value in the buffer.
+    /// What the index will store: a deletion, an inline value, or a value in a blob file.
+    Stored(Stored<'a>),
+    /// A value in the buffer, which moves to the log or to a blob file at the commit.
     Buffered {
         /// Its offset in the buffer.
-        offset: u64,
-        /// Its length.
-        len: u64,
-        /// Its checksum.
-        sum: u64,
-    },
-    /// A value in a blob file.
-    InBlob {
-        /// The file.
-        blob: BlobId,
-        /// Byte offset.
         offset: u64,
         /// Its length.
         len: u64,
@@ -68,19 +55,19 @@ impl<'a> Write<'a> {
     /// Length of the value in bytes; 0 for a deletion.
     pub(crate) fn value_bytes(&self) -> u64 {
         match *self {
-            Write::Deleted => 0,
-            Write::Inline(value) => value.len() as u64,
-            Write::Buffered { len, .. } | Write::InBlob { len, .. } => len,
+            Write::Stored(stored) => stored.value_bytes(),
+            Write::Buffered { len, .. } => len,
         }
+    }
+
+    /// Whether the key is deleted.
+    pub(crate) fn is_deletion(&self) -> bool {
+        matches!(self, Write::Stored(Stored::Deleted))
     }
 
     fn encode(&self, out: &mut Vec<u8>) {
         match *self {
-            Write::Deleted => Stored::Deleted.encode(out),
-            Write::Inline(value) => Stored::Inline(value).encode(out),
-            Write::InBlob { blob, offset, len, sum } => {
-                Stored::InBlob { blob, offset, len, sum }.encode(out)
-            }
+            Write::Stored(stored) => stored.encode(out),
             Write::Buffered { offset, len, sum } => {
                 out.push(BUFFERED);
                 push_varint(out, offset);
@@ -100,14 +87,7 @@ impl<'a> Write<'a> {
                 sum: sum.expect("written by encode"),
             };
         }
-        match Stored::decode(bytes).expect("written by encode") {
-            Stored::Deleted => Write::Deleted,
-            Stored::Inline(value) => Write::Inline(value),
-            Stored::InBlob { blob, offset, len, sum } => Write::InBlob { blob, offset, len, sum },
-            Stored::InLog { .. } | Stored::Dropped { .. } => {
-                unreachable!("encode never writes one")
-            }
-        }
+        Write::Stored(Stored::decode(bytes).expect("written by encode"))
     }
 }
 
@@ -177,13 +157,13 @@ impl WriteSet {
     /// Writes a value.
     pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         if value.len() <= INLINE_BYTES {
-            return self.record(key, Write::Inline(value));
+            return self.record(key, Write::Stored(Stored::Inline(value)));
         }
         let (len, sum) = (value.len() as u64, value_sum(value));
         if value.len() > LARGE_VALUE_BYTES {
             let (blob, offset) = self.begin_large()?;
             self.continue_large(value)?;
-            return self.record(key, Write::InBlob { blob, offset, len, sum });
+            return self.record(key, Write::Stored(Stored::InBlob { blob, offset, len, sum }));
         }
         let patience = Arc::clone(&self.patience);
         let offset = patience.in_transaction(!self.values.has_room(len), || {
@@ -200,7 +180,7 @@ impl WriteSet {
 
     /// Deletes a key.
     pub(crate) fn delete(&mut self, key: &[u8]) -> Result<()> {
-        self.record(key, Write::Deleted)
+        self.record(key, Write::Stored(Stored::Deleted))
     }
 
     /// Writes a value above [`INLINE_BYTES`] to a blob file, for a row of a run.
@@ -212,7 +192,7 @@ impl WriteSet {
 
     /// Writes a value that is inline or in a blob file.
     pub(crate) fn put_stored(&mut self, key: &[u8], stored: Stored<'_>) -> Result<()> {
-        self.record(key, as_write(stored))
+        self.record(key, Write::Stored(stored))
     }
 
     /// Starts a value that arrives in pieces; returns its location.
@@ -246,7 +226,7 @@ impl WriteSet {
         len: u64,
         sum: u64,
     ) -> Result<()> {
-        self.record(key, Write::InBlob { blob, offset, len, sum })
+        self.record(key, Write::Stored(Stored::InBlob { blob, offset, len, sum }))
     }
 
     fn record(&mut self, key: &[u8], write: Write<'_>) -> Result<()> {
@@ -271,7 +251,7 @@ impl WriteSet {
             let Err(refusal) = self.map.defer(key, self.order, encoded) else { return Ok(()) };
             // The spill empties the buffer, and does not cover the value that was just pushed
             // there.
-            write = self.to_blob(write)?;
+            write = Write::Stored(self.to_blob(write)?);
             encoded.clear();
             write.encode(encoded);
             self.spill_because(refusal)?;
@@ -315,13 +295,9 @@ impl WriteSet {
     /// Copies everything in memory into a run of blob files.
     fn write_run(&mut self, mut builder: SpillBuilder) -> Result<()> {
         let mut at = self.map().first();
-        let mut encoded = Vec::new();
         while let Some(position) = at {
             let entry = self.map.at(position);
-            let write = self.to_blob(Write::decode(entry.value))?;
-            encoded.clear();
-            write.encode(&mut encoded);
-            let stored = Stored::decode(&encoded).expect("nothing is buffered any more");
+            let stored = self.to_blob(Write::decode(entry.value))?;
             builder.add(entry.key, stored)?;
             at = self.after_key(position);
         }
@@ -334,10 +310,12 @@ impl WriteSet {
         (self.operation_bytes, self.value_bytes) = (0, 0);
     }
 
-    /// Converts a buffered write to its location in a blob file after its value was copied there;
-    /// other writes are unchanged.
-    fn to_blob<'a>(&self, write: Write<'a>) -> Result<Write<'a>> {
-        let Write::Buffered { offset, len, sum } = write else { return Ok(write) };
+    /// What the index stores for a write; a buffered value is copied to a blob file.
+    fn to_blob<'a>(&self, write: Write<'a>) -> Result<Stored<'a>> {
+        let (offset, len, sum) = match write {
+            Write::Stored(stored) => return Ok(stored),
+            Write::Buffered { offset, len, sum } => (offset, len, sum),
+        };
         let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
         if large.is_none() {
             *large = Some(self.log.create_blob_for_record().lift()?);
@@ -347,7 +325,7 @@ impl WriteSet {
         for slice in self.values.slices(offset, len) {
             writer.write(slice).lift()?;
         }
-        Ok(Write::InBlob { blob: writer.id(), offset: place, len, sum })
+        Ok(Stored::InBlob { blob: writer.id(), offset: place, len, sum })
     }
 
     /// The newest write of the next key.
@@ -420,42 +398,38 @@ impl WriteSet {
         }
         match self.spill.lookup(key)? {
             None => Ok(None),
-            Some(found) => then(as_write(found.stored())).map(Some),
+            Some(found) => then(Write::Stored(found.stored())).map(Some),
         }
     }
 
-    /// Fills `into` with bytes of a write's value from `from` on. The caller reads values in
-    /// finished blob files itself.
-    pub(crate) fn read_back(
+    /// Fills `into` with the value of a write. Returns a value that is in a finished blob file
+    /// instead, for the caller to read.
+    pub(crate) fn read_back<'a>(
         &self,
-        write: Write<'_>,
-        from: u64,
+        write: Write<'a>,
         into: &mut [u8],
-    ) -> Result<ReadBack> {
+    ) -> Result<Option<Stored<'a>>> {
         match write {
-            Write::Deleted => unreachable!("a deletion has no value"),
-            Write::Inline(value) => {
-                let from = from as usize;
-                into.copy_from_slice(&value[from..from + into.len()]);
-            }
-            Write::Buffered { offset, .. } => {
+            Write::Stored(Stored::Inline(value)) => into.copy_from_slice(value),
+            Write::Buffered { offset, len, .. } => {
                 let mut at = 0;
-                for slice in self.values.slices(offset + from, into.len() as u64) {
+                for slice in self.values.slices(offset, len) {
                     into[at..at + slice.len()].copy_from_slice(slice);
                     at += slice.len();
                 }
             }
-            Write::InBlob { blob, offset, .. } => {
+            Write::Stored(stored @ Stored::InBlob { blob, offset, .. }) => {
                 let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
                 match large.as_mut() {
-                    Some(writer) if writer.id() == blob => {
-                        writer.read_back(offset + from, into).lift()?
-                    }
-                    _ => return Ok(ReadBack::InFinishedBlob),
+                    Some(writer) if writer.id() == blob => writer.read_back(offset, into).lift()?,
+                    _ => return Ok(Some(stored)),
                 }
             }
+            Write::Stored(Stored::Deleted | Stored::InLog { .. } | Stored::Dropped { .. }) => {
+                unreachable!("no write has such a value")
+            }
         }
-        Ok(ReadBack::Done)
+        Ok(None)
     }
 
     /// Prepares the set for commit: either everything is in the map, with a body that fits into a
@@ -536,27 +510,6 @@ fn operation_bytes(key: &[u8], encoded: &[u8]) -> u64 {
 
 fn empty_map(patience: &Patience) -> SortedMap {
     SortedMap::beginning_small(patience.budget(), Kind::WriteSet, patience.small())
-}
-
-/// The result of reading a value back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReadBack {
-    /// It was read.
-    Done,
-    /// It is in a finished blob file: read it there.
-    InFinishedBlob,
-}
-
-/// A spilled version as a write.
-pub(crate) fn as_write(stored: Stored<'_>) -> Write<'_> {
-    match stored {
-        Stored::Deleted => Write::Deleted,
-        Stored::Inline(value) => Write::Inline(value),
-        Stored::InBlob { blob, offset, len, sum } => Write::InBlob { blob, offset, len, sum },
-        Stored::InLog { .. } | Stored::Dropped { .. } => {
-            unreachable!("a spilled value is never in the log's records")
-        }
-    }
 }
 
 impl Drop for WriteSet {

@@ -20,6 +20,7 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::types::error::{Error, Result};
 use crate::types::index_key::IndexKey;
+use crate::types::value::Value;
 
 /// The maximum length of a value in bytes: 1 GiB.
 pub const MAX_VALUE_BYTES: u64 = 1 << 30;
@@ -221,6 +222,33 @@ impl<'a> Stored<'a> {
             Stored::Deleted => 0,
             Stored::Inline(value) => value.len() as u64,
             Stored::InLog { len, .. } | Stored::InBlob { len, .. } | Stored::Dropped { len } => len,
+        }
+    }
+}
+
+/// The stored content of a version, free of its storage.
+#[derive(Clone)]
+pub(crate) enum OwnedStored {
+    /// The value itself.
+    Inline(Value),
+    /// Any content but an inline value.
+    Elsewhere(Stored<'static>),
+}
+
+impl OwnedStored {
+    /// A copy.
+    pub(crate) fn new(stored: Stored<'_>) -> Self {
+        match (stored.inline_value(), stored.elsewhere()) {
+            (Some(value), _) => Self::Inline(value.to_vec().into()),
+            (None, elsewhere) => Self::Elsewhere(elsewhere.expect("it is not inline")),
+        }
+    }
+
+    /// The content.
+    pub(crate) fn get(&self) -> Stored<'_> {
+        match self {
+            Self::Inline(value) => Stored::Inline(value),
+            Self::Elsewhere(stored) => *stored,
         }
     }
 }
