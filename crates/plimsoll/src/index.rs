@@ -29,6 +29,7 @@ pub(crate) mod manifest;
 pub(crate) mod memtables;
 mod pace;
 pub(crate) mod plan;
+pub(crate) mod ranges;
 pub(crate) mod run;
 pub(crate) mod runs;
 pub(crate) mod shared;

@@ -7,6 +7,7 @@
 //! [`INLINE_BYTES`]: crate::INLINE_BYTES
 
 use std::fmt;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -97,15 +98,17 @@ impl Commit {
         Ok(operations.next()?.is_some_and(|operation| IndexKey::new(operation.key).is_in(CURSORS)))
     }
 
-    /// The commit's changes, ordered by keyspace and key, one for each key. From
-    /// [`Db::watch`](crate::Db::watch): only those under the watched prefix.
+    /// The commit's changes: first the ranges that it deleted, one change for each, then the keys,
+    /// ordered by keyspace and key, one for each. From [`Db::watch`](crate::Db::watch): only those
+    /// under the watched prefix, and the parts of ranges that lie there.
     ///
     /// # Errors
     /// [`Error::Trimmed`](crate::Error::Trimmed) if the changes are in blob files that were removed
     /// when the log was trimmed; disk errors, the budget, corruption, or a newer format.
     pub fn changes(&self) -> Result<Changes<'_>> {
         let walk = self.walk().map_err(|error| self.store.reader.trimmed_or(self.glsn(), error))?;
-        Ok(Changes { commit: self, walk: Some(walk), keyspace: None })
+        let ranges = Payload::decode(&self.entry)?.ranges.into_iter();
+        Ok(Changes { commit: self, ranges, walk: Some(walk), keyspace: None })
     }
 
     fn walk(&self) -> Result<Walk<'_>> {
@@ -150,6 +153,8 @@ impl fmt::Debug for Commit {
 /// ```
 pub struct Changes<'a> {
     commit: &'a Commit,
+    /// The deleted ranges that are left: first index keys and ends.
+    ranges: std::vec::IntoIter<(&'a [u8], &'a [u8])>,
     /// `None` past the end.
     walk: Option<Walk<'a>>,
     /// Keyspace of the last change, and its name.
@@ -177,18 +182,39 @@ impl Sought {
             return if *key < *span.first() { Self::Before } else { Self::Behind };
         }
         let (id, key) = IndexKey::new(key).split().expect("an operation's key has a keyspace");
-        let written = OwnedStored::new(stored);
-        let meta = &commit.entry.meta;
-        let store = Arc::clone(&commit.store);
-        let (glsn, micros, key) = (meta.glsn, meta.timestamp_micros, key.to_vec());
-        Self::Found(id, Change { store, glsn, micros, keyspace: None, key, written })
+        Self::Found(id, Change::new(commit, key, OwnedStored::new(stored), None))
     }
+}
+
+/// The deletion of the part of a range that lies in the requested span, and its keyspace; `None` if
+/// no part does.
+fn range_change(commit: &Commit, first: &[u8], end: &[u8]) -> Option<(u32, Change)> {
+    let span = commit.span.as_deref();
+    let span_first = span.map(Span::first);
+    let first = span_first.as_deref().map_or(first, |span| span.max(first));
+    let span_end = span.and_then(Span::end);
+    let end = span_end.as_deref().map_or(end, |span| span.min(end));
+    if first >= end {
+        return None;
+    }
+    let (id, key) = IndexKey::new(first).split().expect("a range's first key has a keyspace");
+    let end = match IndexKey::new(end).split() {
+        Some((keyspace, end)) if keyspace == id => Bound::Excluded(end.to_vec()),
+        _ => Bound::Unbounded,
+    };
+    let deleted = OwnedStored::new(Stored::Deleted);
+    Some((id, Change::new(commit, key, deleted, Some(end))))
 }
 
 impl Changes<'_> {
     fn step(&mut self) -> Result<Option<Change>> {
         let commit = self.commit;
         commit.store.check_open()?;
+        let ranges = &mut self.ranges;
+        if let Some((id, change)) = ranges.find_map(|(first, end)| range_change(commit, first, end))
+        {
+            return Ok(Some(Change { keyspace: self.name(id), ..change }));
+        }
         let Some(walk) = &mut self.walk else { return Ok(None) };
         loop {
             let sought = match walk {
@@ -272,9 +298,29 @@ pub struct Change {
     keyspace: Option<Arc<str>>,
     key: Vec<u8>,
     written: OwnedStored,
+    /// The end of the range that was deleted from `key` on.
+    range_end: Option<Bound<Vec<u8>>>,
 }
 
 impl Change {
+    fn new(
+        commit: &Commit,
+        key: &[u8],
+        written: OwnedStored,
+        range_end: Option<Bound<Vec<u8>>>,
+    ) -> Self {
+        let meta = &commit.entry.meta;
+        Self {
+            store: Arc::clone(&commit.store),
+            glsn: meta.glsn,
+            micros: meta.timestamp_micros,
+            keyspace: None,
+            key: key.to_vec(),
+            written,
+            range_end,
+        }
+    }
+
     /// The commit's GLSN.
     pub fn glsn(&self) -> Glsn {
         self.glsn
@@ -291,12 +337,19 @@ impl Change {
         self.keyspace.as_deref()
     }
 
-    /// The key.
+    /// The key; of a deleted range, the first key that can lie in it.
     pub fn key(&self) -> &[u8] {
         &self.key
     }
 
-    /// Whether the key was deleted.
+    /// The range that was deleted, if the change is the deletion of a range.
+    #[allow(clippy::type_complexity, reason = "a pair of bounds needs no name of its own")]
+    pub fn deleted_range(&self) -> Option<(Bound<&[u8]>, Bound<&[u8]>)> {
+        let end = self.range_end.as_ref()?;
+        Some((Bound::Included(&self.key), end.as_ref().map(Vec::as_slice)))
+    }
+
+    /// Whether the key, or the range, was deleted.
     pub fn is_delete(&self) -> bool {
         self.stored() == Stored::Deleted
     }
@@ -346,6 +399,9 @@ impl fmt::Debug for Change {
         let mut shown = f.debug_struct("Change");
         shown.field("glsn", &self.glsn).field("keyspace", &self.keyspace());
         shown.field("key", &format_args!("{}", show_key(&self.key)));
+        if let Some((_, end)) = self.deleted_range() {
+            shown.field("range_end", &end.map(show_key));
+        }
         shown.field("value_len", &self.value_len()).finish_non_exhaustive()
     }
 }

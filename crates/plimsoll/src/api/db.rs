@@ -31,6 +31,7 @@ use crate::engine::work_steps;
 use crate::read::resident::Resident;
 use crate::read::span::Span;
 use crate::txn::bulk_load::BulkLoad;
+use crate::txn::range_deletes::Reads;
 use crate::txn::retry;
 use crate::txn::transaction::Transaction;
 use crate::types::error::{Error, Result};
@@ -484,6 +485,43 @@ impl Db {
         let mut tx = self.begin();
         tx.delete(keyspace, key)?;
         tx.commit()
+    }
+
+    /// Deletes all keys of a range in a commit of its own, whatever is in the range when the commit
+    /// is ordered; returns its GLSN. It takes as long as one deletion, and the space comes back in
+    /// the background.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// let events = db.keyspace("events")?;
+    /// db.transact(|tx| (0..1000u32).try_for_each(|day| tx.put(&events, day.to_be_bytes(), "")))?;
+    /// db.delete_range(&events, ..900u32.to_be_bytes())?;
+    /// assert_eq!(db.snapshot().len(&events)?, 100);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Transaction::delete_range`] and [`Transaction::commit`].
+    pub fn delete_range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Result<Glsn> {
+        let id = self.store.reader.keyspaces.id_of(keyspace)?;
+        self.delete_span(keyspace, &Span::new(id, &range))
+    }
+
+    /// Deletes all keys that begin with `prefix`. See [`Db::delete_range`].
+    ///
+    /// # Errors
+    /// As for [`Transaction::delete_prefix`] and [`Transaction::commit`].
+    pub fn delete_prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Result<Glsn> {
+        let id = self.store.reader.keyspaces.id_of(keyspace)?;
+        self.delete_span(keyspace, &Span::prefix(id, prefix.as_ref()))
+    }
+
+    fn delete_span(&self, keyspace: &Keyspace, span: &Span) -> Result<Glsn> {
+        let delete = |tx: &mut Transaction| tx.delete_span(keyspace, span, Reads::Nothing);
+        retry::commit(&self.store.committer, delete).map(|(_, glsn)| glsn)
     }
 
     /// Loads rows in one commit, in any order and however many; returns the commit's GLSN. Of rows

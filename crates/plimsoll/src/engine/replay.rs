@@ -76,7 +76,7 @@ mod tests {
             let options = || Options::new().memory_bytes(16 << 20).background(false);
             let store = open(&path, options()).unwrap();
             let mut payload = Vec::new();
-            encode_head(b"", 2, &mut payload);
+            encode_head(b"", &[], 2, &mut payload);
             for key in keys {
                 encode_operation(key, Stored::Deleted, &mut payload);
             }

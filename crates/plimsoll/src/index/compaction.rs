@@ -402,10 +402,12 @@ impl Compaction {
         match priority {
             Priority::Due => merge(priority).or_else(|| self.relocation(&view)),
             Priority::Settle => {
-                merge(Priority::Due).or_else(|| self.relocation(&view)).or_else(|| merge(priority))
+                let due = merge(Priority::Due).or_else(|| self.relocation(&view));
+                due.or_else(|| self.absorption(&view)).or_else(|| merge(priority))
             }
             Priority::All => merge(priority)
                 .or_else(|| self.relocation(&view))
+                .or_else(|| self.absorption(&view))
                 .or_else(|| self.clearance(jobs, &view, log_keeps_from)),
         }
     }
@@ -437,6 +439,34 @@ impl Compaction {
             let unasked = task(self.runs.env.horizon.relocate_below());
             unasked.map(|task| Task { moves_unasked: true, ..task })
         })
+    }
+
+    /// The runs that have not absorbed the oldest range deletion, or a history run that has not
+    /// absorbed some.
+    fn absorption(&self, view: &View) -> Option<Task> {
+        let checkpoint = self.runs.checkpoint().glsn;
+        let ranges = view.ranges.retained(|_, glsn| glsn <= checkpoint);
+        if ranges.is_empty() {
+            return None;
+        }
+        let oldest_needed = |run: &Arc<Run>| {
+            let needed = ranges.fragments().flat_map(|range| {
+                let keys = (Bound::Included(&*range.first), Bound::Excluded(&*range.end));
+                let tables = tables_in(run, keys);
+                let needs = |glsn: &Glsn| tables.iter().any(|table| table.info.needs(range, *glsn));
+                range.glsns.iter().copied().filter(needs)
+            });
+            needed.min()
+        };
+        if let Some(glsn) = view.runs.iter().filter_map(oldest_needed).min() {
+            // The newer runs must have nothing older, in which it would hide versions.
+            let from = view.runs.iter().position(|run| run.min_glsn() <= glsn)?;
+            let to = view.runs.iter().rposition(|run| oldest_needed(run) == Some(glsn))?.max(from);
+            let from = from.max((to + 1).saturating_sub(FAN_IN));
+            return Some(current_task(view, from..to + 1, Priority::Settle));
+        }
+        let at = view.history.iter().position(|run| oldest_needed(run).is_some())?;
+        Some(history_task(view, at..at + 1, Priority::Settle))
     }
 
     /// The last run, if it holds deletions; the last history run, if it may hold droppable

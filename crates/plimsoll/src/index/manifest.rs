@@ -34,6 +34,7 @@ use crate::index::manifest::limits::Limits;
 use crate::index::manifest::names::{
     FOREIGN, KEPT, manifest_name, manifest_number, new_manifest_name,
 };
+use crate::index::ranges::RangeSet;
 use crate::index::run::table::TableInfo;
 use crate::types::error::{Error, Result};
 
@@ -70,6 +71,8 @@ pub(crate) struct Manifest {
     /// listed lost none. If an earlier version wrote the manifest, this is `oldest_readable_in`:
     /// any deletion dropped above it is recorded there.
     pub(crate) deletions_dropped_in: Vec<(u32, Glsn)>,
+    /// Range deletions up to the checkpoint that some run has not absorbed.
+    pub(crate) ranges: Arc<RangeSet>,
     /// Runs, newest first; then history runs, the most recently made first.
     pub(crate) runs: Vec<RunInfo>,
 }
@@ -83,6 +86,7 @@ pub(crate) struct Head {
     pub(crate) durable: Position,
     pub(crate) next_run: u64,
     pub(crate) limits: Limits,
+    pub(crate) ranges: Arc<RangeSet>,
 }
 
 impl Manifest {
@@ -98,6 +102,7 @@ impl Manifest {
             oldest_readable: Glsn::NONE,
             oldest_readable_in: Vec::new(),
             deletions_dropped_in: Vec::new(),
+            ranges: Arc::default(),
             runs: Vec::new(),
         }
     }
@@ -116,6 +121,7 @@ impl Manifest {
                 oldest_readable_in: self.oldest_readable_in.clone(),
                 deletions_dropped_in: self.deletions_dropped_in.clone(),
             },
+            ranges: Arc::clone(&self.ranges),
         }
     }
 
@@ -131,6 +137,7 @@ impl Manifest {
             oldest_readable: head.limits.oldest_readable,
             oldest_readable_in: head.limits.oldest_readable_in,
             deletions_dropped_in: head.limits.deletions_dropped_in,
+            ranges: head.ranges,
             runs,
         }
     }

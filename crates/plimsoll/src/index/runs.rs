@@ -10,12 +10,14 @@ pub(crate) mod check;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::{Glsn, Position};
+use plimsoll_memory::budget::{Kind, Lease, OutOfBudget};
 
 use crate::borders::{Border, hit};
 use crate::index::env::Env;
@@ -25,11 +27,12 @@ use crate::index::manifest::limits::Limits;
 use crate::index::manifest::{self, Head, Manifest, Outcome, number_after, run_infos};
 use crate::index::plan::alignment::Alignment;
 use crate::index::plan::space::Space;
+use crate::index::ranges::{Fragment, RangeSet};
 use crate::index::run::table::{TableId, TableInfo};
 use crate::index::runs::blobs::Blobs;
 use crate::index::sources::Sources;
 use crate::index::sources::source::{Memtable, Run};
-use crate::index::sources::view::{Closed, Content, View, depth, newest_in};
+use crate::index::sources::view::{Closed, Content, View, depth, newest_in, tables_in};
 use crate::index::walk::seat::Seats;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::index_key::MAX_INDEX_KEY_BYTES;
@@ -37,6 +40,9 @@ use crate::types::lock::lock;
 
 /// How often a new keeper tries to install a manifest beside one that still does so.
 const FENCE_TRIES: u32 = 16;
+
+/// Range deletions take at most this part of the budget (a divisor).
+const RANGES_PART: u64 = 32;
 
 /// The runs, and what names them.
 pub(crate) struct Runs {
@@ -54,6 +60,8 @@ pub(crate) struct Runs {
     pub(crate) held: Glsn,
     /// The boundary of the source that was flushed last.
     flushed: AtomicU64,
+    /// The charge for the range deletions.
+    ranges: Mutex<Lease>,
 }
 
 /// A change of the set of runs.
@@ -126,8 +134,11 @@ impl Runs {
             depth,
             history,
             limits,
+            ranges: Arc::clone(&head.ranges),
             gaps,
         };
+        let mut ranges = context.budget.empty_lease(Kind::Metadata);
+        ranges.grow(view.ranges.bytes())?;
         let space = Space::default();
         space.note_runs(&view.runs);
         if context.duty.may_write() {
@@ -140,6 +151,7 @@ impl Runs {
             seats: Arc::clone(seats),
             files,
             flushed: AtomicU64::new(head.checkpoint.glsn.0),
+            ranges: Mutex::new(ranges),
             record: Mutex::new(head),
             blobs: Arc::default(),
             space,
@@ -166,6 +178,48 @@ impl Runs {
     /// The number of the last manifest. A different number may mean different files.
     pub(crate) fn manifest_number(&self) -> u64 {
         lock(&self.record).number
+    }
+
+    /// Whether the set of range deletions may grow by one: it stays small beside the budget.
+    pub(crate) fn has_room_for_range(&self, first: &[u8], end: &[u8]) -> bool {
+        let view = self.sources.current_view();
+        let bytes = view.ranges.bytes() + view.ranges.bytes_of_one_more(first, end);
+        bytes <= self.env.context.budget.limit_bytes() / RANGES_PART
+    }
+
+    /// Reserves memory for range deletions (first keys and ends), so that they can be applied.
+    ///
+    /// # Errors
+    /// The budget has no room.
+    pub(crate) fn make_room_for_ranges<'r>(
+        &self,
+        ranges: impl Iterator<Item = (&'r [u8], &'r [u8])>,
+    ) -> Result<(), OutOfBudget> {
+        let view = self.sources.current_view();
+        let more: u64 = ranges.map(|(first, end)| view.ranges.bytes_of_one_more(first, end)).sum();
+        if more == 0 {
+            return Ok(());
+        }
+        let mut lease = lock(&self.ranges);
+        let missing = (view.ranges.bytes() + more).saturating_sub(lease.bytes());
+        lease.grow(missing)
+    }
+
+    /// Applies the range deletions of the commit at `glsn`. Called before its versions are
+    /// inserted. Applying them again changes nothing.
+    pub(crate) fn delete_ranges<'r>(
+        &self,
+        glsn: Glsn,
+        ranges: impl Iterator<Item = (&'r [u8], &'r [u8])> + Clone,
+    ) {
+        if ranges.clone().next().is_none() {
+            return;
+        }
+        self.sources.publish(|view| {
+            let empty = RangeSet::clone(&view.ranges);
+            let with = |set: RangeSet, (first, end)| set.with(first, end, glsn);
+            view.ranges = Arc::new(ranges.fold(empty, with));
+        });
     }
 
     /// Whether every closed source up to `boundary` is in the runs.
@@ -289,6 +343,12 @@ impl Runs {
         if let Some(checkpoint) = change.checkpoint.filter(|new| new.glsn > head.checkpoint.glsn) {
             head.checkpoint = checkpoint;
         }
+        let view = self.sources.view();
+        let checkpoint = head.checkpoint.glsn;
+        let needed = |range: &Fragment, glsn| is_needed(&view, &change, checkpoint, range, glsn);
+        let ranges = view.ranges.retained(needed);
+        let drops_ranges = ranges != *view.ranges;
+        head.ranges = Arc::new(ranges.retained(|_, glsn| glsn <= checkpoint));
         if let Err((outcome, error)) = self.write_manifest(&head, &change) {
             if outcome == Outcome::Overtaken {
                 // One that the other keeper has gone on from may name them.
@@ -317,10 +377,17 @@ impl Runs {
         *record = head;
         let depth = depth(change.runs.iter().map(|run| run.span()));
         let set = change.takes_closed.as_ref().map(|closed| self.tell_row_cache([&closed.content]));
+        // Rows may be older than a range deletion that no reader meets any more.
+        let set = if drops_ranges { Some(self.clear_row_cache()) } else { set };
         self.sources.publish(|view| {
-            if let Some(set) = set {
+            if change.takes_closed.is_some() {
                 view.closed.pop();
-                view.set = set;
+            }
+            view.set = set.unwrap_or(view.set);
+            if drops_ranges {
+                // Those that were added meanwhile are behind the checkpoint.
+                let added = view.ranges.retained(|_, glsn| glsn > checkpoint);
+                view.ranges = Arc::new(ranges.union(&added));
             }
             view.newest_in_runs = newest_in(&change.runs);
             self.space.note_runs(&change.runs);
@@ -331,6 +398,11 @@ impl Runs {
         });
         if let Some(members) = self.env.duty().members() {
             members.set_manifest(record.number);
+        }
+        if drops_ranges {
+            let mut lease = lock(&self.ranges);
+            let spare = lease.bytes().saturating_sub(self.sources.current_view().ranges.bytes());
+            lease.shrink(spare);
         }
         self.blobs.note_removed(change.removed.iter().flat_map(|run| run.infos()));
         drop(record);
@@ -429,19 +501,30 @@ impl Runs {
         let rest = rest(&view, checkpoint)?;
         let head = manifest.head();
         let limits = Arc::new(head.limits.clone());
-        let set = rest.is_some().then(|| self.clear_row_cache());
+        let known = |view: &View| {
+            let needed =
+                |_: &Fragment, glsn| glsn > checkpoint || view.has_unflushed_before(glsn, None);
+            head.ranges.union(&view.ranges.retained(needed))
+        };
+        let has_ranges = !view.ranges.is_empty() || !head.ranges.is_empty();
+        let drops_ranges = has_ranges && known(&view) != *view.ranges;
+        let set = (rest.is_some() || drops_ranges).then(|| self.clear_row_cache());
         if rest.is_some() {
             self.flushed.store(checkpoint.0, Ordering::Release);
         }
-        *record = head;
         self.sources.publish(|view| {
+            if has_ranges {
+                view.ranges = Arc::new(known(view));
+            }
             view.depth = depth(runs.iter().map(|run| run.span()));
             view.newest_in_runs = newest_in(&runs);
             (view.runs, view.history, view.limits) = (runs, history, limits);
-            if let (Some((active, closed)), Some(set)) = (rest, set) {
-                (view.active, view.closed, view.set) = (active, closed, set);
+            if let Some((active, closed)) = rest {
+                (view.active, view.closed) = (active, closed);
             }
+            view.set = set.unwrap_or(view.set);
         });
+        *record = head;
         // Outside the lock: walks may release files.
         drop((record, view));
         self.seats.exchanged();
@@ -571,6 +654,21 @@ impl fmt::Debug for Runs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Runs({})", self.env.context.dir.display())
     }
+}
+
+/// Whether a range deletion may still hide a version once `change` is installed with `checkpoint`.
+/// What is behind the checkpoint is not durable yet, or not known to be in the manifest.
+fn is_needed(view: &View, change: &Change, checkpoint: Glsn, range: &Fragment, glsn: Glsn) -> bool {
+    let adopted = view.closed.iter().flat_map(|closed| match &closed.content {
+        Content::Adopted(runs) => &runs[..],
+        Content::Memtable(_) => &[],
+    });
+    let keys = (Bound::Included(&*range.first), Bound::Excluded(&*range.end));
+    let hides_some_of =
+        |run: &Arc<Run>| tables_in(run, keys).iter().any(|table| table.info.needs(range, glsn));
+    glsn > checkpoint
+        || view.has_unflushed_before(glsn, change.takes_closed.as_ref())
+        || adopted.chain(&change.runs).chain(&change.history).any(hides_some_of)
 }
 
 fn guards(runs: &[Arc<Run>]) -> impl Iterator<Item = &Arc<FileGuard>> {

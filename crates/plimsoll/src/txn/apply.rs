@@ -106,7 +106,12 @@ impl<'a> Apply<'a> {
     /// Applies a commit, as a whole or not at all; lookups find it after [`Apply::settle`].
     pub(crate) fn apply(&mut self, entry: &EntryView<'_>) -> Result<()> {
         let glsn = entry.meta.glsn;
-        match Payload::decode(entry.payload)?.writes {
+        let Payload { ranges, writes, .. } = Payload::decode(entry.payload)?;
+        if !ranges.is_empty() {
+            self.index.runs.make_room_for_ranges(ranges.iter().copied())?;
+            self.index.runs.delete_ranges(glsn, ranges.iter().copied());
+        }
+        match writes {
             Writes::Operations(operations) => {
                 let (room_bytes, touches) = survey(operations.uncompared())?;
                 let room = self.make_room(room_bytes)?;

@@ -93,7 +93,8 @@ impl<'a> Commit<'a> {
     ) -> Result<Self> {
         let CommitOptions { spaces, metadata, waits } = options;
         let memtable_bytes = reader.index.memtables.limit_bytes() / MEMTABLE_PART;
-        patience.in_commit(|| writes.prepare(metadata.len(), memtable_bytes))?;
+        let head_bytes = metadata.len() + writes.range_bytes();
+        patience.in_commit(|| writes.prepare(head_bytes, memtable_bytes))?;
         let body = patience.in_commit(|| Body::new(&reader.budget, &writes, metadata))?;
         Ok(Self { reader, sequencer, at, reads, writes, gaps, spaces, waits, body })
     }
@@ -124,7 +125,8 @@ impl<'a> Commit<'a> {
     /// Makes room for what it adds to the index. Flushes a memtable if it must.
     pub(crate) fn make_room(&self) -> Result<Room<'a>> {
         let index = &self.reader.index;
-        if self.writes.is_in_memory() {
+        index.runs.make_room_for_ranges(self.ranges())?;
+        if self.is_inserted() {
             match index.memtables.make_room(self.body.room_bytes, self.sequencer.applied()) {
                 // Its runs need less memory.
                 Err(Error::OutOfBudget(_)) if !self.writes.spilled().is_empty() => {}
@@ -138,7 +140,8 @@ impl<'a> Commit<'a> {
     /// As [`Commit::make_room`], without waiting: `None` if a memtable has to be flushed before.
     pub(crate) fn make_room_now(&self) -> Result<Option<Room<'a>>> {
         let index = &self.reader.index;
-        if self.writes.is_in_memory() {
+        index.runs.make_room_for_ranges(self.ranges())?;
+        if self.is_inserted() {
             let room =
                 index.memtables.make_room_now(self.body.room_bytes, self.sequencer.applied());
             // Runs need less memory.
@@ -148,6 +151,17 @@ impl<'a> Commit<'a> {
         }
         index.memtables.make_room_for_runs(self.writes.spilled().infos())?;
         Ok(Some(Room(None)))
+    }
+
+    /// Whether its versions are inserted into the memtable, if that has room. Without any, the
+    /// memtable still notes that it holds the commit.
+    fn is_inserted(&self) -> bool {
+        self.writes.is_in_memory() || self.writes.spilled().is_empty()
+    }
+
+    /// The ranges that it deletes.
+    fn ranges(&self) -> impl Iterator<Item = (&[u8], &[u8])> + Clone {
+        self.writes.ranges().iter().map(|range| (&range.first[..], &range.end[..]))
     }
 
     /// Orders the record with `append` and applies its versions. Law: `lock` is held since
@@ -192,6 +206,8 @@ impl<'a> Commit<'a> {
 
     fn apply(&self, room: Room<'a>, glsn: Glsn) -> Result<()> {
         let (body, writes) = (&self.body, &self.writes);
+        // Before the versions: what the commit puts into a range survives it.
+        self.reader.index.runs.delete_ranges(glsn, self.ranges());
         match room.0 {
             Some(mut room) if writes.spilled().is_empty() => {
                 let mut operations =
@@ -250,7 +266,10 @@ impl<'a> Commit<'a> {
         let is_plain = self.writes.spilled().is_empty()
             && self.writes.blob_bytes() == 0
             && !self.spaces.iter().any(|id| [SYSTEM, CURSORS].contains(id));
-        is_plain && self.reads.ranges().is_empty() && self.gaps.is_empty()
+        is_plain
+            && self.writes.ranges().is_empty()
+            && self.reads.ranges().is_empty()
+            && self.gaps.is_empty()
     }
 
     /// Its payload, if that is in one piece behind the head.
@@ -325,7 +344,7 @@ impl Body {
             body.encode_operations(budget, writes, metadata)?;
         } else {
             let mut encoded = Vec::new();
-            encode_runs(metadata, &writes.spilled().layout(), &mut encoded);
+            encode_runs(metadata, writes.ranges(), &writes.spilled().layout(), &mut encoded);
             if writes.is_in_memory() {
                 body.room_bytes = writes
                     .in_memory()
@@ -374,7 +393,7 @@ impl Body {
             at = writes.after_key(position);
         }
         self.parts.push(Part::Small { start, end: self.small.len() });
-        encode_head(metadata, self.count, &mut self.head);
+        encode_head(metadata, writes.ranges(), self.count, &mut self.head);
         Ok(())
     }
 }
@@ -422,7 +441,7 @@ mod tests {
         let store = open(&path, options()).unwrap();
         put(&store, 1, 10).unwrap();
         let mut payload = Vec::new();
-        encode_head(b"", 1, &mut payload);
+        encode_head(b"", &[], 1, &mut payload);
         encode_put(b"\0\0\0\x01\0\0\0\x02", 0, &mut payload);
         let parts = [&payload[..]];
         let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &parts }];

@@ -2,21 +2,27 @@
 //!
 //! ```text
 //! u8      version of this encoding: 2
-//! u8      flags: bit 0 = the writes are in runs (blob files), not in operations
+//! u8      flags: bit 0 = the writes are in runs (blob files), not in operations; bit 2 = with ranges
 //! bytes   metadata (varint length first)
+//! ranges, if bit 2 is set: varint count, then for each:
+//!     bytes   first index key (varint length first)
+//!     bytes   end: the index key behind the range (varint length first)
 //! operations:  varint count, then for each
-//!     u8      kind: 0 delete, 1 put, 2 put of a value that is stored in a blob file; 3 to 7 reserved (range delete, merge, expiry, ...)
+//!     u8      kind: 0 delete, 1 put, 2 put of a value that is stored in a blob file; 3 to 7 reserved (merge, expiry, ...)
 //!     bytes   index key (varint length first): keyspace id, big-endian, and the key
 //!     kind 1: bytes   value (varint length first); if it is longer than 1024 bytes, u64 its checksum
 //!     kind 2: varint blob id, varint offset, varint length, u64 checksum of the value
 //! runs:        varint count, newest first, then for each: varint count of tables, varint blob id of each
 //! ```
 //!
-//! Operations are sorted by key, one for each key.
+//! Operations are sorted by key, one for each key. Ranges are sorted, not empty, and do not touch
+//! each other. A range deletes what its keys had before the transaction: the transaction's own
+//! operations come after it.
 
 use plimsoll_disk::codec::{Reader, push_bytes, push_varint};
 use plimsoll_log::blob::BlobId;
 
+use crate::index::ranges::MAX_BOUND_BYTES;
 use crate::types::error::{Error, Result};
 use crate::types::index_key::IndexKey;
 use crate::types::version::{INLINE_BYTES, Stored, value_sum};
@@ -26,6 +32,7 @@ const FLAG_RUNS: u8 = 1;
 /// Reserved: the id of the branch that the transaction writes to follows the flags. Those of the
 /// main branch have none.
 const FLAG_BRANCH: u8 = 2;
+const FLAG_RANGES: u8 = 4;
 const DELETE: u8 = 0;
 const PUT: u8 = 1;
 const PUT_BLOB: u8 = 2;
@@ -34,16 +41,37 @@ const PUT_BLOB: u8 = 2;
 pub const MAX_METADATA_BYTES: usize = 64 << 10;
 
 /// Appends the head, for `operations` operations to follow.
-pub(crate) fn encode_head(metadata: &[u8], operations: u64, out: &mut Vec<u8>) {
-    out.extend_from_slice(&[VERSION, 0]);
-    push_bytes(out, metadata);
+pub(crate) fn encode_head(
+    metadata: &[u8],
+    ranges: &[DeletedRange],
+    operations: u64,
+    out: &mut Vec<u8>,
+) {
+    encode_beginning(0, metadata, ranges, out);
     push_varint(out, operations);
 }
 
-/// Appends a whole payload whose writes are in runs, newest first.
-pub(crate) fn encode_runs(metadata: &[u8], runs: &[Vec<BlobId>], out: &mut Vec<u8>) {
-    out.extend_from_slice(&[VERSION, FLAG_RUNS]);
+fn encode_beginning(flags: u8, metadata: &[u8], ranges: &[DeletedRange], out: &mut Vec<u8>) {
+    let with_ranges = if ranges.is_empty() { 0 } else { FLAG_RANGES };
+    out.extend_from_slice(&[VERSION, flags | with_ranges]);
     push_bytes(out, metadata);
+    if !ranges.is_empty() {
+        push_varint(out, ranges.len() as u64);
+        for range in ranges {
+            push_bytes(out, &range.first);
+            push_bytes(out, &range.end);
+        }
+    }
+}
+
+/// Appends a whole payload whose writes are in runs, newest first.
+pub(crate) fn encode_runs(
+    metadata: &[u8],
+    ranges: &[DeletedRange],
+    runs: &[Vec<BlobId>],
+    out: &mut Vec<u8>,
+) {
+    encode_beginning(FLAG_RUNS, metadata, ranges, out);
     push_varint(out, runs.len() as u64);
     for run in runs {
         push_varint(out, run.len() as u64);
@@ -88,11 +116,27 @@ pub(crate) fn encode_put(key: &[u8], value_bytes: u64, out: &mut Vec<u8>) {
     push_varint(out, value_bytes);
 }
 
+/// A range of index keys that a transaction deletes: from `first` up to `end`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DeletedRange {
+    pub(crate) first: Vec<u8>,
+    pub(crate) end: Vec<u8>,
+}
+
+impl DeletedRange {
+    /// Upper bound on its bytes in a payload.
+    pub(crate) fn encoded_bytes(&self) -> usize {
+        self.first.len() + self.end.len() + 4
+    }
+}
+
 /// A decoded payload.
 #[derive(Debug)]
 pub(crate) struct Payload<'a> {
     /// The user's metadata of the commit.
     pub(crate) metadata: &'a [u8],
+    /// The ranges that it deletes before it writes: first keys and ends.
+    pub(crate) ranges: Vec<(&'a [u8], &'a [u8])>,
     /// The writes.
     pub(crate) writes: Writes<'a>,
 }
@@ -138,8 +182,12 @@ impl<'a> Payload<'a> {
             return Err(Error::format(format!("{what} (flags {flags:#x}); use that version")));
         }
         let metadata = reader.bytes().ok_or_else(damaged)?;
+        let ranges = match flags & FLAG_RANGES {
+            0 => Vec::new(),
+            _ => decode_ranges(&mut reader).ok_or_else(damaged)?,
+        };
         let count = reader.varint().ok_or_else(damaged)?;
-        let writes = match flags {
+        let writes = match flags & !FLAG_RANGES {
             0 => Writes::Operations(Operations {
                 reader,
                 left: count,
@@ -156,8 +204,24 @@ impl<'a> Payload<'a> {
                 )));
             }
         };
-        Ok(Self { metadata, writes })
+        Ok(Self { metadata, ranges, writes })
     }
+}
+
+fn decode_ranges<'a>(reader: &mut Reader<'a>) -> Option<Vec<(&'a [u8], &'a [u8])>> {
+    let mut ranges: Vec<(&[u8], &[u8])> = Vec::new();
+    for _ in 0..reader.varint()? {
+        let (first, end) = (reader.bytes()?, reader.bytes()?);
+        let is_sound = IndexKey::is_valid_len(first.len())
+            && end.len() <= MAX_BOUND_BYTES
+            && first < end
+            && ranges.last().is_none_or(|before| before.1 < first);
+        if !is_sound {
+            return None;
+        }
+        ranges.push((first, end));
+    }
+    (!ranges.is_empty()).then_some(ranges)
 }
 
 fn decode_runs(reader: &mut Reader<'_>, count: u64) -> Option<Vec<Vec<BlobId>>> {
@@ -291,7 +355,11 @@ mod tests {
 
     fn sample() -> Vec<u8> {
         let mut out = Vec::new();
-        encode_head(b"meta", 4, &mut out);
+        let ranges = [(b"a", b"b"), (b"d", b"e")].map(|(first, end)| DeletedRange {
+            first: [b"\0\0\0\x01", &first[..]].concat(),
+            end: [b"\0\0\0\x01", &end[..]].concat(),
+        });
+        encode_head(b"meta", &ranges, 4, &mut out);
         let blob = Stored::InBlob { blob: BlobId(7), offset: 5, len: 1 << 21, sum: 9 };
         for (key, stored) in [
             (b"\0\0\0\x01a", Stored::Deleted),
@@ -312,6 +380,9 @@ mod tests {
         let bytes = sample();
         let payload = Payload::decode(&bytes).unwrap();
         assert_eq!(payload.metadata, b"meta");
+        let range = |first, end| (&b"\0\0\0\x01"[..], first, end);
+        let seen = payload.ranges.iter().map(|(first, end)| (&first[..4], first[4], end[4]));
+        assert_eq!(seen.collect::<Vec<_>>(), [range(b'a', b'b'), range(b'd', b'e')]);
         let Writes::Operations(mut operations) = payload.writes else {
             panic!("operations were written")
         };
@@ -346,7 +417,7 @@ mod tests {
     fn runs_come_back_as_they_were_written() {
         let runs = vec![vec![BlobId(9)], vec![BlobId(3), BlobId(300)]];
         let mut out = Vec::new();
-        encode_runs(b"", &runs, &mut out);
+        encode_runs(b"", &[], &runs, &mut out);
         let Writes::Runs(seen) = Payload::decode(&out).unwrap().writes else {
             panic!("runs were written")
         };

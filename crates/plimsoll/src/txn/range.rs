@@ -532,7 +532,11 @@ impl<'t> Range<'t> {
     fn pass_own(&mut self, walk: &mut Walk<'t>) -> Result<()> {
         let Some(own) = &mut walk.own else { return Ok(()) };
         own.come_back()?;
-        if walk.waiting.is_none() && own.key().is_none_or(|key| !self.span().contains(key)) {
+        let has_ranges = self.own.is_some_and(|set| !set.ranges().is_empty());
+        if walk.waiting.is_none()
+            && !has_ranges
+            && own.key().is_none_or(|key| !self.span().contains(key))
+        {
             // Told first: the base may not be as far as the key that was given last.
             self.note_reads(false);
             walk.own = None;
@@ -544,6 +548,9 @@ impl<'t> Range<'t> {
     fn step_with_own(&mut self, walk: &mut Walk<'t>, key: &mut Vec<u8>) -> Result<bool> {
         loop {
             self.wait_for_base(walk)?;
+            if walk.waiting.is_some() && self.leave_own_range(walk)? {
+                continue;
+            }
             let own = walk.own.as_mut().expect("looked at above");
             let own_key = own.key().filter(|key| self.span().contains(key));
             let base_key = walk.waiting.as_ref().map(|_| walk.base_key.as_slice());
@@ -585,6 +592,24 @@ impl<'t> Range<'t> {
                 return Ok(false);
             }
         }
+    }
+
+    /// If the next key of the base lies in a range that the transaction deletes, the base goes on
+    /// behind the range. Returns whether it does.
+    fn leave_own_range(&self, walk: &mut Walk<'t>) -> Result<bool> {
+        let Some(range) = self.own.and_then(|own| own.range_over(&walk.base_key)) else {
+            return Ok(false);
+        };
+        walk.waiting = None;
+        let to = match self.direction {
+            Direction::Forward => &range.end,
+            Direction::Backward => &range.first,
+        };
+        self.reader().walk(&mut walk.base, &mut walk.base_key, |base, key| {
+            base.skip(key, to);
+            Ok(())
+        })?;
+        Ok(true)
     }
 
     /// An own deletion of `key` was stepped over: counts it, and seeks to the end of the gap in

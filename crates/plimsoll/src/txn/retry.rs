@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll_disk::random::Random;
+use plimsoll_log::glsn::Glsn;
 
 use crate::txn::committer::Committer;
 use crate::txn::transaction::Transaction;
@@ -30,8 +31,16 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 /// Runs `change` in transactions until one is committed.
 pub(crate) fn transact<T, E: From<Error>>(
     committer: &Arc<Committer>,
-    mut change: impl FnMut(&mut Transaction) -> Result<T, E>,
+    change: impl FnMut(&mut Transaction) -> Result<T, E>,
 ) -> Result<T, E> {
+    commit(committer, change).map(|(done, _)| done)
+}
+
+/// The same; returns the GLSN of the commit, too.
+pub(crate) fn commit<T, E: From<Error>>(
+    committer: &Arc<Committer>,
+    mut change: impl FnMut(&mut Transaction) -> Result<T, E>,
+) -> Result<(T, Glsn), E> {
     let mut attempt = 1;
     loop {
         let mut tx = begin(committer, attempt);
@@ -43,7 +52,7 @@ pub(crate) fn transact<T, E: From<Error>>(
             }
         };
         match tx.commit() {
-            Ok(_) => return Ok(done),
+            Ok(glsn) => return Ok((done, glsn)),
             Err(Error::Conflict { at, by, .. }) if attempt < ATTEMPTS => {
                 pause(committer, attempt, at.0 ^ by.0.rotate_left(32))
             }

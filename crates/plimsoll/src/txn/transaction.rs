@@ -65,7 +65,7 @@ pub struct Transaction {
     pub(crate) committer: Arc<Committer>,
     moment: OpenMoment,
     /// Under a lock, as reads may come from several threads.
-    reads: Mutex<ReadSet>,
+    pub(crate) reads: Mutex<ReadSet>,
     pub(crate) writes: WriteSet,
     /// Under a lock for the same reason.
     gaps: Mutex<OwnGaps>,
@@ -408,7 +408,7 @@ impl Transaction {
         self.walk(Span::prefix(self.id_of(keyspace)?, prefix.as_ref()))
     }
 
-    fn walk(&self, span: Span) -> Result<Range<'_>> {
+    pub(crate) fn walk(&self, span: Span) -> Result<Range<'_>> {
         self.tell_pops();
         let at = self.read_at()?;
         Ok(Range::in_transaction(&self.committer, span, at, &self.writes, &self.reads, &self.gaps))

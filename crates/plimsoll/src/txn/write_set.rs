@@ -21,7 +21,9 @@ use plimsoll_memory::page::PAGE_BYTES;
 use plimsoll_memory::sorted::{Position, SortedMap};
 
 use crate::borders::{Border, hit};
+use crate::txn::own_ranges::OwnRanges;
 use crate::txn::patience::Patience;
+use crate::txn::payload::DeletedRange;
 use crate::txn::spill::Spill;
 use crate::txn::spill::run_builder::SpillBuilder;
 use crate::txn::value_buffer::ValueBuffer;
@@ -112,6 +114,7 @@ pub(crate) struct WriteSet {
     large_done: Vec<BlobRef>,
     /// Whether a record names the blob files; they then belong to the log.
     named: AtomicBool,
+    ranges: OwnRanges,
     spill: Spill,
     /// The most bytes of a record's body.
     body_limit_bytes: u64,
@@ -144,6 +147,7 @@ impl WriteSet {
             large_done: Vec::new(),
             named: AtomicBool::new(false),
             body_limit_bytes,
+            ranges: OwnRanges::default(),
             spill: Spill::new(patience.budget(), log, table_bytes),
             encoded: Vec::new(),
         }
@@ -151,7 +155,32 @@ impl WriteSet {
 
     /// Whether nothing was written.
     pub(crate) fn is_empty(&self) -> bool {
-        self.map.is_empty() && self.spill.is_empty()
+        self.map.is_empty() && self.spill.is_empty() && self.ranges.is_empty()
+    }
+
+    /// Deletes the keys from `first` up to `end`, which have no own write that is not a deletion.
+    pub(crate) fn delete_range(&mut self, first: &[u8], end: &[u8]) {
+        self.ranges.add(first, end);
+    }
+
+    /// Whether one more range can be deleted as one.
+    pub(crate) fn has_room_for_range(&self) -> bool {
+        self.ranges.has_room()
+    }
+
+    /// The ranges that it deletes before it writes.
+    pub(crate) fn ranges(&self) -> &[DeletedRange] {
+        self.ranges.list()
+    }
+
+    /// The deleted range that a key lies in.
+    pub(crate) fn range_over(&self, key: &[u8]) -> Option<&DeletedRange> {
+        self.ranges.over(key)
+    }
+
+    /// Upper bound on the bytes of the ranges in the record.
+    pub(crate) fn range_bytes(&self) -> usize {
+        self.ranges.encoded_bytes()
     }
 
     /// Writes a value.
@@ -397,6 +426,9 @@ impl WriteSet {
             }
         }
         match self.spill.lookup(key)? {
+            None if self.ranges.over(key).is_some() => {
+                then(Write::Stored(Stored::Deleted)).map(Some)
+            }
             None => Ok(None),
             Some(found) => then(Write::Stored(found.stored())).map(Some),
         }

@@ -35,6 +35,9 @@ pub enum InvalidInput {
         /// The limit.
         limit_bytes: u64,
     },
+    /// No key can lie in the range that is to be deleted.
+    #[error("the range to delete is empty: its end must lie behind its beginning")]
+    EmptyRange,
     /// The value is too long.
     #[error("a value has at most {limit_bytes} bytes ({} GiB), this one has at least {bytes}", limit_bytes >> 30)]
     ValueTooLong {

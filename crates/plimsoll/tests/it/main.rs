@@ -49,6 +49,7 @@ mod neighbours;
 mod own_folder;
 mod pressure;
 mod quiet_openings;
+mod range_deletes;
 mod recover;
 mod recover_stale;
 mod resident;

@@ -18,6 +18,7 @@ const STOREYS: [(&str, &str, &[&str]); 3] = [
         &[
             "env",
             "gaps",
+            "ranges",
             "blob_bytes",
             "run",
             "manifest",

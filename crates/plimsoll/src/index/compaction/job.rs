@@ -11,6 +11,7 @@
 //! hold; such runs are merged before others are (`policy`), and meanwhile every key's versions are
 //! in order.
 
+use std::ops::Bound;
 use std::sync::{Arc, Weak};
 
 use plimsoll_log::glsn::Glsn;
@@ -25,6 +26,7 @@ use crate::index::manifest::files::Reserve;
 use crate::index::plan::alignment;
 use crate::index::plan::policy::Priority;
 use crate::index::plan::sweep::{Segment, Sweep};
+use crate::index::ranges::Absorber;
 use crate::index::run::cursor::{Feed, RunCursor};
 use crate::index::run::table::TableInfo;
 use crate::index::runs::{Change, Runs};
@@ -99,6 +101,7 @@ pub(crate) struct Job {
     /// meantime is to give back.
     view: Arc<View>,
     splitter: Splitter,
+    absorber: Absorber,
     relocator: Relocator,
     sweep: Sweep,
     /// How many tables of each run are in the segments up to the current one.
@@ -149,6 +152,17 @@ fn highest_horizon(horizon: &dyn Horizon, info: &TableInfo) -> Glsn {
     (first..=last).map(|keyspace| horizon.of(keyspace)).max().unwrap_or(Glsn::NONE)
 }
 
+/// The GLSN up to which a job absorbs range deletions: they are durable, and older than everything
+/// in newer runs, so that no deletion is younger than a version of its key in a newer run.
+fn absorbed_upto(flushed: Glsn, view: &View, task: &Task) -> Glsn {
+    if task.inputs == Inputs::History {
+        return flushed;
+    }
+    let is_newer = |run: &&Arc<Run>| !Arc::ptr_eq(run, &task.runs[0]);
+    let newer = view.runs.iter().take_while(is_newer).map(|run| run.min_glsn()).min();
+    newer.map_or(flushed, |newer| flushed.min(Glsn(newer.0.saturating_sub(1))))
+}
+
 /// `all` with its adjacent `inputs` replaced by `output`.
 fn replace(all: &[Arc<Run>], inputs: &[Arc<Run>], output: &[Arc<Run>]) -> Vec<Arc<Run>> {
     let is_input = |run: &Arc<Run>| inputs.iter().any(|input| Arc::ptr_eq(input, run));
@@ -162,6 +176,8 @@ fn replace(all: &[Arc<Run>], inputs: &[Arc<Run>], output: &[Arc<Run>]) -> Vec<Ar
 impl Job {
     /// Begins a job.
     pub(crate) fn new(runs: &Runs, set_aside: &SetAside, task: Task) -> Self {
+        // First: the view has at least the ranges up to it.
+        let flushed = runs.checkpoint().glsn;
         let view = runs.sources.view();
         let full_bytes = runs.env.context.table_bytes;
         let input_bytes: u64 = task.runs.iter().map(|run| run.bytes()).sum();
@@ -187,7 +203,11 @@ impl Job {
         } else {
             (table_bytes * ALIGNED_TABLES).min(full_bytes)
         };
-        let output = || Output::new(&runs.files, &set_aside.budget, table_bytes, Reserve::Rest);
+        let absorber = Absorber::new(&view.ranges, absorbed_upto(flushed, &view, &task));
+        let output = || {
+            Output::new(&runs.files, &set_aside.budget, table_bytes, Reserve::Rest)
+                .absorbing(absorber.upto())
+        };
         let horizon = match task.inputs {
             Inputs::Current { .. } => Glsn::NONE,
             Inputs::History => task
@@ -231,6 +251,7 @@ impl Job {
             linked_bytes: 0,
             current: output().cut_before(cuts),
             history: output(),
+            absorber,
             runs: task.runs,
             view: Arc::new(view.without_memtables(&runs.env.context.budget)),
         };
@@ -346,6 +367,9 @@ impl Job {
 
     fn begin_segment(&mut self, runs: &Runs, segment: Segment) -> Result<()> {
         let (first_key, last_key) = match segment {
+            Segment::Alone { input, table } if self.drops(runs, input, table) => {
+                return Ok(());
+            }
             Segment::Alone { input, table } if !self.rewrites(runs, input, table) => {
                 let member = self.runs[input].member(table);
                 self.linked_bytes += member.bytes();
@@ -368,6 +392,26 @@ impl Job {
             Inputs::Current { .. } => &mut self.current,
             Inputs::History => &mut self.history,
         }
+    }
+
+    /// Whether a table that overlaps with no other input lies within a deleted range, and nobody
+    /// can read what it holds. Then it is dropped unread. What older runs and history have of its
+    /// keys is hidden by the range until they have absorbed it, too.
+    fn drops(&mut self, runs: &Runs, input: usize, table: usize) -> bool {
+        let info = &self.runs[input].tables()[table].info;
+        let ranges = self.absorber.ranges();
+        let Some(range) = ranges.over(&info.first_key).filter(|range| *range.end > *info.last_key)
+        else {
+            return false;
+        };
+        let Some(glsn) = range.oldest_after(info.max_glsn) else { return false };
+        let keyspace = IndexKey::new(&info.first_key).keyspace();
+        if !IndexKey::new(&info.last_key).is_in(keyspace) || glsn > runs.env.horizon.of(keyspace) {
+            return false;
+        }
+        self.splitter.limits.dropped(keyspace, glsn);
+        self.splitter.limits.deletion_dropped(keyspace, glsn);
+        true
     }
 
     /// Whether a table that overlaps with nothing is rewritten nevertheless.
@@ -401,7 +445,10 @@ impl Job {
     /// Whether a table must not be linked: it holds deletions that leave the current runs, versions
     /// that may be dropped, or values to be moved.
     fn needs_change(&self, runs: &Runs, info: &TableInfo) -> bool {
+        let ranges = self.absorber.ranges();
+        let keys = (Bound::Included(&info.first_key[..]), Bound::Included(&info.last_key[..]));
         self.relocator.wants_some_of(info)
+            || ranges.within(keys).any(|range| info.needs(range, range.glsns[0]))
             || match self.inputs {
                 Inputs::Current { oldest } => oldest && info.deletions > 0,
                 Inputs::History => horizon_passed(&*runs.env.horizon, info),
@@ -427,7 +474,40 @@ impl Job {
             let bytes = (version.key.len() + inline) as u64;
             let disposition = match self.waiting.take() {
                 Some(disposition) => disposition,
-                None => self.splitter.disposition(&version, &*runs.env.horizon, &mut elsewhere)?,
+                None => {
+                    let horizon = &*runs.env.horizon;
+                    let is_deletion = version.stored == Stored::Deleted;
+                    let mut deletion =
+                        self.absorber.deletion_of(version.key, version.glsn, is_deletion);
+                    if let Some(glsn) = deletion {
+                        // Not deleted by the range if it was superseded before, or by a version
+                        // of the same commit: by one that went into history on its own, or, for a
+                        // version in history, also by one in the current runs.
+                        let newest = match self.inputs {
+                            Inputs::Current { .. } => {
+                                self.view.newest_in_history(version.key, glsn)?
+                            }
+                            Inputs::History => self.view.newest_until(version.key, glsn)?,
+                        };
+                        deletion = deletion.filter(|_| newest <= Some(version.glsn));
+                    }
+                    if let Some(glsn) = deletion {
+                        let deletion = Version { glsn, stored: Stored::Deleted, ..version };
+                        match self.splitter.disposition(&deletion, horizon, &mut elsewhere)? {
+                            Disposition::Current => self.current.add(&deletion, true, warmth)?,
+                            Disposition::History { first } => {
+                                if self.inputs == Inputs::History {
+                                    let limits = &mut self.splitter.limits;
+                                    limits.deletions_moved = limits.deletions_moved.max(glsn);
+                                }
+                                self.history.add(&deletion, first, warmth)?;
+                            }
+                            Disposition::Dropped => {}
+                        }
+                        *allowance = allowance.saturating_sub(VERSION_COST_BYTES);
+                    }
+                    self.splitter.disposition(&version, horizon, &mut elsewhere)?
+                }
             };
             if disposition != Disposition::Dropped {
                 let stored = match self.relocator.relocate(&version, allowance)? {

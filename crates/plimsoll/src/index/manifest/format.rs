@@ -4,26 +4,32 @@
 //! trusted beyond the file's end.
 
 use std::io;
+use std::sync::Arc;
 
 use plimsoll_disk::checksum::checksum;
-use plimsoll_disk::codec::{Reader, push_varint};
+use plimsoll_disk::codec::{Reader, push_bytes, push_varint};
 use plimsoll_disk::vfs::File;
 use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::{Glsn, Position};
+use smallvec::SmallVec;
 
 use super::blocks::{CUT, Failure, Input, SENSELESS, Writer};
 use super::{Head, Manifest, RunInfo};
 use crate::index::manifest::limits::Limits;
+use crate::index::ranges::{Fragment, MAX_BOUND_BYTES, RangeSet};
 use crate::index::run::table::{TableId, TableInfo};
 use crate::types::index_key::IndexKey;
 
 const MAGIC: [u8; 8] = *b"PLIMMANI";
 const FORMAT: u32 = 1;
+const RANGES_PIECE_BYTES: usize = 4096;
 pub(super) const HEAD_BYTES: usize = 56;
 
 /// Tag of an addition behind the runs. Each has a length, so that a version that does not know it
 /// skips it.
 pub(super) const DELETIONS_DROPPED: u64 = 1;
+
+pub(super) const RANGES: u64 = 2;
 
 const HAS_POINTER: u8 = 1;
 const HAS_FIXED_GLSN: u8 = 2;
@@ -31,6 +37,7 @@ const HAS_FIXED_GLSN: u8 = 2;
 pub(super) const HAS_BRANCHES: u8 = 4;
 /// Earlier versions did not count the bytes of values in log entries.
 pub(super) const HAS_LOG_BYTES: u8 = 8;
+const HAS_ABSORBED: u8 = 16;
 
 /// Writes a manifest of `runs` (whether each is history, and its tables) into an empty file.
 pub(super) fn write<'a, R, P>(file: &dyn File, head: &Head, runs: R) -> io::Result<()>
@@ -92,11 +99,25 @@ fn encode_additions(head: &Head, out: &mut Writer<'_>) -> io::Result<()> {
         push_varint(&mut body, u64::from(*keyspace));
         push_varint(&mut body, glsn.0);
     }
-    out.number(1)?;
+    out.number(2)?;
     out.number(DELETIONS_DROPPED)?;
     out.number(body.len() as u64)?;
     out.block.extend_from_slice(&body);
-    out.drain()
+    out.drain()?;
+    body.clear();
+    for range in head.ranges.fragments() {
+        push_bytes(&mut body, &range.first);
+        push_bytes(&mut body, &range.end);
+        push_varint(&mut body, range.glsns.len() as u64);
+        range.glsns.iter().for_each(|glsn| push_varint(&mut body, glsn.0));
+    }
+    out.number(RANGES)?;
+    out.number(body.len() as u64)?;
+    for part in body.chunks(RANGES_PIECE_BYTES) {
+        out.block.extend_from_slice(part);
+        out.drain()?;
+    }
+    Ok(())
 }
 
 fn encode_table(info: &TableInfo, out: &mut Vec<u8>) {
@@ -108,7 +129,8 @@ fn encode_table(info: &TableInfo, out: &mut Vec<u8>) {
     let pointer = if info.min_pointer.is_some() { HAS_POINTER } else { 0 };
     let fixed = if info.fixed_glsn.is_some() { HAS_FIXED_GLSN } else { 0 };
     let counted = if info.log_bytes.is_some() { HAS_LOG_BYTES } else { 0 };
-    out.push(pointer | fixed | counted);
+    let absorbed = if info.absorbed > Glsn::NONE { HAS_ABSORBED } else { 0 };
+    out.push(pointer | fixed | counted | absorbed);
     for number in [id, u64::from(info.pages), u64::from(info.root), info.versions, info.deletions] {
         push_varint(out, number);
     }
@@ -122,6 +144,9 @@ fn encode_table(info: &TableInfo, out: &mut Vec<u8>) {
         push_varint(out, glsn.0);
     }
     info.log_bytes.iter().for_each(|bytes| push_varint(out, *bytes));
+    if info.absorbed > Glsn::NONE {
+        push_varint(out, info.absorbed.0);
+    }
     push_varint(out, info.blobs.len() as u64);
     info.blobs.iter().for_each(|blob| push_varint(out, blob.0));
 }
@@ -178,8 +203,12 @@ impl Input<'_> {
     }
 
     fn key(&mut self) -> Result<Vec<u8>, Failure> {
+        self.bytes(IndexKey::is_valid_len)
+    }
+
+    fn bytes(&mut self, is_valid_len: impl Fn(usize) -> bool) -> Result<Vec<u8>, Failure> {
         let len = self.varint()?;
-        if !usize::try_from(len).is_ok_and(IndexKey::is_valid_len) {
+        if !usize::try_from(len).is_ok_and(is_valid_len) {
             return Err(SENSELESS);
         }
         let mut key = Vec::with_capacity(len as usize);
@@ -205,17 +234,20 @@ fn decode(log_id: u128, input: &mut Input<'_>) -> Result<Manifest, Failure> {
     for _ in 0..input.varint()? {
         runs.push(decode_run(input)?);
     }
-    let dropped = decode_additions(input)?;
+    let (dropped, ranges) = decode_additions(input)?;
+    let ranges = Arc::new(RangeSet::of(ranges.unwrap_or_default()).ok_or(SENSELESS)?);
     let deletions_dropped_in = dropped.unwrap_or_else(|| oldest_readable_in.clone());
     let limits =
         Limits { deletions_moved, oldest_readable, oldest_readable_in, deletions_dropped_in };
-    Ok(Manifest::of(Head { log_id, number, checkpoint, durable, next_run, limits }, runs))
+    Ok(Manifest::of(Head { log_id, number, checkpoint, durable, next_run, limits, ranges }, runs))
 }
 
-/// Reads the additions behind the runs: the dropped deletions, if listed. Unknown additions are
-/// skipped.
-fn decode_additions(input: &mut Input<'_>) -> Result<Option<Vec<(u32, Glsn)>>, Failure> {
-    let mut dropped = None;
+/// What is listed behind the runs: dropped deletions, and range deletions.
+type Additions = (Option<Vec<(u32, Glsn)>>, Option<Vec<Fragment>>);
+
+/// Reads the additions behind the runs. Unknown additions are skipped.
+fn decode_additions(input: &mut Input<'_>) -> Result<Additions, Failure> {
+    let (mut dropped, mut ranges) = (None, None);
     for _ in 0..input.varint()? {
         let (what, len) = (input.varint()?, input.varint()?);
         if what == 0 {
@@ -232,11 +264,33 @@ fn decode_additions(input: &mut Input<'_>) -> Result<Option<Vec<(u32, Glsn)>>, F
                 return Err(SENSELESS);
             }
         }
+        if what == RANGES && ranges.is_none() {
+            let list = ranges.insert(Vec::new());
+            while input.place() < end {
+                list.push(decode_range(input, end)?);
+            }
+            if input.place() > end {
+                return Err(SENSELESS);
+            }
+        }
         while input.place() < end {
             input.byte()?;
         }
     }
-    Ok(dropped)
+    Ok((dropped, ranges))
+}
+
+fn decode_range(input: &mut Input<'_>, end: u64) -> Result<Fragment, Failure> {
+    let is_bound = |len: usize| (1..=MAX_BOUND_BYTES).contains(&len);
+    let (first, last) = (input.bytes(is_bound)?, input.bytes(is_bound)?);
+    let mut glsns = SmallVec::new();
+    for _ in 0..input.varint()? {
+        if input.place() >= end {
+            return Err(SENSELESS);
+        }
+        glsns.push(input.glsn()?);
+    }
+    Ok(Fragment { first: first.into(), end: last.into(), glsns })
 }
 
 /// Adds to a list that is sorted by keyspace; refuses what is out of order at once, so that zeros
@@ -283,6 +337,7 @@ fn decode_table(input: &mut Input<'_>) -> Result<TableInfo, Failure> {
     let min_pointer = if flags & HAS_POINTER > 0 { Some(input.glsn()?) } else { None };
     let fixed_glsn = if flags & HAS_FIXED_GLSN > 0 { Some(input.glsn()?) } else { None };
     let log_bytes = if flags & HAS_LOG_BYTES > 0 { Some(input.varint()?) } else { None };
+    let absorbed = if flags & HAS_ABSORBED > 0 { input.glsn()? } else { Glsn::NONE };
     let mut blobs = Vec::new();
     for _ in 0..input.varint()? {
         let blob = BlobId(input.varint()?);
@@ -292,7 +347,7 @@ fn decode_table(input: &mut Input<'_>) -> Result<TableInfo, Failure> {
         }
         blobs.push(blob);
     }
-    let sound = flags & !(HAS_POINTER | HAS_FIXED_GLSN | HAS_LOG_BYTES) == 0
+    let sound = flags & !(HAS_POINTER | HAS_FIXED_GLSN | HAS_LOG_BYTES | HAS_ABSORBED) == 0
         && root < pages
         && (1..=u64::MAX).contains(&versions)
         && deletions <= versions
@@ -316,5 +371,6 @@ fn decode_table(input: &mut Input<'_>) -> Result<TableInfo, Failure> {
         log_bytes,
         blobs,
         fixed_glsn,
+        absorbed,
     })
 }

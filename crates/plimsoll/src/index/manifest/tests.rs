@@ -11,6 +11,7 @@ use plimsoll_log::blob::BlobId;
 
 use super::format::{DELETIONS_DROPPED, HAS_BRANCHES, HAS_LOG_BYTES, HEAD_BYTES};
 use super::*;
+use crate::index::ranges::end_of_all;
 use crate::index::run::table::TableId;
 
 fn info(n: u64) -> TableInfo {
@@ -28,6 +29,7 @@ fn info(n: u64) -> TableInfo {
         log_bytes: (n != 6).then_some(n * 1000),
         blobs: (1..n % 4 + 1).map(BlobId).collect(),
         fixed_glsn: (n == 4).then_some(Glsn(5)),
+        absorbed: Glsn(n % 3),
     }
 }
 
@@ -44,6 +46,10 @@ fn sample(tables: u64) -> Manifest {
             vec![]
         } else {
             vec![(2, Glsn(25)), (0xffff_ffff, Glsn(7))]
+        },
+        ranges: {
+            let one = RangeSet::default().with(b"\0\0\0\x01a", b"\0\0\0\x01c", Glsn(450));
+            Arc::new(one.with(b"\0\0\0\x01b", &end_of_all(), Glsn(460)))
         },
         runs: vec![
             RunInfo { history: false, tables: (0..tables).map(info).collect() },
@@ -178,14 +184,14 @@ fn write_bytes(disk: &MemDisk, dir: &Path, bytes: &[u8]) {
 #[test]
 fn what_is_not_known_behind_the_runs_is_passed_over_and_what_is_missing_there_is_assumed() {
     let (disk, dir) = (MemDisk::new(), Path::new("/"));
-    let manifest = sample(6);
+    let manifest = Manifest { ranges: Arc::default(), ..sample(6) };
     manifest.write(&disk, dir).unwrap();
     let file = disk.open(&dir.join(manifest_name(12)), Open::Read, Caching::Buffered).unwrap();
     let mut bytes = vec![0; file.len().unwrap() as usize - 8];
     file.read_exact_at(&mut bytes, 0).unwrap();
-    let (front, additions) = bytes.split_at(bytes.len() - 11);
+    let (front, additions) = bytes.split_at(bytes.len() - 13);
     let (count, addition) = additions.split_at(1);
-    assert_eq!((count, &addition[..2]), (&[1][..], &[DELETIONS_DROPPED as u8, 8][..]));
+    assert_eq!((count, &addition[..2]), (&[2][..], &[DELETIONS_DROPPED as u8, 8][..]));
     // As an earlier version wrote it.
     write_bytes(&disk, dir, &[front, &[0]].concat());
     let assumed =
@@ -193,8 +199,8 @@ fn what_is_not_known_behind_the_runs_is_passed_over_and_what_is_missing_there_is
     assert_eq!(Manifest::read(&disk, dir).unwrap(), Some(assumed));
     // As a later version may write it.
     for bytes in [
-        [front, &[2], &[9, 3, 1, 2, 3], addition].concat(),
-        [front, &[2], addition, &[9, 0]].concat(),
+        [front, &[3], &[9, 3, 1, 2, 3], addition].concat(),
+        [front, &[3], addition, &[9, 0]].concat(),
     ] {
         write_bytes(&disk, dir, &bytes);
         assert_eq!(Manifest::read(&disk, dir).unwrap(), Some(manifest.clone()));

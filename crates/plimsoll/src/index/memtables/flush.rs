@@ -9,6 +9,7 @@ use crate::index::env::counters::Counters;
 use crate::index::manifest::files::Reserve;
 use crate::index::manifest::limits::Limits;
 use crate::index::plan::superseding::Sample;
+use crate::index::ranges::Absorber;
 use crate::index::run::warmth::Warmth;
 use crate::index::runs::{Change, Runs};
 use crate::index::sources::source::{Memtable, Run};
@@ -17,6 +18,7 @@ use crate::index::write::SetAside;
 use crate::index::write::output::Output;
 use crate::index::write::split::{Disposition, Inputs, Nowhere, Splitter};
 use crate::types::error::{Lift, Result};
+use crate::types::version::{Stored, Version};
 
 /// The result of flushing a source.
 #[derive(Default)]
@@ -51,9 +53,13 @@ pub(super) fn flush(
     let is_held = in_runs.is_some_and(|in_runs| closed.boundary <= in_runs);
     let mut flushed = match &closed.content {
         _ if is_held => Flushed::default(),
-        Content::Memtable(memtable) => {
-            write_memtable(runs, set_aside, memtable, in_runs.unwrap_or(Glsn::NONE))?
-        }
+        Content::Memtable(memtable) => write_memtable(
+            runs,
+            set_aside,
+            memtable,
+            in_runs.unwrap_or(Glsn::NONE),
+            closed.boundary,
+        )?,
         Content::Adopted(adopted) => Flushed { runs: adopted.clone(), ..Flushed::default() },
     };
     let checkpoint = if is_held { None } else { runs.place_of(closed.boundary)? };
@@ -72,17 +78,22 @@ pub(super) fn flush(
     Ok(flushed)
 }
 
-/// Writes the versions that are younger than `in_runs`.
+/// Writes the versions that are younger than `in_runs`, of a memtable that was closed at
+/// `boundary`.
 fn write_memtable(
     runs: &Runs,
     set_aside: &SetAside,
     memtable: &Memtable,
     in_runs: Glsn,
+    boundary: Glsn,
 ) -> Result<Flushed> {
+    let (bytes, view) = (memtable.map().used_bytes(), runs.sources.view());
+    // Law 1 again: later range deletions may not be durable.
+    let mut absorber = Absorber::new(&view.ranges, boundary);
     let output = || {
         Output::new(&runs.files, &set_aside.budget, runs.env.context.table_bytes, Reserve::Whole)
+            .absorbing(boundary)
     };
-    let (bytes, view) = (memtable.map().used_bytes(), runs.sources.view());
     let superseding = superseding_bytes(memtable, &view.runs);
     runs.space.note_flush(bytes, superseding);
     let cuts = match runs.space.is_written_over() {
@@ -99,12 +110,18 @@ fn write_memtable(
             at = memtable.map().next(position);
             continue;
         }
-        match splitter.disposition(&version, &*runs.env.horizon, &mut Nowhere)? {
-            Disposition::Current => current.add(&version, true, warmth)?,
-            // A version that was superseded while in memory is unlikely to be among those that
-            // were read.
-            Disposition::History { first } => history.add(&version, first, Warmth::Unread)?,
-            Disposition::Dropped => {}
+        let is_deletion = version.stored == Stored::Deleted;
+        let deletion = absorber
+            .deletion_of(version.key, version.glsn, is_deletion)
+            .map(|glsn| Version { glsn, stored: Stored::Deleted, ..version });
+        for version in deletion.into_iter().chain([version]) {
+            match splitter.disposition(&version, &*runs.env.horizon, &mut Nowhere)? {
+                Disposition::Current => current.add(&version, true, warmth)?,
+                // A version that was superseded while in memory is unlikely to be among those
+                // that were read.
+                Disposition::History { first } => history.add(&version, first, Warmth::Unread)?,
+                Disposition::Dropped => {}
+            }
         }
         at = memtable.map().next(position);
     }

@@ -87,6 +87,7 @@ mod tests {
             log_bytes: None,
             blobs: Vec::new(),
             fixed_glsn: None,
+            absorbed: Glsn::NONE,
         };
         spans.iter().map(info).collect()
     }

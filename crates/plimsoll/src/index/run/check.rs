@@ -63,6 +63,8 @@ fn agree(said: &TableInfo, info: &TableInfo) -> bool {
             (info.min_glsn, info.max_glsn, info.min_pointer);
     }
     said.fixed_glsn = info.fixed_glsn;
+    // Only the manifest knows it.
+    said.absorbed = info.absorbed;
     said == *info
 }
 

@@ -168,6 +168,7 @@ impl Footer {
             log_bytes: self.log_bytes,
             blobs,
             fixed_glsn: None,
+            absorbed: Glsn::NONE,
         }
     }
 }

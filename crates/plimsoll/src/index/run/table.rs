@@ -9,6 +9,7 @@ use plimsoll_memory::page::PAGE_BYTES;
 use plimsoll_memory::page::{PAGE_HEADER_BYTES, page_kind, page_payload};
 use plimsoll_memory::pool::{LoadError, Page, PoolFile, Touch};
 
+use crate::index::ranges::Fragment;
 use crate::index::run::filter::key_hash;
 use crate::index::run::guide::{GUIDE_PAGE, Guide};
 use crate::index::run::inner::{INNER_PAGE, Inner};
@@ -85,12 +86,24 @@ pub(crate) struct TableInfo {
     /// Set if every version has this GLSN, whatever the pages say (a transaction that was written
     /// before its GLSN was known).
     pub(crate) fixed_glsn: Option<Glsn>,
+    /// The range deletions up to this GLSN are absorbed: the table has a deletion wherever one of
+    /// them deleted a version in it.
+    pub(crate) absorbed: Glsn,
 }
 
 impl TableInfo {
     /// Bytes of its pages.
     pub(crate) fn bytes(&self) -> u64 {
         u64::from(self.pages) * PAGE_BYTES as u64
+    }
+
+    /// Whether the deletion of a range at `glsn` may hide a version of the table that no deletion
+    /// in it hides.
+    pub(crate) fn needs(&self, range: &Fragment, glsn: Glsn) -> bool {
+        self.absorbed < glsn
+            && self.min_glsn < glsn
+            && *range.first <= *self.last_key
+            && *self.first_key < *range.end
     }
 }
 

@@ -164,6 +164,8 @@ impl Cursor {
 struct Head {
     cursor: Cursor,
     prefix: u128,
+    /// No version that the merge's user looks for is younger.
+    newest: Glsn,
 }
 
 impl Head {
@@ -199,7 +201,10 @@ impl Merge {
     /// A merge of cursors in order of precedence, not yet positioned.
     pub(crate) fn new(cursors: Vec<Cursor>, direction: Direction) -> Self {
         let heap = Vec::with_capacity(cursors.len());
-        let heads = cursors.into_iter().map(|cursor| Head { cursor, prefix: 0 }).collect();
+        let heads = cursors
+            .into_iter()
+            .map(|cursor| Head { cursor, prefix: 0, newest: Glsn::MAX })
+            .collect();
         Self { direction, heads, heap, idle: Vec::new() }
     }
 
@@ -210,13 +215,13 @@ impl Merge {
     }
 
     /// Adds a cursor, behind those that it has in the order of precedence. Only before it is
-    /// positioned.
-    pub(crate) fn add(&mut self, cursor: Cursor) {
-        self.heads.push(Head { cursor, prefix: 0 });
+    /// positioned. No version that the walk may return is younger than `newest`.
+    pub(crate) fn add(&mut self, cursor: Cursor, newest: Glsn) {
+        self.heads.push(Head { cursor, prefix: 0, newest });
     }
 
     /// The same, with a cursor over the tables of a run, by the pool.
-    pub(crate) fn add_run(&mut self, tables: &Arc<[Table]>) {
+    pub(crate) fn add_run(&mut self, tables: &Arc<[Table]>, newest: Glsn) {
         let tables = Arc::clone(tables);
         let cursor = match self.idle.pop() {
             Some(mut cursor) => {
@@ -225,7 +230,7 @@ impl Merge {
             }
             None => Cursor::run(tables),
         };
-        self.add(cursor);
+        self.add(cursor, newest);
     }
 
     /// Lets go of all sources. Cursors over runs are kept for other walks, with `nothing` to read.
@@ -266,10 +271,29 @@ impl Merge {
     }
 
     fn place(&mut self, mut seek: impl FnMut(&mut Cursor) -> Result<()>) -> Result<()> {
+        self.place_heads(|head| seek(&mut head.cursor))
+    }
+
+    /// Moves the cursors that have nothing younger than `glsn` out of an interval in the merge's
+    /// direction: to the first version at or after `to`, or to the last one before it.
+    pub(crate) fn leave_older(&mut self, to: &[u8], glsn: Glsn) -> Result<()> {
+        let direction = self.direction;
+        self.place_heads(|head| match (head.cursor.key(), direction) {
+            (Some(key), Direction::Forward) if head.newest < glsn && key < to => {
+                head.cursor.seek(to, Glsn::MAX)
+            }
+            (Some(key), Direction::Backward) if head.newest < glsn && key >= to => {
+                head.cursor.seek_before(to, Glsn::MAX)
+            }
+            _ => Ok(()),
+        })
+    }
+
+    fn place_heads(&mut self, mut place: impl FnMut(&mut Head) -> Result<()>) -> Result<()> {
         self.heap.clear();
         let is_alone = self.is_of_one();
         for (at, head) in self.heads.iter_mut().enumerate() {
-            seek(&mut head.cursor)?;
+            place(head)?;
             if head.note(is_alone) {
                 self.heap.push(at as u32);
             }

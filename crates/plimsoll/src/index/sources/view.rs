@@ -21,6 +21,7 @@ use plimsoll_memory::pool::Touch;
 use crate::borders::{Border, hit};
 use crate::index::gaps::Gaps;
 use crate::index::manifest::limits::Limits;
+use crate::index::ranges::RangeSet;
 use crate::index::run::cursor::{Feed, RunCursor};
 use crate::index::run::table::{Table, TableInfo};
 pub(crate) use crate::index::sources::merge::Direction;
@@ -74,6 +75,8 @@ pub(crate) struct View {
     /// Most recently made first.
     pub(crate) history: Vec<Arc<Run>>,
     pub(crate) limits: Arc<Limits>,
+    /// Range deletions that some source has not absorbed.
+    pub(crate) ranges: Arc<RangeSet>,
     /// Known gaps of deleted keys, of every view of the index.
     pub(crate) gaps: Arc<Gaps>,
 }
@@ -221,7 +224,8 @@ impl View {
         if at < oldest { Err(Error::Trimmed { asked: at, first: oldest }) } else { Ok(()) }
     }
 
-    /// The newest version of `key` that is not younger than `at`, deletions included.
+    /// The newest version of `key` that is not younger than `at`, deletions included; `None` also
+    /// if a range deletion hides it.
     ///
     /// # Errors
     /// `Trimmed` below the oldest moment at which the key's keyspace can be read.
@@ -278,7 +282,12 @@ impl View {
             in_runs &= in_current == found.as_ref().map(Place::glsn);
         }
         let newest_in_runs = in_runs && !younger_in_runs;
-        Ok(found.map(|place| Hit { place, newest_in_runs, missed }))
+        let deleted_at = self.ranges.newest_over(key, at);
+        Ok(found.filter(|place| place.glsn() >= deleted_at).map(|place| Hit {
+            place,
+            newest_in_runs,
+            missed,
+        }))
     }
 
     /// The youngest of `found` and the version of `key` in history as of `at`. Sets `missed` if a
@@ -336,12 +345,32 @@ impl View {
         Ok((any, None))
     }
 
+    /// The newest version of `key` in current and history runs that is not younger than `at`.
+    pub(crate) fn newest_until(&self, key: &[u8], at: Glsn) -> Result<Option<Glsn>> {
+        let (_, in_runs) = self.in_runs(key, at)?;
+        Ok(in_runs.max(self.newest_in_history(key, at)?))
+    }
+
+    /// The newest version of `key` in history runs that is not younger than `at`.
+    pub(crate) fn newest_in_history(&self, key: &[u8], at: Glsn) -> Result<Option<Glsn>> {
+        let mut newest = None;
+        for table in self.history.iter().filter_map(|run| run.table_of(key)) {
+            let (found, _) = table.find_as_of(key, at, Touch::Scan)?;
+            newest = newest.max(found.map(|found| found.glsn));
+        }
+        Ok(newest)
+    }
+
     /// The youngest version of `key` that is younger than `after`.
     ///
     /// A deletion that compaction dropped is not found. No conflict is missed: only deletions at or
     /// below the horizon are dropped, and the horizon is never above the snapshot of an open
     /// transaction.
     pub(crate) fn changed(&self, key: &[u8], after: Glsn) -> Result<Option<Glsn>> {
+        let deleted_at = self.ranges.newest_over(key, Glsn::MAX);
+        if deleted_at > after {
+            return Ok(Some(deleted_at));
+        }
         for source in self.sources().filter(|source| source.max_glsn() > after) {
             if let Some(newest) = source.newest(key)? {
                 return Ok(Some(newest).filter(|&newest| newest > after));
@@ -368,6 +397,9 @@ impl View {
         after: Glsn,
     ) -> Result<Option<(Vec<u8>, Glsn)>> {
         let range = (lower, upper);
+        if let Some(deleted) = self.ranges.within(range).find(|deleted| deleted.glsns[0] > after) {
+            return Ok(Some((deleted.first.to_vec(), deleted.glsns[0])));
+        }
         for source in self.sources().filter(|source| source.max_glsn() > after) {
             let changed = match source {
                 Source::Memtable(memtable) => {
@@ -389,6 +421,16 @@ impl View {
             }
         }
         Ok(None)
+    }
+
+    /// Whether a source that is not flushed yet may hold a version that a deletion at `glsn` hides.
+    /// `taken` is left out: it is being replaced by a run.
+    pub(crate) fn has_unflushed_before(&self, glsn: Glsn, taken: Option<&Closed>) -> bool {
+        let is_taken = |memtable: &Arc<Memtable>| {
+            matches!(taken, Some(Closed { content: Content::Memtable(taken), .. })
+                if Arc::ptr_eq(taken, memtable))
+        };
+        self.memtables().any(|memtable| memtable.min_glsn() < glsn && !is_taken(memtable))
     }
 
     /// Oldest moment at which a keyspace can be read.

@@ -30,6 +30,9 @@ const SAMPLED: usize = 32;
 /// Keys of a memtable that are counted one by one before they are sampled.
 const KEYS_COUNTED: usize = 128;
 
+/// The most deleted ranges that are left out of a count.
+const RANGES_ASKED: usize = 64;
+
 /// One key of this many in a leaf is a candidate for the sample: adjacent keys are often written
 /// together.
 const LEAF_STEP: usize = 8;
@@ -42,13 +45,44 @@ pub(crate) fn keys_in(view: &View, range: KeyRange<'_>) -> Result<u64> {
     for (at, source) in sources.iter().enumerate() {
         let beneath = &sources[at + 1..];
         let mut sample = Sample { is_wanted: !beneath.is_empty(), keys: Vec::new() };
-        let count = match source {
-            Source::Memtable(memtable) => in_memtable(memtable, range, &mut sample),
-            Source::Run(run) => in_run(run, range, &mut sample)?,
-        };
+        let count = in_source(source, range, &mut sample)?;
+        let mut hidden = Count::default();
+        for part in deleted_parts(view, range, source.max_glsn()) {
+            let mut none = Sample { is_wanted: false, keys: Vec::new() };
+            hidden = hidden.plus(in_source(source, part, &mut none)?);
+        }
+        let count = count.minus(hidden);
         alive += count.values - count.keys * sample.part_alive_in(beneath)?;
     }
     Ok(alive.max(0.0).round() as u64)
+}
+
+fn in_source(source: &Source<'_>, range: KeyRange<'_>, sample: &mut Sample) -> Result<Count> {
+    match source {
+        Source::Memtable(memtable) => Ok(in_memtable(memtable, range, sample)),
+        Source::Run(run) => in_run(run, range, sample),
+    }
+}
+
+/// The parts of a range that were deleted after everything in a source was written, as far as
+/// they are few.
+fn deleted_parts<'v>(
+    view: &'v View,
+    range: KeyRange<'v>,
+    newest: Glsn,
+) -> impl Iterator<Item = KeyRange<'v>> {
+    let deleted = view.ranges.within(range).filter(move |part| part.glsns[0] > newest);
+    deleted.take(RANGES_ASKED).map(move |part| {
+        let lower = match range.0 {
+            Bound::Included(key) | Bound::Excluded(key) if *key > *part.first => range.0,
+            _ => Bound::Included(&*part.first),
+        };
+        let upper = match range.1 {
+            Bound::Included(key) | Bound::Excluded(key) if *key < *part.end => range.1,
+            _ => Bound::Excluded(&*part.end),
+        };
+        (lower, upper)
+    })
 }
 
 /// Keys of one source in the range, and those of them whose newest version there is a value.
@@ -66,6 +100,11 @@ impl Count {
 
     fn scaled(self, by: f64) -> Self {
         Self { keys: self.keys * by, values: self.values * by }
+    }
+
+    fn minus(self, other: Self) -> Self {
+        let left = |all: f64, part: f64| (all - part).max(0.0);
+        Self { keys: left(self.keys, other.keys), values: left(self.values, other.values) }
     }
 
     fn plus(self, other: Self) -> Self {

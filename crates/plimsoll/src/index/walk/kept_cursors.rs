@@ -111,6 +111,7 @@ impl fmt::Debug for KeptCursors {
 
 #[cfg(test)]
 mod tests {
+    use plimsoll_log::glsn::Glsn;
     use plimsoll_memory::budget::account::Account;
     use plimsoll_memory::budget::{Backing, Budget, Kind};
 
@@ -134,8 +135,8 @@ mod tests {
         for _ in 0..3 {
             let mut merge = cursors.lend();
             merge.begin(Direction::Forward);
-            merge.add(Cursor::memtable(&memtable));
-            merge.add_run(&tables);
+            merge.add(Cursor::memtable(&memtable), Glsn::MAX);
+            merge.add_run(&tables, Glsn::MAX);
             assert_eq!((Arc::strong_count(&memtable), Arc::strong_count(&tables)), (2, 2));
             cursors.take_back(merge);
             assert_eq!((Arc::strong_count(&memtable), Arc::strong_count(&tables)), (1, 1));

@@ -2,8 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::index::sources::merge::Merge;
+use plimsoll_log::glsn::Glsn;
+
+use crate::index::ranges::Cover;
+use crate::index::sources::merge::{Direction, Merge};
 use crate::index::sources::view::View;
+use crate::types::error::Result;
 
 /// After this many unwanted versions of one key, the walk seeks past them instead of stepping on.
 pub(super) const STEPS_MAX: u32 = 8;
@@ -15,11 +19,43 @@ pub(super) struct Sat {
     /// Whether the merge is positioned where the walk continues.
     pub(super) is_placed: bool,
     pub(super) view: Arc<View>,
+    /// The interval of range deletions that it is in; `None` before it was asked for.
+    pub(super) cover: Option<Cover>,
 }
 
 impl Sat {
     pub(super) fn new(view: &Arc<View>, merge: Merge) -> Self {
-        Self { merge, is_placed: false, view: Arc::clone(view) }
+        Self { merge, is_placed: false, view: Arc::clone(view), cover: None }
+    }
+
+    /// The newest range deletion over a key that is not younger than `at`; [`Glsn::NONE`] if there
+    /// is none.
+    #[inline]
+    pub(super) fn deleted_at(&mut self, key: &[u8], at: Glsn) -> Glsn {
+        if self.view.ranges.is_empty() {
+            return Glsn::NONE;
+        }
+        match &self.cover {
+            Some(cover) if cover.contains(key) => cover.deleted_at,
+            _ => self.cover.insert(self.view.ranges.cover_of(key, at)).deleted_at,
+        }
+    }
+
+    /// Moves those sources out of the interval that [`Sat::deleted_at`] was asked for that have
+    /// nothing younger than its deletion.
+    pub(super) fn leave_range(&mut self, direction: Direction) -> Result<()> {
+        let Some(cover) = self.cover.as_mut().filter(|cover| !cover.is_left_out) else {
+            return Ok(());
+        };
+        cover.is_left_out = true;
+        let to = match direction {
+            Direction::Forward => &cover.end,
+            Direction::Backward => &cover.first,
+        };
+        match to {
+            Some(to) => self.merge.leave_older(to, cover.deleted_at),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn heap_bytes(&self) -> usize {

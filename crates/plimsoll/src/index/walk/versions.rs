@@ -13,7 +13,7 @@ use crate::index::walk::bounds::{Bounds, Place};
 use crate::index::walk::seat::Walk;
 use crate::index::walk::seated::{SITS, STEPS_MAX, Sat, merge_of};
 use crate::types::error::Result;
-use crate::types::version::Version;
+use crate::types::version::{Stored, Version};
 
 /// A walk over all versions. The caller keeps the key of the version that was returned or passed
 /// last, and passes it to each step.
@@ -28,6 +28,8 @@ pub(crate) struct Versions {
     place: Place,
     /// The version that was returned or passed last.
     glsn: Glsn,
+    /// It is the deletion of the version that comes next, by a range.
+    is_range_deletion: bool,
     /// The number of versions of its key that were returned.
     lent: u64,
     /// Bytes of table descriptions that only this walk holds.
@@ -51,10 +53,12 @@ impl Walk for Versions {
             let range = (lower, self.bounds.upper());
             let sources = view.sources().chain(view.history.iter().map(Source::Run));
             let mut tables = 0;
+            // A range deletion is found at the versions that it deleted, which are older.
+            let is_wanted = |glsn: &Glsn| *glsn > self.after && *glsn <= self.upto;
+            let deletes = view.ranges.within(range).any(|range| range.glsns.iter().any(is_wanted));
+            let after = if deletes { Glsn::NONE } else { self.after };
             let cursors = sources
-                .filter_map(|source| {
-                    version_cursor(source, range, self.after, self.upto, &mut tables)
-                })
+                .filter_map(|source| version_cursor(source, range, after, self.upto, &mut tables))
                 .collect();
             self.tables_bytes = tables * size_of::<Table>();
             self.sat = Some(Sat::new(view, Merge::new(cursors, Direction::Forward)));
@@ -86,6 +90,7 @@ impl Versions {
             readable_at: None,
             place: Place::Before,
             glsn: Glsn::NONE,
+            is_range_deletion: false,
             lent: 0,
             tables_bytes: 0,
         }
@@ -103,7 +108,7 @@ impl Versions {
 
     /// The next version, borrowed until the next call. `key` receives its key; it must hold the key
     /// left there by the last call. The walk must be seated.
-    pub(crate) fn next(&mut self, key: &mut Vec<u8>) -> Result<Option<Version<'_>>> {
+    pub(crate) fn next<'a>(&'a mut self, key: &'a mut Vec<u8>) -> Result<Option<Version<'a>>> {
         if self.place == Place::Behind {
             return Ok(None);
         }
@@ -111,7 +116,10 @@ impl Versions {
             Ok(true) => {
                 self.bounds.pass(Direction::Forward);
                 self.lent += 1;
-                Ok(merge_of(&mut self.sat).top())
+                Ok(match self.is_range_deletion {
+                    true => Some(Version { key, glsn: self.glsn, stored: Stored::Deleted }),
+                    false => merge_of(&mut self.sat).top(),
+                })
             }
             Ok(false) => {
                 self.place = Place::Behind;
@@ -129,12 +137,14 @@ impl Versions {
     fn find(&mut self, key: &mut Vec<u8>) -> Result<bool> {
         let sat = self.sat.as_mut().expect(SITS);
         match (sat.is_placed, self.place) {
+            (true, _) if self.is_range_deletion => {}
             (true, _) => sat.merge.advance()?,
             // Versions of one key come in descending order, and none has GLSN 0 but a forged one.
             (false, Place::Past) => sat.merge.seek(key, Glsn(self.glsn.0.saturating_sub(1)))?,
             (false, _) => seek_lower(&mut sat.merge, self.bounds.lower())?,
         }
         sat.is_placed = true;
+        self.is_range_deletion = false;
         let mut passed = 0;
         loop {
             let Some(version) = sat.merge.top() else { return Ok(false) };
@@ -150,9 +160,22 @@ impl Versions {
                 self.lent = 0;
                 passed = 0;
             }
+            let younger = if same_key { self.glsn } else { Glsn::MAX };
+            let deletion = match version.stored {
+                Stored::Deleted => None,
+                _ => sat.view.ranges.deletion_of(version.key, glsn, younger),
+            };
+            self.place = Place::Past;
+            if let Some(deletion) = deletion
+                && !copy
+                && deletion > self.after
+                && deletion <= self.upto
+            {
+                (self.glsn, self.is_range_deletion) = (deletion, true);
+                return Ok(true);
+            }
             let outside = glsn > self.upto || glsn <= self.after;
             self.glsn = glsn;
-            self.place = Place::Past;
             if !outside && !copy {
                 return Ok(true);
             }

@@ -275,14 +275,24 @@ impl Visible {
             if glsn > self.at {
                 // Either to the wanted version of the key, or to the next key if there is none.
                 self.pass_younger(key)?;
-            } else if is_deleted {
-                let gaps = &self.sat.as_ref().expect(SITS).view.gaps;
-                match self.passed.step_over(key, gaps, self.direction, self.at) {
-                    Some(to) => merge_of(&mut self.sat).skip_to(&to, Glsn::MAX)?,
-                    None => self.pass_key_forward(key)?,
-                }
             } else {
-                return Ok(true);
+                let sat = self.sat.as_mut().expect(SITS);
+                let is_in_range = glsn < sat.deleted_at(key, self.at);
+                if !is_deleted && !is_in_range {
+                    return Ok(true);
+                }
+                let skip = self.passed.step_over(key, &sat.view.gaps, self.direction, self.at);
+                if let Some(to) = skip {
+                    sat.merge.skip_to(&to, Glsn::MAX)?;
+                    continue;
+                }
+                if is_in_range {
+                    sat.leave_range(Direction::Forward)?;
+                    if sat.merge.top_key() != Some(key) {
+                        continue;
+                    }
+                }
+                self.pass_key_forward(key)?;
             }
         }
     }
@@ -323,13 +333,19 @@ impl Visible {
             key.clear();
             key.extend_from_slice(version.key);
             self.place = Place::At;
-            let any = self.hold_newest(key)?;
-            if any && self.held.stored() != Stored::Deleted {
+            if !self.hold_newest(key)? {
+                continue;
+            }
+            let sat = self.sat.as_mut().expect(SITS);
+            let is_in_range = self.held.glsn < sat.deleted_at(key, self.at);
+            if !is_in_range && self.held.stored() != Stored::Deleted {
                 return Ok(true);
             }
-            let gaps = &self.sat.as_ref().expect(SITS).view.gaps;
-            if any && let Some(to) = self.passed.step_over(key, gaps, self.direction, self.at) {
-                merge_of(&mut self.sat).seek_before(&to, Glsn::MAX)?;
+            let skip = self.passed.step_over(key, &sat.view.gaps, self.direction, self.at);
+            if let Some(to) = skip {
+                sat.merge.seek_before(&to, Glsn::MAX)?;
+            } else if is_in_range {
+                sat.leave_range(Direction::Backward)?;
             }
         }
     }
@@ -369,13 +385,15 @@ fn add_visible(merge: &mut Merge, view: &View, range: KeyRange<'_>, at: Glsn) {
         history_wanted |= wanted && source.max_glsn() > at;
         if wanted && source.min_glsn() <= at {
             match source {
-                Source::Memtable(memtable) => merge.add(Cursor::memtable(memtable)),
-                Source::Run(run) => merge.add_run(run.tables()),
+                Source::Memtable(memtable) => {
+                    merge.add(Cursor::memtable(memtable), source.max_glsn())
+                }
+                Source::Run(run) => merge.add_run(run.tables(), source.max_glsn()),
             }
         }
     }
     let wanted = |run: &&Arc<Run>| {
         history_wanted && run.min_glsn() <= at && !tables_in(run, range).is_empty()
     };
-    view.history.iter().filter(wanted).for_each(|run| merge.add_run(run.tables()));
+    view.history.iter().filter(wanted).for_each(|run| merge.add_run(run.tables(), run.max_glsn()));
 }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::Budget;
 
 use crate::borders::{Border, hit};
@@ -10,6 +11,7 @@ use crate::index::manifest::files::{FileGuard, Files, Member, Reserve};
 use crate::index::plan::superseding::Sample;
 use crate::index::run::builder::TableBuilder;
 use crate::index::run::file::RunFileSink;
+use crate::index::run::table::TableInfo;
 use crate::index::run::warmth::Warmth;
 use crate::types::error::Result;
 use crate::types::version::{Stored, Version};
@@ -32,6 +34,8 @@ pub(crate) struct Output {
     /// Ascending; those behind the last key.
     cuts: VecDeque<Vec<u8>>,
     sample: Sample,
+    /// The range deletions up to this GLSN are absorbed in what is written.
+    absorbed: Glsn,
     open: Option<OpenTable>,
     done: Vec<Member>,
     written_bytes: u64,
@@ -58,6 +62,7 @@ impl Output {
             reserve,
             cuts: VecDeque::new(),
             sample: Sample::default(),
+            absorbed: Glsn::NONE,
             open: None,
             done: Vec::new(),
             written_bytes: 0,
@@ -67,6 +72,12 @@ impl Output {
     /// Ends a table before each of these keys, too; they ascend.
     pub(crate) fn cut_before(mut self, keys: impl IntoIterator<Item = Vec<u8>>) -> Self {
         self.cuts = keys.into_iter().collect();
+        self
+    }
+
+    /// Its versions include the deletions of all ranges up to this GLSN.
+    pub(crate) fn absorbing(mut self, upto: Glsn) -> Self {
+        self.absorbed = upto;
         self
     }
 
@@ -139,6 +150,7 @@ impl Output {
     pub(crate) fn cut(&mut self) -> Result<()> {
         let Some(open) = self.open.take() else { return Ok(()) };
         let (sink, info) = open.builder.finish()?;
+        let info = TableInfo { absorbed: self.absorbed, ..info };
         let file = sink.finish()?;
         let member = self.files.open_new(info, open.guard, file, self.reserve)?;
         self.written_bytes += member.bytes();

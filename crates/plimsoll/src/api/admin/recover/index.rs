@@ -219,6 +219,9 @@ pub(crate) fn merge(
     let mut head = replayed.head();
     (head.number, head.next_run, head.limits) =
         (replayed.number.saturating_add(1), output.next, limits);
+    if let Some(old) = &source.manifest {
+        head.ranges = Arc::new(head.ranges.union(&old.ranges));
+    }
     (head.checkpoint, head.durable) = (durable(source), durable(source));
     let manifest = Manifest::of(head, runs);
     disk.sync_dir(&index)?;

@@ -563,6 +563,7 @@ impl Reader<'_> {
             log_bytes: None,
             blobs: Vec::new(),
             fixed_glsn: None,
+            absorbed: Glsn::NONE,
         };
         let (mut glsns, mut keys) = ((info.min_glsn, info.max_glsn), None::<(Vec<u8>, Vec<u8>)>);
         survey(Some(source), &info, &self.budget, &mut |version| {

@@ -1,0 +1,80 @@
+//! The ranges of keys that a transaction deletes.
+//!
+//! Their number is bounded: they travel in the head of the record. A transaction that has no room
+//! for another one deletes key by key.
+
+use crate::txn::payload::DeletedRange;
+
+/// The most bytes of the ranges of one transaction.
+const LIMIT_BYTES: usize = 64 << 10;
+
+/// The ranges, sorted; none touches another.
+#[derive(Debug, Default)]
+pub(crate) struct OwnRanges {
+    list: Vec<DeletedRange>,
+}
+
+impl OwnRanges {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Its ranges.
+    pub(crate) fn list(&self) -> &[DeletedRange] {
+        &self.list
+    }
+
+    /// Whether there is room for one more.
+    pub(crate) fn has_room(&self) -> bool {
+        self.encoded_bytes() < LIMIT_BYTES
+    }
+
+    /// Upper bound on their bytes in a payload.
+    pub(crate) fn encoded_bytes(&self) -> usize {
+        self.list.iter().map(DeletedRange::encoded_bytes).sum()
+    }
+
+    /// Adds the range from `first` up to `end`.
+    pub(crate) fn add(&mut self, first: &[u8], end: &[u8]) {
+        let from = self.list.partition_point(|range| *range.end < *first);
+        let to = self.list.partition_point(|range| *range.first <= *end);
+        let mut joined = DeletedRange { first: first.to_vec(), end: end.to_vec() };
+        for old in self.list.drain(from..to) {
+            joined.first = joined.first.min(old.first);
+            joined.end = joined.end.max(old.end);
+        }
+        self.list.insert(from, joined);
+    }
+
+    /// The range that a key lies in.
+    pub(crate) fn over(&self, key: &[u8]) -> Option<&DeletedRange> {
+        let begun = self.list.partition_point(|range| *range.first <= *key);
+        self.list[..begun].last().filter(|range| *range.end > *key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_disk::random::Random;
+
+    use super::*;
+
+    #[test]
+    fn ranges_that_touch_are_one() {
+        for seed in 0..200 {
+            let mut random = Random::new(seed);
+            let (mut ranges, mut deleted) = (OwnRanges::default(), [false; 256]);
+            for _ in 0..20 {
+                let first = random.below(250) as u8;
+                let end = first + 1 + random.below(5) as u8;
+                ranges.add(&[first], &[end]);
+                (first..end).for_each(|key| deleted[usize::from(key)] = true);
+                for key in 0..=255u8 {
+                    assert_eq!(ranges.over(&[key]).is_some(), deleted[usize::from(key)]);
+                }
+                let apart = |pair: &[DeletedRange]| pair[0].end < pair[1].first;
+                assert!(ranges.list().windows(2).all(apart), "seed {seed}: {ranges:?}");
+            }
+        }
+    }
+}

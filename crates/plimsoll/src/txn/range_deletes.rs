@@ -1,0 +1,164 @@
+//! Deletes all keys of a range.
+//!
+//! A range that holds few keys is deleted key by key. Another one becomes a range deletion: one
+//! record, whatever is inside ([`crate::index::ranges`]).
+
+use std::ops::Bound;
+use std::sync::PoisonError;
+
+use crate::index::ranges::end_of_all;
+use crate::index::sources::merge::Direction;
+use crate::read::span::Span;
+use crate::txn::own_writes::OwnWrites;
+use crate::txn::transaction::Transaction;
+use crate::types::error::Result;
+use crate::types::index_key::IndexKey;
+use crate::types::invalid_input::InvalidInput;
+use crate::types::key_range::KeyRange;
+use crate::types::keyspaces::Keyspace;
+
+/// A range with fewer keys is deleted key by key.
+const KEYS_OF_A_RANGE: usize = 100;
+
+/// Own writes in a range are deleted in batches of this many bytes of keys.
+const BATCH_BYTES: usize = 32 << 10;
+
+/// What a deletion of a range depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reads {
+    /// It conflicts with commits in the range since the transaction's snapshot.
+    Range,
+    /// It deletes what is in the range when it is ordered.
+    Nothing,
+}
+
+impl Transaction {
+    /// Deletes all keys of a range. It takes as long as one deletion, whatever the range holds; the
+    /// space comes back in the background. Keys that the transaction puts afterwards stay. A commit
+    /// of another transaction in the range since the snapshot is a conflict.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// let events = db.keyspace("events")?;
+    /// db.transact(|tx| (0..1000u32).try_for_each(|day| tx.put(&events, day.to_be_bytes(), "")))?;
+    /// let before = db.snapshot();
+    /// db.transact(|tx| tx.delete_range(&events, ..900u32.to_be_bytes()))?;
+    /// assert_eq!((db.snapshot().len(&events)?, before.len(&events)?), (100, 1000));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The range is empty: nothing is written. Others as for [`Transaction::put`].
+    pub fn delete_range(&mut self, keyspace: &Keyspace, range: impl KeyRange) -> Result<()> {
+        let span = Span::new(self.id_of(keyspace)?, &range);
+        self.delete_span(keyspace, &span, Reads::Range)
+    }
+
+    /// Deletes all keys that begin with `prefix`; all keys of the keyspace if it is empty. See
+    /// [`Transaction::delete_range`].
+    ///
+    /// # Errors
+    /// The prefix is longer than a key may be; others as for [`Transaction::delete_range`].
+    pub fn delete_prefix(&mut self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Result<()> {
+        let span = Span::prefix(self.id_of(keyspace)?, prefix.as_ref());
+        self.delete_span(keyspace, &span, Reads::Range)
+    }
+
+    /// Deletes all keys of a span.
+    pub(crate) fn delete_span(
+        &mut self,
+        keyspace: &Keyspace,
+        span: &Span,
+        reads: Reads,
+    ) -> Result<()> {
+        if span.is_empty() {
+            return Err(InvalidInput::EmptyRange.into());
+        }
+        self.committer.check_writable()?;
+        self.tell_pops();
+        self.pops().forget();
+        let few = self.few_keys(span)?;
+        if reads == Reads::Range || few.is_some() {
+            self.note_span(span);
+        }
+        if let Some(keys) = few {
+            return keys.iter().try_for_each(|key| self.delete(keyspace, key));
+        }
+        let end = span.end().map_or_else(end_of_all, |end| end.into_owned());
+        let first = span.first().into_owned();
+        let has_room = self.writes.has_room_for_range()
+            && self.committer.reader.index.runs.has_room_for_range(&first, &end);
+        if !has_room {
+            self.note_span(span);
+            return self.retain(keyspace, user_range(span), |_, _| false).map(drop);
+        }
+        self.delete_own(keyspace, &first, &end)?;
+        self.writes.delete_range(&first, &end);
+        Ok(())
+    }
+
+    /// The user's keys of a span, own writes included, if they are few.
+    fn few_keys(&self, span: &Span) -> Result<Option<Vec<Vec<u8>>>> {
+        let mut walk = self.walk(span.clone())?.unnoted().keys_only();
+        let mut keys = Vec::new();
+        while let Some((key, _)) = walk.advance()? {
+            if keys.len() == KEYS_OF_A_RANGE {
+                return Ok(None);
+            }
+            keys.push(key.to_vec());
+        }
+        Ok(Some(keys))
+    }
+
+    /// The whole span was read.
+    fn note_span(&self, span: &Span) {
+        let mut reads = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
+        if reads.add(&span.first(), Some(span.upper())).is_err() {
+            reads.add_everything();
+        }
+    }
+
+    /// Deletes what the transaction itself has put from `first` up to `end`: a range deletes what
+    /// was there before the transaction.
+    fn delete_own(&mut self, keyspace: &Keyspace, first: &[u8], end: &[u8]) -> Result<()> {
+        let mut from = first.to_vec();
+        loop {
+            let (mut keys, mut bytes) = (Vec::new(), 0);
+            let mut own = OwnWrites::new(&self.writes, Direction::Forward, Some(&from))?;
+            while let Some(key) = own.key().filter(|key| **key < *end)
+                && bytes < BATCH_BYTES
+            {
+                if own.write().is_some_and(|write| !write.is_deletion()) {
+                    bytes += key.len();
+                    keys.push(key.to_vec());
+                }
+                own.advance()?;
+            }
+            let next = own.key().filter(|key| **key < *end).map(<[u8]>::to_vec);
+            drop(own);
+            for key in &keys {
+                self.delete(keyspace, IndexKey::new(key).user_key())?;
+            }
+            let Some(next) = next else { return Ok(()) };
+            from = next;
+        }
+    }
+}
+
+/// The keys of a span as a range of a user's keys.
+fn user_range(span: &Span) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+    let keyspace = IndexKey::new(&span.first()).keyspace();
+    let user_key = |bound: Bound<&[u8]>| match bound {
+        Bound::Included(key) if IndexKey::new(key).is_in(keyspace) => {
+            Bound::Included(IndexKey::new(key).user_key().to_vec())
+        }
+        Bound::Excluded(key) if IndexKey::new(key).is_in(keyspace) => {
+            Bound::Excluded(IndexKey::new(key).user_key().to_vec())
+        }
+        _ => Bound::Unbounded,
+    };
+    (user_key(span.lower()), user_key(span.upper()))
+}
