@@ -274,17 +274,29 @@ pub(crate) struct Put {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 All keys are deleted in one transaction. Their earlier versions stay readable (--at, history) as \
-retention allows. Exit code 1: \
+retention allows. --prefix, or --from and --to, delete a range at once, however many keys it holds; \
+an empty range is an error. Exit code 1: \
 a key did not exist; the others are deleted.
 
 Examples:
-  plimsoll delete demo.plimsoll greeting")]
+  plimsoll delete demo.plimsoll greeting
+  plimsoll delete demo.plimsoll --prefix session/
+  plimsoll delete demo.plimsoll --from 2024-01 --to 2025-01")]
 pub(crate) struct Delete {
     /// Store
     pub(crate) store: PathBuf,
     /// Keys
-    #[arg(required = true)]
+    #[arg(required_unless_present_any = ["prefix", "from", "to"])]
     pub(crate) key: Vec<OsString>,
+    /// Delete all keys with this prefix
+    #[arg(long, value_name = "PREFIX", conflicts_with = "key")]
+    pub(crate) prefix: Option<OsString>,
+    /// Delete a range: its first key
+    #[arg(long, value_name = "KEY", conflicts_with = "key")]
+    pub(crate) from: Option<OsString>,
+    /// Delete a range: the key to stop before
+    #[arg(long, value_name = "KEY", conflicts_with = "key")]
+    pub(crate) to: Option<OsString>,
     #[command(flatten)]
     pub(crate) keyspace: InKeyspace,
     #[command(flatten)]

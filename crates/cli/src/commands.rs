@@ -22,6 +22,7 @@ mod report;
 mod restart_time;
 mod scan;
 mod shell;
+mod shown_change;
 mod stat;
 mod trim;
 mod verify;

@@ -15,6 +15,7 @@ Commands, one per line:
   put KEY VALUE            set a key; `put KEY --file PATH` takes the value from a file
   get KEY                  print a value
   delete KEY...            delete keys
+  delete --prefix PREFIX   delete all keys with a prefix; or --from KEY --to KEY: a range
   scan [PREFIX]            list keys and values: --from KEY --to KEY --limit COUNT --reverse --keys
   count [PREFIX]           count keys: --from KEY --to KEY
   use KEYSPACE             keyspace of the following lines; the first put creates it

@@ -1,12 +1,14 @@
-//! `plimsoll delete`: deletes keys in one transaction.
+//! `plimsoll delete`: deletes keys, or a range of keys, in one transaction.
 
 use std::collections::HashSet;
+use std::ffi::OsString;
 
 use plimsoll::Durability;
 
 use crate::args::{Delete, Globals};
 use crate::bytes::{key_bytes, show_key};
 use crate::exit::{Exit, Failure, Outcome};
+use crate::key_range::KeyRange;
 use crate::keyspaces;
 use crate::output::{Fact, Output, Reader};
 use crate::size::count_of;
@@ -14,6 +16,9 @@ use crate::stderr::say;
 use crate::store;
 
 pub(crate) fn run(globals: &Globals, args: Delete, output: &mut Output) -> Outcome {
+    if args.prefix.is_some() || args.from.is_some() || args.to.is_some() {
+        return delete_range(globals, args, output);
+    }
     let hex = args.keys.hex;
     let keys: Result<Vec<Vec<u8>>, String> =
         args.key.into_iter().map(|key| key_bytes(key, hex)).collect();
@@ -55,4 +60,25 @@ pub(crate) fn run(globals: &Globals, args: Delete, output: &mut Output) -> Outco
         say(format_args!("there is no key `{key}`"));
     }
     Ok(if missing.is_empty() { Exit::Done } else { Exit::No })
+}
+
+fn delete_range(globals: &Globals, args: Delete, output: &mut Output) -> Outcome {
+    let hex = args.keys.hex;
+    let bytes = |key: Option<OsString>| {
+        key.map(|key| key_bytes(key, hex)).transpose().map_err(Failure::usage)
+    };
+    let (prefix, from, to) = (bytes(args.prefix)?, bytes(args.from)?, bytes(args.to)?);
+    keyspaces::check_writable(&args.keyspace.keyspace)?;
+    let db = store::open_to_write(globals, &args.store, false, Durability::Sync)?;
+    let keyspace = keyspaces::known_keyspace(&db, &args.keyspace.keyspace)?;
+    let range = KeyRange::new(&prefix.unwrap_or_default(), from, to);
+    let glsn = db.delete_range(&keyspace, range.bounds())?;
+    store::close_after_commits(db);
+    let done = format!("It is committed as GLSN {glsn}.");
+    output.report(&done, |output| match output.plain_reader() {
+        Reader::People => output.line(&format!("the range is deleted as of GLSN {glsn}")),
+        Reader::Pipe => output.line(&glsn.to_string()),
+        Reader::Json => output.facts(&[Fact::new("glsn", "", Some(glsn.0))]),
+    })?;
+    Ok(Exit::Done)
 }

@@ -8,8 +8,9 @@ use plimsoll_disk::clock::{Clock, SystemClock};
 use serde_json::Map;
 
 use crate::args::{Globals, Watch};
-use crate::bytes::{key_bytes, preview, put_json, show_key};
+use crate::bytes::{key_bytes, preview, show_key};
 use crate::changes::{Changes, Waited, sync_newest_segment};
+use crate::commands::shown_change::{deleted_range_end, op_of, put_keys, show_keys};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::output::{Output, Reader, Style};
@@ -108,10 +109,20 @@ impl Printer {
     }
 
     fn print_fields(&self, change: &Change, output: &mut Output) -> Result<(), Failure> {
-        let sign = if change.is_delete() { '-' } else { '+' };
+        let sign = match (deleted_range_end(change), change.is_delete()) {
+            (Some(_), _) => "--",
+            (None, true) => "-",
+            (None, false) => "+",
+        };
         output.raw(
             format!("{}\t{sign}\t{}", change.glsn(), show_key(change.key(), self.hex)).as_bytes(),
         )?;
+        if let Some(end) = deleted_range_end(change) {
+            output.raw(
+                format!("\t{}", end.map_or_else(String::new, |end| show_key(end, self.hex)))
+                    .as_bytes(),
+            )?;
+        }
         if !change.is_delete() {
             output.raw(b"\t")?;
         }
@@ -125,12 +136,8 @@ impl Printer {
         let mut object = Map::new();
         object.insert("glsn".to_owned(), change.glsn().0.into());
         object.insert("time".to_owned(), show_time(of_system(change.time())).into());
-        let op = if change.is_delete() { "delete" } else { "put" };
-        object.insert("op".to_owned(), op.into());
-        match self.hex {
-            true => drop(object.insert("key_hex".to_owned(), hex::encode(change.key()).into())),
-            false => put_json(&mut object, "key", change.key()),
-        }
+        object.insert("op".to_owned(), op_of(change).into());
+        put_keys(&mut object, change, self.hex);
         if change.is_delete() {
             return output.json(&object);
         }
@@ -140,7 +147,7 @@ impl Printer {
     }
 
     fn print_for_people(&self, change: &Change, output: &mut Output) -> Result<(), Failure> {
-        let key = show_key(change.key(), self.hex);
+        let key = show_keys(change, self.hex);
         let (sign, style) = if change.is_delete() { ('-', Style::Bad) } else { ('+', Style::Good) };
         let left = self.width.saturating_sub(key.chars().count() + 14).max(24);
         let value = match change.value_reader()? {

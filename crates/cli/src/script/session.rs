@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use plimsoll::{CommitTicket, Db, Keyspace, Transaction};
 
 use crate::exit::{Exit, Failure, Outcome};
+use crate::key_range::KeyRange;
 use crate::load::input::Input;
 use crate::moment::{self, At};
 use crate::output::Output;
@@ -91,6 +92,7 @@ impl<'a> Session<'a> {
         match statement {
             Statement::Put { key, value } => self.put(&key, value, output).map(|()| Done::Yes),
             Statement::Delete { keys } => self.delete(&keys, output),
+            Statement::DeleteRange(range) => self.delete_range(&range, output).map(|()| Done::Yes),
             Statement::Get { key, at } => self.get(&key, at, output),
             Statement::Scan { range, limit, reverse, keys_only, at } => {
                 let wanted =
@@ -206,6 +208,13 @@ impl<'a> Session<'a> {
         })?;
         missing.iter().for_each(|key| answers::no_such_key(key));
         Ok(if missing.is_empty() { Done::Yes } else { Done::Missing })
+    }
+
+    fn delete_range(&mut self, range: &KeyRange, output: &mut Output) -> Result<(), Failure> {
+        self.write(output, |transaction, keyspace| {
+            transaction.delete_range(keyspace, range.bounds())?;
+            Ok(1)
+        })
     }
 
     fn get(&mut self, key: &[u8], at: Option<At>, output: &mut Output) -> Result<Done, Failure> {

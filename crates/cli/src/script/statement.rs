@@ -13,6 +13,7 @@ pub(crate) enum Statement {
     Put { key: Vec<u8>, value: NewValue },
     Get { key: Vec<u8>, at: Option<At> },
     Delete { keys: Vec<Vec<u8>> },
+    DeleteRange(KeyRange),
     Scan { range: KeyRange, limit: Option<u64>, reverse: bool, keys_only: bool, at: Option<At> },
     Count { range: KeyRange, at: Option<At> },
     Use(String),
@@ -73,7 +74,7 @@ pub(crate) fn parse(line: &[u8]) -> Result<Option<Statement>, String> {
     let statement = match name.as_str() {
         "put" => put(&mut line)?,
         "get" => Statement::Get { at: line.moment()?, key: line.one("a key")? },
-        "delete" => Statement::Delete { keys: line.some("a key")? },
+        "delete" => delete(&mut line)?,
         "scan" => Statement::Scan {
             limit: line.limit()?,
             reverse: line.flag("--reverse"),
@@ -109,6 +110,15 @@ fn put(line: &mut Line) -> Result<Statement, String> {
         None => NewValue::Bytes(line.one("a value, or --file PATH,")?),
     };
     Ok(Statement::Put { key, value })
+}
+
+fn delete(line: &mut Line) -> Result<Statement, String> {
+    let prefix = line.option("--prefix")?;
+    let (from, to) = (line.option("--from")?, line.option("--to")?);
+    if prefix.is_none() && from.is_none() && to.is_none() {
+        return Ok(Statement::Delete { keys: line.some("a key")? });
+    }
+    Ok(Statement::DeleteRange(KeyRange::new(&prefix.unwrap_or_default(), from, to)))
 }
 
 fn text(bytes: Vec<u8>) -> Result<String, String> {

@@ -100,6 +100,28 @@ fn scan_honours_prefix_bounds_limit_and_direction() {
 }
 
 #[test]
+fn delete_takes_a_prefix_or_a_range() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    let lines: String = (0..300).map(|number| format!("put k{number:03} {number}\n")).collect();
+    run_with_input(&["batch", &store], lines.as_bytes()).ok();
+    let count = || run(&["count", &store]).ok().text().trim().to_owned();
+    let deleted = run(&["delete", &store, "--from", "k100", "--to", "k250", "--json"]).ok().json();
+    assert_eq!((deleted, count()), (json!({ "glsn": 2 }), "150".to_owned()));
+    run(&["delete", &store, "--prefix", "k00"]).ok();
+    assert_eq!(count(), "140");
+    run_with_input(&["batch", &store], b"delete --prefix k01\nput k015 again\n").ok();
+    assert_eq!(count(), "131");
+    run(&["delete", &store, "--from", "b", "--to", "a"]).fails(2, &["range", "empty"]);
+    run(&["delete", &store]).fails(2, &[]);
+    let log = run(&["log", &store, "--ops", "--json"]).ok().json_lines();
+    let ranges = log.iter().flat_map(|entry| entry["ops"].as_array().unwrap());
+    let ranges: Vec<_> = ranges.filter(|op| op["op"] == "delete_range").collect();
+    assert_eq!(ranges.len(), 1);
+    assert_eq!((&ranges[0]["key"], &ranges[0]["end"]), (&json!("k100"), &json!("k250")));
+}
+
+#[test]
 fn scan_prints_values_as_lines_or_json() {
     let folder = Folder::new();
     let store = folder.at("store");

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::about::About;
 use crate::bytes::{preview, put_json, shorten, show_bytes, show_key};
+use crate::commands::shown_change::{deleted_range_end, op_of, put_keys, show_keys};
 use crate::exit::Failure;
 use crate::output::{Output, Reader, Style};
 use crate::size::{count_of, show_size};
@@ -103,7 +104,7 @@ impl Printer {
 
     /// A short description of an operation; `own` names the subject of an internal record.
     fn gist(&self, change: &Change, own: &str) -> String {
-        let key = show_key(change.key(), self.hex);
+        let key = show_keys(change, self.hex);
         match (change.keyspace(), change.is_delete()) {
             (None, _) => format!("{own} {key}"),
             (_, false) => format!("+ {key}"),
@@ -234,12 +235,17 @@ impl Printer {
         let (sign, style) = if change.is_delete() { ("-", Style::Bad) } else { ("+", Style::Good) };
         if output.reader() == Reader::Pipe {
             let bytes = bytes.map_or_else(String::new, |bytes| bytes.to_string());
+            let end = deleted_range_end(change);
+            let sign = if end.is_some() { "--" } else { sign };
+            let end = end.map(|end| end.map_or_else(String::new, |end| show_key(end, self.hex)));
+            let ends: Vec<&[u8]> = end.iter().map(String::as_bytes).collect();
             return output.fields_with_key(
                 &[b"", sign.as_bytes(), keyspace.as_bytes(), bytes.as_bytes()],
                 &key,
-                &[],
+                &ends,
             );
         }
+        let key = show_keys(change, self.hex);
         let key = output.paint(style, &format!("{sign} {key}"));
         let size = bytes.map(show_size).unwrap_or_default();
         output.line(&format!(
@@ -251,16 +257,10 @@ impl Printer {
     fn op_json(&self, change: &Change) -> Value {
         let mut object = Map::new();
         object.insert("keyspace".to_owned(), json!(change.keyspace()));
-        match self.hex {
-            true => drop(object.insert("key_hex".to_owned(), hex::encode(change.key()).into())),
-            false => put_json(&mut object, "key", change.key()),
-        }
-        match change.value_len() {
-            Some(bytes) => {
-                object.insert("op".to_owned(), "put".into());
-                object.insert("bytes".to_owned(), bytes.into());
-            }
-            None => drop(object.insert("op".to_owned(), "delete".into())),
+        put_keys(&mut object, change, self.hex);
+        object.insert("op".to_owned(), op_of(change).into());
+        if let Some(bytes) = change.value_len() {
+            object.insert("bytes".to_owned(), bytes.into());
         }
         Value::Object(object)
     }
