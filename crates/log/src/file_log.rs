@@ -215,6 +215,20 @@ impl FileLog {
         })
     }
 
+    /// Ends the active segment if that lets as many bytes of blob files be freed below `until`, now
+    /// or at a later trim, as a segment has. `keep` tells which blob files have to stay.
+    ///
+    /// # Errors
+    /// The log is read-only or poisoned; the disk, the budget.
+    pub fn end_segment_for_blobs(
+        &self,
+        until: Glsn,
+        keep: &dyn Fn(BlobId) -> bool,
+    ) -> Result<(), LogError> {
+        self.log.env.check_writable()?;
+        self.log.end_segment_for_blobs(until, keep)
+    }
+
     /// Ends the active segment, and those after it, at this length if it is below the size of
     /// segments: the log is freed by whole segments, so smaller ones are freed earlier.
     pub fn end_segments_at(&self, bytes: u64) {

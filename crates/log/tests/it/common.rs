@@ -165,9 +165,15 @@ pub(crate) fn recover(
     let into = Path::new("/copy");
     disk.create_dir(into).unwrap();
     let before = all_files(&**disk);
-    let surveyed =
-        survey(&Scope { options: &options, log_id: options.id, known, unusable, asked: &[] })
-            .unwrap();
+    let surveyed = survey(&Scope {
+        options: &options,
+        log_id: options.id,
+        known,
+        begins: None,
+        unusable,
+        asked: &[],
+    })
+    .unwrap();
     let mut copied = Copied::default();
     write_blobs(&options, surveyed.log_id, blobs, into, &mut copied).unwrap();
     write_segments(&options, &surveyed, into, &mut copied).unwrap();

@@ -286,7 +286,8 @@ fn a_segment_of_another_log_is_left_out_and_one_of_a_newer_format_is_refused() {
     change(&mut bytes, 8);
     let memory = Memory::new(16 << 20);
     let options = options(&disk, &memory);
-    let scope = Scope { options: &options, log_id: None, known, unusable: &no, asked: &[] };
+    let scope =
+        Scope { options: &options, log_id: None, known, begins: None, unusable: &no, asked: &[] };
     let error = survey(&scope).unwrap_err();
     assert!(matches!(&error, LogError::Format { message } if message.contains("newer")), "{error}");
 }

@@ -119,6 +119,16 @@ pub(super) fn check_manifest(path: &Path, manifest: Manifest, log: &dyn Log) -> 
             "the index was made from a log that was forked or cut back since",
         );
     }
+    if let Some(begins) = manifest.log_begins.filter(|begins| log.bounds().first > *begins) {
+        return Err(Error::corrupt(format!(
+            "{}: the log begins with GLSN {}, but according to manifest {} of the index it was \
+             trimmed only below {begins}: segments are missing; `plimsoll verify` says what helps",
+            path.display(),
+            log.bounds().first,
+            manifest.number
+        ))
+        .in_file(|| "log".to_owned()));
+    }
     if log.bounds().first > checkpoint.glsn.next() {
         return Err(Error::corrupt(format!(
             "{}: the log begins with GLSN {}, and manifest {} of the index holds commits up to {} \

@@ -132,7 +132,12 @@ fn free_up_to(
         hit(Border::TrimHeldBack);
     }
     hit(Border::TrimChosen);
-    let first = match log.trim(until, &|blob| space.reader.index.runs.must_keep_blob(blob)) {
+    let keep = |blob| space.reader.index.runs.must_keep_blob(blob);
+    space.file_log.end_segment_for_blobs(until, &keep).lift()?;
+    if space.file_log.segment_bytes_between(before, until) > 0 {
+        space.reader.index.runs.note_trim(until)?;
+    }
+    let first = match log.trim(until, &keep) {
         // Another process has freed what this one was about to.
         Err(LogError::Trimmed { first, .. }) if !space.peers.is_alone() => first,
         trimmed => trimmed.lift()?,

@@ -70,6 +70,10 @@ pub(crate) struct Manifest {
     /// listed lost none. If an earlier version wrote the manifest, this is `oldest_readable_in`:
     /// any deletion dropped above it is recorded there.
     pub(crate) deletions_dropped_in: Vec<(u32, Glsn)>,
+    /// The log had every entry from this one on when the manifest was written, and is only trimmed
+    /// below it: if its first entry is a later one, segments are missing. `None` if an earlier
+    /// version wrote the manifest.
+    pub(crate) log_begins: Option<Glsn>,
     /// Runs, newest first; then history runs, the most recently made first.
     pub(crate) runs: Vec<RunInfo>,
 }
@@ -83,6 +87,7 @@ pub(crate) struct Head {
     pub(crate) durable: Position,
     pub(crate) next_run: u64,
     pub(crate) limits: Limits,
+    pub(crate) log_begins: Option<Glsn>,
 }
 
 impl Manifest {
@@ -98,6 +103,7 @@ impl Manifest {
             oldest_readable: Glsn::NONE,
             oldest_readable_in: Vec::new(),
             deletions_dropped_in: Vec::new(),
+            log_begins: Some(Glsn::FIRST),
             runs: Vec::new(),
         }
     }
@@ -116,6 +122,7 @@ impl Manifest {
                 oldest_readable_in: self.oldest_readable_in.clone(),
                 deletions_dropped_in: self.deletions_dropped_in.clone(),
             },
+            log_begins: self.log_begins,
         }
     }
 
@@ -131,6 +138,7 @@ impl Manifest {
             oldest_readable: head.limits.oldest_readable,
             oldest_readable_in: head.limits.oldest_readable_in,
             deletions_dropped_in: head.limits.deletions_dropped_in,
+            log_begins: head.log_begins,
             runs,
         }
     }

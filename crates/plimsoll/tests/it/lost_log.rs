@@ -4,10 +4,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use plimsoll::{Db, Error, Options, verify};
+use plimsoll::{Db, Error, Glsn, Options, verify};
 use plimsoll_disk::vfs::Disk;
 
-use crate::recover::{Model, STORE, content, files, fill, mem_disk, options, recover, recovered};
+use crate::recover::{
+    Model, STORE, content, files, fill, mem_disk, options, recover, recovered, segments,
+};
 
 const LOG: &str = "/store/log";
 
@@ -73,6 +75,31 @@ fn a_log_whose_segments_are_gone_names_a_file_that_is_left() {
     let content = flushed(&disk);
     remove(&*disk, |path| path.extension().is_some_and(|ending| ending == "seg"));
     is_mended(&disk, "", &content);
+}
+
+#[test]
+fn a_lost_first_segment_is_not_taken_for_a_trimmed_one() {
+    for trims in [false, true] {
+        let disk = mem_disk();
+        let db = Db::open(STORE, options(&disk)).unwrap();
+        fill(&db, 2000, 900);
+        db.flush().unwrap();
+        if trims {
+            assert!(db.log().trim(Glsn(600)).unwrap() > Glsn::FIRST);
+        }
+        db.close().unwrap();
+        let db = Db::open(STORE, options(&disk)).unwrap();
+        let (content, first) = (content(&db), Glsn(if trims { 600 } else { 1 }));
+        db.close().unwrap();
+        disk.remove(&segments(&*disk)[0]).unwrap();
+        let error = Db::open(STORE, options(&disk)).unwrap_err();
+        assert!(error.to_string().contains("segments are missing"), "{error}");
+        let report = verify(STORE, options(&disk), &mut |_| {}).unwrap();
+        assert!(!report.opens && report.problems[0].contains("segments are missing"), "{report:?}");
+        let lost = &recover(&disk).lost_entries;
+        assert!(lost.first().is_some_and(|lost| *lost.start() == first), "{trims} {lost:?}");
+        assert_eq!(recovered(&disk), content);
+    }
 }
 
 #[test]

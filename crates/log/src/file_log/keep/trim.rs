@@ -27,7 +27,6 @@ impl OpenLog {
     ) -> Result<Glsn, LogError> {
         let _trimming = lock(&self.segments.trimming);
         self.durability.check_own()?;
-        self.end_segment_for_blobs(until, keep)?;
         loop {
             let Some(segment) = self.segments.read().first().cloned() else { break };
             let Some(sealed) = segment.sealed().filter(|sealed| sealed.next <= until) else {
@@ -69,7 +68,7 @@ impl OpenLog {
     /// Ends the active segment if that lets as many bytes of blob files be freed, at this trim or a
     /// later one, as a segment has: records of large values are small, and the segment would take
     /// very many of them.
-    fn end_segment_for_blobs(
+    pub(crate) fn end_segment_for_blobs(
         &self,
         until: Glsn,
         keep: &dyn Fn(BlobId) -> bool,

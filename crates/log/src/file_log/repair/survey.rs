@@ -42,6 +42,8 @@ pub struct Scope<'a> {
     pub log_id: Option<u128>,
     /// The newest position that is known to have been durable.
     pub known: Position,
+    /// The log is known to have had every entry from this one on: it was trimmed only below it.
+    pub begins: Option<Glsn>,
     /// Whether to drop the record that begins with a GLSN, although it can be read.
     pub unusable: &'a dyn Fn(Glsn) -> bool,
     /// The GLSNs whose chain hashes the caller asks for.
@@ -207,7 +209,13 @@ pub fn survey(scope: &Scope<'_>) -> Result<Survey, LogError> {
         )?;
     }
     surveyor.end()?;
-    Ok(surveyor.found)
+    let mut found = surveyor.found;
+    let first = found.bounds().start;
+    if let Some(begins) = scope.begins.filter(|begins| *begins < first) {
+        let (file, what) = (FileName::Segment(begins).name(), "the first segments are missing");
+        found.lost.insert(0, LostRecords { file, offset: 0, glsns: begins..first, what });
+    }
+    Ok(found)
 }
 
 /// The names in a folder; none if it is missing.

@@ -139,7 +139,7 @@ fn copy_files(
     how: &BackupOptions,
 ) -> Result<BackupReport> {
     let disk = &*store.options.disk;
-    let (manifest, index_files, _pinned) = store.reader.index.runs.files();
+    let (mut manifest, index_files, _pinned) = store.reader.index.runs.files();
     // The keeper may have installed it since this process looked at the log.
     store.committer.fresh()?;
     let readable = store.reader.log.readable();
@@ -152,9 +152,10 @@ fn copy_files(
     for file in &index_files {
         copier.link(file, index)?;
     }
-    manifest.write(disk, index)?;
     let mut blobs = manifest_blobs(&manifest);
-    copier.report.glsn = copy_log(&mut copier, log, &mut blobs)?;
+    // Another process may have trimmed the log since its manifest was read.
+    (manifest.log_begins, copier.report.glsn) = copy_log(&mut copier, log, &mut blobs)?;
+    manifest.write(disk, index)?;
     let (needed, first) = (manifest.checkpoint.glsn.next(), store.reader.log.bounds().first);
     if store.options.read_only && first > needed {
         // Another process has trimmed what the manifest needs, and this one has noticed: the copy
@@ -185,13 +186,20 @@ fn withdraw(disk: &dyn Disk, dest: &Path, partial: &Path, error: io::Error) -> E
     }
 }
 
-/// Copies the log's files, and removes the blob files that it named from `blobs`. Returns the end
-/// of the copy.
-fn copy_log(copier: &mut Copier<'_>, into: &Path, blobs: &mut BTreeSet<String>) -> Result<Glsn> {
+/// Copies the log's files, and removes the blob files that it named from `blobs`. Returns the first
+/// GLSN of the copy, and its last one.
+fn copy_log(
+    copier: &mut Copier<'_>,
+    into: &Path,
+    blobs: &mut BTreeSet<String>,
+) -> Result<(Option<Glsn>, Glsn)> {
     let folder = copier.store.path.join("log");
-    let mut failure = None;
+    let (mut failure, mut first) = (None, None);
     let position = copier.store.file_log.files_for_backup(&mut |file| {
         blobs.remove(&file.name);
+        if let Some(Ok(begins)) = file.name.strip_suffix(".seg").map(str::parse) {
+            first = Some(first.map_or(Glsn(begins), |first: Glsn| first.min(Glsn(begins))));
+        }
         let from = folder.join(&file.name);
         let copied = if file.immutable {
             copier.link(&from, into)
@@ -206,7 +214,7 @@ fn copy_log(copier: &mut Copier<'_>, into: &Path, blobs: &mut BTreeSet<String>) 
     });
     match (failure, position) {
         (Some(error), _) => Err(error),
-        (None, position) => Ok(position.lift()?.glsn),
+        (None, position) => Ok((first, position.lift()?.glsn)),
     }
 }
 

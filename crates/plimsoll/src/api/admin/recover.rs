@@ -437,12 +437,13 @@ fn describe(
         )));
     }
     let mut lost: Vec<RangeInclusive<Glsn>> = Vec::new();
+    let records = || survey_of_log.lost.iter().filter(|lost| !lost.glsns.is_empty());
+    let is_known = records().any(|lost| lost.glsns.end == bounds.start);
     // The index does not reach up to the log.
-    if index_end.next() < bounds.start {
+    if index_end.next() < bounds.start && !is_known {
         lost.push(index_end.next()..=Glsn(bounds.start.0 - 1));
     }
-    let records = survey_of_log.lost.iter().filter(|lost| !lost.glsns.is_empty());
-    lost.extend(records.map(|lost| lost.glsns.start..=Glsn(lost.glsns.end.0 - 1)));
+    lost.extend(records().map(|lost| lost.glsns.start..=Glsn(lost.glsns.end.0 - 1)));
     let held = source.complete_to();
     let newer = lost.iter().filter(|lost| *lost.end() > held);
     let mut report = RecoverReport {

@@ -21,9 +21,10 @@ const MAGIC: [u8; 8] = *b"PLIMMANI";
 const FORMAT: u32 = 1;
 pub(super) const HEAD_BYTES: usize = 56;
 
-/// Tag of an addition behind the runs. Each has a length, so that a version that does not know it
+/// Tags of additions behind the runs. Each has a length, so that a version that does not know it
 /// skips it.
 pub(super) const DELETIONS_DROPPED: u64 = 1;
+pub(super) const LOG_BEGINS: u64 = 2;
 
 const HAS_POINTER: u8 = 1;
 const HAS_FIXED_GLSN: u8 = 2;
@@ -92,10 +93,17 @@ fn encode_additions(head: &Head, out: &mut Writer<'_>) -> io::Result<()> {
         push_varint(&mut body, u64::from(*keyspace));
         push_varint(&mut body, glsn.0);
     }
-    out.number(1)?;
+    out.number(1 + u64::from(head.log_begins.is_some()))?;
     out.number(DELETIONS_DROPPED)?;
     out.number(body.len() as u64)?;
     out.block.extend_from_slice(&body);
+    if let Some(begins) = head.log_begins {
+        body.clear();
+        push_varint(&mut body, begins.0);
+        out.number(LOG_BEGINS)?;
+        out.number(body.len() as u64)?;
+        out.block.extend_from_slice(&body);
+    }
     out.drain()
 }
 
@@ -205,17 +213,20 @@ fn decode(log_id: u128, input: &mut Input<'_>) -> Result<Manifest, Failure> {
     for _ in 0..input.varint()? {
         runs.push(decode_run(input)?);
     }
-    let dropped = decode_additions(input)?;
+    let (dropped, log_begins) = decode_additions(input)?;
     let deletions_dropped_in = dropped.unwrap_or_else(|| oldest_readable_in.clone());
     let limits =
         Limits { deletions_moved, oldest_readable, oldest_readable_in, deletions_dropped_in };
-    Ok(Manifest::of(Head { log_id, number, checkpoint, durable, next_run, limits }, runs))
+    let head = Head { log_id, number, checkpoint, durable, next_run, limits, log_begins };
+    Ok(Manifest::of(head, runs))
 }
 
-/// Reads the additions behind the runs: the dropped deletions, if listed. Unknown additions are
-/// skipped.
-fn decode_additions(input: &mut Input<'_>) -> Result<Option<Vec<(u32, Glsn)>>, Failure> {
-    let mut dropped = None;
+/// The dropped deletions, and where the log begins; each if it is there.
+type Additions = (Option<Vec<(u32, Glsn)>>, Option<Glsn>);
+
+/// Reads the additions behind the runs. Unknown ones are skipped.
+fn decode_additions(input: &mut Input<'_>) -> Result<Additions, Failure> {
+    let (mut dropped, mut log_begins) = (None, None);
     for _ in 0..input.varint()? {
         let (what, len) = (input.varint()?, input.varint()?);
         if what == 0 {
@@ -228,15 +239,18 @@ fn decode_additions(input: &mut Input<'_>) -> Result<Option<Vec<(u32, Glsn)>>, F
             while input.place() < end {
                 push_in_order(list, (input.u32()?, input.glsn()?))?;
             }
-            if input.place() > end {
-                return Err(SENSELESS);
-            }
+        }
+        if what == LOG_BEGINS && log_begins.is_none() {
+            log_begins = Some(input.glsn()?);
+        }
+        if input.place() > end {
+            return Err(SENSELESS);
         }
         while input.place() < end {
             input.byte()?;
         }
     }
-    Ok(dropped)
+    Ok((dropped, log_begins))
 }
 
 /// Adds to a list that is sorted by keyspace; refuses what is out of order at once, so that zeros

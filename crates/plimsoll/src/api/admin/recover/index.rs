@@ -67,6 +67,7 @@ pub(crate) fn begin(
     } else {
         manifest.checkpoint = source.survey.start();
     }
+    manifest.log_begins = Some(source.survey.start().glsn.next());
     manifest.durable = durable(source);
     manifest.number = source.next_manifest;
     manifest.next_run = source.next_run;

@@ -348,19 +348,28 @@ impl Reader<'_> {
         let known = positions
             .into_iter()
             .fold(runs, |known, it| if it.glsn >= known.glsn { it } else { known });
-        let read = |known: Position| {
+        // Older manifests do not know of later trims.
+        let newest = self.manifests.first().filter(|newest| self.newest == Some(newest.number));
+        let begins =
+            newest.filter(|newest| newest.log_id == log_id).and_then(|newest| newest.log_begins);
+        let read = |known: Position, begins| {
             let scope = LogScope {
                 options: &self.log_options,
                 log_id: Some(log_id).filter(|id| *id != 0),
                 known,
+                begins,
                 unusable: &|first| doubts.unusable.contains(&first),
                 asked: &asked,
             };
             survey_log(&scope).lift()
         };
-        let survey = read(known)?;
+        let survey = read(known, begins)?;
         // What the index of another log knows is not missing in this one.
-        if survey.log_id == log_id || log_id == 0 { Ok(survey) } else { read(Position::default()) }
+        if survey.log_id == log_id || log_id == 0 {
+            Ok(survey)
+        } else {
+            read(Position::default(), None)
+        }
     }
 
     /// Decides what of the index is used.
