@@ -14,7 +14,6 @@ use crate::calls::interruptible;
 use crate::errors::{self, OrRaise};
 use crate::keyspace::{Keyspace, handle};
 use crate::live_mapping::{self, LiveMapping, init};
-use crate::log::Log;
 use crate::members::MemberInfo;
 use crate::moments::When;
 use crate::options::{Folder, Keeps, Size, retention_to_python};

@@ -8,8 +8,6 @@
 
 use plimsoll_memory::pool::PoolFile;
 
-use crate::error::LogError;
-
 /// Id of a blob file within its log; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlobId(pub u64);
@@ -39,48 +37,6 @@ pub struct BlobRef {
     pub pages: u32,
     /// Hash over the checksums of its pages, in order.
     pub hash: u64,
-}
-
-/// Writes one blob file. Dropped before it is finished, it leaves nothing behind.
-pub trait BlobWriter: Send {
-    /// The file's id.
-    fn id(&self) -> BlobId;
-
-    /// The seed under which its pages are sealed ([`plimsoll_memory::page::seal_page`]).
-    fn seed(&self) -> u64;
-
-    /// Appends plain bytes, packed into pages of kind [`BLOB_BYTES_PAGE`]. They are read by byte
-    /// offset, which counts payload bytes only: offset o is on page `o / PAGE_PAYLOAD_BYTES`. A
-    /// file holds either plain bytes or whole pages.
-    ///
-    /// # Errors
-    /// The disk or the budget refuses; the file cannot be used after that.
-    fn write(&mut self, bytes: &[u8]) -> Result<(), LogError>;
-
-    /// Appends one page that the caller sealed under [`BlobWriter::seed`] with the next page
-    /// number, starting at 0.
-    ///
-    /// # Errors
-    /// As for `write`.
-    fn write_page(&mut self, page: &[u8]) -> Result<(), LogError>;
-
-    /// Reads back plain bytes that were written before (a transaction reads its own large values),
-    /// from memory or from the file.
-    ///
-    /// # Errors
-    /// The disk or the budget refuses, or the range was not written.
-    fn read_back(&mut self, offset: u64, into: &mut [u8]) -> Result<(), LogError>;
-
-    /// Plain bytes, or pages, written so far.
-    fn position(&self) -> u64;
-
-    /// Ends the file. Only then may a record name it. It and its name are synced, or are so before
-    /// that record is written
-    /// ([`Log::create_blob_for_record`](crate::log::Log::create_blob_for_record)).
-    ///
-    /// # Errors
-    /// The disk refuses; nothing is left behind.
-    fn finish(self: Box<Self>) -> Result<BlobRef, LogError>;
 }
 
 /// Kind byte of pages of plain bytes.

@@ -1,5 +1,12 @@
 //! The log in files: segments of records, offset tables, blob files.
 //!
+//! Laws:
+//! 1. GLSNs are dense: each submitted entry gets the next number.
+//! 2. `durable` never decreases, and everything up to it survives a power cut.
+//! 3. After a failed write or sync the log is poisoned: every later submit fails, and so does every
+//!    wait for an entry that is not durable. Durable entries can still be read.
+//! 4. A read returns the bytes that were submitted, or an error: never other bytes.
+//!
 //! This file has the public calls; each part has a folder, and each folder uses only those before
 //! it in this list: `options`, `files` (names, open handles, replacing a file), `env` (shared by
 //! all), `segments` (the list of segments and their offset tables), `tail` (the end of the log in
@@ -38,11 +45,13 @@ use plimsoll_disk::worker::{Next, Worker};
 use plimsoll_memory::budget::Kind;
 use plimsoll_memory::page::PAGE_BYTES;
 
-use crate::blob::{Blob, BlobId, BlobRef, BlobWriter};
+use crate::blob::{Blob, BlobId, BlobRef};
 use crate::draft::{Draft, Ticket};
+use crate::durability::Durability;
 use crate::entry::{Entry, EntryMeta};
 use crate::error::LogError;
-use crate::file_log::blobs::blob_writer::{FileBlobWriter, Synced};
+pub use crate::file_log::blobs::blob_writer::BlobWriter;
+use crate::file_log::blobs::blob_writer::Synced;
 use crate::file_log::durability::DurabilityState;
 use crate::file_log::durability::flusher::Flusher;
 use crate::file_log::env::{Env, lock};
@@ -60,7 +69,6 @@ use crate::file_log::shared::leap::leap;
 use crate::file_log::shared::posting::{self, Posted};
 use crate::file_log::shared::turn::{Turn, with_order};
 use crate::glsn::{Bounds, Glsn, Position, StreamId};
-use crate::log::{Durability, Log, Scan};
 use crate::members::Members;
 
 /// Closing seals a segment of at least this size: the next process to open the log would have to
@@ -104,10 +112,11 @@ impl FileLog {
         Ok((Self { log, flusher: Mutex::new(flusher), sealer, closed, removed_seen }, report))
     }
 
-    /// Entries of `range`: as [`Log::scan`], without a box.
+    /// Entries of `range` that were readable when the scan began or become so while it runs, of one
+    /// stream or of all; ends at the end of the range or at the last readable entry.
     ///
     /// # Errors
-    /// As for [`Log::scan`].
+    /// `Trimmed` if the range begins below the first GLSN, the disk, the budget.
     #[inline]
     pub fn scan(
         &self,
@@ -117,10 +126,10 @@ impl FileLog {
         FileScan::new(&self.log, range, stream)
     }
 
-    /// Reads one entry: as [`Log::read`].
+    /// Reads one entry (any that was submitted, durable or not).
     ///
     /// # Errors
-    /// As for [`Log::read`].
+    /// `Trimmed`, `NotYet`, `Corrupt`, the disk, the budget.
     #[inline]
     pub fn read(&self, glsn: Glsn) -> Result<Entry, LogError> {
         self.log.read_entry(glsn)
@@ -520,7 +529,7 @@ impl FileLog {
     /// The entries of a stream from `from` on, durable or not, as far as they were taken in.
     ///
     /// # Errors
-    /// As for [`Log::scan`], and those of `each`.
+    /// As for [`FileLog::scan`], and those of `each`.
     pub fn scan_ordered(&self, from: Glsn, stream: StreamId) -> Result<FileScan<'_>, LogError> {
         FileScan::of_ordered(&self.log, from..self.log.tail.next(), Some(stream))
     }
@@ -569,39 +578,64 @@ impl fmt::Debug for FileLog {
     }
 }
 
-impl Log for FileLog {
-    fn id(&self) -> u128 {
+impl FileLog {
+    /// The log's id, made at its creation.
+    pub fn id(&self) -> u128 {
         self.log.env.id
     }
 
-    fn bounds(&self) -> Bounds {
+    /// The bounds of the log.
+    pub fn bounds(&self) -> Bounds {
         self.log.bounds()
     }
 
-    fn notice_trim(&self) {
+    /// Called when a file is missing: looks for what another process has trimmed since. The bounds
+    /// begin after it then.
+    pub fn notice_trim(&self) {
         self.log.segments.notice_trim();
     }
 
-    fn position(&self) -> Position {
+    /// The newest durable position.
+    pub fn position(&self) -> Position {
         self.log.durability.group.position()
     }
 
-    fn chain_at(&self, glsn: Glsn) -> Result<Option<u64>, LogError> {
+    /// The chain hash of the record that ends with `glsn`; `None` if no record ends there (or it is
+    /// trimmed).
+    ///
+    /// # Errors
+    /// The disk, the budget, or corruption.
+    pub fn chain_at(&self, glsn: Glsn) -> Result<Option<u64>, LogError> {
         self.log.chain_after(glsn)
     }
 
-    fn check_own(&self) -> Result<(), LogError> {
+    /// Fails once the folder of the log or of its store was moved, removed or replaced, or its lock
+    /// is lost: no file of them must be changed any more. The log is poisoned then.
+    ///
+    /// # Errors `Poisoned`, with that reason; `ReadOnly`.
+    pub fn check_own(&self) -> Result<(), LogError> {
         self.log.durability.check_own()
     }
 
-    fn submit(&self, draft: &Draft<'_>, expected: Option<Glsn>) -> Result<Ticket, LogError> {
+    /// Gives a record its place in the order; not durable yet. With `expected`, only if its first
+    /// GLSN is that.
+    ///
+    /// # Errors
+    /// `Conflict`, `TooLarge`, `Poisoned`, `ReadOnly`, `OutOfBudget`: nothing was appended.
+    pub fn submit(&self, draft: &Draft<'_>, expected: Option<Glsn>) -> Result<Ticket, LogError> {
         match self.log.env.members() {
             Some(members) => Turn::take(&self.log, members)?.submit_expecting(draft, expected),
             None => append::submit(&self.log, draft, expected),
         }
     }
 
-    fn wait_durable(&self, glsn: Glsn) -> Result<(), LogError> {
+    /// Waits until everything up to `glsn` is durable; takes part in a group sync (also in
+    /// `Durability::Buffered`).
+    ///
+    /// # Errors
+    /// `Poisoned`: whether the entry survives a crash is unknown. `NotYet` if it was never
+    /// submitted.
+    pub fn wait_durable(&self, glsn: Glsn) -> Result<(), LogError> {
         let next = self.log.tail.next();
         if glsn >= next {
             return Err(LogError::NotYet { asked: glsn, next });
@@ -609,7 +643,14 @@ impl Log for FileLog {
         self.log.durability.wait(glsn)
     }
 
-    fn wait_beyond(
+    /// Waits until `next` of the bounds is beyond `glsn` and that entry is readable (durable, or
+    /// submitted in `Durability::Buffered`), until `patience` is over, or until `is_ended` says so,
+    /// which is asked after each [`FileLog::wake_waiters`]. Never polls. Returns the last readable
+    /// GLSN.
+    ///
+    /// # Errors
+    /// `Poisoned`.
+    pub fn wait_beyond(
         &self,
         glsn: Glsn,
         patience: Duration,
@@ -631,54 +672,78 @@ impl Log for FileLog {
         Ok(readable)
     }
 
-    fn wake_waiters(&self) {
+    /// Lets all that wait in [`FileLog::wait_beyond`] look whether their wait is ended.
+    pub fn wake_waiters(&self) {
         match self.log.env.members() {
             Some(members) => members.wake_followers(),
             None => self.log.durability.group.notify_followers(),
         }
     }
 
-    fn readable(&self) -> Glsn {
+    /// The last GLSN that readers may see: durable, or submitted in `Durability::Buffered`.
+    pub fn readable(&self) -> Glsn {
         self.log.readable()
     }
 
-    fn read(&self, glsn: Glsn) -> Result<Entry, LogError> {
-        self.log.read_entry(glsn)
-    }
-
-    fn meta(&self, glsn: Glsn) -> Result<EntryMeta, LogError> {
+    /// The metadata of an entry; its payload is not read.
+    ///
+    /// # Errors
+    /// As for `read`.
+    pub fn meta(&self, glsn: Glsn) -> Result<EntryMeta, LogError> {
         self.log.read_meta(glsn)
     }
 
-    fn read_range(&self, glsn: Glsn, offset: u64, into: &mut [u8]) -> Result<bool, LogError> {
+    /// Fills `into` with payload bytes of entry `glsn` from `offset` on: reads only the blocks it
+    /// needs. Returns whether any of the blocks with these bytes was not in memory.
+    ///
+    /// # Errors
+    /// As for `read`; `Corrupt` if the payload ends before.
+    pub fn read_range(&self, glsn: Glsn, offset: u64, into: &mut [u8]) -> Result<bool, LogError> {
         self.log.read_part(glsn, offset, into)
     }
 
-    fn blobs_of(&self, glsn: Glsn) -> Result<Vec<BlobRef>, LogError> {
+    /// Blob files of the record that entry `glsn` belongs to.
+    ///
+    /// # Errors
+    /// As for `read`.
+    pub fn blobs_of(&self, glsn: Glsn) -> Result<Vec<BlobRef>, LogError> {
         self.log.read_blobs(glsn)
     }
 
-    fn scan(
-        &self,
-        range: Range<Glsn>,
-        stream: Option<StreamId>,
-    ) -> Result<Box<dyn Scan + '_>, LogError> {
-        Ok(Box::new(FileScan::new(&self.log, range, stream)?))
-    }
-
-    fn glsn_at(&self, micros: u64) -> Result<Glsn, LogError> {
+    /// The last GLSN in log order whose timestamp is at most `micros` since 1970 UTC; `Glsn::NONE`
+    /// if there is none. Where the log's time was restarted, all that is before is as old as the
+    /// restart at least.
+    ///
+    /// # Errors
+    /// `TimeTrimmed` if that lies below the last GLSN that was trimmed, the disk, the budget.
+    pub fn glsn_at(&self, micros: u64) -> Result<Glsn, LogError> {
         self.log.last_not_younger(micros)
     }
 
-    fn trim(&self, until: Glsn, keep: &dyn Fn(BlobId) -> bool) -> Result<Glsn, LogError> {
+    /// Frees whole segments below `until`, and the blob files of their records except those for
+    /// which `keep` returns true. Returns the new first GLSN, which may be lower than `until`.
+    /// Never trims entries that are not durable.
+    ///
+    /// # Errors
+    /// The disk; segments that were freed before the failure stay freed.
+    pub fn trim(&self, until: Glsn, keep: &dyn Fn(BlobId) -> bool) -> Result<Glsn, LogError> {
         self.log.trim_below(until, keep)
     }
 
-    fn sweep_blobs(&self, keep: &dyn Fn(BlobId) -> bool) -> Result<u64, LogError> {
+    /// Removes blob files that no record in the log names, except those for which `keep` returns
+    /// true and those being written.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn sweep_blobs(&self, keep: &dyn Fn(BlobId) -> bool) -> Result<u64, LogError> {
         self.log.sweep(keep)
     }
 
-    fn sweep_these_blobs(
+    /// The same, of these files alone: it costs nothing for those that are not among them.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn sweep_these_blobs(
         &self,
         blobs: &[BlobId],
         keep: &dyn Fn(BlobId) -> bool,
@@ -686,24 +751,44 @@ impl Log for FileLog {
         self.log.sweep_these(blobs, keep)
     }
 
-    fn create_blob(&self) -> Result<Box<dyn BlobWriter>, LogError> {
-        Ok(Box::new(FileBlobWriter::create(&self.log.blobs, Synced::Finished)?))
+    /// Starts a blob file. Once it is finished it is durable: anything may name it.
+    ///
+    /// # Errors
+    /// The disk, the budget, `Poisoned`, `ReadOnly`.
+    pub fn create_blob(&self) -> Result<BlobWriter, LogError> {
+        BlobWriter::create(&self.log.blobs, Synced::Finished)
     }
 
-    fn create_blob_for_record(&self) -> Result<Box<dyn BlobWriter>, LogError> {
-        Ok(Box::new(FileBlobWriter::create(&self.log.blobs, Synced::ForRecord)?))
+    /// Starts a blob file that nothing but a record is going to name. In [`Durability::Buffered`]
+    /// it may become durable together with that record: what the record's entries hold is named
+    /// elsewhere only once they are durable.
+    ///
+    /// # Errors
+    /// As for `create_blob`.
+    pub fn create_blob_for_record(&self) -> Result<BlobWriter, LogError> {
+        BlobWriter::create(&self.log.blobs, Synced::ForRecord)
     }
 
-    fn hand_over_blob(&self, id: BlobId) {
+    /// From now on only `keep` protects a finished blob file from sweeps: no record will name it,
+    /// and the caller has noted it durably.
+    pub fn hand_over_blob(&self, id: BlobId) {
         self.log.blobs.registry.handed_over(id);
     }
 
-    fn discard_blob(&self, id: BlobId) -> Result<(), LogError> {
+    /// Removes a finished blob file that no record names (a transaction that was aborted).
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn discard_blob(&self, id: BlobId) -> Result<(), LogError> {
         self.log.env.check_writable()?;
         self.log.blobs.discard(id)
     }
 
-    fn open_blob(&self, id: BlobId) -> Result<Blob, LogError> {
+    /// Opens a finished blob file; opening one twice gives the same pool file.
+    ///
+    /// # Errors
+    /// `Corrupt` if it is missing or not what its header says.
+    pub fn open_blob(&self, id: BlobId) -> Result<Blob, LogError> {
         self.log.blobs.open(id)
     }
 }

@@ -16,7 +16,6 @@ use plimsoll_disk::vfs::Disk;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
 use plimsoll_log::glsn::{Glsn, StreamId};
-use plimsoll_log::log::Log;
 
 struct Counting;
 

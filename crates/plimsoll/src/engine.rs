@@ -31,7 +31,6 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use plimsoll_disk::vfs::DirLock;
-use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::pool::Pool;
 
@@ -60,8 +59,6 @@ pub(crate) struct Engine {
     pub(crate) reader: Arc<Reader>,
     /// The state that every commit needs.
     pub(crate) committer: Arc<Committer>,
-    /// The reader's log, as its concrete type.
-    pub(crate) file_log: Arc<FileLog>,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) space: Arc<LogSpace>,
     pub(crate) maintenance: Maintenance,
@@ -171,7 +168,7 @@ impl Engine {
             warm.close();
         }
         self.maintenance.upkeep.lock().unwrap_or_else(std::sync::PoisonError::into_inner).stop();
-        let closed = self.file_log.close_as(is_last).lift();
+        let closed = self.reader.log.close_as(is_last).lift();
         self.membership.left();
         self.lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
         drop(no_backup);
@@ -204,15 +201,9 @@ impl Engine {
             self.maintenance.checkpoints.take(),
         ));
         self.maintenance.upkeep.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner).leak();
-        let handles =
-            (&self.io, &self.reader, &self.committer, &self.file_log, &self.catalog, &self.space);
+        let handles = (&self.io, &self.reader, &self.committer, &self.catalog, &self.space);
         std::mem::forget((handles.0.clone(), handles.1.clone(), handles.2.clone()));
-        std::mem::forget((
-            handles.3.clone(),
-            handles.4.clone(),
-            handles.5.clone(),
-            self.maintenance.pool.clone(),
-        ));
+        std::mem::forget((handles.3.clone(), handles.4.clone(), self.maintenance.pool.clone()));
     }
 }
 

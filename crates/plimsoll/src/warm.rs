@@ -61,7 +61,6 @@ use plimsoll_disk::clock::Clock;
 use plimsoll_disk::vfs::Disk;
 use plimsoll_disk::worker::{Bell, Next, Woken, Worker};
 use plimsoll_log::file_log::FileLog;
-use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Budget;
 use plimsoll_memory::pool::Pool;
 

@@ -18,6 +18,7 @@ use plimsoll_disk::vfs::File;
 use plimsoll_memory::chunk::CHUNK_BYTES;
 
 use crate::draft::{Draft, MAX_BLOBS, MAX_BODY_BYTES, Ticket};
+use crate::durability::Durability;
 use crate::error::LogError;
 use crate::file_log::append::record_writer::{FragmentSeal, write_mark_fragment, write_record};
 use crate::file_log::durability::writer::SegmentWriter;
@@ -39,7 +40,6 @@ use crate::format::record::{
 use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::format::{BLOCK_BYTES, segment_seed};
 use crate::glsn::Glsn;
-use crate::log::Durability;
 
 /// The most bytes that are zeroed ahead at a time while commits are small.
 const ZERO_STEP_MAX: u64 = 1 << 20;

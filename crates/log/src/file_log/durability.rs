@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use plimsoll_disk::vfs::{DirLock, File};
 
 use crate::blob::BlobId;
+use crate::durability::Durability;
 use crate::error::LogError;
 use crate::file_log::durability::flusher::{FlushSignal, Flusher};
 use crate::file_log::durability::group_commit::GroupCommit;
@@ -31,7 +32,6 @@ use crate::file_log::env::{Env, lock};
 use crate::file_log::tail::Tail;
 use crate::file_log::tail::order::End;
 use crate::glsn::{Glsn, Position};
-use crate::log::Durability;
 use crate::members::Members;
 
 /// Appends wait for a sync if more bytes than this part of the budget (a divisor), within these

@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use plimsoll_disk::vfs::{DirLock, LockError};
 
+use crate::durability::Durability;
 use crate::error::LogError;
 use crate::file_log::files::names::{FileName, TablePlace};
 use crate::file_log::files::open_files::OpenFiles;
 use crate::file_log::options::{FileLogOptions, MIN_SEGMENT_BYTES, Mode};
 use crate::glsn::Glsn;
-use crate::log::Durability;
 use crate::members::Members;
 
 /// The environment of an open log.

@@ -8,9 +8,9 @@ use plimsoll_disk::vfs::{Caching, DirLock, Disk};
 use plimsoll_memory::budget::Budget;
 use plimsoll_memory::pool::Pool;
 
+use crate::durability::Durability;
 use crate::format::BLOCK_BYTES;
 use crate::glsn::{Glsn, Position};
-use crate::log::Durability;
 use crate::members::Members;
 
 /// The usual size of a segment: 64 MiB.

@@ -17,7 +17,6 @@ use super::tests::held_disk::HeldDisk;
 use crate::draft::{Draft, DraftEntry};
 use crate::error::LogError;
 use crate::glsn::{Glsn, StreamId};
-use crate::log::Log;
 
 fn open(disk: &HeldDisk) -> Result<FileLog, LogError> {
     let budget = Budget::new(16 << 20, Backing::Heap).unwrap();

@@ -9,7 +9,6 @@ use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::format::BLOCK_BYTES;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::log::Log;
 
 use crate::common::{
     Memory, append, copy_of, names, open, options, payload, read_file, submit, write_file,

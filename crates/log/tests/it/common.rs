@@ -15,7 +15,6 @@ use plimsoll_log::file_log::options::FileLogOptions;
 use plimsoll_log::file_log::repair::recover::{Copied, DamagedBlob, write_blobs, write_segments};
 use plimsoll_log::file_log::repair::survey::{Scope, Survey, survey};
 use plimsoll_log::glsn::{Glsn, Position, StreamId};
-use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::pool::Pool;
 
@@ -60,12 +59,12 @@ pub(crate) fn open(disk: &Arc<dyn Disk>, memory: &Memory) -> FileLog {
 }
 
 /// Appends one record of one entry; not durable.
-pub(crate) fn submit(log: &dyn Log, stream: u32, payload: &[u8]) -> Result<Ticket, LogError> {
+pub(crate) fn submit(log: &FileLog, stream: u32, payload: &[u8]) -> Result<Ticket, LogError> {
     submit_with(log, stream, payload, &[])
 }
 
 pub(crate) fn submit_with(
-    log: &dyn Log,
+    log: &FileLog,
     stream: u32,
     payload: &[u8],
     blobs: &[BlobRef],
@@ -76,7 +75,7 @@ pub(crate) fn submit_with(
 
 /// Appends one record with an entry for each payload; not durable.
 pub(crate) fn submit_all(
-    log: &dyn Log,
+    log: &FileLog,
     stream: u32,
     payloads: &[Vec<u8>],
 ) -> Result<Ticket, LogError> {
@@ -87,7 +86,7 @@ pub(crate) fn submit_all(
 }
 
 /// Appends one record of one entry and waits until it is durable.
-pub(crate) fn append(log: &dyn Log, stream: u32, payload: &[u8]) -> Glsn {
+pub(crate) fn append(log: &FileLog, stream: u32, payload: &[u8]) -> Glsn {
     let ticket = submit(log, stream, payload).unwrap();
     log.wait_durable(ticket.last).unwrap();
     ticket.last
@@ -106,14 +105,14 @@ pub(crate) fn payload(number: u64, len: usize) -> Vec<u8> {
 
 /// All entries of a range by a scan.
 pub(crate) fn scan_all(
-    log: &dyn Log,
+    log: &FileLog,
     from: u64,
     to: u64,
     stream: Option<u32>,
 ) -> Vec<(u64, Vec<u8>)> {
     let mut scan = log.scan(Glsn(from)..Glsn(to), stream.map(StreamId)).unwrap();
     let mut out = Vec::new();
-    while let Some(entry) = scan.next() {
+    while let Some(entry) = scan.next_entry() {
         let entry = entry.unwrap();
         out.push((entry.meta.glsn.0, entry.payload.to_vec()));
     }

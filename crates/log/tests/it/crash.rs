@@ -10,11 +10,11 @@ use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::Disk;
 use plimsoll_log::blob::BlobRef;
+use plimsoll_log::durability::Durability;
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
 use plimsoll_log::glsn::{Glsn, Position};
-use plimsoll_log::log::{Durability, Log};
 use plimsoll_memory::page::page_payload;
 use plimsoll_memory::pool::Touch;
 

@@ -10,7 +10,6 @@ use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::repair::verify::{Finding, VerifyScope, verify};
 use plimsoll_log::glsn::{Glsn, Position};
-use plimsoll_log::log::Log;
 
 use crate::common::{
     Memory, append, copy_of, no, open, options, payload, read_file, recover, submit, write_file,

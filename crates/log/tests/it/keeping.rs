@@ -13,7 +13,6 @@ use plimsoll_log::file_log::options::{FileLogOptions, Mode};
 use plimsoll_log::file_log::repair::verify::{Finding, VerifyScope, verify};
 use plimsoll_log::format::BLOCK_BYTES;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::log::Log;
 
 use crate::common::{
     DIR, Memory, append, copy_of, names, open, options, payload, read_file, scan_all, submit,

@@ -10,8 +10,8 @@ use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::Disk;
 use plimsoll_log::blob::{BLOB_BYTES_PAGE, BlobId};
 use plimsoll_log::error::LogError;
+use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::{Glsn, StreamId};
-use plimsoll_log::log::Log;
 use plimsoll_memory::page::{
     PAGE_BYTES, PAGE_HEADER_BYTES, PAGE_PAYLOAD_BYTES, page_kind, page_payload, seal_page,
 };
@@ -20,7 +20,7 @@ use plimsoll_memory::pool::Touch;
 use crate::common::{Memory, append, open, payload, scan_all, submit, submit_all, submit_with};
 
 /// Runs `law` for a log on each kind of disk in memory.
-fn for_each_log(law: impl Fn(&dyn Log)) {
+fn for_each_log(law: impl Fn(&FileLog)) {
     let disks: [Arc<dyn Disk>; 2] = [Arc::new(MemDisk::new()), Arc::new(LyingDisk::new(1))];
     for disk in disks {
         law(&open(&disk, &Memory::new(16 << 20)));
@@ -84,9 +84,9 @@ fn a_scan_goes_on_to_what_becomes_readable_while_it_runs() {
     for_each_log(|log| {
         append(log, 0, b"one");
         let mut scan = log.scan(Glsn(1)..Glsn::MAX, None).unwrap();
-        assert_eq!(scan.next().unwrap().unwrap().payload, b"one");
+        assert_eq!(scan.next_entry().unwrap().unwrap().payload, b"one");
         append(log, 0, b"two");
-        assert_eq!(scan.next().unwrap().unwrap().payload, b"two");
+        assert_eq!(scan.next_entry().unwrap().unwrap().payload, b"two");
     });
 }
 
@@ -262,11 +262,11 @@ fn an_open_scan_ends_with_trimmed_when_its_place_is_freed() {
             append(log, 0, &payload(number, 4000));
         }
         let mut scan = log.scan(Glsn(1)..Glsn::MAX, None).unwrap();
-        assert!(scan.next().unwrap().is_ok());
+        assert!(scan.next_entry().unwrap().is_ok());
         let first = log.trim(Glsn(250), &|_| false).unwrap();
         let mut seen = 1;
         let end = loop {
-            match scan.next().unwrap() {
+            match scan.next_entry().unwrap() {
                 Ok(_) => seen += 1,
                 Err(error) => break error,
             }
@@ -275,6 +275,6 @@ fn an_open_scan_ends_with_trimmed_when_its_place_is_freed() {
             matches!(end, LogError::Trimmed { first: left, .. } if left == first),
             "{end:?} after {seen}"
         );
-        assert!(scan.next().is_none());
+        assert!(scan.next_entry().is_none());
     });
 }

@@ -7,13 +7,13 @@ use std::time::Duration;
 use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::vfs::Disk;
+use plimsoll_log::durability::Durability;
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
 use plimsoll_log::format::fragment::{FragmentType, seal_fragment};
 use plimsoll_log::format::segment_seed;
 use plimsoll_log::glsn::{Glsn, StreamId};
-use plimsoll_log::log::{Durability, Log};
 use plimsoll_memory::budget::Kind;
 
 use crate::common::{

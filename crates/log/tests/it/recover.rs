@@ -14,7 +14,6 @@ use plimsoll_log::file_log::repair::recover::DamagedBlob;
 use plimsoll_log::file_log::repair::survey::{LostRecords, Scope, Survey, survey};
 use plimsoll_log::format::BLOCK_BYTES;
 use plimsoll_log::glsn::{Glsn, Position, StreamId};
-use plimsoll_log::log::Log;
 
 use crate::common::{
     DIR, Memory, append, copy_of, names, no, open, options, payload, read_file, recover,

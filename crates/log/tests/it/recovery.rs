@@ -13,7 +13,6 @@ use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::{FileLogOptions, Mode};
 use plimsoll_log::glsn::{Glsn, Position};
-use plimsoll_log::log::Log;
 
 use crate::common::{
     Memory, append, copy_of, names, open, options, payload, read_file, scan_all, submit,

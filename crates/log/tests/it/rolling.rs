@@ -6,11 +6,11 @@ use std::sync::Arc;
 use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
+use plimsoll_log::durability::Durability;
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
 use plimsoll_log::glsn::{Glsn, StreamId};
-use plimsoll_log::log::{Durability, Log};
 
 use crate::common::{DIR, Memory, append, options, payload, scan_all, submit};
 

@@ -7,11 +7,11 @@ use std::time::Duration;
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::vfs::{Caching, Disk};
+use plimsoll_log::durability::Durability;
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
 use plimsoll_log::glsn::{Glsn, StreamId};
-use plimsoll_log::log::{Durability, Log};
 
 use crate::common::{Memory, append, names, open, options, payload, submit, submit_all};
 

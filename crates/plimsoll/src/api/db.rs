@@ -764,7 +764,7 @@ impl Db {
     #[doc(hidden)]
     #[cfg(any(test, feature = "testing"))]
     pub fn seal_behind(&self) {
-        self.store.file_log.seal_behind();
+        self.store.reader.log.seal_behind();
     }
 
     /// Flushes, then merges all runs into as few as possible, and frees what no keyspace keeps of

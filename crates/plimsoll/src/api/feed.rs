@@ -4,8 +4,8 @@ use std::fmt;
 use std::ops::{Bound, Range, RangeBounds, RangeInclusive};
 use std::sync::Arc;
 
+use plimsoll_log::file_log::read::scan::FileScan;
 use plimsoll_log::glsn::{Glsn, StreamId};
-use plimsoll_log::log::Scan;
 
 use crate::api::commit::Commit;
 use crate::api::commits::Commits;
@@ -271,7 +271,7 @@ impl<'db> Log<'db> {
 /// ```
 pub struct LogScan<'db> {
     store: &'db Arc<Engine>,
-    scan: Box<dyn Scan + 'db>,
+    scan: FileScan<'db>,
 }
 
 impl LogScan<'_> {
@@ -281,7 +281,7 @@ impl LogScan<'_> {
         if let Err(error) = self.store.check_open() {
             return Some(Err(error));
         }
-        let next = self.scan.next()?;
+        let next = self.scan.next_entry()?;
         Some(next.lift().map(|view| LogEntryRef {
             glsn: view.meta.glsn,
             stream: view.meta.stream.0,

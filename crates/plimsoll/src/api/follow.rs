@@ -58,7 +58,7 @@ impl Position {
     /// Finds the first entry of a stream in `next..end`, without advancing.
     pub(crate) fn find(&self, stream: StreamId, end: Glsn) -> Result<Option<Glsn>> {
         let mut scan = self.store.reader.log.scan(self.next..end, Some(stream)).lift()?;
-        Ok(scan.next().transpose().lift()?.map(|entry| entry.meta.glsn))
+        Ok(scan.next_entry().transpose().lift()?.map(|entry| entry.meta.glsn))
     }
 
     /// Reads the entry at `glsn` and advances past it, even if it is lost.

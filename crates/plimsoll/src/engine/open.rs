@@ -19,7 +19,6 @@ use plimsoll_disk::clock::Clock;
 use plimsoll_log::file_log::options::{FileLogOptions, Mode};
 use plimsoll_log::file_log::{FileLog, id_in};
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::pool::Pool;
 
@@ -87,8 +86,7 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
     let (options, io, memory) = open_memory(options)?;
     let upkeep = Upkeep::start(&memory.pool, &options)?;
     make_folders(&path, &options)?;
-    let (file_log, manifest, opened) = open_log(&path, &options, &memory, &entry, &watch)?;
-    let log: Arc<dyn Log> = Arc::clone(&file_log) as _;
+    let (log, manifest, opened) = open_log(&path, &options, &memory, &entry, &watch)?;
     let (snapshots, keyspaces) = (Arc::<Snapshots>::default(), Arc::<Keyspaces>::default());
     let sequencer = Arc::new(CommitSequencer::new(&log));
     let floors = Floors::of(entry.members());
@@ -104,15 +102,14 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
     let replayed = replay(&log, &memory.budget, &index, checkpoint)?;
     let replay_nanos = watch.nanos() - before_replay;
     sequencer.replayed(replayed.last);
-    let warm = start_warm(&path, &options, &memory, (&file_log, &index, &sequencer))?;
-    let (peers, shared) =
-        entry.peers(&options, &memory.budget, (&file_log, &index, &sequencer), floors);
+    let warm = start_warm(&path, &options, &memory, (&log, &index, &sequencer))?;
+    let (peers, shared) = entry.peers(&options, &memory.budget, (&log, &index, &sequencer), floors);
     let context =
         patience::Context { index: Arc::clone(&index), sequencer: Arc::clone(&sequencer) };
     let patience = Patience::new(&memory.budget, context, options.background && !options.read_only);
     let context = checkpoints::Context {
         clock: Arc::clone(&options.clock),
-        log: Arc::clone(&file_log),
+        log: Arc::clone(&log),
         index: Arc::clone(&index),
         sequencer: Arc::clone(&sequencer),
         peers: Arc::clone(&peers),
@@ -141,7 +138,6 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
         reader: Arc::clone(&reader),
         sequencer: Arc::clone(&sequencer),
         catalog: Arc::clone(&catalog),
-        file_log: Arc::clone(&file_log),
         peers: Arc::clone(&peers),
         clock: Arc::clone(&options.clock),
         segment_bytes: options.segment_limit_bytes(),
@@ -156,7 +152,6 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
         io,
         reader,
         committer: Arc::new(committer),
-        file_log,
         catalog,
         space,
         maintenance: Maintenance { pool, upkeep: Mutex::new(upkeep), warm, checkpoints },
@@ -293,7 +288,7 @@ fn open_index(
     options: &Options,
     memory: &Memory,
     entry: &Entry,
-    log: &Arc<dyn Log>,
+    log: &Arc<FileLog>,
     manifest: Manifest,
     horizon: &Arc<RetentionHorizon>,
 ) -> Result<Arc<OpenIndex>> {
@@ -313,7 +308,7 @@ fn open_index(
     };
     let horizon: Arc<dyn Horizon> = Arc::clone(horizon) as _;
     let index = OpenIndex::open(context, manifest, horizon)?;
-    check_pointers(path, &index, &**log)?;
+    check_pointers(path, &index, log)?;
     Ok(index)
 }
 
@@ -376,7 +371,7 @@ fn begin_work(
 }
 
 fn note_opened(store: &Engine, stats: OpeningStats) {
-    let log_files = || store.file_log.file_count().unwrap_or_default() as u64;
+    let log_files = || store.reader.log.file_count().unwrap_or_default() as u64;
     events::opened(&store.path, &stats, log_files, || {
         store.reader.index.sources.view().infos().count() as u64
     });

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use plimsoll_log::error::LogError;
+use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Budget;
 
 use crate::index::OpenIndex;
@@ -41,7 +41,7 @@ pub(super) fn explain(path: &Path, error: LogError) -> Error {
 
 /// Rejects an index with values in the trimmed part of the log: a trim waits until the manifest
 /// needs nothing there any more.
-pub(super) fn check_pointers(path: &Path, index: &OpenIndex, log: &dyn Log) -> Result<()> {
+pub(super) fn check_pointers(path: &Path, index: &OpenIndex, log: &FileLog) -> Result<()> {
     let first = log.bounds().first;
     match index.sources.view().min_pointer().filter(|oldest| *oldest < first) {
         None => Ok(()),
@@ -58,7 +58,7 @@ pub(super) fn check_pointers(path: &Path, index: &OpenIndex, log: &dyn Log) -> R
 pub(super) fn refuse_to_forget(
     path: &Path,
     options: &Options,
-    log: &dyn Log,
+    log: &FileLog,
     budget: &Budget,
 ) -> Result<()> {
     let bounds = log.bounds();
@@ -106,7 +106,7 @@ pub(super) fn check_log_id(path: &Path, manifest: &Manifest, log_id: u128) -> Re
 }
 
 /// Rejects a manifest that was not made from this log.
-pub(super) fn check_manifest(path: &Path, manifest: Manifest, log: &dyn Log) -> Result<Manifest> {
+pub(super) fn check_manifest(path: &Path, manifest: Manifest, log: &FileLog) -> Result<Manifest> {
     check_log_id(path, &manifest, log.id())?;
     let checkpoint = manifest.checkpoint;
     if checkpoint.glsn > Glsn::NONE

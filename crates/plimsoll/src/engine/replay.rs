@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
+use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::{Glsn, StreamId};
-use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Budget;
 
 use crate::index::OpenIndex;
@@ -27,7 +27,7 @@ pub(crate) struct Replayed {
 
 /// Replays everything after `from`.
 pub(crate) fn replay(
-    log: &Arc<dyn Log>,
+    log: &Arc<FileLog>,
     budget: &Budget,
     index: &OpenIndex,
     from: Glsn,
@@ -48,7 +48,7 @@ pub(crate) fn replay(
     }
     let mut apply = Apply::new(log, budget, index, When::Opening, from);
     let mut scan = log.scan(from.next()..last.next(), Some(StreamId::TRANSACTIONS)).lift()?;
-    while let Some(entry) = scan.next() {
+    while let Some(entry) = scan.next_entry() {
         let entry = entry.lift()?;
         apply.apply(&entry).map_err(|error| error.at_glsn(entry.meta.glsn))?;
         replayed.transactions += 1;

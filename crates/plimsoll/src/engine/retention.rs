@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use plimsoll_disk::clock::Clock;
+use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::log::Log;
 
 use crate::index::compaction::is_lasting;
 use crate::index::env::Horizon;
@@ -19,7 +19,7 @@ use crate::types::retention::Retention;
 
 /// The horizon of an open store.
 pub(crate) struct RetentionHorizon {
-    pub(crate) log: Arc<dyn Log>,
+    pub(crate) log: Arc<FileLog>,
     pub(crate) sequencer: Arc<CommitSequencer>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) snapshots: Arc<Snapshots>,
@@ -40,7 +40,7 @@ impl RetentionHorizon {
     /// A horizon that keeps everything until it is `ready`.
     pub(crate) fn new(
         clock: &Arc<dyn Clock>,
-        (log, sequencer): (&Arc<dyn Log>, &Arc<CommitSequencer>),
+        (log, sequencer): (&Arc<FileLog>, &Arc<CommitSequencer>),
         (snapshots, keyspaces): (&Arc<Snapshots>, &Arc<Keyspaces>),
         floors: Floors,
     ) -> Self {

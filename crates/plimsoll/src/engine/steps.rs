@@ -71,10 +71,10 @@ fn free(space: &LogSpace, may_flush: bool, active: Active) -> Result<()> {
         return Ok(());
     }
     let Some(until) = may_be_freed(space)? else {
-        space.file_log.end_segments_at(space.segment_bytes);
+        space.reader.log.end_segments_at(space.segment_bytes);
         return Ok(());
     };
-    space.file_log.end_segments_at(space.reader.index.runs.space.segment_bytes());
+    space.reader.log.end_segments_at(space.reader.index.runs.space.segment_bytes());
     want_values_moved(space, until, active)?;
     if may_flush {
         flush_for_blobs(space, until);
@@ -88,7 +88,7 @@ fn flush_for_blobs(space: &LogSpace, until: Glsn) {
     let index = &space.reader.index;
     let checkpoint = index.runs.checkpoint().glsn;
     let segment_bytes = space.segment_bytes.min(index.runs.space.segment_bytes());
-    let blob_bytes = space.file_log.active_blob_bytes();
+    let blob_bytes = space.reader.log.active_blob_bytes();
     if flush_policy::frees_blobs(checkpoint, until, blob_bytes, segment_bytes) {
         space.sequencer.try_at_applied(|applied| index.memtables.close_if_none_waits(applied));
     }
@@ -102,7 +102,7 @@ fn ask_to_close(space: &LogSpace, until: Glsn) {
     let newest = space.sequencer.visible();
     let segment_bytes = space.segment_bytes.min(space.reader.index.runs.space.segment_bytes());
     let least_bytes = flush_policy::much_held_bytes(segment_bytes);
-    let is_much = |from, to| space.file_log.segment_bytes_between(from, to) >= least_bytes;
+    let is_much = |from, to| space.reader.log.segment_bytes_between(from, to) >= least_bytes;
     space.peers.ask_to_close(newest, &mut || {
         lock(&space.held_back).lets_go(space.clock.monotonic_nanos(), until, newest, is_much)
     });
@@ -154,12 +154,12 @@ fn want_values_moved(space: &LogSpace, until: Glsn, active: Active) -> Result<bo
     let index_bytes: u64 = view.infos().map(|info| u64::from(info.pages) * PAGE_BYTES as u64).sum();
     let (active_bytes, worth_bytes) = match active {
         Active::Stays => (0, u64::MAX),
-        Active::EndsFrom(bytes) => (space.file_log.active_bytes_below(until).lift()?, bytes),
+        Active::EndsFrom(bytes) => (space.reader.log.active_bytes_below(until).lift()?, bytes),
     };
     let worth_bytes = worth_bytes.min(HELD_SEGMENTS * space.segment_bytes);
     let least_bytes = (worth_bytes + index_bytes).saturating_add(live_bytes.saturating_mul(2));
     let is_worth_it =
-        space.file_log.segment_bytes_between(oldest, until) + active_bytes >= least_bytes;
+        space.reader.log.segment_bytes_between(oldest, until) + active_bytes >= least_bytes;
     if is_worth_it {
         horizon.move_wanted.fetch_max(until.0, Ordering::AcqRel);
     }

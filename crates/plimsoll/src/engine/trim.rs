@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use plimsoll_disk::clock::Clock;
 use plimsoll_log::error::LogError;
-use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::Glsn;
 
 use crate::borders::{Border, hit};
@@ -66,7 +65,6 @@ pub(crate) struct LogSpace {
     pub(crate) reader: Arc<Reader>,
     pub(crate) sequencer: Arc<CommitSequencer>,
     pub(crate) catalog: Arc<Catalog>,
-    pub(crate) file_log: Arc<FileLog>,
     pub(crate) peers: Arc<dyn Peers>,
     pub(crate) clock: Arc<dyn Clock>,
     /// Size of a segment in bytes.
@@ -121,20 +119,17 @@ fn free_up_to(
     if !may_free_below(until) {
         return Ok(log.bounds().first);
     }
+    let keep = |blob| space.reader.index.runs.must_keep_blob(blob);
     let (start, before) = (clock.monotonic_nanos(), log.bounds().first);
     if let Active::EndsFrom(bytes) = active {
-        space
-            .file_log
-            .end_segment_below(until, bytes, &|blob| space.reader.index.runs.must_keep_blob(blob))
-            .lift()?;
+        log.end_segment_below(until, bytes, &keep).lift()?;
     }
     if others == until {
         hit(Border::TrimHeldBack);
     }
     hit(Border::TrimChosen);
-    let keep = |blob| space.reader.index.runs.must_keep_blob(blob);
-    space.file_log.end_segment_for_blobs(until, &keep).lift()?;
-    if space.file_log.segment_bytes_between(before, until) > 0 {
+    log.end_segment_for_blobs(until, &keep).lift()?;
+    if log.segment_bytes_between(before, until) > 0 {
         space.reader.index.runs.note_trim(until)?;
     }
     let first = match log.trim(until, &keep) {

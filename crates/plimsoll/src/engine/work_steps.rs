@@ -41,14 +41,14 @@ pub(crate) fn step_from(store: &Engine, first: usize) -> Result<bool> {
 fn sync(store: &Engine) -> Result<bool> {
     let due = store.reader.log.bounds().durable < store.reader.log.readable();
     if due {
-        store.file_log.sync().lift()?;
+        store.reader.log.sync().lift()?;
     }
     Ok(due)
 }
 
 /// Seals a segment of the log that another one has followed.
 fn seal_behind(store: &Engine) -> Result<bool> {
-    Ok(store.file_log.seal_behind())
+    Ok(store.reader.log.seal_behind())
 }
 
 fn make_room(store: &Engine) -> Result<bool> {

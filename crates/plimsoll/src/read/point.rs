@@ -214,7 +214,7 @@ impl Reader {
                 Ok(self.log.read_range(glsn, offset + from, into).lift()?)
             }
             Stored::InBlob { blob, offset, .. } => {
-                blob_bytes::read(&*self.log, glsn, blob, offset + from, into)
+                blob_bytes::read(&self.log, glsn, blob, offset + from, into)
                     .map_err(|error| error.at_glsn(glsn))
             }
             Stored::Dropped { .. } => Err(Error::Dropped { glsn }),

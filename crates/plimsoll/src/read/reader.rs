@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use plimsoll_disk::fork::Origin;
+use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Budget;
 
 use crate::index::OpenIndex;
@@ -25,7 +25,7 @@ use crate::types::keyspaces::Keyspaces;
 /// Reads of one open store.
 pub(crate) struct Reader {
     pub(crate) budget: Budget,
-    pub(crate) log: Arc<dyn Log>,
+    pub(crate) log: Arc<FileLog>,
     pub(crate) index: Arc<OpenIndex>,
     pub(crate) row_cache: Arc<RowCache>,
     pub(crate) snapshots: Arc<Snapshots>,

@@ -14,8 +14,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use plimsoll_disk::codec::{Reader, push_varint};
 use plimsoll_disk::fork::Origin;
-use plimsoll_log::blob::{BlobId, BlobRef, BlobWriter};
-use plimsoll_log::log::Log;
+use plimsoll_log::blob::{BlobId, BlobRef};
+use plimsoll_log::file_log::BlobWriter;
+use plimsoll_log::file_log::FileLog;
 use plimsoll_memory::budget::{Kind, OutOfBudget};
 use plimsoll_memory::page::PAGE_BYTES;
 use plimsoll_memory::sorted::{Position, SortedMap};
@@ -97,7 +98,7 @@ const BUFFERED: u8 = 255;
 /// The write set of one transaction.
 pub(crate) struct WriteSet {
     patience: Arc<Patience>,
-    log: Arc<dyn Log>,
+    log: Arc<FileLog>,
     map: SortedMap,
     values: ValueBuffer,
     order: u64,
@@ -108,7 +109,7 @@ pub(crate) struct WriteSet {
     /// Bytes of buffered values.
     value_bytes: u64,
     /// Locked because reads of own writes may come from several threads.
-    large: Mutex<Option<Box<dyn BlobWriter>>>,
+    large: Mutex<Option<BlobWriter>>,
     large_done: Vec<BlobRef>,
     /// Whether a record names the blob files; they then belong to the log.
     named: AtomicBool,
@@ -125,7 +126,7 @@ impl WriteSet {
     /// `body_limit_bytes` is committed within the record.
     pub(crate) fn new(
         patience: &Arc<Patience>,
-        log: &Arc<dyn Log>,
+        log: &Arc<FileLog>,
         limit_bytes: u64,
         table_bytes: u64,
         body_limit_bytes: u64,

@@ -49,7 +49,7 @@ const MIN_WARM_BYTES_PER_SECOND: u64 = 64 << 10;
 /// # Ok(())
 /// # }
 /// ```
-pub use plimsoll_log::log::Durability;
+pub use plimsoll_log::durability::Durability;
 
 /// A bulk load takes memory in chunks of 64 KiB: with few of them each row would be a run.
 const BULK_LOAD_BYTES_MIN: u64 = 256 << 10;

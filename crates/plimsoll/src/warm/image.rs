@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll_disk::vfs::{Caching, Disk, File, Open};
-use plimsoll_log::log::Log;
+use plimsoll_log::file_log::FileLog;
 use plimsoll_memory::chunk::CHUNK_BYTES;
 
 use crate::types::error::{Error, Result};
@@ -252,7 +252,7 @@ pub(crate) enum Past {
 }
 
 /// Whether a segment with this header belongs to this log's past.
-pub(crate) fn check_past(header: &Header, log: &dyn Log) -> Result<Past, Rejection> {
+pub(crate) fn check_past(header: &Header, log: &FileLog) -> Result<Past, Rejection> {
     if header.log_id != log.id() {
         return Err(Rejection::Foreign);
     }

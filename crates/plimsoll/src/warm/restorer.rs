@@ -86,7 +86,7 @@ impl Restorer {
         let (header, _, sum) = open(&bytes[..len], Kind::Pages, number)?;
         // Below the trim point no comparison is possible; names of pages are safe to use without
         // one.
-        image::check_past(&header, &*context.log)?;
+        image::check_past(&header, &context.log)?;
         let segment = SegmentOnDisk { number: self.number, sum, bytes: len as u64 };
         self.number += 1;
         self.open = Some(OpenSegment { bytes, len, reader: BodyReader::default(), rest: None });

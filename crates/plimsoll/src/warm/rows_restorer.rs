@@ -7,7 +7,6 @@
 use std::sync::atomic::Ordering;
 
 use plimsoll_log::glsn::{Glsn, Position};
-use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Kind as Memory, Lease};
 use plimsoll_memory::cache::Stopped;
 use plimsoll_memory::page::PAGE_BYTES;
@@ -376,7 +375,7 @@ impl RowsRestorer {
                 Ok(past)
             }
             _ => {
-                let past = image::check_past(header, &*context.log)?;
+                let past = image::check_past(header, &context.log)?;
                 self.past = Some((header.position, past));
                 Ok(past)
             }

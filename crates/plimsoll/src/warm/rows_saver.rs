@@ -19,7 +19,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use plimsoll_log::glsn::{Glsn, Position};
-use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Kind as Memory, Lease};
 use plimsoll_memory::cache::{Cache, Census, Changes, Copies, Standing};
 

@@ -8,7 +8,6 @@ use std::io;
 use std::sync::atomic::Ordering;
 
 use plimsoll_log::glsn::Position;
-use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Kind as Memory;
 use plimsoll_memory::buffer::Buffer;
 

@@ -15,7 +15,7 @@ use plimsoll_memory::page::{
 };
 use plimsoll_memory::pool::PoolFile;
 
-use crate::blob::{BLOB_BYTES_PAGE, Blob, BlobId, BlobRef, BlobWriter};
+use crate::blob::{BLOB_BYTES_PAGE, Blob, BlobId, BlobRef};
 use crate::error::LogError;
 use crate::file_log::blobs::blob_files::{Blobs, corrupt_blob};
 use crate::file_log::files::aligned::AlignedBytes;
@@ -42,8 +42,8 @@ pub(crate) enum Synced {
     ForRecord,
 }
 
-/// Writes one blob file.
-pub(crate) struct FileBlobWriter {
+/// Writes one blob file. Dropped before it is finished, it leaves nothing behind.
+pub struct BlobWriter {
     blobs: Arc<Blobs>,
     id: BlobId,
     seed: u64,
@@ -68,7 +68,7 @@ pub(crate) struct FileBlobWriter {
     origin: Origin,
 }
 
-impl FileBlobWriter {
+impl BlobWriter {
     /// Starts a blob file.
     pub(crate) fn create(blobs: &Arc<Blobs>, synced: Synced) -> Result<Self, LogError> {
         let env = &blobs.env;
@@ -208,16 +208,24 @@ impl FileBlobWriter {
     }
 }
 
-impl BlobWriter for FileBlobWriter {
-    fn id(&self) -> BlobId {
+impl BlobWriter {
+    /// The file's id.
+    pub fn id(&self) -> BlobId {
         self.id
     }
 
-    fn seed(&self) -> u64 {
+    /// The seed under which its pages are sealed ([`plimsoll_memory::page::seal_page`]).
+    pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    fn write(&mut self, mut bytes: &[u8]) -> Result<(), LogError> {
+    /// Appends plain bytes, packed into pages of kind [`BLOB_BYTES_PAGE`]. They are read by byte
+    /// offset, which counts payload bytes only: offset o is on page `o / PAGE_PAYLOAD_BYTES`. A
+    /// file holds either plain bytes or whole pages.
+    ///
+    /// # Errors
+    /// The disk or the budget refuses; the file cannot be used after that.
+    pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), LogError> {
         while !bytes.is_empty() {
             let step = bytes.len().min(PAGE_PAYLOAD_BYTES - self.filled);
             let at = PAGE_HEADER_BYTES + self.filled;
@@ -232,7 +240,12 @@ impl BlobWriter for FileBlobWriter {
         Ok(())
     }
 
-    fn write_page(&mut self, page: &[u8]) -> Result<(), LogError> {
+    /// Appends one page that the caller sealed under [`BlobWriter::seed`] with the next page
+    /// number, starting at 0.
+    ///
+    /// # Errors
+    /// As for `write`.
+    pub fn write_page(&mut self, page: &[u8]) -> Result<(), LogError> {
         assert_eq!(self.filled, 0, "plain bytes and whole pages are not mixed");
         debug_assert_eq!(check_page(page, self.seed, self.next_page()), Ok(()));
         self.page_mut().copy_from_slice(page);
@@ -240,7 +253,12 @@ impl BlobWriter for FileBlobWriter {
         self.page_is_sealed()
     }
 
-    fn read_back(&mut self, offset: u64, into: &mut [u8]) -> Result<(), LogError> {
+    /// Reads back plain bytes that were written before (a transaction reads its own large values),
+    /// from memory or from the file.
+    ///
+    /// # Errors
+    /// The disk or the budget refuses, or the range was not written.
+    pub fn read_back(&mut self, offset: u64, into: &mut [u8]) -> Result<(), LogError> {
         let end = offset.checked_add(into.len() as u64);
         if end.is_none_or(|end| end > self.position) {
             return Err(LogError::Io {
@@ -260,11 +278,18 @@ impl BlobWriter for FileBlobWriter {
         Ok(())
     }
 
-    fn position(&self) -> u64 {
+    /// Plain bytes, or pages, written so far.
+    pub fn position(&self) -> u64 {
         self.position
     }
 
-    fn finish(mut self: Box<Self>) -> Result<BlobRef, LogError> {
+    /// Ends the file. Only then may a record name it. It and its name are synced, or are so before
+    /// that record is written
+    /// ([`FileLog::create_blob_for_record`](crate::file_log::FileLog::create_blob_for_record)).
+    ///
+    /// # Errors
+    /// The disk refuses; nothing is left behind.
+    pub fn finish(mut self) -> Result<BlobRef, LogError> {
         let blob = self.write_all()?;
         self.finished = true;
         // Release: pairs with the Acquire of a reader.
@@ -276,7 +301,7 @@ impl BlobWriter for FileBlobWriter {
     }
 }
 
-impl Drop for FileBlobWriter {
+impl Drop for BlobWriter {
     fn drop(&mut self) {
         if !self.finished && !self.origin.is_foreign() {
             // If it cannot be removed now, the next sweep removes it.

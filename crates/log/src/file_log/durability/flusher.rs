@@ -5,8 +5,8 @@ use std::thread::JoinHandle;
 
 use plimsoll_disk::thread;
 
+use crate::durability::BUFFERED_DELAY;
 use crate::error::LogError;
-use crate::log::BUFFERED_DELAY;
 
 /// With this many unsynced bytes the thread stops waiting. Appends write by themselves when half of
 /// the buffer is full. With fewer bytes there are more syncs, each of which takes a processor from

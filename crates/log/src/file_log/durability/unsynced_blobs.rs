@@ -1,5 +1,5 @@
 //! Blob files that were written through the page cache and are not synced yet: those of commits
-//! with [`Durability::Buffered`](crate::log::Durability::Buffered).
+//! with [`Durability::Buffered`](crate::durability::Durability::Buffered).
 //!
 //! Law: no byte of a record that names a blob file is written to a segment's file, not even into
 //! the page cache, before the blob file and its name are durable. The system may write the

@@ -230,7 +230,6 @@ mod tests {
     use crate::file_log::tail::Tail;
     use crate::format::segment_header::SegmentHeader;
     use crate::glsn::{Glsn, StreamId};
-    use crate::log::Log;
 
     #[test]
     fn a_sweep_while_the_next_segment_begins_keeps_the_blob_files_of_the_active_one() {

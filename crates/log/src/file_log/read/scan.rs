@@ -29,7 +29,6 @@ use crate::format::layout::{block_of, payload_pieces};
 use crate::format::record::{ENTRY_HEADER_BYTES, EntryHeader, RECORD_HEADER_BYTES};
 use crate::format::{BLOCK_BYTES, segment_seed};
 use crate::glsn::{Glsn, StreamId};
-use crate::log::Scan;
 
 /// Offsets that are looked up at a time.
 const BATCH: usize = 32;
@@ -636,11 +635,5 @@ impl<'a> FileScan<'a> {
         self.block_number = NOWHERE;
         self.fragment_block = NOWHERE;
         self.record_at = u32::MAX;
-    }
-}
-
-impl Scan for FileScan<'_> {
-    fn next(&mut self) -> Option<Result<EntryView<'_>, LogError>> {
-        self.next_entry()
     }
 }

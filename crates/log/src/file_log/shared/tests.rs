@@ -22,7 +22,6 @@ use crate::file_log::FileLog;
 use crate::file_log::files::names::{FileName, unfinished};
 use crate::file_log::options::{FileLogOptions, Shared};
 use crate::glsn::{Glsn, StreamId};
-use crate::log::Log;
 use crate::members::reading::Access;
 use crate::members::words::{End, SLOTS};
 use crate::members::{Members, PATIENCE};

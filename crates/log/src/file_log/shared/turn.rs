@@ -69,7 +69,7 @@ impl<'a> Turn<'a> {
     /// durable yet.
     ///
     /// # Errors
-    /// As for [`crate::log::Log::submit`].
+    /// As for [`crate::file_log::FileLog::submit`].
     pub fn submit(&mut self, draft: &Draft<'_>) -> Result<Ticket, LogError> {
         self.submit_expecting(draft, None)
     }

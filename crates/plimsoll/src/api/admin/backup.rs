@@ -18,7 +18,6 @@ use plimsoll_disk::io_cause::IoCause;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
 use plimsoll_log::error::LogError;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Kind;
 use plimsoll_memory::page::PAGE_BYTES;
 
@@ -121,7 +120,7 @@ impl Sources {
         if !store.options.read_only {
             return None;
         }
-        store.file_log.notice_trim();
+        store.reader.log.notice_trim();
         // Ignore an unreadable manifest: the error that led here is more useful.
         let _ = store.reader.index.memtables.refresh();
         let (now, readable) = (Self::of(store), store.reader.log.readable());
@@ -195,7 +194,7 @@ fn copy_log(
 ) -> Result<(Option<Glsn>, Glsn)> {
     let folder = copier.store.path.join("log");
     let (mut failure, mut first) = (None, None);
-    let position = copier.store.file_log.files_for_backup(&mut |file| {
+    let position = copier.store.reader.log.files_for_backup(&mut |file| {
         blobs.remove(&file.name);
         if let Some(Ok(begins)) = file.name.strip_suffix(".seg").map(str::parse) {
             first = Some(first.map_or(Glsn(begins), |first: Glsn| first.min(Glsn(begins))));
@@ -305,7 +304,7 @@ impl Copier<'_> {
     fn check(&self, from: &Path, immutable: bool, at: u64, end: u64, bytes: &[u8]) -> Result<()> {
         let name = name_of(from).to_string_lossy();
         check_piece(self.store.reader.log.id(), &name, at, bytes)?;
-        self.store.file_log.check_piece(&name, immutable, at, end, bytes).lift()
+        self.store.reader.log.check_piece(&name, immutable, at, end, bytes).lift()
     }
 
     /// Copies the first `bytes` of a file into `dir` (the whole file if `immutable`), checking

@@ -203,7 +203,7 @@ pub(crate) fn has_streams(store: &Engine) -> Result<bool> {
     while from < bounds.next {
         let mut scan = store.reader.log.scan(from..bounds.next, None).lift()?;
         loop {
-            match scan.next().map(Lift::lift) {
+            match scan.next_entry().map(Lift::lift) {
                 None => return Ok(false),
                 Some(Ok(entry))
                     if ![StreamId::TRANSACTIONS, StreamId::DROPPED]

@@ -130,7 +130,8 @@ pub(crate) fn verify_open(
     let (manifest, _, _pinned) = store.reader.index.runs.files();
     let needed = value_blobs(&manifest);
     let mut findings = store
-        .file_log
+        .reader
+        .log
         .verify(&|blob| store.reader.index.runs.uses_blob(blob), &needed, &mut |so_far| {
             log_bytes = so_far.done_bytes;
             progress(VerifyProgress { done_bytes: so_far.done_bytes, total_bytes });

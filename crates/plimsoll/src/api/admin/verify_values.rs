@@ -133,7 +133,7 @@ impl<'a> Values<'a> {
             Err(LogError::Trimmed { .. }) => return Ok(()),
             scan => scan.lift()?,
         };
-        while let Some(entry) = scan.next() {
+        while let Some(entry) = scan.next_entry() {
             match entry {
                 Ok(entry) => {
                     let glsn = entry.meta.glsn;

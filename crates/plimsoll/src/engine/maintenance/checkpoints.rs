@@ -14,7 +14,6 @@ use std::time::Duration;
 use plimsoll_disk::clock::Clock;
 use plimsoll_disk::worker::{Next, Woken, Worker};
 use plimsoll_log::file_log::FileLog;
-use plimsoll_log::log::Log;
 
 use crate::index::OpenIndex;
 use crate::index::env::Progress;

@@ -9,7 +9,6 @@ use plimsoll_disk::vfs::{DirLock, LockError};
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::{FileLog, options};
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::log::Log;
 use plimsoll_log::members::budgets::First;
 use plimsoll_log::members::{Members, PATIENCE};
 use plimsoll_memory::budget::Budget;
@@ -101,17 +100,15 @@ impl Entry {
         &self,
         options: &Options,
         budget: &Budget,
-        (file_log, index, sequencer): (&Arc<FileLog>, &Arc<OpenIndex>, &Arc<CommitSequencer>),
+        (log, index, sequencer): (&Arc<FileLog>, &Arc<OpenIndex>, &Arc<CommitSequencer>),
         floors: Floors,
     ) -> (Arc<dyn Peers>, Option<Arc<Shared>>) {
-        let log: Arc<dyn Log> = Arc::clone(file_log) as _;
         let Some(members) = self.members() else {
-            return (Arc::new(Alone::new(&log, sequencer)), None);
+            return (Arc::new(Alone::new(log, sequencer)), None);
         };
         let follower = Follower {
             members: Arc::clone(members),
-            file_log: Arc::clone(file_log),
-            log,
+            log: Arc::clone(log),
             budget: budget.clone(),
             index: Arc::clone(index),
             sequencer: Arc::clone(sequencer),

@@ -249,7 +249,7 @@ pub(crate) struct Looked {
 pub(crate) fn look(space: &LogSpace, committer: &Committer, shared: &Shared) -> Result<Looked> {
     let (index, members) = (&space.reader.index, shared.members());
     // A failure poisons the log: the next commit returns it.
-    let _ = space.file_log.check_shared();
+    let _ = space.reader.log.check_shared();
     // What others wait for is flushed by a process, too, that reads only what is durable: the flush
     // makes it so.
     let is_waited_for =
@@ -264,7 +264,7 @@ pub(crate) fn look(space: &LogSpace, committer: &Committer, shared: &Shared) -> 
     index.following.follow(members)?;
     // Afterwards, and as it was before: what memtables need of the log is told by now.
     members.set_applied(applied);
-    space.file_log.close_removed();
+    space.reader.log.close_removed();
     if !members.is_keeper() && members.memory_total().is_some() {
         // What those had that have ended is for the others.
         members.list().lift()?;
@@ -338,9 +338,9 @@ impl Engine {
         // What was removed before is in no newer manifest.
         self.committer.fresh()?;
         self.reader.check_open()?;
-        self.file_log.catch_up().lift()?;
+        self.reader.log.catch_up().lift()?;
         self.reader.index.memtables.refresh()?;
-        self.file_log.trimmed_below(held.gone_below());
+        self.reader.log.trimmed_below(held.gone_below());
         Ok(Some(held))
     }
 

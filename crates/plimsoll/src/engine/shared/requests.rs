@@ -41,7 +41,7 @@ pub(crate) fn trim(store: &Engine, until: Glsn) -> Result<Glsn> {
     }
     match ask(store, Asked::Trim, |members| members.ask_to_trim(until))? {
         Answer::Done => {
-            store.file_log.catch_up().lift()?;
+            store.reader.log.catch_up().lift()?;
             Ok(store.reader.log.bounds().first)
         }
         Answer::DoItHere => trim::trim(&store.space, &store.committer, until),
