@@ -1,4 +1,4 @@
-//! The free chunks, in the order in which they were given back.
+//! The free chunks, in the order in which they were released.
 //!
 //! Chunks that were never taken are stored as a range of numbers: making a budget costs the same
 //! for any size.
