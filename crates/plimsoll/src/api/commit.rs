@@ -179,7 +179,7 @@ impl Sought {
         let (id, key) = IndexKey::new(key).split().expect("an operation's key has a keyspace");
         let written = match (stored, stored.elsewhere()) {
             (Stored::Inline(value), _) => Written::Here(value.to_vec().into()),
-            (_, elsewhere) => Written::Elsewhere(elsewhere.expect("it is not here")),
+            (_, elsewhere) => Written::Elsewhere(elsewhere.expect("it is not inline")),
         };
         let meta = &commit.entry.meta;
         let store = Arc::clone(&commit.store);
@@ -280,7 +280,7 @@ pub struct Change {
 #[derive(Clone)]
 enum Written {
     Here(Value),
-    /// Stored in the log or in a blob file; or a deletion, or a value that is lost.
+    /// Stored in the log or in a blob file; also a deletion, or a lost value.
     Elsewhere(Stored<'static>),
 }
 
