@@ -245,9 +245,9 @@ impl DurabilityState {
         self.wrote(bytes, bytes);
     }
 
-    /// Whether a blob file that a record will name may be synced after the record was ordered. In a
-    /// log that several processes share it may not, because they read each other's records from the
-    /// file at once.
+    /// Whether a blob file that a record will name may be synced after the record was ordered. This
+    /// is not allowed in a log that several processes share, because they read a record from the
+    /// file as soon as it is published.
     pub(crate) fn syncs_blobs_later(&self) -> bool {
         self.env.options.durability == Durability::Buffered && self.env.members().is_none()
     }

@@ -112,7 +112,7 @@ fn header_after(log: &OpenLog, first: Glsn) -> Result<SegmentHeader, LogError> {
         glsn: first,
         file: FileName::Segment(first).name(),
         offset: 0,
-        what: "another process began a segment behind it, which is not there".to_owned(),
+        what: "another process began the next segment, but its file is missing".to_owned(),
     })?;
     read_header(&*open_header(options, next)?, next)
 }

@@ -269,7 +269,7 @@ pub(crate) fn look(space: &LogSpace, committer: &Committer, shared: &Shared) -> 
     members.set_applied(applied);
     space.file_log.close_removed();
     if !members.is_keeper() && members.memory_total().is_some() {
-        // Publish at once the memory and holds that members have left which ended.
+        // Clear the slots of members that have ended, so that the others can use their memory.
         members.list().lift()?;
     }
     let must_retry =
