@@ -1,10 +1,10 @@
 //! Blob files: immutable bytes that are too large for a record's body.
 //!
 //! A blob file is a sequence of pages ([`plimsoll_memory::page`]), so that it is checked page by
-//! page and read through the pool. It is written front to back, synced, and then named by a record
-//! (which is ordered before the sync, where commits are buffered, and written after it); a file
-//! that no record names is removed by a sweep. The caller decides what the pages hold: pages of a
-//! run, or plain bytes ([`BlobWriter::write`]).
+//! page and read through the pool. It is written front to back, synced, and then named by a record.
+//! (Where commits are buffered, that record may be ordered before the sync, but it is written after
+//! it.) A file that no record names is removed by a sweep. The caller decides what the pages hold:
+//! pages of a run, or plain bytes ([`BlobWriter::write`]).
 
 use plimsoll_memory::pool::PoolFile;
 
@@ -16,8 +16,8 @@ impl BlobId {
     /// The last id of node 0.
     pub const LAST: Self = Self((1 << 48) - 1);
 
-    /// The node that gave the id out: its upper 16 bits, reserved. This version gives out and reads
-    /// ids of node 0.
+    /// The node that assigned the id: its upper 16 bits, reserved. This version assigns and reads
+    /// ids of node 0 only.
     pub fn node(self) -> u16 {
         (self.0 >> 48) as u16
     }

@@ -1,4 +1,4 @@
-//! THE TRUTH: one total order of entries, durable.
+//! The log: one durable, total order of entries. It is the source of truth of a store.
 //!
 //! Every entry has a dense global sequence number ([`glsn::Glsn`]) from 1. An atomic append is one
 //! record of one or more entries; large bodies are in blob files that are synced before the record

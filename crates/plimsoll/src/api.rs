@@ -1,4 +1,4 @@
-//! What users hold: the store, snapshots, histories, the log of changes, and what looks after a
+//! The public interface: the store, snapshots, histories, the change feed, and the maintenance of a
 //! store on disk.
 
 pub(crate) mod admin;

@@ -1,5 +1,5 @@
-//! What every folder above uses, and users see: options, errors, statistics, values, versions. It
-//! imports nothing of the engine.
+//! Types that all folders above use and users see: options, errors, statistics, values, versions.
+//! They import nothing from the engine.
 
 pub(crate) mod cancel;
 pub(crate) mod damage;

@@ -1,4 +1,4 @@
-//! What the tests of the file log share.
+//! Helpers of the tests of the file log.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use plimsoll_log::glsn::{Glsn, Position, StreamId};
 use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::pool::Pool;
 
-/// A moment in 2025.
+/// A time in 2025.
 pub(crate) const NOW: u64 = 1_750_000_000_000_000;
 
 /// The folder of the log under test.
@@ -92,7 +92,7 @@ pub(crate) fn append(log: &FileLog, stream: u32, payload: &[u8]) -> Glsn {
     ticket.last
 }
 
-/// A payload of `len` bytes that tells `number`.
+/// A payload of `len` bytes that depends on `number`.
 pub(crate) fn payload(number: u64, len: usize) -> Vec<u8> {
     let mut random = plimsoll_disk::random::Random::new(number);
     let mut out = vec![0; len];
@@ -139,14 +139,14 @@ pub(crate) fn read_file(disk: &dyn Disk, name: &str) -> Vec<u8> {
     bytes
 }
 
-/// Makes or replaces a file in the log's folder.
+/// Creates or replaces a file in the log's folder.
 pub(crate) fn write_file(disk: &dyn Disk, name: &str, bytes: &[u8]) {
     let path = Path::new(DIR).join(name);
     let _ = disk.remove(&path);
     disk.open(&path, Open::CreateNew, Caching::Buffered).unwrap().write_at(bytes, 0).unwrap();
 }
 
-/// Names in the log's folder that end so.
+/// The names in the log's folder that end with `ending`.
 pub(crate) fn names(disk: &dyn Disk, ending: &str) -> Vec<String> {
     let entries = disk.list(Path::new(DIR)).unwrap();
     entries.into_iter().map(|entry| entry.name).filter(|name| name.ends_with(ending)).collect()
@@ -193,7 +193,7 @@ fn all_files(disk: &dyn Disk) -> Vec<(String, Vec<u8>)> {
     names.map(|name| (name.clone(), read_file(disk, &name))).collect()
 }
 
-/// Every record can be used.
+/// For surveys in which every record can be used.
 pub(crate) fn no(_: Glsn) -> bool {
     false
 }

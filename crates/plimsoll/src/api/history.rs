@@ -1,4 +1,4 @@
-//! Every version of a key, and what changed between two moments.
+//! Every version of a key, and the changes between two moments.
 
 use std::fmt;
 use std::ops::Bound;
@@ -59,7 +59,7 @@ fn measure(glsn: Glsn, stored: Stored<'_>) -> (Glsn, Option<u64>) {
     (glsn, (stored != Stored::Deleted).then(|| stored.value_bytes()))
 }
 
-/// Wraps a walk that has not begun in a seat; waits for memory as writers do.
+/// Puts a scan that has not begun into a [`Seat`]; waits for memory as writers do.
 fn begin(store: &Engine, versions: Versions) -> Result<Seat<Versions>> {
     let seats = &store.reader.index.seats;
     let charge =
@@ -67,13 +67,13 @@ fn begin(store: &Engine, versions: Versions) -> Result<Seat<Versions>> {
     Ok(Seat::new(seats, versions, charge))
 }
 
-/// Charges the budget for the memory that a walk and its user hold after a step.
+/// Charges the budget for the memory that an iterator and its user hold after a step.
 fn charge(store: &Engine, versions: &mut Seat<Versions>, bytes: usize) -> Result<()> {
     store.committer.patience.in_transaction(false, || Ok(versions.charge_user(bytes)?))
 }
 
 /// The retained versions of a key, newest first, in all keyspaces that have or had the keyspace's
-/// name. The drop of a keyspace is the deletion of each key that it had.
+/// name. Dropping a keyspace counts as a deletion of each of its keys.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -92,7 +92,7 @@ fn charge(store: &Engine, versions: &mut Seat<Versions>, bytes: usize) -> Result
 /// ```
 pub struct History {
     store: Arc<Engine>,
-    /// Of the key in one keyspace; `None` past the end.
+    /// The versions in one keyspace; `None` past the end.
     versions: Option<Seat<Versions>>,
     /// The keyspaces that had the name before, oldest first.
     older: Vec<u32>,
@@ -124,9 +124,9 @@ impl History {
         Ok(history)
     }
 
-    /// A walk over the versions of the wanted index key.
+    /// An iterator over the versions of the wanted index key.
     fn begin(&self) -> Result<Seat<Versions>> {
-        // A clone of a long key would take a power of two of bytes.
+        // Cloning a long key would allocate a power of two of bytes.
         let bound = || Bound::Included(KeptKey::from_slice(&self.wanted));
         let range = (bound(), bound());
         begin(&self.store, Versions::new(range, Glsn::NONE, self.moment.readable()?))
@@ -162,7 +162,7 @@ impl History {
     }
 }
 
-/// Memory that a history holds beside its iterator over the index.
+/// Memory that a history holds in addition to its iterator over the index.
 fn own_bytes(older: &Vec<u32>, key: &Vec<u8>, wanted: &KeptKey) -> usize {
     size_of::<History>() + older.capacity() * size_of::<u32>() + key.capacity() + wanted.len()
 }
@@ -233,14 +233,15 @@ pub struct Difference {
 /// ```
 pub struct Diff {
     store: Arc<Engine>,
-    /// The changes in the keyspace of the first moment. `None`, as below: it ended, or there is
-    /// none.
+    /// The changes in the keyspace of the first moment; `None` if they have ended, or there is no
+    /// such keyspace.
     old: Option<Changes>,
-    /// Those in the keyspace of the second moment, if that is another one.
+    /// The changes in the keyspace of the second moment, if that is a different one; `None` as for
+    /// `old`.
     new: Option<Changes>,
-    /// Whether the keyspace of the first moment is that of the second one, too.
+    /// Whether both moments have the same keyspace.
     is_one: bool,
-    /// Keyspaces that had the name between the two, oldest first.
+    /// Keyspaces that had the name in between, oldest first.
     between: Vec<u32>,
     before: Glsn,
     after: Glsn,
@@ -249,12 +250,12 @@ pub struct Diff {
 }
 
 /// The keys of one keyspace that were written or deleted between the two moments of a [`Diff`],
-/// each with its newest version by then.
+/// each with its newest version up to the second moment.
 struct Changes {
     versions: Seat<Versions>,
-    /// The index key of the last one.
+    /// The index key of the last change.
     key: Vec<u8>,
-    /// The last one, until it is used.
+    /// The last change, until it is used.
     head: Option<(Glsn, Option<u64>)>,
 }
 
@@ -265,13 +266,13 @@ impl Changes {
         (after, upto): (Glsn, Glsn),
         readable_at: Glsn,
     ) -> Result<Self> {
-        // Checked here to fail early; checked again in each view that the walk uses.
+        // Checked here to fail early; checked again in each view that the iterator uses.
         store.reader.index.sources.current_view().check_readable(&span.first(), readable_at)?;
         let versions = Versions::new(span.into_range(), after, upto).readable_at(readable_at);
         Ok(Self { versions: begin(store, versions)?, key: Vec::new(), head: None })
     }
 
-    /// Goes on to the next key if the last one was used; false at the end.
+    /// Advances to the next key if the last one was used; false at the end.
     fn advance(&mut self, store: &Engine) -> Result<bool> {
         if self.head.is_none() {
             self.head = store.reader.walk(&mut self.versions, &mut self.key, |versions, key| {
@@ -294,7 +295,7 @@ impl Changes {
     }
 }
 
-/// As [`Changes::advance`]; at the end there are no changes any more.
+/// As [`Changes::advance`]; sets `changes` to `None` at the end.
 fn advance(store: &Engine, changes: &mut Option<Changes>) -> Result<()> {
     if let Some(there) = changes
         && !there.advance(store)?
@@ -384,13 +385,13 @@ impl Diff {
         }
     }
 
-    /// The user's key that the last step was about.
+    /// The user's key of the last step.
     fn last_key(&self, is_new: bool) -> Option<&[u8]> {
         let changes = if is_new { &self.new } else { &self.old };
         changes.as_ref().map(Changes::user_key)
     }
 
-    /// The version of the last key in the keyspace of the first moment, then.
+    /// The version of the last key at the first moment, in the keyspace of that moment.
     fn at_first(&self) -> Result<Option<VersionInfo>> {
         let Some(old) = &self.old else { return Ok(None) };
         self.store.reader.read(|view| {
@@ -400,10 +401,11 @@ impl Diff {
         })
     }
 
-    /// The last commit that wrote or deleted a key in a keyspace between those of the two moments.
+    /// The last commit that wrote or deleted a key in a keyspace that had the name in between.
     fn changed_between(&self, key: &[u8]) -> Result<Option<Glsn>> {
         for id in self.between.iter().rev() {
-            // Not a point read: it does not return a deletion that has no older version beneath it.
+            // Not a point read, which does not return a deletion without an older version beneath
+            // it.
             let key = KeptKey::new(*id, key)?;
             let range = (Bound::Included(key.clone()), Bound::Included(key));
             let mut versions = begin(&self.store, Versions::new(range, self.before, self.after))?;

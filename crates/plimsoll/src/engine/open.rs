@@ -1,4 +1,4 @@
-//! Opens a store. This is the only place where its parts are put together.
+//! Opens a store. Only this module assembles its parts.
 //!
 //! ```text
 //! STORE/
@@ -173,10 +173,10 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
     Ok(store)
 }
 
-/// The store's folder, made if it is missing, and the disk that knows it in `options`.
+/// Finds or creates the store's folder, and sets a disk in `options` that watches it.
 fn open_folder(path: &Path, options: &mut Options) -> Result<PathBuf> {
     find_or_make_folder(path, options)?;
-    // A process that only reads follows one that writes, which may make them anew.
+    // A read-only process follows a writing one, which may recreate these folders.
     let lasting: &[&str] = if options.read_only { &[] } else { &LASTING };
     let path = match options.disk.of_store(path, lasting)? {
         Some((disk, path)) => {
@@ -189,7 +189,7 @@ fn open_folder(path: &Path, options: &mut Options) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The memory of a store, and what caches in it.
+/// The memory budget of a store, and its caches.
 struct Memory {
     budget: Budget,
     pool: Arc<Pool>,
@@ -209,7 +209,7 @@ fn open_memory(options: Options) -> Result<(Options, Arc<IoChoice>, Memory)> {
     Ok((options, io, Memory { budget, pool, row_cache }))
 }
 
-/// What opening the log has shown.
+/// The results of opening the log.
 struct LogOpened {
     warnings: Vec<String>,
     log_nanos: u64,
@@ -238,7 +238,7 @@ fn open_log(
     let manifest = match manifest {
         Some(manifest) => {
             let manifest = check_manifest(path, manifest, &log)?;
-            // Other processes may be writing manifests.
+            // Otherwise other processes may be writing manifests.
             if entry.is_only_writer() {
                 set_foreign_aside(&*options.disk, &path.join("index"), manifest.number)?;
             }
@@ -272,7 +272,7 @@ fn log_options(
     log.durability = options.durability;
     log.background = options.background;
     log.on_poison = Some(events::poisoned);
-    // An empty index has no knowledge of the log.
+    // An empty index knows nothing about the log.
     log.known = manifest.map(|manifest| manifest.durable).filter(|known| known.glsn > Glsn::NONE);
     log.mode = match manifest {
         _ if options.read_only => Mode::ReadOnly,
@@ -340,7 +340,7 @@ fn start_warm(
     Ok(Some(Warm::start(context, options.background)?))
 }
 
-/// Reads the store's own records, and lets the background work and other processes begin.
+/// Reads the store's own records, then lets background work and other processes begin.
 fn begin_work(
     store: &Arc<Engine>,
     entry: &Entry,
@@ -356,7 +356,8 @@ fn begin_work(
         checkpoints.sweep()?;
     }
     let _ = store.catalog.horizon.ready.set(());
-    // Not before it is known what the log is kept for: the index has threads already.
+    // Set last, because the index already runs threads and must know from which GLSN on the log is
+    // retained.
     let space = Arc::downgrade(&store.space);
     store.reader.index.env.free_log_by(Box::new(move |may_flush| {
         if let Some(space) = space.upgrade() {
@@ -378,7 +379,7 @@ fn note_opened(store: &Engine, stats: OpeningStats) {
     let _ = store.opened.stats.set(stats);
 }
 
-/// Measures the phases of opening, from the call on.
+/// Measures the phases of opening, from the beginning of the call.
 struct Stopwatch {
     clock: Arc<dyn Clock>,
     begun: u64,

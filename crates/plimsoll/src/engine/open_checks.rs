@@ -24,13 +24,13 @@ fn forked_advice(path: &Path) -> String {
     )
 }
 
-/// Adds advice to the error about a log that lacks entries known to the index.
+/// Adds advice to the error about a log that lacks entries that the index knows.
 pub(super) fn explain(path: &Path, error: LogError) -> Error {
     match error {
         LogError::Forked { glsn, what } => Error::Forked {
             glsn: Some(glsn),
             message: format!(
-                "{}: the log was forked, cut back or exchanged: at GLSN {glsn} {what}; {}",
+                "{}: the log was forked, truncated or replaced: at GLSN {glsn} {what}; {}",
                 path.display(),
                 forked_advice(path)
             ),
@@ -39,8 +39,8 @@ pub(super) fn explain(path: &Path, error: LogError) -> Error {
     }
 }
 
-/// Rejects an index with values in the trimmed part of the log: a trim waits until the manifest
-/// needs nothing there any more.
+/// Rejects an index with values in the trimmed part of the log. A trim waits until the manifest
+/// needs nothing there, so this is never normal.
 pub(super) fn check_pointers(path: &Path, index: &OpenIndex, log: &FileLog) -> Result<()> {
     let first = log.bounds().first;
     match index.sources.view().min_pointer().filter(|oldest| *oldest < first) {
@@ -53,8 +53,8 @@ pub(super) fn check_pointers(path: &Path, index: &OpenIndex, log: &FileLog) -> R
     }
 }
 
-/// Rejects an index without a manifest whose runs hold what the log does not have: they would be
-/// swept.
+/// Rejects an index without a manifest whose runs hold data that the log lacks, because these runs
+/// would be swept.
 pub(super) fn refuse_to_forget(
     path: &Path,
     options: &Options,
@@ -116,7 +116,7 @@ pub(super) fn check_manifest(path: &Path, manifest: Manifest, log: &FileLog) -> 
         return forked(
             path,
             Some(checkpoint.glsn),
-            "the index was made from a log that was forked or cut back since",
+            "the index was made from a log that was forked or truncated since",
         );
     }
     if let Some(begins) = manifest.log_begins.filter(|begins| log.bounds().first > *begins) {

@@ -337,7 +337,7 @@ mod tests {
         let store = open(&dir.path().join("store"), options).unwrap();
         let of = |error: Error| store.committer.caught_up(|| Err(error)).unwrap_err().to_string();
         let once = of(Error::corrupt("a page"));
-        assert!(once.contains("could not be taken in"), "{once}");
+        assert!(once.contains("could not be applied"), "{once}");
         assert_eq!(of(Error::Behind { cause: Error::corrupt("a page").to_string() }), once);
     }
 

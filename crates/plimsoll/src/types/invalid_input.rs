@@ -8,7 +8,7 @@ use plimsoll_log::glsn::Glsn;
 use crate::types::retention::Retention;
 use crate::types::times::show_time;
 
-/// What is wrong with a request. The message says what is allowed, or what to call instead.
+/// Why a request is invalid. The message states what is allowed, or which call to use instead.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -38,7 +38,7 @@ pub enum InvalidInput {
     /// The value is too long.
     #[error("a value has at most {limit_bytes} bytes ({} GiB), this one has at least {bytes}", limit_bytes >> 30)]
     ValueTooLong {
-        /// Its bytes; of one that comes from a reader, those that were read by then.
+        /// Length of the value; if it comes from a reader, the bytes that were read by then.
         bytes: u64,
         /// The limit.
         limit_bytes: u64,
@@ -86,7 +86,8 @@ pub enum InvalidInput {
     },
     /// The keyspace was dropped: create a new one.
     #[error(
-        "keyspace {name:?} was dropped: nothing can be put into it; make it anew by Db::keyspace"
+        "keyspace {name:?} was dropped, so nothing can be put into it; create a new one by \
+         Db::keyspace"
     )]
     KeyspaceDropped {
         /// Its name.
@@ -115,15 +116,15 @@ pub enum InvalidInput {
         asked: Retention,
     },
     /// There is no cursor with this name.
-    #[error("there is no cursor {name:?}; make it by Log::cursor")]
+    #[error("there is no cursor {name:?}; create it by Log::cursor")]
     NoCursor {
         /// The name.
         name: String,
     },
     /// A cursor cannot move backwards.
     #[error(
-        "cursor {name:?} is at GLSN {at} and does not go back to {asked}: what lies below may be \
-         trimmed"
+        "cursor {name:?} is at GLSN {at} and cannot move back to {asked}, because earlier entries \
+         may be trimmed"
     )]
     CursorGoesBack {
         /// Its name.
@@ -146,7 +147,8 @@ pub enum InvalidInput {
     },
     /// The memory budget is more than the machine or the container has.
     #[error(
-        "a memory budget of {bytes} bytes cannot be kept: {whose} {limit_bytes} bytes ({} MiB); give the store at most that, better a half",
+        "a memory budget of {bytes} bytes cannot be kept: {whose} {limit_bytes} bytes ({} MiB); \
+         give the store at most that, preferably half of it",
         limit_bytes >> 20
     )]
     BudgetTooLarge {
@@ -170,8 +172,8 @@ pub enum InvalidInput {
         /// The file system's name.
         file_system: &'static str,
     },
-    /// This process may not write to the store's folder, and no process ever shared the store:
-    /// there are no words by which others could be followed.
+    /// This process may not write to the store's folder, and no process has ever shared the store,
+    /// so there are no shared words by which to follow others.
     #[error(
         "{}: no process shares this store yet, so there is none to follow, and this process may not write to the folder; open it when one has \
          opened it shared, or read what is there now, without `shared`",
@@ -188,21 +190,21 @@ pub enum InvalidInput {
         total_bytes >> 20, min_bytes >> 20
     )]
     NoMemoryForAnother {
-        /// The memory of all together.
+        /// The total memory budget of the members.
         total_bytes: u64,
-        /// The processes that have the store open.
+        /// The number of processes that have the store open.
         members: u64,
         /// The minimum for each.
         min_bytes: u64,
     },
-    /// The memory of this process is its part of what several share.
+    /// The memory budget of this process is its share of the total of all members.
     #[error(
-        "the memory of this process is its part of the {total_bytes} bytes ({} MiB) that all processes share which have the store open; open \
-         it with another total",
+        "the memory budget of this process is its share of the {total_bytes} bytes ({} MiB) of all \
+         processes that have the store open; open it with another total",
         total_bytes >> 20
     )]
     MemoryIsShared {
-        /// The memory of all together.
+        /// The total memory budget of the members.
         total_bytes: u64,
     },
     /// The destination of a backup already exists.
@@ -211,7 +213,7 @@ pub enum InvalidInput {
         /// The destination.
         path: PathBuf,
     },
-    /// The destination of a backup holds another one, which is still being made or was cut short.
+    /// The destination of a backup holds another backup that is in progress or was interrupted.
     #[error("{}: this folder holds an unfinished backup; unless one is being made there now, delete the folder and try again", path.display())]
     DestinationUnfinished {
         /// The destination.
@@ -223,13 +225,13 @@ pub enum InvalidInput {
         /// The destination.
         path: PathBuf,
     },
-    /// The store has as many keyspaces as it can have.
+    /// The store has the maximum number of keyspaces.
     #[error("a store has at most {limit} keyspaces; drop one by Db::drop_keyspace")]
     TooManyKeyspaces {
         /// The limit.
         limit: u64,
     },
-    /// The store has as many cursors as it can have.
+    /// The store has the maximum number of cursors.
     #[error("a store has at most {limit} cursors; drop one by Log::drop_cursor")]
     TooManyCursors {
         /// The limit.
@@ -238,10 +240,10 @@ pub enum InvalidInput {
     /// The default keyspace cannot be dropped.
     #[error("the default keyspace always exists: delete its keys instead of dropping it")]
     DropOfDefaultKeyspace,
-    /// The memory budget of an open store cannot grow that far.
+    /// The memory budget of an open store cannot be raised that far.
     #[error(
-        "a budget of {bytes} bytes cannot be had while the store is open; at most {ceiling_bytes} \
-         bytes can"
+        "cannot raise the memory budget to {bytes} bytes while the store is open; at most \
+         {ceiling_bytes} bytes can"
     )]
     BudgetBeyondCeiling {
         /// The budget.
@@ -266,7 +268,7 @@ pub enum InvalidInput {
     },
     /// The interval between two saves of the warm image is too short.
     #[error(
-        "a warm image is written every 100 ms at most, not every {interval:?}; to do without it, \
+        "a warm image is written at most every 100 ms, not every {interval:?}; to do without it, \
          switch it off"
     )]
     WarmIntervalTooShort {
@@ -278,9 +280,9 @@ pub enum InvalidInput {
         "a store in memory is new and empty: it cannot be opened read-only, or without `create`"
     )]
     InMemoryMustCreate,
-    /// The stream is one of the store's own.
+    /// The stream is reserved for the store.
     #[error(
-        "stream {stream} is one of the store's own: append to stream 1 or higher, below {}",
+        "stream {stream} is reserved for the store; append to stream 1 or higher, below {}",
         u32::MAX
     )]
     ReservedStream {
@@ -293,7 +295,7 @@ pub enum InvalidInput {
     /// The log does not accept the record.
     #[error("{what}")]
     InvalidRecord {
-        /// What is wrong with it, and what is allowed.
+        /// Which rule the record breaks, and what is allowed.
         what: String,
     },
     /// An earlier write of the transaction failed, so it cannot be committed.

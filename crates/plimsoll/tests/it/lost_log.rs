@@ -1,5 +1,5 @@
-//! A store whose log is gone: all of its folder, what is in that, or the segments alone. The index
-//! has what was flushed, and a recovery keeps it.
+//! A store whose log is gone: its folder, the contents of the folder, or the segments alone. The
+//! index has everything that was flushed, and a recovery keeps it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::recover::{
 
 const LOG: &str = "/store/log";
 
-/// A store with large values, all of it in the index; its content.
+/// A store with large values, all of them in the index; returns its content.
 fn flushed(disk: &Arc<dyn Disk>) -> Model {
     let db = Db::open(STORE, options(disk)).unwrap();
     let keyspace = db.keyspace("default").unwrap();
@@ -34,7 +34,8 @@ fn remove(disk: &dyn Disk, is_lost: impl Fn(&Path) -> bool) {
     }
 }
 
-/// Nothing opens it or makes another log beside its index, and what helps is told, and helps.
+/// Checks that nothing opens the store or creates another log beside its index, that the error
+/// names the remedy, and that the remedy works.
 fn is_mended(disk: &Arc<dyn Disk>, file: &str, expected: &Model) {
     let before = files(&**disk, Path::new(STORE));
     for options in [options(disk), options(disk).read_only(true), options(disk).shared(true)] {
@@ -44,7 +45,7 @@ fn is_mended(disk: &Arc<dyn Disk>, file: &str, expected: &Model) {
             "{error:?}"
         );
     }
-    assert!(files(&**disk, Path::new(STORE)) == before, "what was refused changed something");
+    assert!(files(&**disk, Path::new(STORE)) == before, "the refused call changed something");
     let report = verify(STORE, options(disk), &mut |_| {}).unwrap();
     let found = &report.damage[0].file;
     assert!(
@@ -62,7 +63,7 @@ fn is_mended(disk: &Arc<dyn Disk>, file: &str, expected: &Model) {
 }
 
 #[test]
-fn a_log_whose_files_are_all_gone_is_told_apart_from_an_empty_folder() {
+fn a_log_without_files_is_distinguished_from_an_empty_folder() {
     let disk = mem_disk();
     let content = flushed(&disk);
     remove(&*disk, |_| true);

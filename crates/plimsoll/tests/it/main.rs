@@ -1,9 +1,9 @@
-//! Integration tests of the store: one binary, one module a subject.
+//! Integration tests of the store: one binary, with one module per subject.
 
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
-    reason = "tests, their helpers included; they wait for the real clock"
+    reason = "tests and their helpers; they wait for the real clock"
 )]
 
 mod api;

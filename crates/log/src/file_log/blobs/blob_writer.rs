@@ -1,8 +1,8 @@
 //! Writes one blob file, front to back: pages, then a trailer.
 //!
-//! The file is synced when it is finished. If only a record is going to name it, and commits are
-//! buffered, its first [`LATER_BYTES`] are written through the page cache, and synced before that
-//! record is written ([`unsynced_blobs`](crate::file_log::durability::unsynced_blobs)).
+//! The file is synced when it is finished. If only a record will name it and commits are buffered,
+//! its first [`LATER_BYTES`] are written through the page cache and synced before that record is
+//! written ([`unsynced_blobs`](crate::file_log::durability::unsynced_blobs)).
 
 use std::io;
 use std::sync::Arc;
@@ -28,21 +28,21 @@ use crate::format::blob_trailer::{
 /// Bytes written at a time; less where the budget is short.
 const WRITE_BYTES: [usize; 3] = [256 << 10, 64 << 10, PAGE_BYTES];
 
-/// The most bytes of a file that are synced after it is finished: a longer one is written past the
-/// page cache from there on.
+/// The most bytes of a file that are synced after it is finished. A longer file bypasses the page
+/// cache from there on.
 const LATER_BYTES: u64 = 8 << 20;
 
 /// When a blob file is synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Synced {
-    /// When it is finished: anything may name it then.
+    /// When it is finished; from then on anything may name it.
     Finished,
     /// Before the record that names it is written, if commits are buffered. Nothing else may name
     /// it before that.
     ForRecord,
 }
 
-/// Writes one blob file. Dropped before it is finished, it leaves nothing behind.
+/// Writes one blob file. If it is dropped before it is finished, no file remains.
 pub struct BlobWriter {
     blobs: Arc<Blobs>,
     id: BlobId,
@@ -62,7 +62,7 @@ pub struct BlobWriter {
     filled: usize,
     hash: u64,
     position: u64,
-    /// What was written is in the page cache, and synced later.
+    /// Whether the written bytes are in the page cache and synced later.
     later: bool,
     finished: bool,
     origin: Origin,
@@ -80,7 +80,7 @@ impl BlobWriter {
             .or_else(|_| AlignedBytes::new(middle, budget))
             .or_else(|_| AlignedBytes::new(small, budget))?;
         let id = blobs.registry.begin().ok_or_else(|| LogError::Format {
-            message: "the log has given out all 2^48 ids of blob files: scan its keyspaces and \
+            message: "all 2^48 ids of blob files of the log are used up: scan its keyspaces and \
                       load them into a new store"
                 .to_owned(),
         })?;
@@ -124,7 +124,7 @@ impl BlobWriter {
         let (seed, number) = (self.seed, self.next_page());
         seal_page(self.page_mut(), seed, number, kind, payload_bytes);
         if kind == BLOB_BYTES_PAGE {
-            // A value that was just written is likely to be read.
+            // Cached, because a value that was just written is likely to be read.
             let at = self.sealed * PAGE_BYTES;
             self.pool_file.put_if_free(number, &self.staging.get()[at..at + PAGE_BYTES]);
         }
@@ -189,7 +189,7 @@ impl BlobWriter {
         Ok(len)
     }
 
-    /// Syncs the file unless that is done later.
+    /// Writes the rest of the file, and syncs it unless that is done later.
     fn write_all(&mut self) -> Result<BlobRef, LogError> {
         if self.filled > 0 {
             self.seal(BLOB_BYTES_PAGE, self.filled)?;
@@ -283,8 +283,8 @@ impl BlobWriter {
         self.position
     }
 
-    /// Ends the file. Only then may a record name it. It and its name are synced, or are so before
-    /// that record is written
+    /// Ends the file. Only then may a record name it. The file and its name are synced here, or
+    /// before that record is written
     /// ([`FileLog::create_blob_for_record`](crate::file_log::FileLog::create_blob_for_record)).
     ///
     /// # Errors
@@ -295,7 +295,7 @@ impl BlobWriter {
         // Release: pairs with the Acquire of a reader.
         self.pages.store(blob.pages, Ordering::Release);
         let open = Blob { file: self.pool_file.clone(), seed: self.seed, pages: blob.pages };
-        // Without memory for it the first reader opens it.
+        // Without memory for the handle, the first reader opens the file.
         let _ = self.blobs.registry.keep_open(self.id, open);
         Ok(blob)
     }

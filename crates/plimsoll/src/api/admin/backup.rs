@@ -1,10 +1,10 @@
 //! Copies a store while it is in use.
 //!
 //! The index's files are copied first, then the log's up to its durable end, which is therefore at
-//! least as new: a member of a shared store takes in the log once it knows which files of the index
-//! it copies. Trimming is suspended meanwhile; readers and writers are not blocked. Immutable files
-//! are hard-linked if the file system supports it (unless a copy is requested); of the active
-//! segment, the durable part is copied. The log's folder is renamed to its final name last, so an
+//! least as new: a member of a shared store loads the log after it has chosen the index files to
+//! copy. Trimming is suspended meanwhile; readers and writers are not blocked. Immutable files are
+//! hard-linked if the file system supports it (unless a copy is requested); of the active segment,
+//! the durable part is copied. The log's folder is renamed to its final name last, so an
 //! interrupted backup does not open as a store.
 //!
 //! Law: `Ok` means durable: every file, every name in the copy, and the copy's own name in the
@@ -71,8 +71,8 @@ pub(crate) fn backup(store: &Engine, dest: &Path, how: &BackupOptions) -> Result
     refuse_inside(disk, &store.path, dest)?;
     let is_made = prepare(disk, dest)?;
     let (index, log) = (dest.join("index"), dest.join(PARTIAL_LOG));
-    // If another backup is made here at the same time, one of the two fails at one of these, and
-    // removes only what it made.
+    // If another backup is made here at the same time, one of the two fails at one of these calls,
+    // and removes only what it created.
     disk.create_dir(&log)?;
     disk.create_dir(&index).inspect_err(|_| _ = disk.remove_dir(&log))?;
     let before = Sources::of(store);
@@ -84,7 +84,7 @@ pub(crate) fn backup(store: &Engine, dest: &Path, how: &BackupOptions) -> Result
                 let _ = remove_folder(disk, partial);
             }
             if is_made {
-                // Unless something else is in it by now.
+                // Fails if the folder contains something else by now.
                 let _ = disk.remove_dir(dest);
             }
             return Err(match error {
@@ -114,8 +114,9 @@ impl Sources {
         }
     }
 
-    /// For a read-only store: the error if another process has merged away its runs, trimmed its
-    /// log, or written a manifest for which its log is too short. `None` if nothing changed.
+    /// For a read-only store: the error if another process has merged its runs away, trimmed its
+    /// log, or written a manifest that is newer than the store's view of the log. `None` if nothing
+    /// changed.
     fn left_behind(&self, store: &Engine) -> Option<Error> {
         if !store.options.read_only {
             return None;
@@ -130,7 +131,7 @@ impl Sources {
     }
 }
 
-/// Copies all files that belong to the store at one moment. Both folders are there.
+/// Copies all files that belong to the store at one moment. Both folders exist.
 fn copy_files(
     store: &Engine,
     index: &Path,
@@ -139,7 +140,7 @@ fn copy_files(
 ) -> Result<BackupReport> {
     let disk = &*store.options.disk;
     let (mut manifest, index_files, _pinned) = store.reader.index.runs.files();
-    // The keeper may have installed it since this process looked at the log.
+    // The keeper may have installed it since this process last read the log.
     store.committer.fresh()?;
     let readable = store.reader.log.readable();
     if store.options.read_only && manifest.durable.glsn > readable {
@@ -157,8 +158,8 @@ fn copy_files(
     manifest.write(disk, index)?;
     let (needed, first) = (manifest.checkpoint.glsn.next(), store.reader.log.bounds().first);
     if store.options.read_only && first > needed {
-        // Another process has trimmed what the manifest needs, and this one has noticed: the copy
-        // may be without it.
+        // Another process has trimmed entries that the manifest needs, and this one has noticed:
+        // the copy may lack them.
         return Err(Error::Trimmed { asked: needed, first });
     }
     // Blob files needed only by the index: the records that named them are trimmed.
@@ -173,9 +174,12 @@ fn copy_files(
 /// Handles a failed last sync: the backup may not be durable, so it must not open as a store.
 fn withdraw(disk: &dyn Disk, dest: &Path, partial: &Path, error: io::Error) -> Error {
     let advice = match disk.rename(&dest.join("log"), partial).and_then(|()| disk.sync_dir(dest)) {
-        Ok(()) => "the backup is not whole; remove it and make another".to_owned(),
+        Ok(()) => "the backup is incomplete; remove it and make another".to_owned(),
         Err(second) => {
-            format!("the backup may not be durable, and cannot be marked so ({second}); remove it")
+            format!(
+                "the backup may not be durable, and marking it as unfinished failed ({second}); \
+                 remove it"
+            )
         }
     };
     Error::Io {
@@ -185,7 +189,7 @@ fn withdraw(disk: &dyn Disk, dest: &Path, partial: &Path, error: io::Error) -> E
     }
 }
 
-/// Copies the log's files, and removes the blob files that it named from `blobs`. Returns the first
+/// Copies the log's files, and removes from `blobs` the blob files that it copied. Returns the first
 /// GLSN of the copy, and its last one.
 fn copy_log(
     copier: &mut Copier<'_>,
@@ -339,9 +343,9 @@ mod tests {
     use crate::txn::transaction::Transaction;
     use crate::types::options::Options;
 
-    /// Between a member's look at the log and its look at the manifest, the keeper may write both.
+    /// Between a member's reads of the log and of the manifest, the keeper may write both.
     #[test]
-    fn a_member_copies_the_log_as_far_as_the_index_that_it_copies() {
+    fn a_member_copies_the_log_at_least_up_to_the_copied_index() {
         let dir = tempfile::tempdir().unwrap();
         let (path, dest) = (dir.path().join("store"), dir.path().join("backup"));
         let options = || Options::new().memory_bytes(16 << 20).background(false);
