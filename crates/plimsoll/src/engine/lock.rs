@@ -67,6 +67,6 @@ fn sharers(path: &Path, options: &Options) -> Option<(Option<u32>, String)> {
     let pids = pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
     Some((
         Some(members[0].pid),
-        format!("by {of} (pid {pids}); close it there, or open it shared as well"),
+        format!("by {of} (pid {pids}); close it there, or open it shared, too"),
     ))
 }

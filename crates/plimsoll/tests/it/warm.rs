@@ -314,7 +314,7 @@ fn an_image_ahead_of_the_log_and_one_of_a_fork_are_ignored() {
     world.write(&path, &theirs);
     assert_ignored(&world, "ahead", "the log ends at");
     copy.write(&path, &ours);
-    assert_ignored(&copy, "fork", "another past");
+    assert_ignored(&copy, "fork", "history differs");
 }
 
 #[test]

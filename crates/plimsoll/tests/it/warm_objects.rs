@@ -384,7 +384,7 @@ fn an_image_of_rows_ahead_of_the_log_or_of_a_fork_is_ignored() {
     world.write(&path, &theirs);
     assert_ignored(&world, "ahead", "the log ends at");
     copy.write(&path, &ours);
-    assert_ignored(&copy, "fork", "another past");
+    assert_ignored(&copy, "fork", "history differs");
 }
 
 #[test]
