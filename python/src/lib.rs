@@ -38,6 +38,7 @@ mod store;
 mod ticket;
 mod transact;
 mod transaction;
+mod updates;
 mod value_reader;
 mod watch;
 mod write_mapping;

@@ -6,6 +6,7 @@ mod cursors;
 #[cfg(feature = "replay")]
 mod replay;
 mod scripts;
+mod updates;
 mod upkeep;
 mod watch;
 
@@ -31,6 +32,7 @@ pub(crate) use self::cursors::{Cursor, CursorAdvance, CursorCreate, CursorDrop};
 #[cfg(feature = "replay")]
 pub(crate) use self::replay::Replay;
 pub(crate) use self::scripts::{Batch, Shell};
+pub(crate) use self::updates::{Add, Append, Cas};
 pub(crate) use self::upkeep::{
     Compact, Count as CountKeys, Keyspace, KeyspaceCreate, KeyspaceDrop, KeyspaceRetention,
     RestartTime, Trim,
@@ -144,6 +146,12 @@ pub(crate) enum Command {
     Put(Put),
     /// Delete keys
     Delete(Delete),
+    /// Add to the number that a key has
+    Add(Add),
+    /// Append bytes to the value of a key
+    Append(Append),
+    /// Replace the value of a key if it is the expected one
+    Cas(Cas),
     /// List keys and values in order
     Scan(Scan),
     /// Count keys

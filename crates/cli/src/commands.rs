@@ -24,6 +24,7 @@ mod scan;
 mod shell;
 mod stat;
 mod trim;
+mod update;
 mod verify;
 mod warm;
 mod watch;
@@ -41,6 +42,9 @@ pub(crate) fn run(cli: Cli, output: &mut Output) -> Outcome {
         Command::Get(args) => get::run(globals, args, output),
         Command::Put(args) => put::run(globals, args, output),
         Command::Delete(args) => delete::run(globals, args, output),
+        Command::Add(args) => update::add(globals, args, output),
+        Command::Append(args) => update::append(globals, args, output),
+        Command::Cas(args) => update::cas(globals, args, output),
         Command::Scan(args) => scan::run(globals, args, output),
         Command::Count(args) => count::run(globals, args, output),
         Command::Batch(args) => batch::run(globals, &args, output),

@@ -15,6 +15,9 @@ Commands, one per line:
   put KEY VALUE            set a key; `put KEY --file PATH` takes the value from a file
   get KEY                  print a value
   delete KEY...            delete keys
+  add KEY [NUMBER]         add to the number that a key has (8 bytes, little endian)
+  append KEY VALUE         append to the value of a key
+  cas KEY EXPECTED NEW     replace the expected value: --absent for no EXPECTED, --delete for no NEW
   scan [PREFIX]            list keys and values: --from KEY --to KEY --limit COUNT --reverse --keys
   count [PREFIX]           count keys: --from KEY --to KEY
   use KEYSPACE             keyspace of the following lines; the first put creates it

@@ -13,3 +13,4 @@ pub(crate) mod log_entry;
 pub(crate) mod sizes;
 pub(crate) mod skip;
 pub(crate) mod snapshot;
+pub(crate) mod updates;

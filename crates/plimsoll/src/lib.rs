@@ -6,6 +6,7 @@
 //!
 //! - [`Db::open`] opens or makes a store; [`Db::keyspace`] names a set of keys in it.
 //! - [`Db::begin`] starts a [`Transaction`]: optimistic, serializable, as large as the disk allows.
+//! - [`Db::add`], [`Db::append`], [`Db::compare_and_swap`], [`Db::update`] change a key without a conflict.
 //! - [`Db::snapshot`] and [`Db::snapshot_at`] read the store as it is, and as it was.
 //! - [`Db::history`] and [`Db::diff`] tell what changed; [`Log::commits`] and [`Db::watch`] are the change feed; [`Db::log`] also carries streams of the
 //!   user's own.
@@ -78,6 +79,7 @@ pub use types::stats::{
     EvictorStats, IndexStats, IoStats, LogBounds, MemoryStats, OpeningStats, PoolStats,
     PressureStats, RowCacheStats, StallStats, Stats, Waits, WarmStats,
 };
+pub use types::update::Overflow;
 pub use types::value::Value;
 pub use types::version::{INLINE_BYTES, MAX_VALUE_BYTES};
 pub use warm::image::{WarmImage, delete_warm_image, warm_image};
@@ -93,6 +95,8 @@ mod documents {
     struct MemoryInAContainer;
     #[doc = include_str!("../../../docs/how-to/choose-durability.md")]
     struct ChooseDurability;
+    #[doc = include_str!("../../../docs/how-to/update-a-key.md")]
+    struct UpdateAKey;
     #[doc = include_str!("../../../docs/how-to/share-a-store-between-processes.md")]
     struct ShareAStore;
     #[doc = include_str!("../../../docs/how-to/follow-the-log.md")]

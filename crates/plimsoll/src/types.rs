@@ -17,5 +17,6 @@ pub(crate) mod retention;
 pub(crate) mod stats;
 pub(crate) mod thread_part;
 pub(crate) mod times;
+pub(crate) mod update;
 pub(crate) mod value;
 pub(crate) mod version;

@@ -71,7 +71,7 @@ use crate::types::value::Value;
 /// ```
 #[derive(Clone)]
 pub struct Db {
-    store: Arc<Engine>,
+    pub(crate) store: Arc<Engine>,
 }
 
 impl Db {

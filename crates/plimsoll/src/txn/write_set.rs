@@ -433,12 +433,28 @@ impl WriteSet {
         Ok(None)
     }
 
+    /// The most bytes of a record's body.
+    pub(crate) fn body_limit_bytes(&self) -> u64 {
+        self.body_limit_bytes
+    }
+
+    /// Whether the set will be prepared without runs and copies, and has at most `bytes_max` bytes,
+    /// if `reserve_bytes` of the record are taken.
+    pub(crate) fn fits_into_record(&self, reserve_bytes: usize, bytes_max: u64) -> bool {
+        let bytes = self.operation_bytes + self.value_bytes;
+        self.spill.is_empty() && bytes <= bytes_max.min(self.room_in_record(reserve_bytes))
+    }
+
+    fn room_in_record(&self, metadata_bytes: usize) -> u64 {
+        let reserve = (self.body_limit_bytes / BODY_RESERVE_PART).max(metadata_bytes as u64 + 64);
+        self.body_limit_bytes.saturating_sub(reserve)
+    }
+
     /// Prepares the set for commit: either everything is in the map, with a body that fits into a
     /// record, or everything is in runs, and still in the map too if it takes at most
     /// `memtable_bytes` there. Blob files are finished.
     pub(crate) fn prepare(&mut self, metadata_bytes: usize, memtable_bytes: u64) -> Result<()> {
-        let reserve = (self.body_limit_bytes / BODY_RESERVE_PART).max(metadata_bytes as u64 + 64);
-        let room = self.body_limit_bytes.saturating_sub(reserve);
+        let room = self.room_in_record(metadata_bytes);
         if !self.spill.is_empty() && !self.map.is_empty() {
             self.spill()?;
         } else if self.operation_bytes + self.value_bytes > room {

@@ -298,6 +298,36 @@ pub enum InvalidInput {
         /// Which rule the record breaks, and what is allowed.
         what: String,
     },
+    /// An update of a number met a value that is none: an [`i64`] in 8 bytes, little endian.
+    #[error(
+        "the value of {} has {bytes} bytes; a number has 8 (little endian)",
+        key.escape_ascii()
+    )]
+    NotANumber {
+        /// The key.
+        key: Vec<u8>,
+        /// Length of its value.
+        bytes: u64,
+    },
+    /// A sum does not fit into 64 bits.
+    #[error("{value} + {by} does not fit into the 64 bits of {}", key.escape_ascii())]
+    CounterOverflow {
+        /// The key.
+        key: Vec<u8>,
+        /// Its number.
+        value: i64,
+        /// The addend.
+        by: i64,
+    },
+    /// The key of a compare-and-swap has another value than expected.
+    #[error("the value of {} is not the expected one; read it and try again", key.escape_ascii())]
+    NotAsExpected {
+        /// The key.
+        key: Vec<u8>,
+    },
+    /// A function that computes an update called the store.
+    #[error("a function that computes an update cannot use the store; pass it what it needs")]
+    UpdateUsesStore,
     /// An earlier write of the transaction failed, so it cannot be committed.
     #[error("an earlier write of this transaction failed; abort it and run it again")]
     TransactionFailed,

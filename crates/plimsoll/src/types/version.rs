@@ -17,10 +17,19 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::types::error::{Error, Result};
 use crate::types::index_key::IndexKey;
+use crate::types::invalid_input::InvalidInput;
 use crate::types::value::Value;
 
 /// The maximum length of a value in bytes: 1 GiB.
 pub const MAX_VALUE_BYTES: u64 = 1 << 30;
+
+/// Rejects a value that is too long.
+pub(crate) fn check_value_bytes(bytes: u64) -> Result<()> {
+    if bytes > MAX_VALUE_BYTES {
+        return Err(InvalidInput::ValueTooLong { bytes, limit_bytes: MAX_VALUE_BYTES }.into());
+    }
+    Ok(())
+}
 
 /// Values up to this many bytes are stored in the index itself; longer ones stay where the log
 /// wrote them.

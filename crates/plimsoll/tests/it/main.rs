@@ -54,6 +54,7 @@ mod recover_stale;
 mod resident;
 mod tickets;
 mod tidy;
+mod updates;
 mod visits;
 mod warm;
 mod warm_law;

@@ -17,7 +17,9 @@ use plimsoll_disk::random::Random;
 
 use crate::content::Content;
 pub use crate::op::generate::profile::{Profile, Settings};
-use crate::op::{Edge, Fault, Get, Keep, Key, Moment, Op, Part, Reader, Span, numbered_key};
+use crate::op::{
+    Change, Edge, Fault, Get, Keep, Key, Moment, Op, Part, Reader, Span, numbered_key,
+};
 
 /// The most transactions, and the most snapshots, open at once.
 const SLOTS: u8 = 3;
@@ -111,6 +113,7 @@ impl Generator {
             (if_so(loads, 12), Self::load_put),
             (if_so(loads, 4), Self::load_many),
             (if_so(loads, 4), Self::load_end),
+            (if_so(open, 30), Self::update),
             (if_so(open, 40), Self::delete),
             (if_so(open, 12), Self::remove),
             (if_so(open, 90), Self::commit),
@@ -308,6 +311,20 @@ impl Generator {
         // Scramble the seed, so that the values' seeds do not coincide with later ones and a
         // mixed-up value is detected.
         (first, count, Content { bytes, seed: self.content().seed.wrapping_mul(0x9e37_79b1) })
+    }
+
+    fn update(&mut self) -> Op {
+        let (tx, space) = (self.open_slot(self.open_txs), self.space());
+        let change = match self.below(4) {
+            0 => Change::IfAbsent(self.content()),
+            _ => Change::Add(1 + self.below(9) as u32),
+        };
+        // Few keys, so that they are updated by several transactions at once.
+        let key = match self.below(3) {
+            0 => self.key(),
+            _ => numbered_key(1_000_000 + self.below(3) as u32),
+        };
+        Op::Update { tx, space, key, change }
     }
 
     fn delete(&mut self) -> Op {
