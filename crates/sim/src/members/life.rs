@@ -4,11 +4,12 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use plimsoll::{
-    Db, Error, Glsn, InvalidInput, Keyspace, Options, Result, Retention, Snapshot, Transaction,
+    Db, Error, Glsn, InvalidInput, Keyspace, Options, Overflow, Result, Retention, Snapshot,
+    Transaction,
 };
 
 use crate::content::Content;
-use crate::members::model::{MARKS, Span, Write};
+use crate::members::model::{FIRST_COUNTER, MARKS, Span, Write};
 use crate::members::notes::{self, CURSORS, Follower, Note, Taken};
 use crate::op::among::Act;
 
