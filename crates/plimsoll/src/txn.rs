@@ -11,6 +11,7 @@ pub(crate) mod patience;
 pub(crate) mod payload;
 pub(crate) mod peers;
 mod pops;
+mod previous;
 pub(crate) mod range;
 pub(crate) mod read_set;
 pub(crate) mod reads;
