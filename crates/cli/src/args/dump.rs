@@ -10,7 +10,9 @@ The dump is a stream that any later version reads on any machine (docs/reference
 default the newest value of each key of all keyspaces and their settings; with --history every \
 commit that the log holds, with its GLSN, time and metadata, streams and cursors. Each record has \
 a checksum, and a dump that was cut short is recognised. It is not compressed: pipe it through \
-zstd. The store stays in use; with --history its log is not trimmed until the dump ends.
+zstd. The store stays in use; processes that share it do not trim its log until a dump with \
+--history ends. If a process that has the store for itself frees what is read, the dump fails: run \
+it again.
 
 With --json: the newest rows of one keyspace, one {\"key\", \"value\"} object per line (\"key_hex\" \
 and \"value_hex\" for bytes that are not text), which `load --key key --value value` takes back.

@@ -28,7 +28,8 @@ pub(crate) fn run(globals: &Globals, args: Dump, output: &mut Output) -> Outcome
     if let Some(name) = &args.keyspace {
         options = options.keyspace(name);
     }
-    let db = store::open_to_read(globals, &args.store)?;
+    // A member of those that share the store keeps them from freeing what it reads.
+    let (db, _) = store::open_to_follow(globals, &args.store)?;
     if to_stdout {
         let mut to = Sink { to: Box::new(io::stdout()), failure: None };
         let made = db.dump(options, &mut to);
