@@ -74,6 +74,7 @@ from ._native import (
     members,
     open,
     recover,
+    restore,
     verify,
 )
 from ._value_reader import ValueReader
@@ -153,6 +154,7 @@ __all__ = [
     "memoize_stampede",
     "open",
     "recover",
+    "restore",
     "verify",
 ]
 

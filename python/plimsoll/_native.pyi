@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, 
 from datetime import datetime, timedelta
 from threading import Lock
 from types import GenericAlias, TracebackType
-from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeAlias, TypeVar, final, overload
+from typing import Any, Concatenate, Final, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, final, overload
 
 from typing_extensions import Buffer, Self, disjoint_base
 
@@ -51,6 +51,7 @@ __all__ = [
     "members",
     "open",
     "recover",
+    "restore",
     "verify",
 ]
 
@@ -66,6 +67,12 @@ _Durability: TypeAlias = Literal["sync", "buffered"]
 _Io: TypeAlias = Literal["auto", "direct", "cached"]
 _Overflow: TypeAlias = Literal["checked", "saturating", "wrapping"]
 _Pairs: TypeAlias = Mapping[Any, Any] | Iterable[tuple[Buffer, Buffer]]
+
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+class _Writable(Protocol):
+    def write(self, data: bytes, /) -> object: ...
 
 def open(
     path: _Path,
@@ -89,6 +96,7 @@ def recover(
     dry_run: bool = False,
     memory: _Size | None = None,
 ) -> RecoverReport: ...
+def restore(path: _Path, file: _Path | _Readable, *, memory: _Size | None = None) -> int: ...
 def verify(
     path: _Path,
     *,
@@ -249,6 +257,9 @@ class Db(LiveMapping):
     def set_memory(self, memory: _Size) -> None: ...
     def verify(self, progress: Callable[[int, int], object] | None = None) -> VerifyReport: ...
     def backup(self, dest: _Path, *, copy: bool = False) -> BackupReport: ...
+    def dump(
+        self, file: _Path | _Writable, history: bool = False, *, keyspace: str | None = None
+    ) -> int: ...
     def sync(self) -> int: ...
     def flush(self) -> None: ...
     def compact(self) -> None: ...

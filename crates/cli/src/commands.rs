@@ -8,6 +8,7 @@ mod count;
 pub(crate) mod cursor;
 mod delete;
 mod diff;
+mod dump;
 mod get;
 mod history;
 mod import;
@@ -20,6 +21,7 @@ mod recover;
 mod replay;
 mod report;
 mod restart_time;
+mod restore;
 mod scan;
 mod shell;
 mod stat;
@@ -58,6 +60,8 @@ pub(crate) fn run(cli: Cli, output: &mut Output) -> Outcome {
         Command::Stat(args) => stat::run(globals, &args, output),
         Command::Verify(args) => verify::run(globals, &args, output),
         Command::Backup(args) => backup::run(globals, &args, output),
+        Command::Dump(args) => dump::run(globals, args, output),
+        Command::Restore(args) => restore::run(globals, &args, output),
         Command::Recover(args) => recover::run(globals, &args, output),
         Command::Compact(args) => compact::run(globals, &args, output),
         Command::Trim(args) => trim::run(globals, &args, output),

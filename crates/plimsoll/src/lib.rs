@@ -39,8 +39,10 @@ pub use plimsoll_memory::budget::{Kind as MemoryKind, OutOfBudget, Usage as Memo
 
 pub use api::admin::backup::BackupReport;
 pub use api::admin::backup_options::BackupOptions;
+pub use api::admin::dump::{DumpOptions, DumpReport};
 pub use api::admin::members::{MemberInfo, members};
 pub use api::admin::recover::{IndexSource, RecoverReport};
+pub use api::admin::restore::RestoreReport;
 pub use api::admin::verify::{VerifyProgress, VerifyReport, verify};
 pub use api::commit::{Change, Changes, Commit};
 pub use api::commits::Commits;

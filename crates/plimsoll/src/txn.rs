@@ -12,6 +12,7 @@ pub(crate) mod payload;
 pub(crate) mod peers;
 pub(crate) mod pending;
 mod pops;
+mod previous;
 pub(crate) mod range;
 pub(crate) mod read_set;
 pub(crate) mod reads;

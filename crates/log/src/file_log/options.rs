@@ -72,6 +72,9 @@ pub struct FileLogOptions {
     pub background: bool,
     /// The id of a new log; random by default.
     pub id: Option<u128>,
+    /// The place at which a new log begins: the GLSN of its first entry, and a time in microseconds
+    /// before that entry's. By default the first GLSN, and no time.
+    pub begin: (Glsn, u64),
     /// How sealed segments, offset tables and blob files are read.
     pub caching: Caching,
     /// The lock of the folder that contains the log's folder. It is checked together with the log's
@@ -106,6 +109,7 @@ impl FileLogOptions {
             known: None,
             background: true,
             id: None,
+            begin: (Glsn::FIRST, 0),
             caching: Caching::Direct,
             outer_lock: None,
             shared: None,

@@ -181,7 +181,7 @@ impl Sought {
         let meta = &commit.entry.meta;
         let store = Arc::clone(&commit.store);
         let (glsn, micros, key) = (meta.glsn, meta.timestamp_micros, key.to_vec());
-        Self::Found(id, Change { store, glsn, micros, keyspace: None, key, written })
+        Self::Found(id, Change { store, glsn, micros, space: id, keyspace: None, key, written })
     }
 }
 
@@ -269,6 +269,7 @@ pub struct Change {
     store: Arc<Engine>,
     glsn: Glsn,
     micros: u64,
+    space: u32,
     keyspace: Option<Arc<str>>,
     key: Vec<u8>,
     written: OwnedStored,
@@ -336,7 +337,12 @@ impl Change {
         Ok((!self.is_delete()).then(|| ValueReader::of_logged(reader, self.glsn, self.stored())))
     }
 
-    fn stored(&self) -> Stored<'_> {
+    /// The id of its keyspace.
+    pub(crate) fn space(&self) -> u32 {
+        self.space
+    }
+
+    pub(crate) fn stored(&self) -> Stored<'_> {
         self.written.get()
     }
 }

@@ -4,6 +4,7 @@
 mod refusals;
 
 use std::fmt;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,8 +13,10 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::api::admin::backup::{self, BackupReport};
 use crate::api::admin::backup_options::BackupOptions;
+use crate::api::admin::dump::{self, DumpOptions, DumpReport};
 use crate::api::admin::members::MemberInfo;
 use crate::api::admin::recover::{self, RecoverReport};
+use crate::api::admin::restore::{self, RestoreReport};
 use crate::api::admin::verify::{self, VerifyProgress, VerifyReport};
 use crate::api::commits::Commits;
 use crate::api::feed::Log;
@@ -487,6 +490,40 @@ impl Db {
         tx.commit()
     }
 
+    /// As [`Db::put`], but returns the previous value; `None` if the key had none.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # let db = plimsoll::Db::in_memory(plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// let notes = db.keyspace("notes")?;
+    /// assert!(db.insert(&notes, "a", "one")?.is_none());
+    /// assert_eq!(db.insert(&notes, "a", "two")?.unwrap(), b"one");
+    /// assert_eq!(db.take(&notes, "a")?.unwrap(), b"two");
+    /// assert!(db.take(&notes, "a")?.is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Transaction::insert`] and [`Transaction::commit`]; [`crate::Error::Conflict`] only
+    /// after 32 attempts in a row.
+    pub fn insert(
+        &self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<Option<Value>> {
+        self.transact(|tx| tx.insert(keyspace, &key, &value))
+    }
+
+    /// As [`Db::delete`], but returns the previous value; without one nothing is committed.
+    ///
+    /// # Errors
+    /// As for [`Db::insert`].
+    pub fn take(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
+        self.transact(|tx| tx.take(keyspace, &key))
+    }
+
     /// Loads rows in one commit, in any order and however many; returns the commit's GLSN. If
     /// several rows have the same key, the last one wins; it also replaces the value in the store.
     /// A million rows take about a tenth of the time that transactions of a thousand take.
@@ -617,15 +654,20 @@ impl Db {
     /// the two moments are compared.
     ///
     /// # Errors
-    /// [`crate::Error::Future`], [`crate::Error::Trimmed`], disk errors, or the budget.
+    /// As for [`Db::snapshot_at`]: [`crate::Error::Future`], [`crate::Error::Trimmed`], disk errors,
+    /// or the budget.
     pub fn diff(
         &self,
         keyspace: &Keyspace,
-        a: Glsn,
-        b: Glsn,
+        a: impl Into<Moment>,
+        b: impl Into<Moment>,
         prefix: impl AsRef<[u8]>,
     ) -> Result<Diff> {
-        Diff::new(&self.store, keyspace, a, b, prefix.as_ref())
+        let at = |moment| match moment {
+            Moment::Glsn(glsn) => Ok(glsn),
+            moment => Snapshot::of(&self.store, moment).map(|snapshot| snapshot.at()),
+        };
+        Diff::new(&self.store, keyspace, at(a.into())?, at(b.into())?, prefix.as_ref())
     }
 
     /// Statistics: memory use, event counts, and the store's position.
@@ -702,6 +744,70 @@ impl Db {
         options: BackupOptions,
     ) -> Result<BackupReport> {
         backup::backup(&self.store, dest.as_ref(), &options)
+    }
+
+    /// Writes the store as a stream that any later version reads back on any machine
+    /// ([`Db::restore`]): the newest value of each key, or, with [`DumpOptions::history`], every
+    /// commit that is retained. `docs/reference/dump.md` specifies the stream. The store stays in
+    /// use meanwhile; with history, the log is not trimmed until the dump ends.
+    ///
+    /// # Errors
+    /// The keyspace of the options does not exist; `to` fails; it was cancelled; disk errors, the
+    /// budget, or corruption. With history, [`crate::Error::Dropped`] if a recovery has lost a value
+    /// that a retained commit wrote.
+    pub fn dump(&self, options: DumpOptions, mut to: impl Write) -> Result<DumpReport> {
+        dump::dump(&self.store, &options, &mut to)
+    }
+
+    /// Makes a store at `dest`, which must not exist or be an empty folder, of a dump
+    /// ([`Db::dump`]). A dump with history keeps every GLSN and time. Nothing is at `dest` until all
+    /// of the dump was read and found whole. An interrupted restore leaves a folder
+    /// `dest.new-restore`; the same call with the same dump goes on where it stopped.
+    ///
+    /// # Errors
+    /// [`crate::Error::Corrupt`]: the dump is damaged or cut short. [`crate::Error::Format`]: it is
+    /// no dump, or one of a newer version. [`crate::Error::InvalidInput`]: `dest` is in use.
+    /// [`crate::Error::Locked`]: it is being restored already. `from` fails; disk errors, or the
+    /// budget.
+    pub fn restore(
+        dest: impl AsRef<Path>,
+        options: Options,
+        mut from: impl Read,
+    ) -> Result<RestoreReport> {
+        restore::restore(dest.as_ref(), options, &mut from)
+    }
+
+    /// Makes a store at `dest`, which must not exist or be an empty folder, of a backup
+    /// ([`Db::backup`]), which stays as it is: every file is copied, and checked on the way.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # use plimsoll::*;
+    /// # let options = Options::new().memory_bytes(16 << 20);
+    /// # let (backup, store) = (dir.path().join("backup"), dir.path().join("store"));
+    /// # let db = Db::open(dir.path().join("first"), options.clone())?;
+    /// # let glsn = db.put(&db.keyspace("notes")?, "a", "one")?;
+    /// # db.backup(&backup)?;
+    /// let report = Db::restore_backup(&backup, &store, options.clone())?;
+    /// assert_eq!(Db::open(&store, options)?.newest(), report.glsn);
+    /// # assert_eq!(report.glsn, glsn);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Db::open`] and [`Db::backup`].
+    pub fn restore_backup(
+        backup: impl AsRef<Path>,
+        dest: impl AsRef<Path>,
+        options: Options,
+    ) -> Result<BackupReport> {
+        let options = options.read_only(true).shared(false).create(false).warm(false);
+        let backup = Self::open(backup, options)?;
+        let report = backup.backup_copy(dest)?;
+        backup.close()?;
+        Ok(report)
     }
 
     /// Makes all earlier commits durable by one sync of the log, including those with

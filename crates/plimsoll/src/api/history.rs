@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::Bound;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
 use plimsoll_log::glsn::Glsn;
@@ -17,7 +17,8 @@ use crate::read::span::Span;
 use crate::types::error::{Error, Result};
 use crate::types::index_key::{IndexKey, KeptKey};
 use crate::types::keyspaces::Keyspace;
-use crate::types::version::Stored;
+use crate::types::value::Value;
+use crate::types::version::{OwnedStored, Stored};
 
 /// Bytes per step when two values are compared.
 const COMPARED_BYTES: usize = 8 * 1024;
@@ -34,10 +35,12 @@ const COMPARED_BYTES: usize = 8 * 1024;
 /// let glsn = db.put(&notes, "a", "one")?;
 /// let version: VersionInfo = db.history(&notes, "a")?.next().expect("there is one")?;
 /// assert_eq!((version.glsn, version.bytes), (glsn, Some(3)));
+/// assert_eq!(version.value()?.unwrap(), b"one");
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone)]
+#[non_exhaustive]
 pub struct VersionInfo {
     /// The commit that wrote it.
     pub glsn: Glsn,
@@ -45,12 +48,67 @@ pub struct VersionInfo {
     pub time: Option<SystemTime>,
     /// Length of the value in bytes; `None` if the key was deleted.
     pub bytes: Option<u64>,
+    /// Weak: a version that is kept does not keep the store open.
+    store: Weak<Engine>,
+    index_key: Arc<[u8]>,
 }
 
 impl VersionInfo {
-    /// Describes the version written at `glsn` with a value of `bytes`.
-    fn new(store: &Engine, (glsn, bytes): (Glsn, Option<u64>)) -> Result<Self> {
-        Ok(Self { glsn, time: time_of(store, glsn)?, bytes })
+    /// Describes the version of an index key written at `glsn` with a value of `bytes`.
+    fn new(
+        store: &Arc<Engine>,
+        index_key: &[u8],
+        (glsn, bytes): (Glsn, Option<u64>),
+    ) -> Result<Self> {
+        let time = time_of(store, glsn)?;
+        Ok(Self { glsn, time, bytes, store: Arc::downgrade(store), index_key: index_key.into() })
+    }
+
+    /// The value; `None` if the key was deleted.
+    ///
+    /// # Errors
+    /// [`Error::Trimmed`] if the version is no longer retained; [`Error::Closed`], disk errors, the
+    /// budget, or corruption.
+    pub fn value(&self) -> Result<Option<Value>> {
+        if self.bytes.is_none() {
+            return Ok(None);
+        }
+        let store = self.store.upgrade().ok_or(Error::Closed)?;
+        store.check_open()?;
+        let bound = || Bound::Included(KeptKey::from_slice(&self.index_key));
+        let before = Glsn(self.glsn.0.saturating_sub(1));
+        let mut versions = begin(&store, Versions::new((bound(), bound()), before, self.glsn))?;
+        let stored = store.reader.walk(&mut versions, &mut Vec::new(), |versions, key| {
+            Ok(versions.next(key)?.map(|version| OwnedStored::new(version.stored)))
+        })?;
+        drop(versions);
+        match stored {
+            None => {
+                let first = store.reader.oldest_readable(IndexKey::new(&self.index_key).keyspace());
+                Err(Error::Trimmed { asked: self.glsn, first })
+            }
+            Some(OwnedStored::Inline(value)) => Ok(Some(value)),
+            Some(OwnedStored::Elsewhere(stored)) => {
+                let load = |bytes: &mut _| store.reader.load(self.glsn, stored, bytes).map(|_| ());
+                Value::of_len(&store.reader.budget, stored.value_bytes(), load).map(Some)
+            }
+        }
+    }
+}
+
+impl PartialEq for VersionInfo {
+    fn eq(&self, other: &Self) -> bool {
+        (self.glsn, self.time, self.bytes) == (other.glsn, other.time, other.bytes)
+    }
+}
+
+impl Eq for VersionInfo {}
+
+impl fmt::Debug for VersionInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("VersionInfo");
+        shown.field("glsn", &self.glsn).field("time", &self.time);
+        shown.field("bytes", &self.bytes).finish_non_exhaustive()
     }
 }
 
@@ -141,7 +199,7 @@ impl History {
             let own_bytes = own_bytes(&self.older, &self.key, &self.wanted);
             charge(&self.store, versions, own_bytes)?;
             if let Some(version) = next {
-                return VersionInfo::new(&self.store, version).map(Some);
+                return VersionInfo::new(&self.store, &self.key, version).map(Some);
             }
             self.versions = None;
             if let Some(id) = self.older.pop() {
@@ -359,7 +417,9 @@ impl Diff {
             let at_second = if self.is_one { old_head } else { new_head };
             let after = match at_second {
                 Some((glsn, Some(bytes))) => {
-                    Some(VersionInfo::new(&self.store, (glsn, Some(bytes)))?)
+                    let changes = if is_new { &self.new } else { &self.old };
+                    let key = changes.as_ref().map_or(&[][..], |changes| &changes.key);
+                    Some(VersionInfo::new(&self.store, key, (glsn, Some(bytes)))?)
                 }
                 _ => None,
             };
@@ -396,8 +456,10 @@ impl Diff {
         let Some(old) = &self.old else { return Ok(None) };
         self.store.reader.read(|view| {
             let hit = find(view, &old.key, self.before)?;
-            hit.map(|hit| VersionInfo::new(&self.store, measure(hit.glsn(), hit.stored())))
-                .transpose()
+            hit.map(|hit| {
+                VersionInfo::new(&self.store, &old.key, measure(hit.glsn(), hit.stored()))
+            })
+            .transpose()
         })
     }
 

@@ -54,6 +54,18 @@ pub enum Moment {
     Time(SystemTime),
 }
 
+impl From<Glsn> for Moment {
+    fn from(glsn: Glsn) -> Self {
+        Self::Glsn(glsn)
+    }
+}
+
+impl From<SystemTime> for Moment {
+    fn from(time: SystemTime) -> Self {
+        Self::Time(time)
+    }
+}
+
 /// The store as it was at one moment. A snapshot never changes, never waits for writers and never
 /// blocks them. While it is open, no version that it can see is dropped. For a past moment that a
 /// keyspace's retention does not cover, the guarantee is weaker; see [`crate::Db::snapshot_at`].

@@ -97,7 +97,7 @@ impl Transaction {
         Self::at_moment(committer, committer.open_ordered())
     }
 
-    fn at_moment(committer: &Arc<Committer>, moment: OpenMoment) -> Self {
+    pub(crate) fn at_moment(committer: &Arc<Committer>, moment: OpenMoment) -> Self {
         let memory_bytes = committer.reader.budget.limit_bytes();
         let options = &committer.options;
         let (limit, body_limit) =

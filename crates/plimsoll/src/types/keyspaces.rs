@@ -180,7 +180,7 @@ impl Record {
 }
 
 /// First byte of the system key of a dropped keyspace's record.
-const DROPPED: u8 = 2;
+pub(crate) const DROPPED: u8 = 2;
 
 /// The system key of a dropped keyspace's record.
 pub(crate) fn dropped_key(id: u32, name: &str) -> Vec<u8> {

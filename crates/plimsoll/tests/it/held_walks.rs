@@ -146,7 +146,7 @@ fn hold_diff(db: &Db, keyspace: &Keyspace, round: u8, rounds: u8) {
     hold_diff(db, keyspace, round + 1, rounds);
     let all: Vec<Difference> = std::iter::once(first).chain(diff.map(Result::unwrap)).collect();
     assert!(all.iter().map(|change| &change.key[..]).eq((0..KEYS).map(key)), "each key once");
-    assert!(all.iter().all(|change| change.after.unwrap().glsn == b));
+    assert!(all.iter().all(|change| change.after.as_ref().unwrap().glsn == b));
 }
 
 #[test]
