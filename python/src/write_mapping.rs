@@ -128,9 +128,9 @@ impl WriteMapping {
         delete(this.py(), place_of(&this), key.get())
     }
 
-    /// Adds to the number that a key has, and returns the sum; in a transaction: `None`. A number is
-    /// 8 bytes, little endian, signed; a key without a value counts as 0. Writers that add to one
-    /// key do not conflict. `overflow` is "checked" (an error), "saturating" or "wrapping".
+    /// Adds to the number that a key has, and returns the sum; in a transaction: `None`. A number
+    /// is 8 bytes, little endian, signed; a key without a value counts as 0. Writers that add to
+    /// one key do not conflict. `overflow` is "checked" (an error), "saturating" or "wrapping".
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db.add(b"visits", 1), db.add(b"visits", 2)
@@ -276,8 +276,8 @@ impl WriteMapping {
         )
     }
 
-    /// Clears a bit of the value of a key, and returns whether it was set; in a transaction: `None`.
-    /// See `set_bit`.
+    /// Clears a bit of the value of a key, and returns whether it was set; in a transaction:
+    /// `None`. See `set_bit`.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db.set_bit(b"seen", 9), db.clear_bit(b"seen", 9), db[b"seen"]
@@ -293,8 +293,8 @@ impl WriteMapping {
         )
     }
 
-    /// Gives a key the value that `function` returns for the one that it has, and returns it; `None`
-    /// is no value. `function` is called again if another commit changes the key meanwhile.
+    /// Gives a key the value that `function` returns for the one that it has, and returns it;
+    /// `None` is no value. `function` is called again if another commit changes the key meanwhile.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db[b"a"] = b"ada"

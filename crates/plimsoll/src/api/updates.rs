@@ -15,8 +15,8 @@ use crate::types::version::check_value_bytes;
 /// calls of several threads and processes for one key do not conflict. Only updates of values above
 /// 64 KiB may; they are tried again as [`Db::transact`] does.
 impl Db {
-    /// Adds to the number that a key has; returns the sum. A number is an [`i64`] in 8 bytes, little
-    /// endian; a key without a value counts as 0.
+    /// Adds to the number that a key has; returns the sum. A number is an [`i64`] in 8 bytes,
+    /// little endian; a key without a value counts as 0.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -146,8 +146,8 @@ impl Db {
         self.update_bit(keyspace, key.as_ref(), bit, &Update::SetBit(bit))
     }
 
-    /// Clears a bit of the value of a key; returns whether it was set before. See [`Db::set_bit`]; a
-    /// value that is too short stays as it is.
+    /// Clears a bit of the value of a key; returns whether it was set before. See [`Db::set_bit`];
+    /// a value that is too short stays as it is.
     ///
     /// # Errors
     /// As for [`Db::append`].

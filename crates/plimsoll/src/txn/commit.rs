@@ -260,18 +260,22 @@ impl<'a> Commit<'a> {
     }
 
     /// After a conflict, waits until the conflicting commit is visible, so that a retry does not
-    /// conflict with it a second time. If the store is poisoned, so that the commit never becomes
-    /// visible, returns that error instead.
+    /// conflict with it a second time; after a refused update, until the value is visible that it
+    /// was refused for. If the store is poisoned, so that they never become visible, returns that
+    /// error instead.
     pub(crate) fn settle(&mut self, error: Error) -> Error {
         self.updates.resume_panic();
-        match error {
-            Error::Conflict { by, .. } if by > self.sequencer.visible() => {
-                match self.reader.log.wait_durable(by) {
-                    Ok(()) => error,
-                    Err(poisoned) => Error::of_log(poisoned),
-                }
-            }
-            _ => error,
+        let met = match &error {
+            Error::Conflict { by, .. } => *by,
+            Error::InvalidInput(_) if !self.updates.is_empty() => self.sequencer.applied(),
+            _ => return error,
+        };
+        if met <= self.sequencer.visible() {
+            return error;
+        }
+        match self.reader.log.wait_durable(met) {
+            Ok(()) => error,
+            Err(poisoned) => Error::of_log(poisoned),
         }
     }
 

@@ -2,9 +2,9 @@
 //!
 //! 1. [`Resolution::resolve`] reads the bases at the newest visible moment, without the commit
 //!    lock: this may read files.
-//! 2. [`Resolution::settle`] checks under the commit lock whether a younger version of a key exists,
-//!    as the validation of reads does, and computes those again whose base has changed. The younger
-//!    version is in a memtable, unless it was flushed meanwhile.
+//! 2. [`Resolution::settle`] checks under the commit lock whether a younger version of a key
+//!    exists, as the validation of reads does, and computes those again whose base has changed. The
+//!    younger version is in a memtable, unless it was flushed meanwhile.
 //!
 //! So an update is computed at its place in the order, and the record carries plain puts and
 //! deletions: no other part of the store knows updates.
@@ -24,6 +24,7 @@ use plimsoll_memory::budget::account::Charge;
 
 use crate::borders::{Border, hit};
 use crate::read::moments::OpenMoment;
+use crate::read::point::find;
 use crate::read::reader::Reader;
 use crate::txn::pending::Updates;
 use crate::txn::write_set::WriteSet;
@@ -121,12 +122,16 @@ impl<'f> Resolution<'f> {
     /// Reads the value of a key as of `base`, and computes the new one.
     fn resolve_key(&mut self, reader: &Reader, number: usize, base: Glsn) -> Result<()> {
         let resolved = &mut self.keys[number];
-        resolved.base = base;
         // Released first: the values hold memory.
         (resolved.old, resolved.new) = (None, None);
         resolved.old = reader.get(&resolved.key, base)?;
         match catch_unwind(AssertUnwindSafe(|| resolved.compute(reader))) {
-            Ok(computed) => computed,
+            Ok(Ok(())) => {
+                // Last: after an error, the next attempt has to compute the value.
+                resolved.base = base;
+                Ok(())
+            }
+            Ok(failed) => failed,
             Err(panic) => {
                 self.panic = Some(panic);
                 // Nobody sees it: the panic goes on once no lock is held.
@@ -216,6 +221,13 @@ impl<'f> Resolution<'f> {
             return Err(resolved.conflict(by));
         }
         hit(Border::UpdateRebased);
+        let bytes = reader.read(|view| {
+            let found = find(view, &resolved.key, applied)?;
+            Ok(found.map_or(0, |version| version.stored().value_bytes()))
+        })?;
+        if resolved.new_bytes(bytes) > SMALL_BYTES {
+            return Err(resolved.conflict(by));
+        }
         self.is_stale = true;
         self.resolve_key(reader, number, applied)?;
         let resolved = &self.keys[number];
@@ -260,7 +272,7 @@ impl<'f> Resolved<'f> {
 
     fn compute(&mut self, reader: &Reader) -> Result<()> {
         (self.new, self.refusal) = (None, None);
-        let bytes = self.new_bytes();
+        let bytes = self.new_bytes(self.old_bytes());
         if bytes > SMALL_BYTES {
             let charge = self.charge.get_or_insert_with(|| reader.index.seats.charge());
             charge.set(bytes)?;
@@ -273,19 +285,18 @@ impl<'f> Resolved<'f> {
         Ok(())
     }
 
-    /// Upper bound on the bytes of the values that are computed from the base.
-    fn new_bytes(&self) -> u64 {
-        let old = self.old.as_ref().map_or(0, |value| value.len() as u64);
-        self.updates.iter().fold(old, |bytes, update| update.new_bytes(bytes))
+    fn old_bytes(&self) -> u64 {
+        self.old.as_ref().map_or(0, |value| value.len() as u64)
     }
 
-    fn will_be_small(&self) -> bool {
-        self.new_bytes() <= SMALL_BYTES
+    /// Upper bound on the bytes of the values that are computed from one of `old` bytes.
+    fn new_bytes(&self, old: u64) -> u64 {
+        self.updates.iter().fold(old, |bytes, update| update.new_bytes(bytes))
     }
 
     fn is_small(&self) -> bool {
         let new = self.new.as_ref().map_or(0, |value| value.len() as u64);
-        self.will_be_small() && new <= SMALL_BYTES
+        new.max(self.new_bytes(self.old_bytes())) <= SMALL_BYTES
     }
 
     fn has_changed(&self) -> bool {

@@ -2,8 +2,8 @@
 //!
 //! An update is computed when its commit is ordered (`txn::resolution`), so the transaction does
 //! not read the key, and two updates of one key do not conflict. Exceptions are updates of keys
-//! that the transaction has put or deleted itself, and updates beyond a limit (`txn::pending`): they
-//! are computed at once.
+//! that the transaction has put or deleted itself, and updates beyond a limit (`txn::pending`):
+//! they are computed at once.
 
 use std::borrow::Cow;
 use std::iter;

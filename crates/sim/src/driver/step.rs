@@ -1,5 +1,6 @@
 //! Runs each operation in the store and compares the result with the model.
 
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
 use std::io::{Cursor, Read};
 use std::time::Duration;
@@ -8,7 +9,6 @@ use plimsoll::{Db, Error, Glsn, InvalidInput};
 use plimsoll_disk::clock::Clock;
 
 use crate::content::Content;
-use crate::driver::updates::Updates;
 use crate::driver::{DAY_MICROS, Driver, Durability, HOUR_MICROS, OpenTx};
 use crate::failure::{Failure, Outcome, ensure, same};
 use crate::judge::{Got, View, Way, show};
@@ -275,7 +275,7 @@ impl Driver {
                 handle,
                 reads: Reads::default(),
                 writes: Writes::new(),
-                updates: Updates::new(),
+                updates: BTreeMap::new(),
                 may_be_spoiled: false,
             },
         );
@@ -296,7 +296,7 @@ impl Driver {
                 handle,
                 reads: Reads::default(),
                 writes: Writes::new(),
-                updates: Updates::new(),
+                updates: BTreeMap::new(),
                 may_be_spoiled: false,
             },
         );
