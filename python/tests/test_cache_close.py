@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from plimsoll import Cache, FanoutCache, Index, _cache_store
+from plimsoll import Cache, FanoutCache, Index
+from plimsoll.cache import _store
+from plimsoll.cache._handle import Handle
 
 USES: dict[str, tuple[Callable[[Cache], Any], Any]] = {
     "set": (lambda cache: cache.set("new", 2), True),
@@ -55,10 +57,10 @@ def test_a_use_goes_on_where_another_thread_closes_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool, use: str
 ) -> None:
     work, expected = USES[use]
-    open_ = Cache._open
+    open_ = Handle.open
     calls = closed_at = 0
 
-    def open_and_close(self: Cache, settings: dict[str, Any] | None = None) -> Any:
+    def open_and_close(self: Handle, settings: dict[str, Any] | None = None) -> Any:
         nonlocal calls
         table = open_(self, settings)
         calls += 1
@@ -76,11 +78,11 @@ def test_a_use_goes_on_where_another_thread_closes_the_cache(
             cache.set("long", b"long" * 50_000)
             with monkeypatch.context() as patched:
                 calls, closed_at = 0, closed_at + 1
-                patched.setattr(Cache, "_open", open_and_close)
+                patched.setattr(Handle, "open", open_and_close)
                 assert work(cache) == expected
             assert cache.check() == []
     assert closed_at > 1
-    assert _cache_store._stores == {}
+    assert _store._stores == {}
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -123,7 +125,7 @@ def test_threads_use_a_cache_that_one_closes_again_and_again(tmp_path: Path, sha
         assert fanout._shards[0].pull("queue")[1] in range(3)
     assert fanout._shards[0].pull("queue") == (None, None) and fanout.check() == []
     fanout.close()
-    assert _cache_store._stores == {}
+    assert _store._stores == {}
 
 
 AT_THE_END = """

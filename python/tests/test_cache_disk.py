@@ -378,7 +378,7 @@ def test_a_commit_that_a_signal_follows_at_once_keeps_its_files_and_ids(
 ) -> None:
     with plimsoll.Cache(tmp_path, disk=plimsoll.Disk, shared=shared, memory="16MiB") as cache:
         cache["replaced"] = LONG
-        store = cache._use.store
+        store = cache._handle.use.store
         db, store.db = store.db, around(store.db, transaction=lambda **options: interrupted(db.transaction(**options)))
         for key, value in {"new": LONG, "replaced": b"short"}.items():
             with pytest.raises(KeyboardInterrupt):
