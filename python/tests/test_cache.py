@@ -1,4 +1,4 @@
-"""The cache: what diskcache's users expect of it, and what they did not have."""
+"""The cache: the behaviour of diskcache, and the guarantees that it adds."""
 
 from __future__ import annotations
 

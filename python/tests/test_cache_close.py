@@ -1,4 +1,5 @@
-"""A cache that one thread closes while another one uses it: the use goes on, and opens it again if it has to."""
+"""One thread closes a cache while another one uses it: the use completes, and reopens the cache if
+necessary."""
 
 from __future__ import annotations
 
@@ -111,7 +112,7 @@ def test_threads_use_a_cache_that_one_closes_again_and_again(tmp_path: Path, sha
         thread.start()
     closes = 0
     until = time.monotonic() + 1.5
-    # However long it takes on a busy machine: often enough, and beside all of them.
+    # Counted rather than timed, so that a busy machine closes as often as an idle one.
     while not stop.is_set() and (time.monotonic() < until or closes <= 10 or not all(counts)):
         fanout.close()
         closes += 1

@@ -97,7 +97,7 @@ def test_a_datetime_comes_back_with_its_zone_and_fold(name: str, moment: datetim
     read = serializer.load(serializer.dump(moment))
     assert (read.replace(tzinfo=None), read.fold, type(read.tzinfo)) == (moment.replace(tzinfo=None), moment.fold, type(moment.tzinfo))
     assert (read.tzinfo, read.tzname(), read.utcoffset()) == (moment.tzinfo, moment.tzname(), moment.utcoffset())
-    # A key has its offset alone: equal ones are one key.
+    # A key keeps only the offset, so equal datetimes are one key.
     assert serializer.load_key(serializer.dump_key(moment)).isoformat() == moment.isoformat()
 
 
@@ -179,7 +179,7 @@ def test_text_with_lone_surrogates_is_kept(name: str, value: Any) -> None:
 def test_keys_that_are_not_equal_are_two_keys() -> None:
     dump = Serializer().dump_key
     assert dump((PAIR,)) != dump(("\U0001f600",))
-    # Whatever their order is in this process.
+    # The order of a set differs between processes.
     first, second = frozenset([PAIR, "\U0001f600"]), frozenset(["\U0001f600", PAIR])
     assert dump(first) == dump(second)
 

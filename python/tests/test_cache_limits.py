@@ -145,7 +145,7 @@ def test_what_was_stored_first_goes_first_though_rows_are_overwritten(
                 assert set(cache) == set(list(stored)[-len(cache) :])
         assert len(cache) < len(stored)
         assert cache.check() == []
-        # Ranks of one policy are none of another.
+        # One policy's ranks are meaningless to another.
         for policy in ("least-recently-used", "least-recently-stored", "least-frequently-used", "least-recently-stored"):
             cache.reset("eviction_policy", policy)
             assert cache.check() == []
@@ -171,7 +171,7 @@ def test_upkeep_compacts_beside_other_writers_and_only_what_is_worth_it(
         for number in range(100):
             cache[number] = random.Random(number).randbytes(50_000)
         store.db = db
-        # Of 50 rounds of upkeep, in a cache that only grows, beyond its limit.
+        # 50 rounds of upkeep in a cache that only grows, beyond its limit.
         assert 2 <= len(compacted) <= 25
 
 

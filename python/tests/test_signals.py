@@ -1,4 +1,5 @@
-"""A signal's handler may raise wherever Python runs handlers. No turn of writers stays taken."""
+"""A signal handler may raise at any point where Python runs handlers. The writer turn is released
+nevertheless."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ OURS = (str(Path(plimsoll.__file__).parent), contextlib.__file__)
 
 
 class Interrupted(Exception):
-    """What the handler raises."""
+    """Raised by the signal handler."""
 
 
 class Handler:

@@ -259,10 +259,10 @@ class Cache:
         ...     film.read(12)
         b'frame frame '
         """
-        file: Any = self.get(key, ENOVAL, read=True, retry=retry)
+        file: IO[bytes] = self.get(key, ENOVAL, read=True, retry=retry)
         if file is ENOVAL:
             raise KeyError(key)
-        return file  # type: ignore[no-any-return]
+        return file
 
     def __contains__(self, key: Any) -> bool:
         self._handle.open()

@@ -14,7 +14,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar
 
+from ._cache import Cache
 from ._disk import ENOVAL
+from ._fanout import FanoutCache
 from ._memoize import Memoized, args_to_key, as_memoized, full_name, is_async, refuse_generators
 
 _P = ParamSpec("_P")
@@ -24,7 +26,7 @@ _PAUSE = 0.001
 
 
 def memoize_stampede(
-    cache: Any,
+    cache: Cache | FanoutCache,
     expire: float,
     name: str | None = None,
     typed: bool = False,
@@ -89,7 +91,7 @@ class Averager:
     1.5
     """
 
-    def __init__(self, cache: Any, key: Any, expire: float | None = None, tag: Any = None) -> None:
+    def __init__(self, cache: Cache | FanoutCache, key: Any, expire: float | None = None, tag: Any = None) -> None:
         self._cache, self._key, self._expire, self._tag = cache, key, expire, tag
 
     def add(self, value: float) -> None:
@@ -132,7 +134,7 @@ class BoundedSemaphore:
     1
     """
 
-    def __init__(self, cache: Any, key: Any, value: int = 1, expire: float | None = None, tag: Any = None) -> None:
+    def __init__(self, cache: Cache | FanoutCache, key: Any, value: int = 1, expire: float | None = None, tag: Any = None) -> None:
         self._cache, self._key, self._value, self._expire, self._tag = cache, key, value, expire, tag
 
     def acquire(self) -> None:
@@ -184,7 +186,7 @@ class Lock:
     True
     """
 
-    def __init__(self, cache: Any, key: Any, expire: float | None = None, tag: Any = None) -> None:
+    def __init__(self, cache: Cache | FanoutCache, key: Any, expire: float | None = None, tag: Any = None) -> None:
         self._cache, self._key, self._expire, self._tag = cache, key, expire, tag
 
     def acquire(self) -> None:
@@ -240,7 +242,7 @@ class RLock:
     2
     """
 
-    def __init__(self, cache: Any, key: Any, expire: float | None = None, tag: Any = None) -> None:
+    def __init__(self, cache: Cache | FanoutCache, key: Any, expire: float | None = None, tag: Any = None) -> None:
         self._cache, self._key, self._expire, self._tag = cache, key, expire, tag
 
     def acquire(self) -> None:
