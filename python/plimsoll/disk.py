@@ -1,4 +1,4 @@
-"""The public place of conversion of keys and values in programs written for diskcache, and in pickles."""
+"""The conversion of keys and values under the module name that programs and pickles use."""
 
 from .cache import ENOVAL, UNKNOWN, Constant, Disk, JSONDisk, StoreDisk
 

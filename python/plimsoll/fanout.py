@@ -1,4 +1,4 @@
-"""The public place of the cache in several parts in programs written for diskcache, and in pickles."""
+"""`FanoutCache` under the module name that programs and pickles use."""
 
 from .cache import FanoutCache
 

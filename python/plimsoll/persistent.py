@@ -1,4 +1,4 @@
-"""The public place of deques and mappings in a cache in programs written for diskcache, and in pickles."""
+"""`Deque` and `Index` under the module name that programs and pickles use."""
 
 from .cache import Deque, Index
 

@@ -336,7 +336,8 @@ class Cache:
             return True
 
     def incr(self, key: Any, delta: float = 1, default: float | None = 0, retry: bool = False) -> Any:
-        """Adds `delta` to a number and returns the sum. A missing key counts as `default`, or raises `KeyError` if that is None.
+        """Adds `delta` to a number and returns the sum. A missing key counts as `default`, or
+        raises `KeyError` if that is None.
 
         >>> cache = plimsoll.Cache()
         >>> cache.incr("visits"), cache.incr("visits", 10)
@@ -409,7 +410,8 @@ class Cache:
         tag: Any = None,
         retry: bool = False,
     ) -> Any:
-        """Puts a value at the end of a queue, and returns its key: a number, or text that begins with `prefix`.
+        """Puts a value at the end of a queue, and returns its key: a number, or text that begins
+        with `prefix`.
 
         Raises `ValueError` for a value larger than `size_limit`.
 

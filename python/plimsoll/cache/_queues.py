@@ -81,7 +81,8 @@ class Queues:
     def take(
         self, prefix: str | None, default: Any, side: str, expire_time: bool, tag: bool, retry: bool, *, remove: bool
     ) -> Any:
-        """The key and value at an end of a queue, removed if `remove` is true; `default` from an empty queue."""
+        """The key and value at an end of a queue, removed if `remove` is true; `default` from an
+        empty queue."""
         tries = 0
         while True:
             with self._handle.transact(retry) as (table, rows):

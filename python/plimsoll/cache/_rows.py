@@ -7,7 +7,7 @@ One keyspace holds all rows and indexes; the first byte of a key is its kind:
     v   <value id><piece>           a piece of a long value
     o   <row id>                    the key, in the order of insertion
     e   <time><row id>              a row that expires then
-    p   <rank><row id>              a row in the order of eviction: by a time, or by a number of uses
+    p   <rank><row id>              a row in the order of eviction: by a time or the number of uses
     t   <hash of the tag><row id>   a row with this tag
 
 Invariant: every change of a row changes its indexes and the counters in the same transaction.

@@ -22,7 +22,8 @@ add_conversion(Promise, str)
 
 
 class PlimsollCache(BaseCache):  # type: ignore[misc, unused-ignore]
-    """Django's cache in a folder, with the additional methods of `plimsoll.Cache`: tags, `pop`, `expire`, named deques and indexes.
+    """Django's cache in a folder, with the additional methods of `plimsoll.Cache`: tags, `pop`,
+    `expire`, named deques and indexes.
 
     >>> from plimsoll.django import PlimsollCache
     >>> cache = PlimsollCache(path, {"TIMEOUT": 600, "OPTIONS": {"size_limit": 10**9}})

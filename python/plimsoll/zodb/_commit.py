@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 
 
 class Owner(Protocol):
-    """The operations of a storage that its commit calls. Looked up at each call, because wrappers
-    replace them."""
+    """The operations of a storage that its commit calls. They are looked up at each call, because
+    wrappers replace them."""
 
     def tryToResolveConflict(
         self, oid: bytes, committed: bytes, old: bytes, data: bytes, committedData: bytes = ...
@@ -81,7 +81,7 @@ class Commit:
         self.tx: Transaction | None = None
         """The transaction of the store, while this one has the turn."""
         self.hold: Hold | None = None
-        """Of the turn."""
+        """The hold of the turn."""
         self._staged: list[tuple[int, bytes, bytes, bytes]] = []
         """The staged operations: kind, oid, tid, data."""
         self._staged_bytes = 0

@@ -67,8 +67,8 @@ def glsn_of(transactions: LiveMapping, tid: bytes) -> int | None:
 def tid_at(transactions: LiveMapping, glsn: int) -> bytes:
     """The tid of the newest remaining transaction committed at or before a GLSN."""
     found, low, high = _rows.ZERO, 0, 1 << 64
-    # Tids and GLSNs ascend together. This is a binary search over possible tids; each step
-    # reads the first existing one.
+    # Tids and GLSNs ascend together. This is a binary search over possible tids; each step reads the
+    # first existing one.
     while low < high:
         middle = (low + high) // 2
         first = transactions.scan(middle.to_bytes(8, "big"), limit=1)

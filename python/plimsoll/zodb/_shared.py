@@ -103,8 +103,8 @@ class SharedStore:
         self.db.transaction(ordered=True).commit()
 
     def check_no_turn(self) -> None:
-        """Raises `StorageTransactionError` if this thread has the turn, because waiting for it would
-        not end."""
+        """Raises `StorageTransactionError` if this thread holds the turn, because it would wait for
+        itself."""
         if self.turn.is_mine:
             raise StorageTransactionError(
                 "this thread commits another transaction of this database: finish or abort it first. (In one transaction, a database commits through one "

@@ -312,8 +312,8 @@ class PlimsollStorage(Blobs, UndoLogCompatible, ConflictResolvingStorage):  # ty
             commit = self._current(transaction)
         assert not version
         if "tryToResolveConflict" in self.__dict__:
-            # A ZEO server whose clients resolve conflicts has replaced it. It collects the conflicts
-            # of a transaction from `store`; the vote could tell one only.
+            # A ZEO server whose clients resolve conflicts has replaced it. The server collects all
+            # conflicts of a transaction from `store`; the vote could report only one.
             commit.raise_conflict(oid, serial, data)
         commit.store(oid, serial, data)
 
