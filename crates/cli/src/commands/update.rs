@@ -71,12 +71,15 @@ pub(crate) fn cas(globals: &Globals, args: Cas, output: &mut Output) -> Outcome 
     Ok(Exit::No)
 }
 
-/// The expected value and the new one; `None` is no value.
+/// A value, or none.
+type MaybeValue = Option<Vec<u8>>;
+
+/// The expected value and the new one.
 fn expected_and_new(
     values: Vec<Vec<u8>>,
     absent: bool,
     delete: bool,
-) -> Result<(Option<Vec<u8>>, Option<Vec<u8>>), String> {
+) -> Result<(MaybeValue, MaybeValue), String> {
     let wanted = 2 - usize::from(absent) - usize::from(delete);
     let given = values.len();
     let mut values = values.into_iter();
