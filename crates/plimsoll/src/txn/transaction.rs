@@ -22,7 +22,7 @@ use crate::read::span::Span;
 use crate::txn::commit::CommitOptions;
 use crate::txn::committer::Committer;
 use crate::txn::own_gaps::OwnGaps;
-use crate::txn::own_writes::own_value;
+use crate::txn::own_writes::{UpdatedKeys, own_value};
 use crate::txn::payload::MAX_METADATA_BYTES;
 use crate::txn::pending::{Pending, Updates};
 use crate::txn::pops::Pops;
@@ -463,11 +463,11 @@ impl Transaction {
         let updated = self.updated_in(&span)?;
         let (committer, writes) = (&self.committer, &self.writes);
         let walk = Range::in_transaction(committer, span, at, writes, &self.reads, &self.gaps);
-        Ok(if updated.is_empty() { walk } else { walk.with_updated(writes, updated.into()) })
+        Ok(if updated.is_empty() { walk } else { walk.with_updated(writes, updated) })
     }
 
     /// The keys of a span that the transaction updates, and their values.
-    fn updated_in(&self, span: &Span) -> Result<Vec<(Vec<u8>, Option<Vec<u8>>)>> {
+    fn updated_in(&self, span: &Span) -> Result<UpdatedKeys> {
         let value = |key| self.own(key).map(|own| own.flatten().map(Value::into_vec));
         self.pending.in_span(span).map(|key| Ok((key.to_vec(), value(key)?))).collect()
     }
