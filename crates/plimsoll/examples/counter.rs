@@ -4,6 +4,7 @@
 //! ```text
 //! cargo run --release --example counter [SECONDS]
 //! ```
+#![allow(clippy::disallowed_methods, reason = "this example measures the time that passes")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;

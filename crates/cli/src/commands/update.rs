@@ -56,7 +56,7 @@ pub(crate) fn append(globals: &Globals, args: Append, output: &mut Output) -> Ou
 pub(crate) fn cas(globals: &Globals, args: Cas, output: &mut Output) -> Outcome {
     let key = key(args.key, &args.keys)?;
     let values = args.values.into_iter().map(OsString::into_vec).collect();
-    let (expected, new) =
+    let [expected, new] =
         expected_and_new(values, args.absent, args.delete).map_err(Failure::usage)?;
     let is_swapped = update(globals, &args.store, &args.keyspace, |db, keyspace| {
         db.compare_and_swap(keyspace, &key, expected.as_deref(), new.as_deref())
@@ -71,15 +71,12 @@ pub(crate) fn cas(globals: &Globals, args: Cas, output: &mut Output) -> Outcome 
     Ok(Exit::No)
 }
 
-/// A value, or none.
-type MaybeValue = Option<Vec<u8>>;
-
-/// The expected value and the new one.
+/// The expected value and the new one; `None` is no value.
 fn expected_and_new(
     values: Vec<Vec<u8>>,
     absent: bool,
     delete: bool,
-) -> Result<(MaybeValue, MaybeValue), String> {
+) -> Result<[Option<Vec<u8>>; 2], String> {
     let wanted = 2 - usize::from(absent) - usize::from(delete);
     let given = values.len();
     let mut values = values.into_iter();
@@ -91,7 +88,7 @@ fn expected_and_new(
              and the new one unless --delete is"
         ));
     }
-    Ok((expected, new))
+    Ok([expected, new])
 }
 
 fn key(key: OsString, keys: &KeysAs) -> Result<Vec<u8>, Failure> {

@@ -160,7 +160,7 @@ fn a_transaction_reads_its_own_updates() {
     // It has read a key that another transaction changes.
     db.add(&space, "n", 1, Overflow::Checked).unwrap();
     assert!(matches!(tx.commit(), Err(Error::Conflict { key, .. }) if key == b"n"));
-    assert_eq!((number(&db, &space, "n"), db.get(&space, "nn").unwrap()), (Some(12), None));
+    assert_eq!((number(&db, &space, "n"), db.get(&space, "nn").unwrap()), (Some(11), None));
 }
 
 #[test]
