@@ -532,3 +532,26 @@ fn a_restore_that_is_cut_short_at_any_sync_leaves_no_store_and_goes_on() {
     }
     assert!(resumed > 3, "{resumed}");
 }
+
+#[test]
+fn a_retention_that_is_longer_later_in_the_history_drops_nothing_early() {
+    let dir = tempfile::tempdir().unwrap();
+    let small = || options().segment_bytes(256 << 10).memtable_bytes(64 << 10);
+    let db = Db::open(dir.path().join("store"), small()).unwrap();
+    let rows = db.create_keyspace("rows", Retention::Latest).unwrap();
+    db.put(&rows, "a", "1").unwrap();
+    db.log().trim(db.newest().next()).unwrap();
+    db.set_retention(&rows, Retention::Forever).unwrap();
+    let first = db.newest();
+    for number in 0..2_000u32 {
+        db.put(&rows, (number % 50).to_be_bytes(), bytes(300, number as u8)).unwrap();
+    }
+    let dest = dir.path().join("copy");
+    Db::restore(&dest, small(), &dump(&db, history())[..]).unwrap();
+    let copy = Db::open(&dest, small()).unwrap();
+    for glsn in (first.0..=db.newest().0).step_by(100).map(Glsn) {
+        let at = |db: &Db| rows_at(db, Moment::Glsn(glsn));
+        assert!(at(&db).is_some());
+        assert_eq!(at(&copy), at(&db), "{glsn}");
+    }
+}

@@ -137,10 +137,14 @@ fn restore_history(
     });
     let of_entries = Options { clock: Arc::clone(&clock) as _, ..options.clone() };
     let store = open_by(&place.store, of_entries)?;
+    // Nothing is dropped or trimmed meanwhile: this opening knows the retention of keyspaces as of
+    // its beginning, and the history may change it.
+    let everything = store.committer.open_at(Glsn::NONE)?;
     let mut history = History { store: &store, clock: &clock, from, report, last_micros: 0 };
     let outcome = history.restore(header);
     // What is whole is kept for the next attempt.
     let closed = store.sync().and_then(|newest| store.close().map(|()| newest));
+    drop(everything);
     outcome?;
     closed
 }
