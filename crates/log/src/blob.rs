@@ -4,7 +4,7 @@
 //! page and read through the pool. It is written front to back, synced, and then named by a record.
 //! (Where commits are buffered, that record may be ordered before the sync, but it is written after
 //! it.) A file that no record names is removed by a sweep. The caller decides what the pages hold:
-//! pages of a run, or plain bytes ([`BlobWriter::write`]).
+//! pages of a run, or plain bytes ([`BlobWriter::write`](crate::file_log::BlobWriter::write)).
 
 use plimsoll_memory::pool::PoolFile;
 
