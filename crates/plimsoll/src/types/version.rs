@@ -1,10 +1,13 @@
 //! A version of a key in the index: an index key (`index_key`), the GLSN of the commit that wrote
 //! it, and what was stored:
 //!
-//! ```text 0 deleted 1 bytes... the value itself (at most INLINE_BYTES) 2 offset len sum (varints,
-//! u64) the value is in the payload of the log entry with the version's GLSN 3 blob offset len sum
-//! (varints, u64) the value is in a blob file of plain bytes 0 len (varint, above INLINE_BYTES) the
-//! value was damaged, and a recovery could not read it ```
+//! ```text
+//! 0                     deleted
+//! 1 bytes...            the value itself (at most INLINE_BYTES)
+//! 2 offset len sum      (varints, u64) the value is in the payload of the version's log entry
+//! 3 blob offset len sum (varints, u64) the value is in a blob file of plain bytes
+//! 0 len                 (varint, above INLINE_BYTES) damaged: a recovery could not read the value
+//! ```
 //!
 //! `sum` is the checksum of the whole value ([`value_sum`]), computed when it was written. It moves
 //! with the value and is verified whenever the whole value is read: pages and blocks that are

@@ -1,7 +1,10 @@
 //! The body of a segment of rows: keys and values, each with the GLSN of its version.
 //!
-//! ```text varint key bytes | varint value bytes | varint GLSN | u8 touches | key | value one after
-//! the other ```
+//! ```text
+//! varint key bytes | varint value bytes | varint GLSN | u8 touches | key | value
+//! ```
+//!
+//! One row after the other.
 //!
 //! A key has at least four bytes, those of its keyspace: an entry that begins with a zero is the
 //! end of the body.
