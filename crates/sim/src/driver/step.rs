@@ -467,7 +467,7 @@ impl Driver {
             let is_of_update = open.updates.keys().any(|(space, updated)| {
                 updated == key && self.model.changed(*space, key, by.0 - 1).next() == Some(by.0)
             });
-            if is_of_update && *found_at > at {
+            if is_of_update && *found_at >= at {
                 return said("conflict");
             }
             self.is_conflict(&open.reads, &open.writes, at.0, key, found_at.0, by.0)?;

@@ -113,7 +113,7 @@ impl Generator {
             (if_so(loads, 12), Self::load_put),
             (if_so(loads, 4), Self::load_many),
             (if_so(loads, 4), Self::load_end),
-            (if_so(open, 30), Self::update),
+            (if_so(open, 60), Self::update),
             (if_so(open, 40), Self::delete),
             (if_so(open, 12), Self::remove),
             (if_so(open, 90), Self::commit),
@@ -314,15 +314,15 @@ impl Generator {
     }
 
     fn update(&mut self) -> Op {
-        let (tx, space) = (self.open_slot(self.open_txs), self.space());
+        let tx = self.open_slot(self.open_txs);
         let change = match self.below(4) {
             0 => Change::IfAbsent(self.content()),
             _ => Change::Add(1 + self.below(9) as u32),
         };
-        // Few keys, so that they are updated by several transactions at once.
-        let key = match self.below(3) {
-            0 => self.key(),
-            _ => numbered_key(1_000_000 + self.below(3) as u32),
+        // Mostly one counter, so that several transactions update it at once.
+        let (space, key) = match self.below(4) {
+            0 => (self.space(), self.key()),
+            _ => (0, numbered_key(1_000_000)),
         };
         Op::Update { tx, space, key, change }
     }
