@@ -225,20 +225,6 @@ impl FileLog {
         })
     }
 
-    /// Ends the active segment if that lets as many bytes of blob files be freed below `until`, now
-    /// or at a later trim, as a segment has. `keep` tells which blob files have to stay.
-    ///
-    /// # Errors
-    /// The log is read-only or poisoned; the disk, the budget.
-    pub fn end_segment_for_blobs(
-        &self,
-        until: Glsn,
-        keep: &dyn Fn(BlobId) -> bool,
-    ) -> Result<(), LogError> {
-        self.log.env.check_writable()?;
-        self.log.end_segment_for_blobs(until, keep)
-    }
-
     /// From now on, ends the active segment at this length, if that is below the configured segment
     /// size. The log is freed in whole segments, so smaller segments are freed earlier.
     pub fn end_segments_at(&self, bytes: u64) {
@@ -731,7 +717,20 @@ impl FileLog {
     /// # Errors
     /// The disk; segments that were freed before the failure stay freed.
     pub fn trim(&self, until: Glsn, keep: &dyn Fn(BlobId) -> bool) -> Result<Glsn, LogError> {
-        self.log.trim_below(until, keep)
+        self.trim_after(until, keep, &mut || Ok(()))
+    }
+
+    /// As [`FileLog::trim`]; calls `note` before the first file is removed, if one is.
+    ///
+    /// # Errors
+    /// As for [`FileLog::trim`], and that of `note`: nothing was removed then.
+    pub fn trim_after(
+        &self,
+        until: Glsn,
+        keep: &dyn Fn(BlobId) -> bool,
+        note: &mut dyn FnMut() -> Result<(), LogError>,
+    ) -> Result<Glsn, LogError> {
+        self.log.trim_below(until, keep, note)
     }
 
     /// Removes blob files that no record in the log names, except those for which `keep` returns

@@ -4,6 +4,7 @@
 //! to read, and those that a value in a run points to. Compaction first moves such values into blob
 //! files ([`crate::index::env::Horizon::relocate_below`]).
 
+use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -129,14 +130,19 @@ fn free_up_to(
         hit(Border::TrimHeldBack);
     }
     hit(Border::TrimChosen);
-    log.end_segment_for_blobs(until, &keep).lift()?;
-    if log.segment_bytes_between(before, until) > 0 {
-        space.reader.index.runs.note_trim(until)?;
-    }
-    let first = match log.trim(until, &keep) {
+    let mut failure = None;
+    let trimmed = log.trim_after(until, &keep, &mut || {
+        space.reader.index.runs.note_trim(until).map_err(|error| {
+            let message = error.to_string();
+            failure = Some(error);
+            LogError::Io { kind: io::ErrorKind::Other, message, source: None }
+        })
+    });
+    let first = match (failure, trimmed) {
+        (Some(error), _) => return Err(error),
         // Another process has freed the segments that this one was about to free.
-        Err(LogError::Trimmed { first, .. }) if !space.peers.is_alone() => first,
-        trimmed => trimmed.lift()?,
+        (None, Err(LogError::Trimmed { first, .. })) if !space.peers.is_alone() => first,
+        (None, trimmed) => trimmed.lift()?,
     };
     // Swept even if no segment was freed: runs may have released blob files since their segment was
     // freed.

@@ -134,7 +134,7 @@ impl Transaction {
     }
 
     /// The moment, for a read.
-    fn read_at(&self) -> Result<Glsn> {
+    pub(crate) fn read_at(&self) -> Result<Glsn> {
         self.committer.show(&self.moment)
     }
 

@@ -198,9 +198,19 @@ impl Transaction {
     fn update_now(&mut self, key: &[u8], update: Update<'static>) -> Result<()> {
         let old = self.get_by_key(key)?;
         let new = compute(&self.committer.reader, key, &vec![update], old.as_deref())?;
-        let is_same = old.as_deref() == new.as_deref() && self.pending.of(key).is_none();
-        drop(old);
-        if is_same { Ok(()) } else { self.put_computed(key, new) }
+        let is_same = if self.pending.of(key).is_none() {
+            old.as_deref() == new.as_deref()
+        } else {
+            drop(old);
+            // The transaction has read it: at the commit it still is the newest value.
+            let base = self.committer.reader.get(key, self.read_at()?)?;
+            base.as_deref() == new.as_deref()
+        };
+        if is_same {
+            self.pending.take(key);
+            return Ok(());
+        }
+        self.put_computed(key, new)
     }
 
     /// Writes the value that the pending updates of a key have become.

@@ -9,6 +9,7 @@ use plimsoll::{Db, Error, Glsn, InvalidInput};
 use plimsoll_disk::clock::Clock;
 
 use crate::content::Content;
+use crate::driver::updates::may_be_computed;
 use crate::driver::{DAY_MICROS, Driver, Durability, HOUR_MICROS, OpenTx};
 use crate::failure::{Failure, Outcome, ensure, same};
 use crate::judge::{Got, View, Way, show};
@@ -486,10 +487,12 @@ impl Driver {
         let has_updates = !open.updates.is_empty();
         self.resolve(&open.updates, &mut open.writes);
         if has_updates && open.writes.is_empty() && committed.is_ok() {
-            // It was computed from everything that was submitted before.
+            // It was computed from everything that was submitted before, or from the snapshot.
             let Some(glsn) = self.expect("commit", committed)? else { return said("failed") };
-            ensure(self.in_doubt || glsn.0 == self.model.newest(), || {
-                format!("updates that change nothing are committed at {glsn}")
+            let newest = self.model.newest();
+            let is_of_snapshot = glsn == at && may_be_computed(&open.updates);
+            ensure(self.in_doubt || glsn.0 == newest || is_of_snapshot, || {
+                format!("updates that change nothing are committed at {glsn}, not {newest}")
             })?;
             if wait && self.world.setting.durability == Durability::Sync && !self.in_doubt {
                 self.model.acknowledge(glsn.0);

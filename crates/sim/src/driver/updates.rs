@@ -23,6 +23,13 @@ pub(super) struct Pending {
     change: Change,
     /// Whether it is refused where the value is no number.
     is_strict: bool,
+    /// Whether the transaction may have computed it at once.
+    may_be_computed: bool,
+}
+
+/// Whether all of them may have been computed before the commit.
+pub(super) fn may_be_computed(updates: &Updates) -> bool {
+    updates.values().flatten().all(|pending| pending.may_be_computed)
 }
 
 /// An update above this size may be computed at once, so that the key counts as read.
@@ -59,12 +66,13 @@ impl Driver {
         if updated.is_ok() {
             let is_pending = open.updates.contains_key(&place);
             if own.is_none() || is_pending {
-                if open.updates.len() >= MANY || change.bytes() > LARGE_BYTES {
+                let may_be_computed = open.updates.len() >= MANY || change.bytes() > LARGE_BYTES;
+                if may_be_computed {
                     open.reads.perhaps_key(space, key);
                 }
                 let is_strict = matches!(change, Change::Add(_)) && is_number(now);
                 let updates = open.updates.entry(place.clone()).or_default();
-                updates.push(Pending { change, is_strict });
+                updates.push(Pending { change, is_strict, may_be_computed });
             }
             // Nothing is deleted by an update: no value was there if none is.
             if new.is_some() {

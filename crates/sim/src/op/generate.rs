@@ -173,7 +173,7 @@ impl Generator {
             (10, Self::advance),
             (if_so(settings.jumps, 2), Self::jump),
             (if_so(settings.crashes, 6), Self::crash),
-            (if_so(settings.crashes, 6), Self::cut),
+            (if_so(settings.crashes, 9), Self::cut),
             (if_so(settings.crashes, 5), Self::cut_at_change),
             (if_so(settings.crashes, 4), |generator| Op::KillAtSync {
                 after: 1 + generator.below(12),

@@ -25,9 +25,12 @@ impl OpenLog {
         &self,
         until: Glsn,
         keep: &dyn Fn(BlobId) -> bool,
+        note: &mut dyn FnMut() -> Result<(), LogError>,
     ) -> Result<Glsn, LogError> {
         let _trimming = lock(&self.segments.trimming);
         self.durability.check_own()?;
+        self.end_segment_for_blobs(until, keep)?;
+        let mut is_noted = false;
         loop {
             let Some(segment) = self.segments.read().first().cloned() else { break };
             let Some(sealed) = segment.sealed().filter(|sealed| sealed.next <= until) else {
@@ -49,6 +52,10 @@ impl OpenLog {
                     blobs.push(blob);
                 }
             }
+            if !is_noted {
+                note()?;
+                is_noted = true;
+            }
             self.durability.check_own()?;
             self.segments.seal_no_more(segment.first());
             self.segments.set_first(sealed.next);
@@ -69,7 +76,7 @@ impl OpenLog {
     /// Ends the active segment if that lets this trim or a later one free as many bytes of blob
     /// files as a segment has. Records of large values are small, so the segment would otherwise
     /// take very many of them.
-    pub(crate) fn end_segment_for_blobs(
+    fn end_segment_for_blobs(
         &self,
         until: Glsn,
         keep: &dyn Fn(BlobId) -> bool,
