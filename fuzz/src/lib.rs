@@ -22,7 +22,7 @@ use plimsoll_log::format::record::{EntryHeader, Mark, RecordHeader, decode_blob}
 use plimsoll_log::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use plimsoll_log::format::{BLOCK_BYTES, genesis_chain, segment_seed};
 use plimsoll_log::glsn::{Glsn, StreamId};
-use plimsoll_log::log::Scan;
+use plimsoll_log::file_log::read::scan::FileScan;
 use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::pool::Pool;
 use plimsoll_sim::driver::{Care, run};

@@ -16,7 +16,7 @@ import os as _os
 from collections.abc import Mapping as _Mapping
 from collections.abc import MutableMapping as _MutableMapping
 
-from . import _native
+from . import _native, cache, disk, fanout, persistent, recipes
 from ._errors import (
     Behind,
     ClockBehind,
@@ -74,15 +74,22 @@ from ._native import (
     members,
     open,
     recover,
+    restore,
     verify,
 )
 from ._value_reader import ValueReader
 from ._watch_async import AsyncWatch
-from .cache import Cache, Timeout
-from .disk import Disk, JSONDisk, StoreDisk
-from .fanout import FanoutCache
-from .persistent import Deque, Index
-from .recipes import memoize_stampede
+from .cache import (
+    Cache,
+    Deque,
+    Disk,
+    FanoutCache,
+    Index,
+    JSONDisk,
+    StoreDisk,
+    Timeout,
+    memoize_stampede,
+)
 
 # From the extension module: the package's metadata would take longer to find than a store to open.
 __version__: str = _native.__version__
@@ -153,6 +160,7 @@ __all__ = [
     "memoize_stampede",
     "open",
     "recover",
+    "restore",
     "verify",
 ]
 

@@ -11,10 +11,10 @@ use pyo3::types::{PyDict, PyTuple};
 use crate::admin::{BackupReport, VerifyReport, verify_open};
 use crate::bytes_like::BytesLike;
 use crate::calls::interruptible;
+use crate::dump;
 use crate::errors::{self, OrRaise};
 use crate::keyspace::{Keyspace, handle};
 use crate::live_mapping::{self, LiveMapping, init};
-use crate::log::Log;
 use crate::members::MemberInfo;
 use crate::moments::When;
 use crate::options::{Folder, Keeps, Size, retention_to_python};
@@ -379,6 +379,26 @@ impl Db {
                 move || if copy { db.backup_copy(dest) } else { db.backup(dest) },
             )?;
         Ok(BackupReport::new(&report.or_raise()?))
+    }
+
+    /// Writes the store as a stream that any later version reads back on any machine
+    /// (`plimsoll.restore`): the newest value of each key, or, with `history`, every retained commit
+    /// with its GLSN, time and metadata. `file` is a path, or a binary file open for writing;
+    /// `keyspace` dumps one keyspace only. Returns the GLSN of the dump.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db[b"a"] = b"1"
+    /// >>> db.dump(path + ".dump") == db.newest
+    /// True
+    #[pyo3(signature = (file, history = false, *, keyspace = None))]
+    fn dump(
+        this: PyRef<'_, Self>,
+        file: &Bound<'_, PyAny>,
+        history: bool,
+        keyspace: Option<String>,
+    ) -> PyResult<u64> {
+        let db = store(&this).db()?.clone();
+        dump::dump(this.py(), &db, file, history, keyspace)
     }
 
     /// Makes earlier commits durable if `durability` is "buffered"; returns the GLSN up to which

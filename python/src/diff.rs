@@ -92,13 +92,13 @@ impl Difference {
     /// The version at the first moment; `None` if the key had no value.
     #[getter]
     fn before(&self) -> Option<Version> {
-        self.version(self.before, self.moments.0)
+        self.version(self.before.clone(), self.moments.0)
     }
 
     /// The version at the second moment; `None` if the key had no value.
     #[getter]
     fn after(&self) -> Option<Version> {
-        self.version(self.after, self.moments.1)
+        self.version(self.after.clone(), self.moments.1)
     }
 
     fn __repr__(&self) -> String {

@@ -97,7 +97,7 @@ pub struct Version {
 
 impl Version {
     pub(crate) fn new(place: &Place, key: &[u8], info: VersionInfo, readable_at: Glsn) -> Self {
-        let VersionInfo { glsn, time, bytes } = info;
+        let VersionInfo { glsn, time, bytes, .. } = info;
         Self { place: place.clone(), key: key.to_vec(), glsn, time, bytes, readable_at }
     }
 }

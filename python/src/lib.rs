@@ -15,6 +15,7 @@ mod calls;
 mod commits;
 mod db;
 mod diff;
+mod dump;
 mod errors;
 mod feed;
 mod fork;
@@ -38,6 +39,7 @@ mod store;
 mod ticket;
 mod transact;
 mod transaction;
+mod updates;
 mod value_reader;
 mod watch;
 mod write_mapping;
@@ -54,6 +56,8 @@ mod _native {
     use crate::db::Db;
     #[pymodule_export]
     use crate::diff::{Diff, Difference};
+    #[pymodule_export]
+    use crate::dump::restore;
     #[pymodule_export]
     use crate::fork::_after_fork_in_child;
     #[pymodule_export]

@@ -12,6 +12,7 @@ use crate::read_mapping::ReadMapping;
 use crate::rows::{self, Part, Visit, Walk};
 use crate::span::KeySpan;
 use crate::transact::change;
+use crate::updates::{self, update};
 
 /// A sorted mapping of `bytes` to `bytes` that can be changed: a keyspace of an open store, where
 /// each call is a commit, or of a transaction, where all calls form one commit.
@@ -125,6 +126,196 @@ impl WriteMapping {
     /// (False, True)
     fn delete(this: PyRef<'_, Self>, key: BytesLike<'_>) -> PyResult<Option<u64>> {
         delete(this.py(), place_of(&this), key.get())
+    }
+
+    /// Adds to the number that a key has, and returns the sum; in a transaction: `None`. A number
+    /// is 8 bytes, little endian, signed; a key without a value counts as 0. Writers that add to
+    /// one key do not conflict. `overflow` is "checked" (an error), "saturating" or "wrapping".
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db.add(b"visits", 1), db.add(b"visits", 2)
+    /// (1, 3)
+    /// >>> with db.transaction() as tx:
+    /// ...     tx.add(b"visits", 4)
+    /// >>> int.from_bytes(db[b"visits"], "little", signed=True)
+    /// 7
+    #[pyo3(signature = (key, number = 1, *, overflow = "checked"))]
+    fn add(
+        this: PyRef<'_, Self>,
+        key: BytesLike<'_>,
+        number: i64,
+        overflow: &str,
+    ) -> PyResult<Option<i64>> {
+        let (key, overflow) = (key.get(), updates::overflow(overflow)?);
+        update(
+            this.py(),
+            place_of(&this),
+            key.len(),
+            |db, space| db.add(space, key, number, overflow),
+            |tx, space| tx.add(space, key, number, overflow),
+        )
+    }
+
+    /// Raises the number that a key has to at least `number`, and returns the greater of both; in a
+    /// transaction: `None`. See `add`.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db.max(b"most", 3), db.max(b"most", 1)
+    /// (3, 3)
+    fn max(this: PyRef<'_, Self>, key: BytesLike<'_>, number: i64) -> PyResult<Option<i64>> {
+        let key = key.get();
+        update(
+            this.py(),
+            place_of(&this),
+            key.len(),
+            |db, space| db.max(space, key, number),
+            |tx, space| tx.max(space, key, number),
+        )
+    }
+
+    /// Lowers the number that a key has to at most `number`, and returns the lesser of both; in a
+    /// transaction: `None`. See `add`.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db.min(b"least", 3), db.min(b"least", 1)
+    /// (3, 1)
+    fn min(this: PyRef<'_, Self>, key: BytesLike<'_>, number: i64) -> PyResult<Option<i64>> {
+        let key = key.get();
+        update(
+            this.py(),
+            place_of(&this),
+            key.len(),
+            |db, space| db.min(space, key, number),
+            |tx, space| tx.min(space, key, number),
+        )
+    }
+
+    /// Appends to the value of a key, and returns its new length; in a transaction: `None`.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db.append(b"a", b"one"), db.append(b"a", b"two"), db[b"a"]
+    /// (3, 6, b'onetwo')
+    fn append(
+        this: PyRef<'_, Self>,
+        key: BytesLike<'_>,
+        value: BytesLike<'_>,
+    ) -> PyResult<Option<u64>> {
+        let (key, value) = (key.get(), value.get());
+        update(
+            this.py(),
+            place_of(&this),
+            key.len() + value.len(),
+            |db, space| db.append(space, key, value),
+            |tx, space| tx.append(space, key, value),
+        )
+    }
+
+    /// Sets the value of a key if it has none, and returns whether it had none; in a transaction:
+    /// `None`.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db.set_if_absent(b"a", b"1"), db.set_if_absent(b"a", b"2"), db[b"a"]
+    /// (True, False, b'1')
+    fn set_if_absent(
+        this: PyRef<'_, Self>,
+        key: BytesLike<'_>,
+        value: BytesLike<'_>,
+    ) -> PyResult<Option<bool>> {
+        let (key, value) = (key.get(), value.get());
+        update(
+            this.py(),
+            place_of(&this),
+            key.len() + value.len(),
+            |db, space| db.set_if_absent(space, key, value),
+            |tx, space| tx.set_if_absent(space, key, value),
+        )
+    }
+
+    /// Replaces the value `expected` of a key by `new`, where `None` is no value, and returns
+    /// whether the key had it. In a transaction: `None`; its commit fails with `ValueError` if the
+    /// key has another value.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db.compare_and_swap(b"a", None, b"1"), db.compare_and_swap(b"a", b"2", b"3")
+    /// (True, False)
+    /// >>> db.compare_and_swap(b"a", b"1", None), b"a" in db
+    /// (True, False)
+    fn compare_and_swap(
+        this: PyRef<'_, Self>,
+        key: BytesLike<'_>,
+        expected: Option<BytesLike<'_>>,
+        new: Option<BytesLike<'_>>,
+    ) -> PyResult<Option<bool>> {
+        let key = key.get();
+        let (expected, new) =
+            (expected.as_ref().map(BytesLike::get), new.as_ref().map(BytesLike::get));
+        let bytes = [Some(key), expected, new].into_iter().flatten().map(<[u8]>::len).sum();
+        update(
+            this.py(),
+            place_of(&this),
+            bytes,
+            |db, space| db.compare_and_swap(space, key, expected, new),
+            |tx, space| tx.compare_and_swap(space, key, expected, new),
+        )
+    }
+
+    /// Sets a bit of the value of a key, and returns whether it was set; in a transaction: `None`.
+    /// Bit `n` is bit `n % 8`, counted from the lowest, of byte `n // 8`.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db.set_bit(b"seen", 9), db.set_bit(b"seen", 9), db[b"seen"]
+    /// (False, True, b'\x00\x02')
+    fn set_bit(this: PyRef<'_, Self>, key: BytesLike<'_>, bit: u64) -> PyResult<Option<bool>> {
+        let key = key.get();
+        update(
+            this.py(),
+            place_of(&this),
+            key.len(),
+            |db, space| db.set_bit(space, key, bit),
+            |tx, space| tx.set_bit(space, key, bit),
+        )
+    }
+
+    /// Clears a bit of the value of a key, and returns whether it was set; in a transaction:
+    /// `None`. See `set_bit`.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db.set_bit(b"seen", 9), db.clear_bit(b"seen", 9), db[b"seen"]
+    /// (False, True, b'\x00\x00')
+    fn clear_bit(this: PyRef<'_, Self>, key: BytesLike<'_>, bit: u64) -> PyResult<Option<bool>> {
+        let key = key.get();
+        update(
+            this.py(),
+            place_of(&this),
+            key.len(),
+            |db, space| db.clear_bit(space, key, bit),
+            |tx, space| tx.clear_bit(space, key, bit),
+        )
+    }
+
+    /// Gives a key the value that `function` returns for the one that it has, and returns it;
+    /// `None` is no value. `function` is called again if another commit changes the key meanwhile.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db[b"a"] = b"ada"
+    /// >>> db.modify(b"a", bytes.upper), db[b"a"]
+    /// (b'ADA', b'ADA')
+    fn modify<'py>(
+        this: PyRef<'py, Self>,
+        key: BytesLike<'py>,
+        function: Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let py = this.py();
+        let (new, _) = change(py, place_of(&this), |place| {
+            let new = function.call1((value(py, place, key.get())?,))?;
+            if new.is_none() {
+                delete(py, place, key.get())?;
+                return Ok(None);
+            }
+            put(py, place, key.get(), new.extract::<BytesLike<'_>>()?.get())?;
+            Ok(Some(new))
+        })?;
+        Ok(new)
     }
 
     fn __setitem__(

@@ -1,4 +1,4 @@
-"""The cache: what diskcache's users expect of it, and what they did not have."""
+"""The cache: the behaviour of diskcache, and the guarantees that it adds."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from typing import Any
 import pytest
 
 import plimsoll
-from plimsoll import Cache, Deque, FanoutCache, Index, Timeout, _cache_store, recipes
-from plimsoll._cache_rows import Table
+from plimsoll import Cache, Deque, FanoutCache, Index, Timeout
+from plimsoll.cache import _store, recipes
+from plimsoll.cache._handle import Handle
+from plimsoll.cache._rows import Table
 
 
 @pytest.fixture
@@ -241,7 +243,7 @@ def test_a_file_that_cannot_be_read_to_its_end_leaves_nothing_in_a_transaction_t
             cache.set("film", Broken(), read=True)
         cache["other"] = 1
     assert cache["film"] == b"before" and cache["other"] == 1
-    assert list(cache._open().rows().keys(prefix=b"v")) == []
+    assert list(cache._handle.open().rows().keys(prefix=b"v")) == []
 
 
 def test_a_set_as_a_key_is_the_same_key_in_every_process(tmp_path: Path) -> None:
@@ -451,7 +453,7 @@ def test_a_folder_that_was_removed_is_made_anew(tmp_path: Path) -> None:
 def test_a_check_finds_and_mends_a_lost_index(cache: Cache) -> None:
     for number in range(10):
         cache.set(number, b"x" * 100_000, tag="t", expire=1000)
-    with cache._transact(True) as (_, rows):
+    with cache._handle.transact(True) as (_, rows):
         rows.delete_range(prefix=b"t")
         rows.delete_range(prefix=b"o")
     assert len(cache.check()) == 20
@@ -465,7 +467,7 @@ def test_a_get_waits_for_no_writer(cache: Cache) -> None:
     with cache.transact():
         for number in range(50):
             cache[number] = number
-    table = cache._open()
+    table = cache._handle.open()
     table.touched = {b"%d" % number: (0.0, 1) for number in range(20_000)}
     held, done = threading.Event(), threading.Event()
 
@@ -550,7 +552,7 @@ def test_others_write_while_the_file_of_a_value_is_read(cache: Cache, inside: st
         try:
             for number in range(20):
                 os.write(writer, b"x" * 60_000)
-                cache._timeout = 5
+                cache._handle.timeout = 5
                 assert cache.set("other", number)
         finally:
             os.close(writer)
@@ -597,7 +599,7 @@ def test_a_close_leaves_the_transaction_of_another_thread_alone(tmp_path: Path, 
     assert errors == []
     assert (cache["first"], cache["second"], len(cache)) == (1, 2, 2)
     cache.close()
-    assert _cache_store._stores == {}
+    assert _store._stores == {}
 
 
 def test_a_store_that_was_closed_in_a_transaction_is_closed_after_it(tmp_path: Path) -> None:
@@ -605,7 +607,7 @@ def test_a_store_that_was_closed_in_a_transaction_is_closed_after_it(tmp_path: P
     with cache.transact():
         cache["key"] = 1
         cache.close()
-    assert _cache_store._stores == {}
+    assert _store._stores == {}
     with Cache(tmp_path, memory="16MiB", shared=False) as again:
         assert again["key"] == 1
 
@@ -637,13 +639,13 @@ def test_the_first_uses_of_an_unpickled_cache_by_several_threads_open_it_once(
     with Cache(tmp_path, memory="16MiB") as made:
         made["key"] = 1
     cache = pickle.loads(pickle.dumps(made))
-    make = Cache._make_disk
+    make = Handle._make_disk
 
-    def slowly(self: Cache, settings: dict[str, object]) -> plimsoll.Disk:
+    def slowly(self: Handle, settings: dict[str, object]) -> plimsoll.Disk:
         time.sleep(0.05)
         return make(self, settings)
 
-    monkeypatch.setattr(Cache, "_make_disk", slowly)
+    monkeypatch.setattr(Handle, "_make_disk", slowly)
     found: list[object] = []
 
     def use() -> None:
@@ -659,25 +661,25 @@ def test_the_first_uses_of_an_unpickled_cache_by_several_threads_open_it_once(
         thread.join()
     assert found == [1] * 4
     cache.close()
-    assert _cache_store._stores == {}
+    assert _store._stores == {}
 
 
 def test_a_cache_that_is_collected_while_another_is_opened_leaves_it_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, identity = Cache(tmp_path, memory="16MiB"), _cache_store.identity
+    first, identity = Cache(tmp_path, memory="16MiB"), _store.identity
 
     def collecting(path: str) -> tuple[int, int] | None:
         first.close()
         return identity(path)
 
     with monkeypatch.context() as patched:
-        patched.setattr(_cache_store, "identity", collecting)
+        patched.setattr(_store, "identity", collecting)
         second = Cache(tmp_path, memory="16MiB")
     second["key"] = 1
     assert second["key"] == 1
     second.close()
-    assert _cache_store._stores == {}
+    assert _store._stores == {}
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -724,7 +726,7 @@ def test_a_cache_that_another_process_changes_while_it_is_opened_gives_no_id_twi
     made = Table.__init__
     with Cache(tmp_path, memory="16MiB") as cache:
 
-        def make(self: Table, store: _cache_store.CacheStore, name: str) -> None:
+        def make(self: Table, store: _store.CacheStore, name: str) -> None:
             made(self, store, name)
             subprocess.run([sys.executable, "-c", program], check=True)
             cache["key"] = 1
@@ -754,4 +756,15 @@ def test_what_the_list_of_differences_says_is_true(cache: Cache) -> None:
     with pytest.raises(AttributeError):
         cache.colour
     with Cache(cache.directory, memory="32MiB", shared=False, durability="sync") as second:
-        assert second._use.store is cache._use.store
+        assert second._handle.use.store is cache._handle.use.store
+
+
+@pytest.mark.parametrize("kind", [Cache, Deque, FanoutCache, Index, Timeout, plimsoll.Disk, plimsoll.StoreDisk])
+def test_pickles_name_the_public_place_of_a_class(kind: type) -> None:
+    assert f"cplimsoll.cache\n{kind.__name__}\n".encode() in pickle.dumps(kind, protocol=0)
+
+
+@pytest.mark.parametrize("name", ["cache.Cache", "disk.Disk", "fanout.FanoutCache", "persistent.Deque", "persistent.Index"])
+def test_modules_that_pickles_name_are_found(name: str) -> None:
+    module, _, kind = name.rpartition(".")
+    assert pickle.loads(f"cplimsoll.{module}\n{kind}\n.".encode()) is getattr(plimsoll, kind)

@@ -1,4 +1,5 @@
-"""A cache that one thread closes while another one uses it: the use goes on, and opens it again if it has to."""
+"""One thread closes a cache while another one uses it: the use completes, and reopens the cache if
+necessary."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ from typing import Any
 
 import pytest
 
-from plimsoll import Cache, FanoutCache, Index, _cache_store
+from plimsoll import Cache, FanoutCache, Index
+from plimsoll.cache import _store
+from plimsoll.cache._handle import Handle
 
 USES: dict[str, tuple[Callable[[Cache], Any], Any]] = {
     "set": (lambda cache: cache.set("new", 2), True),
@@ -55,10 +58,10 @@ def test_a_use_goes_on_where_another_thread_closes_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool, use: str
 ) -> None:
     work, expected = USES[use]
-    open_ = Cache._open
+    open_ = Handle.open
     calls = closed_at = 0
 
-    def open_and_close(self: Cache, settings: dict[str, Any] | None = None) -> Any:
+    def open_and_close(self: Handle, settings: dict[str, Any] | None = None) -> Any:
         nonlocal calls
         table = open_(self, settings)
         calls += 1
@@ -76,11 +79,11 @@ def test_a_use_goes_on_where_another_thread_closes_the_cache(
             cache.set("long", b"long" * 50_000)
             with monkeypatch.context() as patched:
                 calls, closed_at = 0, closed_at + 1
-                patched.setattr(Cache, "_open", open_and_close)
+                patched.setattr(Handle, "open", open_and_close)
                 assert work(cache) == expected
             assert cache.check() == []
     assert closed_at > 1
-    assert _cache_store._stores == {}
+    assert _store._stores == {}
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -109,7 +112,7 @@ def test_threads_use_a_cache_that_one_closes_again_and_again(tmp_path: Path, sha
         thread.start()
     closes = 0
     until = time.monotonic() + 1.5
-    # However long it takes on a busy machine: often enough, and beside all of them.
+    # Counted rather than timed, so that a busy machine closes as often as an idle one.
     while not stop.is_set() and (time.monotonic() < until or closes <= 10 or not all(counts)):
         fanout.close()
         closes += 1
@@ -123,7 +126,7 @@ def test_threads_use_a_cache_that_one_closes_again_and_again(tmp_path: Path, sha
         assert fanout._shards[0].pull("queue")[1] in range(3)
     assert fanout._shards[0].pull("queue") == (None, None) and fanout.check() == []
     fanout.close()
-    assert _cache_store._stores == {}
+    assert _store._stores == {}
 
 
 AT_THE_END = """

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import plimsoll
-from plimsoll._cache_codec import Serializer
+from plimsoll.cache._codec import Serializer
 
 SCALARS = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary() | st.decimals(allow_nan=False)
@@ -97,7 +97,7 @@ def test_a_datetime_comes_back_with_its_zone_and_fold(name: str, moment: datetim
     read = serializer.load(serializer.dump(moment))
     assert (read.replace(tzinfo=None), read.fold, type(read.tzinfo)) == (moment.replace(tzinfo=None), moment.fold, type(moment.tzinfo))
     assert (read.tzinfo, read.tzname(), read.utcoffset()) == (moment.tzinfo, moment.tzname(), moment.utcoffset())
-    # A key has its offset alone: equal ones are one key.
+    # A key keeps only the offset, so equal datetimes are one key.
     assert serializer.load_key(serializer.dump_key(moment)).isoformat() == moment.isoformat()
 
 
@@ -179,7 +179,7 @@ def test_text_with_lone_surrogates_is_kept(name: str, value: Any) -> None:
 def test_keys_that_are_not_equal_are_two_keys() -> None:
     dump = Serializer().dump_key
     assert dump((PAIR,)) != dump(("\U0001f600",))
-    # Whatever their order is in this process.
+    # The order of a set differs between processes.
     first, second = frozenset([PAIR, "\U0001f600"]), frozenset(["\U0001f600", PAIR])
     assert dump(first) == dump(second)
 
@@ -192,7 +192,7 @@ def test_json_that_was_written_with_escapes_is_read() -> None:
 def test_equal_datetimes_are_one_key_and_what_an_older_version_wrote_is_found(tmp_path: Path, serializer: str) -> None:
     summer = datetime(2026, 3, 28, 12, tzinfo=ZoneInfo("Europe/Berlin"))
     with plimsoll.Cache(tmp_path, serializer=serializer, memory="16MiB") as cache:
-        codec = cache._serializer
+        codec = cache._handle.serializer
         for key in (summer, (1, summer), datetime(2026, 10, 25, 2, 30, fold=1), datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=1), "X"))):
             plain = datetime.fromisoformat(key.isoformat()) if isinstance(key, datetime) else (1, datetime.fromisoformat(summer.isoformat()))
             assert codec.dump_key(key) == codec.dump_key(plain)

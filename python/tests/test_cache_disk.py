@@ -28,7 +28,7 @@ class Hashed(plimsoll.Disk):
 
 
 class Flaky(plimsoll.StoreDisk):
-    """Fails to fetch as often as it is told."""
+    """Fails a given number of fetches."""
 
     failures = 0
     error: type[OSError] = FileNotFoundError
@@ -41,7 +41,7 @@ class Flaky(plimsoll.StoreDisk):
 
 
 class Pairs(plimsoll.StoreDisk):
-    """Puts keys in a form of its own: raw and not, and of every type that is stored."""
+    """Converts keys to its own form: raw and not raw, of each type that is stored."""
 
     def put(self, key: Any) -> tuple[Any, bool]:
         return memoryview(repr(key).encode()) if key[0] == "bytes" else key[1], key[0] != "other"
@@ -378,7 +378,7 @@ def test_a_commit_that_a_signal_follows_at_once_keeps_its_files_and_ids(
 ) -> None:
     with plimsoll.Cache(tmp_path, disk=plimsoll.Disk, shared=shared, memory="16MiB") as cache:
         cache["replaced"] = LONG
-        store = cache._use.store
+        store = cache._handle.use.store
         db, store.db = store.db, around(store.db, transaction=lambda **options: interrupted(db.transaction(**options)))
         for key, value in {"new": LONG, "replaced": b"short"}.items():
             with pytest.raises(KeyboardInterrupt):

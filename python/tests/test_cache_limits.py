@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from plimsoll import Cache, Corrupt, Disk, FanoutCache, IoError, Poisoned, StoreDisk, _cache_rows, _cache_store
+from plimsoll import Cache, Corrupt, Disk, FanoutCache, IoError, Poisoned, StoreDisk
+from plimsoll.cache import _rows, _store
 
 POLICIES = ["least-recently-stored", "least-recently-used", "least-frequently-used"]
 
@@ -121,7 +122,7 @@ def test_the_disk_space_stays_bounded_while_much_is_written(tmp_path: Path, size
                 most = max(most, files_bytes(tmp_path))
         assert most <= limit * 3 // 2 + (16 << 20), f"{most} bytes of files for rows of {limit}"
         assert cache.check() == []
-        memory = cache._use.store.db.stats()["memory"]  # type: ignore[union-attr]
+        memory = cache._handle.use.store.db.stats()["memory"]  # type: ignore[union-attr]
         assert memory["peak_bytes"] <= 16 << 20
 
 
@@ -129,7 +130,7 @@ def test_the_disk_space_stays_bounded_while_much_is_written(tmp_path: Path, size
 def test_what_was_stored_first_goes_first_though_rows_are_overwritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranked_max: int
 ) -> None:
-    monkeypatch.setattr(_cache_rows, "RANKED_MAX", ranked_max)
+    monkeypatch.setattr(_rows, "RANKED_MAX", ranked_max)
     chosen = random.Random(7)
     stored: dict[int, None] = {}
     with Cache(tmp_path, size_limit=25_000, memory="16MiB") as cache:
@@ -144,7 +145,7 @@ def test_what_was_stored_first_goes_first_though_rows_are_overwritten(
                 assert set(cache) == set(list(stored)[-len(cache) :])
         assert len(cache) < len(stored)
         assert cache.check() == []
-        # Ranks of one policy are none of another.
+        # One policy's ranks are meaningless to another.
         for policy in ("least-recently-used", "least-recently-stored", "least-frequently-used", "least-recently-stored"):
             cache.reset("eviction_policy", policy)
             assert cache.check() == []
@@ -154,9 +155,9 @@ def test_upkeep_compacts_beside_other_writers_and_only_what_is_worth_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, around: Any
 ) -> None:
     for name in ("UPKEEP_BYTES", "UPKEEP_LEAST_BYTES", "GARBAGE_BYTES", "SPARE_BYTES", "REGAINED_BYTES"):
-        monkeypatch.setattr(_cache_store, name, 100_000)
+        monkeypatch.setattr(_store, name, 100_000)
     with Cache(tmp_path, memory="16MiB", size_limit=100_000, eviction_policy="none") as cache:
-        store = cache._use.store
+        store = cache._handle.use.store
         store._upkeep_bytes = 100_000
         db, compacted = store.db, []
 
@@ -170,7 +171,7 @@ def test_upkeep_compacts_beside_other_writers_and_only_what_is_worth_it(
         for number in range(100):
             cache[number] = random.Random(number).randbytes(50_000)
         store.db = db
-        # Of 50 rounds of upkeep, in a cache that only grows, beyond its limit.
+        # 50 rounds of upkeep in a cache that only grows, beyond its limit.
         assert 2 <= len(compacted) <= 25
 
 
@@ -178,14 +179,14 @@ def test_upkeep_compacts_beside_other_writers_and_only_what_is_worth_it(
 def test_a_write_that_is_committed_does_not_fail_for_want_of_upkeep(
     tmp_path: Path, around: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    monkeypatch.setattr(_cache_store, "GARBAGE_BYTES", -(1 << 40))
+    monkeypatch.setattr(_store, "GARBAGE_BYTES", -(1 << 40))
     rounds: list[int] = []
 
     def fail(glsn: int) -> None:
         raise error
 
     with Cache(tmp_path, memory="16MiB") as cache:
-        store = cache._use.store
+        store = cache._handle.use.store
         db = store.db
 
         def trim_with(trim: Callable[[int], Any]) -> None:
@@ -205,12 +206,12 @@ def test_a_write_that_is_committed_does_not_fail_for_want_of_upkeep(
 def test_damage_that_upkeep_finds_is_not_passed_over(
     tmp_path: Path, around: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_cache_store, "GARBAGE_BYTES", -(1 << 40))
+    monkeypatch.setattr(_store, "GARBAGE_BYTES", -(1 << 40))
     def fail(glsn: int) -> None:
         raise Corrupt("a page is not what was written")
 
     with Cache(tmp_path, memory="16MiB") as cache:
-        store = cache._use.store
+        store = cache._handle.use.store
         db, store.db = store.db, around(store.db, log=around(store.db.log, trim=fail))
         store._upkeep_bytes = 0
         with pytest.raises(Corrupt):
@@ -238,10 +239,10 @@ def test_a_get_and_a_close_do_without_the_uses_that_a_full_disk_does_not_take(
     def fail(**options: Any) -> Any:
         raise IoError(errno.ENOSPC, "no space left on device")
 
-    monkeypatch.setattr(_cache_rows, "TOUCHED_MAX", 0)
+    monkeypatch.setattr(_rows, "TOUCHED_MAX", 0)
     with Cache(tmp_path, memory="16MiB", eviction_policy="least-recently-used") as cache:
         cache["key"] = 1
-        store = cache._use.store
+        store = cache._handle.use.store
         store.db = around(store.db, transaction=fail)
         assert cache["key"] == 1
         with pytest.raises(IoError):

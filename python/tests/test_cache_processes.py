@@ -58,7 +58,7 @@ def test_the_limit_holds_over_all_processes_after_every_commit(context: Any, pat
         assert LIMIT / 2 < cache.volume() <= LIMIT
         assert cache.check() == []
         assert len(cache) == len(list(cache))
-        # The newest row of one that has just written is there.
+        # The newest row of a process that has just written is readable.
         cache.set("last", b"x" * 60_000)
         assert cache["last"] == b"x" * 60_000 and cache.volume() <= LIMIT
         assert sum(cache.evict(worker) for worker in range(4)) > 0 and len(cache) == 1 and cache.check() == []
@@ -88,7 +88,7 @@ def test_who_waits_for_another_process_is_told_after_its_timeout_and_a_killed_on
         assert held.wait(60)
         with pytest.raises(plimsoll.Timeout):
             cache.set("a", 1)
-        # Reads wait for nobody.
+        # Reads take no lock.
         assert cache["there"] == 1 and cache.get("half") is None
         holder.kill()
         holder.join()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll import Cache, Deque
-from plimsoll._cache_queues import foreign_rank
+from plimsoll.cache._queues import foreign_rank
 
 SIDES = ["front", "back"]
 

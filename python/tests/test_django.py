@@ -140,9 +140,9 @@ def _count(backend: Any, rounds: int) -> None:
 def test_the_store_stays_open_from_one_request_to_the_next_and_a_forked_child_opens_its_own(backend: Any) -> None:
     backend.set("key", 1)
     backend.deque("jobs").append(0)
-    store = backend._cache._shards[0]._use.store
+    store = backend._cache._shards[0]._handle.use.store
     backend.close()
-    assert backend.get("key") == 1 and backend._cache._shards[0]._use.store is store
+    assert backend.get("key") == 1 and backend._cache._shards[0]._handle.use.store is store
     child = multiprocessing.get_context("fork").Process(target=_count, args=(backend, 5))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

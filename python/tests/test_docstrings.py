@@ -46,7 +46,8 @@ WITHOUT = {
     ),
     "is called by ZODB, though no interface names it": ("zodb.PlimsollStorage.getTid", "zodb.PlimsollStorage.tpc_transaction"),
 }
-"""What has no example, by the reason. Beside these: what ZODB's interfaces name, and what begins by referring to a method with an example."""
+"""The names that need no example, by reason. Names in ZODB's interfaces need none either, nor do
+docstrings that begin by referring to a method with an example."""
 
 
 class Documented(NamedTuple):

@@ -1,4 +1,5 @@
-"""A signal's handler may raise wherever Python runs handlers. No turn of writers stays taken."""
+"""A signal handler may raise at any point where Python runs handlers. The writer turn is released
+nevertheless."""
 
 from __future__ import annotations
 
@@ -24,14 +25,14 @@ from persistent.mapping import PersistentMapping
 from ZODB.Connection import TransactionMetaData
 
 import plimsoll
-from plimsoll import _cache_store
+from plimsoll.cache import _store
 from plimsoll.zodb import PlimsollStorage
 
 OURS = (str(Path(plimsoll.__file__).parent), contextlib.__file__)
 
 
 class Interrupted(Exception):
-    """What the handler raises."""
+    """Raised by the signal handler."""
 
 
 class Handler:
@@ -182,7 +183,7 @@ def test_a_cache_is_free_after_an_interrupted_write(path: str, shared: bool) -> 
         assert cache["other"] == count
     assert cache["key"] == count - 1 and len(cache) == 2 and cache.check() == []
     cache.close()
-    assert _cache_store._stores == {}, "the interrupted writes do not count as under way"
+    assert _store._stores == {}, "the interrupted writes do not count as under way"
 
 
 def test_a_cache_whose_close_was_interrupted_is_written_to(path: str) -> None:
@@ -193,7 +194,7 @@ def test_a_cache_whose_close_was_interrupted_is_written_to(path: str) -> None:
         assert cache["key"] == count
     assert len(cache) == 1 and cache.check() == []
     cache.close()
-    assert _cache_store._stores == {}, "the interrupted closes and opens do not count as users"
+    assert _store._stores == {}, "the interrupted closes and opens do not count as users"
 
 
 def test_a_close_that_was_interrupted_is_done_by_the_next_one(path: str) -> None:
@@ -201,7 +202,7 @@ def test_a_close_that_was_interrupted_is_done_by_the_next_one(path: str) -> None
     cache.set("key", 0)
     for _ in interrupted_everywhere(cache.close, 10):
         cache.close()
-        assert _cache_store._stores == {}
+        assert _store._stores == {}
         assert cache["key"] == 0
     cache.close()
 
@@ -213,7 +214,7 @@ def test_a_cache_whose_opening_was_interrupted_is_closed_by_its_close(path: str)
     for _ in interrupted_everywhere(lambda: cache["key"]):
         assert cache["key"] == 0
         cache.close()
-        assert _cache_store._stores == {}
+        assert _store._stores == {}
 
 
 def test_counters_are_right_after_an_interrupted_abort(path: str) -> None:

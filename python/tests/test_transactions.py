@@ -182,3 +182,58 @@ def test_all_who_wait_for_a_ticket_wait_until_it_is_durable(db: plimsoll.Db) -> 
         for thread in threads:
             thread.join()
     assert early == []
+
+
+def test_updates_of_one_key_do_not_conflict() -> None:
+    db = plimsoll.in_memory()
+    one, other = db.transaction(), db.transaction()
+    for tx in (one, other):
+        assert tx.add(b"n", 2) is None
+        assert tx.append(b"text", b"x") is None
+        assert tx.set_bit(b"bits", 1) is None
+    one.commit()
+    other.commit()
+    assert int.from_bytes(db[b"n"], "little", signed=True) == 4
+    assert (db[b"text"], db[b"bits"]) == (b"xx", b"\x02")
+    assert len(list(db.history(b"bits"))) == 1
+
+
+def test_refused_update_writes_nothing() -> None:
+    db = plimsoll.in_memory()
+    db[b"text"] = b"abc"
+    with pytest.raises(ValueError, match="has 3 bytes"):
+        db.add(b"text")
+    db.add(b"n", 2**63 - 1)
+    with pytest.raises(ValueError, match="does not fit"):
+        db.add(b"n")
+    with pytest.raises(ValueError, match="overflow is"):
+        db.add(b"n", overflow="none")  # type: ignore[arg-type]
+    assert db.add(b"n", overflow="saturating") == 2**63 - 1
+    assert db.add(b"n", overflow="wrapping") == -(2**63)
+    tx = db.transaction()
+    tx[b"other"] = b"1"
+    tx.compare_and_swap(b"text", b"abd", None)
+    with pytest.raises(ValueError, match="not the expected one"):
+        tx.commit()
+    assert b"other" not in db
+
+
+def test_modify_calls_its_function_with_the_value() -> None:
+    db = plimsoll.in_memory()
+    assert db.modify(b"a", lambda old: (old or b"") + b"x") == b"x"
+    with db.transaction() as tx:
+        assert tx.modify(b"a", lambda old: (old or b"") + b"y") == b"xy"
+    assert db.modify(b"a", lambda old: None) is None
+    assert b"a" not in db
+    with pytest.raises(ZeroDivisionError):
+        db.modify(b"a", lambda old: b"%d" % (1 // 0))
+
+
+def test_threads_that_add_to_one_counter_lose_nothing() -> None:
+    db = plimsoll.in_memory()
+    threads = [threading.Thread(target=lambda: [db.add(b"n") for _ in range(200)]) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert db.add(b"n", 0) == 1600

@@ -1,4 +1,5 @@
-"""The turn of writers: who is next prepares while the turn is another's, and nobody is passed over for long."""
+"""The writer turn: the next process prepares while another one holds the turn, and the queue is
+fair."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import pytest
 from plimsoll import _turn
 from plimsoll._turn import Turn
 
-# Each has files of its own open, so two of them in one process are to each other as two processes are.
+# Each turn has its own open files, so two turns in one process exclude each other like two processes.
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def turns(tmp_path: Path, prepared: threading.Event) -> Iterator[list[Turn]]:
 
 
 def is_free(turn: Turn, timeout: float = 0) -> bool:
-    """Whether a turn can be had."""
+    """Whether a turn is free."""
     with turn.hold(timeout) as is_held:
         return is_held
 
@@ -137,7 +138,7 @@ def test_a_turn_is_held_until_its_hold_is_given_or_forgotten(turns: list[Turn]) 
     hold.give()
     assert is_free(second) and not first.is_mine
     with second.hold():
-        # It has nothing to give any more.
+        # It holds nothing that it could release.
         hold.give()
         assert not is_free(first)
     hold = first.hold()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import plimsoll
@@ -131,3 +133,26 @@ def test_the_package_itself_is_checked(tmp_path: Path) -> None:
 
 def test_the_package_says_that_it_is_typed() -> None:
     assert (Path(plimsoll.__file__).parent / "py.typed").exists()
+
+
+def imports_of(module: str, tree: ast.Module, known: set[str]) -> set[str]:
+    """The modules of the package that a module imports, for types alone too. A face is known as
+    `package.__init__`, so one dot is always the folder of the file."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = ".".join([*module.split(".")[: -node.level], *([node.module] if node.module else [])])
+            for name in node.names:
+                places = (f"{base}.{name.name}", f"{base}.{name.name}.__init__", base, f"{base}.__init__")
+                found.add(next(place for place in places if place in known))
+    return found
+
+
+def test_no_module_of_the_package_imports_itself_through_others() -> None:
+    root = Path(plimsoll.__file__).parent
+    files = {".".join(("plimsoll", *file.relative_to(root).with_suffix("").parts)): file for file in root.rglob("*.py")}
+    trees = {name: ast.parse(file.read_text()) for name, file in files.items()}
+    known = {*files, "plimsoll._native"}
+    graph = {name: imports_of(name, tree, known) for name, tree in trees.items()}
+    assert len(graph) > 30 and "plimsoll.cache._store" in graph["plimsoll.cache._rows"]
+    list(TopologicalSorter(graph).static_order())

@@ -34,7 +34,7 @@ def fill(db: Any, count: int = 20) -> None:
 
 
 def numbers(db: Any) -> list[int]:
-    """What `fill` has stored."""
+    """The objects that `fill` stored."""
     with db.transaction() as connection:
         return sorted(value["number"] for value in connection.root().values())
 
@@ -327,7 +327,7 @@ def test_a_transaction_has_the_turn_from_its_vote_on(tmp_path: Path) -> None:
     other.tpc_begin(waiting)
     oid = other.new_oid()
     other.store(oid, b"\0" * 8, b"cpersistent\nPersistent\nq\x01.N.", "", waiting)
-    # It has stored, and not voted: others commit.
+    # It has stored but not voted, so others can commit.
     fill(db, 1)
     other.tpc_vote(waiting)
     with storage._shared.turn.hold(0) as is_free:
@@ -466,7 +466,7 @@ def test_a_copy_goes_from_a_filestorage_and_back(tmp_path: Path) -> None:
 
 
 class Unsynced:
-    """A transaction of the store whose commit is ordered and waited for only when a test says so."""
+    """A transaction of the store that waits for a test between ordering its commit and the sync."""
 
     def __init__(self, tx: Any) -> None:
         self.tx, self.go_on, self.ordered = tx, threading.Event(), threading.Event()
@@ -496,15 +496,17 @@ def test_who_met_a_conflict_with_a_commit_that_is_not_durable_yet_does_not_meet_
         # The first one is between the order of its commit and the sync when the second one votes.
         storage = one._storage
         slow: list[Unsynced] = []
-        take_turn = storage._take_turn
+        vote = storage.tpc_vote
 
-        def take_turn_slowly(storage: Any = storage, take_turn: Any = take_turn, slow: list[Unsynced] = slow) -> None:
-            take_turn()
-            if not isinstance(storage._tx, Unsynced):
-                storage._tx = Unsynced(storage._tx)
-                slow.append(storage._tx)
+        def vote_slowly(
+            transaction: Any, storage: Any = storage, vote: Any = vote, slow: list[Unsynced] = slow
+        ) -> Any:
+            result = vote(transaction)
+            storage._commit.tx = Unsynced(storage._commit.tx)
+            slow.append(storage._commit.tx)
+            return result
 
-        storage._take_turn = take_turn_slowly
+        storage.tpc_vote = vote_slowly
         committing = threading.Thread(target=first.commit)
         committing.start()
         while not slow:
@@ -518,7 +520,7 @@ def test_who_met_a_conflict_with_a_commit_that_is_not_durable_yet_does_not_meet_
         second.commit()
         slow[0].go_on.set()
         committing.join()
-        del storage._take_turn
+        del storage.tpc_vote
     one.close(), other.close()
     db.close()
 
@@ -532,7 +534,7 @@ def test_the_blob_of_a_transaction_that_a_signal_interrupts_after_its_commit_sta
     finish = storage.tpc_finish
 
     def finish_interrupted(*arguments: Any) -> bytes:
-        storage._tx = interrupted(storage._tx)
+        storage._commit.tx = interrupted(storage._commit.tx)
         tid: bytes = finish(*arguments)
         return tid
 
@@ -542,7 +544,7 @@ def test_the_blob_of_a_transaction_that_a_signal_interrupts_after_its_commit_sta
         with pytest.raises(KeyboardInterrupt):
             transaction.commit()
     transaction.abort()
-    # The next one that is aborted removes its own files only.
+    # A later transaction that is aborted removes only its own files.
     aborted = TransactionMetaData()
     storage.tpc_begin(aborted)
     storage.tpc_abort(aborted)

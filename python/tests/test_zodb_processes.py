@@ -17,7 +17,7 @@ import ZODB
 from ZODB.POSException import POSKeyError, ReadOnlyError
 
 import plimsoll
-from plimsoll.zodb._writing import Writing
+from plimsoll.zodb import PlimsollStorage
 
 sys.path.insert(0, str(Path(__file__).parent))
 import zodb_workers
@@ -48,7 +48,7 @@ def run(*calls: tuple[Any, ...]) -> None:
 
 
 class Worker:
-    """A process that is killed now and then, and what it has told."""
+    """A process that is killed repeatedly, and the messages it has sent."""
 
     def __init__(self, function: Any, *arguments: Any) -> None:
         self.function, self.arguments = function, arguments
@@ -63,7 +63,7 @@ class Worker:
         end.close()
 
     def listen(self) -> None:
-        """Takes in what it has told."""
+        """Receives its messages."""
         try:
             while self.pipe.poll():
                 self.told.append(self.pipe.recv())
@@ -71,7 +71,7 @@ class Worker:
             pass
 
     def kill(self) -> None:
-        """Kills it, wherever it is."""
+        """Kills it at an arbitrary point."""
         assert self.process.exitcode is None, "it ended by itself: see its output"
         self.process.kill()
         self.process.join()
@@ -91,7 +91,7 @@ def test_writers_and_readers_in_many_processes_that_are_killed_keep_a_bank_in_or
         assert time.monotonic() - start < 240
         time.sleep(0.3)
         victim = random.choice(writers + readers)
-        # One that has done something since it was started.
+        # A process that has committed since it was started.
         if victim.pipe.poll():
             victim.kill()
             victim.start()
@@ -111,7 +111,7 @@ def test_writers_and_readers_in_many_processes_that_are_killed_keep_a_bank_in_or
     root = connection.root()
     transfers = check_bank(root)
     acknowledged = sum(len(writer.told) for writer in writers)
-    # What was acknowledged is there; of each that was killed, at most one more.
+    # All acknowledged commits are readable, and at most one more of each killed process.
     assert acknowledged <= transfers <= acknowledged + kills + len(writers)
     for number, writer in enumerate(writers):
         for note, tid in writer.told:
@@ -120,7 +120,7 @@ def test_writers_and_readers_in_many_processes_that_are_killed_keep_a_bank_in_or
     assert len(set(tids)) == len(tids)
     of_each = [[tid for _, tid in writer.told] for writer in writers]
     assert all(numbers == sorted(numbers) for numbers in of_each)
-    # The history that the packs have left is whole.
+    # The history that the packs kept is complete.
     seen = [record.tid for record in db.storage.iterator() if list(record) is not None]
     assert seen == sorted(set(seen))
     db.close()
@@ -232,17 +232,17 @@ def test_who_makes_a_database_that_another_one_has_made_and_filled_keeps_what_is
     path: str, keep_history: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late = storage(path, keep_history=keep_history)
-    vote = Writing.tpc_vote
+    vote = PlimsollStorage.tpc_vote
 
-    def fill_first(instance: Writing, transaction: Any) -> Any:
-        monkeypatch.setattr(Writing, "tpc_vote", vote)
+    def fill_first(instance: PlimsollStorage, transaction: Any) -> Any:
+        monkeypatch.setattr(PlimsollStorage, "tpc_vote", vote)
         first = ZODB.DB(storage(path, keep_history=keep_history))
         with first.transaction() as connection:
             connection.root()["first"] = 1
         first.close()
         return vote(instance, transaction)
 
-    monkeypatch.setattr(Writing, "tpc_vote", fill_first)
+    monkeypatch.setattr(PlimsollStorage, "tpc_vote", fill_first)
     db = ZODB.DB(late)
     with db.transaction() as connection:
         connection.root()["late"] = 2
@@ -285,7 +285,7 @@ connection = db.open()
 connection.root()["parent"] = 0
 transaction.commit()
 
-# The parent has the turn of those who commit, and a snapshot, while it forks.
+# The parent holds the commit turn and a snapshot while it forks.
 connection.root()["parent"] = 1
 storage, voting = connection._storage, transaction.get()
 storage.tpc_begin(voting)
@@ -305,7 +305,7 @@ if child == 0:
         else:
             os._exit(number + 1)
     own = ZODB.DB(open_storage())
-    # Waits until the parent has given the turn away, and then may have to look again.
+    # Waits until the parent has released the turn, and then may have to retry.
     while True:
         try:
             with own.transaction() as child_connection:

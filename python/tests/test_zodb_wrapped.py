@@ -1,4 +1,4 @@
-"""The storage under a wrapper or a server: `BlobStorage`, `DemoStorage` and ZEO; and what these ask of a storage."""
+"""The storage under the wrappers `BlobStorage` and `DemoStorage`, and under a ZEO server."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def begin(storage: Any, number: int, serial: bytes = z64) -> TransactionMetaData
 
 
 def blob_data(blob: Blob) -> bytes:
-    """What a blob holds."""
+    """The data of a blob."""
     with blob.open("r") as file:
         data: bytes = file.read()
     return data
@@ -87,7 +87,7 @@ def test_a_blob_stored_through_a_blobstorage_is_refused_with_the_remedy(tmp_path
         )
     with pytest.raises(AttributeError, match="blob_dir"), db.transaction() as connection:
         connection.root()["blob"] = Blob(b"precious")
-    # Neither the blob nor the transaction is there, and the next one is not hindered.
+    # Neither the blob nor the transaction is stored, and the next transaction succeeds.
     with db.transaction() as connection:
         assert "blob" not in connection.root()
         connection.root()["number"] = 1

@@ -26,7 +26,7 @@ def storage(path: str, **options: Any) -> PlimsollStorage:
 
 
 class Note(Persistent):  # type: ignore[misc, unused-ignore]
-    """Who has made it: an oid that two processes had been given would show two makers."""
+    """The process that created it. If two processes were assigned one oid, they would disagree on it."""
 
     def __init__(self, writer: int, number: int) -> None:
         self.writer, self.number = writer, number

@@ -268,7 +268,7 @@ fn check_pairs(peer: &dyn Peer, rows: u64, order: Order) -> Result<()> {
     })?;
     ensure!(
         seen == rows && wrong == 0,
-        "{rows} pairs were loaded, {seen} are there, {wrong} of them wrong"
+        "{rows} pairs were loaded, {seen} were found, {wrong} of them wrong"
     );
     Ok(())
 }
@@ -282,9 +282,9 @@ fn check_gets(peer: &dyn Peer, rows: u64, order: Order) -> Result<()> {
         peer.get(&order.key(number).to_be_bytes(), &mut |value| {
             right = value == number.to_le_bytes()
         })?;
-        ensure!(right, "pair {number} is not what was loaded");
+        ensure!(right, "pair {number} differs from the one that was loaded");
         let missing = order.key(rows + number).to_be_bytes();
-        ensure!(!peer.get(&missing, &mut |_| {})?, "a key is there that was not loaded");
+        ensure!(!peer.get(&missing, &mut |_| {})?, "a key exists that was not loaded");
     }
     Ok(())
 }
@@ -336,7 +336,7 @@ fn read_value(db: &Db, bytes: u64) -> Result<()> {
     let mut reader = db
         .snapshot()
         .get_reader(&keyspace, b"value")?
-        .ok_or_else(|| anyhow::anyhow!("the value is not there"))?;
+        .ok_or_else(|| anyhow::anyhow!("the value is missing"))?;
     let mut expected = Stream { next: 0, left: bytes };
     let (mut got, mut want) = (vec![0; 64 << 10], vec![0; 64 << 10]);
     while expected.left > 0 {
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_has_the_bytes_it_promises_however_it_is_read() {
+    fn a_stream_has_the_expected_bytes_for_any_read_size() {
         let mut whole = Vec::new();
         Stream { next: 0, left: 1003 }.read_to_end(&mut whole).unwrap();
         assert_eq!(whole.len(), 1003);

@@ -36,7 +36,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
-    fn a_process_that_works_is_not_quiet_and_becomes_so() {
+    fn a_working_process_becomes_quiet_when_it_stops() {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             // A single sample may get no processor time on a busy machine.

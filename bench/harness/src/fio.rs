@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_answer_is_read_behind_notes() {
+    fn the_answer_is_parsed_after_notes() {
         let text = "note: both iodepth >= 1\n{\"jobs\": [{\"read\": {\"iops\": 1500.5, \"bw_bytes\": 24584192}}]}";
         assert_eq!(
             parse(text).unwrap(),

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_gives_a_wrong_word_fails_the_measurement() {
+    fn a_cache_that_returns_a_wrong_word_fails_the_measurement() {
         let length = Duration::from_millis(20);
         assert!(turn(&Liar, 100, 2, length, 0).is_err());
         let direct = page_cache::direct(100).unwrap();

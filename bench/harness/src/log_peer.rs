@@ -12,8 +12,8 @@ use anyhow::Result;
 pub(crate) enum Setting {
     /// All in memory, checked when they were loaded; a peer that compacts has done so.
     Resident,
-    /// All of them in memory, as they were written; the same as `Resident` for a peer that makes no
-    /// difference.
+    /// All in memory, as they were written; the same as `Resident` for a peer without that
+    /// distinction.
     ResidentFresh,
     /// In files, behind a cache of 1 MiB.
     SmallCache,

@@ -229,7 +229,7 @@ impl World {
         let began = Instant::now();
         let ahead = self.file.read_ahead_max();
         for page in 0..self.pages {
-            // As a long walk through a run does: each time that it has come to the end of a read's
+            // As a long scan of a run does: request read-ahead each time it has passed a read's
             // worth of pages.
             if page % RUN_PAGES == 0 {
                 self.file.prefetch(page, ahead.min(self.pages - page));
@@ -243,7 +243,7 @@ impl World {
         let page = self.file.get(number, touch)?;
         ensure!(
             page[..8] == page_cache::word_at(number, 0).to_le_bytes(),
-            "page {number} is another"
+            "page {number} has wrong contents"
         );
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! The interface of a page cache for measurements of hits: one word of a resident page. Each
 //! contestant is an adapter in its own file.
 //!
-//! All of them hold the same pages, whose words follow from their place, so that every answer can
-//! be checked.
+//! All of them hold the same pages, whose words are derived from their position, so that every
+//! result can be checked.
 
 mod direct;
 #[cfg(feature = "peers")]

@@ -11,7 +11,7 @@ pub(crate) fn fill(number: u64, into: &mut [u8]) {
     }
 }
 
-/// Spreads numbers over all numbers, each to one of its own.
+/// A bijective mix: maps each number to a different one.
 pub(crate) fn mix(number: u64) -> u64 {
     let mut z = number;
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

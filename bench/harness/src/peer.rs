@@ -186,8 +186,7 @@ pub(crate) trait Peer: Send + Sync {
     /// Flushes memory to its final place. The caller waits for the background work that follows.
     fn settle(&self) -> Result<()>;
 
-    /// Closes the store, with all data on disk in its final place, as far as closing ever puts it
-    /// there.
+    /// Closes the store, with as much data in its final place on disk as closing puts there.
     fn close(self: Box<Self>) -> Result<()>;
 }
 
@@ -251,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn every_peer_finds_and_walks_what_was_put() {
+    fn every_peer_finds_and_scans_all_puts() {
         for (kind, setup) in built().flat_map(|kind| setups().map(|setup| (kind, setup))) {
             let folder = tempfile::tempdir().unwrap();
             let peer = kind.open(&folder.path().join("store"), &setup).unwrap();
@@ -330,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_held_moment_stays_as_it_was() {
+    fn a_held_snapshot_does_not_change() {
         for kind in built() {
             let folder = tempfile::tempdir().unwrap();
             let peer = kind.open(&folder.path().join("store"), &Setup::new(32 << 20)).unwrap();

@@ -1,5 +1,5 @@
-//! Whether anybody else is at work on this machine: then absolute numbers mean little, and a result
-//! says so.
+//! Checks whether other work is running on this machine, because absolute numbers then mean little,
+//! and records that in the results.
 
 use std::fs;
 use std::time::Duration;
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_busy_share_is_what_is_not_idle() {
+    fn the_busy_share_is_the_time_that_is_not_idle() {
         let before = parse("cpu  100 0 50 800 50 0 0 0 7 7\ncpu0 1 2 3\n").unwrap();
         assert_eq!(before, [850, 1000]);
         assert_eq!(share(before, [925, 1100]), Some(0.25));

@@ -1,5 +1,5 @@
-//! `bench report` and `bench readme`: what the yardstick measured, for people. Both read a CSV and
-//! measure nothing.
+//! `bench report` and `bench readme`: the results of the yardstick in readable form. Both read a
+//! CSV and measure nothing.
 
 mod page;
 mod picture;
@@ -100,7 +100,7 @@ impl Readme {
 
 /// The picture of the newest run of `bench warm` that counted requests over time.
 fn restart(places: &Places) -> Result<Option<String>> {
-    let folder = places.results().context("results are where? see --results")?;
+    let folder = places.results().context("no folder of results; see --results")?;
     let runs = runs(&folder)?.into_iter().filter(picture::has_restart);
     Ok(runs.max_by(|a, b| a.date.cmp(&b.date)).map(|run| picture::restart(&run)))
 }
@@ -109,7 +109,7 @@ fn read(csv: Option<&Path>, places: &Places, may_be_quick: bool) -> Result<Run> 
     if let Some(csv) = csv {
         return Run::read(csv);
     }
-    let folder = places.results().context("results are where? give the file with --csv")?;
+    let folder = places.results().context("no folder of results; give the file with --csv")?;
     newest(&folder, may_be_quick)?
         .with_context(|| format!("no run of `bench all` below {}", folder.display()))
 }

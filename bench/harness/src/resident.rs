@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_contestant_that_failed_in_a_round_has_no_ratio() {
+    fn a_contestant_that_failed_in_any_round_has_no_ratio() {
         let all = [numbers("a_ns", &[1.0; 3]), numbers("a_ns", &[1.0; 2])];
         assert_eq!(resident().lead(&all, "a_ns", &all[1]), None);
     }

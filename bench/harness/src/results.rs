@@ -35,7 +35,7 @@ impl Results {
         Self { file, machine, date, commit: commit(), lines: String::new() }
     }
 
-    /// For one run of the yardstick, in a file of its own; `suffix` stands behind the date.
+    /// For one run of the yardstick, in a separate file; `suffix` follows the date.
     pub(crate) fn of_run(suffix: &str, folder: Option<&Path>) -> Self {
         let results = Self::new("", folder);
         let file = folder.map(|folder| {

@@ -23,7 +23,7 @@ const BATCH: u64 = 5_000;
 pub(crate) struct RowStore {
     pub(crate) db: Db,
     keyspace: Keyspace,
-    /// Numbers of its rows: those below.
+    /// The number of its rows, which are numbered from 0.
     pub(crate) rows: u64,
 }
 
@@ -63,7 +63,7 @@ impl RowStore {
     pub(crate) fn get(&self, number: u64) -> Result<()> {
         let found = self.db.snapshot().get(&self.keyspace, &data::key(number))?;
         let is_right = found.is_some_and(|value| data::is_value_of(number, &value, VALUE_BYTES));
-        ensure!(is_right, "row {number} is not what was put");
+        ensure!(is_right, "row {number} differs from the value that was put");
         Ok(())
     }
 
@@ -101,7 +101,7 @@ impl RowStore {
         Ok(count)
     }
 
-    /// Pages found and pages read since the store was opened, those read ahead not counted.
+    /// Pages found and pages read since the store was opened, without read-ahead.
     pub(crate) fn hits_and_loads(&self) -> (u64, u64) {
         let pool = self.db.stats().pool;
         (pool.hits, pool.loads - pool.read_ahead)
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_made_is_found_and_walked() {
+    fn all_rows_are_found_and_scanned() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("store");
         RowStore::make(&path, 12_000, 32 << 20).unwrap();

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shown_is_what_is_read() {
+    fn shown_sizes_parse_back() {
         for bytes in [0, 1, 1000, 4096, 64 << 20, 3 << 30, (1 << 30) + 1] {
             assert_eq!(parse_size(&show_size(bytes)), Ok(bytes));
         }

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_stand_left_and_numbers_right() {
+    fn words_are_left_aligned_and_numbers_right_aligned() {
         let rows =
             vec![vec!["scan".to_owned(), "7".to_owned()], vec!["r".to_owned(), "1200".to_owned()]];
         assert_eq!(

@@ -179,13 +179,13 @@ impl Watched {
         Ok(Self { child, start, input, lines, is_paused, sampler })
     }
 
-    /// Says a line.
+    /// Sends a line to its standard input.
     pub(crate) fn tell(&mut self, line: &str) -> Result<()> {
         let input = self.input.as_mut().context("this process cannot be talked to")?;
         Ok(writeln!(input, "{line}")?)
     }
 
-    /// The next line of its output.
+    /// Waits for the next line of its output.
     pub(crate) fn hear(&mut self, patience: Duration) -> Result<String> {
         self.lines.recv_timeout(patience).map_err(|error| match error {
             RecvTimeoutError::Timeout => anyhow!("no answer in {} s", patience.as_secs()),
@@ -199,7 +199,7 @@ impl Watched {
         Ok(kill_process(Pid::from_child(&self.child), Signal::STOP)?)
     }
 
-    /// Lets it go on.
+    /// Resumes it.
     pub(crate) fn go_on(&self) -> Result<()> {
         kill_process(Pid::from_child(&self.child), Signal::CONT)?;
         self.is_paused.store(false, Ordering::Relaxed);
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_paused_says_nothing_until_it_goes_on() {
+    fn a_paused_process_prints_nothing_until_it_is_resumed() {
         let mut watched = Watched::start(Command::new("cat").arg("-"), true).unwrap();
         watched.tell("one").unwrap();
         assert_eq!(watched.hear(Duration::from_secs(60)).unwrap(), "one");
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn processor_time_is_found_behind_a_name_with_spaces_and_brackets() {
+    fn processor_time_is_parsed_after_a_name_with_spaces_and_brackets() {
         let stat = "5 (a) b (c)) S 1 1 1 0 -1 0 0 0 0 0 250 50 9 9 20";
         assert!((cpu_seconds(stat) - 3.0).abs() < 1e-9);
     }

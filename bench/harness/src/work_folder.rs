@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use clap::Args;
 
-/// Where the bench puts what it measures, and its results.
+/// Where the bench puts its stores and its results.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Places {
     /// Folder to work in; it should lie on the disk that is to be measured [default: a new one in
@@ -61,7 +61,7 @@ impl WorkFolder {
         &self.path
     }
 
-    /// Makes room for the next store at once.
+    /// Removes a store, to make room for the next one at once.
     pub(crate) fn remove(&self, name: &str) {
         let _ = fs::remove_dir_all(self.path.join(name));
     }

@@ -1,5 +1,5 @@
 //! `bench all`: twelve rows against the peers, at equal durability and under the same hard memory
-//! limit, page cache included; and two rows of our own.
+//! limit, page cache included; and two additional rows.
 //!
 //! Contestants alternate. For a row measured in slices, each contestant has a process that
 //! persists, is warmed up, and is stopped while the others work; a ratio is taken within a round.

@@ -3,9 +3,11 @@
 mod bring;
 mod care;
 mod cursors;
+mod dump;
 #[cfg(feature = "replay")]
 mod replay;
 mod scripts;
+mod updates;
 mod upkeep;
 mod watch;
 
@@ -28,9 +30,11 @@ use crate::size::parse_size;
 pub(crate) use self::bring::{Import, ImportGit, Load};
 pub(crate) use self::care::{Backup, Recover, Verify};
 pub(crate) use self::cursors::{Cursor, CursorAdvance, CursorCreate, CursorDrop};
+pub(crate) use self::dump::{Dump, Restore};
 #[cfg(feature = "replay")]
 pub(crate) use self::replay::Replay;
 pub(crate) use self::scripts::{Batch, Shell};
+pub(crate) use self::updates::{Add, Append, Cas};
 pub(crate) use self::upkeep::{
     Compact, Count as CountKeys, Keyspace, KeyspaceCreate, KeyspaceDrop, KeyspaceRetention,
     RestartTime, Trim,
@@ -49,14 +53,14 @@ Exit codes:
   does not answer
   7    conflict with another transaction: run the command again
   8    the store is locked: another process has it for itself, or 64 processes share it (see --wait)
-  130  stopped by Ctrl-C or SIGTERM: import, load, batch, backup, replay, watch, log --follow \
+  130  stopped by Ctrl-C or SIGTERM: import, load, batch, backup, dump, replay, watch, log --follow \
   (what was committed is kept); the signal kills other commands
 
-Commands that only read (get, scan, count, history, log, diff, watch, stat, verify, backup, warm, \
+Commands that only read (get, scan, count, history, log, diff, watch, stat, verify, backup, dump, warm, \
 keyspace list, cursor list, shell --read-only) work \
 while another process writes. Those that write share the store with each other, and with programs \
 that open it shared; recover needs it \
-for itself. replay opens no store.";
+for itself, and restore makes a new one. replay opens no store.";
 
 /// An embedded, versioned, transactional key-value store that keeps to one memory budget.
 #[derive(Debug, Parser)]
@@ -144,6 +148,12 @@ pub(crate) enum Command {
     Put(Put),
     /// Delete keys
     Delete(Delete),
+    /// Add to the number that a key has
+    Add(Add),
+    /// Append bytes to the value of a key
+    Append(Append),
+    /// Replace the value of a key if it is the expected one
+    Cas(Cas),
     /// List keys and values in order
     Scan(Scan),
     /// Count keys
@@ -172,6 +182,10 @@ pub(crate) enum Command {
     Verify(Verify),
     /// Make a consistent copy of a store, also while it is in use
     Backup(Backup),
+    /// Write a store as a stream: to another version or machine, into other tools
+    Dump(Dump),
+    /// Make a store of a dump or of a backup
+    Restore(Restore),
     /// Make a sound store of everything that can be read of a damaged one
     Recover(Recover),
     /// Merge the runs of the index now

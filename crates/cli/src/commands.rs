@@ -8,6 +8,7 @@ mod count;
 pub(crate) mod cursor;
 mod delete;
 mod diff;
+mod dump;
 mod get;
 mod history;
 mod import;
@@ -20,11 +21,13 @@ mod recover;
 mod replay;
 mod report;
 mod restart_time;
+mod restore;
 mod scan;
 mod shell;
 mod shown_change;
 mod stat;
 mod trim;
+mod update;
 mod verify;
 mod warm;
 mod watch;
@@ -42,6 +45,9 @@ pub(crate) fn run(cli: Cli, output: &mut Output) -> Outcome {
         Command::Get(args) => get::run(globals, args, output),
         Command::Put(args) => put::run(globals, args, output),
         Command::Delete(args) => delete::run(globals, args, output),
+        Command::Add(args) => update::add(globals, args, output),
+        Command::Append(args) => update::append(globals, args, output),
+        Command::Cas(args) => update::cas(globals, args, output),
         Command::Scan(args) => scan::run(globals, args, output),
         Command::Count(args) => count::run(globals, args, output),
         Command::Batch(args) => batch::run(globals, &args, output),
@@ -55,6 +61,8 @@ pub(crate) fn run(cli: Cli, output: &mut Output) -> Outcome {
         Command::Stat(args) => stat::run(globals, &args, output),
         Command::Verify(args) => verify::run(globals, &args, output),
         Command::Backup(args) => backup::run(globals, &args, output),
+        Command::Dump(args) => dump::run(globals, args, output),
+        Command::Restore(args) => restore::run(globals, &args, output),
         Command::Recover(args) => recover::run(globals, &args, output),
         Command::Compact(args) => compact::run(globals, &args, output),
         Command::Trim(args) => trim::run(globals, &args, output),

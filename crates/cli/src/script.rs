@@ -16,6 +16,9 @@ Commands, one per line:
   get KEY                  print a value
   delete KEY...            delete keys
   delete --prefix PREFIX   delete all keys with a prefix; or --from KEY --to KEY: a range
+  add KEY [NUMBER]         add to the number that a key has (8 bytes, little endian)
+  append KEY VALUE         append to the value of a key
+  cas KEY EXPECTED NEW     replace the expected value: --absent for no EXPECTED, --delete for no NEW
   scan [PREFIX]            list keys and values: --from KEY --to KEY --limit COUNT --reverse --keys
   count [PREFIX]           count keys: --from KEY --to KEY
   use KEYSPACE             keyspace of the following lines; the first put creates it

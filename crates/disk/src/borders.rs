@@ -135,6 +135,8 @@ borders! {
     SegmentEndedForBlobs,
     /// Opening truncates the log's tail.
     TailCut,
+    /// An update is computed again under the commit lock, because its key has a younger version.
+    UpdateRebased,
 }
 
 /// Counts nothing.

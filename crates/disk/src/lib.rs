@@ -1,4 +1,4 @@
-//! THE DOOR: all access to the world outside the process.
+//! The system interface: all access to anything outside the process.
 //!
 //! Files ([`vfs`], with real files in [`os`], switchable page caching in [`switching`]; files in
 //! memory in [`mem`]; with the feature `testing`, simulated faults in `lying`; what processes share

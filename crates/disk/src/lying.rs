@@ -164,8 +164,8 @@ impl LyingDisk {
         self.state().power_is_cut
     }
 
-    /// Restores the power and exposes the disk as it is after a crash. Cuts the power first if it
-    /// is on; cancels a scheduled cut.
+    /// Restores the power and exposes the disk in its state after the crash. Cuts the power first
+    /// if it is on; cancels a scheduled cut.
     pub fn restore_power(&self) {
         self.state().restore_power();
         self.sharing.forget_all();

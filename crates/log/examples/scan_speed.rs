@@ -2,9 +2,9 @@
 //!
 //! `cargo run --release -p plimsoll-log --example scan_speed [DIR] [--records-of N] [--entries N]`
 //!
-//! 200,000 entries of 128 bytes (or as many as told), everything resident, random start; medians of
-//! slices of 2 ms. Durable appends against write + fdatasync of the same bytes on a file of zeros,
-//! alternating in the same run.
+//! 200,000 entries of 128 bytes (or `--entries`), everything resident, random start; medians of
+//! slices of 2 ms. Durable appends are compared with write + fdatasync of the same bytes on a file
+//! of zeros, alternating in the same run.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +18,6 @@ use plimsoll_log::draft::{Draft, DraftEntry};
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
 use plimsoll_log::glsn::{Glsn, StreamId};
-use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::pool::Pool;
 

@@ -3,7 +3,7 @@
 use crate::blob::BlobRef;
 use crate::glsn::{Glsn, StreamId};
 
-/// The most payload bytes of one record, all entries together; more goes into a blob file.
+/// The most payload bytes of one record, over all entries; larger payloads go into a blob file.
 pub const MAX_BODY_BYTES: usize = 1 << 20;
 
 /// One entry to append.
@@ -22,8 +22,8 @@ pub struct Draft<'a> {
     pub entries: &'a [DraftEntry<'a>],
     /// The GLSN that the transaction read at ([`Glsn::NONE`] for plain appends).
     pub read_at: Glsn,
-    /// Blob files that belong to the record; finished before it is submitted, and durable before it
-    /// is written. At most [`MAX_BLOBS`].
+    /// Blob files that the record names: finished before it is submitted, and durable before it is
+    /// written. At most [`MAX_BLOBS`].
     pub blobs: &'a [BlobRef],
 }
 
@@ -37,7 +37,7 @@ impl DraftEntry<'_> {
     }
 }
 
-/// The GLSNs that a draft was given; not durable yet.
+/// The GLSNs that were assigned to a draft, which is not durable yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
     /// GLSN of the first entry.

@@ -9,16 +9,16 @@ use plimsoll_memory::pool::LoadError;
 
 use crate::glsn::Glsn;
 
-/// Why a call of the log failed.
+/// Why a call to the log failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
-    /// The entry was trimmed: start at `first`.
-    #[error("GLSN {asked} is trimmed; the first that is left is {first}")]
+    /// The entry was trimmed; read from `first` on.
+    #[error("GLSN {asked} is trimmed; the first one that remains is {first}")]
     Trimmed {
         /// The GLSN that was asked for.
         asked: Glsn,
-        /// The first GLSN that is left.
+        /// The first GLSN that remains.
         first: Glsn,
     },
     /// The log is trimmed and does not know which entry was the last at that time: ask for
@@ -38,7 +38,7 @@ pub enum LogError {
         /// The GLSN that the next entry will get.
         next: Glsn,
     },
-    /// Another append came first: read the entries in between and decide again.
+    /// Another append came first: read the entries in between, then decide again.
     #[error("the log's next GLSN is {next}, not {expected}")]
     Conflict {
         /// The GLSN that the caller expected.
@@ -69,22 +69,22 @@ pub enum LogError {
         /// What is wrong.
         what: String,
     },
-    /// The entry, or a page of a blob file that it names, was damaged, and a recovery could not
-    /// read it: it cannot be recovered.
-    #[error("what GLSN {glsn} wrote is lost: it was damaged when the store was recovered")]
+    /// The entry, or a page of a blob file that it names, was damaged and could not be read by a
+    /// recovery. It is permanently lost.
+    #[error("the data of GLSN {glsn} is lost: it was damaged when the store was recovered")]
     Dropped {
         /// The GLSN.
         glsn: Glsn,
     },
-    /// The log is not the one that was seen before (forked, cut back, or exchanged): find the right
-    /// folder.
+    /// The log differs from the one that was seen before (forked, truncated or replaced): find the
+    /// right folder.
     #[error(
-        "the log was forked, cut back or exchanged: at GLSN {glsn} {what}; restore the right log"
+        "the log was forked, truncated or replaced: at GLSN {glsn} {what}; restore the right log"
     )]
     Forked {
-        /// Where they differ.
+        /// The GLSN at which they differ.
         glsn: Glsn,
-        /// How.
+        /// How they differ.
         what: String,
     },
     /// A write or sync failed earlier; the log accepts nothing more until it is reopened.
@@ -93,7 +93,7 @@ pub enum LogError {
         /// The first failure.
         cause: String,
     },
-    /// There is no log here, or it is of another format: see the message.
+    /// There is no log here, or it has another format; see the message.
     #[error("{message}")]
     Format {
         /// The cause, and what to do.
@@ -109,10 +109,10 @@ pub enum LogError {
         /// By how many microseconds.
         ahead_micros: u64,
     },
-    /// The draft breaks a rule: see what it says.
+    /// The draft breaks a rule; see the message.
     #[error("the draft cannot be appended: {what}")]
     InvalidDraft {
-        /// Which rule.
+        /// The rule.
         what: String,
     },
     /// Another process (or another handle in this one) has the log open for writing: close it
@@ -126,22 +126,25 @@ pub enum LogError {
         /// The holder, and what to do about it.
         who: String,
     },
-    /// Another process that has the log open does not give back what all need in turn: it is
-    /// stopped, or hangs. Continue or end it; reads go on meanwhile.
-    #[error("{} has kept the others waiting: continue or end it, then try again", holder_of(*pid))]
+    /// Another process that has the log open does not release a lock that all need in turn, because
+    /// it is suspended or hangs. Resume or kill it; reads continue meanwhile.
+    #[error(
+        "timed out waiting for {}, which holds a lock that all need; resume or kill it, then retry",
+        holder_of(*pid)
+    )]
     Stalled {
         /// Its process id, where it is known.
         pid: Option<u32>,
-        /// Since when: microseconds since 1970 UTC.
+        /// When it took the lock, in microseconds since 1970 UTC.
         since_micros: u64,
     },
     /// The log was opened read-only.
     #[error("the log is open read-only")]
     ReadOnly,
-    /// The budget has no room.
+    /// The memory budget has no room.
     #[error(transparent)]
     OutOfBudget(#[from] OutOfBudget),
-    /// The operating system refused.
+    /// The operating system returned an error.
     #[error("{message}")]
     Io {
         /// Kind of the system's error.

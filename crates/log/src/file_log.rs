@@ -1,5 +1,12 @@
 //! The log in files: segments of records, offset tables, blob files.
 //!
+//! Laws:
+//! 1. GLSNs are dense: each submitted entry gets the next number.
+//! 2. `durable` never decreases, and everything up to it survives a power cut.
+//! 3. After a failed write or sync the log is poisoned: every later submit fails, and so does every
+//!    wait for an entry that is not durable. Durable entries can still be read.
+//! 4. A read returns the bytes that were submitted, or an error: never other bytes.
+//!
 //! This file has the public calls; each part has a folder, and each folder uses only those before
 //! it in this list: `options`, `files` (names, open handles, replacing a file), `env` (shared by
 //! all), `segments` (the list of segments and their offset tables), `tail` (the end of the log in
@@ -38,11 +45,13 @@ use plimsoll_disk::worker::{Next, Worker};
 use plimsoll_memory::budget::Kind;
 use plimsoll_memory::page::PAGE_BYTES;
 
-use crate::blob::{Blob, BlobId, BlobRef, BlobWriter};
+use crate::blob::{Blob, BlobId, BlobRef};
 use crate::draft::{Draft, Ticket};
+use crate::durability::Durability;
 use crate::entry::{Entry, EntryMeta};
 use crate::error::LogError;
-use crate::file_log::blobs::blob_writer::{FileBlobWriter, Synced};
+pub use crate::file_log::blobs::blob_writer::BlobWriter;
+use crate::file_log::blobs::blob_writer::Synced;
 use crate::file_log::durability::DurabilityState;
 use crate::file_log::durability::flusher::Flusher;
 use crate::file_log::env::{Env, lock};
@@ -60,27 +69,27 @@ use crate::file_log::shared::leap::leap;
 use crate::file_log::shared::posting::{self, Posted};
 use crate::file_log::shared::turn::{Turn, with_order};
 use crate::glsn::{Bounds, Glsn, Position, StreamId};
-use crate::log::{Durability, Log, Scan};
 use crate::members::Members;
 
-/// Closing seals a segment of at least this size: the next process to open the log would have to
-/// read it.
+/// Closing seals the active segment if it has at least this size, because the next process to open
+/// the log would have to read all of it.
 pub const LONG_SEGMENT_BYTES: u64 = 4 << 20;
 
 /// A log in a folder.
 pub struct FileLog {
     log: OpenLog,
     flusher: Mutex<Option<Flusher>>,
-    /// Seals segments; `None` if this is done by [`FileLog::seal_behind`].
+    /// Seals segments in the background; `None` if they are sealed by calls of
+    /// [`FileLog::seal_behind`].
     sealer: Option<Worker>,
     closed: AtomicBool,
-    /// How many files other members had removed at the last look.
+    /// How many files other members had removed when this process last checked.
     removed_seen: AtomicU64,
 }
 
 impl FileLog {
-    /// Passes each blob file that a record names; one that several records name may come more than
-    /// once.
+    /// Calls `each` with each blob file that a record names. A blob file that several records name
+    /// may be passed more than once.
     ///
     /// # Errors
     /// Damage, the disk, the budget.
@@ -88,7 +97,7 @@ impl FileLog {
         self.log.for_each_named_blob(each)
     }
 
-    /// Opens a log, or makes one.
+    /// Opens a log, or creates one.
     ///
     /// # Errors
     /// `Corrupt`, `Forked`, `Format`, `Locked`, the disk, the budget. On failure nothing was
@@ -104,10 +113,11 @@ impl FileLog {
         Ok((Self { log, flusher: Mutex::new(flusher), sealer, closed, removed_seen }, report))
     }
 
-    /// Entries of `range`: as [`Log::scan`], without a box.
+    /// Entries of `range` that were readable when the scan began or become so while it runs, of one
+    /// stream or of all; ends at the end of the range or at the last readable entry.
     ///
     /// # Errors
-    /// As for [`Log::scan`].
+    /// `Trimmed` if the range begins below the first GLSN, the disk, the budget.
     #[inline]
     pub fn scan(
         &self,
@@ -117,10 +127,10 @@ impl FileLog {
         FileScan::new(&self.log, range, stream)
     }
 
-    /// Reads one entry: as [`Log::read`].
+    /// Reads one entry (any that was submitted, durable or not).
     ///
     /// # Errors
-    /// As for [`Log::read`].
+    /// `Trimmed`, `NotYet`, `Corrupt`, the disk, the budget.
     #[inline]
     pub fn read(&self, glsn: Glsn) -> Result<Entry, LogError> {
         self.log.read_entry(glsn)
@@ -137,8 +147,8 @@ impl FileLog {
     }
 
     /// Seals the active segment if it has at least `bytes`, so that the next opening of the log
-    /// need not read it; closing does so from [`LONG_SEGMENT_BYTES`] on. Its entries are synced.
-    /// Without room on the disk it stays as it is.
+    /// need not read it; closing does so from [`LONG_SEGMENT_BYTES`] on. Its entries are synced. If
+    /// the disk has no room, the segment stays active.
     ///
     /// # Errors
     /// `Poisoned`, `ReadOnly`.
@@ -166,16 +176,16 @@ impl FileLog {
             .saturating_sub(self.log.env.options.clock.wall_micros()))
     }
 
-    /// Until it is dropped, records are accepted also if the log's time is too far ahead of the
+    /// Until it is dropped, records are accepted even if the log's time is too far ahead of the
     /// clock.
     pub fn let_time_lead(&self) -> TimeLead<'_> {
         self.log.env.is_restarting_time.store(true, Ordering::Release);
         TimeLead(&self.log.env.is_restarting_time)
     }
 
-    /// Restarts the log's time at the clock, if it is ahead of that; durably. A segment ends for
-    /// that, so its last entry must be in the active segment: the caller appends one before
-    /// ([`FileLog::let_time_lead`]).
+    /// Restarts the log's time at the clock, durably, if it is ahead of the clock. This ends the
+    /// active segment, so the caller first appends an entry to it (under
+    /// [`FileLog::let_time_lead`]).
     ///
     /// # Errors
     /// `InvalidDraft` if the active segment has no entry; `Poisoned`, `ReadOnly`, the disk, the
@@ -186,9 +196,9 @@ impl FileLog {
         self.log.durability.sync_to_end().map(drop)
     }
 
-    /// Ends the active segment if all its entries are below `until`, so that a trim can free them,
-    /// and if that gives back at least `bytes`, with the blob files that it names and for which
-    /// `keep` returns false. Without room on the disk, or in the budget, it stays as it is.
+    /// Ends the active segment so that a trim can free it, if all its entries are below `until` and
+    /// doing so frees at least `bytes`. The blob files that it names and for which `keep` returns
+    /// false count as freed. If the disk or the budget has no room, the segment stays active.
     ///
     /// # Errors
     /// `Poisoned`, `ReadOnly`.
@@ -215,14 +225,14 @@ impl FileLog {
         })
     }
 
-    /// Ends the active segment, and those after it, at this length if it is below the size of
-    /// segments: the log is freed by whole segments, so smaller ones are freed earlier.
+    /// From now on, ends the active segment at this length, if that is below the configured segment
+    /// size. The log is freed in whole segments, so smaller segments are freed earlier.
     pub fn end_segments_at(&self, bytes: u64) {
         self.log.env.end_segments_at(bytes);
     }
 
-    /// Bytes of the sealed segments that hold GLSNs from `from` on and end below `until`: what is
-    /// freed if trims reach from the one to the other.
+    /// Bytes of the sealed segments that hold GLSNs from `from` on and end below `until`: the bytes
+    /// that are freed when trims advance from `from` to `until`.
     pub fn segment_bytes_between(&self, from: Glsn, until: Glsn) -> u64 {
         let segments = self.log.segments.read();
         let ends = segments.iter().map_while(|segment| segment.sealed());
@@ -249,15 +259,15 @@ impl FileLog {
         })
     }
 
-    /// Seals a segment that another one has followed: one step of the thread that does so. Returns
-    /// whether one waited.
+    /// Seals a segment that is followed by another one: one step of the sealer thread. Returns
+    /// whether a segment was waiting to be sealed.
     pub fn seal_behind(&self) -> bool {
         seal_step(&self.log.segments, &self.log.durability, &self.log.env)
     }
 
-    /// Reads every file of the log, past all caches of this process; returns the damage found. Blob
-    /// files that no record names are needed if `kept` returns true for them; those in `needed`
-    /// must be there.
+    /// Reads every file of the log, bypassing all caches of this process, and returns the damage
+    /// found. A blob file that no record names is needed if `kept` returns true for it. The blob
+    /// files in `needed` must exist.
     ///
     /// # Errors
     /// The disk, the budget. Bad bytes are findings, not errors.
@@ -271,7 +281,7 @@ impl FileLog {
             append::seal(&self.log)?;
         }
         let options = &self.log.env.options;
-        // What another process needs is finished.
+        // A blob file that another process may still be writing is not needed here.
         let is_of_another = |id| !kept(id) && self.log.may_be_in_writing(id);
         let unfinished = |id| self.log.blobs.registry.is_unnamed(id) || is_of_another(id);
         let scope = VerifyScope {
@@ -286,9 +296,9 @@ impl FileLog {
         verify::verify(&scope, progress)
     }
 
-    /// Syncs the log and lists the files of a consistent copy that ends there; returns that
-    /// position. Blob files and sealed segments come first, the active segment last. Nothing is
-    /// trimmed or swept before this returns; appends go on.
+    /// Syncs the log, lists the files of a consistent copy that ends there, and returns that
+    /// position. Blob files and sealed segments are listed first, the active segment last. Nothing
+    /// is trimmed or swept before this returns; appends continue.
     ///
     /// # Errors
     /// `Poisoned`, the disk, the budget, and what `each` returns.
@@ -299,9 +309,10 @@ impl FileLog {
         self.log.list_backup(each)
     }
 
-    /// Checks blocks or pages of a file that [`FileLog::files_for_backup`] listed, as read for the
-    /// copy: whole ones from the offset `at` on, with zeros after the offset `end`, where the copy
-    /// ends or the next piece begins. `immutable` is what the list said of the file.
+    /// Checks whole blocks or pages of a file that [`FileLog::files_for_backup`] listed, as read
+    /// for the copy. They begin at the offset `at`; bytes after the offset `end`, where the copy
+    /// ends or the next piece begins, are zeros. `immutable` is the value that the listing had for
+    /// the file.
     ///
     /// # Errors
     /// `Corrupt`.
@@ -316,8 +327,8 @@ impl FileLog {
         self.log.check_piece(name, immutable, at, end, bytes)
     }
 
-    /// All segments as they are now, oldest first: of the active one only the blocks before the one
-    /// being filled.
+    /// All segments at this time, oldest first; of the active segment, only the blocks before the
+    /// one being filled.
     pub fn complete_pages(&self) -> Vec<CompletePages> {
         self.log.complete_pages()
     }
@@ -339,14 +350,14 @@ impl FileLog {
         }
     }
 
-    /// Segments that end at or below `until` count as trimmed from now on: another process is
-    /// removing them.
+    /// Treats segments that end at or below `until` as trimmed from now on, because another process
+    /// is removing them.
     pub fn trimmed_below(&self, until: Glsn) {
         let _trimming = lock(&self.log.segments.trimming);
         self.log.segments.trimmed_below(until);
     }
 
-    /// Syncs everything, writes a mark that says so, and unlocks the folder; nothing more is
+    /// Syncs everything, writes a mark that records it, and unlocks the folder; nothing more is
     /// accepted. Dropping the log does the same but hides errors. Later calls do nothing.
     ///
     /// # Errors
@@ -355,8 +366,8 @@ impl FileLog {
         self.close_as(self.log.env.members().is_none())
     }
 
-    /// As [`FileLog::close`]; `is_last` says whether no other process has the log open to write.
-    /// Otherwise it gets no mark: only what was ordered is synced.
+    /// As [`FileLog::close`]; `is_last` says whether no other process has the log open for writing.
+    /// If others have, no mark is written: only the records that were ordered are synced.
     ///
     /// # Errors
     /// As for [`FileLog::close`].
@@ -368,15 +379,16 @@ impl FileLog {
         if let Some(sealer) = &self.sealer {
             sealer.stop();
         }
-        // What another thread is ordering is synced, too. Later ones find the log closed.
+        // Also syncs a record that another thread is ordering now. Threads that come later find the
+        // log closed.
         let own_turn =
             self.log.env.members().filter(|_| !is_last).map(Members::own_turn_if_free_soon);
         let ended = if is_last { self.end_in_order() } else { self.sync_published() };
         self.log.durability.group.close();
         drop(own_turn);
         if is_last {
-            // Other members are kept from writing by the turn; the next process that opens the log
-            // is not.
+            // The turn keeps other members from writing, but not the next process that opens the
+            // log.
             self.wait_for_writes();
         }
         self.log.durability.unlock_folder();
@@ -395,7 +407,7 @@ impl Drop for TimeLead<'_> {
 }
 
 impl FileLog {
-    /// Leaves the end of the log so that the next opening has little to read.
+    /// Leaves the end of the log in a state in which the next opening has little to read.
     fn end_in_order(&self) -> Result<(), LogError> {
         self.catch_up()?;
         self.seal_from(LONG_SEGMENT_BYTES)?;
@@ -405,24 +417,24 @@ impl FileLog {
         Ok(())
     }
 
-    /// Waits for the threads that found the log open and may be writing: what they write later
-    /// could replace what the next process has written. Law: the log is closed, so that later ones
-    /// write nothing.
+    /// Waits for the threads that found the log open and may still be writing, because a later
+    /// write of theirs could overwrite records of the next process. Law: the log is already closed,
+    /// so that no further thread writes.
     fn wait_for_writes(&self) {
         drop(self.log.tail.order());
         self.log.durability.wait_for_sync();
     }
 
-    /// Syncs what the others know of: none of those that stay need do it. What was not published is
-    /// for them to bury.
+    /// Syncs the published records: the members that stay open may never sync them. An unpublished
+    /// record is left to them to remove.
     fn sync_published(&self) -> Result<(), LogError> {
         let Some(members) = self.log.env.members() else { return Ok(()) };
         let published = Glsn(members.next().0.saturating_sub(1));
         self.log.durability.wait(published.min(self.log.tail.last()))
     }
 
-    /// Takes in what other members have ordered, as far as it is published now. Does nothing if
-    /// this process has the log alone.
+    /// Loads the records that other members have published so far into this process's tail. Does
+    /// nothing if this process has the log alone.
     ///
     /// # Errors
     /// `Corrupt`, the disk, the budget.
@@ -433,18 +445,18 @@ impl FileLog {
         }
     }
 
-    /// The bytes of the log behind `glsn` that were taken in; `None` if the next entry is not in
-    /// the active segment.
+    /// The bytes of the loaded part of the log after `glsn`; `None` if the next entry is not in the
+    /// active segment.
     pub fn bytes_behind(&self, glsn: Glsn) -> Option<u64> {
         self.log.tail.read().bytes_behind(glsn)
     }
 
-    /// After [`FileLog::catch_up`] has failed with `Trimmed`: goes on behind what is gone. Entries
-    /// up to `known` are not needed. Returns the first GLSN that is read next; it is not taken in
+    /// Resumes after the trimmed part once [`FileLog::catch_up`] has failed with `Trimmed`. Entries
+    /// up to `known` are not needed. Returns the first GLSN to be read next, which is not loaded
     /// yet.
     ///
     /// # Errors
-    /// `Trimmed` if more is gone than what is not needed; `Corrupt`, the disk, the budget.
+    /// `Trimmed` if an entry after `known` is trimmed; `Corrupt`, the disk, the budget.
     pub fn leap(&self, known: Glsn) -> Result<Glsn, LogError> {
         leap(&self.log, &mut *self.log.tail.order()?, known)
     }
@@ -457,11 +469,12 @@ impl FileLog {
         self.log.env.members().map(|members| Turn::take(&self.log, members)).transpose()
     }
 
-    /// Commits a record of one entry together with those that other threads and processes commit
-    /// now, and waits until it is durable. Returns its GLSN; `None` if the caller has to order it.
+    /// Commits a record of one entry, together with records that other threads and processes commit
+    /// at the same time, and waits until it is durable. Returns its GLSN, or `None` if the caller
+    /// must order the record itself.
     ///
     /// # Errors
-    /// `Stalled`: it may be ordered later. `Poisoned`, the system.
+    /// `Stalled` if the record may still be ordered later; `Poisoned`, the system.
     pub fn commit_posted(&self, commit: &Posted<'_>) -> Result<Option<Glsn>, LogError> {
         match self.log.env.members() {
             Some(members) => posting::commit(&self.log, members, commit),
@@ -469,16 +482,16 @@ impl FileLog {
         }
     }
 
-    /// Fails, and poisons the log, if a file that processes share was removed, replaced or
+    /// Fails, and poisons the log, if a file that the processes share was removed, replaced or
     /// overwritten.
     ///
     /// # Errors
-    /// As said; the system.
+    /// `Poisoned`, with that reason; the system.
     pub fn check_shared(&self) -> Result<(), LogError> {
         self.log.durability.check_shared()
     }
 
-    /// Waits until an entry beyond `glsn` is readable, whoever ordered it.
+    /// Waits until an entry after `glsn` is readable, whichever process ordered it.
     fn wait_for_members(
         &self,
         members: &Members,
@@ -503,10 +516,10 @@ impl FileLog {
         self.catch_up()
     }
 
-    /// The entries of a stream from `from` on, durable or not, as far as they were taken in.
+    /// The entries of a stream from `from` on that are loaded, durable or not.
     ///
     /// # Errors
-    /// As for [`Log::scan`], and those of `each`.
+    /// As for [`FileLog::scan`], and those of `each`.
     pub fn scan_ordered(&self, from: Glsn, stream: StreamId) -> Result<FileScan<'_>, LogError> {
         FileScan::of_ordered(&self.log, from..self.log.tail.next(), Some(stream))
     }
@@ -526,9 +539,9 @@ fn start_sealer(log: &OpenLog) -> Result<Worker, LogError> {
     )?)
 }
 
-/// Seals the segment that waits for it; without memory it is sealed when the next one is due.
-/// Another process may own the folder once the log is closed or its lock is lost: nothing is
-/// changed then.
+/// Seals the segment that is waiting for it. If memory is short, it is sealed when the next segment
+/// is due. Once the log is closed or its lock is lost, another process may own the folder, so
+/// nothing is changed.
 fn seal_step(segments: &Segments, durability: &DurabilityState, env: &Env) -> bool {
     let may_seal =
         segments.is_sealing() && durability.group.check().is_ok() && durability.check_own().is_ok();
@@ -555,39 +568,64 @@ impl fmt::Debug for FileLog {
     }
 }
 
-impl Log for FileLog {
-    fn id(&self) -> u128 {
+impl FileLog {
+    /// The log's id, made at its creation.
+    pub fn id(&self) -> u128 {
         self.log.env.id
     }
 
-    fn bounds(&self) -> Bounds {
+    /// The bounds of the log.
+    pub fn bounds(&self) -> Bounds {
         self.log.bounds()
     }
 
-    fn notice_trim(&self) {
+    /// Called when a file is missing: looks for what another process has trimmed since. The bounds
+    /// begin after it then.
+    pub fn notice_trim(&self) {
         self.log.segments.notice_trim();
     }
 
-    fn position(&self) -> Position {
+    /// The newest durable position.
+    pub fn position(&self) -> Position {
         self.log.durability.group.position()
     }
 
-    fn chain_at(&self, glsn: Glsn) -> Result<Option<u64>, LogError> {
+    /// The chain hash of the record that ends with `glsn`; `None` if no record ends there (or it is
+    /// trimmed).
+    ///
+    /// # Errors
+    /// The disk, the budget, or corruption.
+    pub fn chain_at(&self, glsn: Glsn) -> Result<Option<u64>, LogError> {
         self.log.chain_after(glsn)
     }
 
-    fn check_own(&self) -> Result<(), LogError> {
+    /// Fails once the folder of the log or of its store was moved, removed or replaced, or its lock
+    /// is lost: no file of them must be changed any more. The log is poisoned then.
+    ///
+    /// # Errors `Poisoned`, with that reason; `ReadOnly`.
+    pub fn check_own(&self) -> Result<(), LogError> {
         self.log.durability.check_own()
     }
 
-    fn submit(&self, draft: &Draft<'_>, expected: Option<Glsn>) -> Result<Ticket, LogError> {
+    /// Gives a record its place in the order; not durable yet. With `expected`, only if its first
+    /// GLSN is that.
+    ///
+    /// # Errors
+    /// `Conflict`, `TooLarge`, `Poisoned`, `ReadOnly`, `OutOfBudget`: nothing was appended.
+    pub fn submit(&self, draft: &Draft<'_>, expected: Option<Glsn>) -> Result<Ticket, LogError> {
         match self.log.env.members() {
             Some(members) => Turn::take(&self.log, members)?.submit_expecting(draft, expected),
             None => append::submit(&self.log, draft, expected),
         }
     }
 
-    fn wait_durable(&self, glsn: Glsn) -> Result<(), LogError> {
+    /// Waits until everything up to `glsn` is durable; takes part in a group sync (also in
+    /// `Durability::Buffered`).
+    ///
+    /// # Errors
+    /// `Poisoned`: whether the entry survives a crash is unknown. `NotYet` if it was never
+    /// submitted.
+    pub fn wait_durable(&self, glsn: Glsn) -> Result<(), LogError> {
         let next = self.log.tail.next();
         if glsn >= next {
             return Err(LogError::NotYet { asked: glsn, next });
@@ -595,7 +633,14 @@ impl Log for FileLog {
         self.log.durability.wait(glsn)
     }
 
-    fn wait_beyond(
+    /// Waits until `next` of the bounds is beyond `glsn` and that entry is readable (durable, or
+    /// submitted in `Durability::Buffered`), until `patience` is over, or until `is_ended` says so,
+    /// which is asked after each [`FileLog::wake_waiters`]. Never polls. Returns the last readable
+    /// GLSN.
+    ///
+    /// # Errors
+    /// `Poisoned`.
+    pub fn wait_beyond(
         &self,
         glsn: Glsn,
         patience: Duration,
@@ -617,54 +662,91 @@ impl Log for FileLog {
         Ok(readable)
     }
 
-    fn wake_waiters(&self) {
+    /// Lets all that wait in [`FileLog::wait_beyond`] look whether their wait is ended.
+    pub fn wake_waiters(&self) {
         match self.log.env.members() {
             Some(members) => members.wake_followers(),
             None => self.log.durability.group.notify_followers(),
         }
     }
 
-    fn readable(&self) -> Glsn {
+    /// The last GLSN that readers may see: durable, or submitted in `Durability::Buffered`.
+    pub fn readable(&self) -> Glsn {
         self.log.readable()
     }
 
-    fn read(&self, glsn: Glsn) -> Result<Entry, LogError> {
-        self.log.read_entry(glsn)
-    }
-
-    fn meta(&self, glsn: Glsn) -> Result<EntryMeta, LogError> {
+    /// The metadata of an entry; its payload is not read.
+    ///
+    /// # Errors
+    /// As for `read`.
+    pub fn meta(&self, glsn: Glsn) -> Result<EntryMeta, LogError> {
         self.log.read_meta(glsn)
     }
 
-    fn read_range(&self, glsn: Glsn, offset: u64, into: &mut [u8]) -> Result<bool, LogError> {
+    /// Fills `into` with payload bytes of entry `glsn` from `offset` on: reads only the blocks it
+    /// needs. Returns whether any of the blocks with these bytes was not in memory.
+    ///
+    /// # Errors
+    /// As for `read`; `Corrupt` if the payload ends before.
+    pub fn read_range(&self, glsn: Glsn, offset: u64, into: &mut [u8]) -> Result<bool, LogError> {
         self.log.read_part(glsn, offset, into)
     }
 
-    fn blobs_of(&self, glsn: Glsn) -> Result<Vec<BlobRef>, LogError> {
+    /// Blob files of the record that entry `glsn` belongs to.
+    ///
+    /// # Errors
+    /// As for `read`.
+    pub fn blobs_of(&self, glsn: Glsn) -> Result<Vec<BlobRef>, LogError> {
         self.log.read_blobs(glsn)
     }
 
-    fn scan(
-        &self,
-        range: Range<Glsn>,
-        stream: Option<StreamId>,
-    ) -> Result<Box<dyn Scan + '_>, LogError> {
-        Ok(Box::new(FileScan::new(&self.log, range, stream)?))
-    }
-
-    fn glsn_at(&self, micros: u64) -> Result<Glsn, LogError> {
+    /// The last GLSN in log order whose timestamp is at most `micros` since 1970 UTC; `Glsn::NONE`
+    /// if there is none. Where the log's time was restarted, all that is before is as old as the
+    /// restart at least.
+    ///
+    /// # Errors
+    /// `TimeTrimmed` if that lies below the last GLSN that was trimmed, the disk, the budget.
+    pub fn glsn_at(&self, micros: u64) -> Result<Glsn, LogError> {
         self.log.last_not_younger(micros)
     }
 
-    fn trim(&self, until: Glsn, keep: &dyn Fn(BlobId) -> bool) -> Result<Glsn, LogError> {
-        self.log.trim_below(until, keep)
+    /// Frees whole segments below `until`, and the blob files of their records except those for
+    /// which `keep` returns true. Returns the new first GLSN, which may be lower than `until`.
+    /// Never trims entries that are not durable.
+    ///
+    /// # Errors
+    /// The disk; segments that were freed before the failure stay freed.
+    pub fn trim(&self, until: Glsn, keep: &dyn Fn(BlobId) -> bool) -> Result<Glsn, LogError> {
+        self.trim_after(until, keep, &mut || Ok(()))
     }
 
-    fn sweep_blobs(&self, keep: &dyn Fn(BlobId) -> bool) -> Result<u64, LogError> {
+    /// As [`FileLog::trim`]; calls `note` before the first file is removed, if one is.
+    ///
+    /// # Errors
+    /// As for [`FileLog::trim`], and that of `note`: nothing was removed then.
+    pub fn trim_after(
+        &self,
+        until: Glsn,
+        keep: &dyn Fn(BlobId) -> bool,
+        note: &mut dyn FnMut() -> Result<(), LogError>,
+    ) -> Result<Glsn, LogError> {
+        self.log.trim_below(until, keep, note)
+    }
+
+    /// Removes blob files that no record in the log names, except those for which `keep` returns
+    /// true and those being written.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn sweep_blobs(&self, keep: &dyn Fn(BlobId) -> bool) -> Result<u64, LogError> {
         self.log.sweep(keep)
     }
 
-    fn sweep_these_blobs(
+    /// The same, of these files alone: it costs nothing for those that are not among them.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn sweep_these_blobs(
         &self,
         blobs: &[BlobId],
         keep: &dyn Fn(BlobId) -> bool,
@@ -672,24 +754,44 @@ impl Log for FileLog {
         self.log.sweep_these(blobs, keep)
     }
 
-    fn create_blob(&self) -> Result<Box<dyn BlobWriter>, LogError> {
-        Ok(Box::new(FileBlobWriter::create(&self.log.blobs, Synced::Finished)?))
+    /// Starts a blob file. Once it is finished it is durable: anything may name it.
+    ///
+    /// # Errors
+    /// The disk, the budget, `Poisoned`, `ReadOnly`.
+    pub fn create_blob(&self) -> Result<BlobWriter, LogError> {
+        BlobWriter::create(&self.log.blobs, Synced::Finished)
     }
 
-    fn create_blob_for_record(&self) -> Result<Box<dyn BlobWriter>, LogError> {
-        Ok(Box::new(FileBlobWriter::create(&self.log.blobs, Synced::ForRecord)?))
+    /// Starts a blob file that nothing but a record is going to name. In [`Durability::Buffered`]
+    /// it may become durable together with that record: what the record's entries hold is named
+    /// elsewhere only once they are durable.
+    ///
+    /// # Errors
+    /// As for `create_blob`.
+    pub fn create_blob_for_record(&self) -> Result<BlobWriter, LogError> {
+        BlobWriter::create(&self.log.blobs, Synced::ForRecord)
     }
 
-    fn hand_over_blob(&self, id: BlobId) {
+    /// From now on only `keep` protects a finished blob file from sweeps: no record will name it,
+    /// and the caller has noted it durably.
+    pub fn hand_over_blob(&self, id: BlobId) {
         self.log.blobs.registry.handed_over(id);
     }
 
-    fn discard_blob(&self, id: BlobId) -> Result<(), LogError> {
+    /// Removes a finished blob file that no record names (a transaction that was aborted).
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn discard_blob(&self, id: BlobId) -> Result<(), LogError> {
         self.log.env.check_writable()?;
         self.log.blobs.discard(id)
     }
 
-    fn open_blob(&self, id: BlobId) -> Result<Blob, LogError> {
+    /// Opens a finished blob file; opening one twice gives the same pool file.
+    ///
+    /// # Errors
+    /// `Corrupt` if it is missing or not what its header says.
+    pub fn open_blob(&self, id: BlobId) -> Result<Blob, LogError> {
         self.log.blobs.open(id)
     }
 }

@@ -6,11 +6,11 @@ use std::num::ParseIntError;
 use std::ops::{Add, Sub};
 use std::str::FromStr;
 
-/// Global log sequence number (elsewhere LSN): the place of an entry in the one order. Dense from
-/// 1; 0 is "before the first".
+/// Global log sequence number (elsewhere LSN): the position of an entry in the total order. Dense
+/// from 1; 0 is "before the first".
 ///
-/// Numbers are added to it and taken from it, and it is compared with them; two of them are
-/// compared, and their distance is a number.
+/// A `u64` can be added to it, subtracted from it and compared with it. The difference of two GLSNs
+/// is a `u64`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Glsn(pub u64);
 
@@ -27,7 +27,7 @@ impl Glsn {
         Glsn(self.0 + 1)
     }
 
-    /// The number `entries` before it, or [`Glsn::NONE`].
+    /// The GLSN `entries` before this one, or [`Glsn::NONE`].
     pub fn saturating_sub(self, entries: u64) -> Glsn {
         Glsn(self.0.saturating_sub(entries))
     }
@@ -103,7 +103,7 @@ pub struct StreamId(pub u32);
 impl StreamId {
     /// The store's transactions.
     pub const TRANSACTIONS: StreamId = StreamId(0);
-    /// Entries that were damaged and are lost: only their GLSNs are left.
+    /// Damaged entries that are lost: only their GLSNs remain.
     pub const DROPPED: StreamId = StreamId(u32::MAX);
 }
 

@@ -24,8 +24,8 @@ pub enum Durability {
     #[default]
     Sync,
     /// As soon as it is ordered. It is written and synced within about [`BUFFERED_DELAY`], and at
-    /// close. A crash of the process or of the machine may lose the appends since the last sync,
-    /// always a suffix of the order.
+    /// close. A crash of the process or of the machine may lose the appends since the last sync;
+    /// these are always a suffix of the order.
     Buffered,
 }
 
@@ -34,14 +34,14 @@ pub const BUFFERED_DELAY: Duration = Duration::from_millis(200);
 
 /// One total order of entries.
 pub trait Log: Send + Sync + Debug {
-    /// The log's id, made at its creation.
+    /// The log's id, which was assigned at its creation.
     fn id(&self) -> u128;
 
     /// The bounds of the log.
     fn bounds(&self) -> Bounds;
 
-    /// Called when a file is missing: looks for what another process has trimmed since. The bounds
-    /// begin after it then.
+    /// Checks which segments another process has trimmed since; called when a file is missing.
+    /// Afterwards the bounds begin after them.
     fn notice_trim(&self);
 
     /// The newest durable position.
@@ -55,13 +55,14 @@ pub trait Log: Send + Sync + Debug {
     fn chain_at(&self, glsn: Glsn) -> Result<Option<u64>, LogError>;
 
     /// Fails once the folder of the log or of its store was moved, removed or replaced, or its lock
-    /// is lost: no file of them must be changed any more. The log is poisoned then.
+    /// is lost: from then on no file in it may be changed. The log is poisoned then.
     ///
-    /// # Errors `Poisoned`, with that reason; `ReadOnly`.
+    /// # Errors
+    /// `Poisoned`, with that reason; `ReadOnly`.
     fn check_own(&self) -> Result<(), LogError>;
 
-    /// Gives a record its place in the order; not durable yet. With `expected`, only if its first
-    /// GLSN is that.
+    /// Assigns a record its place in the order; it is not durable yet. With `expected`, only if its
+    /// first GLSN is that one.
     ///
     /// # Errors
     /// `Conflict`, `TooLarge`, `Poisoned`, `ReadOnly`, `OutOfBudget`: nothing was appended.
@@ -76,9 +77,9 @@ pub trait Log: Send + Sync + Debug {
     fn wait_durable(&self, glsn: Glsn) -> Result<(), LogError>;
 
     /// Waits until `next` of the bounds is beyond `glsn` and that entry is readable (durable, or
-    /// submitted in `Durability::Buffered`), until `patience` is over, or until `is_ended` says so,
-    /// which is asked after each [`Log::wake_waiters`]. Never polls. Returns the last readable
-    /// GLSN.
+    /// submitted in `Durability::Buffered`), until `patience` has elapsed, or until `is_ended`
+    /// returns true, which is called after each [`Log::wake_waiters`]. Never polls. Returns the
+    /// last readable GLSN.
     ///
     /// # Errors
     /// `Poisoned`.
@@ -89,7 +90,8 @@ pub trait Log: Send + Sync + Debug {
         is_ended: &dyn Fn() -> bool,
     ) -> Result<Glsn, LogError>;
 
-    /// Lets all that wait in [`Log::wait_beyond`] look whether their wait is ended.
+    /// Wakes all threads that wait in [`Log::wait_beyond`], so that each checks whether its wait
+    /// has ended.
     fn wake_waiters(&self);
 
     /// The last GLSN that readers may see: durable, or submitted in `Durability::Buffered`.
@@ -110,7 +112,7 @@ pub trait Log: Send + Sync + Debug {
     }
 
     /// Fills `into` with payload bytes of entry `glsn` from `offset` on: reads only the blocks it
-    /// needs. Returns whether any of the blocks with these bytes was not in memory.
+    /// needs. Returns whether any block with these bytes had to be loaded.
     ///
     /// # Errors
     /// As for `read`; `Corrupt` if the payload ends before.
@@ -134,8 +136,8 @@ pub trait Log: Send + Sync + Debug {
     ) -> Result<Box<dyn Scan + '_>, LogError>;
 
     /// The last GLSN in log order whose timestamp is at most `micros` since 1970 UTC; `Glsn::NONE`
-    /// if there is none. Where the log's time was restarted, all that is before is as old as the
-    /// restart at least.
+    /// if there is none. Records before a restart of the log's time count as at least as old as the
+    /// restart.
     ///
     /// # Errors
     /// `TimeTrimmed` if that lies below the last GLSN that was trimmed, the disk, the budget.
@@ -156,7 +158,7 @@ pub trait Log: Send + Sync + Debug {
     /// The disk.
     fn sweep_blobs(&self, keep: &dyn Fn(BlobId) -> bool) -> Result<u64, LogError>;
 
-    /// The same, of these files alone: it costs nothing for those that are not among them.
+    /// As [`Log::sweep_blobs`], for these files alone; it costs nothing for other files.
     ///
     /// # Errors
     /// The disk.
@@ -167,7 +169,7 @@ pub trait Log: Send + Sync + Debug {
     ) -> Result<u64, LogError>;
 
     /// From now on only `keep` protects a finished blob file from sweeps: no record will name it,
-    /// and the caller has noted it durably.
+    /// and the caller has recorded it durably.
     fn hand_over_blob(&self, id: BlobId);
 
     /// Starts a blob file. Once it is finished it is durable: anything may name it.
@@ -176,9 +178,9 @@ pub trait Log: Send + Sync + Debug {
     /// The disk, the budget, `Poisoned`, `ReadOnly`.
     fn create_blob(&self) -> Result<Box<dyn BlobWriter>, LogError>;
 
-    /// Starts a blob file that nothing but a record is going to name. In [`Durability::Buffered`]
-    /// it may become durable together with that record: what the record's entries hold is named
-    /// elsewhere only once they are durable.
+    /// Starts a blob file that only a record will name. In [`Durability::Buffered`] it may become
+    /// durable together with that record; the caller must not name it elsewhere before the record
+    /// is durable.
     ///
     /// # Errors
     /// As for `create_blob`.

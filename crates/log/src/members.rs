@@ -1,16 +1,16 @@
 //! The members of a store: the processes that have it open together, to read and to write.
 //!
-//! Every member tails the one log. What they share beside its files: locks of the system, which end
-//! with their process ([`lock`]), and a few words of memory ([`words`]), which say where the log
-//! ends and what of it is durable. The words are a cache of the log: the first member makes them
-//! anew, and nothing depends on what they said before, but for processes that only read and were
-//! there before ([`reading`]).
+//! Every member tails the one log. Beside its files, members share operating-system locks, which
+//! are released when their process ends ([`lock`]), and a few words of shared memory ([`words`]),
+//! which hold the end of the log and its durable end. The words are a cache of the log: the first
+//! member initializes them, and nothing depends on their earlier contents except read-only
+//! processes that were open before ([`reading`]).
 //!
 //! Locks, in the order in which they are taken: `join` (while joining and leaving), `posting` (to
-//! order and sync the records of several; see [`posts`]), `turn` (to order a record), `sync` (to
-//! make durable), `keeper` (for as long as a member does the background work of the index; see
-//! [`keeping`]), and one for each slot, held for life: one that is free proves that its member has
-//! ended.
+//! order and sync the records of several members; see [`posts`]), `turn` (to order a record),
+//! `sync` (to make durable), `keeper` (for as long as a member does the background work of the
+//! index; see [`keeping`]), and one for each slot, which its member holds until it ends: a free
+//! slot lock proves that the member has ended.
 
 pub mod budgets;
 mod gathering;
@@ -50,16 +50,16 @@ use crate::members::words::{
     SLOTS_AT, STATE, SYNC, Slot, SlotWord, TO_BE_KNOWN, TURN, WORDS,
 };
 
-/// The folder of the locks, in the store's.
+/// The folder of the locks, in the store's folder.
 pub const LOCKS_DIR: &str = "members";
 
 /// The file of the words, in the store's folder.
 pub const WORDS_FILE: &str = "SHARED";
 
-/// How long a member waits for another one before it says that this one is stalled.
+/// How long a member waits for another one before it reports that member as stalled.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Version of the words' layout, and that there is one at all.
+/// Version of the words' layout; also shows that the words are initialized.
 const LAYOUT: u64 = 0x706c_696d_6d62_000c;
 
 /// No blob file is being written.
@@ -77,44 +77,44 @@ pub struct Members {
     pub(crate) turn_tries: Tries,
     /// Held across a sync, under the log's own.
     pub(crate) sync: MemberLock,
-    /// Held by the one that orders the posts of all, and syncs them.
+    /// Held by the member that orders and syncs the posts of all members.
     pub(crate) posting: MemberLock,
     own_cells: OwnCells,
-    /// Handles of the slots' locks, to look whether their processes are there.
+    /// Handles of the slots' locks, to check whether their processes are alive.
     slot_locks: [OnceLock<Box<dyn LockFile>>; SLOTS],
     keeping: Keeping,
     slot: usize,
     has_left: AtomicBool,
-    /// What this one has said in its slot.
+    /// The values that this member has published in its slot.
     said: [AtomicU64; SLOT_WORDS],
     /// Held while files of the log are removed.
     removing: Mutex<()>,
-    /// `None`: without the right to write to the words there is no slot.
+    /// `None` if this process may not write to the words: then it has no slot.
     slot_lock: Option<Box<dyn LockFile>>,
     access: Access,
-    /// Of a process that only reads: the words of this instance are followed.
+    /// In a read-only process: the instance of the words that it follows.
     instance: AtomicU64,
     follows: AtomicBool,
     patience: Duration,
     disk: Arc<dyn Disk>,
     clock: Arc<dyn Clock>,
     dir: PathBuf,
-    /// Whether this one makes the words anew.
+    /// Whether this member initializes the words.
     is_first: AtomicBool,
-    /// Whether the words are to have their layout: from the end of joining until leaving, of a
-    /// process that writes.
+    /// Whether the words must have their layout: in a writing process, from the end of joining
+    /// until leaving.
     needs_words: AtomicBool,
-    /// When the names of the files are to be checked next, by the monotonic clock.
+    /// When to check the names of the files next, by the monotonic clock.
     next_check: AtomicU64,
 }
 
 impl Members {
-    /// Opens what members share, waits for the right to join, and takes a slot. The caller then
-    /// decides, by the store's lock, whether it is the first ([`Members::begin`]).
+    /// Opens the shared files, waits for the right to join, and takes a slot. The caller then finds
+    /// out by the store's lock whether it is the first member ([`Members::begin`]).
     ///
     /// # Errors
-    /// `Stalled` if another process does not finish joining or leaving; `Locked` if there are as
-    /// many members as there can be; the disk.
+    /// `Stalled` if another process does not finish joining or leaving; `Locked` if the number of
+    /// members is at its maximum; the disk.
     pub fn join(
         disk: &Arc<dyn Disk>,
         clock: &Arc<dyn Clock>,
@@ -198,16 +198,16 @@ impl Members {
             path: store.to_owned(),
             pid: None,
             who: format!(
-                "in {SLOTS} processes that share it, which is the most; close one of them"
+                "in {SLOTS} processes that share it, which is the maximum; close one of them"
             ),
         })
     }
 
-    /// The first member makes the words anew; another one checks them.
+    /// The first member initializes the words; every other member checks them.
     ///
     /// # Errors
-    /// `Format` if the words or the locks are not those of the living members, or of another
-    /// version.
+    /// `Format` if the words or the locks are of another version, or are not those that the living
+    /// members use.
     pub fn begin(&self, is_first: bool, pid: u32, now_micros: u64) -> Result<(), LogError> {
         self.is_first.store(is_first, Ordering::SeqCst);
         if is_first {
@@ -228,10 +228,10 @@ impl Members {
         Ok(())
     }
 
-    /// Takes the slot's words.
+    /// Initializes the slot's words.
     fn enter(&self, pid: u32, now_micros: u64) {
-        // Not before: until the lock's file is known to be the right one, the slot may be another
-        // member's.
+        // Only now: until the lock's file is known to be the recorded one, the slot may belong to
+        // another member.
         self.forget_posts();
         self.note_ended(self.slot);
         self.record_slot();
@@ -253,13 +253,13 @@ impl Members {
         }
     }
 
-    /// The process's own part of the turn, taken before the members'.
+    /// The process's own part of the turn, which is taken before the members' part.
     pub(crate) fn own_turn(&self) -> MutexGuard<'_, ()> {
         self.own_turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As [`Members::own_turn`]; `None` if the thread that has it waits longer for another member
-    /// than a turn is waited for.
+    /// As [`Members::own_turn`]; `None` if the thread that holds it has waited for another member
+    /// longer than the patience for a turn.
     pub(crate) fn own_turn_if_free_soon(&self) -> Option<MutexGuard<'_, ()>> {
         for _ in 0..self.patience.as_millis().max(1) {
             match self.own_turn.try_lock() {
@@ -276,24 +276,25 @@ impl Members {
         self.turn_tries.counted(|| self.turn.take(self.patience, self.here(), &|| false))
     }
 
-    /// Takes the lock of syncs, unless it is not wanted any more.
+    /// Takes the lock of syncs, unless `is_needless` says that a sync is no longer needed.
     pub(crate) fn take_sync(&self, is_needless: &dyn Fn() -> bool) -> Result<Got, LogError> {
         self.sync.take(self.patience, self.here(), is_needless)
     }
 
-    /// The words are whole, and others may join.
+    /// Marks the words as complete, so that others may join.
     pub fn joined(&self) {
         match self.access {
             Access::Writes => {}
             Access::Reads => return self.join.release(),
             Access::Watches => return self.join.release_without_words(),
         }
-        // Words that were lost since another one has joined are not taken for whole.
+        // If the words were lost after another member had joined, they are not marked as complete.
         if self.is_first.load(Ordering::SeqCst)
             && self.words.words()[MAGIC].swap(LAYOUT, Ordering::SeqCst) != LAYOUT
         {
-            // Readers of before that wait have news. Before another one can join: if this one is
-            // killed here, the next is a first one.
+            // Wake the readers of an earlier instance, which have news to read. Do so before
+            // another member can join: if this process is killed here, the next one to join is a
+            // first member again.
             self.ring(NEWS);
             self.tell();
         }
@@ -312,13 +313,14 @@ impl Members {
         }
         self.join.take(self.patience, self.here(), &|| false)?;
         if self.access == Access::Writes {
-            // Those that only read, and go on, find by this that they follow nobody any more.
+            // Read-only processes that stay open learn from this that they follow no member any
+            // more.
             self.check_names().map_err(|error| self.note_lost(error.into()))?;
         }
         Ok(self.writers()?.is_empty())
     }
 
-    /// Gives everything back.
+    /// Releases the slot and all locks.
     pub fn left(&self) {
         if !self.may_write_words() {
             return;
@@ -326,18 +328,18 @@ impl Members {
         self.needs_words.store(false, Ordering::SeqCst);
         self.no_keeper(self.slot);
         self.set(SlotWord::Pid, 0);
-        // Before the slot can be another one's.
+        // Set before the slot can belong to another member.
         self.has_left.store(true, Ordering::SeqCst);
         self.give_keeping_back();
         if let Some(lock) = &self.slot_lock {
             lock.unlock();
         }
         self.join.release();
-        // The keeper, if it was this one, is to be replaced.
+        // If this member was the keeper, another one must replace it.
         self.tell();
     }
 
-    /// What this member is known by in the words: its slot, counted from one.
+    /// The number by which the words refer to this member: its slot, counted from one.
     fn here(&self) -> u64 {
         self.slot as u64 + 1
     }
@@ -352,7 +354,7 @@ impl Members {
         self.set(SlotWord::Floor, floor.0);
     }
 
-    /// Says what this member's manifest holds.
+    /// Publishes the checkpoint of this member's manifest.
     pub fn set_checkpoint(&self, checkpoint: Glsn) {
         let (_, before, _) = self.own_needs();
         self.set(SlotWord::Checkpoint, checkpoint.0);
@@ -362,8 +364,8 @@ impl Members {
         }
     }
 
-    /// What this member has said that it needs: of older moments its floor, of the log what is
-    /// behind its checkpoint and behind what it has applied.
+    /// The needs that this member has published: its floor (older snapshots), its checkpoint and
+    /// the last GLSN that it has applied (the log after both).
     pub fn own_needs(&self) -> (Glsn, Glsn, Glsn) {
         if !self.may_write_words() {
             return (Glsn::NONE, Glsn::NONE, Glsn::NONE);
@@ -372,26 +374,27 @@ impl Members {
         (word(SlotWord::Floor), word(SlotWord::Checkpoint), word(SlotWord::Applied))
     }
 
-    /// This member has applied the log up to `applied`, and needs what is behind that. Law:
-    /// [`Members::set_checkpoint`] has told before what the memtables need that it was applied to.
+    /// Publishes that this member has applied the log up to `applied`, and needs the log after it.
+    /// Law: [`Members::set_checkpoint`] was called before, and covers the part of the log that the
+    /// memtables still need.
     pub fn set_applied(&self, applied: Glsn) {
         self.set(SlotWord::Applied, applied.0);
     }
 
-    /// The GLSN up to which a member applies the log before it orders a record. It does not change
-    /// while the caller has the turn.
+    /// The GLSN up to which a member applies the log before it orders a record. It is constant
+    /// while the caller holds the turn.
     pub fn to_be_known(&self) -> Glsn {
         Glsn(self.word(TO_BE_KNOWN))
     }
 
     /// From now on, members apply the record at `glsn` before they order another one. Law: the
-    /// caller has the turn, and orders that record next. (If it fails to, members apply more than
-    /// they need.)
+    /// caller holds the turn and orders that record next. (If it fails to do so, members apply more
+    /// than they need.)
     pub fn set_to_be_known(&self, glsn: Glsn) {
         self.words.words()[TO_BE_KNOWN].fetch_max(glsn.0, Ordering::SeqCst);
     }
 
-    /// The first GLSN of the log, as far as a member has trimmed it.
+    /// The first GLSN of the log, as published by the members that trim it.
     pub fn log_first(&self) -> Glsn {
         Glsn(self.word(LOG_FIRST))
     }
@@ -406,12 +409,12 @@ impl Members {
         End::of(self.end.read(&*self.words))
     }
 
-    /// The GLSN that the next entry of the log gets, whoever orders it.
+    /// The GLSN of the next entry of the log, whichever member orders it.
     pub fn next(&self) -> Glsn {
         self.end().next
     }
 
-    /// The last entry of the log, whoever ordered it.
+    /// The last entry of the log, whichever member ordered it.
     ///
     /// # Errors
     /// `Format` if the words are lost.
@@ -420,23 +423,23 @@ impl Members {
         if self.are_words_whole() { Ok(last) } else { Err(self.lost_words()) }
     }
 
-    /// Publishes a new end. Law: only who has the turn does.
+    /// Publishes a new end. Law: the caller holds the turn.
     pub(crate) fn set_end(&self, end: &End) {
         self.end.write(&*self.words, end.words());
     }
 
-    /// What of the log is durable.
+    /// The durable end of the log.
     pub(crate) fn durable(&self) -> Durable {
         Durable::of(self.durable.read(&*self.words))
     }
 
-    /// The last durable GLSN, whoever made it so.
+    /// The last durable GLSN, whichever member synced it.
     pub fn durable_glsn(&self) -> Glsn {
         Glsn(self.durable().next.0.saturating_sub(1))
     }
 
-    /// Publishes what is durable, and wakes those that wait for it. Law: only who has the lock of
-    /// syncs does.
+    /// Publishes the durable end, and wakes the threads that wait for it. Law: the caller holds the
+    /// lock of syncs.
     pub(crate) fn set_durable(&self, durable: &Durable) {
         self.durable.write(&*self.words, durable.words());
         self.sync.wake_all();
@@ -444,22 +447,21 @@ impl Members {
         if self.word(FOLLOWERS) > 0 {
             self.ring(NEWS);
         }
-        // Cleared first: see there what a member that is killed before it tells costs. The fence is
-        // the partner of the one in `rest`.
+        // Cleared first: the comment at `RESTING` states the cost if this member is killed before
+        // it wakes the others. The fence pairs with the one in `rest`.
         fence(Ordering::SeqCst);
         if self.word(RESTING) > 0 && self.words.words()[RESTING].swap(0, Ordering::SeqCst) > 0 {
             self.tell();
         }
     }
 
-    /// Publishes what the first member has recovered. Who waits for it is woken when that one has
-    /// joined.
+    /// Publishes the end that the first member has recovered. Waiters are woken when it has joined.
     pub(crate) fn set_recovered(&self, end: &End) {
         self.durable.write(&*self.words, end.as_durable().words());
         self.set_end(end);
     }
 
-    /// Waits until something may have become durable, or until `patience` is over.
+    /// Waits until something may have become durable, or until `patience` has elapsed.
     pub(crate) fn wait_for_news(&self, patience: Duration, is_there: &dyn Fn() -> bool) {
         if !self.may_write_words() {
             return self.watch_for_news(patience, is_there);
@@ -473,12 +475,13 @@ impl Members {
         words[FOLLOWERS].fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Lets those of all members that wait for news look whether their wait is over.
+    /// Wakes the threads of all members that wait for news, so that each checks whether its wait
+    /// has ended.
     pub(crate) fn wake_followers(&self) {
         self.ring(NEWS);
     }
 
-    /// A sync failed: nothing more becomes durable in any member.
+    /// Poisons the log for all members because a sync failed: nothing more becomes durable.
     pub(crate) fn poison(&self) {
         self.poison_as(intact::SYNC_FAILED);
     }
@@ -489,17 +492,17 @@ impl Members {
         self.wake_all_groups();
     }
 
-    /// Whether nothing more may be ordered: [`Members::check`] says why.
+    /// Whether nothing more may be ordered; [`Members::check`] returns the reason.
     pub(crate) fn is_poisoned(&self) -> bool {
         self.word(POISON) != 0 || !self.are_words_whole()
     }
 
-    /// The most entries of a segment: the least of what the members' memory allows.
+    /// The maximum number of entries of a segment: the smallest limit of any member's memory.
     pub(crate) fn entries_max(&self) -> u32 {
         self.word(ENTRIES_MAX) as u32
     }
 
-    /// This member's memory allows so many entries of a segment.
+    /// Lowers that maximum to the number of entries that this member's memory allows.
     pub(crate) fn allow_entries(&self, most: u32) {
         let most = u64::from(most);
         let lower = |now: u64| (now == 0 || now > most).then_some(most);
@@ -507,17 +510,17 @@ impl Members {
             self.words.words()[ENTRIES_MAX].fetch_update(Ordering::SeqCst, Ordering::SeqCst, lower);
     }
 
-    /// The highest id of a blob file that any member gave out.
+    /// The highest blob file id that any member has assigned.
     pub(crate) fn last_blob_id(&self) -> u64 {
         self.word(BLOB_MARK)
     }
 
-    /// Sets that, while this is the first member.
+    /// Sets that id, while this is the first member.
     pub(crate) fn set_last_blob_id(&self, id: u64) {
         self.words.words()[BLOB_MARK].store(id, Ordering::SeqCst);
     }
 
-    /// Gives out the next id of a blob file, at most `last`; none if the words are lost.
+    /// Assigns the next blob file id, at most `last`; `None` if the words are lost.
     pub(crate) fn next_blob_id(&self, last: u64) -> Option<u64> {
         let next = |before: u64| (before < last).then(|| before + 1);
         let before = self.words.words()[BLOB_MARK]
@@ -526,14 +529,15 @@ impl Members {
         self.are_words_whole().then_some(before + 1)
     }
 
-    /// This member may be writing blob files from this id on; `None`: it writes none.
+    /// Publishes that this member may be writing blob files from this id on; `None` if it writes
+    /// none.
     pub(crate) fn pin_blobs(&self, from: Option<u64>) {
         self.set(SlotWord::BlobPin, from.unwrap_or(NO_BLOB));
     }
 
-    /// Blob files below this id are not being written by another member.
+    /// No other member is writing a blob file below this id.
     pub(crate) fn oldest_blob_pin(&self) -> Result<u64, LogError> {
-        // Who has ended writes nothing.
+        // A member that has ended writes nothing: clear its slot first.
         self.others()?;
         let pins = self
             .others_in_words()
@@ -547,20 +551,21 @@ impl Members {
         self.word(MANIFEST)
     }
 
-    /// The keeper has installed a manifest: all others are woken.
+    /// Publishes that the keeper has installed a manifest, and wakes all other members.
     pub fn set_manifest(&self, number: u64) {
-        // A keeper that was stopped in between, and replaced, does not set it back.
+        // `fetch_max`: a keeper that was suspended here and then replaced does not lower the
+        // number.
         self.words.words()[MANIFEST].fetch_max(number, Ordering::SeqCst);
         self.tell();
     }
 
-    /// Up to which GLSN some member wants the index flushed.
+    /// The GLSN up to which some member wants the index flushed.
     pub fn flush_wanted(&self) -> Glsn {
         Glsn(self.word(FLUSH_WANTED))
     }
 
-    /// Asks the keeper to flush up to here. All are told, unless that was asked for before: whoever
-    /// asks again and again must not wake the others, and itself, each time.
+    /// Asks the keeper to flush up to this GLSN. Wakes the members only if this was not asked for
+    /// before, so that repeated requests do not wake the others, and this member itself, each time.
     pub fn want_flush(&self, glsn: Glsn) {
         if self.may_write_words()
             && self.words.words()[FLUSH_WANTED].fetch_max(glsn.0, Ordering::SeqCst) < glsn.0
@@ -569,42 +574,42 @@ impl Members {
         }
     }
 
-    /// Up to which GLSN the keeper wants memtables closed.
+    /// The GLSN up to which the keeper wants memtables closed.
     pub fn close_wanted(&self) -> Glsn {
         Glsn(self.word(CLOSE_WANTED))
     }
 
-    /// Asks all members to close the memtables that hold something up to here, and to have them
-    /// flushed: they hold the log back. Law: only the keeper does. One that has been replaced since
-    /// it looked costs a needless flush, and no data.
+    /// Asks all members to close the memtables that hold anything up to this GLSN, and to have them
+    /// flushed, because these memtables pin the log. Law: only the keeper calls this. A call by a
+    /// keeper that was replaced in the meantime costs a needless flush, but no data.
     pub fn want_closed(&self, glsn: Glsn) {
         self.words.words()[CLOSE_WANTED].fetch_max(glsn.0, Ordering::SeqCst);
         self.tell();
     }
 
-    /// Counts the times that members were told of something.
+    /// Counts the wake-ups of [`Members::tell`].
     pub fn state(&self) -> u64 {
         self.word(STATE)
     }
 
-    /// Wakes all members that wait for a change: of the manifest, of the keeper, of what is wanted
-    /// of it.
+    /// Wakes all members that wait for a change of the manifest, of the keeper, or of a request to
+    /// the keeper.
     pub fn tell(&self) {
         self.ring(STATE);
     }
 
-    /// Waits until [`Members::state`] is no longer `seen`, or until `patience` is over.
+    /// Waits until [`Members::state`] differs from `seen`, or until `patience` has elapsed.
     pub fn wait_for_change(&self, seen: u64, patience: Duration) {
         self.words.wait(STATE, seen, patience);
     }
 
-    /// As [`Members::wait_for_change`], and at most until the next sync of something behind what
-    /// ends before `next`. Not at all if more is durable than `durable`, which was so before this
-    /// member looked: one that only reads has not taken it in.
+    /// As [`Members::wait_for_change`], but also ends at the next sync of a commit. `next` and
+    /// `durable` are [`Members::next`] and the durable GLSN as this member read them before its
+    /// last check; if either has changed since, returns at once.
     pub fn rest(&self, seen: u64, next: Glsn, durable: Glsn, patience: Duration) {
         if self.may_write_words() {
-            // First: a commit that is published before, or durable, is seen below, and the sync of
-            // one that is published later sees the word.
+            // Set the word first: then a commit that is already published or durable is seen below,
+            // and the sync of a later commit sees the word.
             self.words.words()[RESTING].store(1, Ordering::SeqCst);
             fence(Ordering::SeqCst);
         }
@@ -640,7 +645,7 @@ impl Members {
     }
 }
 
-/// The process id of the member that a lock's word names.
+/// The process id of the member that holds a lock, as the lock's word names it.
 fn pid_in(words: &[AtomicU64], holder: u64) -> Option<u32> {
     let slot = usize::try_from(holder.checked_sub(1)?).ok().filter(|slot| *slot < SLOTS)?;
     let Slot(at) = Slot::of(slot);

@@ -1,7 +1,7 @@
-//! Reads and scans of resident entries allocate nothing; appends neither.
+//! Reads and scans of resident entries allocate nothing, and neither do appends.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
-#![allow(unsafe_code, reason = "counts what the allocator is asked for")]
+#![allow(unsafe_code, reason = "counts allocations")]
 
 #[path = "it/common.rs"]
 mod common;
@@ -16,7 +16,6 @@ use plimsoll_disk::vfs::Disk;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
 use plimsoll_log::glsn::{Glsn, StreamId};
-use plimsoll_log::log::Log;
 
 struct Counting;
 
@@ -24,16 +23,16 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: passes everything on to the system's allocator.
+// SAFETY: forwards every call to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::dealloc`.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -98,6 +97,6 @@ fn appends_of_small_entries_allocate_next_to_nothing() {
             log.wait_durable(ticket.last).unwrap();
         }
     });
-    // Chunks of the buffer, and what the disk in memory needs for itself.
+    // Allocated are chunks of the buffer and memory of the in-memory disk.
     assert!(count < 1000, "{count} allocations for 1000 appends");
 }

@@ -35,7 +35,7 @@ impl PageSource for Copied {
     }
 }
 
-/// Random reads of four times the pool, beside them chunks that come and go.
+/// Random reads over four times the pool's pages, while chunks are taken and released.
 fn misses(with_evictor: bool) {
     const READS: usize = 400_000;
     let clock = SystemClock::new();

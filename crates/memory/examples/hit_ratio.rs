@@ -1,9 +1,9 @@
-//! Prints which part of reads finds its page in the pool, for patterns of reading that a pool
-//! meets: `cargo run --release -p plimsoll-memory --example hit_ratio [TRACE MIB]` (TRACE: a file
-//! with one number of a page in each line, MIB: the budget under which they are read).
+//! Prints the hit ratio of the pool for typical access patterns: `cargo run --release -p
+//! plimsoll-memory --example hit_ratio [TRACE MIB]` (TRACE: a file with one page number per line,
+//! MIB: the budget).
 //!
-//! No file is read and no time is measured: the same numbers on every machine. Each read is an
-//! operation of its own.
+//! No file is read and no time is measured, so the numbers are the same on every machine. Each read
+//! is a separate operation.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ impl PageSource for Empty {
     }
 }
 
-/// Who reads what: which page, and how, for the n-th read.
+/// The access pattern: the page of the n-th read, and the kind of read.
 type Pattern = (&'static str, fn(u64, &mut dyn FnMut() -> u64) -> (u64, Touch));
 
 const PATTERNS: [Pattern; 8] = [

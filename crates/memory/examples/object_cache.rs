@@ -1,5 +1,5 @@
-//! A cache of everything a program finds expensive to make, under one number: values of any size,
-//! one load for a key however many ask, and a time to live.
+//! A cache of values that are expensive to compute, under one byte limit: values of any size, one
+//! load per key for any number of concurrent requests, and a time to live.
 //!
 //! Run it: `cargo run -p plimsoll-memory --example object_cache`
 
@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let budget = Budget::new(32 << 20, Backing::Mapped)?;
     let cache = Cache::new(&budget, CacheOptions::of_bytes(8 << 20))?;
 
-    // Read through: whoever asks first renders, the others wait for it.
+    // Read-through: the first thread to request the page renders it, and the others wait for it.
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| cache.get_or_load(b"page/1", render).map(|page| page.len()));
@@ -26,10 +26,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let bytes = cache.read(b"film", |film| film.pieces().map(<[u8]>::len).sum::<usize>());
     println!("the film has {} bytes", bytes.unwrap_or_default());
 
-    // What may be old after a while says so.
+    // A value that becomes stale after some time is inserted with a time to live.
     cache.insert_for(b"weather", b"fair", Duration::from_secs(600));
 
-    // What is no longer true is removed, also while somebody loads it.
+    // An outdated value is removed, even while another thread loads it.
     cache.remove(b"page/1");
 
     // However much enters, the number holds.

@@ -1,9 +1,9 @@
-//! A page cache for a format of one's own, knowing nothing of the store: `cargo run -p
-//! plimsoll-memory --example page_cache`.
+//! A page cache for a custom file format, independent of the store: `cargo run -p plimsoll-memory
+//! --example page_cache`.
 //!
 //! The "file" here is a table of squares, eight bytes each, 2048 to a page. The cache holds a part
-//! of it within one budget, an evictor keeps room ahead of those who read, memory is lent to a sort
-//! that needs it for a while, and the budget changes while all goes on.
+//! of it within one budget, an evictor keeps room ahead of the readers, memory is lent to a sort
+//! for a while, and the budget changes during all of this.
 
 use std::sync::Arc;
 

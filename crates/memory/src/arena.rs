@@ -106,8 +106,8 @@ impl Arena {
 }
 
 impl Arena {
-    /// Gives the memory of an unused chunk back to the system, until [`Arena::restore`]. Its bytes
-    /// read as zeros from then on (or, where that cannot be done, as they were). Under the budget's
+    /// Returns the memory of an unused chunk to the system, until [`Arena::restore`]. From then on
+    /// its bytes read as zeros (or unchanged, if the system cannot do this). Under the budget's
     /// lock.
     pub(crate) fn withdraw(&self, chunk: u32) {
         let before =

@@ -1,4 +1,4 @@
-//! THE LINE: all memory that grows with data, under one budget.
+//! The memory budget: all memory that grows with data, under one limit.
 //!
 //! A [`budget::Budget`] is one mapping cut into chunks of 64 KiB. All memory that grows with data
 //! comes from it, in one of three forms: a [`chunk::Chunk`]; a [`buffer::Buffer`], where the memory

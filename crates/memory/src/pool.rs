@@ -494,7 +494,8 @@ impl Pool {
         keeper.filled(&self.frames, at);
         let waiters = keeper.waited_for.take(at);
         drop(keeper);
-        // Relaxed: a thread that compares two values has read the page in between.
+        // Relaxed: a thread that compares two readings of the counter has itself read the page in
+        // between.
         self.loads.fetch_add(u64::from(loaded), Ordering::Relaxed);
         waiters.notify(Ok(()));
     }

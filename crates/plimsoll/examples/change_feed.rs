@@ -70,7 +70,7 @@ impl<'db> Kitchen<'db> {
                 tx.put(&self.answers, change.key(), &answer)?;
                 answered += 1;
             }
-            // The answers and the position are committed together: neither is there without the
+            // The results and the position are committed together, so neither exists without the
             // other.
             tx.put(&self.positions, "kitchen", watch.position().0.to_le_bytes())?;
             tx.commit()?;

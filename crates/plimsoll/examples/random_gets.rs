@@ -21,7 +21,7 @@ const USAGE: &str = "usage: random_gets STORE [--memory MIB] [--io auto|direct|c
                      [--gets N] [--threads N]
 Makes STORE with N rows (4,000,000, about 870 MB) if there is none.";
 
-/// What is measured.
+/// The measurements.
 struct Measured {
     store: String,
     memory: u64,

@@ -1,4 +1,4 @@
-//! What users hold: the store, snapshots, histories, the log of changes, and what looks after a
+//! The public interface: the store, snapshots, histories, the change feed, and the maintenance of a
 //! store on disk.
 
 pub(crate) mod admin;
@@ -13,3 +13,4 @@ pub(crate) mod log_entry;
 pub(crate) mod sizes;
 pub(crate) mod skip;
 pub(crate) mod snapshot;
+pub(crate) mod updates;

@@ -31,7 +31,6 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use plimsoll_disk::vfs::DirLock;
-use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::pool::Pool;
 
@@ -60,8 +59,6 @@ pub(crate) struct Engine {
     pub(crate) reader: Arc<Reader>,
     /// The state that every commit needs.
     pub(crate) committer: Arc<Committer>,
-    /// The reader's log, as its concrete type.
-    pub(crate) file_log: Arc<FileLog>,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) space: Arc<LogSpace>,
     pub(crate) maintenance: Maintenance,
@@ -108,7 +105,7 @@ impl Engine {
 
     /// The newest moment that is known to be readable.
     pub(crate) fn visible(&self) -> Glsn {
-        // What cannot be taken in now is read by nobody here.
+        // If newer commits cannot be applied now, no reader here sees them either.
         let _ = self.committer.fresh();
         self.committer.sequencer.visible()
     }
@@ -128,8 +125,7 @@ impl Engine {
         self.committer.open_newest()
     }
 
-    /// Makes durable all that was ordered before, by whichever process; returns the last GLSN of
-    /// it.
+    /// Makes everything durable that was ordered before, by any process; returns its last GLSN.
     pub(crate) fn sync(&self) -> Result<Glsn> {
         self.check_open()?;
         self.committer.fresh_and_ordered()?;
@@ -150,20 +146,21 @@ impl Engine {
         if self.reader.close() {
             return Ok(());
         }
-        // Wait for a running backup or verification: afterwards another process may own the folder.
+        // Wait for a running backup or verification, because afterwards another process may own the
+        // folder.
         let wait_for_backup =
             || self.space.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let no_backup = wait_for_backup();
         if let Some(checkpoints) = &self.maintenance.checkpoints {
             checkpoints.stop();
         }
-        // A failure is told once the rest is closed: what was not flushed is in the log.
+        // A failure is returned after the rest is closed; the log holds whatever was not flushed.
         let left = self.membership.leave(&self.reader.index);
         let is_last = left == Ok(true);
         let flushed = if self.options.read_only || !is_last { Ok(()) } else { self.settle() };
         self.reader.index.close();
-        // A thread that serves others may be about to trim the log. Who else gets the lock meanwhile
-        // finds that the store is closed.
+        // A thread that serves other members may be about to trim the log. Any later holder of this
+        // lock finds that the store is closed.
         drop(no_backup);
         self.membership.stop_serving();
         let no_backup = wait_for_backup();
@@ -171,7 +168,7 @@ impl Engine {
             warm.close();
         }
         self.maintenance.upkeep.lock().unwrap_or_else(std::sync::PoisonError::into_inner).stop();
-        let closed = self.file_log.close_as(is_last).lift();
+        let closed = self.reader.log.close_as(is_last).lift();
         self.membership.left();
         self.lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
         drop(no_backup);
@@ -180,7 +177,7 @@ impl Engine {
     }
 
     fn settle(&self) -> Result<()> {
-        // What cannot be applied now is in the log.
+        // Commits that cannot be applied now are in the log.
         let _ = self.committer.fresh_and_ordered();
         self.committer.sequencer.at_durable(|applied| {
             let (memtables, runs) = (&self.reader.index.memtables, &self.reader.index.runs);
@@ -195,8 +192,8 @@ impl Engine {
 }
 
 impl Engine {
-    /// In a forked child: threads of the parent, which are not there, may hold locks of all this,
-    /// and wait to be joined.
+    /// In a forked child, the threads of the parent do not exist, but may hold locks of all this or
+    /// be waited for.
     fn leak(&mut self) {
         std::mem::forget((
             std::mem::take(&mut self.membership),
@@ -204,15 +201,9 @@ impl Engine {
             self.maintenance.checkpoints.take(),
         ));
         self.maintenance.upkeep.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner).leak();
-        let handles =
-            (&self.io, &self.reader, &self.committer, &self.file_log, &self.catalog, &self.space);
+        let handles = (&self.io, &self.reader, &self.committer, &self.catalog, &self.space);
         std::mem::forget((handles.0.clone(), handles.1.clone(), handles.2.clone()));
-        std::mem::forget((
-            handles.3.clone(),
-            handles.4.clone(),
-            handles.5.clone(),
-            self.maintenance.pool.clone(),
-        ));
+        std::mem::forget((handles.3.clone(), handles.4.clone(), self.maintenance.pool.clone()));
     }
 }
 
@@ -264,8 +255,8 @@ mod tests {
             .collect()
     }
 
-    /// Only the last one marks its end and cuts the space behind it, which is made for those that
-    /// go on.
+    /// Only the last member writes a mark and truncates the space after the end, which the
+    /// remaining members still use.
     #[test]
     fn a_member_that_leaves_while_others_stay_writes_nothing_into_the_log() {
         let dir = tempfile::tempdir().unwrap();
@@ -279,13 +270,13 @@ mod tests {
         put(&two, b"two");
         let before = files(&path.join("log"));
         one.close().unwrap();
-        assert!(files(&path.join("log")) == before, "the log is not what it was");
+        assert!(files(&path.join("log")) == before, "the log has changed");
         put(&two, b"three");
     }
 
-    /// It may have streams of another member, or a keyspace that keeps everything.
+    /// The unknown part may contain streams of another member, or a keyspace that keeps everything.
     #[test]
-    fn a_log_that_is_not_known_to_its_end_is_not_freed() {
+    fn a_log_whose_end_is_not_loaded_is_not_freed() {
         let dir = tempfile::tempdir().unwrap();
         let options = Options::new()
             .memory_bytes(16 << 20)
@@ -295,7 +286,7 @@ mod tests {
         let store = open(&dir.path().join("store"), options).unwrap();
         put(&store, b"one");
         let follower = &store.shared().follower;
-        // Learning fails from time to time, for want of memory: it is done the next time then.
+        // Loading fails at times for lack of memory, and is then retried.
         follower.is_to_learn.store(true, Ordering::Release);
         let may_be_freed = || steps::may_be_freed(&store.space).unwrap();
         assert_eq!(may_be_freed(), None);
@@ -303,9 +294,9 @@ mod tests {
         assert!(may_be_freed().is_some());
     }
 
-    /// It may be kept for longer by a commit of another member.
+    /// A commit of another member may have extended how long versions are kept.
     #[test]
-    fn no_version_is_dropped_while_it_is_not_known_for_how_long_they_are_kept() {
+    fn no_version_is_dropped_while_its_retention_is_unknown() {
         let dir = tempfile::tempdir().unwrap();
         let options = Options::new()
             .memory_bytes(16 << 20)

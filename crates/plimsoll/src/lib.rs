@@ -1,11 +1,12 @@
 //! Plimsoll: an embedded, versioned, transactional key-value store.
 //!
-//! **The log is the truth; everything else is a cache of it, and all caches together stay under one
-//! line.** A user gives it a folder and one number, the memory budget, and it keeps to that number:
-//! through bulk loads, scans, large transactions and recovery.
+//! **The log is the source of truth; everything else is a cache of it, and all caches together stay
+//! within one limit.** A user gives it a folder and one number, the memory budget, and it stays
+//! within that budget: through bulk loads, scans, large transactions and recovery.
 //!
 //! - [`Db::open`] opens or makes a store; [`Db::keyspace`] names a set of keys in it.
 //! - [`Db::begin`] starts a [`Transaction`]: optimistic, serializable, as large as the disk allows.
+//! - [`Db::add`], [`Db::append`], [`Db::compare_and_swap`], [`Db::update`] change a key without a conflict.
 //! - [`Db::snapshot`] and [`Db::snapshot_at`] read the store as it is, and as it was.
 //! - [`Db::history`] and [`Db::diff`] tell what changed; [`Log::commits`] and [`Db::watch`] are the change feed; [`Db::log`] also carries streams of the
 //!   user's own.
@@ -38,8 +39,10 @@ pub use plimsoll_memory::budget::{Kind as MemoryKind, OutOfBudget, Usage as Memo
 
 pub use api::admin::backup::BackupReport;
 pub use api::admin::backup_options::BackupOptions;
+pub use api::admin::dump::{DumpOptions, DumpReport};
 pub use api::admin::members::{MemberInfo, members};
 pub use api::admin::recover::{IndexSource, RecoverReport};
+pub use api::admin::restore::RestoreReport;
 pub use api::admin::verify::{VerifyProgress, VerifyReport, verify};
 pub use api::commit::{Change, Changes, Commit};
 pub use api::commits::Commits;
@@ -78,6 +81,7 @@ pub use types::stats::{
     EvictorStats, IndexStats, IoStats, LogBounds, MemoryStats, OpeningStats, PoolStats,
     PressureStats, RowCacheStats, StallStats, Stats, Waits, WarmStats,
 };
+pub use types::update::Overflow;
 pub use types::value::Value;
 pub use types::version::{INLINE_BYTES, MAX_VALUE_BYTES};
 pub use warm::image::{WarmImage, delete_warm_image, warm_image};
@@ -93,6 +97,8 @@ mod documents {
     struct MemoryInAContainer;
     #[doc = include_str!("../../../docs/how-to/choose-durability.md")]
     struct ChooseDurability;
+    #[doc = include_str!("../../../docs/how-to/update-a-key.md")]
+    struct UpdateAKey;
     #[doc = include_str!("../../../docs/how-to/share-a-store-between-processes.md")]
     struct ShareAStore;
     #[doc = include_str!("../../../docs/how-to/follow-the-log.md")]

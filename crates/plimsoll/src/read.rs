@@ -1,4 +1,4 @@
-//! Reading at a moment.
+//! Reads as of a moment.
 
 pub(crate) mod moments;
 pub(crate) mod point;

@@ -7,22 +7,22 @@
 //! runs. Merging and moving runs invalidates none.
 //!
 //! Laws:
-//! 1. A fill is registered before it loads: by the view that it reads, which carries the number of
+//! 1. A fill is identified before it loads, by the view that it reads, which carries the number of
 //!    its set of runs.
 //! 2. Before runs with younger versions become visible, fills of all earlier views are rejected,
 //!    and then each key of the new runs is replaced or removed in the cache
-//!    ([`RowCache::begin_runs`]). So a value that was loaded before is either inserted before that,
-//!    and found by it, or not inserted.
+//!    ([`RowCache::begin_runs`]). So a value that was loaded earlier is either inserted before the
+//!    replacement, which then finds it, or not inserted.
 //! 3. An entry is used only for a moment that is not older than its version.
-//! 4. Dropping all entries at any moment changes no answer.
+//! 4. Dropping all entries at any time changes no result.
 //!
-//! Beside these there are large values, each in one piece ([`large`]), and rows of the past
-//! ([`past`]), for moments that are older than the newest version.
+//! There are also large values, each in one contiguous piece ([`large`]), and past rows ([`past`]),
+//! for moments before the newest version.
 //!
 //! A value is inserted if its read had to load a page. A value that resident pages answer is cached
-//! twice only while memory is free ([`share`]), and from the second read of its key on: a row is
-//! found faster than a page and a row in it, but to fill it takes as long as one or two reads of
-//! the page. Range walks do not use the cache.
+//! twice only while memory is free ([`share`]), and from the second read of its key on: finding a
+//! row is faster than finding a page and the row in it, but inserting a row takes as long as one or
+//! two reads of the page. Range scans do not use the cache.
 
 mod large;
 pub(crate) mod past;
@@ -48,25 +48,25 @@ use crate::rowcache::share::{Balance, MAX_SHARE, WHOLE};
 use crate::types::value::{Value, is_free, room_for};
 use crate::types::version::Stored;
 
-/// The largest row, as a fraction of the cache: a single read displaces no more than that.
+/// The largest row, as a fraction of the cache, so that a single read evicts no more than that.
 const LARGEST_PART: f64 = 1.0 / 64.0;
 
 /// Bytes of the GLSN in front of each value.
 const GLSN_BYTES: usize = 8;
 
-/// Bytes of the budget for each slot of the doorkeeper, which is a byte.
+/// Bytes of the budget per slot of the doorkeeper; a slot is one byte.
 const BUDGET_BYTES_A_SLOT: u64 = 512;
 
 /// The number of fills between two checks of how memory is divided.
 const FILLS_BETWEEN_LOOKS: u64 = 64;
 
-/// The row cache of a store; empty if it is switched off.
+/// The row cache of a store; empty if it is disabled.
 pub(crate) struct RowCache {
     kept: Option<Kept>,
 }
 
 struct Kept {
-    /// Exchanged if the cache cannot be resized in place; each view carries its own.
+    /// Replaced if the cache cannot be resized in place; each view carries its own.
     handle: Mutex<RowHandle>,
     large: Option<Arc<LargeValues>>,
     /// The counters of earlier caches.
@@ -76,19 +76,19 @@ struct Kept {
     /// The number of the set of runs from which fills are accepted.
     runs: AtomicU64,
     fills: AtomicU64,
-    /// Reads that found a row of the past of another moment.
+    /// Reads that found a past row of another moment.
     reads_of_others: AtomicU64,
     balance: Balance,
-    /// Whether there was memory to lend at the last look.
+    /// Whether there was memory to lend at the last check.
     is_lent: AtomicBool,
 }
 
-/// A view's handle of the row cache; empty if it is switched off. Clones share the cache.
+/// A view's handle of the row cache; empty if it is disabled. Clones share the cache.
 #[derive(Clone, Default)]
 pub(crate) struct RowHandle {
     cache: Option<Arc<Cache>>,
-    /// Of reads that resident pages answered; `None` if there was no memory for it. Exchanged with
-    /// the cache.
+    /// Filter of the keys that resident pages have answered once; `None` if there was no memory for
+    /// it. Replaced with the cache.
     doorkeeper: Option<Arc<Doorkeeper>>,
     large: Option<Arc<LargeValues>>,
 }
@@ -100,7 +100,7 @@ pub(crate) struct Exchange {
 }
 
 impl RowCache {
-    /// No row cache: every read goes to the pages.
+    /// A disabled row cache: every read goes to the pages.
     pub(crate) fn none() -> Arc<Self> {
         Arc::new(Self { kept: None })
     }
@@ -152,7 +152,7 @@ impl RowCache {
     ) {
         let (runs, handle) = registered;
         let Some(kept) = &self.kept else { return };
-        // Acquire: pairs with the Release in `begin_runs`; the cache's lock decides the order, see
+        // Acquire: pairs with the Release in `begin_runs`. The cache's lock decides the order; see
         // there.
         let is_current = || kept.runs.load(Ordering::Acquire) == runs;
         if let Some(large) = handle.large.as_ref().filter(|_| value.len() >= LARGE_BYTES)
@@ -163,8 +163,8 @@ impl RowCache {
         kept.fill(handle, missed, key, &[&glsn.0.to_le_bytes(), value], is_current);
     }
 
-    /// Gives memory that was lent back if too little of the budget is free. Reads that fill do so
-    /// as well; a store that only writes or walks has none.
+    /// Returns lent memory if too little of the budget is free. Reads that insert rows do so as
+    /// well; a store that only writes or scans has none.
     pub(crate) fn return_lent(&self) {
         let Some(kept) = &self.kept else { return };
         kept.large.iter().for_each(|large| large.give_back());
@@ -172,7 +172,7 @@ impl RowCache {
         while kept.balance.give_back(&cache, &kept.budget) {}
     }
 
-    /// Whether no row is in it.
+    /// Whether it contains no row.
     pub(crate) fn is_empty(&self) -> bool {
         let is_empty = |kept: &Kept| {
             kept.cache().is_empty() && kept.large.as_ref().is_none_or(|large| large.is_empty())
@@ -186,15 +186,16 @@ impl RowCache {
     pub(crate) fn begin_runs(&self, runs: u64) -> bool {
         let Some(kept) = &self.kept else { return false };
         // Release, before the cache's lock is taken to replace entries: a fill that takes the lock
-        // later sees the new number; the entry of an earlier one is found.
+        // later sees the new number, and the entry of an earlier fill is found.
         kept.runs.store(runs, Ordering::Release);
-        // The lock of the large values, too, whether or not there are rows: they are looked for
-        // without it from here on.
+        // Take the lock of the large values, too, even if there are no rows, because from here on
+        // they are looked up without it.
         let no_large = kept.large.as_ref().is_none_or(|large| large.is_empty());
         !(no_large && kept.cache().is_empty())
     }
 
-    /// A younger version of this key enters the runs: the newest that they will have.
+    /// Replaces or removes the entry of a key, because a younger version enters the runs: the
+    /// newest one that they will have.
     pub(crate) fn supersede(&self, key: &[u8], glsn: Glsn, stored: Stored<'_>) {
         let Some(kept) = &self.kept else { return };
         kept.large.iter().for_each(|large| large.remove(key));
@@ -216,9 +217,9 @@ impl RowCache {
         }
     }
 
-    /// Adapts to a store budget that is, or is about to become, `bytes`: the row cache gets its
-    /// share. If its index is too large for that, or its tables are far too small, it has to be
-    /// replaced: the replacement is returned, for [`RowCache::exchange`].
+    /// Adapts to a store budget that is, or is about to become, `bytes`, by giving the row cache
+    /// its share. If its index is too large for that, or its tables are far too small, it has to be
+    /// replaced: returns the replacement, for [`RowCache::exchange`].
     pub(crate) fn resize(&self, bytes: u64) -> Option<Exchange> {
         let kept = self.kept.as_ref()?;
         let cache = kept.cache();
@@ -229,7 +230,7 @@ impl RowCache {
         if !too_large && !too_small {
             return None;
         }
-        // If there is no room for new tables, the cache stays as it is.
+        // If there is no room for new tables, the cache stays unchanged.
         let new = Arc::new(Cache::new(&kept.budget, options_of(bytes)).ok()?);
         kept.balance.begin(&new, &kept.pool, bytes);
         Some(Exchange { new, doorkeeper: doorkeeper_of(&kept.budget, bytes) })
@@ -238,7 +239,7 @@ impl RowCache {
     /// Makes an empty cache current for views from now on. Returns the old one, to be emptied once
     /// no view refers to it.
     pub(crate) fn exchange(&self, exchange: Exchange) -> RowHandle {
-        let kept = self.kept.as_ref().expect("what is switched off is not exchanged");
+        let kept = self.kept.as_ref().expect("a disabled row cache is never replaced");
         let Exchange { new, doorkeeper } = exchange;
         let new = RowHandle { cache: Some(new), doorkeeper, large: kept.large.clone() };
         let before = std::mem::replace(&mut *kept.handle(), new);
@@ -248,10 +249,10 @@ impl RowCache {
         before
     }
 
-    /// For tests: sets the row cache's share, in parts of the whole.
+    /// For tests: sets the row cache's share, in parts of [`share::WHOLE`].
     #[cfg(test)]
     fn share_of(&self, parts: u64) {
-        let kept = self.kept.as_ref().expect("they are not switched off");
+        let kept = self.kept.as_ref().expect("the row cache is enabled");
         kept.balance.set_share(parts);
         kept.balance.begin(&kept.cache(), &kept.pool, kept.budget.limit_bytes());
     }
@@ -259,18 +260,18 @@ impl RowCache {
     /// For tests: drops an entry.
     #[cfg(test)]
     fn clear_key(&self, key: &[u8]) {
-        self.kept.as_ref().expect("they are not switched off").cache().remove(key);
+        self.kept.as_ref().expect("the row cache is enabled").cache().remove(key);
     }
 
     /// For tests: ghost hits of rows and of pages, the weighed ones and the total.
     #[cfg(test)]
     fn returns(&self) -> [(u64, u64); 2] {
-        let kept = self.kept.as_ref().expect("they are not switched off");
+        let kept = self.kept.as_ref().expect("the row cache is enabled");
         [kept.balance.seen(), (kept.cache().turnover().returns, kept.pool.turnover().returns)]
     }
 
-    /// Counters of all caches so far, sizes of the current one, and how memory was divided; `None`
-    /// if the row cache is switched off.
+    /// Counters of all caches so far, sizes of the current one, and the moves of memory; `None` if
+    /// the row cache is disabled.
     pub(crate) fn stats(&self) -> Option<(CacheStats, share::Moves)> {
         let kept = self.kept.as_ref()?;
         let mut stats = sum_of(&kept.earlier(), kept.cache().stats());
@@ -305,8 +306,8 @@ impl RowHandle {
         self.large.as_ref()?.find(key, at)
     }
 
-    /// As [`RowHandle::get`], but calls `look` with the value, in its place if it is there in one
-    /// piece. `look` is taken if there is a value.
+    /// As [`RowHandle::get`], but calls `look` with the value, without a copy if it is contiguous.
+    /// Takes `look` out of its option only if there is a value.
     pub(crate) fn get_with<T>(
         &self,
         key: &[u8],
@@ -388,7 +389,7 @@ impl Kept {
         let Some(cache) = &handle.cache else { return };
         if missed {
             cache.insert_if(key, parts, is_current);
-        // Relaxed: an old answer costs a row, or room for one.
+        // Relaxed: a stale value costs one row more or less.
         } else if self.is_lent.load(Ordering::Relaxed) {
             if handle
                 .doorkeeper
@@ -419,19 +420,18 @@ impl Kept {
 
     fn cache(&self) -> Arc<Cache> {
         let handle = self.handle();
-        Arc::clone(
-            handle.cache.as_ref().expect("there is one unless the row cache is switched off"),
-        )
+        Arc::clone(handle.cache.as_ref().expect("there is one unless the row cache is disabled"))
     }
 }
 
-/// Whether a read that needs no fill counts as one, so that memory that has become free is noticed.
-/// By the key: counting all such reads would have every reader write to one place in memory.
+/// Whether a read that inserts nothing counts as a fill, so that newly free memory is detected.
+/// Sampled by the key, because counting all such reads would make every reader write to one memory
+/// location.
 fn is_sampled(key: &[u8]) -> bool {
     checksum(0, key).is_multiple_of(FILLS_BETWEEN_LOOKS)
 }
 
-/// The most of a budget that the row cache may ever take.
+/// The largest part of a budget that the row cache may ever use.
 fn most_of(budget_bytes: u64) -> u64 {
     (budget_bytes / WHOLE * MAX_SHARE).min(64 << 30)
 }
@@ -462,16 +462,16 @@ fn sum_of(earlier: &CacheStats, mut now: CacheStats) -> CacheStats {
 
 type Entry<'a> = plimsoll_memory::cache::Value<'a>;
 
-/// What an entry has in front of its value.
+/// The header of an entry, before its value.
 trait Head {
     /// Its length.
     const BYTES: usize;
 
-    /// Whether the entry is the value as of `at`.
+    /// Whether the entry holds the value as of `at`.
     fn answers(entry: Entry<'_>, at: Glsn) -> bool;
 }
 
-/// The head of a key's newest value: the GLSN of its version.
+/// The header of a key's newest value: the GLSN of its version.
 struct Newest;
 
 impl Head for Newest {
@@ -483,15 +483,15 @@ impl Head for Newest {
     }
 }
 
-/// The result of looking at an entry.
+/// The result of accessing an entry.
 enum Seen {
     Value(Buffer),
     /// Its length in bytes; memory for it has to be reserved first.
     Large(u64),
 }
 
-/// Copies the value of an entry, if it is that of `at`. Memory for a large one is reserved first,
-/// and not while the cache pins the entry.
+/// Copies the value of an entry, if it is the one as of `at`. Memory for a large value is reserved
+/// first, and not while the cache pins the entry.
 fn see<H: Head>(entry: Entry<'_>, at: Glsn, room: Option<Buffer>) -> Option<Seen> {
     let len = entry.len() - H::BYTES;
     H::answers(entry, at).then(|| match room {
@@ -503,7 +503,7 @@ fn see<H: Head>(entry: Entry<'_>, at: Glsn, room: Option<Buffer>) -> Option<Seen
     })
 }
 
-/// The value that was seen; a large one is accessed again once there is memory for it.
+/// The value that was found; a large one is accessed again once memory is reserved.
 fn value_of<H: Head>(
     mut seen: Option<Seen>,
     cache: &Cache,
@@ -524,7 +524,7 @@ fn value_of<H: Head>(
     }
 }
 
-/// The GLSNs that an entry begins with.
+/// The GLSNs at the beginning of an entry.
 fn glsns_of<const N: usize>(entry: Entry<'_>) -> [Glsn; N] {
     let mut bytes = [[0; GLSN_BYTES]; N];
     let (flat, mut filled) = (bytes.as_flattened_mut(), 0);
@@ -539,7 +539,7 @@ fn glsns_of<const N: usize>(entry: Entry<'_>) -> [Glsn; N] {
     bytes.map(|bytes| Glsn(u64::from_le_bytes(bytes)))
 }
 
-/// Appends what follows the first `skip` bytes of an entry.
+/// Appends the bytes after the first `skip` bytes of an entry.
 fn copy(entry: Entry<'_>, mut skip: usize, mut bytes: Buffer) -> Buffer {
     for piece in entry.pieces() {
         let skipped = skip.min(piece.len());

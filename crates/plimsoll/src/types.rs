@@ -1,5 +1,5 @@
-//! What every folder above uses, and users see: options, errors, statistics, values, versions. It
-//! imports nothing of the engine.
+//! Types that all folders above use and users see: options, errors, statistics, values, versions.
+//! They import nothing from the engine.
 
 pub(crate) mod cancel;
 pub(crate) mod damage;
@@ -17,5 +17,6 @@ pub(crate) mod retention;
 pub(crate) mod stats;
 pub(crate) mod thread_part;
 pub(crate) mod times;
+pub(crate) mod update;
 pub(crate) mod value;
 pub(crate) mod version;

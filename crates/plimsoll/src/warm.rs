@@ -1,9 +1,9 @@
 //! Warm restart: the hot set of the last run is restored in the background after open, and never
-//! makes an answer wrong.
+//! changes the result of a read.
 //!
-//! Beside the log and the index, the store's folder keeps an *image* of the hot set (`warm/`):
+//! Beside the log and the index, the store's folder contains an *image* of the hot set (`warm/`):
 //! segments of at most 64 KiB, hottest first, each valid for a position in the log. It is a cache
-//! of a cache. It can be deleted at any moment; the only cost is a colder start.
+//! of a cache. It can be deleted at any time; the only cost is a colder start.
 //!
 //! ```text
 //! open    clear_ahead.rs: touches the memory that rows will take, until the restorer of rows has ended
@@ -15,27 +15,28 @@
 //! ```
 //!
 //! Laws:
-//! 1. No image, however old, foreign or damaged, can make an answer wrong. The image of pages only
-//!    names pages of immutable files; these are read from their files and checked there. A row is
-//!    accepted only if its segment belongs to this log's past, and the runs have nothing younger of
-//!    its key (validation.rs).
+//! 1. No image, however old, foreign or damaged, can change the result of a read. The image of
+//!    pages only names pages of immutable files; these are read from their files and checked there.
+//!    A row is accepted only if its segment belongs to this log's history and the runs have no
+//!    younger version of its key (validation.rs).
 //! 2. A segment that is damaged, of another format, of another log, ahead of the log, or of a fork
 //!    of it ends the restore with one warning, and a writing process removes the files of its kind.
-//!    Trouble with the image is never an error of the store.
-//! 3. Opening does not wait for the restore. The restore takes only free memory and, where
-//!    processors are short, little of their time (pace.rs); it reads and writes no more than its
-//!    allowance, of which that of the first second may be used at once. Closing waits until the
+//!    A fault of the image is never an error of the store.
+//! 3. Opening does not wait for the restore. The restore uses only free memory and, while
+//!    processors are short, little of their time (pace.rs). It reads and writes no more than its
+//!    I/O allowance; the allowance of the first second may be used at once. Closing waits until the
 //!    changed page segments are written, and as many of the changed rows as can be written in
-//!    [`CLOSE_MILLIS`]. A merge that can wait does: rows that stand beside younger ones are not
-//!    believed (validation.rs).
+//!    [`CLOSE_MILLIS`]. Merges that can wait are deferred meanwhile, because rows in one table with
+//!    younger versions cannot be validated (validation.rs).
 //! 4. An image is replaced only by a process that restored all of it, or had no room for the rest
 //!    and stayed open for an interval. A short run with a small budget leaves it unchanged, and so
 //!    does a run that ends before the restore does. The image of rows is replaced only by a process
 //!    that stayed open for an interval.
-//! 5. Of several processes that share the store, only the keeper writes the image. One that becomes
-//!    the keeper knows nothing of the image on disk, which another may have written since, and
-//!    writes its own. Its image of rows is valid as of the position up to which its row cache was
-//!    told of all versions: its memtables may reach back behind the checkpoint.
+//! 5. Of several processes that share the store, only the keeper writes the image. A process that
+//!    becomes the keeper does not know the image on disk, which another process may have written
+//!    since, and writes its own. Its image of rows is valid as of the position up to which its row
+//!    cache was notified of all versions, which may be before the checkpoint, because its memtables
+//!    may hold older commits.
 
 mod clear_ahead;
 mod files;
@@ -61,7 +62,6 @@ use plimsoll_disk::clock::Clock;
 use plimsoll_disk::vfs::Disk;
 use plimsoll_disk::worker::{Bell, Next, Woken, Worker};
 use plimsoll_log::file_log::FileLog;
-use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Budget;
 use plimsoll_memory::pool::Pool;
 
@@ -89,7 +89,8 @@ const CLOSE_MILLIS: u64 = 150;
 /// restores.
 const AT_ONCE_NANOS: u64 = 1_000_000_000;
 
-/// Threads that the restore has beside its own: `clear_ahead`'s pauses before this one does.
+/// Helper threads of the restore: the thread of `clear_ahead` pauses before the restore itself
+/// does.
 const HELPERS: u64 = 1;
 
 /// The environment of the warm image: its sources and its location.
@@ -105,7 +106,7 @@ pub(crate) struct Context {
     pub(crate) index: Arc<OpenIndex>,
     pub(crate) row_cache: Arc<RowCache>,
     pub(crate) sequencer: Arc<CommitSequencer>,
-    /// The image is read and never written. Otherwise it is written while this process writes the
+    /// The image is read and never written. If not set, it is written while this process writes the
     /// files of the index.
     pub(crate) read_only: bool,
     /// The interval between saves of the image.
@@ -153,7 +154,7 @@ struct Work {
     term: Option<u64>,
     /// No work before this time: the allowance is used up until then.
     not_before: u64,
-    /// The allowance that the restore may use at once, in the time in which it would come.
+    /// The allowance that the restore may use at once, expressed as time.
     at_once_nanos: u64,
 }
 
@@ -168,7 +169,7 @@ pub(crate) struct Counts {
     restoring: AtomicBool,
     /// Rows are being restored.
     restoring_rows: AtomicBool,
-    /// Bytes of the image whose rows were taken in or found stale.
+    /// Bytes of the image whose rows were restored or found stale.
     pub(crate) row_bytes_read: AtomicU64,
     pub(crate) restored: AtomicU64,
     pub(crate) gone: AtomicU64,
@@ -182,7 +183,7 @@ pub(crate) struct Counts {
 #[derive(Clone, Debug, Default)]
 struct Messages {
     warning: Option<String>,
-    /// For the pages and for the rows.
+    /// The last error of the image of pages, and that of the image of rows.
     last_errors: [Option<String>; 2],
 }
 
@@ -226,7 +227,7 @@ impl Warm {
     /// Stops the work, and writes the changes since the image was last written.
     pub(crate) fn close(&self) {
         for worker in self.clearer.iter().chain(&self.worker) {
-            // If it panicked, the image stays as it was.
+            // If the thread panicked, the image stays unchanged.
             worker.stop();
         }
         self.core.finish();
@@ -335,8 +336,8 @@ impl Core {
         work.rejected = true;
         let may_pass = matches!(rejection, Rejection::Unread { .. });
         if !may_pass && self.context.index.env.duty().may_write() {
-            // Otherwise each process that ends before it has written its own image would find it
-            // again. Files that cannot be removed stay.
+            // If they stayed, each process that ends before it has written its own image would find
+            // them again. Files that cannot be removed stay.
             let (disk, dir) = (&*self.context.disk, &self.context.dir);
             let _ = match (rows, pages) {
                 (Some(_), _) => image::remove_rows(disk, dir),
@@ -354,13 +355,13 @@ impl Core {
             events::warm_image_ignored(&text);
             lock(&self.counts.messages).warning = Some(text);
         }
-        // Another image may replace it without loss, unless the trouble may pass.
+        // Another image may replace it without loss, unless the fault may be temporary.
         Step::end(!may_pass)
     }
 
     fn may_save(&self, work: &mut Work, now: u64) -> bool {
         let term = self.context.index.env.duty().term();
-        // Another store may be where this one was.
+        // The folder may belong to another store by now.
         if term.is_none() || self.context.log.check_own().is_err() {
             return false;
         }
@@ -380,7 +381,8 @@ impl Core {
         let begun = context.clock.monotonic_nanos();
         let open_nanos = begun - self.opened_nanos;
         if work.is_restoring() && image::is_there(&*context.disk, &context.dir) {
-            // The restore has not finished, or never began: memory holds less than the image names.
+            // The restore has not finished, or never began, so memory holds less than the image
+            // names.
             return;
         }
         if !self.may_save(&mut work, begun) {
@@ -417,7 +419,7 @@ impl Core {
         let next = match work.is_restoring() {
             true => work.not_before,
             false if self.context.read_only => return Duration::MAX,
-            // It may become the keeper.
+            // This process may become the keeper.
             false if !self.context.index.env.duty().may_write() => {
                 return self.context.interval;
             }
@@ -448,7 +450,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_restore_pauses_once_the_allowance_of_the_first_second_is_used_up() {
+    fn the_restore_pauses_once_the_allowance_of_the_first_second_is_used() {
         let mut at_once = AT_ONCE_NANOS;
         let pauses = [400_000_000, 500_000_000, 300_000_000, 200_000_000]
             .map(|pause| pause_beyond(pause, &mut at_once));
@@ -457,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_visit_that_did_not_take_all_in_replaces_nothing() {
+    fn a_short_run_that_did_not_restore_everything_replaces_nothing() {
         let interval = Duration::from_secs(30);
         assert!(!may_replace(false, nanos(interval) - 1, interval));
         assert!(may_replace(false, nanos(interval), interval));

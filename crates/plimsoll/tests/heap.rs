@@ -1,7 +1,7 @@
-//! Counts what a store takes from the heap in one piece: never more than 64 KiB, however large
-//! values, entries and transactions are. An allocator may keep what was freed, and larger pieces
-//! would then lie outside the line.
-#![allow(unsafe_code, reason = "a global allocator that looks at sizes")]
+//! Measures the largest heap allocation of a store: never more than 64 KiB, however large values,
+//! entries and transactions are. An allocator may retain freed memory, so larger allocations could
+//! exceed the memory limit.
+#![allow(unsafe_code, reason = "a global allocator that records sizes")]
 #![allow(clippy::disallowed_methods, reason = "a test with files of its own")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -21,28 +21,28 @@ fn note(bytes: usize) {
     }
 }
 
-// SAFETY: the system's allocator does the work.
+// SAFETY: every call is forwarded to the system's allocator.
 unsafe impl GlobalAlloc for Sizes {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(layout.size());
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         note(layout.size());
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::alloc_zeroed`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new: usize) -> *mut u8 {
         note(new);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::realloc`.
         unsafe { System.realloc(block, layout, new) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::dealloc`.
         unsafe { System.dealloc(block, layout) }
     }
 }
@@ -50,7 +50,7 @@ unsafe impl GlobalAlloc for Sizes {
 #[global_allocator]
 static SIZES: Sizes = Sizes;
 
-/// The largest piece that is taken from the heap meanwhile, by any thread.
+/// The largest heap allocation of any thread during `work`.
 fn largest(work: impl FnOnce() -> Result<()>) -> usize {
     LARGEST.store(0, Ordering::Relaxed);
     COUNTS.store(true, Ordering::Relaxed);
@@ -60,14 +60,14 @@ fn largest(work: impl FnOnce() -> Result<()>) -> usize {
 }
 
 #[test]
-fn nothing_that_a_store_does_takes_more_than_64_kib_from_the_heap_at_once() {
+fn a_store_makes_no_heap_allocation_above_64_kib() {
     let counted = largest(|| {
         std::hint::black_box(vec![1u8; 100_000]);
         Ok(())
     });
     assert_eq!(counted, 100_000, "the counter counts");
     let dir = tempfile::tempdir().expect("a folder");
-    // The user's own.
+    // The user's own allocation.
     let large = vec![7; 2 << 20];
     let mut piece = vec![0; 64 << 10];
     let db = Db::open(dir.path().join("store"), Options::new().memory_bytes(32 << 20))

@@ -1,5 +1,5 @@
-//! Counts the heap that walks hold which have begun and are left alone: all of it is charged to the
-//! budget, but for a constant.
+//! Counts the heap bytes of iterators that have begun and are then left alone: all of them are
+//! charged to the budget, except for a constant.
 #![allow(unsafe_code, reason = "a global allocator that counts")]
 #![allow(clippy::disallowed_methods, reason = "a test with files of its own")]
 
@@ -16,24 +16,24 @@ struct Counting;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: the system's allocator does the work.
+// SAFETY: every call is forwarded to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new: usize) -> *mut u8 {
         LIVE.fetch_add(new, Ordering::Relaxed);
         LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::realloc`.
         unsafe { System.realloc(block, layout, new) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::dealloc`.
         unsafe { System.dealloc(block, layout) }
     }
 }
@@ -41,15 +41,15 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// What the store itself may take of the heap meanwhile, and what is not counted to the byte.
+/// Heap bytes that the store itself may allocate meanwhile, and the inaccuracy of the count.
 const SLACK_BYTES: usize = 1 << 20;
 
-/// What a walk takes of a chunk for a key of 4 KiB.
+/// The part of a chunk that an iterator uses for a key of 4 KiB.
 const KEY_PIECE_BYTES: usize = 4096;
 
 const KEYS: u32 = 2100;
 
-/// As long as a key can be.
+/// A key of the maximum length.
 fn key(number: u32) -> Vec<u8> {
     let mut key = vec![b'k'; 4096];
     key[..4].copy_from_slice(&number.to_be_bytes());
@@ -63,17 +63,17 @@ fn walks_bytes(db: &Db) -> usize {
         .by_kind
         .iter()
         .find(|(kind, _)| *kind == "walks")
-        .expect("it is one of the kinds");
+        .expect("`walks` is one of the kinds");
     *bytes as usize
 }
 
-/// Has `begin` make something; what it takes of the heap is charged.
+/// Calls `begin` and checks that its heap use is charged.
 fn charged<T>(db: &Db, what: &str, long_keys: usize, begin: impl FnOnce() -> T) -> T {
     let (heap, charged) = (LIVE.load(Ordering::Relaxed), walks_bytes(db));
     let held = begin();
     let heap = LIVE.load(Ordering::Relaxed).saturating_sub(heap);
     let charged = walks_bytes(db) - charged;
-    // In chunks, not on the heap: nothing of it is left with the allocator afterwards.
+    // In chunks, not on the heap, so that the allocator keeps nothing of it afterwards.
     let keys = long_keys * KEY_PIECE_BYTES;
     assert!(
         charged <= 2 * heap + keys + SLACK_BYTES,
@@ -81,7 +81,7 @@ fn charged<T>(db: &Db, what: &str, long_keys: usize, begin: impl FnOnce() -> T) 
     );
     assert!(
         heap + keys <= charged + SLACK_BYTES,
-        "{what}: {heap} bytes of heap, of which {charged} - {keys} are charged"
+        "{what}: {heap} bytes of heap, but {charged} - {keys} are charged"
     );
     held
 }
@@ -106,11 +106,11 @@ fn step(range: &mut Range<'_>) -> Option<u32> {
     Some(u32::from_be_bytes(*key.first_chunk().expect("a key")))
 }
 
-/// One test at a time: the heap is one.
+/// One test at a time, because all share the heap.
 static TURN: Mutex<()> = Mutex::new(());
 
 #[test]
-fn what_walks_hold_that_are_left_alone_is_charged_and_writers_go_on() {
+fn memory_of_idle_iterators_is_charged_and_writers_continue() {
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let dir = tempfile::tempdir().expect("a folder");
     let db = Db::open(dir.path().join("store"), Options::new().memory_bytes(MIN_MEMORY_BYTES))
@@ -127,13 +127,13 @@ fn what_walks_hold_that_are_left_alone_is_charged_and_writers_go_on() {
     assert!(walks_bytes(&db) > 2000 * 4096, "each has its last key");
     assert!(
         walks_bytes(&db) < 2000 * 5500 + (1 << 20),
-        "cursors, two keys for each run, were given up: {}",
+        "cursors, two keys for each run, were released: {}",
         walks_bytes(&db)
     );
     write(&db, &keyspace, 7);
     assert!((1..).zip(&mut walks).all(|(number, walk)| step(walk) == Some(number)));
     drop(walks);
-    let back = charged(&db, "walks back, half way", 500, || {
+    let back = charged(&db, "reverse iterators, midway", 500, || {
         let mut walks: Vec<_> =
             (0..500).map(|number| from(&snapshot, &keyspace, number).reverse()).collect();
         walks.iter_mut().for_each(|walk| (0..3).for_each(|_| assert!(step(walk).is_some())));
@@ -156,10 +156,10 @@ fn what_walks_hold_that_are_left_alone_is_charged_and_writers_go_on() {
     });
     write(&db, &keyspace, 9);
     drop(others);
-    assert!(walks_bytes(&db) < 256 << 10, "all was given back");
+    assert!(walks_bytes(&db) < 256 << 10, "everything was released");
 }
 
-/// Commits until the memtables hold `bytes` bytes, and none of it was flushed.
+/// Commits until the memtables hold `bytes` bytes, without a flush.
 fn fill_memtables(db: &Db, keyspace: &Keyspace, bytes: u64) {
     let held = || {
         let stats = db.stats();
@@ -176,7 +176,7 @@ fn fill_memtables(db: &Db, keyspace: &Keyspace, bytes: u64) {
 }
 
 #[test]
-fn walks_wait_for_memory_that_memtables_hold_as_writers_do() {
+fn iterators_wait_for_memory_that_memtables_hold_as_writers_do() {
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let dir = tempfile::tempdir().expect("a folder");
     let options = Options::new()
@@ -190,7 +190,7 @@ fn walks_wait_for_memory_that_memtables_hold_as_writers_do() {
     db.flush().expect("there is room");
     fill_memtables(&db, &filled, 8 << 20);
     let snapshot = db.snapshot();
-    // Together with the memtable they would be more than the budget.
+    // Together with the memtable they would exceed the budget.
     let mut walks: Vec<_> = (0..1500).map(|number| from(&snapshot, &keyspace, number)).collect();
     assert!((0..).zip(&mut walks).all(|(number, walk)| step(walk) == Some(number)));
     drop(walks);
@@ -202,7 +202,7 @@ fn walks_wait_for_memory_that_memtables_hold_as_writers_do() {
 }
 
 #[test]
-fn values_that_walks_lend_are_charged_and_refused_where_they_are_too_many() {
+fn values_lent_by_iterators_are_charged_and_refused_beyond_the_budget() {
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let dir = tempfile::tempdir().expect("a folder");
     let db = Db::open(dir.path().join("store"), Options::new().memory_bytes(MIN_MEMORY_BYTES))
@@ -228,7 +228,7 @@ fn values_that_walks_lend_are_charged_and_refused_where_they_are_too_many() {
     );
     assert!((20..270).contains(&walks.len()), "{} of 60 KB each", walks.len());
     drop(walks);
-    // An iterator gives its value away, and keeps none.
+    // An iterator gives its value away, so it holds none.
     let mut walks: Vec<_> =
         (0..500).map(|_| snapshot.range(&keyspace, ..).expect("a range")).collect();
     for walk in &mut walks {
@@ -237,10 +237,10 @@ fn values_that_walks_lend_are_charged_and_refused_where_they_are_too_many() {
     assert!(walks_bytes(&db) < 4 << 20);
 }
 
-/// What an open transaction takes of the heap is bounded and small: its list of reads, and the
-/// table of its write set's pieces, both charged.
+/// The heap use of an open transaction is bounded and small: its list of reads, and the table of
+/// its write set's chunks, both charged.
 #[test]
-fn an_open_transaction_that_wrote_little_holds_little_of_the_heap() {
+fn an_open_transaction_with_few_writes_uses_little_heap() {
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let dir = tempfile::tempdir().expect("a folder");
     let db = Db::open(dir.path().join("store"), Options::new().memory_bytes(MIN_MEMORY_BYTES))

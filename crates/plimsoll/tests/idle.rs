@@ -1,9 +1,9 @@
-//! What a store costs that nobody uses. A program of its own, because it looks at all threads of
-//! its process.
+//! The cost of a store that is not used. A separate program, because it observes all threads of its
+//! process.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
-    reason = "a test, which waits for the real clock"
+    reason = "a test that waits for the real clock"
 )]
 
 use std::path::Path;
@@ -25,12 +25,12 @@ fn fill(db: &Db) {
     tx.commit().unwrap();
 }
 
-/// Wakes of all threads in ten seconds, if nothing happens.
+/// Wake-ups of all threads in ten seconds, if nothing happens.
 fn wakes() -> f64 {
     sleeps::all().iter().map(|(_, sleep)| 10.0 / sleep.as_secs_f64()).sum()
 }
 
-/// Waits until the threads have done what was left to do; returns how long that took.
+/// Waits until the threads have finished their remaining work; returns how long that took.
 fn wait_until_idle(stores: usize) -> Duration {
     let begun = Instant::now();
     while wakes() > stores as f64 {
@@ -41,7 +41,7 @@ fn wait_until_idle(stores: usize) -> Duration {
 }
 
 #[test]
-fn an_idle_process_wakes_no_more_than_once_in_ten_seconds_and_flushes_what_is_written_then() {
+fn an_idle_process_wakes_at_most_once_in_ten_seconds_and_still_flushes_later_writes() {
     let dir = tempfile::tempdir().unwrap();
     for is_shared in [false, true] {
         let path = dir.path().join(if is_shared { "shared" } else { "alone" });
@@ -50,7 +50,7 @@ fn an_idle_process_wakes_no_more_than_once_in_ten_seconds_and_flushes_what_is_wr
         wait_until_idle(1);
         let two = is_shared.then(|| open(&path, true));
         wait_until_idle(1 + usize::from(is_shared));
-        // Who writes after a rest is not forgotten: the memtable is flushed a few seconds later.
+        // A write after a rest is noticed: the memtable is flushed a few seconds later.
         let before = one.stats().index.flushes;
         fill(two.as_ref().unwrap_or(&one));
         let begun = Instant::now();

@@ -1,16 +1,16 @@
-//! The budget of an open store, made larger and smaller: alone in a process, because it looks at
-//! the process's own memory.
+//! The budget of an open store is raised and lowered. A separate program, because it reads the
+//! memory use of its process.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,
-    reason = "a test that reads what the kernel says of this process"
+    reason = "a test that reads the kernel's statistics of this process"
 )]
 
 use plimsoll::{Db, Durability, Error, MIN_MEMORY_BYTES, Options};
 
 const MIB: u64 = 1 << 20;
 
-/// What the kernel says this process holds: anonymous memory and page tables.
+/// The anonymous memory and the page tables of this process, according to the kernel.
 fn held_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let of = |name: &str| {
@@ -25,7 +25,7 @@ fn key(number: u32) -> [u8; 4] {
 }
 
 #[test]
-fn an_open_store_is_given_more_memory_and_less_and_answers_all_the_same() {
+fn an_open_store_answers_correctly_while_its_memory_is_raised_and_lowered() {
     const KEYS: u32 = 50_000;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
@@ -71,8 +71,8 @@ fn an_open_store_is_given_more_memory_and_less_and_answers_all_the_same() {
     assert!(held_bytes() - start < line(24 * MIB), "{} bytes", held_bytes() - start);
     read_all(line(24 * MIB));
 
-    // Tables of the largest budget alone are more than the smallest. Where the machine has less
-    // than 8 GiB, what it has.
+    // The tables for the largest budget alone exceed the smallest budget. On a machine with less
+    // than 8 GiB, all of its memory is used.
     if db.set_memory(8192 * MIB).is_err() {
         db.set_memory(2048 * MIB).unwrap();
     }

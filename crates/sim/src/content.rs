@@ -16,6 +16,10 @@ impl Content {
     /// The bytes.
     pub fn make(&self) -> Vec<u8> {
         let len = self.bytes as usize;
+        if len == 8 {
+            // A number, so that it can be added to.
+            return i64::from(self.seed).to_le_bytes().to_vec();
+        }
         let mut random = Random::new(u64::from(self.seed) << 32 | u64::from(self.bytes));
         let mut out = Vec::with_capacity(len + 8);
         let repeated = self.seed.is_multiple_of(2).then(|| random.next_u64());

@@ -25,6 +25,7 @@ mod removals;
 mod restore;
 mod spaces;
 mod step;
+mod updates;
 
 pub(crate) use check::{compare, inspect};
 
@@ -40,6 +41,7 @@ use crate::driver::amid::CommitAmid;
 use crate::driver::feeds::OpenFeed;
 use crate::driver::held::{OpenReader, OpenWalk};
 use crate::driver::loads::OpenLoad;
+use crate::driver::updates::Updates;
 use crate::failure::{Failure, Outcome, ensure, same};
 use crate::judge::{Judge, Place, micros_of};
 use crate::model::reads::Reads;
@@ -60,6 +62,8 @@ struct OpenTx {
     handle: Transaction,
     reads: Reads,
     writes: Writes,
+    /// Of keys that are computed at the commit; `writes` has their values at the snapshot.
+    updates: Updates,
     /// One of its writes may have failed half-way, so it must not be committed.
     may_be_spoiled: bool,
 }

@@ -138,6 +138,17 @@ pub enum Op {
         /// The load.
         slot: u8,
     },
+    /// Updates a key without reading it.
+    Update {
+        /// The transaction.
+        tx: u8,
+        /// The keyspace's number.
+        space: u8,
+        /// The key.
+        key: Key,
+        /// How.
+        change: Change,
+    },
     /// Deletes a key.
     Delete {
         /// The transaction.
@@ -472,11 +483,42 @@ pub enum Op {
     Among(among::Among),
 }
 
+/// An update of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Adds to a number; another value counts as 0.
+    Add(u32),
+    /// Sets a value if there is none.
+    IfAbsent(Content),
+}
+
+impl Change {
+    /// The value behind it.
+    pub fn apply(self, old: Option<Content>) -> Option<Content> {
+        match self {
+            Change::Add(by) => Some(match old.filter(|old| old.bytes == 8) {
+                Some(old) => Content { seed: old.seed.wrapping_add(by), ..old },
+                None => Content { bytes: 8, seed: by },
+            }),
+            Change::IfAbsent(value) => old.or(Some(value)),
+        }
+    }
+
+    /// Bytes of its operand.
+    pub fn bytes(self) -> u32 {
+        match self {
+            Change::Add(_) => 8,
+            Change::IfAbsent(value) => value.bytes,
+        }
+    }
+}
+
 impl Op {
     /// The keyspace of the operation, if any.
     pub fn space_mut(&mut self) -> Option<&mut u8> {
         match self {
             Op::Put { space, .. }
+            | Op::Update { space, .. }
             | Op::PutMany { space, .. }
             | Op::BulkLoad { space, .. }
             | Op::LoadBegin { space, .. }

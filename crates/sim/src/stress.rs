@@ -210,7 +210,7 @@ impl Stress {
         // A missing offset table after a kill is not damage, because it is a cache.
         let problems: Vec<_> = problems
             .iter()
-            .filter(|problem| !problem.ends_with("made again when it is needed"))
+            .filter(|problem| !problem.ends_with("rebuilt when it is needed"))
             .collect();
         ensure(problems.is_empty(), || format!("verify: {problems:?}"))?;
         db.close().map_err(failed)

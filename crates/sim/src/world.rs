@@ -70,6 +70,7 @@ fn sizes_of(one_of: &mut impl FnMut(&[u64]) -> u64) -> Sizes {
         restore_loads: one_of(&[1, 2, 64]),
         sweeps_at_open: one_of(&[0, 1]) == 0,
         blind_after: one_of(&[0, 0, 2, 1000]) as u32,
+        range_keys: 1,
     }
 }
 

@@ -10,4 +10,6 @@ In ZConfig, `%import plimsoll.zodb` and a section `<plimsoll>`; for zodburi, `pl
 
 from .storage import PlimsollStorage
 
+PlimsollStorage.__module__ = __name__
+
 __all__ = ["PlimsollStorage"]

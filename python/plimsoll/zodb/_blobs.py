@@ -19,6 +19,8 @@ class Blobs(BlobStorageMixin):  # type: ignore[misc, unused-ignore]
     """The blob operations of a storage."""
 
     fshelper: Any
+    dirty_oids: list[tuple[bytes, bytes]]
+    """The blobs whose files are removed if the transaction is aborted."""
 
     @property
     def _tid(self) -> bytes:

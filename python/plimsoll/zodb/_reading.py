@@ -1,4 +1,4 @@
-"""Reading: the snapshot of an instance, loads, invalidations.
+"""What an instance reads: its snapshot, loads, invalidations.
 
 A polled instance reads the state of its last poll until the next one. An instance that was never
 polled (the storage given to a `DB`) reads the newest commit.
@@ -20,10 +20,15 @@ from ZODB.POSException import POSKeyError, ReadConflictError  # type: ignore[imp
 from ZODB.utils import maxtid  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
 from . import _rows
+from ._iteration import describe
 
 if TYPE_CHECKING:
     from .._native import ReadMapping, Snapshot
     from ._shared import SharedStore
+
+
+Filter = Callable[[dict[str, Any]], bool]
+"""Whether to list a transaction, by its description."""
 
 
 class _AsOf:
@@ -70,30 +75,29 @@ class Announcement:
         return self._thread != threading.get_ident() and self._made.wait(10)
 
 
-class Reading:
-    """The read operations of a storage."""
+class View:
+    """What one instance reads: the state of its last poll, or the newest commit if it was never
+    polled."""
 
-    _shared: SharedStore
-    _is_instance: bool
-    _own_tids: set[bytes]
-    _announcing: Announcement | None
-    _snapshot: Snapshot | None = None
-    _seen: bytes | None = None
-    """The tid of the newest transaction in the state of the last poll."""
-    _polled_at = -1
-    """The GLSN of the last poll, if its state is still to be read."""
-    _begins = True
-    """Whether the next poll is for a transaction that begins."""
-    _objects: ReadMapping | _AsOf
-    """The objects of the last poll's state, or in the store if there is none."""
+    def __init__(self, shared: SharedStore) -> None:
+        self._shared = shared
+        self.objects: ReadMapping | _AsOf = shared.objects
+        """The objects of the last poll's state, or in the store if there is none."""
+        self.seen: bytes | None = None
+        """The tid of the newest transaction in the state of the last poll."""
+        self.own_tids: set[bytes] = set()
+        """The transactions since then whose objects the connection has in its state already."""
+        self.begins = True
+        """Whether the next poll is for a transaction that begins."""
+        self._snapshot: Snapshot | None = None
+        self._polled_at = -1
+        """The GLSN of the last poll, if its state is still to be read."""
 
-    # The snapshot
-
-    def poll_invalidations(self) -> list[bytes] | None:
+    def poll(self) -> list[bytes] | None:
         """Moves to the newest commit. Returns the oids changed since the last poll; `None` if they
         are no longer known."""
         db = self._shared.db
-        begins, self._begins = self._begins, True
+        begins, self.begins = self.begins, True
         pins = begins or not self._shared.keep_history
         if self._polled_at == db.newest and pins == (self._snapshot is not None):
             return []
@@ -101,7 +105,7 @@ class Reading:
         transactions = snapshot.keyspace(_rows.TRANSACTIONS)
         last = transactions.last()
         newest = last[0] if last else _rows.ZERO
-        seen, own = self._seen, self._own_tids
+        seen, own = self.seen, self.own_tids
         changed: list[bytes] | None = []
         if seen is not None and newest != seen:
             packed = snapshot.keyspace(_rows.META).get(_rows.META_PACKED, _rows.ZERO)
@@ -113,82 +117,34 @@ class Reading:
                     if tid not in own:
                         oids.update(_rows.decode_oids(row))
                 changed = list(oids)
-        self._leave_snapshot()
-        self._seen, self._own_tids, self._polled_at = newest, set(), snapshot.glsn
+        self.leave()
+        self.seen, self.own_tids, self._polled_at = newest, set(), snapshot.glsn
         if pins:
-            self._snapshot, self._objects = snapshot, snapshot.keyspace(_rows.OBJECTS)
+            self._snapshot, self.objects = snapshot, snapshot.keyspace(_rows.OBJECTS)
         else:
             snapshot.close()
-            self._objects = _AsOf(self._shared, newest)
+            self.objects = _AsOf(self._shared, newest)
         return changed
 
-    def sync(self, force: bool = True) -> None:
-        """Called before a poll; `force` says whether a transaction begins."""
-        self._begins = force
-
-    def _leave_snapshot(self) -> None:
+    def leave(self) -> None:
+        """Releases the snapshot."""
         self._polled_at = -1
-        self._objects = self._shared.objects
+        self.objects = self._shared.objects
         if self._snapshot is not None:
             snapshot, self._snapshot = self._snapshot, None
             snapshot.close()
 
-    def lastTransaction(self) -> bytes:
-        """The newest transaction whose invalidations were delivered. For a storage that was never
-        polled: the newest one. If its `tpc_finish` here has not called its callback yet, waits for
-        that, because wrappers invalidate in the callback; the callback itself, and a caller that
-        has waited ten seconds, get the transaction before it."""
-        if self._seen is not None:
-            return self._seen
-        last = self._shared.last_tid()
-        # Order matters: the mark is set before the commit is readable, and removed after the
-        # callback.
-        announcing = self._announcing
-        if announcing is not None and last >= announcing.tid:
-            if announcing.wait():
-                return last
-            before = self._shared.transactions.scan(None, announcing.tid, reverse=True, limit=1)
-            return before[0][0] if before else _rows.ZERO
-        return last
-
-    # Loads
-
-    def load(self, oid: bytes, version: str = "") -> tuple[bytes, bytes]:
+    def load(self, oid: bytes) -> tuple[bytes, bytes]:
         """The data of an object and its tid."""
-        row = self._objects.get(oid)
+        row = self.objects.get(oid)
         if row is None or len(row) == 8:
             raise POSKeyError(oid)
         return row[8:], row[:8]
 
-    def prefetch(self, oids: Iterable[bytes]) -> None:
-        """Loads objects into memory with one call into the store."""
-        self._objects.get_many(oids)
-
-    def loadBefore(self, oid: bytes, tid: bytes) -> tuple[bytes, bytes, bytes | None] | None:
-        """The revision before `tid`: its data, its tid, and the tid of the next one."""
-        row = self._shared.objects.get(oid)
-        if row is None:
-            raise POSKeyError(oid)
-        if row[:8] < tid:
-            if len(row) == 8:
-                raise POSKeyError(oid)
-            return row[8:], row[:8], None
-        # A revision is in the history from the commit that replaced it, so a row that was current
-        # above is found there now.
-        history = self._shared.history
-        found = history.scan(oid, oid + tid, reverse=True, limit=1)
-        if not found:
-            return None
-        key, data = found[0]
-        if not data:
-            raise POSKeyError(oid)
-        following = history.scan(_rows.after(key), oid + maxtid, limit=1)
-        return data, key[8:], following[0][0][8:] if following else row[:8]
-
-    def loadSerial(self, oid: bytes, serial: bytes) -> bytes:
+    def load_serial(self, oid: bytes, serial: bytes) -> bytes:
         """The data of one revision."""
         live = self._shared.objects
-        for objects in (live,) if self._snapshot is None else (self._objects, live):
+        for objects in (live,) if self._snapshot is None else (self.objects, live):
             row = objects.get(oid)
             if row is not None and row[:8] == serial:
                 if len(row) == 8:
@@ -199,49 +155,49 @@ class Reading:
             raise POSKeyError(oid, serial)
         return data
 
-    def getTid(self, oid: bytes) -> bytes:
-        """The tid of the newest revision."""
-        row = self._shared.objects.get(oid)
-        if row is None or len(row) == 8:
+
+def load_before(shared: SharedStore, oid: bytes, tid: bytes) -> tuple[bytes, bytes, bytes | None] | None:
+    """The revision before `tid`: its data, its tid, and the tid of the next one."""
+    row = shared.objects.get(oid)
+    if row is None:
+        raise POSKeyError(oid)
+    if row[:8] < tid:
+        if len(row) == 8:
             raise POSKeyError(oid)
-        return row[:8]
+        return row[8:], row[:8], None
+    # A revision is in the history from the commit that replaced it, so a row that was current
+    # above is found there now.
+    history = shared.history
+    found = history.scan(oid, oid + tid, reverse=True, limit=1)
+    if not found:
+        return None
+    key, data = found[0]
+    if not data:
+        raise POSKeyError(oid)
+    following = history.scan(_rows.after(key), oid + maxtid, limit=1)
+    return data, key[8:], following[0][0][8:] if following else row[:8]
 
-    # Attributes of the whole database
 
-    def history(self, oid: bytes, size: int = 1, filter: Callable[[dict[str, Any]], bool] | None = None) -> list[dict[str, Any]]:
-        """The newest revisions of an object, newest first."""
-        from ._iteration import describe
+def history_of(shared: SharedStore, oid: bytes, size: int, filter: Filter | None) -> list[dict[str, Any]]:
+    """The newest revisions of an object, newest first."""
+    snapshot = shared.db.snapshot()
+    row = snapshot.keyspace(_rows.OBJECTS).get(oid)
+    if row is None:
+        raise POSKeyError(oid)
+    transactions = snapshot.keyspace(_rows.TRANSACTIONS)
+    entries: list[dict[str, Any]] = []
 
-        snapshot = self._shared.db.snapshot()
-        row = snapshot.keyspace(_rows.OBJECTS).get(oid)
-        if row is None:
-            raise POSKeyError(oid)
-        transactions = snapshot.keyspace(_rows.TRANSACTIONS)
-        entries: list[dict[str, Any]] = []
+    def add(tid: bytes, length: int) -> bool:
+        found = transactions.get(tid)
+        if found is not None:
+            entry = describe(tid, _rows.decode_transaction(found))
+            entry.update(tid=tid, size=length)
+            if filter is None or filter(entry):
+                entries.append(entry)
+        return len(entries) < size
 
-        def add(tid: bytes, length: int) -> bool:
-            found = transactions.get(tid)
-            if found is not None:
-                entry = describe(tid, _rows.decode_transaction(found))
-                entry.update(tid=tid, size=length)
-                if filter is None or filter(entry):
-                    entries.append(entry)
-            return len(entries) < size
-
-        if size > 0 and add(row[:8], len(row) - 8):
-            for key, data in snapshot.keyspace(_rows.HISTORY).items(oid, oid + maxtid, reverse=True):
-                if not add(key[8:], len(data)):
-                    break
-        return entries
-
-    def __len__(self) -> int:
-        # An estimate is good enough for many objects, but zero would make a storage false.
-        rough = self._shared.objects.approximate_len()
-        return rough if rough > 10_000 else self._shared.objects.count()
-
-    def __bool__(self) -> bool:
-        return True
-
-    def getSize(self) -> int:
-        """Bytes on disk, without blobs."""
-        return int(self._shared.db.stats()["disk_bytes"])
+    if size > 0 and add(row[:8], len(row) - 8):
+        for key, data in snapshot.keyspace(_rows.HISTORY).items(oid, oid + maxtid, reverse=True):
+            if not add(key[8:], len(data)):
+                break
+    return entries

@@ -13,7 +13,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ZODB.POSException import ReadOnlyError, StorageError  # type: ignore[import-untyped, import-not-found, unused-ignore]
+from ZODB.POSException import ReadOnlyError, StorageError, StorageTransactionError  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
 from .. import _native
 from .._errors import Conflict, Error, NotAStore
@@ -101,6 +101,15 @@ class SharedStore:
         """Waits for the sync of commits ordered before, by any process; until then no snapshot
         includes them."""
         self.db.transaction(ordered=True).commit()
+
+    def check_no_turn(self) -> None:
+        """Raises `StorageTransactionError` if this thread holds the turn, because it would wait for
+        itself."""
+        if self.turn.is_mine:
+            raise StorageTransactionError(
+                "this thread commits another transaction of this database: finish or abort it first. (In one transaction, a database commits through one "
+                "connection, or undoes, once: `DB.undoMultiple` undoes several transactions.)"
+            )
 
     def new_oid(self) -> bytes:
         """An unused oid."""

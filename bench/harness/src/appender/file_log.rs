@@ -9,7 +9,6 @@ use plimsoll_log::draft::{Draft, DraftEntry};
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
 use plimsoll_log::glsn::{Glsn, StreamId};
-use plimsoll_log::log::Log as _;
 use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::pool::Pool;
 

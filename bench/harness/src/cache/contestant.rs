@@ -248,12 +248,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_cache_keeps_what_it_was_asked_for_and_forgets_what_does_not_fit() {
+    fn every_cache_keeps_requested_values_within_its_capacity() {
         for name in NAMES {
             let cache = make::<[u8; 8]>(name, 4 << 20, vec![7; 4096], 1000).unwrap();
             let ask = |key: u64| cache.request(&key.to_be_bytes(), 1000);
-            assert!((0..500).all(|key| !ask(key)), "{name}: nothing is there at first");
-            assert!((0..500).filter(|key| ask(*key)).count() > 450, "{name}: all of it fits");
+            assert!((0..500).all(|key| !ask(key)), "{name}: the cache is empty at first");
+            assert!((0..500).filter(|key| ask(*key)).count() > 450, "{name}: everything fits");
             (0..100_000).for_each(|key| _ = ask(key));
             let kept = (0..100_000).rev().take(50_000).filter(|key| ask(*key)).count();
             assert!(kept < 6000, "{name} keeps {kept} of 1000 bytes in 4 MiB");

@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_is_what_its_argument_says() {
+    fn a_source_parses_from_its_argument() {
         for source in
             [Source::Zipf(7), Source::Cachebench(9), Source::Trace("a/b.oracleGeneral.zst".into())]
         {

@@ -164,7 +164,7 @@ impl Contestant {
                 self.db
                     .snapshot()
                     .get(&self.keyspace, &key(number))?
-                    .context("a row is not there")?;
+                    .context("a row is missing")?;
             }
         }
         let (seconds, now) = (start.elapsed().as_secs_f64(), Counters::of(std::process::id())?);

@@ -60,7 +60,7 @@ impl CacheWorker {
     fn ask<K: Key>(&self, requests: &Requests<K>) -> Result<Outcome> {
         ensure!(
             self.threads > 0 && !requests.order.is_empty(),
-            "there is nobody to ask, or nothing to ask for"
+            "there are no threads or no requests"
         );
         let mean = requests.working_set_bytes() / requests.keys.len() as u64;
         let filler = vec![7; requests.largest_bytes()];
@@ -131,7 +131,7 @@ impl Outcome {
     /// Parses a worker's output.
     pub(super) fn parse(line: &str) -> Result<Self> {
         let json: Value =
-            serde_json::from_str(line).with_context(|| format!("a worker said {line:?}"))?;
+            serde_json::from_str(line).with_context(|| format!("a worker printed {line:?}"))?;
         let count = |name: &str| json[name].as_u64().with_context(|| format!("{name} in {line}"));
         let time = |name: &str| json[name].as_f64().with_context(|| format!("{name} in {line}"));
         Ok(Self {
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(outcome.requests, 20_000);
         assert!(
             outcome.hit_percent() > 90.0 && outcome.hits <= outcome.requests,
-            "all of it fits: {outcome:?}"
+            "everything fits: {outcome:?}"
         );
         let read = Outcome::parse(&outcome.to_json().to_string()).unwrap();
         assert_eq!(

@@ -18,7 +18,7 @@ use plimsoll::{Db, Error, Keyspace, Options, Range, Snapshot, Transaction};
 use super::Stream;
 use crate::payload;
 
-/// One of them.
+/// A workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Scene {
     /// 8 threads write values of 2 MB, 8 read them, whole and piece by piece
@@ -77,7 +77,7 @@ impl Scene {
     }
 }
 
-/// Whether it succeeded; a refusal is counted.
+/// Whether an operation succeeded; a refusal is counted.
 fn taken(done: Result<()>, refusals: &AtomicU64) -> Result<bool> {
     match done {
         Ok(()) => Ok(true),
@@ -222,7 +222,7 @@ fn long_keys(db: &Db) -> Result<Refusals> {
             let pair = range.advance()?.context("a key is missing")?;
             ensure!(
                 pair == (&long_key(number)[..], &number.to_le_bytes()[..]),
-                "key {number} is another"
+                "another key than {number} was returned"
             );
         }
         ensure!(range.advance()?.is_none(), "there are too many keys");
@@ -254,9 +254,9 @@ fn begun_walks(db: &Db) -> Result<Refusals> {
 fn step_all(walks: &mut [Range<'_>], step: u64) -> Result<()> {
     for (walk, range) in (0..).zip(walks) {
         let number = walk * 3 + step;
-        let (key, value) = range.advance()?.context("a walk ends too early")?;
-        ensure!(key == long_key(number), "walk {walk} gives another key than its next");
-        ensure!(value == number.to_le_bytes(), "walk {walk} sees what came later");
+        let (key, value) = range.advance()?.context("an iterator ends too early")?;
+        ensure!(key == long_key(number), "iterator {walk} returned a key other than its next one");
+        ensure!(value == number.to_le_bytes(), "iterator {walk} sees a later write");
     }
     Ok(())
 }
@@ -269,7 +269,7 @@ fn open_transactions(db: &Db) -> Result<Refusals> {
         let mut done = || {
             ensure!(
                 transaction.get(&keyspace, &number.to_be_bytes())?.is_none(),
-                "a key is there before its time"
+                "a key exists before it was put"
             );
             transaction.put(&keyspace, &number.to_be_bytes(), &[7; 40])?;
             Ok(())
@@ -289,10 +289,10 @@ fn open_transactions(db: &Db) -> Result<Refusals> {
     for number in &committed {
         ensure!(
             snapshot.get(&keyspace, &number.to_be_bytes())?.is_some(),
-            "write {number} is not there"
+            "write {number} is missing"
         );
     }
-    ensure!(snapshot.range(&keyspace, ..)?.count() == committed.len(), "what was refused is there");
+    ensure!(snapshot.range(&keyspace, ..)?.count() == committed.len(), "a refused write exists");
     Ok(refusals.into_inner())
 }
 

@@ -29,7 +29,7 @@ pub(super) fn hold(db: &Db, count: u64) -> Result<()> {
         let before = (number + 1).checked_sub(KEYS).map(value_of);
         ensure!(
             next.as_deref() == before.as_ref().map(|value| &value[..]),
-            "snapshot {number} sees what came later"
+            "snapshot {number} sees a later write"
         );
     }
     Ok(())

@@ -41,26 +41,23 @@ pub(super) fn write_and_be_killed(db: &Db, bytes: u64) -> Result<()> {
     let mut transaction = db.begin();
     transaction.put(&keyspace, b"not committed", b"")?;
     kill_process(getpid(), Signal::KILL)?;
-    bail!("a process that was killed goes on")
+    bail!("the process survived its own kill")
 }
 
 /// Checks the writes acknowledged before the kill: all of them must exist, and nothing else.
 pub(super) fn check(db: &Db, bytes: u64) -> Result<()> {
     let keyspace = db.keyspace(KEYSPACE)?;
     let snapshot = db.snapshot();
-    ensure!(
-        snapshot.get(&keyspace, b"not committed")?.is_none(),
-        "what was not committed is there"
-    );
+    ensure!(snapshot.get(&keyspace, b"not committed")?.is_none(), "an uncommitted write exists");
     let puts = bytes / VALUE_BYTES;
     let mut expected = vec![0; VALUE_BYTES as usize];
-    // The last writes, because nothing is newer.
+    // The last writes, which no newer one has replaced.
     let mut seen = std::collections::HashSet::new();
     for number in (puts.saturating_sub(10 * BATCH)..puts).rev() {
         if seen.insert(key_of(number)) {
             payload::fill(number, &mut expected);
             let found = snapshot.get(&keyspace, &key_of(number))?;
-            ensure!(found.is_some_and(|value| *value == *expected), "write {number} is not there");
+            ensure!(found.is_some_and(|value| *value == *expected), "write {number} is missing");
         }
     }
     Ok(())

@@ -25,7 +25,7 @@ enum Cause {
     FlushPace,
     MergePace,
     Depth,
-    /// It missed a page, and was not computing most of the time.
+    /// It missed a page, and was waiting most of the time.
     Load,
     /// It missed a page, and was computing most of the time.
     Evicting,
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slow_operation_is_put_down_to_what_it_waited_for() {
+    fn a_slow_operation_is_attributed_to_its_cause() {
         let slow = |is_read, missed, computed_ms| Slow {
             is_read,
             missed,

@@ -27,10 +27,10 @@ pub(super) struct Workload {
 pub(super) enum Expected {
     /// With an answer.
     Answer,
-    /// With an answer or an error: a walk lends whole values, and one value may be above the
+    /// With an answer or an error: a scan lends whole values, and one value may be larger than the
     /// budget.
     AnswerOrRefusal,
-    /// By its own hand.
+    /// By killing itself.
     Kill,
 }
 

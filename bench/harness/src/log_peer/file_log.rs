@@ -11,7 +11,6 @@ use plimsoll_log::draft::{Draft, DraftEntry};
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
 use plimsoll_log::glsn::{Glsn, StreamId};
-use plimsoll_log::log::{Log as _, Scan as _};
 use plimsoll_memory::budget::{Backing, Budget, Kind};
 use plimsoll_memory::chunk::Chunk;
 use plimsoll_memory::pool::Pool;
@@ -136,7 +135,7 @@ fn check(log: &FileLog, shape: Shape) -> Result<()> {
     let mut scan = log.scan(Glsn(1)..Glsn(shape.entries + 1), None)?;
     for number in 1..=shape.entries {
         let entry =
-            scan.next().ok_or_else(|| anyhow::anyhow!("the log ends before entry {number}"))??;
+            scan.next_entry().ok_or_else(|| anyhow::anyhow!("the log ends before entry {number}"))??;
         payload::fill(number, &mut expected);
         ensure!(entry.payload == expected, "entry {number} is not what was written");
     }
@@ -171,7 +170,7 @@ impl LogPeer for FileLogPeer {
                 let first = start(count);
                 let mut seen = 0;
                 let mut scan = log.scan(Glsn(first)..Glsn(first + count), None)?;
-                while let Some(entry) = scan.next() {
+                while let Some(entry) = scan.next_entry() {
                     touch(entry?.payload);
                     seen += 1;
                 }

@@ -25,7 +25,7 @@ impl PageSource for Filled {
 
 impl Line {
     pub(super) fn make(pages: u32) -> Result<Self> {
-        // A sixteenth more: the pool's own tables, and the room that it leaves to others.
+        // A sixteenth more, for the pool's own tables and the memory that it leaves to other uses.
         let bytes = u64::from(pages) * PAGE_BYTES as u64;
         let budget = Budget::new(bytes + bytes / 16 + (4 << 20), Backing::Mapped)?;
         let pool = Pool::new(&budget, 1 << 20)?;

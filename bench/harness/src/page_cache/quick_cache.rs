@@ -1,4 +1,4 @@
-//! quick_cache's shared cache, as its documentation sets it up: an entry a page.
+//! quick_cache's shared cache, configured as documented: one entry per page.
 
 use std::sync::Arc;
 

@@ -4,9 +4,9 @@
 //! cache, index and filter blocks inside it, blocks of 16 KiB, ten bits of filter for a key, LZ4;
 //! the rest is left to the page cache. Index and filters are partitioned ("Partitioned Index
 //! Filters"): the whole filter of a table is larger than a shard of so small a cache, and would be
-//! read anew for every look-up. Memtables: an eighth of memory each, at most the default of 64 MiB,
-//! two of them ("Memory usage in RocksDB"). Large values go to blob files ("BlobDB"). A durable
-//! commit is `WriteOptions::sync`; a relaxed one is written to the log and synced by
+//! read again for every look-up. Memtables: an eighth of memory each, at most the default of 64
+//! MiB, two of them ("Memory usage in RocksDB"). Large values go to blob files ("BlobDB"). A
+//! durable commit is `WriteOptions::sync`; a relaxed one is written to the log and synced by
 //! `flush_wal(true)`.
 
 use std::path::Path;

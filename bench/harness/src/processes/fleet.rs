@@ -1,8 +1,8 @@
 //! Processes of the bench that have one store open, from their parent's view: it starts them, sends
 //! tasks, reads answers, stops and kills them.
 //!
-//! Nothing looks at them while they are measured, because many that are looked at often would be
-//! slower than few.
+//! They are not sampled while they are measured, because sampling slows many processes more than
+//! few.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -91,7 +91,7 @@ impl Member {
         Answer::parse(&self.line()?)
     }
 
-    /// Has a task done.
+    /// Has a task run, and returns its answer.
     pub(crate) fn ask(&mut self, task: Task) -> Result<Answer> {
         self.tell(task)?;
         self.hear()
@@ -175,7 +175,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Of a process; zero for one that has ended.
+    /// The memory of a process; zero if it has ended.
     pub(crate) fn of(pid: u32) -> Self {
         std::fs::read_to_string(format!("/proc/{pid}/status"))
             .map_or_else(|_| Self::default(), |status| Self::parse(&status))
@@ -193,7 +193,7 @@ impl Memory {
         }
     }
 
-    /// Of several processes.
+    /// The memory of several processes.
     pub(crate) fn of_all(pids: &[u32]) -> Self {
         pids.iter().map(|pid| Self::of(*pid)).fold(Self::default(), |sum, one| Self {
             own_bytes: sum.own_bytes + one.own_bytes,

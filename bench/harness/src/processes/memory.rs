@@ -33,7 +33,7 @@ const FIRST: u64 = 1000;
 /// One row in this many is hot.
 const HOT: u64 = 10;
 
-/// The most of each kind at one moment, all processes together.
+/// The maximum of each kind at one moment, over all processes together.
 fn watch<T>(pids: &[u32], work: impl FnOnce() -> T) -> (T, Memory) {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_allowed_counts_processes_and_threads() {
+    fn the_allowance_counts_processes_and_threads() {
         assert_eq!(allowed(256 << 20, 8, 16), (256 << 20) + (64 << 20) + (1 << 20));
     }
 

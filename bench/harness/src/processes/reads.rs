@@ -1,5 +1,5 @@
-//! The cost of reading where other processes may write: alone in shared mode, beside a writer; and
-//! when a commit becomes visible.
+//! The cost of reading while other processes may write: alone in shared mode, and beside a writer;
+//! and the time until a commit becomes visible.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ const WRITES: u64 = 1000;
 
 const LEAD_NANOS: u64 = 50_000_000;
 
-/// Rows into a new store, written to their place.
+/// Loads rows into a new store, and writes them to their final place.
 pub(super) fn fill(member: &mut Member, rows: u64) -> Result<()> {
     let loaded = member.ask(Task::Load { from: 0, rows, millis: 600_000 })?;
     ensure!(
@@ -168,8 +168,8 @@ pub(super) fn visible(run: &mut Run<'_>) -> Result<()> {
     Ok(())
 }
 
-/// `readers`: in turns without a writer, beside one of this store, and beside one of another store,
-/// which shows the processor time that a writer takes from them anyway.
+/// `readers`: turns without a writer, beside a writer of this store, and beside a writer of another
+/// store, which shows the processor time that any writer takes from the readers.
 pub(super) fn readers(run: &mut Run<'_>) -> Result<()> {
     let millis = run.millis();
     let mut rows = Vec::new();

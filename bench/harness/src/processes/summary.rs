@@ -6,7 +6,7 @@ use super::task::Answer;
 use crate::appender::new_histogram;
 use crate::statistics::median;
 
-/// Of all processes together.
+/// The results of all processes together.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Summary {
     /// Operations a second.
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_are_added_up_and_the_slowest_is_told() {
+    fn processes_are_summed_and_the_slowest_is_reported() {
         let summary = Summary::of(&[answer(100, 1000, 10, 30), answer(300, 1000, 30, 10)]).unwrap();
         assert!((summary.rate - 400.0).abs() < 1e-6);
         assert!((summary.least - 0.5).abs() < 1e-6 && (summary.most - 1.5).abs() < 1e-6);

@@ -14,21 +14,20 @@ use crate::appender::new_histogram;
 /// processes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Task {
-    /// Puts the rows of the store from one number on, in commits of a thousand, until a time is
-    /// over.
+    /// Puts the rows of the store from one number on, in commits of a thousand, until the time is
+    /// up.
     Load { from: u64, rows: u64, millis: u64 },
-    /// Commits of one put; `rate` a second, or as many as there can be if that is 0. Begins at
-    /// `start_nanos`.
+    /// Commits of one put, `rate` a second, or at full speed if that is 0. Begins at `start_nanos`.
     Commit { threads: u64, millis: u64, rate: u64, value_bytes: u64, start_nanos: u64 },
-    /// Transactions that read one of so many counters and write it.
+    /// Transactions that read and write one of this many counters.
     Count { counters: u64, millis: u64, start_nanos: u64 },
     /// Gets of random rows.
     Get { threads: u64, millis: u64, start_nanos: u64 },
-    /// Walks over all rows, again and again.
+    /// Scans of all rows, repeatedly.
     Scan { millis: u64, start_nanos: u64 },
     /// This many transactions, begun and dropped.
     Begin { count: u64 },
-    /// Gets of random rows among the first so many, and how many of them had to read from the
+    /// Gets of random rows among the first `rows`, and how many of them had to read from the
     /// device.
     First { count: u64, rows: u64 },
     /// Commits numbers, and reports when each commit returned.
@@ -112,13 +111,13 @@ impl FromStr for Task {
 pub(crate) struct Answer {
     /// Operations that it did.
     pub(crate) count: u64,
-    /// Within this time.
+    /// The time that they took.
     pub(crate) time: Duration,
-    /// Processor time of all of its threads meanwhile.
+    /// Processor time of all threads of the process meanwhile.
     pub(crate) cpu: Duration,
     /// Number of transaction retries.
     pub(crate) retries: u64,
-    /// Of single operations, in nanoseconds.
+    /// Latencies of single operations, in nanoseconds.
     pub(crate) latency: Histogram<u64>,
     /// Other figures of a task.
     pub(crate) numbers: Vec<u64>,
@@ -138,7 +137,7 @@ impl Default for Answer {
 }
 
 impl Answer {
-    /// As a line.
+    /// Formats it as a line.
     pub(crate) fn line(&self) -> String {
         let latency: Vec<_> = self
             .latency
@@ -197,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_task_is_heard_as_it_was_said() {
+    fn a_task_parses_from_its_message() {
         let tasks = [
             Task::Load { from: 1, rows: 2, millis: 3 },
             Task::Commit { threads: 1, millis: 2, rate: 3, value_bytes: 4, start_nanos: 5 },
@@ -221,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_heard_as_it_was_said() {
+    fn an_answer_parses_from_its_message() {
         let mut answer = Answer { count: 3, retries: 2, numbers: vec![7, 8], ..Answer::default() };
         (answer.time, answer.cpu) = (Duration::from_millis(1500), Duration::from_millis(20));
         [10, 10, 123_456_789].iter().for_each(|nanos| answer.latency.record(*nanos).unwrap());

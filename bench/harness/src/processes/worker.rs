@@ -116,7 +116,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Does a task.
+    /// Runs a task.
     pub(crate) fn work(&mut self, task: Task) -> Result<Answer> {
         match task {
             Task::Load { from, rows, millis } => {

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_and_failures_are_as_visible_as_wins() {
+    fn losses_and_failures_are_shown_like_wins() {
         let page = page(&Run::parse(EXAMPLE).unwrap());
         assert!(page.contains("<td class=\"win\">4.00 (3.50 to 4.50)</td>"));
         assert!(page.contains("<td class=\"loss\">0.25</td>"));

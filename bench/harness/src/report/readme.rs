@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_stands_between_the_markers_changes() {
+    fn only_the_text_between_the_markers_changes() {
         let run = Run::parse(EXAMPLE).unwrap();
         let text = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
         let once = replaced(&text, &run).unwrap();

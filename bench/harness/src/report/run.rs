@@ -194,7 +194,7 @@ impl Run {
         self.of(row, contestant).filter_map(point).collect()
     }
 
-    /// All values of a metric that begins with `prefix`, by the number that its name goes on with
+    /// All values of a metric that begins with `prefix`, by the number that follows it in the name
     /// and by the rest of the name.
     pub(super) fn over_time(&self, row: &str, prefix: &str) -> Vec<(f64, &str, f64)> {
         let mut points = Vec::new();
@@ -283,7 +283,7 @@ m,2026-01-01T00:00:00Z,abc,load-ran";
     }
 
     #[test]
-    fn a_row_that_was_measured_again_counts_as_it_was_then() {
+    fn a_row_that_was_measured_again_counts_with_its_last_measurement() {
         let again = "\nm,2026-01-01T09:00:00Z,def,machine,,busy_before,0.5
 m,2026-01-01T09:00:00Z,def,build,contestant=plimsoll mode=full,per_second,8
 m,2026-01-01T09:00:00Z,def,scan-full,contestant=plimsoll mode=full,per_second,3000

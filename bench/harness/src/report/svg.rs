@@ -16,7 +16,7 @@ pub(super) struct Series<'run, T> {
     pub(super) what: T,
 }
 
-/// Bars to the right; the text stands where there is no bar.
+/// Horizontal bars; a text is shown where there is no bar.
 pub(super) fn bars(series: &[Series<'_, Result<f64, &'static str>>]) -> String {
     let most = series
         .iter()

@@ -1,4 +1,4 @@
-//! Numbers as people read them.
+//! Numbers in readable form.
 
 /// A rate with three digits and a unit of a thousand or a million.
 pub(super) fn short(rate: f64) -> String {

@@ -8,7 +8,7 @@ use super::rows::{KEY_BYTES, load, rising_key};
 use super::scene::{Note, Scale};
 use crate::peer::Peer;
 
-/// Rows that are in the queue while it turns.
+/// The number of rows in the queue during the turns.
 const LENGTH: u64 = 10_000;
 
 const VALUE: [u8; 150] = [7; 150];

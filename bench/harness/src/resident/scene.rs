@@ -31,7 +31,7 @@ pub(crate) enum Scene {
 /// The size of a scene.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scale {
-    /// Rows of 24 + 150 bytes; other rows are fewer as they are larger.
+    /// Rows of 24 + 150 bytes; scenes with larger rows use proportionally fewer.
     pub(crate) rows: u64,
     /// Seconds that a rate is measured for.
     pub(crate) seconds: f64,

@@ -8,8 +8,7 @@ use super::model::{Model, Place};
 /// Recently used leaves, the target of many reads.
 const RECENT: usize = 256;
 
-/// Of 100 reads, how many go to a leaf that was touched lately, and how many to one that is not
-/// there.
+/// Of 100 reads, how many go to a recently used leaf, and how many to a missing one.
 const RECENT_READS: u32 = 40;
 const ABSENT_READS: u32 = 10;
 
@@ -225,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_come_of_each_operation_is_what_a_map_says() {
+    fn expected_results_match_a_map() {
         let mut map: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
         let mut all = Commit::default();
         let model = Model::new(300, 4);

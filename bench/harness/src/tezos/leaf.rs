@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn each_write_puts_something_else_that_follows_from_its_number() {
+    fn each_write_puts_a_different_value_derived_from_its_number() {
         let value = |leaf: Leaf, version| {
             let mut value = Vec::new();
             leaf.write_value(version, &mut value);

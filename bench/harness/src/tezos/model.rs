@@ -30,7 +30,7 @@ const PARTS: [Part; 8] = [
     Part { leaf: Leaf::BigMap, from: 400, to: 20, write_share: 4, read_share: 2 },
 ];
 
-/// Keys of the queue before the first commit: one for so many entries.
+/// One key of the queue before the first commit per this many entries.
 const QUEUED: u64 = 100;
 
 /// Big-map keys from here on belong to the queue.
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_model_knows_what_a_map_would_hold() {
+    fn the_model_agrees_with_a_map() {
         let mut random = fastrand::Rng::with_seed(5);
         let mut model = Model::new(500, 9);
         let mut map: HashMap<Leaf, u64> = model.population().map(|leaf| (leaf, 0)).collect();

@@ -250,7 +250,7 @@ fn apply(
             String::from_utf8_lossy(key),
             if there { "is" } else { "is not" },
         );
-        bail!("wrong answer to {kind} {key}, which {there} there");
+        bail!("wrong answer to {kind} {key}, which {there} present");
     }
     Ok(())
 }
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replay_counts_every_operation_and_is_there_after_reopening() {
+    fn a_replay_counts_every_operation_and_survives_reopening() {
         let folder = tempfile::tempdir().unwrap();
         let (db, context) = opened(folder.path(), 1);
         let mut generator = Generator::new(ENTRIES, 1);
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_is_not_what_the_seed_says_is_found_out() {
+    fn a_store_that_differs_from_the_seed_is_detected() {
         let folder = tempfile::tempdir().unwrap();
         let (db, context) = opened(folder.path(), 1);
         let mut generator = Generator::new(ENTRIES, 1);

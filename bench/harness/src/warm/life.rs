@@ -90,7 +90,7 @@ enum Act {
     Heat,
     /// Begins with hot rows in memory and without an image; measures requests, and ends.
     Live,
-    /// Opens the store, and measures the first requests and, when the image was taken in, as many
+    /// Opens the store, and measures the first requests and, after the image was restored, as many
     /// more.
     Reopen,
     /// Measures requests for a while.
@@ -161,7 +161,7 @@ impl WarmLife {
         (self.memory * self.hot_percent / 100 / (self.value_bytes + 8)).max(2)
     }
 
-    /// By key, so that nothing needs merging; the final files are the same.
+    /// Puts rows in key order, so that nothing needs merging; the final files are the same.
     fn make(&self) -> Result<()> {
         let (db, keyspace) = self.open()?;
         let mut value = vec![0; self.value_bytes as usize];
@@ -333,7 +333,8 @@ impl WarmLife {
         Ok(db.close()?)
     }
 
-    /// Two intervals and what writing takes; where no image is written as long.
+    /// Serves for two intervals and the time to write the image; without an image, for the same
+    /// time.
     fn serve(&self, report: &mut Map<String, serde_json::Value>) -> Result<()> {
         let opened = Instant::now();
         let (db, keyspace) = self.open_hot()?;
@@ -395,7 +396,7 @@ impl<'a> Client<'a> {
         payload::fill(number, &mut self.value);
         ensure!(
             found.is_some_and(|found| found == self.value[..]),
-            "object {number} is not what was put"
+            "object {number} differs from the value that was put"
         );
         Ok(())
     }

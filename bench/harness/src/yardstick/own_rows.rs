@@ -1,4 +1,4 @@
-//! Rows of our own: the pairs of integers in Kùzu too, and the import of a Git history.
+//! Two additional rows: the pairs of integers in Kùzu as well, and the import of a Git history.
 //!
 //! The pairs exist for Kùzu: it is killed or refuses if its buffer pool is as small as the limit.
 //! It is tried twice: under the limit, and without one but with a buffer pool of that size. The
@@ -24,7 +24,7 @@ impl Contest<'_> {
         let rows: Vec<_> = rows
             .into_iter()
             .filter_map(|row| {
-                row.inspect_err(|error| eprintln!("a row is left out: {error:#}")).ok()
+                row.inspect_err(|error| eprintln!("a row is skipped: {error:#}")).ok()
             })
             .collect();
         if !rows.is_empty() {

@@ -15,7 +15,7 @@ const BUILD_BATCH: u64 = 50_000;
 /// Memory of a tree store while its file is created.
 const BUILD_TREE_BYTES: u64 = 1 << 30;
 
-/// A walk is measured in slices that are this part of the time of a load.
+/// A scan is measured in slices of at most this part of the time limit of a load.
 const CUT_TO_WALK: u32 = 6;
 
 /// Sizes and times of one run.
@@ -87,8 +87,8 @@ impl Scale {
         if row == Row::Pairs { self.pairs_limit_bytes } else { self.limit_bytes }
     }
 
-    /// Puts of a commit of a load. A tree that is not measured is made in a few large ones; others
-    /// would get another shape by that.
+    /// Puts of a commit of a load. A tree store that is not measured is created in a few large
+    /// commits; other stores would get a different shape by that.
     pub(crate) fn batch(&self, row: Row, contestant: PeerKind) -> u64 {
         match row {
             Row::Build if contestant.is_tree() => BUILD_BATCH,
@@ -110,7 +110,7 @@ impl Scale {
         match row {
             Row::LoadSorted | Row::LoadRandom | Row::Pairs | Row::ColdOpen => self.cut,
             Row::ScanFull => self.cut / CUT_TO_WALK,
-            // Not measured, and without a memory limit: it takes as long as it takes.
+            // Not measured, and without a memory limit, so the time limit is generous.
             Row::Build | Row::Build16k => 20 * self.cut,
             _ => self.slice,
         }

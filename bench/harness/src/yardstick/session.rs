@@ -1,5 +1,5 @@
-//! A contestant's process during a row, from outside: started within its limit, told what to do,
-//! looked at, ended.
+//! A contestant's process during a row, from outside: started within its limit, given tasks,
+//! observed, and ended.
 
 use std::path::Path;
 use std::time::Duration;

@@ -293,7 +293,7 @@ impl Bench {
             !is_over
         })?;
         tally.operations += step_rows;
-        ensure!(is_ordered, "the walk is out of order");
+        ensure!(is_ordered, "the scan is out of order");
         if is_over && *rows < self.rows {
             return Ok(false);
         }
@@ -399,7 +399,7 @@ impl Thread<'_> {
         self.bench.peer.get(&data::key(number), &mut |value| {
             is_right = is_value_of(number, value, value_bytes)
         })?;
-        ensure!(is_right, "row {number} is not what was put");
+        ensure!(is_right, "row {number} differs from the value that was put");
         Ok(1)
     }
 
@@ -407,7 +407,7 @@ impl Thread<'_> {
         let number = self.any();
         ensure!(
             !self.bench.peer.get(&data::missing_key(number), &mut |_| {})?,
-            "a key is there that was not put"
+            "a key exists that was never put"
         );
         Ok(1)
     }
@@ -419,7 +419,7 @@ impl Thread<'_> {
             rows += 1;
             rows < SHORT_SCAN
         })?;
-        ensure!(rows > 0, "a scan from a key that is there found nothing");
+        ensure!(rows > 0, "a scan from an existing key found nothing");
         Ok(1)
     }
 
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_that_runs_out_of_time_goes_on() {
+    fn a_scan_that_runs_out_of_time_continues() {
         let folder = tempfile::tempdir().unwrap();
         slice(folder.path(), Row::Build, 60_000);
         let bench = Bench::open(&worker(folder.path().join("100"), Row::ScanFull)).unwrap();
@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_without_its_rows_fails() {
+    fn a_store_with_missing_rows_fails() {
         for row in [Row::GetUniform, Row::ScanFull, Row::ScanShort, Row::ColdOpen] {
             let folder = tempfile::tempdir().unwrap();
             let bench = Bench::open(&worker(folder.path().join("store"), row)).unwrap();

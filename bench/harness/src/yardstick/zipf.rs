@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_come_as_often_as_the_law_says() {
+    fn ranks_occur_as_often_as_the_law_says() {
         let zipf = Zipf::new(1000);
         let mut random = fastrand::Rng::with_seed(11);
         let mut times = [0_u32; 1000];

@@ -1,5 +1,7 @@
 //! Rows of JSON lines: one object per line. One field is the key; another field or all others are
 //! the value.
+//!
+//! A field whose bytes are not text is written as `NAME_hex`, as `dump --json` and `scan --json` do.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -77,17 +79,26 @@ impl<R: BufRead> JsonLines<R> {
                 (None, _) => Err(format!("the object has no field `{wanted}`")),
             }
         };
-        let json = find(&self.key)?;
+        let has = |wanted: &str| fields.iter().any(|(name, _)| name == wanted);
+        // The field itself, or the one with its bytes in hexadecimal.
+        let field_of = |wanted: &str| {
+            let hex = format!("{wanted}_hex");
+            if has(&hex) && !has(wanted) { (hex, true) } else { (wanted.to_owned(), false) }
+        };
+        let (key_field, is_hex) = field_of(&self.key);
+        let json = find(&key_field)?;
         if json == "null" || json.starts_with(['{', '[']) {
             return Err(format!(
                 "field `{}` is not a key: a key is a text, a number, true or false",
                 self.key
             ));
         }
-        key.extend_from_slice(&text_of(&self.key, json)?);
-        match &self.value {
-            Some(wanted) => value.extend_from_slice(&text_of(wanted, find(wanted)?)?),
-            None => push_rest(&fields, &self.key, value),
+        key.extend_from_slice(&bytes_of(&key_field, json, is_hex)?);
+        match self.value.as_deref().map(field_of) {
+            Some((field, is_hex)) => {
+                value.extend_from_slice(&bytes_of(&field, find(&field)?, is_hex)?);
+            }
+            None => push_rest(&fields, &key_field, value),
         }
         Ok(())
     }
@@ -102,6 +113,20 @@ impl<R: BufRead> Rows for JsonLines<R> {
         value.clear();
         self.parse(key, value).map_err(|message| Problem::of_row(self.line, message))?;
         Ok(Some(self.line))
+    }
+}
+
+/// The bytes of a field, which holds them as text or in hexadecimal.
+fn bytes_of<'a>(field: &str, json: &'a str, is_hex: bool) -> Result<Cow<'a, [u8]>, String> {
+    let text = text_of(field, json)?;
+    if !is_hex {
+        return Ok(text);
+    }
+    match hex::decode(&*text) {
+        Ok(bytes) if json.starts_with('"') => Ok(Cow::Owned(bytes)),
+        _ => Err(format!(
+            "field `{field}` is not hexadecimal: write two digits (0-9, a-f) for each byte"
+        )),
     }
 }
 
@@ -211,6 +236,32 @@ mod tests {
     fn a_field_can_be_the_value() {
         let text = "{\"id\":1,\"v\":\"tëxt\"}\n{\"id\":2,\"v\":[1]}\n";
         assert_eq!(read(text, Some("v")).unwrap(), [row(1, "1", "tëxt"), row(2, "2", "[1]")]);
+    }
+
+    #[test]
+    fn bytes_that_are_not_text_are_read_from_hexadecimal_fields() {
+        let text = "{\"id_hex\":\"00ff\",\"v_hex\":\"FE\"}\n{\"id\":\"a\",\"v\":\"\"}\n";
+        let mut rows = JsonLines::new(text.as_bytes(), "id", Some("v"), 4 << 20);
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        rows.next(&mut key, &mut value).unwrap();
+        assert_eq!((&key[..], &value[..]), (&b"\x00\xff"[..], &b"\xfe"[..]));
+        rows.next(&mut key, &mut value).unwrap();
+        assert_eq!((&key[..], &value[..]), (&b"a"[..], &b""[..]));
+        let refused = [
+            (r#"{"id_hex":"0","v":1}"#, "not hexadecimal"),
+            (r#"{"id_hex":12,"v":1}"#, "not hexadecimal"),
+            (r#"{"id":1,"v_hex":"xx"}"#, "not hexadecimal"),
+        ];
+        for (text, part) in refused {
+            let problem = read(text, Some("v")).unwrap_err();
+            assert!(problem.message.contains(part), "{}", problem.message);
+        }
+    }
+
+    #[test]
+    fn a_field_itself_comes_before_the_one_in_hexadecimal() {
+        let both = r#"{"id":1,"id_hex":"00","v":"a","v_hex":"00"}"#;
+        assert_eq!(read(both, Some("v")).unwrap(), [row(1, "1", "a")]);
     }
 
     #[test]

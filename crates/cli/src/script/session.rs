@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 
-use plimsoll::{CommitTicket, Db, Keyspace, Transaction};
+use plimsoll::{CommitTicket, Db, Keyspace, Overflow, Transaction};
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::key_range::KeyRange;
@@ -15,7 +15,7 @@ use crate::moment::{self, At};
 use crate::output::Output;
 use crate::script::answers;
 use crate::script::source::Source;
-use crate::script::statement::{NewValue, Report, Statement};
+use crate::script::statement::{NewValue, Report, Statement, Update};
 use crate::script::words::Word;
 use crate::stderr::say;
 use crate::{keyspaces, script};
@@ -93,6 +93,9 @@ impl<'a> Session<'a> {
             Statement::Put { key, value } => self.put(&key, value, output).map(|()| Done::Yes),
             Statement::Delete { keys } => self.delete(&keys, output),
             Statement::DeleteRange(range) => self.delete_range(&range, output).map(|()| Done::Yes),
+            Statement::Update { key, update } => {
+                self.update(&key, update, output).map(|()| Done::Yes)
+            }
             Statement::Get { key, at } => self.get(&key, at, output),
             Statement::Scan { range, limit, reverse, keys_only, at } => {
                 let wanted =
@@ -184,6 +187,23 @@ impl<'a> Session<'a> {
                 transaction.put_reader(keyspace, key, &mut input)?;
                 Ok(1)
             }
+        })
+    }
+
+    /// Outside a transaction the update is ordered as other lines are: it reads what they wrote.
+    fn update(&mut self, key: &[u8], update: Update, output: &mut Output) -> Result<(), Failure> {
+        self.write(output, |transaction, keyspace| {
+            match update {
+                Update::Add(number) => {
+                    transaction.add(keyspace, key, number, Overflow::Checked)?;
+                }
+                Update::Append(more) => transaction.append(keyspace, key, more)?,
+                Update::Swap { expected, new } => {
+                    let (expected, new) = (expected.as_deref(), new.as_deref());
+                    transaction.compare_and_swap(keyspace, key, expected, new)?;
+                }
+            }
+            Ok(1)
         })
     }
 

@@ -14,6 +14,7 @@ pub(crate) enum Statement {
     Get { key: Vec<u8>, at: Option<At> },
     Delete { keys: Vec<Vec<u8>> },
     DeleteRange(KeyRange),
+    Update { key: Vec<u8>, update: Update },
     Scan { range: KeyRange, limit: Option<u64>, reverse: bool, keys_only: bool, at: Option<At> },
     Count { range: KeyRange, at: Option<At> },
     Use(String),
@@ -35,6 +36,14 @@ pub(crate) enum Report {
     Stat,
 }
 
+/// An update of the value of a key.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Update {
+    Add(i64),
+    Append(Vec<u8>),
+    Swap { expected: Option<Vec<u8>>, new: Option<Vec<u8>> },
+}
+
 /// The source of a value.
 #[derive(Debug, PartialEq)]
 pub(crate) enum NewValue {
@@ -43,8 +52,11 @@ pub(crate) enum NewValue {
 }
 
 /// Command names, for completion.
-pub(crate) const NAMES: [&str; 16] = [
+pub(crate) const NAMES: [&str; 19] = [
+    "add",
+    "append",
     "begin",
+    "cas",
     "commit",
     "count",
     "delete",
@@ -75,6 +87,12 @@ pub(crate) fn parse(line: &[u8]) -> Result<Option<Statement>, String> {
         "put" => put(&mut line)?,
         "get" => Statement::Get { at: line.moment()?, key: line.one("a key")? },
         "delete" => delete(&mut line)?,
+        "add" => add(&mut line)?,
+        "append" => {
+            let key = line.one("a key")?;
+            Statement::Update { key, update: Update::Append(line.one("a value")?) }
+        }
+        "cas" => swap(&mut line)?,
         "scan" => Statement::Scan {
             limit: line.limit()?,
             reverse: line.flag("--reverse"),
@@ -119,6 +137,26 @@ fn delete(line: &mut Line) -> Result<Statement, String> {
         return Ok(Statement::Delete { keys: line.some("a key")? });
     }
     Ok(Statement::DeleteRange(KeyRange::new(&prefix.unwrap_or_default(), from, to)))
+}
+
+fn add(line: &mut Line) -> Result<Statement, String> {
+    let key = line.one("a key")?;
+    let number = match line.words.is_empty() {
+        true => 1,
+        false => {
+            let word = text(line.one("a number")?)?;
+            word.parse().map_err(|_| format!("`{word}` is not a number of 64 bits"))?
+        }
+    };
+    Ok(Statement::Update { key, update: Update::Add(number) })
+}
+
+fn swap(line: &mut Line) -> Result<Statement, String> {
+    let (absent, delete) = (line.flag("--absent"), line.flag("--delete"));
+    let key = line.one("a key")?;
+    let expected = if absent { None } else { Some(line.one("the expected value, or --absent,")?) };
+    let new = if delete { None } else { Some(line.one("the new value, or --delete,")?) };
+    Ok(Statement::Update { key, update: Update::Swap { expected, new } })
 }
 
 fn text(bytes: Vec<u8>) -> Result<String, String> {
@@ -246,6 +284,16 @@ mod tests {
                 at: None
             }
         );
+        for (line, update) in [
+            ("add n", Update::Add(1)),
+            ("add n -3", Update::Add(-3)),
+            ("append n x", Update::Append(b"x".to_vec())),
+            ("cas n a b", Update::Swap { expected: Some(b"a".to_vec()), new: Some(b"b".to_vec()) }),
+            ("cas --absent n b", Update::Swap { expected: None, new: Some(b"b".to_vec()) }),
+            ("cas n a --delete", Update::Swap { expected: Some(b"a".to_vec()), new: None }),
+        ] {
+            assert_eq!(parsed(line), Statement::Update { key: b"n".to_vec(), update }, "{line}");
+        }
         assert_eq!(
             parsed("count"),
             Statement::Count { range: KeyRange::new(b"", None, None), at: None }
@@ -272,6 +320,8 @@ mod tests {
             ("put a b c", "`c` is one word too many"),
             ("get a --limit 3", "`--limit` is not an option"),
             ("get --a", "`--a` is not an option"),
+            ("add n many", "`many` is not a number"),
+            ("cas n a", "the new value"),
             ("scan --limit", "--limit needs a value"),
             ("scan --limit many", "`many` is not a count"),
             ("get a --at soon", "neither a GLSN nor a time"),

@@ -143,7 +143,7 @@ fn recover_names_lost_durable_commits() {
     }
     std::fs::write(&log, before).unwrap();
     let advice = format!(
-        "(GLSN 2 to 4): the log ends before what is durable; run `plimsoll recover {store} \
+        "(GLSN 2 to 4): the log ends before the last durable entry; run `plimsoll recover {store} \
          {store}.recovered`"
     );
     let found = run(&["verify", &store]);

@@ -50,7 +50,7 @@ fn cursors_are_created_listed_advanced_and_dropped() {
         (&2.into(), &4.into())
     );
     assert_eq!(run(&["cursor", "advance", &store, "audit", "3"]).ok().text(), "audit\t3\n");
-    run(&["cursor", "advance", &store, "audit", "2"]).fails(2, &["does not go back"]);
+    run(&["cursor", "advance", &store, "audit", "2"]).fails(2, &["cannot move back"]);
     run(&["cursor", "advance", &store, "audit", "100"]).fails(2, &["100"]);
     for command in [&["advance", &store, "unknown", "3"][..], &["drop", &store, "unknown"]] {
         let arguments = [&["cursor"], command].concat();

@@ -19,6 +19,7 @@ mod cursors;
 mod damage;
 mod damaged_sector;
 mod disks;
+mod dump;
 mod import;
 mod import_refusals;
 mod import_stops;

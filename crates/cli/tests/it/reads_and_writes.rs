@@ -47,6 +47,34 @@ fn missing_key_exits_with_1() {
 }
 
 #[test]
+fn updates_print_what_became_of_the_key() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    assert_eq!(run(&["add", &store, "n"]).ok().text(), "1\n");
+    assert_eq!(run(&["add", &store, "n", "-3"]).ok().text(), "-2\n");
+    assert_eq!(run(&["add", &store, "n", "5", "--json"]).ok().json(), json!({ "value": 3 }));
+    assert_eq!(run(&["append", &store, "a", "ab"]).ok().text(), "2\n");
+    assert_eq!(run_with_input(&["append", &store, "a"], b"c").ok().text(), "3\n");
+    run(&["add", &store, "a"]).fails(2, &["the value of a has 3 bytes"]);
+    run(&["add", &store, "n", &i64::MAX.to_string()]).fails(2, &["does not fit"]);
+    run(&["cas", &store, "a", "abc", "d"]).ok();
+    run(&["cas", &store, "a", "abc", "e"]).fails(1, &["`a` has another value"]);
+    assert_eq!(
+        run(&["cas", &store, "b", "--absent", "1", "--json"]).ok().json(),
+        json!({ "swapped": true })
+    );
+    run(&["cas", &store, "b", "1", "--delete"]).ok();
+    run(&["get", &store, "b"]).fails(1, &["no key `b`"]);
+    run(&["cas", &store, "b", "1"]).fails(2, &["expected 2 values"]);
+    run_with_input(&["batch", &store], b"add n 4\nappend a !\ncas a d! f\nadd n\n").ok();
+    assert_eq!(run(&["add", &store, "n", "0"]).ok().text(), "8\n");
+    assert_eq!(run(&["get", &store, "a"]).ok().out, b"f");
+    run_with_input(&["batch", &store], b"add n 4\ncas a d f\n").fails(2, &["not the expected"]);
+    run_with_input(&["shell", &store], b"add n 2\n").ok();
+    assert_eq!(run(&["add", &store, "n", "0"]).ok().text(), "10\n");
+}
+
+#[test]
 fn keys_are_given_raw_or_as_hex() {
     use std::os::unix::ffi::OsStrExt;
 

@@ -1,12 +1,13 @@
-//! Gives each record its GLSNs and writes it into the buffer: the only place where the order is
-//! made.
+//! Gives each record its GLSNs and writes it into the buffer: the only place that assigns the
+//! order.
 //!
 //! Syncing is the job of `durability`: a record here is ordered but not yet durable. Laws:
 //! 1. Records are written in GLSN order without gaps.
-//! 2. All room that a record needs (in the file, in the buffer, for its entry offsets) is made
-//!    before any of it is written: a failure before leaves no trace, and the log stays usable.
-//! 3. The file has bytes for everything that was accepted: zeros were written, or room was made,
-//!    ahead, so a full disk is noticed here and not at the sync.
+//! 2. All room that a record needs (in the file, in the buffer, for its entry offsets) is reserved
+//!    before any of it is written. If a reservation fails, nothing was changed and the log stays
+//!    usable.
+//! 3. The file has space for every accepted record: zeros are written or space is allocated ahead,
+//!    so that a full disk is detected here and not at the sync.
 
 mod record_writer;
 mod shared_segment;
@@ -18,6 +19,7 @@ use plimsoll_disk::vfs::File;
 use plimsoll_memory::chunk::CHUNK_BYTES;
 
 use crate::draft::{Draft, MAX_BLOBS, MAX_BODY_BYTES, Ticket};
+use crate::durability::Durability;
 use crate::error::LogError;
 use crate::file_log::append::record_writer::{FragmentSeal, write_mark_fragment, write_record};
 use crate::file_log::durability::writer::SegmentWriter;
@@ -39,40 +41,39 @@ use crate::format::record::{
 use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::format::{BLOCK_BYTES, segment_seed};
 use crate::glsn::Glsn;
-use crate::log::Durability;
 
 /// The most bytes that are zeroed ahead at a time while commits are small.
 const ZERO_STEP_MAX: u64 = 1 << 20;
-/// The most bytes that room is made for at a time. What a segment that ends early does not need is
-/// given back when it is sealed.
+/// The most bytes that are allocated ahead at a time. If a segment ends early, sealing it frees the
+/// unused part.
 const ALLOCATE_STEP_MAX: u64 = 8 << 20;
 
-/// Bytes zeroed ahead at a time while records or groups are large: their own bytes replace them
-/// before they reach the disk. Zeros further ahead would be written to the disk by the next sync,
-/// and again by the one that has their bytes.
+/// Bytes zeroed ahead at a time while records or groups are large, so that the records replace the
+/// zeros before these reach the disk. Zeros further ahead would be written to the disk by the next
+/// sync, and overwritten by a later one.
 const ZERO_STEP_BULK: u64 = BLOCK_BYTES as u64;
-/// A record is large from this size on, and so is what is synced at a time.
+/// Records, and groups that are synced together, are large from this size on.
 const BULK_GROUP_BYTES: u64 = 256 << 10;
 
-/// The most microseconds by which the log's time may be ahead of the clock: a day. Beyond it
-/// nothing is appended.
+/// The maximum by which the log's time may be ahead of the clock, in microseconds: one day. Beyond
+/// that, nothing is appended.
 ///
-/// A record's timestamp is greater than that of the record before it, so that a time finds its
-/// moment. After one record under a clock that was ahead, the timestamps of all others would stand
-/// still until the clock gets there: what they wrote would not age, and no time in between could be
-/// looked up. So the lead is bounded. A day is longer than what a wrong time zone or a wrong clock
-/// on the mainboard usually causes; within it, records follow each other by a microsecond as
-/// before.
+/// A record's timestamp is greater than that of the record before it, so that a time can be mapped
+/// to a GLSN. After one record under a clock that was ahead, the timestamps of later records would
+/// hardly advance until the clock reaches that time: their versions would not age, and no time in
+/// between could be looked up. So the lead is bounded. A day is more than a wrong time zone or a
+/// wrong hardware clock usually causes; within it, timestamps advance by one microsecond per
+/// record.
 ///
-/// Beyond the bound the log cannot know which clock is wrong, that of the past or that of the
-/// present. If it took the present one for right and it was behind (1970, before the network has
-/// set it), all of the past would look decades old as soon as the clock is set, and a retention by
-/// age would drop it. So somebody has to decide: to set the clock, or to restart the log's time
+/// Beyond the bound the log cannot know which clock is wrong, the earlier one or the present one.
+/// If it trusted the present clock while that is behind (1970, before the network sets it), all
+/// older records would appear decades old once the clock is set, and a retention by age would drop
+/// them. So the operator has to decide: set the clock, or restart the log's time
 /// ([`restart_time`]).
 pub(crate) const LEAD_MAX_MICROS: u64 = 24 * 60 * 60 * 1_000_000;
 
-/// A segment is sealed behind the appends if its entry offsets take at most this part of the budget
-/// (a divisor): until then they are in memory beside those of the next segment.
+/// A segment is sealed in the background if its entry offsets take at most this part of the budget
+/// (a divisor), because until then they are in memory together with those of the next segment.
 const BEHIND_PART: u64 = 64;
 
 /// The sizes of a draft.
@@ -119,7 +120,7 @@ impl DraftSizes {
         self.head_bytes + self.body_bytes
     }
 
-    /// Its start, if the segment's bytes end at `end`, and an upper bound of its end.
+    /// The record's start, if the segment's bytes end at `end`, and an upper bound of its end.
     fn place(&self, end: u32) -> (u64, u64) {
         place_record(end, self.head_bytes + ENTRY_HEADER_BYTES, self.record_bytes())
     }
@@ -132,7 +133,7 @@ fn seal_of(order: &Order) -> FragmentSeal {
     }
 }
 
-/// Gives a record its place in the order of a log that this process has alone.
+/// Assigns a record its place in the order, in a log that this process has alone.
 pub(crate) fn submit(
     log: &OpenLog,
     draft: &Draft<'_>,
@@ -141,7 +142,7 @@ pub(crate) fn submit(
     submit_in_order(log, &mut *log.tail.order()?, draft, expected)
 }
 
-/// Gives a record its place in the order, for a caller that has the right to append.
+/// Assigns a record its place in the order, for a caller that has the right to append.
 pub(crate) fn submit_in_order(
     log: &OpenLog,
     order: &mut Order,
@@ -160,12 +161,12 @@ pub(crate) fn submit_in_order(
 /// A record that has its place in the order.
 pub(crate) struct Placed {
     pub(crate) ticket: Ticket,
-    /// Its bytes in the segment, and what was left zero before it.
+    /// Its bytes in the segment, including the zeros skipped before it.
     bytes: u64,
 }
 
-/// Gives a record its place in the order, without letting the other members know: [`publish`] is to
-/// follow, after one or more.
+/// Assigns a record its place in the order without publishing it to the other members. The caller
+/// calls [`publish`] after one or more records.
 pub(crate) fn place(
     log: &OpenLog,
     order: &mut Order,
@@ -180,7 +181,7 @@ pub(crate) fn place(
     }
     let now = log.env.options.clock.wall_micros();
     let ahead_micros = order.end.timestamp.saturating_sub(now);
-    // Acquire: the partner of the store in `FileLog::let_time_lead`.
+    // Acquire: pairs with the store in `FileLog::let_time_lead`.
     if ahead_micros > LEAD_MAX_MICROS && !log.env.is_restarting_time.load(Ordering::Acquire) {
         return Err(LogError::ClockBehind { ahead_micros });
     }
@@ -205,14 +206,14 @@ pub(crate) fn place(
     Ok(Placed { ticket, bytes: bound - start })
 }
 
-/// Lets the other members know of the records that were placed, once their bytes are in the file.
+/// Publishes the placed records to the other members, once their bytes are in the file.
 pub(crate) fn publish(log: &OpenLog, order: &Order) -> Result<(), LogError> {
     let Some(members) = log.env.members() else { return Ok(()) };
     let written = log
         .durability
         .writer_and_ready()
         .and_then(|(mut writer, ready)| writer.write_out(&log.tail, ready));
-    // A record that is published beside words that are lost would be no other process's.
+    // If the words are lost, the published record would be invisible to every other process.
     written
         .and_then(|_| members.check_words())
         .map_err(|error| log.durability.group.poison(&error))?;
@@ -228,7 +229,7 @@ fn publish_placed(log: &OpenLog, order: &Order) -> Result<(), LogError> {
     }
 }
 
-/// When a segment is sealed that another one follows.
+/// When to seal a segment that another one follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seal {
     /// In the background, or before the next one is due.
@@ -237,7 +238,7 @@ enum Seal {
     Now,
 }
 
-/// Makes all the room that a record needs; rolls to a new segment if this one has none.
+/// Reserves all room that a record needs; starts a new segment if the active one has none.
 fn make_room(
     log: &OpenLog,
     order: &mut Order,
@@ -261,11 +262,12 @@ fn make_room(
             let limit_bytes = order.limit().saturating_sub(head - sizes.body_bytes as u64);
             return Err(LogError::TooLarge { bytes: sizes.body_bytes as u64, limit_bytes });
         }
-        // The next segment begins behind what all know of.
+        // The next segment begins after the end that all members know.
         publish_placed(log, order)?;
         let rolled = roll_to_new_segment(log, order, seal, order.end.timestamp);
         if rolled.is_err() && fits && ends_early && log.durability.group.check().is_ok() {
-            // Without room for the next one it stays, as it need not end.
+            // If there is no room for a next segment, the active one stays, because it need not
+            // end.
             return make_room_here(log, order, sizes, blobs, bound).map(|()| (start, bound));
         }
         rolled?;
@@ -295,13 +297,13 @@ fn make_room_here(
 
 /// How many bytes to zero ahead at a time, for a record of `record_bytes`.
 fn zero_step(log: &OpenLog, order: &Order, record_bytes: u64) -> u64 {
-    // The groups are a mean: a log that was just opened has none yet.
+    // The group size is an average; a log that was just opened has none yet.
     let is_bulk = record_bytes.max(log.durability.group_bytes()) >= BULK_GROUP_BYTES;
     if is_bulk { ZERO_STEP_BULK } else { order.zero_step.min(ZERO_STEP_MAX) }
 }
 
-/// Makes the file long enough for `bound` and some bytes more, so that the next syncs need not
-/// change its size.
+/// Extends the file to `bound` and some bytes more, so that the next syncs need not change its
+/// size.
 fn make_file_longer(log: &OpenLog, order: &mut Order, bound: u64) -> Result<(), LogError> {
     let least = bound.next_multiple_of(BLOCK_BYTES as u64);
     let up_to = |step: u64| {
@@ -310,7 +312,8 @@ fn make_file_longer(log: &OpenLog, order: &mut Order, bound: u64) -> Result<(), 
     };
     if log.env.allocates_room() {
         let step = order.zero_step;
-        // Otherwise zeros are written, and tell why there is no room.
+        // If allocating fails, zeros are written instead, and their error states why there is no
+        // room.
         if let Some(room) = [up_to(step), least]
             .into_iter()
             .find(|to| order.file.allocate(order.zeroed, *to).is_ok())
@@ -339,7 +342,7 @@ fn make_file_longer(log: &OpenLog, order: &mut Order, bound: u64) -> Result<(), 
     }
 }
 
-/// Writes a record, for which there is room, into the buffer, and gives it its GLSNs.
+/// Writes a record, for which room is reserved, into the buffer, and assigns its GLSNs.
 fn write(
     log: &OpenLog,
     order: &mut Order,
@@ -352,18 +355,18 @@ fn write(
     let mut writer: Option<MutexGuard<'_, SegmentWriter>> = None;
     let blocks = bound / BLOCK_BYTES as u64 - u64::from(order.end.offset) / BLOCK_BYTES as u64;
     if blocks > 0 && tail.buffer.is_half_full() {
-        // The thread that syncs does not keep up. Little by little: otherwise one record in a
-        // thousand waits until all of the buffer is written.
+        // The syncing thread does not keep up, so write here. Write little at a time; otherwise one
+        // record in a thousand waits until the whole buffer is written.
         drop(tail);
         log.durability.write_oldest(blocks * BLOCK_BYTES as u64)?;
         tail = log.tail.write();
     }
     let needed = tail.buffer.chunks_needed(bound);
     if needed > 0 && !tail.buffer.prepare(needed, &log.env.options.budget) {
-        // The buffer is full: wait for the writer, then write here. Readers are not kept from the
-        // tail meanwhile.
+        // The buffer is full: wait for the writer, then write here. The tail is not locked
+        // meanwhile, so that readers continue.
         drop(tail);
-        // The blob files that this record names are durable then, too.
+        // This also makes the blob files durable that this record names.
         let (mut held, ready) = log.durability.writer_and_ready()?;
         held.write_out(&log.tail, ready)?;
         tail = log.tail.write();
@@ -395,8 +398,9 @@ fn write(
 }
 
 /// Starts the next segment; the active one is sealed as `seal` says. Nothing is synced: the next
-/// sync makes the old segment durable, then the new one, and gives that its name. Fails without a
-/// trace if the disk has no room for it. `timestamp_floor`: the next record's timestamp is greater.
+/// sync makes the old segment durable, then the new one, and then renames the new one to its final
+/// name. If the disk has no room, this fails and changes nothing. The next record's timestamp will
+/// be greater than `timestamp_floor`.
 fn roll_to_new_segment(
     log: &OpenLog,
     order: &mut Order,
@@ -411,7 +415,7 @@ fn roll_to_new_segment(
     let mut writer = log.durability.writer()?;
     // Before any file is changed.
     log.durability.check_own()?;
-    // One at a time: the one before has had a whole segment's time.
+    // Only one segment waits to be sealed; the previous one has had the time of a whole segment.
     if log.segments.is_sealing() {
         log.segments.seal(&mut writer.staging);
     }
@@ -452,7 +456,7 @@ fn roll_to_new_segment(
 pub(crate) struct NewSegment {
     pub(crate) header: SegmentHeader,
     pub(crate) file: Arc<dyn File>,
-    /// Its bytes below are there, at least zeros.
+    /// Bytes below this exist in its file, at least as zeros.
     pub(crate) zeroed: u64,
     /// Room for its first entries.
     pub(crate) entry_offsets: EntryOffsets,
@@ -471,7 +475,7 @@ fn seal_now(log: &OpenLog, writer: &mut SegmentWriter) {
     }
 }
 
-/// Makes a new segment the active one; the one before waits to be sealed.
+/// Makes a new segment the active one; the previous one is queued to be sealed.
 pub(crate) fn switch_to(
     log: &OpenLog,
     order: &mut Order,
@@ -486,7 +490,7 @@ pub(crate) fn switch_to(
     tail.segment.seal(&header);
     let entry_offsets = std::mem::replace(&mut tail.entry_offsets, entry_offsets);
     let blobs = tail.blobs.take();
-    // Before the tail is another one: an entry is found in one of the two.
+    // Queue it before the tail switches, so that each entry is always found in one of the two.
     log.segments.seal_later(Sealing {
         segment: Arc::clone(&tail.segment),
         header: TableHeader {
@@ -509,7 +513,7 @@ pub(crate) fn switch_to(
     tail.buffer.restart(0);
     tail.buffer.current_mut()[..SEGMENT_HEADER_BYTES].copy_from_slice(&header.encode());
     tail.end.offset = SEGMENT_HEADER_BYTES as u32;
-    // Another one than that of the last record if the log's time is restarted.
+    // It differs from the last record's timestamp if the log's time is restarted.
     tail.end.timestamp = header.timestamp_floor;
     order.end = tail.end;
     order.header = header;
@@ -519,8 +523,8 @@ pub(crate) fn switch_to(
     writer.turn_to(file, header.first, SEGMENT_HEADER_BYTES as u64);
 }
 
-/// Ends the active segment if it has at least `bytes` and an entry; returns whether it did. Without
-/// room on the disk, or in the budget, it stays as it is.
+/// Ends the active segment if it has an entry and at least `bytes` bytes; returns whether it did.
+/// If the disk or the budget has no room, the segment stays active.
 pub(crate) fn end_segment_from(
     log: &OpenLog,
     order: &mut Order,
@@ -533,8 +537,9 @@ pub(crate) fn end_segment_from(
     Ok(roll_to_new_segment(log, order, Seal::Behind, order.end.timestamp).is_ok())
 }
 
-/// Restarts the log's time at the clock if it is ahead of that: a segment begins whose timestamps
-/// follow the clock again. Everything before it counts as older than its beginning.
+/// Restarts the log's time at the clock if it is ahead of the clock: begins a segment whose
+/// timestamps follow the clock again. All earlier records count as older than the beginning of that
+/// segment.
 pub(crate) fn restart_time(log: &OpenLog, order: &mut Order) -> Result<(), LogError> {
     log.durability.group.check()?;
     let now = log.env.options.clock.wall_micros();
@@ -543,7 +548,8 @@ pub(crate) fn restart_time(log: &OpenLog, order: &mut Order) -> Result<(), LogEr
     }
     if order.entries() == 0 {
         return Err(LogError::InvalidDraft {
-            what: "the active segment has no entry to be followed; try again".to_owned(),
+            what: "the active segment has no entry, so no segment can follow it; try again"
+                .to_owned(),
         });
     }
     roll_to_new_segment(log, order, Seal::Behind, now.saturating_sub(1))
@@ -557,21 +563,21 @@ pub(crate) fn seal(log: &OpenLog) -> Result<(), LogError> {
     Ok(())
 }
 
-/// Cuts off the zeros that were written ahead, or the room: the next process would have to read
-/// them. If they stay, they only cost time.
+/// Truncates the zeros or the space that was reserved ahead, which the next process would have to
+/// read. If this fails, it only costs time.
 pub(crate) fn cut_zeros(log: &OpenLog) {
     let Ok(mut order) = log.tail.order() else { return };
     let end = u64::from(order.end.offset).next_multiple_of(BLOCK_BYTES as u64);
-    // Not `zeroed`: other processes write zeros, too, and a full disk may have made a part of the
-    // room that it was asked for.
+    // The file's length, not `zeroed`: other processes write zeros too, and a full disk may have
+    // allocated only a part of the requested space.
     let is_longer = || order.file.len().is_ok_and(|len| len > end);
     if log.durability.group.check().is_ok() && is_longer() && order.file.set_len(end).is_ok() {
         order.zeroed = end;
     }
 }
 
-/// Syncs everything and writes a mark that says so, so that a bad byte in the last record is never
-/// taken for a torn tail.
+/// Syncs everything and writes a mark that records it, so that a bad byte in the last record is
+/// never treated as a torn tail.
 pub(crate) fn write_mark(log: &OpenLog) -> Result<(), LogError> {
     let mut order = log.tail.order()?;
     order.look_at_zeros()?;
@@ -600,8 +606,8 @@ pub(crate) fn write_mark(log: &OpenLog) -> Result<(), LogError> {
         order.marked = true;
     }
     let synced = match log.env.members() {
-        // What is durable for all is not beyond the last record: the mark is written and synced
-        // beside.
+        // The published durable end must not pass the last record, so the mark is written and
+        // synced without it.
         Some(_) => write_out(log).and_then(|()| Ok(order.file.sync()?)),
         None => log.durability.write_and_sync().map(drop),
     };

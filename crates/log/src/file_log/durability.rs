@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use plimsoll_disk::vfs::{DirLock, File};
 
 use crate::blob::BlobId;
+use crate::durability::Durability;
 use crate::error::LogError;
 use crate::file_log::durability::flusher::{FlushSignal, Flusher};
 use crate::file_log::durability::group_commit::GroupCommit;
@@ -31,36 +32,35 @@ use crate::file_log::env::{Env, lock};
 use crate::file_log::tail::Tail;
 use crate::file_log::tail::order::End;
 use crate::glsn::{Glsn, Position};
-use crate::log::Durability;
 use crate::members::Members;
 
-/// Appends wait for a sync if more bytes than this part of the budget (a divisor), within these
-/// bounds, are not synced: they would be dirty in the page cache, and lost in a crash.
+/// A divisor: appends wait for a sync while more than this part of the budget is unsynced, within
+/// the bounds below. These bytes are dirty in the page cache, and are lost in a crash.
 const BACKLOG_PART: u64 = 8;
 const BACKLOG_MIN: u64 = 4 << 20;
 const BACKLOG_MAX: u64 = 64 << 20;
 
-/// Bytes of blob files count for this part (a divisor) when a sync in the background is due: they
-/// fill no buffer, and each file takes a sync of its own.
+/// A divisor: bytes of blob files count for this part when deciding whether a background sync is
+/// due, because they fill no buffer and each file takes a sync of its own.
 const BLOB_PART: u64 = 4;
 
-/// What is durable of an open log, and what it takes to make more durable.
+/// The durable end of an open log, and the state needed to advance it.
 #[derive(Debug)]
 pub(crate) struct DurabilityState {
     env: Arc<Env>,
     tail: Arc<Tail>,
     /// The durable position, the waiters, and whether the log is poisoned.
     pub(crate) group: GroupCommit,
-    /// The threads that wait for their posts. They are not waiters of `group`: its leader must not
-    /// wait for the turn, as holders of the turn wait for it.
+    /// The threads that wait for their posts. They are kept apart from the waiters of `group`,
+    /// because the leader here waits for the turn, and holders of the turn wait for `group`.
     pub(crate) posts: Leading,
     /// Held across a sync; taken before the writer.
     syncing: Mutex<Syncing>,
     /// `None` if the log is open read-only.
     writer: Option<Mutex<SegmentWriter>>,
     unsynced_blobs: UnsyncedBlobs,
-    /// Bytes that were appended, or written to blob files that are not synced yet, and how many of
-    /// them were synced.
+    /// The number of bytes that were appended, or written to blob files and not synced yet, and how
+    /// many of them were synced.
     appended_bytes: AtomicU64,
     synced_bytes: AtomicU64,
     /// Shared with the writer.
@@ -72,7 +72,7 @@ pub(crate) struct DurabilityState {
 }
 
 impl DurabilityState {
-    /// All records in `tail` count as durable.
+    /// Creates the state of a log in which all records in `tail` count as durable.
     pub(crate) fn new(
         env: &Arc<Env>,
         tail: &Arc<Tail>,
@@ -82,7 +82,7 @@ impl DurabilityState {
         let end = tail.read().end;
         let mut durable = Position { glsn: Glsn(end.next.0 - 1), chain: end.chain };
         if let Some(beside) = env.options.shared.as_ref().filter(|shared| !shared.is_first) {
-            // Others may not have synced all of it.
+            // Other members may not have synced all of it.
             let theirs = beside.members.durable();
             if theirs.next < end.next {
                 durable =
@@ -107,11 +107,11 @@ impl DurabilityState {
         }
     }
 
-    /// Starts the thread that syncs appends that nothing waits for.
+    /// Starts the thread that syncs appends without a waiter.
     pub(crate) fn start_flusher(self: &Arc<Self>) -> Result<Flusher, LogError> {
         let durability = Arc::clone(self);
-        // A failure poisons the log: the next append returns it. But for one that waits for another
-        // process: it is tried again.
+        // A failure poisons the log, and the next append returns it. A timeout while waiting for
+        // another process does not; it is retried.
         let sync = move || {
             !matches!(durability.wait(durability.tail.last()), Err(LogError::Stalled { .. }))
         };
@@ -140,8 +140,8 @@ impl DurabilityState {
         Ok((writer, ready))
     }
 
-    /// Writes the oldest `bytes` of the buffer's full chunks, unless that would wait for another
-    /// thread or for a blob file.
+    /// Writes about `bytes` bytes of the oldest full chunks of the buffer, unless that would wait
+    /// for another thread or for a blob file.
     pub(crate) fn write_oldest(&self, bytes: u64) -> Result<(), LogError> {
         let Some(Ok(mut writer)) = self.writer.as_ref().map(Mutex::try_lock) else { return Ok(()) };
         let Some(ready) = Ready::without_sync(&self.tail, &self.unsynced_blobs) else {
@@ -162,7 +162,7 @@ impl DurabilityState {
         self.group.wait(glsn, &*self.env.options.clock, &|| self.write_and_sync())
     }
 
-    /// As [`DurabilityState::wait`], if that was taken in; `NotYet` otherwise.
+    /// As [`DurabilityState::wait`], if `glsn` is loaded; `NotYet` otherwise.
     pub(crate) fn wait_if_there(&self, glsn: Glsn) -> Result<(), LogError> {
         let last = self.tail.last();
         if glsn > last {
@@ -172,7 +172,7 @@ impl DurabilityState {
         }
     }
 
-    /// Writes all appended bytes, and syncs them. The active segment has its name then.
+    /// Writes all appended bytes and syncs them. Afterwards the active segment has its final name.
     pub(crate) fn write_and_sync(&self) -> Result<End, LogError> {
         self.sync_holding(&mut lock(&self.syncing))
     }
@@ -192,28 +192,29 @@ impl DurabilityState {
         };
         syncing.sync(&unsynced, &self.env)?;
         if unsynced.unnamed.is_some() {
-            // No other segment can have begun: it would have waited for this one's name.
+            // No other segment can have begun, because that would have waited for this one's name.
             self.writer()?.unnamed = None;
         }
         self.synced_bytes.fetch_max(appended_bytes, Ordering::Relaxed);
         Ok(end)
     }
 
-    /// The right to sync of this process, for a sync that is not one of appended bytes.
+    /// This process's right to sync, for a sync other than that of appended bytes.
     pub(crate) fn hold_sync(&self) -> MutexGuard<'_, Syncing> {
         lock(&self.syncing)
     }
 
-    /// Waits for the sync that is under way, and what it writes before.
+    /// Waits for the sync that is in progress, including the writes before it.
     pub(crate) fn wait_for_sync(&self) {
         drop(lock(&self.syncing));
     }
 
-    /// Makes durable what this process has ordered, or taken in; one sync serves all members.
+    /// Makes the records durable that this process has ordered or loaded; one sync serves all
+    /// members.
     fn sync_with(&self, members: &Members) -> Result<End, LogError> {
         let (mut end, wanted) = {
-            // Nothing is written: what is published is in the file, and what is not may be written
-            // under the turn only.
+            // Nothing is written here: published records are in the file already, and unpublished
+            // ones may only be written under the turn.
             let mut writer = self.writer()?;
             writer.take_unsynced();
             let tail = self.tail.read();
@@ -224,7 +225,7 @@ impl DurabilityState {
         };
         let published = members.end();
         if published.next < end.next {
-            // The newest record is being published by another thread.
+            // Another thread is publishing the newest record.
             end = End {
                 offset: published.offset,
                 next: published.next,
@@ -238,31 +239,33 @@ impl DurabilityState {
         Ok(end)
     }
 
-    /// Appended bytes of [`Durability::Buffered`], which the flusher syncs. If too many are not
-    /// synced yet, waits for a sync; its failure is found by the next append.
+    /// Counts bytes appended with [`Durability::Buffered`], which the flusher syncs. If too many
+    /// are unsynced, waits for a sync; the next append returns its failure.
     pub(crate) fn appended(&self, bytes: u64) {
         self.wrote(bytes, bytes);
     }
 
-    /// Whether a blob file that a record is going to name may be synced after the record was
-    /// ordered. Several processes read each other's records in the file at once: there it may not.
+    /// Whether a blob file that a record will name may be synced after the record was ordered. This
+    /// is not allowed in a log that several processes share, because they read a record from the
+    /// file as soon as it is published.
     pub(crate) fn syncs_blobs_later(&self) -> bool {
         self.env.options.durability == Durability::Buffered && self.env.members().is_none()
     }
 
-    /// Bytes that were written to a blob file through the page cache; as
+    /// Counts bytes that were written to a blob file through the page cache, as
     /// [`DurabilityState::appended`].
     pub(crate) fn wrote_blob(&self, id: BlobId, file: &Arc<dyn File>, bytes: u64) {
         self.unsynced_blobs.add(id, file);
         self.wrote(bytes, bytes / BLOB_PART);
     }
 
-    /// A blob file is about to be removed, or its writer syncs it.
+    /// Forgets a blob file that is about to be removed, or that its writer syncs.
     pub(crate) fn forget_blob(&self, id: BlobId) {
         self.unsynced_blobs.forget(id);
     }
 
-    /// `due`: how much they count until a sync in the background is due.
+    /// Counts `bytes` unsynced bytes; `due` is their weight when deciding whether a background sync
+    /// is due.
     fn wrote(&self, bytes: u64, due: u64) {
         let appended = self.appended_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.signal.unsynced(due);
@@ -274,7 +277,7 @@ impl DurabilityState {
         };
         if is_behind() {
             let mut syncing = lock(&self.syncing);
-            // The sync that was under way may have been enough.
+            // The sync that was in progress may have been enough.
             if is_behind() {
                 let _ = self.publish_synced(self.sync_holding(&mut syncing));
             }
@@ -309,8 +312,8 @@ impl DurabilityState {
         }
     }
 
-    /// As [`DurabilityState::check_locks`], of a log that has no lock of its own because several
-    /// processes write it.
+    /// As [`DurabilityState::check_locks`], for a log that several processes write and that
+    /// therefore has no lock of its own.
     fn check_beside(&self, members: &Members) -> Result<(), LogError> {
         members.check_files()?;
         self.check_locks()?;
@@ -324,8 +327,8 @@ impl DurabilityState {
         Err(io::Error::other(format!("{}: {what}", options.dir.display())).into())
     }
 
-    /// As [`DurabilityState::check_locks`], of all that the store's disk watches, before a file is
-    /// made, removed or renamed. A failure poisons the log.
+    /// As [`DurabilityState::check_locks`], for everything that the store's disk watches. Called
+    /// before a file is created, removed or renamed. A failure poisons the log.
     pub(crate) fn check_own(&self) -> Result<(), LogError> {
         self.env.check_writable()?;
         let checked = match self.env.members() {
@@ -335,7 +338,7 @@ impl DurabilityState {
         checked.map_err(|error| self.group.poison(&error))
     }
 
-    /// Fails, and poisons the log, if processes share it and this one must not go on.
+    /// Fails, and poisons the log, if processes share it and this process must not continue.
     pub(crate) fn check_shared(&self) -> Result<(), LogError> {
         self.group.check()?;
         match self.env.members().filter(|members| !members.is_reader()) {

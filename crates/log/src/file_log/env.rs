@@ -1,5 +1,5 @@
-//! The environment that every part of an open log shares: options, id, open files; and how locks
-//! are taken.
+//! The environment that every part of an open log shares: options, id, open files, and the helper
+//! that takes locks.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use plimsoll_disk::vfs::{DirLock, LockError};
 
+use crate::durability::Durability;
 use crate::error::LogError;
 use crate::file_log::files::names::{FileName, TablePlace};
 use crate::file_log::files::open_files::OpenFiles;
 use crate::file_log::options::{FileLogOptions, MIN_SEGMENT_BYTES, Mode};
 use crate::glsn::Glsn;
-use crate::log::Durability;
 use crate::members::Members;
 
 /// The environment of an open log.
@@ -22,10 +22,10 @@ pub(crate) struct Env {
     /// The log's id.
     pub(crate) id: u128,
     pub(crate) files: Arc<OpenFiles>,
-    /// Bytes from which on the active segment ends, before it is full.
+    /// The length at which the active segment ends even if it is not full.
     end_segments_at: AtomicU64,
-    /// Whether records are appended also while the log's time is too far ahead of the clock: it is
-    /// about to be restarted.
+    /// Whether records are accepted even if the log's time is too far ahead of the clock, because
+    /// that time is about to be restarted.
     pub(crate) is_restarting_time: AtomicBool,
 }
 
@@ -45,7 +45,7 @@ impl Env {
     /// Ends the active segment, and those after it, at this length if it is below the size of
     /// segments.
     pub(crate) fn end_segments_at(&self, bytes: u64) {
-        // Relaxed, as below: a segment that ends a little later is one, too.
+        // Relaxed, as below: it does no harm if a segment ends a little later.
         self.end_segments_at.store(bytes.max(u64::from(MIN_SEGMENT_BYTES)), Ordering::Relaxed);
     }
 
@@ -59,14 +59,14 @@ impl Env {
         self.options.mode == Mode::ReadOnly
     }
 
-    /// The processes that have it open to write, if it may be several.
+    /// The membership of this process, if several processes may have the log open for writing.
     pub(crate) fn members(&self) -> Option<&Members> {
         self.options.shared.as_ref().map(|shared| &*shared.members)
     }
 
-    /// Whether room is made ahead of records
-    /// ([`File::allocate`](plimsoll_disk::vfs::File::allocate)), rather than zeros written. Syncs
-    /// have more to write then, which commits with [`Durability::Sync`] would wait for.
+    /// Whether space is allocated ahead of records
+    /// ([`File::allocate`](plimsoll_disk::vfs::File::allocate)) instead of writing zeros. Syncs
+    /// then write more metadata, and commits with [`Durability::Sync`] would wait for that.
     pub(crate) fn allocates_room(&self) -> bool {
         self.options.durability == Durability::Buffered && self.members().is_none()
     }
@@ -76,7 +76,7 @@ impl Env {
         self.is_read_only() || self.options.shared.is_some()
     }
 
-    /// Where the table of the segment that begins with `first` is written.
+    /// The path at which the table of the segment that begins with `first` is written.
     pub(crate) fn table_place(&self, first: Glsn) -> TablePlace {
         let (name, dir) = (FileName::Table(first), &self.options.dir);
         TablePlace {
@@ -85,7 +85,7 @@ impl Env {
         }
     }
 
-    /// Removes a file of the log; returns whether it was there.
+    /// Removes a file of the log; returns whether it existed.
     pub(crate) fn remove_file(&self, name: FileName) -> Result<bool, LogError> {
         match self.options.disk.remove(&self.files.path(name)) {
             Ok(()) => {

@@ -1,4 +1,4 @@
-//! The files of a log: their names, open handles, and how one is replaced.
+//! The files of a log: names, open handles, and replacement.
 
 pub(crate) mod aligned;
 pub(crate) mod names;

@@ -17,13 +17,13 @@
 
 use std::sync::Arc;
 
+use crate::durability::Durability;
 use crate::file_log::blobs::blob_files::Blobs;
 use crate::file_log::durability::DurabilityState;
 use crate::file_log::env::Env;
 use crate::file_log::segments::list::Segments;
 use crate::file_log::tail::Tail;
 use crate::glsn::{Bounds, Glsn};
-use crate::log::Durability;
 
 /// An open file log.
 #[derive(Debug)]

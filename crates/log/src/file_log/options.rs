@@ -8,9 +8,9 @@ use plimsoll_disk::vfs::{Caching, DirLock, Disk};
 use plimsoll_memory::budget::Budget;
 use plimsoll_memory::pool::Pool;
 
+use crate::durability::Durability;
 use crate::format::BLOCK_BYTES;
 use crate::glsn::{Glsn, Position};
-use crate::log::Durability;
 use crate::members::Members;
 
 /// The usual size of a segment: 64 MiB.
@@ -31,12 +31,12 @@ pub enum Mode {
     ReadOnly,
 }
 
-/// A log that several processes have open to write.
+/// A log that several processes have open for writing.
 #[derive(Clone, Debug)]
 pub struct Shared {
-    /// This process's part in it.
+    /// This process's membership.
     pub members: Arc<Members>,
-    /// Whether it is the first of them: it alone recovers the log.
+    /// Whether this process is the first member, which alone recovers the log.
     pub is_first: bool,
 }
 
@@ -60,26 +60,30 @@ pub struct FileLogOptions {
     /// The most bytes of a segment; rounded to blocks, between [`MIN_SEGMENT_BYTES`] and
     /// [`MAX_SEGMENT_BYTES`].
     pub segment_bytes: u32,
-    /// The most memory for the entry offsets of the active segment, which is sealed early when they
-    /// reach it; by default a 32nd of the budget.
+    /// The maximum memory for the entry offsets of the active segment, which is sealed early when
+    /// they reach it; by default a 32nd of the budget.
     pub entry_offsets_bytes: Option<u64>,
-    /// A position that is known to be durable: an entry at or below it is never taken for a torn
-    /// tail.
+    /// A position that is known to be durable: an entry at or below it is never treated as part of
+    /// a torn tail.
     pub known: Option<Position>,
-    /// Whether a thread syncs appends of [`Durability::Buffered`], and one seals segments. Without
-    /// them waiters and closing sync, and a segment is sealed before the next one is due.
+    /// Whether there are background threads that sync appends of [`Durability::Buffered`] and seal
+    /// segments. Without them, waiters and closing sync, and a segment is sealed before the next
+    /// one is due.
     pub background: bool,
     /// The id of a new log; random by default.
     pub id: Option<u128>,
+    /// The place at which a new log begins: the GLSN of its first entry, and a time in microseconds
+    /// before that entry's. By default the first GLSN, and no time.
+    pub begin: (Glsn, u64),
     /// How sealed segments, offset tables and blob files are read.
     pub caching: Caching,
-    /// The lock of a folder around the log's: checked together with the log's own before each sync
-    /// that this process makes.
+    /// The lock of the folder that contains the log's folder. It is checked together with the log's
+    /// own lock before each sync of this process.
     pub outer_lock: Option<Weak<dyn DirLock>>,
-    /// The processes that have it open together, if it may be several.
+    /// The membership of a log that several processes may have open together.
     pub shared: Option<Shared>,
-    /// Called with the cause when a failure poisons the log: once, and without a lock of the group
-    /// commit.
+    /// Called with the cause when a failure poisons the log. It is called only once, and without a
+    /// lock of the group commit held.
     pub on_poison: Option<fn(&str)>,
 }
 
@@ -105,6 +109,7 @@ impl FileLogOptions {
             known: None,
             background: true,
             id: None,
+            begin: (Glsn::FIRST, 0),
             caching: Caching::Direct,
             outer_lock: None,
             shared: None,
@@ -139,7 +144,7 @@ pub struct Cut {
     pub from: Glsn,
     /// Offset in the segment where it was cut.
     pub offset: u64,
-    /// Bytes up to the last nonzero one.
+    /// Bytes cut, up to the last nonzero one.
     pub bytes: u64,
     /// The damage at that offset.
     pub why: String,

@@ -122,9 +122,9 @@ fn create_log(
     let header = SegmentHeader {
         log_id,
         epoch: 1,
-        first: Glsn::FIRST,
+        first: options.begin.0,
         previous_chain: genesis_chain(log_id),
-        timestamp_floor: 0,
+        timestamp_floor: options.begin.1,
         last_blob_id: found.last_blob_id,
         segment_bytes: options.segment_size(),
         previous_end: 0,

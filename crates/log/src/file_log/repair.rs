@@ -1,4 +1,4 @@
-//! Damaged log files: what can be read of them, verification, and a sound copy.
+//! Damaged log files: their readable contents, verification, and a sound copy.
 
 pub(crate) mod lost_record;
 pub mod recover;

@@ -101,7 +101,7 @@ impl Unwritten for Tail {
 }
 
 impl TailState {
-    /// The bytes of the log behind `glsn`; `None` if the next entry is not in the active segment.
+    /// The bytes of the log after `glsn`; `None` if the next entry is not in the active segment.
     pub(crate) fn bytes_behind(&self, glsn: Glsn) -> Option<u64> {
         if glsn.next() == self.end.next {
             return Some(0);

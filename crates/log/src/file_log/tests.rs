@@ -1,4 +1,4 @@
-//! Calls of a log that meet in several threads.
+//! Concurrent calls of a log.
 
 mod held_disk;
 
@@ -17,7 +17,6 @@ use super::tests::held_disk::HeldDisk;
 use crate::draft::{Draft, DraftEntry};
 use crate::error::LogError;
 use crate::glsn::{Glsn, StreamId};
-use crate::log::Log;
 
 fn open(disk: &HeldDisk) -> Result<FileLog, LogError> {
     let budget = Budget::new(16 << 20, Backing::Heap).unwrap();
@@ -41,7 +40,7 @@ fn the_folder_stays_locked_while_a_thread_writes_though_the_log_is_closed() {
     std::thread::scope(|scope| {
         scope.spawn(|| log.wait_durable(glsn));
         disk.wait_for_held();
-        // Otherwise closing waits to sync.
+        // Otherwise closing would wait for a sync.
         log.log
             .durability
             .group

@@ -1,9 +1,10 @@
-//! One line of memory for all members: how a total is shared out.
+//! One memory limit for all members, and how it is divided among them.
 //!
-//! Each member has a share: what it wants, or an equal part of what those that want less leave. It
-//! shrinks as soon as its share does, and says so when it has; it grows only into what the others
-//! do not have, which it looks at while no other joins, leaves or grows. So the sum of what all
-//! have is within the total at any moment, also while members come and go.
+//! Each member has a share: the bytes that it wants, or an equal part of what remains after the
+//! members that want less. A member shrinks as soon as its share shrinks, and then publishes its
+//! new size. It grows only into memory that no other member has, which it determines while no other
+//! member joins, leaves or grows. So the sum of all budgets is within the total at any time, even
+//! while members join and leave.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -12,34 +13,35 @@ use crate::error::LogError;
 use crate::members::Members;
 use crate::members::words::{MEMORY_TOTAL, SLOTS, SlotWord};
 
-/// How long one that joins waits for its whole share before it is content with less.
+/// How long a joining member waits for its whole share before it accepts less.
 const WHOLE_SHARE_PATIENCE: Duration = Duration::from_millis(200);
 
-/// The memory that a member wants and gets when it joins, in bytes.
+/// The memory budget that a joining member starts with, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum First {
-    /// It may use so much from the start.
+    /// The budget that it may use from the start.
     Bytes(u64),
-    /// With so many members each would have too little.
+    /// The total is too small for this many members.
     TooMany {
         /// The total.
         total_bytes: u64,
-        /// The members there are, without this one.
+        /// The number of members, without this one.
         members: u64,
     },
 }
 
 impl Members {
-    /// The memory of all members together, in bytes; `None` if each has what it was opened with.
+    /// The memory of all members together, in bytes; `None` if each member has its own budget.
     pub fn memory_total(&self) -> Option<u64> {
         Some(self.word(MEMORY_TOTAL)).filter(|bytes| *bytes > 0)
     }
 
-    /// Wants `wanted` bytes of memory, and gets what it may use from the start, at least `least`. A
-    /// `total` given here counts for all from now on. Law: while this one joins.
+    /// Requests `wanted` bytes of memory; returns the budget from the start, which is at least
+    /// `least`. If `total` is given, it becomes the total of all members. Law: called while this
+    /// member joins.
     ///
     /// # Errors
-    /// `Stalled` if the others do not make room.
+    /// `Stalled` if the others do not release enough memory.
     pub fn first_budget(
         &self,
         total: Option<u64>,
@@ -85,7 +87,7 @@ impl Members {
         }
     }
 
-    /// The process id of the other member that has most memory.
+    /// The process id of the other member with the largest budget.
     fn largest(&self) -> Option<u32> {
         let others = self.others().unwrap_or_default();
         others.iter().max_by_key(|member| member.budget_bytes).map(|member| member.pid)
@@ -102,14 +104,14 @@ impl Members {
         share_of(total, &wants, self.budget_word(self.slot, SlotWord::Wanted))
     }
 
-    /// What the others do not have of the total.
+    /// The part of the total that the other members do not have.
     fn free_of(&self, total: u64) -> Result<u64, LogError> {
         let had: u64 = self.others()?.iter().map(|member| member.budget_bytes).sum();
         Ok(total.saturating_sub(had))
     }
 
-    /// Slots in use, this one's among them; of members that were killed, too, until
-    /// [`Members::list`] has found that they ended.
+    /// Slots in use, including this member's. Killed members count until [`Members::list`] has
+    /// found that they ended.
     fn living_slots(&self) -> impl Iterator<Item = usize> {
         (0..SLOTS).filter(|slot| self.budget_word(*slot, SlotWord::Pid) > 0)
     }
@@ -118,17 +120,17 @@ impl Members {
         self.slot_word(slot, word).load(Ordering::SeqCst)
     }
 
-    /// This member has so much memory now: not more than before where there is a total.
+    /// Publishes this member's budget, which must not have grown where there is a total.
     pub fn has_memory(&self, bytes: u64) {
         self.set(SlotWord::Budget, bytes);
         self.tell();
     }
 
-    /// Tries to get its whole share of memory; returns what this member may use from now on. Law:
-    /// not while it joins or leaves.
+    /// Tries to get this member's whole share of memory; returns its budget from now on. Law: not
+    /// called while it joins or leaves.
     ///
     /// # Errors
-    /// The system; `Stalled` if another one joins, leaves or grows: to be tried again.
+    /// The system; `Stalled` if another member joins, leaves or grows; the caller retries.
     pub fn grow(&self) -> Result<Option<u64>, LogError> {
         let Some(total) = self.memory_total().filter(|_| self.has_slot()) else { return Ok(None) };
         self.join.take(Duration::ZERO, self.here(), &|| false)?;
@@ -143,8 +145,8 @@ impl Members {
     }
 }
 
-/// The share of one that wants `wanted`, among all `wants`: an equal part of what those leave that
-/// want less.
+/// The share of a member that wants `wanted`, where `wants` holds the wishes of all: an equal part
+/// of what remains after the members that want less.
 fn share_of(total: u64, wants: &[u64], wanted: u64) -> u64 {
     let mut wants = wants.to_vec();
     wants.sort_unstable();
@@ -164,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_equal_but_for_those_that_want_less() {
+    fn shares_are_equal_except_for_members_that_want_less() {
         assert_eq!(share_of(100, &[100], 100), 100);
         assert_eq!(share_of(100, &[100, 100, 100, 100], 100), 25);
         assert_eq!(share_of(100, &[10, 100, 100], 100), 45);

@@ -1,5 +1,6 @@
 //! Gathers the processes that wait for a sync, or for their posts to be ordered, so that one of
-//! them serves all: as a process gathers its threads (`file_log::durability::group_commit`).
+//! them serves all, in the same way as a process gathers its threads
+//! (`file_log::durability::group_commit`).
 
 use std::sync::atomic::Ordering;
 
@@ -11,18 +12,18 @@ use crate::members::words::Gathered;
 /// The longest that a sync waits for the processes of the last group.
 const GATHER_NANOS: u64 = 50_000;
 
-/// Yields after which it begins anyway: a simulated clock may not advance.
+/// Yields after which the sync begins anyway, because a simulated clock may not advance.
 const GATHER_YIELDS: u32 = 200;
 
 impl Members {
-    /// This process has come to wait for a sync. One that is killed then is counted once too often,
-    /// until the next group.
+    /// Counts this process among those that wait. If it is killed then, it is counted once too
+    /// often until the next group.
     pub(crate) fn arrive(&self, at: Gathered) {
         self.words.words()[at.arrived].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Gives the processes of the last group time to come back; returns how many have come. Law:
-    /// the caller has the lock that they wait for.
+    /// Gives the processes of the last group time to come back; returns how many have arrived. Law:
+    /// the caller holds the lock that they wait for.
     pub(crate) fn gather(&self, at: Gathered, clock: &dyn Clock) -> u64 {
         let words = self.words.words();
         let expected = words[at.expected].load(Ordering::Relaxed);
@@ -38,8 +39,8 @@ impl Members {
         words[at.arrived].swap(0, Ordering::Relaxed)
     }
 
-    /// A group of so many processes was synced: they are expected again, with those that came
-    /// meanwhile.
+    /// Sets the expected size of the next group, after a group of `group` processes was served:
+    /// these, and those that arrived meanwhile.
     pub(crate) fn expect(&self, at: Gathered, group: u64) {
         let words = self.words.words();
         words[at.expected]
@@ -61,7 +62,7 @@ mod tests {
     use super::*;
     use crate::members::words::SYNCS;
 
-    /// A clock that shows one microsecond more at each look.
+    /// A clock that advances by one microsecond at each reading, and so counts the readings.
     #[derive(Debug, Default)]
     struct Looks(AtomicU64);
 
@@ -96,7 +97,7 @@ mod tests {
         let (one, two) = (members(&disk, true), members(&disk, false));
         one.arrive(SYNCS);
         assert_eq!(looks(&one), (1, 1), "no other was there: it waits for none");
-        // The other one came while it synced.
+        // The other one arrived during the sync.
         two.arrive(SYNCS);
         one.expect(SYNCS, 1);
         let (group, waited) = looks(&two);
@@ -104,7 +105,7 @@ mod tests {
         assert!((GATHER_NANOS / 1000..GATHER_NANOS / 1000 + 5).contains(&waited), "{waited}");
         two.expect(SYNCS, group);
         one.arrive(SYNCS);
-        assert_eq!(looks(&one), (1, 1), "who did not come is not expected again");
+        assert_eq!(looks(&one), (1, 1), "a process that did not arrive is not expected again");
         one.expect(SYNCS, 2);
         one.arrive(SYNCS);
         two.arrive(SYNCS);

@@ -1,10 +1,11 @@
-//! Holds of files: while a member reads all of them, no other one removes any.
+//! Holds of files: while a member reads all files of the log, no other member removes any.
 //!
-//! Law: who removes says first below which GLSN it frees the log, and then looks whether a member
-//! holds the files; who holds them looks at that after it has said so. So one of the two sees the
-//! other: a member that was stopped in the middle of removing is not waited for. What it said it
-//! frees is gone for who holds the files; the blob files that it removes are named by no record and
-//! no run, and never will be.
+//! Law: a member that removes files first publishes below which GLSN it frees the log, and then
+//! checks whether a member holds the files. A member that takes a hold first publishes the hold,
+//! and then reads what others are removing. So at least one of the two sees the other, and a member
+//! that was suspended while removing need not be waited for. The holder treats the published part
+//! of the log as gone. Blob files that are removed meanwhile are named by no record and no run, and
+//! never will be.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -15,27 +16,28 @@ use crate::glsn::Glsn;
 use crate::members::Members;
 use crate::members::words::{REMOVED, SLOTS, STATE, SlotWord};
 
-/// How long a removal is waited for: one that takes longer was stopped, or frees very much.
+/// How long a hold waits for a removal. One that takes longer belongs to a suspended member, or
+/// removes very many files.
 const REMOVAL_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Files are being removed, and nothing of the log is freed yet.
+/// Files are being removed, but no part of the log is being freed yet.
 const REMOVES: u64 = 1;
 
-/// While it is there, no other member removes files.
+/// A hold: while it exists, no other member removes files.
 #[derive(Debug)]
 pub struct Held {
     members: Arc<Members>,
     gone_below: Glsn,
 }
 
-/// A removal that no member had held the files against when it began.
+/// A removal, which began while no other member held the files.
 #[derive(Debug)]
 pub struct Removal<'a>(&'a Members);
 
 impl Members {
-    /// From now on no other member removes a file that this one knows, until what is returned is
-    /// dropped; but see [`Held::gone_below`]. Waits for a removal that is under way, at most two
-    /// seconds. Without the right to write there, nothing is held.
+    /// Keeps other members from removing any file that this one knows until the result is dropped,
+    /// except for [`Held::gone_below`]. Waits at most two seconds for a removal that is in
+    /// progress. Without the right to write to the words, nothing is held.
     ///
     /// # Errors
     /// The system.
@@ -53,7 +55,7 @@ impl Members {
             if !others().any(|slot| is_removing(&slot)) {
                 return Ok(held);
             }
-            // Of one that was killed meanwhile, it says nothing.
+            // The slot of a member that was killed meanwhile is cleared here.
             if self.others()?.iter().all(|member| member.removes_below.is_none()) {
                 return Ok(held);
             }
@@ -68,32 +70,32 @@ impl Members {
         Ok(held)
     }
 
-    /// Whether another member holds the files, as far as it is known. Of one that was killed, too,
-    /// until [`Members::list`] has found that it ended.
+    /// Whether another member holds the files, as far as is known. Killed members count until
+    /// [`Members::list`] has found that they ended.
     pub fn are_files_held(&self) -> bool {
         let holds = |slot: usize| self.slot_word(slot, SlotWord::Holds).load(Ordering::SeqCst) > 0;
         let are_held = self.others_in_words().any(holds);
         are_held || !self.are_words_whole()
     }
 
-    /// Runs `remove`, which removes files of the log, unless another member holds them; then
-    /// returns `None`.
+    /// Runs `remove`, which removes files of the log; returns `None` without running it if another
+    /// member holds them.
     pub fn unless_held<T>(&self, remove: impl FnOnce(&Removal<'_>) -> T) -> Option<T> {
-        // The word is one for all threads of a process.
+        // All threads of a process share one word.
         let _alone = self.removing.lock().unwrap_or_else(PoisonError::into_inner);
-        // Either this is seen by who holds the files next, or its hold is seen here.
+        // Either the next member to take a hold sees this, or its hold is seen here.
         self.set(SlotWord::Removing, REMOVES);
         let before = self.removed();
         let removed = if self.are_files_held() { None } else { Some(remove(&Removal(self))) };
         self.set(SlotWord::Removing, 0);
         if self.removed() != before {
-            // Those that have the files open keep their space.
+            // Wake members that have the removed files open, since these still use space.
             self.tell();
         }
         removed
     }
 
-    /// A file of the log was removed.
+    /// Counts a file of the log that was removed.
     pub(crate) fn note_removed(&self) {
         self.words.words()[REMOVED].fetch_add(1, Ordering::SeqCst);
     }
@@ -105,8 +107,8 @@ impl Members {
 }
 
 impl Removal<'_> {
-    /// Says that the log is freed below `until`; returns whether it may be: no member has held the
-    /// files since.
+    /// Publishes that the log is freed below `until`; returns whether it may be, because no member
+    /// has held the files since.
     pub fn may_free_below(&self, until: Glsn) -> bool {
         self.0.set(SlotWord::Removing, until.0.max(REMOVES));
         !self.0.are_files_held()
@@ -114,8 +116,8 @@ impl Removal<'_> {
 }
 
 impl Held {
-    /// Segments of the log that end below this GLSN may go all the same: a member was stopped in
-    /// the middle of removing them.
+    /// Segments of the log that end below this GLSN may be removed in spite of the hold, because a
+    /// member was suspended while it removed them.
     pub fn gone_below(&self) -> Glsn {
         self.gone_below
     }
@@ -125,7 +127,7 @@ impl Drop for Held {
     fn drop(&mut self) {
         if self.members.may_write_words() && !self.members.has_left.load(Ordering::SeqCst) {
             self.members.said[SlotWord::Holds as usize].fetch_sub(1, Ordering::SeqCst);
-            // Cleared, if a first member has made the words anew.
+            // The word may have been cleared by a first member that initialized the words.
             let less = |holds: u64| holds.checked_sub(1);
             let holds = self.members.slot_word(self.members.slot, SlotWord::Holds);
             let _ = holds.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
@@ -154,17 +156,17 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_files_does_not_wait_for_one_that_was_stopped_while_it_removed_some() {
+    fn a_hold_does_not_wait_for_a_member_suspended_while_removing_files() {
         let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
         let (stopped, other) = (members(&disk, true), members(&disk, false));
         let removed = stopped.unless_held(|removal| {
-            // Stopped before it has said what it frees: it will free nothing.
+            // Suspended before it has published what it frees: it will free nothing.
             let held = other.hold_files().unwrap();
             assert_eq!(held.gone_below(), Glsn::NONE.next());
             assert!(!removal.may_free_below(Glsn(30)));
             drop(held);
             assert!(removal.may_free_below(Glsn(40)));
-            // Stopped afterwards: it may go on whenever it likes.
+            // Suspended afterwards: it may resume at any time.
             let held = other.hold_files().unwrap();
             assert_eq!(held.gone_below(), Glsn(40));
         });

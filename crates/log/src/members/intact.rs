@@ -1,18 +1,18 @@
-//! Whether the files and the words that members share are still those with which they joined.
+//! Checks that the shared files and words of the members are still those with which they joined.
 //!
-//! A lock excludes only those that lock the same file, and words tell something only to those that
-//! map the same file. So the first member records in the words which files these are: every process
-//! compares what it opens with that, and refuses what is different. Those that have joined check
-//! now and then that the files still have their names, and that the words were not cleared.
+//! A lock excludes only processes that lock the same file, and words are shared only by processes
+//! that map the same file. So the first member records the identities of these files in the words,
+//! and every process compares the files that it opens with them and refuses different ones. Members
+//! check regularly that the files still have their names, and that the words were not cleared.
 //!
 //! Laws:
-//! 1. Every lock that is used is one of the file that is recorded. So a file that was removed or
-//!    replaced lets no process in.
-//! 2. From the moment at which a process that writes has joined, until it leaves, the first and the
-//!    last word have the layout. If they have not, the words are lost, and nothing that they say is
-//!    used: they are read first, and these two afterwards.
-//! 3. Words that are lost stay so until all processes that write have left: only the first member
-//!    makes them anew.
+//! 1. Every lock in use is on the recorded file. So no process can join by a file that was removed
+//!    or replaced.
+//! 2. From the time when a writing process has joined until it leaves, the first and the last word
+//!    hold the layout version. If they do not, the words are lost, and no value in them is used:
+//!    values are read first, and these two words afterwards.
+//! 3. Lost words stay lost until all writing processes have left: only a first member initializes
+//!    them.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -32,20 +32,21 @@ use crate::members::{LAYOUT, Members, WORDS_FILE, slot_path};
 /// The least time between two checks of the files' names, in nanoseconds.
 const CHECK_NANOS: u64 = 10_000_000;
 
-/// The same for a process that only reads: shorter than another one needs to open the store and to
+/// The same for a read-only process: less time than another process needs to open the store and to
 /// commit.
 const READER_CHECK_NANOS: u64 = 1_000_000;
 
-/// In the word that says that the log is poisoned: a sync failed.
+/// A value of the word for a poisoned log: a sync failed.
 pub(super) const SYNC_FAILED: u64 = 1;
 /// As [`SYNC_FAILED`]: a shared file lost its name.
 const FILE_LOST: u64 = 2;
 
-/// What is to be done about files or words that are lost.
+/// The remedy for files or words that are lost.
 const REMEDY: &str = "close the store in every process, then open it again";
 
 impl Members {
-    /// Records the files of the locks and of the words. Law: the caller is the first member.
+    /// Records the identities of the files of the locks and of the words. Law: the caller is the
+    /// first member.
     pub(super) fn record_files(&self) {
         let words = self.words.words();
         for (at, identity) in self.own_files() {
@@ -54,7 +55,7 @@ impl Members {
         words[LAST].store(LAYOUT, Ordering::SeqCst);
     }
 
-    /// What this process has opened, and where it is recorded.
+    /// The identities of the files that this process has opened, and the words that record them.
     fn own_files(&self) -> [(usize, u64); 5] {
         [
             (WORDS_FILE_AT, self.words.identity()),
@@ -65,7 +66,7 @@ impl Members {
         ]
     }
 
-    /// Fails unless this process has opened the files that the others use.
+    /// Fails unless this process has opened the recorded files.
     pub(super) fn compare_files(&self) -> Result<(), LogError> {
         let names = [None, Some("join"), Some("turn"), Some("sync"), Some("posting")];
         for ((at, identity), name) in self.own_files().into_iter().zip(names) {
@@ -87,13 +88,13 @@ impl Members {
         }
     }
 
-    /// Fails unless a lock is of the file that is recorded, if one is.
+    /// Fails unless a lock is on the recorded file, if one is recorded.
     fn compare(&self, at: usize, lock: &dyn LockFile, path: &Path) -> Result<(), LogError> {
         let recorded = self.word(at);
         if recorded == 0 || recorded == lock.identity() { Ok(()) } else { Err(replaced(path)) }
     }
 
-    /// As [`Members::compare`], of the lock of a slot.
+    /// As [`Members::compare`], for the lock of a slot.
     pub(super) fn compare_slot(&self, slot: usize, lock: &dyn LockFile) -> Result<(), LogError> {
         self.compare(SLOT_FILES + slot, lock, &slot_path(&self.dir, slot))
     }
@@ -105,8 +106,8 @@ impl Members {
         }
     }
 
-    /// Records the file of a keeper's lock, or fails if another one is recorded. Law: the caller
-    /// has that lock.
+    /// Records the file of a keeper's lock, or fails if another file is recorded. Law: the caller
+    /// holds that lock.
     pub(super) fn record_keeper(
         &self,
         generation: u64,
@@ -126,8 +127,8 @@ impl Members {
         }
     }
 
-    /// Forgets the slots whose lock files are not those that were recorded. Law: no process that
-    /// writes has the store open.
+    /// Clears the slots whose lock files differ from the recorded ones. Law: no writing process has
+    /// the store open.
     pub(super) fn forget_strayed(&self) -> Result<(), LogError> {
         for slot in self.others_in_words() {
             let lock = self.open_slot(slot)?;
@@ -152,30 +153,30 @@ impl Members {
         self.word(LAST) == LAYOUT && self.word(MAGIC) == LAYOUT
     }
 
-    /// Whether the words say something.
+    /// Whether the words are valid.
     pub(crate) fn are_words_whole(&self) -> bool {
-        // What the caller has read of the words was read before.
+        // Orders the caller's earlier reads of the words before this check.
         fence(Ordering::Acquire);
         if !self.needs_words.load(Ordering::Relaxed) {
             return true;
         }
         let words = self.words.words();
-        // The last one first: if the file was cut, all are zero afterwards.
+        // The last word first: if the file was truncated, all words read as zero afterwards.
         words[LAST].load(Ordering::Relaxed) == LAYOUT
             && words[MAGIC].load(Ordering::Relaxed) == LAYOUT
     }
 
-    /// The error of one that finds the words lost.
+    /// The error of a process that finds the words lost.
     pub(super) fn lost_words(&self) -> LogError {
         let what = match self.words.check() {
             Err(error) => return error.into(),
-            Ok(()) => "the file was overwritten while processes share it",
+            Ok(()) => "the file was overwritten while processes shared it",
         };
         LogError::Format { message: format!("{}: {what}; {REMEDY}", self.words_path().display()) }
     }
 
-    /// Fails if nothing more may be ordered or made durable: the words are lost, a shared file is,
-    /// or a sync failed in some process.
+    /// Fails if nothing more may be ordered or made durable, because the words or a shared file are
+    /// lost, or because a sync failed in some process.
     pub(crate) fn check(&self) -> Result<(), LogError> {
         self.check_words()?;
         let message = match self.word(POISON) {
@@ -186,11 +187,11 @@ impl Members {
         Err(LogError::Format { message })
     }
 
-    /// Fails if a file that members share has lost its name. Asks the system at most once in ten
+    /// Fails if a file that members share has lost its name. Checks at most once in ten
     /// milliseconds.
     ///
     /// # Errors
-    /// As said; the system.
+    /// `Format` if one has; the system.
     pub(crate) fn check_files(&self) -> Result<(), LogError> {
         if !self.is_time_to_check(CHECK_NANOS) {
             return Ok(());
@@ -209,13 +210,13 @@ impl Members {
         self.check_keeper_lock()
     }
 
-    /// As [`Members::check_files`], of the words alone, for a process that only reads: what it
-    /// follows may be another file by now.
+    /// As [`Members::check_files`], of the words alone, for a read-only process, whose words file
+    /// may have been replaced.
     pub(super) fn check_followed(&self) -> Result<(), LogError> {
         if !self.is_time_to_check(READER_CHECK_NANOS) {
             return Ok(());
         }
-        // Once they are lost, each read asks the system.
+        // Once the words are lost, each read checks again.
         self.words.check().map_err(|error| {
             self.next_check.store(0, Ordering::Relaxed);
             error.into()
@@ -223,7 +224,7 @@ impl Members {
     }
 
     fn is_time_to_check(&self, interval: u64) -> bool {
-        // Threads that check at the same moment do no harm.
+        // Concurrent checks by several threads do no harm.
         let (now, next) = (self.clock.monotonic_nanos(), self.next_check.load(Ordering::Relaxed));
         if now < next {
             return false;
@@ -232,22 +233,23 @@ impl Members {
         true
     }
 
-    /// This process has found what a member must not go on with: no member orders anything more,
-    /// and all are told why.
+    /// Poisons the log for all members with the reason `error`, after this process has found a
+    /// condition under which no member may continue.
     pub(crate) fn note_lost(&self, error: LogError) -> LogError {
-        // Of the right to look, nothing is to be concluded about the others: a forked child has
-        // none.
+        // An error that only concerns this process's rights says nothing about other members: a
+        // forked child may not use the locks.
         let is_of_this_process =
             matches!(error, LogError::Io { kind: io::ErrorKind::PermissionDenied, .. });
         if !is_of_this_process && self.access == Access::Writes && self.are_words_whole() {
             self.poison_as(FILE_LOST);
         }
-        // The next check fails, too.
+        // Makes the next check fail, too.
         self.next_check.store(0, Ordering::Relaxed);
         error
     }
 
-    /// `found`, which words said of the other members; if the words are lost, all is needed.
+    /// Returns `found`, which was read from the words of other members; if the words are lost,
+    /// returns the value that retains everything.
     pub(super) fn or_nothing(&self, found: Glsn) -> Glsn {
         if self.are_words_whole() { found } else { Glsn::NONE }
     }
@@ -256,21 +258,22 @@ impl Members {
         self.dir.with_file_name(WORDS_FILE)
     }
 
-    /// Whether words of a slot name a process that was not found to have ended.
+    /// Whether the words of a slot name a process that has not been found to have ended.
     pub(super) fn is_in_use(&self, slot: usize) -> bool {
         self.slot_word(slot, SlotWord::Pid).load(Ordering::SeqCst) > 0
     }
 }
 
-/// Where the file of a generation's lock is recorded.
+/// The word that records the file of a generation's lock.
 fn keeper_file(generation: u64) -> usize {
     KEEPER_FILES + (generation % SLOTS as u64) as usize
 }
 
-/// The error of one that has opened another file than the processes that have the store open.
+/// The error of a process that has opened a different file than the processes that have the store
+/// open.
 fn replaced(path: &Path) -> LogError {
     let message = format!(
-        "{}: the file was removed or replaced while processes share it; {REMEDY}",
+        "{}: the file was removed or replaced while processes shared it; {REMEDY}",
         path.display()
     );
     LogError::Format { message }

@@ -1,14 +1,14 @@
-//! Which member does the background work of the index: the keeper.
+//! Elects the member that does the background work of the index: the keeper.
 //!
-//! Its right is a lock of the system, which is free once its process has ended. A process may also
-//! be stopped, or hang, and keep its lock: then another member begins a new *generation*, whose
-//! keeper has a lock of its own, and the one before is the keeper no more, whenever it goes on. It
-//! may be in the middle of anything. So a new keeper changes nothing before it has installed a
-//! manifest: an older one that goes on then finds the number of its own taken, and what it removes
-//! is what a manifest that it has installed before does not name.
+//! The keeper holds an operating-system lock, which is released when its process ends. A process
+//! may also be suspended, or hang, and keep the lock: then another member begins a new
+//! *generation*, whose keeper has a lock of its own, and the previous keeper has lost its role when
+//! it resumes. It may resume in the middle of any operation. So a new keeper changes nothing before
+//! it has installed a manifest: a previous keeper that resumes after that finds its manifest number
+//! taken, and removes only files that its last installed manifest does not name.
 //!
-//! One that prepares itself to be the keeper is shown in the keeper's word: it may be stopped, too,
-//! and is replaced then.
+//! A member that prepares to be the keeper is named in the keeper's word as well, because it may
+//! also be suspended and must then be replaced.
 
 use std::io;
 use std::path::PathBuf;
@@ -22,13 +22,13 @@ use crate::error::LogError;
 use crate::members::words::{GENERATION, KEEPER, NUDGE, SLOTS, SlotWord};
 use crate::members::{Members, pid_in};
 
-/// In the keeper's word: this one prepares itself, and is not the keeper yet.
+/// In the keeper's word: this member is preparing, and is not the keeper yet.
 const PREPARES: u64 = 1 << 32;
 
-/// This member's part.
+/// This member's state as keeper or candidate.
 #[derive(Debug, Default)]
 pub(super) struct Keeping {
-    /// The generation in which this member is the keeper, or wants to be, and its lock.
+    /// The generation in which this member is the keeper or a candidate, and its lock.
     held: Mutex<Option<Held>>,
     /// How often it became the keeper.
     terms: AtomicU64,
@@ -41,9 +41,9 @@ struct Held {
 }
 
 impl Members {
-    /// Tries to get the right to do the background work of the index, if nobody has it. Whoever got
-    /// it prepares and calls [`Members::keep`], or gives it back. Law: one thread of a process at a
-    /// time.
+    /// Tries to acquire the right to do the background work of the index, if no member has it. A
+    /// member that gets it prepares and calls [`Members::keep`], or releases the right. Law: only
+    /// one thread of a process at a time.
     ///
     /// # Errors
     /// The system.
@@ -55,8 +55,8 @@ impl Members {
         self.try_generation(self.word(GENERATION))
     }
 
-    /// As [`Members::try_to_keep`], in place of the keeper that [`Members::keeper_pulse`] told of,
-    /// which does not answer: it is the keeper no more.
+    /// As [`Members::try_to_keep`], but replaces the keeper for which [`Members::keeper_pulse`]
+    /// returned `stopped` and which does not answer. That member is no longer the keeper.
     ///
     /// # Errors
     /// As for [`Members::try_to_keep`].
@@ -66,7 +66,7 @@ impl Members {
         if self.is_reader() || self.keeper_pulse() != stopped || !self.try_lock(generation + 1)? {
             return Ok(false);
         }
-        // Others may have been faster.
+        // Another member may have replaced it first.
         let words = self.words.words();
         if words[GENERATION]
             .compare_exchange(generation, generation + 1, Ordering::SeqCst, Ordering::SeqCst)
@@ -85,7 +85,7 @@ impl Members {
             return Ok(false);
         }
         if self.word(GENERATION) == generation {
-            // If another one is named meanwhile, by a new generation, this one is not to be.
+            // If a new generation has named another member meanwhile, this one is not named.
             let prepares = self.here() | PREPARES;
             let _ = self.words.words()[KEEPER].compare_exchange(
                 before,
@@ -104,7 +104,7 @@ impl Members {
         if held.is_some() {
             return Ok(false);
         }
-        // Among as many as there are members, one is free.
+        // There are as many lock files as members, so one is free.
         let path = self.path_of_keeper_lock(generation);
         let lock = self.disk.lock_file(&path)?;
         if !lock.try_lock()? {
@@ -119,7 +119,7 @@ impl Members {
         self.dir.join(format!("keeper-{:02}", generation % SLOTS as u64))
     }
 
-    /// The generation of keepers, and the file of its lock.
+    /// The generation of keepers, and the path of its lock.
     pub(super) fn keeper_lock_path(&self) -> (u64, PathBuf) {
         let generation = self.word(GENERATION);
         (generation, self.path_of_keeper_lock(generation))
@@ -134,28 +134,28 @@ impl Members {
         self.keeping.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the right that [`Members::try_to_keep`] got is still this one's: another one may
-    /// have begun a new generation while this one prepares itself, because it was stopped.
+    /// Whether this member still has the right that [`Members::try_to_keep`] acquired. Another
+    /// member may have begun a new generation because this one was suspended while it prepared.
     pub fn may_keep(&self) -> bool {
         self.held().as_ref().is_some_and(|held| held.generation == self.word(GENERATION))
     }
 
-    /// From now on this one does the background work, if it may. Returns whether it does.
+    /// Makes this member the keeper, if it still may be. Returns whether it is.
     pub fn keep(&self) -> bool {
         if !self.may_keep() {
             return false;
         }
         self.keeping.terms.fetch_add(1, Ordering::SeqCst);
         self.words.words()[KEEPER].store(self.here(), Ordering::SeqCst);
-        // If a new generation was begun a moment ago, its keeper has lost its name now: then there
-        // is none, and the next one begins anew.
+        // If a new generation was begun just now, its keeper's name was overwritten by this
+        // member's. Then there is no keeper, and the next candidate starts again.
         if !self.may_keep() {
             self.no_keeper(self.slot);
         }
         self.is_keeper()
     }
 
-    /// Gives the right back that [`Members::try_to_keep`] got.
+    /// Releases the right that [`Members::try_to_keep`] acquired.
     pub fn give_keeping_back(&self) {
         if let Some(held) = self.held().take() {
             self.clear_keeper(self.here() | PREPARES);
@@ -163,11 +163,11 @@ impl Members {
         }
     }
 
-    /// This one is the keeper no more: one that it had replaced has installed a manifest after its
-    /// own. Whoever is next, which may be this one, begins a term, in which nothing is finished
-    /// that was begun before.
+    /// Gives up the role of keeper, because a keeper that this member had replaced has installed a
+    /// manifest after this member's own. The next keeper, which may be this member again, begins a
+    /// new term, in which no work of an earlier term is finished.
     pub fn lose_place(&self) {
-        // Under this lock: no other thread becomes the keeper in between.
+        // Under this lock, so that no other thread becomes the keeper in between.
         let mut held = self.held();
         if self.no_keeper(self.slot)
             && let Some(held) = held.take()
@@ -176,19 +176,19 @@ impl Members {
         }
     }
 
-    /// If this one was the keeper, and another one has replaced it: its lock is free again.
+    /// Releases this member's keeper lock if another member has replaced it as keeper.
     pub fn give_back_if_replaced(&self) {
         if self.terms() > 0 && !self.is_keeper() {
             self.give_keeping_back();
         }
     }
 
-    /// The process id of the keeper, as far as known.
+    /// The process id of the keeper, if known.
     pub fn keeper_pid(&self) -> Option<u32> {
         pid_in(self.words.words(), self.word(KEEPER))
     }
 
-    /// Whether this one does the background work.
+    /// Whether this member is the keeper.
     pub fn is_keeper(&self) -> bool {
         self.word(KEEPER) == self.here()
             && !self.has_left.load(Ordering::SeqCst)
@@ -199,14 +199,14 @@ impl Members {
         self.keeping.terms.load(Ordering::SeqCst)
     }
 
-    /// How often this member has become the keeper, if it is it. What was begun in another term is
-    /// not to be finished.
+    /// The number of terms in which this member has been the keeper; `None` if it is not the keeper
+    /// now. Work that was begun in another term must not be finished.
     pub fn term(&self) -> Option<u64> {
         self.is_keeper().then(|| self.terms())
     }
 
-    /// The member of this slot is not the keeper, and does not prepare itself. Returns whether it
-    /// was the keeper.
+    /// Removes the member of this slot from the keeper's word, whether it is the keeper or
+    /// preparing. Returns whether it was the keeper.
     pub(super) fn no_keeper(&self, slot: usize) -> bool {
         let keeper = slot as u64 + 1;
         self.clear_keeper(keeper | PREPARES);
@@ -219,8 +219,8 @@ impl Members {
             .is_ok()
     }
 
-    /// Changes whenever the keeper, or who prepares itself to be it, answers a nudge, or is another
-    /// one: one that does not answer is stopped, or hangs.
+    /// A value that changes whenever the keeper, or the member that prepares to be it, answers a
+    /// nudge or is replaced. A keeper whose value does not change is suspended or hangs.
     pub fn keeper_pulse(&self) -> (u64, u64) {
         let keeper = self.word(KEEPER);
         let slot = (keeper & !PREPARES)
@@ -233,13 +233,13 @@ impl Members {
         )
     }
 
-    /// Asks all members whether they are there.
+    /// Asks all members to show that they are running.
     pub fn nudge(&self) {
         self.ring(NUDGE);
     }
 
-    /// Waits for a nudge, at most for `patience`, and answers it. `nudges`: those that were
-    /// answered before.
+    /// Waits for a nudge, at most for `patience`, and answers it. `nudges`: the number of nudges
+    /// that were answered before.
     pub fn answer_nudge(&self, nudges: u64, patience: Duration) -> u64 {
         self.words.wait(NUDGE, nudges, patience);
         self.answer_nudges(nudges)

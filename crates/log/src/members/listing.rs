@@ -1,4 +1,4 @@
-//! The members that live: what each has told of itself, and what the oldest of them needs.
+//! The living members: the values that each has published, and the needs of the oldest one.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,27 +13,27 @@ use crate::members::words::{
 };
 use crate::members::{LAYOUT, LOCKS_DIR, Members, NO_BLOB, WORDS_FILE, slot_path};
 
-/// What is known of a member.
+/// The known facts about a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Its process id, in the container that it runs in.
+    /// Its process id, within its own container.
     pub pid: u32,
-    /// Whether it does the background work of the index.
+    /// Whether it is the keeper.
     pub is_keeper: bool,
     /// The oldest moment that it may read.
     pub floor: Glsn,
-    /// The last commit that its manifest holds: it may still need the log behind it.
+    /// The last commit that its manifest holds; it may still need the log after it.
     pub checkpoint: Glsn,
     /// When it joined: microseconds since 1970 UTC.
     pub since_micros: u64,
     /// Whether it only reads.
     pub is_reader: bool,
-    /// Whether it is this one.
+    /// Whether it is this process.
     pub is_here: bool,
-    /// Whether it removes files of the log now, and below which GLSN it frees the log.
+    /// The GLSN below which it frees the log, while it removes files of the log.
     pub removes_below: Option<Glsn>,
-    /// The last GLSN that it had taken in when it last looked after the others, which is twice a
-    /// second while something is committed.
+    /// The last GLSN that it had applied at its last report, which is twice a second while commits
+    /// are made.
     pub applied: Glsn,
     /// Its memory budget in bytes.
     pub budget_bytes: u64,
@@ -53,9 +53,9 @@ impl Members {
         Ok(members)
     }
 
-    /// Whether there are other members, by the shared words alone: those that were killed count
-    /// until [`Members::list`] has found that they ended, and readers without the right to write to
-    /// the folder do not count.
+    /// Whether there are other members, according to the shared words alone. Killed members count
+    /// until [`Members::list`] has found that they ended; readers that may not write to the folder
+    /// do not count.
     pub fn has_others(&self) -> bool {
         self.others_in_words().next().is_some() || !self.are_words_whole()
     }
@@ -64,15 +64,15 @@ impl Members {
         (0..SLOTS).filter(|slot| *slot != self.slot && self.is_in_use(*slot))
     }
 
-    /// The oldest moment that any of the other members may read; [`Glsn::MAX`] if there is none. Of
-    /// members that were killed, too, until [`Members::list`] has found that they ended.
+    /// The oldest GLSN that any of the other members may read at; [`Glsn::MAX`] if there are no
+    /// others. Killed members count until [`Members::list`] has found that they ended.
     pub fn oldest_floor(&self) -> Glsn {
         self.oldest(SlotWord::Floor)
     }
 
-    /// The first GLSN of the log that any of the other members may need: behind the oldest
-    /// checkpoint among them, and what all have taken in; [`Glsn::MAX`] if there is none. Of
-    /// members that were killed, too, as [`Members::oldest_floor`].
+    /// The first GLSN of the log that any of the other members may need: the one after the oldest
+    /// of their checkpoints and applied GLSNs; [`Glsn::MAX`] if there are no others. Killed members
+    /// count as for [`Members::oldest_floor`].
     pub fn oldest_needed(&self) -> Glsn {
         let oldest = self.oldest(SlotWord::Checkpoint).min(self.oldest(SlotWord::Applied));
         Glsn(oldest.0.saturating_add(1))
@@ -86,10 +86,10 @@ impl Members {
         self.or_nothing(oldest)
     }
 
-    /// The living members beside this one; slots of those that have ended are cleared.
+    /// The other living members; slots of members that have ended are cleared.
     ///
     /// # Errors
-    /// `Format` if the words are lost, or the file of a member's lock; the system.
+    /// `Format` if the words or the file of a member's lock are lost; the system.
     pub fn others(&self) -> Result<Vec<Member>, LogError> {
         let mut others = Vec::new();
         for slot in self.others_in_words() {
@@ -104,12 +104,12 @@ impl Members {
                 others.push(self.member(slot));
             }
         }
-        // Afterwards: of words that are lost, nothing counts that was read before.
+        // Checked afterwards: if the words are lost, none of the values read above is valid.
         self.check_words()?;
         Ok(others)
     }
 
-    /// Records that the process that had this slot has ended. Law: the caller holds the slot's
+    /// Records that the process that owned this slot has ended. Law: the caller holds the slot's
     /// lock.
     pub(super) fn note_ended(&self, slot: usize) {
         self.no_keeper(slot);
@@ -119,8 +119,8 @@ impl Members {
         }
     }
 
-    /// Counts the members that ended while they may have been writing blob files, which they have
-    /// left behind then.
+    /// Counts the members that ended while they may have been writing blob files, and so may have
+    /// left some behind.
     pub fn leftovers(&self) -> u64 {
         self.word(LEFTOVERS)
     }
@@ -130,10 +130,10 @@ impl Members {
     }
 }
 
-/// The members of the store at `path`, the oldest first, for one who is none of them.
+/// The members of the store at `path`, the oldest first, for a process that is not a member.
 ///
 /// # Errors
-/// The system: as when there is no right to write there.
+/// The system, for example if this process may not write there.
 pub fn members_of(disk: &Arc<dyn Disk>, path: &Path) -> Result<Vec<Member>, LogError> {
     let (dir, file) = (path.join(LOCKS_DIR), path.join(WORDS_FILE));
     if disk.entry(&dir)?.is_none() || disk.entry(&file)?.is_none() {
@@ -150,7 +150,7 @@ pub fn members_of(disk: &Arc<dyn Disk>, path: &Path) -> Result<Vec<Member>, LogE
         }
         let lock = disk.lock_file_to_read(&slot_path(&dir, slot))?;
         let recorded = words[SLOT_FILES + slot].load(Ordering::SeqCst);
-        // The lock of another file proves nothing.
+        // The lock of a different file proves nothing.
         if [0, lock.identity()].contains(&recorded) && lock.try_lock()? {
             // Its process has ended.
             lock.unlock();

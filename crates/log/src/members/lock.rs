@@ -1,8 +1,9 @@
-//! A lock between members, with patience, that tells whether its last holder ended while it had it.
+//! A lock between members, with a timeout, that reports whether its last holder ended while it held
+//! the lock.
 //!
-//! The lock itself is the system's. A member that does not get it sleeps at a word for at most a
-//! millisecond and tries again: so there are deadlines, and a wake-up that is lost with a process
-//! costs no more than that.
+//! The lock itself is an operating-system lock. A member that does not get it sleeps on a word for
+//! at most a millisecond and retries. So waits can time out, and a wake-up that is lost because a
+//! process was killed costs at most a millisecond.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -19,22 +20,22 @@ const SLEEP: Duration = Duration::from_millis(1);
 /// The words of a lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Places {
-    /// Who holds it; 0: no one.
+    /// The holder; 0 if there is none.
     pub(super) holder: usize,
-    /// Since when: microseconds since 1970 UTC.
+    /// When the holder took it, in microseconds since 1970 UTC.
     pub(super) since: usize,
-    /// How many sleep; too many if some were killed.
+    /// How many members sleep; too high if some were killed.
     pub(super) waiters: usize,
-    /// The word that they sleep at.
+    /// The word that they sleep on.
     pub(super) bell: usize,
 }
 
-/// The words of some of a lock's waiters.
+/// The words of one queue of waiters of a lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitQueue {
-    /// How many sleep; too many if some were killed.
+    /// How many members sleep; too high if some were killed.
     pub(super) waiters: usize,
-    /// The word that they sleep at.
+    /// The word that they sleep on.
     pub(super) bell: usize,
 }
 
@@ -44,19 +45,19 @@ impl Places {
     }
 }
 
-/// How a lock was got.
+/// How a lock was acquired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Got {
-    /// Its last holder gave it back.
+    /// Its last holder released it.
     Clean,
-    /// Its last holder ended, or failed, while it had it.
+    /// Its last holder ended or failed while it held the lock.
     Abandoned,
-    /// It was not taken: what it was wanted for is there already.
+    /// It was not acquired, because its purpose has been achieved already.
     Needless,
 }
 
-/// A lock between members. Law: one thread of a process at a time uses it, under a lock of the
-/// process's own.
+/// A lock between members. Law: only one thread of a process uses it at a time, under a lock of
+/// that process.
 pub(crate) struct MemberLock {
     file: Box<dyn LockFile>,
     words: Arc<dyn SharedWords>,
@@ -74,12 +75,12 @@ impl MemberLock {
         Self { file, words: Arc::clone(words), clock: Arc::clone(clock), places }
     }
 
-    /// The system's lock.
+    /// The operating-system lock.
     pub(super) fn file(&self) -> &dyn LockFile {
         &*self.file
     }
 
-    /// Takes the lock for `holder`, unless `is_needless` says that it is not wanted any more.
+    /// Takes the lock for `holder`, unless `is_needless` returns true.
     pub(crate) fn take(
         &self,
         patience: Duration,
@@ -89,8 +90,8 @@ impl MemberLock {
         self.take_waiting_at(&|| self.places.queue(), patience, holder, is_needless)
     }
 
-    /// As [`MemberLock::take`], of a lock with several queues of waiters: `queue` returns the one
-    /// to sleep in.
+    /// As [`MemberLock::take`], for a lock with several queues of waiters: `queue` returns the
+    /// queue to sleep in.
     pub(super) fn take_waiting_at(
         &self,
         queue: &dyn Fn() -> WaitQueue,
@@ -111,8 +112,8 @@ impl MemberLock {
             let queue = queue();
             let seen = words[queue.bell].load(Ordering::SeqCst);
             words[queue.waiters].fetch_add(1, Ordering::SeqCst);
-            // Asked again: a member that makes it needless from here on sees a waiter, and wakes
-            // it.
+            // Checked again: a member that makes the lock needless after this check sees a waiter
+            // and wakes it.
             let got = if is_needless() { Ok(false) } else { self.file.try_lock() };
             if let Ok(false) = got
                 && !is_needless()
@@ -123,7 +124,7 @@ impl MemberLock {
             if got? {
                 break;
             }
-            // Usually it was woken for that, and need not ask the system for the lock.
+            // Usually this is why it was woken, and it need not ask the system for the lock.
             if is_needless() {
                 return Ok(Got::Needless);
             }
@@ -133,7 +134,7 @@ impl MemberLock {
         Ok(if before == 0 { Got::Clean } else { Got::Abandoned })
     }
 
-    /// Takes the lock without telling anybody, by one that may not write to the words.
+    /// Takes the lock without recording a holder, for a process that may not write to the words.
     pub(crate) fn take_without_words(&self, patience: Duration) -> Result<(), LogError> {
         let begun = self.clock.monotonic_nanos();
         while !self.file.try_lock()? {
@@ -146,39 +147,40 @@ impl MemberLock {
         Ok(())
     }
 
-    /// Gives it back as one that may not write to the words: who waits for it looks again within a
+    /// Releases the lock for a process that may not write to the words. Waiters retry within a
     /// millisecond.
     pub(crate) fn release_without_words(&self) {
         self.file.unlock();
     }
 
-    /// Gives it back.
+    /// Releases the lock.
     pub(crate) fn release(&self) {
         self.words.words()[self.places.holder].store(0, Ordering::SeqCst);
         self.release_abandoned();
     }
 
-    /// Gives it back without having finished: the next one mends what is to be mended.
+    /// Releases the lock with its work unfinished; the next holder repairs the state.
     pub(crate) fn release_abandoned(&self) {
         self.file.unlock();
         self.wake(self.places.queue(), 1);
     }
 
-    /// As [`MemberLock::release`], of a lock with several queues of waiters: wakes one of `next`.
+    /// As [`MemberLock::release`], for a lock with several queues of waiters: wakes a waiter of
+    /// `next`.
     pub(super) fn release_to(&self, next: WaitQueue) {
         self.words.words()[self.places.holder].store(0, Ordering::SeqCst);
         self.file.unlock();
         self.wake(next, 1);
     }
 
-    /// Wakes all that wait for it: what they want it for may be there.
+    /// Wakes all waiters, because the lock may have become needless for them.
     pub(crate) fn wake_all(&self) {
-        // What makes it needless is written before the waiters are looked at; `take` does the two
-        // in the other order.
+        // The caller wrote the state that makes the lock needless before this reads the waiters;
+        // `take` does the two in the opposite order.
         self.wake_all_at(self.places.queue());
     }
 
-    /// As [`MemberLock::wake_all`], of one queue.
+    /// As [`MemberLock::wake_all`], for one queue.
     pub(super) fn wake_all_at(&self, queue: WaitQueue) {
         fence(Ordering::SeqCst);
         self.wake(queue, u32::MAX);
@@ -191,12 +193,12 @@ impl MemberLock {
         }
     }
 
-    /// Sleeps for as long as between two tries.
+    /// Sleeps for the interval between two tries.
     pub(crate) fn sleep(&self) {
         self.clock.sleep(SLEEP);
     }
 
-    /// The error of one that waits for its holder no longer.
+    /// The error of a member whose wait for the holder has timed out.
     pub(crate) fn stalled(&self) -> LogError {
         let words = self.words.words();
         let holder = words[self.places.holder].load(Ordering::Relaxed);

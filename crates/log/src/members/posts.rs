@@ -1,21 +1,21 @@
 //! Posts: records that members leave in shared memory, so that one of them orders them all in one
 //! turn (*flat combining*: Hendler, Incze, Shavit and Tzafrir, 2010).
 //!
-//! Each slot has a few cells, and a word with a bit for each: it is set while the cell holds a post
-//! that was not dealt with. Only the member that has the slot writes a post; only who has the turn
-//! deals with one: it claims it, orders the record, writes its GLSN into the cell, publishes the
-//! new end, and then clears the bit. A post that was not claimed can be withdrawn by its owner. The
-//! post's owner has its answer once the cell has a GLSN that is durable.
+//! Each slot has a few cells, and a word with a bit for each: the bit is set while the cell holds a
+//! pending post. Only the member that owns the slot writes a post. Only the holder of the turn
+//! processes one: it claims the post, orders the record, writes its GLSN into the cell, publishes
+//! the new end, and then clears the bit. The owner can withdraw a post that was not claimed. The
+//! owner has its answer once the GLSN in the cell is durable.
 //!
 //! Laws:
 //! 1. A post is ordered at most once. A member that is killed between writing a GLSN and publishing
-//!    the end leaves the turn abandoned; who gets it next takes the GLSN back, before anything else
-//!    is ordered ([`Members::take_back_unpublished`]).
+//!    the end leaves the turn abandoned; the next holder takes the GLSN back before it orders
+//!    anything else ([`Members::take_back_unpublished`]).
 //! 2. A cell does not change while its bit is set. A process that gets a slot clears its bits when
-//!    it joins, and posts only after it has had the turn: who was reading a cell of the process
-//!    before has ended then.
-//! 3. A post is ordered only while its owner is there, and has not been told that it may be ordered
-//!    or not: it never overwrites what was committed long after it was posted.
+//!    it joins, and posts only after it has held the turn: by then no member is still reading a
+//!    cell of the slot's previous owner.
+//! 3. A post is ordered only while its owner is alive and has not returned `Stalled` for it. So it
+//!    never overwrites a value that was committed long after it was posted.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -39,21 +39,22 @@ const LEFT: usize = 4;
 /// The most bytes of a post's payload.
 pub(crate) const POST_BYTES_MAX: usize = (CELL_WORDS - HEAD_WORDS) * size_of::<u64>();
 
-/// The post was not claimed yet.
+/// The post is not claimed yet.
 const NONE: u64 = 0;
-/// The post was not ordered, and is not going to be.
+/// The post was not ordered and never will be.
 const REFUSED: u64 = u64::MAX;
-/// The one that has the turn is about to order it.
+/// The holder of the turn is about to order the post.
 const CLAIMED: u64 = u64::MAX - 1;
 
 /// This member's own cells.
 #[derive(Debug, Default)]
 pub(super) struct OwnCells {
-    /// A bit for each that a thread uses.
+    /// A bit for each cell that a thread uses.
     used: AtomicU64,
-    /// The slot's cells hold no post of a process that had the slot before.
+    /// Whether the slot's cells hold no post of an earlier owner of the slot.
     are_cleared: AtomicBool,
-    /// Since when a member has the lock of posts that was waited for too long; 0: none has.
+    /// The time at which a holder of the lock of posts that was waited for too long took it; 0 if
+    /// there is none.
     stalled_since: AtomicU64,
 }
 
@@ -64,12 +65,12 @@ pub(crate) struct Cell {
     index: usize,
 }
 
-/// How a post was dealt with.
+/// The outcome of a post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// It was not claimed yet.
+    /// It is not claimed yet.
     None,
-    /// The one that has the turn is about to order it.
+    /// The holder of the turn is about to order it.
     Claimed,
     /// It has this GLSN.
     Ordered(Glsn),
@@ -85,10 +86,10 @@ pub(crate) struct Post<'a> {
 }
 
 impl Post<'_> {
-    /// The answer, once it stands: a GLSN counts when it is durable.
+    /// The answer, once it is final: a GLSN counts only when it is durable.
     pub(crate) fn answer(&self) -> Answer {
-        // What is durable is read first. Read last, it could be that of another record to which the
-        // GLSN was given after it was taken back from this post.
+        // Read the durable GLSN first. Otherwise it could belong to another record, to which the
+        // GLSN was assigned after it was taken back from this post.
         let durable = self.members.durable().next;
         match self.members.post_answer(self.cell) {
             Answer::Claimed => Answer::None,
@@ -110,12 +111,12 @@ impl Members {
         self.own_cells.are_cleared.load(Ordering::Acquire)
     }
 
-    /// Whether threads of this process have posted something and wait.
+    /// Whether threads of this process have posted and are waiting.
     pub fn has_posts(&self) -> bool {
         self.own_cells.used.load(Ordering::Relaxed) != 0
     }
 
-    /// Permits this member to post. Law: the caller has the turn.
+    /// Permits this member to post. Law: the caller holds the turn.
     pub(crate) fn begin_to_post(&self) {
         if self.has_slot() && !self.may_post() {
             self.forget_posts();
@@ -123,15 +124,15 @@ impl Members {
         }
     }
 
-    /// Drops the posts in this member's slot: they are of a process that had it before. Law: this
-    /// member has not posted anything.
+    /// Drops the posts in this member's slot, which belong to an earlier owner. Law: this member
+    /// has not posted anything.
     pub(super) fn forget_posts(&self) {
         if self.has_slot() {
             self.posted(self.slot).store(0, Ordering::SeqCst);
         }
     }
 
-    /// Posts a record of one entry, read at `read_at`, whose owner knows what has changed up to
+    /// Posts a record of one entry, read at `read_at`, whose owner has applied the log up to
     /// `known`. `None` if there is no room.
     pub(crate) fn post(&self, parts: &[&[u8]], read_at: Glsn, known: Glsn) -> Option<Post<'_>> {
         let len = parts.iter().map(|part| part.len()).sum::<usize>();
@@ -147,7 +148,7 @@ impl Members {
         };
         self.own_cells.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).ok()?;
         if posted.load(Ordering::Acquire) & (1 << index) != 0 {
-            // Another thread had the cell meanwhile, and has its answer before the bit is cleared.
+            // Another thread used the cell meanwhile; it gets its answer before the bit is cleared.
             self.own_cells.used.fetch_and(!(1 << index), Ordering::AcqRel);
             return None;
         }
@@ -187,7 +188,7 @@ impl Members {
             .filter(|slot| *slot < SLOTS)
     }
 
-    /// The cells whose bits are set, this member's own first. Law: the caller has the turn.
+    /// The cells whose bits are set, this member's own first. Law: the caller holds the turn.
     pub(crate) fn posts(&self) -> impl Iterator<Item = Cell> {
         self.slots_to_ask().flat_map(move |slot| {
             let bits = self.posted(slot).load(Ordering::Acquire);
@@ -197,8 +198,8 @@ impl Members {
         })
     }
 
-    /// Whether the process that posted this is there: what one that has ended left behind is not
-    /// ordered, however late that is found.
+    /// Whether the process that posted this is alive. A post of a process that has ended is never
+    /// ordered, however late its end is detected.
     pub(crate) fn is_owner_there(&self, cell: Cell) -> bool {
         if cell.slot == self.slot {
             return true;
@@ -207,7 +208,7 @@ impl Members {
             Some(lock) => lock,
             None => match self.lock_of(cell.slot) {
                 Ok(lock) => self.slot_locks[cell.slot].get_or_init(|| lock),
-                // Its owner orders it by itself.
+                // The owner orders it by itself.
                 Err(_) => return false,
             },
         };
@@ -221,8 +222,8 @@ impl Members {
         }
     }
 
-    /// Claims a post, to order it. False if its owner has withdrawn or left it, or it was dealt
-    /// with. Law: the caller has the turn.
+    /// Claims a post, to order it. False if its owner has withdrawn or left it, or if it was
+    /// already answered. Law: the caller holds the turn.
     pub(crate) fn claim_post(&self, cell: Cell) -> bool {
         let answer = &self.cell(cell)[ANSWER];
         if answer.compare_exchange(NONE, CLAIMED, Ordering::AcqRel, Ordering::Acquire).is_err() {
@@ -237,20 +238,20 @@ impl Members {
         true
     }
 
-    /// Refuses a post of this member, without the turn. False if it was claimed or dealt with.
+    /// Withdraws a post of this member; needs no turn. False if it was already claimed or answered.
     pub(crate) fn withdraw_post(&self, post: &Post<'_>) -> bool {
         let answer = &self.cell(post.cell)[ANSWER];
         answer.compare_exchange(NONE, REFUSED, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Leaves a post that was claimed to the one that has the turn: if that one ends without
-    /// publishing it, it is not ordered by another one.
+    /// Leaves a claimed post to the current holder of the turn. If that member ends without
+    /// publishing it, no other member orders it.
     pub(crate) fn leave_post(&self, post: &Post<'_>) {
         self.cell(post.cell)[LEFT].store(1, Ordering::Release);
     }
 
-    /// What a post holds: its payload, which is copied into `into`, and its moments, read and
-    /// known.
+    /// Reads a post: copies its payload into `into`, and returns it with the GLSNs `read_at` and
+    /// `known` of the post.
     pub(crate) fn read_post<'a>(
         &self,
         cell: Cell,
@@ -278,7 +279,8 @@ impl Members {
         }
     }
 
-    /// Deals with a post. Law: the caller has the turn; a record with this GLSN is published next.
+    /// Answers a post. Law: the caller holds the turn; if the answer is a GLSN, it publishes that
+    /// record next.
     pub(crate) fn answer_post(&self, cell: Cell, answer: Answer) {
         let word = match answer {
             Answer::None => NONE,
@@ -291,16 +293,16 @@ impl Members {
         self.words.between_stores();
     }
 
-    /// These posts were dealt with, and what was ordered of them is published. Law: the caller has
-    /// the turn.
+    /// Clears the bit of an answered post whose record, if it was ordered, is published. Law: the
+    /// caller holds the turn.
     pub(crate) fn clear_post(&self, cell: Cell) {
         self.posted(cell.slot).fetch_and(!(1 << cell.index), Ordering::AcqRel);
         #[cfg(feature = "testing")]
         self.words.between_stores();
     }
 
-    /// Takes back the GLSNs that a member gave to posts, and its claims, before it ended without
-    /// having published them. Law: the caller has the turn, and orders nothing before.
+    /// Takes back the claims of a member, and the GLSNs that it assigned to posts, if it ended
+    /// before it published them. Law: the caller holds the turn and has not ordered anything yet.
     pub(crate) fn take_back_unpublished(&self) {
         let next = self.next();
         let cells: Vec<Cell> = self.posts().collect();
@@ -316,7 +318,7 @@ impl Members {
         }
     }
 
-    /// Takes the lock of posts, unless it is not wanted any more: once `post` has its answer.
+    /// Takes the lock of posts, unless `post` gets its answer first.
     ///
     /// # Errors
     /// `Stalled`, the system.
@@ -325,11 +327,11 @@ impl Members {
         post: Cell,
         is_needless: &dyn Fn() -> bool,
     ) -> Result<Got, LogError> {
-        // A post without an answer belongs to the group after the last whole one (or to a later
-        // one: then its owner is woken once in vain); a post that is ordered and not durable yet
-        // belongs to the group that was begun last.
+        // A post without an answer belongs to the group after the last closed one, or to a later
+        // group; in that case its owner is woken once needlessly. A post that is ordered and not
+        // durable yet belongs to the group that was begun last.
         let queue = || {
-            // Read before the answer: otherwise a group could become whole in between.
+            // Read before the answer; otherwise a group could close in between.
             let next = self.word(GROUP_WHOLE) + 1;
             let is_ordered = !matches!(self.post_answer(post), Answer::None);
             post_queue(if is_ordered { self.word(GROUP_BEGUN) } else { next })
@@ -337,28 +339,29 @@ impl Members {
         self.posting.take_waiting_at(&queue, self.patience, self.here(), is_needless)
     }
 
-    /// The posts that are found from here on, until [`Members::end_group`], are a group. Law: the
-    /// caller has the lock of posts, and the turn.
+    /// Begins a group: the posts that are found from here on, until [`Members::end_group`]. Law:
+    /// the caller holds the lock of posts and the turn.
     pub(crate) fn begin_group(&self) {
         self.words.words()[GROUP_BEGUN].store(self.word(GROUP_WHOLE) + 1, Ordering::SeqCst);
     }
 
-    /// Posts that come from here on are of the next group.
+    /// Closes the group: later posts belong to the next one.
     pub(crate) fn end_group(&self) {
         self.words.words()[GROUP_WHOLE].store(self.word(GROUP_BEGUN), Ordering::SeqCst);
     }
 
-    /// The posts of the last group have their answers.
+    /// Wakes the owners of the posts of the last group, which have their answers.
     pub(crate) fn wake_group(&self) {
         self.posting.wake_all_at(post_queue(self.word(GROUP_BEGUN)));
     }
 
-    /// Wakes all that wait for answers: the log is poisoned.
+    /// Wakes all owners that wait for answers, because the log is poisoned.
     pub(super) fn wake_all_groups(&self) {
         POSTING_QUEUES.iter().for_each(|queue| self.posting.wake_all_at(*queue));
     }
 
-    /// The lock of posts was waited for too long: nothing is posted until it is given back.
+    /// Records that a wait for the lock of posts has timed out: nothing is posted until that lock
+    /// is released.
     pub(crate) fn note_posting_stalled(&self) {
         self.own_cells.stalled_since.store(self.word(POSTING.since), Ordering::Relaxed);
     }
@@ -377,7 +380,7 @@ impl Members {
         is_stalled
     }
 
-    /// Gives the lock of posts back: one of the next group gets it.
+    /// Releases the lock of posts, to an owner of the next group.
     pub(crate) fn release_posting(&self) {
         self.posting.release_to(post_queue(self.word(GROUP_WHOLE) + 1));
     }

@@ -1,12 +1,13 @@
 //! Processes that follow a shared store and only read.
 //!
-//! One that may write to the words has a slot, as every member: what it says that it needs is kept
-//! for it. One that may not only looks: what it reads may be dropped, and then it is told so.
-//! Neither is a member in the order of commits: they do not hold the store's lock, take no turn,
-//! are no keeper, and the first and the last member are so without them.
+//! A read-only process that may write to the words has a slot like every member, and what it
+//! publishes there as needed is retained. One that may not write to the words only watches:
+//! versions that it reads may be dropped, and its reads then fail. Neither takes part in ordering
+//! commits: they do not hold the store's lock, take no turn, and are never the keeper. They do not
+//! count in deciding which member is the first or the last.
 //!
-//! Law: a process that only reads takes in what is durable, and nothing that is not: what was
-//! ordered and never became durable may not come back after it has lost its members.
+//! Law: a read-only process loads durable records only, because a record that is ordered and not
+//! durable may be gone after all members have ended.
 
 use std::io;
 use std::path::Path;
@@ -26,19 +27,20 @@ use crate::members::words::{
 };
 use crate::members::{LAYOUT, Member, Members, WORDS_FILE, slot_path};
 
-/// How often one that cannot be woken looks for news.
+/// How often a process that cannot be woken polls for news.
 const WATCH_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The words say that a process has the store for itself.
+/// The value of the words while a process has the store open alone.
 const ALONE: u64 = 1;
 
 /// The bits of the first instance.
 const SEED_MASK: u64 = (1 << 30) - 1;
 
-/// What a process adds to the instance that opens the store for itself. A first member adds 1.
+/// The amount that a process adds to the instance when it opens the store alone. A first member
+/// adds 1.
 const OPENED_ALONE: u64 = 1 << 32;
 
-/// What a process does with a shared store.
+/// How a process uses a shared store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// It reads and writes.
@@ -50,8 +52,8 @@ pub enum Access {
 }
 
 impl Members {
-    /// As [`Members::join`], for a process that only reads; without the right to write there, it
-    /// has no slot.
+    /// As [`Members::join`], for a read-only process. Without the right to write to the words, it
+    /// gets no slot.
     ///
     /// # Errors
     /// As for [`Members::join`]; without the right to write, `NotFound` if no process ever shared
@@ -78,16 +80,16 @@ impl Members {
         Ok(watching)
     }
 
-    /// After [`Members::join_to_read`]: whether others write that this one follows. Otherwise
-    /// nothing changes until others come.
+    /// After [`Members::join_to_read`]: returns whether there are writing members to follow. If
+    /// there are none, nothing changes until one joins.
     ///
     /// # Errors
-    /// `Format` if the words are not those of the living members, or of another version; the
-    /// system.
+    /// `Format` if the words are of another version, or are not those that the living members use;
+    /// the system.
     pub fn begin_to_read(&self, pid: u32, now_micros: u64) -> Result<bool, LogError> {
         let is_followed = match self.writers() {
-            // Nobody has the store open: a copy of it, or one whose files were removed after all
-            // processes had ended.
+            // No process has the store open: it is a copy, or its shared files were removed after
+            // all processes had ended.
             Err(LogError::Format { .. })
                 if self.dir.parent().is_some_and(|store| self.is_unused(store)) =>
             {
@@ -99,12 +101,12 @@ impl Members {
             writers => !writers?.is_empty(),
         };
         if self.may_write_words() && self.others()?.is_empty() {
-            // Of an earlier time.
+            // The value is from an earlier instance.
             self.words.words()[MEMORY_TOTAL].store(0, Ordering::SeqCst);
         }
         match (self.may_write_words(), is_followed) {
             (true, true) => self.begin(false, pid, now_micros)?,
-            // What is checked of the words holds for members: while there are none, they say
+            // The checks of the words apply to members; while there are none, the words mean
             // nothing.
             (true, false) => self.enter(pid, now_micros),
             (false, true) if !self.are_words_known() => return Err(self.other_words()),
@@ -130,21 +132,22 @@ impl Members {
         LogError::Format { message }
     }
 
-    /// The newest entry that is to be read here: the last durable one. For a process that only
-    /// reads and that has outlived those that it followed: the last one that these have committed,
-    /// or those that came after them.
+    /// The newest entry that may be read here: the last durable one. A read-only process that has
+    /// outlived the members that it followed reads up to the last commit of these, or of the
+    /// members that joined after them.
     ///
     /// # Errors
-    /// A process has had the store for itself, and no member has joined since: its commits are not
-    /// told. `Format` if the words are lost; the system's error if their file was replaced.
+    /// `Format` if a process has opened the store alone and no member has joined since, because its
+    /// commits are not published. `Format` if the words are lost; the system's error if their file
+    /// was replaced.
     pub fn newest(&self) -> Result<Glsn, LogError> {
         if !self.is_reader() {
             let durable = self.durable_glsn();
             return if self.are_words_whole() { Ok(durable) } else { Err(self.lost_words()) };
         }
         self.check_followed()?;
-        // No first member leaves that behind: it keeps what is durable, and writes the last word
-        // before word 0.
+        // A first member never leaves this state: it keeps the durable end, and writes the last
+        // word before word 0.
         let (last, first) = (self.word(LAST), self.word(MAGIC));
         let are_lost = (first == LAYOUT && last != LAYOUT)
             || (first == 0 && self.durable().next == Glsn::NONE);
@@ -164,11 +167,11 @@ impl Members {
                 self.compare_files()?;
                 self.come_back();
                 self.follows.store(true, Ordering::SeqCst);
-                // Last: another thread that finds it does not look further.
+                // Stored last: another thread that reads it makes no further checks.
                 self.instance.store(instance, Ordering::SeqCst);
             }
-            // A first member joins, or was killed while it did: what was durable before still is
-            // told, and all of it.
+            // A first member is joining, or was killed while it joined: the earlier durable end is
+            // still published, completely.
             0 if instance / OPENED_ALONE == followed / OPENED_ALONE => {}
             0 | ALONE => {
                 let message = "another process opened the store for itself; open it shared there, \
@@ -180,12 +183,12 @@ impl Members {
         Ok(self.durable_glsn())
     }
 
-    /// The first member has made the words anew and may not have kept this one's: they say what
-    /// they said.
+    /// Publishes this reader's values again, because the first member has initialized the words and
+    /// may not have kept its slot.
     fn come_back(&self) {
         if self.slot < SLOTS && self.slot_word(self.slot, SlotWord::Pid).load(Ordering::SeqCst) == 0
         {
-            // The process last: the others look at a slot that has one.
+            // The process id last, because other members examine a slot once it has one.
             self.record_slot();
             for at in (0..SLOT_WORDS).rev() {
                 let word = &self.words.words()[Slot::of(self.slot).0 + at];
@@ -209,12 +212,12 @@ impl Members {
         self.access != Access::Writes
     }
 
-    /// Whether others keep what this process reads.
+    /// Whether other members retain what this process reads.
     pub fn has_slot(&self) -> bool {
         self.slot < SLOTS
     }
 
-    /// Whether this process may change the words.
+    /// Whether this process may write to the words.
     pub(super) fn may_write_words(&self) -> bool {
         self.access != Access::Watches
     }
@@ -235,7 +238,7 @@ impl Members {
         })
     }
 
-    /// Waits until something is there, or until `patience` is over, by looking again and again.
+    /// Waits until `is_there` returns true, or until `patience` has elapsed, by polling.
     pub(super) fn watch_for_news(&self, patience: Duration, is_there: &dyn Fn() -> bool) {
         let rounds = patience.as_millis() / WATCH_INTERVAL.as_millis() + 1;
         for _ in 0..rounds {
@@ -246,23 +249,26 @@ impl Members {
         }
     }
 
-    /// The first member makes the words anew. What processes that only read have said of themselves
-    /// stays, and so does what is durable: these processes read that until others may join.
+    /// Initializes the words, as the first member. The values that read-only processes have
+    /// published stay, and so does the durable end, which these processes use until others may
+    /// join.
     pub(super) fn make_anew(&self) -> Result<(), LogError> {
         let words = self.words.words();
         let is_known = self.are_words_known();
         let (instance, total) = (self.word(INSTANCE), self.word(MEMORY_TOTAL));
-        // Of words that were cleared, another one than readers of before may have followed.
+        // If the words were cleared, choose an instance that differs from any that earlier readers
+        // may have followed.
         let instance = if instance == 0 { self.clock.wall_micros() & SEED_MASK } else { instance };
         words[MAGIC].store(0, Ordering::SeqCst);
-        // First, and never cleared: whoever is killed in between has begun an instance, too.
+        // Written first and never cleared, so that a process that is killed in between has begun an
+        // instance as well.
         words[INSTANCE].store(instance.wrapping_add(1), Ordering::SeqCst);
         if is_known {
             self.forget_strayed()?;
         }
         let readers = if is_known { self.others()? } else { Vec::new() };
-        // Readers of before may be waiting, and count themselves out when they have waited. Too
-        // many of them cost some wakes.
+        // Earlier readers may be waiting, and decrement these counters when their wait ends. A
+        // counter that is too high costs some needless wake-ups.
         let is_kept =
             |at: &usize| [INSTANCE, FOLLOWERS, NEWS, STATE].contains(at) || DURABLE.contains(at);
         let shared_by_all = (1..SLOTS_AT)
@@ -289,8 +295,8 @@ impl Members {
     }
 }
 
-/// A process has the store at `store` for itself from now on: those that only read, and followed
-/// others, are not told of its commits.
+/// Records that a process opens the store at `store` alone from now on, and wakes the read-only
+/// processes that followed other members: its commits are not published to them.
 ///
 /// # Errors
 /// The system.
@@ -306,7 +312,7 @@ pub fn tell_readers_of_one_alone(disk: &dyn Disk, store: &Path) -> Result<(), Lo
 fn say_alone(words: &dyn SharedWords) {
     words.words()[MAGIC].store(ALONE, Ordering::SeqCst);
     words.words()[INSTANCE].fetch_add(OPENED_ALONE, Ordering::SeqCst);
-    // Last: who is woken finds that nothing more will be told.
+    // Woken last, so that the readers find the new instance.
     for bell in [NEWS, STATE] {
         words.words()[bell].fetch_add(1, Ordering::SeqCst);
         words.wake(bell, u32::MAX);
@@ -328,7 +334,7 @@ mod tests {
     use crate::members::words::{Durable, End};
 
     #[test]
-    fn a_reader_that_outlives_its_writers_says_again_what_it_had_said() {
+    fn a_reader_that_outlives_its_writers_publishes_its_values_again() {
         let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
         let (clock, store): (Arc<dyn Clock>, _) = (Arc::new(SystemClock::new()), Path::new("/"));
         let patience = Duration::from_millis(100);
@@ -362,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_does_not_rest_if_something_was_synced_since_it_looked() {
+    fn a_reader_does_not_rest_if_something_was_synced_since_it_checked() {
         let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
         let (clock, store): (Arc<dyn Clock>, _) = (Arc::new(SystemClock::new()), Path::new("/"));
         let patience = Duration::from_millis(100);
@@ -374,7 +380,7 @@ mod tests {
         reader.joined();
         writer.set_end(&End { next: Glsn(5), ..writer.end() });
         let (seen, durable) = (reader.state(), reader.durable_glsn());
-        // It looks now, and finds nothing that it may read.
+        // It checks now, and finds nothing that it may read.
         let next = reader.next();
         writer.set_durable(&writer.end().as_durable());
         let begun = clock.monotonic_nanos();
@@ -394,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_committed_before_is_read_while_a_first_member_joins() {
+    fn earlier_commits_are_read_while_a_first_member_joins() {
         let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
         let (clock, store): (Arc<dyn Clock>, _) = (Arc::new(SystemClock::new()), Path::new("/"));
         let patience = Duration::from_millis(100);
@@ -402,7 +408,7 @@ mod tests {
         writer.set_durable(&Durable { next: Glsn(5), ..Durable::default() });
         writer.leave().unwrap();
         writer.left();
-        // The first one is killed meanwhile.
+        // The first member is killed meanwhile.
         for _ in 0..2 {
             let joins = Members::join(&disk, &clock, store, patience).unwrap();
             joins.begin(true, 7, 0).unwrap();
@@ -417,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn commits_of_one_that_had_the_store_alone_are_missed_by_no_read_while_a_first_member_joins() {
+    fn no_read_misses_commits_of_a_process_alone_while_a_first_member_joins() {
         let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
         let (clock, store): (Arc<dyn Clock>, _) = (Arc::new(SystemClock::new()), Path::new("/"));
         let patience = Duration::from_millis(100);
@@ -439,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_news_is_woken_when_a_process_has_the_store_for_itself() {
+    fn a_waiting_reader_is_woken_when_a_process_opens_the_store_alone() {
         let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let (writer, reader) = started(&disk, &clock);

@@ -1,7 +1,7 @@
-//! What members ask the keeper to do for all: to compact the index, to trim the log.
+//! Requests of members to the keeper: to compact the index, or to trim the log.
 //!
-//! Requests of a kind have numbers. The keeper does what is asked for and says up to which number
-//! it is done; a keeper that ends leaves the rest to the next one.
+//! The requests of a kind are numbered. The keeper performs them and publishes up to which number
+//! they are done. If the keeper ends, the next one performs the rest.
 
 use std::sync::atomic::Ordering;
 
@@ -54,19 +54,20 @@ impl Members {
         Glsn(self.word(TRIM_WANTED))
     }
 
-    /// Whether a request was done (`true`) or failed; `None`: not yet.
+    /// Whether a request succeeded (`true`) or failed; `None` if it is not done yet.
     pub fn answer(&self, what: Asked, number: u64) -> Option<bool> {
         let words = what.words();
         (self.word(words.done) >= number).then(|| self.word(words.failed) & bit_of(number) == 0)
     }
 
-    /// The number of the last request that is not done yet.
+    /// The number of the last request, if it is not done yet.
     pub fn is_asked(&self, what: Asked) -> Option<u64> {
         let words = what.words();
         Some(self.word(words.asked)).filter(|asked| *asked > self.word(words.done))
     }
 
-    /// All requests up to `number` are done, or have failed. Law: only the keeper calls this.
+    /// Publishes that all requests up to `number` are done, or have failed. Law: only the keeper
+    /// calls this.
     pub fn answered(&self, what: Asked, number: u64, is_done: bool) {
         let words = what.words();
         let before = self.word(words.done);
@@ -96,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_that_was_done_stays_done_when_a_later_one_fails() {
+    fn a_request_that_succeeded_stays_done_when_a_later_one_fails() {
         let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let members =

@@ -1,33 +1,34 @@
-//! Threads of a process that wait for the same lock of another one, one after the other: they give
-//! up together.
+//! Makes the threads of a process that wait one after the other for the same lock of another
+//! process time out together.
 //!
-//! Each try to get the lock has its whole patience. Without this, the last of many threads would
-//! get its error after the patience of all.
+//! Each try to get the lock has the whole timeout. Without this, the last of many threads would get
+//! its error only after the sum of all timeouts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::LogError;
 
-/// The tries to get a lock. Law: they are made one after the other.
+/// Counts the tries to get a lock. Law: they are made one after the other.
 #[derive(Debug, Default)]
 pub(crate) struct Tries {
     begun: AtomicU64,
-    /// The last one that gave up.
+    /// The number of the last try that timed out.
     gave_up: AtomicU64,
 }
 
 impl Tries {
-    /// To be called before a thread queues up.
+    /// Returns the current number of tries. A thread calls it before it queues.
     pub(crate) fn came(&self) -> u64 {
         self.begun.load(Ordering::Relaxed)
     }
 
-    /// Whether a try that was begun after a thread `came` gave up: the thread has waited as long.
+    /// Whether a try that began after `came` timed out. If so, this thread has waited for the whole
+    /// timeout as well.
     pub(crate) fn gave_up_since(&self, came: u64) -> bool {
         self.gave_up.load(Ordering::Relaxed) > came
     }
 
-    /// Makes a try.
+    /// Makes a try, and counts it.
     pub(crate) fn counted<T>(
         &self,
         attempt: impl FnOnce() -> Result<T, LogError>,

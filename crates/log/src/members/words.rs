@@ -1,13 +1,14 @@
 //! The words that members share: their places, and numbers that are published together.
 //!
-//! What is published together has two copies and a version that says which one counts. Its only
-//! writer, who holds a lock, writes the other copy first: a writer that is killed half way leaves
-//! the copy that counts. (SQLite's header of the shared index of its write-ahead log is made the
+//! Values that are published together have two copies, and a version that selects the valid one.
+//! The only writer, which holds a lock, writes the other copy first, so that a writer that is
+//! killed midway leaves the valid copy intact. (SQLite protects the header of its WAL index in the
 //! same way.)
 //!
 //! | words | what | who writes |
 //! |---|---|---|
-//! | 0 | the layout; 0 while the words are made anew | the first member, under `join`; one that has the store alone |
+//! | 0 | the layout; 0 while the words are initialized | the first member, under `join`; one that
+//! has the store alone |
 //! | 1 to 6 | requests to the keeper | asked: any; done and failed: the keeper |
 //! | 7 | the generation of keepers | who replaces one, with the lock of the next |
 //! | 8 to 20 | the end of the log | who has `turn` |
@@ -53,15 +54,17 @@ use plimsoll_disk::sharing::SharedWords;
 use crate::glsn::Glsn;
 use crate::members::lock::{Places, WaitQueue};
 
-/// How often the keeper was replaced while its process was there: its lock has this number.
+/// How often the keeper was replaced while its process was alive; the number of the keeper's lock
+/// file.
 pub(super) const GENERATION: usize = 7;
-/// Says that the words are whole, and their layout.
+/// The version of the layout; shows that the words are complete.
 pub(super) const MAGIC: usize = 0;
 const END_AT: usize = 8;
 const DURABLE_AT: usize = 24;
 /// The words that say what is durable.
 pub(super) const DURABLE: RangeInclusive<usize> = DURABLE_AT..=32;
-/// The holder of the turn, since when, how many wait, what they wait at.
+/// The holder of the turn, since when it holds it, how many members wait, and the word that they
+/// wait on.
 pub(super) const TURN: Places = Places { holder: 40, since: 41, waiters: 42, bell: 43 };
 pub(super) const SYNC: Places = Places { holder: 44, since: 45, waiters: 46, bell: 47 };
 pub(super) const JOIN: Places = Places { holder: 48, since: 49, waiters: 50, bell: 51 };
@@ -69,38 +72,38 @@ pub(super) const KEEPER: usize = 52;
 pub(super) const POISON: usize = 53;
 pub(super) const ENTRIES_MAX: usize = 54;
 pub(super) const BLOB_MARK: usize = 55;
-/// How many wait for news, and what they wait at.
+/// How many members wait for news, and the word that they wait on.
 pub(super) const FOLLOWERS: usize = 56;
 pub(super) const NEWS: usize = 57;
 pub(super) const MANIFEST: usize = 58;
 pub(super) const FLUSH_WANTED: usize = 59;
 pub(super) const STATE: usize = 60;
-/// Rises whenever a first member makes the words anew, by 1, or a process opens the store alone, by
-/// 2^32.
+/// Raised by 1 whenever a first member initializes the words, and by 2^32 when a process opens the
+/// store alone.
 pub(super) const INSTANCE: usize = 21;
-/// Memtables that hold something up to this GLSN are to be closed.
+/// Memtables that hold anything up to this GLSN must be closed.
 pub(super) const CLOSE_WANTED: usize = 22;
-/// Not 0: the next sync of a commit is to wake the members that rest. Who syncs clears it first and
-/// then wakes them: if it is killed in between, they sleep on until the next change that they are
-/// told of, which may be as long as they meant to rest: 20 seconds.
+/// Not 0 if the next sync of a commit must wake the members that rest. The syncing member clears it
+/// first and then wakes them. If it is killed in between, they sleep until the next change that
+/// wakes them, or until their timeout of up to 20 seconds.
 pub(super) const RESTING: usize = 23;
 /// The first GLSN of the log.
 pub(super) const LOG_FIRST: usize = 61;
-/// The memory of all members together; 0: each has what it was opened with.
+/// The memory of all members together; 0 if each member has its own budget.
 pub(super) const MEMORY_TOTAL: usize = 62;
 /// Up to which GLSN some member wants the log trimmed.
 pub(super) const TRIM_WANTED: usize = 63;
-/// How many processes have come to wait for the next sync, and how many are expected.
+/// How many processes wait for the next sync, and how many are expected.
 pub(crate) const SYNCS: Gathered = Gathered { arrived: 35, expected: 36 };
 /// Counts the members that ended while they may have been writing blob files.
 pub(super) const LEFTOVERS: usize = 33;
-/// Counts the files of the log that were removed: others may have them open.
+/// Counts the removed files of the log, which other members may still have open.
 pub(super) const REMOVED: usize = 37;
 /// The GLSN up to which a member applies the log before it orders a record.
 pub(super) const TO_BE_KNOWN: usize = 38;
-/// Members that do not hang answer when this changes.
+/// Changed to ask all members to show that they are running.
 pub(super) const NUDGE: usize = 34;
-/// What members ask the keeper to do.
+/// The requests of members to the keeper.
 pub(super) const COMPACT: Request = Request { asked: 1, done: 2, failed: 3 };
 pub(super) const TRIM: Request = Request { asked: 4, done: 5, failed: 6 };
 
@@ -119,13 +122,12 @@ pub(super) const POSTING_QUEUES: [WaitQueue; 2] = [
     WaitQueue { waiters: SLOTS_END + 2, bell: SLOTS_END + 3 },
     WaitQueue { waiters: SLOTS_END + 4, bell: SLOTS_END + 5 },
 ];
-/// The group of posts that was begun last, and the last group to which no post is added any more.
+/// The group of posts that was begun last, and the last closed group.
 pub(super) const GROUP_BEGUN: usize = SLOTS_END + 6;
 pub(super) const GROUP_WHOLE: usize = SLOTS_END + 7;
-/// How many processes have come to wait for the next one that orders posts, and how many are
-/// expected.
+/// How many processes wait for their posts to be ordered, and how many are expected.
 pub(crate) const POSTS: Gathered = Gathered { arrived: SLOTS_END + 8, expected: SLOTS_END + 9 };
-/// For each slot a bit for each of its cells: whether it holds a post that was not dealt with.
+/// For each slot, a bit for each of its cells: whether it holds a pending post.
 pub(super) const POSTED_AT: usize = SLOTS_END + 16;
 /// The cells of a slot, for posts.
 pub(super) const CELLS: usize = 8;
@@ -140,16 +142,16 @@ pub(super) const SYNC_FILE: usize = FILES_AT + 2;
 pub(super) const POSTING_FILE: usize = FILES_AT + 3;
 pub(super) const SLOT_FILES: usize = FILES_AT + 8;
 pub(super) const KEEPER_FILES: usize = SLOT_FILES + SLOTS;
-/// The layout again: a file that was cut, and made longer again, lacks it.
+/// The version of the layout again: a file that was truncated and extended lacks it.
 pub(super) const LAST: usize = KEEPER_FILES + SLOTS;
 pub(super) const WORDS: usize = LAST + 1;
 /// The identity of the file of the words themselves.
 pub(super) const WORDS_FILE_AT: usize = 39;
 
-/// The words by which the members are counted that wait for the same.
+/// The words that count the members waiting for the same event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gathered {
-    /// How many have come.
+    /// How many have arrived.
     pub(super) arrived: usize,
     /// How many are expected.
     pub(super) expected: usize,
@@ -158,12 +160,12 @@ pub(crate) struct Gathered {
 /// The words of a kind of request to the keeper, which are numbered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
-    /// The number of the last one that was asked for.
+    /// The number of the last request.
     pub(super) asked: usize,
     /// All up to this number are done.
     pub(super) done: usize,
-    /// A bit for each of the last 64 that were answered, at its number modulo 64: whether it
-    /// failed.
+    /// A bit for each of the last 64 requests that were answered, at its number modulo 64: whether
+    /// it failed.
     pub(super) failed: usize,
 }
 
@@ -179,25 +181,26 @@ impl Slot {
 /// A word of a slot.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum SlotWord {
-    /// 0: the slot is free. Its first word.
+    /// The process id, in the slot's first word; 0 if the slot is free.
     Pid,
     Floor,
     Checkpoint,
     BlobPin,
     Since,
-    /// How many readers of all files are at work: nothing is to be removed.
+    /// How many threads read all files now, so that no file may be removed.
     Holds,
-    /// Files of the log are being removed, and it is freed below this GLSN; 0: none are.
+    /// The GLSN below which this member frees the log, while it removes files; 0 if it removes
+    /// none.
     Removing,
-    /// The last GLSN that it has applied: it needs the log behind that.
+    /// The last GLSN that it has applied; it needs the log after that.
     Applied,
-    /// Counts its answers to nudges: it is not stopped.
+    /// Counts its answers to nudges, which show that it is running.
     Pulse,
-    /// The memory budget that it has now, in bytes.
+    /// Its current memory budget in bytes.
     Budget,
-    /// The largest that it wants.
+    /// The largest memory budget that it wants, in bytes.
     Wanted,
-    /// It only reads.
+    /// Whether it only reads.
     Reads,
 }
 
@@ -235,24 +238,24 @@ impl End {
         ]
     }
 
-    /// Where what is durable ends; without timestamp and epoch.
+    /// The durable end, as an end without timestamp and epoch.
     pub(crate) fn of_durable(durable: &Durable) -> Self {
         let Durable { segment, offset, next, chain } = *durable;
         Self { segment, offset, next, chain, timestamp: 0, epoch: 0 }
     }
 
-    /// All of that is durable.
+    /// This end, as the durable end.
     pub(crate) fn as_durable(&self) -> Durable {
         Durable { segment: self.segment, offset: self.offset, next: self.next, chain: self.chain }
     }
 }
 
-/// What of the log is durable.
+/// The durable end of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Durable {
     /// First GLSN of the segment that was synced last.
     pub(crate) segment: Glsn,
-    /// Its bytes below are durable.
+    /// The bytes of that segment below this offset are durable.
     pub(crate) offset: u32,
     /// The GLSN after the last durable one.
     pub(crate) next: Glsn,
@@ -300,8 +303,8 @@ impl<const N: usize> Published<N> {
             let version = words[self.at].load(Ordering::Acquire);
             let from = self.copy_at(version);
             let read = std::array::from_fn(|i| words[from + i].load(Ordering::Relaxed));
-            // If a word of a later version was read, that version, or the one before it, is seen
-            // here.
+            // If a word of a later version was read above, that version, or the one before it, is
+            // seen here.
             fence(Ordering::Acquire);
             if words[self.at].load(Ordering::Relaxed) == version {
                 return read;
@@ -334,7 +337,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_published_together_is_read_together() {
+    fn values_published_together_are_read_together() {
         let disk = MemDisk::new();
         let words = disk.shared_words(Path::new("/words"), WORDS).unwrap();
         let published = Published::end();
@@ -354,13 +357,13 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_that_is_killed_half_way_leaves_what_was_published() {
+    fn a_writer_that_is_killed_midway_leaves_the_published_values() {
         let disk = MemDisk::new();
         let words = disk.shared_words(Path::new("/words"), WORDS).unwrap();
         let published = Published::durable();
         published.write(&*words, [1; 4]);
         published.write(&*words, [2; 4]);
-        // As far as it got.
+        // The part that the writer had written when it was killed.
         words.words()[DURABLE_AT + 1 + 4].store(3, Ordering::Relaxed);
         assert_eq!(published.read(&*words), [2; 4]);
         published.write(&*words, [4; 4]);

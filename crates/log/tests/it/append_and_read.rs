@@ -1,5 +1,5 @@
-//! What is appended is read: one by one, in parts, by scans, before and after it is durable, across
-//! blocks and segments.
+//! Appended entries are read: one by one, in parts, and by scans, before and after they are
+//! durable, across blocks and segments.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use std::sync::Arc;
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
+use plimsoll_log::durability::Durability;
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::format::BLOCK_BYTES;
 use plimsoll_log::glsn::{Glsn, StreamId};
-use plimsoll_log::log::{Durability, Log};
 use plimsoll_memory::budget::Kind;
 use plimsoll_memory::page::{PAGE_BYTES, PAGE_PAYLOAD_BYTES};
 use plimsoll_memory::pool::LoadError;
@@ -161,7 +161,7 @@ fn a_part_that_is_read_loads_only_its_blocks() {
 }
 
 #[test]
-fn reading_what_is_not_there_says_where_the_log_begins_and_ends() {
+fn reading_a_missing_entry_reports_where_the_log_begins_and_ends() {
     let memory = Memory::new(16 << 20);
     let log = open(&mem_disk(), &memory);
     assert_eq!(log.read(Glsn(1)).unwrap_err(), LogError::NotYet { asked: Glsn(1), next: Glsn(1) });
@@ -196,7 +196,7 @@ fn a_draft_that_breaks_a_rule_is_refused_and_leaves_no_trace() {
         submit(&log, 0, &large),
         Err(LogError::TooLarge { bytes: 1_048_577, limit_bytes: 1_048_576 })
     ));
-    // Segments of 256 KiB hold less than that.
+    // Segments of 256 KiB hold less.
     assert!(matches!(submit(&log, 0, &large[1..]), Err(LogError::TooLarge { .. })));
     assert!(matches!(submit_all(&log, 0, &[]), Err(LogError::InvalidDraft { .. })));
     let crowd = vec![Vec::new(); 65_537];
@@ -253,7 +253,7 @@ fn a_moment_is_found_across_segments() {
 }
 
 #[test]
-fn in_buffered_mode_what_was_submitted_is_readable_at_once() {
+fn in_buffered_mode_submitted_entries_are_readable_at_once() {
     let memory = Memory::new(16 << 20);
     let mut options = options(&mem_disk(), &memory);
     options.durability = Durability::Buffered;
@@ -354,7 +354,7 @@ fn pages_of_a_blob_file_that_are_read_together_are_checked_one_by_one() {
 }
 
 #[test]
-fn closing_gives_all_memory_back() {
+fn closing_releases_all_memory() {
     let disk = mem_disk();
     let memory = Memory::new(16 << 20);
     let used = |memory: &Memory| {
@@ -391,7 +391,7 @@ fn zeros_are_written_far_ahead_of_small_records_only() {
         }
         read_file(&*disk, "00000000000000000001.seg").len() - 4 * record_bytes
     };
-    assert!(zeros_behind(400 << 10) < 200 << 10, "of a log that was just opened, too");
+    assert!(zeros_behind(400 << 10) < 200 << 10, "also in a log that was just opened");
     assert!(zeros_behind(100 << 10) > 200 << 10);
 }
 

@@ -1,5 +1,4 @@
-//! Whole blocks that are not the ones that were written last: each is good by itself, or empty, and
-//! none is served.
+//! Whole blocks that are stale or empty: each has a matching checksum, and none is served.
 
 use std::sync::Arc;
 
@@ -9,7 +8,6 @@ use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::format::BLOCK_BYTES;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::log::Log;
 
 use crate::common::{
     Memory, append, copy_of, names, open, options, payload, read_file, submit, write_file,
@@ -41,8 +39,8 @@ fn size_of(glsn: u64) -> usize {
     SIZES[(glsn as usize - 1) % SIZES.len()]
 }
 
-/// Every way to read the log gives what was written or says that it is corrupt; how often it said
-/// so.
+/// Reads the log in every way, and checks that each read returns the bytes that were written or a
+/// corruption error; returns the number of errors.
 fn reads_nothing_else(disk: &Arc<dyn Disk>, told: &str) -> usize {
     let memory = Memory::new(16 << 20);
     let log = match FileLog::open(options(disk, &memory)) {
@@ -106,7 +104,7 @@ fn damaged(disk: &dyn Disk, told: &str, damage: impl FnOnce(&mut Vec<u8>)) {
         return;
     }
     write_file(&*copy, SEALED, &bytes);
-    assert!(reads_nothing_else(&copy, told) > 0, "{told}: nothing was said");
+    assert!(reads_nothing_else(&copy, told) > 0, "{told}: no error was returned");
 }
 
 fn blocks(bytes: &[u8]) -> usize {
@@ -160,8 +158,8 @@ fn blocks_of_another_place_another_segment_or_another_time_are_not_served() {
     }
 }
 
-/// The same GLSNs at the same places, written once more after the first ones were cut: blocks of
-/// the time before carry the epoch before.
+/// A tail is cut, and other records get the same GLSNs at the same places: blocks of the cut tail
+/// have the earlier epoch.
 #[test]
 fn blocks_of_a_tail_that_was_cut_are_not_served() {
     let memory = Memory::new(16 << 20);
@@ -173,7 +171,7 @@ fn blocks_of_a_tail_that_was_cut_are_not_served() {
     append(&log, 0, &payload(98, SIZES[2]));
     let stale = read_file(&*disk, SEALED);
     std::mem::forget(log);
-    // Of the second record a part did not reach the disk.
+    // A part of the second record did not reach the disk.
     let disk = copy_of(&*disk);
     let mut torn = stale.clone();
     torn[first + 200..first + 700].fill(0);
@@ -195,7 +193,7 @@ fn blocks_of_a_tail_that_was_cut_are_not_served() {
 }
 
 #[test]
-fn what_a_segment_has_beyond_its_length_is_not_read() {
+fn bytes_beyond_the_length_of_a_segment_are_not_read() {
     let memory = Memory::new(16 << 20);
     let (disk, _) = closed_log(&memory);
     for name in names(&*disk, ".seg") {
@@ -204,16 +202,16 @@ fn what_a_segment_has_beyond_its_length_is_not_read() {
         let file = copy
             .open(&path, plimsoll_disk::vfs::Open::ReadWrite, plimsoll_disk::vfs::Caching::Buffered)
             .unwrap();
-        // Noise where a scan for the end would read on.
+        // Noise at the place where a search for the end would continue.
         file.write_at(&[9; 100], (1 << 18) + 5000).unwrap();
         assert_eq!(reads_nothing_else(&copy, &name), 0);
     }
 }
 
-/// A log of which entry 6, over several blocks, was written to be cut, and then again with other
-/// bytes and nothing in between.
+/// A log in which entry 6, which spans several blocks, was written, cut, and written again at the
+/// same place with different bytes.
 #[test]
-fn a_block_of_a_record_that_was_cut_is_not_served_in_the_one_that_came_in_its_place() {
+fn a_block_of_a_cut_record_is_not_served_as_part_of_its_replacement() {
     const REPLACED: u64 = 6;
     let memory = Memory::new(16 << 20);
     let base: Arc<dyn Disk> = Arc::new(MemDisk::new());
@@ -256,6 +254,6 @@ fn a_block_of_a_record_that_was_cut_is_not_served_in_the_one_that_came_in_its_pl
             }
         }
     }
-    // Blocks in its middle hold nothing but its bytes.
+    // Blocks in its middle hold only its own bytes.
     assert!(refused >= 2, "{refused}");
 }

@@ -1,4 +1,4 @@
-//! The chain hash depends on what a log says, not on how its bytes lie: equal appends give equal
+//! The chain hash depends on a log's contents, not on their layout: equal appends give equal
 //! chains.
 
 use std::sync::Arc;
@@ -9,24 +9,23 @@ use plimsoll_log::draft::{Draft, DraftEntry};
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
 use plimsoll_log::glsn::{Glsn, StreamId};
-use plimsoll_log::log::Log;
 
 use crate::common::{Memory, options, payload};
 
-/// How one log lays out what all of them append.
+/// One way to lay out the records that every log of the test appends.
 #[derive(Clone, Copy, Debug, Default)]
 struct Layout {
     segment_bytes: u32,
-    /// Opened anew before each n-th record; with a mark if it is closed, without one if it is
-    /// killed.
+    /// Reopened before each n-th record, after a close, which writes a mark, or after a kill, which
+    /// does not.
     reopened_each: u64,
     killed: bool,
     /// The active segment is sealed before each n-th record.
     sealed_each: u64,
-    /// Synced after each n-th record: what is known to be durable differs.
+    /// Synced after each n-th record, which changes what is known to be durable.
     synced_each: u64,
-    /// Without blob files. Their ids are contents: each opening gives out ids of its own, and a
-    /// copy keeps those of the original.
+    /// Without blob files. Their ids are part of the contents: each opening assigns its own ids,
+    /// and a copy keeps those of the original.
     no_blobs: bool,
 }
 
@@ -60,7 +59,7 @@ fn append(log: &FileLog, number: u64, with_blobs: bool) {
     log.submit(&draft, None).unwrap();
 }
 
-/// The chain hash after each record, and before the first that is left after a trim.
+/// The chain hash after each record, and before the first one that remains after a trim.
 fn chains(layout: Layout) -> Vec<(u64, u64)> {
     let memory = Memory::new(64 << 20);
     let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
@@ -98,7 +97,7 @@ fn chains(layout: Layout) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn logs_with_equal_contents_have_equal_chains_however_their_bytes_lie() {
+fn logs_with_equal_contents_have_equal_chains_in_any_layout() {
     let plain = Layout { segment_bytes: 64 << 20, ..Layout::default() };
     let without_blobs = Layout { no_blobs: true, ..plain };
     let expected = [false, true].map(|no_blobs| chains(Layout { no_blobs, ..plain }));

@@ -1,4 +1,4 @@
-//! What the tests of the file log share.
+//! Helpers of the tests of the file log.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::path::{Path, PathBuf};
@@ -15,11 +15,10 @@ use plimsoll_log::file_log::options::FileLogOptions;
 use plimsoll_log::file_log::repair::recover::{Copied, DamagedBlob, write_blobs, write_segments};
 use plimsoll_log::file_log::repair::survey::{Scope, Survey, survey};
 use plimsoll_log::glsn::{Glsn, Position, StreamId};
-use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::pool::Pool;
 
-/// A moment in 2025.
+/// A time in 2025.
 pub(crate) const NOW: u64 = 1_750_000_000_000_000;
 
 /// The folder of the log under test.
@@ -60,12 +59,12 @@ pub(crate) fn open(disk: &Arc<dyn Disk>, memory: &Memory) -> FileLog {
 }
 
 /// Appends one record of one entry; not durable.
-pub(crate) fn submit(log: &dyn Log, stream: u32, payload: &[u8]) -> Result<Ticket, LogError> {
+pub(crate) fn submit(log: &FileLog, stream: u32, payload: &[u8]) -> Result<Ticket, LogError> {
     submit_with(log, stream, payload, &[])
 }
 
 pub(crate) fn submit_with(
-    log: &dyn Log,
+    log: &FileLog,
     stream: u32,
     payload: &[u8],
     blobs: &[BlobRef],
@@ -76,7 +75,7 @@ pub(crate) fn submit_with(
 
 /// Appends one record with an entry for each payload; not durable.
 pub(crate) fn submit_all(
-    log: &dyn Log,
+    log: &FileLog,
     stream: u32,
     payloads: &[Vec<u8>],
 ) -> Result<Ticket, LogError> {
@@ -87,13 +86,13 @@ pub(crate) fn submit_all(
 }
 
 /// Appends one record of one entry and waits until it is durable.
-pub(crate) fn append(log: &dyn Log, stream: u32, payload: &[u8]) -> Glsn {
+pub(crate) fn append(log: &FileLog, stream: u32, payload: &[u8]) -> Glsn {
     let ticket = submit(log, stream, payload).unwrap();
     log.wait_durable(ticket.last).unwrap();
     ticket.last
 }
 
-/// A payload of `len` bytes that tells `number`.
+/// A payload of `len` bytes that depends on `number`.
 pub(crate) fn payload(number: u64, len: usize) -> Vec<u8> {
     let mut random = plimsoll_disk::random::Random::new(number);
     let mut out = vec![0; len];
@@ -106,14 +105,14 @@ pub(crate) fn payload(number: u64, len: usize) -> Vec<u8> {
 
 /// All entries of a range by a scan.
 pub(crate) fn scan_all(
-    log: &dyn Log,
+    log: &FileLog,
     from: u64,
     to: u64,
     stream: Option<u32>,
 ) -> Vec<(u64, Vec<u8>)> {
     let mut scan = log.scan(Glsn(from)..Glsn(to), stream.map(StreamId)).unwrap();
     let mut out = Vec::new();
-    while let Some(entry) = scan.next() {
+    while let Some(entry) = scan.next_entry() {
         let entry = entry.unwrap();
         out.push((entry.meta.glsn.0, entry.payload.to_vec()));
     }
@@ -140,14 +139,14 @@ pub(crate) fn read_file(disk: &dyn Disk, name: &str) -> Vec<u8> {
     bytes
 }
 
-/// Makes or replaces a file in the log's folder.
+/// Creates or replaces a file in the log's folder.
 pub(crate) fn write_file(disk: &dyn Disk, name: &str, bytes: &[u8]) {
     let path = Path::new(DIR).join(name);
     let _ = disk.remove(&path);
     disk.open(&path, Open::CreateNew, Caching::Buffered).unwrap().write_at(bytes, 0).unwrap();
 }
 
-/// Names in the log's folder that end so.
+/// The names in the log's folder that end with `ending`.
 pub(crate) fn names(disk: &dyn Disk, ending: &str) -> Vec<String> {
     let entries = disk.list(Path::new(DIR)).unwrap();
     entries.into_iter().map(|entry| entry.name).filter(|name| name.ends_with(ending)).collect()
@@ -165,9 +164,15 @@ pub(crate) fn recover(
     let into = Path::new("/copy");
     disk.create_dir(into).unwrap();
     let before = all_files(&**disk);
-    let surveyed =
-        survey(&Scope { options: &options, log_id: options.id, known, unusable, asked: &[] })
-            .unwrap();
+    let surveyed = survey(&Scope {
+        options: &options,
+        log_id: options.id,
+        known,
+        begins: None,
+        unusable,
+        asked: &[],
+    })
+    .unwrap();
     let mut copied = Copied::default();
     write_blobs(&options, surveyed.log_id, blobs, into, &mut copied).unwrap();
     write_segments(&options, &surveyed, into, &mut copied).unwrap();
@@ -188,7 +193,7 @@ fn all_files(disk: &dyn Disk) -> Vec<(String, Vec<u8>)> {
     names.map(|name| (name.clone(), read_file(disk, &name))).collect()
 }
 
-/// Every record can be used.
+/// For surveys in which every record can be used.
 pub(crate) fn no(_: Glsn) -> bool {
     false
 }

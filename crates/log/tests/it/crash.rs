@@ -1,8 +1,8 @@
-//! Power cuts on a disk that lies: at every sync of a run, over many seeds, also while the log
-//! recovers.
+//! Power cuts on a disk that loses unsynced data: at every sync of a run, over many seeds, also
+//! during recovery.
 //!
-//! After each: every acknowledged entry is there, nothing is partial, nothing is out of order, and
-//! what survived is a prefix of what was submitted.
+//! After each: every acknowledged entry is present, no record is partial or out of order, and the
+//! surviving records are a prefix of those submitted.
 
 use std::sync::Arc;
 
@@ -10,17 +10,17 @@ use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::Disk;
 use plimsoll_log::blob::BlobRef;
+use plimsoll_log::durability::Durability;
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
 use plimsoll_log::glsn::{Glsn, Position};
-use plimsoll_log::log::{Durability, Log};
 use plimsoll_memory::page::page_payload;
 use plimsoll_memory::pool::Touch;
 
 use crate::common::{DIR, Memory, options, payload, scan_all, submit_all, submit_with};
 
-/// What the test knows to have been submitted and acknowledged.
+/// The records that the test has submitted, and how many of them were acknowledged.
 #[derive(Clone, Default)]
 struct Model {
     /// Record by record.
@@ -37,7 +37,7 @@ impl Model {
     }
 }
 
-/// Runs a part of a workload until the power is cut or it is over.
+/// Runs a part of a workload until it ends or the power is cut.
 fn run(log: &FileLog, model: &mut Model, random: &mut Random, steps: u64) -> Result<(), LogError> {
     for _ in 0..steps {
         if random.chance(0.1) {
@@ -59,7 +59,7 @@ fn run(log: &FileLog, model: &mut Model, random: &mut Random, steps: u64) -> Res
             }
             1 => {
                 let until = model.acknowledged / 2;
-                // A trim that was cut short may have gone part of the way.
+                // A trim that was interrupted may be partly done.
                 model.trimmed = model.trimmed.max(until);
                 log.trim(Glsn(until), &|_| false)?;
             }
@@ -87,7 +87,8 @@ fn run(log: &FileLog, model: &mut Model, random: &mut Random, steps: u64) -> Res
     Ok(())
 }
 
-/// Compares the opened log with the model, then forgets what did not survive.
+/// Compares the opened log with the model, then removes the records from the model that did not
+/// survive.
 fn check(log: &FileLog, model: &mut Model, context: &str) {
     let bounds = log.bounds();
     assert!(
@@ -143,7 +144,7 @@ fn durability_of(seed: u64) -> Durability {
     if seed.is_multiple_of(2) { Durability::Sync } else { Durability::Buffered }
 }
 
-/// Opens the log after a crash; with some luck the power is cut during recovery once more.
+/// Opens the log after a crash; for some seeds the power is cut again during recovery.
 fn recover(
     durability: Durability,
     disk: &LyingDisk,
@@ -253,7 +254,7 @@ fn a_budget_that_refuses_at_any_moment_leaves_the_log_usable() {
 }
 
 #[test]
-fn a_log_whose_making_was_cut_is_made_anew_or_is_there() {
+fn a_log_whose_creation_was_cut_is_recreated_or_present() {
     for seed in 0..20 {
         let memory = Memory::new(16 << 20);
         let mut at = 0;

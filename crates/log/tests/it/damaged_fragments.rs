@@ -1,5 +1,5 @@
-//! A damaged fragment costs the entries in it and no others: those beside it in the same block are
-//! read as they were written, one by one, by scans and after the damage was dropped.
+//! A damaged fragment loses its own entries only: its neighbours in the same block are read as they
+//! were written, one by one, by scans, and after the damage was dropped.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,7 +10,6 @@ use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::repair::verify::{Finding, VerifyScope, verify};
 use plimsoll_log::glsn::{Glsn, Position};
-use plimsoll_log::log::Log;
 
 use crate::common::{
     Memory, append, copy_of, no, open, options, payload, read_file, recover, submit, write_file,
@@ -52,7 +51,7 @@ fn is_sound(log: &FileLog, glsn: u64, size: usize) -> bool {
     whole.is_ok()
 }
 
-/// Entries that a scan leaves out which begins again behind each entry that it cannot read.
+/// The entries that are missing in a scan which restarts after each entry that it cannot read.
 fn left_out_of_a_scan(log: &FileLog, count: u64, size: usize) -> BTreeSet<u64> {
     let (mut next, mut left_out) = (1, BTreeSet::new());
     while next <= count {
@@ -70,8 +69,8 @@ fn left_out_of_a_scan(log: &FileLog, count: u64, size: usize) -> BTreeSet<u64> {
     left_out
 }
 
-/// Damages the first segment: only `lost` cannot be read, `verify` says so, and only they are
-/// dropped.
+/// Damages the first segment, then checks that only the entries in `lost` cannot be read, that
+/// `verify` reports them, and that only they are dropped.
 #[track_caller]
 fn costs_only(lost: &[u64], count: u64, size: usize, damage: impl FnOnce(&mut Vec<u8>)) {
     let lost: BTreeSet<u64> = lost.iter().copied().collect();
@@ -81,7 +80,7 @@ fn costs_only(lost: &[u64], count: u64, size: usize, damage: impl FnOnce(&mut Ve
     write_file(&*disk, SEALED, &bytes);
     let memory = Memory::new(16 << 20);
     let log = open(&disk, &memory);
-    // Twice: what was read first must not be believed by later readers.
+    // Twice, because a later reader must not rely on what the first one cached.
     for _ in 0..2 {
         let refused: BTreeSet<u64> =
             (1..=count).filter(|glsn| !is_sound(&log, *glsn, size)).collect();
@@ -116,7 +115,7 @@ fn costs_only(lost: &[u64], count: u64, size: usize, damage: impl FnOnce(&mut Ve
 
 #[test]
 fn a_damaged_sector_costs_only_the_value_that_it_lies_in() {
-    // Some values lie within a block, others go on in the next one.
+    // Some values lie within one block, others continue in the next one.
     for glsn in 9..17 {
         costs_only(&[glsn], 100, 4096, |bytes| {
             let sector = (place_of(bytes, glsn, 4096) + 1024).next_multiple_of(512);
@@ -157,10 +156,10 @@ fn verify_with(disk: &Arc<dyn Disk>, durable: u64) -> Vec<Finding> {
     verify(&scope, &mut |_| {}).unwrap()
 }
 
-/// The system writes what was not synced in any order: a hole behind the last durable record is a
-/// torn tail, whatever follows it.
+/// The system writes unsynced bytes in any order, so a hole after the last durable record is a torn
+/// tail, even if records follow it.
 #[test]
-fn a_hole_behind_what_is_durable_is_no_damage_and_the_next_opening_cuts_it() {
+fn a_hole_after_the_durable_end_is_no_damage_and_the_next_opening_cuts_it() {
     let (disk, memory): (Arc<dyn Disk>, _) = (Arc::new(MemDisk::new()), Memory::new(16 << 20));
     let log = open(&disk, &memory);
     for glsn in 1..=5 {
@@ -169,7 +168,7 @@ fn a_hole_behind_what_is_durable_is_no_damage_and_the_next_opening_cuts_it() {
     let tickets: Vec<_> =
         (6..=8).map(|glsn| submit(&log, 0, &payload(glsn, 300)).unwrap()).collect();
     log.wait_durable(tickets[2].last).unwrap();
-    // Not closed: nothing says that the last three are durable.
+    // The log is not closed, so no mark says that the last three records are durable.
     let killed = copy_of(&*disk);
     let mut bytes = read_file(&*killed, SEALED);
     let from = place_of(&bytes, 6, 300) - BEFORE_PAYLOAD;
@@ -188,12 +187,13 @@ fn a_hole_behind_what_is_durable_is_no_damage_and_the_next_opening_cuts_it() {
         .expect("GLSN 6 was durable");
     assert_eq!((damage.glsn, damage.last), (Some(Glsn(6)), Some(Glsn(6))));
     let log = open(&killed, &memory);
-    assert_eq!(log.bounds().next, Glsn(6), "a suffix is cut, and no more than that");
+    assert_eq!(log.bounds().next, Glsn(6), "only a suffix is cut");
 }
 
-/// What is read of a segment later may say that what was not there before is durable.
+/// A part of a segment that is read later may report entries as durable that were missing in the
+/// part read before.
 #[test]
-fn what_is_committed_while_a_log_is_verified_is_no_damage() {
+fn commits_during_a_verification_are_no_damage() {
     let (disk, memory): (Arc<dyn Disk>, _) = (Arc::new(MemDisk::new()), Memory::new(16 << 20));
     let log = open(&disk, &memory);
     let mut appended = 0;
@@ -202,16 +202,16 @@ fn what_is_committed_while_a_log_is_verified_is_no_damage() {
         log.wait_durable(submit(&log, 0, &payload(appended, bytes)).unwrap().last).unwrap();
         appended
     };
-    // Longer than what is zeroed of a new segment: more is zeroed now.
+    // Longer than the zeroed part of a new segment, so that more is zeroed now.
     commit(90_000);
     let found = log.verify(&|_| true, &[], &mut |so_far| {
-        // The second 64 KiB are in memory now, with zeros behind the first entry; the next ones are
-        // still to be read.
+        // The second 64 KiB have been read, with zeros after the first entry; the following ones
+        // are still to be read.
         while so_far.done_bytes > 64 << 10 && commit(4096) < 30 {}
     });
     let found = found.unwrap();
     assert!(found.iter().all(|finding| finding.harmless), "{found:?}");
-    // They are damage where they really are zeros.
+    // Real zeros there are damage.
     let copy = copy_of(&*disk);
     let mut bytes = read_file(&*copy, SEALED);
     let (from, to) =
@@ -227,7 +227,7 @@ fn what_is_committed_while_a_log_is_verified_is_no_damage() {
 }
 
 #[test]
-fn small_commits_beside_a_damaged_one_in_their_block_are_read() {
+fn small_commits_in_the_block_of_a_damaged_one_are_read() {
     costs_only(&[100], 1000, 300, |bytes| {
         let at = place_of(bytes, 100, 300);
         bytes[at + 7] ^= 1;

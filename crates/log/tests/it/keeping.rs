@@ -1,4 +1,4 @@
-//! What keeps a log in good order: verify, backup.
+//! Upkeep of a log: verify and backup.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,6 @@ use plimsoll_log::file_log::options::{FileLogOptions, Mode};
 use plimsoll_log::file_log::repair::verify::{Finding, VerifyScope, verify};
 use plimsoll_log::format::BLOCK_BYTES;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::log::Log;
 
 use crate::common::{
     DIR, Memory, append, copy_of, names, open, options, payload, read_file, scan_all, submit,
@@ -179,7 +178,7 @@ fn a_backup_taken_while_others_append_opens_at_its_position() {
 }
 
 #[test]
-fn a_copy_of_the_active_segment_is_whole_although_the_segment_went_on_and_was_sealed_meanwhile() {
+fn a_copy_of_the_active_segment_is_complete_although_it_grew_and_was_sealed_meanwhile() {
     let memory = Memory::new(16 << 20);
     let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
     let log = open(&disk, &memory);
@@ -202,7 +201,7 @@ fn a_copy_of_the_active_segment_is_whole_although_the_segment_went_on_and_was_se
     let before = read(active.bytes);
     append(&log, 1, b"not in the copy");
     log.seal_from(0).unwrap();
-    // Read before or after, it is the same copy.
+    // The copy is the same, whether it was read before or after.
     for piece in [before, read(active.bytes)] {
         log.check_piece(&active.name, false, 0, active.bytes, &piece).unwrap();
         let sealed = log.check_piece(&active.name, true, 0, active.bytes, &piece);
@@ -215,7 +214,7 @@ fn a_copy_of_the_active_segment_is_whole_although_the_segment_went_on_and_was_se
     assert!(log.check_piece(&active.name, false, 0, active.bytes, &cut).is_err());
 }
 
-/// A backup in another folder that shares every file which it may.
+/// A backup into another folder that hard-links every file where that is allowed.
 fn linked_backup(disk: &dyn Disk, log: &FileLog) {
     disk.create_dir(Path::new(BACKUP)).unwrap();
     log.files_for_backup(&mut |file| {
@@ -245,7 +244,7 @@ fn bytes_of(disk: &dyn Disk, dir: &str) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn a_log_that_lost_its_last_segment_goes_on_in_a_file_of_its_own() {
+fn a_log_that_lost_its_last_segment_continues_in_a_new_file() {
     let memory = Memory::new(16 << 20);
     let disk = mem_disk();
     let log = open(&disk, &memory);
@@ -263,8 +262,8 @@ fn a_log_that_lost_its_last_segment_goes_on_in_a_file_of_its_own() {
     assert_eq!(&*open(&disk, &memory).read(glsn).unwrap(), b"goes on");
 }
 
-/// What a killed writer leaves is told and is no damage; the same bytes in a file that something
-/// needs are.
+/// Leftovers of a killed writer are reported as harmless; the same bytes in a file that something
+/// needs are damage.
 #[test]
 fn a_blob_file_that_was_never_finished_is_damage_only_where_it_is_needed() {
     let memory = Memory::new(16 << 20);
@@ -289,7 +288,7 @@ fn a_blob_file_that_was_never_finished_is_damage_only_where_it_is_needed() {
     assert_eq!(log.verify(&|_| false, &[], &mut |_| {}).unwrap(), []);
     drop(log);
 
-    // One that a record names: the record is told.
+    // If a record names the file, the record is reported.
     let damaged = copy_of(&*disk);
     let named = names(&*damaged, ".blob")[0].clone();
     write_file(&*damaged, &named, &[]);
@@ -311,14 +310,14 @@ fn verify_reads_a_blob_file_to_its_trailer_or_to_where_only_zeros_follow() {
     fill(&log);
     drop(log);
     for (is_cut, what) in
-        [(false, "goes on behind its last page"), (true, "checksum does not match")]
+        [(false, "continues after its last page"), (true, "checksum does not match")]
     {
         let damaged = copy_of(&*disk);
         let name = names(&*damaged, ".blob")[1].clone();
         let file =
             damaged.open(&Path::new(DIR).join(&name), Open::ReadWrite, Caching::Buffered).unwrap();
         if is_cut {
-            // Its trailer, and a part of the page before.
+            // Remove its trailer and a part of the page before it.
             file.set_len(file.len().unwrap() - 20_000).unwrap();
         }
         file.set_len(LONG_BYTES).unwrap();
@@ -333,16 +332,16 @@ fn verify_reads_a_blob_file_to_its_trailer_or_to_where_only_zeros_follow() {
             finding.what.contains(what) && finding.glsn.is_some() && of_file.next().is_none(),
             "{found:?}"
         );
-        // Each page that is read is counted by itself.
+        // Each page that is read counts as one step.
         assert!(seen.len() < 1000, "{} steps", seen.len());
-        assert!(*seen.last().unwrap() > LONG_BYTES, "what is not read counts, too");
+        assert!(*seen.last().unwrap() > LONG_BYTES, "bytes that are not read count, too");
         let pages = &finding.blob.as_ref().unwrap().pages;
         assert_eq!(pages.last().map(|last| last.end), is_cut.then_some(u32::MAX), "{pages:?}");
     }
 }
 
 #[test]
-fn bytes_behind_the_last_record_are_told_and_are_no_damage() {
+fn bytes_after_the_last_record_are_reported_and_are_no_damage() {
     let memory = Memory::new(16 << 20);
     let disk = mem_disk();
     let log = open(&disk, &memory);
@@ -365,7 +364,7 @@ fn bytes_behind_the_last_record_are_told_and_are_no_damage() {
 }
 
 #[test]
-fn a_reader_that_lists_a_backup_while_the_writer_trims_is_told_so() {
+fn a_reader_that_lists_a_backup_while_the_writer_trims_gets_an_error() {
     let (disk, memory) = (mem_disk(), Memory::new(16 << 20));
     let log = open(&disk, &memory);
     fill(&log);
@@ -373,7 +372,7 @@ fn a_reader_that_lists_a_backup_while_the_writer_trims_is_told_so() {
     let read_only =
         FileLogOptions { known: Some(position), mode: Mode::ReadOnly, ..options(&disk, &memory) };
     let (reader, _) = FileLog::open(read_only).unwrap();
-    // What a trim does: tables first, then segments.
+    // As a trim does: tables first, then segments.
     for ending in [".idx", ".seg"] {
         disk.remove(&Path::new(DIR).join(&names(&*disk, ending)[0])).unwrap();
     }
@@ -389,7 +388,8 @@ fn no_blob_file_gets_an_id_that_the_next_opening_would_refuse() {
     let memory = Memory::new(16 << 20);
     let disk = mem_disk();
     drop(open(&disk, &memory));
-    // A file whose name has the last id but nine: whatever gap the opening leaves, no id is left.
+    // The name of a file has an id that is nine below the last: after any gap that the opening
+    // leaves, no id remains.
     let last = BlobId(BlobId::LAST.0 - 9).file_name();
     disk.open(&Path::new(DIR).join(last), Open::CreateNew, Caching::Buffered).unwrap();
     for _ in 0..2 {
@@ -399,7 +399,7 @@ fn no_blob_file_gets_an_id_that_the_next_opening_would_refuse() {
             match log.create_blob() {
                 Ok(mut blob) => {
                     given += 1;
-                    assert!(given < 10, "an id beyond 48 bits was given out");
+                    assert!(given < 10, "an id beyond 48 bits was assigned");
                     blob.write(&payload(1, 5000)).unwrap();
                     submit_with(&log, 0, b"names a blob file", &[blob.finish().unwrap()]).unwrap();
                 }
@@ -411,7 +411,7 @@ fn no_blob_file_gets_an_id_that_the_next_opening_would_refuse() {
         log.sync().unwrap();
         log.close().unwrap();
     }
-    // The file of another node says nothing about this one's ids.
+    // The file of another node does not affect this node's ids.
     let (memory, disk) = (Memory::new(16 << 20), mem_disk());
     drop(open(&disk, &memory));
     disk.open(

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::vfs::Disk;
 use plimsoll_log::blob::BlobRef;
+use plimsoll_log::durability::Durability;
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::log::{Durability, Log};
 use plimsoll_memory::budget::Kind;
 use plimsoll_memory::chunk::CHUNK_BYTES;
 use plimsoll_memory::pool::Touch;
@@ -24,7 +24,7 @@ fn open(disk: &LyingDisk, memory: &Memory) -> FileLog {
     FileLog::open(FileLogOptions { segment_bytes: 8 << 20, ..options }).unwrap().0
 }
 
-/// A finished blob file that only a record is going to name.
+/// A finished blob file that only a record will name.
 fn blob_of(log: &FileLog, number: u64, bytes: usize) -> BlobRef {
     let mut writer = log.create_blob_for_record().unwrap();
     writer.write(&payload(number, bytes)).unwrap();
@@ -45,7 +45,7 @@ fn read_all_named(log: &FileLog) -> usize {
 }
 
 #[test]
-fn a_buffered_commit_waits_for_no_sync_of_its_blob_file() {
+fn a_buffered_commit_does_not_wait_for_the_sync_of_its_blob_file() {
     let (memory, disk) = (Memory::new(16 << 20), LyingDisk::new(1));
     let log = open(&disk, &memory);
     let before = disk.sync_count();
@@ -62,7 +62,7 @@ fn a_buffered_commit_waits_for_no_sync_of_its_blob_file() {
 }
 
 #[test]
-fn a_blob_file_that_others_than_records_may_name_is_durable_once_it_is_finished() {
+fn a_blob_file_that_not_only_records_may_name_is_durable_once_finished() {
     let (memory, disk) = (Memory::new(16 << 20), LyingDisk::new(2));
     let log = open(&disk, &memory);
     let mut writer = log.create_blob().unwrap();
@@ -76,7 +76,7 @@ fn a_blob_file_that_others_than_records_may_name_is_durable_once_it_is_finished(
 }
 
 #[test]
-fn whatever_of_the_log_a_crash_keeps_names_blob_files_that_are_there() {
+fn records_that_survive_a_crash_name_existing_blob_files() {
     let mut kept = 0;
     for seed in 0..40 {
         let (memory, disk) = (Memory::new(16 << 20), LyingDisk::new(seed));
@@ -84,8 +84,8 @@ fn whatever_of_the_log_a_crash_keeps_names_blob_files_that_are_there() {
         for number in 0..3 {
             let blob = blob_of(&log, number, 300_000);
             submit_with(&log, 0, b"names it", &[blob]).unwrap();
-            // The buffer is full before all of this is in it: what names the blob file is written
-            // to the page cache, and a crash may keep it.
+            // The buffer is full before all of this is in it, so the record that names the blob
+            // file is written to the page cache, where it may survive a crash.
             for _ in 0..4 {
                 submit(&log, 0, &payload(number, 300_000)).unwrap();
             }
@@ -105,11 +105,11 @@ fn a_record_that_is_longer_than_the_buffer_is_written_after_its_own_blob_file() 
     for seed in 0..40 {
         let (memory, disk) = (Memory::new(16 << 20), LyingDisk::new(seed));
         let log = open(&disk, &memory);
-        // Makes room for names.
+        // Reserves room for names.
         submit_with(&log, 0, b"names it", &[blob_of(&log, 1, 1000)]).unwrap();
         log.sync().unwrap();
         let blob = blob_of(&log, seed, 300_000);
-        // The buffer has four chunks then.
+        // From now on the buffer has four chunks.
         let others: Vec<_> = std::iter::from_fn(|| memory.budget.take(Kind::Sort).ok()).collect();
         submit_with(&log, 0, &payload(seed, 900_000), &[blob]).unwrap();
         submit(&log, 0, &payload(seed, 900_000)).unwrap();
@@ -144,7 +144,7 @@ fn a_segment_ends_after_the_blob_files_that_it_names_are_durable() {
 }
 
 #[test]
-fn after_a_blob_file_could_not_be_synced_no_record_that_names_it_is_written() {
+fn after_a_failed_sync_of_a_blob_file_no_record_that_names_it_is_written() {
     let (memory, disk) = (Memory::new(16 << 20), LyingDisk::new(5));
     let log = open(&disk, &memory);
     submit(&log, 0, b"before").unwrap();
@@ -157,7 +157,7 @@ fn after_a_blob_file_could_not_be_synced_no_record_that_names_it_is_written() {
     assert!(matches!(refused, Err(LogError::Poisoned { .. })), "{refused:?}");
     assert!(log.close().is_err());
     drop(log);
-    // As if only the process had ended: all that it wrote is there.
+    // As if only the process had ended: everything that it wrote is present.
     disk.restart_process();
     memory.pool.clear();
     let log = open(&disk, &memory);
@@ -165,8 +165,8 @@ fn after_a_blob_file_could_not_be_synced_no_record_that_names_it_is_written() {
 }
 
 #[test]
-fn what_is_not_synced_is_bounded_in_bytes_and_in_files() {
-    // Under 16 MiB at most 4 MiB are not synced.
+fn unsynced_bytes_and_files_are_bounded() {
+    // With a budget of 16 MiB, at most 4 MiB are unsynced.
     for (bytes, most) in [(700_000, 7), (10_000, 66)] {
         let (memory, disk) = (Memory::new(16 << 20), LyingDisk::new(6));
         let log = open(&disk, &memory);
@@ -177,7 +177,7 @@ fn what_is_not_synced_is_bounded_in_bytes_and_in_files() {
         });
         assert!(count.is_some_and(|count| (most / 2..most).contains(&count)), "{bytes}: {count:?}");
     }
-    // And of one file.
+    // The unsynced bytes of one file are bounded, too.
     let (memory, disk) = (Memory::new(256 << 20), LyingDisk::new(7));
     let log = open(&disk, &memory);
     let before = disk.sync_count();

@@ -1,4 +1,4 @@
-//! The laws of `Log`, written against the trait: a further implementation runs them by a line in
+//! The laws of `Log`, written against the trait: another implementation is tested by one line in
 //! `for_each_log`.
 
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::Disk;
 use plimsoll_log::blob::{BLOB_BYTES_PAGE, BlobId};
 use plimsoll_log::error::LogError;
+use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::{Glsn, StreamId};
-use plimsoll_log::log::Log;
 use plimsoll_memory::page::{
     PAGE_BYTES, PAGE_HEADER_BYTES, PAGE_PAYLOAD_BYTES, page_kind, page_payload, seal_page,
 };
@@ -20,7 +20,7 @@ use plimsoll_memory::pool::Touch;
 use crate::common::{Memory, append, open, payload, scan_all, submit, submit_all, submit_with};
 
 /// Runs `law` for a log on each kind of disk in memory.
-fn for_each_log(law: impl Fn(&dyn Log)) {
+fn for_each_log(law: impl Fn(&FileLog)) {
     let disks: [Arc<dyn Disk>; 2] = [Arc::new(MemDisk::new()), Arc::new(LyingDisk::new(1))];
     for disk in disks {
         law(&open(&disk, &Memory::new(16 << 20)));
@@ -28,7 +28,7 @@ fn for_each_log(law: impl Fn(&dyn Log)) {
 }
 
 #[test]
-fn glsns_are_dense_and_what_is_read_is_what_was_submitted() {
+fn glsns_are_dense_and_reads_return_the_submitted_bytes() {
     for_each_log(|log| {
         let mut random = Random::new(1);
         let mut expected = Vec::new();
@@ -68,7 +68,7 @@ fn glsns_are_dense_and_what_is_read_is_what_was_submitted() {
 }
 
 #[test]
-fn readers_see_only_what_is_durable() {
+fn readers_see_only_durable_entries() {
     for_each_log(|log| {
         append(log, 0, b"one");
         submit(log, 0, b"two").unwrap();
@@ -80,18 +80,18 @@ fn readers_see_only_what_is_durable() {
 }
 
 #[test]
-fn a_scan_goes_on_to_what_becomes_readable_while_it_runs() {
+fn a_scan_includes_entries_that_become_readable_while_it_runs() {
     for_each_log(|log| {
         append(log, 0, b"one");
         let mut scan = log.scan(Glsn(1)..Glsn::MAX, None).unwrap();
-        assert_eq!(scan.next().unwrap().unwrap().payload, b"one");
+        assert_eq!(scan.next_entry().unwrap().unwrap().payload, b"one");
         append(log, 0, b"two");
-        assert_eq!(scan.next().unwrap().unwrap().payload, b"two");
+        assert_eq!(scan.next_entry().unwrap().unwrap().payload, b"two");
     });
 }
 
 #[test]
-fn a_waiter_learns_what_is_readable_and_does_not_wait_for_ever() {
+fn a_waiter_gets_the_last_readable_glsn_and_does_not_wait_for_ever() {
     for_each_log(|log| {
         assert_eq!(
             log.wait_beyond(Glsn::NONE, Duration::from_millis(5), &|| false).unwrap(),
@@ -122,7 +122,7 @@ fn the_chain_leads_from_record_to_record() {
 }
 
 #[test]
-fn plain_bytes_of_a_blob_file_come_back_by_offset() {
+fn plain_bytes_of_a_blob_file_are_read_by_offset() {
     for_each_log(|log| {
         let bytes = payload(5, 700_000);
         let mut writer = log.create_blob().unwrap();
@@ -155,7 +155,7 @@ fn plain_bytes_of_a_blob_file_come_back_by_offset() {
 }
 
 #[test]
-fn whole_pages_of_a_blob_file_come_back_as_they_were() {
+fn whole_pages_of_a_blob_file_are_read_unchanged() {
     for_each_log(|log| {
         let mut writer = log.create_blob().unwrap();
         for number in 0..40u8 {
@@ -206,7 +206,7 @@ fn blob_files_that_no_record_names_are_swept_but_those_in_use_are_not() {
 }
 
 #[test]
-fn what_is_trimmed_is_gone_and_says_what_is_left() {
+fn reads_of_trimmed_entries_report_the_first_remaining_one() {
     for_each_log(|log| {
         let mut blob = log.create_blob().unwrap();
         blob.write(b"old").unwrap();
@@ -230,14 +230,14 @@ fn what_is_trimmed_is_gone_and_says_what_is_left() {
         assert!(matches!(log.glsn_at(0), Err(LogError::TimeTrimmed { .. })));
         assert!(
             log.chain_at(below).unwrap().is_some(),
-            "the place before the first entry can be certified"
+            "the position before the first entry has a chain hash"
         );
         assert_eq!(scan_all(log, first.0, 400, None).len() as u64, 302 - first.0);
     });
 }
 
 #[test]
-fn a_blob_file_that_is_still_wanted_survives_the_trim_of_its_record() {
+fn a_blob_file_that_is_still_needed_survives_the_trim_of_its_record() {
     for_each_log(|log| {
         let mut blob = log.create_blob().unwrap();
         blob.write(b"wanted").unwrap();
@@ -256,17 +256,17 @@ fn a_blob_file_that_is_still_wanted_survives_the_trim_of_its_record() {
 }
 
 #[test]
-fn an_open_scan_ends_with_trimmed_when_its_place_is_freed() {
+fn an_open_scan_ends_with_trimmed_when_its_position_is_freed() {
     for_each_log(|log| {
         for number in 0..300 {
             append(log, 0, &payload(number, 4000));
         }
         let mut scan = log.scan(Glsn(1)..Glsn::MAX, None).unwrap();
-        assert!(scan.next().unwrap().is_ok());
+        assert!(scan.next_entry().unwrap().is_ok());
         let first = log.trim(Glsn(250), &|_| false).unwrap();
         let mut seen = 1;
         let end = loop {
-            match scan.next().unwrap() {
+            match scan.next_entry().unwrap() {
                 Ok(_) => seen += 1,
                 Err(error) => break error,
             }
@@ -275,6 +275,6 @@ fn an_open_scan_ends_with_trimmed_when_its_place_is_freed() {
             matches!(end, LogError::Trimmed { first: left, .. } if left == first),
             "{end:?} after {seen}"
         );
-        assert!(scan.next().is_none());
+        assert!(scan.next_entry().is_none());
     });
 }

@@ -1,4 +1,4 @@
-//! Ten things that users of other logs were hurt by, one test each.
+//! Ten problems that users of other logs have had, one test each.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use std::time::Duration;
 use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::vfs::Disk;
+use plimsoll_log::durability::Durability;
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
 use plimsoll_log::format::fragment::{FragmentType, seal_fragment};
 use plimsoll_log::format::segment_seed;
 use plimsoll_log::glsn::{Glsn, StreamId};
-use plimsoll_log::log::{Durability, Log};
 use plimsoll_memory::budget::Kind;
 
 use crate::common::{
@@ -63,7 +63,7 @@ fn pain_2_bit_rot_is_not_taken_for_a_torn_tail() {
     let mut bytes = read_file(&*disk, SEGMENT);
     bytes[9000] ^= 4;
     write_file(&*disk, SEGMENT, &bytes);
-    // One bit in the middle: the other half is not dropped.
+    // One flipped bit in the middle: the second half must not be dropped.
     let opened = FileLog::open(options(&disk, &memory));
     assert!(
         matches!(opened, Err(LogError::Corrupt { offset, .. }) if offset <= 9000),
@@ -91,7 +91,7 @@ fn pain_3_an_acknowledged_append_survives_a_power_cut_at_once() {
 }
 
 #[test]
-fn pain_4_a_failed_sync_is_not_tried_again_and_not_ignored() {
+fn pain_4_a_failed_sync_is_neither_retried_nor_ignored() {
     let memory = Memory::new(16 << 20);
     let lying = LyingDisk::new(4);
     let disk: Arc<dyn Disk> = Arc::new(lying.clone());
@@ -127,7 +127,7 @@ fn pain_5_a_restart_reads_the_last_segment_only() {
     std::mem::forget(log);
     assert!(last_segment > 500);
     let disk = copy_of(&*disk);
-    // Blocks of sealed segments are not looked at: even bad ones do not slow the start or stop it.
+    // Blocks of sealed segments are not read: even bad ones neither slow nor stop the start.
     let first = &names(&*disk, ".seg")[0];
     let mut bytes = read_file(&*disk, first);
     bytes[100_000] ^= 1;
@@ -163,7 +163,7 @@ fn pain_7_trimming_gives_space_back_at_once_and_needs_none() {
     let disk: Arc<dyn Disk> = Arc::new(lying.clone());
     let log = open(&disk, &memory);
     (0..200).for_each(|number| assert!(append(&log, 0, &payload(number, 5000)) > Glsn::NONE));
-    // A reader is within the trimmed segments: it does not keep the space.
+    // A reader is within the trimmed segments; it must not keep their space.
     let mut scan = log.scan(Glsn(1)..Glsn(200), None).unwrap();
     assert!(scan.next_entry().is_some());
     lying.fill_up(Some(0));
@@ -206,7 +206,8 @@ fn pain_9_a_length_that_lies_allocates_nothing() {
     std::mem::forget(log);
     let bytes = read_file(&*disk, SEGMENT);
     let id = options(&disk, &memory).id.unwrap();
-    // The payload's length and the body's, with a checksum that is right: what a bug would write.
+    // The lengths of the payload and of the body, with a matching checksum, as a bug would write
+    // them.
     for (at, value) in
         [(128 + 16 + 64 + 4, u32::MAX), (128 + 16 + 16, u32::MAX), (128 + 16 + 56, 65_000)]
     {
@@ -239,7 +240,7 @@ fn pain_10_readers_do_not_block_writers_nor_writers_readers() {
     .unwrap()
     .0;
     (0..100).for_each(|number| assert!(append(&log, 0, &payload(number, 4000)) > Glsn::NONE));
-    // Scans and entries are held open while the same thread appends, syncs, seals and trims.
+    // Scans and entries stay open while the same thread appends, syncs, seals and trims.
     let mut scans: Vec<_> =
         (1..20).map(|from| log.scan(Glsn(from)..Glsn::MAX, None).unwrap()).collect();
     let held: Vec<_> = (1..60).map(|glsn| log.read(Glsn(glsn)).unwrap()).collect();
@@ -252,6 +253,6 @@ fn pain_10_readers_do_not_block_writers_nor_writers_readers() {
     let first = log.trim(Glsn(150), &|_| false).unwrap();
     assert!(first > Glsn(60));
     for (number, entry) in (0..).zip(&held) {
-        assert_eq!(&**entry, &payload(number, 4000)[..], "what is held stays as it is");
+        assert_eq!(&**entry, &payload(number, 4000)[..], "a held entry does not change");
     }
 }

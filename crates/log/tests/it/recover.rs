@@ -1,5 +1,5 @@
-//! A damaged log is copied to another folder: lost entries say so wherever they are read, all
-//! others are as they were, verification finds nothing in the copy, and the source is unchanged.
+//! A damaged log is copied to another folder: reads of lost entries return an error, all other
+//! entries are unchanged, verification finds nothing in the copy, and the source is unchanged.
 
 use std::ops::Range;
 use std::path::Path;
@@ -14,7 +14,6 @@ use plimsoll_log::file_log::repair::recover::DamagedBlob;
 use plimsoll_log::file_log::repair::survey::{LostRecords, Scope, Survey, survey};
 use plimsoll_log::format::BLOCK_BYTES;
 use plimsoll_log::glsn::{Glsn, Position, StreamId};
-use plimsoll_log::log::Log;
 
 use crate::common::{
     DIR, Memory, append, copy_of, names, no, open, options, payload, read_file, recover,
@@ -23,10 +22,10 @@ use crate::common::{
 
 const SEALED: &str = "00000000000000000001.seg";
 
-/// Sizes of the entries: many in a block, over two blocks, over many.
+/// Sizes of the entries: several in one block, over two blocks, over many blocks.
 const SIZES: [usize; 9] = [300, 5000, 40, 20_000, 40_000, 100, 60_000, 9000, 30_000];
 
-/// A log of three segments, opened and closed now and then, and its entries.
+/// A log of three segments, closed and reopened several times, and its entries.
 fn closed_log() -> (Arc<dyn Disk>, Vec<Vec<u8>>) {
     closed_log_of(36)
 }
@@ -65,7 +64,8 @@ fn recover_all(disk: &Arc<dyn Disk>) -> (Survey, Arc<dyn Disk>) {
     recover(disk, Position::default(), &[], &no)
 }
 
-/// Everything is there but what is lost, and verification finds nothing; the lost GLSNs.
+/// Checks that all entries except the lost ones are present and that verification finds nothing;
+/// returns the lost GLSNs.
 #[track_caller]
 fn is_whole_but_for(
     disk: &Arc<dyn Disk>,
@@ -115,7 +115,7 @@ fn is_whole_but_for(
 }
 
 #[test]
-fn a_log_with_any_block_lost_is_whole_but_for_the_records_in_it() {
+fn a_log_with_any_block_lost_keeps_all_records_outside_it() {
     let (original, entries) = closed_log();
     for segment in names(&*original, ".seg").into_iter().take(2) {
         let bytes = read_file(&*original, &segment);
@@ -140,7 +140,7 @@ fn a_log_with_any_block_lost_is_whole_but_for_the_records_in_it() {
 }
 
 #[test]
-fn a_header_that_is_damaged_costs_nothing_and_a_segment_that_is_gone_its_records() {
+fn a_damaged_header_loses_nothing_and_a_missing_segment_its_records() {
     let (original, entries) = closed_log();
     let segments = names(&*original, ".seg");
     for segment in &segments {
@@ -168,7 +168,7 @@ fn a_header_that_is_damaged_costs_nothing_and_a_segment_that_is_gone_its_records
 }
 
 #[test]
-fn several_segments_that_are_gone_and_the_header_behind_them_cost_only_their_records() {
+fn missing_segments_and_the_damaged_header_after_them_lose_only_their_records() {
     let (original, entries) = closed_log_of(72);
     let segments = names(&*original, ".seg");
     let first = |name: &str| name[..20].parse::<u64>().unwrap();
@@ -214,7 +214,7 @@ fn the_end_of_the_log_that_was_durable_becomes_lost_records() {
             );
         }
     }
-    // Without any segment, the log begins behind what was known.
+    // Without any segment, the log begins after the last known position.
     let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
     disk.create_dir(Path::new(DIR)).unwrap();
     let (surveyed, copy) = recover(&disk, known, &[], &no);
@@ -224,7 +224,7 @@ fn the_end_of_the_log_that_was_durable_becomes_lost_records() {
 }
 
 #[test]
-fn a_million_lost_entries_are_found_where_they_were() {
+fn a_million_lost_entries_keep_their_glsns() {
     let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
     let memory = Memory::new(16 << 20);
     let log = open(&disk, &memory);
@@ -243,13 +243,13 @@ fn a_million_lost_entries_are_found_where_they_were() {
 }
 
 #[test]
-fn a_tail_that_was_never_durable_is_cut_as_an_opening_cuts_it() {
+fn a_tail_that_was_never_durable_is_cut_as_by_an_opening() {
     let (disk, memory): (Arc<dyn Disk>, _) = (Arc::new(MemDisk::new()), Memory::new(16 << 20));
     let log = open(&disk, &memory);
     for number in 1..=3 {
         append(&log, 0, &payload(number, 3000));
     }
-    // Written at once: none of them says that another is durable.
+    // Written in one sync, so that none of them reports another as durable.
     for number in 4..=9 {
         submit_with(&log, 0, &payload(number, 3000), &[]).unwrap();
     }
@@ -286,7 +286,8 @@ fn a_segment_of_another_log_is_left_out_and_one_of_a_newer_format_is_refused() {
     change(&mut bytes, 8);
     let memory = Memory::new(16 << 20);
     let options = options(&disk, &memory);
-    let scope = Scope { options: &options, log_id: None, known, unusable: &no, asked: &[] };
+    let scope =
+        Scope { options: &options, log_id: None, known, begins: None, unusable: &no, asked: &[] };
     let error = survey(&scope).unwrap_err();
     assert!(matches!(&error, LogError::Format { message } if message.contains("newer")), "{error}");
 }

@@ -1,5 +1,5 @@
-//! What is found at the end of a log after it was torn, changed or cut: every acknowledged entry or
-//! an error, never other bytes.
+//! Opening a log whose end was torn, changed or cut returns every acknowledged entry or an error,
+//! never other bytes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,6 @@ use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::{FileLogOptions, Mode};
 use plimsoll_log::glsn::{Glsn, Position};
-use plimsoll_log::log::Log;
 
 use crate::common::{
     Memory, append, copy_of, names, open, options, payload, read_file, scan_all, submit,
@@ -26,8 +25,8 @@ fn mem_disk() -> Arc<dyn Disk> {
 
 const SEGMENT: &str = "00000000000000000001.seg";
 
-/// A log of a few records, copied while it was open: as a killed process leaves it. With the
-/// positions behind each record and where each record's bytes end.
+/// A log of a few records, copied while it was open, as after a kill, with the position after each
+/// record and the offset at which each record's bytes end.
 struct Killed {
     disk: Arc<dyn Disk>,
     payloads: Vec<Vec<u8>>,
@@ -55,7 +54,7 @@ fn killed(memory: &Memory, sizes: &[usize]) -> Killed {
     out
 }
 
-/// Opens the log and checks that it holds the first records as they were, and how many.
+/// Opens the log and checks that it holds a prefix of the records unchanged; returns their number.
 fn first_records(
     disk: &Arc<dyn Disk>,
     memory: &Memory,
@@ -69,17 +68,17 @@ fn first_records(
         assert_eq!((*glsn, got), (expected_glsn, expected));
     }
     assert_eq!(log.bounds().next.0 as usize, found.len() + 1);
-    // Whatever was cut, the log goes on from there, also after another opening.
+    // After any cut, the log accepts records from there on, also after another opening.
     let next = append(&log, 0, b"goes on");
     drop(log);
     let (log, report) = FileLog::open(options(disk, memory))?;
-    assert_eq!(report.cut, None, "what was cut stays cut");
+    assert_eq!(report.cut, None, "nothing more is cut");
     assert_eq!(&*log.read(next)?, b"goes on");
     Ok(found.len())
 }
 
-/// Later recoveries, and readers of a damaged block, take equal epochs for a segment that was never
-/// cut.
+/// Later recoveries, and readers of a damaged block, treat equal epochs as a sign that the segment
+/// was never cut.
 #[test]
 fn after_a_cut_a_clean_close_leaves_a_mark_of_the_new_epoch() {
     let (disk, memory) = (mem_disk(), Memory::new(16 << 20));
@@ -97,11 +96,11 @@ fn after_a_cut_a_clean_close_leaves_a_mark_of_the_new_epoch() {
     let log = open(&disk, &memory);
     log.close().unwrap();
     drop(log);
-    assert!(used(&*disk) > closed, "a second mark behind the first");
+    assert!(used(&*disk) > closed, "a second mark after the first");
 }
 
 #[test]
-fn a_tail_torn_at_any_byte_is_cut_at_a_record_and_the_log_goes_on() {
+fn a_tail_torn_at_any_byte_is_cut_at_a_record_and_the_log_continues() {
     let memory = Memory::new(16 << 20);
     let killed = killed(&memory, &[300, 17_000, 40, 200, 17_000]);
     let original = read_file(&*killed.disk, SEGMENT);
@@ -115,7 +114,7 @@ fn a_tail_torn_at_any_byte_is_cut_at_a_record_and_the_log_goes_on() {
         write_file(&*disk, SEGMENT, &torn);
         let found = first_records(&disk, &memory, Some(known), &killed.payloads).unwrap();
         let whole = (1..=5).filter(|n| killed.ends[*n] <= offset).count();
-        // Zeros at the end of a record are not missing.
+        // Zeros at the end of a record may be cut without loss.
         assert!(found == whole || found == whole + 1, "{found} of {whole} at {offset}");
 
         let disk = copy_of(&*killed.disk);
@@ -193,10 +192,10 @@ fn a_bad_record_at_or_below_what_is_known_to_be_durable_is_reported_and_never_cu
 }
 
 #[test]
-fn a_bad_record_that_later_ones_say_was_durable_is_reported_without_anybody_knowing() {
+fn a_bad_record_that_later_records_report_as_durable_is_reported() {
     let memory = Memory::new(16 << 20);
     let killed = killed(&memory, &[300, 40, 200]);
-    // Record 3 was written when 2 was durable.
+    // When record 3 was written, record 2 was durable.
     for at in (128..killed.ends[2]).step_by(7) {
         let disk = copy_of(&*killed.disk);
         let mut bytes = read_file(&*disk, SEGMENT);
@@ -261,7 +260,7 @@ fn several_segments(memory: &Memory) -> (Arc<dyn Disk>, Vec<Vec<u8>>, Position) 
 }
 
 #[test]
-fn changed_bytes_of_sealed_segments_and_tables_are_reported_or_mended() {
+fn changed_bytes_of_sealed_segments_and_tables_are_reported_or_repaired() {
     let memory = Memory::new(16 << 20);
     let (disk, payloads, position) = several_segments(&memory);
     let mut random = Random::new(3);
@@ -294,14 +293,14 @@ fn changed_bytes_of_sealed_segments_and_tables_are_reported_or_mended() {
             harmless += 1
         }
         if name.ends_with(".idx") {
-            assert!(!bad, "a table is made again");
+            assert!(!bad, "a table is rebuilt");
         }
     }
     assert!(reported > 50 && harmless > 20, "{reported} reported, {harmless} harmless");
 }
 
 #[test]
-fn tables_that_are_missing_cut_or_of_another_segment_are_made_again() {
+fn tables_that_are_missing_cut_or_of_another_segment_are_rebuilt() {
     let memory = Memory::new(16 << 20);
     let (disk, payloads, position) = several_segments(&memory);
     let tables = names(&*disk, ".idx");
@@ -363,7 +362,7 @@ fn a_segment_missing_in_the_middle_is_reported() {
         matches!(opened, Err(LogError::Corrupt { glsn, .. }) if glsn.0 == missing_from),
         "{opened:?}"
     );
-    // The same without the table that tells.
+    // The same without the table that shows the gap.
     disk.remove(&std::path::Path::new(crate::common::DIR).join(&names(&*disk, ".idx")[0])).unwrap();
     let (log, _) = FileLog::open(options(&disk, &memory)).unwrap();
     assert!(matches!(log.read(Glsn(missing_from)), Err(LogError::Corrupt { .. })));
@@ -374,7 +373,7 @@ fn a_segment_missing_in_the_middle_is_reported() {
 }
 
 #[test]
-fn a_log_that_was_cut_back_exchanged_or_forked_is_recognised() {
+fn a_log_that_was_truncated_replaced_or_forked_is_recognised() {
     let memory = Memory::new(16 << 20);
     let (disk, _, position) = several_segments(&memory);
     let with = |disk: &Arc<dyn Disk>, known| {
@@ -397,7 +396,7 @@ fn a_log_that_was_cut_back_exchanged_or_forked_is_recognised() {
 }
 
 #[test]
-fn the_last_segment_lost_is_a_log_cut_back() {
+fn a_log_without_its_last_segment_counts_as_truncated() {
     let memory = Memory::new(16 << 20);
     let (disk, _, position) = several_segments(&memory);
     let last = names(&*disk, ".seg").pop().unwrap();
@@ -407,7 +406,7 @@ fn the_last_segment_lost_is_a_log_cut_back() {
 }
 
 #[test]
-fn segments_gone_while_other_files_are_there_are_not_taken_for_an_empty_log() {
+fn missing_segments_beside_other_files_are_not_mistaken_for_an_empty_log() {
     let memory = Memory::new(16 << 20);
     let (disk, _, _) = several_segments(&memory);
     for name in names(&*disk, ".seg") {
@@ -432,7 +431,7 @@ fn a_segment_of_another_log_is_recognised() {
 }
 
 #[test]
-fn what_is_no_log_says_so() {
+fn a_folder_without_a_log_is_reported() {
     let memory = Memory::new(16 << 20);
     let disk = mem_disk();
     for mode in [Mode::Write, Mode::ReadOnly] {
@@ -445,7 +444,7 @@ fn what_is_no_log_says_so() {
 }
 
 #[test]
-fn a_log_is_open_for_writing_once_and_for_reading_beside_it() {
+fn a_log_is_open_for_writing_once_and_for_reading_besides() {
     let memory = Memory::new(16 << 20);
     let disk = mem_disk();
     let log = open(&disk, &memory);
@@ -488,7 +487,7 @@ fn a_reader_beside_a_busy_writer_always_opens_on_a_prefix() {
 }
 
 #[test]
-fn timestamps_rise_also_where_the_clock_was_set_back_by_days_and_that_is_told() {
+fn timestamps_rise_although_the_clock_was_set_back_by_days_and_a_warning_says_so() {
     let memory = Memory::new(16 << 20);
     let disk = mem_disk();
     let ahead = crate::common::NOW + 3 * 86_400_000_000;
@@ -512,7 +511,7 @@ fn timestamps_rise_also_where_the_clock_was_set_back_by_days_and_that_is_told() 
     let refused = submit(&log, 0, b"refused");
     assert_eq!(refused, Err(LogError::ClockBehind { ahead_micros: 3 * 86_400_000_000 }));
     drop(log);
-    // Within a day.
+    // Less than a day.
     let day_before = ahead - 86_000_000_000;
     for round in 0..3 {
         let (log, report) = at(day_before);
@@ -531,7 +530,7 @@ fn timestamps_rise_also_where_the_clock_was_set_back_by_days_and_that_is_told() 
 }
 
 #[test]
-fn restarted_time_follows_the_clock_and_everything_before_counts_as_older() {
+fn restarted_time_follows_the_clock_and_earlier_records_count_as_older() {
     let memory = Memory::new(16 << 20);
     let disk = mem_disk();
     let clock = Arc::new(plimsoll_disk::clock::ManualClock::new(crate::common::NOW));
@@ -554,7 +553,7 @@ fn restarted_time_follows_the_clock_and_everything_before_counts_as_older() {
     assert_eq!(log.time_lead_micros(), Ok(3649 * day));
     assert!(
         matches!(log.restart_time(), Err(LogError::InvalidDraft { .. })),
-        "there is no entry to be followed"
+        "the active segment has no entry"
     );
     let lead = log.let_time_lead();
     submit(&log, 0, b"marker").unwrap();
@@ -592,7 +591,7 @@ fn a_newer_record_at_the_end_is_not_taken_for_a_torn_tail() {
     let memory = Memory::new(16 << 20);
     let killed = killed(&memory, &[100, 100]);
     let mut bytes = read_file(&*killed.disk, SEGMENT);
-    // The version byte of record 2, with a checksum that is right.
+    // The version byte of record 2, with a matching checksum.
     let start = killed.ends[1].next_multiple_of(8);
     bytes[start + 16 + 20] = 3;
     let id = options(&killed.disk, &memory).id.unwrap();
@@ -614,7 +613,7 @@ fn a_newer_record_at_the_end_is_not_taken_for_a_torn_tail() {
 }
 
 #[test]
-fn what_a_later_version_writes_is_named_and_refused() {
+fn records_of_a_later_version_are_named_and_refused() {
     let memory = Memory::new(16 << 20);
     let disk: Arc<dyn Disk> = Arc::new(plimsoll_disk::mem::MemDisk::new());
     let log = open(&disk, &memory);
@@ -634,21 +633,21 @@ fn what_a_later_version_writes_is_named_and_refused() {
 }
 
 #[test]
-fn stale_bytes_behind_a_cut_never_come_back() {
+fn stale_bytes_after_a_cut_never_reappear() {
     let memory = Memory::new(16 << 20);
     let killed = killed(&memory, &[100, 200, 200, 200]);
     let mut bytes = read_file(&*killed.disk, SEGMENT);
-    // Record 2 is torn; 3 and 4 are whole but come after it, and nothing was acknowledged.
+    // Record 2 is torn; 3 and 4 are intact but follow it, and nothing was acknowledged.
     let torn = killed.ends[1] + 30;
     bytes[torn] ^= 1;
-    // Without what they say of durability.
+    // A copy without the durable positions that they contain.
     let disk = copy_of(&*killed.disk);
     let mut front = bytes.clone();
     front[killed.ends[2]..].fill(0);
     write_file(&*disk, SEGMENT, &front);
     let (log, report) = FileLog::open(options(&disk, &memory)).unwrap();
     assert_eq!(report.cut.unwrap().from, Glsn(2));
-    // A disk that did not keep the zeros: the old records 3 and 4 show up behind the new record 2,
+    // A disk that did not keep the zeros: the old records 3 and 4 reappear after the new record 2,
     // at their old places.
     append(&log, 0, &killed.payloads[1]);
     std::mem::forget(log);
@@ -689,7 +688,7 @@ fn a_record_longer_than_a_chunk_that_is_torn_leaves_no_entry() {
 }
 
 #[test]
-fn more_entries_than_may_be_held_are_sealed_at_open() {
+fn a_segment_with_too_many_entries_to_hold_is_sealed_at_open() {
     let memory = Memory::new(32 << 20);
     let disk = mem_disk();
     let mut generous = FileLogOptions {
@@ -703,7 +702,7 @@ fn more_entries_than_may_be_held_are_sealed_at_open() {
         submit_all(&log, 2, &crowd).unwrap();
     }
     append(&log, 1, b"last");
-    // As a killed process leaves it: closing would seal it.
+    // As after a kill, because closing would seal the segment.
     let disk = copy_of(&*disk);
     assert_eq!(names(&*disk, ".seg").len(), 1);
     generous.disk = Arc::clone(&disk);
@@ -716,7 +715,7 @@ fn more_entries_than_may_be_held_are_sealed_at_open() {
 }
 
 #[test]
-fn an_empty_active_segment_grows_to_what_the_options_say_now() {
+fn an_empty_active_segment_grows_to_the_size_of_the_current_options() {
     let memory = Memory::new(16 << 20);
     for appended_before in [0, 3] {
         let disk = mem_disk();
@@ -740,7 +739,7 @@ fn an_empty_active_segment_grows_to_what_the_options_say_now() {
     }
 }
 
-/// Reads and syncs that it takes to open a log.
+/// The number of reads and syncs that opening a log takes.
 fn cost_of_opening(disk: &LyingDisk, memory: &Memory) -> u64 {
     let before = disk.injected().slow_calls;
     disk.slow_down(Some((Arc::new(ManualClock::new(0)), Duration::from_nanos(1))));
@@ -756,7 +755,7 @@ fn long_segments(disk: &LyingDisk, memory: &Memory) -> FileLogOptions {
 }
 
 #[test]
-fn what_is_known_to_be_synced_is_not_written_again_after_a_kill() {
+fn bytes_known_to_be_synced_are_not_written_again_after_a_kill() {
     let (memory, disk) = (Memory::new(16 << 20), LyingDisk::new(1));
     let (log, _) = FileLog::open(long_segments(&disk, &memory)).unwrap();
     (0..100).for_each(|number| _ = append(&log, 0, &payload(number, 20_000)));
@@ -768,7 +767,7 @@ fn what_is_known_to_be_synced_is_not_written_again_after_a_kill() {
         after_a_kill <= after_a_close + 6,
         "2 MB: {after_a_kill}, and {after_a_close} after a close"
     );
-    // What no later record says to be synced is.
+    // Bytes that no later record reports as synced are written again.
     killed.cut_power();
     killed.restore_power();
     assert_eq!(
@@ -778,7 +777,7 @@ fn what_is_known_to_be_synced_is_not_written_again_after_a_kill() {
 }
 
 #[test]
-fn a_long_segment_is_sealed_by_a_close_and_a_short_one_goes_on() {
+fn a_long_segment_is_sealed_by_a_close_and_a_short_one_stays_active() {
     let (memory, disk) = (Memory::new(16 << 20), LyingDisk::new(1));
     let mut replayed = Vec::new();
     for first in [0, 100, 300] {
@@ -801,7 +800,7 @@ fn a_long_segment_is_sealed_by_a_close_and_a_short_one_goes_on() {
 }
 
 #[test]
-fn the_id_of_a_discarded_blob_file_is_not_given_out_by_the_next_opening() {
+fn the_next_opening_does_not_reuse_the_id_of_a_discarded_blob_file() {
     let memory = Memory::new(16 << 20);
     let disk = mem_disk();
     let clock = Arc::new(ManualClock::new(1_000_000));

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
+use plimsoll_log::durability::Durability;
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
 use plimsoll_log::glsn::{Glsn, StreamId};
-use plimsoll_log::log::{Durability, Log};
 
 use crate::common::{DIR, Memory, append, options, payload, scan_all, submit};
 
@@ -45,7 +45,7 @@ fn a_new_segment_begins_without_a_sync_and_gets_its_name_with_the_next() {
     let mut count = fill(&disk, &log, 0);
     assert_eq!(disk.sync_count(), before, "nothing was synced");
     assert_eq!(names(&disk, ".seg").len(), 1);
-    // What is in it can be read, also what the buffer holds no more.
+    // All of the new segment can be read, even the part that is no longer in the buffer.
     for _ in 0..30 {
         submit(&log, 0, &payload(count, 5000)).unwrap();
         count += 1;
@@ -107,7 +107,7 @@ fn a_segment_is_trimmed_once_the_next_has_its_name() {
 }
 
 #[test]
-fn a_time_is_that_of_a_readable_entry_where_a_segment_begins_before_the_last_is_durable() {
+fn a_time_maps_to_a_readable_entry_although_the_previous_segment_is_not_durable() {
     let (memory, disk) = (Memory::new(16 << 20), LyingDisk::new(6));
     let shared: Arc<dyn Disk> = Arc::new(disk.clone());
     let log = FileLog::open(options(&shared, &memory)).unwrap().0;
@@ -139,7 +139,7 @@ fn nothing_is_sealed_in_a_folder_whose_lock_is_lost() {
 }
 
 #[test]
-fn a_scan_of_a_stream_goes_on_where_its_segment_is_sealed_behind_it() {
+fn a_scan_of_a_stream_continues_while_its_segment_is_sealed() {
     for (stream, read_before) in [(0, 40), (2, 0), (2, 33), (3, 70)] {
         let (memory, disk) = (Memory::new(16 << 20), LyingDisk::new(6));
         let log = open(&disk, &memory);
@@ -174,7 +174,7 @@ fn a_segment_is_sealed_behind_the_appends() {
     assert!(log.seal_behind() && !log.seal_behind());
     assert_eq!(names(&disk, ".idx").len(), 1);
     assert_eq!(&*log.read(Glsn(7)).unwrap(), &payload(6, 5000));
-    // Where nothing seals behind, it happens before the next segment is due.
+    // Without a sealer thread, it is sealed before the next segment is due.
     for number in count..count + 200 {
         append(&log, 0, &payload(number, 5000));
     }

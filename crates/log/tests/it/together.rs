@@ -1,4 +1,4 @@
-//! Many at once: writers, scanners, followers and a trimmer on one log.
+//! Concurrent writers, scanners, followers and a trimmer on one log.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,15 +7,15 @@ use std::time::Duration;
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::vfs::{Caching, Disk};
+use plimsoll_log::durability::Durability;
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
 use plimsoll_log::glsn::{Glsn, StreamId};
-use plimsoll_log::log::{Durability, Log};
 
 use crate::common::{Memory, append, names, open, options, payload, submit, submit_all};
 
-/// A payload that tells its stream and its number within it.
+/// A payload that contains its stream and its number within the stream.
 fn numbered(stream: u32, number: u64, len: usize) -> Vec<u8> {
     let mut bytes = payload(number ^ u64::from(stream) << 40, len.max(16));
     bytes[..4].copy_from_slice(&stream.to_le_bytes());
@@ -83,7 +83,8 @@ fn follow(log: &FileLog, stream: Option<u32>, writing: &AtomicBool) {
     let wanted: Vec<u32> = stream.map_or((0..WRITERS).collect(), |stream| vec![stream]);
     for of in wanted {
         let last = counts[of as usize];
-        // A writer that was done early may be trimmed as a whole before a slow follower gets there.
+        // The whole stream of a writer that finished early may be trimmed before a slow follower
+        // reads it.
         assert!(
             last == Some(EACH - 1) || (overtaken && last.is_none()),
             "the last of stream {of}: {last:?}"
@@ -139,7 +140,7 @@ fn all_at_once(log: &FileLog, trims: bool) {
         if trims {
             scope.spawn(|| {
                 while writing.load(Ordering::SeqCst) {
-                    // The followers' end stays.
+                    // The end that the followers need stays.
                     log.trim(Glsn(log.bounds().durable.0 / 2), &|_| false).unwrap();
                     log.wait_beyond(log.readable(), Duration::from_millis(5), &|| false).unwrap();
                 }
@@ -203,7 +204,7 @@ fn one_sync_serves_all_who_wait() {
 }
 
 #[test]
-fn a_scan_of_a_sparse_stream_does_not_read_the_blocks_of_others() {
+fn a_scan_of_a_sparse_stream_does_not_read_blocks_of_other_streams() {
     let memory = Memory::new(64 << 20);
     let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
     let options = FileLogOptions { segment_bytes: 2 << 20, ..options(&disk, &memory) };
@@ -218,13 +219,13 @@ fn a_scan_of_a_sparse_stream_does_not_read_the_blocks_of_others() {
     let before = memory.pool.stats().loads;
     assert_eq!(crate::common::scan_all(&log, 1, u64::MAX, Some(1)).len(), 6);
     let loads = memory.pool.stats().loads - before;
-    // For each entry its block; for each segment pages of its table. All blocks together would be
+    // A block for each entry, and some table pages for each segment. All blocks together would be
     // more than 600.
     assert!(loads <= 6 + segments * 4, "{loads} pages were read");
 }
 
 #[test]
-fn blocks_are_read_ahead_of_a_scan_that_wants_all_of_them_past_the_page_cache() {
+fn blocks_are_read_ahead_of_a_direct_scan_that_reads_all_of_them() {
     let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
     for caching in [Caching::Direct, Caching::Buffered] {
         let memory = Memory::new(64 << 20);

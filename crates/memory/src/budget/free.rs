@@ -1,4 +1,4 @@
-//! The free chunks, in the order in which they were given back.
+//! The free chunks, in the order in which they were released.
 //!
 //! Chunks that were never taken are stored as a range of numbers: making a budget costs the same
 //! for any size.
@@ -47,18 +47,18 @@ impl Free {
         self.front.push_front(id);
     }
 
-    /// Adds a chunk that was given back.
+    /// Adds a chunk that was released.
     pub(super) fn push_back(&mut self, id: u32) {
         self.back.push_back(id);
     }
 
-    /// Takes the chunk that was given back the longest ago.
+    /// Takes the chunk that was released first.
     pub(super) fn pop_front(&mut self) -> Option<u32> {
         let from_fresh = || self.fresh.next_back();
         self.front.pop_front().or_else(from_fresh).or_else(|| self.back.pop_front())
     }
 
-    /// Takes the chunk that was given back last.
+    /// Takes the chunk that was released last.
     pub(super) fn pop_back(&mut self) -> Option<u32> {
         let from_fresh = || self.fresh.next();
         self.back.pop_back().or_else(from_fresh).or_else(|| self.front.pop_back())
@@ -69,7 +69,7 @@ impl Free {
         self.fresh.clone()
     }
 
-    /// Number of chunks that were given back.
+    /// Number of chunks that were released.
     pub(super) fn given_back(&self) -> usize {
         self.back.len()
     }

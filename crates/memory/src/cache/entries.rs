@@ -60,9 +60,9 @@ impl Entries {
         (segments * shared.segments.bytes()) as u64
     }
 
-    /// The ghosts' window, in bytes that left the probation queue: one and a half times the length
-    /// of the protected queue, where returning entries would have been. The index has room for
-    /// them, and only these ghosts detect loops a little longer than the cache.
+    /// The window of the ghosts, in bytes that left the probation queue: one and a half times the
+    /// length of the protected queue. The index has room for them, and only such a long window
+    /// detects loops that are a little longer than the cache.
     pub(super) fn window_bytes(&self, shared: &Shared) -> u64 {
         self.limit_bytes(shared) / 20 * 27
     }

@@ -59,7 +59,8 @@ pub(super) struct Ends {
     pub(super) filled_bytes: u64,
 }
 
-/// The segment at a position of a queue, in the form that the readers' lines compare with.
+/// The emptied segment at a position of a queue, in the form in which readers' lines are compared
+/// with it.
 pub(super) fn emptied(segments: &Segments, queue: Queue, position: u64) -> Emptied {
     let modulus = (PLACE_MASK + 1) >> segments.words_shift();
     Emptied { queue, sequence: sequence_of(segments, position), modulus }

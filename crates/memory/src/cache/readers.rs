@@ -294,7 +294,8 @@ mod loom_tests {
         cell: AtomicU64,
         page: UnsafeCell<u64>,
         slot: AtomicU64,
-        /// The ring: 0 while it leads to the segment, 1 once a later segment has taken its place.
+        /// The ring that a reader follows: 0 while it leads to the segment, 1 once a later segment
+        /// has replaced it.
         ring: AtomicU64,
         bytes: UnsafeCell<u64>,
         /// Bytes of the later segment, which is written while readers search for the entry of the

@@ -101,8 +101,8 @@ impl<'a> Filling<'a> {
 
     /// The frame's bytes, with their last contents.
     pub(super) fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: a loading frame belongs to the thread that loads it, and is never moved or given
-        // back.
+        // SAFETY: a loading frame belongs to the thread that loads it, and is never moved or
+        // released.
         unsafe {
             std::slice::from_raw_parts_mut(
                 self.pool.frames.address(self.frame).as_ptr(),

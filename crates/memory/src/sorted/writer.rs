@@ -115,9 +115,9 @@ pub(super) fn room_of(payload_bytes: usize) -> usize {
     // Padding of up to one link's size on each side.
     let own =
         LINKS_EARNED * LINK_BYTES + HEADER_BYTES + payload_bytes.max(PREFIX_BYTES) + 2 * LINK_BYTES;
-    // A chunk is closed when an entry does not fit. If that one is small, the chunk is 15/16 full,
-    // and an eighth more on each of its own entries pays for the rest; if it is large, it pays
-    // itself, with no more than its size.
+    // A chunk is closed when an entry does not fit. If that entry is small, the chunk is at least
+    // 15/16 full, and the surcharge of an eighth on each of its own entries pays for the unused
+    // rest. If the entry is large, it pays for the rest itself, by at most its own size.
     let for_a_chunk_before = if own > LARGE_BYTES { own + MAX_HEIGHT * LINK_BYTES } else { 0 };
     own + own.div_ceil(8) + for_a_chunk_before
 }

@@ -182,7 +182,7 @@ impl Sought {
             return if *key < *span.first() { Self::Before } else { Self::Behind };
         }
         let (id, key) = IndexKey::new(key).split().expect("an operation's key has a keyspace");
-        Self::Found(id, Change::new(commit, key, OwnedStored::new(stored), None))
+        Self::Found(id, Change::new(commit, id, key, OwnedStored::new(stored), None))
     }
 }
 
@@ -203,7 +203,7 @@ fn range_change(commit: &Commit, first: &[u8], end: &[u8]) -> Option<(u32, Chang
         _ => Bound::Unbounded,
     };
     let deleted = OwnedStored::new(Stored::Deleted);
-    Some((id, Change::new(commit, key, deleted, Some(end))))
+    Some((id, Change::new(commit, id, key, deleted, Some(end))))
 }
 
 impl Changes<'_> {
@@ -295,6 +295,7 @@ pub struct Change {
     store: Arc<Engine>,
     glsn: Glsn,
     micros: u64,
+    space: u32,
     keyspace: Option<Arc<str>>,
     key: Vec<u8>,
     written: OwnedStored,
@@ -305,6 +306,7 @@ pub struct Change {
 impl Change {
     fn new(
         commit: &Commit,
+        space: u32,
         key: &[u8],
         written: OwnedStored,
         range_end: Option<Bound<Vec<u8>>>,
@@ -314,6 +316,7 @@ impl Change {
             store: Arc::clone(&commit.store),
             glsn: meta.glsn,
             micros: meta.timestamp_micros,
+            space,
             keyspace: None,
             key: key.to_vec(),
             written,
@@ -389,7 +392,12 @@ impl Change {
         Ok((!self.is_delete()).then(|| ValueReader::of_logged(reader, self.glsn, self.stored())))
     }
 
-    fn stored(&self) -> Stored<'_> {
+    /// The id of its keyspace.
+    pub(crate) fn space(&self) -> u32 {
+        self.space
+    }
+
+    pub(crate) fn stored(&self) -> Stored<'_> {
         self.written.get()
     }
 }

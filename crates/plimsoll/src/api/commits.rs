@@ -17,7 +17,8 @@ use crate::engine::Engine;
 use crate::read::span::Span;
 use crate::types::error::{Error, Lift, Result};
 
-/// Entries of other streams to step over one by one before asking the log for the next commit.
+/// The number of entries of other streams that are skipped one by one before the log is asked for
+/// the next commit.
 const PASSED_ONE_BY_ONE: u32 = 32;
 
 /// The change feed: the commits from a GLSN on, from [`Log::commits`](crate::Log::commits) or

@@ -4,6 +4,7 @@
 mod refusals;
 
 use std::fmt;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,8 +13,10 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::api::admin::backup::{self, BackupReport};
 use crate::api::admin::backup_options::BackupOptions;
+use crate::api::admin::dump::{self, DumpOptions, DumpReport};
 use crate::api::admin::members::MemberInfo;
 use crate::api::admin::recover::{self, RecoverReport};
+use crate::api::admin::restore::{self, RestoreReport};
 use crate::api::admin::verify::{self, VerifyProgress, VerifyReport};
 use crate::api::commits::Commits;
 use crate::api::feed::Log;
@@ -72,7 +75,7 @@ use crate::types::value::Value;
 /// ```
 #[derive(Clone)]
 pub struct Db {
-    store: Arc<Engine>,
+    pub(crate) store: Arc<Engine>,
 }
 
 impl Db {
@@ -90,14 +93,14 @@ impl Db {
     /// It is gone when its last handle and iterator are dropped. For tests, and for data that need
     /// not outlive the process.
     ///
-    /// The files' memory comes on top of the budget of `options`, which covers caches and buffers
-    /// as it does with files on disk: the process uses the budget plus all bytes that the store
+    /// The memory of the files is not part of the budget of `options`, which covers caches and
+    /// buffers as with files on disk; so the process uses the budget plus all bytes that the store
     /// holds. All files share one lock while data is copied between them and the caches, so threads
     /// wait for each other. No warm image is written.
     ///
     /// # Errors
-    /// [`crate::Error::InvalidInput`]: the budget is too small, or the options ask for a read-only
-    /// store or for one that exists already.
+    /// [`crate::Error::InvalidInput`] if the budget is too small, or if the options request a
+    /// read-only or an existing store.
     ///
     /// ```
     /// use plimsoll::{Db, Options};
@@ -119,8 +122,8 @@ impl Db {
         Self::open("/store", Options { disk: Arc::new(MemDisk::new()), warm: false, ..options })
     }
 
-    /// Makes a sound store at `dest`, which must not exist or be an empty folder, of everything
-    /// that can be read of the one at `path`, which stays as it is; reports what is lost. Entries
+    /// Makes a sound store at `dest` from everything readable in the store at `path`, which is left
+    /// unchanged, and reports what is lost. `dest` must not exist, or be an empty folder. Entries
     /// keep their GLSNs and times; sound files are hard-linked where possible. `progress` receives
     /// the bytes read of the log, and their total.
     ///
@@ -198,7 +201,7 @@ impl Db {
     /// reused. Puts through remaining handles are rejected, and open transactions that put into the
     /// keyspace are rejected when they commit. [`Snapshot::keyspace`] still reads earlier moments
     /// of the keyspace, as far back as its retention allows: with [`Retention::Forever`], all of
-    /// them. [`Db::forget_keyspace`] has its space freed.
+    /// them. [`Db::forget_keyspace`] frees its space instead.
     ///
     /// # Errors
     /// The keyspace is the default one or was dropped already, the handle belongs to another store
@@ -222,14 +225,14 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// As for [`Db::drop_keyspace`]. Nothing has changed then, the retention neither.
+    /// As for [`Db::drop_keyspace`]. Then nothing has changed, including the retention.
     pub fn forget_keyspace(&self, keyspace: &Keyspace) -> Result<DropReport> {
         keyspace_commits::forget_keyspace(&self.store, keyspace)
     }
 
     /// All keyspaces, sorted by name.
     pub fn keyspaces(&self) -> Vec<KeyspaceInfo> {
-        // Those that are known, at least.
+        // If newer commits cannot be applied, returns the keyspaces that are known.
         let _ = self.store.committer.fresh();
         let all = self.store.reader.keyspaces.all();
         all.iter()
@@ -249,8 +252,8 @@ impl Db {
         sizes::size(&self.store, keyspace, keys_max)
     }
 
-    /// About the number of keys in a range of a keyspace now (`..`: all of it), at the cost of some
-    /// dozens of gets whatever the number is.
+    /// The approximate current number of keys in a range of a keyspace (`..` for all keys). It
+    /// costs as much as some dozens of gets, independent of the number of keys.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -265,10 +268,10 @@ impl Db {
     /// # }
     /// ```
     ///
-    /// For a choice between two plans, a progress bar, a monitor. Memtables are sampled, and so are
-    /// tables that lie in the range in part. Up to 32 keys of each memtable and run are looked up
-    /// in the older ones, so overwritten and deleted keys count as they should: among many keys the
-    /// error is about an eighth. [`Snapshot::len`] counts.
+    /// It serves for choosing between two plans, for a progress bar, or for monitoring. Memtables,
+    /// and tables that are partly in the range, are sampled. Up to 32 keys of each memtable and run
+    /// are looked up in the older ones to account for overwritten and deleted keys; with many keys
+    /// the error is about an eighth. [`Snapshot::len`] counts exactly.
     ///
     /// # Errors
     /// A handle of another store or of a dropped keyspace, a key that is too long, disk errors, the
@@ -285,9 +288,9 @@ impl Db {
     /// Begins a transaction that reads at the last commit that was ordered, here or by another
     /// process, even if it is not durable yet and so not visible to [`Db::begin`]. For writers that
     /// take turns under a lock of their own: the next one need not wait for the sync of the one
-    /// before, which has only called [`Transaction::commit_submit`]. What such a transaction reads
-    /// may be told to others once its own commit, or the wait for its ticket, has returned; a power
-    /// cut before may undo it.
+    /// before, which has only called [`Transaction::commit_submit`]. The values that such a
+    /// transaction reads may be passed on once its own commit, or the wait for its ticket, has
+    /// returned; a power cut before that may undo them.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -316,10 +319,11 @@ impl Db {
         Transaction::ordered(&self.store.committer)
     }
 
-    /// Whether the next read finds everything that was committed already applied: by other
-    /// processes, and by this one, if it shares the store and has lately only written. If not, it
-    /// first reads these commits from the log, and may wait for the disk. Costs a few loads from
-    /// memory; always true in a store that this process has alone.
+    /// Whether all commits of other processes, and of this one, are already applied when the next
+    /// read begins. (In a shared store, a process that has only written for some time defers
+    /// applying its own commits.) If not, the read first applies them from the log, and may wait
+    /// for the disk. Costs a few loads from memory; always true in a store that this process has
+    /// alone.
     pub fn is_caught_up(&self) -> bool {
         self.store.committer.visible_if_fresh().is_some()
     }
@@ -331,10 +335,10 @@ impl Db {
 
     /// A snapshot of the store at an earlier moment.
     ///
-    /// A keyspace whose retention does not cover the moment can be read until a version that the
-    /// moment shows is dropped. A flush or merge that began before the snapshot was opened may
-    /// still drop some: then reads of that keyspace fail with [`crate::Error::Trimmed`] from there
-    /// on, also if they were answered before.
+    /// A keyspace whose retention does not cover the moment can be read until a version that is
+    /// visible at the moment is dropped. A flush or merge that began before the snapshot was opened
+    /// may still drop some; from then on reads of that keyspace fail with
+    /// [`crate::Error::Trimmed`], even if they succeeded before.
     ///
     /// # Errors
     /// [`crate::Error::Future`]; [`crate::Error::TimeTrimmed`] if the log is trimmed there,
@@ -392,7 +396,7 @@ impl Db {
         reader.at_newest(|| self.store.newest(), |at| reader.get(key.get(), at))
     }
 
-    /// Calls `look` with the value of a key now, and returns what it returns; `None` if the key has
+    /// Calls `look` with the current value of a key, and returns its result; `None` if the key has
     /// no value. See [`Snapshot::get_with`].
     ///
     /// ```
@@ -421,9 +425,9 @@ impl Db {
         Ok(reader.at_newest(|| self.store.newest(), read)?.flatten())
     }
 
-    /// As [`Db::get_with`], but answers only from memory: it reads no file and waits for no other
-    /// reader's. For callers that hold a lock which others wait for. In a shared store it is
-    /// [`Resident::NotResident`], too, while [`Db::is_caught_up`] is false.
+    /// As [`Db::get_with`], but answers only from memory: it reads no file, and does not wait for
+    /// the read of another thread. It is meant for callers that hold a contended lock. In a shared
+    /// store the answer is also [`Resident::NotResident`] while [`Db::is_caught_up`] is false.
     ///
     /// # Errors
     /// As for [`Snapshot::get`].
@@ -444,7 +448,7 @@ impl Db {
             reader.get_resident(key.get(), at, |value: &[u8]| look.take().map(|look| look(value)))
         };
         let looked = match reader.at_newest(|| Ok(self.store.committer.sequencer.visible()), read) {
-            // Dropped since: what is younger has to be taken in.
+            // Dropped since, so newer commits must be applied.
             Err(Error::Trimmed { .. }) if !self.store.committer.peers.is_alone() => {
                 return Ok(Resident::NotResident);
             }
@@ -524,9 +528,43 @@ impl Db {
         retry::commit(&self.store.committer, delete).map(|(_, glsn)| glsn)
     }
 
-    /// Loads rows in one commit, in any order and however many; returns the commit's GLSN. Of rows
-    /// with the same key the last one wins, over what the store has too. A million rows take about
-    /// a tenth of the time that transactions of a thousand take.
+    /// As [`Db::put`], but returns the previous value; `None` if the key had none.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # let db = plimsoll::Db::in_memory(plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// let notes = db.keyspace("notes")?;
+    /// assert!(db.insert(&notes, "a", "one")?.is_none());
+    /// assert_eq!(db.insert(&notes, "a", "two")?.unwrap(), b"one");
+    /// assert_eq!(db.take(&notes, "a")?.unwrap(), b"two");
+    /// assert!(db.take(&notes, "a")?.is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Transaction::insert`] and [`Transaction::commit`]; [`crate::Error::Conflict`] only
+    /// after 32 attempts in a row.
+    pub fn insert(
+        &self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<Option<Value>> {
+        self.transact(|tx| tx.insert(keyspace, &key, &value))
+    }
+
+    /// As [`Db::delete`], but returns the previous value; without one nothing is committed.
+    ///
+    /// # Errors
+    /// As for [`Db::insert`].
+    pub fn take(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
+        self.transact(|tx| tx.take(keyspace, &key))
+    }
+
+    /// Loads rows in one commit, in any order and however many; returns the commit's GLSN. If
+    /// several rows have the same key, the last one wins; it also replaces the value in the store.
+    /// A million rows take about a tenth of the time that transactions of a thousand take.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -551,11 +589,11 @@ impl Db {
         load.commit()
     }
 
-    /// Begins a bulk load into a keyspace: rows are put one by one, and committed at once. It reads
-    /// nothing and never conflicts; other transactions may commit meanwhile. Rows in memory take
-    /// about half of the budget, at most some 128 MiB, until the load ends, and are not given back
-    /// meanwhile to [`Db::set_memory`]; the others are in files, written by a thread of its own and
-    /// merged by several.
+    /// Begins a bulk load into a keyspace: rows are put one by one and committed together. It reads
+    /// nothing and never conflicts; other transactions may commit meanwhile. Until the load ends,
+    /// rows in memory use about half of the budget, at most some 128 MiB, which [`Db::set_memory`]
+    /// cannot reclaim meanwhile. The other rows are in files, which one background thread writes
+    /// and several threads merge.
     ///
     /// # Errors
     /// The handle belongs to another store or opening, the keyspace was dropped, or the store is
@@ -638,9 +676,9 @@ impl Db {
     }
 
     /// The retained versions of a key, newest first, in all keyspaces that have or had the name of
-    /// this one: a name that was dropped may have been given to a new keyspace. The drop of a
-    /// keyspace is the deletion of each key that it had. To read a version from before a drop, get
-    /// the keyspace from [`Snapshot::keyspace`] at that moment.
+    /// this one: after a drop, a new keyspace may have got the same name. Dropping a keyspace
+    /// counts as a deletion of each of its keys. To read a version from before a drop, get the
+    /// keyspace from [`Snapshot::keyspace`] at that moment.
     ///
     /// # Errors
     /// The key is too long, disk errors, or the budget.
@@ -650,18 +688,24 @@ impl Db {
 
     /// The keys beginning with `prefix` whose values differ between two moments, in key order. At
     /// each moment the keyspace is the one that had the name of this one then, even if it was
-    /// dropped since and another was created: what [`Snapshot::keyspace`] reads there is compared.
+    /// dropped since and another was created: the keyspaces that [`Snapshot::keyspace`] returns at
+    /// the two moments are compared.
     ///
     /// # Errors
-    /// [`crate::Error::Future`], [`crate::Error::Trimmed`], disk errors, or the budget.
+    /// As for [`Db::snapshot_at`]: [`crate::Error::Future`], [`crate::Error::Trimmed`], disk errors,
+    /// or the budget.
     pub fn diff(
         &self,
         keyspace: &Keyspace,
-        a: Glsn,
-        b: Glsn,
+        a: impl Into<Moment>,
+        b: impl Into<Moment>,
         prefix: impl AsRef<[u8]>,
     ) -> Result<Diff> {
-        Diff::new(&self.store, keyspace, a, b, prefix.as_ref())
+        let at = |moment| match moment {
+            Moment::Glsn(glsn) => Ok(glsn),
+            moment => Snapshot::of(&self.store, moment).map(|snapshot| snapshot.at()),
+        };
+        Diff::new(&self.store, keyspace, at(a.into())?, at(b.into())?, prefix.as_ref())
     }
 
     /// Statistics: memory use, event counts, and the store's position.
@@ -670,13 +714,13 @@ impl Db {
     }
 
     /// Findings of the last open, one line each: a clock that was set back, a torn tail, an ignored
-    /// warm image; and values that hold the log back and cannot be read.
+    /// warm image; and unreadable values that pin the log.
     pub fn warnings(&self) -> Vec<String> {
         collect_stats::warnings(&self.store)
     }
 
     /// The processes that have the store open with [`crate::Options::shared`], the oldest first;
-    /// none if this one has it alone.
+    /// empty if this process has it alone.
     ///
     /// # Errors
     /// The disk.
@@ -686,14 +730,14 @@ impl Db {
     }
 
     /// Changes the memory budget while the store is in use. Memory released by a smaller budget
-    /// returns to the system at once; memtables that are in the way are flushed. At least
+    /// returns to the system at once; memtables are flushed if necessary. At least
     /// [`crate::MIN_MEMORY_BYTES`], at most the machine's memory.
     ///
     /// # Errors
-    /// [`crate::Error::InvalidInput`]: below the minimum, or more than the machine has, or a part
-    /// of what several processes share. [`crate::Error::OutOfBudget`]: transactions, values and
-    /// pinned pages hold more than the new budget; the error lists the holders. The budget is then
-    /// unchanged.
+    /// [`crate::Error::InvalidInput`] if it is below the minimum or above the memory of the
+    /// machine, or if this process has a share of a total of several processes.
+    /// [`crate::Error::OutOfBudget`]: transactions, values and pinned pages hold more than the new
+    /// budget; the error lists the holders. The budget is then unchanged.
     pub fn set_memory(&self, bytes: u64) -> Result<()> {
         memory::set(&self.store, bytes)
     }
@@ -728,7 +772,7 @@ impl Db {
         self.backup_with(dest, BackupOptions::new().copy(true))
     }
 
-    /// As [`Db::backup`], made as the options say.
+    /// As [`Db::backup`], with options.
     ///
     /// # Errors
     /// As for [`Db::backup`]; or it was cancelled.
@@ -740,10 +784,73 @@ impl Db {
         backup::backup(&self.store, dest.as_ref(), &options)
     }
 
-    /// Makes durable what was committed before, with
-    /// [`Durability::Buffered`](crate::Durability::Buffered) too, by one sync of the log; returns
-    /// the GLSN up to which everything is. Where several processes share the store, what the others
-    /// have committed is part of it.
+    /// Writes the store as a stream that any later version reads back on any machine
+    /// ([`Db::restore`]): the newest value of each key, or, with [`DumpOptions::history`], every
+    /// commit that is retained. `docs/reference/dump.md` specifies the stream. The store stays in
+    /// use meanwhile; with history, the log is not trimmed until the dump ends.
+    ///
+    /// # Errors
+    /// The keyspace of the options does not exist; `to` fails; it was cancelled; disk errors, the
+    /// budget, or corruption. With history, [`crate::Error::Dropped`] if a recovery has lost a value
+    /// that a retained commit wrote.
+    pub fn dump(&self, options: DumpOptions, mut to: impl Write) -> Result<DumpReport> {
+        dump::dump(&self.store, &options, &mut to)
+    }
+
+    /// Makes a store at `dest`, which must not exist or be an empty folder, of a dump
+    /// ([`Db::dump`]). A dump with history keeps every GLSN and time. Nothing is at `dest` until all
+    /// of the dump was read and found whole. An interrupted restore leaves a folder
+    /// `dest.new-restore`; the same call with the same dump goes on where it stopped.
+    ///
+    /// # Errors
+    /// [`crate::Error::Corrupt`]: the dump is damaged or cut short. [`crate::Error::Format`]: it is
+    /// no dump, or one of a newer version. [`crate::Error::InvalidInput`]: `dest` is in use.
+    /// [`crate::Error::Locked`]: it is being restored already. `from` fails; disk errors, or the
+    /// budget.
+    pub fn restore(
+        dest: impl AsRef<Path>,
+        options: Options,
+        mut from: impl Read,
+    ) -> Result<RestoreReport> {
+        restore::restore(dest.as_ref(), options, &mut from)
+    }
+
+    /// Makes a store at `dest`, which must not exist or be an empty folder, of a backup
+    /// ([`Db::backup`]), which stays as it is: every file is copied, and checked on the way.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # use plimsoll::*;
+    /// # let options = Options::new().memory_bytes(16 << 20);
+    /// # let (backup, store) = (dir.path().join("backup"), dir.path().join("store"));
+    /// # let db = Db::open(dir.path().join("first"), options.clone())?;
+    /// # let glsn = db.put(&db.keyspace("notes")?, "a", "one")?;
+    /// # db.backup(&backup)?;
+    /// let report = Db::restore_backup(&backup, &store, options.clone())?;
+    /// assert_eq!(Db::open(&store, options)?.newest(), report.glsn);
+    /// # assert_eq!(report.glsn, glsn);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Db::open`] and [`Db::backup`].
+    pub fn restore_backup(
+        backup: impl AsRef<Path>,
+        dest: impl AsRef<Path>,
+        options: Options,
+    ) -> Result<BackupReport> {
+        let options = options.read_only(true).shared(false).create(false).warm(false);
+        let backup = Self::open(backup, options)?;
+        let report = backup.backup_copy(dest)?;
+        backup.close()?;
+        Ok(report)
+    }
+
+    /// Makes all earlier commits durable by one sync of the log, including those with
+    /// [`Durability::Buffered`](crate::Durability::Buffered); returns the GLSN up to which
+    /// everything is durable. In a shared store, this includes the commits of the other processes.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -759,14 +866,14 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// [`crate::Error::Poisoned`]: the disk refused; what was not durable yet may be lost.
-    /// [`crate::Error::Stalled`], [`crate::Error::Behind`]: another process is in the way, or the
-    /// log cannot be read.
+    /// [`crate::Error::Poisoned`] if the disk failed; commits that were not durable yet may be
+    /// lost. [`crate::Error::Stalled`] if another process holds up the sync,
+    /// [`crate::Error::Behind`] if the log cannot be read.
     pub fn sync(&self) -> Result<Glsn> {
         self.store.sync()
     }
 
-    /// Flushes all memtables to runs. Not needed for safety: the log has what they hold
+    /// Flushes all memtables to runs. Not needed for safety: the log holds their contents
     /// ([`Db::sync`]).
     ///
     /// # Errors
@@ -775,8 +882,8 @@ impl Db {
         self.store.flush()
     }
 
-    /// Drops all caches (pages and rows). No answer changes; the next reads load what they need.
-    /// For measurements and tests.
+    /// Drops all caches (pages and rows). No result changes; the next reads load the pages that
+    /// they need. For measurements and tests.
     #[cfg(any(test, feature = "testing"))]
     pub fn drop_caches(&self) {
         work_steps::drop_caches(&self.store);
@@ -789,7 +896,7 @@ impl Db {
         self.store.maintenance.pool.clear();
     }
 
-    /// Refuses `count` reservations of memory after so many others ([`u64::MAX`]: none): for
+    /// Refuses `count` memory reservations after `reservations` others ([`u64::MAX`]: none). For
     /// simulations.
     #[doc(hidden)]
     #[cfg(any(test, feature = "testing"))]
@@ -797,18 +904,18 @@ impl Db {
         self.store.reader.budget.fail_some_after(reservations, count);
     }
 
-    /// Seals a segment of the log that another one has followed, if one waits for it: for
+    /// Seals a segment of the log that is no longer active, if one waits to be sealed. For
     /// simulations.
     #[doc(hidden)]
     #[cfg(any(test, feature = "testing"))]
     pub fn seal_behind(&self) {
-        self.store.file_log.seal_behind();
+        self.store.reader.log.seal_behind();
     }
 
-    /// Flushes, then merges all runs into as few as possible, and frees what no keyspace keeps of
-    /// the log, up to the newest commit if that gives back a MiB or more. Rows of a bulk load or of
-    /// a spilled transaction that the log keeps anyway are merged only with at least as many other
-    /// bytes, because their files stay.
+    /// Flushes, then merges all runs into as few as possible, and frees the part of the log that no
+    /// keyspace keeps, up to the newest commit if that frees a MiB or more. Rows of a bulk load or
+    /// of a spilled transaction whose commit is still in the log are merged only with at least as
+    /// many other bytes, because merging them does not free their files.
     ///
     /// # Errors
     /// Disk errors, or the budget.
@@ -834,7 +941,7 @@ impl Db {
         work_steps::step_from(&self.store, first)
     }
 
-    /// The store's id, made at its creation.
+    /// The store's id, which was assigned at its creation.
     pub fn id(&self) -> u128 {
         self.store.reader.log.id()
     }

@@ -4,8 +4,8 @@ use std::fmt;
 use std::ops::{Bound, Range, RangeBounds, RangeInclusive};
 use std::sync::Arc;
 
+use plimsoll_log::file_log::read::scan::FileScan;
 use plimsoll_log::glsn::{Glsn, StreamId};
-use plimsoll_log::log::Scan;
 
 use crate::api::commit::Commit;
 use crate::api::commits::Commits;
@@ -156,10 +156,10 @@ impl<'db> Log<'db> {
         Ok((entry.stream == 0).then(|| Commit::new(self.store, entry.into_entry(), None)))
     }
 
-    /// Follows the log's entries from `from` on, of one stream or of all, as the bytes that were
-    /// appended: to read user streams, or to ship the whole log. For commits, use [`Log::commits`].
-    /// Lost entries are skipped. Entries trimmed before the walk reaches them are an error; a
-    /// cursor ([`Log::cursor`]) prevents that.
+    /// Follows the log's entries from `from` on, of one stream or of all, and returns the bytes
+    /// that were appended. Use it to read user streams, or to ship the whole log. For commits, use
+    /// [`Log::commits`]. Lost entries are skipped. Entries trimmed before the follower reaches them
+    /// are an error; a cursor ([`Log::cursor`]) prevents that.
     ///
     /// # Errors
     /// [`Error::Trimmed`] if `from` is below the first entry.
@@ -184,9 +184,9 @@ impl<'db> Log<'db> {
         cursor_commits::open(self.store, name, from)
     }
 
-    /// Advances a cursor durably: everything below `next` has been processed. This costs a commit
-    /// and a sync, so advance it once for many entries; after a crash, a follower may see those
-    /// entries a second time.
+    /// Advances a cursor durably, which states that everything below `next` has been processed.
+    /// This costs a commit and a sync, so advance it once for many entries; after a crash, a
+    /// follower may see those entries a second time.
     ///
     /// # Errors
     /// [`Error::InvalidInput`] if there is no such cursor, or it would move backwards;
@@ -206,21 +206,21 @@ impl<'db> Log<'db> {
 
     /// All cursors, sorted by name.
     pub fn cursors(&self) -> Vec<CursorInfo> {
-        // Those that are known, at least.
+        // If newer commits cannot be applied, returns the cursors that are known.
         let _ = self.store.committer.fresh();
         self.store.catalog.cursors.all()
     }
 
     /// Restarts the log's time, after commits under a clock that was ahead; returns the last commit
-    /// before, or `None` if the log's time is not ahead of the clock. To be called once this
-    /// machine's clock is right.
+    /// before, or `None` if the log's time is not ahead of the clock. Call it once this machine's
+    /// clock is right.
     ///
-    /// Commit times rise with GLSNs. If the last one is ahead of the clock by up to a day, commits
-    /// follow it by a microsecond each until the clock gets there; beyond that they are refused
-    /// with [`Error::ClockBehind`], because versions would not age until then. After the restart,
-    /// commit times follow the clock again, and all commits before it count as made before it: by
-    /// retention, and where a moment is looked up by its time. The times that they show stay as
-    /// they are.
+    /// Commit times rise with GLSNs. If the last one is ahead of the clock by up to a day, the
+    /// times of later commits advance by a microsecond each until the clock reaches them. If it is
+    /// ahead by more, commits are refused with [`Error::ClockBehind`], because versions would not
+    /// age until then. After the restart, commit times follow the clock again, and retention and
+    /// look-ups by time treat all earlier commits as made before the restart. The times that these
+    /// commits report are unchanged.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -239,8 +239,8 @@ impl<'db> Log<'db> {
     /// Frees whole segments of the log below `until`. Returns the first remaining GLSN, which may
     /// be lower: a cursor or an unflushed commit retains all entries from its GLSN on. Values that
     /// are still current or retained are moved out of the log first. Commits below the returned
-    /// GLSN can no longer be scanned; keys and their retained versions stay readable. With the GLSN
-    /// behind the newest one, the segment that commits go to is ended and freed as well.
+    /// GLSN can no longer be scanned; keys and their retained versions stay readable. If `until` is
+    /// the GLSN after the newest one, the active segment is ended and freed as well.
     ///
     /// # Errors
     /// The store is read-only, disk errors, or the budget.
@@ -271,7 +271,7 @@ impl<'db> Log<'db> {
 /// ```
 pub struct LogScan<'db> {
     store: &'db Arc<Engine>,
-    scan: Box<dyn Scan + 'db>,
+    scan: FileScan<'db>,
 }
 
 impl LogScan<'_> {
@@ -281,7 +281,7 @@ impl LogScan<'_> {
         if let Err(error) = self.store.check_open() {
             return Some(Err(error));
         }
-        let next = self.scan.next()?;
+        let next = self.scan.next_entry()?;
         Some(next.lift().map(|view| LogEntryRef {
             glsn: view.meta.glsn,
             stream: view.meta.stream.0,

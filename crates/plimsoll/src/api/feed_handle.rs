@@ -1,4 +1,4 @@
-//! What other threads may ask of a feed while one waits in it.
+//! A handle by which other threads end the wait of a feed or read its position.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use plimsoll_log::glsn::Glsn;
 use crate::engine::Engine;
 
 /// A handle to a [`Commits`](crate::Commits) or [`LogFollow`](crate::LogFollow), from its `handle`:
-/// ends a wait of the feed from another thread, and tells where it waits.
+/// ends a wait of the feed from another thread, and returns its position.
 ///
 /// Like the feed, it keeps the store open.
 ///
@@ -36,7 +36,7 @@ pub struct FeedHandle {
 
 struct Shared {
     position: AtomicU64,
-    /// Whether the wait that goes on, or else the next one, is to end.
+    /// Whether the current wait, or otherwise the next one, must end.
     ends: AtomicBool,
 }
 
@@ -46,19 +46,19 @@ impl FeedHandle {
         Self { store: Arc::clone(store), shared: Arc::new(shared) }
     }
 
-    /// Ends the wait of the feed: the call of `next_timeout` that waits, or else the next one that
-    /// would, returns `None` at once.
+    /// Ends the wait of the feed: the call of `next_timeout` that is waiting, or otherwise the next
+    /// one that would wait, returns `None` at once.
     pub fn end_wait(&self) {
-        // SeqCst: either a wait that begins sees it, or that wait is woken.
+        // SeqCst: either a beginning wait sees this, or that wait is woken.
         self.shared.ends.store(true, Ordering::SeqCst);
         self.store.reader.log.wake_waiters();
     }
 
     /// The position of the feed when it last found nothing more: see
-    /// [`Commits::position`](crate::Commits::position). While a thread waits in the feed it is
-    /// exact; what that thread finds then counts only after the next wait has begun.
+    /// [`Commits::position`](crate::Commits::position). It is exact while a thread waits in the
+    /// feed; entries that this thread returns count only once the next wait has begun.
     pub fn position(&self) -> Glsn {
-        // Relaxed: only the number passes.
+        // Relaxed: the number publishes no other data.
         Glsn(self.shared.position.load(Ordering::Relaxed))
     }
 
@@ -70,7 +70,7 @@ impl FeedHandle {
         self.shared.ends.load(Ordering::SeqCst)
     }
 
-    /// Whether the wait is to end; asked once, as the next one goes on.
+    /// Whether the wait must end. Resets the flag, so that the next wait continues.
     pub(crate) fn take_end(&self) -> bool {
         self.shared.ends.swap(false, Ordering::SeqCst)
     }

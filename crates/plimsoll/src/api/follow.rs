@@ -58,7 +58,7 @@ impl Position {
     /// Finds the first entry of a stream in `next..end`, without advancing.
     pub(crate) fn find(&self, stream: StreamId, end: Glsn) -> Result<Option<Glsn>> {
         let mut scan = self.store.reader.log.scan(self.next..end, Some(stream)).lift()?;
-        Ok(scan.next().transpose().lift()?.map(|entry| entry.meta.glsn))
+        Ok(scan.next_entry().transpose().lift()?.map(|entry| entry.meta.glsn))
     }
 
     /// Reads the entry at `glsn` and advances past it, even if it is lost.
@@ -74,7 +74,7 @@ impl Position {
     }
 
     /// Polls until something is found, waiting for new entries in between; `None` if nothing
-    /// arrives within `timeout`, or if the wait is ended through a handle.
+    /// arrives within `timeout`, or if a handle ends the wait.
     pub(crate) fn poll_within<F: Follows>(
         follower: &mut F,
         timeout: Duration,
@@ -118,19 +118,19 @@ impl Position {
 
 /// A follower of the log.
 pub(crate) trait Follows {
-    /// What it finds.
+    /// The type of its results.
     type Found;
 
     /// The follower's position.
     fn place(&self) -> &Position;
 
-    /// The same, to move on.
+    /// The follower's position, mutable.
     fn place_mut(&mut self) -> &mut Position;
 
-    /// The next that is there already.
+    /// The next result that is available without waiting.
     fn poll(&mut self) -> Result<Option<Self::Found>>;
 
-    /// A step as an iterator, which ends at an error, too.
+    /// A step as an iterator; an error also ends the iteration.
     fn step(&mut self) -> Option<Result<Self::Found>> {
         if std::mem::take(&mut self.place_mut().failed) {
             return None;
@@ -176,8 +176,8 @@ impl LogFollow {
     /// commit by another thread wakes the call.
     ///
     /// # Errors
-    /// [`Error::Trimmed`] if the walk fell behind a trim, [`Error::Poisoned`], [`Error::Closed`],
-    /// disk errors, or the budget.
+    /// [`Error::Trimmed`] if the follower fell behind a trim, [`Error::Poisoned`],
+    /// [`Error::Closed`], disk errors, or the budget.
     pub fn next_timeout(&mut self, timeout: Duration) -> Result<Option<LogEntry>> {
         Position::poll_within(self, timeout)
     }

@@ -1,8 +1,8 @@
-//! Every version of a key, and what changed between two moments.
+//! Every version of a key, and the changes between two moments.
 
 use std::fmt;
 use std::ops::Bound;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
 use plimsoll_log::glsn::Glsn;
@@ -17,7 +17,8 @@ use crate::read::span::Span;
 use crate::types::error::{Error, Result};
 use crate::types::index_key::{IndexKey, KeptKey};
 use crate::types::keyspaces::Keyspace;
-use crate::types::version::Stored;
+use crate::types::value::Value;
+use crate::types::version::{OwnedStored, Stored};
 
 /// Bytes per step when two values are compared.
 const COMPARED_BYTES: usize = 8 * 1024;
@@ -34,10 +35,12 @@ const COMPARED_BYTES: usize = 8 * 1024;
 /// let glsn = db.put(&notes, "a", "one")?;
 /// let version: VersionInfo = db.history(&notes, "a")?.next().expect("there is one")?;
 /// assert_eq!((version.glsn, version.bytes), (glsn, Some(3)));
+/// assert_eq!(version.value()?.unwrap(), b"one");
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone)]
+#[non_exhaustive]
 pub struct VersionInfo {
     /// The commit that wrote it.
     pub glsn: Glsn,
@@ -45,12 +48,67 @@ pub struct VersionInfo {
     pub time: Option<SystemTime>,
     /// Length of the value in bytes; `None` if the key was deleted.
     pub bytes: Option<u64>,
+    /// Weak: a version that is kept does not keep the store open.
+    store: Weak<Engine>,
+    index_key: Arc<[u8]>,
 }
 
 impl VersionInfo {
-    /// Describes the version written at `glsn` with a value of `bytes`.
-    fn new(store: &Engine, (glsn, bytes): (Glsn, Option<u64>)) -> Result<Self> {
-        Ok(Self { glsn, time: time_of(store, glsn)?, bytes })
+    /// Describes the version of an index key written at `glsn` with a value of `bytes`.
+    fn new(
+        store: &Arc<Engine>,
+        index_key: &[u8],
+        (glsn, bytes): (Glsn, Option<u64>),
+    ) -> Result<Self> {
+        let time = time_of(store, glsn)?;
+        Ok(Self { glsn, time, bytes, store: Arc::downgrade(store), index_key: index_key.into() })
+    }
+
+    /// The value; `None` if the key was deleted.
+    ///
+    /// # Errors
+    /// [`Error::Trimmed`] if the version is no longer retained; [`Error::Closed`], disk errors, the
+    /// budget, or corruption.
+    pub fn value(&self) -> Result<Option<Value>> {
+        if self.bytes.is_none() {
+            return Ok(None);
+        }
+        let store = self.store.upgrade().ok_or(Error::Closed)?;
+        store.check_open()?;
+        let bound = || Bound::Included(KeptKey::from_slice(&self.index_key));
+        let before = Glsn(self.glsn.0.saturating_sub(1));
+        let mut versions = begin(&store, Versions::new((bound(), bound()), before, self.glsn))?;
+        let stored = store.reader.walk(&mut versions, &mut Vec::new(), |versions, key| {
+            Ok(versions.next(key)?.map(|version| OwnedStored::new(version.stored)))
+        })?;
+        drop(versions);
+        match stored {
+            None => {
+                let first = store.reader.oldest_readable(IndexKey::new(&self.index_key).keyspace());
+                Err(Error::Trimmed { asked: self.glsn, first })
+            }
+            Some(OwnedStored::Inline(value)) => Ok(Some(value)),
+            Some(OwnedStored::Elsewhere(stored)) => {
+                let load = |bytes: &mut _| store.reader.load(self.glsn, stored, bytes).map(|_| ());
+                Value::of_len(&store.reader.budget, stored.value_bytes(), load).map(Some)
+            }
+        }
+    }
+}
+
+impl PartialEq for VersionInfo {
+    fn eq(&self, other: &Self) -> bool {
+        (self.glsn, self.time, self.bytes) == (other.glsn, other.time, other.bytes)
+    }
+}
+
+impl Eq for VersionInfo {}
+
+impl fmt::Debug for VersionInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("VersionInfo");
+        shown.field("glsn", &self.glsn).field("time", &self.time);
+        shown.field("bytes", &self.bytes).finish_non_exhaustive()
     }
 }
 
@@ -59,7 +117,7 @@ fn measure(glsn: Glsn, stored: Stored<'_>) -> (Glsn, Option<u64>) {
     (glsn, (stored != Stored::Deleted).then(|| stored.value_bytes()))
 }
 
-/// Wraps a walk that has not begun in a seat; waits for memory as writers do.
+/// Puts a scan that has not begun into a [`Seat`]; waits for memory as writers do.
 fn begin(store: &Engine, versions: Versions) -> Result<Seat<Versions>> {
     let seats = &store.reader.index.seats;
     let charge =
@@ -67,13 +125,13 @@ fn begin(store: &Engine, versions: Versions) -> Result<Seat<Versions>> {
     Ok(Seat::new(seats, versions, charge))
 }
 
-/// Charges the budget for the memory that a walk and its user hold after a step.
+/// Charges the budget for the memory that an iterator and its user hold after a step.
 fn charge(store: &Engine, versions: &mut Seat<Versions>, bytes: usize) -> Result<()> {
     store.committer.patience.in_transaction(false, || Ok(versions.charge_user(bytes)?))
 }
 
 /// The retained versions of a key, newest first, in all keyspaces that have or had the keyspace's
-/// name. The drop of a keyspace is the deletion of each key that it had.
+/// name. Dropping a keyspace counts as a deletion of each of its keys.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -92,7 +150,7 @@ fn charge(store: &Engine, versions: &mut Seat<Versions>, bytes: usize) -> Result
 /// ```
 pub struct History {
     store: Arc<Engine>,
-    /// Of the key in one keyspace; `None` past the end.
+    /// The versions in one keyspace; `None` past the end.
     versions: Option<Seat<Versions>>,
     /// The keyspaces that had the name before, oldest first.
     older: Vec<u32>,
@@ -124,9 +182,9 @@ impl History {
         Ok(history)
     }
 
-    /// A walk over the versions of the wanted index key.
+    /// An iterator over the versions of the wanted index key.
     fn begin(&self) -> Result<Seat<Versions>> {
-        // A clone of a long key would take a power of two of bytes.
+        // Cloning a long key would allocate a power of two of bytes.
         let bound = || Bound::Included(KeptKey::from_slice(&self.wanted));
         let range = (bound(), bound());
         begin(&self.store, Versions::new(range, Glsn::NONE, self.moment.readable()?))
@@ -141,7 +199,7 @@ impl History {
             let own_bytes = own_bytes(&self.older, &self.key, &self.wanted);
             charge(&self.store, versions, own_bytes)?;
             if let Some(version) = next {
-                return VersionInfo::new(&self.store, version).map(Some);
+                return VersionInfo::new(&self.store, &self.key, version).map(Some);
             }
             self.versions = None;
             if let Some(id) = self.older.pop() {
@@ -162,7 +220,7 @@ impl History {
     }
 }
 
-/// Memory that a history holds beside its iterator over the index.
+/// Memory that a history holds in addition to its iterator over the index.
 fn own_bytes(older: &Vec<u32>, key: &Vec<u8>, wanted: &KeptKey) -> usize {
     size_of::<History>() + older.capacity() * size_of::<u32>() + key.capacity() + wanted.len()
 }
@@ -233,14 +291,15 @@ pub struct Difference {
 /// ```
 pub struct Diff {
     store: Arc<Engine>,
-    /// The changes in the keyspace of the first moment. `None`, as below: it ended, or there is
-    /// none.
+    /// The changes in the keyspace of the first moment; `None` if they have ended, or there is no
+    /// such keyspace.
     old: Option<Changes>,
-    /// Those in the keyspace of the second moment, if that is another one.
+    /// The changes in the keyspace of the second moment, if that is a different one; `None` as for
+    /// `old`.
     new: Option<Changes>,
-    /// Whether the keyspace of the first moment is that of the second one, too.
+    /// Whether both moments have the same keyspace.
     is_one: bool,
-    /// Keyspaces that had the name between the two, oldest first.
+    /// Keyspaces that had the name in between, oldest first.
     between: Vec<u32>,
     before: Glsn,
     after: Glsn,
@@ -249,12 +308,12 @@ pub struct Diff {
 }
 
 /// The keys of one keyspace that were written or deleted between the two moments of a [`Diff`],
-/// each with its newest version by then.
+/// each with its newest version up to the second moment.
 struct Changes {
     versions: Seat<Versions>,
-    /// The index key of the last one.
+    /// The index key of the last change.
     key: Vec<u8>,
-    /// The last one, until it is used.
+    /// The last change, until it is used.
     head: Option<(Glsn, Option<u64>)>,
 }
 
@@ -265,13 +324,13 @@ impl Changes {
         (after, upto): (Glsn, Glsn),
         readable_at: Glsn,
     ) -> Result<Self> {
-        // Checked here to fail early; checked again in each view that the walk uses.
+        // Checked here to fail early; checked again in each view that the iterator uses.
         store.reader.index.sources.current_view().check_readable(&span.first(), readable_at)?;
         let versions = Versions::new(span.into_range(), after, upto).readable_at(readable_at);
         Ok(Self { versions: begin(store, versions)?, key: Vec::new(), head: None })
     }
 
-    /// Goes on to the next key if the last one was used; false at the end.
+    /// Advances to the next key if the last one was used; false at the end.
     fn advance(&mut self, store: &Engine) -> Result<bool> {
         if self.head.is_none() {
             self.head = store.reader.walk(&mut self.versions, &mut self.key, |versions, key| {
@@ -294,7 +353,7 @@ impl Changes {
     }
 }
 
-/// As [`Changes::advance`]; at the end there are no changes any more.
+/// As [`Changes::advance`]; sets `changes` to `None` at the end.
 fn advance(store: &Engine, changes: &mut Option<Changes>) -> Result<()> {
     if let Some(there) = changes
         && !there.advance(store)?
@@ -358,7 +417,9 @@ impl Diff {
             let at_second = if self.is_one { old_head } else { new_head };
             let after = match at_second {
                 Some((glsn, Some(bytes))) => {
-                    Some(VersionInfo::new(&self.store, (glsn, Some(bytes)))?)
+                    let changes = if is_new { &self.new } else { &self.old };
+                    let key = changes.as_ref().map_or(&[][..], |changes| &changes.key);
+                    Some(VersionInfo::new(&self.store, key, (glsn, Some(bytes)))?)
                 }
                 _ => None,
             };
@@ -384,26 +445,29 @@ impl Diff {
         }
     }
 
-    /// The user's key that the last step was about.
+    /// The user's key of the last step.
     fn last_key(&self, is_new: bool) -> Option<&[u8]> {
         let changes = if is_new { &self.new } else { &self.old };
         changes.as_ref().map(Changes::user_key)
     }
 
-    /// The version of the last key in the keyspace of the first moment, then.
+    /// The version of the last key at the first moment, in the keyspace of that moment.
     fn at_first(&self) -> Result<Option<VersionInfo>> {
         let Some(old) = &self.old else { return Ok(None) };
         self.store.reader.read(|view| {
             let hit = find(view, &old.key, self.before)?;
-            hit.map(|hit| VersionInfo::new(&self.store, measure(hit.glsn(), hit.stored())))
-                .transpose()
+            hit.map(|hit| {
+                VersionInfo::new(&self.store, &old.key, measure(hit.glsn(), hit.stored()))
+            })
+            .transpose()
         })
     }
 
-    /// The last commit that wrote or deleted a key in a keyspace between those of the two moments.
+    /// The last commit that wrote or deleted a key in a keyspace that had the name in between.
     fn changed_between(&self, key: &[u8]) -> Result<Option<Glsn>> {
         for id in self.between.iter().rev() {
-            // Not a point read: it does not return a deletion that has no older version beneath it.
+            // Not a point read, which does not return a deletion without an older version beneath
+            // it.
             let key = KeptKey::new(*id, key)?;
             let range = (Bound::Included(key.clone()), Bound::Included(key));
             let mut versions = begin(&self.store, Versions::new(range, self.before, self.after))?;

@@ -1,6 +1,6 @@
 //! The current size of a keyspace.
 //!
-//! Keys are walked and counted, up to a limit. Beyond it their number is estimated without a walk
+//! Keys are scanned and counted, up to a limit. Beyond it their number is estimated without a scan
 //! (see [`estimate`]).
 
 use plimsoll_log::glsn::Glsn;
@@ -77,7 +77,7 @@ pub(crate) fn size(
     })
 }
 
-/// About the number of keys in a range now.
+/// The approximate current number of keys in a range.
 pub(crate) fn approximate_len(
     store: &Arc<Engine>,
     keyspace: &Keyspace,

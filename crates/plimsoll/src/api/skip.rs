@@ -27,7 +27,7 @@ pub struct Skipped {
     pub key: Option<Vec<u8>>,
     /// The commit that wrote the value.
     pub glsn: Option<Glsn>,
-    /// Bounds of the skipped keys: the walk can continue past them.
+    /// Bounds of the skipped keys; an iterator can continue past them.
     pub bounds: (Bound<Vec<u8>>, Bound<Vec<u8>>),
     /// The reason.
     pub error: Error,
@@ -58,8 +58,7 @@ impl fmt::Display for Skipped {
     }
 }
 
-/// Formats one end of a range in words: one wording for an included bound, one for an excluded
-/// bound.
+/// Formats one end of a range in words, with the words for an included and for an excluded bound.
 struct Edge<'a>(&'a str, &'a str, &'a Bound<Vec<u8>>);
 
 impl fmt::Display for Edge<'_> {
@@ -75,10 +74,10 @@ impl fmt::Display for Edge<'_> {
 type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
 impl Snapshot {
-    /// Finds the unreadable part at the front of a range (at its end if `reverse`), after a walk
-    /// over the range failed there with [`Error::Corrupt`] or [`Error::Dropped`]. The walk can
-    /// continue past [`Skipped::bounds`]. Returns `None` if the front reads correctly on this
-    /// second attempt.
+    /// Finds the unreadable part at the front of a range (at its end if `reverse`), after an
+    /// iteration over the range failed there with [`Error::Corrupt`] or [`Error::Dropped`]. The
+    /// iteration can continue past [`Skipped::bounds`]. Returns `None` if the front reads correctly
+    /// on this second attempt.
     ///
     /// # Errors
     /// [`Error::Trimmed`], disk errors, or the budget.
@@ -123,7 +122,7 @@ impl Snapshot {
         };
         let hint = match error {
             Error::Dropped { .. } => "other moments of the key can be read".to_owned(),
-            _ => format!("`{}` makes a store of what can be read", recover_command(&store.path)),
+            _ => format!("`{}` makes a store of the readable data", recover_command(&store.path)),
         };
         Ok(Some(Skipped {
             keyspace: keyspace.name().to_owned(),
@@ -135,7 +134,7 @@ impl Snapshot {
         }))
     }
 
-    /// For damaged pages of a run: looks for the next key from which a walk can continue.
+    /// For damaged pages of a run: finds the next key from which an iterator can continue.
     fn pass_pages(
         &self,
         keyspace: &Keyspace,
@@ -201,7 +200,7 @@ impl Snapshot {
             (false, edge) => (owned(range.0), edge.unwrap_or_else(|| owned(range.1))),
             (true, edge) => (edge.unwrap_or_else(|| owned(range.0)), owned(range.1)),
         };
-        let hint = format!("`{}` says what is lost and what helps", verify_command(&store.path));
+        let hint = format!("`{}` reports the loss and the remedy", verify_command(&store.path));
         Ok(Skipped {
             keyspace: keyspace.name().to_owned(),
             key: None,
@@ -212,7 +211,7 @@ impl Snapshot {
         })
     }
 
-    /// Whether a walk can start at an index key.
+    /// Whether an iterator can start at an index key.
     fn can_begin(&self, span: &Span, key: &[u8], reverse: bool) -> bool {
         let view = self.store().reader.index.sources.view();
         let (lower, upper, direction) = match reverse {

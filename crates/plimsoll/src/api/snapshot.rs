@@ -1,4 +1,4 @@
-//! Snapshots: the store as it was at one moment.
+//! Snapshots: the store as of one moment.
 
 use std::fmt;
 use std::sync::Arc;
@@ -54,9 +54,21 @@ pub enum Moment {
     Time(SystemTime),
 }
 
+impl From<Glsn> for Moment {
+    fn from(glsn: Glsn) -> Self {
+        Self::Glsn(glsn)
+    }
+}
+
+impl From<SystemTime> for Moment {
+    fn from(time: SystemTime) -> Self {
+        Self::Time(time)
+    }
+}
+
 /// The store as it was at one moment. A snapshot never changes, never waits for writers and never
-/// blocks them. While it is open, no version that it can see is dropped. Of a past moment that a
-/// keyspace's retention does not cover, [`crate::Db::snapshot_at`] promises less.
+/// blocks them. While it is open, no version that it can see is dropped. For a past moment that a
+/// keyspace's retention does not cover, the guarantee is weaker; see [`crate::Db::snapshot_at`].
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -90,7 +102,8 @@ impl Snapshot {
             Moment::Newest => return Ok(Self::newest(store)),
             Moment::Glsn(glsn) => glsn,
             Moment::Time(time) => {
-                // First: what others have committed is taken in, and has its time.
+                // Read first, so that the commits of other processes are applied and their times
+                // are known.
                 let newest = store.newest()?;
                 match store.reader.log.glsn_at(to_micros(time)).lift()?.min(newest) {
                     Glsn::NONE => return Err(before_first(store, time)?.into()),
@@ -111,7 +124,7 @@ impl Snapshot {
         self.moment.at()
     }
 
-    /// The moment, for a read.
+    /// The moment to read at.
     pub(crate) fn read_at(&self) -> Result<Glsn> {
         self.moment.readable()
     }
@@ -142,16 +155,16 @@ impl Snapshot {
     ///
     /// # Errors
     /// [`Error::Trimmed`] if the moment is no longer retained, the key is too long, disk errors,
-    /// the budget, or corruption. [`Error::Behind`], as long as it lives, if what other processes
-    /// had committed could not be taken in when it was opened.
+    /// the budget, or corruption. [`Error::Behind`] from every read of the snapshot if the commits
+    /// of other processes could not be applied when it was opened.
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         self.store.reader.get(self.key(keyspace, key.as_ref())?.get(), self.read_at()?)
     }
 
-    /// Calls `look` with the value of a key, and returns what it returns; `None` if the key had no
-    /// value. The value is lent from where it is in memory, so nothing is copied or allocated for a
-    /// small one. `look` should be short, although it may use the store: while it runs, the memory
-    /// that this read uses is not freed.
+    /// Calls `look` with the value of a key, and returns its result; `None` if the key had no
+    /// value. The value is borrowed from where it is in memory, so a small one is neither copied
+    /// nor allocated. `look` may use the store but should be short, because the memory that this
+    /// read uses is not freed while it runs.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -238,7 +251,7 @@ impl Snapshot {
 
     fn walk(&self, span: Span) -> Result<Range<'static>> {
         self.store.check_open()?;
-        // Checked here to fail early; checked again when the walk begins.
+        // Checked here to fail early; checked again when the iterator begins.
         self.store
             .reader
             .index
@@ -257,7 +270,7 @@ impl fmt::Debug for Snapshot {
     }
 }
 
-/// The refusal of a time before the first commit.
+/// The error for a time before the first commit.
 fn before_first(store: &Engine, asked: SystemTime) -> Result<InvalidInput> {
     let first = if store.newest()? == Glsn::NONE { None } else { time_of(store, Glsn::FIRST)? };
     Ok(InvalidInput::TimeBeforeFirst { asked, first })

@@ -130,7 +130,7 @@ pub(crate) fn disk_bytes(store: &Engine) -> Result<u64> {
         store.path.join(WARM_DIR),
     ] {
         match disk.list(&dir) {
-            // The image's folder is optional and may vanish at any moment.
+            // The image's folder is optional and may disappear at any time.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             entries => bytes += entries?.iter().map(|entry| entry.len).sum::<u64>(),
         }

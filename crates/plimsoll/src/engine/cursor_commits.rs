@@ -3,8 +3,8 @@
 //! Cursors are keys of an internal keyspace, so moving one is an ordinary commit: the name, and the
 //! GLSN to read next (u64, little-endian). That keyspace keeps only the newest versions.
 //!
-//! Other members of the store move cursors as well: so each change reads what it changes, and is
-//! made again if another one came first.
+//! Other members of the store move cursors as well, so each change reads the cursor that it
+//! changes, and is retried if another change came first.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -41,7 +41,7 @@ pub(crate) fn open(store: &Arc<Engine>, name: &str, from: Glsn) -> Result<Glsn> 
     store.check_writable()?;
     let from = from.max(Glsn::FIRST);
     check_not_ahead(store, from)?;
-    // Nor does another member trim, until it can know of the cursor.
+    // Other members do not trim either until they can know of the cursor.
     let _held = store.hold_files()?;
     hold(store, from)?;
     hit(Border::CursorHeld);
@@ -50,9 +50,9 @@ pub(crate) fn open(store: &Arc<Engine>, name: &str, from: Glsn) -> Result<Glsn> 
     Ok(written?.unwrap_or(from))
 }
 
-/// From now on, nothing at or after `from` is trimmed.
+/// Retains everything at or after `from` from now on.
 fn hold(store: &Engine, from: Glsn) -> Result<()> {
-    // No trim is running: entries that exist now stay.
+    // No trim runs while this is held, so entries that exist now stay.
     let _no_trim = store.space.trim_lock.lock().unwrap_or_else(PoisonError::into_inner);
     let first = store.reader.log.bounds().first;
     if from < first {
@@ -85,7 +85,7 @@ pub(crate) fn advance(store: &Arc<Engine>, name: &str, next: Glsn) -> Result<()>
     change(store, name, |now| forward(now.ok_or_else(|| not_there(name))?)).map(drop)
 }
 
-/// Removes a cursor: it no longer holds back the trimming of the log.
+/// Removes a cursor, which no longer prevents trimming of the log.
 pub(crate) fn drop_cursor(store: &Arc<Engine>, name: &str) -> Result<()> {
     let _moving = store.catalog.cursors.lock_moving();
     store.committer.fresh()?;
@@ -102,15 +102,15 @@ fn check_not_ahead(store: &Engine, next: Glsn) -> Result<()> {
     if next > newest.next() { Err(Error::Future { asked: next, newest }) } else { Ok(()) }
 }
 
-/// Commits the position that `to` makes of a cursor's present one (`None`: there is no such
-/// cursor), waits until it is durable, also if commits are buffered, and returns it.
+/// Commits the position that `to` computes from a cursor's present one (`None` if there is no such
+/// cursor), waits until it is durable, even if commits are buffered, and returns it.
 fn change(
     store: &Arc<Engine>,
     name: &str,
     to: impl Fn(Option<Glsn>) -> Result<Option<Glsn>>,
 ) -> Result<Option<Glsn>> {
     loop {
-        // A cursor that another member has ordered is known here, durable or not.
+        // Cursor changes that another member has ordered are known here, whether durable or not.
         let mut tx = Transaction::ordered(&store.committer);
         let now =
             tx.get(&keyspace(store), name.as_bytes())?.map(|record| decode(&record)).transpose()?;
@@ -137,7 +137,7 @@ fn damaged() -> Error {
     Error::corrupt("the record of a cursor cannot be decoded; see `plimsoll verify`")
 }
 
-/// Learns where all cursors stand as of `at`.
+/// Loads the positions of all cursors as of `at`.
 pub(crate) fn learn(space: &LogSpace, at: Glsn) -> Result<()> {
     let span = Span::new(CURSORS, &(..));
     let mut walk = space.reader.index.sources.view().visible(
@@ -171,7 +171,7 @@ mod tests {
                 .unwrap()
         };
         let (one, other) = (join(), join());
-        // Something to read.
+        // An entry to read.
         let mut tx = Transaction::new(&one.committer);
         tx.put(&one.reader.keyspaces.find("default").unwrap().0, b"row", b"value").unwrap();
         tx.commit().unwrap();
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(open(&other, "mine", Glsn(1)).unwrap(), Glsn(2));
         assert!(
             other.newest().unwrap() > ordered.glsn(),
-            "what it moves was made durable with the move"
+            "the earlier move was made durable with this one"
         );
     }
 }

@@ -1,5 +1,5 @@
-//! Named cursors: the positions of the log's followers. The log is not trimmed past the oldest of
-//! them.
+//! Named cursors: the positions of readers that follow the log. The log is not trimmed past the
+//! oldest one.
 //!
 //! Law: a cursor in memory is never ahead of its durable position. So after a crash no cursor names
 //! an entry that was trimmed.
@@ -40,14 +40,14 @@ pub(crate) struct Cursors {
     moving: Mutex<()>,
 }
 
-/// Where the cursors stand.
+/// The positions of all cursors.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
-    /// The position that each cursor holds back.
+    /// The position from which on each cursor retains the log.
     durable: BTreeMap<String, Glsn>,
-    /// The commit as of which that is known.
+    /// The commit as of which these positions are known.
     as_of: Glsn,
-    /// A cursor that is being created, and what it is to hold back.
+    /// The position of a cursor that is being created, from which on the log is retained.
     coming: Option<Glsn>,
 }
 
@@ -56,14 +56,14 @@ impl Places {
         self.durable.len()
     }
 
-    /// Holds back what a cursor needs that is being created; `None`: none is.
+    /// Retains the log for a cursor that is being created; `None` ends that.
     pub(crate) fn set_coming(&mut self, coming: Option<Glsn>) {
         self.coming = coming;
     }
 
-    /// A commit of this process has moved a cursor, or has dropped it.
+    /// Notes that a commit of this process has moved a cursor, or has dropped it.
     pub(crate) fn moved(&mut self, name: &str, next: Option<Glsn>, glsn: Glsn) {
-        // Otherwise what a later one left is known already.
+        // Otherwise the result of a later commit is known already.
         if glsn <= self.as_of {
             return;
         }
@@ -74,7 +74,7 @@ impl Places {
         };
     }
 
-    /// All cursors as of `at`.
+    /// Sets all cursors as of `at`.
     pub(crate) fn learn(&mut self, all: BTreeMap<String, Glsn>, at: Glsn) {
         if at >= self.as_of {
             self.durable = all;
@@ -85,7 +85,7 @@ impl Places {
 
 impl Cursors {
     pub(crate) fn places(&self) -> MutexGuard<'_, Places> {
-        // No code under this lock leaves the map half changed.
+        // No code under this lock panics with the map half changed.
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,7 +1,7 @@
-//! The folder of a store: found, made, and refused if it holds something else.
+//! The folder of a store: finds or creates it, and rejects one with other contents.
 //!
-//! Law: making a store removes no file. What is in its folders without a log may be all that is
-//! left of another.
+//! Law: creating a store removes no file. Files in its folders without a log may be all that
+//! remains of another store.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -20,7 +20,7 @@ use crate::warm::WARM_DIR;
 /// time.
 pub(crate) const LASTING: [&str; 3] = ["log", "index", LOCKS_DIR];
 
-/// Makes the folder if it is missing and may be made.
+/// Creates the folder if it is missing and may be created.
 pub(crate) fn find_or_make_folder(path: &Path, options: &Options) -> Result<()> {
     let disk = &*options.disk;
     match disk.entry(path)? {
@@ -33,8 +33,8 @@ pub(crate) fn find_or_make_folder(path: &Path, options: &Options) -> Result<()> 
         },
         None => not_a_store(
             path,
-            "there is no store here; check the path, or make one: by a command that writes, or an \
-             opening that may create it",
+            "there is no store here; check the path, or create a store: by a command that writes, \
+             or an opening that may create it",
         ),
         Some(entry) if !entry.is_dir => Err(Error::is_a_file(path)),
         Some(_) => Ok(()),
@@ -49,18 +49,14 @@ fn not_a_store(path: &Path, what: &str) -> Result<()> {
     Err(Error::NotAStore { path: path.to_owned(), what: what.to_owned() })
 }
 
-/// Rejects a folder that holds no store, unless one may be made there: nothing else may be in it
-/// then.
+/// Rejects a folder without a store, unless a store may be created there. Then it must be empty.
 pub(crate) fn check_folder(path: &Path, options: &Options) -> Result<()> {
     let disk = &*options.disk;
     refuse_index_without_log(path, disk)?;
     match disk.entry(&path.join("log"))? {
         Some(entry) if entry.is_dir => return Ok(()),
         Some(_) => {
-            return not_a_store(
-                path,
-                "`log` is a file here, and is to be a folder; give another path",
-            );
+            return not_a_store(path, "`log` is a file here, not a folder; give another path");
         }
         None => {}
     }
@@ -70,7 +66,7 @@ pub(crate) fn check_folder(path: &Path, options: &Options) -> Result<()> {
                     it and make another";
         return not_a_store(path, what);
     }
-    // Folders get their names when they have their rights.
+    // Folders get their names when their permissions are set.
     let is_known = |name: &str| {
         let name = name.split_once(NEW_FOLDER_MARK).map_or(name, |(name, _)| name);
         ["LOCK", "log", "index", WARM_DIR, WORDS_FILE, LOCKS_DIR].contains(&name)
@@ -91,16 +87,19 @@ pub(crate) fn check_folder(path: &Path, options: &Options) -> Result<()> {
     if may_make(options) {
         Ok(())
     } else {
-        not_a_store(path, "this folder is empty; check the path, or make a store by writing to it")
+        not_a_store(
+            path,
+            "this folder is empty; check the path, or create a store by writing to it",
+        )
     }
 }
 
-/// Rejects a store whose log was removed: a new one would not be the log of its index, whose runs
-/// may be the only copy of what they hold. A creation that was interrupted has left nothing in
-/// these folders.
+/// Rejects a store whose log was removed: a new log would not match its index, whose runs may be
+/// the only copy of their contents. A creation that was interrupted has left nothing in these
+/// folders.
 pub(crate) fn refuse_index_without_log(path: &Path, disk: &dyn Disk) -> Result<()> {
     let names = if is_folder(disk, path)? { disk.names(path)? } else { return Ok(()) };
-    // A backup that was cut short is none.
+    // An unfinished backup is not a store.
     if is_unfinished(&names) {
         return Ok(());
     }
@@ -150,15 +149,15 @@ pub(crate) fn make_folders(path: &Path, options: &Options) -> Result<()> {
             options.disk.create_dir(&path.join(dir))?;
         }
     }
-    // Names that an earlier process left behind after a failed sync are made durable before
-    // anything depends on them.
+    // Makes names durable that an earlier process left after a failed sync, before anything depends
+    // on them.
     options.disk.sync_dir(&path.join("index"))?;
     Ok(options.disk.sync_dir(path)?)
 }
 
-/// Takes the manifests of other logs that are newer than the own one out of the way of the next:
-/// processes of an earlier version wrote them after their store's folder was replaced by this one.
-/// They are kept; nothing reads them.
+/// Renames manifests of other logs whose numbers are above the store's own, so that the next
+/// manifest can take its number. Processes of an earlier version wrote them after their store's
+/// folder was replaced by this one. They are kept; nothing reads them.
 pub(crate) fn set_foreign_aside(disk: &dyn Disk, index: &Path, own: u64) -> Result<()> {
     let mut is_changed = false;
     for name in disk.names(index)? {

@@ -1,13 +1,13 @@
-//! Decides whether reads go through the system's page cache, by the memory that is free for it. The
-//! choice is repeated while the store is open.
+//! Decides whether reads go through the system's page cache, based on the memory that is free for
+//! it. The choice is reconsidered while the store is open.
 //!
-//! 1. The page cache is worth its copies only if it can be larger than the budget: a smaller one
-//!    holds the same pages as the page pool.
-//! 2. It never comes near a limit: memory that the budget may still take is set aside first, in
-//!    each cgroup and in the machine.
-//! 3. The choice changes only when there is clearly more, or clearly less, free memory than it
-//!    needs.
-//! 4. No answer depends on it.
+//! 1. The page cache is worth the extra copies only if it can be larger than the budget; a smaller
+//!    one would hold the same pages as the page pool.
+//! 2. Memory use never approaches a limit: memory that the budget may still take is reserved first,
+//!    in each cgroup and in the machine.
+//! 3. The choice changes only when free memory is clearly above or clearly below what the page
+//!    cache needs.
+//! 4. No result depends on the choice.
 
 use std::fmt;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ pub(crate) struct IoChoice {
     switches: AtomicU64,
     /// When to check again: nanoseconds of the clock.
     next_look: AtomicU64,
-    /// `u64::MAX`: not checked yet.
+    /// `u64::MAX` if it was not checked yet.
     room_bytes: AtomicU64,
     /// The number of callers that need to read from the device.
     device_readers: AtomicU32,

@@ -24,11 +24,11 @@ use crate::types::version::Stored;
 /// Ids below this one are reserved for the store.
 pub(crate) const FIRST_ID: u32 = 16;
 
-/// The key, beside the keyspaces' names, that records that the user has appended to a stream of
-/// their own; no keyspace can have this name.
+/// The key, beside the keyspaces' names, whose record shows that the user has appended to a stream
+/// of their own; no keyspace can have this name.
 pub(crate) const STREAMS_MARK: &str = "\u{1}streams";
 
-/// A handle of the keyspace that holds the records of the others.
+/// A handle of the keyspace that holds the records of all keyspaces.
 pub(crate) fn system(store: &Engine) -> Keyspace {
     store.reader.keyspaces.handle(SYSTEM, "".into())
 }
@@ -36,9 +36,9 @@ pub(crate) fn system(store: &Engine) -> Keyspace {
 /// The keyspace with this name, created if it does not exist.
 pub(crate) fn open(store: &Arc<Engine>, name: &str) -> Result<Keyspace> {
     check_name(name)?;
-    // Another process may have made it, or dropped it.
+    // Another process may have created or dropped it.
     let taken_in = store.committer.fresh();
-    // A handle that is out of date says so where it is used.
+    // A stale handle returns an error where it is used.
     if let Some((keyspace, _)) = store.reader.keyspaces.find(name) {
         return Ok(keyspace);
     }
@@ -50,7 +50,7 @@ pub(crate) fn open(store: &Arc<Engine>, name: &str) -> Result<Keyspace> {
     settle(store, name, Wish::Exists)
 }
 
-/// The keyspace that has this name, or else the last one that had it before it was dropped; creates
+/// The keyspace that has this name, or the last one that had it before it was dropped; creates
 /// none.
 pub(crate) fn find(store: &Engine, name: &str) -> Result<Option<Keyspace>> {
     check_name(name)?;
@@ -81,11 +81,11 @@ pub(crate) fn set_retention(
 /// The requested state of a keyspace.
 #[derive(Clone, Copy)]
 enum Wish {
-    /// It exists; if it has to be created, with the retention of the options.
+    /// It exists; if it has to be created, it gets the retention of the options.
     Exists,
     /// It exists with this retention.
     Keeps(Retention),
-    /// The keyspace with this id gets this retention, whatever it was.
+    /// The keyspace with this id gets this retention, whatever its present one is.
     Becomes(u32, Retention),
 }
 
@@ -100,8 +100,8 @@ fn settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
     }
 }
 
-/// The first id above those of all keys: damage may have cost the record of a keyspace that has
-/// keys.
+/// The first id above those of all keys, because damage may have destroyed the record of a keyspace
+/// that has keys.
 fn unused_id(store: &Engine) -> u32 {
     let view = store.reader.index.sources.view();
     let in_runs = view.infos().map(|info| &*info.last_key);
@@ -113,8 +113,8 @@ fn unused_id(store: &Engine) -> u32 {
 }
 
 fn try_settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
-    // If nothing has to change, no commit shows it: submitted commits must be visible before that
-    // is decided.
+    // If nothing has to change, this call makes no commit that could conflict, so all submitted
+    // commits must be visible before that is decided.
     store.committer.sequencer.wait_visible()?;
     let mut tx = Transaction::new(&store.committer);
     // Read through the transaction, so that two concurrent creations conflict.
@@ -169,26 +169,27 @@ fn try_settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
     Ok(store.reader.keyspaces.handle(record.id, name.into()))
 }
 
-/// Another member has dropped the keyspace, and may have made one with the same name.
+/// The error if another member has dropped the keyspace; it may have created one with the same name
+/// since.
 fn dropped(name: &str) -> Error {
     InvalidInput::KeyspaceDropped { name: name.to_owned() }.into()
 }
 
-/// Deleted keys are collected up to this many bytes at a time.
+/// Keys to delete are collected up to this many bytes at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Deletes all keys of a keyspace and its record, in one commit. Its past is kept as long as its
+/// Deletes all keys of a keyspace and its record, in one commit. Its past versions are kept as its
 /// retention says.
 pub(crate) fn drop_keyspace(store: &Arc<Engine>, keyspace: &Keyspace) -> Result<DropReport> {
     drop_with(store, keyspace, |record| record)
 }
 
-/// As [`drop_keyspace`], but its past is not kept.
+/// As [`drop_keyspace`], but its past versions are not kept.
 pub(crate) fn forget_keyspace(store: &Arc<Engine>, keyspace: &Keyspace) -> Result<DropReport> {
     drop_with(store, keyspace, |record| Record { retention: Retention::Latest, ..record })
 }
 
-/// Drops a keyspace; `keep` makes the record that it has afterwards.
+/// Drops a keyspace; `keep` makes the record that remains of it.
 fn drop_with(
     store: &Arc<Engine>,
     keyspace: &Keyspace,
@@ -206,7 +207,7 @@ fn drop_with(
     let _dropping = store.reader.keyspaces.begin_drop(id);
     loop {
         match try_drop(store, keyspace, id, keep) {
-            // A commit wrote to the keyspace before it learned of the drop.
+            // A commit wrote to the keyspace before it saw the drop.
             Err(Error::Conflict { .. }) => {}
             done => return done,
         }
@@ -269,7 +270,8 @@ pub(crate) fn at(store: &Engine, name: &str, at: Glsn) -> Result<Option<Keyspace
     Ok(Some(store.reader.keyspaces.handle(id, name.into())))
 }
 
-/// Records, once, that the log carries streams of the user: it is then never trimmed automatically.
+/// Records, once, that the log contains streams of the user, after which it is never trimmed
+/// automatically.
 pub(crate) fn note_streams(store: &Arc<Engine>) -> Result<()> {
     if !store.catalog.streams_known.load(Ordering::Acquire) {
         let mut tx = Transaction::new(&store.committer);
@@ -287,8 +289,8 @@ pub(crate) fn load(store: &Engine, at: Glsn) -> Result<()> {
     learn(&store.space, at)
 }
 
-/// Learns the records of all keyspaces as of `at`. One that has none stays as it was: at no moment
-/// is less known than before.
+/// Loads the records of all keyspaces as of `at`. A keyspace without a record keeps its state, so
+/// that no knowledge is lost at any time.
 pub(crate) fn learn(space: &LogSpace, at: Glsn) -> Result<()> {
     let span = Span::new(SYSTEM, &(..));
     let mut walk = space.reader.index.sources.view().visible(
@@ -305,12 +307,12 @@ pub(crate) fn learn(space: &LogSpace, at: Glsn) -> Result<()> {
         }
         let Stored::Inline(record) = version.stored else {
             return Err(Error::corrupt(
-                "the record of a keyspace is not where it belongs; see `plimsoll verify`",
+                "the record of a keyspace has the wrong key; see `plimsoll verify`",
             ));
         };
         let dropped = dropped_name(version.user_key());
         let name = std::str::from_utf8(dropped.unwrap_or(version.user_key())).map_err(|_| {
-            Error::corrupt("the name of a keyspace is not text; see `plimsoll verify`")
+            Error::corrupt("the name of a keyspace is not valid UTF-8; see `plimsoll verify`")
         })?;
         let record = Record::decode(record)?;
         match dropped {

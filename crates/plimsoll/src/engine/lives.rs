@@ -5,8 +5,8 @@
 //! one before it was dropped. So a moment belongs to the first of them that was dropped after it. A
 //! moment between a drop and the next creation belongs to the next keyspace, which has no keys yet.
 //!
-//! Creations are not used: a salvage may have written the record of a keyspace anew, after its
-//! keys.
+//! Creation times are not used, because a recovery may have rewritten the record of a keyspace
+//! after its keys.
 
 use plimsoll_log::glsn::Glsn;
 
@@ -17,7 +17,7 @@ use crate::types::index_key::KeyBuffer;
 use crate::types::keyspaces::{Keyspace, SYSTEM, dropped_key};
 
 /// The ids of the keyspaces that have or had the name of this one, oldest first; its own is among
-/// them. What other processes have committed must have been applied.
+/// them. The commits of other processes must have been applied before.
 pub(crate) fn ids(store: &Engine, keyspace: &Keyspace) -> Result<Vec<u32>> {
     let own = store.reader.keyspaces.id_of(keyspace)?;
     let mut ids = store.reader.keyspaces.ids_of(keyspace.name());

@@ -1,4 +1,4 @@
-//! The lock of a store that one process has for itself.
+//! The lock of a store that one process has open alone.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -26,11 +26,11 @@ pub(crate) fn take_lock_alone(path: &Path, options: &Options) -> Result<Option<B
     Ok(Some(lock))
 }
 
-/// Keeps all others from writing to the store. Changes no file but the lock's.
+/// Excludes all other processes from writing to the store. Changes no file except the lock's.
 pub(crate) fn lock_alone(path: &Path, options: &Options) -> Result<Box<dyn DirLock>> {
     let mut locked = options.disk.lock(path);
     for _ in 0..LOCK_TRIES {
-        // A process that only reads may be looking who has it.
+        // Retry: a read-only process may be checking who holds it.
         if !matches!(locked, Err(LockError::Held { .. })) {
             break;
         }
@@ -57,7 +57,7 @@ pub(crate) fn lock_alone(path: &Path, options: &Options) -> Result<Box<dyn DirLo
     }
 }
 
-/// The processes that share the store, of whom the lock's file tells nothing; `None` if there are
+/// The processes that share the store, whom the lock's file does not name; `None` if there are
 /// none.
 fn sharers(path: &Path, options: &Options) -> Option<(Option<u32>, String)> {
     let members = members_of(&options.disk, path).ok().filter(|members| !members.is_empty())?;

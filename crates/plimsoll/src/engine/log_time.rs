@@ -17,17 +17,17 @@ const TIME_MARK: &str = "\u{1}time";
 /// before the restart.
 pub(crate) fn restart(store: &Arc<Engine>) -> Result<Option<Glsn>> {
     store.check_writable()?;
-    if store.file_log.time_lead_micros().lift()? == 0 {
+    if store.reader.log.time_lead_micros().lift()? == 0 {
         return Ok(None);
     }
     let marker = {
-        let _lead = store.file_log.let_time_lead();
-        // A segment can end only behind an entry, and the active one may have none.
+        let _lead = store.reader.log.let_time_lead();
+        // A segment can end only after an entry, and the active one may have none.
         let mut tx = Transaction::new(&store.committer);
         tx.delete(&system(store), TIME_MARK)?;
         tx.set_metadata(br#"{"time_restarted":true}"#)?;
         tx.commit()?
     };
-    store.file_log.restart_time().lift()?;
+    store.reader.log.restart_time().lift()?;
     Ok(Some(marker))
 }

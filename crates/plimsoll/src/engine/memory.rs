@@ -10,11 +10,10 @@ use crate::types::invalid_input::InvalidInput;
 use crate::types::machine_memory::check_there_is;
 use crate::types::options::check_memory_bytes;
 
-/// Divisor: the part of the budget that the page pool never gives away.
+/// Divisor: the part of the budget that the page pool never releases.
 pub(crate) const POOL_FLOOR_SHARE: u64 = 8;
 
-/// Changes the budget of an open store. If it shrinks and memtables are in the way, they are
-/// flushed.
+/// Changes the budget of an open store. If it shrinks below what memtables hold, they are flushed.
 pub(crate) fn set(store: &Engine, bytes: u64) -> Result<()> {
     store.reader.owner.check()?;
     check_memory_bytes(bytes)?;
@@ -36,10 +35,10 @@ pub(crate) fn set(store: &Engine, bytes: u64) -> Result<()> {
 }
 
 pub(crate) fn resize(pool: &Pool, reader: &Reader, bytes: u64) -> Result<(), ResizeError> {
-    // First: the memory that the row cache releases is free when the budget shrinks.
+    // The row cache first, so that the memory that it releases is free when the budget shrinks.
     reader.index.runs.resize_row_cache(bytes.min(reader.budget.limit_bytes()));
     let resized = pool.resize(bytes, bytes / POOL_FLOOR_SHARE);
-    // In any case: the row cache gets its share of the budget as it is now.
+    // Even after an error, so that the row cache gets its share of the actual budget.
     reader.index.runs.resize_row_cache(reader.budget.limit_bytes());
     reader.index.compaction.fit();
     resized

@@ -1,4 +1,4 @@
-//! Opens a store. This is the only place where its parts are put together.
+//! Opens a store. Only this module assembles its parts.
 //!
 //! ```text
 //! STORE/
@@ -19,7 +19,6 @@ use plimsoll_disk::clock::Clock;
 use plimsoll_log::file_log::options::{FileLogOptions, Mode};
 use plimsoll_log::file_log::{FileLog, id_in};
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::pool::Pool;
 
@@ -87,8 +86,7 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
     let (options, io, memory) = open_memory(options)?;
     let upkeep = Upkeep::start(&memory.pool, &options)?;
     make_folders(&path, &options)?;
-    let (file_log, manifest, opened) = open_log(&path, &options, &memory, &entry, &watch)?;
-    let log: Arc<dyn Log> = Arc::clone(&file_log) as _;
+    let (log, manifest, opened) = open_log(&path, &options, &memory, &entry, &watch)?;
     let (snapshots, keyspaces) = (Arc::<Snapshots>::default(), Arc::<Keyspaces>::default());
     let sequencer = Arc::new(CommitSequencer::new(&log));
     let floors = Floors::of(entry.members());
@@ -104,15 +102,14 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
     let replayed = replay(&log, &memory.budget, &index, checkpoint)?;
     let replay_nanos = watch.nanos() - before_replay;
     sequencer.replayed(replayed.last);
-    let warm = start_warm(&path, &options, &memory, (&file_log, &index, &sequencer))?;
-    let (peers, shared) =
-        entry.peers(&options, &memory.budget, (&file_log, &index, &sequencer), floors);
+    let warm = start_warm(&path, &options, &memory, (&log, &index, &sequencer))?;
+    let (peers, shared) = entry.peers(&options, &memory.budget, (&log, &index, &sequencer), floors);
     let context =
         patience::Context { index: Arc::clone(&index), sequencer: Arc::clone(&sequencer) };
     let patience = Patience::new(&memory.budget, context, options.background && !options.read_only);
     let context = checkpoints::Context {
         clock: Arc::clone(&options.clock),
-        log: Arc::clone(&file_log),
+        log: Arc::clone(&log),
         index: Arc::clone(&index),
         sequencer: Arc::clone(&sequencer),
         peers: Arc::clone(&peers),
@@ -141,7 +138,6 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
         reader: Arc::clone(&reader),
         sequencer: Arc::clone(&sequencer),
         catalog: Arc::clone(&catalog),
-        file_log: Arc::clone(&file_log),
         peers: Arc::clone(&peers),
         clock: Arc::clone(&options.clock),
         segment_bytes: options.segment_limit_bytes(),
@@ -156,7 +152,6 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
         io,
         reader,
         committer: Arc::new(committer),
-        file_log,
         catalog,
         space,
         maintenance: Maintenance { pool, upkeep: Mutex::new(upkeep), warm, checkpoints },
@@ -178,10 +173,10 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
     Ok(store)
 }
 
-/// The store's folder, made if it is missing, and the disk that knows it in `options`.
+/// Finds or creates the store's folder, and sets a disk in `options` that watches it.
 fn open_folder(path: &Path, options: &mut Options) -> Result<PathBuf> {
     find_or_make_folder(path, options)?;
-    // A process that only reads follows one that writes, which may make them anew.
+    // A read-only process follows a writing one, which may recreate these folders.
     let lasting: &[&str] = if options.read_only { &[] } else { &LASTING };
     let path = match options.disk.of_store(path, lasting)? {
         Some((disk, path)) => {
@@ -194,7 +189,7 @@ fn open_folder(path: &Path, options: &mut Options) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The memory of a store, and what caches in it.
+/// The memory budget of a store, and its caches.
 struct Memory {
     budget: Budget,
     pool: Arc<Pool>,
@@ -214,7 +209,7 @@ fn open_memory(options: Options) -> Result<(Options, Arc<IoChoice>, Memory)> {
     Ok((options, io, Memory { budget, pool, row_cache }))
 }
 
-/// What opening the log has shown.
+/// The results of opening the log.
 struct LogOpened {
     warnings: Vec<String>,
     log_nanos: u64,
@@ -243,7 +238,7 @@ fn open_log(
     let manifest = match manifest {
         Some(manifest) => {
             let manifest = check_manifest(path, manifest, &log)?;
-            // Other processes may be writing manifests.
+            // Otherwise other processes may be writing manifests.
             if entry.is_only_writer() {
                 set_foreign_aside(&*options.disk, &path.join("index"), manifest.number)?;
             }
@@ -277,7 +272,7 @@ fn log_options(
     log.durability = options.durability;
     log.background = options.background;
     log.on_poison = Some(events::poisoned);
-    // An empty index has no knowledge of the log.
+    // An empty index knows nothing about the log.
     log.known = manifest.map(|manifest| manifest.durable).filter(|known| known.glsn > Glsn::NONE);
     log.mode = match manifest {
         _ if options.read_only => Mode::ReadOnly,
@@ -293,7 +288,7 @@ fn open_index(
     options: &Options,
     memory: &Memory,
     entry: &Entry,
-    log: &Arc<dyn Log>,
+    log: &Arc<FileLog>,
     manifest: Manifest,
     horizon: &Arc<RetentionHorizon>,
 ) -> Result<Arc<OpenIndex>> {
@@ -313,7 +308,7 @@ fn open_index(
     };
     let horizon: Arc<dyn Horizon> = Arc::clone(horizon) as _;
     let index = OpenIndex::open(context, manifest, horizon)?;
-    check_pointers(path, &index, &**log)?;
+    check_pointers(path, &index, log)?;
     Ok(index)
 }
 
@@ -345,7 +340,7 @@ fn start_warm(
     Ok(Some(Warm::start(context, options.background)?))
 }
 
-/// Reads the store's own records, and lets the background work and other processes begin.
+/// Reads the store's own records, then lets background work and other processes begin.
 fn begin_work(
     store: &Arc<Engine>,
     entry: &Entry,
@@ -361,7 +356,8 @@ fn begin_work(
         checkpoints.sweep()?;
     }
     let _ = store.catalog.horizon.ready.set(());
-    // Not before it is known what the log is kept for: the index has threads already.
+    // Set last, because the index already runs threads and must know from which GLSN on the log is
+    // retained.
     let space = Arc::downgrade(&store.space);
     store.reader.index.env.free_log_by(Box::new(move |may_flush| {
         if let Some(space) = space.upgrade() {
@@ -376,14 +372,14 @@ fn begin_work(
 }
 
 fn note_opened(store: &Engine, stats: OpeningStats) {
-    let log_files = || store.file_log.file_count().unwrap_or_default() as u64;
+    let log_files = || store.reader.log.file_count().unwrap_or_default() as u64;
     events::opened(&store.path, &stats, log_files, || {
         store.reader.index.sources.view().infos().count() as u64
     });
     let _ = store.opened.stats.set(stats);
 }
 
-/// Measures the phases of opening, from the call on.
+/// Measures the phases of opening, from the beginning of the call.
 struct Stopwatch {
     clock: Arc<dyn Clock>,
     begun: u64,

@@ -1,14 +1,14 @@
-//! Opens a store beside a process that writes it: what fails is tried again if the manifest has
+//! Opens a store that another process is writing: retries after a failure if the manifest has
 //! changed meanwhile.
 
 use crate::types::error::{Error, Result};
 
-/// How often a store is opened while its manifest is another one each time: what fails then has
-/// another cause.
+/// How often opening is retried while the manifest changes each time. After that, the failure must
+/// have another cause.
 const TRIES: usize = 32;
 
-/// Calls `open` until it succeeds, `manifest` is the same before and after it, or it was tried too
-/// often.
+/// Calls `open` until it succeeds, the manifest is unchanged by the time it fails, or the retries
+/// are used up.
 pub(crate) fn open_beside_a_writer<M: PartialEq, T>(
     manifest: &dyn Fn() -> Result<Option<M>>,
     mut open: impl FnMut() -> Result<T>,
@@ -21,11 +21,11 @@ pub(crate) fn open_beside_a_writer<M: PartialEq, T>(
         if opened.is_ok() || tries == TRIES {
             return opened;
         }
-        // Beside a process that writes its first run, that run may be younger than the log was when
-        // it was opened.
+        // While another process writes its first run, that run may be younger than the log was when
+        // it was opened here.
         let is_first =
             tries < 3 && matches!((&before, &opened), (Ok(None), Err(Error::Forked { .. })));
-        // Files of the manifest that was read may be gone: then there is a newer manifest.
+        // Files of the manifest that was read may be gone, but only if there is a newer manifest.
         if manifest() == before && !is_first {
             return opened;
         }
@@ -41,7 +41,7 @@ mod tests {
     const FAILS: Result<()> = Err(Error::ReadOnly);
 
     #[test]
-    fn what_fails_while_the_manifest_stays_fails_at_once() {
+    fn a_failure_under_an_unchanged_manifest_is_returned_at_once() {
         let opened = Cell::new(0);
         let open = || {
             opened.set(opened.get() + 1);
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_beside_a_new_manifest_is_tried_again() {
+    fn a_failure_beside_a_new_manifest_is_retried() {
         let opened = Cell::new(0);
         let open = || {
             opened.set(opened.get() + 1);
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_beside_ever_new_manifests_fails_in_the_end() {
+    fn a_failure_under_ever_new_manifests_is_returned_in_the_end() {
         let opened = Cell::new(0);
         let open = || {
             opened.set(opened.get() + 1);

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use plimsoll_log::error::LogError;
+use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Budget;
 
 use crate::index::OpenIndex;
@@ -24,13 +24,13 @@ fn forked_advice(path: &Path) -> String {
     )
 }
 
-/// Adds advice to the error about a log that lacks entries known to the index.
+/// Adds advice to the error about a log that lacks entries that the index knows.
 pub(super) fn explain(path: &Path, error: LogError) -> Error {
     match error {
         LogError::Forked { glsn, what } => Error::Forked {
             glsn: Some(glsn),
             message: format!(
-                "{}: the log was forked, cut back or exchanged: at GLSN {glsn} {what}; {}",
+                "{}: the log was forked, truncated or replaced: at GLSN {glsn} {what}; {}",
                 path.display(),
                 forked_advice(path)
             ),
@@ -39,9 +39,9 @@ pub(super) fn explain(path: &Path, error: LogError) -> Error {
     }
 }
 
-/// Rejects an index with values in the trimmed part of the log: a trim waits until the manifest
-/// needs nothing there any more.
-pub(super) fn check_pointers(path: &Path, index: &OpenIndex, log: &dyn Log) -> Result<()> {
+/// Rejects an index with values in the trimmed part of the log. A trim waits until the manifest
+/// needs nothing there, so this is never normal.
+pub(super) fn check_pointers(path: &Path, index: &OpenIndex, log: &FileLog) -> Result<()> {
     let first = log.bounds().first;
     match index.sources.view().min_pointer().filter(|oldest| *oldest < first) {
         None => Ok(()),
@@ -53,12 +53,12 @@ pub(super) fn check_pointers(path: &Path, index: &OpenIndex, log: &dyn Log) -> R
     }
 }
 
-/// Rejects an index without a manifest whose runs hold what the log does not have: they would be
-/// swept.
+/// Rejects an index without a manifest whose runs hold data that the log lacks, because these runs
+/// would be swept.
 pub(super) fn refuse_to_forget(
     path: &Path,
     options: &Options,
-    log: &dyn Log,
+    log: &FileLog,
     budget: &Budget,
 ) -> Result<()> {
     let bounds = log.bounds();
@@ -106,7 +106,7 @@ pub(super) fn check_log_id(path: &Path, manifest: &Manifest, log_id: u128) -> Re
 }
 
 /// Rejects a manifest that was not made from this log.
-pub(super) fn check_manifest(path: &Path, manifest: Manifest, log: &dyn Log) -> Result<Manifest> {
+pub(super) fn check_manifest(path: &Path, manifest: Manifest, log: &FileLog) -> Result<Manifest> {
     check_log_id(path, &manifest, log.id())?;
     let checkpoint = manifest.checkpoint;
     if checkpoint.glsn > Glsn::NONE
@@ -116,8 +116,18 @@ pub(super) fn check_manifest(path: &Path, manifest: Manifest, log: &dyn Log) -> 
         return forked(
             path,
             Some(checkpoint.glsn),
-            "the index was made from a log that was forked or cut back since",
+            "the index was made from a log that was forked or truncated since",
         );
+    }
+    if let Some(begins) = manifest.log_begins.filter(|begins| log.bounds().first > *begins) {
+        return Err(Error::corrupt(format!(
+            "{}: the log begins with GLSN {}, but according to manifest {} of the index it was \
+             trimmed only below {begins}: segments are missing; `plimsoll verify` says what helps",
+            path.display(),
+            log.bounds().first,
+            manifest.number
+        ))
+        .in_file(|| "log".to_owned()));
     }
     if log.bounds().first > checkpoint.glsn.next() {
         return Err(Error::corrupt(format!(

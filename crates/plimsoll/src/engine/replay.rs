@@ -1,13 +1,13 @@
 //! Replays the log beyond the index's checkpoint into the index.
 //!
-//! No read begins before the replay has ended, so versions are deferred: written as they come, and
-//! linked in batches in the order of their keys. That is several times cheaper than finding the
-//! place of each in a memtable that does not fit into the processor's caches.
+//! No read begins before the replay has ended, so versions are inserted lazily: written in log
+//! order, and linked in batches in key order. That is several times cheaper than finding the
+//! position of each in a memtable that does not fit into the processor's caches.
 
 use std::sync::Arc;
 
+use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::{Glsn, StreamId};
-use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Budget;
 
 use crate::index::OpenIndex;
@@ -27,18 +27,18 @@ pub(crate) struct Replayed {
 
 /// Replays everything after `from`.
 pub(crate) fn replay(
-    log: &Arc<dyn Log>,
+    log: &Arc<FileLog>,
     budget: &Budget,
     index: &OpenIndex,
     from: Glsn,
 ) -> Result<Replayed> {
     let bounds = log.bounds();
-    // What other members have ordered and is not readable yet is taken in later.
+    // Records that other members have ordered and that are not readable yet are applied later.
     let last = Glsn(bounds.next.0 - 1).min(log.readable());
     if from.next() < bounds.first {
         return Err(Error::corrupt(format!(
-            "the index ends at GLSN {from}, but the log begins only at {}: what lies between is \
-             lost; `plimsoll verify` says what helps",
+            "the index ends at GLSN {from}, but the log begins only at {}: the commits in between \
+             are lost; `plimsoll verify` says what helps",
             bounds.first
         )));
     }
@@ -48,7 +48,7 @@ pub(crate) fn replay(
     }
     let mut apply = Apply::new(log, budget, index, When::Opening, from);
     let mut scan = log.scan(from.next()..last.next(), Some(StreamId::TRANSACTIONS)).lift()?;
-    while let Some(entry) = scan.next() {
+    while let Some(entry) = scan.next_entry() {
         let entry = entry.lift()?;
         apply.apply(&entry).map_err(|error| error.at_glsn(entry.meta.glsn))?;
         replayed.transactions += 1;
@@ -69,7 +69,7 @@ mod tests {
     use crate::types::version::Stored;
 
     #[test]
-    fn a_transaction_that_names_its_keys_out_of_order_or_twice_is_refused() {
+    fn a_transaction_with_unordered_or_duplicate_keys_is_refused() {
         for keys in [[b"\0\0\0\x01b", b"\0\0\0\x01a"], [b"\0\0\0\x01a", b"\0\0\0\x01a"]] {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("store");

@@ -1,12 +1,12 @@
-//! The garbage-collection watermark: versions that retention promises or open snapshots read must
-//! be kept.
+//! The garbage-collection watermark: versions that retention promises, or that open snapshots read,
+//! are kept.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use plimsoll_disk::clock::Clock;
+use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::log::Log;
 
 use crate::index::compaction::is_lasting;
 use crate::index::env::Horizon;
@@ -19,20 +19,20 @@ use crate::types::retention::Retention;
 
 /// The horizon of an open store.
 pub(crate) struct RetentionHorizon {
-    pub(crate) log: Arc<dyn Log>,
+    pub(crate) log: Arc<FileLog>,
     pub(crate) sequencer: Arc<CommitSequencer>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) snapshots: Arc<Snapshots>,
     pub(crate) keyspaces: Arc<Keyspaces>,
-    /// The floors of other processes, and whether the retention of keyspaces is known.
+    /// The floors of other processes, and whether the retention settings of keyspaces are known.
     pub(crate) floors: Floors,
-    /// Somebody asked to free the log below this GLSN.
+    /// A caller asked to free the log below this GLSN.
     pub(crate) trim_wanted: AtomicU64,
-    /// Values below this GLSN hold much of the log back: they are to be moved.
+    /// Values below this GLSN pin much of the log, so compaction must move them.
     pub(crate) move_wanted: AtomicU64,
-    /// Why such values are moved no more until the next opening: a move would fail again.
+    /// Why such values are no longer moved until the next opening: a move would fail again.
     pub(crate) moves_stopped: OnceLock<String>,
-    /// Until it is set nothing is dropped: the keyspaces are not loaded yet.
+    /// Until this is set nothing is dropped, because the keyspaces are not loaded yet.
     pub(crate) ready: OnceLock<()>,
 }
 
@@ -40,7 +40,7 @@ impl RetentionHorizon {
     /// A horizon that keeps everything until it is `ready`.
     pub(crate) fn new(
         clock: &Arc<dyn Clock>,
-        (log, sequencer): (&Arc<dyn Log>, &Arc<CommitSequencer>),
+        (log, sequencer): (&Arc<FileLog>, &Arc<CommitSequencer>),
         (snapshots, keyspaces): (&Arc<Snapshots>, &Arc<Keyspaces>),
         floors: Floors,
     ) -> Self {
@@ -72,8 +72,8 @@ impl Horizon for RetentionHorizon {
             return self.oldest_read();
         }
         let (oldest, visible) = (self.oldest_read(), self.sequencer.visible());
-        // In this order: a retention that was changed up to what was visible is known below, or to
-        // be learned.
+        // In this order: a retention setting that was changed up to the visible moment is then
+        // either known below or detected as unknown.
         if !self.floors.is_retention_known() {
             return Glsn::NONE;
         }
@@ -87,8 +87,8 @@ impl Horizon for RetentionHorizon {
                     .clock
                     .wall_micros()
                     .saturating_sub(u64::try_from(age.as_micros()).unwrap_or(u64::MAX));
-                // If the log cannot tell (it is trimmed there), no version is dropped because of
-                // its age.
+                // If the log cannot map the time to a GLSN (it is trimmed there), no version is
+                // dropped because of its age.
                 oldest.min(self.log.glsn_at(then).unwrap_or(Glsn::NONE))
             }
         }
@@ -108,7 +108,7 @@ impl Horizon for RetentionHorizon {
         self.move_wanted.store(0, Ordering::Release);
         if is_lasting(error) {
             let _ = self.moves_stopped.set(format!(
-                "a value below GLSN {below} holds the log back and cannot be moved, so the log is \
+                "a value below GLSN {below} pins the log and cannot be moved, so the log is \
                  freed up to there only: {error}"
             ));
         }

@@ -14,26 +14,27 @@ use crate::types::error::{Lift, Result};
 use crate::types::lock::lock;
 use crate::types::retention::Retention;
 
-/// Segments that values may hold back before they are moved, beside as many bytes as the index has.
+/// Segments that values may pin before they are moved, in addition to as many bytes as the index
+/// has.
 const HELD_SEGMENTS: u64 = 8;
 
-/// Minimum that a compaction must free by ending the active segment, or by moving values. Below it
-/// a small store keeps its log, from which its index can be rebuilt.
+/// Minimum bytes that a compaction must free by ending the active segment or by moving values. A
+/// small store keeps its log, from which its index can be rebuilt.
 const WORTH_FREEING_BYTES: u64 = 1 << 20;
 
-/// The most times that a compaction moves values out of blob files.
+/// The most times that one compaction moves values out of blob files.
 const VACATED_TIMES: u32 = 16;
 
 /// Flushes, merges everything, and frees the part of the log that is no longer needed. Law: this
 /// process writes the index.
 pub(crate) fn compact(space: &LogSpace, committer: &Committer) -> Result<()> {
-    // What another process had committed when it asked for this is flushed, too.
+    // Also flush what another process had committed when it asked for this.
     committer.fresh()?;
     committer.flush()?;
-    // Merges come first: they show which values are still needed, and nothing that hinders a move
-    // may hinder them.
+    // Merges come first, because they show which values are still needed. A pending move must not
+    // hinder them, in case the move fails.
     space.catalog.horizon.move_wanted.store(0, Ordering::Release);
-    // Without a GLSN the log keeps everything.
+    // If there is no such GLSN, all of the log is kept.
     let log_keeps_from =
         may_be_freed(space)?.unwrap_or(Glsn::NONE).max(space.reader.log.bounds().first);
     space.reader.index.compaction.run_all(log_keeps_from)?;
@@ -46,7 +47,7 @@ pub(crate) fn compact(space: &LogSpace, committer: &Committer) -> Result<()> {
     free(space, true, Active::EndsFrom(WORTH_FREEING_BYTES))?;
     moved?;
     if may_be_freed(space)?.is_none() {
-        // The log keeps its records, and the blob files that they name.
+        // The log keeps its records and the blob files that they name.
         return Ok(());
     }
     for _ in 0..VACATED_TIMES {
@@ -71,10 +72,10 @@ fn free(space: &LogSpace, may_flush: bool, active: Active) -> Result<()> {
         return Ok(());
     }
     let Some(until) = may_be_freed(space)? else {
-        space.file_log.end_segments_at(space.segment_bytes);
+        space.reader.log.end_segments_at(space.segment_bytes);
         return Ok(());
     };
-    space.file_log.end_segments_at(space.reader.index.runs.space.segment_bytes());
+    space.reader.log.end_segments_at(space.reader.index.runs.space.segment_bytes());
     want_values_moved(space, until, active)?;
     if may_flush {
         flush_for_blobs(space, until);
@@ -83,34 +84,35 @@ fn free(space: &LogSpace, may_flush: bool, active: Active) -> Result<()> {
     trim::free_soon(space, until, active)
 }
 
-/// Has the memtable flushed if only its contents keep large blob files.
+/// Requests a flush of the memtable if only its contents pin large blob files.
 fn flush_for_blobs(space: &LogSpace, until: Glsn) {
     let index = &space.reader.index;
     let checkpoint = index.runs.checkpoint().glsn;
     let segment_bytes = space.segment_bytes.min(index.runs.space.segment_bytes());
-    let blob_bytes = space.file_log.active_blob_bytes();
+    let blob_bytes = space.reader.log.active_blob_bytes();
     if flush_policy::frees_blobs(checkpoint, until, blob_bytes, segment_bytes) {
         space.sequencer.try_at_applied(|applied| index.memtables.close_if_none_waits(applied));
     }
 }
 
-/// Has all processes close their memtables if much was held back until now. A process has the log
-/// behind the oldest commit in a memtable until all of that memtable is in the runs. What only a
-/// snapshot read leaves the runs with a merge, which follows a flush: so it is asked, too, if no
-/// memtable reaches back so far.
+/// Asks all processes to close their memtables if much of the log was pinned. A process needs the
+/// log after the oldest commit in a memtable until the runs hold all of that memtable. A version
+/// that only a snapshot reads leaves the runs by a merge, which follows a flush, so this also asks
+/// if no memtable reaches back that far.
 fn ask_to_close(space: &LogSpace, until: Glsn) {
     let newest = space.sequencer.visible();
     let segment_bytes = space.segment_bytes.min(space.reader.index.runs.space.segment_bytes());
     let least_bytes = flush_policy::much_held_bytes(segment_bytes);
-    let is_much = |from, to| space.file_log.segment_bytes_between(from, to) >= least_bytes;
+    let is_much = |from, to| space.reader.log.segment_bytes_between(from, to) >= least_bytes;
     space.peers.ask_to_close(newest, &mut || {
         lock(&space.held_back).lets_go(space.clock.monotonic_nanos(), until, newest, is_much)
     });
 }
 
-/// Where the part of the log begins that retention and cursors keep; `None` if that is all of it.
+/// The beginning of the part of the log that retention and cursors keep; `None` if they keep all of
+/// it.
 pub(super) fn may_be_freed(space: &LogSpace) -> Result<Option<Glsn>> {
-    // First: what is learned of later, a stream or a keyspace, has no commit up to here.
+    // Read this first: a stream or keyspace that becomes known later has no commit up to here.
     let newest = space.sequencer.visible();
     if !space.peers.knows_own_records() || space.catalog.streams_known.load(Ordering::Acquire) {
         return Ok(None);
@@ -121,8 +123,8 @@ pub(super) fn may_be_freed(space: &LogSpace) -> Result<Option<Glsn>> {
         .records()
         .into_iter()
         .partition(|record| record.retention == Retention::Forever);
-    // The log maps moments to GLSNs as far back as a keyspace can be read. Before the next look:
-    // what is written later is younger.
+    // The log maps moments to GLSNs as far back as a keyspace can be read. Read before the next
+    // check, so that anything written later is younger.
     let oldest = limited.iter().map(|record| space.catalog.horizon.of(record.id)).min();
     let Some(oldest) = oldest else { return Ok(None) };
     for record in unlimited {
@@ -130,36 +132,36 @@ pub(super) fn may_be_freed(space: &LogSpace) -> Result<Option<Glsn>> {
             return Ok(None);
         }
     }
-    // Where nothing older than the newest commit can be read, its entry is not needed either: its
-    // time is known without it.
+    // If nothing older than the newest commit can be read, its entry is not needed either, because
+    // its time is known without it.
     let until = if oldest >= newest { newest.next() } else { oldest };
     Ok(Some(until.min(space.catalog.cursors.oldest())))
 }
 
-/// If values that runs point to hold much of the log back, compaction is to move them into blob
-/// files: true if it is from now on. A value is moved once, and each time the index is rewritten
-/// once at most: so at least as many bytes of the log must become free, beside those that are
-/// copied.
+/// If values that runs point to pin much of the log, makes compaction move them into blob files,
+/// and returns whether it does from now on. A value is moved once, and each move rewrites the index
+/// at most once; so the freed bytes of the log must be at least those of the index, in addition to
+/// the copied ones.
 ///
-/// A compaction ends the active segment, so that segment counts, too, and less is worth the work:
-/// the caller asked for the space.
+/// A compaction ends the active segment, so that segment counts as well; and the threshold is
+/// lower, because the caller asked for the space.
 fn want_values_moved(space: &LogSpace, until: Glsn, active: Active) -> Result<bool> {
     let (index, horizon) = (&space.reader.index, &space.catalog.horizon);
     let until = until.min(index.runs.checkpoint().glsn.next());
     let view = index.sources.view();
-    // Those that are to be moved already are not counted again.
+    // Values that are already being moved are not counted again.
     let oldest =
         view.min_pointer().filter(|oldest| (horizon.relocate_below()..until).contains(oldest));
     let (Some(oldest), Some(live_bytes)) = (oldest, view.log_bytes()) else { return Ok(false) };
     let index_bytes: u64 = view.infos().map(|info| u64::from(info.pages) * PAGE_BYTES as u64).sum();
     let (active_bytes, worth_bytes) = match active {
         Active::Stays => (0, u64::MAX),
-        Active::EndsFrom(bytes) => (space.file_log.active_bytes_below(until).lift()?, bytes),
+        Active::EndsFrom(bytes) => (space.reader.log.active_bytes_below(until).lift()?, bytes),
     };
     let worth_bytes = worth_bytes.min(HELD_SEGMENTS * space.segment_bytes);
     let least_bytes = (worth_bytes + index_bytes).saturating_add(live_bytes.saturating_mul(2));
     let is_worth_it =
-        space.file_log.segment_bytes_between(oldest, until) + active_bytes >= least_bytes;
+        space.reader.log.segment_bytes_between(oldest, until) + active_bytes >= least_bytes;
     if is_worth_it {
         horizon.move_wanted.fetch_max(until.0, Ordering::AcqRel);
     }
@@ -171,8 +173,9 @@ fn was_written_to(space: &LogSpace, keyspace: u32) -> Result<bool> {
     Ok(view.changed_in(span.lower(), span.upper(), Glsn::NONE)?.is_some())
 }
 
-/// Frees what can be freed of the log; `may_flush`: closes the memtable for that if needed.
+/// Frees the part of the log that can be freed. With `may_flush`, requests closing the memtable for
+/// that if needed.
 pub(super) fn try_to_free_log(space: &LogSpace, may_flush: bool) {
-    // A segment that could not be freed now is freed later; the commit itself is done.
+    // A segment that could not be freed now is freed later; the commit itself has succeeded.
     let _ = free(space, may_flush, Active::Stays);
 }

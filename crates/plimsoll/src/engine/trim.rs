@@ -4,13 +4,13 @@
 //! to read, and those that a value in a run points to. Compaction first moves such values into blob
 //! files ([`crate::index::env::Horizon::relocate_below`]).
 
+use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use plimsoll_disk::clock::Clock;
 use plimsoll_log::error::LogError;
-use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::Glsn;
 
 use crate::borders::{Border, hit};
@@ -24,8 +24,8 @@ use crate::txn::sequencer::CommitSequencer;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::events;
 
-/// How long a compaction waits for another thread that frees the log: longer than that takes, and
-/// shorter than a backup of a large store.
+/// How long a compaction waits for another thread that frees the log: longer than freeing takes,
+/// and shorter than a backup of a large store.
 const FREEING_TRIES: u32 = 200;
 const FREEING_PAUSE: Duration = Duration::from_millis(10);
 
@@ -45,41 +45,40 @@ pub(crate) fn trim(space: &LogSpace, committer: &Committer, until: Glsn) -> Resu
         space.reader.index.compaction.relocate()?;
     }
     let _turn = space.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    // It may have been closed meanwhile, and be another process's.
+    // The store may have been closed meanwhile and belong to another process.
     committer.check_writable()?;
     free(space, until, Active::EndsFrom(0))
 }
 
-/// What becomes of the segment that commits go to. Only whole segments are freed, and this one may
-/// take many commits more.
+/// How to treat the segment that commits are appended to. Only whole segments are freed, and this
+/// one may take many more commits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Active {
     /// It stays open for further commits.
     Stays,
-    /// It ends and is freed if none of its entries is needed and that frees at least this many
-    /// bytes, blob files included. For callers that were asked for the space.
+    /// It is ended and freed if none of its entries is needed and that frees at least this many
+    /// bytes, including blob files. For callers that were asked to free space.
     EndsFrom(u64),
 }
 
-/// What it takes to free the old end of the log.
+/// The state that is needed to free the old end of the log.
 pub(crate) struct LogSpace {
     pub(crate) reader: Arc<Reader>,
     pub(crate) sequencer: Arc<CommitSequencer>,
     pub(crate) catalog: Arc<Catalog>,
-    pub(crate) file_log: Arc<FileLog>,
     pub(crate) peers: Arc<dyn Peers>,
     pub(crate) clock: Arc<dyn Clock>,
     /// Size of a segment in bytes.
     pub(crate) segment_bytes: u64,
     /// Held while the log is trimmed, or its files are being copied.
     pub(crate) trim_lock: Mutex<()>,
-    /// What of the log floors have held back.
+    /// The part of the log that floors retain.
     pub(crate) held_back: Mutex<HeldBack>,
 }
 
 /// Frees unneeded segments below `until`. A compaction waits for another thread that frees the log,
-/// and for up to two seconds for a backup or a verification; otherwise the segments are left for
-/// later.
+/// and up to two seconds for a backup or a verification; after that the segments are left for a
+/// later call.
 pub(crate) fn free_soon(space: &LogSpace, until: Glsn, active: Active) -> Result<()> {
     let tries = if active == Active::Stays { 1 } else { FREEING_TRIES };
     for _ in 0..tries {
@@ -95,13 +94,13 @@ pub(crate) fn free_soon(space: &LogSpace, until: Glsn, active: Active) -> Result
 fn free(space: &LogSpace, until: Glsn, active: Active) -> Result<Glsn> {
     let mut freed = None;
     space.peers.remove_files(&mut |may_free_below| {
-        // A process that creates a cursor holds the files until that is committed.
+        // A process that creates a cursor holds the files until the cursor is committed.
         let caught_up = space.peers.catch_up_durably();
-        // Under the lock of trims, no cursor is created here.
+        // While the lock of trims is held, no cursor is created here.
         let until = || until.min(space.catalog.cursors.oldest());
         freed = Some(caught_up.and_then(|()| free_up_to(space, until(), active, may_free_below)));
     });
-    // Files that another process is reading are removed by a later call.
+    // If another process is reading the files, a later call removes them.
     freed.unwrap_or_else(|| Ok(space.reader.log.bounds().first))
 }
 
@@ -111,33 +110,42 @@ fn free_up_to(
     active: Active,
     may_free_below: &dyn Fn(Glsn) -> bool,
 ) -> Result<Glsn> {
-    // This first: a flush in between may add runs that point behind it, never before it.
+    // Read this first: a flush in between may add runs that point to later entries, never to
+    // earlier ones.
     let flushed = space.reader.index.runs.log_needed_from().next();
     let needed = space.reader.index.sources.view().min_pointer().unwrap_or(Glsn::MAX);
-    // Other processes read in the log what their runs do not hold yet.
+    // Other processes read entries from the log that their runs do not hold yet.
     let others = space.peers.oldest_needed();
     let until = until.min(flushed).min(needed).min(others);
     let (log, clock) = (&space.reader.log, &space.clock);
     if !may_free_below(until) {
         return Ok(log.bounds().first);
     }
+    let keep = |blob| space.reader.index.runs.must_keep_blob(blob);
     let (start, before) = (clock.monotonic_nanos(), log.bounds().first);
     if let Active::EndsFrom(bytes) = active {
-        space
-            .file_log
-            .end_segment_below(until, bytes, &|blob| space.reader.index.runs.must_keep_blob(blob))
-            .lift()?;
+        log.end_segment_below(until, bytes, &keep).lift()?;
     }
     if others == until {
         hit(Border::TrimHeldBack);
     }
     hit(Border::TrimChosen);
-    let first = match log.trim(until, &|blob| space.reader.index.runs.must_keep_blob(blob)) {
-        // Another process has freed what this one was about to.
-        Err(LogError::Trimmed { first, .. }) if !space.peers.is_alone() => first,
-        trimmed => trimmed.lift()?,
+    let mut failure = None;
+    let trimmed = log.trim_after(until, &keep, &mut || {
+        space.reader.index.runs.note_trim(until).map_err(|error| {
+            let message = error.to_string();
+            failure = Some(error);
+            LogError::Io { kind: io::ErrorKind::Other, message, source: None }
+        })
+    });
+    let first = match (failure, trimmed) {
+        (Some(error), _) => return Err(error),
+        // Another process has freed the segments that this one was about to free.
+        (None, Err(LogError::Trimmed { first, .. })) if !space.peers.is_alone() => first,
+        (None, trimmed) => trimmed.lift()?,
     };
-    // Also if no segment was freed: runs may have let go of files since their segment was.
+    // Swept even if no segment was freed: runs may have released blob files since their segment was
+    // freed.
     sweep_blobs(space);
     if first > before {
         events::trimmed(first, first.0 - before.0, clock.monotonic_nanos() - start);
@@ -145,8 +153,8 @@ fn free_up_to(
     Ok(first)
 }
 
-/// Removes files of moved values that no run uses any more: they are no record's, so no trim
-/// removes them. Those that cannot be removed now are tried again at the next trim, or at the next
+/// Removes blob files of moved values that no run uses any more. They belong to no record, so no
+/// trim removes them. A file that cannot be removed now is retried at the next trim or at the next
 /// opening.
 fn sweep_blobs(space: &LogSpace) {
     let (index, log) = (&space.reader.index, &space.reader.log);
@@ -190,7 +198,7 @@ mod tests {
         std::thread::scope(|scope| {
             let compaction =
                 scope.spawn(|| steps::compact(&store.space, &store.committer).unwrap());
-            // One that does not wait has ended by then.
+            // A compaction that does not wait has ended by then.
             let clock = &store.space.clock;
             let begun = clock.monotonic_nanos();
             while !compaction.is_finished() && clock.monotonic_nanos() - begun < 1_000_000_000 {

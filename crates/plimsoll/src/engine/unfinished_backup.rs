@@ -1,6 +1,6 @@
 //! Recognizes the folder of an unfinished backup: one in progress, or one whose process was killed.
 
-/// The name of the log's folder until the backup is whole.
+/// The name of the log's folder until the backup is complete.
 pub(crate) const PARTIAL_LOG: &str = "log.partial";
 
 /// The name of the index's folder.

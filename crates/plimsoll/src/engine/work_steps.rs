@@ -1,4 +1,4 @@
-//! Background work step by step, for stores without threads: simulations run it in any order.
+//! Background work in steps, for stores without threads: simulations run the steps in any order.
 
 use plimsoll_memory::evictor;
 
@@ -19,7 +19,7 @@ pub(crate) fn step(store: &Engine) -> Result<bool> {
     step_from(store, 0)
 }
 
-/// As [`step`], but tries work of kind number `first` before the others: no kind may depend on
+/// As [`step`], but tries work of kind number `first` first, to check that no kind depends on
 /// another.
 pub(crate) fn step_from(store: &Engine, first: usize) -> Result<bool> {
     if store.options.read_only {
@@ -41,14 +41,14 @@ pub(crate) fn step_from(store: &Engine, first: usize) -> Result<bool> {
 fn sync(store: &Engine) -> Result<bool> {
     let due = store.reader.log.bounds().durable < store.reader.log.readable();
     if due {
-        store.file_log.sync().lift()?;
+        store.reader.log.sync().lift()?;
     }
     Ok(due)
 }
 
-/// Seals a segment of the log that another one has followed.
+/// Seals a segment of the log that is no longer active.
 fn seal_behind(store: &Engine) -> Result<bool> {
-    Ok(store.file_log.seal_behind())
+    Ok(store.reader.log.seal_behind())
 }
 
 fn make_room(store: &Engine) -> Result<bool> {
@@ -57,7 +57,7 @@ fn make_room(store: &Engine) -> Result<bool> {
     Ok(upkeep.step() == evictor::Progress::Worked)
 }
 
-/// Flushes a full memtable, or one that has been in memory for long.
+/// Flushes a memtable that is full or has been in memory for long.
 fn flush_some(store: &Engine) -> Result<bool> {
     let worked = store.reader.index.memtables.flush_step()? == Progress::Worked;
     Ok(worked

@@ -1,8 +1,8 @@
 //! Reads values of plain bytes in blob files.
 
 use plimsoll_log::blob::{BLOB_DROPPED_PAGE, BlobId};
+use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::log::Log;
 use plimsoll_memory::page::{PAGE_PAYLOAD_BYTES, page_kind, page_payload};
 use plimsoll_memory::pool::Touch;
 
@@ -11,7 +11,7 @@ use crate::types::error::{Error, Lift, Result};
 /// Fills `into` with the bytes of a blob file from `offset` on, for the version at `glsn`. Returns
 /// whether a page of them was not in memory.
 pub(crate) fn read(
-    log: &dyn Log,
+    log: &FileLog,
     glsn: Glsn,
     blob: BlobId,
     offset: u64,

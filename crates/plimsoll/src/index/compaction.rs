@@ -272,7 +272,7 @@ impl Compaction {
     /// calls. Returns whether it moved any: then more may be left.
     pub(crate) fn vacate_blobs(&self, worth_bytes: u64) -> Result<bool> {
         let view = self.runs.sources.view();
-        let chosen = vacate::choose(&*self.runs.env.context.log, &view, worth_bytes)?;
+        let chosen = vacate::choose(&self.runs.env.context.log, &view, worth_bytes)?;
         drop(view);
         if chosen.is_empty() {
             return Ok(false);

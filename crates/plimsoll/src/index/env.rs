@@ -12,8 +12,8 @@ use std::sync::{Arc, OnceLock};
 
 use plimsoll_disk::clock::Clock;
 use plimsoll_disk::vfs::Disk;
+use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Budget;
 use plimsoll_memory::pool::Pool;
 
@@ -32,7 +32,7 @@ pub(crate) struct Context {
     pub(crate) dir: PathBuf,
     pub(crate) budget: Budget,
     pub(crate) pool: Arc<Pool>,
-    pub(crate) log: Arc<dyn Log>,
+    pub(crate) log: Arc<FileLog>,
     /// Notified when keys enter the runs, so that cached rows of older versions are invalidated.
     pub(crate) row_cache: Arc<RowCache>,
     /// Bytes at which a memtable is flushed; `None`: a share of the budget.

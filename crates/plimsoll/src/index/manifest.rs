@@ -73,6 +73,10 @@ pub(crate) struct Manifest {
     pub(crate) deletions_dropped_in: Vec<(u32, Glsn)>,
     /// Range deletions up to the checkpoint that some run has not absorbed.
     pub(crate) ranges: Arc<RangeSet>,
+    /// The log had every entry from this one on when the manifest was written, and is only trimmed
+    /// below it: if its first entry is a later one, segments are missing. `None` if an earlier
+    /// version wrote the manifest.
+    pub(crate) log_begins: Option<Glsn>,
     /// Runs, newest first; then history runs, the most recently made first.
     pub(crate) runs: Vec<RunInfo>,
 }
@@ -87,6 +91,7 @@ pub(crate) struct Head {
     pub(crate) next_run: u64,
     pub(crate) limits: Limits,
     pub(crate) ranges: Arc<RangeSet>,
+    pub(crate) log_begins: Option<Glsn>,
 }
 
 impl Manifest {
@@ -103,6 +108,7 @@ impl Manifest {
             oldest_readable_in: Vec::new(),
             deletions_dropped_in: Vec::new(),
             ranges: Arc::default(),
+            log_begins: Some(Glsn::FIRST),
             runs: Vec::new(),
         }
     }
@@ -122,6 +128,7 @@ impl Manifest {
                 deletions_dropped_in: self.deletions_dropped_in.clone(),
             },
             ranges: Arc::clone(&self.ranges),
+            log_begins: self.log_begins,
         }
     }
 
@@ -138,6 +145,7 @@ impl Manifest {
             oldest_readable_in: head.limits.oldest_readable_in,
             deletions_dropped_in: head.limits.deletions_dropped_in,
             ranges: head.ranges,
+            log_begins: head.log_begins,
             runs,
         }
     }

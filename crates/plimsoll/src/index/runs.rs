@@ -79,6 +79,8 @@ pub(crate) struct Change {
     pub(crate) checkpoint: Option<Position>,
     /// The oldest closed source, if the change replaces it by runs.
     pub(crate) takes_closed: Option<Closed>,
+    /// The log is going to be trimmed below this GLSN.
+    pub(crate) log_begins: Option<Glsn>,
 }
 
 impl Change {
@@ -92,6 +94,7 @@ impl Change {
             limits: Limits::default(),
             checkpoint: None,
             takes_closed: None,
+            log_begins: None,
         }
     }
 }
@@ -339,6 +342,7 @@ impl Runs {
         head.durable = self.env.context.log.position();
         head.next_run = self.files.next_run();
         head.limits.merge(&change.limits);
+        head.log_begins = head.log_begins.max(change.log_begins);
         // What is flushed may be older than what another keeper has flushed.
         if let Some(checkpoint) = change.checkpoint.filter(|new| new.glsn > head.checkpoint.glsn) {
             head.checkpoint = checkpoint;
@@ -421,6 +425,16 @@ impl Runs {
             return Ok(());
         }
         self.install(term, Change::none).map_err(|(_, error)| error)
+    }
+
+    /// Records that the log is going to be trimmed below `until`, so that a first segment that is
+    /// lost later is not taken for a trimmed one.
+    pub(crate) fn note_trim(&self, until: Glsn) -> Result<()> {
+        if self.head().log_begins >= Some(until) {
+            return Ok(());
+        }
+        let change = |view: &View| Change { log_begins: Some(until), ..Change::none(view) };
+        self.install(self.env.duty().term(), change).map_err(|(_, error)| error)
     }
 
     /// Installs a manifest that changes nothing: from now on no keeper before this one can install

@@ -25,7 +25,6 @@ use plimsoll_log::draft::{Draft, DraftEntry};
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
 use plimsoll_log::glsn::{Glsn, StreamId};
-use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Backing, Budget, Kind};
 use plimsoll_memory::page::{PAGE_PAYLOAD_BYTES, page_payload};
 use plimsoll_memory::pool::{Pool, Touch};

@@ -1,4 +1,4 @@
-//! The open snapshots: versions that they need are not dropped.
+//! The open snapshots: versions that they need are retained.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,13 +18,13 @@ const SNAPSHOT_BYTES: u64 = 128;
 /// Snapshots are charged to the budget in groups of this many: opening one is part of every read.
 const CHARGED_TOGETHER: usize = 16;
 
-/// The open moments. A thread opens its snapshots in one of the parts.
+/// The open moments, in several parts: each thread opens its snapshots in one of them.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshots {
     parts: [Arc<Part>; PARTS],
 }
 
-/// The moments that some of the threads opened. On a cache line of its own.
+/// The moments that some of the threads have opened, on a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Part {
@@ -34,25 +34,26 @@ struct Part {
 
 #[derive(Debug, Default)]
 struct Open {
-    /// The newest moment that was ever opened here, and how often it is open: usually the only one.
+    /// The newest moment that was ever opened here, and the number of snapshots open at it. Usually
+    /// no other moment is open.
     newest: (Glsn, u64),
-    /// How often each older one is open.
+    /// The number of snapshots open at each older moment.
     older: BTreeMap<Glsn, u64>,
     /// The number of charged snapshots.
     charged: usize,
-    /// Each for [`CHARGED_TOGETHER`] snapshots. One is kept if none is open.
+    /// One lease for every [`CHARGED_TOGETHER`] snapshots. One is kept if none is open.
     leases: Vec<Lease>,
 }
 
-/// Keeps a moment open until dropped.
+/// Keeps a moment open until it is dropped.
 #[derive(Debug)]
 pub(crate) struct OpenMoment {
     at: Glsn,
     part: Arc<Part>,
     is_charged: bool,
-    /// Why it is never to be read.
+    /// The error that every read at this moment returns, if there is one.
     unreadable: OnceLock<Box<Error>>,
-    /// What it shows is not taken in yet.
+    /// Whether the commits up to this moment are not applied yet.
     is_unshown: AtomicBool,
 }
 
@@ -73,7 +74,7 @@ impl Snapshots {
         let part = self.part();
         let mut open = part.lock();
         if open.charged == open.leases.len() * CHARGED_TOGETHER {
-            // Outside the lock: the budget may have to make room.
+            // Outside the lock, because the budget may have to free memory.
             drop(open);
             let lease = budget.lease(Kind::Metadata, CHARGED_TOGETHER as u64 * SNAPSHOT_BYTES)?;
             open = part.lock();
@@ -89,10 +90,10 @@ impl Snapshots {
         part.open_in(part.lock(), false, choose)
     }
 
-    /// The oldest open moment, or the result of `newest` if that is older, or none is open.
+    /// The oldest open moment, or the result of `newest` if that is older or no moment is open.
     pub(crate) fn oldest(&self, newest: impl FnOnce() -> Glsn) -> Glsn {
-        // All at once: a moment may be opened in one part by who has it open in another, and is
-        // then closed there.
+        // Lock all parts at once: a moment that is open in one part may be opened in another and
+        // then closed in the first.
         let parts = self.parts.each_ref().map(|part| part.lock());
         parts.iter().filter_map(|open| open.oldest()).fold(newest(), Glsn::min)
     }
@@ -163,7 +164,7 @@ impl Open {
 }
 
 impl OpenMoment {
-    /// A moment that is not opened, in a forked child.
+    /// A moment that is not opened, for a forked child.
     pub(crate) fn of_nobody(at: Glsn) -> Self {
         let part = Arc::new(Part::default());
         part.open_in(part.lock(), false, || at)
@@ -179,22 +180,24 @@ impl OpenMoment {
         self.unreadable.get().map_or(Ok(self.at), |error| Err(Error::clone(error)))
     }
 
-    /// If what it shows could not be taken in, every read at it fails, also once that can be taken
-    /// in: it would show an older state than at the time when it was opened.
+    /// Ends the delay of [`OpenMoment::show_later`]. If the commits up to this moment could not be
+    /// applied, every read at it fails from now on, even if they can be applied later: a read would
+    /// then return an older state than existed when the moment was opened.
     pub(crate) fn shows(&self, taken_in: Result<()>) {
         if let Err(error) = taken_in {
             let _ = self.unreadable.set(Box::new(error));
         }
-        // Release: who sees it finds the error, too.
+        // Release: a thread that reads this value also finds the error.
         self.is_unshown.store(false, Ordering::Release);
     }
 
-    /// What it shows is taken in later: [`OpenMoment::shows`] comes before the first read.
+    /// The commits up to this moment are applied later: [`OpenMoment::shows`] is called before the
+    /// first read.
     pub(crate) fn show_later(&self) {
         self.is_unshown.store(true, Ordering::Relaxed);
     }
 
-    /// Whether what it shows is taken in, or it is never to be read.
+    /// Whether the commits up to this moment are applied, or every read at it fails.
     pub(crate) fn is_shown(&self) -> bool {
         !self.is_unshown.load(Ordering::Acquire)
     }
@@ -203,13 +206,14 @@ impl OpenMoment {
 impl Drop for OpenMoment {
     fn drop(&mut self) {
         if self.part.origin.is_foreign() {
-            // A thread that the child does not have may hold the lock.
+            // A thread that does not exist in the child may hold the lock.
             return;
         }
         let mut open = self.part.lock();
         open.remove(self.at);
         open.charged -= usize::from(self.is_charged);
-        // Hysteresis, so that opening and dropping at the border does not charge each time.
+        // Hysteresis, so that opening and dropping a snapshot at the threshold does not charge each
+        // time.
         let spare = open.charged + 2 * CHARGED_TOGETHER <= open.leases.len() * CHARGED_TOGETHER;
         let lease = if spare { open.leases.pop() } else { None };
         drop(open);
@@ -226,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn open_snapshots_are_charged_and_what_they_cost_goes_back() {
+    fn open_snapshots_are_charged_and_their_charge_is_released() {
         let budget = Budget::new(1 << 20, Backing::Heap).unwrap();
         let charged = || budget.usage().of(Kind::Metadata);
         let snapshots = Arc::new(Snapshots::default());
@@ -237,7 +241,7 @@ mod tests {
         drop(opened);
         assert!(charged() <= 2 * CHARGED_TOGETHER as u64 * SNAPSHOT_BYTES);
         assert_eq!(snapshots.count(), 0);
-        // A full budget refuses, and no snapshot is open then.
+        // A full budget rejects a snapshot, and none is open then.
         let rest = budget.lease(Kind::Sort, budget.free_bytes()).unwrap();
         let mut opened = Vec::new();
         while let Ok(moment) = snapshots.open(&budget, || Glsn(1)) {
@@ -272,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_that_threads_hand_to_each_other_stays_the_oldest() {
+    fn a_moment_passed_between_threads_stays_the_oldest() {
         use std::sync::mpsc::{Receiver, Sender, channel};
         let snapshots = Snapshots::default();
         let over = std::sync::atomic::AtomicBool::new(false);

@@ -39,8 +39,8 @@ impl Reader {
         })
     }
 
-    /// Calls `look` with the value of an index key as of `at`: where the value is in memory in one
-    /// piece, in its place.
+    /// Calls `look` with the value of an index key as of `at`. If the value is in memory in one
+    /// piece, it is not copied.
     pub(crate) fn get_with<T>(
         &self,
         key: &[u8],
@@ -48,11 +48,12 @@ impl Reader {
         look: impl FnOnce(&[u8]) -> T,
     ) -> Result<Option<T>> {
         let mut look = Some(look);
-        // Nothing fails once `look` was called, so it is called once.
+        // No error can follow once `look` was called, so the retry does not call it twice.
         self.read(|view| self.get_in(view, key, at, &mut look))
     }
 
-    /// As [`Reader::get_with`], in the sources of `view`. `look` is taken if there is a value.
+    /// As [`Reader::get_with`], in the sources of `view`. Takes `look` out of its option only if
+    /// there is a value.
     pub(crate) fn get_in<T, L: FnOnce(&[u8]) -> T>(
         &self,
         view: &Arc<View>,
@@ -78,9 +79,9 @@ impl Reader {
         })
     }
 
-    /// Looks a key up as of `at`: in the sources that are in no run yet, in the row cache, then in
-    /// the runs. `in_rows` reads a row of the present or of the past, `in_runs` a version; both are
-    /// given `state`.
+    /// Looks a key up as of `at`: in the sources that no run holds yet, in the row cache, then in
+    /// the runs. `in_rows` reads a current or past row, `in_runs` reads a version; both are given
+    /// `state`.
     #[inline]
     fn look_up<S, T>(
         &self,
@@ -117,8 +118,7 @@ impl Reader {
         })
     }
 
-    /// Keeps a value that was read as of `at` as a row, of the present or of the past, if that is
-    /// worth it.
+    /// Caches a value that was read as of `at` as a current or past row, if that is worthwhile.
     fn keep_row(
         &self,
         view: &View,
@@ -134,8 +134,8 @@ impl Reader {
         }
     }
 
-    /// Reads at the newest moment, without opening it: if what it needs is dropped meanwhile, reads
-    /// again at a newer one.
+    /// Reads at the newest moment without opening it. If data that it needs is dropped meanwhile,
+    /// reads again at a newer moment.
     pub(crate) fn at_newest<T>(
         &self,
         newest: impl Fn() -> Result<Glsn>,
@@ -168,7 +168,7 @@ impl Reader {
         moment: &OpenMoment,
     ) -> Result<Option<ValueReader>> {
         let at = moment.readable()?;
-        // While the first one is open, no horizon passes the second.
+        // While the snapshot at `at` is open, no horizon passes the second moment either.
         let moment = self.snapshots.open(&self.budget, || at)?;
         let found = self.read(|view| {
             let hit = find(view, key, at)?;
@@ -217,7 +217,7 @@ impl Reader {
                 Ok(self.log.read_range(glsn, offset + from, into).lift()?)
             }
             Stored::InBlob { blob, offset, .. } => {
-                blob_bytes::read(&*self.log, glsn, blob, offset + from, into)
+                blob_bytes::read(&self.log, glsn, blob, offset + from, into)
                     .map_err(|error| error.at_glsn(glsn))
             }
             Stored::Dropped { .. } => Err(Error::Dropped { glsn }),
@@ -264,14 +264,14 @@ pub struct ValueReader {
     len: u64,
     /// The checksum of the bytes read so far.
     sum: Running,
-    /// `None` for a transaction's own value, and for one that is read from the log.
+    /// `None` for a transaction's own value, and for a value that is read from the log.
     origin: Option<Origin>,
 }
 
 /// The value's key and moment, to find it again after compaction has moved it.
 struct Origin {
     key: Vec<u8>,
-    /// Weak: a slow reader would keep memtables alive.
+    /// Weak, so that a slow reader does not keep memtables alive.
     view: Weak<View>,
     moment: OpenMoment,
     /// The charge for the reader, the key, and a small value.
@@ -285,7 +285,7 @@ impl ValueReader {
         Self { reader: Arc::clone(reader), glsn: Glsn::NONE, stored, at: 0, len, sum, origin: None }
     }
 
-    /// Of a value that a commit in the log wrote: it is read from where the commit stored it.
+    /// A reader of a value that a commit in the log wrote, read from where the commit stored it.
     pub(crate) fn of_logged(reader: &Arc<Reader>, glsn: Glsn, stored: Stored<'_>) -> Self {
         let (len, sum) = (stored.value_bytes(), running_value_sum());
         let stored = OwnedStored::new(stored);
@@ -315,8 +315,7 @@ impl io::Read for ValueReader {
 }
 
 impl ValueReader {
-    /// Fills `into`, or as much of it as the rest of the value has bytes; returns the number of
-    /// bytes.
+    /// Fills `into` as far as the rest of the value reaches; returns the number of bytes.
     pub(crate) fn read_piece(&mut self, into: &mut [u8]) -> Result<usize> {
         let fits = usize::try_from(self.len - self.at).unwrap_or(usize::MAX).min(into.len());
         while let Err(error) = self.fill(&mut into[..fits]) {
@@ -329,7 +328,7 @@ impl ValueReader {
             if let Some(before) = before
                 && let Err(error) = self.stored.get().check_sum(self.glsn, self.sum.sum())
             {
-                // A caller that reads on gets the error again, not the end of the value.
+                // A caller that continues to read gets the error again, not the end of the value.
                 self.sum = before;
                 return Err(error);
             }

@@ -1,7 +1,7 @@
-//! The shared state of all reads of an open store, and the retry of a read or a step of a walk in
+//! The shared state of all reads of an open store, and the retry of a read or an iterator's step in
 //! newer sources.
 //!
-//! Law: data that a view needs may be gone once the view was exchanged (log entries, blob files,
+//! Law: data that a view needs may be gone once the view was replaced (log entries, blob files,
 //! another process's runs). A read that fails is retried if there is a newer view; its error is
 //! returned only if there is none.
 
@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use plimsoll_disk::fork::Origin;
+use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Budget;
 
 use crate::index::OpenIndex;
@@ -25,14 +25,14 @@ use crate::types::keyspaces::Keyspaces;
 /// Reads of one open store.
 pub(crate) struct Reader {
     pub(crate) budget: Budget,
-    pub(crate) log: Arc<dyn Log>,
+    pub(crate) log: Arc<FileLog>,
     pub(crate) index: Arc<OpenIndex>,
     pub(crate) row_cache: Arc<RowCache>,
     pub(crate) snapshots: Arc<Snapshots>,
     pub(crate) keyspaces: Arc<Keyspaces>,
-    /// Another process may exchange the sources.
+    /// Whether another process may replace the sources.
     pub(crate) may_refresh: bool,
-    /// All reads are rejected.
+    /// Whether all reads are rejected.
     pub(crate) is_closed: AtomicBool,
     pub(crate) owner: Owner,
 }
@@ -56,7 +56,7 @@ impl Owner {
         self.origin.is_foreign()
     }
 
-    /// Fails in a forked child.
+    /// Returns an error in a forked child.
     #[inline]
     pub(crate) fn check(self) -> Result<()> {
         if self.is_foreign() { Err(Error::InForkedChild { pid: self.pid }) } else { Ok(()) }
@@ -64,9 +64,9 @@ impl Owner {
 }
 
 impl Reader {
-    /// Reads in the current sources. If the read fails and the sources were exchanged in between,
-    /// it is retried in the new ones: log entries and blob files that only the old ones needed may
-    /// be gone.
+    /// Reads in the current sources. If the read fails and the sources were replaced meanwhile, it
+    /// is retried in the new ones, because log entries and blob files that only the old ones needed
+    /// may be gone.
     pub(crate) fn read<T>(&self, mut read: impl FnMut(&Arc<View>) -> Result<T>) -> Result<T> {
         self.check_open()?;
         let view = self.index.sources.current_view();
@@ -85,8 +85,8 @@ impl Reader {
         }
     }
 
-    /// Takes a step of a walk, in the sources that it sits in or the current ones. If it fails and
-    /// the sources were exchanged in between, it is retried in the new ones, as for
+    /// Takes a step of an iterator, in the sources that it holds or in the current ones. If it
+    /// fails and the sources were replaced meanwhile, it is retried in the new ones, as for
     /// [`Reader::read`].
     pub(crate) fn walk<W: Walk + 'static, T>(
         &self,
@@ -115,28 +115,29 @@ impl Reader {
     }
 
     /// The current sources, if they differ from `view`. In a read-only store another process may
-    /// have exchanged them: then its manifest is read first.
+    /// have replaced them, so its manifest is read first.
     pub(crate) fn newer_view(&self, view: &Weak<View>) -> Option<Arc<View>> {
         let newer = || {
             Some(self.index.sources.view()).filter(|now| !Weak::ptr_eq(&Arc::downgrade(now), view))
         };
         newer().or_else(|| {
-            // An unreadable manifest is ignored: the error that led here describes the fault.
+            // An unreadable manifest is ignored: the caller returns the error that led here, which
+            // describes the fault.
             let _ = self.may_refresh.then(|| self.index.memtables.refresh());
             newer()
         })
     }
 
-    /// The error of reading what the log holds of a commit: [`Error::Trimmed`] if its blob files
-    /// are gone because the log was trimmed, here or by another process.
+    /// Converts the error of reading a commit's data from the log: to [`Error::Trimmed`] if its
+    /// blob files are gone because this or another process trimmed the log.
     pub(crate) fn trimmed_or(&self, glsn: Glsn, error: Error) -> Error {
         if matches!(error, Error::Io { kind: ErrorKind::NotFound, .. }) {
             self.log.notice_trim();
         }
         let first = self.log.bounds().first;
         match error {
-            // A file that is missing when it is opened counts as damage; one of which more pages
-            // are read is not found.
+            // A file that is missing when it is opened is reported as damage. If it disappears
+            // later, reading more of its pages reports `NotFound`.
             Error::Corrupt { .. } | Error::Io { kind: ErrorKind::NotFound, .. } if glsn < first => {
                 Error::Trimmed { asked: glsn, first }
             }

@@ -1,4 +1,4 @@
-//! Point reads that answer from memory or not at all.
+//! Point reads that are answered from memory or not at all.
 
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::pool::ResidentOnly;
@@ -32,13 +32,13 @@ pub enum Resident<T> {
     Value(T),
     /// The key has no value.
     Absent,
-    /// Something would have to be loaded to tell, or the read failed: an ordinary read tells.
+    /// A page would have to be loaded to decide, or the read failed; an ordinary read decides.
     NotResident,
 }
 
-/// Runs a read that loads no page and waits for none. Where it fails, the answer is
-/// [`Resident::NotResident`]: what it needs may be in newer sources, and if not, the read that
-/// comes next finds the error, too.
+/// Runs a read that loads no page and waits for none. If it fails, the answer is
+/// [`Resident::NotResident`]: the data may be in newer sources, and if it is not, the ordinary read
+/// that follows returns the error.
 pub(crate) fn resident<T>(read: impl FnOnce() -> Result<Option<T>>) -> Resident<T> {
     let _only = ResidentOnly::enter();
     match read() {

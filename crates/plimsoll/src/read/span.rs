@@ -7,7 +7,7 @@ use crate::index::sources::view::OwnRange;
 use crate::types::index_key::{KeptKey, MAX_KEY_BYTES, Prefix, bound_heap_bytes};
 use crate::types::key_range::KeyRange;
 
-/// A range of index keys: within one keyspace.
+/// A range of index keys within one keyspace.
 #[derive(Clone, Debug)]
 pub(crate) struct Span {
     lower: Bound<KeptKey>,
@@ -15,8 +15,8 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// The span of a user's range. A bound may be longer than a key: it is replaced by the bound at
-    /// its first [`MAX_KEY_BYTES`] bytes that separates the same keys.
+    /// The span of a user's range. A bound that is longer than a key may be is replaced by an
+    /// equivalent bound of [`MAX_KEY_BYTES`] bytes.
     pub(crate) fn new(keyspace: u32, range: &impl KeyRange) -> Self {
         let key = |key: &[u8]| index_key(keyspace, key);
         let lower = match range.start_key() {
@@ -43,8 +43,8 @@ impl Span {
         Self { lower: Bound::Included(index_key(keyspace, b"")), upper: keyspace_end(keyspace) }
     }
 
-    /// The span of the keys that begin with `prefix`: an empty one if the prefix is longer than a
-    /// key may be.
+    /// The span of the keys that begin with `prefix`; empty if the prefix is longer than a key may
+    /// be.
     pub(crate) fn prefix(keyspace: u32, prefix: &[u8]) -> Self {
         if prefix.len() > MAX_KEY_BYTES {
             return Self::new(keyspace, &(prefix..=prefix));
@@ -99,7 +99,7 @@ impl Span {
         }
     }
 
-    /// The first key behind all that can lie in it; `None` if there is none.
+    /// The first key after all keys of the span; `None` if there is none.
     pub(crate) fn end(&self) -> Option<Cow<'_, [u8]>> {
         match &self.upper {
             Bound::Excluded(key) => Some(Cow::Borrowed(key)),
@@ -118,7 +118,7 @@ fn keyspace_end(keyspace: u32) -> Bound<KeptKey> {
     next.map_or(Bound::Unbounded, |next| Bound::Excluded(KeptKey::join(next, b"")))
 }
 
-/// The first byte string after all that begin with `prefix`; `None` if there is none.
+/// The first byte string after all strings that begin with `prefix`; `None` if there is none.
 fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
     let keep = prefix.iter().rposition(|&byte| byte < u8::MAX)?;
     let mut end = prefix[..=keep].to_vec();
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_successor_of_a_prefix_is_behind_all_that_begin_with_it() {
+    fn the_successor_of_a_prefix_follows_all_keys_that_begin_with_it() {
         assert_eq!(successor(b"ab"), Some(b"ac".to_vec()));
         assert_eq!(successor(b"a\xff\xff"), Some(b"b".to_vec()));
         assert_eq!(successor(b"\xff"), None);

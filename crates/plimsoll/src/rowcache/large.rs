@@ -1,17 +1,17 @@
-//! Large values, each in one piece of memory of its own, so that they can be lent.
+//! Large values, each in one contiguous allocation, so that readers can borrow them.
 //!
-//! An entry states what a row does: *of all versions of this key that are in runs, the newest has
-//! GLSN v, and these are its bytes*; the laws of the row cache hold for it. The object cache keeps
-//! a value of this size in parts, if at all, and pages keep it in many; from both it must be copied
-//! for each reader.
+//! An entry states the same as a row: *of all versions of this key that are in runs, the newest has
+//! GLSN v, and these are its bytes*; the laws of the row cache hold for it. The object cache stores
+//! a value of this size in several parts, if at all, and pages store it in many; from both it must
+//! be copied for each reader.
 //!
 //! Laws:
 //! 1. A value is kept only while more than one part in [`KEPT_FREE`] of the budget is free beyond
 //!    it.
-//! 2. Large values are lent memory: the budget takes it back before it has the page pool evict a
+//! 2. Large values are in lent memory: the budget reclaims it before it makes the page pool evict a
 //!    page.
-//! 3. Every byte is charged. An entry that is dropped while a reader looks at it is charged until
-//!    that reader is done.
+//! 3. Every byte is charged. An entry that is dropped while a reader uses it is charged until that
+//!    reader releases it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,13 +30,13 @@ use crate::rowcache::share::KEPT_FREE;
 /// A shorter value is a row like any other.
 pub(crate) const LARGE_BYTES: usize = CHUNK_BYTES;
 
-/// The most entries: the filter would let too many other keys pass.
+/// The most entries; with more, the filter would have too many false positives.
 const ENTRIES_MAX: usize = 1 << 14;
 
 /// Bits of the filter.
 const FILTER_BITS: u64 = 1 << 17;
 
-/// Charged for an entry beside its key and value.
+/// Bytes charged for an entry in addition to its key and value.
 const ENTRY_BYTES: usize = 256;
 
 /// The most entries that are dropped for a new one.
@@ -46,8 +46,8 @@ const DROPPED_FOR_ONE: usize = 8;
 pub(crate) struct LargeValues {
     budget: Budget,
     entries: Mutex<Entries>,
-    /// Which keys may have an entry, so that a read of another key takes no lock. The bit of one
-    /// that has is never cleared.
+    /// A filter of the keys that have an entry, so that a read of any other key takes no lock. The
+    /// bit of an existing entry is never cleared.
     filter: Box<[AtomicU64]>,
     hits: AtomicU64,
     insertions: AtomicU64,
@@ -57,17 +57,18 @@ pub(crate) struct LargeValues {
 /// Law: both have the same keys.
 #[derive(Default)]
 struct Entries {
-    /// By the hash of the key. Of two keys with one hash only one can be kept.
+    /// By the hash of the key. Of two keys with the same hash only one can be cached.
     by_hash: BTreeMap<u64, Arc<Entry>>,
-    /// In the order in which they are dropped; one that was read since it came here goes back once.
+    /// In eviction order; an entry that was read since it was queued is queued once more instead of
+    /// evicted.
     order: VecDeque<u64>,
-    /// Bits that were set in the filter since it was made from the entries, and room to make it
-    /// again.
+    /// The number of filter bits that were set since it was built from the entries, and scratch
+    /// space to rebuild it.
     bits_set: usize,
     spare: Vec<u64>,
 }
 
-/// A value, pinned by whoever holds it.
+/// A value, pinned by each holder of a reference.
 pub(crate) struct Entry {
     key: Box<[u8]>,
     glsn: Glsn,
@@ -83,7 +84,7 @@ impl Entry {
 }
 
 impl LargeValues {
-    /// None yet.
+    /// An empty set of large values.
     pub(crate) fn new(budget: &Budget) -> Option<Arc<Self>> {
         let lease = budget.lease(Kind::Objects, 2 * FILTER_BITS / 8).ok()?;
         let filter = (0..FILTER_BITS / 64).map(|_| AtomicU64::new(0)).collect();
@@ -105,7 +106,7 @@ impl LargeValues {
     pub(crate) fn find(&self, key: &[u8], at: Glsn) -> Option<Arc<Entry>> {
         let hash = checksum(0, key);
         let (word, bit) = self.bit(hash);
-        // Relaxed: a bit that is not seen yet costs a copy.
+        // Relaxed: if a bit is not visible yet, the value is copied from elsewhere.
         if word.load(Ordering::Relaxed) & bit == 0 {
             return None;
         }
@@ -116,14 +117,15 @@ impl LargeValues {
                 .filter(|entry| *entry.key == *key && entry.glsn <= at)?,
         );
         entry.is_read.store(true, Ordering::Relaxed);
-        // Relaxed: a count. It is written by all readers, beside a value of a thousand cache lines.
+        // Relaxed: a counter. All readers write it, but each of them also reads a value of a
+        // thousand cache lines.
         self.hits.fetch_add(1, Ordering::Relaxed);
         Some(entry)
     }
 
-    /// Keeps a value if memory is free and `is_current` holds, which is asked under the lock: see
-    /// [`crate::rowcache::RowCache::fill`]. Returns whether the value is kept, or is not to be kept
-    /// at all.
+    /// Caches a value if memory is free and `is_current` returns true, which is called under the
+    /// lock: see [`crate::rowcache::RowCache::fill`]. Returns false if the caller may cache it
+    /// elsewhere.
     pub(crate) fn offer(
         &self,
         key: &[u8],
@@ -135,7 +137,7 @@ impl LargeValues {
         if !self.make_room(needed) {
             return false;
         }
-        // Not under the lock: the budget may ask for memory back.
+        // Not under the lock, because the budget may ask for memory back.
         let Ok(mut kept) = Buffer::with_capacity(&self.budget, Kind::Objects, value.len()) else {
             return false;
         };
@@ -176,8 +178,8 @@ impl LargeValues {
         true
     }
 
-    /// Whether that much memory is free beyond what is kept free; drops a few entries that were not
-    /// read for long if not.
+    /// Whether that much memory is free beyond the reserve; if not, evicts a few entries that were
+    /// not read for long.
     fn make_room(&self, needed: u64) -> bool {
         let kept_free = self.budget.limit_bytes() / KEPT_FREE;
         for _ in 0..DROPPED_FOR_ONE {
@@ -190,12 +192,12 @@ impl LargeValues {
         self.budget.free_bytes() >= kept_free + needed
     }
 
-    /// The key's value changes, or is gone.
+    /// Removes a key whose value changes or is deleted.
     pub(crate) fn remove(&self, key: &[u8]) {
         let hash = checksum(0, key);
         let (word, bit) = self.bit(hash);
         // Relaxed: the caller has taken the lock since it changed the runs' number
-        // ([`crate::rowcache::RowCache::begin_runs`]). Fills before that have set their bits, later
+        // ([`crate::rowcache::RowCache::begin_runs`]). Earlier fills have set their bits; later
         // ones fail.
         if word.load(Ordering::Relaxed) & bit == 0 {
             return;
@@ -215,8 +217,7 @@ impl LargeValues {
         self.lock().by_hash.is_empty()
     }
 
-    /// Adds its counters to those of the object cache, which has counted a miss for each of its
-    /// hits.
+    /// Adds its counters to those of the object cache, which has counted each hit here as a miss.
     pub(crate) fn count_in(&self, stats: &mut CacheStats) {
         let hits = self.hits.load(Ordering::Relaxed);
         stats.hits += hits;
@@ -230,11 +231,11 @@ impl LargeValues {
             entries.by_hash.values().map(|entry| entry.value.charged_bytes()).sum::<u64>();
     }
 
-    /// Drops all.
+    /// Drops all entries.
     pub(crate) fn clear(&self) {
         let dropped = {
             let mut entries = self.lock();
-            // Under the lock, under which bits are set.
+            // Under the lock, because bits are set under it.
             self.filter.iter().for_each(|word| word.store(0, Ordering::Relaxed));
             entries.bits_set = 0;
             (std::mem::take(&mut entries.by_hash), std::mem::take(&mut entries.order))
@@ -242,7 +243,7 @@ impl LargeValues {
         drop(dropped);
     }
 
-    /// Gives memory back until as much of the budget is free as is to be kept free.
+    /// Releases memory until the reserve of the budget is free again.
     pub(crate) fn give_back(&self) {
         let kept_free = self.budget.limit_bytes() / KEPT_FREE;
         while self.budget.free_bytes() < kept_free {
@@ -251,9 +252,9 @@ impl LargeValues {
         }
     }
 
-    /// Forgets keys that have no entry any more. Each word is replaced at once:
-    /// [`LargeValues::remove`] looks at the filter without the lock, and must never miss the bit of
-    /// an entry that is there.
+    /// Rebuilds the filter without keys that have no entry any more. Each word is replaced
+    /// atomically, because [`LargeValues::remove`] reads the filter without the lock and must never
+    /// miss the bit of an existing entry.
     fn renew_filter(&self, entries: &mut Entries) {
         let Entries { by_hash, spare, bits_set, .. } = entries;
         spare.fill(0);
@@ -285,8 +286,8 @@ fn place_of(hash: u64) -> (usize, u64) {
 }
 
 impl Entries {
-    /// Takes out an entry that was not read since it went back; `must`: if all were, the one that
-    /// came first.
+    /// Removes an entry that was not read since it was queued. With `must`, if all were read,
+    /// removes the oldest one.
     fn pop(&mut self, must: bool) -> Option<Arc<Entry>> {
         for _ in 0..self.order.len() {
             let hash = self.order.pop_front()?;
@@ -305,7 +306,7 @@ impl Reclaim for LargeValues {
         let mut given = 0;
         while given < chunks {
             let Some(entry) = self.lock().pop(true) else { break };
-            // One that a reader looks at is given back later.
+            // If a reader uses it, its memory is released later.
             if let Ok(entry) = Arc::try_unwrap(entry) {
                 given += (entry.value.charged_bytes() as usize / CHUNK_BYTES).max(1);
             }
@@ -331,13 +332,13 @@ mod tests {
     }
 
     #[test]
-    fn a_value_answers_moments_from_its_version_on_until_its_key_is_removed() {
+    fn a_value_answers_moments_from_its_version_until_its_key_is_removed() {
         let (_budget, values) = values(16 << 20);
         assert!(values.offer(b"k", Glsn(5), &[1; 100_000], || true));
         assert_eq!([4, 5, 6].map(|at| found(&values, b"k", at)), [None, Some(1), Some(1)]);
         assert_eq!(found(&values, b"other", 6), None);
         assert!(values.offer(b"k", Glsn(7), &[2; 100_000], || false));
-        assert_eq!(found(&values, b"k", 8), Some(1), "what is not current does not enter");
+        assert_eq!(found(&values, b"k", 8), Some(1), "a stale value is not cached");
         assert!(values.offer(b"k", Glsn(7), &[2; 100_000], || true));
         assert_eq!([6, 7].map(|at| found(&values, b"k", at)), [None, Some(2)]);
         values.remove(b"k");
@@ -345,13 +346,13 @@ mod tests {
     }
 
     #[test]
-    fn what_others_need_is_given_back_and_an_eighth_stays_free() {
+    fn memory_is_returned_to_other_uses_and_an_eighth_stays_free() {
         let (budget, values) = values(32 << 20);
         let mut kept = 0;
         for number in 0..100u8 {
             kept += u32::from(values.offer(&[number], Glsn(1), &vec![number; 1 << 20], || true));
         }
-        assert!(kept >= 90, "the first that were not read give way to later ones");
+        assert!(kept >= 90, "entries that were not read are evicted for later ones");
         assert!(budget.free_bytes() >= 4 << 20);
         let there =
             || (0..100u8).filter(|&number| found(&values, &[number], 1) == Some(number)).count();
@@ -359,7 +360,7 @@ mod tests {
         let lease = budget.lease(Kind::Sort, 24 << 20).unwrap();
         assert!((1..8).contains(&there()), "{}", there());
         drop(lease);
-        // All were read: none gives way to another.
+        // All were read, so none is evicted for another.
         let before = there();
         let lease = budget.lease(Kind::Sort, budget.free_bytes() - (4 << 20)).unwrap();
         assert!(!values.offer(b"new", Glsn(1), &[1; 1 << 20], || true));
@@ -369,11 +370,11 @@ mod tests {
     }
 
     #[test]
-    fn the_filter_forgets_keys_that_are_gone_and_none_that_is_there() {
+    fn the_filter_drops_removed_keys_and_keeps_existing_ones() {
         let (_budget, values) = values(16 << 20);
         let mut bits_most = 0;
         for number in 0..5 * ENTRIES_MAX as u32 {
-            // Short ones: what is kept does not ask how long a value is.
+            // Short values, because this type does not check the length.
             assert!(values.offer(&number.to_be_bytes(), Glsn(1), b"v", || true));
             if number >= 100 {
                 values.remove(&(number - 100).to_be_bytes());

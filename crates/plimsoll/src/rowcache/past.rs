@@ -1,16 +1,17 @@
-//! Rows of the past: values that a held moment has read, of keys that were written over since.
+//! Past rows: values that a read at an open older moment has found, of keys that were overwritten
+//! since.
 //!
 //! An entry states: *at every moment from v to m, this key has the version v, and these are its
-//! bytes*; m is the moment that read it. It is true for ever: no commit is ordered at or before a
-//! moment that can be read. So nothing invalidates it, and it is not asked whether the runs are
-//! those that it was read from.
+//! bytes*; m is the moment of the read. This stays true for ever, because no commit is ordered at
+//! or before a readable moment. So nothing invalidates an entry, and the set of runs that it was
+//! read from is not checked.
 //!
 //! Laws:
-//! 1. It answers moments from v to m, and no later one: at a later moment the key may have a
-//!    younger version.
-//! 2. Its key in the cache is not the index key, which is that of the newest value. No keyspace has
-//!    the id that it begins with.
-//! 3. No image has it: after a restart no moment is held.
+//! 1. An entry answers moments from v to m and no later one, because at a later moment the key may
+//!    have a younger version.
+//! 2. Its key in the cache differs from the index key, which is used for the newest value: it
+//!    begins with an id that no keyspace has.
+//! 3. No image contains it, because no moment is open after a restart.
 
 use std::sync::atomic::Ordering;
 
@@ -23,14 +24,14 @@ use crate::rowcache::{Entry, GLSN_BYTES, Head, RowCache, RowHandle, glsns_of};
 use crate::types::index_key::Prefix;
 use crate::types::value::Value;
 
-/// What the keys of such entries begin with, in the place of a keyspace's id.
+/// The prefix of the keys of such entries, in the place of a keyspace's id.
 const PAST: Prefix = Prefix::of(u32::MAX);
 
-/// An entry that is of another moment is replaced by one read in as many: readers of two moments
-/// must not exchange a row at each read.
+/// Replace another snapshot's entry on only 1 in N reads, so that two snapshots do not evict each
+/// other's row on every read.
 const READS_FOR_AN_EXCHANGE: u64 = 16;
 
-/// The head of a row of the past: the first and the last moment that it answers.
+/// The header of a past row: the first and the last moment that it answers.
 struct Past;
 
 impl Head for Past {
@@ -42,7 +43,7 @@ impl Head for Past {
     }
 }
 
-/// Whether a key of the cache is that of a row of the past.
+/// Whether a key of the cache is that of a past row.
 pub(crate) fn is_of_the_past(key: &[u8]) -> bool {
     key.starts_with(PAST.as_bytes())
 }
@@ -92,7 +93,7 @@ impl RowCache {
 }
 
 impl RowHandle {
-    /// The cached value of an index key as of `at`, a moment that is older than what the runs have.
+    /// The cached value of an index key as of `at`, a moment before the newest version in the runs.
     pub(crate) fn get_past(
         &self,
         key: &[u8],
@@ -102,8 +103,8 @@ impl RowHandle {
         self.find::<Past>(&key_of_the_past(key), at, budget)
     }
 
-    /// As [`RowHandle::get_past`], but calls `look` with the value, in its place if it is there in
-    /// one piece. `look` is taken if there is a value.
+    /// As [`RowHandle::get_past`], but calls `look` with the value, without a copy if it is
+    /// contiguous. Takes `look` out of its option only if there is a value.
     pub(crate) fn get_past_with<T>(
         &self,
         key: &[u8],
@@ -154,7 +155,7 @@ mod tests {
         value
     }
 
-    /// The row of the past of a key as of a moment.
+    /// The past row of a key as of a moment.
     fn kept(store: &Arc<Engine>, key: &[u8], at: Glsn) -> Option<Vec<u8>> {
         let key = KeyBuffer::new(1, key).unwrap();
         let value =
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_of_the_past_answers_the_moments_from_its_version_to_the_one_that_read_it() {
+    fn a_past_row_answers_moments_from_its_version_to_that_of_the_read() {
         let dir = tempfile::tempdir().unwrap();
         let (store, keyspace) = store_in(&dir);
         put(&store, &keyspace, b"other", b"1");
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_held_moment_reads_no_page_twice_and_another_moment_gets_its_rows_in_the_end() {
+    fn an_open_moment_reads_no_page_twice_and_another_one_gets_its_rows_in_time() {
         let dir = tempfile::tempdir().unwrap();
         let (store, keyspace) = store_in(&dir);
         let value = |number: u8, round: u8| vec![number ^ round; 200];
@@ -201,7 +202,8 @@ mod tests {
             held.push(Snapshot::newest(&store));
         }
         for (round, held) in (0..2).zip(&held) {
-            // Rows of the first moment make place for those of the second, one in sixteen reads.
+            // Rows of the first moment are replaced by those of the second, at one in sixteen
+            // reads.
             for _ in 0..100 {
                 store.maintenance.pool.clear();
                 for key in 0..100u8 {
@@ -225,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_read_what_a_model_holds_whatever_was_read_before() {
+    fn reads_at_any_moment_match_a_model() {
         for seed in 0..20 {
             let mut random = Random::new(seed);
             let dir = tempfile::tempdir().unwrap();

@@ -7,12 +7,11 @@
 //!
 //! Laws:
 //! 1. Rows have at most [`MAX_SHARE`] and, once they have reached it, at least [`MIN_SHARE`] of the
-//!    memory that both have together: with less there would be too few ghosts to measure the value
-//!    of more.
+//!    memory of both. With less, there would be too few ghost entries to measure the value of more.
 //! 2. A step is one part in [`WHOLE`], and the next step is not taken before the last was filled.
-//! 3. Memory that is free is *lent* to rows beyond their share, except for one part in
-//!    [`KEPT_FREE`] of the budget. When less than that is free, rows give lent memory back, up to
-//!    [`BITES_BACK`] bites at each look. While memory is lent, ghost hits are no evidence.
+//! 3. Free memory is *lent* to rows beyond their share, except for one part in [`KEPT_FREE`] of the
+//!    budget. When less than that is free, rows return lent memory, up to [`BITES_BACK`] bites at
+//!    each check. While memory is lent, ghost hits are no evidence.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -42,15 +41,15 @@ const LEAST_BYTES: u64 = 1 << 20;
 /// The rows' target is changed if it is off by more than one part in this.
 const TOLERANCE: u64 = 4 * WHOLE;
 
-/// Free memory is lent to rows, but for one part in this of the budget, which is left to memtables,
-/// pages, and everything else.
+/// Free memory is lent to rows, except for one part in this of the budget, which is reserved for
+/// memtables, pages, and everything else.
 pub(crate) const KEPT_FREE: u64 = 8;
 
-/// Bites of 256 KiB that rows give back at a look: together as much as the 64 fills between two
-/// looks have loaded in pages.
+/// The most bites of 256 KiB that rows return at a check: together as much as the pages that the 64
+/// fills between two checks have loaded.
 const BITES_BACK: usize = 4;
 
-/// How memory was moved so far.
+/// The steps so far, and the ghost hits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Moves {
     /// Steps from pages to rows.
@@ -94,7 +93,7 @@ impl State {
 enum Verdict {
     /// Not enough evidence.
     Wait,
-    /// Memory is free: nothing has to leave.
+    /// Memory is free, so neither side has to shrink.
     Free,
     /// Both are worth about the same.
     Stay,
@@ -118,8 +117,8 @@ fn weigh(row_cache: &Turnover, row_hits: u64, pages: &Turnover, page_hits: u64) 
 }
 
 impl Balance {
-    /// Gives rows their share of `bytes`, at first the least; returns the bytes. Weighing starts
-    /// anew.
+    /// Gives rows their share of `bytes`, initially the minimum; returns the bytes. Weighing starts
+    /// again.
     pub(crate) fn begin(&self, cache: &Cache, pool: &Pool, bytes: u64) -> u64 {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.share = state.share.max(MIN_SHARE);
@@ -128,8 +127,8 @@ impl Balance {
         state.give(cache)
     }
 
-    /// Raises the rows' share to at least this many parts of the memory last set: not of a budget
-    /// that is just being changed.
+    /// Raises the rows' share to at least this many parts of the memory that was set last, which is
+    /// not that of a budget that is being changed.
     pub(crate) fn begin_with(&self, parts: u64, cache: &Cache, pool: &Pool) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let parts = parts.clamp(MIN_SHARE, MAX_SHARE);
@@ -152,7 +151,7 @@ impl Balance {
         let (row_cache, pages) = (cache.turnover(), pool.turnover());
         let total = row_cache.held_bytes + pages.held_bytes + free_bytes;
         let step = total / WHOLE;
-        // The cache may have been exchanged since.
+        // The cache may have been replaced since.
         let row_hits = row_cache.returns.saturating_sub(state.rows_seen);
         let page_hits = pages.returns.saturating_sub(state.pages_seen);
         let verdict =
@@ -182,15 +181,15 @@ impl Balance {
             (row_cache.held_bytes + lent).saturating_sub(owed).min(total / WHOLE * MAX_SHARE);
         let wanted = share.max(with_lent);
         if wanted.abs_diff(row_cache.limit_bytes) > total / TOLERANCE {
-            // A little each time: a reader does this, and others fill meanwhile.
+            // A little each time, because a reader does this while others insert.
             let bites = if owed > 0 { BITES_BACK } else { 1 };
             let _ = (0..bites).any(|_| cache.approach_memory(wanted).1);
         }
         lent > 0
     }
 
-    /// Takes a bite of what was lent if too little of the budget is free; whether there is more to
-    /// take.
+    /// Returns a bite of lent memory if too little of the budget is free; returns whether there is
+    /// more to return.
     pub(crate) fn give_back(&self, cache: &Cache, budget: &Budget) -> bool {
         let owed = (budget.limit_bytes() / KEPT_FREE).saturating_sub(budget.free_bytes());
         let share = self.share_bytes().max(LEAST_BYTES);
@@ -198,14 +197,14 @@ impl Balance {
         owed > 0 && held > share && !cache.approach_memory(share.max(held.saturating_sub(owed))).1
     }
 
-    /// For tests: sets the rows' share in parts of the whole, from the next time that they get
-    /// their share.
+    /// For tests: sets the rows' share in parts of [`WHOLE`], from the next time that they are
+    /// given their share.
     #[cfg(test)]
     pub(crate) fn set_share(&self, parts: u64) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).share = parts;
     }
 
-    /// For tests: weighed ghost hits of rows and of pages.
+    /// For tests: the ghost hits of rows and of pages that were weighed.
     #[cfg(test)]
     pub(crate) fn seen(&self) -> (u64, u64) {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -218,12 +217,12 @@ impl Balance {
         state.bytes / WHOLE * state.share
     }
 
-    /// The rows' share in parts of the whole.
+    /// The rows' share, in parts of [`WHOLE`].
     pub(crate) fn share(&self) -> u64 {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).share
     }
 
-    /// How memory was moved so far.
+    /// The steps so far, and the ghost hits.
     pub(crate) fn moves(&self) -> Moves {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).moves
     }
@@ -240,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_goes_where_a_byte_has_brought_more_of_what_was_evicted_back() {
+    fn a_step_goes_to_the_side_with_more_ghost_hits_per_byte() {
         let same = of_window(1 << 20);
         assert_eq!(weigh(&same, 10, &same, EVIDENCE - 11), Verdict::Wait);
         assert_eq!(weigh(&same, 100, &same, 100), Verdict::Stay);
@@ -249,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn hits_are_weighed_by_how_far_back_each_side_remembers() {
+    fn hits_are_weighed_by_the_length_of_each_sides_history() {
         let (near, far) = (of_window(1 << 20), of_window(4 << 20));
         assert_eq!(weigh(&near, 100, &far, 400), Verdict::Stay);
         assert_eq!(weigh(&near, 100, &far, 200), Verdict::ToRows);

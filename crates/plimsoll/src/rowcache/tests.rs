@@ -1,5 +1,5 @@
-//! Tests the row cache against the pages: the race that would keep a stale value for ever, moments,
-//! deletions, and everything at once.
+//! Tests of the row cache against the pages: the race that would keep a stale value for ever,
+//! moments, deletions, and all of these together.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -74,14 +74,14 @@ fn kept(store: &Arc<Engine>, key: &[u8]) -> Option<Vec<u8>> {
     value.map(|value| value.to_vec())
 }
 
-/// Reads a key with no page in memory, so that it is inserted.
+/// Reads a key with no page in memory, so that a row is inserted.
 fn enter(store: &Arc<Engine>, key: &[u8]) {
     store.maintenance.pool.clear();
     let value = get(store, key);
     assert!(kept(store, key) == value, "it was loaded, so it is kept");
 }
 
-/// A read that has loaded the value to insert, and is stopped there.
+/// A read that has loaded the value to insert, and is suspended there.
 struct Stopped {
     view: Arc<View>,
     missed: bool,
@@ -119,7 +119,7 @@ impl Stopped {
 }
 
 #[test]
-fn a_value_that_was_loaded_before_a_younger_one_came_into_the_runs_does_not_stay() {
+fn a_value_loaded_before_a_younger_one_entered_the_runs_is_not_cached() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false));
     put(&store, b"k", b"old");
@@ -131,7 +131,7 @@ fn a_value_that_was_loaded_before_a_younger_one_came_into_the_runs_does_not_stay
     stopped.goes_on(&store, b"k");
     assert_eq!((kept(&store, b"k"), get(&store, b"k")), (None, Some(b"new".to_vec())));
     // Load, commit, insert, flush: the old value is inserted, is valid while the younger one is
-    // above the runs, and then replaced by it.
+    // above the runs, and is then replaced by it.
     let stopped = Stopped::read(&store, b"k");
     put(&store, b"k", b"newest");
     stopped.goes_on(&store, b"k");
@@ -147,7 +147,7 @@ fn a_value_that_was_loaded_before_a_younger_one_came_into_the_runs_does_not_stay
 }
 
 #[test]
-fn fills_are_closed_before_the_keys_are_gone_through() {
+fn fills_are_rejected_before_the_keys_are_superseded() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false));
     put(&store, b"k", b"old");
@@ -166,7 +166,7 @@ fn fills_are_closed_before_the_keys_are_gone_through() {
 }
 
 #[test]
-fn what_an_image_said_before_a_younger_one_came_into_the_runs_is_not_brought_back() {
+fn a_row_of_an_image_is_not_restored_once_a_younger_version_entered_the_runs() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false));
     put(&store, b"k", b"old");
@@ -187,11 +187,15 @@ fn what_an_image_said_before_a_younger_one_came_into_the_runs_is_not_brought_bac
     store.flush().unwrap();
     assert_eq!(bring_back(&view), BroughtBack { entered: 0, stopped: Some(NotCurrent) });
     assert_eq!((kept(&store, b"k"), get(&store, b"k")), (None, Some(b"new".to_vec())));
-    assert_eq!((kept(&store, b"j"), kept(&store, b"l")), (None, None), "all of them or none");
+    assert_eq!(
+        (kept(&store, b"j"), kept(&store, b"l")),
+        (None, None),
+        "all rows of a group or none"
+    );
 }
 
 #[test]
-fn a_moment_before_the_kept_version_is_answered_by_the_pages() {
+fn a_moment_before_the_cached_version_is_answered_by_the_pages() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false));
     let first = put(&store, b"k", b"first");
@@ -206,12 +210,12 @@ fn a_moment_before_the_kept_version_is_answered_by_the_pages() {
     assert_eq!(
         kept(&store, b"k").as_deref(),
         Some(&b"second"[..]),
-        "reading the past has changed nothing"
+        "reading an older moment has changed nothing"
     );
 }
 
 #[test]
-fn reads_of_the_past_enter_nothing_that_is_not_the_newest() {
+fn reads_of_older_moments_insert_only_newest_versions() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false));
     let first = put(&store, b"k", b"first");
@@ -224,7 +228,7 @@ fn reads_of_the_past_enter_nothing_that_is_not_the_newest() {
 }
 
 #[test]
-fn what_a_transaction_of_many_runs_or_a_deletion_changes_is_not_kept() {
+fn values_changed_by_a_spilled_transaction_or_a_deletion_are_not_cached() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false));
     let value = |of: u8| vec![of; 900];
@@ -241,7 +245,7 @@ fn what_a_transaction_of_many_runs_or_a_deletion_changes_is_not_kept() {
         store.reader.index.stats().memtable_bytes < 2 << 20,
         "it was spilled, and its runs adopted"
     );
-    assert_eq!(get(&store, &keys[5]), Some(value(2)), "while its runs wait");
+    assert_eq!(get(&store, &keys[5]), Some(value(2)), "while its runs are above the others");
     store.flush().unwrap();
     assert_eq!((kept(&store, &keys[5]), get(&store, &keys[5])), (None, Some(value(2))));
     enter(&store, &keys[6]);
@@ -254,7 +258,7 @@ fn what_a_transaction_of_many_runs_or_a_deletion_changes_is_not_kept() {
 }
 
 #[test]
-fn values_of_the_log_are_kept_whole_and_large_ones_are_charged_while_a_user_holds_them() {
+fn values_of_the_log_are_cached_whole_and_large_ones_are_charged_while_held() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false));
     let mut random = Random::new(7);
@@ -277,7 +281,7 @@ fn values_of_the_log_are_kept_whole_and_large_ones_are_charged_while_a_user_hold
 }
 
 #[test]
-fn a_hit_is_counted_once_and_only_where_a_row_was_the_answer() {
+fn a_hit_is_counted_once_and_only_if_a_row_answered() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false));
     let hits = || store.reader.row_cache.stats().unwrap().0.hits;
@@ -289,15 +293,15 @@ fn a_hit_is_counted_once_and_only_where_a_row_was_the_answer() {
     get(&store, b"k").unwrap();
     let before = hits();
     get(&store, b"k").unwrap();
-    assert_eq!(hits(), before + 1, "memory for a large one is had between two looks");
+    assert_eq!(hits(), before + 1, "memory for a large value is reserved between two accesses");
     assert_eq!(get_at(&store, b"k", first), Some(vec![1; 100_000]));
-    assert_eq!(hits(), before + 1, "it is younger than what was asked for");
+    assert_eq!(hits(), before + 1, "the row is younger than the moment");
     assert!(Snapshot::newest(&store).contains_key(&default(&store), b"k").unwrap());
     assert_eq!(hits(), before + 2);
 }
 
 #[test]
-fn what_other_threads_load_makes_no_row_of_what_pages_answer() {
+fn page_loads_of_other_threads_create_no_row_for_a_resident_read() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false));
     let mut tx = Transaction::new(&store.committer);
@@ -323,7 +327,7 @@ fn what_other_threads_load_makes_no_row_of_what_pages_answer() {
 }
 
 #[test]
-fn a_value_displaces_no_more_than_a_small_part_of_the_rows() {
+fn a_value_evicts_only_a_small_part_of_the_rows() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false));
     let large = 600_000;
@@ -353,7 +357,7 @@ fn a_value_displaces_no_more_than_a_small_part_of_the_rows() {
 }
 
 #[test]
-fn rows_have_their_share_again_after_a_smaller_budget_could_not_be_had() {
+fn rows_regain_their_share_after_a_failed_reduction_of_the_budget() {
     let disk = LyingDisk::new(1);
     let world = options().background(false).memory_bytes(256 << 20).memtable_bytes(64 << 20);
     let world = world.world(Arc::new(disk.clone()), Arc::new(ManualClock::new(1)));
@@ -380,7 +384,7 @@ fn rows_have_their_share_again_after_a_smaller_budget_could_not_be_had() {
 }
 
 #[test]
-fn another_budget_is_no_evidence_and_statistics_go_on_over_it() {
+fn a_change_of_the_budget_is_no_evidence_and_statistics_continue() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false).memory_bytes(16 << 20));
     let mut tx = Transaction::new(&store.committer);
@@ -398,7 +402,7 @@ fn another_budget_is_no_evidence_and_statistics_go_on_over_it() {
     let (key, other) = (0u32.to_be_bytes(), 1u32.to_be_bytes());
     let stopped = Stopped::read(&store, &key);
     let before = stats();
-    // Large enough for other tables: the cache is exchanged then, and fills from old views are
+    // Large enough to need other tables: the cache is replaced then, and fills from old views are
     // rejected.
     crate::engine::memory::set(&store, 256 << 20).unwrap();
     let [weighed, there_are] = store.reader.row_cache.returns();
@@ -437,7 +441,7 @@ fn store_of_rows(dir: &tempfile::TempDir, rows: u32) -> Arc<Engine> {
     store
 }
 
-/// Takes all free memory but this many bytes.
+/// Takes all free memory except this many bytes.
 fn take_memory(store: &Engine, left_bytes: u64) -> plimsoll_memory::budget::Lease {
     let budget = &store.reader.budget;
     budget.lease(plimsoll_memory::budget::Kind::Sort, budget.free_bytes() - left_bytes).unwrap()
@@ -449,7 +453,7 @@ fn get_all(store: &Arc<Engine>, rows: u32) {
 }
 
 #[test]
-fn what_pages_in_memory_answer_is_not_kept_twice_where_memory_is_short() {
+fn resident_values_are_not_cached_twice_while_memory_is_short() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_of_rows(&dir, 5000);
     let _taken = take_memory(&store, 4 << 20);
@@ -464,13 +468,12 @@ fn what_pages_in_memory_answer_is_not_kept_twice_where_memory_is_short() {
 }
 
 #[test]
-fn free_memory_is_lent_to_rows_of_resident_pages_and_they_give_it_back() {
+fn free_memory_is_lent_to_rows_of_resident_pages_and_returned() {
     const ROWS: u32 = 50_000;
     let dir = tempfile::tempdir().unwrap();
     let store = store_of_rows(&dir, ROWS);
     let stats = || store.reader.row_cache.stats().unwrap().0;
-    // The first reads find out that memory is free, the second ones fill; the fourth turn finds
-    // all.
+    // The first pass detects that memory is free, the next ones insert; the fourth finds all rows.
     (0..3).for_each(|_| get_all(&store, ROWS));
     let filled = stats();
     assert!(filled.entries > u64::from(ROWS) / 10 * 9, "{filled:?}");
@@ -483,7 +486,8 @@ fn free_memory_is_lent_to_rows_of_resident_pages_and_they_give_it_back() {
     get_all(&store, ROWS);
     assert!(stats().hits - hits > u64::from(ROWS) / 10 * 9, "rows answer");
     assert_eq!(store.reader.row_cache.returns()[0].0, 0, "nothing was weighed");
-    // Others take the memory: rows give lent memory back as reads load pages, down to their share.
+    // Other uses take the memory: rows return lent memory while reads load pages, down to their
+    // share.
     let mut taken = Vec::new();
     for _ in 0..3 {
         taken.push(take_memory(&store, 1 << 20));
@@ -499,7 +503,7 @@ fn free_memory_is_lent_to_rows_of_resident_pages_and_they_give_it_back() {
 }
 
 #[test]
-fn a_resident_page_answers_the_first_read_of_a_key_without_a_row_and_the_second_makes_one() {
+fn the_second_resident_read_of_a_key_creates_a_row() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_of_rows(&dir, 5000);
     let entries = || store.reader.row_cache.stats().unwrap().0.entries;
@@ -511,11 +515,12 @@ fn a_resident_page_answers_the_first_read_of_a_key_without_a_row_and_the_second_
 }
 
 #[test]
-fn a_flush_keeps_rows_of_resident_pages_true() {
+fn a_flush_keeps_rows_of_resident_pages_valid() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_of_rows(&dir, 5000);
     (0..3).for_each(|_| get_all(&store, 5000));
-    // A page-answered fill that a flush overtakes.
+    // A flush completes between the load and the insertion of a value that a resident page
+    // answered.
     let key = 17u32.to_be_bytes();
     store.reader.row_cache.clear();
     let stopped = Stopped::read_as_it_is(&store, &key);
@@ -529,7 +534,7 @@ fn a_flush_keeps_rows_of_resident_pages_true() {
 }
 
 #[test]
-fn a_store_that_nobody_reads_gives_lent_memory_back_in_its_upkeep() {
+fn a_store_without_reads_returns_lent_memory_in_its_upkeep() {
     const ROWS: u32 = 50_000;
     let dir = tempfile::tempdir().unwrap();
     let store = store_of_rows(&dir, ROWS);
@@ -550,7 +555,7 @@ fn a_store_that_nobody_reads_gives_lent_memory_back_in_its_upkeep() {
 }
 
 #[test]
-fn a_value_is_lent_from_wherever_it_is() {
+fn a_value_is_lent_from_every_kind_of_place() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false));
     store.reader.row_cache.share_of(48);
@@ -582,7 +587,7 @@ fn a_value_is_lent_from_wherever_it_is() {
 }
 
 #[test]
-fn a_read_of_the_newest_moment_goes_on_at_a_newer_one_if_its_own_is_gone() {
+fn a_read_of_the_newest_moment_retries_at_a_newer_one_if_its_own_is_gone() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false));
     // Versions that only moments before the third need are dropped.
@@ -601,7 +606,7 @@ fn a_read_of_the_newest_moment_goes_on_at_a_newer_one_if_its_own_is_gone() {
 }
 
 #[test]
-fn rows_that_have_grown_give_way_to_a_small_budget_and_grow_again_in_a_large_one() {
+fn rows_shrink_with_the_budget_and_grow_again_with_it() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false).memory_bytes(256 << 20));
     store.reader.row_cache.share_of(48);
@@ -623,7 +628,7 @@ fn rows_that_have_grown_give_way_to_a_small_budget_and_grow_again_in_a_large_one
     }
     let stats = store.reader.row_cache.stats().unwrap().0;
     assert!(stats.index_bytes > 12 << 20, "as much as the small budget has for them: {stats:?}");
-    // Also while a view refers to it.
+    // Even while a view refers to it.
     crate::engine::memory::set(&store, 16 << 20).unwrap();
     drop(view);
     let stats = store.reader.row_cache.stats().unwrap().0;
@@ -635,10 +640,10 @@ fn rows_that_have_grown_give_way_to_a_small_budget_and_grow_again_in_a_large_one
     assert_eq!(get(&store, &7u32.to_be_bytes()).as_deref(), Some(&7u32.to_le_bytes()[..]));
 }
 
-/// The writes: by key, the commits and their numbers in order.
+/// The writes: for each key, its commits and numbers in order.
 type Written = BTreeMap<u32, Vec<(u64, u64)>>;
 
-/// The reads: key, moment, and the number, if there was one.
+/// The reads: key, moment, and the number, if there was a value.
 type WasRead = Vec<(u32, u64, Option<u64>)>;
 
 const WRITERS: u32 = 2;
@@ -690,7 +695,7 @@ fn read(store: &Arc<Engine>, seed: u64, done: &AtomicBool) -> WasRead {
 }
 
 #[test]
-fn readers_at_any_moment_see_what_was_written_whatever_is_kept_dropped_and_flushed() {
+fn readers_see_the_written_values_at_any_moment_under_evictions_and_flushes() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().durability(crate::Durability::Buffered));
     let done = Arc::new(AtomicBool::new(false));
@@ -720,7 +725,7 @@ fn readers_at_any_moment_see_what_was_written_whatever_is_kept_dropped_and_flush
     done.store(true, Ordering::Relaxed);
     readers.into_iter().for_each(|reader| reader.join().unwrap());
     let stats = store.reader.row_cache.stats().unwrap().0;
-    assert!(stats.hits > 100 && stats.insertions > 100, "row_cache were in use: {stats:?}");
+    assert!(stats.hits > 100 && stats.insertions > 100, "the row cache was in use: {stats:?}");
     let outcomes = outcomes.lock().unwrap();
     let (written, was_read) = &*outcomes;
     for (key, at, number) in was_read {
@@ -731,10 +736,10 @@ fn readers_at_any_moment_see_what_was_written_whatever_is_kept_dropped_and_flush
     }
 }
 
-/// A read has loaded a large value, and is about to keep it, when a flush brings a younger version
+/// A read has loaded a large value and is about to cache it when a flush brings a younger version
 /// of its key.
 #[test]
-fn a_large_value_that_enters_while_its_key_is_superseded_does_not_stay() {
+fn a_large_value_cached_while_its_key_is_superseded_does_not_stay() {
     let budget = Budget::new(64 << 20, Backing::Heap).unwrap();
     let row_cache = RowCache::new(&budget, &Pool::new(&budget, 1 << 20).unwrap()).unwrap();
     let handle = row_cache.handle();
@@ -752,7 +757,7 @@ fn a_large_value_that_enters_while_its_key_is_superseded_does_not_stay() {
         let is_current = || {
             let is_current = kept.runs.load(Ordering::Acquire) == 0;
             let _ = is_asked.send(());
-            // The flush may be done before the value is kept, or wait for that.
+            // The flush may complete before the value is cached, or wait for that.
             let _ = ended.recv_timeout(Duration::from_millis(300));
             is_current
         };

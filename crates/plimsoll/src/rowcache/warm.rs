@@ -10,10 +10,11 @@ use smallvec::SmallVec;
 
 use crate::rowcache::{GLSN_BYTES, RowCache, RowHandle};
 
-/// The best number of rows to restore at a time: the misses of the processor's caches overlap.
+/// The best number of rows to restore at a time, so that their misses in the processor's caches
+/// overlap.
 pub(crate) const ROWS_AT_ONCE: usize = 16;
 
-/// A row as an image has it.
+/// A row of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Row<'a> {
     /// Its index key.
@@ -31,35 +32,35 @@ pub(crate) fn parts_of(entry: &[u8]) -> Option<(Glsn, &[u8])> {
 }
 
 impl RowCache {
-    /// The current cache; `None` if it is switched off.
+    /// The current cache; `None` if the row cache is disabled.
     pub(crate) fn warm_cache(&self) -> Option<Arc<Cache>> {
         self.kept.as_ref().map(|kept| kept.cache())
     }
 
-    /// The rows' share in parts of the whole.
+    /// The rows' share of the memory, in parts of [`share::WHOLE`].
     pub(crate) fn share(&self) -> u64 {
         self.kept.as_ref().map_or(0, |kept| kept.balance.share())
     }
 
-    /// The bytes of the rows' share. Rows in lent memory are beyond it: an image that had them all
-    /// would be as large as the store.
+    /// The bytes of the rows' share, without lent memory: an image of all rows could be as large as
+    /// the store.
     pub(crate) fn share_bytes(&self) -> u64 {
         self.kept.as_ref().map_or(0, |kept| kept.balance.share_bytes())
     }
 
-    /// Raises the rows' share to `parts` of the whole, the share that they had when the image was
-    /// saved.
+    /// Raises the rows' share to `parts` of [`share::WHOLE`], the share that they had when the
+    /// image was saved.
     pub(crate) fn expect_share(&self, parts: u64) {
         let Some(kept) = &self.kept else { return };
-        // Held, so that a cache that is exchanged in between gets no memory after it was emptied.
+        // Held, so that a cache that is replaced meanwhile gets no memory after it was emptied.
         let handle = kept.handle();
         if let Some(cache) = &handle.cache {
             kept.balance.begin_with(parts, cache, &kept.pool);
         }
     }
 
-    /// Makes the index of a view's cache larger for this many rows of this mean size; returns
-    /// whether to call it again, for more.
+    /// Enlarges the index of a view's cache for this many rows of this mean size; returns whether
+    /// to call it again, for more.
     pub(crate) fn expect_rows(&self, handle: &RowHandle, rows: u64, mean_bytes: u64) -> bool {
         handle.cache.as_ref().is_some_and(|cache| cache.expect_entries(rows, mean_bytes))
     }
@@ -95,19 +96,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_expected_is_a_part_of_the_memory_that_row_were_told_of_last() {
+    fn an_expected_share_is_a_part_of_the_memory_set_last() {
         let budget = Budget::new(64 << 20, Backing::Mapped).unwrap();
         let pool = Pool::new(&budget, 1 << 20).unwrap();
         let row_cache = RowCache::new(&budget, &pool).unwrap();
         // The cache's own tables are part of it.
         let limit_mib =
             || (row_cache.warm_cache().unwrap().turnover().limit_bytes + (1 << 19)) >> 20;
-        // A shrinking budget: the row cache is resized first, the budget is changed afterwards.
+        // When the budget shrinks, the row cache is resized first and the budget is changed
+        // afterwards.
         assert!(row_cache.resize(32 << 20).is_none());
         row_cache.expect_share(32);
         assert_eq!((row_cache.share(), limit_mib()), (32, 16));
         row_cache.expect_share(8);
-        assert_eq!((row_cache.share(), limit_mib()), (32, 16), "neither side loses memory by it");
+        assert_eq!((row_cache.share(), limit_mib()), (32, 16), "neither side loses memory");
         assert!(row_cache.resize(64 << 20).is_none());
         assert_eq!(limit_mib(), 32);
         row_cache.expect_share(1000);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use plimsoll_log::blob::BlobId;
 use plimsoll_log::entry::EntryView;
+use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Budget;
 use plimsoll_memory::page::PAGE_BYTES;
 use plimsoll_memory::sorted::SortedMap;
@@ -40,7 +40,7 @@ pub(crate) enum When {
 
 /// Applies commits of the log to the index.
 pub(crate) struct Apply<'a> {
-    log: &'a Arc<dyn Log>,
+    log: &'a Arc<FileLog>,
     budget: &'a Budget,
     index: &'a OpenIndex,
     when: When,
@@ -64,7 +64,7 @@ pub(crate) struct Touched {
 impl<'a> Apply<'a> {
     /// Everything up to `applied` is in the index.
     pub(crate) fn new(
-        log: &'a Arc<dyn Log>,
+        log: &'a Arc<FileLog>,
         budget: &'a Budget,
         index: &'a OpenIndex,
         when: When,

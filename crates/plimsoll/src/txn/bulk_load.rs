@@ -27,14 +27,13 @@ use crate::txn::committer::Committer;
 use crate::txn::read_set::ReadSet;
 use crate::txn::spill::{MergeMeans, Spill};
 use crate::txn::ticket::CommitTicket;
-use crate::txn::transaction::check_value_bytes;
 use crate::txn::write_set::WriteSet;
 use crate::types::cancel::Cancel;
 use crate::types::error::{Error, Result};
 use crate::types::index_key::{Prefix, check_key};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::Keyspace;
-use crate::types::version::{INLINE_BYTES, Stored};
+use crate::types::version::{INLINE_BYTES, Stored, check_value_bytes};
 
 /// The fewest runs that are merged at once where memory is short.
 const FAN_IN_MIN: usize = 8;

@@ -33,12 +33,13 @@ use crate::read::reader::Reader;
 use crate::txn::patience::Patience;
 use crate::txn::payload::{Operations, encode_head, encode_operation, encode_put, encode_runs};
 use crate::txn::read_set::ReadSet;
+use crate::txn::resolution::{InRecord, Resolution, Updated};
 use crate::txn::sequencer::{CommitLock, CommitSequencer};
 use crate::txn::write_set::{Write, WriteSet};
 use crate::types::error::{Error, Lift, Result};
 use crate::types::index_key::IndexKey;
 use crate::types::keyspaces::{CURSORS, SYSTEM};
-use crate::types::version::MAX_POINTER_BYTES;
+use crate::types::version::{INLINE_BYTES, MAX_POINTER_BYTES, Stored, value_sum};
 
 /// A commit that is too large for one record is inserted into the memtable if it takes at most this
 /// part of one (a divisor). A larger one becomes runs of the index as it was written.
@@ -64,7 +65,9 @@ pub(crate) struct Commit<'a> {
     writes: WriteSet,
     /// The intervals that it has read and emptied.
     gaps: Vec<Gap>,
+    updates: Resolution<'a>,
     spaces: &'a [u32],
+    metadata: &'a [u8],
     waits: bool,
     body: Body,
 }
@@ -82,28 +85,42 @@ pub(crate) struct Room<'a>(Option<Reservation<'a>>);
 
 impl<'a> Commit<'a> {
     /// Encodes the writes of a transaction that has read `reads` as of `at`. `gaps` are the
-    /// intervals that it has read and emptied.
+    /// intervals that it has read and emptied; `updates` are of keys that are not in `writes`.
     pub(crate) fn encode(
         (reader, sequencer, patience): (&'a Reader, &'a CommitSequencer, &Patience),
         at: Glsn,
         reads: ReadSet,
         mut writes: WriteSet,
         gaps: Vec<Gap>,
+        mut updates: Resolution<'a>,
         options: CommitOptions<'a>,
     ) -> Result<Self> {
         let CommitOptions { spaces, metadata, waits } = options;
         let memtable_bytes = reader.index.memtables.limit_bytes() / MEMTABLE_PART;
         let head_bytes = metadata.len() + writes.range_bytes();
-        patience.in_commit(|| writes.prepare(head_bytes, memtable_bytes))?;
-        let body = patience.in_commit(|| Body::new(&reader.budget, &writes, metadata))?;
-        Ok(Self { reader, sequencer, at, reads, writes, gaps, spaces, waits, body })
+        let reserve_bytes = updates.place(&mut writes, head_bytes)?;
+        patience.in_commit(|| writes.prepare(reserve_bytes, memtable_bytes))?;
+        let body = patience.in_commit(|| Body::new(&reader.budget, &writes, &updates, metadata))?;
+        Ok(Self {
+            reader,
+            sequencer,
+            at,
+            reads,
+            writes,
+            gaps,
+            updates,
+            spaces,
+            metadata,
+            waits,
+            body,
+        })
     }
 
     /// Waits for flushes and merges that lag behind, while others may commit.
     pub(crate) fn wait_ahead(&self) -> Result<()> {
         let index = &self.reader.index;
         index.throttle.hold_back()?;
-        if self.writes.is_in_memory() {
+        if self.is_in_memory() {
             index.memtables.wait_for_room(self.body.room_bytes)
         } else {
             Ok(())
@@ -116,17 +133,30 @@ impl<'a> Commit<'a> {
         self.reader.keyspaces.check_take_more(self.spaces.iter().copied())
     }
 
-    /// Checks that no commit which was applied since its snapshot conflicts with it.
-    pub(crate) fn validate(&self) -> Result<()> {
+    /// Checks that no commit which was applied since its snapshot conflicts with it, and computes
+    /// its updates from the newest values. Law: the commit lock is held, and everything that was
+    /// ordered before is applied.
+    pub(crate) fn validate(&mut self) -> Result<()> {
         self.check_keyspaces()?;
-        self.reader.read(|view| validate(view, &self.reads, self.at))
+        self.reader.read(|view| validate(view, &self.reads, self.at))?;
+        if self.updates.settle(self.reader, self.sequencer.applied())? {
+            let budget = &self.reader.budget;
+            self.body = Body::new(budget, &self.writes, &self.updates, self.metadata)?;
+            self.updates.encoded();
+        }
+        Ok(())
+    }
+
+    /// Whether its versions are inserted into the memtable.
+    fn is_in_memory(&self) -> bool {
+        self.writes.is_in_memory() || self.writes.spilled().is_empty()
     }
 
     /// Makes room for what it adds to the index. Flushes a memtable if it must.
     pub(crate) fn make_room(&self) -> Result<Room<'a>> {
         let index = &self.reader.index;
         index.runs.make_room_for_ranges(self.ranges())?;
-        if self.is_inserted() {
+        if self.is_in_memory() {
             match index.memtables.make_room(self.body.room_bytes, self.sequencer.applied()) {
                 // Its runs need less memory.
                 Err(Error::OutOfBudget(_)) if !self.writes.spilled().is_empty() => {}
@@ -141,7 +171,7 @@ impl<'a> Commit<'a> {
     pub(crate) fn make_room_now(&self) -> Result<Option<Room<'a>>> {
         let index = &self.reader.index;
         index.runs.make_room_for_ranges(self.ranges())?;
-        if self.is_inserted() {
+        if self.is_in_memory() {
             let room =
                 index.memtables.make_room_now(self.body.room_bytes, self.sequencer.applied());
             // Runs need less memory.
@@ -151,12 +181,6 @@ impl<'a> Commit<'a> {
         }
         index.memtables.make_room_for_runs(self.writes.spilled().infos())?;
         Ok(Some(Room(None)))
-    }
-
-    /// Whether its versions are inserted into the memtable, if that has room. Without any, the
-    /// memtable still notes that it holds the commit.
-    fn is_inserted(&self) -> bool {
-        self.writes.is_in_memory() || self.writes.spilled().is_empty()
     }
 
     /// The ranges that it deletes.
@@ -172,6 +196,10 @@ impl<'a> Commit<'a> {
         room: Room<'a>,
         append: impl FnOnce(&Draft<'_>) -> Result<Ticket, LogError>,
     ) -> Result<Ordered> {
+        if self.changes_nothing() {
+            // Its updates were computed from everything that is applied.
+            return Ok(Ordered { glsn: self.sequencer.applied(), is_durable: false });
+        }
         let glsn = self.sequencer.submit_and_apply(
             &lock,
             || self.append(append),
@@ -194,6 +222,7 @@ impl<'a> Commit<'a> {
             match part {
                 Part::Small { start, end } => parts.push(&body.small[*start..*end]),
                 Part::Buffered { offset, len } => parts.extend(writes.buffered(*offset, *len)),
+                Part::Updated { number, .. } => parts.push(self.updates.value(*number)),
             }
         }
         let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &parts }];
@@ -230,18 +259,34 @@ impl<'a> Commit<'a> {
         Ok(())
     }
 
+    /// Whether its updates leave every value as it is, and it has no other writes.
+    fn changes_nothing(&self) -> bool {
+        let writes = &self.writes;
+        self.body.count == 0 && writes.ranges().is_empty() && writes.spilled().is_empty()
+    }
+
+    /// What became of its updates.
+    pub(crate) fn into_updated(self) -> Vec<Updated> {
+        self.updates.into_updated()
+    }
+
     /// After a conflict, waits until the conflicting commit is visible, so that a retry does not
-    /// conflict with it a second time. If the store is poisoned, so that the commit never becomes
-    /// visible, returns that error instead.
-    pub(crate) fn settle(&self, error: Error) -> Error {
-        match error {
-            Error::Conflict { by, .. } if by > self.sequencer.visible() => {
-                match self.reader.log.wait_durable(by) {
-                    Ok(()) => error,
-                    Err(poisoned) => Error::of_log(poisoned),
-                }
-            }
-            _ => error,
+    /// conflict with it a second time; after a refused update, until the value is visible that it
+    /// was refused for. If the store is poisoned, so that they never become visible, returns that
+    /// error instead.
+    pub(crate) fn settle(&mut self, error: Error) -> Error {
+        self.updates.resume_panic();
+        let met = match &error {
+            Error::Conflict { by, .. } => *by,
+            Error::InvalidInput(_) if !self.updates.is_empty() => self.sequencer.applied(),
+            _ => return error,
+        };
+        if met <= self.sequencer.visible() {
+            return error;
+        }
+        match self.reader.log.wait_durable(met) {
+            Ok(()) => error,
+            Err(poisoned) => Error::of_log(poisoned),
         }
     }
 
@@ -266,10 +311,8 @@ impl<'a> Commit<'a> {
         let is_plain = self.writes.spilled().is_empty()
             && self.writes.blob_bytes() == 0
             && !self.spaces.iter().any(|id| [SYSTEM, CURSORS].contains(id));
-        is_plain
-            && self.writes.ranges().is_empty()
-            && self.reads.ranges().is_empty()
-            && self.gaps.is_empty()
+        let reads_nothing = self.reads.ranges().is_empty() && self.updates.is_empty();
+        is_plain && self.writes.ranges().is_empty() && reads_nothing && self.gaps.is_empty()
     }
 
     /// Its payload, if that is in one piece behind the head.
@@ -285,7 +328,7 @@ impl<'a> Commit<'a> {
 
     /// Bytes that it adds to the index.
     pub(crate) fn index_bytes(&self) -> u64 {
-        if self.writes.is_in_memory() {
+        if self.is_in_memory() {
             self.body.room_bytes as u64
         } else {
             self.writes.spilled().bytes()
@@ -323,8 +366,19 @@ struct Body {
 }
 
 enum Part {
-    Small { start: usize, end: usize },
-    Buffered { offset: u64, len: u64 },
+    Small {
+        start: usize,
+        end: usize,
+    },
+    Buffered {
+        offset: u64,
+        len: u64,
+    },
+    /// A value that an update has computed.
+    Updated {
+        number: usize,
+        len: u64,
+    },
 }
 
 impl Body {
@@ -332,16 +386,21 @@ impl Body {
     fn bytes(&self) -> u64 {
         let part = |part: &Part| match part {
             Part::Small { start, end } => (end - start) as u64,
-            Part::Buffered { len, .. } => *len,
+            Part::Buffered { len, .. } | Part::Updated { len, .. } => *len,
         };
         self.head.len() as u64 + self.parts.iter().map(part).sum::<u64>()
     }
 
-    fn new(budget: &Budget, writes: &WriteSet, metadata: &[u8]) -> Result<Self> {
+    fn new(
+        budget: &Budget,
+        writes: &WriteSet,
+        updates: &Resolution<'_>,
+        metadata: &[u8],
+    ) -> Result<Self> {
         let (small, parts) = (Buffer::default(), Vec::new());
         let mut body = Self { head: Vec::new(), count: 0, small, parts, room_bytes: 0 };
         if writes.spilled().is_empty() {
-            body.encode_operations(budget, writes, metadata)?;
+            body.encode_operations(budget, writes, updates, metadata)?;
         } else {
             let mut encoded = Vec::new();
             encode_runs(metadata, writes.ranges(), &writes.spilled().layout(), &mut encoded);
@@ -361,15 +420,20 @@ impl Body {
         &mut self,
         budget: &Budget,
         writes: &WriteSet,
+        updates: &Resolution<'_>,
         metadata: &[u8],
     ) -> Result<()> {
-        self.small =
-            Buffer::with_capacity(budget, Kind::Staging, writes.operation_bytes() as usize)?;
+        let small_bytes = writes.operation_bytes() + updates.operation_bytes();
+        self.small = Buffer::with_capacity(budget, Kind::Staging, small_bytes as usize)?;
         let mut encoded = Vec::new();
         let mut start = 0;
+        let mut updated = updates.in_record().peekable();
         let mut at = writes.map().first();
         while let Some(position) = at {
             let (key, write) = writes.at(position);
+            while let Some(before) = updated.next_if(|updated| updated.key < key) {
+                self.encode_updated(before, &mut start, &mut encoded);
+            }
             encoded.clear();
             let mut inline: &[u8] = &[];
             match write {
@@ -392,9 +456,41 @@ impl Body {
             self.count += 1;
             at = writes.after_key(position);
         }
+        updated.for_each(|updated| self.encode_updated(updated, &mut start, &mut encoded));
         self.parts.push(Part::Small { start, end: self.small.len() });
         encode_head(metadata, writes.ranges(), self.count, &mut self.head);
         Ok(())
+    }
+
+    /// Encodes an updated key. The part of `small` that is not in `parts` yet begins at `start`.
+    fn encode_updated(
+        &mut self,
+        InRecord { number, key, value }: InRecord<'_>,
+        start: &mut usize,
+        encoded: &mut Vec<u8>,
+    ) {
+        encoded.clear();
+        let inline = value.filter(|value| value.len() <= INLINE_BYTES);
+        let stored = inline.map_or(Stored::Deleted, Stored::Inline);
+        let mut stored_bytes = stored.max_bytes();
+        match value.filter(|value| value.len() > INLINE_BYTES) {
+            None => {
+                let inline = encode_operation(key, stored, encoded);
+                self.small.extend_from_slice(encoded);
+                self.small.extend_from_slice(inline);
+            }
+            Some(value) => {
+                encode_put(key, value.len() as u64, encoded);
+                self.small.extend_from_slice(encoded);
+                self.parts.push(Part::Small { start: *start, end: self.small.len() });
+                self.parts.push(Part::Updated { number, len: value.len() as u64 });
+                *start = self.small.len();
+                self.small.extend_from_slice(&value_sum(value).to_le_bytes());
+                stored_bytes = MAX_POINTER_BYTES;
+            }
+        }
+        self.room_bytes += SortedMap::entry_bytes(key.len(), stored_bytes);
+        self.count += 1;
     }
 }
 

@@ -14,7 +14,9 @@ use crate::txn::commit::{Commit, CommitOptions, Ordered};
 use crate::txn::durable_wakers::DurableWakers;
 use crate::txn::patience::Patience;
 use crate::txn::peers::Peers;
+use crate::txn::pending::Updates;
 use crate::txn::read_set::ReadSet;
+use crate::txn::resolution::{Resolution, Updated, check_computes_nothing};
 use crate::txn::sequencer::CommitSequencer;
 use crate::txn::write_set::WriteSet;
 use crate::types::error::{Error, Lift, Result};
@@ -65,6 +67,7 @@ impl Committer {
     /// Returns an error if the store cannot be written.
     pub(crate) fn check_writable(&self) -> Result<()> {
         self.reader.check_open()?;
+        check_computes_nothing(&self.reader)?;
         self.sequencer.check()?;
         if self.options.read_only { Err(Error::ReadOnly) } else { Ok(()) }
     }
@@ -78,18 +81,36 @@ impl Committer {
         gaps: Vec<Gap>,
         options: CommitOptions<'_>,
     ) -> Result<Ordered> {
+        let updates = std::iter::empty();
+        Ok(self.commit_updates(moment, reads, writes, gaps, updates, options)?.0)
+    }
+
+    /// As [`Committer::commit`], with updates of keys that are not in `writes`, in key order.
+    /// Returns what became of them.
+    pub(crate) fn commit_updates<'f>(
+        &self,
+        moment: &OpenMoment,
+        reads: ReadSet,
+        writes: WriteSet,
+        gaps: Vec<Gap>,
+        updates: impl Iterator<Item = (Vec<u8>, Updates<'f>)>,
+        options: CommitOptions<'_>,
+    ) -> Result<(Ordered, Vec<Updated>)> {
         self.check_writable()?;
         let parts = (&*self.reader, &*self.sequencer, &*self.patience);
-        let mut commit = Commit::encode(parts, moment.at(), reads, writes, gaps, options)?;
+        let mut updates = Resolution::new(updates, || self.open_newest())?;
+        let resolved = self.patience.in_commit(|| updates.resolve(&self.reader));
+        resolved.inspect_err(|_| updates.resume_panic())?;
+        let mut commit = Commit::encode(parts, moment.at(), reads, writes, gaps, updates, options)?;
         commit.wait_ahead()?;
         let ordered = self.patience.in_commit(|| self.peers.order(&mut commit));
         let ordered = ordered.map_err(|error| commit.settle(error))?;
         self.committed(commit.log_bytes());
         let index_bytes = commit.index_bytes();
         // Releases its memory before the wait.
-        drop(commit);
+        let updated = commit.into_updated();
         self.reader.index.throttle.pay(index_bytes);
-        Ok(ordered)
+        Ok((ordered, updated))
     }
 
     /// Appends entries that are not transactions; returns the GLSN of the first one, and the last.
@@ -230,6 +251,7 @@ impl Committer {
             return Ok(());
         }
         self.reader.owner.check()?;
+        check_computes_nothing(&self.reader)?;
         catch_up().map_err(|error| match self.reader.check_open() {
             Err(closed) => closed,
             Ok(()) if matches!(error, Error::Behind { .. }) => error,
@@ -337,7 +359,7 @@ mod tests {
         let store = open(&dir.path().join("store"), options).unwrap();
         let of = |error: Error| store.committer.caught_up(|| Err(error)).unwrap_err().to_string();
         let once = of(Error::corrupt("a page"));
-        assert!(once.contains("could not be taken in"), "{once}");
+        assert!(once.contains("could not be applied"), "{once}");
         assert_eq!(of(Error::Behind { cause: Error::corrupt("a page").to_string() }), once);
     }
 

@@ -16,8 +16,8 @@ use std::task::{Poll, Waker};
 
 use plimsoll_disk::worker::{Bell, Next, Worker};
 use plimsoll_log::error::LogError;
+use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::log::Log;
 
 use crate::types::error::{Error, Lift, Result};
 
@@ -33,7 +33,7 @@ pub(crate) struct DurableWakers {
 }
 
 struct Shared {
-    log: Arc<dyn Log>,
+    log: Arc<FileLog>,
     bell: Arc<Bell>,
     waiting: Mutex<Waiting>,
 }
@@ -52,7 +52,7 @@ struct Waiting {
 }
 
 impl DurableWakers {
-    pub(crate) fn new(log: &Arc<dyn Log>, threaded: bool) -> Self {
+    pub(crate) fn new(log: &Arc<FileLog>, threaded: bool) -> Self {
         let shared =
             Shared { log: Arc::clone(log), bell: Arc::default(), waiting: Mutex::default() };
         Self { shared: Arc::new(shared), threaded, worker: Mutex::new(None) }
@@ -202,7 +202,6 @@ mod tests {
     use plimsoll_disk::mem::MemDisk;
     use plimsoll_disk::vfs::Disk;
     use plimsoll_log::draft::{Draft, DraftEntry};
-    use plimsoll_log::file_log::FileLog;
     use plimsoll_log::file_log::options::{FileLogOptions, Shared};
     use plimsoll_log::glsn::StreamId;
     use plimsoll_log::members::Members;
@@ -212,7 +211,7 @@ mod tests {
     use super::*;
 
     /// The log of a member that waits for others for so long.
-    fn log_of_member(disk: &Arc<dyn Disk>, store: &Path, patience: Duration) -> Arc<dyn Log> {
+    fn log_of_member(disk: &Arc<dyn Disk>, store: &Path, patience: Duration) -> Arc<FileLog> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let members = Arc::new(Members::join(disk, &clock, store, patience).unwrap());
         members.begin(true, 7, 0).unwrap();

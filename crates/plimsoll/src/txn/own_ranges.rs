@@ -4,11 +4,12 @@
 //! for another one deletes key by key.
 
 use crate::txn::payload::DeletedRange;
+use crate::types::index_key::IndexKey;
 
 /// The most bytes of the ranges of one transaction.
 const LIMIT_BYTES: usize = 64 << 10;
 
-/// The ranges, sorted; none touches another.
+/// The ranges, sorted; none touches another of its keyspace.
 #[derive(Debug, Default)]
 pub(crate) struct OwnRanges {
     list: Vec<DeletedRange>,
@@ -36,8 +37,8 @@ impl OwnRanges {
 
     /// Adds the range from `first` up to `end`.
     pub(crate) fn add(&mut self, first: &[u8], end: &[u8]) {
-        let from = self.list.partition_point(|range| *range.end < *first);
-        let to = self.list.partition_point(|range| *range.first <= *end);
+        let from = self.list.partition_point(|range| !touches(&range.end, first));
+        let to = self.list.partition_point(|range| touches(end, &range.first));
         let mut joined = DeletedRange { first: first.to_vec(), end: end.to_vec() };
         for old in self.list.drain(from..to) {
             joined.first = joined.first.min(old.first);
@@ -53,11 +54,29 @@ impl OwnRanges {
     }
 }
 
+/// Whether ranges with this end and this first key are one. Those of two keyspaces never are, so
+/// that a change of a commit is of one keyspace.
+fn touches(end: &[u8], first: &[u8]) -> bool {
+    first < end || (first == end && !IndexKey::new(first).begins_keyspace())
+}
+
 #[cfg(test)]
 mod tests {
     use plimsoll_disk::random::Random;
 
     use super::*;
+
+    #[test]
+    fn ranges_of_two_keyspaces_stay_two() {
+        let mut ranges = OwnRanges::default();
+        ranges.add(&[0, 0, 0, 17], &[0, 0, 0, 17, 5]);
+        ranges.add(&[0, 0, 0, 16, 1], &[0, 0, 0, 17]);
+        ranges.add(&[0, 0, 0, 17, 5], &[0, 0, 0, 18]);
+        let found: Vec<_> = ranges.list().iter().map(|range| (&range.first, &range.end)).collect();
+        let wanted =
+            [(vec![0, 0, 0, 16, 1], vec![0, 0, 0, 17]), (vec![0, 0, 0, 17], vec![0, 0, 0, 18])];
+        assert!(found.into_iter().eq(wanted.iter().map(|(first, end)| (first, end))));
+    }
 
     #[test]
     fn ranges_that_touch_are_one() {

@@ -2,6 +2,8 @@
 //!
 //! Law: each key comes once, with its newest write.
 
+use std::sync::Arc;
+
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::buffer::Buffer;
 use plimsoll_memory::sorted::Position;
@@ -11,6 +13,7 @@ use crate::index::sources::view::Direction;
 use crate::read::reader::Reader;
 use crate::txn::write_set::{Write, WriteSet};
 use crate::types::error::Result;
+use crate::types::version::Stored;
 
 /// The walk. It is on a key, or behind the last one.
 pub(crate) struct OwnWrites<'t> {
@@ -18,6 +21,9 @@ pub(crate) struct OwnWrites<'t> {
     direction: Direction,
     memory: Option<Position>,
     runs: Vec<RunCursor>,
+    updated: UpdatedKeys,
+    /// In `updated`.
+    place: Option<usize>,
     standing: Option<Source>,
 }
 
@@ -25,18 +31,24 @@ pub(crate) struct OwnWrites<'t> {
 enum Source {
     Memory,
     Run(usize),
+    Updated(usize),
 }
+
+/// Keys that a transaction updates and that it did not write otherwise, in order, with their
+/// values.
+pub(crate) type UpdatedKeys = Arc<[(Vec<u8>, Option<Vec<u8>>)]>;
 
 impl<'t> OwnWrites<'t> {
     /// A walk that begins at the first key at or after `from` (forward), or at the last key before
     /// `from` (backward).
     pub(crate) fn new(
-        set: &'t WriteSet,
+        (set, updated): (&'t WriteSet, &UpdatedKeys),
         direction: Direction,
         from: Option<&[u8]>,
     ) -> Result<Self> {
-        let runs = set.spilled().cursors();
-        let mut walk = Self { set, direction, memory: None, runs, standing: None };
+        let (runs, updated) = (set.spilled().cursors(), Arc::clone(updated));
+        let (memory, place) = (None, None);
+        let mut walk = Self { set, direction, memory, runs, updated, place, standing: None };
         walk.seek(from)?;
         Ok(walk)
     }
@@ -60,6 +72,12 @@ impl<'t> OwnWrites<'t> {
             }
         }
         self.memory = self.newest_of_key(memory);
+        let before =
+            from.map(|from| self.updated.partition_point(|(key, _)| key.as_slice() < from));
+        self.place = match self.direction {
+            Direction::Forward => Some(before.unwrap_or(0)),
+            Direction::Backward => before.unwrap_or(self.updated.len()).checked_sub(1),
+        };
         self.choose();
         Ok(())
     }
@@ -97,6 +115,10 @@ impl<'t> OwnWrites<'t> {
                 let version = self.runs[i].current().expect("it stands there");
                 (version.key, Write::Stored(version.stored))
             }
+            Source::Updated(place) => {
+                let (key, value) = &self.updated[place];
+                (key, Write::Stored(value.as_deref().map_or(Stored::Deleted, Stored::Inline)))
+            }
         }
     }
 
@@ -111,6 +133,14 @@ impl<'t> OwnWrites<'t> {
                 Direction::Backward => self.set.map().seek_before(&key, u64::MAX),
             };
             self.memory = self.newest_of_key(next);
+        }
+        if let Some(place) = self.place
+            && self.updated.get(place).is_some_and(|updated| updated.0 == key)
+        {
+            self.place = match self.direction {
+                Direction::Forward => Some(place + 1),
+                Direction::Backward => place.checked_sub(1),
+            };
         }
         for run in &mut self.runs {
             if run.current().is_some_and(|version| version.key == key) {
@@ -138,8 +168,9 @@ impl<'t> OwnWrites<'t> {
         let memory = self.memory.map(|_| Source::Memory);
         let runs =
             (0..self.runs.len()).filter(|&i| self.runs[i].current().is_some()).map(Source::Run);
+        let updated = self.place.filter(|&place| place < self.updated.len()).map(Source::Updated);
         let mut best: Option<Source> = None;
-        for source in memory.into_iter().chain(runs) {
+        for source in memory.into_iter().chain(runs).chain(updated) {
             let better = best.is_none_or(|best| {
                 let (key, so_far) = (self.current(source).0, self.current(best).0);
                 match self.direction {

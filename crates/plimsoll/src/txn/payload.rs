@@ -15,8 +15,8 @@
 //! runs:        varint count, newest first, then for each: varint count of tables, varint blob id of each
 //! ```
 //!
-//! Operations are sorted by key, one for each key. Ranges are sorted, not empty, and do not touch
-//! each other. A range deletes what its keys had before the transaction: the transaction's own
+//! Operations are sorted by key, one for each key. Ranges are sorted, not empty, and do not
+//! overlap; each is of one keyspace. A range deletes what its keys had before the transaction: the transaction's own
 //! operations come after it.
 
 use plimsoll_disk::codec::{Reader, push_bytes, push_varint};
@@ -215,7 +215,7 @@ fn decode_ranges<'a>(reader: &mut Reader<'a>) -> Option<Vec<(&'a [u8], &'a [u8])
         let is_sound = IndexKey::is_valid_len(first.len())
             && end.len() <= MAX_BOUND_BYTES
             && first < end
-            && ranges.last().is_none_or(|before| before.1 < first);
+            && ranges.last().is_none_or(|before| before.1 <= first);
         if !is_sound {
             return None;
         }

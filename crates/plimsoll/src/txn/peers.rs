@@ -8,8 +8,8 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use plimsoll_log::draft::{Draft, Ticket};
+use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::log::Log;
 
 use crate::txn::commit::{Commit, Ordered};
 use crate::txn::sequencer::CommitSequencer;
@@ -142,12 +142,12 @@ pub(crate) trait Peers: Send + Sync + Debug {
 /// No other process has the store open.
 #[derive(Debug)]
 pub(crate) struct Alone {
-    log: Arc<dyn Log>,
+    log: Arc<FileLog>,
     sequencer: Arc<CommitSequencer>,
 }
 
 impl Alone {
-    pub(crate) fn new(log: &Arc<dyn Log>, sequencer: &Arc<CommitSequencer>) -> Self {
+    pub(crate) fn new(log: &Arc<FileLog>, sequencer: &Arc<CommitSequencer>) -> Self {
         Self { log: Arc::clone(log), sequencer: Arc::clone(sequencer) }
     }
 }

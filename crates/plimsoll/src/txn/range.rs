@@ -24,7 +24,7 @@ use crate::read::reader::Reader;
 use crate::read::span::Span;
 use crate::txn::committer::Committer;
 use crate::txn::own_gaps::OwnGaps;
-use crate::txn::own_writes::{OwnWrites, own_value};
+use crate::txn::own_writes::{OwnWrites, UpdatedKeys, own_value};
 use crate::txn::read_set::ReadSet;
 use crate::txn::rows_ahead::RowsAhead;
 use crate::txn::write_set::WriteSet;
@@ -60,7 +60,7 @@ pub struct Range<'t> {
     at: Glsn,
     direction: Direction,
     keys_only: bool,
-    own: Option<&'t WriteSet>,
+    own: Option<(&'t WriteSet, UpdatedKeys)>,
     reads: Option<&'t Mutex<ReadSet>>,
     /// The gaps of a transaction that wrote something.
     gaps: Option<&'t Mutex<OwnGaps>>,
@@ -173,10 +173,18 @@ impl<'t> Range<'t> {
         gaps: &'t Mutex<OwnGaps>,
     ) -> Self {
         let mut range = Self::new(committer, span, at);
-        range.own = Some(own).filter(|own| !own.is_empty());
-        range.gaps = range.own.map(|_| gaps);
+        range.own =
+            Some(own).filter(|own| !own.is_empty()).map(|own| (own, UpdatedKeys::default()));
+        range.gaps = range.own.as_ref().map(|_| gaps);
         range.reads = Some(reads);
         range
+    }
+
+    /// Keys that the transaction updates and that are not in its write set: their new values are
+    /// given.
+    pub(crate) fn with_updated(mut self, own: &'t WriteSet, updated: UpdatedKeys) -> Self {
+        self.own = Some((own, updated));
+        self
     }
 
     /// Tells the transaction nothing: the caller says what was read.
@@ -320,10 +328,12 @@ impl<'t> Range<'t> {
         if skip.as_ref().is_some_and(|skip| self.is_beyond(skip)) {
             return Ok(None);
         }
-        let own = match (self.own, &skip) {
+        let own = match (&self.own, &skip) {
             (None, _) => None,
-            (Some(set), None) => Some(self.begin_own(set)?),
-            (Some(set), Some(skip)) => Some(OwnWrites::new(set, self.direction, Some(skip))?),
+            (Some((set, updated)), None) => Some(self.begin_own((set, updated))?),
+            (Some((set, updated)), Some(skip)) => {
+                Some(OwnWrites::new((set, updated), self.direction, Some(skip))?)
+            }
         };
         let is_asked_for = self.reads.is_some() || own.is_some();
         let span = if is_asked_for { self.span.clone() } else { self.span.take() };
@@ -481,7 +491,7 @@ impl<'t> Range<'t> {
         Ok(())
     }
 
-    fn begin_own(&self, set: &'t WriteSet) -> Result<OwnWrites<'t>> {
+    fn begin_own(&self, set: (&'t WriteSet, &UpdatedKeys)) -> Result<OwnWrites<'t>> {
         let from = match (self.direction, self.span().lower(), self.span().upper()) {
             (Direction::Forward, Bound::Included(key) | Bound::Excluded(key), _) => Some(key),
             (Direction::Backward, _, Bound::Excluded(key)) => Some(key),
@@ -532,7 +542,7 @@ impl<'t> Range<'t> {
     fn pass_own(&mut self, walk: &mut Walk<'t>) -> Result<()> {
         let Some(own) = &mut walk.own else { return Ok(()) };
         own.come_back()?;
-        let has_ranges = self.own.is_some_and(|set| !set.ranges().is_empty());
+        let has_ranges = self.own.as_ref().is_some_and(|(set, _)| !set.ranges().is_empty());
         if walk.waiting.is_none()
             && !has_ranges
             && own.key().is_none_or(|key| !self.span().contains(key))
@@ -580,7 +590,7 @@ impl<'t> Range<'t> {
             let write = own.write().expect("it was there");
             let deleted = write.is_deletion();
             if !deleted && !self.keys_only {
-                let set = self.own.expect("there are own writes");
+                let set = self.own.as_ref().expect("there are own writes").0;
                 make_value_room(&self.committer.reader, &mut self.value, write.value_bytes())?;
                 own_value(&self.committer.reader, set, write, &mut self.value)?;
             }
@@ -597,7 +607,8 @@ impl<'t> Range<'t> {
     /// If the next key of the base lies in a range that the transaction deletes, the base goes on
     /// behind the range. Returns whether it does.
     fn leave_own_range(&self, walk: &mut Walk<'t>) -> Result<bool> {
-        let Some(range) = self.own.and_then(|own| own.range_over(&walk.base_key)) else {
+        let Some(range) = self.own.as_ref().and_then(|(own, _)| own.range_over(&walk.base_key))
+        else {
             return Ok(false);
         };
         walk.waiting = None;

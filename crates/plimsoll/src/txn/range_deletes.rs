@@ -4,21 +4,18 @@
 //! record, whatever is inside ([`crate::index::ranges`]).
 
 use std::ops::Bound;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 use crate::index::ranges::end_of_all;
 use crate::index::sources::merge::Direction;
 use crate::read::span::Span;
-use crate::txn::own_writes::OwnWrites;
+use crate::txn::own_writes::{OwnWrites, UpdatedKeys};
 use crate::txn::transaction::Transaction;
 use crate::types::error::Result;
 use crate::types::index_key::IndexKey;
 use crate::types::invalid_input::InvalidInput;
 use crate::types::key_range::KeyRange;
 use crate::types::keyspaces::Keyspace;
-
-/// A range with fewer keys is deleted key by key.
-const KEYS_OF_A_RANGE: usize = 100;
 
 /// Own writes in a range are deleted in batches of this many bytes of keys.
 const BATCH_BYTES: usize = 32 << 10;
@@ -85,8 +82,10 @@ impl Transaction {
             self.note_span(span);
         }
         if let Some(keys) = few {
-            return keys.iter().try_for_each(|key| self.delete(keyspace, key));
+            keys.iter().try_for_each(|key| self.delete(keyspace, key))?;
+            return self.overwrite_updates(span);
         }
+        self.overwrite_updates(span)?;
         let end = span.end().map_or_else(end_of_all, |end| end.into_owned());
         let first = span.first().into_owned();
         let has_room = self.writes.has_room_for_range()
@@ -100,17 +99,37 @@ impl Transaction {
         Ok(())
     }
 
+    /// Deletes a span by a range record, whatever it holds, without reading it: repeats a commit
+    /// that did so.
+    pub(crate) fn repeat_range(&mut self, keyspace: &Keyspace, span: &Span) -> Result<()> {
+        if span.is_empty() {
+            return Err(InvalidInput::EmptyRange.into());
+        }
+        let end = span.end().map_or_else(end_of_all, |end| end.into_owned());
+        let first = span.first().into_owned();
+        self.delete_own(keyspace, &first, &end)?;
+        self.writes.delete_range(&first, &end);
+        Ok(())
+    }
+
     /// The user's keys of a span, own writes included, if they are few.
     fn few_keys(&self, span: &Span) -> Result<Option<Vec<Vec<u8>>>> {
         let mut walk = self.walk(span.clone())?.unnoted().keys_only();
+        let limit = self.committer.options.sizes.range_keys;
         let mut keys = Vec::new();
         while let Some((key, _)) = walk.advance()? {
-            if keys.len() == KEYS_OF_A_RANGE {
+            if keys.len() == limit {
                 return Ok(None);
             }
             keys.push(key.to_vec());
         }
         Ok(Some(keys))
+    }
+
+    /// The updates of keys in a span come before its deletion.
+    fn overwrite_updates(&mut self, span: &Span) -> Result<()> {
+        let updated: Vec<_> = self.pending.in_span(span).map(<[u8]>::to_vec).collect();
+        updated.iter().try_for_each(|key| self.overwrite_pending(key))
     }
 
     /// The whole span was read.
@@ -124,10 +143,13 @@ impl Transaction {
     /// Deletes what the transaction itself has put from `first` up to `end`: a range deletes what
     /// was there before the transaction.
     fn delete_own(&mut self, keyspace: &Keyspace, first: &[u8], end: &[u8]) -> Result<()> {
+        // Updates of keys in the range are gone.
+        let updated: UpdatedKeys = Arc::new([]);
         let mut from = first.to_vec();
         loop {
             let (mut keys, mut bytes) = (Vec::new(), 0);
-            let mut own = OwnWrites::new(&self.writes, Direction::Forward, Some(&from))?;
+            let mut own =
+                OwnWrites::new((&self.writes, &updated), Direction::Forward, Some(&from))?;
             while let Some(key) = own.key().filter(|key| **key < *end)
                 && bytes < BATCH_BYTES
             {

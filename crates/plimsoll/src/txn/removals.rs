@@ -69,6 +69,8 @@ impl Transaction {
         direction: Direction,
     ) -> Result<Option<(Vec<u8>, Value)>> {
         let space = self.id_of(keyspace)?;
+        // Pops delete keys in the write set only.
+        self.compute_pending()?;
         let goes_on = self.pops().are_at(space, direction);
         if goes_on {
             if let Some(pair) = self.pop_ahead()? {

@@ -62,6 +62,23 @@ pub(crate) fn commit<T, E: From<Error>>(
     }
 }
 
+/// Runs `commit` with transactions until one is committed. It is to read nothing itself.
+pub(crate) fn attempts<T>(
+    committer: &Arc<Committer>,
+    mut commit: impl FnMut(Transaction) -> Result<T>,
+) -> Result<T> {
+    let mut attempt = 1;
+    loop {
+        match commit(begin(committer, attempt)) {
+            Err(Error::Conflict { at, by, .. }) if attempt < ATTEMPTS => {
+                pause(committer, attempt, at.0 ^ by.0.rotate_left(32))
+            }
+            done => return done,
+        }
+        attempt += 1;
+    }
+}
+
 fn begin(committer: &Arc<Committer>, attempt: u32) -> Transaction {
     if attempt < FIRST_ORDERED {
         Transaction::new(committer)

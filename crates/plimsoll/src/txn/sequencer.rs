@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use plimsoll_disk::fair_lock::{FairGuard, FairLock};
 use plimsoll_disk::worker::Bell;
+use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::log::Log;
 
 use crate::types::error::{Error, Lift, Result};
 use crate::types::events;
@@ -30,7 +30,7 @@ const PASSED_MAX: u32 = 64;
 
 /// Orders the commits of one open store.
 pub(crate) struct CommitSequencer {
-    log: Arc<dyn Log>,
+    log: Arc<FileLog>,
     /// Held while a commit gets its GLSN and is applied.
     lock: FairLock,
     /// Set while a record is in the log and not applied yet. If it is set when the lock is taken,
@@ -72,7 +72,7 @@ pub(crate) type CommitLock<'a> = FairGuard<'a>;
 impl CommitSequencer {
     /// Nothing is applied yet: after the replay, [`CommitSequencer::replayed`] sets the last
     /// applied GLSN.
-    pub(crate) fn new(log: &Arc<dyn Log>) -> Self {
+    pub(crate) fn new(log: &Arc<FileLog>) -> Self {
         Self {
             log: Arc::clone(log),
             lock: FairLock::new(PASSED_MAX),

@@ -20,8 +20,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use plimsoll_disk::fork::Origin;
 use plimsoll_log::blob::{BlobId, BlobRef};
 use plimsoll_log::draft::MAX_BLOBS;
+use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Budget;
 use plimsoll_memory::pool::Touch;
 
@@ -71,7 +71,7 @@ pub(crate) struct Spill {
 
 impl Spill {
     /// No runs yet.
-    pub(crate) fn new(budget: &Budget, log: &Arc<dyn Log>, table_bytes: u64) -> Self {
+    pub(crate) fn new(budget: &Budget, log: &Arc<FileLog>, table_bytes: u64) -> Self {
         Self {
             site: Site { origin: Origin::here(), budget: budget.clone(), log: Arc::clone(log) },
             table_bytes,
@@ -275,7 +275,7 @@ pub(crate) fn adopted(info: &TableInfo, glsn: Glsn) -> TableInfo {
 /// A walk over the writes of a commit that are stored in blob files: `runs` as its payload names
 /// them.
 pub(crate) fn side_runs(
-    log: &Arc<dyn Log>,
+    log: &Arc<FileLog>,
     budget: &Budget,
     runs: &[Vec<BlobId>],
     glsn: Glsn,
@@ -288,7 +288,7 @@ pub(crate) fn side_runs(
 
 /// Opens a table that a committed transaction wrote, from the metadata in its file.
 pub(crate) fn open_table(
-    log: &Arc<dyn Log>,
+    log: &Arc<FileLog>,
     budget: &Budget,
     blob: BlobId,
     glsn: Glsn,

@@ -22,22 +22,25 @@ use crate::read::span::Span;
 use crate::txn::commit::CommitOptions;
 use crate::txn::committer::Committer;
 use crate::txn::own_gaps::OwnGaps;
-use crate::txn::own_writes::own_value;
+use crate::txn::own_writes::{UpdatedKeys, own_value};
 use crate::txn::payload::MAX_METADATA_BYTES;
+use crate::txn::pending::{Pending, Updates};
 use crate::txn::pops::Pops;
 use crate::txn::range::Range;
 use crate::txn::read_set::ReadSet;
 use crate::txn::reads::reads_by_its_own_methods;
+use crate::txn::resolution::{Updated, compute};
 use crate::txn::scout::{DELETIONS_FOR_A_SEARCH, search_for_gaps};
 use crate::txn::ticket::CommitTicket;
 use crate::txn::write_set::WriteSet;
-use crate::types::error::Result;
+use crate::types::error::{Error, Result};
 use crate::types::index_key::KeyBuffer;
 use crate::types::invalid_input::InvalidInput;
 use crate::types::key_range::KeyRange;
 use crate::types::keyspaces::Keyspace;
+use crate::types::update::Update;
 use crate::types::value::Value;
-use crate::types::version::{MAX_VALUE_BYTES, running_value_sum};
+use crate::types::version::{check_value_bytes, running_value_sum};
 
 /// Bytes that a streamed value is taken in at a time.
 const PIECE_BYTES: usize = CHUNK_BYTES;
@@ -67,6 +70,8 @@ pub struct Transaction {
     /// Under a lock, as reads may come from several threads.
     pub(crate) reads: Mutex<ReadSet>,
     pub(crate) writes: WriteSet,
+    /// Updates of keys that are not in `writes`.
+    pub(crate) pending: Pending,
     /// Under a lock for the same reason.
     gaps: Mutex<OwnGaps>,
     /// Taken before the two others.
@@ -92,7 +97,7 @@ impl Transaction {
         Self::at_moment(committer, committer.open_ordered())
     }
 
-    fn at_moment(committer: &Arc<Committer>, moment: OpenMoment) -> Self {
+    pub(crate) fn at_moment(committer: &Arc<Committer>, moment: OpenMoment) -> Self {
         let memory_bytes = committer.reader.budget.limit_bytes();
         let options = &committer.options;
         let (limit, body_limit) =
@@ -111,6 +116,7 @@ impl Transaction {
                 options.read_set_limit_bytes(memory_bytes),
             )),
             writes,
+            pending: Pending::default(),
             gaps: Mutex::new(OwnGaps::new()),
             pops: Mutex::default(),
             metadata: Buffer::default(),
@@ -128,7 +134,7 @@ impl Transaction {
     }
 
     /// The moment, for a read.
-    fn read_at(&self) -> Result<Glsn> {
+    pub(crate) fn read_at(&self) -> Result<Glsn> {
         self.committer.show(&self.moment)
     }
 
@@ -138,14 +144,7 @@ impl Transaction {
     /// The key is too long, the disk, the budget, or corruption. [`crate::Error::Behind`], as long
     /// as it lives, if what other processes had committed could not be taken in at its first read.
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
-        let key = self.key(keyspace, key.as_ref())?;
-        match self.own(key.get())? {
-            Some(own) => Ok(own),
-            None => {
-                self.note_read(key.get())?;
-                self.committer.reader.get(key.get(), self.read_at()?)
-            }
-        }
+        self.get_by_key(self.key(keyspace, key.as_ref())?.get())
     }
 
     /// Calls `look` with the value of a key, and returns what it returns; `None` if there is no
@@ -181,11 +180,16 @@ impl Transaction {
         look: impl FnOnce(&[u8]) -> T,
     ) -> Result<Resident<T>> {
         let key = self.key(keyspace, key.as_ref())?;
+        if !self.pending.is_empty() && !self.is_shown_in_memory()? {
+            return Ok(Resident::NotResident);
+        }
         match resident(|| self.own(key.get())) {
             Resident::Value(Some(own)) => Ok(Resident::Value(look(&own))),
             Resident::Value(None) => Ok(Resident::Absent),
             Resident::NotResident => Ok(Resident::NotResident),
             Resident::Absent if !self.is_shown_in_memory()? => Ok(Resident::NotResident),
+            // Its updates have left it without a value.
+            Resident::Absent if self.pending.of(key.get()).is_some() => Ok(Resident::Absent),
             Resident::Absent => {
                 self.note_read(key.get())?;
                 self.committer.reader.get_resident(key.get(), self.read_at()?, look)
@@ -201,7 +205,7 @@ impl Transaction {
         Ok(self.committer.is_shown_in_memory(&self.moment))
     }
 
-    fn key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<KeyBuffer> {
+    pub(crate) fn key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<KeyBuffer> {
         KeyBuffer::new(self.id_of(keyspace)?, key)
     }
 
@@ -215,8 +219,26 @@ impl Transaction {
         self.committer.patience.in_transaction(false, add)
     }
 
-    /// What the transaction itself wrote to an index key: `Some(None)` if it deleted it.
-    fn own(&self, key: &[u8]) -> Result<Option<Option<Value>>> {
+    /// The value of an index key, by index key.
+    pub(crate) fn get_by_key(&self, key: &[u8]) -> Result<Option<Value>> {
+        match self.own(key)? {
+            Some(own) => Ok(own),
+            None => {
+                self.note_read(key)?;
+                self.committer.reader.get(key, self.read_at()?)
+            }
+        }
+    }
+
+    /// What the transaction itself wrote to an index key: `Some(None)` if it deleted it. An update
+    /// reads the value that it updates.
+    pub(crate) fn own(&self, key: &[u8]) -> Result<Option<Option<Value>>> {
+        if let Some(updates) = self.pending.of(key) {
+            let reader = &self.committer.reader;
+            self.note_read(key)?;
+            let old = reader.get(key, self.read_at()?)?;
+            return Ok(Some(compute(reader, key, updates, old.as_deref())?.map(Value::from)));
+        }
         if self.writes.is_empty() {
             return Ok(None);
         }
@@ -254,6 +276,9 @@ impl Transaction {
     /// As for [`Transaction::get`].
     pub fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
         let key = self.key(keyspace, key.as_ref())?;
+        if self.pending.of(key.get()).is_some() {
+            return Ok(self.own(key.get())?.flatten().is_some());
+        }
         if !self.writes.is_empty()
             && let Some(there) = self.writes.find(key.get(), |write| Ok(!write.is_deletion()))?
         {
@@ -279,6 +304,7 @@ impl Transaction {
     fn put_bytes(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) -> Result<()> {
         let key = KeyBuffer::new(self.space_to_put(keyspace)?, key)?;
         check_value_bytes(value.len() as u64)?;
+        self.overwrite_pending(key.get())?;
         self.keep_pops_apart_from(key.get());
         self.own_gaps().put(key.get());
         self.write(|writes| writes.put(key.get(), value))
@@ -296,6 +322,7 @@ impl Transaction {
         value: &mut dyn Read,
     ) -> Result<u64> {
         let key = KeyBuffer::new(self.space_to_put(keyspace)?, key.as_ref())?;
+        self.overwrite_pending(key.get())?;
         self.keep_pops_apart_from(key.get());
         self.own_gaps().put(key.get());
         let budget = self.committer.reader.budget.clone();
@@ -323,7 +350,7 @@ impl Transaction {
 
     /// The id of a keyspace that something is put into: its commit looks again whether it was
     /// dropped.
-    fn space_to_put(&mut self, keyspace: &Keyspace) -> Result<u32> {
+    pub(crate) fn space_to_put(&mut self, keyspace: &Keyspace) -> Result<u32> {
         let id = self.committer.reader.keyspaces.id_to_put(keyspace)?;
         if self.last_space != Some(id) {
             self.last_space = Some(id);
@@ -340,11 +367,33 @@ impl Transaction {
     /// As for [`Transaction::put`].
     pub fn delete(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<()> {
         let key = self.key(keyspace, key.as_ref())?;
+        self.overwrite_pending(key.get())?;
         self.keep_pops_apart_from(key.get());
         self.write(|writes| writes.delete(key.get()))?;
         self.deletions += 1;
         self.own_gaps().delete(key.get());
         Ok(())
+    }
+
+    /// The pending updates of an index key are about to be overwritten. Those that may be refused
+    /// are computed first: the transaction reads the key.
+    pub(crate) fn overwrite_pending(&mut self, key: &[u8]) -> Result<()> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        if self.pending.of(key).is_some_and(|updates| updates.iter().any(Update::may_be_refused)) {
+            let computed = self.own(key);
+            self.spoil_if_failed(&computed);
+            computed?;
+        }
+        self.pending.take(key);
+        Ok(())
+    }
+
+    /// A write that computes updates has this result.
+    pub(crate) fn spoil_if_failed<T>(&mut self, result: &Result<T>) {
+        self.spoiled |=
+            result.as_ref().is_err_and(|error| !matches!(error, Error::InvalidInput(_)));
     }
 
     /// An empty charge for memory that a user holds for long.
@@ -364,14 +413,14 @@ impl Transaction {
     }
 
     /// The transaction is about to write an index key.
-    fn keep_pops_apart_from(&mut self, key: &[u8]) {
+    pub(crate) fn keep_pops_apart_from(&mut self, key: &[u8]) {
         if self.pops().is_disturbed_by(key) {
             self.tell_pops();
             self.pops().forget();
         }
     }
 
-    fn own_gaps(&mut self) -> &mut OwnGaps {
+    pub(crate) fn own_gaps(&mut self) -> &mut OwnGaps {
         self.gaps.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -411,7 +460,16 @@ impl Transaction {
     pub(crate) fn walk(&self, span: Span) -> Result<Range<'_>> {
         self.tell_pops();
         let at = self.read_at()?;
-        Ok(Range::in_transaction(&self.committer, span, at, &self.writes, &self.reads, &self.gaps))
+        let updated = self.updated_in(&span)?;
+        let (committer, writes) = (&self.committer, &self.writes);
+        let walk = Range::in_transaction(committer, span, at, writes, &self.reads, &self.gaps);
+        Ok(if updated.is_empty() { walk } else { walk.with_updated(writes, updated) })
+    }
+
+    /// The keys of a span that the transaction updates, and their values.
+    fn updated_in(&self, span: &Span) -> Result<UpdatedKeys> {
+        let value = |key| self.own(key).map(|own| own.flatten().map(Value::into_vec));
+        self.pending.in_span(span).map(|key| Ok((key.to_vec(), value(key)?))).collect()
     }
 
     /// Bytes that travel with the commit, up to 64 KiB: who, why, from where.
@@ -467,22 +525,33 @@ impl Transaction {
     }
 
     fn commit_as(self, waits: bool) -> Result<CommitTicket> {
+        Ok(self.commit_with(None::<std::iter::Empty<_>>, waits)?.0)
+    }
+
+    /// Commits with further updates, of keys that the transaction did not write; returns what
+    /// became of the updated keys.
+    pub(crate) fn commit_with<'f>(
+        self,
+        more: Option<impl Iterator<Item = (Vec<u8>, Updates<'f>)>>,
+        waits: bool,
+    ) -> Result<(CommitTicket, Vec<Updated>)> {
         if self.spoiled {
             return Err(InvalidInput::TransactionFailed.into());
         }
         self.tell_pops();
-        let Self { committer, moment, reads, writes, gaps, metadata, spaces, .. } = self;
-        if writes.is_empty() {
-            return Ok(CommitTicket::of_snapshot(&committer, &moment));
+        let Self { committer, moment, reads, writes, pending, gaps, metadata, spaces, .. } = self;
+        if writes.is_empty() && pending.is_empty() && more.is_none() {
+            return Ok((CommitTicket::of_snapshot(&committer, &moment), Vec::new()));
         }
-        let ordered = committer.commit(
+        let (ordered, updated) = committer.commit_updates(
             &moment,
             reads.into_inner().unwrap_or_else(PoisonError::into_inner),
             writes,
             gaps.into_inner().map_or_else(|_| Vec::new(), OwnGaps::into_gaps),
+            pending.into_updates().chain(more.into_iter().flatten()),
             CommitOptions { spaces: &spaces, metadata: &metadata, waits },
         )?;
-        Ok(CommitTicket::of_commit(&committer, ordered))
+        Ok((CommitTicket::of_commit(&committer, ordered), updated))
     }
 
     /// Leaves no trace; the same as dropping it.
@@ -495,13 +564,6 @@ impl fmt::Debug for Transaction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Transaction(at {})", self.moment.at())
     }
-}
-
-pub(crate) fn check_value_bytes(len: u64) -> Result<()> {
-    if len > MAX_VALUE_BYTES {
-        return Err(InvalidInput::ValueTooLong { bytes: len, limit_bytes: MAX_VALUE_BYTES }.into());
-    }
-    Ok(())
 }
 
 /// Reads until `piece` is full or the end is reached.

@@ -14,8 +14,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use plimsoll_disk::codec::{Reader, push_varint};
 use plimsoll_disk::fork::Origin;
-use plimsoll_log::blob::{BlobId, BlobRef, BlobWriter};
-use plimsoll_log::log::Log;
+use plimsoll_log::blob::{BlobId, BlobRef};
+use plimsoll_log::file_log::BlobWriter;
+use plimsoll_log::file_log::FileLog;
 use plimsoll_memory::budget::{Kind, OutOfBudget};
 use plimsoll_memory::page::PAGE_BYTES;
 use plimsoll_memory::sorted::{Position, SortedMap};
@@ -99,7 +100,7 @@ const BUFFERED: u8 = 255;
 /// The write set of one transaction.
 pub(crate) struct WriteSet {
     patience: Arc<Patience>,
-    log: Arc<dyn Log>,
+    log: Arc<FileLog>,
     map: SortedMap,
     values: ValueBuffer,
     order: u64,
@@ -110,7 +111,7 @@ pub(crate) struct WriteSet {
     /// Bytes of buffered values.
     value_bytes: u64,
     /// Locked because reads of own writes may come from several threads.
-    large: Mutex<Option<Box<dyn BlobWriter>>>,
+    large: Mutex<Option<BlobWriter>>,
     large_done: Vec<BlobRef>,
     /// Whether a record names the blob files; they then belong to the log.
     named: AtomicBool,
@@ -128,7 +129,7 @@ impl WriteSet {
     /// `body_limit_bytes` is committed within the record.
     pub(crate) fn new(
         patience: &Arc<Patience>,
-        log: &Arc<dyn Log>,
+        log: &Arc<FileLog>,
         limit_bytes: u64,
         table_bytes: u64,
         body_limit_bytes: u64,
@@ -464,12 +465,28 @@ impl WriteSet {
         Ok(None)
     }
 
+    /// The most bytes of a record's body.
+    pub(crate) fn body_limit_bytes(&self) -> u64 {
+        self.body_limit_bytes
+    }
+
+    /// Whether the set will be prepared without runs and copies, and has at most `bytes_max` bytes,
+    /// if `reserve_bytes` of the record are taken.
+    pub(crate) fn fits_into_record(&self, reserve_bytes: usize, bytes_max: u64) -> bool {
+        let bytes = self.operation_bytes + self.value_bytes;
+        self.spill.is_empty() && bytes <= bytes_max.min(self.room_in_record(reserve_bytes))
+    }
+
+    fn room_in_record(&self, metadata_bytes: usize) -> u64 {
+        let reserve = (self.body_limit_bytes / BODY_RESERVE_PART).max(metadata_bytes as u64 + 64);
+        self.body_limit_bytes.saturating_sub(reserve)
+    }
+
     /// Prepares the set for commit: either everything is in the map, with a body that fits into a
     /// record, or everything is in runs, and still in the map too if it takes at most
     /// `memtable_bytes` there. Blob files are finished.
     pub(crate) fn prepare(&mut self, metadata_bytes: usize, memtable_bytes: u64) -> Result<()> {
-        let reserve = (self.body_limit_bytes / BODY_RESERVE_PART).max(metadata_bytes as u64 + 64);
-        let room = self.body_limit_bytes.saturating_sub(reserve);
+        let room = self.room_in_record(metadata_bytes);
         if !self.spill.is_empty() && !self.map.is_empty() {
             self.spill()?;
         } else if self.operation_bytes + self.value_bytes > room {

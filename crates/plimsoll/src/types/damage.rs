@@ -27,9 +27,9 @@ pub struct Damage {
     pub more_keys: u64,
     /// If the affected keys are unknown: the range that contains them.
     pub key_range: Option<DamagedKeys>,
-    /// What is wrong.
+    /// The kind of damage.
     pub what: String,
-    /// The command that makes a sound store of everything that can be read, if there is one.
+    /// The command that makes a sound store from all readable data, if there is one.
     pub command: Option<String>,
     /// Suggested remedy, as a sentence; it names the command.
     pub hint: String,
@@ -105,7 +105,7 @@ impl Damage {
         if self.keys.len() < KEYS_SHOWN { self.keys.push(key) } else { self.more_keys += 1 }
     }
 
-    /// Sets the command that makes a sound store of what can be read of the one at `path`.
+    /// Sets the command that makes a sound store from the readable data of the store at `path`.
     pub(crate) fn advise(&mut self, path: &Path) {
         let command = recover_command(path);
         self.hint = format!("run `{command}`");
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_can_be_given_to_a_shell() {
+    fn a_command_can_be_pasted_into_a_shell() {
         assert_eq!(
             recover_command(Path::new("/a/b.c")),
             "plimsoll recover /a/b.c /a/b.c.recovered"
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_told_on_one_line() {
+    fn damage_is_described_on_one_line() {
         let mut damage = Damage::new("log/1.blob", 16384, "the page is cut short");
         damage.glsns = Some(Glsn(4)..=Glsn(4));
         for number in 0..7 {

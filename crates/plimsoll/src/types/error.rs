@@ -59,8 +59,8 @@ pub enum Error {
         /// The oldest readable moment.
         first: Glsn,
     },
-    /// The log is trimmed, and the times of its older commits are gone: ask for a time from `since`
-    /// on, or for a moment by its GLSN.
+    /// The log is trimmed, and the times of its older commits are gone: use a time from `since` on,
+    /// or a moment given by its GLSN.
     #[error(
         "times before {} cannot be looked up any more, because the log is trimmed there; ask for a later time, or give the moment as a GLSN \
          ({first} is the one at that time)",
@@ -85,7 +85,7 @@ pub enum Error {
     InvalidInput(InvalidInput),
     /// The last commit's time is ahead of this machine's clock by more than a day, so versions
     /// would not age: set the clock if it is wrong; if it is right, restart the log's time
-    /// ([`Log::restart_time`](crate::Log::restart_time)). Reads go on.
+    /// ([`Log::restart_time`](crate::Log::restart_time)). Reads continue.
     #[error(
         "the last commit's time is {} ahead of this machine's clock; set the clock if it is wrong, or, if it is right, restart the log's time \
          (Log::restart_time, `plimsoll restart-time`)",
@@ -104,7 +104,7 @@ pub enum Error {
         what: String,
     },
     /// Another process, or another handle of this one, has the store open for writing: close it, or
-    /// open read-only. Or as many processes share it as can, 64: close one of them.
+    /// open read-only. Or 64 processes, the maximum, share it: close one of them.
     #[error("{}: the store is open for writing {who}", path.display())]
     Locked {
         /// The store.
@@ -117,8 +117,8 @@ pub enum Error {
     /// The store was closed, by this handle or by a clone of it: open it again.
     #[error("the store is closed; open it again")]
     Closed,
-    /// This process was forked from the one that opened the store, which is still its owner: open
-    /// the store here.
+    /// This process was forked from the one that opened the store, which still owns it: open the
+    /// store here.
     #[error(
         "process {pid} opened the store, and this one was forked from it: open the store in this \
          process, or start processes in another way than by fork alone"
@@ -127,7 +127,7 @@ pub enum Error {
         /// The process id of the one that opened it.
         pid: u32,
     },
-    /// The request was given up by the flag that its caller set: nothing of it was kept.
+    /// The request was cancelled by the flag that its caller set; nothing of it was kept.
     #[error("cancelled; nothing of it was kept")]
     Cancelled,
     /// The store was opened read-only.
@@ -155,7 +155,9 @@ pub enum Error {
     },
     /// The requested data was damaged, and a recovery could not read it: it is lost. Other keys,
     /// other moments and later writes are unaffected.
-    #[error("what GLSN {glsn} wrote here is lost: it was damaged when the store was recovered")]
+    #[error(
+        "the data that GLSN {glsn} wrote here is lost: it was damaged when the store was recovered"
+    )]
     Dropped {
         /// The commit that wrote it.
         glsn: Glsn,
@@ -174,29 +176,32 @@ pub enum Error {
         /// The first failure.
         cause: String,
     },
-    /// What other processes have committed to the store could not be taken in, so that what would
-    /// be read is not the newest: try again, in a new snapshot or transaction. One that was begun
-    /// then never can be read.
-    #[error("what other processes have committed could not be taken in: {cause}; try again")]
+    /// Commits of other processes could not be applied, so a read would not return the newest
+    /// state: retry in a new snapshot or transaction. A snapshot that was opened meanwhile can
+    /// never be read.
+    #[error("commits of other processes could not be applied: {cause}; try again")]
     Behind {
-        /// Why not.
+        /// Why they could not be applied.
         cause: String,
     },
-    /// Another process that has the store open does not give back what all need in turn: continue
-    /// or end it. Reads go on meanwhile. A commit that failed with this may have been ordered all
-    /// the same, and be there once that process goes on or ends: look before trying it again.
+    /// Another process that has the store open does not release a lock that all need in turn:
+    /// resume or kill it. Reads continue meanwhile. A commit that failed with this error may still
+    /// have been ordered, and may become visible once that process continues or ends: check before
+    /// retrying it.
     #[error(
-        "{} has kept this one waiting: it is stopped, or hangs; continue or end it (a commit that waited for it may be there afterwards)",
+        "timed out waiting for {}, which is suspended or hangs; resume or kill it (a commit that \
+         waited for it may still succeed)",
         pid.map_or_else(|| "another process that has the store open".to_owned(), |pid| format!("process {pid}"))
     )]
     Stalled {
         /// Its process id, if known.
         pid: Option<u32>,
     },
-    /// Another process does this for all that have the store open, and did not succeed: its own
-    /// calls tell why.
+    /// Another process performs this for all processes that have the store open, and did not
+    /// succeed; the same call there returns the reason.
     #[error(
-        "{} does this for all processes that have the store open, and did not succeed: try again, or run it there to see why",
+        "{} performs this for all processes that have the store open, and did not succeed; try \
+         again, or run it there to see why",
         pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
     )]
     NotKeeper {
@@ -245,7 +250,7 @@ impl Error {
         self
     }
 
-    /// A path that holds a file.
+    /// The error for a path that is a file.
     pub(crate) fn is_a_file(path: &Path) -> Self {
         let what = "this is a file; a store is a folder, give another path".to_owned();
         Self::NotAStore { path: path.to_owned(), what }
@@ -255,7 +260,7 @@ impl Error {
         Self::Format { path: None, message: message.into() }
     }
 
-    /// The log failed.
+    /// Converts an error of the log.
     pub(crate) fn of_log(error: LogError) -> Self {
         let message = error.to_string();
         match error {
@@ -293,7 +298,7 @@ impl Error {
         }
     }
 
-    /// The page pool failed.
+    /// Converts an error of the page pool.
     pub(crate) fn of_load(error: LoadError) -> Self {
         match error {
             LoadError::Io { kind, message, source } => Self::Io { kind, message, source },
@@ -346,13 +351,13 @@ impl From<io::Error> for Error {
     }
 }
 
-/// A duration of at least a day.
+/// Formats a duration of at least a day.
 fn in_words(duration: Duration) -> String {
     let hours = duration.as_secs() / 3600;
     if hours < 72 { format!("{hours} hours") } else { format!("{} days", hours / 24) }
 }
 
-/// A key for display: as text if it is text, else in hex.
+/// A key for display: as text if it is valid text, otherwise in hex.
 pub(crate) fn show_key(key: &[u8]) -> String {
     match std::str::from_utf8(key) {
         Ok(text) if !text.chars().any(char::is_control) => format!("{text:?}"),

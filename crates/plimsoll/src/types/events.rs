@@ -49,7 +49,7 @@ pub(crate) fn flushed(upto: Glsn, tables: impl Fn() -> u64, bytes: u64, nanos: u
     emit!(DEBUG, "flushed", upto_glsn = upto.0, tables = tables(), bytes = bytes, nanos = nanos);
 }
 
-/// Runs were merged. Tables that were linked as they are count as tables, not as bytes.
+/// Runs were merged. Tables that were linked unchanged count as tables, not as bytes.
 pub(crate) fn compacted(
     tables_in: impl Fn() -> u64,
     bytes_in: u64,

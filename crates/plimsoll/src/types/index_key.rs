@@ -59,6 +59,12 @@ impl<'a> IndexKey<'a> {
         self.split().map_or(SYSTEM, |(keyspace, _)| keyspace)
     }
 
+    /// Whether it is before all keys of its keyspace but the empty one.
+    #[inline]
+    pub(crate) fn begins_keyspace(self) -> bool {
+        self.0.len() == PREFIX_BYTES
+    }
+
     /// The user's key.
     ///
     /// # Panics
@@ -75,7 +81,8 @@ impl<'a> IndexKey<'a> {
     }
 }
 
-/// The bytes that an index key begins with. They are also the first index key of the keyspace.
+/// The first bytes of an index key, which encode its keyspace. They are also the first index key of
+/// the keyspace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Prefix([u8; PREFIX_BYTES]);
 
@@ -96,7 +103,7 @@ impl Prefix {
         (Self(*prefix), user_key)
     }
 
-    /// The prefix of the next keyspace; `None` behind the last one.
+    /// The prefix of the next keyspace; `None` after the last one.
     pub(crate) fn next(self) -> Option<Self> {
         self.keyspace().checked_add(1).map(Self::of)
     }
@@ -117,11 +124,11 @@ impl Prefix {
     }
 }
 
-/// An index key with room for `N` bytes in itself; a longer key takes an allocation.
+/// An index key with inline room for `N` bytes; a longer key is allocated on the heap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct IndexKeyBuf<const N: usize>(SmallVec<[u8; N]>);
 
-/// The index key of one operation: on the stack, so it has room for most keys.
+/// The index key of one operation, with inline room for most keys.
 pub(crate) type KeyBuffer = IndexKeyBuf<64>;
 
 /// An index key that is kept, for example as a bound of an iterator.
@@ -173,7 +180,7 @@ impl<const N: usize> IndexKeyBuf<N> {
         self.0.shrink_to_fit();
     }
 
-    /// The size of its allocation.
+    /// The size of its heap allocation.
     fn heap_bytes(&self) -> usize {
         if self.0.spilled() { self.0.capacity() } else { 0 }
     }
@@ -222,13 +229,13 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_shorter_than_a_prefix_is_in_front_of_all_keyspaces() {
+    fn a_bound_shorter_than_a_prefix_is_before_all_keyspaces() {
         let bound = IndexKey::new(b"\x05");
         assert_eq!((bound.split(), bound.keyspace()), (None, SYSTEM));
     }
 
     #[test]
-    fn the_keys_of_a_keyspace_lie_between_its_prefix_and_the_next() {
+    fn the_keys_of_a_keyspace_are_between_its_prefix_and_the_next() {
         let (first, next) = (Prefix::of(255), Prefix::of(255).next().unwrap());
         assert_eq!(next, Prefix::of(256));
         for user_key in [&b""[..], b"\0", &[0xff; MAX_KEY_BYTES]] {
@@ -239,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_key_takes_no_allocation_and_a_long_one_gives_it_back() {
+    fn a_short_key_is_not_allocated_and_a_long_one_is_freed() {
         let bound = |user_key: &[u8]| Bound::Included(KeptKey::join(Prefix::of(1), user_key));
         assert_eq!(bound_heap_bytes(&bound(&[0; 36])), 0);
         assert_eq!(bound_heap_bytes(&bound(&[0; 37])), 41);

@@ -8,7 +8,7 @@ use plimsoll_log::glsn::Glsn;
 use crate::types::retention::Retention;
 use crate::types::times::show_time;
 
-/// What is wrong with a request. The message says what is allowed, or what to call instead.
+/// Why a request is invalid. The message states what is allowed, or which call to use instead.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -41,7 +41,7 @@ pub enum InvalidInput {
     /// The value is too long.
     #[error("a value has at most {limit_bytes} bytes ({} GiB), this one has at least {bytes}", limit_bytes >> 30)]
     ValueTooLong {
-        /// Its bytes; of one that comes from a reader, those that were read by then.
+        /// Length of the value; if it comes from a reader, the bytes that were read by then.
         bytes: u64,
         /// The limit.
         limit_bytes: u64,
@@ -89,7 +89,8 @@ pub enum InvalidInput {
     },
     /// The keyspace was dropped: create a new one.
     #[error(
-        "keyspace {name:?} was dropped: nothing can be put into it; make it anew by Db::keyspace"
+        "keyspace {name:?} was dropped, so nothing can be put into it; create a new one by \
+         Db::keyspace"
     )]
     KeyspaceDropped {
         /// Its name.
@@ -118,15 +119,15 @@ pub enum InvalidInput {
         asked: Retention,
     },
     /// There is no cursor with this name.
-    #[error("there is no cursor {name:?}; make it by Log::cursor")]
+    #[error("there is no cursor {name:?}; create it by Log::cursor")]
     NoCursor {
         /// The name.
         name: String,
     },
     /// A cursor cannot move backwards.
     #[error(
-        "cursor {name:?} is at GLSN {at} and does not go back to {asked}: what lies below may be \
-         trimmed"
+        "cursor {name:?} is at GLSN {at} and cannot move back to {asked}, because earlier entries \
+         may be trimmed"
     )]
     CursorGoesBack {
         /// Its name.
@@ -149,7 +150,8 @@ pub enum InvalidInput {
     },
     /// The memory budget is more than the machine or the container has.
     #[error(
-        "a memory budget of {bytes} bytes cannot be kept: {whose} {limit_bytes} bytes ({} MiB); give the store at most that, better a half",
+        "a memory budget of {bytes} bytes cannot be kept: {whose} {limit_bytes} bytes ({} MiB); \
+         give the store at most that, preferably half of it",
         limit_bytes >> 20
     )]
     BudgetTooLarge {
@@ -173,8 +175,8 @@ pub enum InvalidInput {
         /// The file system's name.
         file_system: &'static str,
     },
-    /// This process may not write to the store's folder, and no process ever shared the store:
-    /// there are no words by which others could be followed.
+    /// This process may not write to the store's folder, and no process has ever shared the store,
+    /// so there are no shared words by which to follow others.
     #[error(
         "{}: no process shares this store yet, so there is none to follow, and this process may not write to the folder; open it when one has \
          opened it shared, or read what is there now, without `shared`",
@@ -191,21 +193,21 @@ pub enum InvalidInput {
         total_bytes >> 20, min_bytes >> 20
     )]
     NoMemoryForAnother {
-        /// The memory of all together.
+        /// The total memory budget of the members.
         total_bytes: u64,
-        /// The processes that have the store open.
+        /// The number of processes that have the store open.
         members: u64,
         /// The minimum for each.
         min_bytes: u64,
     },
-    /// The memory of this process is its part of what several share.
+    /// The memory budget of this process is its share of the total of all members.
     #[error(
-        "the memory of this process is its part of the {total_bytes} bytes ({} MiB) that all processes share which have the store open; open \
-         it with another total",
+        "the memory budget of this process is its share of the {total_bytes} bytes ({} MiB) of all \
+         processes that have the store open; open it with another total",
         total_bytes >> 20
     )]
     MemoryIsShared {
-        /// The memory of all together.
+        /// The total memory budget of the members.
         total_bytes: u64,
     },
     /// The destination of a backup already exists.
@@ -214,7 +216,7 @@ pub enum InvalidInput {
         /// The destination.
         path: PathBuf,
     },
-    /// The destination of a backup holds another one, which is still being made or was cut short.
+    /// The destination of a backup holds another backup that is in progress or was interrupted.
     #[error("{}: this folder holds an unfinished backup; unless one is being made there now, delete the folder and try again", path.display())]
     DestinationUnfinished {
         /// The destination.
@@ -226,13 +228,13 @@ pub enum InvalidInput {
         /// The destination.
         path: PathBuf,
     },
-    /// The store has as many keyspaces as it can have.
+    /// The store has the maximum number of keyspaces.
     #[error("a store has at most {limit} keyspaces; drop one by Db::drop_keyspace")]
     TooManyKeyspaces {
         /// The limit.
         limit: u64,
     },
-    /// The store has as many cursors as it can have.
+    /// The store has the maximum number of cursors.
     #[error("a store has at most {limit} cursors; drop one by Log::drop_cursor")]
     TooManyCursors {
         /// The limit.
@@ -241,10 +243,10 @@ pub enum InvalidInput {
     /// The default keyspace cannot be dropped.
     #[error("the default keyspace always exists: delete its keys instead of dropping it")]
     DropOfDefaultKeyspace,
-    /// The memory budget of an open store cannot grow that far.
+    /// The memory budget of an open store cannot be raised that far.
     #[error(
-        "a budget of {bytes} bytes cannot be had while the store is open; at most {ceiling_bytes} \
-         bytes can"
+        "cannot raise the memory budget to {bytes} bytes while the store is open; at most \
+         {ceiling_bytes} bytes can"
     )]
     BudgetBeyondCeiling {
         /// The budget.
@@ -269,7 +271,7 @@ pub enum InvalidInput {
     },
     /// The interval between two saves of the warm image is too short.
     #[error(
-        "a warm image is written every 100 ms at most, not every {interval:?}; to do without it, \
+        "a warm image is written at most every 100 ms, not every {interval:?}; to do without it, \
          switch it off"
     )]
     WarmIntervalTooShort {
@@ -281,9 +283,9 @@ pub enum InvalidInput {
         "a store in memory is new and empty: it cannot be opened read-only, or without `create`"
     )]
     InMemoryMustCreate,
-    /// The stream is one of the store's own.
+    /// The stream is reserved for the store.
     #[error(
-        "stream {stream} is one of the store's own: append to stream 1 or higher, below {}",
+        "stream {stream} is reserved for the store; append to stream 1 or higher, below {}",
         u32::MAX
     )]
     ReservedStream {
@@ -296,9 +298,39 @@ pub enum InvalidInput {
     /// The log does not accept the record.
     #[error("{what}")]
     InvalidRecord {
-        /// What is wrong with it, and what is allowed.
+        /// Which rule the record breaks, and what is allowed.
         what: String,
     },
+    /// An update of a number met a value that is none: an [`i64`] in 8 bytes, little endian.
+    #[error(
+        "the value of {} has {bytes} bytes; a number has 8 (little endian)",
+        key.escape_ascii()
+    )]
+    NotANumber {
+        /// The key.
+        key: Vec<u8>,
+        /// Length of its value.
+        bytes: u64,
+    },
+    /// A sum does not fit into 64 bits.
+    #[error("{value} + {by} does not fit into the 64 bits of {}", key.escape_ascii())]
+    CounterOverflow {
+        /// The key.
+        key: Vec<u8>,
+        /// Its number.
+        value: i64,
+        /// The addend.
+        by: i64,
+    },
+    /// The key of a compare-and-swap has another value than expected.
+    #[error("the value of {} is not the expected one; read it and try again", key.escape_ascii())]
+    NotAsExpected {
+        /// The key.
+        key: Vec<u8>,
+    },
+    /// A function that computes an update called the store.
+    #[error("a function that computes an update cannot use the store; pass it what it needs")]
+    UpdateUsesStore,
     /// An earlier write of the transaction failed, so it cannot be committed.
     #[error("an earlier write of this transaction failed; abort it and run it again")]
     TransactionFailed,

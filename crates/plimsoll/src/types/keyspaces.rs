@@ -180,7 +180,7 @@ impl Record {
 }
 
 /// First byte of the system key of a dropped keyspace's record.
-const DROPPED: u8 = 2;
+pub(crate) const DROPPED: u8 = 2;
 
 /// The system key of a dropped keyspace's record.
 pub(crate) fn dropped_key(id: u32, name: &str) -> Vec<u8> {
@@ -200,7 +200,7 @@ pub(crate) struct Keyspaces {
     /// Whether a keyspace was dropped or is being dropped. Writers check which one only if this is
     /// set.
     any_dropped: AtomicBool,
-    /// Held while a keyspace is created or changed, so that changes are learnt in commit order.
+    /// Held while a keyspace is created or changed, so that changes are recorded in commit order.
     pub(crate) making: Mutex<()>,
 }
 
@@ -214,7 +214,7 @@ struct Known {
     dropping: Option<u32>,
 }
 
-/// A drop of a keyspace that is under way.
+/// A drop of a keyspace that is in progress.
 pub(crate) struct Dropping<'a>(&'a Keyspaces);
 
 impl Drop for Dropping<'_> {
@@ -243,8 +243,8 @@ impl Keyspaces {
         self.write().by_name.insert(name.into(), record);
     }
 
-    /// Blocks all puts into the keyspace until what is returned is dropped: then the keyspace is
-    /// dropped if `learn_dropped` was called, else unchanged.
+    /// Blocks all puts into the keyspace until the result is dropped: then the keyspace counts as
+    /// dropped if `learn_dropped` was called, otherwise as unchanged.
     #[must_use]
     pub(crate) fn begin_drop(&self, id: u32) -> Dropping<'_> {
         self.write().dropping = Some(id);
@@ -376,7 +376,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_comes_back_as_it_was_written() {
+    fn a_record_decodes_to_itself() {
         let retentions = [
             Retention::Forever,
             Retention::Latest,
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_keyspace_whose_drop_panicked_takes_more() {
+    fn a_keyspace_whose_drop_panicked_accepts_puts() {
         let keyspaces = Keyspaces::default();
         keyspaces.learn("rows", Record::new(7, Retention::Latest));
         let dropped = catch_unwind(AssertUnwindSafe(|| {
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_cannot_be_are_refused() {
+    fn invalid_names_are_refused() {
         assert!(check_name("").is_err());
         assert!(check_name("a\nb").is_err());
         assert!(check_name(&"x".repeat(256)).is_err());

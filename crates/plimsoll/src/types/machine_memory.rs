@@ -15,13 +15,13 @@ pub(crate) fn default_memory_bytes() -> u64 {
     quarter_of(machine, cgroup_limit_bytes())
 }
 
-/// What the container or the machine has, whichever is less.
+/// The limit of the container or the memory of the machine, whichever is less.
 pub(crate) fn there_is_bytes() -> u64 {
     [total_memory_bytes(), cgroup_limit_bytes()].into_iter().flatten().min().unwrap_or(u64::MAX)
 }
 
-/// Rejects a budget above what the container or the machine has. A process that used it would be
-/// killed, or would swap, and the budget promises that neither happens.
+/// Rejects a budget above the limit of the container or the memory of the machine. A process that
+/// used it would be killed or would swap; the budget promises that neither happens.
 pub(crate) fn check_there_is(bytes: u64) -> Result<()> {
     fits(bytes, total_memory_bytes(), cgroup_limit_bytes())
 }
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_budget_above_what_the_machine_or_the_container_has_is_refused_with_the_limit() {
+    fn a_budget_above_the_memory_of_the_machine_or_container_is_refused_with_the_limit() {
         assert_eq!(fits(8 << 30, Some(8 << 30), Some(16 << 30)), Ok(()));
         assert_eq!(fits(1 << 50, None, None), Ok(()));
         let refusal =

@@ -49,9 +49,10 @@ const MIN_WARM_BYTES_PER_SECOND: u64 = 64 << 10;
 /// # Ok(())
 /// # }
 /// ```
-pub use plimsoll_log::log::Durability;
+pub use plimsoll_log::durability::Durability;
 
-/// A bulk load takes memory in chunks of 64 KiB: with few of them each row would be a run.
+/// The minimum for a bulk load, which uses memory in chunks of 64 KiB: with few chunks each row
+/// would become a run.
 const BULK_LOAD_BYTES_MIN: u64 = 256 << 10;
 
 /// Size thresholds. Only simulations change the defaults: with small sizes, a short run exercises
@@ -70,13 +71,15 @@ pub struct Sizes {
     pub read_set_bytes: Option<u64>,
     /// Page reads, made to validate rows, after which a step of restoring the warm image ends.
     pub restore_loads: u64,
-    /// Without threads: whether opening sweeps the files that an earlier process left beside the
-    /// log. If not, the first step of background work that looks at checkpoints does, as the thread
-    /// would: a while after opening, beside transactions.
+    /// Without threads: whether opening sweeps the leftover files of an earlier process in the
+    /// log's folder. If not, the first background step that checks for checkpoints sweeps them,
+    /// some time after opening and concurrently with transactions, as the thread would.
     pub sweeps_at_open: bool,
-    /// Commits of a member that have read nothing, without a read in between, after which it leaves
-    /// further ones in the log.
+    /// Consecutive commits of a member without reads, and without a read in between, after which it
+    /// defers applying further ones.
     pub blind_after: u32,
+    /// A range with more keys is deleted by a range record, one with fewer key by key.
+    pub range_keys: usize,
 }
 
 #[cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "simulations reach it"))]
@@ -90,6 +93,7 @@ impl Sizes {
         restore_loads: 64,
         sweeps_at_open: true,
         blind_after: 8,
+        range_keys: 99,
     };
 }
 
@@ -186,26 +190,26 @@ impl Options {
 
     /// Opens the store without changing anything on disk; works beside a process that writes. Shows
     /// the state that was durable at opening; with [`Options::shared`] the newest state at each
-    /// read. What a writer has not flushed yet is read from the log and held in memory: its
-    /// memtables, an eighth of its budget, up to 64 MiB each. With a budget too small for that,
-    /// opening fails with [`crate::Error::OutOfBudget`]. Reads of data that the writer drops later
-    /// (by a keyspace's retention or a trim) fail with [`crate::Error::Trimmed`]: reopen the store
-    /// to see its current state.
+    /// read. Commits that the writer has not flushed yet are read from the log and held in memory:
+    /// as much as the writer's memtables, each an eighth of the writer's budget and at most 64 MiB.
+    /// With a budget too small for that, opening fails with [`crate::Error::OutOfBudget`]. Reads of
+    /// data that the writer drops later (by a keyspace's retention or a trim) fail with
+    /// [`crate::Error::Trimmed`]: reopen the store to see its current state.
     pub fn read_only(mut self, yes: bool) -> Self {
         self.read_only = yes;
         self
     }
 
     /// Whether other processes may have the store open at the same time, to read and to write, each
-    /// with this option. What one commits the others read at once; transactions are serializable
-    /// over all of them. A process that opens the store without it is refused while others share
-    /// it, and the other way round. `docs/explanation/processes.md` tells what is shared and what
-    /// it costs.
+    /// with this option. A commit of one process is visible to the others at once; transactions are
+    /// serializable over all of them. While processes share the store, opening it without this
+    /// option fails, and vice versa. `docs/explanation/processes.md` describes what is shared and
+    /// what it costs.
     ///
-    /// With [`Options::read_only`], the process follows those that share the store, whether they
-    /// are there yet or not, and changes nothing but its own entry among them. Without the right to
-    /// write to the folder it does not even do that; then what it reads is not kept for it, and
-    /// reads of older moments may fail with [`crate::Error::Trimmed`].
+    /// With [`Options::read_only`], the process follows the processes that share the store, even if
+    /// none has opened it yet, and changes only its own entry among them. Without the right to
+    /// write to the folder it does not have an entry; then the versions that it reads are not
+    /// retained for it, and reads of older moments may fail with [`crate::Error::Trimmed`].
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -226,10 +230,10 @@ impl Options {
     }
 
     /// The memory budget in bytes of all processes together that have the store open with
-    /// [`Options::shared`]. Each gets an equal part, but no more than its own
-    /// [`Options::memory_bytes`] where that is set, too; parts become smaller and larger as
-    /// processes come and go. What the last one of them says that gives a total counts for all. At
-    /// least [`MIN_MEMORY_BYTES`] for each process.
+    /// [`Options::shared`]. Each process gets an equal share, but no more than its own
+    /// [`Options::memory_bytes`] if that is set as well; shares shrink and grow as processes open
+    /// and close the store. The total that was given last applies to all. It must allow at least
+    /// [`MIN_MEMORY_BYTES`] for each process.
     pub fn memory_total(mut self, bytes: u64) -> Self {
         self.memory_total = Some(bytes);
         self
@@ -265,7 +269,7 @@ impl Options {
     }
 
     /// Whether hot values are cached as rows when memory is too small for the pages that contain
-    /// them (the default). If not, all memory not needed otherwise caches pages. For measurements.
+    /// them (the default). If not, all memory without another use caches pages. For measurements.
     pub fn row_cache(mut self, yes: bool) -> Self {
         self.row_cache = yes;
         self
@@ -277,8 +281,8 @@ impl Options {
         self
     }
 
-    /// Maximum size of a log segment in bytes, 64 KiB to 1 GiB; 64 MiB by default. Where the log is
-    /// freed, segments end from 16 MiB on while the index is small.
+    /// Maximum size of a log segment in bytes, 64 KiB to 1 GiB; 64 MiB by default. If the log is
+    /// trimmed automatically, segments end at 16 MiB or more while the index is small.
     pub fn segment_bytes(mut self, bytes: u64) -> Self {
         self.segment_bytes = Some(bytes);
         self
@@ -372,8 +376,8 @@ impl Options {
         self.sizes.write_set_bytes.unwrap_or_else(|| (memory_bytes / 8).clamp(1 << 20, 64 << 20))
     }
 
-    /// Memory for a buffer of rows of a bulk load, under a budget: more of it is not sorted faster.
-    /// Where a test sets the size of a write set, it is as small as it can be.
+    /// Memory for one buffer of rows of a bulk load, under a budget; a larger buffer does not sort
+    /// faster. If a test sets the size of write sets, the minimum is used.
     pub(crate) fn bulk_load_limit_bytes(&self, memory_bytes: u64) -> u64 {
         let usual = || (memory_bytes / 4).clamp(1 << 20, 64 << 20);
         self.sizes.write_set_bytes.map_or_else(usual, |bytes| bytes.max(BULK_LOAD_BYTES_MIN))
@@ -403,7 +407,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interval_that_would_do_nothing_but_write_is_refused() {
+    fn an_interval_that_would_write_continuously_is_refused() {
         assert!(Options::new().warm_interval(Duration::ZERO).check().is_err());
         assert_eq!(Options::new().warm_interval(MIN_WARM_INTERVAL).check(), Ok(()));
     }

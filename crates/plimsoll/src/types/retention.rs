@@ -50,7 +50,7 @@ impl Retention {
     }
 }
 
-/// As the command reads it: `forever`, `latest`, `1000glsns`, or an age such as `7d`.
+/// In the syntax of the command: `forever`, `latest`, `1000glsns`, or an age such as `7d`.
 impl fmt::Display for Retention {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -62,7 +62,7 @@ impl fmt::Display for Retention {
     }
 }
 
-/// Exact to the microsecond, in the largest unit that leaves no rest.
+/// Exact to the microsecond, in the largest unit that divides it.
 fn write_age(age: Duration, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     const UNITS: [(&str, u128); 5] = [
         ("d", 86_400_000_000),

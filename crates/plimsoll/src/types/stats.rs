@@ -274,8 +274,8 @@ pub struct StallStats {
     pub flush_pace: Waits,
     /// Slowed down because merges lag behind: too many runs can hold one key.
     pub merge_pace: Waits,
-    /// Stopped until merges catch up: so many runs can hold one key that a walk over them would
-    /// need too many pages at once.
+    /// Stopped until merges catch up: so many runs can hold one key that an iterator over them
+    /// would need too many pages at once.
     pub depth: Waits,
 }
 

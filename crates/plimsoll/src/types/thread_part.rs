@@ -1,8 +1,8 @@
-//! The part of a divided structure that a thread uses, so that threads seldom meet.
+//! The part of a divided structure that a thread uses, so that threads rarely contend.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Parts of such a structure.
+/// Number of parts of such a structure.
 pub(crate) const PARTS: usize = 8;
 
 /// The number of this thread's part.

@@ -13,7 +13,7 @@ pub(crate) fn to_micros(time: SystemTime) -> u64 {
         .map_or(0, |age| u64::try_from(age.as_micros()).unwrap_or(u64::MAX))
 }
 
-/// A time in words, in UTC with microseconds, e.g. `2026-01-31T12:00:00.000000Z`.
+/// A time as text, in UTC with microseconds, e.g. `2026-01-31T12:00:00.000000Z`.
 pub(crate) fn show_time(time: SystemTime) -> String {
     let micros = to_micros(time);
     let (seconds, micros) = (micros / 1_000_000, micros % 1_000_000);

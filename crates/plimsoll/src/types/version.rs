@@ -4,9 +4,9 @@
 //! ```text
 //! 0                     deleted
 //! 1 bytes...            the value itself (at most INLINE_BYTES)
-//! 2 offset len sum      (varints, u64) the value stands in the payload of the log entry with the version's GLSN
+//! 2 offset len sum      (varints, u64) the value is in the payload of the version's log entry
 //! 3 blob offset len sum (varints, u64) the value is in a blob file of plain bytes
-//! 0 len                 (varint, above INLINE_BYTES) the value was damaged, and a recovery could not read it
+//! 0 len                 (varint, above INLINE_BYTES) damaged: a recovery could not read the value
 //! ```
 //!
 //! `sum` is the checksum of the whole value ([`value_sum`]), computed when it was written. It moves
@@ -20,10 +20,19 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::types::error::{Error, Result};
 use crate::types::index_key::IndexKey;
+use crate::types::invalid_input::InvalidInput;
 use crate::types::value::Value;
 
 /// The maximum length of a value in bytes: 1 GiB.
 pub const MAX_VALUE_BYTES: u64 = 1 << 30;
+
+/// Rejects a value that is too long.
+pub(crate) fn check_value_bytes(bytes: u64) -> Result<()> {
+    if bytes > MAX_VALUE_BYTES {
+        return Err(InvalidInput::ValueTooLong { bytes, limit_bytes: MAX_VALUE_BYTES }.into());
+    }
+    Ok(())
+}
 
 /// Values up to this many bytes are stored in the index itself; longer ones stay where the log
 /// wrote them.
@@ -130,7 +139,7 @@ impl<'a> Stored<'a> {
         }
     }
 
-    /// The content, free of its lifetime, unless it is an inline value; `None` for that.
+    /// The content without a lifetime; `None` for an inline value.
     pub(crate) fn elsewhere(self) -> Option<Stored<'static>> {
         match self {
             Stored::Inline(_) => None,
@@ -158,7 +167,7 @@ impl<'a> Stored<'a> {
         Self::from_other_parts(tag, body)
     }
 
-    /// The value, where this is the value itself.
+    /// The value, if it is inline.
     #[inline]
     pub(crate) fn inline_value(&self) -> Option<&'a [u8]> {
         match *self {
@@ -173,7 +182,7 @@ impl<'a> Stored<'a> {
         tag == 0 && body_bytes == 0
     }
 
-    /// Where it is no value itself.
+    /// Decodes a content other than an inline value.
     fn from_other_parts(tag: u8, body: &'a [u8]) -> Option<Self> {
         let mut reader = Reader::new(body);
         let stored = match tag {
@@ -199,7 +208,7 @@ impl<'a> Stored<'a> {
     /// written.
     ///
     /// # Errors
-    /// They differ: the bytes read are not the bytes written.
+    /// The checksums differ, so the bytes read are not the bytes written.
     pub(crate) fn check_sum(&self, glsn: Glsn, read: u64) -> Result<()> {
         let (place, len, sum) = match *self {
             Stored::InLog { len, sum, .. } => ("its entry in the log".to_owned(), len, sum),
@@ -210,7 +219,7 @@ impl<'a> Stored<'a> {
             return Ok(());
         }
         Err(Error::corrupt(format!(
-            "the value of {len} bytes that GLSN {glsn} wrote is not the one that is stored in \
+            "the value of {len} bytes written at GLSN {glsn} does not match its checksum in \
              {place}: its checksum is {read:016x}, not {sum:016x}; see `plimsoll verify`"
         ))
         .at_glsn(glsn))
@@ -278,7 +287,7 @@ impl<'a> Version<'a> {
     }
 }
 
-/// The key of a version, who wrote it, and whether it is a deletion.
+/// The key of a version, the commit that wrote it, and whether it is a deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VersionHead<'a> {
     /// The index key.
@@ -300,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_stored_comes_back() {
+    fn stored_contents_decode_to_themselves() {
         let all = [
             Stored::Deleted,
             Stored::Inline(b""),
@@ -317,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_encoding_are_refused() {
+    fn invalid_encodings_are_refused() {
         for bytes in [
             &[][..],
             &[9],

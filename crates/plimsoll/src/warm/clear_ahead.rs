@@ -1,11 +1,11 @@
-//! Touches memory ahead of the restore of rows, in a thread of its own: the system clears memory
-//! when it is first touched, which would take a third of the restoring thread's time.
+//! Touches memory ahead of the restore of rows, in a thread of its own, because the system clears
+//! memory when it is first touched, which would take a third of the restoring thread's time.
 //!
 //! Laws:
-//! 1. Memory is touched only within the budget and only while it is free and not the last
+//! 1. Memory is touched only within the budget, and only while other memory is free as well
 //!    (`Budget::clear_block`).
-//! 2. The thread ends when it has touched what the rows of the image can take, when rows have taken
-//!    as much themselves, or when their restore ends.
+//! 2. The thread ends when it has touched as much memory as the rows of the image can use, when
+//!    rows use as much already, or when their restore ends.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,8 +16,8 @@ use crate::warm::image::{self, RowsName};
 use crate::warm::pace::{Move, Pace};
 use crate::warm::{Context, Core};
 
-/// Starts the thread; `None` if there is nothing to do for it, or if the system gives no thread:
-/// then memory is cleared when rows take it.
+/// Starts the thread; `None` if it has nothing to do, or if the system refuses a thread: then
+/// memory is cleared when rows first use it.
 pub(super) fn start(core: &Arc<Core>) -> Option<Worker> {
     let context = &core.context;
     if context.row_cache.share_bytes() == 0 {
@@ -46,20 +46,21 @@ pub(super) fn start(core: &Arc<Core>) -> Option<Worker> {
     Worker::start("plimsoll-clear", &Arc::new(Bell::default()), || {}, step).ok()
 }
 
-/// The memory that the rows of the image will take at most.
+/// The most memory that the rows of the image will use.
 fn bytes_of_rows(context: &Context) -> u64 {
-    // An image that cannot be listed is the restorer's to report.
+    // If the image cannot be listed, the restorer reports that.
     let files = image::list_rows(&*context.disk, &context.dir).unwrap_or_default();
     in_memory(newest_bytes(&files))
 }
 
-/// Bytes of the newest generation, which comes first: rows of an older one are mostly the same.
+/// Bytes of the newest generation, which is listed first; the rows of older ones are mostly the
+/// same.
 fn newest_bytes(files: &[(RowsName, u64)]) -> u64 {
     let newest = files.first().map(|(name, _)| name.generation);
     files.iter().filter(|(name, _)| Some(name.generation) == newest).map(|(_, len)| *len).sum()
 }
 
-/// The memory for rows of this many bytes in the image: each has some bytes beside it in the cache.
+/// The memory for rows of this many bytes in the image, including their overhead in the cache.
 fn in_memory(bytes: u64) -> u64 {
     bytes / 4 * 5
 }

@@ -58,7 +58,7 @@ impl Files {
         let segments = context.log.complete_pages();
         let tables = || view.all_runs().flat_map(|run| run.tables().iter());
         let count = segments.len() + tables().count();
-        // Segments are briefly listed twice.
+        // The list of segments exists twice for a short time.
         let lease =
             context.budget.lease(Kind::Metadata, (2 * count * size_of::<NamedFile>()) as u64)?;
         let mut files = Vec::with_capacity(count);

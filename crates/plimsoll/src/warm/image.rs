@@ -1,16 +1,16 @@
-//! The folder of the image: files of segments, each renamed into place whole.
+//! The folder of the image: files of segments, each renamed into place when it is complete.
 //!
 //! `pages-NNNNNN.warm` is a segment of pages, by its number, hottest first;
 //! `rows-GGGGGG-NNNNNNNNNN.warm` holds segments of rows, by generation and number. They are written
-//! as `*.new`, synced and renamed. Any file here may vanish at any moment: the folder may be
-//! deleted.
+//! as `*.new`, synced and renamed. Any file here may disappear at any time, because the folder may
+//! be deleted.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll_disk::vfs::{Caching, Disk, File, Open};
-use plimsoll_log::log::Log;
+use plimsoll_log::file_log::FileLog;
 use plimsoll_memory::chunk::CHUNK_BYTES;
 
 use crate::types::error::{Error, Result};
@@ -180,7 +180,7 @@ impl NewFile {
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 disk.create_dir(dir)?;
-                disk.sync_dir(dir.parent().expect("the image's folder stands in the store's"))?;
+                disk.sync_dir(dir.parent().expect("the image's folder is in the store's folder"))?;
                 create()?
             }
             opened => opened?,
@@ -242,17 +242,17 @@ fn with_ending(path: &Path, ending: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Whether the position of a segment can be compared with the log.
+/// Whether the history of the log up to a segment's position can be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Past {
-    /// The log has the same past up to that position.
+    /// The log has the same history up to that position.
     Same,
-    /// It lies below the trim point.
+    /// The position is below the trim point.
     Trimmed,
 }
 
-/// Whether a segment with this header belongs to this log's past.
-pub(crate) fn check_past(header: &Header, log: &dyn Log) -> Result<Past, Rejection> {
+/// Whether a segment with this header belongs to this log's history.
+pub(crate) fn check_past(header: &Header, log: &FileLog) -> Result<Past, Rejection> {
     if header.log_id != log.id() {
         return Err(Rejection::Foreign);
     }
@@ -281,7 +281,7 @@ pub struct WarmImage {
     pub bytes: u64,
     /// Pages that it names.
     pub pages: u64,
-    /// RowCache that it holds.
+    /// Rows that it holds.
     pub rows: u64,
     /// Bytes of rows, part of `bytes`.
     pub row_bytes: u64,
@@ -424,7 +424,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_known_by_its_name_and_nothing_else_is() {
+    fn only_names_of_image_files_are_recognised() {
         let rows = |generation, number| Name::Rows(RowsName { generation, number });
         for name in [Name::Pages(7), Name::Pages(u32::MAX), rows(0, 7), rows(u32::MAX, u32::MAX)] {
             assert_eq!(Name::of_file(&name.file()), Some(name));

@@ -1,30 +1,31 @@
-//! How the restore gives way: where processors are short, it pauses.
+//! Throttles the restore: it pauses while processors are short.
 //!
-//! Before each step, the threads of the machine that can run are compared with its processors. A
-//! container may have fewer of these, so a thread of the restore also compares its time on a
-//! processor with its time in the queue for one. A lower priority would do as much for those that
-//! want to run, and harm those that wait for a lock or a page that such a thread holds while it
-//! does not run.
+//! Before each step, the number of runnable threads of the machine is compared with its processors.
+//! A container may have fewer processors, so a thread of the restore also compares its running time
+//! with its time in the run queue. A lower priority would help other runnable threads as much, but
+//! would harm threads that wait for a lock or a page that the restore holds while it is not
+//! running.
 //!
 //! Laws:
-//! 1. The thread pauses between steps only: it holds no lock then.
-//! 2. While there are processors enough, there is no pause but the first.
-//! 3. A pause is bounded, and a portion of steps follows one of the longest kind however short
-//!    processors are: the restore has at least a sixteenth of a processor. To load a row again in a
-//!    request takes longer than to restore it.
+//! 1. The thread pauses only between steps, when it holds no lock.
+//! 2. While there are enough processors, only the first pause is made.
+//! 3. A pause is bounded, and each pause of the maximum length is followed by a portion of steps
+//!    even if processors are short, so that the restore has at least a sixteenth of a processor:
+//!    loading a row in a request takes longer than restoring it.
 
 use std::time::Duration;
 
 use plimsoll_disk::processors::{Processors, ThreadClock, ThreadTime};
 
-/// The first pause, and the longest. Each is twice the one before while processors are short.
+/// The first and the longest pause. Each pause is twice as long as the previous one while
+/// processors are short.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(16);
 
-/// Steps are judged in portions of at least this time on a processor.
+/// The steps of at least this running time form a portion, after which the pace is decided again.
 const PORTION_NANOS: u64 = 1_000_000;
 
-/// A thread that wakes waits up to this time although a processor is free.
+/// A waking thread may wait up to this time even if a processor is free.
 const WAKING_NANOS: u64 = 300_000;
 
 /// The pace of one thread.
@@ -32,7 +33,7 @@ const WAKING_NANOS: u64 = 300_000;
 pub(super) struct Pace {
     processors: Processors,
     clock: ThreadClock,
-    /// As many threads may want a processor and have none.
+    /// This many threads may be runnable without a processor before processors count as short.
     spare: u64,
     /// The time at the beginning of the current portion.
     begun: ThreadTime,
@@ -49,21 +50,23 @@ pub(super) enum Move {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Gait {
-    /// The thread has slept since the last portion.
+    /// Whether the thread has slept since the last portion.
     paused: bool,
-    /// The length of the pause: of the last one, or of the next.
+    /// The length of the last pause, or of the next one.
     pause: Duration,
 }
 
 impl Pace {
-    /// The pace of the calling thread. `spare`: as many threads may want a processor and have none.
+    /// The pace of the calling thread. `spare`: the number of threads that may be runnable without
+    /// a processor.
     pub(super) fn of_this_thread(spare: u64) -> Self {
         let clock = ThreadClock::of_this_thread();
         let begun = clock.now().unwrap_or_default();
         Self { processors: Processors::of_this_machine(), clock, spare, begun, gait: None }
     }
 
-    /// The next move. The first is a pause: how soon the thread runs after it tells something, too.
+    /// The next move. The first is a pause, because the time until the thread runs again after it
+    /// is a measurement, too.
     pub(super) fn next(&mut self) -> Move {
         let is_crowded = self.processors.threads_beyond().is_some_and(|beyond| beyond > self.spare);
         let now = self.clock.now().unwrap_or_default();
@@ -87,13 +90,13 @@ impl Pace {
 }
 
 impl Gait {
-    /// Whether a portion that was begun goes on.
+    /// Whether a portion that was begun continues.
     fn goes_on(self, is_crowded: bool) -> bool {
-        // After a pause of the longest kind, whatever there is.
+        // After a pause of the maximum length, the portion continues even if processors are short.
         !self.paused && (!is_crowded || self.pause == PAUSE_MAX)
     }
 
-    /// The gait after a portion in which processors were short, or not.
+    /// The gait after a portion; `short`: whether processors were short.
     fn after(self, short: bool) -> Self {
         match (short, self.paused) {
             (false, _) => Self { paused: false, pause: PAUSE_MIN },
@@ -104,8 +107,9 @@ impl Gait {
     }
 }
 
-/// Whether a thread waited for much of its time. Of three threads on two processors each waits for
-/// a third: that is no reason to pause, as one of them may be the restore's own helper.
+/// Whether a thread was queued for much of its time. If three threads share two processors, each is
+/// queued for a third of its time; that is no reason to pause, because one of them may be the
+/// restore's own helper.
 fn has_queued(portion: ThreadTime) -> bool {
     portion.queued_nanos > WAKING_NANOS && portion.queued_nanos > portion.ran_nanos / 3 * 2
 }

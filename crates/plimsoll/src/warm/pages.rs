@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_come_back_as_they_were_written() {
+    fn runs_are_read_as_they_were_written() {
         let runs = [
             run(3, true, 0, 1),
             run(3, true, 2, 7),
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_is_left_out_and_what_had_comes_back() {
+    fn a_run_without_room_is_left_out_and_the_others_are_read() {
         for room in 0..300 {
             let mut bytes = vec![0; room];
             let mut writer = BodyWriter::new(&mut bytes);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_beyond_the_last_page_that_can_be_ends_the_reading() {
+    fn a_run_beyond_the_last_possible_page_ends_the_reading() {
         // A run file with the id 7, its pages cold: two pages, starting at the highest page number.
         let mut body = vec![0, 7, 2];
         plimsoll_disk::codec::push_varint(&mut body, u64::from(u32::MAX));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_read_to_an_end() {
+    fn reading_arbitrary_bytes_terminates() {
         let mut random = Random::new(7);
         for _ in 0..2000 {
             let body: Vec<u8> = (0..random.below(60)).map(|_| random.below(256) as u8).collect();

@@ -84,9 +84,9 @@ impl Restorer {
         };
         let number = u64::from(self.number);
         let (header, _, sum) = open(&bytes[..len], Kind::Pages, number)?;
-        // Below the trim point no comparison is possible; names of pages are safe to use without
-        // one.
-        image::check_past(&header, &*context.log)?;
+        // Names of pages are safe to use even where the history cannot be compared, below the trim
+        // point.
+        image::check_past(&header, &context.log)?;
         let segment = SegmentOnDisk { number: self.number, sum, bytes: len as u64 };
         self.number += 1;
         self.open = Some(OpenSegment { bytes, len, reader: BodyReader::default(), rest: None });

@@ -1,8 +1,10 @@
 //! The body of a segment of rows: keys and values, each with the GLSN of its version.
 //!
 //! ```text
-//! varint key bytes | varint value bytes | varint GLSN | u8 touches | key | value      one behind the other
+//! varint key bytes | varint value bytes | varint GLSN | u8 touches | key | value
 //! ```
+//!
+//! One row after the other.
 //!
 //! A key has at least four bytes, those of its keyspace: an entry that begins with a zero is the
 //! end of the body.
@@ -14,7 +16,7 @@ use crate::rowcache::warm::Row;
 use crate::warm::image::SEGMENT_BYTES_MAX;
 use crate::warm::segment::{HEADER_BYTES, Header};
 
-/// Larger rows (key and value) are not in the image; the pages that hold them are.
+/// Rows (key and value) larger than this are not in the image; the pages that hold them are.
 pub(crate) const OBJECT_BYTES_MAX: usize = 16 << 10;
 
 /// The length of a row in the body.
@@ -28,14 +30,14 @@ fn bytes_of(row: &Row<'_>) -> usize {
 pub(crate) struct Note {
     /// The rows' share of the shared memory, in parts of the whole (see `rowcache::share`).
     pub(crate) share: u8,
-    /// How often its rows were accessed: more accesses are restored earlier.
+    /// How often its rows were accessed; more frequently accessed rows are restored earlier.
     pub(crate) round: Round,
 }
 
 /// The restore order of rows, by their accesses since they entered their place in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Round {
-    /// Three accesses, the most that are counted.
+    /// Three accesses, which is the maximum that is counted.
     Often,
     /// One or two.
     Seldom,
@@ -136,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_come_back_as_they_were_written_and_zeros_behind_them_are_none() {
+    fn rows_are_read_as_written_and_trailing_zeros_are_no_rows() {
         let large = vec![7; 3000];
         let rows = [
             Row { key: b"\0\0\0\x01", glsn: Glsn(1), value: b"", touches: 0 },
@@ -155,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_read_to_an_end() {
+    fn reading_arbitrary_bytes_terminates() {
         let mut random = Random::new(11);
         for _ in 0..2000 {
             let body: Vec<u8> = (0..random.below(90)).map(|_| random.below(256) as u8).collect();
@@ -164,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_says_what_it_was_made_of() {
+    fn a_note_decodes_to_its_parts() {
         for note in Round::ALL.map(|round| Note { share: 48, round }) {
             let header = Header {
                 kind: crate::warm::segment::Kind::Rows,

@@ -2,12 +2,11 @@
 //! without eviction.
 //!
 //! An image may consist of several generations, if a process ended before it had written all of its
-//! own. The newest is read first; rows that it has are not taken from an older one.
+//! own. The newest is read first; rows that it contains are not restored from an older one.
 
 use std::sync::atomic::Ordering;
 
 use plimsoll_log::glsn::{Glsn, Position};
-use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Kind as Memory, Lease};
 use plimsoll_memory::cache::Stopped;
 use plimsoll_memory::page::PAGE_BYTES;
@@ -37,19 +36,19 @@ pub(super) struct RowsRestorer {
     round: Round,
     /// The current file, if it is open.
     open: Option<Fetched>,
-    /// The next file, which the system is fetching, and its place in the list.
+    /// The next file, which the system is prefetching, and its index in the list.
     next: Option<(usize, Fetched)>,
     /// Whether the last file that was begun has rows of this round.
     is_in_round: bool,
-    /// Bytes that the system was asked for, or that were read beyond them, since the last step.
+    /// Bytes that were prefetched, or read without prefetching, since the last step.
     unpaid: u64,
     /// The position that was last compared with the log.
     past: Option<(Position, Past)>,
     /// Where to continue in the next segment, if its body has this checksum.
     rest: Option<(u64, usize)>,
-    /// Bytes of all files, until it is known how large a row is.
+    /// Bytes of all files, until the size of a row is known.
     all_bytes: Option<u64>,
-    /// Rows to come and their mean size, until the cache's index is large enough for them.
+    /// Expected rows and their mean size, until the cache's index is large enough for them.
     unannounced: Option<(u64, u64)>,
 }
 
@@ -57,7 +56,7 @@ pub(super) struct RowsRestorer {
 #[derive(Debug)]
 struct Fetched {
     open: OpenFile,
-    /// Bytes from its beginning that the system was asked for.
+    /// The bytes from its beginning that were prefetched.
     bytes: u64,
 }
 
@@ -76,20 +75,20 @@ enum Taken {
     NoRoom,
     /// It belongs to a later round.
     Later,
-    /// Only partly restored: younger versions are just entering the runs, or the step has read
-    /// enough.
+    /// Only partly restored: younger versions are entering the runs at this time, or the step has
+    /// read enough.
     Partly,
 }
 
-/// Rows of a segment that follow each other and are current.
+/// Consecutive rows of a segment that are current.
 struct Group<'a> {
     rows: SmallVec<[Row<'a>; ROWS_AT_ONCE]>,
-    /// Rows that were left out, as there may be younger versions.
+    /// Rows that were left out because younger versions may exist.
     stale: u64,
     end: Option<End>,
 }
 
-/// Why no group follows.
+/// Why a group ends.
 enum End {
     /// The body has ended.
     Body,
@@ -98,8 +97,8 @@ enum End {
 }
 
 impl<'a> Group<'a> {
-    /// Reads the group at a place in the body of a segment for the position `since`; returns the
-    /// place behind it, too. `loads` counts the pages that were not in memory.
+    /// Reads the group at a place in the body of a segment for the position `since`; returns it
+    /// with the place after it. `loads` counts the pages that were not in memory.
     fn read(
         context: &Context,
         view: &View,
@@ -115,7 +114,9 @@ impl<'a> Group<'a> {
                 break;
             };
             if row.glsn > since {
-                return Err(Rejection::Damaged { what: "it holds what is younger than itself" });
+                return Err(Rejection::Damaged {
+                    what: "it holds a row that is younger than its own position",
+                });
             }
             if *loads >= context.loads_at_once {
                 group.end = Some(End::Loads);
@@ -260,8 +261,8 @@ impl RowsRestorer {
         }
     }
 
-    /// Opens a file, and asks the system, without waiting, for as much of it as this round will
-    /// read, if it is as the one before.
+    /// Opens a file, and starts prefetching, without waiting, the part of it that this round will
+    /// read, estimated from the previous file.
     fn fetch(&mut self, context: &Context, name: RowsName) -> Result<Option<Fetched>, Rejection> {
         let Some(open) = image::open_to_read(&*context.disk, &context.dir, Name::Rows(name))?
         else {
@@ -274,8 +275,8 @@ impl RowsRestorer {
         Ok(Some(Fetched { open, bytes }))
     }
 
-    /// Asks the system for the file behind the current one. Trouble with it is told when it is its
-    /// turn.
+    /// Starts prefetching the file after the current one. An error is reported when that file is
+    /// read.
     fn fetch_next(&mut self, context: &Context) {
         let files = self.files.as_ref().expect("they were listed before");
         if let Some(&Part { name, .. }) = files.get(self.at + 1) {
@@ -283,8 +284,8 @@ impl RowsRestorer {
         }
     }
 
-    /// Makes the cache's index larger for the rows to come, a few pages at a time; returns whether
-    /// there is more to do.
+    /// Enlarges the cache's index for the expected rows, a few pages at a time; returns whether
+    /// more remains to do.
     fn announce(&mut self, context: &Context) -> bool {
         let Some((rows, mean_bytes)) = self.unannounced else { return false };
         let view = context.index.sources.view();
@@ -298,8 +299,8 @@ impl RowsRestorer {
         self.at += 1;
     }
 
-    /// Restores the rows of a segment, given its body with the checksum. `loads` is 0, and counts
-    /// pages that were not in memory.
+    /// Restores the rows of a segment, given its body with the checksum. `loads` starts at 0 and
+    /// counts pages that were not in memory.
     fn take_in(
         &mut self,
         context: &Context,
@@ -314,13 +315,13 @@ impl RowsRestorer {
             return Ok(Taken::Later);
         }
         if self.past_of(context, header)? == Past::Trimmed {
-            // The log is trimmed there, so it cannot be compared with this log's past.
+            // The log is trimmed there, so the segment cannot be compared with its history.
             counts.stale.fetch_add(header.entries, Ordering::Relaxed);
             return Ok(Taken::All);
         }
         context.row_cache.expect_share(u64::from(note.share));
         if let Some(all) = self.all_bytes.take() {
-            // As if all segments were as this one.
+            // Assume that all segments are like this one.
             let mean_bytes = body.len() as u64 / header.entries.max(1);
             self.unannounced = Some((all / mean_bytes.max(1), mean_bytes));
         }
@@ -376,7 +377,7 @@ impl RowsRestorer {
                 Ok(past)
             }
             _ => {
-                let past = image::check_past(header, &*context.log)?;
+                let past = image::check_past(header, &context.log)?;
                 self.past = Some((header.position, past));
                 Ok(past)
             }
@@ -411,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_to_find_out_what_is_true_is_bounded_in_each_step_and_counts() {
+    fn reads_for_validation_are_bounded_in_each_step_and_counted() {
         let disk = LyingDisk::new(1);
         let store = open(&disk);
         put(&store, 0);
@@ -446,7 +447,11 @@ mod tests {
             }
         }
         let stats = store.maintenance.warm.as_ref().unwrap().stats();
-        assert_eq!(stats.rows_restored + stats.rows_stale, 240, "each of them once: {stats:?}");
+        assert_eq!(
+            stats.rows_restored + stats.rows_stale,
+            240,
+            "each row is counted once: {stats:?}"
+        );
         assert!(stats.rows_restored > 220 && steps >= 2, "{steps}: {stats:?}");
     }
 }

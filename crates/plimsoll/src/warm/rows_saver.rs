@@ -1,13 +1,14 @@
 //! Writes the image of rows: one file for each MiB of a cache queue, rewritten only after changes.
 //!
 //! The cache stores entries sequentially in two queues, where they keep their places until they
-//! move to a young end. So a full part of a queue only ever loses entries. Its file is written
-//! once, and again when an eighth of it is gone, when it was accessed often since, or when it has
-//! become stale: a merge has put an eighth of it beside younger versions, or a younger deletion was
-//! dropped from its keyspaces. Entries that left in between do no harm: see `validation`.
+//! move to the young end of a queue. So a full part of a queue only ever loses entries. Its file is
+//! written once, and again when an eighth of it is gone, when it was accessed often since, or when
+//! it has become stale: a merge has put an eighth of it beside younger versions, or a younger
+//! deletion was dropped from its keyspaces. Entries that leave the cache later do no harm: see
+//! `validation`.
 //!
-//! Rows in memory that is only lent to them are left out: the image has as many as their share of
-//! the memory, the oldest of each queue, whose files stay as they are.
+//! Rows in lent memory are left out: the image holds only as many rows as fit into their share of
+//! the memory, the oldest of each queue, whose files stay unchanged.
 //!
 //! Each process writes its own *generation* beside the files that it found. When it has written all
 //! of its own once, it removes the others.
@@ -19,7 +20,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use plimsoll_log::glsn::{Glsn, Position};
-use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Kind as Memory, Lease};
 use plimsoll_memory::cache::{Cache, Census, Changes, Copies, Standing};
 
@@ -34,14 +34,14 @@ use crate::warm::segment::{HEADER_BYTES, Header, Kind, seal};
 use crate::warm::validation::shares_table_with_younger;
 use crate::warm::{Context, Counts, nanos};
 
-/// Rows that are due so soon after pages are saved with them.
+/// If rows become due within this time after pages, they are saved together with them.
 const TOGETHER_NANOS: u64 = 1_000_000_000;
 
 /// The part of a queue that one file holds, in words of 8 bytes: together 1 MiB.
 const PLACES_OF_A_FILE: u64 = (1 << 20) / 8;
 
-/// Divisors: a file is rewritten when this part of its rows is gone, or when its rows were accessed
-/// this part of a time each since.
+/// Divisors of the number of a file's rows: it is rewritten when more rows than the first quotient
+/// are gone, or when they were accessed more often than the second quotient since.
 const GONE_PART: u32 = 8;
 const TOUCHED_PART: u32 = 2;
 
@@ -71,7 +71,7 @@ pub(super) struct RowsSaver {
 /// The files that this process has written.
 #[derive(Debug)]
 struct Own {
-    /// The cache that they were written from: with another cache the image starts anew.
+    /// The cache that they were written from; with another cache the image starts again.
     cache: Weak<Cache>,
     generation: u32,
     /// By number.
@@ -132,8 +132,8 @@ impl RowsSaver {
         if self.round.is_some() { 0 } else { self.due }
     }
 
-    /// Pages are saved now. If rows were to be saved a little later, they are now, too: their
-    /// thread wakes once for both.
+    /// Called when pages are saved. If rows would be due a little later, makes them due now, so
+    /// that their thread wakes once for both.
     pub(super) fn come_along(&mut self, now: u64) {
         if self.due.saturating_sub(now) < TOGETHER_NANOS {
             self.due = self.due.min(now);
@@ -150,14 +150,14 @@ impl RowsSaver {
         used
     }
 
-    /// Writes the changes as long as `is_time` returns true; parts that are left keep their files.
+    /// Writes the changes as long as `is_time` returns true; remaining parts keep their files.
     pub(super) fn finish(
         &mut self,
         context: &Context,
         counts: &Counts,
         is_time: &dyn Fn() -> bool,
     ) -> Result<()> {
-        // The round in progress has an older position than a new one.
+        // Discard the round in progress, because its position is older than that of a new one.
         self.round = None;
         loop {
             self.go_on(context, counts)?;
@@ -170,14 +170,14 @@ impl RowsSaver {
     fn go_on(&mut self, context: &Context, counts: &Counts) -> Result<u64> {
         let used = self.make_some(context, counts);
         if used.is_err() {
-            // Determine the files on disk anew.
+            // Make the next step read the files on disk again.
             (self.own, self.round) = (None, None);
         }
         used
     }
 
     fn make_some(&mut self, context: &Context, counts: &Counts) -> Result<u64> {
-        // If the cache was exchanged or emptied, the rest of the round has nothing to examine.
+        // If the cache was replaced or emptied, the rest of the round has nothing to examine.
         let is_over = |round: &mut Round| {
             let now = context.row_cache.warm_cache();
             now.is_none_or(|now| !Arc::ptr_eq(&now, &round.cache)) || round.cache.is_empty()
@@ -207,8 +207,8 @@ impl RowsSaver {
 
     /// Decides whether a round is needed.
     fn begin(&mut self, context: &Context) -> Result<Option<Round>> {
-        // Read before the cache is looked up: a current cache was notified of every flush up to
-        // this position. A cache that was exchanged is not notified any more.
+        // Read before the cache is looked up: the current cache was notified of every flush up to
+        // this position. A cache that was replaced is not notified any more.
         let told = context.index.runs.told_to_rows(context.sequencer.applied())?;
         let (position, manifest) = (told, context.index.runs.manifest_number());
         #[cfg(test)]
@@ -356,8 +356,8 @@ impl Own {
         self.files.retain(|number, _| !is_gone(number));
         self.lease.shrink(gone.len() as u64 * BYTES_OF_A_FILE);
         if round.wrote {
-            // Before others are removed: a power failure may keep the removals and lose the
-            // renames.
+            // Before other files are removed, because a power failure may keep the removals and
+            // lose the renames.
             context.disk.sync_dir(&context.dir)?;
         }
         let others = self.others.drain(..).map(|(name, _)| name);
@@ -467,7 +467,7 @@ fn write(
             for copied in copies.iter().filter(|copied| Rounds::of(copied.touches) == when) {
                 let Some((glsn, value)) = parts_of(copied.value) else { continue };
                 let bytes = copied.key.len() + copied.value.len();
-                // A flush after this file's position put younger versions there.
+                // A flush after this file's position has put younger versions there.
                 if glsn > round.position.glsn
                     || bytes > OBJECT_BYTES_MAX
                     || copied.key.len() < 4
@@ -591,8 +591,8 @@ mod tests {
         core.counts.bytes.load(Ordering::Relaxed) - before
     }
 
-    /// The image that a process finds after this one was killed, and the number of rows that it
-    /// restores.
+    /// Restarts after a kill; returns the value of the key under test and the number of restored
+    /// rows.
     fn after_a_kill(disk: &LyingDisk) -> (Vec<u8>, u64) {
         let store = open(&disk.snapshot());
         let warm = store.maintenance.warm.as_ref().unwrap();
@@ -601,28 +601,28 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_was_exchanged_before_the_flush_up_to_the_images_place_is_not_its_source() {
+    fn a_cache_replaced_before_the_flush_of_the_images_position_is_not_saved() {
         let disk = LyingDisk::new(1);
         let store = open(&disk);
         put(&store, b"old");
         store.maintenance.pool.clear();
         assert_eq!(get(&store), b"old");
         assert!(save(&store) > 0);
-        assert_eq!(after_a_kill(&disk), (b"old".to_vec(), 1), "what is saved comes back");
+        assert_eq!(after_a_kill(&disk), (b"old".to_vec(), 1), "a saved row is restored");
         image::remove_rows(&disk, Path::new("/store/warm")).unwrap();
 
         let (other, before) = (Arc::clone(&store), store.reader.row_cache.warm_cache().unwrap());
         BETWEEN.set(Some(Box::new(move || {
-            // The cache is exchanged, and then younger versions arrive: the old cache is not
-            // notified. It is emptied only later (`resize_row_cache`).
+            // The cache is replaced, and then younger versions arrive, of which the old cache is
+            // not notified. It is emptied only later (`resize_row_cache`).
             let exchange =
                 other.reader.row_cache.resize(256 << 20).expect("the tables are far too small");
             let _not_emptied_yet = other.reader.row_cache.exchange(exchange);
             assert!(!Arc::ptr_eq(&other.reader.row_cache.warm_cache().unwrap(), &before));
             put(&other, b"new");
         })));
-        assert_eq!(save(&store), 0, "there is nothing to save of the one that came");
-        assert!(BETWEEN.take().is_none(), "it came to pass");
+        assert_eq!(save(&store), 0, "the new cache has nothing to save");
+        assert!(BETWEEN.take().is_none(), "the hook was called");
         assert_eq!(after_a_kill(&disk), (b"new".to_vec(), 0));
     }
 }

@@ -8,7 +8,6 @@ use std::io;
 use std::sync::atomic::Ordering;
 
 use plimsoll_log::glsn::Position;
-use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Kind as Memory;
 use plimsoll_memory::buffer::Buffer;
 
@@ -91,7 +90,7 @@ impl Saver {
 
     /// Discards the round in progress and makes a complete, current one.
     pub(super) fn finish(&mut self, context: &Context, counts: &Counts) -> Result<()> {
-        // The round in progress is older than a new one.
+        // Discard the round in progress, because a new one is more current.
         self.round = None;
         loop {
             self.go_on(context, counts)?;
@@ -115,7 +114,7 @@ impl Saver {
         };
         let wrote = self.make_segments(round, context, counts);
         if wrote.is_err() {
-            // Determine the segments on disk anew.
+            // Make the next step read the segments on disk again.
             self.written.clear();
         }
         wrote

@@ -48,7 +48,7 @@ pub(crate) struct Header {
     pub(crate) note: u32,
 }
 
-/// A segment on disk: one with the same checksum need not be written again.
+/// A segment on disk. If a new segment has the same checksum, it need not be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentOnDisk {
     pub(crate) number: u32,
@@ -65,11 +65,11 @@ pub(crate) enum Rejection {
     Damaged { what: &'static str },
     /// A format that this version does not read.
     Format { what: String },
-    /// Of another store.
+    /// It belongs to another store.
     Foreign,
     /// A position that the log has not reached.
     Ahead { glsn: Glsn, durable: Glsn },
-    /// A log with another past.
+    /// The log's history differs.
     Forked { glsn: Glsn },
     /// It could not be read, or compared.
     Unread { message: String },
@@ -80,16 +80,16 @@ impl fmt::Display for Rejection {
         match self {
             Self::Damaged { what } => write!(f, "it is damaged ({what})"),
             Self::Format { what } => write!(f, "this version cannot read it ({what})"),
-            Self::Foreign => f.write_str("it is of another store"),
+            Self::Foreign => f.write_str("it belongs to another store"),
             Self::Ahead { glsn, durable } => {
                 write!(
                     f,
-                    "it is of GLSN {glsn}, and the log ends at {durable}: it is of another copy \
-                     of the store"
+                    "it is at GLSN {glsn}, and the log ends at {durable}: it belongs to another \
+                     copy of the store"
                 )
             }
             Self::Forked { glsn } => {
-                write!(f, "the log had another past at GLSN {glsn} when it was written")
+                write!(f, "the log's history differs at GLSN {glsn}")
             }
             Self::Unread { message } => f.write_str(message),
         }
@@ -146,13 +146,13 @@ pub(crate) fn read_header(
     let head = head.get(..HEADER_BYTES).ok_or(damaged("it is cut short"))?;
     let (fields, sum) = head.split_at(HEADER_BYTES - 8);
     if fields[..8] != MAGIC {
-        return Err(damaged("it does not begin as an image does"));
+        return Err(damaged("it does not begin like an image"));
     }
     let cannot = "the header is as long as it is";
     let mut reader = Reader::new(&fields[8..]);
     let format = reader.u32().expect(cannot);
     if sum != checksum(seed_of(kind, number), fields).to_le_bytes() {
-        // Another format may keep its checksum elsewhere.
+        // The checksum of another format may be in another place.
         return Err(match format {
             FORMAT => damaged("the header's checksum does not match"),
             _ => Rejection::Format { what: format!("format {format}, not {FORMAT}") },
@@ -165,7 +165,7 @@ pub(crate) fn read_header(
         return Err(Rejection::Format { what });
     }
     if reader.u32().expect(cannot) != kind as u32 {
-        return Err(damaged("it holds another kind"));
+        return Err(damaged("it is of another kind"));
     }
     let log_id = reader.u128().expect(cannot);
     let glsn = Glsn(reader.u64().expect(cannot));
@@ -173,7 +173,7 @@ pub(crate) fn read_header(
     let entries = reader.u64().expect(cannot);
     let body_bytes = u64::from(reader.u32().expect(cannot));
     if HEADER_BYTES as u64 + body_bytes != file_bytes {
-        return Err(damaged("it is not as long as its header says"));
+        return Err(damaged("its length differs from its header"));
     }
     let note = reader.u32().expect(cannot);
     let sum = reader.u64().expect(cannot);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_comes_back_as_it_was_written() {
+    fn a_segment_is_read_as_it_was_written() {
         let bytes = segment();
         assert_eq!(
             open(&bytes, Kind::Pages, 5),
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn another_format_is_told_from_damage() {
+    fn another_format_is_distinguished_from_damage() {
         let mut bytes = segment();
         bytes[8] = 2;
         assert!(matches!(open(&bytes, Kind::Pages, 5), Err(Rejection::Format { .. })));

@@ -1,13 +1,13 @@
 //! Validates rows of an image against the current runs.
 //!
-//! A segment of rows states facts about a position t of the log: *of all versions of this key up to
+//! A segment of rows states facts as of a position t of the log: *of all versions of this key up to
 //! t, the newest has GLSN v, and these are its bytes*. An entry of the row cache states the same
 //! for all versions in the runs. So a row can become an entry if the runs have no version of its
 //! key younger than t. Such a version could be in three places:
 //!
-//! - In a current run with versions younger than t: its filter is checked. If the filter lets the
-//!   key pass, the row is skipped, even if it is still valid: finding that out costs the page read
-//!   that the row would save.
+//! - In a current run with versions younger than t: its filter is checked. If the filter reports a
+//!   possible match, the row is skipped even if it is still valid, because checking would cost the
+//!   page read that the row saves.
 //! - In a history run, if it is a deletion that was moved there. The history runs are checked in
 //!   the same way, if any deletion younger than t was moved.
 //! - Nowhere, because it was dropped. A version that was the newest at t leaves the current runs
@@ -25,7 +25,8 @@ use crate::index::sources::view::View;
 use crate::types::error::Result;
 use crate::types::index_key::IndexKey;
 
-/// Whether a view has nothing younger than `since`: then every row of that position is still valid.
+/// Whether a view has nothing younger than `since`, so that every row of that position is still
+/// valid.
 pub(crate) fn is_all_older(view: &View, since: Glsn) -> bool {
     let limits = &view.limits;
     limits.deletions_moved <= since
@@ -34,9 +35,9 @@ pub(crate) fn is_all_older(view: &View, since: Glsn) -> bool {
 }
 
 /// Whether the runs of a view have no version of an index key younger than `since`, as far as
-/// filters show without reading a leaf; `version` is the newest up to `since`. An unreadable run
-/// also means no; a read of the key reports the error. Guide pages are read through the pool;
-/// `loads` counts the ones that were not in memory.
+/// filters show without reading a leaf; `version` is the newest up to `since`. If a run cannot be
+/// read, the answer is no, and a later read of the key reports the error. Guide pages are read
+/// through the pool; `loads` counts the ones that were not in memory.
 pub(crate) fn is_current(
     view: &View,
     key: &[u8],
@@ -49,15 +50,15 @@ pub(crate) fn is_current(
         && has_nothing_younger(view, key, since, loads).unwrap_or(false)
 }
 
-/// For the keyspace of the key.
+/// The youngest deletion that was dropped from the keyspace of `key`.
 fn youngest_deletion_dropped(view: &View, key: &[u8]) -> Glsn {
     let keyspace = IndexKey::new(key).split();
     keyspace.map_or(Glsn::MAX, |(keyspace, _)| view.deletions_dropped_in(keyspace))
 }
 
-/// Whether only one table can hold a version, and that table has versions younger than `since`: its
-/// filter lets the key pass because the version is there. Reads nothing. A merge of old and young
-/// versions leaves such tables behind.
+/// Whether the only table that can hold a version of the key has versions younger than `since`: its
+/// filter matches the key because the version itself is there, so it cannot show that no younger
+/// one exists. Reads nothing. A merge of old and young versions leaves such tables behind.
 pub(crate) fn shares_table_with_younger(
     view: &View,
     key: &[u8],

@@ -1,4 +1,4 @@
-//! What the public calls promise.
+//! The guarantees of the public calls.
 
 use std::ops::Bound;
 use std::time::{Duration, SystemTime};
@@ -31,7 +31,7 @@ fn keys(range: plimsoll::Range<'_>) -> Vec<String> {
 }
 
 #[test]
-fn what_was_committed_is_there_after_reopening() {
+fn commits_survive_reopening() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(&dir);
     let users = db.keyspace("users").unwrap();
@@ -46,13 +46,13 @@ fn what_was_committed_is_there_after_reopening() {
 }
 
 #[test]
-fn what_was_committed_is_there_without_a_clean_close() {
+fn commits_survive_without_a_clean_close() {
     let dir = tempfile::tempdir().unwrap();
     let copy = tempfile::tempdir().unwrap();
     let db = open(&dir);
     let users = db.keyspace("users").unwrap();
     put(&db, &users, &[("ada", "1815")]);
-    // The folder as a power cut would leave it: nothing of this process's memory.
+    // The folder as a power cut would leave it, without any state of this process.
     copy_folder(&dir.path().join("store"), &copy.path().join("store"));
     let other = open(&copy);
     let users = other.keyspace("users").unwrap();
@@ -73,7 +73,7 @@ pub(crate) fn copy_folder(from: &std::path::Path, to: &std::path::Path) {
 }
 
 #[test]
-fn a_transaction_sees_its_own_writes_and_nobody_else_does() {
+fn only_a_transaction_itself_sees_its_writes() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(&dir);
     let ks = db.keyspace("default").unwrap();
@@ -94,7 +94,7 @@ fn a_transaction_sees_its_own_writes_and_nobody_else_does() {
 }
 
 #[test]
-fn ranges_keep_to_their_bounds_in_both_directions() {
+fn ranges_respect_their_bounds_in_both_directions() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(&dir);
     let ks = db.keyspace("default").unwrap();
@@ -138,7 +138,7 @@ fn ranges_keep_to_their_bounds_in_both_directions() {
 }
 
 #[test]
-fn who_read_what_another_changed_is_told_the_key_and_the_commit() {
+fn a_conflict_names_the_changed_key_and_the_commit() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(&dir);
     let ks = db.keyspace("default").unwrap();
@@ -153,7 +153,7 @@ fn who_read_what_another_changed_is_told_the_key_and_the_commit() {
 }
 
 #[test]
-fn who_walked_a_range_conflicts_with_what_appears_in_it_and_only_there() {
+fn a_range_read_conflicts_with_inserts_in_that_range_only() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(&dir);
     let ks = db.keyspace("default").unwrap();
@@ -204,7 +204,7 @@ fn the_past_can_be_read_by_glsn_and_by_time() {
         assert_eq!(by_time.get(&ks, b"a").unwrap().unwrap(), b"1");
         let history: Vec<_> = db.history(&ks, b"a").unwrap().map(|v| v.unwrap().bytes).collect();
         assert_eq!(history, [Some(1), None, Some(1)]);
-        // Once more after everything was merged.
+        // Again after all runs were merged.
         db.compact().unwrap();
     }
     let future = db.newest() + 1;
@@ -248,12 +248,12 @@ fn a_diff_names_what_was_added_changed_and_removed() {
 }
 
 #[test]
-fn a_value_that_is_written_again_is_no_difference() {
+fn rewriting_the_same_value_is_no_difference() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(&dir);
     let ks = db.keyspace("default").unwrap();
-    // Inline, in the log, and longer than what is compared at a time; the same length and another
-    // end.
+    // Inline, in the log, and longer than the bytes that are compared at a time; with equal lengths
+    // and different ends.
     let (large, other) = ("x".repeat(20_000), "x".repeat(19_999) + "y");
     let a = put(
         &db,
@@ -280,7 +280,7 @@ fn a_value_that_is_written_again_is_no_difference() {
 }
 
 #[test]
-fn a_follower_hears_of_commits_with_their_metadata() {
+fn a_follower_sees_commits_with_their_metadata() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(&dir);
     let ks = db.keyspace("default").unwrap();
@@ -311,7 +311,7 @@ fn a_follower_hears_of_commits_with_their_metadata() {
 }
 
 #[test]
-fn streams_share_the_one_order_with_commits() {
+fn streams_and_commits_share_one_order() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(&dir);
     let ks = db.keyspace("default").unwrap();
@@ -332,7 +332,7 @@ fn streams_share_the_one_order_with_commits() {
 }
 
 #[test]
-fn a_keyspace_that_keeps_the_latest_forgets_and_says_so() {
+fn reads_of_dropped_versions_fail_in_a_keyspace_that_keeps_the_latest() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(&dir);
     let latest = db.create_keyspace("latest", Retention::Latest).unwrap();
@@ -357,7 +357,7 @@ fn a_keyspace_that_keeps_the_latest_forgets_and_says_so() {
 }
 
 #[test]
-fn an_open_snapshot_keeps_what_it_sees() {
+fn an_open_snapshot_retains_the_versions_that_it_sees() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(&dir);
     let latest = db.create_keyspace("latest", Retention::Latest).unwrap();
@@ -375,7 +375,7 @@ fn an_open_snapshot_keeps_what_it_sees() {
 }
 
 #[test]
-fn a_keyspace_that_keeps_everything_holds_the_log_from_its_first_key_on() {
+fn a_keyspace_that_keeps_everything_retains_the_log_from_its_first_key_on() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path().join("store"), options().segment_bytes(64 << 10)).unwrap();
     let (latest, forever) =
@@ -389,8 +389,8 @@ fn a_keyspace_that_keeps_everything_holds_the_log_from_its_first_key_on() {
         for some in pairs.chunks(10) {
             put(&db, &latest, some);
         }
-        // A thread that frees the log at that moment is left alone by a compaction; a trim waits
-        // for it.
+        // A compaction skips freeing the log while another thread does so; a trim waits for that
+        // thread.
         for _ in 0..2 {
             db.compact().unwrap();
             db.log().trim(Glsn(1)).unwrap();
@@ -405,11 +405,11 @@ fn a_keyspace_that_keeps_everything_holds_the_log_from_its_first_key_on() {
     let mut tx = db.begin();
     tx.delete(&forever, b"a").unwrap();
     tx.commit().unwrap();
-    assert_eq!(fill(), held, "its past is kept, too");
+    assert_eq!(fill(), held, "its past is retained, too");
 }
 
 #[test]
-fn a_value_that_is_never_written_again_does_not_hold_the_log_for_ever() {
+fn a_value_that_is_never_overwritten_does_not_pin_the_log_for_ever() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(
         dir.path().join("store"),
@@ -417,7 +417,7 @@ fn a_value_that_is_never_written_again_does_not_hold_the_log_for_ever() {
     )
     .unwrap();
     let latest = db.create_keyspace("latest", Retention::Latest).unwrap();
-    // Above what a leaf takes in, below what gets a blob file: it lies in the log.
+    // Too long for a leaf and too short for a blob file, so it is in the log.
     let static_value = "s".repeat(3000);
     put(&db, &latest, &[("static", &static_value)]);
     let mut written = 0;
@@ -440,7 +440,7 @@ fn a_value_that_is_never_written_again_does_not_hold_the_log_for_ever() {
 }
 
 #[test]
-fn a_trimmed_log_keeps_every_key_and_says_what_is_left() {
+fn a_trimmed_log_keeps_every_key_and_reports_its_beginning() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path().join("store"), options().segment_bytes(64 << 10)).unwrap();
     let ks = db.keyspace("default").unwrap();
@@ -490,7 +490,7 @@ fn a_backup_is_a_store_as_of_one_moment() {
 }
 
 #[test]
-fn a_read_only_store_sees_what_is_there_beside_a_writer() {
+fn a_read_only_store_opens_beside_a_writer() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(&dir);
     let ks = db.keyspace("default").unwrap();
@@ -505,7 +505,7 @@ fn a_read_only_store_sees_what_is_there_beside_a_writer() {
 }
 
 #[test]
-fn the_index_can_be_made_anew_from_the_log() {
+fn the_index_can_be_rebuilt_from_the_log() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let db = open(&dir);
@@ -549,7 +549,7 @@ fn tickets_become_durable_in_order() {
 }
 
 #[test]
-fn what_transactions_held_is_given_back() {
+fn the_memory_of_transactions_is_released() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(&dir);
     let ks = db.keyspace("default").unwrap();
@@ -572,7 +572,7 @@ fn what_transactions_held_is_given_back() {
 }
 
 #[test]
-fn a_walk_does_not_conflict_with_the_key_that_it_excludes() {
+fn a_scan_does_not_conflict_with_its_excluded_bound() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(&dir);
     let ks = db.keyspace("default").unwrap();

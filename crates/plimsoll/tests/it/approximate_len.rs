@@ -1,4 +1,4 @@
-//! The estimate of the number of keys in a range, beside the count.
+//! The estimate of the number of keys in a range, compared with the count.
 
 use plimsoll::{Db, Error, Keyspace, Options, Retention};
 use tempfile::TempDir;
@@ -17,7 +17,7 @@ fn put(db: &Db, keyspace: &Keyspace, numbers: impl Iterator<Item = u32>) {
     tx.commit().unwrap();
 }
 
-/// Compares the estimate of all keys, of each quarter, and of nothing with the count.
+/// Compares the estimate with the count for all keys, for each quarter, and for an empty range.
 fn is_near(db: &Db, keyspace: &Keyspace, part: f64, what: &str) {
     let bounds: Vec<[u8; 4]> = (0..=4).map(|quarter| (quarter * 25_000u32).to_be_bytes()).collect();
     let near = |estimate: u64, count: u64| {
@@ -41,7 +41,7 @@ fn it_is_near_the_count_in_memory_in_runs_and_beside_other_keyspaces() {
     let (_dir, db) = store();
     let names = ["a", "b", "c"].map(|name| db.keyspace(name).unwrap());
     for (many, keyspace) in [3_000, 100_000, 500].into_iter().zip(&names) {
-        // In several commits, so that none is a run of its own.
+        // In several commits, so that none of them becomes a run of its own.
         for first in (0..many).step_by(5_000) {
             put(&db, keyspace, first..(first + 5_000).min(many));
         }
@@ -61,7 +61,7 @@ fn it_is_near_the_count_in_memory_in_runs_and_beside_other_keyspaces() {
 }
 
 #[test]
-fn keyspaces_with_small_and_large_values_in_one_file_are_told_apart() {
+fn keyspaces_with_small_and_large_values_in_one_file_are_distinguished() {
     let (_dir, db) = store();
     let [tiny, large] = ["tiny", "large"].map(|name| db.keyspace(name).unwrap());
     for first in (0..50_000u32).step_by(5_000) {
@@ -147,12 +147,12 @@ fn few_keys_are_counted_and_versions_of_one_key_count_once() {
     assert_eq!(
         db.approximate_len(&keys, 4u32.to_be_bytes()..=7u32.to_be_bytes()).unwrap(),
         4,
-        "a leaf tells exactly"
+        "a single leaf is counted exactly"
     );
 }
 
 #[test]
-fn a_queue_that_was_emptied_is_not_taken_to_be_full() {
+fn an_emptied_queue_is_not_estimated_as_full() {
     let (_dir, db) = store();
     let queue = db.keyspace("queue").unwrap();
     for first in (0..40_000).step_by(4_000) {
@@ -174,7 +174,8 @@ fn a_queue_that_was_emptied_is_not_taken_to_be_full() {
     assert_eq!(about(&db), 1_000);
 }
 
-/// Puts keys, then overwrites, deletes, or puts and deletes some, each flushed or not.
+/// Puts keys, then overwrites some, deletes some, or puts and deletes some, each step flushed or
+/// not.
 #[test]
 fn the_error_is_bounded_with_overwrites_and_deletions_flushed_and_not() {
     type Change = fn(u32) -> [Option<bool>; 2];
@@ -217,7 +218,7 @@ fn the_error_is_bounded_with_overwrites_and_deletions_flushed_and_not() {
                 for round in 0..2 {
                     let mut tx = db.begin();
                     for number in 0..many {
-                        // Parts of the range of keys, whatever their number.
+                        // Keys in fixed parts of the whole range, for any number of keys.
                         let at = (u64::from(number) * u64::from(u32::MAX) / u64::from(many)) as u32;
                         let at = if name.contains("first") { at } else { number };
                         match change(at)[round] {
@@ -243,7 +244,7 @@ fn the_error_is_bounded_with_overwrites_and_deletions_flushed_and_not() {
 }
 
 #[test]
-fn a_handle_that_is_not_of_this_store_is_refused() {
+fn a_handle_of_another_store_is_refused() {
     let (_dir, db) = store();
     let (_other_dir, other) = store();
     let foreign = other.keyspace("foreign").unwrap();

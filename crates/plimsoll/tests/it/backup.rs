@@ -1,5 +1,5 @@
-//! Backups of a store that is in use: a whole store as of one moment that is not older than the
-//! call.
+//! Backups of a store that is in use: each is a complete store as of one moment, which is not older
+//! than the call.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,15 +11,15 @@ use plimsoll::{Db, Error, Glsn, Keyspace, Moment, Options, Snapshot};
 const WRITERS: usize = 4;
 const BACKUPS: u64 = 8;
 
-/// A writer stops by itself after so many commits, should a backup never end.
+/// A writer stops after this many commits, in case a backup never ends.
 const COMMITS_MAX: u64 = 300;
 
-/// Small segments and memtables, so that files come and go while they are copied.
+/// Small segments and memtables, so that files are created and removed while they are copied.
 fn options() -> Options {
     Options::new().memory_bytes(16 << 20).segment_bytes(256 << 10).memtable_bytes(64 << 10)
 }
 
-/// Small as a rule; now and then in the log, or in a blob file.
+/// Small in most cases; sometimes large enough for the log, or for a blob file.
 fn value(writer: u64, number: u64) -> Vec<u8> {
     let bytes = match number % 40 {
         7 => 3_000,
@@ -29,8 +29,8 @@ fn value(writer: u64, number: u64) -> Vec<u8> {
     (0..bytes).map(|at: u64| (at * 31 + number * 7 + writer) as u8).collect()
 }
 
-/// Commit number n of a writer says n in one key, and has a value of n in two more, one of them
-/// new.
+/// Commit number n of a writer writes n to one key, and values that depend on n to two more, one of
+/// them new.
 fn write(db: &Db, keyspace: &Keyspace, writer: u64, number: u64) -> u64 {
     let mut tx = db.begin();
     tx.put(keyspace, format!("{writer}/number").as_bytes(), number.to_string().as_bytes()).unwrap();
@@ -40,7 +40,7 @@ fn write(db: &Db, keyspace: &Keyspace, writer: u64, number: u64) -> u64 {
     tx.commit().unwrap().0
 }
 
-/// What a writer had committed; its keys must all say the same.
+/// The last number that a writer had committed; checks that all of its keys agree.
 fn number_of(snapshot: &Snapshot, keyspace: &Keyspace, writer: u64) -> u64 {
     let number = snapshot.get(keyspace, format!("{writer}/number").as_bytes()).unwrap();
     let number =
@@ -75,7 +75,7 @@ fn entries(db: &Db, glsn: u64) -> Vec<(u64, Vec<u8>)> {
     all
 }
 
-/// A backup is the store as of its moment, whole, and lives on by itself.
+/// Checks that a backup is the complete store as of its moment, and is independent of the store.
 fn check_backup(db: &Db, copy: &Path, glsn: u64, acknowledged: &[u64]) {
     let copy = Db::open(copy, options().create(false)).unwrap();
     let (ours, theirs) = (db.keyspace("default").unwrap(), copy.keyspace("default").unwrap());
@@ -98,8 +98,8 @@ fn check_backup(db: &Db, copy: &Path, glsn: u64, acknowledged: &[u64]) {
     copy.close().unwrap();
 }
 
-/// Takes a backup while all writers are at work; what was acknowledged before it began, its GLSN,
-/// and what was acknowledged after.
+/// Takes a backup while all writers work; returns the numbers that were acknowledged before it
+/// began, its GLSN, and the numbers that were acknowledged afterwards.
 fn back_up_under_writers(
     db: &Db,
     keyspace: &Keyspace,
@@ -135,7 +135,7 @@ fn back_up_under_writers(
 }
 
 #[test]
-fn a_backup_taken_under_writers_has_all_that_was_acknowledged_before_it_began() {
+fn a_backup_taken_under_writers_has_all_commits_acknowledged_before_it_began() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path().join("store"), options()).unwrap();
     let keyspace = db.keyspace("default").unwrap();
@@ -153,7 +153,8 @@ fn a_backup_taken_under_writers_has_all_that_was_acknowledged_before_it_began() 
         }
     }
     assert!(written_meanwhile > 0, "nobody wrote while a backup was taken");
-    // What was linked into the backups, and written to there, is as it was.
+    // The files that were linked into the backups are unchanged, although the backups were written
+    // to.
     assert_eq!(db.verify(&mut |_| {}).unwrap().problems, Vec::<String>::new());
     for (writer, acknowledged) in (0..).zip(numbers) {
         assert_eq!(number_of(&db.snapshot(), &keyspace, writer), acknowledged);
@@ -175,7 +176,7 @@ fn a_closed_store_is_neither_backed_up_nor_verified() {
 }
 
 #[test]
-fn closing_waits_for_a_verification_that_is_at_work() {
+fn closing_waits_for_a_running_verification() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path().join("store"), options()).unwrap();
     write(&db, &db.keyspace("default").unwrap(), 0, 1);
@@ -192,7 +193,10 @@ fn closing_waits_for_a_verification_that_is_at_work() {
                 })
             });
             thread::sleep(Duration::from_millis(20));
-            assert!(!is_closed.load(Ordering::Acquire), "the folder may be somebody else's by now");
+            assert!(
+                !is_closed.load(Ordering::Acquire),
+                "another process may own the folder by now"
+            );
         });
         assert_eq!(found.unwrap().problems, Vec::<String>::new());
         assert!(closer.is_some(), "nobody closed");

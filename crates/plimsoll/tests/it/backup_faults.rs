@@ -1,5 +1,5 @@
-//! What a backup must withstand: a power cut after it, a sync that fails at its end, and what
-//! happens to the store that it shares files with.
+//! Faults around a backup: a power cut after it, a failed sync at its end, and later changes of the
+//! store that it shares files with.
 
 use std::fs;
 use std::io;
@@ -46,7 +46,7 @@ fn check(db: &Db, numbers: std::ops::Range<u64>) {
 }
 
 #[test]
-fn a_backup_that_was_made_is_there_after_a_power_cut() {
+fn a_completed_backup_survives_a_power_cut() {
     for seed in 0..20 {
         let lying = LyingDisk::new(seed);
         let disk: Arc<dyn Disk> = Arc::new(lying.clone());
@@ -65,13 +65,13 @@ fn a_backup_that_was_made_is_there_after_a_power_cut() {
     }
 }
 
-/// A disk on which syncs of one folder fail, from one of them on.
+/// A disk on which syncs of one folder fail, from a given one on.
 #[derive(Debug)]
 struct Failing {
     inner: MemDisk,
     folder: Mutex<PathBuf>,
     good: AtomicUsize,
-    /// Makes a backup of another store once the folder `/copy/log.partial` is to be made.
+    /// Makes a backup of another store once the folder `/copy/log.partial` is about to be created.
     other: Mutex<Option<Db>>,
 }
 
@@ -131,7 +131,7 @@ fn failing() -> Failing {
 }
 
 #[test]
-fn a_backup_that_fails_as_another_is_made_in_its_place_removes_nothing_of_that() {
+fn a_backup_that_fails_because_of_another_removes_nothing_of_that_one() {
     let failing = Arc::new(failing());
     let disk: Arc<dyn Disk> = Arc::clone(&failing) as _;
     let db = Db::open("/store", options(&disk)).unwrap();
@@ -146,7 +146,7 @@ fn a_backup_that_fails_as_another_is_made_in_its_place_removes_nothing_of_that()
 }
 
 #[test]
-fn a_backup_of_which_any_folder_could_not_be_synced_is_an_error_and_does_not_open() {
+fn a_backup_with_a_failed_folder_sync_is_an_error_and_does_not_open() {
     for folder in ["/", "/copy", "/copy/index", "/copy/log.partial"] {
         let failing = Arc::new(failing());
         let disk: Arc<dyn Disk> = Arc::clone(&failing) as _;
@@ -165,7 +165,7 @@ fn a_backup_of_which_any_folder_could_not_be_synced_is_an_error_and_does_not_ope
         }
         let left = disk.names(Path::new("/copy")).unwrap_or_default();
         if folder == "/copy" {
-            // Whole, and not durable.
+            // Complete, but not durable.
             assert_eq!(left, ["index", "log.partial"]);
             let again = db.backup("/copy");
             assert!(
@@ -176,11 +176,11 @@ fn a_backup_of_which_any_folder_could_not_be_synced_is_an_error_and_does_not_ope
                 "{again:?}"
             );
         } else {
-            // It can be made again: what was copied is removed.
+            // The backup can be made again, because the copied files are removed.
             assert_eq!(left, Vec::<String>::new(), "{folder}");
             db.backup("/copy").unwrap();
         }
-        // The store itself goes on.
+        // The store itself continues.
         fill(&db, 20..21);
         check(&db, 0..21);
     }
@@ -206,7 +206,7 @@ fn a_backup_that_is_cancelled_leaves_nothing_of_its_own() {
 }
 
 #[test]
-fn a_backup_is_not_made_inside_the_store_by_whatever_path() {
+fn a_backup_is_not_made_inside_the_store_by_any_path() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     let db = Db::open(&store, small()).unwrap();
@@ -236,7 +236,7 @@ fn a_backup_is_not_made_inside_the_store_by_whatever_path() {
     let after: Vec<_> =
         fs::read_dir(&store).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(before, after);
-    // A folder whose name only begins like the store's.
+    // A folder whose name only begins like that of the store.
     db.backup(dir.path().join("store2")).unwrap();
     check(&Db::open(dir.path().join("store2"), small()).unwrap(), 0..3);
 }

@@ -1,4 +1,4 @@
-//! Bad input gets a clear error, and nothing is lost.
+//! Invalid input gets a clear error, and nothing is lost.
 #![allow(clippy::disallowed_methods, reason = "these tests put files where they do not belong")]
 
 use std::fs;
@@ -23,7 +23,7 @@ fn a_file_is_not_a_store() {
 }
 
 #[test]
-fn a_folder_of_other_things_is_not_touched() {
+fn a_folder_with_other_files_is_not_touched() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("thesis.txt"), b"precious").unwrap();
     assert!(matches!(Db::open(dir.path(), options()), Err(Error::NotAStore { .. })));
@@ -31,7 +31,7 @@ fn a_folder_of_other_things_is_not_touched() {
 }
 
 #[test]
-fn a_store_that_is_not_there_is_not_made_by_a_reader() {
+fn a_reader_does_not_create_a_missing_store() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("nowhere");
     assert!(matches!(Db::open(&path, options().create(false)), Err(Error::NotAStore { .. })));
@@ -52,7 +52,7 @@ fn a_second_writer_is_told_who_holds_the_store() {
 }
 
 #[test]
-fn a_budget_that_is_too_small_is_refused_before_anything_is_made() {
+fn a_budget_that_is_too_small_is_refused_before_anything_is_created() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     assert!(matches!(
@@ -63,7 +63,7 @@ fn a_budget_that_is_too_small_is_refused_before_anything_is_made() {
 }
 
 #[test]
-fn keys_and_metadata_that_are_too_long_are_refused_and_the_transaction_goes_on() {
+fn keys_and_metadata_that_are_too_long_are_refused_and_the_transaction_continues() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path().join("store"), options()).unwrap();
     let ks = db.keyspace("default").unwrap();
@@ -80,7 +80,7 @@ fn keys_and_metadata_that_are_too_long_are_refused_and_the_transaction_goes_on()
 }
 
 #[test]
-fn a_bound_longer_than_a_key_bounds_a_range_as_any_other() {
+fn a_bound_longer_than_a_key_works_as_any_other() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path().join("store"), options()).unwrap();
     let ks = db.keyspace("default").unwrap();
@@ -124,7 +124,7 @@ fn an_index_of_another_log_is_refused() {
     let error = Db::open(dir.path().join("one"), options()).unwrap_err();
     assert!(matches!(error, Error::Forked { .. }), "{error}");
     assert!(error.to_string().contains("plimsoll recover"), "{error}");
-    // The log wins, and the index that is not of it is named.
+    // The log wins, and the index that does not belong to it is reported.
     let dest = dir.path().join("recovered");
     let report = Db::recover(dir.path().join("one"), &dest, options(), &mut |_, _| {}).unwrap();
     assert_eq!((report.glsn.0, report.unresolved.len()), (1, 1), "{report:?}");
@@ -163,7 +163,7 @@ fn a_folder_whose_log_is_a_file_is_not_called_empty() {
 }
 
 #[test]
-fn a_damaged_manifest_is_reported_and_made_anew_by_a_recovery() {
+fn a_damaged_manifest_is_reported_and_replaced_by_a_recovery() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let db = Db::open(&path, options()).unwrap();

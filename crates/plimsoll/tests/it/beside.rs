@@ -1,5 +1,5 @@
-//! Readers beside a writer that flushes, merges and trims: what a reader is told is right, or that
-//! it is no longer retained. Never that the store is damaged.
+//! Readers beside a writer that flushes, merges and trims: each read returns the right value or
+//! that the moment is no longer retained, and never reports damage.
 
 use std::io::Read;
 use std::path::Path;
@@ -19,7 +19,7 @@ fn open_reader(path: &Path) -> Db {
     Db::open(path, options().read_only(true)).unwrap()
 }
 
-/// Some stand in the log, some in the index.
+/// Some values are in the log, some in the index.
 fn value(key: u32, round: u32) -> Vec<u8> {
     let bytes = if key.is_multiple_of(2) { 3000 } else { 100 };
     vec![(key + 31 * round) as u8; bytes]
@@ -33,7 +33,7 @@ fn write(db: &Db, keyspace: &Keyspace, round: u32) {
     }
 }
 
-/// What was answered, unless the moment is no longer retained.
+/// The result, unless the moment is no longer retained.
 fn unless_trimmed<T>(answer: Result<T>, what: &str) -> Option<T> {
     match answer {
         Ok(answer) => Some(answer),
@@ -42,7 +42,7 @@ fn unless_trimmed<T>(answer: Result<T>, what: &str) -> Option<T> {
     }
 }
 
-/// Asks for everything that a reader can ask for at its own moment; how many answers there were.
+/// Makes every kind of read at a reader's own moment; returns the number of successful reads.
 fn ask(
     reader: &Db,
     snapshot: &Snapshot,
@@ -114,7 +114,7 @@ fn ask(
 }
 
 #[test]
-fn what_a_reader_saw_when_it_opened_it_still_reads_where_every_version_is_kept() {
+fn a_reader_still_reads_its_first_moment_if_every_version_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let db = Db::open(&path, options()).unwrap();
@@ -140,7 +140,7 @@ fn what_a_reader_saw_when_it_opened_it_still_reads_where_every_version_is_kept()
     let mut rest = Vec::new();
     half_read.read_to_end(&mut rest).unwrap();
     assert_eq!(rest, vec![value(0, 1)[0]; 2000]);
-    // Every key by name, and by a walk each way.
+    // Every key by a get, and by a scan in each direction.
     assert_eq!(ask(&reader, &snapshot, &seen, |_| Some(1)), 3 * KEYS);
     assert!(matches!(reader.log().read(Glsn(1)), Err(Error::Trimmed { .. })));
     assert_eq!(reader.history(&seen, &3u32.to_be_bytes()).unwrap().count(), 2);
@@ -148,7 +148,7 @@ fn what_a_reader_saw_when_it_opened_it_still_reads_where_every_version_is_kept()
 }
 
 #[test]
-fn a_keyspace_that_the_writer_makes_is_no_damage_for_a_reader_that_has_taken_in_its_runs() {
+fn a_new_keyspace_is_no_damage_for_a_reader_that_has_loaded_its_runs() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let db = Db::open(&path, options()).unwrap();
@@ -193,7 +193,7 @@ fn a_moment_that_the_writer_has_dropped_is_no_longer_retained_for_a_reader() {
 }
 
 #[test]
-fn a_file_that_is_missing_though_nothing_was_written_since_is_damage_for_a_reader() {
+fn a_missing_file_without_a_newer_manifest_is_damage_for_a_reader() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let db = Db::open(&path, options()).unwrap();
@@ -223,7 +223,7 @@ fn a_file_that_is_missing_though_nothing_was_written_since_is_damage_for_a_reade
 }
 
 #[test]
-fn readers_that_come_and_go_beside_a_writer_that_trims_are_never_told_of_damage() {
+fn short_lived_readers_beside_a_trimming_writer_never_report_damage() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let db = Db::open(&path, options().durability(Durability::Buffered)).unwrap();
@@ -231,7 +231,8 @@ fn readers_that_come_and_go_beside_a_writer_that_trims_are_never_told_of_damage(
     let forever = db.keyspace("default").unwrap();
     write(&db, &keyspace, 0);
     write(&db, &forever, 0);
-    // A reader sees what is durable: each key has a value before the first one opens the store.
+    // A reader sees durable commits only, and each key must have a value before the first reader
+    // opens the store.
     db.flush().unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -275,8 +276,8 @@ fn readers_that_come_and_go_beside_a_writer_that_trims_are_never_told_of_damage(
     });
 }
 
-/// Rounds by which a store has left behind what a reader opened: runs that were merged away,
-/// segments that were trimmed.
+/// Makes rounds after which the files that a reader opened are gone: runs merged away, segments
+/// trimmed.
 fn leave_behind(db: &Db, keyspace: &Keyspace) {
     for round in 1..4 {
         write(db, keyspace, round);
@@ -286,7 +287,7 @@ fn leave_behind(db: &Db, keyspace: &Keyspace) {
 }
 
 #[test]
-fn a_backup_by_a_reader_whose_files_another_process_has_dropped_is_refused_and_leaves_nothing() {
+fn a_backup_by_a_reader_whose_files_are_gone_fails_and_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let db = Db::open(&path, options()).unwrap();
@@ -296,7 +297,7 @@ fn a_backup_by_a_reader_whose_files_another_process_has_dropped_is_refused_and_l
     db.flush().unwrap();
     let (reader, well_read) = (open_reader(&path), open_reader(&path));
     leave_behind(&db, &keyspace);
-    // One that has taken over the younger manifest has a log that ends before it.
+    // A reader that has loaded the younger manifest has a log that ends before it.
     let seen = well_read.keyspace("default").unwrap();
     well_read.drop_caches();
     for key in 0..KEYS {
@@ -313,7 +314,7 @@ fn a_backup_by_a_reader_whose_files_another_process_has_dropped_is_refused_and_l
                 0,
                 "{name}, copy {copy}"
             );
-            // A store that is opened anew can be backed up, to the same place.
+            // A store that is reopened can be backed up to the same place.
             let fresh = open_reader(&path);
             if copy {
                 fresh.backup_copy(&dest).unwrap()

@@ -1,5 +1,5 @@
-//! Blocks of the log that turn to zeros, and values that are not the ones that were written:
-//! nothing of it is served, and nothing copied.
+//! Blocks of the log that turn to zeros, and values that differ from the written ones: no read
+//! returns them, and no backup copies them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ fn value(number: u8, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at * 7 + usize::from(number)) as u8 | 1).collect()
 }
 
-/// Six values of 60 KB and one of 2 KB: the first segment, which is sealed, holds four of them.
+/// Six values of 60 KB and one of 2 KB; the first segment, which is sealed, holds four of them.
 fn filled() -> MemDisk {
     let disk = MemDisk::new();
     let db = Db::open("/store", options(&disk)).unwrap();
@@ -56,7 +56,7 @@ fn is_corrupt<T>(result: Result<T, Error>) -> bool {
 }
 
 #[test]
-fn a_block_of_zeros_in_a_value_is_found_by_everyone_who_reads_it() {
+fn a_block_of_zeros_in_a_value_is_detected_by_every_read() {
     for block in 1..12 {
         let disk = filled();
         change(&disk, block * BLOCK_BYTES, &[0; BLOCK_BYTES]);
@@ -87,7 +87,7 @@ fn a_block_of_zeros_in_a_value_is_found_by_everyone_who_reads_it() {
         drop(scan);
         assert!(!db.verify(&mut |_| {}).unwrap().problems.is_empty());
         assert!(is_corrupt(db.backup_copy("/copy")));
-        // Trimming would move the values that are current out of the first segment.
+        // Trimming would move the current values out of the first segment.
         assert!(is_corrupt(db.log().trim(db.newest() + 1)));
         drop(snapshot);
         drop(db);
@@ -105,8 +105,8 @@ fn a_block_of_zeros_in_a_value_is_found_by_everyone_who_reads_it() {
     }
 }
 
-/// The fragment is sealed again after the change, so that its block is good: only the checksum of
-/// the whole value, and the chain, can tell.
+/// The fragment is sealed again after the change, so that the block's checksum matches: only the
+/// checksum of the whole value, and the chain hash, show the change.
 #[test]
 fn verify_compares_each_value_with_the_checksum_that_it_was_written_with() {
     let disk = filled();
@@ -145,7 +145,7 @@ fn verify_compares_each_value_with_the_checksum_that_it_was_written_with() {
 }
 
 #[test]
-fn a_value_that_is_another_is_not_served_though_its_block_is_good() {
+fn a_wrong_value_in_a_valid_block_is_not_served() {
     let disk = filled();
     let file = disk.open(Path::new(SEGMENT), Open::ReadWrite, Caching::Buffered).unwrap();
     let mut block = vec![0; BLOCK_BYTES];
@@ -181,7 +181,7 @@ fn a_value_that_is_another_is_not_served_though_its_block_is_good() {
     assert!(is_corrupt(db.log().trim(db.newest() + 1)));
     assert!(
         disk.entry(Path::new(SEGMENT)).unwrap().is_some(),
-        "what cannot be moved is not trimmed"
+        "a value that cannot be moved is not trimmed"
     );
     drop(db);
     let report = Db::recover("/store", "/recovered", options(&disk), &mut |_, _| {}).unwrap();

@@ -1,5 +1,4 @@
-//! The change feed: each commit once, in order, with the values that it wrote, from any GLSN that
-//! the log holds.
+//! The change feed: each commit once, in order, with its values, from any GLSN that the log holds.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -20,7 +19,7 @@ fn open(path: &Path) -> Db {
     Db::open(path, options()).unwrap()
 }
 
-/// The commits that there are, up to an error.
+/// The existing commits, up to an error.
 fn all(commits: &mut Commits) -> Vec<Commit> {
     commits.map(Result::unwrap).collect()
 }
@@ -32,8 +31,8 @@ fn pairs(commit: &Commit) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
     commit.changes().unwrap().map(|change| pair(change.unwrap())).collect()
 }
 
-/// Processes what a writer writes at full speed, with a new watch after every few commits; stops
-/// when it has met `last`.
+/// Processes the commits of a writer at full speed, with a new watch after every few commits, until
+/// it has seen `last`.
 fn follow_and_stop(db: &Db, from: &Keyspace, into: &Keyspace, stops: u64, last: u32) {
     let mut random = 1u64;
     for _ in 0..stops {
@@ -60,11 +59,11 @@ fn follow_and_stop(db: &Db, from: &Keyspace, into: &Keyspace, stops: u64, last: 
             }
         }
     }
-    panic!("the last commit did not come");
+    panic!("the last commit was not delivered");
 }
 
 #[test]
-fn a_follower_that_stores_its_position_meets_each_change_once_however_often_it_is_restarted() {
+fn a_follower_that_stores_its_position_sees_each_change_once_across_restarts() {
     const COMMITS: u32 = 300;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
@@ -140,7 +139,7 @@ fn a_feed_of_several_writers_at_full_speed_is_in_order_and_complete() {
 }
 
 #[test]
-fn a_watch_gives_the_keys_under_its_prefix_and_no_others() {
+fn a_watch_returns_the_keys_under_its_prefix_and_no_others() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(&dir.path().join("store"));
     let (ks, next) = (db.keyspace("one").unwrap(), db.keyspace("two").unwrap());
@@ -186,7 +185,7 @@ fn a_watch_gives_the_keys_under_its_prefix_and_no_others() {
 }
 
 #[test]
-fn large_values_come_whole_or_in_pieces_within_the_budget() {
+fn large_values_are_read_whole_or_in_pieces_within_the_budget() {
     const LARGE: usize = 9 << 20;
     let dir = tempfile::tempdir().unwrap();
     let db = open(&dir.path().join("store"));
@@ -263,7 +262,7 @@ fn a_transaction_that_is_larger_than_the_budget_passes_through_the_feed_and_a_wa
 }
 
 #[test]
-fn what_is_trimmed_is_refused_with_the_first_that_is_left_unless_a_cursor_keeps_it() {
+fn a_feed_from_a_trimmed_glsn_fails_with_the_first_remaining_one_unless_a_cursor_keeps_it() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path().join("store"), options().segment_bytes(64 << 10)).unwrap();
     let ks = db.create_keyspace("latest", Retention::Latest).unwrap();
@@ -304,7 +303,7 @@ fn what_is_trimmed_is_refused_with_the_first_that_is_left_unless_a_cursor_keeps_
     assert_eq!(feed.next_timeout(LONG).unwrap_err(), trimmed(at));
     assert_eq!(feed.next().unwrap().unwrap_err(), trimmed(at));
     assert!(feed.next().is_none(), "an error ends a loop");
-    assert_eq!(feed.next().unwrap().unwrap_err(), trimmed(at), "and it is not passed over");
+    assert_eq!(feed.next().unwrap().unwrap_err(), trimmed(at), "and the commit is not skipped");
     assert!(matches!(watch.next_timeout(LONG), Err(Error::Trimmed { .. })));
     for (change, mut reader) in small_and_large {
         assert_eq!(change.value().unwrap_err(), trimmed(change.glsn()));
@@ -320,7 +319,7 @@ fn what_is_trimmed_is_refused_with_the_first_that_is_left_unless_a_cursor_keeps_
 }
 
 #[test]
-fn the_changes_of_a_large_commit_that_is_trimmed_while_they_are_read_are_refused_as_trimmed() {
+fn reading_the_changes_of_a_large_commit_fails_once_it_is_trimmed() {
     for is_elsewhere in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
@@ -338,10 +337,10 @@ fn the_changes_of_a_large_commit_that_is_trimmed_while_they_are_read_are_refused
         let commit = reader.log().commit(glsn).unwrap().unwrap();
         let mut changes = commit.changes().unwrap();
         assert!(changes.by_ref().take(10).all(|change| change.is_ok()));
-        // More files than are kept open: those of the commit are closed.
+        // More files than are kept open, so that those of the commit are closed.
         let space = reader.keyspace("latest").unwrap();
         assert!(large.iter().all(|key| reader.get(&space, key).unwrap().is_some()));
-        // Nothing but the log has its runs now, and then the log has them no more.
+        // Only the log refers to its runs now, and then the log no longer does.
         db.bulk_load(&ks, rows(2)).unwrap();
         for number in 0..60u32 {
             db.put(&ks, number.to_be_bytes(), vec![3; 3000]).unwrap();
@@ -382,7 +381,7 @@ fn the_deletions_of_a_dropped_keyspace_are_the_last_that_a_watch_sees() {
 }
 
 #[test]
-fn a_commit_in_another_thread_wakes_a_watch_and_what_does_not_concern_it_moves_its_position() {
+fn commits_wake_a_watch_and_unrelated_ones_advance_its_position() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(&dir.path().join("store"));
     let ks = db.keyspace("default").unwrap();
@@ -403,7 +402,7 @@ fn a_commit_in_another_thread_wakes_a_watch_and_what_does_not_concern_it_moves_i
 }
 
 #[test]
-fn a_wait_is_ended_through_a_handle_and_the_next_one_goes_on() {
+fn a_wait_is_ended_through_a_handle_and_the_next_one_continues() {
     let dir = tempfile::tempdir().unwrap();
     for shared in [false, true] {
         let db = Db::open(dir.path().join(shared.to_string()), options().shared(shared)).unwrap();
@@ -426,7 +425,7 @@ fn a_wait_is_ended_through_a_handle_and_the_next_one_goes_on() {
         of_watch.end_wait();
         of_watch.end_wait();
         assert!(watch.next_timeout(LONG).unwrap().is_none());
-        // What is there already is no wait.
+        // A commit that already exists is returned without a wait.
         of_watch.end_wait();
         let glsn = db.put(&ks, "wanted", "1").unwrap();
         assert_eq!(watch.next_timeout(LONG).unwrap().map(|commit| commit.glsn()), Some(glsn));

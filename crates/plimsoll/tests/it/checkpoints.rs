@@ -1,4 +1,4 @@
-//! What a process that is killed leaves to be replayed: little, once writers rest or some time has
+//! The work that a killed process leaves for replay: little, once writers pause or some time has
 //! passed.
 
 use std::path::Path;
@@ -9,7 +9,7 @@ use plimsoll_disk::vfs::Disk;
 
 use crate::warm_world::{STORE, World, key, put};
 
-/// So many values are worth a run in the smallest budget, and do not fill a memtable.
+/// This many values are worth a run in the smallest budget, and do not fill a memtable.
 const MANY: u32 = 2600;
 
 fn value(number: u32) -> Vec<u8> {
@@ -22,7 +22,7 @@ fn open(world: &World) -> (Db, Keyspace) {
     (db, keyspace)
 }
 
-/// Lets so much time pass, half a second at a time, and does what is due.
+/// Lets this much time pass, half a second at a time, and does the work that is due.
 fn pass(world: &World, db: &Db, time: Duration) {
     for _ in 0..time.as_millis() / 500 {
         while db.step().unwrap() {}
@@ -31,7 +31,8 @@ fn pass(world: &World, db: &Db, time: Duration) {
     while db.step().unwrap() {}
 }
 
-/// Transactions and bytes that are replayed after a kill now; all of these keys are there.
+/// The transactions and bytes that are replayed after a kill now; checks that all of these keys
+/// exist.
 fn replayed_after_a_kill(world: &World, keys: u32) -> (u64, u64) {
     let world = world.after_a_kill();
     let (db, keyspace) = open(&world);
@@ -46,20 +47,20 @@ fn replayed_after_a_kill(world: &World, keys: u32) -> (u64, u64) {
 }
 
 #[test]
-fn a_writer_that_is_open_for_a_moment_sweeps_what_a_killed_one_left() {
+fn a_writer_that_is_open_briefly_sweeps_the_leftovers_of_a_killed_one() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let open = || Db::open(&path, Options::new().memory_bytes(16 << 20)).unwrap();
     open().close().unwrap();
     let left = path.join("log").join("00000000000000000003.blob");
     std::fs::write(&left, b"").unwrap();
-    // Its threads do not get to it in so short a time.
+    // Its threads have no time to sweep in so short a run.
     open().close().unwrap();
     assert!(!left.exists());
 }
 
 #[test]
-fn what_was_written_is_replayed_after_a_kill_unless_writers_have_rested() {
+fn writes_are_replayed_after_a_kill_unless_writers_have_paused() {
     let world = World::new(1);
     let (db, keyspace) = open(&world);
     put(&db, &keyspace, 0..MANY, value);
@@ -78,7 +79,7 @@ fn what_was_written_is_replayed_after_a_kill_unless_writers_have_rested() {
 }
 
 #[test]
-fn what_is_not_worth_a_run_is_left_to_be_replayed() {
+fn writes_that_are_not_worth_a_run_are_left_for_replay() {
     let world = World::new(2);
     let (db, keyspace) = open(&world);
     put(&db, &keyspace, 0..100, value);
@@ -88,7 +89,7 @@ fn what_is_not_worth_a_run_is_left_to_be_replayed() {
 }
 
 #[test]
-fn large_values_that_are_in_the_log_only_are_counted_by_what_the_log_holds_of_them() {
+fn large_values_only_in_the_log_count_with_their_size_in_the_log() {
     let world = World::new(6);
     let (db, keyspace) = open(&world);
     let large = |_| vec![7; 200 << 10];
@@ -134,7 +135,7 @@ fn closing_after_a_small_write_leaves_no_run_and_the_next_opening_replays_it() {
 }
 
 #[test]
-fn a_log_that_was_cut_back_is_recognised_although_closing_wrote_no_run() {
+fn a_truncated_log_is_recognised_although_closing_wrote_no_run() {
     let world = World::new(8);
     let log = |world: &World| -> Vec<_> {
         let paths =
@@ -154,7 +155,7 @@ fn a_log_that_was_cut_back_is_recognised_although_closing_wrote_no_run() {
 }
 
 #[test]
-fn a_writer_who_never_rests_has_what_is_half_a_minute_old_flushed() {
+fn writes_older_than_half_a_minute_are_flushed_under_a_continuous_writer() {
     let world = World::new(3);
     let (db, keyspace) = open(&world);
     put(&db, &keyspace, 0..MANY, value);
@@ -166,12 +167,12 @@ fn a_writer_who_never_rests_has_what_is_half_a_minute_old_flushed() {
             most = most.max(replayed_after_a_kill(&world, MANY + number).0);
         }
     }
-    assert_eq!(db.stats().index.flushes, 1, "what came since is not worth another");
+    assert_eq!(db.stats().index.flushes, 1, "later writes are not worth another");
     assert!(most <= 120, "{most} transactions of one key each");
 }
 
 #[test]
-fn a_long_segment_is_sealed_when_writers_rest_so_that_it_need_not_be_read() {
+fn a_long_segment_is_sealed_when_writers_pause() {
     let world = World::new(4);
     let options = || world.options().segment_bytes(64 << 20);
     let db = Db::open(STORE, options()).unwrap();
@@ -188,7 +189,7 @@ fn a_long_segment_is_sealed_when_writers_rest_so_that_it_need_not_be_read() {
 }
 
 #[test]
-fn a_store_with_threads_flushes_by_itself_when_writers_rest() {
+fn a_store_with_threads_flushes_when_writers_pause() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path().join("store"), Options::new().memory_bytes(16 << 20)).unwrap();
     let keyspace = db.keyspace("objects").unwrap();
@@ -206,7 +207,7 @@ fn a_store_with_threads_flushes_by_itself_when_writers_rest() {
 }
 
 #[test]
-fn what_a_killed_writer_left_is_swept_before_anybody_verifies() {
+fn leftovers_of_a_killed_writer_are_swept_before_a_verification() {
     for background in [true, false] {
         let world = World::new(5);
         let (db, keyspace) = open(&world);

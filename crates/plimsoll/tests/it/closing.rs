@@ -1,5 +1,5 @@
-//! Who may use a store's folder, and when no longer: locks that are taken away, racing creators,
-//! reads after the store was closed, clocks.
+//! Access to a store's folder, and its end: removed locks, concurrent creators, reads after a
+//! close, clocks.
 
 use std::fs;
 use std::io::Read;
@@ -46,7 +46,7 @@ fn both_lock_files_can_be_removed_and_there_is_still_one_writer() {
                 matches!(&error, Error::Poisoned { cause } if cause.contains("LOCK") && cause.contains(said)),
                 "{error}"
             );
-            // What is there can still be read.
+            // The existing data can still be read.
             let keyspace = db.keyspace("default").unwrap();
             assert_eq!(db.snapshot().get(&keyspace, b"a").unwrap().unwrap(), b"acknowledged");
             assert!(db.close().is_err());
@@ -80,7 +80,7 @@ fn a_folder_that_was_moved_while_it_was_open_takes_no_commits() {
 }
 
 #[test]
-fn of_many_who_make_a_store_at_once_one_gets_it_and_the_others_are_told_that_it_is_locked() {
+fn one_of_many_concurrent_creators_gets_the_store_and_the_others_find_it_locked() {
     let dir = tempfile::tempdir().unwrap();
     for round in 0..60 {
         let path = dir.path().join(format!("store{round}"));
@@ -104,7 +104,7 @@ fn of_many_who_make_a_store_at_once_one_gets_it_and_the_others_are_told_that_it_
 }
 
 #[test]
-fn a_fifo_in_the_place_of_any_file_is_an_error_and_not_waited_for() {
+fn a_fifo_in_place_of_any_file_is_an_error_and_does_not_block() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let db = Db::open(&path, options()).unwrap();
@@ -124,14 +124,14 @@ fn a_fifo_in_the_place_of_any_file_is_an_error_and_not_waited_for() {
         fs::rename(&file, &kept).unwrap();
         assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
         for options in [options(), options().read_only(true)] {
-            // Whatever opens, looks at the rest too.
+            // If the store opens, its other files are read, too.
             if let Ok(db) = Db::open(&path, options) {
                 let keyspace = db.keyspace("default").unwrap();
                 let _ = db.snapshot().get(&keyspace, b"a");
                 let _ = db.verify(&mut |_| {});
             }
         }
-        // A table, or the warm image, may have been made again.
+        // A table, or the warm image, may have been written again.
         let _ = fs::remove_file(&file);
         fs::rename(&kept, &file).unwrap();
     }
@@ -212,7 +212,7 @@ fn nothing_is_read_from_a_store_that_is_closed() {
 }
 
 #[test]
-fn who_waits_for_entries_of_a_store_learns_that_it_was_closed() {
+fn closing_a_store_ends_waits_for_its_entries() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path().join("store"), options()).unwrap();
     let last = put(&db, b"a", b"1").unwrap();
@@ -234,7 +234,7 @@ fn at(path: &Path, clock: &Arc<ManualClock>) -> Db {
 }
 
 #[test]
-fn a_clock_that_was_set_back_by_days_keeps_the_order_of_times_and_is_told() {
+fn a_clock_set_back_by_days_keeps_the_order_of_times_and_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let day: i64 = 86_400_000_000;
@@ -253,7 +253,7 @@ fn a_clock_that_was_set_back_by_days_keeps_the_order_of_times_and_is_told() {
             let number = commits.len();
             let written = put(&db, b"a", number.to_string().as_bytes());
             if told {
-                // By more than a day.
+                // By more than one day.
                 let ahead = Duration::from_micros(29 * day as u64 + 2);
                 assert_eq!(written, Err(Error::ClockBehind { ahead }));
                 continue;
@@ -280,7 +280,7 @@ fn value_at(db: &Db, micros: u64) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn versions_age_again_once_the_time_of_a_store_that_was_ahead_is_restarted() {
+fn versions_age_again_once_the_time_of_the_log_is_restarted() {
     const HOUR: u64 = 3_600_000_000;
     const BEGIN: u64 = 1_780_000_000_000_000;
     for is_shared in [false, true] {
@@ -309,7 +309,7 @@ fn versions_age_again_once_the_time_of_a_store_that_was_ahead_is_restarted() {
         let mut newest = Glsn::NONE;
         for number in 0..100 {
             clock.advance(Duration::from_secs(60));
-            // By another process in turn.
+            // By another process alternately.
             let db = other.as_ref().filter(|_| number % 2 == 1).unwrap_or(&db);
             let rows = db.keyspace("rows").unwrap();
             newest = db.put(&rows, b"a", vec![number; 2000]).unwrap();
@@ -318,7 +318,8 @@ fn versions_age_again_once_the_time_of_a_store_that_was_ahead_is_restarted() {
         assert_eq!(value_at(&db, BEGIN + HOUR).unwrap(), b"ahead");
         assert_eq!(value_at(&db, BEGIN + HOUR + 10 * 60_000_000).unwrap(), [9; 2000]);
         assert_eq!(value_at(&db, BEGIN + 87_600 * HOUR).unwrap(), [99; 2000]);
-        // It keeps what it may read: without threads it does not tell that it reads on.
+        // It retains the versions that it may read, because without threads it does not publish
+        // that it advances.
         drop(other);
         db.compact().unwrap();
         let kept = db.history(&rows, b"a").unwrap().count();

@@ -1,4 +1,5 @@
-//! Named cursors: what a follower has not read yet is not trimmed, whatever happens in between.
+//! Named cursors: entries that a follower has not read yet are not trimmed, whatever happens in
+//! between.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ fn options(disk: &LyingDisk) -> Options {
     options.durability(Durability::Buffered).world(Arc::new(disk.clone()), clock)
 }
 
-/// A store that trims its log by itself: no keyspace keeps its past.
+/// A store that trims its log automatically, because no keyspace keeps its past.
 fn open(disk: &LyingDisk) -> (Db, Keyspace) {
     let db = Db::open(Path::new(STORE), options(disk)).unwrap();
     let default = db.keyspace("default").unwrap();
@@ -44,7 +45,7 @@ fn the_log_is_trimmed_up_to_the_oldest_cursor_and_no_further() {
     let disk = LyingDisk::new(1);
     let (db, keyspace) = open(&disk);
     write(&db, &keyspace);
-    assert!(first(&db) > 1, "without a cursor nothing holds it");
+    assert!(first(&db) > 1, "without a cursor nothing retains it");
     let from = db.newest() + 1;
     assert_eq!(db.log().cursor("mail", from).unwrap(), from);
     assert_eq!(db.log().cursor("search", from + 1).unwrap(), from + 1);
@@ -60,7 +61,7 @@ fn the_log_is_trimmed_up_to_the_oldest_cursor_and_no_further() {
     }
     db.log().advance_cursor("mail", next).unwrap();
     db.log().trim(db.newest()).unwrap();
-    assert!(first(&db) <= from.0 + 1, "the other one still holds it");
+    assert!(first(&db) <= from.0 + 1, "the other cursor still retains it");
     db.log().advance_cursor("search", next - 1).unwrap();
     write(&db, &keyspace);
     assert!(first(&db) > from.0 + 1 && first(&db) < next.0, "{} of {next}", first(&db));
@@ -72,7 +73,7 @@ fn the_log_is_trimmed_up_to_the_oldest_cursor_and_no_further() {
 }
 
 #[test]
-fn a_cursor_is_there_after_a_power_cut_and_what_it_names_can_be_read() {
+fn a_cursor_and_its_entries_survive_a_power_cut() {
     for seed in 0..8 {
         let disk = LyingDisk::new(seed);
         let (db, keyspace) = open(&disk);
@@ -94,7 +95,7 @@ fn a_cursor_is_there_after_a_power_cut_and_what_it_names_can_be_read() {
 }
 
 #[test]
-fn a_cursor_does_not_go_back_nor_ahead_of_the_log_nor_below_it() {
+fn a_cursor_does_not_move_backwards_or_out_of_the_log() {
     let disk = LyingDisk::new(3);
     let (db, keyspace) = open(&disk);
     write(&db, &keyspace);
@@ -107,13 +108,13 @@ fn a_cursor_does_not_go_back_nor_ahead_of_the_log_nor_below_it() {
         Err(Error::InvalidInput { .. })
     ));
     assert!(matches!(log.drop_cursor("mail"), Err(Error::InvalidInput { .. })));
-    assert_eq!(log.cursors(), [], "what was refused holds nothing");
+    assert_eq!(log.cursors(), [], "the refused cursors retain nothing");
     let at = log.cursor("mail", Glsn(first(&db) + 3)).unwrap();
     assert!(matches!(log.advance_cursor("mail", at - 1), Err(Error::InvalidInput { .. })));
     assert!(matches!(log.advance_cursor("mail", db.newest() + 2), Err(Error::Future { .. })));
     let newest = db.newest();
     log.advance_cursor("mail", at).unwrap();
-    assert_eq!(db.newest(), newest, "staying where it is commits nothing");
+    assert_eq!(db.newest(), newest, "moving it to its own position commits nothing");
     log.advance_cursor("mail", newest + 1).unwrap();
     db.close().unwrap();
     let reader = Db::open(Path::new(STORE), options(&disk).read_only(true)).unwrap();

@@ -1,4 +1,4 @@
-//! Deletions: a transaction that deletes much, and walks over what was deleted.
+//! Deletions: a transaction that deletes many keys, and iterators over deleted keys.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -79,7 +79,7 @@ fn check_walk(
 }
 
 #[test]
-fn a_transaction_that_empties_a_queue_seeks_over_what_it_deleted() {
+fn a_transaction_that_empties_a_queue_seeks_over_its_deletions() {
     const KEYS: u64 = 3000;
     for reverse in [false, true] {
         let (_dir, db, queue) = open();
@@ -95,14 +95,14 @@ fn a_transaction_that_empties_a_queue_seeks_over_what_it_deleted() {
         }
         assert_eq!(popped, model);
         let skipped = count_here(Border::OwnGapSkipped) - before;
-        assert!(skipped >= KEYS - 16, "{skipped} of {KEYS} walks skipped what was deleted");
+        assert!(skipped >= KEYS - 16, "{skipped} of {KEYS} scans skipped the deleted keys");
         tx.commit().unwrap();
         assert!(db.snapshot().is_empty(&queue).unwrap());
     }
 }
 
 #[test]
-fn walks_of_a_transaction_see_what_a_model_holds_whatever_it_deletes_and_puts() {
+fn scans_of_a_transaction_match_a_model_under_deletes_and_puts() {
     const KEYS: u64 = 400;
     for seed in 0..40 {
         let mut random = Random::new(seed);
@@ -154,7 +154,7 @@ fn walks_of_a_transaction_see_what_a_model_holds_whatever_it_deletes_and_puts() 
 }
 
 #[test]
-fn what_another_commit_puts_into_a_gap_is_a_conflict() {
+fn a_put_of_another_commit_into_a_gap_is_a_conflict() {
     for reverse in [false, true] {
         let (_dir, db, queue) = open();
         load(&db, &queue, 0..100);
@@ -177,7 +177,7 @@ fn what_another_commit_puts_into_a_gap_is_a_conflict() {
 }
 
 #[test]
-fn pops_give_each_key_once_from_both_ends() {
+fn pops_return_each_key_once_from_both_ends() {
     let (_dir, db, queue) = open();
     let mut model = load(&db, &queue, 0..200);
     let mut tx = db.begin();
@@ -226,7 +226,7 @@ fn consumers_on_several_threads_share_a_queue_without_taking_a_key_twice() {
 }
 
 #[test]
-fn retain_and_extract_if_remove_what_a_function_selects_and_nothing_else() {
+fn retain_and_extract_if_remove_exactly_the_selected_keys() {
     for seed in 0..20u64 {
         let mut random = Random::new(seed);
         let (_dir, db, queue) = open();
@@ -281,7 +281,7 @@ fn retain_and_extract_if_remove_what_a_function_selects_and_nothing_else() {
     }
 }
 
-/// Deletes keys one by one without reading, and walks until the gap is known.
+/// Deletes keys one by one without reading, and scans until the gap is known.
 fn delete_blindly(db: &Db, queue: &Keyspace, keys: std::ops::Range<u64>) {
     keys.for_each(|number| assert!(db.delete(queue, key(number)).is_ok()));
     (0..3).for_each(|_| {
@@ -290,7 +290,7 @@ fn delete_blindly(db: &Db, queue: &Keyspace, keys: std::ops::Range<u64>) {
 }
 
 #[test]
-fn walks_seek_over_what_others_have_stepped_over_and_see_what_is_put_there() {
+fn scans_seek_over_gaps_found_by_others_and_see_later_puts_there() {
     for (reverse, flush) in [(false, false), (true, false), (false, true), (true, true)] {
         let (_dir, db, queue) = open();
         let mut model = load(&db, &queue, 0..300);
@@ -335,13 +335,13 @@ fn walks_seek_over_what_others_have_stepped_over_and_see_what_is_put_there() {
         assert_eq!(
             old.len(&queue).unwrap(),
             300,
-            "a reader of an older moment sees what was there"
+            "a reader of an older moment sees the earlier keys"
         );
     }
 }
 
 #[test]
-fn what_a_walk_of_the_past_finds_empty_says_nothing_of_the_present() {
+fn a_gap_found_at_an_older_moment_is_not_used_at_the_newest_one() {
     let dir = tempfile::tempdir().unwrap();
     let open = || {
         Db::open(dir.path().join("store"), Options::new().memory_bytes(16 << 20).background(false))
@@ -384,7 +384,7 @@ fn a_transaction_that_popped_a_queue_leaves_its_gaps_to_others() {
     assert!(rest.iter().cloned().eq(std::iter::once(200).chain(400..500).map(key)));
 }
 
-/// Ends the other threads of a test, also one that fails.
+/// Stops the other threads of a test, even if it fails.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -394,7 +394,7 @@ impl Drop for Over<'_> {
 }
 
 #[test]
-fn walks_that_publish_gaps_beside_a_writer_hide_nothing_that_it_puts() {
+fn scans_that_publish_gaps_hide_no_put_of_a_concurrent_writer() {
     let (_dir, db, queue) = open();
     let over = AtomicBool::new(false);
     let mut model = load(&db, &queue, 0..400);
@@ -460,7 +460,7 @@ fn walks_that_publish_gaps_beside_a_writer_hide_nothing_that_it_puts() {
 }
 
 #[test]
-fn pops_see_what_a_model_holds_whatever_is_put_and_deleted_between_them() {
+fn pops_match_a_model_under_puts_and_deletes() {
     const KEYS: u64 = 600;
     let before = count_here(Border::PoppedAhead);
     for seed in 0..40 {
@@ -520,7 +520,7 @@ fn pops_see_what_a_model_holds_whatever_is_put_and_deleted_between_them() {
 }
 
 #[test]
-fn pops_conflict_with_a_put_among_what_they_popped_and_not_with_one_among_what_was_read_ahead() {
+fn pops_conflict_with_puts_among_the_popped_keys_only() {
     for reverse in [false, true] {
         let (_dir, db, queue) = open();
         let _ = load(&db, &queue, 0..200);
@@ -549,7 +549,7 @@ fn pops_conflict_with_a_put_among_what_they_popped_and_not_with_one_among_what_w
 }
 
 #[test]
-fn a_key_put_in_front_of_what_pops_read_ahead_is_popped_next() {
+fn a_key_put_before_the_keys_read_ahead_is_popped_next() {
     let (_dir, db, queue) = open();
     let _ = load(&db, &queue, 100..200);
     let mut tx = db.begin();
@@ -570,7 +570,7 @@ fn a_key_put_in_front_of_what_pops_read_ahead_is_popped_next() {
 }
 
 #[test]
-fn a_walk_that_has_passed_its_own_writes_counts_only_what_it_read() {
+fn a_scan_past_own_writes_counts_only_keys_that_it_read() {
     for reverse in [false, true] {
         for own in [0, 50, 99] {
             let (_dir, db, queue) = open();
@@ -598,7 +598,7 @@ fn a_walk_that_has_passed_its_own_writes_counts_only_what_it_read() {
 }
 
 #[test]
-fn the_first_walk_after_many_blind_deletes_seeks_over_them() {
+fn the_first_scan_after_many_blind_deletes_seeks_over_them() {
     const KEYS: u64 = 3000;
     let (_dir, db, queue) = open();
     let model = load(&db, &queue, 0..KEYS + 10);
@@ -616,7 +616,7 @@ fn the_first_walk_after_many_blind_deletes_seeks_over_them() {
     assert_eq!(count_here(Border::GapSkipped) - before, 1, "one gap covers them all");
     let left: Vec<_> = db.snapshot().iter(&queue).unwrap().map(|pair| pair.unwrap().0).collect();
     assert_eq!(left, model.into_keys().skip(KEYS as usize).collect::<Vec<_>>());
-    // What is put among them is found, and so is what was left between scattered deletions.
+    // A key that is put among them is found, and so are the keys between scattered deletions.
     db.put(&queue, key(1234), "again").unwrap();
     assert_eq!(db.snapshot().first(&queue).unwrap().unwrap().0, key(1234));
     let _ = load(&db, &queue, 0..KEYS);

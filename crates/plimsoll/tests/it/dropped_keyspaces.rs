@@ -1,5 +1,5 @@
-//! Keyspaces that are dropped: what is gone, what stays readable, what is freed; and what a
-//! keyspace is said to hold.
+//! Dropped keyspaces: which data is gone, stays readable, or is freed; and the reported sizes of
+//! keyspaces.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,7 +41,7 @@ fn a_dropped_keyspace_is_gone_with_its_keys_and_its_past_stays() {
     let (dir, db) = store();
     let (users, others) = (db.keyspace("users").unwrap(), db.keyspace("others").unwrap());
     put(&db, &others, 0..10, b"other");
-    // More than a transaction holds in memory: its deletions are spilled.
+    // More than a transaction holds in memory, so that its deletions are spilled.
     let before = put(&db, &users, 0..60_000, b"user");
     let report = db.drop_keyspace(&users).unwrap();
     assert_eq!((report.glsn, report.keys), (Glsn(before + 1), 60_000));
@@ -71,7 +71,7 @@ fn a_dropped_keyspace_is_gone_with_its_keys_and_its_past_stays() {
 }
 
 #[test]
-fn its_id_is_not_given_to_the_next_keyspace_with_or_without_its_name() {
+fn its_id_is_not_reused_by_the_next_keyspace_of_any_name() {
     let (dir, db) = store();
     let old = db.keyspace("users").unwrap();
     let before = put(&db, &old, 0..3, b"old");
@@ -114,7 +114,7 @@ fn nothing_is_put_into_a_keyspace_that_was_dropped() {
 }
 
 #[test]
-fn what_comes_into_it_while_it_is_dropped_is_dropped_too_or_refused() {
+fn concurrent_puts_are_dropped_with_the_keyspace_or_refused() {
     let (_dir, db) = store();
     for round in 0..20 {
         let users = db.keyspace("users").unwrap();
@@ -167,7 +167,7 @@ fn its_space_is_freed_by_merges_unless_it_keeps_its_past() {
 }
 
 #[test]
-fn a_size_is_counted_where_that_is_cheap_and_else_says_that_it_is_not() {
+fn a_size_is_counted_if_that_is_cheap_and_otherwise_marked_as_estimated() {
     let (_dir, db) = store();
     let (users, others) = (db.keyspace("users").unwrap(), db.keyspace("others").unwrap());
     put(&db, &users, 0..5000, b"old");
@@ -191,7 +191,7 @@ fn a_size_is_counted_where_that_is_cheap_and_else_says_that_it_is_not() {
     assert!((2000..=10_000).contains(&size.keys), "{size:?}");
 }
 
-/// The rows of a name at a moment.
+/// The rows of a keyspace name at a moment.
 fn rows_at(db: &Db, name: &str, at: u64) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let then = db.snapshot_at(Moment::Glsn(Glsn(at))).unwrap();
     let Some(keyspace) = then.keyspace(name).unwrap() else { return BTreeMap::new() };
@@ -202,7 +202,7 @@ fn rows_at(db: &Db, name: &str, at: u64) -> BTreeMap<Vec<u8>, Vec<u8>> {
 }
 
 /// Compares each diff and each history with the snapshots, and with all changes of the name: each
-/// key, by which commit, and the new length.
+/// key, its commit, and the new length.
 fn is_answered(db: &Db, handle: &Keyspace, changes: &[(u8, u64, Option<u64>)], what: &str) {
     let newest = db.newest().0;
     let rows: Vec<_> = (0..=newest).map(|at| rows_at(db, "rows", at)).collect();
@@ -321,7 +321,7 @@ fn a_handle_of_any_keyspace_of_a_name_reads_the_history_of_the_name() {
 }
 
 #[test]
-fn a_diff_reads_each_keyspace_of_a_name_only_where_it_was_there() {
+fn a_diff_reads_each_keyspace_of_a_name_only_while_it_existed() {
     let (_dir, db) = store();
     let old = db.create_keyspace("rows", Retention::Forever).unwrap();
     let first = put(&db, &old, 0..3, b"old");
@@ -330,13 +330,13 @@ fn a_diff_reads_each_keyspace_of_a_name_only_where_it_was_there() {
     put(&db, &new, 0..3, b"new");
     put(&db, &new, 1..2, b"newest");
     db.compact().unwrap();
-    // The new keyspace keeps nothing of its past, and is read only at its newest moment.
+    // The new keyspace keeps no past versions, and is read only at its newest moment.
     let changes = db.diff(&new, Glsn(first), db.newest(), "").unwrap();
     assert_eq!(
         changes.map(|it| it.unwrap().after.unwrap().bytes).collect::<Vec<_>>(),
         [Some(3), Some(6), Some(3)]
     );
-    // Of one that was forgotten the past is gone, and that is said.
+    // The past of a forgotten keyspace is gone, and reading it returns an error.
     let new = db.find_keyspace("rows").unwrap().unwrap();
     db.forget_keyspace(&new).unwrap();
     let at = put(&db, &db.keyspace("others").unwrap(), 0..1, b"x");

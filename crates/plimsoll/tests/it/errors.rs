@@ -1,5 +1,5 @@
-//! Errors carry what a program matches on: path, file, commit, name, limit, and the system's error
-//! as their source.
+//! Errors contain the data that a program matches on: path, file, commit, name, limit, and the
+//! system's error as their source.
 
 use std::error::Error as _;
 use std::io::ErrorKind;
@@ -24,7 +24,7 @@ fn errors_can_be_cloned_compared_and_sent() {
     is_an_error::<plimsoll::OutOfBudget>();
     let send = |_: Box<dyn std::error::Error + Send + Sync>| {};
     send(Error::Closed.into());
-    // Sources are compared, too.
+    // Sources are compared as well.
     let of = |kind: ErrorKind| Error::from(std::io::Error::from(kind));
     assert_eq!(of(ErrorKind::NotFound), of(ErrorKind::NotFound).clone());
     assert_ne!(of(ErrorKind::NotFound), of(ErrorKind::TimedOut));
@@ -43,7 +43,7 @@ fn an_error_of_the_system_names_its_path_and_has_its_source() {
     let cause = error.source().unwrap().downcast_ref::<IoCause>().unwrap();
     assert_eq!(cause, source);
     assert!(error.to_string().ends_with(&cause.to_string()), "{error}");
-    // Also where the log met it.
+    // Also if the log got the error.
     let disk = LyingDisk::new(1);
     let db =
         Db::open("/store", options().world(Arc::new(disk.clone()), Arc::new(SystemClock::new())))
@@ -104,7 +104,7 @@ fn corruption_names_the_file_and_a_damaged_commit_its_number() {
 }
 
 #[test]
-fn a_request_that_is_refused_names_the_limit_or_the_name_that_it_broke() {
+fn the_error_of_an_invalid_request_names_the_limit_or_the_name() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path().join("store"), options()).unwrap();
     let ks = db.keyspace("notes").unwrap();
@@ -149,7 +149,7 @@ impl From<Error> for OfTheApplication {
 }
 
 #[test]
-fn a_transaction_is_run_with_the_errors_of_the_application() {
+fn a_transaction_can_return_errors_of_the_application() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path().join("store"), options()).unwrap();
     let ks = db.keyspace("accounts").unwrap();

@@ -12,16 +12,16 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 use crate::warm_world::{STORE, World, reopen, settled_store};
 
-/// An event: its level and its fields, the message among them.
+/// An event: its level and its fields, including the message.
 type Seen = (Level, BTreeMap<&'static str, String>);
 
 /// Keeps the store's events of this thread.
 #[derive(Clone, Default)]
 struct Collector(Arc<Mutex<Vec<Seen>>>);
 
-/// Of threads that keep no events. Where there is only one subscriber, `tracing` asks the thread
-/// that comes to an event first whether anybody wants it, and keeps the answer for all: a thread of
-/// another test says no.
+/// The subscriber of threads that keep no events. If there is only one subscriber, `tracing` asks
+/// the first thread that reaches an event whether it is wanted, and caches the answer for all
+/// threads; a thread of another test would answer no.
 struct Everywhere;
 
 impl Subscriber for Everywhere {
@@ -139,8 +139,8 @@ fn fill(db: &Db, name: &str, keys: std::ops::Range<u32>, value_bytes: usize) {
 fn stores_life(world: &World) -> Collector {
     collect(|| {
         let db = world.open();
-        // More than the memory: pages are evicted, memtables are flushed by the writer, runs are
-        // merged.
+        // More than the memory, so that pages are evicted, the writer flushes memtables, and runs
+        // are merged.
         for round in 0..3 {
             fill(&db, "pages", 0..30_000, 700 + round);
             let (keyspace, snapshot) = (db.keyspace("pages").unwrap(), db.snapshot());
@@ -162,7 +162,7 @@ fn stores_life(world: &World) -> Collector {
 }
 
 #[test]
-fn a_subscriber_sees_what_a_store_does() {
+fn a_subscriber_sees_each_kind_of_event() {
     let world = World::new(1);
     let seen = stores_life(&world);
     let opened = [

@@ -1,4 +1,4 @@
-//! Processes that are forked and not replaced by another program.
+//! Forked processes that do not execute another program.
 #![allow(unsafe_code, reason = "forks")]
 #![allow(
     clippy::disallowed_methods,
@@ -21,9 +21,9 @@ unsafe extern "C" {
     fn _exit(code: i32) -> !;
 }
 
-/// Runs `body` in a forked child, which then ends without any more of the test.
+/// Runs `body` in a forked child, which then exits without running any more of the test.
 pub(crate) fn in_child(body: impl FnOnce() -> i32) -> Pid {
-    // SAFETY: the child runs `body` in its only thread, and ends.
+    // SAFETY: the child runs `body` in its only thread, and then exits.
     match unsafe { fork() } {
         // SAFETY: as above.
         0 => unsafe { _exit(catch_unwind(AssertUnwindSafe(body)).unwrap_or(100)) },
@@ -31,10 +31,10 @@ pub(crate) fn in_child(body: impl FnOnce() -> i32) -> Pid {
     }
 }
 
-/// Closes the standard input, output and error of a child that nobody reads from.
+/// Closes the standard streams of a child, which nobody reads.
 pub(crate) fn close_standard_streams() {
     for fd in 0..3 {
-        // SAFETY: nothing of the child uses them but for reports of panics, which are lost.
+        // SAFETY: the child uses them only to report panics; these reports are lost.
         unsafe { rustix::io::close(fd) };
     }
 }
@@ -71,7 +71,8 @@ fn open(path: &Path, is_shared: bool) -> (Db, Keyspace) {
     (db, space)
 }
 
-/// A list of calls by their texts, and which of them were not refused as those of a forked child.
+/// Makes a list of calls by their text, and returns those that did not fail with the error of a
+/// forked child.
 macro_rules! not_refused {
     ($($call:expr),* $(,)?) => {{
         let mut failed = Vec::new();
@@ -84,7 +85,7 @@ macro_rules! not_refused {
 }
 
 #[test]
-fn a_forked_child_is_told_to_open_the_store_itself_and_harms_nothing() {
+fn a_forked_child_gets_an_error_and_harms_nothing() {
     for is_shared in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         let (path, report) = (dir.path().join("store"), dir.path().join("report"));
@@ -183,7 +184,7 @@ fn a_forked_child_is_told_to_open_the_store_itself_and_harms_nothing() {
             if reader.read(&mut [0; 10]).is_ok() {
                 failed.push("a reader of a value".to_owned());
             }
-            // What cannot fail does not hang.
+            // Calls that cannot fail do not hang.
             let _ = (
                 db.newest(),
                 db.keyspaces(),
@@ -212,7 +213,7 @@ fn a_forked_child_is_told_to_open_the_store_itself_and_harms_nothing() {
         assert_eq!(wait_for(child), Some(0), "shared: {is_shared}");
         assert_eq!(fs::read_to_string(&report).unwrap(), "", "shared: {is_shared}");
         assert_eq!(files(), before, "shared: {is_shared}");
-        // The parent goes on.
+        // The parent continues.
         let mut tx = tx.expect("only the child has dropped it");
         tx.put(&space, "b", "c").unwrap();
         tx.commit().unwrap();
@@ -224,7 +225,7 @@ fn a_forked_child_is_told_to_open_the_store_itself_and_harms_nothing() {
 }
 
 #[test]
-fn a_child_drops_a_bulk_load_whose_rows_are_being_written_and_the_parent_commits_it() {
+fn a_parent_commits_a_bulk_load_that_its_child_has_dropped() {
     let dir = tempfile::tempdir().unwrap();
     let (db, space) = open(&dir.path().join("store"), false);
     let rows = 400_000_u32;
@@ -249,7 +250,7 @@ fn a_child_drops_a_bulk_load_whose_rows_are_being_written_and_the_parent_commits
 }
 
 #[test]
-fn children_that_are_forked_while_threads_work_drop_what_they_have_and_end() {
+fn children_forked_while_threads_work_drop_everything_and_exit() {
     for is_shared in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         let (db, space) = open(&dir.path().join("store"), is_shared);
@@ -277,8 +278,8 @@ fn children_that_are_forked_while_threads_work_drop_what_they_have_and_end() {
                 walk.advance().unwrap();
                 let child = in_child(move || {
                     drop((walk, tx, snapshot));
-                    // In the child no other handle is ever dropped: this is not the last one, and
-                    // then it is.
+                    // In the child no other handle is ever dropped: the first one dropped here is
+                    // not the last handle, the second one is.
                     let all = [last.clone(), last];
                     drop(all);
                     0
@@ -293,8 +294,8 @@ fn children_that_are_forked_while_threads_work_drop_what_they_have_and_end() {
     }
 }
 
-/// A process that has the store open, and a child of it that outlives it. Returns both once the
-/// store is open.
+/// Starts a process that has the store open, and a child of it that outlives it. Returns both once
+/// the store is open.
 fn process_with_child(path: &Path, ready: &Path, is_shared: bool) -> (Pid, Pid) {
     let parent = in_child(|| {
         let (db, space) = open(path, is_shared);
@@ -316,18 +317,19 @@ fn process_with_child(path: &Path, ready: &Path, is_shared: bool) -> (Pid, Pid) 
     let child = loop {
         match fs::read_to_string(ready) {
             Ok(text) => break Pid::from_raw(text.parse().unwrap()).unwrap(),
-            Err(_) => assert!(begun.elapsed() < PATIENCE, "the parent does not come up"),
+            Err(_) => assert!(begun.elapsed() < PATIENCE, "the parent has not opened the store"),
         }
         thread::sleep(Duration::from_millis(2));
     };
     (parent, child)
 }
 
-/// How long another process waits for the store after its holder was killed, whose child lives on.
+/// How long another process waits for the store after its holder was killed and its child is still
+/// alive.
 fn wait_after_a_death(is_shared: bool) -> Duration {
     let dir = tempfile::tempdir().unwrap();
     let (path, ready) = (dir.path().join("store"), dir.path().join("ready"));
-    // The parent is the first member, and so the keeper; it has the turn most of the time.
+    // The parent is the first member and so the keeper; it holds the turn most of the time.
     let (parent, child) = process_with_child(&path, &ready, is_shared);
     let beside = is_shared.then(|| open(&path, true));
     thread::sleep(Duration::from_millis(50));
@@ -348,14 +350,14 @@ fn wait_after_a_death(is_shared: bool) -> Duration {
 #[test]
 fn a_child_keeps_no_lock_of_its_dead_parent() {
     for is_shared in [false, true] {
-        // A lock that is not given back is waited for twice as long, each time.
+        // With a lock that is not released, every attempt would wait at least twice as long.
         let mut waits = (0..10).map(|_| wait_after_a_death(is_shared));
         assert!(waits.any(|took| took < Duration::from_secs(5)), "shared: {is_shared}");
     }
 }
 
 #[test]
-fn a_child_opens_the_shared_store_of_its_parent_for_itself() {
+fn a_child_opens_the_shared_store_of_its_parent_itself() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let (db, space) = open(&path, true);

@@ -1,4 +1,5 @@
-//! The forms in which keys, values and ranges are given, and what can be sent between threads.
+//! The forms in which keys, values and ranges can be given, and the types that can be sent between
+//! threads.
 
 #![allow(clippy::unnecessary_to_owned, reason = "owned keys and values are one of the forms")]
 
@@ -23,7 +24,7 @@ fn sync<T: Sync>() {}
 fn send_static<T: Send + 'static>(_: T) {}
 
 #[test]
-fn whatever_the_api_hands_out_can_be_sent_to_another_thread() {
+fn all_types_of_the_api_can_be_sent_to_another_thread() {
     send::<Db>();
     send::<Snapshot>();
     send::<Transaction>();
@@ -50,7 +51,7 @@ fn whatever_the_api_hands_out_can_be_sent_to_another_thread() {
 }
 
 #[test]
-fn a_walk_of_a_snapshot_goes_on_in_another_thread_when_the_snapshot_is_gone() {
+fn an_iterator_continues_in_another_thread_after_its_snapshot_is_dropped() {
     let (_dir, db) = open();
     let ks = db.create_keyspace("latest", plimsoll::Retention::Latest).unwrap();
     for key in ["a", "b", "c"] {
@@ -74,7 +75,7 @@ fn keys(range: Result<Range<'_>>) -> String {
     range.unwrap().map(|pair| String::from_utf8(pair.unwrap().0).unwrap()).collect()
 }
 
-/// Every form of a range, with the keys of a to e that lie in it.
+/// Every form of a range, with the keys from a to e that are in it.
 fn check_forms(reads: &impl Read, ks: &Keyspace) {
     let (b, d): (&[u8], &[u8]) = (b"b", b"d");
     assert_eq!(keys(reads.range(ks, ..)), "abcde");
@@ -125,7 +126,7 @@ fn every_form_of_a_range_compiles_and_means_what_it_does_in_std() {
 }
 
 #[test]
-fn keys_and_values_are_whatever_is_bytes() {
+fn keys_and_values_can_be_any_bytes() {
     let (_dir, db) = open();
     let ks = db.keyspace("default").unwrap();
     let mut tx = db.begin();
@@ -186,7 +187,7 @@ fn the_first_the_last_and_the_number_of_keys_of_a_moment() {
 }
 
 #[test]
-fn what_is_first_is_read_and_what_lies_behind_it_is_not() {
+fn reading_the_first_key_reads_nothing_after_it() {
     let (_dir, db) = open();
     let ks = db.keyspace("default").unwrap();
     for key in ["b", "d"] {
@@ -205,7 +206,7 @@ fn what_is_first_is_read_and_what_lies_behind_it_is_not() {
 }
 
 #[test]
-fn a_transaction_that_met_another_is_run_again() {
+fn a_transaction_is_retried_after_a_conflict() {
     let (_dir, db) = open();
     let ks = db.keyspace("default").unwrap();
     db.put(&ks, "sum", [0]).unwrap();
@@ -224,7 +225,7 @@ fn a_transaction_that_met_another_is_run_again() {
 }
 
 #[test]
-fn a_transaction_that_meets_another_every_time_is_given_up() {
+fn a_transaction_that_always_conflicts_fails_in_the_end() {
     let (_dir, db) = open();
     let ks = db.keyspace("default").unwrap();
     let mut attempts = 0;
@@ -239,7 +240,7 @@ fn a_transaction_that_meets_another_every_time_is_given_up() {
 }
 
 #[test]
-fn an_error_of_its_own_ends_a_transaction_and_nothing_is_written() {
+fn an_error_of_the_closure_ends_a_transaction_and_nothing_is_written() {
     let (_dir, db) = open();
     let ks = db.keyspace("default").unwrap();
     let newest = db.newest();

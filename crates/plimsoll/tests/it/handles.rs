@@ -1,5 +1,5 @@
-//! Keyspace handles: one of another store, or of an earlier opening, is refused by every call that
-//! takes one.
+//! Keyspace handles: every call that takes a handle rejects one of another store or of an earlier
+//! opening.
 
 use plimsoll::{Db, Error, Glsn, InvalidInput, Keyspace, Options, Result, Retention};
 
@@ -7,7 +7,7 @@ fn open(path: &std::path::Path) -> Db {
     Db::open(path, Options::new().memory_bytes(16 << 20).background(false)).unwrap()
 }
 
-/// Makes every call that takes a keyspace; each must be refused with the keyspace's name.
+/// Makes every call that takes a keyspace; each must fail with the keyspace's name.
 fn refuses_everything(db: &Db, handle: &Keyspace) {
     let refused = |call: &str, error: Option<Error>| match error {
         Some(Error::InvalidInput(InvalidInput::ForeignKeyspace { name }))
@@ -24,7 +24,7 @@ fn refuses_everything(db: &Db, handle: &Keyspace) {
     refused("contains_key", tx.contains_key(handle, b"k").err());
     refused("range", tx.range(handle, ..).err());
     refused("prefix", tx.prefix(handle, b"").err());
-    // What was refused changed nothing: there is nothing to commit.
+    // The rejected calls changed nothing, so there is nothing to commit.
     assert_eq!(tx.commit().unwrap(), newest);
     let snapshot = db.snapshot();
     refused("snapshot.get", snapshot.get(handle, b"k").err());
@@ -52,13 +52,13 @@ fn a_handle_of_another_store_is_refused_and_overwrites_nothing() {
     put(&ours, &users, b"ours").unwrap();
     refuses_everything(&ours, &orders);
     assert_eq!(ours.snapshot().get(&users, b"k").unwrap().unwrap(), b"ours");
-    // The keyspace that every store has is no exception.
+    // The keyspace that every store has is rejected as well.
     refuses_everything(&ours, &theirs.keyspace("default").unwrap());
     assert_ne!(users, theirs.keyspace("users").unwrap());
 }
 
 #[test]
-fn a_commit_with_a_handle_of_another_store_does_not_appear_in_a_keyspace_that_is_made_later() {
+fn a_commit_with_a_handle_of_another_store_does_not_appear_in_a_later_keyspace() {
     let dir = tempfile::tempdir().unwrap();
     let (ours, theirs) = (open(&dir.path().join("ours")), open(&dir.path().join("theirs")));
     let orders = theirs.keyspace("orders").unwrap();
@@ -84,7 +84,7 @@ fn a_handle_of_an_earlier_opening_is_refused_and_one_of_a_clone_is_not() {
 }
 
 #[test]
-fn a_keyspace_that_exists_is_not_made_with_another_retention() {
+fn an_existing_keyspace_is_not_created_with_another_retention() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(&dir.path().join("store"));
     let made = db.create_keyspace("sessions", Retention::Glsns(10)).unwrap();
@@ -103,7 +103,7 @@ fn a_keyspace_that_exists_is_not_made_with_another_retention() {
 }
 
 #[test]
-fn a_retention_that_was_set_is_there_after_opening_whatever_the_options_say() {
+fn a_retention_that_was_set_survives_reopening_with_other_options() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let retentions = |db: &Db| db.keyspaces().iter().map(|info| info.retention).collect::<Vec<_>>();
@@ -112,11 +112,12 @@ fn a_retention_that_was_set_is_there_after_opening_whatever_the_options_say() {
     let db = Db::open(&path, options().retention(Retention::Latest)).unwrap();
     let default = db.keyspace("default").unwrap();
     let sessions = db.create_keyspace("sessions", long).unwrap();
-    // The same as the options say: it holds also where they say something else.
+    // Setting the retention of the options is recorded, too: it remains even if later options
+    // differ.
     db.set_retention(&default, Retention::Latest).unwrap();
     let newest = db.newest();
     db.set_retention(&default, Retention::Latest).unwrap();
-    assert_eq!(db.newest(), newest, "setting what is set commits nothing");
+    assert_eq!(db.newest(), newest, "setting the same retention commits nothing");
     db.set_retention(&sessions, Retention::Glsns(5)).unwrap();
     assert_eq!(retentions(&db), [Retention::Latest, Retention::Glsns(5)]);
     db.close().unwrap();

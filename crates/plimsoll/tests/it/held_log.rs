@@ -1,5 +1,5 @@
-//! A log that trims itself, and values that hold it back: they are moved into blob files, and these
-//! are removed when they are not needed.
+//! A log that is trimmed automatically, and values that pin it: they are moved into blob files,
+//! which are removed when they are no longer needed.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
 use plimsoll_log::blob::BlobId;
 
-/// Above what a leaf takes in, below what gets a blob file of its own: it lies in the log.
+/// Too long for a leaf and too short for a blob file of its own, so it is in the log.
 const VALUE_BYTES: usize = 3000;
 
-/// A MiB of them: more than the eight segments that values may hold back.
+/// A MiB of them: more than the eight segments that values may pin.
 const FILLING: usize = 350;
 
 fn options(disk: &MemDisk) -> Options {
@@ -47,15 +47,15 @@ fn blob_files(disk: &MemDisk) -> Vec<PathBuf> {
 }
 
 #[test]
-fn one_compaction_frees_the_log_that_an_old_value_holds() {
+fn one_compaction_frees_the_log_that_an_old_value_pins() {
     let disk = MemDisk::new();
     let db = Db::open("/store", options(&disk)).unwrap();
     let keys = db.create_keyspace("keys", Retention::Forever).unwrap();
     put(&db, &keys, "old", b'o');
     write_much(&db, &keys);
     db.close().unwrap();
-    // As `plimsoll compact` does: a process that was not there when the log grew, and ends after
-    // it.
+    // As `plimsoll compact` does: a process that is started after the log grew, and ends
+    // afterwards.
     let db = Db::open("/store", options(&disk)).unwrap();
     let keys = db.keyspace("keys").unwrap();
     db.set_retention(&keys, Retention::Latest).unwrap();
@@ -96,7 +96,7 @@ fn blob_files_of_moved_values_are_removed_while_the_store_is_open() {
 }
 
 #[test]
-fn a_damaged_value_that_nobody_asked_to_move_stops_no_merge() {
+fn a_damaged_value_that_would_be_moved_stops_no_merge() {
     let disk = MemDisk::new();
     let db = Db::open("/store", options(&disk)).unwrap();
     let keys = db.create_keyspace("keys", Retention::Latest).unwrap();
@@ -116,18 +116,18 @@ fn a_damaged_value_that_nobody_asked_to_move_stops_no_merge() {
         db.compact().unwrap();
     }
     assert_eq!(db.stats().index.last_error, None);
-    assert_eq!(first(&db), Glsn(1), "what cannot be read is not thrown away either");
+    assert_eq!(first(&db), Glsn(1), "an unreadable value is not dropped either");
     let warnings = db.warnings();
-    assert!(warnings.iter().any(|warning| warning.contains("holds the log back")), "{warnings:?}");
+    assert!(warnings.iter().any(|warning| warning.contains("pins the log")), "{warnings:?}");
     assert!(matches!(db.get(&keys, "old"), Err(Error::Corrupt { .. })));
     assert_eq!(db.get(&keys, "other").unwrap().unwrap(), [b'p'; VALUE_BYTES]);
     assert_eq!(db.get(&keys, "key 03").unwrap().unwrap(), [b'k'; VALUE_BYTES]);
-    // Who asks gets an answer.
+    // An explicit trim returns the error.
     assert!(matches!(db.log().trim(db.newest()), Err(Error::Corrupt { .. })));
 }
 
 #[test]
-fn a_log_that_is_live_altogether_is_left_as_it_is() {
+fn a_completely_live_log_is_left_unchanged() {
     let disk = MemDisk::new();
     let db = Db::open("/store", options(&disk)).unwrap();
     let keys = db.create_keyspace("keys", Retention::Latest).unwrap();
@@ -135,8 +135,8 @@ fn a_log_that_is_live_altogether_is_left_as_it_is() {
         put(&db, &keys, &format!("key {number}"), b'k');
     }
     db.compact().unwrap();
-    assert!(blob_files(&disk).is_empty(), "to copy all of it frees nothing");
-    // Once most of it is overwritten, what is left is moved.
+    assert!(blob_files(&disk).is_empty(), "copying all of it frees nothing");
+    // Once most of it is overwritten, the rest is moved.
     (0..4).for_each(|_| write_much(&db, &keys));
     (100..2 * FILLING).for_each(|number| _ = db.delete(&keys, format!("key {number}")).unwrap());
     db.compact().unwrap();
@@ -147,7 +147,7 @@ fn a_log_that_is_live_altogether_is_left_as_it_is() {
 
 /// Values in the log and values in leaves, none of them overwritten.
 #[test]
-fn a_live_log_is_left_as_it_is_where_most_versions_are_in_leaves() {
+fn a_live_log_is_left_unchanged_if_most_versions_are_in_leaves() {
     let disk = MemDisk::new();
     let db = Db::open("/store", options(&disk)).unwrap();
     let [small, large] =
@@ -177,9 +177,9 @@ fn one_compaction_frees_the_log_where_values_were_flushed_before_they_were_overw
     assert_eq!(db.get(&keys, "old").unwrap().unwrap(), [b'o'; VALUE_BYTES]);
 }
 
-/// What hinders a move that nobody asked for hinders no merge.
+/// A failed automatic move does not stop merges.
 #[test]
-fn a_move_that_cannot_be_written_leaves_the_runs_merged_and_the_log_as_it_is() {
+fn a_failed_move_leaves_the_runs_merged_and_the_log_unchanged() {
     for is_full in [true, false] {
         let disk = LyingDisk::new(1);
         let open = || {
@@ -196,7 +196,7 @@ fn a_move_that_cannot_be_written_leaves_the_runs_merged_and_the_log_as_it_is() {
         };
         drop(open());
         if !is_full {
-            // No blob file can be created any more.
+            // From now on no blob file can be created.
             let last = Path::new("/store/log").join(BlobId::LAST.file_name());
             disk.open(&last, Open::CreateNew, Caching::Buffered).unwrap();
         }
@@ -224,7 +224,7 @@ fn a_move_that_cannot_be_written_leaves_the_runs_merged_and_the_log_as_it_is() {
 }
 
 #[test]
-fn large_values_that_were_overwritten_leave_the_disk_though_their_records_are_small() {
+fn overwritten_large_values_are_freed_although_their_records_are_small() {
     let dir = tempfile::tempdir().unwrap();
     let options =
         Options::new().memory_bytes(16 << 20).segment_bytes(1 << 20).retention(Retention::Latest);
@@ -236,7 +236,7 @@ fn large_values_that_were_overwritten_leave_the_disk_though_their_records_are_sm
             db.put(&space, key.to_be_bytes(), vec![round as u8; bytes as usize]).unwrap();
         }
     }
-    // By themselves only so many stay, ...
+    // Automatic moves bound the space that is used.
     let (live, all) = (keys * bytes, 40 * keys * bytes);
     let begun = Instant::now();
     loop {
@@ -244,7 +244,7 @@ fn large_values_that_were_overwritten_leave_the_disk_though_their_records_are_sm
         if by_itself < all / 3 {
             break;
         }
-        // On a busy machine the threads may be behind the writer.
+        // On a busy machine the threads may lag behind the writer.
         let is_late = begun.elapsed() > Duration::from_secs(60);
         assert!(
             !is_late,
@@ -252,7 +252,7 @@ fn large_values_that_were_overwritten_leave_the_disk_though_their_records_are_sm
         );
         std::thread::sleep(Duration::from_millis(20));
     }
-    // ... and with a word, hardly more than are alive.
+    // After an explicit compaction, hardly more than the live bytes remain.
     db.flush().unwrap();
     db.compact().unwrap();
     db.log().trim(db.newest().next()).unwrap();
@@ -264,7 +264,7 @@ fn large_values_that_were_overwritten_leave_the_disk_though_their_records_are_sm
 }
 
 #[test]
-fn a_compaction_gives_back_what_deleted_large_values_took_though_no_commit_follows() {
+fn a_compaction_frees_deleted_large_values_without_a_later_commit() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let options = || Options::new().memory_bytes(16 << 20).retention(Retention::Latest);
@@ -278,7 +278,7 @@ fn a_compaction_gives_back_what_deleted_large_values_took_though_no_commit_follo
         db.delete(&space, format!("large {number}")).unwrap();
     }
     let newest = db.newest();
-    // As one command after the other does it.
+    // As by one command after the other.
     db.close().unwrap();
     let db = Db::open(&path, options()).unwrap();
     db.compact().unwrap();
@@ -287,7 +287,7 @@ fn a_compaction_gives_back_what_deleted_large_values_took_though_no_commit_follo
         let db = if is_reopened { Db::open(&path, options()).unwrap() } else { db.clone() };
         let space = db.keyspace("default").unwrap();
         assert_eq!((db.newest(), first(&db)), (newest, newest.next()));
-        // The moment of the newest commit is known, though its entry is gone.
+        // The time of the newest commit is known, although its entry is gone.
         for now in [Moment::Newest, Moment::Time(SystemTime::now()), Moment::Glsn(newest)] {
             let snapshot = db.snapshot_at(now).unwrap();
             assert_eq!((snapshot.at(), snapshot.len(&space).unwrap()), (newest, 1));
@@ -311,7 +311,7 @@ fn a_compaction_gives_back_what_deleted_large_values_took_though_no_commit_follo
 }
 
 #[test]
-fn rows_that_were_loaded_again_and_again_take_their_space_once_after_a_compaction() {
+fn repeatedly_loaded_rows_use_their_space_once_after_a_compaction() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options::new().memory_bytes(16 << 20).retention(Retention::Latest);
     let db = Db::open(dir.path().join("store"), options).unwrap();
@@ -329,7 +329,7 @@ fn rows_that_were_loaded_again_and_again_take_their_space_once_after_a_compactio
     assert_eq!(db.snapshot().len(&space).unwrap(), 40_000);
 }
 
-/// Values of 20 kB that are overwritten in any order, in a store that keeps the newest ones only.
+/// Overwrites values of 20 kB in random order, in a store that keeps only the newest ones.
 fn write_in_any_order(db: &Db, space: &Keyspace, random: &mut Random, count: u64) {
     for _ in 0..count {
         let (key, fill) = (random.below(400), random.below(256) as u8);
@@ -366,7 +366,7 @@ fn values_that_are_overwritten_in_any_order_take_little_more_than_their_space_af
 }
 
 #[test]
-fn a_damaged_value_in_a_blob_file_that_is_to_be_vacated_stays_there_and_hinders_no_compaction() {
+fn a_damaged_value_in_a_blob_file_stays_there_and_stops_no_compaction() {
     let dir = tempfile::tempdir().unwrap();
     let options = || Options::new().memory_bytes(16 << 20).retention(Retention::Latest);
     let path = dir.path().join("store");
@@ -404,7 +404,7 @@ fn a_damaged_value_in_a_blob_file_that_is_to_be_vacated_stays_there_and_hinders_
 }
 
 #[test]
-fn a_moment_between_the_commit_that_a_compaction_freed_and_the_next_is_read_by_its_time() {
+fn a_moment_after_the_last_freed_commit_is_found_by_its_time() {
     let clock = Arc::new(ManualClock::new(1_780_000_000_000_000));
     let begin = SystemTime::UNIX_EPOCH + Duration::from_secs(1_780_000_000);
     let options =
@@ -454,7 +454,7 @@ fn the_log_of_a_small_store_stays_after_a_compaction() {
 }
 
 #[test]
-fn a_compaction_moves_a_value_that_holds_back_less_than_is_moved_unasked() {
+fn a_compaction_moves_a_value_below_the_threshold_of_automatic_moves() {
     let disk = MemDisk::new();
     let db = Db::open("/store", options(&disk).segment_bytes(1 << 20)).unwrap();
     let keys = db.create_keyspace("keys", Retention::Latest).unwrap();
@@ -472,7 +472,7 @@ fn a_compaction_moves_a_value_that_holds_back_less_than_is_moved_unasked() {
 }
 
 #[test]
-fn a_compaction_frees_the_blob_files_of_large_commits_that_were_written_over() {
+fn a_compaction_frees_the_blob_files_of_overwritten_large_commits() {
     for is_shared in [false, true] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("store");

@@ -1,4 +1,4 @@
-//! Walks that have begun and are left alone hold up nobody, and go on where they were.
+//! Iterators that have begun and are left alone block nobody, and continue where they were.
 
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ fn db(dir: &tempfile::TempDir) -> (Db, Keyspace) {
     (db, keyspace)
 }
 
-/// Gives every key the value of `round`: 0.6 MiB.
+/// Writes the value of `round` to every key: 0.6 MiB.
 fn write(db: &Db, keyspace: &Keyspace, round: u8) {
     try_to_write(db, keyspace, round).unwrap();
 }
@@ -33,7 +33,7 @@ fn try_to_write(db: &Db, keyspace: &Keyspace, round: u8) -> Result<Glsn> {
     tx.commit()
 }
 
-/// Takes a few steps of a walk.
+/// Takes a few steps of an iteration.
 fn begin<'t>(mut range: Range<'t>, into: &mut Vec<(u32, u8)>) -> Range<'t> {
     (0..3).for_each(|_| into.push(step(&mut range).unwrap()));
     range
@@ -45,13 +45,14 @@ fn step(range: &mut Range<'_>) -> Option<(u32, u8)> {
     Some((u32::from_be_bytes(key.try_into().unwrap()), value[0]))
 }
 
-/// Takes the rest.
+/// Takes the remaining steps.
 fn finish(mut range: Range<'_>, mut found: Vec<(u32, u8)>) -> Vec<(u32, u8)> {
     found.extend(std::iter::from_fn(|| step(&mut range)));
     found
 }
 
-/// Begins walks, has others begun and written to beneath them, and takes the rest of them.
+/// Begins iterations, has other iterations and writes made meanwhile, and takes the remaining
+/// steps.
 fn hold(db: &Db, keyspace: &Keyspace, round: u8, rounds: u8) {
     if round == rounds {
         return;
@@ -77,15 +78,15 @@ fn hold(db: &Db, keyspace: &Keyspace, round: u8, rounds: u8) {
 }
 
 #[test]
-fn walks_that_have_begun_and_are_left_alone_hold_up_no_writer_and_miss_nothing() {
+fn idle_iterators_block_no_writer_and_miss_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (db, keyspace) = db(&dir);
     write(&db, &keyspace, 0);
     hold(&db, &keyspace, 0, 40);
 }
 
-/// What `number` holds for a transaction that changed every third key of those that hold `round`,
-/// and added keys between them.
+/// The value of `number` in a transaction that changed every third key of those with the value of
+/// `round`, and added keys between them.
 fn own(number: u32, round: u8) -> Option<u8> {
     match number % 6 {
         0 => None,
@@ -122,12 +123,12 @@ fn hold_in_transaction(db: &Db, keyspace: &Keyspace, round: u8, rounds: u8) {
     assert_eq!(finish(walk_back, backward), expected);
     assert!(
         matches!(tx.commit(), Err(plimsoll::Error::Conflict { .. })),
-        "what it walked over was changed"
+        "the keys that it scanned were changed"
     );
 }
 
 #[test]
-fn walks_of_transactions_that_are_left_alone_hold_up_no_writer_and_see_their_own_writes() {
+fn idle_iterators_of_transactions_block_no_writer_and_see_their_own_writes() {
     let dir = tempfile::tempdir().unwrap();
     let (db, keyspace) = db(&dir);
     write(&db, &keyspace, 0);
@@ -145,11 +146,11 @@ fn hold_diff(db: &Db, keyspace: &Keyspace, round: u8, rounds: u8) {
     hold_diff(db, keyspace, round + 1, rounds);
     let all: Vec<Difference> = std::iter::once(first).chain(diff.map(Result::unwrap)).collect();
     assert!(all.iter().map(|change| &change.key[..]).eq((0..KEYS).map(key)), "each key once");
-    assert!(all.iter().all(|change| change.after.unwrap().glsn == b));
+    assert!(all.iter().all(|change| change.after.as_ref().unwrap().glsn == b));
 }
 
 #[test]
-fn differences_that_are_left_alone_hold_up_no_writer_and_miss_nothing() {
+fn idle_diffs_block_no_writer_and_miss_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (db, keyspace) = db(&dir);
     write(&db, &keyspace, 0);
@@ -158,7 +159,7 @@ fn differences_that_are_left_alone_hold_up_no_writer_and_miss_nothing() {
 }
 
 #[test]
-fn two_thousand_walks_that_have_begun_leave_pages_for_others() {
+fn two_thousand_begun_iterators_leave_pages_for_others() {
     let dir = tempfile::tempdir().unwrap();
     let (db, keyspace) = db(&dir);
     let mut tx = db.begin();
@@ -188,12 +189,12 @@ fn two_thousand_walks_that_have_begun_leave_pages_for_others() {
 }
 
 #[test]
-fn walks_go_on_beside_writers_flushes_and_merges_as_of_their_moment() {
+fn iterators_continue_as_of_their_moment_beside_writers_flushes_and_merges() {
     let dir = tempfile::tempdir().unwrap();
     let (db, keyspace) = db(&dir);
     write(&db, &keyspace, 0);
     let first = db.snapshot().at();
-    // Each commit is one round: a snapshot's GLSN says what it holds.
+    // Each commit is one round, so a snapshot's GLSN determines its contents.
     let check = |snapshot: &Snapshot, back: bool| {
         let round = (snapshot.at() - first) as u8;
         let range = snapshot.range(&keyspace, ..).unwrap();
@@ -223,9 +224,9 @@ fn walks_go_on_beside_writers_flushes_and_merges_as_of_their_moment() {
     });
 }
 
-/// They can be sent to another thread, as before.
+/// Iterators can still be sent to another thread.
 #[test]
-fn walks_can_be_sent() {
+fn iterators_can_be_sent() {
     fn is_send<T: Send>() {}
     is_send::<(History, Diff)>();
 }

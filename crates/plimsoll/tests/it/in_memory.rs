@@ -1,4 +1,4 @@
-//! A store in memory is the ordinary store, with its files in memory beside the budget.
+//! A store in memory is an ordinary store whose files are in memory outside the budget.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ fn options() -> Options {
 }
 
 #[test]
-fn it_holds_more_than_its_budget_and_the_budget_holds() {
+fn it_can_hold_more_than_its_budget_and_stays_within_it() {
     let db = Db::in_memory(options()).unwrap();
     let keyspace = db.keyspace("default").unwrap();
     let value = |number: u64| vec![number as u8; 50_000];
@@ -30,7 +30,7 @@ fn it_holds_more_than_its_budget_and_the_budget_holds() {
 }
 
 #[test]
-fn each_is_a_store_of_its_own_and_leaves_nothing_behind() {
+fn each_is_a_separate_store_and_leaves_nothing_behind() {
     let (one, other) = (Db::in_memory(options()).unwrap(), Db::in_memory(options()).unwrap());
     let keyspace = one.keyspace("default").unwrap();
     let mut tx = one.begin();

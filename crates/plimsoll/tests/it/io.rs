@@ -1,5 +1,5 @@
-//! Reads through the page cache and past it, on the real disk: the same answers, and the handles
-//! are what is said of them.
+//! Reads through the page cache and with direct I/O, on the real disk: the results are the same,
+//! and the handles have the expected mode.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ use plimsoll_disk::vfs::{Caching, DIRECT_ALIGN, Disk, Open};
 
 const KEYS: u32 = 3000;
 
-/// A machine with so many bytes of free memory.
+/// A machine with this many bytes of free memory.
 #[derive(Debug, Default)]
 struct Free(Mutex<u64>);
 
@@ -70,16 +70,16 @@ impl World {
             .unwrap()
     }
 
-    /// Whether the file system can read past the page cache at all.
+    /// Whether the file system supports direct I/O at all.
     fn has_direct(&self) -> bool {
         let path = self.dir.path().join("probe");
         let file = OsDisk::new().open(&path, Open::CreateNew, Caching::Direct).unwrap();
-        // Only a direct handle refuses this.
+        // Only a direct handle rejects this.
         file.write_at(&vec![0; DIRECT_ALIGN - 1], 0).is_err()
     }
 }
 
-/// Most stand in leaves, some in the log, and a few in blob files.
+/// Most values are in leaves, some in the log, and a few in blob files.
 fn value(number: u32) -> Vec<u8> {
     let bytes = match number % 100 {
         0 if number.is_multiple_of(1000) => 300 << 10,
@@ -99,7 +99,8 @@ fn check(db: &Db, step: usize) {
     assert_eq!(snapshot.range(&keyspace, ..).unwrap().map(Result::unwrap).count(), KEYS as usize);
 }
 
-/// Run files that this process has open to read: how many in all, how many with O_DIRECT.
+/// The run files that this process has open for reading: how many in total, and how many with
+/// O_DIRECT.
 fn run_handles(store: &Path) -> (usize, usize) {
     let (mut all, mut direct) = (0, 0);
     for entry in fs::read_dir("/proc/self/fd").unwrap().flatten() {
@@ -120,7 +121,7 @@ fn run_handles(store: &Path) -> (usize, usize) {
 }
 
 #[test]
-fn handles_follow_the_room_while_the_store_is_open_and_answers_stay_the_same() {
+fn handles_follow_free_memory_and_results_stay_the_same() {
     let world = World::new();
     let (store, has_direct) = (world.dir.path().join("store"), world.has_direct());
     let db = world.open(Io::Auto);
@@ -139,7 +140,7 @@ fn handles_follow_the_room_while_the_store_is_open_and_answers_stay_the_same() {
 }
 
 #[test]
-fn what_is_written_past_the_page_cache_is_read_through_it() {
+fn files_written_directly_are_read_through_the_page_cache() {
     for io in [Io::Cached, Io::Direct] {
         let world = World::new();
         let db = world.open(io);
@@ -152,7 +153,7 @@ fn what_is_written_past_the_page_cache_is_read_through_it() {
                 tx.put(&keyspace, &number.to_be_bytes(), &value(number)).unwrap();
             }
             tx.commit().unwrap();
-            // New runs, written past the page cache, beside old ones that are in it.
+            // New runs, written with direct I/O, beside old ones that are in the page cache.
             db.compact().unwrap();
             db.drop_caches();
             check(&db, 3);
@@ -164,11 +165,11 @@ fn what_is_written_past_the_page_cache_is_read_through_it() {
 }
 
 #[test]
-fn readers_get_their_values_while_handles_are_turned() {
+fn readers_get_their_values_while_handles_are_switched() {
     let world = World::new();
     world.free.set(8 << 30);
     let db = world.open(Io::Auto);
-    // However little of a turn this thread gets beside the readers, they see one.
+    // Even if this thread gets little processor time beside the readers, they see a switch.
     world.free.set(0);
     world.clock.advance(Duration::from_secs(1));
     let left = Mutex::new(3);
@@ -194,7 +195,7 @@ fn readers_get_their_values_while_handles_are_turned() {
 }
 
 #[test]
-fn verify_reads_the_device_also_where_others_read_the_page_cache() {
+fn verify_reads_the_device_even_while_others_read_the_page_cache() {
     let world = World::new();
     let db = world.open(Io::Cached);
     check(&db, 1);
@@ -203,7 +204,7 @@ fn verify_reads_the_device_also_where_others_read_the_page_cache() {
     assert!(all > 0);
     assert_eq!(db.verify(&mut |_| ()).unwrap().problems, [] as [String; 0]);
     let (all, direct) = run_handles(&world.dir.path().join("store"));
-    assert!(direct == all || !world.has_direct(), "verify turned {direct} of {all} handles");
+    assert!(direct == all || !world.has_direct(), "verify switched {direct} of {all} handles");
     check(&db, 1);
     assert!(db.stats().io.cached);
 }

@@ -20,7 +20,7 @@ fn value(i: u32, bytes: usize) -> Vec<u8> {
     value
 }
 
-/// Scatters numbers, so that keys do not come in order.
+/// Scatters numbers, so that keys are not in order.
 fn scatter(i: u32) -> [u8; 8] {
     u64::from(i).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
 }
@@ -35,7 +35,7 @@ fn a_transaction_larger_than_the_budget_commits_whole() {
     for i in 0..count {
         tx.put(&ks, &scatter(i), &value(i, 100)).unwrap();
     }
-    // Overwrites and deletions of what was spilled, and reads of it.
+    // Overwrites, deletes and reads spilled keys.
     for i in (0..count).step_by(1000) {
         assert_eq!(tx.get(&ks, &scatter(i)).unwrap().unwrap(), &value(i, 100)[..]);
         tx.put(&ks, &scatter(i), b"again").unwrap();
@@ -118,7 +118,7 @@ fn a_transaction_of_256_mib_commits_under_16_mib_in_many_small_values_or_few_lar
 }
 
 #[test]
-fn an_aborted_large_transaction_leaves_no_trace() {
+fn an_aborted_large_transaction_leaves_no_files() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let db = Db::open(&path, options()).unwrap();
@@ -132,7 +132,7 @@ fn an_aborted_large_transaction_leaves_no_trace() {
     assert!(db.stats().disk_bytes > before + (5 << 20));
     tx.abort();
     assert_eq!(db.snapshot().range(&ks, ..).unwrap().count(), 0);
-    // The log may have been prepared ahead; the blob files are gone.
+    // Space of the log may have been allocated ahead, but the blob files are gone.
     assert!(
         db.stats().disk_bytes < before + (5 << 20),
         "{} then {}",
@@ -142,7 +142,7 @@ fn an_aborted_large_transaction_leaves_no_trace() {
 }
 
 #[test]
-fn values_of_all_sizes_come_back() {
+fn values_of_all_sizes_are_read_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let sizes = [
@@ -173,7 +173,7 @@ fn values_of_all_sizes_come_back() {
         );
         glsns.push(tx.commit().unwrap());
     }
-    // All at once, so that the body does not fit into one record.
+    // All in one commit, so that the body does not fit into one record.
     let mut tx = db.begin();
     for (i, &size) in sizes.iter().enumerate() {
         tx.put(&ks, &[100 + i as u8], &value(i as u32, size)).unwrap();
@@ -239,7 +239,7 @@ fn a_value_above_the_limit_is_refused() {
     let mut tx = db.begin();
     let refused = tx.put_reader(&ks, b"k", &mut std::io::repeat(0).take((1 << 30) + 1));
     assert!(matches!(refused, Err(Error::InvalidInput { .. })), "{refused:?}");
-    // Half of it may have been written: the transaction can only be aborted.
+    // Half of it may have been written, so the transaction can only be aborted.
     assert!(tx.commit().is_err());
     assert_eq!(db.snapshot().get(&ks, b"k").unwrap(), None);
 }
@@ -266,7 +266,7 @@ fn many_commits_under_the_smallest_budget_stay_below_it() {
 }
 
 #[test]
-fn a_value_in_the_hands_of_a_user_counts_against_the_budget() {
+fn a_value_held_by_a_user_counts_against_the_budget() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path().join("store"), options()).unwrap();
     let ks = db.keyspace("default").unwrap();
@@ -281,7 +281,7 @@ fn a_value_in_the_hands_of_a_user_counts_against_the_budget() {
     assert_eq!(held() - before, 5 << 20);
     drop(value);
     assert_eq!(held(), before);
-    // What does not fit is refused, by get and by a walk; a reader still reads it.
+    // A value that does not fit is refused by get and by an iterator; a reader can still read it.
     assert!(matches!(snapshot.get(&ks, b"60 MiB"), Err(Error::OutOfBudget(_))));
     let mut walk = snapshot.range(&ks, ..).unwrap();
     assert_eq!(walk.next().unwrap().unwrap().1.len(), 5 << 20);
@@ -303,7 +303,7 @@ fn folder_bytes(folder: &std::path::Path) -> u64 {
 }
 
 #[test]
-fn a_compaction_does_not_copy_what_was_loaded_unless_the_log_lets_go_of_it() {
+fn a_compaction_copies_bulk_loaded_rows_only_once_the_log_releases_them() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let db = Db::open(&path, options()).unwrap();
@@ -330,7 +330,7 @@ fn a_compaction_does_not_copy_what_was_loaded_unless_the_log_lets_go_of_it() {
         assert_eq!(db.snapshot().range(&ks, ..).unwrap().count(), 19_999);
     };
     check();
-    // What the log does not keep is merged, and its files are freed.
+    // Rows that the log does not retain are merged, and their files are freed.
     db.log().trim(db.newest().next()).unwrap();
     db.set_retention(&ks, plimsoll::Retention::Latest).unwrap();
     db.compact().unwrap();

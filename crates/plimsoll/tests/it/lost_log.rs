@@ -1,17 +1,19 @@
-//! A store whose log is gone: all of its folder, what is in that, or the segments alone. The index
-//! has what was flushed, and a recovery keeps it.
+//! A store whose log is gone: its folder, the contents of the folder, or the segments alone. The
+//! index has everything that was flushed, and a recovery keeps it.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use plimsoll::{Db, Error, Options, verify};
+use plimsoll::{Db, Error, Glsn, Options, verify};
 use plimsoll_disk::vfs::Disk;
 
-use crate::recover::{Model, STORE, content, files, fill, mem_disk, options, recover, recovered};
+use crate::recover::{
+    Model, STORE, content, files, fill, mem_disk, options, recover, recovered, segments,
+};
 
 const LOG: &str = "/store/log";
 
-/// A store with large values, all of it in the index; its content.
+/// A store with large values, all of them in the index; returns its content.
 fn flushed(disk: &Arc<dyn Disk>) -> Model {
     let db = Db::open(STORE, options(disk)).unwrap();
     let keyspace = db.keyspace("default").unwrap();
@@ -32,7 +34,8 @@ fn remove(disk: &dyn Disk, is_lost: impl Fn(&Path) -> bool) {
     }
 }
 
-/// Nothing opens it or makes another log beside its index, and what helps is told, and helps.
+/// Checks that nothing opens the store or creates another log beside its index, that the error
+/// names the remedy, and that the remedy works.
 fn is_mended(disk: &Arc<dyn Disk>, file: &str, expected: &Model) {
     let before = files(&**disk, Path::new(STORE));
     for options in [options(disk), options(disk).read_only(true), options(disk).shared(true)] {
@@ -42,7 +45,7 @@ fn is_mended(disk: &Arc<dyn Disk>, file: &str, expected: &Model) {
             "{error:?}"
         );
     }
-    assert!(files(&**disk, Path::new(STORE)) == before, "what was refused changed something");
+    assert!(files(&**disk, Path::new(STORE)) == before, "the refused call changed something");
     let report = verify(STORE, options(disk), &mut |_| {}).unwrap();
     let found = &report.damage[0].file;
     assert!(
@@ -60,7 +63,7 @@ fn is_mended(disk: &Arc<dyn Disk>, file: &str, expected: &Model) {
 }
 
 #[test]
-fn a_log_whose_files_are_all_gone_is_told_apart_from_an_empty_folder() {
+fn a_log_without_files_is_distinguished_from_an_empty_folder() {
     let disk = mem_disk();
     let content = flushed(&disk);
     remove(&*disk, |_| true);
@@ -73,6 +76,31 @@ fn a_log_whose_segments_are_gone_names_a_file_that_is_left() {
     let content = flushed(&disk);
     remove(&*disk, |path| path.extension().is_some_and(|ending| ending == "seg"));
     is_mended(&disk, "", &content);
+}
+
+#[test]
+fn a_lost_first_segment_is_not_taken_for_a_trimmed_one() {
+    for trims in [false, true] {
+        let disk = mem_disk();
+        let db = Db::open(STORE, options(&disk)).unwrap();
+        fill(&db, 2000, 900);
+        db.flush().unwrap();
+        if trims {
+            assert!(db.log().trim(Glsn(600)).unwrap() > Glsn::FIRST);
+        }
+        db.close().unwrap();
+        let db = Db::open(STORE, options(&disk)).unwrap();
+        let (content, first) = (content(&db), Glsn(if trims { 600 } else { 1 }));
+        db.close().unwrap();
+        disk.remove(&segments(&*disk)[0]).unwrap();
+        let error = Db::open(STORE, options(&disk)).unwrap_err();
+        assert!(error.to_string().contains("segments are missing"), "{error}");
+        let report = verify(STORE, options(&disk), &mut |_| {}).unwrap();
+        assert!(!report.opens && report.problems[0].contains("segments are missing"), "{report:?}");
+        let lost = &recover(&disk).lost_entries;
+        assert!(lost.first().is_some_and(|lost| *lost.start() == first), "{trims} {lost:?}");
+        assert_eq!(recovered(&disk), content);
+    }
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! A store whose manifest is damaged or missing, and whose log was trimmed: a recovery takes an
-//! older manifest, or else the runs in the folder, and names what neither holds.
+//! A store whose manifest is damaged or missing, and whose log was trimmed: a recovery uses an
+//! older manifest, or otherwise the runs in the folder, and reports data that neither holds.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const PAGE: u64 = 16 << 10;
 /// GLSN of the log.
 fn trimmed(disk: &Arc<dyn Disk>) -> (Vec<Model>, Glsn) {
     let db = Db::open(STORE, options(disk)).unwrap();
-    // Keys that are written once, so that the log does not have them any more.
+    // Keys that are written once, so that the log no longer holds them.
     let keyspace = db.keyspace("default").unwrap();
     let mut tx = db.begin();
     for number in 0..150 {
@@ -40,14 +40,14 @@ fn is_advised(disk: &Arc<dyn Disk>) {
     let before = files(&**disk, Path::new(STORE));
     let error = Db::open(STORE, options(disk)).unwrap_err();
     assert!(matches!(error, Error::Corrupt { .. }), "{error}");
-    assert!(files(&**disk, Path::new(STORE)) == before, "what was refused changed something");
+    assert!(files(&**disk, Path::new(STORE)) == before, "the refused call changed something");
     let report = verify(STORE, options(disk), &mut |_| {}).unwrap();
     let command = report.damage[0].command.as_deref();
     assert_eq!(command, Some("plimsoll recover /store /store.recovered"), "{:?}", report.damage);
 }
 
 #[test]
-fn a_damaged_manifest_that_is_not_the_newest_is_told_and_is_no_problem() {
+fn a_damaged_older_manifest_is_reported_and_is_no_problem() {
     let disk = mem_disk();
     trimmed(&disk);
     let all = manifests(&*disk);
@@ -57,7 +57,7 @@ fn a_damaged_manifest_that_is_not_the_newest_is_told_and_is_no_problem() {
         |notes: &[String]| notes.iter().any(|note| note.contains(all[0].to_str().unwrap()));
     let report = verify(STORE, options(&disk), &mut |_| {}).unwrap();
     assert!(report.problems.is_empty() && is_told(&report.notes), "{report:?}");
-    // Also where the store does not open.
+    // Also if the store does not open.
     spoil(&*disk, all.last().unwrap(), 70);
     let report = verify(STORE, options(&disk), &mut |_| {}).unwrap();
     assert!(!report.opens && is_told(&report.notes), "{report:?}");
@@ -74,7 +74,7 @@ fn a_damaged_manifest_beside_a_trimmed_log_is_replaced_by_an_older_one_and_nothi
     is_whole_from(&report, IndexSource::Index);
     let newest = models.len() as u64 - 1;
     assert_eq!(report.glsn, newest);
-    // The past is there as well.
+    // Past versions are present as well.
     let db = Db::open(DEST, options(&disk)).unwrap();
     for at in [first.0, newest - 20] {
         db.snapshot_at(Moment::Glsn(Glsn(at))).unwrap();
@@ -94,9 +94,9 @@ fn without_any_manifest_the_runs_in_the_folder_and_the_log_are_the_store() {
         is_advised(&disk);
         let report = recover(&disk);
         assert_eq!((report.value_count, report.lost_ranges.len()), (0, 0), "{report:?}");
-        // Nothing would say so if a run file was missing.
+        // A missing run file could not be detected, and the report says so.
         let [what] = &report.unresolved[..] else { panic!("{report:?}") };
-        assert!(what.contains("which runs there were"), "{what}");
+        assert!(what.contains("lists the runs"), "{what}");
         assert_eq!((report.index, report.lost_commits.len()), (IndexSource::LogAndRuns, 0));
         assert!(report.readable_from > 1);
         let db = Db::open(DEST, options(&disk)).unwrap();
@@ -136,7 +136,7 @@ fn without_manifest_and_end_of_the_log_the_runs_are_kept() {
     assert!(found.keys().all(|key| newest.contains_key(key)) && found.len() > newest.len() / 4);
 }
 
-/// The number of a keyspace, by its name in a report.
+/// The id of a keyspace, from its name in a report.
 fn number(keyspace: &str) -> u32 {
     match keyspace {
         "(the store's own)" => 0,
@@ -169,7 +169,7 @@ fn keys_of_a_lost_page_are_named_and_no_older_value_takes_their_place() {
         let newest = models.last().unwrap();
         let mut found = Model::new();
         for ((keyspace, key), value) in recovered(&disk) {
-            // The record of keyspace `more`, the first one that was made, may be lost too.
+            // The record of keyspace `more`, the first one that was created, may be lost too.
             let is_renamed = report.renamed.contains(&keyspace);
             assert!(!is_renamed || keyspace == "recovered-16", "page {page}: {keyspace}");
             found.insert((if is_renamed { "more".to_owned() } else { keyspace }, key), value);
@@ -190,7 +190,7 @@ fn keys_of_a_lost_page_are_named_and_no_older_value_takes_their_place() {
         assert!(db.snapshot().range(&fresh, ..).unwrap().next().is_none(), "page {page}");
         db.close().unwrap();
     }
-    assert!(lost > 0, "no page held anything");
+    assert!(lost > 0, "no page held a version");
     assert!(renamed > 0, "no page held the record of a keyspace");
 }
 

@@ -1,5 +1,5 @@
-//! The store's own records on damaged pages: keyspaces are named again, each row stays in its
-//! keyspace, and a log with streams of the user is not trimmed by itself.
+//! The store's own records on damaged pages: keyspaces get names again, each row stays in its
+//! keyspace, and a log with streams of the user is not trimmed automatically.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::recover::{
 
 const PAGE: usize = 16 << 10;
 
-/// The key of the record that the log carries streams of the user: it stands on the first leaf.
+/// The key of the record that the log has streams of the user; it is on the first leaf.
 const STREAMS: &[u8] = b"\x01streams";
 
 fn put(db: &Db, keyspace: &str, numbers: std::ops::Range<u32>) {
@@ -26,8 +26,8 @@ fn put(db: &Db, keyspace: &str, numbers: std::ops::Range<u32>) {
 }
 
 /// A store with the keyspace `zoo` (number 16) and entries of a stream of the user, whose records
-/// are in the index alone; the record of `later` is in the log as well. With `replaced`, the past
-/// has another record of `zoo`. What the store holds.
+/// are in the index alone; the record of `later` is in the log as well. With `replaced`, there is
+/// an older record of `zoo` as well. Returns the contents of the store.
 fn build(disk: &Arc<dyn Disk>, later: &str, replaced: bool) -> Model {
     let db = Db::open(STORE, options(disk)).unwrap();
     put(&db, "zoo", 0..200);
@@ -46,7 +46,7 @@ fn build(disk: &Arc<dyn Disk>, later: &str, replaced: bool) -> Model {
     model
 }
 
-/// Damages the page with the record of the streams, and so the one of `zoo`.
+/// Damages the page with the record of the streams and that of `zoo`.
 fn lose_records(disk: &dyn Disk) {
     let place = |bytes: &[u8]| bytes.windows(STREAMS.len()).position(|bytes| bytes == STREAMS);
     let (run, at) =
@@ -54,8 +54,8 @@ fn lose_records(disk: &dyn Disk) {
     spoil(disk, &run, at as u64);
 }
 
-/// Whether the log loses nothing by itself, although no keyspace keeps its past; the store is no
-/// other afterwards.
+/// Whether the log is not freed automatically although no keyspace keeps its past; the store is
+/// unchanged afterwards.
 fn keeps_its_log(disk: &Arc<dyn Disk>, path: &str) -> bool {
     let db = Db::open(path, options(disk)).unwrap();
     for info in db.keyspaces() {
@@ -69,8 +69,8 @@ fn keeps_its_log(disk: &Arc<dyn Disk>, path: &str) -> bool {
     keeps
 }
 
-/// Each row is where it was, or in the keyspace `name` if it was in `zoo`; how many there are of
-/// `zoo`.
+/// Checks that each row is in its place, or in the keyspace `name` if it was in `zoo`; returns the
+/// number of rows of `zoo`.
 fn are_in_their_places(found: &Model, model: &Model, name: &str, told: &str) -> usize {
     for ((keyspace, key), value) in found {
         let was = if keyspace == name { "zoo" } else { keyspace };
@@ -84,8 +84,8 @@ fn are_in_their_places(found: &Model, model: &Model, name: &str, told: &str) -> 
 }
 
 #[test]
-fn a_log_that_the_user_has_streams_in_is_trimmed_only_by_the_user() {
-    // What the other tests look at.
+fn a_log_with_streams_of_the_user_is_trimmed_only_by_the_user() {
+    // The property that the other tests check.
     let disk = mem_disk();
     build(&disk, "later", false);
     assert!(keeps_its_log(&disk, STORE));
@@ -119,7 +119,7 @@ fn records_that_are_lost_are_written_again_with_or_without_a_manifest() {
 }
 
 #[test]
-fn streams_are_recorded_again_also_beside_damage_of_the_log() {
+fn streams_are_recorded_again_even_if_the_log_is_damaged() {
     let disk = mem_disk();
     build(&disk, "later", false);
     let db = Db::open(STORE, options(&disk)).unwrap();
@@ -136,7 +136,7 @@ fn streams_are_recorded_again_also_beside_damage_of_the_log() {
 }
 
 #[test]
-fn a_keyspace_of_which_only_a_record_that_was_replaced_is_left_keeps_its_name() {
+fn a_keyspace_with_only_a_superseded_record_left_keeps_its_name() {
     let disk = mem_disk();
     let model = build(&disk, "later", true);
     lose_records(&*disk);
@@ -149,9 +149,9 @@ fn a_keyspace_of_which_only_a_record_that_was_replaced_is_left_keeps_its_name() 
     assert!(are_in_their_places(&recovered(&disk), &model, "zoo", "") > 100);
 }
 
-/// A store whose log lost its end, and whose manifests are lost; what it held. The front of the log
-/// has `a` (number 16), which was dropped, and another `a` (17); it has `b` (18), which was dropped
-/// in the part that is lost, where another `b` was made. Records fill several pages.
+/// A store whose manifests and the end of whose log are lost; returns its former contents. The
+/// front of the log has `a` (number 16), which was dropped, another `a` (17), and `b` (18). In the
+/// lost part, `b` was dropped and another `b` was created. The records fill several pages.
 fn without_the_end(disk: &Arc<dyn Disk>) -> Model {
     let db = Db::open(STORE, options(disk)).unwrap();
     let make = |name: &str| {
@@ -184,14 +184,14 @@ fn without_the_end(disk: &Arc<dyn Disk>) -> Model {
 }
 
 #[test]
-fn records_that_only_the_front_of_the_log_has_come_back_and_replace_none() {
+fn records_only_in_the_front_of_the_log_are_restored_and_replace_none() {
     let (mut renamed, mut lost) = (0, 0);
     for page in 1..8 {
         let disk = mem_disk();
         let model = without_the_end(&disk);
         let (run, bytes) = runs(&*disk).into_iter().max_by_key(|(_, bytes)| bytes.len()).unwrap();
         spoil(&*disk, &run, (page * PAGE + 900) as u64);
-        // That is also the page with the records of dropped keyspaces.
+        // That page also has the records of dropped keyspaces.
         let is_first =
             bytes[page * PAGE..][..PAGE].windows(STREAMS.len()).any(|bytes| bytes == STREAMS);
         let report = recover(&disk);
@@ -200,7 +200,7 @@ fn records_that_only_the_front_of_the_log_has_come_back_and_replace_none() {
         let found = content(&db);
         db.close().unwrap();
         for ((keyspace, key), value) in &found {
-            // The rows say where they belong.
+            // The key of each row names its keyspace.
             let home = key.split(|byte| *byte == b'-').next().unwrap();
             assert!(
                 keyspace.as_bytes() == home || keyspace.starts_with("recovered-"),

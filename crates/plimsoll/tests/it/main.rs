@@ -1,9 +1,9 @@
-//! Integration tests of the store: one binary, one module a subject.
+//! Integration tests of the store: one binary, with one module per subject.
 
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
-    reason = "tests, their helpers included; they wait for the real clock"
+    reason = "tests and their helpers; they wait for the real clock"
 )]
 
 mod api;
@@ -19,6 +19,7 @@ mod closing;
 mod cursors;
 mod deletes;
 mod dropped_keyspaces;
+mod dump;
 mod errors;
 mod events;
 mod forks;
@@ -48,6 +49,7 @@ mod module_graph;
 mod neighbours;
 mod own_folder;
 mod pressure;
+mod previous;
 mod quiet_openings;
 mod range_deletes;
 mod recover;
@@ -55,6 +57,7 @@ mod recover_stale;
 mod resident;
 mod tickets;
 mod tidy;
+mod updates;
 mod visits;
 mod warm;
 mod warm_law;

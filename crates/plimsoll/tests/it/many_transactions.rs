@@ -1,4 +1,4 @@
-//! Many open transactions, and the memory that they have together.
+//! Many open transactions, and their total memory.
 
 use plimsoll::{Db, Error, Glsn, Keyspace, MIN_MEMORY_BYTES, Options, Transaction};
 
@@ -13,7 +13,7 @@ fn held(db: &Db, kind: &str) -> u64 {
     db.stats().memory.by_kind.iter().find(|(name, _)| *name == kind).unwrap().1
 }
 
-/// An open transaction with one small write; or why there is none.
+/// An open transaction with one small write, or the reason why it was refused.
 fn begin(db: &Db, keyspace: &Keyspace, number: u32) -> Result<Transaction, Error> {
     let mut tx = db.begin();
     tx.put(keyspace, &number.to_be_bytes(), &[7; 40])?;
@@ -42,7 +42,7 @@ fn a_thousand_small_open_transactions_refuse_no_other_writer() {
 }
 
 #[test]
-fn ten_thousand_open_transactions_work_or_are_refused_by_a_clear_error_and_nothing_leaks() {
+fn ten_thousand_open_transactions_work_or_fail_clearly_and_nothing_leaks() {
     let dir = tempfile::tempdir().unwrap();
     let (db, keyspace) = db(&dir);
     let mut open = Vec::new();
@@ -75,7 +75,7 @@ fn ten_thousand_open_transactions_work_or_are_refused_by_a_clear_error_and_nothi
     assert_eq!((held(&db, "write sets"), held(&db, "read sets"), held(&db, "staging")), (0, 0, 0));
 }
 
-/// Writes and commits; with what the budget says.
+/// Writes and commits; adds the state of the budget to an error.
 fn write(db: &Db, keyspace: &Keyspace, writer: u32, round: u32) -> Result<Glsn, Error> {
     let mut tx = db.begin();
     for number in 0..100_u32 {
@@ -85,10 +85,9 @@ fn write(db: &Db, keyspace: &Keyspace, writer: u32, round: u32) -> Result<Glsn, 
     tx.commit()
 }
 
-/// Together they want more than there is, and each gives back what it has when it commits, or is
-/// refused.
+/// Together they need more than the budget; each releases its memory when it commits or is refused.
 #[test]
-fn writers_who_find_no_memory_wait_for_those_who_have_it() {
+fn writers_without_memory_wait_for_those_that_hold_it() {
     const ROUNDS: u32 = 12;
     let dir = tempfile::tempdir().unwrap();
     let (db, keyspace) = db(&dir);
@@ -97,8 +96,8 @@ fn writers_who_find_no_memory_wait_for_those_who_have_it() {
             let (db, keyspace) = (&db, &keyspace);
             scope.spawn(move || {
                 for round in 0..ROUNDS {
-                    // Where all have something and all want more, waiting ends for one after the
-                    // other, and they begin again.
+                    // If all hold some memory and all need more, the waits end one after the other,
+                    // and the writers start again.
                     while let Err(error) = write(db, keyspace, writer, round) {
                         assert!(matches!(error, Error::OutOfBudget(_)), "{error}");
                     }

@@ -1,5 +1,5 @@
-//! Several processes on one store. Here each is a store of its own in this process: the locks, the
-//! shared words and the files do not know the difference.
+//! Several processes on one store. Here each one is a separate opening in this process, which makes
+//! no difference to the locks, the shared words and the files.
 #![allow(clippy::disallowed_methods, reason = "tests look at the files")]
 
 use std::path::Path;
@@ -30,8 +30,8 @@ pub(crate) fn verify(path: &Path) {
     assert!(report.problems.is_empty(), "{report:?}");
 }
 
-/// Trims the log until its beginning lies beyond `wanted`: each member has to look first, and to
-/// say that it does not need what was flushed.
+/// Trims the log until it begins beyond `wanted`. First, each member has to check and to publish
+/// that it does not need the flushed part.
 pub(crate) fn trim_beyond(db: &Db, until: Glsn, wanted: Glsn) -> Glsn {
     let begun = Instant::now();
     loop {
@@ -48,7 +48,7 @@ pub(crate) fn trim_beyond(db: &Db, until: Glsn, wanted: Glsn) -> Glsn {
 }
 
 #[test]
-fn the_state_at_a_time_holds_what_others_committed_until_then() {
+fn the_state_at_a_time_includes_commits_of_others_until_then() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let one = open(&path);
@@ -63,7 +63,7 @@ fn the_state_at_a_time_holds_what_others_committed_until_then() {
 }
 
 #[test]
-fn what_one_commits_the_others_read_at_once() {
+fn a_commit_of_one_member_is_visible_to_the_others_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let (one, two) = (open(&path), open(&path));
@@ -84,7 +84,7 @@ fn what_one_commits_the_others_read_at_once() {
     }
     let three = open(&path);
     assert_eq!(number(&three, &default(&three), "other"), 199);
-    // A keyspace that one makes is there for the others.
+    // A keyspace that one member creates is visible to the others.
     let made = one.create_keyspace("made", Retention::Latest).unwrap();
     one.put(&made, "a", "b").unwrap();
     let found = two.keyspace("made").unwrap();
@@ -98,7 +98,7 @@ fn what_one_commits_the_others_read_at_once() {
 }
 
 #[test]
-fn what_a_buffered_member_has_committed_is_durable_when_it_has_left() {
+fn commits_of_a_buffered_member_are_durable_when_it_has_left() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let stays = Db::open(&path, options().background(false)).unwrap();
@@ -124,7 +124,7 @@ fn transactions_of_several_members_conflict_as_those_of_one() {
     one.put(&of_one, "key", 2u64.to_le_bytes()).unwrap();
     behind.put(&of_two, "other", "x").unwrap();
     assert!(matches!(behind.commit(), Err(Error::Conflict { .. })));
-    // Increments are not lost, whoever makes them.
+    // Increments are not lost, whichever member makes them.
     let members: Vec<Db> = (0..4).map(|_| open(&path)).collect();
     std::thread::scope(|scope| {
         for db in &members {
@@ -149,7 +149,7 @@ fn transactions_of_several_members_conflict_as_those_of_one() {
 }
 
 #[test]
-fn what_a_snapshot_of_one_member_needs_no_other_one_drops() {
+fn no_member_drops_versions_that_a_snapshot_of_another_one_needs() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let (keeper, other) = (open(&path), open(&path));
@@ -173,7 +173,7 @@ fn what_a_snapshot_of_one_member_needs_no_other_one_drops() {
         500
     );
     drop(held);
-    // Once it is dropped, space comes back.
+    // Once it is dropped, its space is freed.
     let begun = Instant::now();
     while keeper.stats().index.history_runs.iter().sum::<u64>() > 0 {
         assert!(begun.elapsed() < Duration::from_secs(120), "{:?}", keeper.stats().index);
@@ -220,10 +220,10 @@ fn a_follower_of_the_log_is_woken_by_commits_of_others() {
             one.put(&space, "key", round.to_le_bytes()).unwrap();
             let begun = Instant::now();
             while seen.load(Ordering::SeqCst) <= round {
-                // Less than the 20 seconds after which a member looks that is not woken.
+                // Less than the 20 seconds after which a member checks even if it is not woken.
                 assert!(
                     begun.elapsed() < Duration::from_secs(15),
-                    "commit {round} did not wake it"
+                    "commit {round} did not wake the follower"
                 );
                 std::thread::yield_now();
             }
@@ -257,7 +257,7 @@ fn the_log_is_freed_once_no_member_needs_it() {
     fill(&keeper);
     let begun = Instant::now();
     keeper.compact().unwrap();
-    // A thread that frees the log at that moment is left alone by a compaction.
+    // A compaction skips freeing the log while another thread does so.
     while log_files() > 2 {
         assert!(begun.elapsed() < Duration::from_secs(60), "alone: {}", log_files());
         keeper.compact().unwrap();
@@ -278,7 +278,7 @@ fn the_log_is_freed_once_no_member_needs_it() {
 }
 
 #[test]
-fn a_member_that_rests_takes_in_what_others_begin_to_commit() {
+fn a_resting_member_applies_new_commits_of_others() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let (one, two) = (open(&path), open(&path));
@@ -288,17 +288,17 @@ fn a_member_that_rests_takes_in_what_others_begin_to_commit() {
         let begun = Instant::now();
         let has_seen = || two.members().unwrap().iter().all(|member| member.floor >= glsn);
         while !has_seen() {
-            // Less than the 20 seconds after which one looks by itself.
+            // Less than the 20 seconds after which a member checks even if it is not woken.
             assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", two.members());
             std::thread::sleep(Duration::from_millis(20));
         }
-        // Nothing is committed: they look seldom from now on.
+        // Nothing is committed, so the members check rarely from now on.
         std::thread::sleep(Duration::from_millis(1500));
     }
 }
 
 #[test]
-fn a_transaction_that_was_spilled_is_there_for_all() {
+fn a_spilled_transaction_is_visible_to_all_members() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let (one, two) = (open(&path), open(&path));
@@ -324,7 +324,7 @@ fn a_transaction_that_was_spilled_is_there_for_all() {
 }
 
 #[test]
-fn a_cursor_of_one_member_holds_the_log_back_in_all() {
+fn a_cursor_of_one_member_retains_the_log_in_all() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let sized = || Db::open(&path, options().segment_bytes(1 << 20)).unwrap();
@@ -340,7 +340,7 @@ fn a_cursor_of_one_member_holds_the_log_back_in_all() {
     let first = keeper.log().trim(keeper.newest()).unwrap();
     assert!(first <= next, "the log begins at {first}, the cursor reads on from {next}");
     assert_eq!(other.log().commits(next).unwrap().next().unwrap().unwrap().glsn(), next);
-    // Both may move it; it never goes back.
+    // Both may move it; it never moves backwards.
     keeper.log().advance_cursor("mailer", Glsn(30)).unwrap();
     let back = other.log().advance_cursor("mailer", Glsn(20));
     assert!(
@@ -356,7 +356,7 @@ fn a_cursor_of_one_member_holds_the_log_back_in_all() {
 }
 
 #[test]
-fn who_shares_a_store_waits_for_one_that_is_just_closing_it() {
+fn opening_a_shared_store_waits_for_a_process_that_is_closing_it() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let alone = || Db::open(&path, Options::new().memory_bytes(16 << 20));
@@ -364,7 +364,7 @@ fn who_shares_a_store_waits_for_one_that_is_just_closing_it() {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // It comes and goes.
+            // It opens and closes the store repeatedly.
             while !over.load(Ordering::Relaxed) {
                 drop(alone());
             }

@@ -1,5 +1,5 @@
-//! Several members on a disk that lies: the power is cut at every sync, and after it the store is
-//! opened alone, or by members again.
+//! Several members on a disk that loses unsynced data: the power is cut at every sync, and the
+//! store is opened afterwards, by one process or by members again.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,7 +22,7 @@ fn options(disk: &LyingDisk) -> Options {
     sizes.background(false).warm(false).world(Arc::new(disk.clone()), clock)
 }
 
-/// What was acknowledged, and the one commit whose outcome is not known.
+/// The acknowledged values, and the one commit whose outcome is unknown.
 #[derive(Default)]
 struct Model {
     values: BTreeMap<u64, Vec<u8>>,
@@ -69,7 +69,7 @@ fn work(disk: &LyingDisk, seed: u64, model: &mut Model) -> Result<(), Error> {
                 members.push(Db::open(path, options(disk).shared(true))?)
             }
             3 => {
-                // Whoever keeps the index flushes and merges.
+                // The keeper flushes and merges.
                 for db in &members {
                     match db.compact() {
                         Err(Error::NotKeeper { .. }) => {}
@@ -108,7 +108,7 @@ fn verify(disk: &LyingDisk, model: &Model, what: &str) {
 #[test]
 fn members_lose_nothing_at_a_power_cut_at_any_sync() {
     for seed in 0..6 {
-        // First without a cut.
+        // First without a power cut.
         let disk = LyingDisk::new(seed);
         let mut model = Model::default();
         work(&disk, seed, &mut model).unwrap();
@@ -127,7 +127,7 @@ fn members_lose_nothing_at_a_power_cut_at_any_sync() {
                 assert!(model.values.is_empty(), "{what}");
                 continue;
             }
-            // Members again, and then alone.
+            // By members again, and then by one process.
             if at % 2 == 0 {
                 let (one, two) = (
                     Db::open("/store", options(&disk).shared(true)).unwrap(),
@@ -155,7 +155,7 @@ fn members_stop_when_a_sync_fails_and_lose_nothing() {
         let disk = LyingDisk::new(seed);
         let mut model = Model::default();
         disk.fail_sync(1 + seed * 37 % syncs);
-        // Where the failed sync was one that nothing depended on, work goes on to the end.
+        // If nothing depended on the failed sync, the work continues to the end.
         let _ = work(&disk, seed, &mut model);
         disk.cut_power();
         disk.restore_power();

@@ -1,5 +1,5 @@
-//! Files that processes share, removed, replaced or overwritten beside them: an error in each of
-//! them, no commit that is lost, no stale read.
+//! Shared files that are removed, replaced or overwritten while processes use them: each process
+//! gets an error, no commit is lost, and no read is stale.
 #![allow(clippy::disallowed_methods, reason = "tests change the files behind the store's back")]
 
 use std::fs::{self, File};
@@ -34,7 +34,7 @@ impl Store {
         Ok(())
     }
 
-    /// A read is fresh, or an error.
+    /// Checks that a read returns the newest value or an error.
     fn check_read(&self, db: &Db, what: &str) {
         match db.get(&default(db), "key") {
             Ok(value) => {
@@ -50,7 +50,7 @@ impl Store {
         }
     }
 
-    /// All have ended: the store opens, and has what was acknowledged.
+    /// After all processes have ended, checks that the store opens and has the acknowledged value.
     fn check_reopened(&self, what: &str) {
         for _ in 0..2 {
             let db = open(&self.path);
@@ -90,7 +90,7 @@ fn replace_by_copy(path: &Path) {
     }
 }
 
-/// All files that two members have in common.
+/// All files that two members share.
 const FILES: [&str; 10] = [
     "members/join",
     "members/turn",
@@ -119,9 +119,9 @@ fn a_shared_file_that_was_removed_or_replaced_is_an_error_in_every_process() {
                 if file != "LOCK"
                     && let Some(third) = &third
                 {
-                    assert!(third.is_err(), "{file}: a third one joined");
+                    assert!(third.is_err(), "{file}: a third process joined");
                 }
-                // Of a slot's file, its own member finds that it was lost.
+                // Only the member that owns a slot detects that its slot's file was lost.
                 let found = [store.put(&one), store.put(&two)]
                     .map(|put| put.err().map(|error| error.to_string()));
                 let error = found.into_iter().flatten().next().expect("one of them finds it");
@@ -134,7 +134,7 @@ fn a_shared_file_that_was_removed_or_replaced_is_an_error_in_every_process() {
                 );
                 refused(file, store.put(&two));
                 if let Some(Ok(third)) = &third {
-                    // It has joined with another `LOCK`, and all else is as it was.
+                    // It has joined with another `LOCK`; everything else is unchanged.
                     store.put(third).unwrap();
                     store.check_read(third, file);
                 }
@@ -147,13 +147,13 @@ fn a_shared_file_that_was_removed_or_replaced_is_an_error_in_every_process() {
     }
 }
 
-/// What becomes of a file, and how it is named.
+/// A name, and the damage that is done to a file.
 type Damage = (&'static str, fn(&Path));
 
-/// What becomes of the bytes of `SHARED`.
+/// The ways in which the bytes of `SHARED` are damaged.
 const OVERWRITES: [Damage; 4] = [
     ("cut", |path| File::options().write(true).open(path).unwrap().set_len(0).unwrap()),
-    ("cut to a page", |path| {
+    ("truncated to a page", |path| {
         File::options().write(true).open(path).unwrap().set_len(4096).unwrap()
     }),
     ("zeros", |path| {
@@ -161,7 +161,7 @@ const OVERWRITES: [Damage; 4] = [
         let bytes = fs::metadata(path).unwrap().len() as usize;
         File::options().write(true).open(path).unwrap().write_all_at(&vec![0; bytes], 0).unwrap();
     }),
-    ("cut and made longer", |path| {
+    ("truncated and extended", |path| {
         let file = File::options().write(true).open(path).unwrap();
         let bytes = file.metadata().unwrap().len();
         file.set_len(0).unwrap();
@@ -185,7 +185,7 @@ fn shared_words_that_were_overwritten_are_an_error_in_every_process() {
                 }
             };
             check_reader(&store);
-            // Only one of them has taken it in.
+            // Only one of them has applied it.
             store.put(&two).unwrap();
             overwrite(&store.path.join("SHARED"));
             std::thread::sleep(CHECKED);
@@ -193,7 +193,7 @@ fn shared_words_that_were_overwritten_are_an_error_in_every_process() {
             for db in [&idle, &one, &two] {
                 store.check_read(db, what);
             }
-            assert!(Db::open(&store.path, options()).is_err(), "{what}: another one joined");
+            assert!(Db::open(&store.path, options()).is_err(), "{what}: another process joined");
             for db in [&one, &two, &idle] {
                 let error = refused(what, store.put(db));
                 assert!(
@@ -210,8 +210,10 @@ fn shared_words_that_were_overwritten_are_an_error_in_every_process() {
 }
 
 #[test]
-fn reads_of_overwritten_words_fail_also_where_nobody_commits_any_more() {
-    for (what, overwrite) in OVERWRITES.into_iter().filter(|(what, _)| *what != "cut to a page") {
+fn reads_of_overwritten_words_fail_even_without_further_commits() {
+    for (what, overwrite) in
+        OVERWRITES.into_iter().filter(|(what, _)| *what != "truncated to a page")
+    {
         let mut store = Store::new();
         let (one, two) = (open(&store.path), open(&store.path));
         let reader = Db::open(&store.path, options().read_only(true)).unwrap();
@@ -225,7 +227,7 @@ fn reads_of_overwritten_words_fail_also_where_nobody_commits_any_more() {
 }
 
 #[test]
-fn a_reader_whose_shared_words_were_replaced_does_not_read_what_is_old() {
+fn a_reader_whose_shared_words_were_replaced_does_not_read_old_values() {
     let mut store = Store::new();
     let one = open(&store.path);
     let reader = Db::open(&store.path, options().read_only(true)).unwrap();
@@ -262,7 +264,7 @@ fn a_store_whose_processes_were_killed_opens_without_its_shared_files() {
                 let (one, two) = (open(&store.path), open(&store.path));
                 store.put(&one).unwrap();
                 store.put(&two).unwrap();
-                // As processes that were killed leave it.
+                // The files as killed processes leave them.
                 copy_all(&store.path, &store.path.with_file_name("killed"));
             }
             store.path.set_file_name("killed");
@@ -285,11 +287,11 @@ fn copy_all(from: &Path, to: &Path) {
 }
 
 #[test]
-fn a_store_is_closed_at_once_after_its_shared_words_were_cut() {
+fn a_store_is_closed_at_once_after_its_shared_words_were_truncated() {
     let mut store = Store::new();
     let one = open(&store.path);
     store.put(&one).unwrap();
-    // Its threads sleep.
+    // Wait until its threads sleep.
     std::thread::sleep(Duration::from_millis(700));
     OVERWRITES[0].1(&store.path.join("SHARED"));
     let begun = std::time::Instant::now();

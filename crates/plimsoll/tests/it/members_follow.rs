@@ -1,5 +1,5 @@
-//! What members of a store take over from each other, and give back: the warm image, files that
-//! were removed, holds of files.
+//! What members of a store take over from each other and release: the warm image, removed files,
+//! holds of files.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ fn read_hot(db: &Db, round: u8) {
 }
 
 #[test]
-fn the_warm_image_is_written_by_whoever_keeps() {
+fn the_warm_image_is_written_by_the_current_keeper() {
     let world = World::new(3);
     let one = Db::open(STORE, shared(&world)).unwrap();
     let space = one.create_keyspace("objects", Retention::Latest).unwrap();
@@ -51,7 +51,7 @@ fn the_warm_image_is_written_by_whoever_keeps() {
     world.pass_an_interval(&two);
     assert!(two.members().unwrap()[0].is_keeper);
     assert!(two.stats().warm.segments_written > 0, "{:?}", two.stats().warm);
-    // At its end, too.
+    // Also when it closes.
     world.image().iter().for_each(|path| world.disk.remove(path).unwrap());
     read_hot(&two, 0);
     two.close().unwrap();
@@ -65,7 +65,7 @@ fn the_warm_image_is_written_by_whoever_keeps() {
 }
 
 #[test]
-fn an_image_of_a_new_keeper_holds_no_row_that_its_memtable_knows_to_be_older() {
+fn an_image_of_a_new_keeper_has_no_row_older_than_its_memtable() {
     let world = World::new(4);
     let one = Db::open(STORE, shared(&world)).unwrap();
     let space = one.create_keyspace("objects", Retention::Latest).unwrap();
@@ -76,8 +76,8 @@ fn an_image_of_a_new_keeper_holds_no_row_that_its_memtable_knows_to_be_older() {
     world.work(&two);
     read_hot(&two, 0);
     world.pass_an_interval(&two);
-    // Newer versions are in its memtable, and in a run of the other one, who then leaves. Its rows
-    // are older than both.
+    // Newer versions are in its memtable, and in a run of the other member, which then leaves. Its
+    // rows are older than both.
     warm_world::put(&one, &space, 0..600, |number| value(number, 1));
     one.compact().unwrap();
     warm_world::put(&one, &space, 600..601, |number| value(number, 1));
@@ -94,7 +94,7 @@ fn an_image_of_a_new_keeper_holds_no_row_that_its_memtable_knows_to_be_older() {
 }
 
 #[test]
-fn a_member_that_is_stopped_while_it_frees_the_log_keeps_nobody_from_cursors_and_backups() {
+fn a_member_suspended_while_freeing_the_log_blocks_no_cursors_and_backups() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let options = || {
@@ -113,7 +113,7 @@ fn a_member_that_is_stopped_while_it_frees_the_log_keeps_nobody_from_cursors_and
     let begun = Instant::now();
     loop {
         one.compact().unwrap();
-        // Until the other one lets go of older moments.
+        // Until the other member releases older moments.
         if one.stats().index.history_runs.iter().sum::<u64>() == 0 {
             break;
         }
@@ -125,7 +125,8 @@ fn a_member_that_is_stopped_while_it_frees_the_log_keeps_nobody_from_cursors_and
     let stopped = Members::join(&disk, &clock, &path, Duration::from_secs(5)).unwrap();
     stopped.begin(false, std::process::id(), clock.wall_micros()).unwrap();
     stopped.joined();
-    // Only now: the newcomer keeps all of the log, which the keeper would free otherwise.
+    // Only now, because the new member retains all of the log, which the keeper would otherwise
+    // free.
     one.log().drop_cursor("held").unwrap();
     assert_eq!(two.log().bounds().first, held);
     stopped.unless_held(|removal| {
@@ -150,7 +151,7 @@ fn a_member_that_is_stopped_while_it_frees_the_log_keeps_nobody_from_cursors_and
     assert_eq!(one.log().cursors(), two.log().cursors());
 }
 
-/// Files in `path` that are open in this process and were removed.
+/// Removed files below `path` that this process still has open.
 fn removed_and_open(path: &Path) -> Vec<String> {
     let open = std::fs::read_dir("/proc/self/fd")
         .unwrap()
@@ -162,7 +163,7 @@ fn removed_and_open(path: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_member_that_does_nothing_keeps_no_removed_file_open() {
+fn an_idle_member_keeps_no_removed_file_open() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let options = || {
@@ -207,11 +208,11 @@ fn a_member_that_does_nothing_keeps_no_removed_file_open() {
     let begun = Instant::now();
     loop {
         one.compact().unwrap();
-        // One is of the segment in which the newer values begin.
+        // One blob file belongs to the segment in which the newer values begin.
         if blobs() <= 9 && removed_and_open(&path).is_empty() {
             break;
         }
-        // Less than the 20 seconds after which a member looks that is not woken.
+        // Less than the 20 seconds after which a member checks even if it is not woken.
         assert!(
             begun.elapsed() < Duration::from_secs(15),
             "{} {:?}",

@@ -1,4 +1,4 @@
-//! What the keeper of several processes does for all of them, and how another one takes its place.
+//! The work of the keeper for all processes, and how another process becomes the keeper.
 #![allow(clippy::disallowed_methods, reason = "tests look at the files")]
 
 use std::sync::Arc;
@@ -43,7 +43,7 @@ fn members_with_little_memory_follow_what_the_keeper_flushes() {
             );
         }
     }
-    // 16 MB were written, and no memtable holds more than 2.
+    // 16 MB were written, and no memtable holds more than 2 MB.
     assert!(
         members.iter().all(|db| db.stats().index.tables > 0),
         "all of them read the keeper's runs"
@@ -53,7 +53,7 @@ fn members_with_little_memory_follow_what_the_keeper_flushes() {
 }
 
 #[test]
-fn another_member_keeps_the_index_when_the_keeper_leaves() {
+fn another_member_becomes_the_keeper_when_the_keeper_leaves() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let (first, second) = (open(&path), open(&path));
@@ -163,21 +163,21 @@ fn while_a_member_verifies_no_file_is_removed() {
     let report = other.verify(&mut |_| {
         asked += 1;
         if asked == 1 {
-            // Not earlier: the keeper's threads may have had something to remove.
+            // Read only now, because the keeper's threads may have had something to remove before.
             (before, first) = (runs(), keeper.stats().log.first);
             assert_eq!(
                 overwrite(2),
                 first,
-                "the log was trimmed while another member reads all of it"
+                "the log was trimmed while another member read all of it"
             );
             assert!(
                 before.is_subset(&runs()),
-                "runs were removed while another member reads all of them"
+                "runs were removed while another member read all of them"
             );
         }
     });
     assert!(report.unwrap().problems.is_empty() && asked > 0);
-    // Afterwards they go.
+    // Afterwards they are removed.
     overwrite(3);
     trim_beyond(&keeper, keeper.newest(), first);
     let begun = Instant::now();
@@ -188,7 +188,7 @@ fn while_a_member_verifies_no_file_is_removed() {
 }
 
 #[test]
-fn what_the_keeper_does_for_all_any_member_may_ask_for() {
+fn any_member_may_request_the_work_of_the_keeper() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let options = || options().segment_bytes(1 << 20).memtable_bytes(256 << 10);
@@ -202,7 +202,7 @@ fn what_the_keeper_does_for_all_any_member_may_ask_for() {
             one.flush().unwrap();
         }
     }
-    // A flush is counted a moment after others know of it.
+    // A flush is counted slightly after other members see it.
     let begun = Instant::now();
     while keeper.stats().index.flushes < 3 {
         assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", keeper.stats().index);
@@ -217,7 +217,7 @@ fn what_the_keeper_does_for_all_any_member_may_ask_for() {
     assert_eq!(one.log().trim(Glsn(2)).unwrap(), first);
     let ahead = one.log().trim(Glsn(until.0 + 2));
     assert!(matches!(ahead, Err(Error::Future { .. })), "{ahead:?}");
-    // What was committed when it was asked is in the runs when it has answered.
+    // Commits that were made before the request are in the runs when it is answered.
     for round in 0..20u64 {
         let (before, begun) = (keeper.stats().index.flushes, Instant::now());
         one.put(&of_one, "last", round.to_le_bytes()).unwrap();
@@ -226,7 +226,8 @@ fn what_the_keeper_does_for_all_any_member_may_ask_for() {
             assert!(begun.elapsed() < Duration::from_secs(60), "round {round}");
         }
     }
-    // Who asks when the keeper has left, or leaves meanwhile, is answered all the same.
+    // A request that is made when the keeper has left, or leaves meanwhile, is answered
+    // nevertheless.
     std::thread::scope(|scope| {
         let asking = scope.spawn(|| (0..20).for_each(|_| two.compact().unwrap()));
         keeper.close().unwrap();
@@ -240,8 +241,8 @@ fn what_the_keeper_does_for_all_any_member_may_ask_for() {
 }
 
 #[test]
-fn a_keeper_that_does_not_answer_is_replaced_and_may_go_on() {
-    // In the middle of nothing, or of a merge.
+fn a_keeper_that_does_not_answer_is_replaced_and_may_resume() {
+    // Suspended while idle, or in the middle of a merge.
     for steps in [0, 2, 5, 9] {
         replace_a_keeper_after(steps);
     }
@@ -253,8 +254,7 @@ fn replace_a_keeper_after(steps: u64) {
     let quick = || {
         options().memtable_bytes(256 << 10).segment_bytes(256 << 10).retention(Retention::Latest)
     };
-    // Without threads it does only what the test calls, and does not answer requests of other
-    // members.
+    // Without threads it does only what the test calls, and serves no requests of other members.
     let one = Db::open(&path, quick().background(false)).unwrap();
     let of_one = default(&one);
     let write = |db: &Db, space: &Keyspace, round: u64| {
@@ -300,7 +300,7 @@ fn replace_a_keeper_after(steps: u64) {
     two.compact().unwrap();
     assert_eq!(keepers(&two), [false, true]);
     check(&two, &of_two, round - 1);
-    // It goes on where it stopped.
+    // It resumes where it was suspended.
     for _ in 0..30 {
         one.step().unwrap();
     }
@@ -310,7 +310,7 @@ fn replace_a_keeper_after(steps: u64) {
     one.flush().unwrap();
     assert!(matches!(one.compact(), Err(Error::NotKeeper { .. })));
     assert_eq!(keepers(&one), [false, true]);
-    // It is the keeper again when there is no other.
+    // It becomes the keeper again when there is no other.
     two.close().unwrap();
     write(&one, &of_one, round);
     one.flush().unwrap();
@@ -321,7 +321,7 @@ fn replace_a_keeper_after(steps: u64) {
     verify(&path);
 }
 
-/// A clock that panics once, in the thread of this name that looks at it.
+/// A clock that panics once, in the thread with this name that reads it.
 #[derive(Debug)]
 struct PanicsOnce {
     clock: SystemClock,
@@ -373,13 +373,13 @@ fn a_keeper_that_has_lost_a_thread_is_replaced() {
             tx.commit().unwrap();
             rows += count;
         };
-        // It answers nudges by another thread, which lives. Who waits for a flush, or for a merge,
-        // is not to wait for ever. Another thread may be faster than the one that is to panic.
+        // Its thread that answers nudges is alive, but nobody must wait for ever for a flush or a
+        // merge. Another thread may do the work before the one that must panic.
         let begun = Instant::now();
         while clock.is_armed.load(Ordering::SeqCst) {
             assert!(
                 begun.elapsed() < Duration::from_secs(60),
-                "{in_thread} has not looked at the clock"
+                "{in_thread} has not read the clock"
             );
             write(100);
             if in_thread == "plimsoll-keeper" {

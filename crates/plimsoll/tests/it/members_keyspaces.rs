@@ -1,5 +1,5 @@
-//! Handles of keyspaces that another member has dropped, or dropped and made anew under the same
-//! name.
+//! Handles of keyspaces that another member has dropped, or dropped and created again under the
+//! same name.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ fn open(path: &Path) -> Db {
 }
 
 #[test]
-fn a_keyspace_that_another_member_made_anew_is_neither_dropped_nor_changed_by_an_old_handle() {
+fn an_old_handle_neither_drops_nor_changes_a_keyspace_recreated_by_another_member() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let (one, two) = (open(&path), open(&path));
@@ -34,7 +34,7 @@ fn a_keyspace_that_another_member_made_anew_is_neither_dropped_nor_changed_by_an
             false => one.drop_keyspace(&old).map(|_| ()),
         });
         for db in [&one, &two] {
-            // With another retention, this is an error.
+            // Requesting another retention is an error.
             let found = db.create_keyspace("notes", Retention::Latest).unwrap();
             assert_eq!(db.get(&found, "key").unwrap().unwrap(), b"value");
         }
@@ -42,7 +42,7 @@ fn a_keyspace_that_another_member_made_anew_is_neither_dropped_nor_changed_by_an
     }
 }
 
-/// Enough keys that the commit which drops them is a run of the index rather than a list of
+/// So many keys that the commit which drops them is a run of the index rather than a list of
 /// operations.
 #[test]
 fn the_drop_of_a_large_keyspace_is_known_to_all_members() {

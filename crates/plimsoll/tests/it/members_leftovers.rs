@@ -1,5 +1,5 @@
-//! What a process leaves behind that is killed while others have the store open, in a simulated
-//! world of processes.
+//! Leftovers of a process that is killed while others have the store open, in a simulated world of
+//! processes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ impl World {
     }
 }
 
-/// Begins a bulk load, and is killed in the middle of it.
+/// Begins a bulk load, and is killed midway.
 fn load_and_die(process: &Process, db: Db) {
     let space = db.create_keyspace("rows", Retention::Latest).unwrap();
     let mut load = db.begin_bulk_load(&space).unwrap();
@@ -59,35 +59,35 @@ fn blob_files_of_a_killed_process_are_removed_while_others_stay() {
     for pid in 2..4 {
         let (process, db) = world.join(pid);
         load_and_die(&process, db);
-        assert!(world.blob_files() > 0, "it has left something");
+        assert!(world.blob_files() > 0, "it has left blob files");
         world.rest(&stays);
         assert_eq!(world.blob_files(), 0);
     }
 }
 
 #[test]
-fn a_process_that_takes_the_place_of_a_killed_one_does_not_hide_what_that_left() {
+fn a_process_that_reuses_the_slot_of_a_killed_one_does_not_hide_its_leftovers() {
     let world = World::new();
     let (_, stays) = world.join(1);
     world.rest(&stays);
     let (process, db) = world.join(2);
     load_and_die(&process, db);
-    // No member has looked at the others in between.
+    // No member has checked the others in between.
     let (_, next) = world.join(3);
-    assert!(world.blob_files() > 0, "it has left something");
+    assert!(world.blob_files() > 0, "it has left blob files");
     world.rest(&stays);
     assert_eq!(world.blob_files(), 0);
     next.close().unwrap();
 }
 
 #[test]
-fn the_next_keeper_removes_the_blob_files_that_a_killed_one_left() {
+fn the_next_keeper_removes_the_blob_files_of_a_killed_one() {
     let world = World::new();
     let (process, keeper) = world.join(1);
     let (_, stays) = world.join(2);
     world.rest(&stays);
     load_and_die(&process, keeper);
-    assert!(world.blob_files() > 0, "it has left something");
+    assert!(world.blob_files() > 0, "it has left blob files");
     world.rest(&stays);
     assert_eq!(world.blob_files(), 0);
 }

@@ -1,4 +1,4 @@
-//! Several processes share one line of memory.
+//! Several processes share one memory limit.
 #![allow(clippy::disallowed_methods, reason = "tests look at the files")]
 
 use std::path::Path;
@@ -8,7 +8,7 @@ use plimsoll::{Db, Error, InvalidInput, Options, Retention};
 
 use crate::members::{default, open, options, verify};
 
-/// Waits until all members have what `is_wanted` says; the sum of their budgets is never above
+/// Waits until the budgets of all members satisfy `is_wanted`; checks that their sum never exceeds
 /// `total`.
 fn until_memory(path: &Path, total: u64, is_wanted: impl Fn(&[u64]) -> bool) {
     let begun = Instant::now();
@@ -17,7 +17,8 @@ fn until_memory(path: &Path, total: u64, is_wanted: impl Fn(&[u64]) -> bool) {
         members.iter().map(|member| member.memory_bytes).collect()
     };
     loop {
-        // One member after the other is asked: what two looks in a row see was so between them.
+        // The members are read one after the other, so only a result that two consecutive reads
+        // agree on was true at one time.
         let budgets = look();
         if look() == budgets {
             assert!(budgets.iter().sum::<u64>() <= total, "{budgets:?}");
@@ -31,7 +32,7 @@ fn until_memory(path: &Path, total: u64, is_wanted: impl Fn(&[u64]) -> bool) {
 }
 
 #[test]
-fn a_total_above_what_the_machine_has_is_refused_and_changes_nothing() {
+fn a_total_above_the_memory_of_the_machine_is_refused_and_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let refused = Db::open(&path, Options::new().shared(true).memory_total(1 << 50));
@@ -46,7 +47,7 @@ fn a_total_above_what_the_machine_has_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn members_share_one_line_of_memory() {
+fn members_share_one_memory_limit() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let total = 96 << 20;
@@ -54,7 +55,7 @@ fn members_share_one_line_of_memory() {
     let one = Db::open(&path, sharing()).unwrap();
     let space = default(&one);
     until_memory(&path, total, |budgets| budgets == [total]);
-    // What is in memory of the first one has to go when others come.
+    // The first member must release memory when others join.
     let fill = |db: &Db, from: u64| {
         for some in from..from + 60 {
             let mut tx = db.begin();
@@ -72,7 +73,7 @@ fn members_share_one_line_of_memory() {
         assert_eq!(db.stats().memory.limit_bytes, total / 3);
         assert_eq!(db.get(&default(db), "000017").unwrap().unwrap()[..], [0; 3000]);
     }
-    // One that wants less gets that.
+    // A member that wants less gets what it wants.
     let visitor = open(&path);
     let left = (total - (16 << 20)) / 3;
     until_memory(&path, total, |budgets| budgets == [left, left, left, 16 << 20]);
@@ -91,7 +92,7 @@ fn members_share_one_line_of_memory() {
     };
     drop((one, more, visitor));
     until_memory(&path, total, |budgets| budgets == [total / 2; 2]);
-    // The last one that gives a total gives it for all.
+    // The total that was given last applies to all.
     let four = Db::open(&path, sharing().memory_total(60 << 20)).unwrap();
     until_memory(&path, total, |budgets| budgets == [20 << 20; 3]);
     assert_eq!(four.get(&default(&four), "000017").unwrap().unwrap()[..], [0; 3000]);
@@ -101,14 +102,14 @@ fn members_share_one_line_of_memory() {
 }
 
 #[test]
-fn a_member_that_was_far_behind_takes_everything_in_within_its_memory() {
+fn a_member_that_was_far_behind_applies_everything_within_its_memory() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let quick =
         || options().memtable_bytes(256 << 10).segment_bytes(1 << 20).retention(Retention::Latest);
     let one = Db::open(&path, quick()).unwrap();
     let of_one = default(&one);
-    // Without threads it takes in what it needs when it is asked.
+    // Without threads it applies commits only when it is read.
     let two = Db::open(&path, quick().background(false)).unwrap();
     let of_two = default(&two);
     for round in 0..20_000u64 {

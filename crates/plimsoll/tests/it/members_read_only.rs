@@ -14,7 +14,7 @@ use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::sharing::{LockFile, SharedWords};
 use plimsoll_disk::vfs::{Caching, DirEntry, DirLock, Disk, File, LockError, Open};
 
-/// Less than the 20 seconds after which a process looks that is not woken.
+/// Less than the 20 seconds after which a process checks even if it is not woken.
 const WOKEN_MAX: Duration = Duration::from_secs(15);
 
 /// The disk of a process that may read everything and write nothing.
@@ -133,8 +133,8 @@ fn files(path: &Path) -> Vec<(PathBuf, u64)> {
     found
 }
 
-/// Compacts until the log is freed: what another process has promised to keep, or a thread that
-/// frees the log at that moment, may be in the way of the first time.
+/// Compacts until the log is freed. The first attempts may fail because another process has
+/// published a need, or because another thread frees the log at that time.
 fn compact_until(db: &Db, is_freed: impl Fn() -> bool) {
     let begun = Instant::now();
     db.compact().unwrap();
@@ -148,8 +148,8 @@ fn compact_until(db: &Db, is_freed: impl Fn() -> bool) {
 fn follows(right: Right) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
-    // What nothing is kept for may lose the log that it has not taken in yet, where segments are
-    // small.
+    // A process for which nothing is retained may lose log records that it has not loaded yet, if
+    // segments are small.
     let segment_bytes = if right == Right::ToWrite { 1 << 20 } else { 64 << 20 };
     let one = Db::open(&path, options().retention(Retention::Latest).segment_bytes(segment_bytes))
         .unwrap();
@@ -177,7 +177,7 @@ fn follows(right: Right) {
     while one.stats().index.flushes <= 2 || reader.stats().index.tables == 0 {
         assert!(
             begun.elapsed() < Duration::from_secs(60),
-            "no runs were made, or they were not taken over"
+            "no runs were made, or the reader did not load them"
         );
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -187,21 +187,21 @@ fn follows(right: Right) {
     assert_eq!(reader.get(&reader.keyspace("made").unwrap(), "a").unwrap().unwrap(), b"b");
     let seen: Vec<bool> = one.members().unwrap().iter().map(|member| member.is_reader).collect();
     assert_eq!(seen, if right == Right::ToWrite { vec![false, true] } else { vec![false] });
-    // All that write leave, and others come.
+    // All writers leave, and others join.
     one.close().unwrap();
     assert_eq!(number(&reader, "key"), 2999);
     let left = files(&path);
     drop(read(&path, right));
     let early = read(&path, right);
     assert_eq!(number(&early, "key"), 2999);
-    assert_eq!(files(&path), left, "who only reads changes nothing");
+    assert_eq!(files(&path), left, "a read-only process changes nothing");
     let two = Db::open(&path, options()).unwrap();
     two.put(&default(&two), "key", 3000u64.to_le_bytes()).unwrap();
     for db in [&reader, &early] {
         assert_eq!(number(db, "key"), 3000);
     }
     two.close().unwrap();
-    // One that has it alone tells nobody what it commits.
+    // A process that has the store alone does not publish its commits.
     let alone = Db::open(&path, options().shared(false)).unwrap();
     alone.put(&default(&alone), "key", 3001u64.to_le_bytes()).unwrap();
     for db in [&reader, &early] {
@@ -223,17 +223,17 @@ fn follows(right: Right) {
 }
 
 #[test]
-fn a_read_only_process_sees_every_commit_at_once_whoever_makes_it() {
+fn a_read_only_process_sees_commits_of_every_process_at_once() {
     follows(Right::ToWrite);
 }
 
 #[test]
-fn without_the_right_to_write_every_commit_is_seen_at_once_all_the_same() {
+fn a_reader_without_write_permission_still_sees_every_commit_at_once() {
     follows(Right::ToRead);
 }
 
 #[test]
-fn what_a_read_only_process_needs_no_other_one_drops() {
+fn no_process_drops_versions_that_a_read_only_process_needs() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let keeper = Db::open(&path, options()).unwrap();
@@ -253,7 +253,7 @@ fn what_a_read_only_process_needs_no_other_one_drops() {
         assert_eq!(held.get(&of_reader, row.to_be_bytes()).unwrap().unwrap(), vec![1; 2000]);
         assert_eq!(reader.get(&of_reader, row.to_be_bytes()).unwrap().unwrap(), vec![5; 2000]);
     }
-    // Whoever writes may leave meanwhile, and another one come.
+    // The writers may leave meanwhile, and another one may join.
     keeper.close().unwrap();
     let next = Db::open(&path, options()).unwrap();
     let of_next = next.keyspace("kept").unwrap();
@@ -268,12 +268,12 @@ fn what_a_read_only_process_needs_no_other_one_drops() {
 }
 
 #[test]
-fn what_is_not_kept_for_a_process_is_told_and_never_wrong() {
+fn reads_of_versions_that_are_not_retained_fail_and_are_never_wrong() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let keeper = Db::open(&path, options().retention(Retention::Latest)).unwrap();
     let of_keeper = default(&keeper);
-    // Without threads it takes in nothing while it is not asked.
+    // Without threads it applies commits only when it is read.
     let reader = Db::open(&path, reading(Right::ToRead).background(false)).unwrap();
     let held = reader.snapshot();
     let fill = |round: u8| {
@@ -288,7 +288,7 @@ fn what_is_not_kept_for_a_process_is_told_and_never_wrong() {
     let space = default(&reader);
     assert_eq!(reader.get(&space, 7u64.to_be_bytes()).unwrap().unwrap(), vec![1; 2000]);
     (2..9).for_each(fill);
-    // The log that it would have to take in is gone: it goes on from what the index holds.
+    // The log that it would have to apply is gone, so it continues from the index.
     let (made, log) = (keeper.create_keyspace("made", Retention::Latest).unwrap(), keeper.log());
     keeper.put(&made, "key", "of another keyspace").unwrap();
     log.cursor("cursor", log.bounds().first).unwrap();
@@ -301,7 +301,7 @@ fn what_is_not_kept_for_a_process_is_told_and_never_wrong() {
     let made_there = reader.snapshot().keyspace("made").unwrap().unwrap();
     assert_eq!(reader.get(&made_there, "key").unwrap().unwrap(), b"of another keyspace");
     assert_eq!(reader.log().cursors(), keeper.log().cursors());
-    // A snapshot of before may not be readable any more, and is never wrong.
+    // An earlier snapshot may not be readable any more, but its reads are never wrong.
     match held.get(&space, 7u64.to_be_bytes()) {
         Ok(value) => assert_eq!(value.unwrap(), vec![1; 2000]),
         Err(error) => assert!(matches!(error, Error::Trimmed { .. }), "{error:?}"),
@@ -341,7 +341,10 @@ fn a_read_only_follower_is_woken_by_commits() {
                 one.put(&default(&one), "key", round.to_le_bytes()).unwrap();
                 let begun = Instant::now();
                 while seen.load(Ordering::SeqCst) <= round {
-                    assert!(begun.elapsed() < WOKEN_MAX, "commit {round} did not wake it");
+                    assert!(
+                        begun.elapsed() < WOKEN_MAX,
+                        "commit {round} did not wake the follower"
+                    );
                     std::thread::yield_now();
                 }
             }
@@ -352,7 +355,7 @@ fn a_read_only_follower_is_woken_by_commits() {
 }
 
 #[test]
-fn a_read_only_follower_is_woken_by_commits_of_those_that_come_after_all_have_left() {
+fn a_read_only_follower_is_woken_by_writers_that_join_after_all_have_left() {
     for right in [Right::ToWrite, Right::ToRead] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
@@ -419,14 +422,14 @@ fn a_follower_goes_on_after_one_that_had_the_store_alone_has_freed_the_log_that_
             assert_eq!(number(&reader, "key"), round);
         }
         assert_eq!(reader.get(&space, 9u64.to_le_bytes()).unwrap().unwrap(), vec![7; 1000]);
-        // The snapshot either shows its value, or fails because a version that it needs was
+        // The snapshot either returns its value, or fails because a version that it needs was
         // dropped.
         match held.get(&space, "key") {
             Ok(value) => assert_eq!(value.unwrap(), 1u64.to_le_bytes()),
             Err(error) => assert!(matches!(error, Error::Trimmed { .. }), "{error:?}"),
         }
         drop(held);
-        // It holds back nothing that it does not need.
+        // It does not pin anything that it does not need.
         let first = next.log().bounds().first;
         for round in 0..4000u64 {
             next.put(&default(&next), (round % 10).to_le_bytes(), vec![8; 1000]).unwrap();
@@ -437,7 +440,7 @@ fn a_follower_goes_on_after_one_that_had_the_store_alone_has_freed_the_log_that_
 }
 
 #[test]
-fn where_nobody_ever_shared_the_store_a_process_without_rights_is_told_so() {
+fn following_a_store_that_was_never_shared_fails_without_write_permission() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     drop(Db::open(&path, options().shared(false)).unwrap());
@@ -446,7 +449,7 @@ fn where_nobody_ever_shared_the_store_a_process_without_rights_is_told_so() {
         matches!(refused, Err(Error::InvalidInput(InvalidInput::NobodyToFollow { .. }))),
         "{refused:?}"
     );
-    // With the right to write it waits for others to come.
+    // With write permission it waits for other processes to join.
     let reader = read(&path, Right::ToWrite);
     assert_eq!(reader.newest(), Glsn::NONE);
     let one = Db::open(&path, options()).unwrap();
@@ -455,13 +458,13 @@ fn where_nobody_ever_shared_the_store_a_process_without_rights_is_told_so() {
 }
 
 #[test]
-fn one_that_only_reads_is_no_reason_to_join_where_nobody_writes() {
+fn a_read_only_process_does_not_make_others_join() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let writer = Db::open(&path, options()).unwrap();
     let reader = read(&path, Right::ToWrite);
     writer.close().unwrap();
-    // Of a child that the writer has forked.
+    // The lock of a child that the writer has forked.
     let held = OsDisk::new().lock_shared(&path).unwrap();
     let refused = Db::open(&path, options());
     assert!(matches!(refused, Err(Error::Locked { .. })), "{refused:?}");

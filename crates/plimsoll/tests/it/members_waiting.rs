@@ -9,7 +9,8 @@ use plimsoll_disk::clock::ManualClock;
 use plimsoll_disk::lying::{LyingDisk, Process};
 use plimsoll_disk::vfs::Disk;
 
-/// Many times what it takes: to wait for others, and to write some hundred large values.
+/// Many times the number of operations needed to wait for others and to write some hundred large
+/// values.
 const OPERATIONS_MAX: u64 = 20_000;
 const OPERATIONS_MAX_WRITING: u64 = 1_000_000;
 
@@ -85,8 +86,8 @@ fn members_without_threads_give_memory_to_one_that_joins() {
     assert_eq!(one.stats().memory.limit_bytes, 24 << 20);
 }
 
-/// Three members, and the first is the keeper. Their values are in the log only: memtables that are
-/// nearly empty hold much of it.
+/// Three members; the first is the keeper. Their values are only in the log, so that nearly empty
+/// memtables pin much of it.
 struct Writers {
     world: World,
     members: Vec<Db>,
@@ -95,7 +96,7 @@ struct Writers {
 impl Writers {
     fn new() -> Self {
         let world = World { operations_max: OPERATIONS_MAX_WRITING, ..World::new() };
-        // Each waits until those before have given it memory.
+        // Each waits until the earlier members have released memory for it.
         let join = |pid| {
             let db = world.join(pid, Self::options).1.unwrap();
             world.others.lock().unwrap().push(db.clone());
@@ -115,7 +116,7 @@ impl Writers {
         &self.members[0]
     }
 
-    /// The first two members write in turn.
+    /// The first two members write alternately.
     fn put(&self, rows: usize) {
         for row in 0..rows {
             let db = &self.members[row % 2];
@@ -123,7 +124,7 @@ impl Writers {
         }
     }
 
-    /// All look, `times` times, with two values written `between` two looks.
+    /// Each member checks `times` times, with two values written `between` two checks.
     fn steps(&self, between: Duration, times: u32) {
         for _ in 0..times {
             self.put(2);
@@ -145,7 +146,7 @@ impl Writers {
 
 /// Each member releases its own memtable as a whole.
 #[test]
-fn the_log_that_a_dropped_snapshot_held_is_freed_while_all_commit() {
+fn the_log_pinned_by_a_dropped_snapshot_is_freed_while_all_commit() {
     let writers = Writers::new();
     writers.put(10);
     let held = writers.members[2].snapshot();
@@ -161,19 +162,19 @@ fn the_log_that_a_dropped_snapshot_held_is_freed_while_all_commit() {
         "the log begins at {}, and {at} was the last commit",
         bounds().first
     );
-    // What was asked for once is not asked for again.
+    // A request is not repeated.
     writers.steps(Duration::from_millis(500), 10);
     assert!(writers.flushes() - before <= 3, "{} flushes", writers.flushes() - before);
 }
 
-/// While it joins, it has promised nothing yet, and nothing may be freed.
+/// While a process joins, it has not published its needs yet, so nothing may be freed.
 #[test]
 fn a_member_that_joins_and_leaves_causes_no_flush() {
     let writers = Writers::new();
     writers.put(100);
     writers.steps(Duration::from_millis(500), 10);
     let before = writers.flushes();
-    // It waits until the others have given it memory: they look meanwhile.
+    // It waits until the others have released memory for it, which they do in their checks.
     writers.world.others.lock().unwrap().extend(writers.members[1..].iter().cloned());
     writers.world.join(4, Writers::options).1.unwrap().close().unwrap();
     writers.steps(Duration::from_millis(500), 10);

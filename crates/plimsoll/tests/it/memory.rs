@@ -1,4 +1,4 @@
-//! The budget and who keeps room in it, as a user sees them.
+//! The budget and its users, as seen through the API.
 
 use plimsoll::{Db, Error, MIN_MEMORY_BYTES, Options};
 
@@ -27,7 +27,7 @@ fn a_store_without_an_evictor_gives_the_same_answers() {
 }
 
 #[test]
-fn a_store_that_is_stepped_makes_room_in_its_steps() {
+fn a_store_without_threads_frees_memory_in_its_steps() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options::new().memory_bytes(MIN_MEMORY_BYTES).background(false);
     let db = Db::open(dir.path().join("store"), options).unwrap();
@@ -48,7 +48,7 @@ fn a_store_that_is_stepped_makes_room_in_its_steps() {
 }
 
 #[test]
-fn a_budget_made_smaller_leaves_compaction_no_more_than_one_that_was_small() {
+fn a_reduced_budget_gives_compaction_no_more_memory_than_a_small_one() {
     let dir = tempfile::tempdir().unwrap();
     let db = |name: &str, bytes| {
         Db::open(dir.path().join(name), Options::new().memory_bytes(bytes).background(false))
@@ -67,7 +67,7 @@ fn a_budget_made_smaller_leaves_compaction_no_more_than_one_that_was_small() {
 }
 
 #[test]
-fn a_budget_that_open_transactions_fill_is_not_made_smaller_and_says_who_fills_it() {
+fn a_budget_filled_by_open_transactions_is_not_reduced_and_the_error_names_them() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path().join("store"), Options::new().memory_bytes(64 << 20)).unwrap();
     let keyspace = db.keyspace("default").unwrap();

@@ -1,5 +1,5 @@
-//! Reads the sources of every crate and checks which module uses which: no modules of a folder that
-//! use each other in a circle, and in the store and the log no storey that knows a higher one.
+//! Reads the sources of every crate and checks which module uses which: no modules of a folder use
+//! each other in a cycle, and in the store and the log no layer uses a higher one.
 #![allow(clippy::disallowed_methods, reason = "this test reads the project's own sources")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,7 @@ use std::path::Path;
 
 const CRATES: [&str; 8] = ["disk", "memory", "log", "plimsoll", "git", "replay", "sim", "cli"];
 
-/// Crates and folders that are built in storeys, from the lowest to the highest: each may use those
+/// Crates and folders that are built in layers, from the lowest to the highest; each may use those
 /// before it.
 const STOREYS: [(&str, &str, &[&str]); 3] = [
     ("plimsoll", "", &["types", "rowcache", "index", "read", "txn", "warm", "engine", "api"]),
@@ -56,13 +56,12 @@ const STOREYS: [(&str, &str, &[&str]); 3] = [
     ),
 ];
 
-/// A crate's modules by name, `a::b` in `src/a/b.rs`, with what they consist of but tests and
-/// comments.
+/// A crate's modules by name, `a::b` for `src/a/b.rs`, with their code except tests and comments.
 fn modules(name: &str) -> BTreeMap<Vec<String>, String> {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("src");
     let mut found = BTreeMap::new();
     collect(&src, &mut Vec::new(), &mut found);
-    assert!(found.len() > 5, "the sources of {name} are there");
+    assert!(found.len() > 5, "the sources of {name} were found");
     found
 }
 
@@ -108,7 +107,7 @@ fn named<'a>(
             path.pop();
         }
         path.extend(parts);
-        // What is named last may be an item of the module.
+        // The last name may be an item of the module.
         while !path.is_empty() && !all.contains_key(&path) {
             path.pop();
         }
@@ -118,7 +117,7 @@ fn named<'a>(
 
 type Uses = BTreeMap<String, BTreeSet<String>>;
 
-/// Which of a folder's modules use which, by folder. What lies below a module is part of it.
+/// Which modules of a folder use which, by folder. A module includes its submodules.
 fn uses(name: &str) -> BTreeMap<Vec<String>, Uses> {
     let all = modules(name);
     let mut folders: BTreeMap<Vec<String>, Uses> = BTreeMap::new();
@@ -134,7 +133,7 @@ fn uses(name: &str) -> BTreeMap<Vec<String>, Uses> {
     folders
 }
 
-/// The groups of modules that use each other in a circle.
+/// The groups of modules that use each other in a cycle.
 fn circles(uses: &Uses) -> BTreeSet<String> {
     let reached = |from: &String| {
         let mut seen = BTreeSet::new();
@@ -161,7 +160,7 @@ fn circles(uses: &Uses) -> BTreeSet<String> {
 }
 
 #[test]
-fn modules_use_each_other_in_no_circle() {
+fn modules_use_each_other_in_no_cycle() {
     let mut found = BTreeSet::new();
     for name in CRATES {
         for (folder, uses) in uses(name) {
@@ -169,11 +168,11 @@ fn modules_use_each_other_in_no_circle() {
             found.extend(circles(&uses).into_iter().map(|circle| (place.clone(), circle)));
         }
     }
-    assert!(found.is_empty(), "modules that use each other in a circle: {found:#?}");
+    assert!(found.is_empty(), "modules that use each other in a cycle: {found:#?}");
 }
 
 #[test]
-fn no_storey_knows_a_higher_one() {
+fn no_layer_uses_a_higher_one() {
     for (name, folder, storeys) in STOREYS {
         let folder: Vec<String> =
             folder.split("::").filter(|part| !part.is_empty()).map(str::to_owned).collect();
@@ -187,7 +186,7 @@ fn no_storey_knows_a_higher_one() {
 }
 
 #[test]
-fn a_circle_is_seen() {
+fn a_cycle_is_detected() {
     let uses = |pairs: &[(&str, &str)]| {
         let mut uses = Uses::new();
         for (from, to) in pairs {

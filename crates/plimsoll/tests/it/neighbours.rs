@@ -1,4 +1,4 @@
-//! Damage of a few bytes of the log costs what lies there, and not what lies beside it.
+//! Damage of a few bytes of the log loses the data at that place and nothing beside it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ fn options(disk: &MemDisk) -> Options {
     options.background(false).world(Arc::new(disk.clone()), clock)
 }
 
-/// Bytes in which no place is like another.
+/// Bytes in which no two places are equal.
 fn value(number: u32, bytes: usize) -> Vec<u8> {
     let words = (0..bytes as u32)
         .map(|at| (at + 1).wrapping_mul(number.wrapping_mul(0x9e37_79b9) | 1).to_le_bytes()[3]);
@@ -38,7 +38,7 @@ fn filled(keys: u32, value_bytes: usize) -> MemDisk {
     disk
 }
 
-/// Keys whose values cannot be read; all others are what was put.
+/// Returns the keys whose values cannot be read; checks that all others are unchanged.
 fn refused(db: &Db, keys: u32, value_bytes: usize) -> Vec<u32> {
     let keyspace = db.keyspace("default").unwrap();
     let is_refused = |number: &u32| match db.get(&keyspace, number.to_be_bytes()) {
@@ -61,7 +61,7 @@ fn segments(disk: &MemDisk) -> Vec<PathBuf> {
     names.iter().map(|name| Path::new("/store/log").join(name)).collect()
 }
 
-/// Where a value lies: its segment and the offset of some bytes of it.
+/// The place of a value: its segment, and the offset of some of its bytes.
 fn place_of(disk: &MemDisk, value: &[u8], from: usize) -> Option<(PathBuf, usize)> {
     segments(disk).into_iter().find_map(|path| {
         let file = disk.open(&path, Open::Read, Caching::Buffered).unwrap();
@@ -104,12 +104,12 @@ fn a_damaged_sector_within_a_value_costs_that_value_alone() {
     }
 }
 
-/// A lost write: zeros, or what another place of the file holds, from a sector's border on.
+/// A lost write: from a sector boundary on, the file has zeros or bytes from another place.
 #[test]
 fn a_lost_sector_costs_the_values_that_lie_on_it() {
     const KEYS: u32 = 300;
     const BYTES: usize = 1_500;
-    /// Bytes of a record beside its value.
+    /// Bytes of a record around its value.
     const AROUND: usize = 160;
     let disk = filled(KEYS, BYTES);
     let places: Vec<_> =
@@ -132,7 +132,7 @@ fn a_lost_sector_costs_the_values_that_lie_on_it() {
         let db = Db::open("/store", options(&disk)).unwrap();
         for number in refused(&db, KEYS, BYTES) {
             let (of, start) = places[number as usize].as_ref().expect("the last segment is sound");
-            // A value over two blocks has the second part's header in it.
+            // A value that spans two blocks contains the header of its second part.
             let on_it = start - AROUND..start + BYTES + AROUND;
             assert!(
                 *of == path && on_it.start < at + SECTOR_BYTES && at < on_it.end,
@@ -144,8 +144,8 @@ fn a_lost_sector_costs_the_values_that_lie_on_it() {
     }
 }
 
-/// A record that was cut and written anew lies where another one was: nobody can tell which of two
-/// sound ones was written last.
+/// After a cut, records are written over older ones at the same place, so of two sound records it
+/// cannot be determined which was written last.
 #[test]
 fn a_segment_that_was_cut_is_read_strictly() {
     let disk = MemDisk::new();

@@ -18,7 +18,7 @@ fn options(is_shared: bool) -> Options {
     Options::new().memory_bytes(16 << 20).retention(Retention::Latest).shared(is_shared)
 }
 
-/// Puts rows of about 3 MB in all, some of them large.
+/// Puts rows of about 3 MB in total, some of them large.
 fn fill(db: &Db, space: &Keyspace, mark: u8) {
     for chunk in 0..ROWS / 100 {
         db.transact(|tx| {
@@ -37,12 +37,12 @@ fn made(path: &Path, is_shared: bool, mark: u8) -> (Db, Keyspace) {
     let space = db.keyspace("default").unwrap();
     fill(&db, &space, mark);
     db.flush().unwrap();
-    // Pending at a close: a memtable, a blob file that only the log names, and a warm image.
+    // Pending work at a close: a memtable, a blob file that only the log names, and a warm image.
     db.put(&space, format!("{mark}-last"), "value").unwrap();
     (db, space)
 }
 
-/// Every file below a folder, but for what processes share while they have it open.
+/// Every file below a folder, except those that processes share while they have it open.
 fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -85,8 +85,8 @@ fn refusals(db: &Db, space: &Keyspace) -> Vec<(&'static str, Error)> {
     refused.collect()
 }
 
-/// Moves or removes the folder of an open store, puts another one there, and uses the first one
-/// further.
+/// Moves or removes the folder of an open store, puts another one in its place, and continues to
+/// use the first one.
 fn replaced_by(is_shared: bool, replace: impl Fn(&Path, &Path)) {
     let dir = tempfile::tempdir().unwrap();
     let (path, away) = (dir.path().join("store"), dir.path().join("away"));
@@ -107,7 +107,7 @@ fn replaced_by(is_shared: bool, replace: impl Fn(&Path, &Path)) {
 }
 
 #[test]
-fn a_store_that_was_moved_away_leaves_the_new_one_at_its_path_alone() {
+fn a_store_that_was_moved_does_not_touch_the_new_one_at_its_path() {
     for is_shared in [false, true] {
         replaced_by(is_shared, |path, away| {
             fs::rename(path, away).unwrap();
@@ -117,7 +117,7 @@ fn a_store_that_was_moved_away_leaves_the_new_one_at_its_path_alone() {
 }
 
 #[test]
-fn a_store_that_was_removed_leaves_the_new_one_at_its_path_alone() {
+fn a_store_that_was_removed_does_not_touch_the_new_one_at_its_path() {
     for is_shared in [false, true] {
         replaced_by(is_shared, |path, _| {
             fs::remove_dir_all(path).unwrap();
@@ -127,13 +127,13 @@ fn a_store_that_was_removed_leaves_the_new_one_at_its_path_alone() {
 }
 
 #[test]
-fn a_store_leaves_its_backup_alone_that_is_restored_at_its_path() {
+fn a_store_does_not_touch_its_backup_that_is_restored_at_its_path() {
     for is_shared in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         let (path, away, backup) =
             (dir.path().join("store"), dir.path().join("away"), dir.path().join("backup"));
         let (db, space) = made(&path, is_shared, 1);
-        // Its files share their bytes with the store's, the lock file too.
+        // Its files share their bytes with the store's, including the lock file.
         db.backup(&backup).unwrap();
         fs::hard_link(path.join("LOCK"), backup.join("LOCK")).unwrap();
         fs::rename(&path, &away).unwrap();
@@ -148,7 +148,7 @@ fn a_store_leaves_its_backup_alone_that_is_restored_at_its_path() {
 }
 
 #[test]
-fn reads_go_on_in_a_folder_that_was_moved() {
+fn reads_continue_in_a_folder_that_was_moved() {
     let dir = tempfile::tempdir().unwrap();
     let (path, away) = (dir.path().join("store"), dir.path().join("away"));
     let (db, space) = made(&path, false, 1);
@@ -164,7 +164,7 @@ fn reads_go_on_in_a_folder_that_was_moved() {
 }
 
 #[test]
-fn a_folder_of_the_store_that_was_replaced_alone_is_noticed_and_left() {
+fn a_replaced_subfolder_of_the_store_is_detected_and_not_touched() {
     for (is_shared, name) in [(false, "log"), (false, "index"), (true, "log"), (true, "index")] {
         let dir = tempfile::tempdir().unwrap();
         let (path, other) = (dir.path().join("store"), dir.path().join("other"));
@@ -174,7 +174,7 @@ fn a_folder_of_the_store_that_was_replaced_alone_is_noticed_and_left() {
         fs::rename(other.join(name), path.join(name)).unwrap();
         let before = files(&path.join(name));
         for (call, error) in refusals(&db, &space) {
-            // A thread may have looked between the two renames.
+            // A thread may have checked between the two renames.
             let is_told = ["replaced by another one", "removed or moved"]
                 .iter()
                 .any(|what| error.to_string().contains(what));
@@ -210,19 +210,19 @@ fn a_warm_image_may_be_deleted_while_the_store_is_open() {
     let (db, _) = made(&path, false, 1);
     db.close().unwrap();
     let (db, space) = made(&path, false, 1);
-    // A file may be replaced while the folder is read.
+    // Files may still be replaced while the folder is removed.
     while path.join("warm").exists() {
         let _ = fs::remove_dir_all(path.join("warm"));
     }
     db.get(&space, "1-000000").unwrap();
     db.close().unwrap();
     is_whole(&path, 1);
-    // A process that found no room to restore all of an image does not replace it, but the next
-    // one finds none.
+    // A process that had no room to restore all of an image does not replace it, but the next
+    // process finds none.
     assert!(!files(&path.join("warm")).is_empty(), "it was not saved again");
 }
 
-/// In a process of its own: the working folder is the process's.
+/// In a separate process, because the working folder belongs to the process.
 #[test]
 fn a_store_that_was_opened_by_a_relative_path_survives_a_change_of_the_working_folder() {
     for is_shared in [false, true] {
@@ -287,7 +287,7 @@ fn no_file_of_a_store_has_the_descriptor_of_a_standard_stream() {
     }
 }
 
-/// Only the superuser can try it.
+/// Only the superuser can run this.
 #[test]
 fn the_owner_of_a_store_writes_to_it_after_the_superuser_has() {
     const OWNER: u32 = 4321;
@@ -340,7 +340,7 @@ fn runs_without_a_log_and_a_manifest_are_refused_and_kept() {
                     fs::remove_file(file).unwrap();
                 }
             }
-            // An interrupted creation leaves these.
+            // An interrupted creation leaves these folders.
             fs::create_dir(path.join("log")).unwrap();
             fs::write(path.join("log/00000000000000000001.seg.tmp"), "").unwrap();
             let before = files(&path.join(left));
@@ -356,7 +356,7 @@ fn runs_without_a_log_and_a_manifest_are_refused_and_kept() {
 }
 
 #[test]
-fn a_creation_that_was_interrupted_goes_on() {
+fn a_creation_that_was_interrupted_is_continued() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     for name in ["index", "log", "warm", "members"] {
@@ -370,7 +370,7 @@ fn a_creation_that_was_interrupted_goes_on() {
 }
 
 #[test]
-fn a_folder_with_other_things_is_refused_by_their_names() {
+fn a_folder_with_other_files_is_refused_with_their_names() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("lost+found")).unwrap();
     let refusal = || Db::open(dir.path(), options(false)).unwrap_err().to_string();
@@ -387,7 +387,7 @@ fn newest_manifest(path: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_manifest_of_another_log_is_never_the_newest_and_is_named() {
+fn a_manifest_of_another_log_is_never_used_and_is_reported() {
     for is_shared in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         let (path, other) = (dir.path().join("store"), dir.path().join("other"));
@@ -410,7 +410,7 @@ fn a_manifest_of_another_log_is_never_the_newest_and_is_named() {
         let report = reader.verify(&mut |_| {}).unwrap();
         assert!(report.problems.is_empty() && is_named(&report.notes), "{report:?}");
         drop(reader);
-        // The next of its own may have the same number.
+        // The store's next manifest may have the same number.
         let (db, space) = made(&path, is_shared, 3);
         for round in 0..10 {
             db.put(&space, format!("{round}"), "value").unwrap();
@@ -424,7 +424,7 @@ fn a_manifest_of_another_log_is_never_the_newest_and_is_named() {
 }
 
 #[test]
-fn an_index_of_another_log_alone_is_refused_by_name() {
+fn an_index_of_another_log_alone_is_refused_with_its_name() {
     let dir = tempfile::tempdir().unwrap();
     let (path, other) = (dir.path().join("store"), dir.path().join("other"));
     made(&path, false, 1).0.close().unwrap();

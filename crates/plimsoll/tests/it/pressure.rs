@@ -1,5 +1,5 @@
-//! Laws under pressure: large transactions in every order, walks while the log is trimmed, many
-//! threads at once, numbers at their ends.
+//! Laws under pressure: large transactions in every order, scans while the log is trimmed, many
+//! concurrent threads, extreme numbers.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -18,7 +18,7 @@ fn small_segments() -> Options {
     options().segment_bytes(64 << 10)
 }
 
-/// Repeatable numbers that look random.
+/// Reproducible pseudo-random numbers.
 struct Numbers(u64);
 
 impl Numbers {
@@ -34,7 +34,7 @@ impl Numbers {
 }
 
 #[test]
-fn a_sorted_transaction_of_many_spills_commits_whole() {
+fn a_sorted_transaction_with_many_spills_commits_completely() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let db = Db::open(&path, options()).unwrap();
@@ -60,7 +60,7 @@ fn a_sorted_transaction_of_many_spills_commits_whole() {
 }
 
 #[test]
-fn a_walk_outlives_the_trim_of_what_it_walks_over() {
+fn an_iterator_survives_the_trim_of_its_entries() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path().join("store"), small_segments()).unwrap();
     let ks = db.create_keyspace("latest", Retention::Latest).unwrap();
@@ -89,7 +89,7 @@ fn a_walk_outlives_the_trim_of_what_it_walks_over() {
 }
 
 #[test]
-fn a_walk_outlives_the_blob_files_of_the_transaction_that_it_walks_over() {
+fn an_iterator_survives_the_removal_of_its_transactions_blob_files() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path().join("store"), small_segments()).unwrap();
     let ks = db.create_keyspace("latest", Retention::Latest).unwrap();
@@ -117,7 +117,7 @@ fn a_walk_outlives_the_blob_files_of_the_transaction_that_it_walks_over() {
 }
 
 #[test]
-fn what_is_larger_than_a_small_segment_commits_all_the_same() {
+fn a_commit_larger_than_a_small_segment_succeeds() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let db = Db::open(&path, small_segments()).unwrap();
@@ -143,7 +143,7 @@ fn what_is_larger_than_a_small_segment_commits_all_the_same() {
 }
 
 #[test]
-fn a_spilled_transaction_walks_as_a_map_would_within_all_bounds() {
+fn scans_of_a_spilled_transaction_match_a_map_within_all_bounds() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path().join("store"), options()).unwrap();
     let ks = db.keyspace("default").unwrap();
@@ -232,7 +232,7 @@ fn a_spilled_transaction_walks_as_a_map_would_within_all_bounds() {
 }
 
 #[test]
-fn a_walk_that_stopped_half_way_conflicts_only_as_far_as_it_came() {
+fn a_scan_that_stopped_midway_conflicts_only_with_the_part_read() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path().join("store"), options()).unwrap();
     let ks = db.keyspace("default").unwrap();
@@ -286,7 +286,7 @@ fn a_walk_that_stopped_half_way_conflicts_only_as_far_as_it_came() {
 }
 
 #[test]
-fn every_kind_of_read_is_remembered() {
+fn every_kind_of_read_is_in_the_read_set() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path().join("store"), options()).unwrap();
     let ks = db.keyspace("default").unwrap();
@@ -313,7 +313,7 @@ fn every_kind_of_read_is_remembered() {
 }
 
 #[test]
-fn transfers_keep_the_sum_while_everything_else_goes_on() {
+fn transfers_keep_the_sum_under_concurrent_background_work() {
     const ACCOUNTS: u64 = 40;
     const START: u64 = 1000;
     let dir = tempfile::tempdir().unwrap();
@@ -322,14 +322,14 @@ fn transfers_keep_the_sum_while_everything_else_goes_on() {
     let db = Db::open(&path, options()).unwrap();
     let ks = db.create_keyspace("latest", Retention::Latest).unwrap();
     db.set_retention(&db.keyspace("default").unwrap(), Retention::Latest).unwrap();
-    // Some values stand in the log, some in the index.
+    // Some values are in the log, some in the index.
     let encode = |account: u64, amount: u64| {
         let mut value = amount.to_be_bytes().to_vec();
         value.resize(if account.is_multiple_of(2) { 3000 } else { 100 }, amount as u8);
         value
     };
     let decode = |value: &[u8]| {
-        assert!(value[8..].iter().all(|&byte| byte == value[7]), "a value is whole");
+        assert!(value[8..].iter().all(|&byte| byte == value[7]), "a value is torn");
         u64::from_be_bytes(value[..8].try_into().unwrap())
     };
     let mut tx = db.begin();
@@ -398,11 +398,11 @@ fn transfers_keep_the_sum_while_everything_else_goes_on() {
                 let at = db.newest();
                 std::thread::sleep(Duration::from_micros(300));
                 let snapshot = db.snapshot_at(Moment::Glsn(at)).unwrap();
-                // Either the whole moment or none of it.
+                // Either the whole moment can be read, or none of it.
                 let mut total = 0;
                 let read = (0..ACCOUNTS).try_for_each(|account| {
                     let value = snapshot.get(&ks, &account.to_be_bytes())?;
-                    total += decode(&value.expect("no account ever goes"));
+                    total += decode(&value.expect("no account is ever deleted"));
                     Ok(())
                 });
                 match read {
@@ -449,7 +449,7 @@ fn a_time_window_can_be_read_by_time_after_the_log_was_freed() {
 }
 
 #[test]
-fn numbers_at_their_ends_are_answered_and_not_overflowed() {
+fn extreme_numbers_do_not_overflow() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path().join("store"), options()).unwrap();
     let ks = db.keyspace("default").unwrap();
@@ -493,7 +493,7 @@ fn numbers_at_their_ends_are_answered_and_not_overflowed() {
     assert_eq!(db.diff(&ks, Glsn(u64::MAX), Glsn(0), b"").unwrap_err(), future(Glsn(u64::MAX)));
     assert_eq!(db.diff(&ks, Glsn(0), newest, b"").unwrap().count(), 1);
     assert!(log.append_submit(u32::MAX - 1, &[b""]).is_ok());
-    // The last number is that of lost entries.
+    // The last stream number is reserved for lost entries.
     assert!(matches!(log.append_submit(u32::MAX, &[b""]), Err(Error::InvalidInput { .. })));
     assert!(matches!(log.append(1, &[&vec![0; (1 << 20) + 1]]), Err(Error::InvalidInput { .. })));
     db.create_keyspace("few", Retention::Glsns(u64::MAX)).unwrap();
@@ -502,7 +502,7 @@ fn numbers_at_their_ends_are_answered_and_not_overflowed() {
 }
 
 #[test]
-fn handles_that_outlive_a_close_are_refused() {
+fn handles_used_after_a_close_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let db = Db::open(&path, options()).unwrap();
@@ -538,7 +538,7 @@ fn handles_that_outlive_a_close_are_refused() {
 }
 
 #[test]
-fn a_transaction_that_outlives_two_openings_leaves_the_files_of_the_third_alone() {
+fn a_transaction_from_an_earlier_opening_does_not_touch_later_files() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let db = Db::open(&path, options()).unwrap();
@@ -596,7 +596,7 @@ fn a_reader_opens_beside_a_writer_that_compacts_and_trims() {
 }
 
 #[test]
-fn where_nothing_runs_in_the_background_steps_make_buffered_commits_durable() {
+fn without_threads_steps_make_buffered_commits_durable() {
     let dir = tempfile::tempdir().unwrap();
     let options = options().background(false).durability(Durability::Buffered);
     let db = Db::open(dir.path().join("store"), options).unwrap();
@@ -609,7 +609,7 @@ fn where_nothing_runs_in_the_background_steps_make_buffered_commits_durable() {
 }
 
 #[test]
-fn two_who_change_one_keyspace_agree_with_the_log_in_the_end() {
+fn concurrent_changes_of_a_keyspace_agree_with_the_log() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     for round in 0..10u64 {

@@ -1,5 +1,5 @@
-//! Opening a store that needs nothing changes no file of its log and its index, and neither does
-//! closing it.
+//! If no work is pending, opening a store changes no file of its log and its index, and neither
+//! does closing it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::sharing::{LockFile, SharedWords};
 use plimsoll_disk::vfs::{Caching, DirEntry, DirLock, Disk, File, LockError, Open};
 
-/// What was changed, in the order of the calls.
+/// The changes, in the order of the calls.
 type Changes = Arc<Mutex<Vec<String>>>;
 
-/// A disk that notes what is changed on it.
+/// A disk that records all changes.
 #[derive(Debug)]
 struct Noting {
     disk: LyingDisk,
@@ -70,7 +70,7 @@ impl Disk for Noting {
         Ok(Arc::new(NotingFile { file, path: path.to_owned(), changes: Arc::clone(&self.changes) }))
     }
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        // A folder that is there already stays as it is.
+        // Creating an existing folder changes nothing.
         if self.disk.entry(path)?.is_none() { self.note("make", path) } else { &self.disk }
             .create_dir(path)
     }
@@ -84,7 +84,7 @@ impl Disk for Noting {
         self.note("rename", to).rename(from, to)
     }
     fn remove(&self, path: &Path) -> io::Result<()> {
-        // What is not there is not removed.
+        // Removing a missing file changes nothing.
         if self.disk.entry(path)?.is_some() { self.note("remove", path) } else { &self.disk }
             .remove(path)
     }
@@ -126,7 +126,7 @@ impl World {
         Db::open("/store", options.world(Arc::new(disk), Arc::clone(&self.clock) as _)).unwrap()
     }
 
-    /// Notes what was changed since the last call, if anything was.
+    /// Records the changes since the last call, if there were any.
     fn expect_none(&self, found: &mut Vec<String>, when: &str) {
         let changed = self.changed();
         if !changed.is_empty() {
@@ -134,21 +134,21 @@ impl World {
         }
     }
 
-    /// What was changed in the log and the index since the last call.
+    /// The changes of the log and the index since the last call.
     fn changed(&self) -> Vec<String> {
         let mut changes = std::mem::take(&mut *self.changes.lock().unwrap());
         let is_written =
             |change: &str| ["write", "cut", "make", "rename", "remove", "link"].contains(&change);
         let of_files =
             |change: &str| change.contains("/store/log") || change.contains("/store/index");
-        // A sync writes nothing where nothing was written.
+        // A sync without preceding writes changes nothing.
         changes
             .retain(|change| of_files(change) && change.split(' ').next().is_some_and(is_written));
         changes
     }
 }
 
-/// Does what is left to do in a store that nobody uses.
+/// Does the remaining background work of a store that nobody uses.
 fn rest(world: &World, db: &Db) {
     for _ in 0..3 {
         while db.step().unwrap() {}
@@ -156,7 +156,7 @@ fn rest(world: &World, db: &Db) {
     }
 }
 
-/// A store, and how much of it is in the log only.
+/// A store, where `values` decides how much of it is only in the log.
 fn world(values: u32, and_then: impl FnOnce(&Db)) -> World {
     let clock = Arc::new(ManualClock::new(1_700_000_000_000_000));
     let world = World { disk: LyingDisk::new(1), clock, changes: Changes::default() };
@@ -180,7 +180,7 @@ fn opening_reading_and_closing_a_store_that_needs_nothing_changes_neither_log_no
         ("flushed", world(2000, |db| db.flush().unwrap())),
         ("merged", world(2000, |db| db.compact().unwrap())),
         ("trimmed", world(2000, |db| assert!(db.log().trim(db.newest()).is_ok()))),
-        ("as it was left", world(1999, |_| {})),
+        ("unchanged", world(1999, |_| {})),
     ];
     let mut found = Vec::new();
     for (name, world) in &worlds {
@@ -213,10 +213,10 @@ fn opening_reading_and_closing_a_store_that_needs_nothing_changes_neither_log_no
     assert!(found.is_empty(), "{found:#?}");
 }
 
-/// What an opening leaves as it is may be in the page cache only: a sync that failed is told once,
-/// to a process that has ended.
+/// Data that an opening leaves unchanged may be in the page cache only: a failed sync is reported
+/// once, to a process that has ended.
 #[test]
-fn what_a_failed_sync_of_the_close_before_left_behind_harms_no_later_commit() {
+fn a_failed_sync_of_an_earlier_close_harms_no_later_commit() {
     for is_shared in [false, true] {
         for (seed, failing) in (0..12).flat_map(|seed| (1..8).map(move |failing| (seed, failing))) {
             let what = format!("shared: {is_shared}, seed {seed}, sync {failing} of the close");

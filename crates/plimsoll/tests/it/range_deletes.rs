@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use plimsoll::{Db, Durability, Error, Glsn, InvalidInput, Keyspace, Moment, Options, Retention};
+use plimsoll::{
+    Db, DumpOptions, Durability, Error, Glsn, InvalidInput, Keyspace, Moment, Options, Overflow,
+    Retention,
+};
 use plimsoll_disk::random::Random;
 
 use crate::members;
@@ -468,4 +471,82 @@ fn a_watch_reports_a_range_deletion_as_one_change() {
     let part = changes("0002");
     let end = Bound::Excluded(b"0003".to_vec());
     assert_eq!(part, [(glsn, b"0002".to_vec(), Some((Bound::Included(b"0002".to_vec()), end)))]);
+}
+
+#[test]
+fn updates_and_range_deletions_of_one_transaction_apply_in_their_order() {
+    let (_dir, db, keyspace) = open_with(Retention::Forever);
+    load(&db, &keyspace, 0..500, "numbers!");
+    let number = |key: &[u8]| db.get(&keyspace, key).unwrap().map(|value| value.to_vec());
+    let mut tx = db.begin();
+    tx.add(&keyspace, key(7), 5, Overflow::Checked).unwrap();
+    tx.add(&keyspace, "beside", 1, Overflow::Checked).unwrap();
+    tx.delete_range(&keyspace, ..key(400)).unwrap();
+    tx.add(&keyspace, key(8), 3, Overflow::Checked).unwrap();
+    tx.append(&keyspace, key(9), "new").unwrap();
+    assert_eq!(tx.get(&keyspace, key(7)).unwrap(), None);
+    assert_eq!(&tx.get(&keyspace, key(8)).unwrap().unwrap()[..], 3i64.to_le_bytes());
+    assert_eq!(tx.len(&keyspace).unwrap(), 103);
+    tx.commit().unwrap();
+    assert_eq!(number(&key(7)), None);
+    assert_eq!(number(&key(8)), Some(3i64.to_le_bytes().to_vec()));
+    assert_eq!(number(&key(9)), Some(b"new".to_vec()));
+    assert_eq!(number(b"beside"), Some(1i64.to_le_bytes().to_vec()));
+    assert_eq!(count(&db, &keyspace), 103);
+}
+
+#[test]
+fn an_update_takes_a_later_range_deletion_for_its_base() {
+    let (_dir, db, keyspace) = open_with(Retention::Latest);
+    load(&db, &keyspace, 0..500, "numbers!");
+    let mut tx = db.begin();
+    tx.append(&keyspace, key(9), "new").unwrap();
+    db.delete_range(&keyspace, ..).unwrap();
+    tx.commit().unwrap();
+    assert_eq!(&db.get(&keyspace, key(9)).unwrap().unwrap()[..], b"new");
+    assert_eq!(count(&db, &keyspace), 1);
+}
+
+#[test]
+fn one_commit_may_delete_neighbouring_keyspaces() {
+    let (_dir, db, keyspace) = open_with(Retention::Latest);
+    let next = db.keyspace("next").unwrap();
+    let newest = load(&db, &keyspace, 0..500, "one").max(load(&db, &next, 0..500, "one"));
+    let mut tx = db.begin();
+    tx.delete_range(&keyspace, ..).unwrap();
+    tx.delete_range(&next, ..).unwrap();
+    let glsn = tx.commit().unwrap();
+    assert_eq!((glsn, count(&db, &keyspace), count(&db, &next)), (newest.next(), 0, 0));
+    let commit = db.log().commit(glsn).unwrap().unwrap();
+    let changes: Vec<_> = commit.changes().unwrap().map(Result::unwrap).collect();
+    let names: Vec<_> = changes.iter().map(|change| change.keyspace()).collect();
+    assert_eq!(names, [Some("keys"), Some("next")]);
+}
+
+#[test]
+fn a_dump_with_history_restores_range_deletions() {
+    let (dir, db, keyspace) = open_with(Retention::Forever);
+    let full = load(&db, &keyspace, 0..1000, "one");
+    let mut tx = db.begin();
+    tx.delete_range(&keyspace, key(100)..key(900)).unwrap();
+    tx.put(&keyspace, key(500), "stays").unwrap();
+    let deleted = tx.commit().unwrap();
+    db.delete_range(&keyspace, ..).unwrap();
+    for trimmed in [false, true] {
+        if trimmed {
+            db.flush().unwrap();
+            db.compact().unwrap();
+        }
+        let mut dump = Vec::new();
+        db.dump(DumpOptions::new().history(true), &mut dump).unwrap();
+        let path = dir.path().join(format!("restored {trimmed}"));
+        Db::restore(&path, options(), &dump[..]).unwrap();
+        let restored = Db::open(&path, options()).unwrap();
+        let keyspace = restored.keyspace("keys").unwrap();
+        let then = |glsn| restored.snapshot_at(Moment::Glsn(glsn)).unwrap().len(&keyspace).unwrap();
+        assert_eq!((then(full), then(deleted), count(&restored, &keyspace)), (1000, 201, 0));
+        let commit = restored.log().commit(deleted).unwrap().unwrap();
+        assert_eq!(commit.changes().unwrap().count(), 2);
+        assert!(restored.verify(&mut |_| {}).unwrap().problems.is_empty());
+    }
 }

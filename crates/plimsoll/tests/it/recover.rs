@@ -1,5 +1,5 @@
-//! A recovery reads a damaged store and writes a sound one: nothing that can be read is missing in
-//! it, nothing wrong is in it, all that is lost is named, and the source is as it was.
+//! A recovery reads a damaged store and writes a sound one: it contains everything readable and
+//! nothing wrong, every loss is reported, and the source is unchanged.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ pub(crate) fn manifests(disk: &dyn Disk) -> Vec<PathBuf> {
     names.iter().map(|name| index.join(name)).collect()
 }
 
-/// What the store holds, by keyspace and key.
+/// The contents of the store, by keyspace and key.
 pub(crate) fn content(db: &Db) -> Model {
     let snapshot = db.snapshot();
     let mut all = Model::new();
@@ -55,8 +55,8 @@ pub(crate) fn content(db: &Db) -> Model {
     all
 }
 
-/// Commits with values of up to `bytes`, deletions and two keyspaces among them; the store's
-/// content after each.
+/// Makes commits with values of up to `bytes`, with deletions and two keyspaces; returns the
+/// store's content after each.
 pub(crate) fn fill(db: &Db, commits: u64, bytes: usize) -> Vec<Model> {
     let keyspaces = [db.keyspace("default").unwrap(), db.keyspace("more").unwrap()];
     let mut models = vec![content(db); db.newest().0 as usize + 1];
@@ -92,7 +92,7 @@ fn first_of(segment: &Path) -> u64 {
     segment.file_stem().unwrap().to_str().unwrap().parse().unwrap()
 }
 
-/// All files of a folder with their bytes, its locks aside.
+/// All files of a folder with their bytes, except its locks.
 pub(crate) fn files(disk: &dyn Disk, dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut found = Vec::new();
     for entry in disk.list(dir).unwrap() {
@@ -109,8 +109,8 @@ pub(crate) fn files(disk: &dyn Disk, dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     found
 }
 
-/// A store with small values whose log lost all but its first segment; its content before, and the
-/// end of the log.
+/// A store with small values whose log lost all but its first segment; returns its earlier content,
+/// and the end of the log.
 fn cut_back(disk: &Arc<dyn Disk>, bytes: usize) -> (Vec<Model>, u64) {
     let db = Db::open(STORE, options(disk)).unwrap();
     let models = fill(&db, 700, bytes);
@@ -140,8 +140,8 @@ fn run(disk: &Arc<dyn Disk>) -> plimsoll::Result<RecoverReport> {
     Db::recover(STORE, DEST, options(disk), &mut |_, _| {})
 }
 
-/// Recovers the store into [`DEST`], which is removed before; the source must not change, and the
-/// new store is sound.
+/// Recovers the store into [`DEST`], which is removed first; checks that the source is unchanged
+/// and the new store is sound.
 pub(crate) fn recover(disk: &Arc<dyn Disk>) -> RecoverReport {
     let before = files(&**disk, Path::new(STORE));
     remove_all(&**disk, Path::new(DEST));
@@ -159,7 +159,8 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>) -> RecoverReport {
     report
 }
 
-/// What the recovered store holds. It goes on: rows can be written, and the runs merged.
+/// The content of the recovered store. Checks that rows can be written to it, and that its runs can
+/// be merged.
 pub(crate) fn recovered(disk: &Arc<dyn Disk>) -> Model {
     let db = Db::open(DEST, options(disk).create(false)).unwrap();
     let found = content(&db);
@@ -170,7 +171,7 @@ pub(crate) fn recovered(disk: &Arc<dyn Disk>) -> Model {
     found
 }
 
-/// Whether nothing is lost, and the index came from `source`.
+/// Checks that nothing is lost, and that the index came from `source`.
 pub(crate) fn is_whole_from(report: &RecoverReport, source: IndexSource) {
     assert!(report.is_whole() && report.index == source, "{report:?}");
 }
@@ -189,7 +190,7 @@ pub(crate) fn runs(disk: &dyn Disk) -> Vec<(PathBuf, Vec<u8>)> {
     runs
 }
 
-/// What a keyspace holds at a moment.
+/// The contents of a keyspace at a moment.
 fn content_at(db: &Db, keyspace: &str, at: u64) -> Vec<(Vec<u8>, Vec<u8>)> {
     let snapshot = db.snapshot_at(Moment::Glsn(Glsn(at))).unwrap();
     let keyspace = db.keyspace(keyspace).unwrap();
@@ -243,7 +244,7 @@ fn a_store_without_damage_is_recovered_into_an_equal_one() {
         for at in (first.0..models.len() as u64).step_by(13) {
             assert!(content_at(&old, "default", at) == content_at(&new, "default", at), "at {at}");
         }
-        // Neither changes the other by what it writes.
+        // Writes to one of them do not change the other.
         let before = content(&old);
         fill(&new, 100, 900);
         new.compact().unwrap();
@@ -307,7 +308,7 @@ fn an_index_that_is_damaged_or_missing_over_a_whole_log_is_replayed() {
 }
 
 #[test]
-fn the_rows_of_the_index_are_kept_under_their_glsns_where_the_log_lost_its_end() {
+fn rows_of_the_index_keep_their_glsns_if_the_end_of_the_log_is_lost() {
     let disk = mem_disk();
     let (models, end) = cut_back(&disk, 900);
     let last = models.len() as u64 - 1;
@@ -335,7 +336,7 @@ fn the_rows_of_the_index_are_kept_under_their_glsns_where_the_log_lost_its_end()
 }
 
 #[test]
-fn values_that_only_the_lost_log_had_are_named_and_all_others_are_kept() {
+fn values_only_in_the_lost_log_are_reported_and_all_others_kept() {
     let disk = mem_disk();
     let (models, end) = cut_back(&disk, 3000);
     let report = recover(&disk);
@@ -359,7 +360,7 @@ fn values_that_only_the_lost_log_had_are_named_and_all_others_are_kept() {
     }
     assert!(found.keys().all(|key| newest.contains_key(key)));
     assert_eq!(newest.len() - found.len(), report.deleted as usize);
-    // At its old moment such a value says that it is lost.
+    // At its old moment, reading such a value returns that it is lost.
     let lost = report.values.iter().find(|value| value.keyspace == "default").unwrap();
     let db = Db::open(DEST, options(&disk)).unwrap();
     let then = db.snapshot_at(Moment::Glsn(lost.glsn)).unwrap();
@@ -395,7 +396,7 @@ fn a_store_whose_log_is_gone_or_trimmed_is_recovered_from_its_index() {
 }
 
 #[test]
-fn commits_that_neither_the_log_nor_the_index_has_are_named() {
+fn commits_in_neither_the_log_nor_the_index_are_reported() {
     for log_is_gone in [false, true] {
         let disk = mem_disk();
         let db = Db::open(STORE, options(&disk)).unwrap();
@@ -408,7 +409,7 @@ fn commits_that_neither_the_log_nor_the_index_has_are_named() {
         if log_is_gone {
             segments(&*disk).iter().for_each(|segment| disk.remove(segment).unwrap());
         } else {
-            // The second block of the only segment: all that follows is whole.
+            // The second block of the only segment; everything after it is intact.
             let file = disk.open(&segments(&*disk)[0], Open::ReadWrite, Caching::Buffered).unwrap();
             file.write_at(&[0; 16 << 10], 16 << 10).unwrap();
         }
@@ -419,7 +420,7 @@ fn commits_that_neither_the_log_nor_the_index_has_are_named() {
                 assert_eq!(report.lost_commits, [known.next()..=newest]);
                 assert!(recovered(&disk) == *models.last().unwrap());
             }
-            // The index has those that were in that block; the ones behind them are whole.
+            // The index has the commits of that block; those after it are intact.
             false => assert!(
                 report.lost_commits.is_empty() && !report.lost_entries.is_empty(),
                 "{report:?}"
@@ -429,14 +430,14 @@ fn commits_that_neither_the_log_nor_the_index_has_are_named() {
 }
 
 #[test]
-fn a_store_of_which_nothing_can_be_read_is_refused_and_makes_no_destination() {
+fn an_unreadable_store_is_refused_and_no_destination_is_created() {
     let disk = mem_disk();
     let db = Db::open(STORE, options(&disk)).unwrap();
     let keyspace = db.keyspace("default").unwrap();
     for key in 0..7_u8 {
         db.put(&keyspace, [key], "value").unwrap();
     }
-    // So few that closing does not flush them.
+    // So few rows that closing does not flush them.
     db.close().unwrap();
     let segment = segments(&*disk).pop().unwrap();
     disk.open(&segment, Open::ReadWrite, Caching::Buffered)
@@ -453,7 +454,7 @@ fn a_store_of_which_nothing_can_be_read_is_refused_and_makes_no_destination() {
 }
 
 #[test]
-fn a_recovery_that_is_cut_short_anywhere_leaves_no_store_and_can_be_run_again() {
+fn a_recovery_interrupted_anywhere_leaves_no_store_and_can_be_repeated() {
     for kind in 0..3 {
         let lying = LyingDisk::new(3);
         let disk: Arc<dyn Disk> = Arc::new(lying.clone());
@@ -484,7 +485,7 @@ fn a_recovery_that_is_cut_short_anywhere_leaves_no_store_and_can_be_run_again() 
             lying.restore_power();
             let told = format!("kind {kind}, sync {sync}");
             if was_cut {
-                // It is there as a whole, or not at all.
+                // The destination is complete, or does not exist.
                 match disk.entry(Path::new(DEST)).unwrap() {
                     Some(_) => {
                         assert!(
@@ -534,7 +535,7 @@ fn a_destination_in_use_and_a_store_in_use_are_refused() {
     file.write_at(b"mine", 0).unwrap();
     assert!(matches!(run(&disk), Err(Error::InvalidInput(_))));
     assert_eq!(files(&*disk, Path::new(DEST)).len(), 1);
-    // An empty folder is as good as none.
+    // An empty folder is accepted as well.
     disk.remove(&Path::new(DEST).join("mine")).unwrap();
     run(&disk).unwrap();
     let other = Db::recover("/nothing", "/x", options(&disk), &mut |_, _| {});
@@ -547,7 +548,7 @@ fn a_destination_in_use_and_a_store_in_use_are_refused() {
 }
 
 #[test]
-fn a_fork_of_the_log_wins_over_the_index_of_the_other() {
+fn a_log_wins_over_the_index_of_its_fork() {
     for is_trimmed in [false, true] {
         let disk = mem_disk();
         let db = Db::open(STORE, options(&disk)).unwrap();
@@ -560,7 +561,7 @@ fn a_fork_of_the_log_wins_over_the_index_of_the_other() {
         fill(&db, 60, 1000);
         db.compact().unwrap();
         db.close().unwrap();
-        // The backup went on by itself; then its log came into the store.
+        // The backup continued on its own; then its log was put into the store.
         let db = Db::open("/backup", options(&disk)).unwrap();
         let models = fill(&db, 90, 777);
         db.close().unwrap();
@@ -578,7 +579,7 @@ fn a_fork_of_the_log_wins_over_the_index_of_the_other() {
 }
 
 #[test]
-fn a_fixed_record_of_an_older_recovery_stays_and_more_damage_is_recovered() {
+fn a_lost_record_of_an_earlier_recovery_stays_and_more_damage_is_recovered() {
     let disk = mem_disk();
     let db = Db::open(STORE, options(&disk)).unwrap();
     let keyspace = db.keyspace("default").unwrap();
@@ -611,7 +612,7 @@ fn a_fixed_record_of_an_older_recovery_stays_and_more_damage_is_recovered() {
 }
 
 #[test]
-fn a_store_whose_manifest_is_of_a_newer_format_is_left_alone() {
+fn a_store_whose_manifest_has_a_newer_format_is_left_unchanged() {
     let disk = mem_disk();
     let db = Db::open(STORE, options(&disk)).unwrap();
     fill(&db, 20, 900);
@@ -642,7 +643,7 @@ fn a_store_whose_manifest_is_of_a_newer_format_is_left_alone() {
 }
 
 #[test]
-fn an_index_that_comes_after_one_that_was_removed_by_hand_uses_none_of_its_files_names() {
+fn a_new_index_after_a_removed_one_reuses_none_of_its_file_names() {
     let disk = mem_disk();
     let db = Db::open(STORE, options(&disk)).unwrap();
     let mut models = fill(&db, 300, 900);
@@ -662,8 +663,8 @@ fn an_index_that_comes_after_one_that_was_removed_by_hand_uses_none_of_its_files
     db.compact().unwrap();
     db.close().unwrap();
     let after = runs(&*disk);
-    // A page that the first index left where one of the second was to be written has the same
-    // checksum if the names are the same.
+    // If the names were the same, a stale page of the first index in the place of a page of the
+    // second one would have a matching checksum.
     assert!(
         !before.is_empty() && !after.is_empty() && before.is_disjoint(&after),
         "{before:?} {after:?}"
@@ -671,7 +672,7 @@ fn an_index_that_comes_after_one_that_was_removed_by_hand_uses_none_of_its_files
 }
 
 #[test]
-fn a_file_with_a_name_that_no_run_gets_is_let_alone() {
+fn a_file_with_a_name_that_no_run_can_have_is_ignored() {
     let disk = mem_disk();
     drop(Db::open(STORE, options(&disk)).unwrap());
     let stray = Path::new(STORE).join("index").join(format!("{:020}.run", u64::MAX));
@@ -689,7 +690,7 @@ fn a_file_with_a_name_that_no_run_gets_is_let_alone() {
 }
 
 #[test]
-fn an_older_manifest_does_not_take_the_place_of_the_newest() {
+fn an_older_manifest_does_not_replace_the_newest() {
     let disk = mem_disk();
     let db = Db::open(STORE, options(&disk)).unwrap();
     for round in 0..4 {
@@ -710,8 +711,8 @@ fn an_older_manifest_does_not_take_the_place_of_the_newest() {
             "{error}"
         );
     }
-    // Also if it is gone: the one before it names runs that were merged away, or is complete with
-    // the log.
+    // Also if the newest manifest is gone: the one before it names runs that were merged away, or
+    // is complete together with the log.
     disk.remove(&newest).unwrap();
     match Db::open(STORE, options(&disk)) {
         Ok(db) => assert!(content(&db) == expected),

@@ -1,4 +1,4 @@
-//! A recovery does not present an older value as the newest, or one whose deletion is lost, where
+//! A recovery does not present an older value as the newest, or a key whose deletion is lost, if
 //! the log and the index have lost different parts.
 
 use std::path::{Path, PathBuf};
@@ -26,8 +26,8 @@ fn all_of(disk: &dyn Disk, folder: &str) -> Vec<(PathBuf, Vec<u8>)> {
     files(disk, &Path::new(STORE).join(folder))
 }
 
-/// Calls `before`, closes the store, calls `after`, closes it with all in its index, and puts the
-/// log back that it had in between.
+/// Calls `before`, closes the store, calls `after`, closes it with everything in its index, and
+/// restores the log that it had after the first close.
 fn lose_log_after(disk: &Arc<dyn Disk>, before: &dyn Fn(&Db), after: &dyn Fn(&Db)) {
     let db = Db::open(STORE, options(disk)).unwrap();
     before(&db);
@@ -48,7 +48,7 @@ fn key(number: u32) -> Vec<u8> {
 }
 
 #[test]
-fn a_dropped_keyspace_comes_back_only_where_the_report_names_it() {
+fn a_dropped_keyspace_reappears_only_if_the_report_names_it() {
     for (merged, again) in [(false, false), (false, true), (true, false), (true, true)] {
         let disk = mem_disk();
         let before = |db: &Db| {
@@ -80,7 +80,7 @@ fn a_dropped_keyspace_comes_back_only_where_the_report_names_it() {
 }
 
 #[test]
-fn a_key_whose_deletion_only_the_index_knows_does_not_come_back() {
+fn a_key_whose_deletion_only_the_index_knows_does_not_reappear() {
     for retention in [Retention::Latest, Retention::Forever] {
         let disk = mem_disk();
         let before = |db: &Db| {
@@ -109,7 +109,7 @@ fn a_key_whose_deletion_only_the_index_knows_does_not_come_back() {
 }
 
 #[test]
-fn of_a_spilled_transaction_the_older_part_does_not_take_the_place_of_the_newer() {
+fn an_older_part_of_a_spilled_transaction_does_not_replace_the_newer_one() {
     let disk = mem_disk();
     let db = Db::open(STORE, options(&disk)).unwrap();
     let keyspace = db.keyspace("default").unwrap();
@@ -137,7 +137,7 @@ fn of_a_spilled_transaction_the_older_part_does_not_take_the_place_of_the_newer(
 }
 
 #[test]
-fn without_a_run_that_the_newest_manifest_names_no_older_value_is_served_unnamed() {
+fn if_a_run_of_the_newest_manifest_is_missing_no_older_value_is_served_unreported() {
     let disk = mem_disk();
     for round in 1..=3u8 {
         let db = Db::open(STORE, options(&disk)).unwrap();

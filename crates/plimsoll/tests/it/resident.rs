@@ -1,11 +1,11 @@
-//! Reads that answer from memory or not at all.
+//! Reads that are answered from memory or not at all.
 
 use plimsoll::{Db, Keyspace, Options, Resident};
 
 const VALUES: [(&str, usize); 3] =
     [("small", 100), ("in the log", 5000), ("in a blob file", 400_000)];
 
-/// A store with a value of every kind in runs, and nothing of it in memory.
+/// A store with a value of every kind in runs, and no page in memory.
 fn cold() -> (tempfile::TempDir, Db, Keyspace) {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path().join("store"), Options::new().memory_bytes(16 << 20).warm(false))
@@ -24,7 +24,7 @@ fn loads(db: &Db) -> u64 {
 }
 
 #[test]
-fn what_is_not_in_memory_is_not_loaded_and_what_was_read_is_found() {
+fn resident_reads_load_nothing_and_find_values_that_were_read() {
     let (_dir, db, keyspace) = cold();
     for (key, bytes) in VALUES {
         let before = loads(&db);
@@ -48,12 +48,12 @@ fn what_is_not_in_memory_is_not_loaded_and_what_was_read_is_found() {
         );
         db.drop_caches();
     }
-    // Reads in the same thread load again.
+    // Ordinary reads in the same thread load pages again.
     assert_eq!(db.get(&keyspace, "small").unwrap().unwrap().len(), 100);
 }
 
 #[test]
-fn what_was_just_written_or_deleted_is_told_from_memory() {
+fn recent_writes_and_deletions_are_answered_from_memory() {
     let (_dir, db, keyspace) = cold();
     db.put(&keyspace, "small", "again").unwrap();
     db.delete(&keyspace, "in the log").unwrap();
@@ -71,7 +71,7 @@ fn what_was_just_written_or_deleted_is_told_from_memory() {
 }
 
 #[test]
-fn a_key_that_a_transaction_asked_for_in_memory_is_one_that_it_read() {
+fn a_resident_read_of_a_transaction_counts_as_a_read() {
     let (_dir, db, keyspace) = cold();
     for asked in ["small", "own"] {
         let mut tx = db.begin();
@@ -85,7 +85,7 @@ fn a_key_that_a_transaction_asked_for_in_memory_is_one_that_it_read() {
 }
 
 #[test]
-fn a_closure_that_looks_at_a_resident_value_may_read_one_that_is_not() {
+fn a_closure_of_a_resident_read_may_load_another_value() {
     let (_dir, db, keyspace) = cold();
     db.put(&keyspace, "small", "in a memtable").unwrap();
     let look = |_: &[u8]| db.get(&keyspace, "in a blob file").unwrap().unwrap().len();
@@ -93,9 +93,9 @@ fn a_closure_that_looks_at_a_resident_value_may_read_one_that_is_not() {
 }
 
 #[test]
-fn what_another_process_has_committed_is_not_resident_until_it_was_taken_in() {
+fn commits_of_another_process_are_not_resident_until_they_are_applied() {
     let dir = tempfile::tempdir().unwrap();
-    // No thread takes anything in meanwhile.
+    // No thread applies commits meanwhile.
     let open = || {
         let options = Options::new().memory_bytes(16 << 20).shared(true).background(false);
         let db = Db::open(dir.path().join("store"), options).unwrap();

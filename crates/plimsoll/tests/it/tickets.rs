@@ -1,4 +1,4 @@
-//! Tickets as futures, on executors of a few lines.
+//! Tickets as futures, on minimal executors.
 
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -68,7 +68,7 @@ impl<F: Fn() + Send + Sync + 'static> Wake for Call<F> {
 }
 
 #[test]
-fn a_ticket_that_is_awaited_is_durable_and_so_are_a_thousand_of_them() {
+fn awaited_tickets_are_durable() {
     let dir = tempfile::tempdir().unwrap();
     for background in [true, false] {
         let db = Db::open(dir.path().join("store"), options().background(background)).unwrap();
@@ -121,7 +121,7 @@ fn wakers_are_called_outside_of_every_lock() {
     let db = Db::open(dir.path().join("store"), options()).unwrap();
     let ks = db.keyspace("default").unwrap();
     let (told, woken) = std::sync::mpsc::channel();
-    // Each waker commits, polls a ticket, drops another one, and at last closes the store: in the
+    // Each waker commits, polls a ticket, drops another one, and finally closes the store, in the
     // thread that calls it.
     let others: Arc<Mutex<Vec<CommitTicket>>> = Arc::default();
     for number in 0..50u32 {
@@ -146,7 +146,7 @@ fn wakers_are_called_outside_of_every_lock() {
                 result.unwrap();
                 waker.wake();
             }
-            // The waker has to be called although the ticket is dropped after this.
+            // The waker must be called although the ticket is dropped after this.
             Poll::Pending => assert_eq!(woken.recv().unwrap(), number),
         }
         while woken.try_recv().is_ok() {}
@@ -159,7 +159,7 @@ fn unless_closed(error: Error) -> Result<()> {
 }
 
 #[test]
-fn tickets_that_are_dropped_are_not_woken_and_their_commits_stay() {
+fn dropped_tickets_are_not_woken_and_their_commits_stay() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let db = Db::open(&path, options()).unwrap();
@@ -180,7 +180,7 @@ fn tickets_that_are_dropped_are_not_woken_and_their_commits_stay() {
 }
 
 #[test]
-fn a_sync_that_fails_is_told_to_every_ticket_that_waits() {
+fn every_waiting_ticket_gets_the_error_of_a_failed_sync() {
     let disk = LyingDisk::new(1);
     let options = options().world(Arc::new(disk.clone()), Arc::new(SystemClock::new()));
     let db = Db::open("/store", options).unwrap();
@@ -220,7 +220,7 @@ fn closing_the_store_wakes_every_ticket_and_makes_its_commit_durable() {
 }
 
 /// Stores in which nothing becomes durable unless it is waited for: one that a process has alone,
-/// and two members of one.
+/// and one with two members.
 fn ordered_worlds(check: impl Fn(&Db, &Db)) {
     for shared in [false, true] {
         let dir = tempfile::tempdir().unwrap();
@@ -233,9 +233,9 @@ fn ordered_worlds(check: impl Fn(&Db, &Db)) {
     }
 }
 
-/// By one process alone, and by one member for another, which may have the other mode.
+/// By one process alone, and by one member for another, which may have the other durability mode.
 #[test]
-fn what_was_committed_before_a_sync_survives_a_power_cut() {
+fn commits_before_a_sync_survive_a_power_cut() {
     for beside in [None, Some(Durability::Buffered), Some(Durability::Sync)] {
         let disk = LyingDisk::new(2);
         let open = |durability| {
@@ -261,7 +261,7 @@ fn what_was_committed_before_a_sync_survives_a_power_cut() {
 }
 
 #[test]
-fn a_transaction_that_begins_at_what_was_ordered_reads_what_is_not_durable_yet() {
+fn an_ordered_transaction_reads_commits_that_are_not_durable_yet() {
     ordered_worlds(|one, other| {
         let (of_one, of_other) =
             (one.keyspace("default").unwrap(), other.keyspace("default").unwrap());
@@ -272,7 +272,8 @@ fn a_transaction_that_begins_at_what_was_ordered_reads_what_is_not_durable_yet()
         assert_eq!(tx.at(), first.glsn());
         assert!(tx.get(&of_other, 1u32.to_be_bytes()).unwrap().is_some());
         tx.put(&of_other, "next", "2").unwrap();
-        // It does not conflict with what it has read, and its own wait makes both durable.
+        // It does not conflict with the commit that it has read, and its own wait makes both
+        // durable.
         let second = tx.commit_submit().unwrap();
         assert!(!second.is_durable());
         second.wait().unwrap();
@@ -283,7 +284,7 @@ fn a_transaction_that_begins_at_what_was_ordered_reads_what_is_not_durable_yet()
 }
 
 #[test]
-fn a_transaction_that_only_read_what_was_ordered_has_made_it_durable_when_its_commit_returns() {
+fn the_commit_of_a_read_only_ordered_transaction_makes_its_reads_durable() {
     ordered_worlds(|one, other| {
         let (of_one, of_other) =
             (one.keyspace("default").unwrap(), other.keyspace("default").unwrap());

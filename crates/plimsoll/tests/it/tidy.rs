@@ -1,11 +1,12 @@
-//! Reads the sources and keeps the house's rules: arrows point down, every file says what it is
-//! for, unsafe code stays where it is listed, and what ARCHITECTURE.md names is there.
+//! Reads the sources and checks the rules of the project: dependencies point downwards, every file
+//! begins with its purpose, unsafe code is only in the listed files, and files named in
+//! ARCHITECTURE.md exist.
 #![allow(clippy::disallowed_methods, reason = "this test reads the project's own sources")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Crates from the lowest storey to the highest, with what each may use.
+/// Crates from the lowest layer to the highest, with the crates that each may use.
 const ARROWS: [(&str, &[&str]); 8] = [
     ("disk", &[]),
     ("memory", &["disk"]),
@@ -17,7 +18,7 @@ const ARROWS: [(&str, &[&str]); 8] = [
     ("cli", &["disk", "plimsoll", "git", "replay"]),
 ];
 
-/// Files that may hold unsafe code.
+/// Files that may contain unsafe code.
 const UNSAFE: [&str; 11] = [
     "disk/src/fork.rs",
     "disk/src/os/bus_error.rs",
@@ -39,7 +40,7 @@ fn root() -> PathBuf {
 fn sources() -> Vec<(String, String)> {
     let mut found = Vec::new();
     collect(&root().join("crates"), &mut found);
-    assert!(found.len() > 40, "the sources are there");
+    assert!(found.len() > 40, "the sources were found");
     let crates = root().join("crates");
     let name = |path: &Path| path.strip_prefix(&crates).unwrap().to_str().unwrap().to_owned();
     found.iter().map(|path| (name(path), fs::read_to_string(path).unwrap())).collect()
@@ -57,10 +58,10 @@ fn collect(dir: &Path, found: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn every_file_opens_with_what_it_is_for() {
+fn every_file_begins_with_its_purpose() {
     for (name, text) in sources() {
         let first = text.lines().find(|line| !line.starts_with("#![")).unwrap_or_default();
-        assert!(first.starts_with("//! ") && first.len() > 12, "{name} opens with {first:?}");
+        assert!(first.starts_with("//! ") && first.len() > 12, "{name} begins with {first:?}");
     }
 }
 
@@ -79,19 +80,19 @@ fn arrows_between_crates_point_down() {
 }
 
 #[test]
-fn unsafe_code_stays_where_it_is_listed() {
+fn unsafe_code_is_only_in_listed_files() {
     for (name, text) in sources() {
         let uses = text.lines().any(|line| {
             let code = line.split("//").next().unwrap_or_default();
             code.contains("unsafe {") || code.contains("unsafe impl") || code.contains("unsafe fn")
         });
         let listed = UNSAFE.iter().any(|place| name.starts_with(place));
-        assert!(!uses || listed, "{name} holds unsafe code");
+        assert!(!uses || listed, "{name} contains unsafe code");
     }
 }
 
 #[test]
-fn nobody_passes_by_the_door() {
+fn all_system_calls_go_through_the_disk_crate() {
     let banned = [
         "std::time::Instant",
         "SystemTime::now",
@@ -100,7 +101,7 @@ fn nobody_passes_by_the_door() {
         "fs::File::create",
     ];
     for (name, text) in sources() {
-        // The command and tests may look at the world themselves: the user's files, child
+        // The command and tests may access the system themselves: the user's files, child
         // processes.
         if name.starts_with("disk/")
             || name.starts_with("cli/")
@@ -112,13 +113,13 @@ fn nobody_passes_by_the_door() {
         let code = text.split("#[cfg(test)]").next().unwrap();
         for line in code.lines().filter(|line| !line.trim_start().starts_with("//")) {
             for way in banned {
-                assert!(!line.contains(way), "{name} passes by the door: {line}");
+                assert!(!line.contains(way), "{name} bypasses the disk crate: {line}");
             }
         }
     }
 }
 
-/// Files that make a clock of their own: defaults that can be replaced, waits of threads for
+/// Files that create a clock themselves: defaults that can be replaced, waits of threads for
 /// memory, the command, and the timing of a replay.
 const CLOCKS: [&str; 7] = [
     "plimsoll/src/types/options.rs",
@@ -131,7 +132,7 @@ const CLOCKS: [&str; 7] = [
 ];
 
 #[test]
-fn the_clock_is_handed_down() {
+fn clocks_are_passed_in() {
     for (name, text) in sources() {
         let listed = CLOCKS.iter().any(|place| name.starts_with(place));
         let is_test = ["/tests", "tests.rs", "known_bugs.rs", "/examples", "sim/"]
@@ -140,12 +141,12 @@ fn the_clock_is_handed_down() {
         let code = text.split("#[cfg(test)]").next().unwrap();
         assert!(
             listed || is_test || !code.contains("SystemClock::new()"),
-            "{name} makes its own clock"
+            "{name} creates its own clock"
         );
     }
 }
 
-/// Test hooks: files, and how the lines of the hooks begin.
+/// Test hooks: files, and the beginnings of the lines that define the hooks.
 const HOOKS: [(&str, &[&str]); 10] = [
     ("disk/src/lib.rs", &["pub mod lying;"]),
     ("disk/src/sharing.rs", &["fn between_stores("]),
@@ -169,7 +170,7 @@ const HOOKS: [(&str, &[&str]); 10] = [
 ];
 
 #[test]
-fn test_hooks_are_there_only_with_the_feature_testing() {
+fn test_hooks_exist_only_with_the_feature_testing() {
     for (file, hooks) in HOOKS {
         let text = fs::read_to_string(root().join("crates").join(file)).unwrap();
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
@@ -179,7 +180,8 @@ fn test_hooks_are_there_only_with_the_feature_testing() {
                 .position(|line| line.starts_with(hook))
                 .unwrap_or_else(|| panic!("{file}: {hook}"));
             let attributes = lines[..at].iter().rev().take_while(|line| line.starts_with("#["));
-            // What measurements need, too, has a feature that `testing` contains.
+            // A hook that measurements need as well has a feature of its own, which `testing`
+            // contains.
             let feature = if *hook == "pub fn world(" {
                 "feature = \"world\""
             } else {
@@ -199,12 +201,15 @@ fn test_hooks_are_there_only_with_the_feature_testing() {
 }
 
 #[test]
-fn what_the_documents_name_is_there() {
+fn files_named_in_the_documents_exist() {
     for document in ["ARCHITECTURE.md", "README.md", "docs/reference/faults.md"] {
         let text = fs::read_to_string(root().join(document)).unwrap();
         for word in text.split('`').skip(1).step_by(2) {
             if word.starts_with("crates/") || word.starts_with("docs/") {
-                assert!(root().join(word).exists(), "{document} names {word}, which is not there");
+                assert!(
+                    root().join(word).exists(),
+                    "{document} names {word}, which does not exist"
+                );
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Visits: walks that lend their rows to a closure.
+//! Visits: iterators that lend their rows to a closure.
 
 use std::ops::{Bound, ControlFlow};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -62,7 +62,7 @@ fn filled(db: &Db, keyspace: &Keyspace) {
 }
 
 #[test]
-fn a_visit_lends_what_a_walk_gives_in_both_directions_with_values_of_any_size() {
+fn a_visit_lends_the_rows_of_an_iteration_in_both_directions() {
     let dir = tempfile::tempdir().unwrap();
     let (db, keyspace) = open(&dir);
     filled(&db, &keyspace);
@@ -90,7 +90,7 @@ fn a_visit_lends_what_a_walk_gives_in_both_directions_with_values_of_any_size() 
     assert_eq!(
         rows,
         walked(snapshot.range(&keyspace, ..).unwrap()),
-        "a walk that has begun goes on as a visit"
+        "an iteration that has begun continues as a visit"
     );
 }
 
@@ -107,8 +107,8 @@ fn a_visit_of_a_transaction_sees_its_own_writes() {
     assert_eq!(own, [(key(6).to_vec(), b"own".to_vec())]);
 }
 
-/// Visits rows from `first` on in a transaction that writes `out`, stops as `stop` says, and
-/// commits after `changed` was written.
+/// Visits rows from `first` on in a transaction that writes `out`, stops when `stop` says so, and
+/// commits after another commit has written `changed`.
 fn commit_after(first: u32, stop: impl Fn(u32) -> ControlFlow<u32>, changed: u32) -> Result<()> {
     let dir = tempfile::tempdir().unwrap();
     let (db, keyspace) = open(&dir);
@@ -116,7 +116,7 @@ fn commit_after(first: u32, stop: impl Fn(u32) -> ControlFlow<u32>, changed: u32
     let mut tx = db.begin();
     let visit = tx.range(&keyspace, key(first)..key(150)).unwrap();
     let number = |bytes: &[u8]| u32::from_be_bytes(bytes.try_into().unwrap());
-    // The closure may panic: what it was lent was read all the same.
+    // Even if the closure panics, the row lent to it counts as read.
     let _ = catch_unwind(AssertUnwindSafe(|| visit.visit(|key, _| stop(number(key))).unwrap()));
     db.put(&keyspace, key(changed), "changed").unwrap();
     tx.put(&keyspace, key(190), "out").unwrap();
@@ -124,7 +124,7 @@ fn commit_after(first: u32, stop: impl Fn(u32) -> ControlFlow<u32>, changed: u32
 }
 
 #[test]
-fn what_a_visit_of_a_transaction_was_lent_counts_as_read_and_nothing_else() {
+fn only_rows_lent_by_a_visit_of_a_transaction_count_as_read() {
     let at_50 =
         |number| if number == 50 { ControlFlow::Break(number) } else { ControlFlow::Continue(()) };
     assert!(matches!(commit_after(20, at_50, 50), Err(Error::Conflict { .. })));
@@ -135,14 +135,14 @@ fn what_a_visit_of_a_transaction_was_lent_counts_as_read_and_nothing_else() {
     assert!(matches!(commit_after(20, to_the_end, 149), Err(Error::Conflict { .. })));
     assert!(commit_after(20, to_the_end, 150).is_ok());
     let panics_at_50 = |number| {
-        if number == 50 { panic!("as the test wants it") } else { ControlFlow::Continue(()) }
+        if number == 50 { panic!("intended by the test") } else { ControlFlow::Continue(()) }
     };
     assert!(matches!(commit_after(20, panics_at_50, 50), Err(Error::Conflict { .. })));
     assert!(commit_after(20, panics_at_50, 51).is_ok());
 }
 
 #[test]
-fn a_closure_that_writes_far_more_than_fits_into_memory_waits_for_nothing_that_the_visit_holds() {
+fn a_closure_that_writes_more_than_the_memory_does_not_wait_for_its_visit() {
     let dir = tempfile::tempdir().unwrap();
     let db =
         Db::open(dir.path().join("store"), Options::new().memory_bytes(MIN_MEMORY_BYTES)).unwrap();
@@ -155,7 +155,7 @@ fn a_closure_that_writes_far_more_than_fits_into_memory_waits_for_nothing_that_t
     let visit = snapshot.range(&keyspace, ..).unwrap().visit(|found, value| {
         assert_eq!((found, value), (&key(expected)[..], &[1; 100][..]));
         expected += 1;
-        // 40 MiB in all.
+        // 40 MiB in total.
         let mut tx = db.begin();
         (0..400).for_each(|number| tx.put(&keyspace, key(number), [2; 256]).unwrap());
         tx.commit().unwrap();
@@ -165,7 +165,7 @@ fn a_closure_that_writes_far_more_than_fits_into_memory_waits_for_nothing_that_t
 }
 
 #[test]
-fn a_memtable_that_was_flushed_is_not_held_by_a_visit_beyond_the_row_that_it_lends() {
+fn a_visit_holds_a_flushed_memtable_only_while_it_lends_a_row() {
     let dir = tempfile::tempdir().unwrap();
     let (db, keyspace) = open(&dir);
     for commit in 0..10 {
@@ -195,7 +195,7 @@ fn a_memtable_that_was_flushed_is_not_held_by_a_visit_beyond_the_row_that_it_len
 }
 
 #[test]
-fn a_visit_that_goes_on_over_flushes_and_merges_misses_nothing() {
+fn a_visit_across_flushes_and_merges_misses_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (db, keyspace) = open(&dir);
     filled(&db, &keyspace);
@@ -250,7 +250,7 @@ fn a_visit_within_a_visit_has_cursors_of_its_own() {
 }
 
 #[test]
-fn a_visit_of_a_store_that_is_closed_meanwhile_says_so() {
+fn a_visit_of_a_store_that_is_closed_meanwhile_fails() {
     let dir = tempfile::tempdir().unwrap();
     let (db, keyspace) = open(&dir);
     filled(&db, &keyspace);

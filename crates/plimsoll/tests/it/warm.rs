@@ -1,5 +1,5 @@
-//! Warm restarts: what was hot is there again, whatever happened to the store or to the image in
-//! between, and no answer is ever wrong.
+//! Warm restarts: the hot set is restored, whatever happened to the store or to the image in
+//! between, and no read is ever wrong.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::warm_world::{
 
 const KEYS: u32 = 12_000;
 
-/// Small values stand in leaves, every seventh in the log.
+/// Small values are in leaves, every seventh is in the log.
 fn value(number: u32, round: u8) -> Vec<u8> {
     let bytes = if number.is_multiple_of(7) { 1500 } else { 300 };
     (0..bytes).map(|at: u32| (at.wrapping_mul(7).wrapping_add(number)) as u8 ^ round).collect()
@@ -23,7 +23,7 @@ fn put(db: &Db, keyspace: &Keyspace, numbers: impl Iterator<Item = u32>, round: 
     warm_world::put(db, keyspace, numbers, |number| value(number, round));
 }
 
-/// Those that are asked for again and again: every sixth.
+/// The keys that are read repeatedly: every sixth.
 fn hot() -> impl Iterator<Item = u32> {
     (0..KEYS).filter(|number| key(*number)[0] < 40)
 }
@@ -38,7 +38,7 @@ fn read_hot(db: &Db, keyspace: &Keyspace, round: u8) {
     }
 }
 
-/// A store with some keys in runs, of which some are hot in memory.
+/// A store with some keys in runs, some of which are hot in memory.
 fn warm_store(world: &World) -> (Db, Keyspace) {
     let (db, keyspace) =
         settled_store(world, Retention::Latest, 0..KEYS, |number| value(number, 0));
@@ -48,8 +48,8 @@ fn warm_store(world: &World) -> (Db, Keyspace) {
     (db, keyspace)
 }
 
-/// Opens, restores what there is, and says what came of it and how many pages the hot keys then
-/// still cost.
+/// Opens the store and restores the image; returns the statistics, the number of pages that reading
+/// the hot keys then loaded, and the warnings.
 fn reopened(world: &World, options: Options, round: u8) -> (WarmStats, u64, Vec<String>) {
     let db = Db::open(STORE, options).unwrap();
     let keyspace = db.keyspace("objects").unwrap();
@@ -68,17 +68,17 @@ fn assert_warm(world: &World, round: u8) {
     // Offset tables of the log are not part of an image.
     assert!(
         loads * 20 < warm.pages_restored,
-        "what was hot is there but for {loads} pages: {warm:?}"
+        "all hot pages are resident except {loads}: {warm:?}"
     );
     assert_eq!(warnings, Vec::<String>::new());
 }
 
 #[test]
-fn what_was_hot_is_there_again_after_a_close() {
+fn the_hot_set_is_restored_after_a_close() {
     let world = World::new(1);
     let (db, _) = warm_store(&world);
     db.close().unwrap();
-    // More than once: the image of a warm store is as good as the first.
+    // Several times, because the image of a restored store must be as good as the first.
     for _ in 0..3 {
         assert_warm(&world, 0);
     }
@@ -93,15 +93,15 @@ fn without_an_image_the_same_reads_go_to_the_disk() {
     let (warm, loads, _) = reopened(&world, world.options().warm(false), 0);
     assert_eq!(warm, WarmStats::default());
     assert!(loads > 50);
-    assert_eq!(world.image(), images, "what is switched off leaves the image alone");
+    assert_eq!(world.image(), images, "a disabled warm restart leaves the image unchanged");
 }
 
 #[test]
-fn what_was_hot_is_there_again_after_a_kill_or_a_power_cut() {
+fn the_hot_set_is_restored_after_a_kill_or_a_power_cut() {
     let world = World::new(2);
     let (db, keyspace) = warm_store(&world);
     world.pass_an_interval(&db);
-    // What was committed since the image: in the memtable, and in a run that the image cannot know.
+    // Commits after the image: in the memtable, and in a run that the image cannot know.
     put(&db, &keyspace, hot().step_by(3), 1);
     db.flush().unwrap();
     put(&db, &keyspace, hot().step_by(5), 2);
@@ -131,7 +131,7 @@ fn what_was_hot_is_there_again_after_a_kill_or_a_power_cut() {
 }
 
 #[test]
-fn nothing_is_written_where_nothing_changed_and_what_was_deleted_is_written_again() {
+fn unchanged_segments_are_not_written_and_deleted_ones_are_written_again() {
     let world = World::new(3);
     let (db, keyspace) = warm_store(&world);
     world.pass_an_interval(&db);
@@ -144,7 +144,7 @@ fn nothing_is_written_where_nothing_changed_and_what_was_deleted_is_written_agai
     assert_eq!(warm_image(STORE, &world.options()).unwrap().segments, 0);
     world.pass_an_interval(&db);
     assert_eq!(db.stats().warm.segments_written, 2 * first.segments_written);
-    // Read again, they become rows. What is in the image then is left as it is by closing.
+    // Read again, they become rows. Closing then leaves the image unchanged.
     read_hot(&db, &keyspace, 0);
     world.pass_an_interval(&db);
     let before = warm_image(STORE, &world.options()).unwrap();
@@ -162,7 +162,7 @@ fn nothing_is_written_where_nothing_changed_and_what_was_deleted_is_written_agai
 }
 
 #[test]
-fn a_short_visit_with_a_small_budget_leaves_the_image_as_it_is() {
+fn a_short_run_with_a_small_budget_leaves_the_image_unchanged() {
     let world = World::new(4);
     let db = Db::open(STORE, world.options().memory_bytes(64 << 20)).unwrap();
     let keyspace = db.create_keyspace("objects", Retention::Latest).unwrap();
@@ -189,7 +189,7 @@ fn a_short_visit_with_a_small_budget_leaves_the_image_as_it_is() {
         stats.warm.pages_restored > 100 && stats.warm.pages_restored < image.pages,
         "{stats:?}"
     );
-    assert_eq!(stats.pool.evictions, 0, "nobody leaves for what comes back");
+    assert_eq!(stats.pool.evictions, 0, "the restore evicts nothing");
     db.close().unwrap();
     assert_eq!(world.image().iter().map(|path| world.read(path)).collect::<Vec<_>>(), files);
     let db = world.open();
@@ -198,26 +198,25 @@ fn a_short_visit_with_a_small_budget_leaves_the_image_as_it_is() {
     db.close().unwrap();
     assert!(
         warm_image(STORE, &world.options()).unwrap().pages < image.pages,
-        "who stays has an image of its own"
+        "a process that stays open writes its own image"
     );
 }
 
 #[test]
-fn an_image_that_is_still_being_taken_in_is_left_as_it_is() {
+fn an_image_that_is_still_being_restored_is_left_unchanged() {
     let world = World::new(12);
     let (db, _) = warm_store(&world);
     db.close().unwrap();
     let files: Vec<_> = world.image().iter().map(|path| world.read(path)).collect();
     assert!(!files.is_empty());
-    // An allowance for a page in a quarter of a second: after a minute some pages are there, and
+    // An allowance of one page per quarter of a second: after a minute some pages are restored, and
     // most are not.
     let db = Db::open(STORE, world.options().warm_bytes_per_second(64 << 10)).unwrap();
     for _ in 0..2 {
         world.clock.advance(INTERVAL);
         while db.step().unwrap() {}
     }
-    // What it has is far less than what the image names, and it has been open for longer than an
-    // interval.
+    // It has far fewer pages than the image names, and has been open for longer than an interval.
     let warm = db.stats().warm;
     assert!(warm.restoring && warm.segments_written == 0, "{warm:?}");
     db.close().unwrap();
@@ -226,7 +225,7 @@ fn an_image_that_is_still_being_taken_in_is_left_as_it_is() {
 }
 
 #[test]
-fn a_reader_takes_the_image_in_and_writes_nothing() {
+fn a_reader_restores_the_image_and_writes_nothing() {
     let world = World::new(5);
     let (db, _) = warm_store(&world);
     db.close().unwrap();
@@ -261,8 +260,8 @@ fn small_store(world: &World) -> PathBuf {
     pages[0].clone()
 }
 
-/// Opens a store whose image is not to be believed: nothing of it is taken in, one warning, and all
-/// answers are right.
+/// Opens a store with an invalid image: nothing of it is restored, there is one warning, and all
+/// reads are right.
 fn assert_ignored(world: &World, what: &str, why: &str) {
     let (db, keyspace) = reopen_with_a_warning(world, what, why);
     assert_eq!(db.stats().warm.pages_restored, 0, "{what}");
@@ -275,7 +274,7 @@ fn assert_ignored(world: &World, what: &str, why: &str) {
 }
 
 #[test]
-fn an_image_that_is_cut_anywhere_or_has_any_byte_changed_is_ignored_with_one_warning() {
+fn an_image_truncated_or_changed_at_any_byte_is_ignored_with_one_warning() {
     let world = World::new(6);
     let path = small_store(&world);
     for_each_damage(&world, &path, assert_ignored);
@@ -294,7 +293,7 @@ fn an_image_ahead_of_the_log_and_one_of_a_fork_are_ignored() {
     let world = World::new(8);
     let path = small_store(&world);
     let copy = world.after_a_kill();
-    // The two copies go on with different pasts; one of them comes further.
+    // The two copies continue with different histories; one of them makes more commits.
     for (world, commits) in [(&world, 2u32), (&copy, 3)] {
         let db = world.open();
         let keyspace = db.keyspace("objects").unwrap();
@@ -305,7 +304,7 @@ fn an_image_ahead_of_the_log_and_one_of_a_fork_are_ignored() {
         for number in (0..300).chain(1000..1002).chain(1000..1002) {
             assert!(db.snapshot().get(&keyspace, &key(number)).unwrap().is_some());
         }
-        // Something that is not in the image yet, so that it is written anew.
+        // A page that is not in the image yet, so that it is written again.
         db.flush().unwrap();
         db.snapshot().get(&keyspace, &key(1000)).unwrap();
         db.close().unwrap();
@@ -315,11 +314,11 @@ fn an_image_ahead_of_the_log_and_one_of_a_fork_are_ignored() {
     world.write(&path, &theirs);
     assert_ignored(&world, "ahead", "the log ends at");
     copy.write(&path, &ours);
-    assert_ignored(&copy, "fork", "another past");
+    assert_ignored(&copy, "fork", "history differs");
 }
 
 #[test]
-fn an_older_image_of_the_same_store_is_taken_in_as_far_as_its_files_are_there() {
+fn an_older_image_of_the_same_store_is_restored_as_far_as_its_files_exist() {
     let world = World::new(9);
     let path = small_store(&world);
     let old = world.read(&path);
@@ -390,7 +389,7 @@ fn a_power_cut_at_any_sync_of_the_image_leaves_the_old_one_or_the_new_one() {
 }
 
 #[test]
-fn trouble_with_the_disk_is_told_and_is_no_error_of_the_store() {
+fn a_disk_error_of_the_image_is_reported_and_is_no_error_of_the_store() {
     let world = World::new(11);
     let (db, keyspace) = warm_store(&world);
     world.disk.fill_up(Some(0));
@@ -406,7 +405,7 @@ fn trouble_with_the_disk_is_told_and_is_no_error_of_the_store() {
 }
 
 #[test]
-fn a_store_with_threads_restores_beside_its_readers_and_without_any() {
+fn a_store_with_threads_restores_with_and_without_concurrent_readers() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let options = Options::new().memory_bytes(16 << 20).segment_bytes(1 << 20);
@@ -418,14 +417,14 @@ fn a_store_with_threads_restores_beside_its_readers_and_without_any() {
         read_hot(&db, &keyspace, 0);
     }
     db.close().unwrap();
-    // Readers beside it: what they ask for is right, whoever read it.
+    // With concurrent readers: they get the right values, whoever loaded the pages.
     let db = Db::open(&path, options.clone()).unwrap();
     let keyspace = db.keyspace("objects").unwrap();
     while db.stats().warm.restoring {
         read_hot(&db, &keyspace, 0);
     }
     drop(db);
-    // Nobody beside it: what it says that it restored is there.
+    // Without readers: the pages that count as restored are resident.
     let db = Db::open(&path, options).unwrap();
     while db.stats().warm.restoring {
         std::thread::sleep(Duration::from_millis(1));

@@ -1,11 +1,11 @@
-//! The law of the house for the warm image: dropped, damaged, older, of another store, of another
-//! moment, restored with a backup, under other budgets, after commits, trims, kills and power cuts:
-//! every answer is the model's, of the newest moment and of earlier ones, in a keyspace that keeps
-//! all versions and in one that keeps the newest. Every fourth store does its work in threads, by
-//! the real clock.
+//! The law of the warm image: every read matches the model, whatever happens to the image. The
+//! image is dropped, damaged, replaced by an older one or one of another store or moment, restored
+//! with a backup, and used under other budgets, after commits, trims, kills and power cuts. Reads
+//! are made at the newest moment and at earlier ones, in a keyspace that keeps all versions and in
+//! one that keeps the newest. Every fourth store works in threads, by the real clock.
 //!
-//! `PLIMSOLL_WARM_SEEDS` says how many lives of a store are simulated (24 restarts each),
-//! `PLIMSOLL_WARM_SEED` which is the first.
+//! `PLIMSOLL_WARM_SEEDS` sets how many lives of a store are simulated (24 restarts each),
+//! `PLIMSOLL_WARM_SEED` the seed of the first.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -22,25 +22,26 @@ const KEYS: u64 = 600;
 const RESTARTS: u64 = 24;
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Where a store works in threads: what a life of some milliseconds may see several of.
+/// For stores that work in threads: short enough that several intervals fit into a life of some
+/// milliseconds.
 const SHORT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The longest waits for an image to be taken in, and for another to be written: there may be
+/// The longest waits for an image to be restored, and for the next one to be written; there may be
 /// nothing to write.
 const RESTORE_MAX: Duration = Duration::from_secs(60);
 const SAVE_MAX: Duration = Duration::from_millis(500);
 
-/// So many moments are remembered.
+/// The number of moments that are remembered.
 const MOMENTS: usize = 12;
 
-/// Keyspaces: their names, and what they keep.
+/// Keyspaces: their names and retentions.
 const KEYSPACES: [(&str, Retention); 2] =
     [("objects", Retention::Latest), ("all", Retention::Forever)];
 
-/// What each key of each keyspace has: the number of the commit that put it.
+/// For each key of each keyspace, the number of the commit that put it.
 type State = BTreeMap<(usize, u64), u64>;
 
-/// The newest state, and those before it, with the GLSNs from which on they stand.
+/// The newest state and earlier ones, with the GLSNs from which on they are valid.
 #[derive(Clone, Default)]
 struct Model {
     now: State,
@@ -59,7 +60,7 @@ impl Model {
 /// Names of an image's files with their bytes.
 type Image = Vec<(String, Vec<u8>)>;
 
-/// A store, and where it stands.
+/// A store and its surroundings.
 struct Life {
     random: Random,
     disk: LyingDisk,
@@ -68,22 +69,22 @@ struct Life {
     path: PathBuf,
     model: Model,
     commits: u64,
-    /// Images of this store and of its backups, of any moment, and some of another store.
+    /// Images of this store and of its backups, at any moment, and some of another store.
     images: Vec<Image>,
-    /// Backups with what was in them.
+    /// Backups with their contents.
     backups: Vec<(PathBuf, Model)>,
     backups_made: u32,
     seen: Seen,
 }
 
-/// What came to pass.
+/// Counts of the situations that occurred.
 #[derive(Debug, Default)]
 struct Seen {
     restored: u64,
     objects: u64,
     stale: u64,
     ignored: u64,
-    /// Reads of an earlier moment that were answered, and that were refused.
+    /// Reads of an earlier moment that succeeded, and those that were refused.
     earlier: u64,
     trimmed: u64,
 }
@@ -103,7 +104,7 @@ fn key(number: u64) -> [u8; 8] {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
 }
 
-/// Small values stand in leaves, others in the log.
+/// Small values are in leaves, others in the log.
 fn value(number: u64, commit: u64) -> Vec<u8> {
     let bytes = if (number + commit).is_multiple_of(5) { 1300 } else { 200 };
     (0..bytes).map(|at: u64| (at * 7 + number * 3 + commit * 11) as u8).collect()
@@ -201,7 +202,8 @@ impl Life {
             }
             _ => (None, db.snapshot()),
         };
-        // Some more often than others: those are hot. What has to be loaded becomes a row.
+        // Some keys are read more often than others, which makes them hot. A key that has to be
+        // loaded becomes a row.
         let drops = self.one_in(2);
         for _ in 0..reads {
             if drops && self.one_in(25) {
@@ -242,7 +244,7 @@ impl Life {
         self.model.commit(glsn.0);
     }
 
-    /// A process lives and ends somehow.
+    /// A process opens the store, works, and ends in one of several ways.
     fn live(&mut self) {
         let (db, keyspaces) = self.open();
         for _ in 0..8 + self.random.below(12) {
@@ -267,7 +269,7 @@ impl Life {
             self.backups.push((path, self.model.clone()));
         }
         if self.threads && !self.one_in(3) {
-            // On a busy machine its threads may not have had a turn yet, and the restore gives way.
+            // On a busy machine its threads may not have run yet, and the restore pauses.
             let waits_for_save = self.one_in(2);
             let begun = Instant::now();
             let is_due = || match db.stats().warm {
@@ -287,7 +289,8 @@ impl Life {
         match self.random.below(3) {
             0 => db.close().unwrap(),
             1 => {
-                // As a killed process leaves it; what this one still does goes to another disk.
+                // The disk as a killed process leaves it; later writes of this process go to
+                // another disk.
                 self.disk = self.disk.snapshot();
                 drop(db);
             }
@@ -299,7 +302,7 @@ impl Life {
         }
     }
 
-    /// Something happens to the image while nobody has the store open.
+    /// Changes the image while no process has the store open.
     fn meddle(&mut self) {
         let image = image_of(&self.disk, &self.path);
         if !image.is_empty() && self.one_in(2) {
@@ -336,7 +339,7 @@ impl Life {
     fn check(&mut self) {
         let (db, keyspaces) = self.open();
         self.step(&db);
-        // Objects first, before the walk has pages loaded that could answer.
+        // Gets first, before the scan loads pages that could answer.
         for (space, keyspace) in keyspaces.iter().enumerate() {
             for number in 0..KEYS {
                 let found = db.snapshot().get(keyspace, &key(number)).unwrap();
@@ -360,7 +363,7 @@ impl Life {
     }
 }
 
-/// Whatever else goes by this name.
+/// An image of another store under the same name.
 fn foreign_image(seed: u64) -> Image {
     let mut other = Life::new(seed ^ 0xf0f0);
     for _ in 0..3 {
@@ -374,16 +377,17 @@ fn number_from(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn whatever_happens_to_the_image_every_answer_is_the_models() {
+fn every_read_matches_the_model_whatever_happens_to_the_image() {
     let first = number_from("PLIMSOLL_WARM_SEED").unwrap_or(0);
     let seeds = number_from("PLIMSOLL_WARM_SEEDS").unwrap_or(6);
     let (mut by_steps, mut in_threads) = (Seen::default(), Seen::default());
     let mut lives = 0;
-    // How much happens in threads depends on the machine: some more lives, if it was too little.
+    // How much happens in threads depends on the machine; if it was too little, some more lives are
+    // run.
     let is_enough =
         |lives: u64, in_threads: &Seen| lives >= seeds && (seeds < 6 || in_threads.objects > 10);
     while !is_enough(lives, &in_threads) && lives < seeds + 8 {
-        // Those that are added work in threads.
+        // The additional lives work in threads.
         let seed = if lives < seeds { first + lives } else { 4 * lives + 3 };
         println!("PLIMSOLL_WARM_SEED={seed} PLIMSOLL_WARM_SEEDS=1");
         let mut life = Life::new(seed);

@@ -1,4 +1,4 @@
-//! Warm restarts: hot rows are there again without their pages, and none that is not true any more.
+//! Warm restarts: hot rows are restored without their pages, and no stale row is restored.
 
 use std::path::PathBuf;
 
@@ -44,7 +44,7 @@ fn hot() -> impl Iterator<Item = u32> {
     (0..KEYS).step_by(10)
 }
 
-/// A store with keys in runs, of which some are kept as rows.
+/// A store with keys in runs, some of which are cached as rows.
 fn store_with_objects(world: &World, retention: Retention) -> (Db, Keyspace) {
     let (db, keyspace) = settled_store(world, retention, 0..KEYS, |number| value(number, 0));
     make_objects(&db, &keyspace, hot());
@@ -63,14 +63,14 @@ fn image_of_objects(world: &World) -> Vec<(PathBuf, Vec<u8>)> {
         .collect()
 }
 
-/// Puts an image of rows in place of the one that is there.
+/// Replaces the image of rows.
 fn exchange(world: &World, image: &[(PathBuf, Vec<u8>)]) {
     world.image().iter().for_each(|path| world.disk.remove(path).unwrap());
     image.iter().for_each(|(path, bytes)| world.write(path, bytes));
 }
 
 #[test]
-fn objects_are_there_again_after_a_close_without_a_page() {
+fn rows_are_restored_after_a_close_without_a_page() {
     let world = World::new(1);
     let (db, _) = store_with_objects(&world, Retention::Latest);
     db.close().unwrap();
@@ -92,12 +92,12 @@ fn objects_are_there_again_after_a_close_without_a_page() {
         assert_eq!(after.row_cache.hits - before.row_cache.hits, 300);
         assert_eq!(after.warnings, Vec::<String>::new());
         db.close().unwrap();
-        assert_eq!(image_of_objects(&world), files, "a short visit leaves it as it is");
+        assert_eq!(image_of_objects(&world), files, "a short run leaves it unchanged");
     }
 }
 
 #[test]
-fn what_is_switched_off_takes_no_objects_in() {
+fn no_rows_are_restored_if_the_cache_or_the_image_is_disabled() {
     let world = World::new(1);
     let (db, _) = store_with_objects(&world, Retention::Latest);
     db.close().unwrap();
@@ -112,13 +112,13 @@ fn what_is_switched_off_takes_no_objects_in() {
 }
 
 #[test]
-fn after_a_kill_or_a_power_cut_nothing_that_changed_since_the_image_comes_back() {
+fn after_a_kill_or_a_power_cut_no_row_that_changed_since_the_image_is_restored() {
     for retention in [Retention::Forever, Retention::Latest] {
         let world = World::new(2);
         let (db, keyspace) = store_with_objects(&world, retention);
         world.pass_an_interval(&db);
         assert!(db.stats().warm.segments_written > 0);
-        // What was committed since: in a run that the image cannot know, and in the memtable.
+        // Commits after the image: in a run that the image cannot know, and in the memtable.
         put(&db, &keyspace, hot().step_by(3), 1);
         delete(&db, &keyspace, hot().skip(1).step_by(3));
         db.flush().unwrap();
@@ -140,7 +140,7 @@ fn after_a_kill_or_a_power_cut_nothing_that_changed_since_the_image_comes_back()
             assert_eq!(restored + stale, 300, "{stats:?}");
             assert!(
                 (90..=100).contains(&restored),
-                "those that did not change, but for what a filter lets pass: {restored}"
+                "the unchanged rows, except for false positives of a filter: {restored}"
             );
             for (at, number) in hot().enumerate() {
                 assert_eq!(get(&db, &keyspace, number), expected(at, number), "{number}");
@@ -151,25 +151,25 @@ fn after_a_kill_or_a_power_cut_nothing_that_changed_since_the_image_comes_back()
 }
 
 #[test]
-fn a_key_that_is_written_twice_between_two_flushes_puts_no_other_in_doubt() {
+fn a_key_written_twice_between_two_flushes_invalidates_no_other_row() {
     let world = World::new(2);
     let (db, keyspace) = store_with_objects(&world, Retention::Latest);
     world.pass_an_interval(&db);
-    // Keys that are not hot, each of them twice: what was superseded is dropped by the flush, and
-    // so is a deletion that was superseded.
+    // Keys that are not hot, each written twice: the flush drops the superseded version, even if it
+    // is a deletion.
     put(&db, &keyspace, (1..KEYS).step_by(300), 1);
     delete(&db, &keyspace, (1..KEYS).step_by(600));
     put(&db, &keyspace, (1..KEYS).step_by(300), 2);
     db.flush().unwrap();
     let (db, keyspace) = reopen(&world.after_a_kill());
     let warm = db.stats().warm;
-    assert!(warm.rows_restored >= 290, "all but what a filter lets pass: {warm:?}");
+    assert!(warm.rows_restored >= 290, "all except for false positives of a filter: {warm:?}");
     hot().for_each(|number| assert_eq!(get(&db, &keyspace, number), Some(value(number, 0))));
     assert_eq!(get(&db, &keyspace, 1), Some(value(1, 2)));
 }
 
 #[test]
-fn what_a_merge_has_put_beside_younger_versions_is_written_again_and_comes_back() {
+fn rows_merged_beside_younger_versions_are_saved_again_and_restored() {
     for retention in [Retention::Forever, Retention::Latest] {
         let world = World::new(2);
         let (db, keyspace) = store_with_objects(&world, retention);
@@ -181,7 +181,7 @@ fn what_a_merge_has_put_beside_younger_versions_is_written_again_and_comes_back(
         assert_eq!(
             (warm.rows_restored, warm.rows_stale),
             (0, 300),
-            "they stand beside what is younger: {warm:?}"
+            "they are beside younger versions: {warm:?}"
         );
         let before = db.stats().warm;
         world.pass_an_interval(&db);
@@ -197,7 +197,7 @@ fn what_a_merge_has_put_beside_younger_versions_is_written_again_and_comes_back(
 }
 
 #[test]
-fn an_idle_store_merges_its_runs_once_its_rows_are_back() {
+fn an_idle_store_merges_its_runs_once_its_rows_are_restored() {
     let world = World::new(2);
     let (db, keyspace) = store_with_objects(&world, Retention::Latest);
     world.pass_an_interval(&db);
@@ -206,13 +206,17 @@ fn an_idle_store_merges_its_runs_once_its_rows_are_back() {
     assert_eq!(db.stats().index.runs.len(), 2);
     let (db, keyspace) = reopen(&world.after_a_kill());
     let stats = db.stats();
-    assert!(stats.warm.rows_restored >= 290, "all but what a filter lets pass: {:?}", stats.warm);
+    assert!(
+        stats.warm.rows_restored >= 290,
+        "all except for false positives of a filter: {:?}",
+        stats.warm
+    );
     assert_eq!(stats.index.runs.len(), 1, "{:?}", stats.index);
     hot().for_each(|number| assert_eq!(get(&db, &keyspace, number), Some(value(number, 0))));
     assert_eq!(get(&db, &keyspace, 1), Some(value(1, 1)));
 }
 
-/// An older image of the same store, after everything that can happen to a key since.
+/// An older image of the same store, after every kind of change to a key.
 fn an_older_image(retention: Retention, then: impl Fn(&Db, &Keyspace)) {
     let world = World::new(3);
     let (db, keyspace) = store_with_objects(&world, retention);
@@ -231,13 +235,13 @@ fn an_older_image(retention: Retention, then: impl Fn(&Db, &Keyspace)) {
 }
 
 #[test]
-fn an_object_whose_key_was_deleted_does_not_come_back_where_the_deletion_is_gone_too() {
+fn a_row_of_a_deleted_key_is_not_restored_even_if_the_deletion_is_gone() {
     for retention in [Retention::Forever, Retention::Latest, Retention::Glsns(2)] {
         an_older_image(retention, |db, keyspace| {
             delete(db, keyspace, hot());
             db.flush().unwrap();
             db.compact().unwrap();
-            // So that a horizon that lags passes it, too.
+            // So that even a lagging horizon passes it.
             (0..5).for_each(|round| put(db, keyspace, 1..2, round));
             db.compact().unwrap();
         });
@@ -245,7 +249,7 @@ fn an_object_whose_key_was_deleted_does_not_come_back_where_the_deletion_is_gone
 }
 
 #[test]
-fn an_object_that_was_replaced_or_deleted_by_a_merge_or_by_many_does_not_come_back() {
+fn a_row_replaced_or_deleted_by_a_merge_or_a_large_transaction_is_not_restored() {
     for retention in [Retention::Forever, Retention::Latest] {
         an_older_image(retention, |db, keyspace| {
             for round in 1..4 {
@@ -266,12 +270,12 @@ fn an_object_that_was_replaced_or_deleted_by_a_merge_or_by_many_does_not_come_ba
 }
 
 #[test]
-fn an_image_from_below_the_trim_point_is_not_believed_for_it_may_be_of_a_fork() {
+fn an_image_from_below_the_trim_point_is_ignored_because_it_may_be_of_a_fork() {
     let world = World::new(4);
     let (db, _) = store_with_objects(&world, Retention::Latest);
     db.close().unwrap();
     let fork = world.after_a_kill();
-    // Nothing is ever superseded: that alone would make the image too old.
+    // Nothing is ever superseded, because that alone would make the image too old.
     let new = || KEYS..KEYS + 50;
     for (world, round) in [(&world, 1), (&fork, 2)] {
         delete_warm_image(STORE, &world.options()).unwrap();
@@ -285,7 +289,7 @@ fn an_image_from_below_the_trim_point_is_not_believed_for_it_may_be_of_a_fork() 
     let (db, keyspace) = reopen(&world);
     (1..400)
         .for_each(|number| put(&db, &keyspace, KEYS + 100 * number..KEYS + 100 * number + 90, 3));
-    // Not merged: a run in which they stand beside what is younger would leave them in doubt.
+    // Flushed, not merged: rows in one run with younger versions could not be validated.
     db.flush().unwrap();
     db.log().trim(db.newest() - 1).unwrap();
     let oldest = warm_image(STORE, &fork.options()).unwrap().oldest_glsn;
@@ -295,7 +299,7 @@ fn an_image_from_below_the_trim_point_is_not_believed_for_it_may_be_of_a_fork() 
     let db = world.open();
     let keyspace = db.keyspace("objects").unwrap();
     while db.stats().warm.restoring {
-        // Before anything is merged.
+        // Before any merge.
         db.step_from(4).unwrap();
         world.clock.advance(std::time::Duration::from_millis(100));
     }
@@ -319,30 +323,30 @@ fn small_store(world: &World) -> (PathBuf, Vec<u8>) {
     image.into_iter().next().unwrap()
 }
 
-/// Opens a store whose image is not to be believed: nothing of it is taken in from where that
-/// shows, one warning, and all answers are right.
+/// Opens a store with an invalid image: nothing of it is restored from the fault on, there is one
+/// warning, and all reads are right.
 fn assert_ignored(world: &World, what: &str, why: &str) {
     let (db, keyspace) = reopen_with_a_warning(world, what, why);
     assert_eq!(db.stats().warm.rows_restored, 0, "{what}");
     (0..12).for_each(|number| {
         assert_eq!(get(&db, &keyspace, number), Some(value(number, 0)), "{what}")
     });
-    assert!(image_of_objects(world).is_empty(), "{what}: nobody finds it again");
+    assert!(image_of_objects(world).is_empty(), "{what}: the image was removed");
 }
 
 #[test]
-fn an_image_of_objects_that_is_cut_anywhere_or_has_any_byte_changed_is_ignored_with_one_warning() {
+fn an_image_of_rows_truncated_or_changed_at_any_byte_is_ignored_with_one_warning() {
     let world = World::new(5);
     let (path, bytes) = small_store(&world);
     assert!(bytes.len() < 2000);
     for_each_damage(&world, &path, assert_ignored);
-    // Good bytes under another name.
+    // Valid bytes under another name.
     let name = path.file_name().unwrap().to_str().unwrap();
     let world = world.after_a_kill();
     world.disk.remove(&path).unwrap();
     world.write(&path.with_file_name(name.replace("rows-000000", "rows-000001")), &bytes);
     assert_ignored(&world, "another name", "it is damaged");
-    // Closing puts a good one in its place.
+    // Closing replaces it by a valid image.
     let (db, keyspace) = reopen(&world);
     make_objects(&db, &keyspace, 0..12);
     db.close().unwrap();
@@ -352,7 +356,7 @@ fn an_image_of_objects_that_is_cut_anywhere_or_has_any_byte_changed_is_ignored_w
 }
 
 #[test]
-fn an_image_of_objects_of_another_store_is_ignored() {
+fn an_image_of_rows_of_another_store_is_ignored() {
     let (world, other) = (World::new(6), World::new(60));
     let (path, _) = small_store(&world);
     let (_, foreign) = small_store(&other);
@@ -361,7 +365,7 @@ fn an_image_of_objects_of_another_store_is_ignored() {
 }
 
 #[test]
-fn an_image_of_objects_ahead_of_the_log_or_of_a_fork_is_ignored() {
+fn an_image_of_rows_ahead_of_the_log_or_of_a_fork_is_ignored() {
     let world = World::new(7);
     let (path, _) = small_store(&world);
     let copy = world.after_a_kill();
@@ -380,11 +384,11 @@ fn an_image_of_objects_ahead_of_the_log_or_of_a_fork_is_ignored() {
     world.write(&path, &theirs);
     assert_ignored(&world, "ahead", "the log ends at");
     copy.write(&path, &ours);
-    assert_ignored(&copy, "fork", "another past");
+    assert_ignored(&copy, "fork", "history differs");
 }
 
 #[test]
-fn a_reader_beside_a_writer_is_not_told_that_the_image_is_ahead_of_it() {
+fn a_reader_beside_a_writer_gets_no_warning_about_a_newer_image() {
     let world = World::new(8);
     small_store(&world);
     let reader_world = world.after_a_kill();
@@ -394,7 +398,7 @@ fn a_reader_beside_a_writer_is_not_told_that_the_image_is_ahead_of_it() {
     delete_warm_image(STORE, &world.options()).unwrap();
     make_objects(&db, &keyspace, 0..12);
     db.close().unwrap();
-    // The reader saw the log before the writer went on, and the image afterwards.
+    // The reader read the log before the writer continued, and the image afterwards.
     exchange(&reader_world, &image_of_objects(&world));
     let reader = Db::open(STORE, reader_world.options().read_only(true)).unwrap();
     reader_world.work(&reader);
@@ -403,7 +407,7 @@ fn a_reader_beside_a_writer_is_not_told_that_the_image_is_ahead_of_it() {
 }
 
 #[test]
-fn a_reader_takes_objects_in_and_writes_nothing() {
+fn a_reader_restores_rows_and_writes_nothing() {
     let world = World::new(9);
     let (db, _) = store_with_objects(&world, Retention::Latest);
     db.close().unwrap();
@@ -417,7 +421,7 @@ fn a_reader_takes_objects_in_and_writes_nothing() {
 }
 
 #[test]
-fn only_what_changed_is_written_and_what_was_deleted_is_written_again() {
+fn only_changed_files_are_written_and_deleted_ones_are_written_again() {
     let world = World::new(10);
     let (db, keyspace) = store_with_objects(&world, Retention::Latest);
     world.pass_an_interval(&db);
@@ -425,7 +429,7 @@ fn only_what_changed_is_written_and_what_was_deleted_is_written_again() {
     assert!(!files.is_empty());
     world.pass_an_interval(&db);
     assert_eq!(db.stats().warm, first, "nothing changed");
-    // A change of a few is not worth writing: those few are stale.
+    // A change of a few rows is not worth writing; those few are stale.
     put(&db, &keyspace, hot().take(3), 1);
     db.flush().unwrap();
     world.pass_an_interval(&db);
@@ -442,7 +446,7 @@ fn only_what_changed_is_written_and_what_was_deleted_is_written_again() {
 }
 
 #[test]
-fn a_process_that_stays_writes_an_image_of_its_own_and_removes_the_one_it_found() {
+fn a_process_that_stays_open_writes_its_own_image_and_removes_the_old_one() {
     let world = World::new(11);
     let (db, _) = store_with_objects(&world, Retention::Latest);
     db.close().unwrap();
@@ -454,7 +458,7 @@ fn a_process_that_stays_writes_an_image_of_its_own_and_removes_the_one_it_found(
     assert!(own.iter().all(|(path, _)| found.iter().all(|(other, _)| path != other)));
     assert_eq!(warm_image(STORE, &world.options()).unwrap().rows, 600);
     drop(db);
-    // Both at once, as a process leaves them that is killed before it has written all of its own.
+    // Both images, as left by a process that is killed before it has written all of its own.
     found.iter().for_each(|(path, bytes)| world.write(path, bytes));
     let (db, keyspace) = reopen(&world);
     let stats = db.stats();
@@ -463,7 +467,7 @@ fn a_process_that_stays_writes_an_image_of_its_own_and_removes_the_one_it_found(
 }
 
 #[test]
-fn with_less_memory_those_that_were_touched_come_back() {
+fn with_less_memory_the_accessed_rows_are_restored() {
     let world = World::new(12);
     let db = Db::open(STORE, world.options().memory_bytes(64 << 20)).unwrap();
     let keyspace = db.create_keyspace("objects", Retention::Latest).unwrap();
@@ -497,14 +501,14 @@ fn with_less_memory_those_that_were_touched_come_back() {
     assert_eq!(
         image_of_objects(&world),
         files,
-        "a short visit with a small budget leaves the image as it is"
+        "a short run with a small budget leaves the image unchanged"
     );
 }
 
 #[test]
-fn a_power_cut_at_any_sync_while_objects_are_written_leaves_what_can_be_believed() {
+fn a_power_cut_at_any_sync_while_rows_are_saved_leaves_a_valid_image() {
     let world = World::new(13);
-    // So large that what is written below is not merged with it at once.
+    // So large that the rows written below are not merged with it at once.
     let (db, keyspace) =
         settled_store(&world, Retention::Forever, 0..3 * KEYS, |number| value(number, 0));
     make_objects(&db, &keyspace, hot());
@@ -547,7 +551,7 @@ fn a_power_cut_at_any_sync_while_objects_are_written_leaves_what_can_be_believed
             }
         }
         if !cut {
-            assert!(sync > 3, "a segment of pages, one of objects, and names");
+            assert!(sync > 3, "a segment of pages, one of rows, and names");
             return;
         }
     }

@@ -1,5 +1,5 @@
-//! What the tests of warm restarts stand on: a disk and a clock of their own, keys without order,
-//! and a store that has come to rest.
+//! Helpers of the tests of warm restarts: a disk and a clock, keys in random order, and a store
+//! without pending work.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ impl World {
         }
     }
 
-    /// The same, as a process finds it after this one was killed.
+    /// The same world, as a process finds it after this one was killed.
     pub(crate) fn after_a_kill(&self) -> Self {
         Self {
             disk: self.disk.snapshot(),
@@ -48,7 +48,7 @@ impl World {
         Db::open(STORE, self.options()).unwrap()
     }
 
-    /// Does what there is to do, and lets the time pass that it may take.
+    /// Does the pending work, and lets the time pass that it may need.
     pub(crate) fn work(&self, db: &Db) {
         loop {
             while db.step().unwrap() {}
@@ -59,7 +59,7 @@ impl World {
         }
     }
 
-    /// Lets an interval pass and does what is due.
+    /// Lets an interval pass and does the work that is due.
     pub(crate) fn pass_an_interval(&self, db: &Db) {
         self.clock.advance(INTERVAL);
         for _ in 0..10 {
@@ -73,7 +73,7 @@ impl World {
         self.files("warm").into_iter().map(|name| dir.join(name)).collect()
     }
 
-    /// Names of the files in one of the store's folders, if it is there.
+    /// Names of the files in one of the store's folders, if it exists.
     pub(crate) fn files(&self, folder: &str) -> Vec<String> {
         let dir = Path::new(STORE).join(folder);
         match self.disk.entry(&dir).unwrap() {
@@ -98,7 +98,7 @@ impl World {
     }
 }
 
-/// Keys without order.
+/// Keys in random order.
 pub(crate) fn key(number: u32) -> [u8; 4] {
     number.wrapping_mul(0x9e37_79b1).to_be_bytes()
 }
@@ -121,7 +121,7 @@ pub(crate) fn put(
     tx.commit().unwrap();
 }
 
-/// A store with these keys in as few runs as can be, and nothing left to do.
+/// A store with these keys in as few runs as possible, and without pending work.
 pub(crate) fn settled_store(
     world: &World,
     retention: Retention,
@@ -136,7 +136,7 @@ pub(crate) fn settled_store(
     (db, keyspace)
 }
 
-/// Opens a store, and has its image taken in.
+/// Opens a store, and restores its image.
 pub(crate) fn reopen(world: &World) -> (Db, Keyspace) {
     let db = world.open();
     world.work(&db);
@@ -144,7 +144,7 @@ pub(crate) fn reopen(world: &World) -> (Db, Keyspace) {
     (db, keyspace)
 }
 
-/// Opens a store whose image is not to be believed: one warning says why.
+/// Opens a store with an invalid image; checks that one warning names the reason.
 pub(crate) fn reopen_with_a_warning(world: &World, what: &str, why: &str) -> (Db, Keyspace) {
     let (db, keyspace) = reopen(world);
     let warnings = db.stats().warnings;
@@ -156,8 +156,8 @@ pub(crate) fn reopen_with_a_warning(world: &World, what: &str, why: &str) -> (Db
     (db, keyspace)
 }
 
-/// Calls `ignored` with a copy of the world for each length that the file at `path` is cut at, and
-/// for each byte of it that is changed.
+/// Calls `ignored` with a copy of the world for each length to which the file at `path` is
+/// truncated, and for each of its bytes that is changed.
 pub(crate) fn for_each_damage(world: &World, path: &Path, ignored: impl Fn(&World, &str, &str)) {
     let bytes = world.read(path);
     for len in 0..bytes.len() {

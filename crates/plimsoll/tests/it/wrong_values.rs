@@ -1,5 +1,5 @@
-//! A large value whose pages match their checksums and are not the ones that were written: `verify`
-//! names it, and a recovery leaves out this value and nothing else.
+//! A large value whose pages match their checksums but are not the pages that were written:
+//! `verify` names it, and a recovery drops this value and nothing else.
 
 use std::path::Path;
 
@@ -14,8 +14,8 @@ use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES, PAGE_PAYLOAD_BYTES, s
 
 use crate::recover::{DEST, STORE, files, mem_disk, options, recover};
 
-/// Another byte in the middle of a blob file, under right checksums of the page and, if wanted, of
-/// the file.
+/// Changes a byte in the middle of a blob file, and corrects the checksum of the page and, if
+/// wanted, that of the file.
 fn exchange_page(disk: &dyn Disk, log_id: u128, path: &Path, bytes: &[u8], of_the_file: bool) {
     let id: u64 = path.file_stem().unwrap().to_str().unwrap().parse().unwrap();
     let (mut bytes, seed) = (bytes.to_vec(), blob_seed(log_id, id));
@@ -36,7 +36,7 @@ fn exchange_page(disk: &dyn Disk, log_id: u128, path: &Path, bytes: &[u8], of_th
 }
 
 #[test]
-fn a_value_that_is_not_the_one_that_was_written_is_left_out_by_a_recovery() {
+fn a_recovery_drops_a_value_that_differs_from_the_written_one() {
     for of_the_file in [false, true] {
         let disk = mem_disk();
         let db = Db::open(STORE, options(&disk)).unwrap();

@@ -3,11 +3,14 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use plimsoll::{Db, Error, Glsn, Keyspace, Moment};
+use plimsoll::{Db, DumpOptions, Error, Glsn, Keyspace, Moment, Options};
+use plimsoll_disk::clock::Clock;
+use plimsoll_disk::mem::MemDisk;
 
 use crate::driver::Driver;
-use crate::failure::{Outcome, ensure, same};
+use crate::failure::{Failure, Outcome, ensure, same};
 use crate::judge::{Judge, Place, View, Way};
 use crate::model::{Model, NAMES, space_name};
 use crate::op::{Edge, Get, Span};
@@ -130,19 +133,40 @@ impl Driver {
 
     fn compare_backup(&self, dest: &PathBuf, model: &Model) -> Outcome {
         let excuse = |error: &Error| self.excused(error);
-        let Some(db) =
-            self.expect("opening a backup", Db::open(dest, self.world.options().create(false)))?
-        else {
+        let options = self.world.options();
+        let opened = Db::open(dest, options.clone().create(false));
+        let Some(db) = self.expect("opening a backup", opened)? else {
             return Ok(());
         };
         let mut model = model.clone();
         model.trimmed(db.log().bounds().first.0);
         Judge { db: &db, model: &model, excuse: &excuse }.keyspaces()?;
         compare(&db, &model, &excuse)?;
+        self.compare_restored(&db, options, &model)?;
         // Writes to the backup must not show in the store, although the two share files.
         let touched = touch(&db);
         self.expect("writing to a backup", touched)?;
         Ok(())
+    }
+
+    /// Dumps a store with its history, restores it on another disk, and compares that.
+    fn compare_restored(&self, db: &Db, options: Options, model: &Model) -> Outcome {
+        let mut dump = Vec::new();
+        let dumped = db.dump(DumpOptions::new().history(true), &mut dump);
+        if self.expect("dump", dumped)?.is_none() {
+            return Ok(());
+        }
+        let of = |what: &'static str| move |error| Failure::new(format!("{what}: {error}"));
+        let clock = Arc::clone(&self.world.clock) as _;
+        let options = options.world(Arc::new(MemDisk::new()), clock);
+        Db::restore("/restored", options.clone(), &dump[..]).map_err(of("restore"))?;
+        let copy = Db::open("/restored", options).map_err(of("opening a restored store"))?;
+        // Reads may have memtables flushed, which drops what retention no longer promises.
+        let mut model = model.clone();
+        model.raise_floors(copy.newest().0, copy.newest().0, self.world.clock.wall_micros());
+        let excuse = |_: &Error| false;
+        Judge { db: &copy, model: &model, excuse: &excuse }.keyspaces()?;
+        compare(&copy, &model, &excuse)
     }
 
     /// Removes a backup, complete or not.

@@ -91,6 +91,7 @@ fn tx_of(op: &Op) -> Option<u8> {
     match op {
         Op::Get { from: Reader::Tx(tx), .. } | Op::Walk { from: Reader::Tx(tx), .. } => Some(*tx),
         Op::Remove { tx, .. } | Op::Put { tx, .. } | Op::Delete { tx, .. } => Some(*tx),
+        Op::Update { tx, .. } => Some(*tx),
         Op::Commit { tx, .. } | Op::Submit { tx } => Some(*tx),
         _ => None,
     }

@@ -150,7 +150,7 @@ impl Driver {
         ensure(problems.is_empty(), || format!("a recovered store is damaged: {problems:?}"))?;
         let newest = self.model.newest();
         let is_run_gone = told.iter().any(|what| what.contains("removed") && what.contains(".run"));
-        // Without the manifest, nothing says how far a log extended that has lost its end.
+        // Without the manifest, the original end of a log that has lost its end is unknown.
         let is_end_unknown = told.iter().any(|what| what.contains("MANIFEST."))
             && told.iter().any(|what| what.contains(".seg"));
         let is_lost_commit = |glsn: u64| {
@@ -205,7 +205,7 @@ impl Driver {
                 Ok(())
             };
             if let Err(failure) = as_life(space) {
-                // It is lost that a keyspace of this name was dropped: it is there again.
+                // The record of the drop is lost, so the keyspace of this name exists again.
                 let is_stale_record = format!("the record of keyspace {name} may be");
                 let is_named = report.renamed.contains(&name)
                     || report.unresolved.iter().any(|what| what.contains(&is_stale_record));

@@ -31,6 +31,10 @@ impl Driver {
         let Some(keyspace) = self.keyspace(space)? else { return said("failed") };
         let Some(mut open) = self.txs.remove(&tx) else { return said("no transaction") };
         let span = span_of(how, span);
+        match how {
+            Removal::First | Removal::Last => open.compute_updates(),
+            Removal::Retain(_) | Removal::Extract(_) => open.reads_updates(space, &span),
+        }
         let wanted = self.model.walk(space, &span, open.handle.at().0, &open.writes);
         let what = format!("{how:?} of {span} at {} in {}", open.handle.at(), space_name(space));
         let taken = match how {
@@ -62,6 +66,7 @@ impl Driver {
             true => "failed".to_owned(),
             false => format!("{} keys", taken.len()),
         };
+        taken.iter().for_each(|key| open.overwrites(space, key));
         open.writes.extend(taken.into_iter().map(|key| ((space, key), None)));
         self.txs.insert(tx, open);
         said(answer)

@@ -1,5 +1,6 @@
 //! Runs each operation in the store and compares the result with the model.
 
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
 use std::io::{Cursor, Read};
 use std::time::Duration;
@@ -8,6 +9,7 @@ use plimsoll::{Db, Error, Glsn, InvalidInput};
 use plimsoll_disk::clock::Clock;
 
 use crate::content::Content;
+use crate::driver::updates::may_be_computed;
 use crate::driver::{DAY_MICROS, Driver, Durability, HOUR_MICROS, OpenTx};
 use crate::failure::{Failure, Outcome, ensure, same};
 use crate::judge::{Got, View, Way, show};
@@ -69,6 +71,7 @@ impl Driver {
                 self.loads.remove(slot);
                 said("")
             }
+            Op::Update { tx, space, key, change } => self.update(*tx, *space, key, *change),
             Op::Delete { tx, space, key } => self.delete(*tx, *space, key),
             Op::Remove { tx, space, span, how, limit } => {
                 self.remove(*tx, *space, span, *how, *limit)
@@ -273,6 +276,7 @@ impl Driver {
                 handle,
                 reads: Reads::default(),
                 writes: Writes::new(),
+                updates: BTreeMap::new(),
                 may_be_spoiled: false,
             },
         );
@@ -293,6 +297,7 @@ impl Driver {
                 handle,
                 reads: Reads::default(),
                 writes: Writes::new(),
+                updates: BTreeMap::new(),
                 may_be_spoiled: false,
             },
         );
@@ -318,6 +323,7 @@ impl Driver {
         };
         if let Ok(len) = &written {
             same("number of streamed bytes", len, &u64::from(value.bytes))?;
+            open.get_mut().overwrites(space, key);
             open.get_mut().writes.insert((space, key.clone()), Some(value));
         }
         self.written(tx, &format!("put {} of {value}", show(key)), written)
@@ -343,6 +349,7 @@ impl Driver {
             if written.is_err() {
                 break;
             }
+            open.overwrites(space, &key);
             open.writes.insert((space, key), Some(content));
         }
         self.written(tx, &format!("put {count} keys of {value}"), written)
@@ -385,12 +392,18 @@ impl Driver {
         let Some(keyspace) = self.keyspace(space)? else { return said("failed") };
         let Some(open) = self.txs.get_mut(&tx) else { return said("no transaction") };
         let deleted = open.handle.delete(&keyspace, key);
+        open.overwrites(space, key);
         open.writes.insert((space, key.clone()), None);
         self.written(tx, &format!("delete {}", show(key)), deleted)
     }
 
     /// After a failed write, a transaction can only be aborted, and its commit must be refused.
-    fn written<T>(&mut self, tx: u8, what: &str, written: plimsoll::Result<T>) -> Outcome<String> {
+    pub(super) fn written<T>(
+        &mut self,
+        tx: u8,
+        what: &str,
+        written: plimsoll::Result<T>,
+    ) -> Outcome<String> {
         if self.expect(what, written)?.is_some() {
             return said("");
         }
@@ -426,7 +439,7 @@ impl Driver {
         {
             return said("spoiled");
         }
-        if open.writes.is_empty() {
+        if open.writes.is_empty() && open.updates.is_empty() {
             let Some(glsn) = self.expect("commit", committed)? else { return said("failed") };
             same("GLSN of an empty commit", &glsn, &at)?;
             if wait && self.world.setting.durability == Durability::Sync {
@@ -447,7 +460,17 @@ impl Driver {
             }
             _ => {}
         }
+        if self.is_refused_update(&open.updates, &committed)? {
+            return said("refused");
+        }
         if let Err(Error::Conflict { key, at: found_at, by }) = &committed {
+            // An update of a large value, or in a large transaction, whose base has changed.
+            let is_of_update = open.updates.keys().any(|(space, updated)| {
+                updated == key && self.model.changed(*space, key, by.0 - 1).next() == Some(by.0)
+            });
+            if is_of_update && *found_at >= at {
+                return said("conflict");
+            }
             self.is_conflict(&open.reads, &open.writes, at.0, key, found_at.0, by.0)?;
             return said("conflict");
         }
@@ -460,6 +483,21 @@ impl Driver {
                 "committed although {key} in keyspace {space} was changed after {at}, which it \
                  read"
             )));
+        }
+        let has_updates = !open.updates.is_empty();
+        self.resolve(&open.updates, &mut open.writes);
+        if has_updates && open.writes.is_empty() && committed.is_ok() {
+            // It was computed from everything that was submitted before, or from the snapshot.
+            let Some(glsn) = self.expect("commit", committed)? else { return said("failed") };
+            let newest = self.model.newest();
+            let is_of_snapshot = glsn == at && may_be_computed(&open.updates);
+            ensure(self.in_doubt || glsn.0 == newest || is_of_snapshot, || {
+                format!("updates that change nothing are committed at {glsn}, not {newest}")
+            })?;
+            if wait && self.world.setting.durability == Durability::Sync && !self.in_doubt {
+                self.model.acknowledge(glsn.0);
+            }
+            return said(format!("glsn {glsn}"));
         }
         let entry = Entry::Commit { writes: open.writes, metadata, read_at: at.0 };
         self.submitted("commit", vec![entry], committed.map(|glsn| glsn.0), wait)
@@ -550,11 +588,7 @@ impl Driver {
         {
             let view = View::Tx(&open.handle, &open.writes);
             let got = self.judge(&|error| self.excused(error)).get(view, place, key, how)?;
-            if let Some(open) = self
-                .txs
-                .get_mut(&tx)
-                .filter(|open| !open.writes.contains_key(&(space, key.clone())))
-            {
+            if let Some(open) = self.txs.get_mut(&tx).filter(|open| open.notes_read(space, key)) {
                 // A get that returns nothing may end before the key is in the read set: without
                 // memory, or while the transaction's own runs are searched.
                 match got {
@@ -585,6 +619,7 @@ impl Driver {
             let judge = self.judge(&excuse);
             let walked = judge.walk(view, place, span, how)?;
             if let Some(open) = self.txs.get_mut(&tx) {
+                open.reads_updates(space, span);
                 match &walked.reached {
                     _ if walked.ended => open.reads.whole(space, span),
                     Some(reached) => open.reads.part(space, span, how.reverse, reached),

@@ -300,7 +300,14 @@ impl Driver {
             Act::MakeSpace | Act::DropSpace => {
                 let is_written =
                     |pending: &Pending| pending.writes.iter().any(|write| write.space == PASSING);
-                self.known.is_space_changing || self.known.in_doubt.values().any(is_written)
+                // A read that was begun before shows what was there then, which the model forgets.
+                let reads = |act| {
+                    matches!(act, Act::Get { space: PASSING, .. } | Act::Scan { space: PASSING })
+                };
+                let is_read = self.seats.values().filter_map(Seat::act_under_way).any(reads);
+                is_read
+                    || self.known.is_space_changing
+                    || self.known.in_doubt.values().any(is_written)
             }
             _ => is_passing && self.known.passing == Space::Unknown,
         }

@@ -4,11 +4,12 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use plimsoll::{
-    Db, Error, Glsn, InvalidInput, Keyspace, Options, Result, Retention, Snapshot, Transaction,
+    Db, Error, Glsn, InvalidInput, Keyspace, Options, Overflow, Result, Retention, Snapshot,
+    Transaction,
 };
 
 use crate::content::Content;
-use crate::members::model::{MARKS, Span, Write};
+use crate::members::model::{FIRST_COUNTER, MARKS, Span, Write};
 use crate::members::notes::{self, CURSORS, Follower, Note, Taken};
 use crate::op::among::Act;
 
@@ -111,6 +112,10 @@ pub(super) fn writes_of(act: Act, id: u64) -> Option<Vec<Write>> {
             vec![Write { space, key, content: content(bytes) }, mark(id)]
         }
         Act::Delete { space, key } => vec![Write { space, key, content: None }, mark(id)],
+        Act::Add { space, counter } => {
+            let content = Some(Content { bytes: 8, seed: 1 + id as u32 % 7 });
+            vec![Write { space, key: FIRST_COUNTER + counter, content }, mark(id)]
+        }
         _ => return None,
     })
 }
@@ -173,6 +178,9 @@ impl Life {
 
 fn put(tx: &mut Transaction, space: &Keyspace, write: &Write) -> Result<()> {
     match write.content {
+        Some(content) if write.key >= FIRST_COUNTER => {
+            tx.add(space, key_bytes(write.key), content.seed.into(), Overflow::Checked)
+        }
         Some(content) => tx.put(space, key_bytes(write.key), content.make()),
         None => tx.delete(space, key_bytes(write.key)),
     }

@@ -9,6 +9,9 @@ use crate::members::notes::Note;
 /// The keyspace in which each commit leaves a unique mark, which shows that it was ordered.
 pub(super) const MARKS: u64 = 9;
 
+/// The keys from here on are counters: a write of a number adds it.
+pub(super) const FIRST_COUNTER: u64 = 1 << 32;
+
 /// A key of a keyspace, and its new value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Write {
@@ -106,6 +109,10 @@ impl Model {
     pub(super) fn rows(&self, span: Span, at: u64, own: &[Write]) -> BTreeMap<u64, Content> {
         let versions = self.versions.range((span.space, span.from)..(span.space, span.to));
         let newest = versions.filter_map(|((_, key), versions)| {
+            if *key >= FIRST_COUNTER {
+                let numbers = versions.range(..=at).map(|(_, number)| *number);
+                return Some((*key, numbers.fold(None, added)?));
+            }
             let (_, content) = versions.range(..=at).next_back()?;
             Some((*key, (*content)?))
         });
@@ -128,4 +135,10 @@ impl Model {
             versions.range(after + 1..before).next().map(|(glsn, _)| *glsn)
         })
     }
+}
+
+/// The sum behind a write to a counter; `None` is a deletion, and no value.
+fn added(sum: Option<Content>, number: Option<Content>) -> Option<Content> {
+    let number = number?;
+    Some(Content { seed: sum.map_or(0, |sum| sum.seed) + number.seed, ..number })
 }

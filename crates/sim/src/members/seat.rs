@@ -15,6 +15,7 @@ use plimsoll_disk::thread::spawn;
 use plimsoll_disk::vfs::Disk;
 
 use crate::members::life::{Answer, Life, Order, perform};
+use crate::op::among::Act;
 
 /// Simulated time between two rounds of background work while a process waits.
 const ROUND_NANOS: u64 = 50_000_000;
@@ -74,6 +75,11 @@ impl Seat {
     /// Its open store, unless it is stopped or has none.
     pub(super) fn db(&self) -> Option<Db> {
         if self.is_stopped() { None } else { self.life().as_ref().map(|life| life.db.clone()) }
+    }
+
+    /// The act in which its process is stopped.
+    pub(super) fn act_under_way(&self) -> Option<Act> {
+        self.job.as_ref().map(|(order, _)| order.act)
     }
 
     /// Executes an order; `kill`: the process is killed when its thread reaches a border case.

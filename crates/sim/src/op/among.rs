@@ -45,6 +45,8 @@ pub enum Act {
     Put { space: u64, key: u64, bytes: u64 },
     /// Commits a deletion.
     Delete { space: u64, key: u64 },
+    /// Commits an addition to a counter.
+    Add { space: u64, counter: u64 },
     /// Loads keys in bulk.
     Load { space: u64, first: u64, count: u64, bytes: u64 },
     /// Begins a transaction.
@@ -141,6 +143,7 @@ fn parts(act: Act) -> (&'static str, Vec<u64>) {
         Act::GoOn => ("go-on", vec![]),
         Act::Put { space, key, bytes } => ("put", vec![space, key, bytes]),
         Act::Delete { space, key } => ("delete", vec![space, key]),
+        Act::Add { space, counter } => ("add", vec![space, counter]),
         Act::Load { space, first, count, bytes } => ("load", vec![space, first, count, bytes]),
         Act::TxBegin => ("tx-begin", vec![]),
         Act::TxGet { space, key } => ("tx-get", vec![space, key]),
@@ -199,6 +202,7 @@ fn act(name: &str, numbers: &[u64]) -> Option<Act> {
         ("go-on", []) => Act::GoOn,
         ("put", &[space, key, bytes]) => Act::Put { space, key, bytes },
         ("delete", &[space, key]) => Act::Delete { space, key },
+        ("add", &[space, counter]) => Act::Add { space, counter },
         ("load", &[space, first, count, bytes]) => Act::Load { space, first, count, bytes },
         ("tx-begin", []) => Act::TxBegin,
         ("tx-get", &[space, key]) => Act::TxGet { space, key },

@@ -17,7 +17,9 @@ use plimsoll_disk::random::Random;
 
 use crate::content::Content;
 pub use crate::op::generate::profile::{Profile, Settings};
-use crate::op::{Edge, Fault, Get, Keep, Key, Moment, Op, Part, Reader, Span, numbered_key};
+use crate::op::{
+    Change, Edge, Fault, Get, Keep, Key, Moment, Op, Part, Reader, Span, numbered_key,
+};
 
 /// The most transactions, and the most snapshots, open at once.
 const SLOTS: u8 = 3;
@@ -111,6 +113,7 @@ impl Generator {
             (if_so(loads, 12), Self::load_put),
             (if_so(loads, 4), Self::load_many),
             (if_so(loads, 4), Self::load_end),
+            (if_so(open, 60), Self::update),
             (if_so(open, 40), Self::delete),
             (if_so(open, 12), Self::remove),
             (if_so(open, 90), Self::commit),
@@ -170,7 +173,7 @@ impl Generator {
             (10, Self::advance),
             (if_so(settings.jumps, 2), Self::jump),
             (if_so(settings.crashes, 6), Self::crash),
-            (if_so(settings.crashes, 6), Self::cut),
+            (if_so(settings.crashes, 9), Self::cut),
             (if_so(settings.crashes, 5), Self::cut_at_change),
             (if_so(settings.crashes, 4), |generator| Op::KillAtSync {
                 after: 1 + generator.below(12),
@@ -308,6 +311,20 @@ impl Generator {
         // Scramble the seed, so that the values' seeds do not coincide with later ones and a
         // mixed-up value is detected.
         (first, count, Content { bytes, seed: self.content().seed.wrapping_mul(0x9e37_79b1) })
+    }
+
+    fn update(&mut self) -> Op {
+        let tx = self.open_slot(self.open_txs);
+        let change = match self.below(4) {
+            0 => Change::IfAbsent(self.content()),
+            _ => Change::Add(1 + self.below(9) as u32),
+        };
+        // Mostly one counter, so that several transactions update it at once.
+        let (space, key) = match self.below(4) {
+            0 => (self.space(), self.key()),
+            _ => (0, numbered_key(1_000_000)),
+        };
+        Op::Update { tx, space, key, change }
     }
 
     fn delete(&mut self) -> Op {

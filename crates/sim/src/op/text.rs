@@ -14,7 +14,7 @@ use std::fmt::{self, Write};
 use std::str::FromStr;
 
 use crate::content::Content;
-use crate::op::{Edge, Fault, Get, Keep, Key, Moment, Op, Part, Reader, Removal, Span};
+use crate::op::{Change, Edge, Fault, Get, Keep, Key, Moment, Op, Part, Reader, Removal, Span};
 
 /// A byte repeated at least this often is written as a run.
 const RUN_BYTES: usize = 9;
@@ -69,6 +69,9 @@ impl fmt::Display for Op {
             }
             Op::LoadCommit { slot } => write!(f, "load-commit l{slot}"),
             Op::LoadDrop { slot } => write!(f, "load-drop l{slot}"),
+            Op::Update { tx, space, key, change } => {
+                write!(f, "update t{tx} s{space} ={} {change}", Escaped(key))
+            }
             Op::Delete { tx, space, key } => write!(f, "delete t{tx} s{space} ={}", Escaped(key)),
             Op::Remove { tx, space, span, how, limit } => {
                 write!(f, "remove t{tx} s{space} {span} {how} {limit}")
@@ -271,6 +274,15 @@ impl fmt::Display for StreamName {
 
 struct Escaped<'a>(&'a [u8]);
 
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Change::Add(by) => write!(f, "add {by}"),
+            Change::IfAbsent(value) => write!(f, "if-absent {value}"),
+        }
+    }
+}
+
 impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut rest = self.0;
@@ -363,6 +375,16 @@ impl<'a> Words<'a> {
             },
             "load-commit" => Op::LoadCommit { slot: self.sign("l")? },
             "load-drop" => Op::LoadDrop { slot: self.sign("l")? },
+            "update" => Op::Update {
+                tx: self.sign("t")?,
+                space: self.sign("s")?,
+                key: self.key("=")?,
+                change: match self.next()? {
+                    "add" => Change::Add(self.number()?),
+                    "if-absent" => Change::IfAbsent(self.content()?),
+                    word => return Err(format!("{word:?} is no update")),
+                },
+            },
             "delete" => {
                 Op::Delete { tx: self.sign("t")?, space: self.sign("s")?, key: self.key("=")? }
             }

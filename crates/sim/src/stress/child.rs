@@ -417,7 +417,7 @@ fn compact(shared: &Shared, _: u64, random: &mut Random) -> Outcome {
             problems
                 if problems
                     .iter()
-                    .all(|problem| problem.ends_with("made again when it is needed")) =>
+                    .all(|problem| problem.ends_with("rebuilt when it is needed")) =>
             {
                 Ok(())
             }

@@ -201,7 +201,7 @@ impl Workers {
                     let end =
                         Planned::choose(&judge.report.deaths, &mut random, &self.dir, number)?;
                     let running = self.start(number, Some(&end), &clock)?;
-                    // A worker that is to be killed while it leaves need not work for long.
+                    // A worker that will be killed while it leaves need not work for long.
                     let part = if end.group.starts_with("leaving") { 4 } else { 1 };
                     let life_nanos = random.below(2 * self.life.as_nanos() as u64 / part);
                     *place =

@@ -157,7 +157,7 @@ impl Fate {
         self.doing.store(doing as u8, Ordering::Relaxed);
     }
 
-    /// Whether the process is to be killed within this call on a kind of file. Handles the point
+    /// Whether the process must be killed within this call on a kind of file. Handles the point
     /// before the call.
     pub(crate) fn ends(&self, moment: Moment, call: &'static str, what: &'static str) -> bool {
         HERE.set(Here { call, what, words: 0, stores: 0, ..HERE.get() });

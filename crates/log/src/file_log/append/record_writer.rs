@@ -1,7 +1,7 @@
 //! Writes one record into the buffer, fragment by fragment.
 //!
-//! Law: `append` has made the room before. Nothing here can fail except writing full chunks out
-//! when the buffer is full, and that poisons the log.
+//! Law: `append` has reserved the room before. Nothing here can fail except writing out full chunks
+//! when the buffer is full, and such a failure poisons the log.
 
 use crate::draft::Draft;
 use crate::error::LogError;
@@ -46,8 +46,8 @@ pub(crate) fn write_record(
     if start + (FRAGMENT_HEADER_BYTES + header.head_bytes()) as u64 + u64::from(header.body_bytes)
         > block_end(start)
     {
-        // Its middle and last parts name the chain hash: it is computed before the first of them is
-        // written.
+        // Its middle and last fragments contain the chain hash, so it is computed before the first
+        // of them is written.
         record.chain = Some(chain_of(header, draft));
     }
     record.begin(FragmentType::First)?;
@@ -108,7 +108,8 @@ struct RecordWriter<'a> {
     tail: &'a mut TailState,
     writer: Option<&'a mut SegmentWriter>,
     seal: FragmentSeal,
-    /// The chain hash after the record; of a record in one fragment once that is sealed.
+    /// The chain hash after the record. For a record in one fragment, it is known once that
+    /// fragment is sealed.
     chain: Option<u64>,
     at: u64,
     /// Offset of the fragment that is being written.
@@ -225,7 +226,7 @@ impl<'a> RecordWriter<'a> {
         sum
     }
 
-    /// Hands a complete block to the pool, so that followers do not read it from the disk.
+    /// Gives a complete block to the pool, so that followers do not read it from the disk.
     fn block_is_complete(&mut self, block: u64) {
         if let Some(bytes) = self.tail.buffer.bytes_at(block * BLOCK_BYTES as u64) {
             self.tail.segment.pages.put(block as u32, &bytes[..BLOCK_BYTES], false);

@@ -1,5 +1,5 @@
-//! Begins a segment in a log that several processes have open: it is durable, under its name,
-//! before others learn of it.
+//! Begins a segment in a log that several processes have open: it is durable under its name before
+//! it is published to the others.
 
 use crate::error::LogError;
 use crate::file_log::append::{NewSegment, switch_to};
@@ -10,8 +10,8 @@ use crate::file_log::tail::order::Order;
 use crate::format::segment_header::SegmentHeader;
 use crate::members::Members;
 
-/// Begins the segment with this header, under the turn; its first `zeroed` bytes are there. The one
-/// before is durable then.
+/// Begins the segment with this header, under the turn; its first `zeroed` bytes are zeros.
+/// Afterwards the previous one is durable.
 pub(crate) fn begin(
     log: &OpenLog,
     members: &Members,

@@ -29,7 +29,7 @@ pub(crate) struct Blobs {
     pub(crate) env: Arc<Env>,
     segments: Arc<Segments>,
     pub(crate) durability: Arc<DurabilityState>,
-    /// Ids that were given out, and open files.
+    /// Assigned ids and open files.
     pub(crate) registry: Registry,
 }
 
@@ -50,8 +50,8 @@ impl Blobs {
         })
     }
 
-    /// Removes a blob file that no record names. Fails once the log is closed: the next opening has
-    /// swept the file, and may have given its id to another.
+    /// Removes a blob file that no record names. Fails once the log is closed: by then another
+    /// opening may have swept the file and assigned its id to another one.
     pub(crate) fn discard(&self, id: BlobId) -> Result<(), LogError> {
         self.durability.group.check()?;
         self.remove(id).map(|_| ())
@@ -66,7 +66,7 @@ impl Blobs {
         self.env.remove_file(name)
     }
 
-    /// Closes the handles of files that others have removed.
+    /// Closes the handles of files that other members have removed.
     pub(crate) fn close_removed(&self) {
         for name in self.env.files.close_removed() {
             if let FileName::Blob(id) = name {
@@ -87,8 +87,8 @@ impl Blobs {
         Ok(self.registry.keep_open(id, blob)?)
     }
 
-    /// The pages of a blob file in the pool. Their number is set once the file is finished; until
-    /// then none is read.
+    /// The pages of a blob file in the pool. Their number is set once the file is finished; no page
+    /// is read before that.
     pub(crate) fn attach(&self, id: BlobId) -> (PoolFile, Arc<AtomicU32>) {
         let pages = Arc::new(AtomicU32::new(0));
         let source = BlobPages {
@@ -132,7 +132,11 @@ impl Blobs {
             HeaderError::Newer(message) => LogError::Format { message },
         })?;
         if trailer.log_id != self.env.id || trailer.blob.id != id || trailer.blob.pages != number {
-            return Err(corrupt_blob(id, place, "the blob file belongs elsewhere, or was cut"));
+            return Err(corrupt_blob(
+                id,
+                place,
+                "the blob file belongs to another log or was truncated",
+            ));
         }
         Ok(trailer)
     }

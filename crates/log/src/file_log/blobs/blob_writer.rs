@@ -1,8 +1,8 @@
 //! Writes one blob file, front to back: pages, then a trailer.
 //!
-//! The file is synced when it is finished. If only a record is going to name it, and commits are
-//! buffered, its first [`LATER_BYTES`] are written through the page cache, and synced before that
-//! record is written ([`unsynced_blobs`](crate::file_log::durability::unsynced_blobs)).
+//! The file is synced when it is finished. If only a record will name it and commits are buffered,
+//! its first [`LATER_BYTES`] are written through the page cache and synced before that record is
+//! written ([`unsynced_blobs`](crate::file_log::durability::unsynced_blobs)).
 
 use std::io;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use plimsoll_memory::page::{
 };
 use plimsoll_memory::pool::PoolFile;
 
-use crate::blob::{BLOB_BYTES_PAGE, Blob, BlobId, BlobRef, BlobWriter};
+use crate::blob::{BLOB_BYTES_PAGE, Blob, BlobId, BlobRef};
 use crate::error::LogError;
 use crate::file_log::blobs::blob_files::{Blobs, corrupt_blob};
 use crate::file_log::files::aligned::AlignedBytes;
@@ -28,22 +28,22 @@ use crate::format::blob_trailer::{
 /// Bytes written at a time; less where the budget is short.
 const WRITE_BYTES: [usize; 3] = [256 << 10, 64 << 10, PAGE_BYTES];
 
-/// The most bytes of a file that are synced after it is finished: a longer one is written past the
-/// page cache from there on.
+/// The most bytes of a file that are synced after it is finished. A longer file bypasses the page
+/// cache from there on.
 const LATER_BYTES: u64 = 8 << 20;
 
 /// When a blob file is synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Synced {
-    /// When it is finished: anything may name it then.
+    /// When it is finished; from then on anything may name it.
     Finished,
     /// Before the record that names it is written, if commits are buffered. Nothing else may name
     /// it before that.
     ForRecord,
 }
 
-/// Writes one blob file.
-pub(crate) struct FileBlobWriter {
+/// Writes one blob file. If it is dropped before it is finished, no file remains.
+pub struct BlobWriter {
     blobs: Arc<Blobs>,
     id: BlobId,
     seed: u64,
@@ -62,13 +62,13 @@ pub(crate) struct FileBlobWriter {
     filled: usize,
     hash: u64,
     position: u64,
-    /// What was written is in the page cache, and synced later.
+    /// Whether the written bytes are in the page cache and synced later.
     later: bool,
     finished: bool,
     origin: Origin,
 }
 
-impl FileBlobWriter {
+impl BlobWriter {
     /// Starts a blob file.
     pub(crate) fn create(blobs: &Arc<Blobs>, synced: Synced) -> Result<Self, LogError> {
         let env = &blobs.env;
@@ -80,7 +80,7 @@ impl FileBlobWriter {
             .or_else(|_| AlignedBytes::new(middle, budget))
             .or_else(|_| AlignedBytes::new(small, budget))?;
         let id = blobs.registry.begin().ok_or_else(|| LogError::Format {
-            message: "the log has given out all 2^48 ids of blob files: scan its keyspaces and \
+            message: "all 2^48 ids of blob files of the log are used up: scan its keyspaces and \
                       load them into a new store"
                 .to_owned(),
         })?;
@@ -124,7 +124,7 @@ impl FileBlobWriter {
         let (seed, number) = (self.seed, self.next_page());
         seal_page(self.page_mut(), seed, number, kind, payload_bytes);
         if kind == BLOB_BYTES_PAGE {
-            // A value that was just written is likely to be read.
+            // Cached, because a value that was just written is likely to be read.
             let at = self.sealed * PAGE_BYTES;
             self.pool_file.put_if_free(number, &self.staging.get()[at..at + PAGE_BYTES]);
         }
@@ -189,7 +189,7 @@ impl FileBlobWriter {
         Ok(len)
     }
 
-    /// Syncs the file unless that is done later.
+    /// Writes the rest of the file, and syncs it unless that is done later.
     fn write_all(&mut self) -> Result<BlobRef, LogError> {
         if self.filled > 0 {
             self.seal(BLOB_BYTES_PAGE, self.filled)?;
@@ -208,16 +208,24 @@ impl FileBlobWriter {
     }
 }
 
-impl BlobWriter for FileBlobWriter {
-    fn id(&self) -> BlobId {
+impl BlobWriter {
+    /// The file's id.
+    pub fn id(&self) -> BlobId {
         self.id
     }
 
-    fn seed(&self) -> u64 {
+    /// The seed under which its pages are sealed ([`plimsoll_memory::page::seal_page`]).
+    pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    fn write(&mut self, mut bytes: &[u8]) -> Result<(), LogError> {
+    /// Appends plain bytes, packed into pages of kind [`BLOB_BYTES_PAGE`]. They are read by byte
+    /// offset, which counts payload bytes only: offset o is on page `o / PAGE_PAYLOAD_BYTES`. A
+    /// file holds either plain bytes or whole pages.
+    ///
+    /// # Errors
+    /// The disk or the budget refuses; the file cannot be used after that.
+    pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), LogError> {
         while !bytes.is_empty() {
             let step = bytes.len().min(PAGE_PAYLOAD_BYTES - self.filled);
             let at = PAGE_HEADER_BYTES + self.filled;
@@ -232,7 +240,12 @@ impl BlobWriter for FileBlobWriter {
         Ok(())
     }
 
-    fn write_page(&mut self, page: &[u8]) -> Result<(), LogError> {
+    /// Appends one page that the caller sealed under [`BlobWriter::seed`] with the next page
+    /// number, starting at 0.
+    ///
+    /// # Errors
+    /// As for `write`.
+    pub fn write_page(&mut self, page: &[u8]) -> Result<(), LogError> {
         assert_eq!(self.filled, 0, "plain bytes and whole pages are not mixed");
         debug_assert_eq!(check_page(page, self.seed, self.next_page()), Ok(()));
         self.page_mut().copy_from_slice(page);
@@ -240,7 +253,12 @@ impl BlobWriter for FileBlobWriter {
         self.page_is_sealed()
     }
 
-    fn read_back(&mut self, offset: u64, into: &mut [u8]) -> Result<(), LogError> {
+    /// Reads back plain bytes that were written before (a transaction reads its own large values),
+    /// from memory or from the file.
+    ///
+    /// # Errors
+    /// The disk or the budget refuses, or the range was not written.
+    pub fn read_back(&mut self, offset: u64, into: &mut [u8]) -> Result<(), LogError> {
         let end = offset.checked_add(into.len() as u64);
         if end.is_none_or(|end| end > self.position) {
             return Err(LogError::Io {
@@ -260,23 +278,30 @@ impl BlobWriter for FileBlobWriter {
         Ok(())
     }
 
-    fn position(&self) -> u64 {
+    /// Plain bytes, or pages, written so far.
+    pub fn position(&self) -> u64 {
         self.position
     }
 
-    fn finish(mut self: Box<Self>) -> Result<BlobRef, LogError> {
+    /// Ends the file. Only then may a record name it. The file and its name are synced here, or
+    /// before that record is written
+    /// ([`FileLog::create_blob_for_record`](crate::file_log::FileLog::create_blob_for_record)).
+    ///
+    /// # Errors
+    /// The disk refuses; nothing is left behind.
+    pub fn finish(mut self) -> Result<BlobRef, LogError> {
         let blob = self.write_all()?;
         self.finished = true;
         // Release: pairs with the Acquire of a reader.
         self.pages.store(blob.pages, Ordering::Release);
         let open = Blob { file: self.pool_file.clone(), seed: self.seed, pages: blob.pages };
-        // Without memory for it the first reader opens it.
+        // Without memory for the handle, the first reader opens the file.
         let _ = self.blobs.registry.keep_open(self.id, open);
         Ok(blob)
     }
 }
 
-impl Drop for FileBlobWriter {
+impl Drop for BlobWriter {
     fn drop(&mut self) {
         if !self.finished && !self.origin.is_foreign() {
             // If it cannot be removed now, the next sweep removes it.

@@ -1,8 +1,8 @@
-//! Which blob files there are: ids that were given out, files that no record names yet, open files.
+//! The registry of blob files: assigned ids, files that no record names yet, and open files.
 //!
-//! Law: an id is never given out twice. The highest id is in every record, in every segment's
-//! header, and in the names of the files. An id that none of them has was given to a file that was
-//! discarded: each opening leaves a gap above the highest one
+//! Law: an id is never assigned twice. The highest assigned id is in every record, in every
+//! segment's header, and in the file names. An id that is missing there belonged to a discarded
+//! file; so that it is not assigned again, each opening leaves a gap above the highest known id
 //! ([`plimsoll_disk::random::first_id_after`]).
 
 use std::collections::{BTreeSet, HashMap};
@@ -24,9 +24,9 @@ const OPEN_PART: u64 = 128;
 /// The blob files of an open log.
 #[derive(Debug)]
 pub(crate) struct Registry {
-    /// The highest id that was given out, or the id before the first one of this opening.
+    /// The highest assigned id, or the id before the first one of this opening.
     last_id: AtomicU64,
-    /// The processes that give out ids together, if there may be several.
+    /// The members that assign ids together, if several processes may have the log open.
     members: Option<Arc<Members>>,
     state: Mutex<State>,
     open_max: usize,
@@ -34,7 +34,7 @@ pub(crate) struct Registry {
 
 #[derive(Debug)]
 struct State {
-    /// Being written, or finished and not named by a record yet.
+    /// Files that are being written, or are finished and not named by a record yet.
     unnamed: BTreeSet<BlobId>,
     open: HashMap<BlobId, Opened>,
     clock: u64,
@@ -59,18 +59,19 @@ impl Registry {
         Ok(Self { last_id: AtomicU64::new(last_id), members, state: Mutex::new(state), open_max })
     }
 
-    /// The highest id that was given out.
+    /// The highest id that was assigned.
     pub(crate) fn last_id(&self) -> u64 {
         let theirs = self.members.as_ref().map_or(0, |members| members.last_blob_id());
         self.last_id.load(Ordering::Relaxed).max(theirs)
     }
 
-    /// A new id, for a file that is about to be written; `None` if all were given out: a record
-    /// that names an id beyond them is refused by the next opening.
+    /// Assigns an id to a file that is about to be written; `None` if all ids are used up. (A
+    /// record that names a larger id would be refused by the next opening.)
     pub(crate) fn begin(&self) -> Option<BlobId> {
         if let Some(members) = &self.members {
             let mut state = lock(&self.state);
-            // Before the id is taken: no sweep of another process comes in between.
+            // Pinned before the id is assigned, so that no sweep of another process comes in
+            // between.
             let oldest =
                 state.unnamed.first().map_or_else(|| members.last_blob_id() + 1, |id| id.0);
             members.pin_blobs(Some(oldest));
@@ -85,7 +86,7 @@ impl Registry {
         Some(id)
     }
 
-    /// A record names these files now.
+    /// Notes that a record names these files.
     pub(crate) fn named(&self, blobs: &[BlobRef]) {
         if !blobs.is_empty() {
             let mut state = lock(&self.state);
@@ -96,14 +97,14 @@ impl Registry {
         }
     }
 
-    /// Tells the other members which files may be without a name.
+    /// Publishes to the other members which files may be unnamed.
     fn pin(&self, state: &State) {
         if let Some(members) = &self.members {
             members.pin_blobs(state.unnamed.first().map(|id| id.0));
         }
     }
 
-    /// The caller remembers this file from now on: no record will name it.
+    /// Notes that the caller has recorded this file itself and that no record will name it.
     pub(crate) fn handed_over(&self, id: BlobId) {
         let mut state = lock(&self.state);
         state.unnamed.remove(&id);
@@ -145,7 +146,7 @@ impl Registry {
         Ok(blob)
     }
 
-    /// The file is about to be removed.
+    /// Closes a file that is about to be removed.
     pub(crate) fn forget(&self, id: BlobId) {
         let mut state = lock(&self.state);
         if state.unnamed.remove(&id) {
@@ -155,7 +156,7 @@ impl Registry {
         if gone.is_some() {
             state.lease.shrink(OPEN_LEASE_BYTES);
         }
-        // Outside of the lock: the pool drops its pages.
+        // Outside of the lock, because the pool drops its pages.
         drop(state);
         drop(gone);
     }

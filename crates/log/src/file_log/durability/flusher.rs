@@ -5,12 +5,12 @@ use std::thread::JoinHandle;
 
 use plimsoll_disk::thread;
 
+use crate::durability::BUFFERED_DELAY;
 use crate::error::LogError;
-use crate::log::BUFFERED_DELAY;
 
-/// With this many unsynced bytes the thread stops waiting. Appends write by themselves when half of
-/// the buffer is full. With fewer bytes there are more syncs, each of which takes a processor from
-/// the appends; with more of them each sync takes longer.
+/// With this many unsynced bytes the thread syncs at once. (Appends write by themselves when half
+/// of the buffer is full.) A smaller value means more syncs, each of which takes processor time
+/// from the appends; a larger value makes each sync longer.
 const UNSYNCED_BYTES_MAX: u64 = 2 << 20;
 
 /// The signal that the thread waits for.
@@ -33,7 +33,7 @@ impl FlushSignal {
         Self { running, ..Self::default() }
     }
 
-    /// `bytes` were appended.
+    /// Counts `bytes` appended bytes.
     pub(crate) fn unsynced(&self, bytes: u64) {
         if self.running {
             let mut state = self.state();
@@ -47,7 +47,7 @@ impl FlushSignal {
         }
     }
 
-    /// A sync is due at once.
+    /// Requests a sync at once.
     pub(crate) fn due(&self) {
         self.unsynced(UNSYNCED_BYTES_MAX);
     }
@@ -57,7 +57,7 @@ impl FlushSignal {
         self.changed.notify_one();
     }
 
-    /// Waits until a sync is due; returns the number of bytes to sync, `None` to stop.
+    /// Waits until a sync is due; returns the number of bytes to sync, or `None` to stop.
     fn wait(&self) -> Option<u64> {
         let state = self.state();
         let state = self
@@ -87,8 +87,8 @@ pub(crate) struct Flusher {
 }
 
 impl Flusher {
-    /// Starts a thread that calls `sync` whenever `signal` says that a sync is due, and again if it
-    /// returns false.
+    /// Starts a thread that calls `sync` whenever `signal` reports that a sync is due, and calls it
+    /// again if it returns false.
     pub(crate) fn start(
         signal: &Arc<FlushSignal>,
         sync: impl Fn() -> bool + Send + 'static,
@@ -127,14 +127,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_thread_is_told_of_the_first_bytes_and_when_there_are_many() {
+    fn the_thread_is_woken_by_the_first_bytes_and_by_many_bytes() {
         let many = UNSYNCED_BYTES_MAX;
         assert!(is_news(0, 1) && is_news(many - 1, many) && is_news(1, 2 * many));
         assert!(!is_news(1, many - 1) && !is_news(many, 2 * many));
     }
 
     #[test]
-    fn a_sync_that_waited_too_long_for_another_process_is_tried_again() {
+    fn a_sync_that_timed_out_waiting_for_another_process_is_retried() {
         let signal = Arc::new(FlushSignal::new(true));
         let (tried, tries) = mpsc::channel();
         let (answer, answers) = mpsc::channel();

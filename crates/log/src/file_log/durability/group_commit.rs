@@ -3,8 +3,8 @@
 //! One of the waiters leads ([`crate::file_log::durability::leading`]): it writes out the whole
 //! buffer and syncs once.
 //!
-//! Law: a leader waits for no lock that is held while something is waited for here: not for the
-//! turn of members, not for the commit lock.
+//! Law: a leader never waits for a lock whose holder may wait here: neither for the members' turn
+//! nor for the commit lock.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -56,9 +56,9 @@ impl GroupCommit {
         }
     }
 
-    /// Everything up to here is durable.
+    /// The last durable GLSN.
     pub(crate) fn durable(&self) -> Glsn {
-        // Acquire: pairs with the Release in `publish`; what is durable can be read.
+        // Acquire: pairs with the Release in `publish`, so that all durable entries can be read.
         Glsn(self.durable.load(Ordering::Acquire))
     }
 
@@ -86,7 +86,8 @@ impl GroupCommit {
         self.refuse_more(&LogError::Format { message: "the log is closed".to_owned() });
     }
 
-    /// Returns the error that all callers get, and whether `cause` is the first.
+    /// Makes the log accept nothing more. Returns the error that all callers get, and whether
+    /// `cause` is the first.
     fn refuse_more(&self, cause: &LogError) -> (LogError, bool) {
         let mut state = self.state();
         let is_first = state.cause.is_none();
@@ -100,7 +101,7 @@ impl GroupCommit {
         (error, is_first)
     }
 
-    /// Everything below `end` was synced.
+    /// Publishes that everything below `end` was synced.
     pub(crate) fn publish(&self, end: &End) {
         let position = Position { glsn: Glsn(end.next.0 - 1), chain: end.chain };
         let mut state = self.state();
@@ -141,7 +142,7 @@ impl GroupCommit {
     /// Waits until `is_over` returns true, `patience` is over, or the log is poisoned.
     pub(crate) fn wait_for_news(&self, patience: Duration, is_over: &dyn Fn() -> bool) {
         let followers = &self.followers;
-        // SeqCst: either this is seen by `notify_followers`, or its news are seen below.
+        // SeqCst: either `notify_followers` sees this waiter, or its news are seen below.
         followers.waiting.fetch_add(1, Ordering::SeqCst);
         let guard = followers.lock.lock().expect("no code under this lock panics");
         let goes_on = |(): &mut ()| !is_over() && !self.poisoned.load(Ordering::SeqCst);
@@ -154,7 +155,8 @@ impl GroupCommit {
     pub(crate) fn notify_followers(&self) {
         std::sync::atomic::fence(Ordering::SeqCst);
         if self.followers.waiting.load(Ordering::SeqCst) > 0 {
-            // Locked and unlocked: a follower that has looked but does not wait yet is not missed.
+            // Locked and unlocked, so that a follower that has checked and is about to wait is not
+            // missed.
             drop(self.followers.lock.lock().expect("no code under this lock panics"));
             self.followers.news.notify_all();
         }
@@ -180,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_that_wait_for_another_process_together_give_up_together() {
+    fn threads_that_wait_together_for_another_process_time_out_together() {
         let group = GroupCommit::new(Position { glsn: Glsn::NONE, chain: 0 }, None);
         let (clock, syncs) = (SystemClock::new(), AtomicUsize::new(0));
         let stalled = LogError::Stalled { pid: Some(7), since_micros: 0 };
@@ -201,8 +203,8 @@ mod tests {
                 });
             }
         });
-        // One waits from the start, and the others, which came while it did, once more. A busy
-        // machine may keep some from coming in time.
+        // One thread waits from the start, and the others, which arrived meanwhile, wait once more.
+        // A busy machine may keep some from arriving in time.
         assert!(syncs.into_inner() < 8);
         group.check().unwrap();
     }

@@ -1,8 +1,8 @@
-//! Threads that wait for the same thing. The first one leads: it does what all wait for, and wakes
-//! the others.
+//! Threads that wait for the same event. The first one leads: it does the work that all wait for,
+//! and wakes the others.
 //!
-//! Before, it gives the threads of the last group a moment to come back ([`GATHER_NANOS`]); if none
-//! of them is missing it does not wait. There is no timer.
+//! Before that, the leader gives the threads of the last group a short time to return
+//! ([`GATHER_NANOS`]); if all of them have arrived, it does not wait. There is no timer.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -14,7 +14,7 @@ use crate::error::LogError;
 /// The longest that a leader waits for the threads of the last group.
 const GATHER_NANOS: u64 = 50_000;
 
-/// Yields after which it goes on anyway: a simulated clock may not advance.
+/// Yields after which the leader continues anyway, because a simulated clock may not advance.
 const GATHER_YIELDS: u32 = 2_000;
 
 /// The waiting threads, and whether one of them leads.
@@ -22,7 +22,7 @@ const GATHER_YIELDS: u32 = 2_000;
 pub(crate) struct Leading {
     state: Mutex<State>,
     over: Condvar,
-    /// Threads that have come since the last group was gathered.
+    /// Threads that have arrived since the last group was gathered.
     arrived: AtomicUsize,
 }
 
@@ -31,19 +31,19 @@ struct State {
     leading: bool,
     /// Expected size of the next group.
     expected: usize,
-    /// The groups that were begun.
+    /// The number of groups that were begun.
     groups: u64,
-    /// The last one that waited too long for another process, and its error.
+    /// The last group whose leader timed out waiting for another process, and its error.
     stalled: Option<(u64, LogError)>,
 }
 
 impl Leading {
-    /// Waits until there is an `outcome`, which is asked under a lock of this type. Calls `lead`,
-    /// without it, if this thread leads a group.
+    /// Waits until there is an `outcome`, which is checked under the lock that this type holds. If
+    /// this thread leads a group, calls `lead` without holding that lock.
     ///
     /// # Errors
-    /// Those of the outcome and of this thread's `lead`; `Stalled` also of another thread's, if it
-    /// was begun since.
+    /// Those of the outcome and of this thread's `lead`; also `Stalled` of another thread's `lead`
+    /// that began since this call.
     pub(crate) fn wait(
         &self,
         outcome: &dyn Fn() -> Option<Result<(), LogError>>,
@@ -57,8 +57,9 @@ impl Leading {
             if let Some(outcome) = outcome() {
                 return outcome;
             }
-            // Of a group that was begun since: this thread has waited as long. Each by itself, the
-            // last of many would wait for the patience of all.
+            // A leader that began after this call has timed out, so this thread has waited as long.
+            // If each retried by itself, the last of many threads would wait for the sum of all
+            // timeouts.
             if let Some((_, stalled)) = state.stalled.as_ref().filter(|(group, _)| *group > before)
             {
                 return Err(stalled.clone());
@@ -87,9 +88,9 @@ impl Leading {
         }
     }
 
-    /// Lets all that wait look for an outcome.
+    /// Wakes all waiters, so that each checks for an outcome.
     pub(crate) fn wake(&self) {
-        // Locked: a thread that has looked and does not wait yet is not missed.
+        // Locked, so that a thread that has checked and is about to wait is not missed.
         let _state = self.state();
         self.over.notify_all();
     }
@@ -98,7 +99,7 @@ impl Leading {
         self.state.lock().expect("no code under this lock panics")
     }
 
-    /// Gives the threads of the last group time to come back.
+    /// Gives the threads of the last group time to return.
     fn gather(&self, expected: usize, clock: &dyn Clock) {
         if self.arrived.load(Ordering::Relaxed) >= expected {
             return;

@@ -1,10 +1,10 @@
-//! One sync makes durable what all members of a log ([`crate::members`]) have ordered.
+//! One sync makes everything durable that the members of a log ([`crate::members`]) have ordered.
 //!
-//! Law: after a sync that was begun and not ended, everything that is not known to be durable is
-//! written again before the next sync: the system may have told of a failure to the process that
-//! ended, and takes the bytes for written since. It may also have dropped them: if what is read is
-//! not what was ordered, the log is poisoned. A read that fails once is repeated, because a sync
-//! that fails poisons the log.
+//! Law: after an unfinished sync, everything that is not known to be durable is written again
+//! before the next sync, because the system may have reported a failure to the process that ended
+//! and regards the bytes as written since. It may also have dropped them: if the bytes that are
+//! read do not match the records that were ordered, the log is poisoned. A read that fails once is
+//! repeated, because a failed sync poisons the log.
 
 use std::io;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::members::Members;
 use crate::members::lock::Got;
 use crate::members::words::{Durable, End, SYNCS};
 
-/// The segment that this process writes to, and how far it knows the log.
+/// The segment that this process writes to, and the end of the log that it knows.
 #[derive(Debug)]
 pub(crate) struct Wanted {
     pub(crate) file: Arc<dyn File>,
@@ -32,9 +32,9 @@ pub(crate) struct Wanted {
     pub(crate) next: Glsn,
 }
 
-/// Makes everything below `wanted.next` durable, unless another member does. `may_sync` fails if
-/// this process must not: it is asked only then. Law: the caller holds the process's own right to
-/// sync.
+/// Makes everything below `wanted.next` durable, unless another member does. `may_sync` returns an
+/// error if this process must not sync; it is called only when a sync is needed. Law: the caller
+/// holds the process's own right to sync.
 pub(crate) fn sync(
     members: &Members,
     env: &Env,
@@ -51,7 +51,7 @@ pub(crate) fn sync(
         let ended = may_sync().and_then(|()| end_sync(members, env, wanted, got, is_there()));
         match &ended {
             Ok(true) => members.sync.release(),
-            // The next one writes again what is not known to be durable.
+            // The next holder writes everything again that is not known to be durable.
             Ok(false) | Err(_) => members.sync.release_abandoned(),
         }
         ended?;
@@ -59,7 +59,7 @@ pub(crate) fn sync(
     members.check()
 }
 
-/// Under the lock of syncs; returns whether a sync that was begun before has been ended, too.
+/// Syncs under the lock of syncs. Returns whether an earlier unfinished sync is completed as well.
 fn end_sync(
     members: &Members,
     env: &Env,
@@ -70,8 +70,9 @@ fn end_sync(
     let group = if is_there { None } else { Some(members.gather(SYNCS, &*env.options.clock)) };
     let end = members.end();
     if end.segment != wanted.segment {
-        // The next segment was begun, and before that all of this one was made durable. Whether one
-        // was begun in the next, this process cannot end it: it has another file.
+        // A member has begun the next segment, and before that made all of this one durable. If a
+        // sync was left unfinished in the next segment, this process cannot complete it, because it
+        // has another file open.
         return Ok(got == Got::Clean);
     }
     if !is_there || got == Got::Abandoned {
@@ -83,7 +84,7 @@ fn end_sync(
     Ok(true)
 }
 
-/// Repeats each read that fails, once.
+/// Repeats each failed read once.
 #[derive(Debug)]
 struct Rereading<'a>(&'a dyn File);
 
@@ -113,7 +114,8 @@ impl File for Rereading<'_> {
     }
 }
 
-/// Reads what is not known to be durable, and writes it again if it is what was ordered.
+/// Reads the bytes that are not known to be durable, and writes them again if they match the
+/// records that were ordered.
 fn write_unsynced_again(
     members: &Members,
     file: &dyn File,
@@ -145,13 +147,16 @@ fn write_unsynced_again(
             glsn: walked.next,
             file: FileName::Segment(end.segment).name(),
             offset: u64::from(walked.end),
-            what: "what was ordered is not there after a sync that was not ended".to_owned(),
+            what:
+                "records that were ordered are not in the file after a sync that was not finished"
+                    .to_owned(),
         });
     }
     write_again(file, known / BLOCK_BYTES as u64 * BLOCK_BYTES as u64, limit, staging)
 }
 
-/// Under the lock of syncs: makes the active segment, whose `file` this is, durable up to `end`.
+/// Makes the active segment, whose file is `file`, durable up to `end`. The caller holds the lock
+/// of syncs.
 pub(crate) fn sync_file(
     members: &Members,
     budget: &Budget,
@@ -163,7 +168,8 @@ pub(crate) fn sync_file(
         let reread = Rereading(file);
         let written = match budget.take(Kind::Staging) {
             Ok(mut staging) => write_unsynced_again(members, &reread, end, &mut staging),
-            // Not charged, as the commits of all members wait for it.
+            // This buffer is not charged to the budget, because the commits of all members wait for
+            // it.
             Err(_) => write_unsynced_again(members, &reread, end, &mut vec![0; 2 * BLOCK_BYTES]),
         };
         if let Err(LogError::Corrupt { .. }) = &written {

@@ -1,12 +1,12 @@
 //! Syncs what was written to segments, and gives a new segment its name.
 //!
 //! Laws:
-//! 1. A segment gets its name when all bytes of the one before, and its own header, are durable. A
-//!    crash before leaves a file under a temporary name, which the next opening removes: none of
-//!    its records was durable.
+//! 1. A segment gets its name when all bytes of the previous segment, and its own header, are
+//!    durable. A crash before that leaves a file under a temporary name, which the next opening
+//!    removes: none of its records was durable.
 //! 2. After a failed sync no thread syncs again: the system reports lost bytes once, and the next
-//!    sync would succeed without them. A thread that was waiting has not seen the failure, so it is
-//!    remembered here.
+//!    sync would succeed without them. A waiting thread has not seen the failure, so the error is
+//!    stored here.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use crate::file_log::env::Env;
 use crate::file_log::segments::create::name_segment;
 use crate::glsn::Glsn;
 
-/// What was written and is to be synced.
+/// Files that were written and are not synced yet.
 #[derive(Debug)]
 pub(crate) struct Unsynced {
-    /// The file of the segment before the active one.
+    /// The file of the previous segment.
     pub(crate) behind: Option<Arc<dyn File>>,
     /// The file of the active segment.
     pub(crate) file: Option<Arc<dyn File>>,
@@ -41,7 +41,7 @@ impl Syncing {
         self.run(|| sync_all(unsynced, env))
     }
 
-    /// Runs what syncs, unless that has failed before.
+    /// Runs `sync`, unless an earlier sync failed.
     pub(crate) fn run<T>(
         &mut self,
         sync: impl FnOnce() -> Result<T, LogError>,
@@ -50,7 +50,7 @@ impl Syncing {
             return Err(error.clone());
         }
         sync().inspect_err(|error| {
-            // Nothing was tried if another process holds it up.
+            // If another process delays it, nothing was tried, and the error is not final.
             self.failed =
                 Some(error.clone()).filter(|error| !matches!(error, LogError::Stalled { .. }));
         })
@@ -104,9 +104,9 @@ mod tests {
         assert_eq!(
             syncing.sync(&lost, &env),
             Err(failed.clone()),
-            "to the disk it would be a sync like any other"
+            "a second sync of the same bytes fails"
         );
-        // Nor in the segment that follows.
+        // A sync of the next segment fails as well.
         assert_eq!(syncing.sync(&write("/next"), &env), Err(failed));
     }
 }

@@ -1,11 +1,11 @@
 //! Blob files that were written through the page cache and are not synced yet: those of commits
-//! with [`Durability::Buffered`](crate::log::Durability::Buffered).
+//! with [`Durability::Buffered`](crate::durability::Durability::Buffered).
 //!
 //! Law: no byte of a record that names a blob file is written to a segment's file, not even into
 //! the page cache, before the blob file and its name are durable. The system may write the
-//! segment's bytes out at any time, and recovery counts on every blob file of every record that it
-//! finds. Whoever writes to the active segment needs a [`Ready`], which only a sync of these files
-//! gives.
+//! segment's bytes to the disk at any time, and recovery relies on every blob file of every record
+//! that it finds. Each writer to the active segment needs a [`Ready`], which only a sync of these
+//! files returns.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -26,18 +26,18 @@ const FILES_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct UnsyncedBlobs {
     files: Mutex<BTreeMap<BlobId, Arc<dyn File>>>,
-    /// Held while some are synced; the error of a sync that failed. Nothing is synced after that:
-    /// the system tells of lost bytes once.
+    /// Held during a sync; contains the error of a sync that failed. Nothing is synced after that,
+    /// because the system reports lost bytes only once.
     syncing: Mutex<Option<LogError>>,
 }
 
 impl UnsyncedBlobs {
-    /// Bytes were written to this file.
+    /// Adds a file to which bytes were written.
     pub(crate) fn add(&self, id: BlobId, file: &Arc<dyn File>) {
         lock(&self.files).entry(id).or_insert_with(|| Arc::clone(file));
     }
 
-    /// The file is about to be removed, or its writer syncs it.
+    /// Removes a file that is about to be deleted, or that its writer syncs.
     pub(crate) fn forget(&self, id: BlobId) {
         lock(&self.files).remove(&id);
     }
@@ -47,7 +47,8 @@ impl UnsyncedBlobs {
         lock(&self.files).len() >= FILES_MAX
     }
 
-    /// Makes all of them durable, with their names; also those that another thread is syncing now.
+    /// Makes all of them durable, with their names, including those that another thread is syncing
+    /// now.
     fn sync(&self, env: &Env) -> Result<(), LogError> {
         let mut failed = lock(&self.syncing);
         if let Some(error) = &*failed {
@@ -73,8 +74,8 @@ fn sync_all(files: &[Arc<dyn File>], env: &Env) -> Result<(), LogError> {
     Ok(env.options.disk.sync_dir(&env.options.dir)?)
 }
 
-/// How far the active segment's bytes may be written: all blob files that the records below name
-/// are durable.
+/// How far the active segment's bytes may be written: all blob files that the records up to there
+/// name are durable.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ready {
     segment: Glsn,
@@ -82,29 +83,29 @@ pub(crate) struct Ready {
 }
 
 impl Ready {
-    /// Syncs what the records of now name.
+    /// Syncs the blob files that the records up to now name.
     pub(crate) fn make(tail: &Tail, blobs: &UnsyncedBlobs, env: &Env) -> Result<Self, LogError> {
-        // The end first: each file was written before the record that names it was ordered.
+        // Read the end first: each file was written before the record that names it was ordered.
         let ready = Self::now(tail);
         blobs.sync(env)?;
         Ok(ready)
     }
 
-    /// What is ready without a sync; `None` if a blob file is not durable yet.
+    /// The end that is ready without a sync; `None` if a blob file is not durable yet.
     pub(crate) fn without_sync(tail: &Tail, blobs: &UnsyncedBlobs) -> Option<Self> {
-        // The end first, as in `make`.
+        // Read the end first, as in `make`.
         let ready = Self::now(tail);
         blobs.are_none().then_some(ready)
     }
 
-    /// Later records are ready, too, if nothing is unsynced.
+    /// Extends this to later records if no blob file is unsynced.
     pub(crate) fn or_later(self, tail: &Tail, blobs: &UnsyncedBlobs) -> Self {
         let now = Self::now(tail);
         if blobs.are_none() { now } else { self }
     }
 
-    /// The end, as far as it is ready. The active segment may be a younger one: all of those before
-    /// it was written.
+    /// The end up to which it is ready. It may be in a segment before the active one; in that case
+    /// all earlier segments were written.
     pub(crate) fn end(&self) -> End {
         self.end
     }

@@ -1,4 +1,4 @@
-//! Writes the buffer's bytes to the active segment's file. What that leaves to be synced is
+//! Writes the buffer's bytes to the active segment's file. The files that then need a sync are in
 //! [`Unsynced`].
 //!
 //! One thread at a time holds the writer. Full chunks are written without any other lock; the new
@@ -6,7 +6,8 @@
 //! buffer waits for no sync.
 //!
 //! Law: exactly the new bytes are written, never a rounded range, so newer bytes are never
-//! overwritten. Only the first write after an opening may begin with the block that it found.
+//! overwritten. Only the first write after opening may start earlier, at the beginning of the block
+//! that the opening found.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +23,7 @@ use crate::file_log::tail::{Tail, TailState};
 use crate::format::BLOCK_BYTES;
 use crate::glsn::Glsn;
 
-/// The most bytes that are copied without giving appends a chance.
+/// The most bytes that are copied before appends get a chance to run.
 const COPY_BYTES: u64 = 4 << 10;
 
 /// Writes to the active segment.
@@ -30,31 +31,33 @@ const COPY_BYTES: u64 = 4 << 10;
 pub(crate) struct SegmentWriter {
     /// The active segment's file.
     pub(crate) file: Arc<dyn File>,
-    /// Its bytes below this were written.
+    /// Its bytes below this offset were written.
     pub(crate) written: u64,
-    /// The first write is to begin here, before them: what is there may be in memory only.
+    /// The offset at which the first write begins, if that is before `written`: bytes found there
+    /// may be in memory only.
     pub(crate) again_from: Option<u64>,
-    /// Bytes that were written and that no sync has begun to cover.
+    /// Bytes that were written since the last sync began.
     pub(crate) unsynced: u64,
-    /// The file of the segment before, if some of its bytes are in the same state.
+    /// The file of the previous segment, if some of its bytes are also unsynced.
     pub(crate) behind: Option<Arc<dyn File>>,
     /// The active segment, while its file has its temporary name.
     pub(crate) unnamed: Option<Glsn>,
     /// Buffer for a copy of the bytes that are written; also used for other writes under this lock.
     pub(crate) staging: Chunk,
-    /// A moving average of the bytes per sync: tells a stream of small commits from a bulk load.
+    /// A moving average of the bytes per sync; distinguishes a stream of small commits from a bulk
+    /// load.
     pub(crate) group_bytes: Arc<AtomicU64>,
 }
 
 impl SegmentWriter {
-    /// Writes everything below the end that is ready; returns that end. Does not sync.
+    /// Writes everything up to the end that is ready; returns that end. Does not sync.
     pub(crate) fn write_out(&mut self, tail: &Tail, ready: Ready) -> Result<End, LogError> {
         let end = ready.end();
         let target = u64::from(end.offset);
         let full: Vec<_> = {
             let tail = tail.read();
             if !ready.is_in(tail.first) {
-                // Another segment was begun since, and all of the one before was written then.
+                // Another segment was begun since, and all of the previous one was written then.
                 return Ok(end);
             }
             tail.buffer.full_chunks().map(|(start, chunk)| (start, Arc::clone(chunk))).collect()
@@ -69,7 +72,7 @@ impl SegmentWriter {
         drop(full);
         self.copy_rest(tail, target);
         if target > self.written {
-            // The rest is in the copy, at its place within its chunk.
+            // The rest is in the copy, at its offset within its chunk.
             let (from, to) = (within_chunk(self.written), within_chunk(target - 1) + 1);
             self.file.write_at(&self.staging[from..to], self.written)?;
             self.unsynced += target - self.written;
@@ -81,8 +84,8 @@ impl SegmentWriter {
         Ok(end)
     }
 
-    /// Writes about the oldest `bytes` of the full chunks, up to the end of a block, and releases
-    /// the chunks that are written.
+    /// Writes about `bytes` bytes of the oldest full chunks, up to the end of a block, and releases
+    /// the chunks that are completely written.
     pub(crate) fn write_oldest(
         &mut self,
         tail: &Tail,
@@ -109,7 +112,7 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Writes the full chunks and releases them, in the middle of a record: the blob files that it
+    /// Writes the full chunks and releases them, in the middle of a record. The blob files that it
     /// names are durable.
     pub(crate) fn write_full_chunks(&mut self, tail: &mut TailState) -> Result<(), LogError> {
         let full: Vec<_> =
@@ -123,7 +126,7 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// What was written since the last call, to be synced.
+    /// The files that were written since the last call, to be synced.
     pub(crate) fn take_unsynced(&mut self) -> Unsynced {
         let bytes = std::mem::take(&mut self.unsynced);
         if bytes > 0 {
@@ -134,8 +137,8 @@ impl SegmentWriter {
         Unsynced { behind: self.behind.take(), file, unnamed: self.unnamed }
     }
 
-    /// Switches to the file of a new segment, which has its temporary name; its first `written`
-    /// bytes were written.
+    /// Switches to the file of a new segment, which has its temporary name. Its first `written`
+    /// bytes are already written.
     pub(crate) fn turn_to(&mut self, file: Arc<dyn File>, first: Glsn, written: u64) {
         debug_assert!(
             self.behind.is_none() && self.unnamed.is_none(),
@@ -147,13 +150,13 @@ impl SegmentWriter {
         (self.written, self.again_from) = (written, None);
     }
 
-    /// The active segment has its name, and the one before is durable.
+    /// Notes that the active segment has its final name, and that the previous one is durable.
     pub(crate) fn is_named(&mut self) {
         (self.behind, self.unnamed) = (None, None);
     }
 
-    /// Copies what is not written below `target`, all of it of the current chunk, to its place
-    /// within `staging`: little by little, since appends wait meanwhile.
+    /// Copies the unwritten bytes below `target`, which are all in the current chunk, to their
+    /// offset within `staging`. Copies little at a time, because appends wait meanwhile.
     fn copy_rest(&mut self, tail: &Tail, target: u64) {
         let mut from = self.written;
         while from < target {

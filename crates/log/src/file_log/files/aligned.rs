@@ -20,7 +20,7 @@ impl AlignedBytes {
         let mut bytes = Buffer::zeroed(budget, Kind::Staging, whole)?;
         let mut start = bytes.as_ptr().align_offset(DIRECT_ALIGN);
         if start + len > bytes.len() {
-            // A large buffer on the heap, where the system has no mapping left.
+            // If the system has no mapping left, the large buffer is on the heap.
             bytes = Buffer::zeroed(budget, Kind::Staging, len + DIRECT_ALIGN)?;
             start = bytes.as_ptr().align_offset(DIRECT_ALIGN);
         }
@@ -32,7 +32,7 @@ impl AlignedBytes {
         &self.bytes[self.start..self.start + self.len]
     }
 
-    /// The bytes, to be written to.
+    /// The bytes, writable.
     pub(crate) fn get_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..self.start + self.len]
     }

@@ -31,8 +31,8 @@ impl FileName {
         dir.join(self.name())
     }
 
-    /// The path until it is finished, of a file that several members may be writing at the same
-    /// time; `member` is the number of this one.
+    /// The temporary path of a file that several members may be writing at the same time; `member`
+    /// is the number of this one.
     pub(crate) fn draft_of(self, member: usize, dir: &Path) -> PathBuf {
         dir.join(format!("{}.{member}{UNFINISHED}", self.name()))
     }
@@ -64,12 +64,11 @@ impl FileName {
     }
 }
 
-/// Where an offset table is written.
+/// The paths of an offset table that is written.
 #[derive(Clone, Debug)]
 pub(crate) struct TablePlace {
     pub(crate) path: PathBuf,
-    /// Where it is written before it gets its name, if other members may be writing it at the same
-    /// time.
+    /// The temporary path, if other members may be writing the table at the same time.
     pub(crate) draft: Option<PathBuf>,
 }
 
@@ -88,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_comes_back_as_what_it_stands_for() {
+    fn a_file_name_parses_back_to_the_same_file() {
         for file in
             [FileName::Segment(Glsn(1)), FileName::Table(Glsn(u64::MAX)), FileName::Blob(BlobId(7))]
         {

@@ -13,7 +13,7 @@ use crate::glsn::Glsn;
 /// Handles kept open for reading.
 const OPEN_FILES_MAX: usize = 64;
 
-/// Opens files for reading and keeps the handles that were used last.
+/// Opens files for reading and keeps the most recently used handles.
 #[derive(Debug)]
 pub(crate) struct OpenFiles {
     disk: Arc<dyn Disk>,
@@ -62,7 +62,7 @@ impl OpenFiles {
         self.kept().unnamed = Some((FileName::Segment(first), file));
     }
 
-    /// The segment has its name.
+    /// Notes that the segment has its final name.
     pub(crate) fn named(&self, first: Glsn) {
         self.kept().unnamed.take_if(|(name, _)| *name == FileName::Segment(first));
     }

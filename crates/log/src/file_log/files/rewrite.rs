@@ -1,5 +1,5 @@
-//! Replaces a file of the log: the bytes that are kept go into a new file, which then takes the
-//! name.
+//! Replaces a file of the log: the retained bytes are written to a new file, which is then renamed
+//! over the old one.
 //!
 //! Law: a file that may have another name, for example in a backup, is never modified. Only the
 //! active segment is written in place, and only while it has a single name.
@@ -15,8 +15,8 @@ use crate::file_log::files::names::{FileName, unfinished};
 use crate::file_log::options::FileLogOptions;
 use crate::format::segment_header::SegmentHeader;
 
-/// Makes sure that the segment's file has no second name, for example in a backup, where later
-/// writes must not appear.
+/// Makes sure that the segment's file has no second name, for example in a backup, because later
+/// writes must not appear there.
 pub(crate) fn make_single_link(
     options: &FileLogOptions,
     header: &SegmentHeader,
@@ -78,8 +78,8 @@ pub(crate) fn copy_front(
     Ok(())
 }
 
-/// Reads bytes that are about to be written, twice: a bit that flips on the way must not be made
-/// permanent.
+/// Reads bytes twice that are about to be written back, so that a bit that flips during a read does
+/// not become permanent.
 pub(crate) fn read_twice(
     file: &dyn File,
     bytes: &mut [u8],
@@ -96,8 +96,8 @@ pub(crate) fn read_twice(
     Err(LogError::Io { kind: io::ErrorKind::InvalidData, message, source: None })
 }
 
-/// Writes the bytes of a segment between two offsets once more, so that the next sync must save
-/// them. Does not sync.
+/// Writes the bytes of a segment between two offsets again, so that the next sync must write them
+/// to the disk. Does not sync.
 pub(crate) fn write_again(
     file: &dyn File,
     from: u64,

@@ -1,4 +1,4 @@
-//! Writes zeros ahead of records, and tells a full disk from other errors.
+//! Writes zeros ahead of records, and distinguishes a full disk from other errors.
 
 use std::io;
 

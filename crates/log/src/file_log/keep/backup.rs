@@ -18,8 +18,8 @@ use crate::glsn::{Glsn, Position};
 pub struct BackupFile {
     /// Its name in the log's folder, and in the copy's.
     pub name: String,
-    /// Whether it never changes again: then a hard link is a copy. Else exactly `bytes` from its
-    /// front belong to the copy.
+    /// Whether the file never changes again, so that a hard link is a copy. Otherwise exactly its
+    /// first `bytes` bytes belong to the copy.
     pub immutable: bool,
     /// Bytes that belong to the copy.
     pub bytes: u64,
@@ -27,7 +27,7 @@ pub struct BackupFile {
 
 impl OpenLog {
     /// Syncs the log and lists the files of a copy that ends there, the active segment last.
-    /// Nothing is trimmed or swept meanwhile; appends go on.
+    /// Nothing is trimmed or swept meanwhile; appends continue.
     pub(crate) fn list_backup(
         &self,
         each: &mut dyn FnMut(&BackupFile) -> Result<(), LogError>,
@@ -51,7 +51,7 @@ impl OpenLog {
             (end, self.segments.all(), tail.first, blobs)
         };
         for segment in segments.iter().filter(|segment| segment.first() < active) {
-            // Blob files first: a copy without their records only has files to sweep.
+            // Blob files first: a copy that lacks their records only has files to sweep.
             let count = self.segments.with_table(segment, |table| Ok(table.blob_count()))?;
             for index in 0..count {
                 let blob = self.segments.with_table(segment, |table| table.blob(index))?;
@@ -69,9 +69,9 @@ impl OpenLog {
     }
 
     /// Checks whole blocks or pages that begin at `at` of a file of the log, as read for a copy up
-    /// to the offset `end`. `immutable` is what [`BackupFile::immutable`] said: a segment that was
-    /// active then may be sealed by now, and its copy still ends where it ended. Tables are not
-    /// checked: they are rebuilt where they do not fit.
+    /// to the offset `end`. `immutable` is the value of [`BackupFile::immutable`] in the listing: a
+    /// segment that was active then may be sealed by now, but its copy still ends where the listing
+    /// says. Tables are not checked, because a table that does not match is rebuilt.
     pub(crate) fn check_piece(
         &self,
         name: &str,
@@ -118,8 +118,8 @@ impl OpenLog {
             (Some(entry), _) => {
                 each(&BackupFile { name: name.name(), immutable: true, bytes: entry.len })
             }
-            // Another process has trimmed what the index of the copy may need. A segment goes
-            // before the blob files that it names.
+            // Another process has trimmed segments that the index of the copy may need. A segment
+            // is removed before the blob files that it names.
             (None, FileName::Segment(first)) if self.env.is_read_only() => {
                 Err(LogError::Trimmed { asked: first, first: first.next() })
             }

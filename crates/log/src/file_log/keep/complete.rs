@@ -19,8 +19,8 @@ pub struct CompletePages {
 }
 
 impl OpenLog {
-    /// All segments as they are now, oldest first: of the active one only the blocks before the one
-    /// being filled.
+    /// All segments at this time, oldest first; of the active segment, only the blocks before the
+    /// one being filled.
     pub(crate) fn complete_pages(&self) -> Vec<CompletePages> {
         let (active, filled) = {
             let tail = self.tail.read();

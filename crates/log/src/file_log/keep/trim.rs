@@ -1,7 +1,8 @@
 //! Frees whole segments from the front, and blob files that no record names.
 //!
 //! Law: a segment's name is durably removed before the next segment is touched, so that a crash in
-//! between leaves no hole. Blob files are removed last; those that a crash leaves behind are swept.
+//! between leaves no hole. Blob files are removed last; if a crash prevents that, a sweep removes
+//! them.
 
 use plimsoll_disk::borders::{Border, hit};
 use plimsoll_memory::budget::Kind;
@@ -24,16 +25,18 @@ impl OpenLog {
         &self,
         until: Glsn,
         keep: &dyn Fn(BlobId) -> bool,
+        note: &mut dyn FnMut() -> Result<(), LogError>,
     ) -> Result<Glsn, LogError> {
         let _trimming = lock(&self.segments.trimming);
         self.durability.check_own()?;
         self.end_segment_for_blobs(until, keep)?;
+        let mut is_noted = false;
         loop {
             let Some(segment) = self.segments.read().first().cloned() else { break };
             let Some(sealed) = segment.sealed().filter(|sealed| sealed.next <= until) else {
                 break;
             };
-            // The next one must have its name, or a crash would leave none.
+            // The next segment must have its name; otherwise a crash would leave no segment.
             if self.durability.writer()?.unnamed == Some(sealed.next) {
                 self.durability.sync_to_end()?;
             }
@@ -48,6 +51,10 @@ impl OpenLog {
                 if !keep(blob) {
                     blobs.push(blob);
                 }
+            }
+            if !is_noted {
+                note()?;
+                is_noted = true;
             }
             self.durability.check_own()?;
             self.segments.seal_no_more(segment.first());
@@ -66,9 +73,9 @@ impl OpenLog {
         Ok(self.segments.first())
     }
 
-    /// Ends the active segment if that lets as many bytes of blob files be freed, at this trim or a
-    /// later one, as a segment has: records of large values are small, and the segment would take
-    /// very many of them.
+    /// Ends the active segment if that lets this trim or a later one free as many bytes of blob
+    /// files as a segment has. Records of large values are small, so the segment would otherwise
+    /// take very many of them.
     fn end_segment_for_blobs(
         &self,
         until: Glsn,
@@ -120,7 +127,7 @@ impl OpenLog {
         self.remove_unnamed(&candidates)
     }
 
-    /// Removes those of `blobs`, in ascending order, that no record names.
+    /// Removes the files in `blobs`, which are in ascending order, that no record names.
     pub(crate) fn sweep_these(
         &self,
         blobs: &[BlobId],
@@ -138,10 +145,10 @@ impl OpenLog {
         self.remove_unnamed(&candidates)
     }
 
-    /// Blob files below this id are being written by no other member, or named by a record that is
-    /// known here: their mark first, then the pins, then the records, so that a file that is begun
-    /// or named meanwhile is not taken for one that is left over. In the turn, so that no record of
-    /// a member that has ended comes back.
+    /// No other member is writing a blob file below this id, and no record that is unknown here
+    /// names one. The highest assigned id is read first, then the pins, then the records, so that a
+    /// file that is begun or named meanwhile is not treated as a leftover. Runs under the turn, so
+    /// that no record of a member that has ended reappears.
     fn unpinned(&self) -> Result<BlobId, LogError> {
         let Some(members) = self.env.members() else { return Ok(BlobId(u64::MAX)) };
         let mark = members.last_blob_id();
@@ -154,8 +161,8 @@ impl OpenLog {
         !keep(id) && !self.blobs.registry.is_unnamed(id) && id.0 <= self.blobs.registry.last_id()
     }
 
-    /// `candidates` are sorted. One that cannot be removed hinders no other; the first such error
-    /// is returned in the end.
+    /// `candidates` are sorted. A file that cannot be removed does not stop the others; the first
+    /// such error is returned at the end.
     fn remove_unnamed(&self, candidates: &[BlobId]) -> Result<u64, LogError> {
         let mut named = Buffer::zeroed(&self.env.options.budget, Kind::Staging, candidates.len())?;
         if !candidates.is_empty() {
@@ -185,8 +192,8 @@ impl OpenLog {
             && !is_named
     }
 
-    /// Law: the tail says which segment is active. The list has the next one a moment before that,
-    /// and the one before is not sealed until then.
+    /// Law: the tail decides which segment is active. The list contains the next one slightly
+    /// earlier, and the previous one is not sealed until then.
     pub(crate) fn for_each_named_blob(&self, each: &mut dyn FnMut(BlobId)) -> Result<(), LogError> {
         let mut from = Glsn::NONE;
         loop {
@@ -207,7 +214,7 @@ impl OpenLog {
                 tail.blobs.list().iter().for_each(|named| each(named.blob.id));
                 return Ok(());
             }
-            // The active segment was sealed meanwhile: ask its table too.
+            // The active segment was sealed meanwhile, so read its table too.
             from = active;
         }
     }
@@ -231,7 +238,6 @@ mod tests {
     use crate::file_log::tail::Tail;
     use crate::format::segment_header::SegmentHeader;
     use crate::glsn::{Glsn, StreamId};
-    use crate::log::Log;
 
     #[test]
     fn a_sweep_while_the_next_segment_begins_keeps_the_blob_files_of_the_active_one() {
@@ -254,7 +260,7 @@ mod tests {
             .submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[blob] }, None)
             .unwrap();
         log.wait_durable(named.last).unwrap();
-        // The moment at which the next one is in the list, and is not active yet.
+        // The next segment is in the list, and is not active yet.
         let active = log.log.tail.read().segment.header;
         let next = SegmentHeader { first: named.last.next(), ..active };
         log.log.segments.push(Segment::new(next, &log.log.env, Weak::<Tail>::new() as _));

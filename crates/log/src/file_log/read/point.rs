@@ -1,8 +1,8 @@
 //! Reads entries by GLSN: one look-up in a table and one decode.
 //!
 //! Law: bytes that span blocks are read only through [`OpenLog::follow`]: the next block must
-//! continue the same record as far as it is read. A block that is good by itself may be another one
-//! than the one that was written there last.
+//! continue the same record wherever its bytes are used. A block whose checksum matches may still
+//! be an older version than the one written there last.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 pub(crate) struct EntryPlace {
     pub(crate) segment: Arc<Segment>,
     pub(crate) offset: u32,
-    /// Whether it begins in the block that is still being filled.
+    /// Whether the entry begins in the block that is still being filled.
     pub(crate) open: bool,
 }
 
@@ -60,7 +60,7 @@ impl RecordStart {
         Ok(Self { header, fragment, fragment_at })
     }
 
-    /// The chain hash after it, if it lies in one fragment, whose bytes begin with `bytes`.
+    /// The chain hash after the record, if it is in one fragment, whose bytes begin with `bytes`.
     pub(crate) fn chain(&self, bytes: &[u8], segment_seed: u64) -> Option<u64> {
         if self.fragment.goes_on() {
             return None;
@@ -139,8 +139,8 @@ impl OpenLog {
         Ok(Entry::copied(meta, bytes))
     }
 
-    /// Compares a record that spans blocks with the chain hash after it: all of it may be another
-    /// record that was started in this place and cut.
+    /// Compares a record that spans blocks with the chain hash after it, because all of it may be
+    /// an older record that was started in this place and cut.
     fn check_chain(
         &self,
         segment: &Segment,
@@ -153,7 +153,8 @@ impl OpenLog {
             Ok(Some(behind)) if behind != part.chain => {
                 Err(self.does_not_go_on(segment, glsn, next))
             }
-            // The record behind is damaged. No other one was ever started here.
+            // The next record is damaged. If the segment was never cut, no other record was ever
+            // started here.
             Err(LogError::Corrupt { .. }) if segment.was_never_cut() => Ok(()),
             behind => behind.map(|_| ()),
         }
@@ -204,7 +205,7 @@ impl OpenLog {
         into: &mut [u8],
     ) -> Result<bool, LogError> {
         let place = self.locate(glsn)?;
-        // Before the headers are read, which may be in the same block.
+        // Checked before the headers are read, because reading them may load the same block.
         let is_missing = |block| !self.is_at_hand(&place.segment, block);
         let from = offset.min(u64::from(u32::MAX));
         let mut pieces = payload_pieces(place.offset, from..from + into.len() as u64);
@@ -282,8 +283,8 @@ impl OpenLog {
         let first = self.segments.first();
         let (mut low, mut high) = {
             let all = self.segments.read();
-            // From the end: where the log's time was restarted, older segments have later times,
-            // and count as older all the same.
+            // Searched from the end: after the log's time was restarted, older segments may have
+            // later times, but still count as older.
             let Some(at) = all.iter().rposition(|segment| segment.header.timestamp_floor <= micros)
             else {
                 drop(all);
@@ -291,7 +292,7 @@ impl OpenLog {
             };
             (all[at].first().0 - 1, all.get(at + 1).map_or(readable.0, |next| next.first().0 - 1))
         };
-        // Also `low`: a segment may begin before the one before it is durable.
+        // Raised to `low` as well, because a segment may begin before the previous one is durable.
         high = high.min(readable.0);
         low = low.min(high);
         // Timestamps up to `low` are at most `micros`; those after `high` are greater.
@@ -300,15 +301,15 @@ impl OpenLog {
             let meta = self.read_meta(Glsn(middle))?;
             if meta.timestamp_micros <= micros { low = middle } else { high = middle - 1 }
         }
-        // The time of the last one that was trimmed is known: a segment's header has it.
+        // The time of the last trimmed entry is known from the header of the first segment.
         if low > 0 && Glsn(low).next() < first {
             return Err(self.time_trimmed());
         }
         Ok(Glsn(low))
     }
 
-    /// The refusal of a time that precedes the last record that was trimmed, whose time the first
-    /// segment's header has.
+    /// The error for a time before the last trimmed record, whose time is in the header of the
+    /// first segment.
     fn time_trimmed(&self) -> LogError {
         let all = self.segments.read();
         let (since_micros, first) = all.first().map_or((0, Glsn::FIRST), |segment| {
@@ -364,7 +365,7 @@ impl OpenLog {
         copied.ok_or_else(|| self.not_there(segment, glsn, at as u32))
     }
 
-    /// Copies bytes at `at` of a record that began in an earlier block, with a first fragment of
+    /// Copies bytes at `at` of a record that began in an earlier block and whose first fragment has
     /// the checksum `head`. If `more` of the record is wanted, it must continue in the next block.
     pub(crate) fn follow(
         &self,
@@ -452,7 +453,7 @@ impl OpenLog {
         Ok((header, record))
     }
 
-    /// The record of an entry; `page` is the entry's, if at hand.
+    /// The record of an entry; `page` is the page of the entry, if the caller has it.
     pub(crate) fn record_of(
         &self,
         segment: &Segment,
@@ -478,8 +479,8 @@ impl OpenLog {
         decoded.map_err(|what| self.corrupt(segment, glsn, u64::from(at), what.to_owned()))
     }
 
-    /// The end, in the block of the entry at `offset`, of the fragment that holds the entry.
-    /// `block` has that block's bytes.
+    /// The end of the fragment that holds the entry at `offset`, within that entry's block. `block`
+    /// holds the bytes of that block.
     pub(crate) fn fragment_end(
         &self,
         segment: &Segment,
@@ -551,7 +552,7 @@ impl OpenLog {
     }
 
     pub(crate) fn does_not_go_on(&self, segment: &Segment, glsn: Glsn, at: u64) -> LogError {
-        let what = "the record does not go on in this block: the block is not the one that was \
+        let what = "the record does not continue in this block: the block is not the one that was \
                     written here last";
         self.corrupt(segment, glsn, at, what.to_owned())
     }
@@ -575,7 +576,7 @@ pub(crate) fn continued(block: &[u8], head: u64) -> Option<(FragmentHeader, Cont
     Some((fragment, continues))
 }
 
-/// Rejects an entry that is lost.
+/// Returns an error for an entry that is lost.
 fn check_is_there(meta: &EntryMeta) -> Result<(), LogError> {
     if meta.stream == StreamId::DROPPED {
         Err(LogError::Dropped { glsn: meta.glsn })

@@ -1,4 +1,4 @@
-//! Decides how far ahead of a scan the blocks of a segment are read: nothing until one is missing,
+//! Decides how far ahead of a scan the blocks of a segment are read: nothing until the first miss,
 //! then more with each miss.
 //!
 //! Only for direct reads: the system itself reads ahead in files that are read through the page
@@ -6,17 +6,17 @@
 
 use std::ops::Range;
 
-/// Blocks that are asked for at the first miss, ...
+/// Blocks that are requested at the first miss.
 const FIRST_BLOCKS: u64 = 4;
 
-/// ... and at most: 1 MiB.
+/// The most blocks that are requested: 1 MiB.
 const MOST_BLOCKS: u64 = 64;
 
-/// The reads that were asked for in one segment.
+/// The blocks that were requested in one segment.
 #[derive(Debug, Default)]
 pub(crate) struct ReadAhead {
     window: u64,
-    /// Blocks below were asked for, or are not wanted.
+    /// Blocks below this one were requested, or are not wanted.
     asked: u64,
     /// The last block of the scan.
     last: u64,
@@ -28,12 +28,12 @@ impl ReadAhead {
         self.window > 0
     }
 
-    /// The first block is missing. The scan ends in `last`.
+    /// Begins read-ahead at the first missing block. The scan ends in the block `last`.
     pub(crate) fn begin(&mut self, last: u64) {
         *self = Self { window: FIRST_BLOCKS / 2, asked: 0, last };
     }
 
-    /// The blocks to ask for when the scan reaches `block`; at most `most` blocks may be read
+    /// The blocks to request when the scan reaches `block`; at most `most` blocks may be read
     /// ahead.
     pub(crate) fn come_to(&mut self, block: u64, missing: bool, most: u64) -> Option<Range<u64>> {
         if missing {
@@ -42,7 +42,8 @@ impl ReadAhead {
         let window = self.window.min(most);
         let from = self.asked.max(block);
         let until = (block + window).min(self.last + 1);
-        // Half a window at a time: asking costs little, and longer reads cost less per block.
+        // Request half a window at a time, because a request costs little and longer reads cost
+        // less per block.
         let due =
             block + window / 2 >= self.asked && until > from + u64::from(missing && from == block);
         due.then(|| {
@@ -63,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_grows_with_each_missing_block_and_the_next_half_is_asked_for_in_time() {
+    fn the_window_grows_with_each_missing_block_and_the_next_half_is_requested_in_time() {
         let mut ahead = begun(1000);
         assert_eq!(ahead.come_to(10, true, 100), Some(10..14));
         assert_eq!(ahead.come_to(11, false, 100), None);
@@ -81,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_asked_for_beyond_the_last_block_nor_twice() {
+    fn nothing_is_requested_beyond_the_last_block_nor_twice() {
         assert_eq!(begun(7).come_to(7, true, 100), None, "the scan reads it itself");
         let mut ahead = begun(8);
         assert_eq!(ahead.come_to(7, true, 100), Some(7..9));

@@ -1,11 +1,11 @@
-//! Scans entries in GLSN order: offsets from the tables, a batch at a time, and payloads lent from
+//! Scans entries in GLSN order: reads offsets from the tables in batches, and lends payloads from
 //! pinned pages.
 //!
 //! Law: no allocation and no copy per entry. An entry that spans blocks is assembled in one buffer
 //! of the scan; the block that is still being filled is copied once, and again when it has grown.
-//! Consecutive records in different blocks are compared by chain hash, so that a block that is good
-//! by itself but not the one that was written there last is found; those of one block were compared
-//! when it was read from disk.
+//! Consecutive records in different blocks are compared by chain hash, so that a stale block with a
+//! matching checksum is detected; records within one block were compared when it was read from
+//! disk.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -29,22 +29,21 @@ use crate::format::layout::{block_of, payload_pieces};
 use crate::format::record::{ENTRY_HEADER_BYTES, EntryHeader, RECORD_HEADER_BYTES};
 use crate::format::{BLOCK_BYTES, segment_seed};
 use crate::glsn::{Glsn, StreamId};
-use crate::log::Scan;
 
 /// Offsets that are looked up at a time.
 const BATCH: usize = 32;
 
-/// Entries of the active segment that are searched for a stream before the lock is given up for
+/// Entries of the active segment that are searched for a stream before the lock is released for
 /// writers.
 const LOOKED_AT: u64 = 1 << 16;
 
 /// A scan of at least this many entries evicts nothing else from the pool.
 const LONG_SCAN: u64 = 4096;
 
-/// Bytes are prefetched into the processor's cache this far ahead, ...
+/// Bytes are prefetched into the processor's cache up to this far ahead.
 const AHEAD_BYTES: usize = 2048;
 
-/// ... again as soon as no more than this many of them are left.
+/// The next prefetch starts when no more than this many prefetched bytes are left.
 const AHEAD_LEFT_BYTES: usize = 1024;
 
 /// Bytes before an entry's offset that it needs (its record's header), and bytes after it that most
@@ -56,7 +55,7 @@ const BEHIND_OFFSET_BYTES: u64 = 256;
 pub struct FileScan<'a> {
     log: &'a OpenLog,
     stream: Option<StreamId>,
-    /// Whether entries are passed that are ordered and not readable yet.
+    /// Whether the scan also returns entries that are ordered and not readable yet.
     is_of_ordered: bool,
     /// The next GLSN to look up.
     next: Glsn,
@@ -68,7 +67,7 @@ pub struct FileScan<'a> {
     indexes: [u32; BATCH],
     offsets: [u32; BATCH],
     batch: Range<usize>,
-    /// Where the stream continues in the file of the segment's table.
+    /// The position of the stream in the file of the segment's table.
     postings: Option<Postings>,
     block: CurrentBlock,
     block_number: u64,
@@ -77,11 +76,12 @@ pub struct FileScan<'a> {
     /// The end, in the block, of the prefetched bytes; `usize::MAX` if there is nothing more to
     /// prefetch.
     near: usize,
-    /// The next block, pinned if it was resident when the scan came near it.
+    /// The next block, pinned if it was resident when the scan approached it.
     next_block: Option<Page>,
-    /// Offset in the segment at which the scan ends; `u64::MAX` if it goes on.
+    /// Offset in the segment at which the scan ends; `u64::MAX` if it continues to the segment's
+    /// end.
     last_byte: u64,
-    /// The offset of the header of the last entry's record, and what the header says.
+    /// The offset of the header of the last entry's record, and the contents of that header.
     record_at: u32,
     record: EntryMeta,
     body_bytes: u32,
@@ -109,7 +109,7 @@ enum CurrentBlock {
     Open(Chunk),
 }
 
-/// No block, and no record.
+/// No block and no record.
 const NOWHERE: u64 = u64::MAX;
 
 /// No record.
@@ -255,7 +255,7 @@ impl<'a> FileScan<'a> {
         }
     }
 
-    /// Learns what is known of the record whose header is at `record_at`, and how far it reaches in
+    /// Reads the header of the record at `record_at`, and determines how far the record reaches in
     /// this block.
     #[inline]
     fn turn_to_record(
@@ -301,7 +301,7 @@ impl<'a> FileScan<'a> {
             && chain != said.previous_chain
             && let Some(segment) = &self.segment
         {
-            let what = "the chain hash of the records before it is another: one of them is not \
+            let what = "the chain hash does not match the records before it: one of them is not \
                         the one that was written"
                 .to_owned();
             return Err(self.log.corrupt(segment, glsn, u64::from(record_at), what));
@@ -341,7 +341,7 @@ impl<'a> FileScan<'a> {
         Glsn(self.record.record_first.0 + u64::from(self.record.record_count))
     }
 
-    /// Remembers the chain hash after the last record, if it lies in the block that the scan
+    /// Keeps the chain hash after the last record, if that record lies in the block that the scan
     /// leaves.
     fn leave_block(&mut self) {
         let fragment_at = self.record_at.wrapping_sub(FRAGMENT_HEADER_BYTES as u32);
@@ -381,7 +381,7 @@ impl<'a> FileScan<'a> {
         Ok(())
     }
 
-    /// Asks for blocks of a segment that is read directly before the scan reaches them.
+    /// Requests blocks of a segment that is read directly before the scan reaches them.
     fn read_ahead(&mut self, segment: &Arc<Segment>, number: u64, missing: bool) {
         if !missing && !self.ahead.has_begun() {
             return;
@@ -479,8 +479,8 @@ impl<'a> FileScan<'a> {
             done += n;
             let number = block_of(piece.start);
             if number == self.block_number {
-                // It reaches past its fragment: that must continue in the next block, else another
-                // fragment follows in its place.
+                // The entry continues past its fragment, so that fragment must continue in the next
+                // block; otherwise a different fragment is there.
                 let within = (piece.start % BLOCK_BYTES as u64) as usize;
                 let bytes = match &self.block {
                     CurrentBlock::Complete(page) => {
@@ -615,11 +615,11 @@ impl<'a> FileScan<'a> {
             let index = self.indexes[i];
             self.offsets[i] = log.segments.with_table(segment, |table| table.offset(index))?;
         }
-        // None is found before its end only if they are not in order, as in a forged table.
+        // The table ends early only if its postings are not in order, as in a forged table.
         let next = if beyond || found == 0 { below } else { self.indexes[found - 1] + 1 };
         self.next = Glsn(segment.first().0 + u64::from(next));
         if beyond {
-            // Those that become readable later were passed.
+            // Entries that become readable later were skipped by these postings.
             self.postings = None;
         }
         Ok(found)
@@ -636,11 +636,5 @@ impl<'a> FileScan<'a> {
         self.block_number = NOWHERE;
         self.fragment_block = NOWHERE;
         self.record_at = u32::MAX;
-    }
-}
-
-impl Scan for FileScan<'_> {
-    fn next(&mut self) -> Option<Result<EntryView<'_>, LogError>> {
-        self.next_entry()
     }
 }

@@ -1,5 +1,5 @@
-//! Writes a lost record (kind 1) in place of damaged records: it reaches exactly from the last good
-//! record to the next one, so that GLSNs stay dense and every other record stays where it is.
+//! Writes a lost record (kind 1) in place of damaged records: it spans exactly from the last good
+//! record to the next one, so that GLSNs stay dense and every other record stays in place.
 //!
 //! Its entries are empty except for the last, whose zeros fill the rest.
 
@@ -20,7 +20,8 @@ use crate::format::segment_header::SegmentHeader;
 use crate::format::{BLOCK_BYTES, segment_seed};
 use crate::glsn::{Glsn, StreamId};
 
-/// Entries that the headers of segment and record take the place of in the first block, rounded up.
+/// The number of entries for which the headers of segment and record take the space in the first
+/// block, rounded up.
 const SEGMENT_SLACK: usize = 16;
 
 /// The least that a record's first fragment takes.
@@ -98,7 +99,7 @@ fn header_bytes(number: usize) -> usize {
     if number == 0 { FRAGMENT_HEADER_BYTES } else { CONTINUED_HEADER_BYTES }
 }
 
-/// Only marks were damaged: new ones replace them.
+/// Writes new marks in place of damaged ones, where only marks were damaged.
 fn fill_with_marks(file: &dyn File, segment: &SegmentHeader, lost: &Lost) -> Result<(), LogError> {
     let mark = Mark {
         durable: Glsn(lost.from.0 - 1),
@@ -110,7 +111,7 @@ fn fill_with_marks(file: &dyn File, segment: &SegmentHeader, lost: &Lost) -> Res
     while at + bytes <= lost.end {
         let end = block_end(u64::from(at)) as u32;
         if end - at < bytes {
-            // The marks go on in the next block, as those did that were damaged.
+            // The marks continue in the next block, as the damaged ones did.
             at = end;
             continue;
         }
@@ -129,8 +130,8 @@ pub(crate) fn fits(lost: &Lost) -> bool {
     plan(lost).is_some()
 }
 
-/// The end of the room that `entries` lost entries need from the front of a segment on, in whole
-/// blocks. `None` if they are more than a segment holds.
+/// The offset, in whole blocks, at which `entries` lost entries end if they start at the front of a
+/// segment. `None` if a segment cannot hold as many.
 pub(crate) fn room_for(entries: u64) -> Option<u32> {
     let in_a_block =
         ((BLOCK_BYTES - CONTINUED_HEADER_BYTES) / ENTRY_HEADER_BYTES - SEGMENT_SLACK) as u64;
@@ -150,7 +151,7 @@ struct Planned {
     entries: u64,
 }
 
-/// The fragments of the record, and the bytes of its last entry; `None` if there is not enough
+/// Plans the fragments of the record and the bytes of its last entry; `None` if there is not enough
 /// room.
 fn plan(lost: &Lost) -> Option<(Vec<Planned>, u32)> {
     let end = u64::from(lost.end);
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_fills_its_room_to_the_last_byte() {
+    fn a_lost_record_fills_its_room_to_the_last_byte() {
         assert_eq!(
             plan(&lost(128, 224, 1)),
             Some((vec![Planned { at: 128, bytes: 80, entries: 1 }], 0))
@@ -216,7 +217,7 @@ mod tests {
             .map(|(n, it)| it.at + (header_bytes(n) + it.bytes) as u64)
             .collect();
         assert_eq!(ends, [u64::from(block), u64::from(2 * block), u64::from(2 * block) + 40]);
-        // It begins with the next block where its head does not fit.
+        // It begins with the next block, because its head does not fit here.
         assert_eq!(plan(&lost(block - 88, block + 96, 1)).unwrap().0[0].at, u64::from(block));
     }
 

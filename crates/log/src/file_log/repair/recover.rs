@@ -1,12 +1,11 @@
-//! Writes a sound copy of a damaged log into another folder, as a survey of it has planned it.
+//! Writes a sound copy of a damaged log into another folder, as planned by a survey.
 //!
 //! Laws:
 //! 1. No file of the source is changed. Sound sealed segments, their offset tables and sound blob
-//!    files get a second name in the copy, where the disk has links; no file with two names is ever
-//!    changed.
-//! 2. The good bytes of a damaged file are in the copy as they were; lost records and dropped pages
-//!    take the place of all others. Each segment that is written is read again before it gets its
-//!    name.
+//!    files are hard-linked into the copy where the disk supports links; a file with two names is
+//!    never changed.
+//! 2. The good bytes of a damaged file are copied unchanged; lost records and dropped pages replace
+//!    all others. Each segment that is written is read again before it gets its name.
 
 use std::ops::Range;
 use std::path::Path;
@@ -41,17 +40,17 @@ pub struct DamagedBlob {
     pub id: BlobId,
     /// The reference of a record to it, if it is known.
     pub named: Option<BlobRef>,
-    /// The pages that values need, if no record names it: its own end may be lost.
+    /// The number of pages that values need, if no record names the file: its own end may be lost.
     pub pages: u32,
-    /// Pages that are dropped even if they match their checksums: they are not the ones that were
-    /// written.
+    /// Pages that are dropped even if their checksums match, because they are not the pages that
+    /// were written last.
     pub wrong: Vec<Range<u32>>,
 }
 
 /// How much was linked and copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
-    /// Bytes of files that the copy shares with the source.
+    /// Bytes of files that were linked.
     pub linked_bytes: u64,
     /// Bytes that were written.
     pub written_bytes: u64,
@@ -63,8 +62,7 @@ impl Copied {
     }
 }
 
-/// Gives an immutable file a second name in the folder `into`, or copies it where the disk has no
-/// links.
+/// Hard-links an immutable file into the folder `into`, or copies it where the disk has no links.
 ///
 /// # Errors
 /// The disk, the budget.
@@ -89,7 +87,7 @@ pub fn link_or_copy(
     Ok(target.sync()?)
 }
 
-/// Writes the segments of a surveyed log into the folder `into`, which is there.
+/// Writes the segments of a surveyed log into the existing folder `into`.
 ///
 /// # Errors
 /// The disk, the budget.
@@ -101,7 +99,7 @@ pub fn write_segments(
 ) -> Result<(), LogError> {
     for (at, segment) in survey.segments.iter().enumerate() {
         let first = segment.header.first;
-        // The active segment is changed by later appends.
+        // Never link the active segment, because later appends change it.
         if segment.source == Source::Whole && at + 1 < survey.segments.len() {
             link_or_copy(options, &FileName::Segment(first).path(&options.dir), into, copied)?;
             let table = FileName::Table(first).path(&options.dir);
@@ -115,8 +113,8 @@ pub fn write_segments(
     Ok(options.disk.sync_dir(into)?)
 }
 
-/// Writes the blob files of a log that are not in the folder `into` yet, those that are `damaged`
-/// without their damaged pages.
+/// Writes the blob files of a log that are missing in the folder `into`; those in `damaged` without
+/// their damaged pages.
 ///
 /// # Errors
 /// The disk, the budget.
@@ -169,7 +167,7 @@ fn write_segment(
             write_zeros(draft, u64::from(lost.start), u64::from(lost.end))?;
             fill(draft, &segment.header, lost)?;
         }
-        // The rest of the last block.
+        // Fill the rest of the last block.
         write_zeros(draft, end, end.next_multiple_of(BLOCK_BYTES as u64))?;
         check_written(draft, segment, &mut staging)
     })?;
@@ -177,8 +175,8 @@ fn write_segment(
     Ok(())
 }
 
-/// A written segment must read without damage and lead to the next. Bytes in its padding become
-/// zeros.
+/// Checks that a written segment reads without damage and leads to the next one. Nonzero bytes in
+/// its padding become zeros.
 fn check_written(file: &dyn File, segment: &Planned, staging: &mut [u8]) -> Result<(), LogError> {
     let outcome = loop {
         let outcome = walk_segment(file, &segment.header, u64::MAX, staging, &mut NoVisitor)?;
@@ -193,13 +191,15 @@ fn check_written(file: &dyn File, segment: &Planned, staging: &mut [u8]) -> Resu
     let name = FileName::Segment(segment.header.first).name();
     let (at, what) = outcome
         .problem
-        .map_or((outcome.end.into(), "it does not lead to the next"), |it| (it.at, it.what));
+        .map_or((outcome.end.into(), "it does not lead to the next segment"), |it| {
+            (it.at, it.what)
+        });
     let message =
         format!("the copy of {name} does not read as it was written, at offset {at}: {what}");
     Err(LogError::Io { kind: std::io::ErrorKind::InvalidData, message, source: None })
 }
 
-/// Writes a copy of a blob file with dropped pages in place of damaged ones.
+/// Writes a copy of a blob file in which dropped pages replace the damaged ones.
 fn write_blob(
     options: &FileLogOptions,
     log_id: u128,

@@ -42,7 +42,9 @@ pub struct Scope<'a> {
     pub log_id: Option<u128>,
     /// The newest position that is known to have been durable.
     pub known: Position,
-    /// Whether to drop the record that begins with a GLSN, although it can be read.
+    /// The log is known to have had every entry from this one on: it was trimmed only below it.
+    pub begins: Option<Glsn>,
+    /// Whether to drop the record that begins at a GLSN, although it can be read.
     pub unusable: &'a dyn Fn(Glsn) -> bool,
     /// The GLSNs whose chain hashes the caller asks for.
     pub asked: &'a [Glsn],
@@ -53,12 +55,12 @@ pub struct Scope<'a> {
 pub struct Survey {
     /// The log's id.
     pub log_id: u128,
-    /// The entries that are lost, in order. A range without entries is a header or a mark: nothing
-    /// is lost with it.
+    /// The entries that are lost, in order. An empty range is a header or a mark; no entry is lost
+    /// with it.
     pub lost: Vec<LostRecords>,
     /// Entries that an earlier recovery found to be lost.
     pub lost_before: Vec<Range<Glsn>>,
-    /// The chain hashes that were asked for, as far as they are known.
+    /// The chain hashes that were asked for and are known.
     pub chains: BTreeMap<Glsn, u64>,
     /// Segments of another log, by their file names. They are left out.
     pub foreign: Vec<String>,
@@ -80,12 +82,12 @@ pub struct LostRecords {
     pub what: &'static str,
 }
 
-/// How a segment of the copy comes about.
+/// The source of a segment of the copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// The same file: sealed and sound.
+    /// The same file, which is sealed and sound.
     Whole,
-    /// A copy of these bytes at its front: the active segment, whose torn tail the next opening
+    /// A copy of its first bytes, this many: the active segment, whose torn tail the next opening
     /// cuts.
     Active(u64),
     /// The good bytes of a damaged file.
@@ -100,7 +102,7 @@ pub(super) struct Planned {
     pub(super) header: SegmentHeader,
     pub(super) source: Source,
     pub(super) lost: Vec<Lost>,
-    /// The GLSN, chain hash and offset after it.
+    /// The GLSN, chain hash and offset after its last record.
     pub(super) leads_to: (Glsn, u64, u32),
     /// Epoch and timestamp of its last record.
     at_end: (u32, u64),
@@ -136,7 +138,7 @@ impl Survey {
         self.bounds().contains(&glsn) && !self.gaps().any(|gap| gap.contains(&glsn))
     }
 
-    /// The newest entry up to `glsn` that cannot be read; `None` if all from `from` on can.
+    /// The newest entry between `from` and `glsn` that cannot be read; `None` if all can be read.
     pub fn newest_gap(&self, from: Glsn, glsn: Glsn) -> Option<Glsn> {
         let bounds = self.bounds();
         let outside = [Glsn::NONE..bounds.start, bounds.end..Glsn::MAX];
@@ -156,10 +158,10 @@ impl Survey {
     }
 }
 
-/// Reads all of a log. The caller keeps writers away.
+/// Reads all of a log. The caller excludes writers.
 ///
 /// # Errors
-/// `Corrupt` if nothing says which log it is, or if its segments do not belong together; `Format`
+/// `Corrupt` if the log's id cannot be found, or if its segments do not belong together; `Format`
 /// for a newer format; the disk, the budget.
 pub fn survey(scope: &Scope<'_>) -> Result<Survey, LogError> {
     let mut firsts: Vec<Glsn> = Vec::new();
@@ -179,7 +181,7 @@ pub fn survey(scope: &Scope<'_>) -> Result<Survey, LogError> {
         .filter(|id| readable().next().is_none() || readable().any(|header| header.log_id == *id));
     let Some(log_id) = hint.or_else(|| readable().next().map(|header| header.log_id)) else {
         let what =
-            "no segment's header can be read, and nothing else says which log it is".to_owned();
+            "no segment's header can be read, and no other source names the log's id".to_owned();
         return Err(LogError::Corrupt { glsn: Glsn::FIRST, file: String::new(), offset: 0, what });
     };
     let found = Survey {
@@ -207,7 +209,13 @@ pub fn survey(scope: &Scope<'_>) -> Result<Survey, LogError> {
         )?;
     }
     surveyor.end()?;
-    Ok(surveyor.found)
+    let mut found = surveyor.found;
+    let first = found.bounds().start;
+    if let Some(begins) = scope.begins.filter(|begins| *begins < first) {
+        let (file, what) = (FileName::Segment(begins).name(), "the first segments are missing");
+        found.lost.insert(0, LostRecords { file, offset: 0, glsns: begins..first, what });
+    }
+    Ok(found)
 }
 
 /// The names in a folder; none if it is missing.
@@ -218,7 +226,7 @@ pub(super) fn names(disk: &dyn Disk, dir: &Path) -> Result<Vec<String>, LogError
     }
 }
 
-/// The header of a segment, if it can be read and is the one of that segment.
+/// The header of a segment, if it can be read and matches the file's name.
 fn read_header(scope: &Scope<'_>, first: Glsn) -> Result<Option<SegmentHeader>, LogError> {
     let mut bytes = [0; SEGMENT_HEADER_BYTES];
     let n = open(scope.options, first)?.read_at(&mut bytes, 0)?;
@@ -262,8 +270,8 @@ impl Surveyor<'_> {
         let mut end = (outcome.next, outcome.chain, outcome.end);
         let durable = outcome.durable.max(self.scope.known.glsn);
         if is_last && let Some(torn) = lost.iter().position(|lost| lost.from > durable) {
-            // The system writes bytes that are not synced in any order: everything from here on was
-            // never acknowledged.
+            // The system writes unsynced bytes in any order, so everything from here on was never
+            // acknowledged.
             end = (lost[torn].from, lost[torn].chain, lost[torn].start);
             lost.truncate(torn);
         }
@@ -274,7 +282,7 @@ impl Surveyor<'_> {
                 if next.first == end.0
                     && (next.previous_chain, next.previous_end) != (end.1, end.2) =>
             {
-                // Marks are missing at its end.
+                // Marks at its end are missing.
                 lost.push(self.to_next(&header, &outcome, next)?);
                 end = (next.first, next.previous_chain, next.previous_end);
                 is_sound = false;
@@ -338,8 +346,8 @@ impl Surveyor<'_> {
         self.found.lost.push(LostRecords { file, offset: problem.at, glsns, what: problem.what });
     }
 
-    /// Derives a header in place of one that cannot be read, from the segment before it and from
-    /// its own first record.
+    /// Derives a header for a segment whose header cannot be read, from the segment before it and
+    /// from its own first record.
     fn guess_header(
         &mut self,
         file: &dyn File,
@@ -392,7 +400,7 @@ impl Surveyor<'_> {
         })
     }
 
-    /// Fills the gap between the segment before and this one with segments of lost records.
+    /// Fills the gap between the previous segment and this one with segments of lost records.
     fn lead_to(&mut self, header: &mut SegmentHeader, is_guessed: bool) -> Result<(), LogError> {
         let Some(before) = self.found.segments.last() else { return Ok(()) };
         let (next, chain, end) = before.leads_to;
@@ -417,8 +425,8 @@ impl Surveyor<'_> {
         Ok(())
     }
 
-    /// Adds segments of lost records up to `next`; the last one ends at `end`, if that is given.
-    /// The first one takes the place of a segment before the gap of which nothing can be read.
+    /// Adds segments of lost records up to `next`; the last one ends at `end`, if that is given. If
+    /// nothing of the segment before the gap can be read, the first new segment replaces it.
     fn fill_to(&mut self, next: Glsn, chain: u64, end: Option<u32>) -> Result<(), LogError> {
         let what = "records are missing";
         if let Some(before) = self.found.segments.last() {
@@ -461,7 +469,7 @@ impl Surveyor<'_> {
                 timestamp,
             };
             if !fits(&lost) {
-                // Where the end is given, the last entry alone is in the last segment.
+                // If the end is given, the last segment holds only the last entry.
                 let count = next.0 - from.0 - u64::from(end.is_some());
                 let count = count.min(LOST_IN_A_SEGMENT_MAX);
                 lost.next = Glsn(from.0 + count);
@@ -487,8 +495,8 @@ impl Surveyor<'_> {
         }
     }
 
-    /// Everything between the good records of a segment and the next segment, where no entry is
-    /// missing.
+    /// Reports the bytes between the good records of a segment and the next segment, where no entry
+    /// is missing.
     fn to_next(
         &self,
         header: &SegmentHeader,
@@ -513,8 +521,8 @@ impl Surveyor<'_> {
         })
     }
 
-    /// Adds the end of the log that is known to have been durable, and a first segment where there
-    /// is none.
+    /// Adds the part of the end of the log that is known to have been durable, and a first segment
+    /// if there is none.
     fn end(&mut self) -> Result<(), LogError> {
         let known = self.scope.known;
         match self.found.segments.last_mut() {
@@ -543,7 +551,7 @@ impl Surveyor<'_> {
                 Ok(())
             }
             Some(last) if last.leads_to.0 <= known.glsn => {
-                // Later records may not have the epoch of those that are lost.
+                // Later records must have a higher epoch than the lost ones.
                 last.at_end.0 = last.at_end.0.saturating_add(1);
                 self.fill_to(known.glsn.next(), known.chain, None)
             }
@@ -567,7 +575,7 @@ fn read_epoch(file: &dyn File, at: u32) -> Result<u32, LogError> {
     Ok(u32_at(&bytes, 8))
 }
 
-/// Collects damage, and records that the caller cannot use.
+/// Collects damage and records that the caller cannot use.
 struct DamageVisitor<'a> {
     scope: &'a Scope<'a>,
     chains: &'a mut BTreeMap<Glsn, u64>,
@@ -611,7 +619,7 @@ impl Visitor for DamageVisitor<'_> {
         if header.dropped.is_some() {
             self.lost_before.push(glsns);
         } else if (self.scope.unusable)(header.first) {
-            let what = "the record can be read, and what it refers to cannot";
+            let what = "the record can be read, but a file that it refers to cannot";
             self.pending = Some(Lost {
                 problem: Problem { at: u64::from(start), what, newer: false },
                 start,
@@ -620,7 +628,7 @@ impl Visitor for DamageVisitor<'_> {
                 next: glsns.end,
                 chain: header.previous_chain,
                 chain_after: 0,
-                // Read later from its own fragment.
+                // Read later, from its own fragment.
                 epoch: 0,
                 timestamp: self.seen.unwrap_or(header.timestamp_micros.saturating_sub(1)),
             });

@@ -41,8 +41,8 @@ pub struct Finding {
     pub cure: Cure,
     /// The blob file concerned.
     pub blob: Option<BlobDamage>,
-    /// Nothing is lost or wrong, and no action is needed: a table that is rebuilt, or a remainder
-    /// of a killed writer or a power cut.
+    /// Whether no action is needed because nothing is lost or wrong: a table that is rebuilt, or a
+    /// leftover of a killed writer or of a power cut.
     pub harmless: bool,
 }
 
@@ -51,25 +51,25 @@ pub struct Finding {
 pub struct BlobDamage {
     /// Its id.
     pub id: BlobId,
-    /// Its damaged pages. The last range has no end if the file's own end is lost: it may have had
-    /// more pages.
+    /// Its damaged pages. The last range has no end if the file's own end is lost, because the file
+    /// may have had more pages.
     pub pages: Vec<Range<u32>>,
     /// The reference of a record to it.
     pub named: Option<BlobRef>,
-    /// Whether it holds plain bytes (or pages of a run), according to its readable pages.
+    /// Whether it holds plain bytes rather than pages of a run, according to its readable pages.
     pub is_plain: Option<bool>,
 }
 
 /// The cure of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cure {
-    /// A good record follows: only this is lost.
+    /// A good record follows: only the damaged records are lost.
     Drop,
     /// No good record follows: the log ends there.
     Cut,
-    /// An earlier recovery found it lost.
+    /// An earlier recovery recorded the loss.
     Dropped,
-    /// None here.
+    /// Another cure, which this module does not know.
     Other,
 }
 
@@ -90,7 +90,7 @@ pub struct VerifyScope<'a> {
     pub dir: &'a Path,
     /// The budget of its memory: two chunks.
     pub budget: &'a Budget,
-    /// Everything up to here must be there; entries after it may still be being written. `None`:
+    /// Everything up to here must be readable; entries after it may still be in writing. `None` if
     /// the log is not open.
     pub durable: Option<Glsn>,
     /// Blob files that are being written.
@@ -139,7 +139,7 @@ pub fn verify(
     let missing: BTreeSet<BlobId> = missing.collect();
     blobs.extend(&missing);
     blobs.sort_unstable();
-    // Blob files first: the walk over the records shows which of the damaged ones are named.
+    // Blob files first: the scan of the records then shows which of the damaged ones are named.
     check.log_id = check.find_log_id(&segments)?;
     for id in blobs {
         if missing.contains(&id) {
@@ -155,7 +155,7 @@ pub fn verify(
     Ok(check.findings)
 }
 
-/// The most damaged blob files that are remembered.
+/// The maximum number of damaged blob files that are remembered.
 const MAX_UNSOUND: usize = 1000;
 
 /// A damaged blob file.
@@ -175,7 +175,7 @@ struct Check<'a> {
     findings: Vec<Finding>,
     progress: &'a mut dyn FnMut(VerifyProgress),
     so_far: VerifyProgress,
-    /// Header of the segment before, and the outcome of its walk.
+    /// Header of the previous segment, and the outcome of its walk.
     before: Option<(SegmentHeader, Outcome)>,
     log_id: Option<u128>,
     /// Ascending by id.
@@ -247,8 +247,8 @@ impl Check<'_> {
         let found_before = self.findings.len();
         self.segment_there(first, next, staging)?;
         if self.open(name)?.is_none() {
-            // Trimmed while it was read: files that it names may be gone too, and nothing follows
-            // it.
+            // Trimmed while it was read: the files that it names may be gone too, and there is no
+            // previous segment to compare the next one with.
             self.findings.truncate(found_before);
             self.before = None;
         }
@@ -270,7 +270,7 @@ impl Check<'_> {
         let len = file.len()?;
         if len > u64::from(header.segment_bytes) {
             let what = format!(
-                "the file has {len} bytes, a segment of it at most {}: the rest is not read",
+                "the file has {len} bytes, a segment at most {}; the rest is not read",
                 header.segment_bytes
             );
             self.report_harmless(name, u64::from(header.segment_bytes), what);
@@ -279,8 +279,8 @@ impl Check<'_> {
         let mut durable = self.scope.durable;
         let found_before = self.findings.len();
         let (mut outcome, mut seen, mut lost) = self.walk(name, &header, &*file, staging)?;
-        // A writer may have filled the gap since it was read, and its later records say so. What
-        // they say was durable then is there now.
+        // A writer may have filled the gap since it was read. Later records state what was durable
+        // at their time; anything up to there must be readable now.
         let may_be_filled = |lost: &Lost| {
             durable.is_some_and(|durable| durable < lost.from && lost.from <= outcome.durable)
         };
@@ -336,7 +336,7 @@ impl Check<'_> {
         match SegmentHeader::decode(&bytes[..n]) {
             Ok(header) if header.first == first => Ok(Some(header)),
             Ok(_) => {
-                let what = "the segment has the name of another one";
+                let what = "the segment's header does not match its file name";
                 self.report_range(name, 0, (Some(first), None), what, Cure::Drop);
                 Ok(None)
             }
@@ -352,7 +352,7 @@ impl Check<'_> {
     fn follows(&mut self, name: FileName, header: &SegmentHeader) {
         let Some((before, outcome)) = self.before.take() else { return };
         if outcome.problem.is_some() {
-            // The gap was reported.
+            // The gap was reported already.
             return;
         }
         if before.log_id != header.log_id || before.epoch > header.epoch {
@@ -372,7 +372,7 @@ impl Check<'_> {
                 name,
                 48,
                 Some(header.first),
-                "the chain hash of the segment before it is another",
+                "the chain hash does not match the segment before it",
             );
         } else if outcome.end != header.previous_end {
             let what = format!(
@@ -383,14 +383,14 @@ impl Check<'_> {
         }
     }
 
-    /// Records that were damaged, with good ones behind them. At the end of the log they may never
-    /// have been durable: the system writes what was not synced in any order, and a writer may be
-    /// at it.
+    /// Reports damaged records that good ones follow. At the end of the log these may never have
+    /// been durable, because the system writes unsynced bytes in any order and a writer may still
+    /// be writing them.
     fn lost_records(&mut self, name: FileName, durable: Option<Glsn>, lost: &[Lost]) {
         for lost in lost {
             if durable.is_some_and(|durable| lost.from > durable) {
                 self.report_harmless(name, lost.problem.at, behind_all(lost.problem.what));
-                // So is all that follows.
+                // Everything after it is not durable either.
                 break;
             }
             let last = (lost.from < lost.next).then(|| Glsn(lost.next.0 - 1));
@@ -411,7 +411,7 @@ impl Check<'_> {
             if is_behind_all {
                 self.report_harmless(name, problem.at, behind_all(problem.what));
             } else {
-                // The next segment says how the log continues.
+                // The next segment's header states how the log continues.
                 let cure = if next.is_some() && !problem.newer { Cure::Drop } else { Cure::Cut };
                 let last = next.filter(|next| *next > outcome.next).map(|next| Glsn(next.0 - 1));
                 self.report_range(name, problem.at, (Some(outcome.next), last), problem.what, cure);
@@ -419,7 +419,7 @@ impl Check<'_> {
         } else if next.is_none()
             && self.scope.durable.is_some_and(|durable| outcome.next <= durable)
         {
-            let what = "the log ends before what is durable";
+            let what = "the log ends before the last durable entry";
             self.report_range(
                 name,
                 u64::from(outcome.end),
@@ -429,12 +429,7 @@ impl Check<'_> {
             );
         }
         if let Some(at) = outcome.dirty_padding {
-            self.report(
-                name,
-                at,
-                None,
-                "bytes that are not zero where only padding is: no entry is concerned",
-            );
+            self.report(name, at, None, "nonzero bytes in padding; no entry is affected");
         }
     }
 
@@ -447,11 +442,7 @@ impl Check<'_> {
     ) -> Result<(), LogError> {
         let name = FileName::Table(header.first);
         let Some(file) = self.open(name)? else {
-            self.report_harmless(
-                name,
-                0,
-                "the table is missing; it is made again when it is needed",
-            );
+            self.report_harmless(name, 0, "the table is missing; it is rebuilt when it is needed");
             return Ok(());
         };
         let mut pages = TableCheck {
@@ -464,7 +455,7 @@ impl Check<'_> {
             self.report_harmless(
                 name,
                 offset,
-                format!("{what}; the table is made again when it is needed"),
+                format!("{what}; the table is rebuilt when it is needed"),
             );
         }
         let bytes = file.len()?;
@@ -480,7 +471,7 @@ impl Check<'_> {
         let ends_well = pages > 0
             && ends_with_trailer(&*file, (log_id, id), pages - 1, &mut staging[..PAGE_BYTES])?;
         let (mut hash, mut bad, mut dropped, mut is_plain) = (0, BadPages::default(), 0u32, None);
-        // Behind the last page that can be read, unless it is the one that ends a file.
+        // The file's end is lost unless the last readable page is a trailer.
         let mut lost_from = Some(0);
         let mut zero_pages = 0;
         for number in 0..pages {
@@ -490,13 +481,13 @@ impl Check<'_> {
             let last = number + 1 == pages;
             zero_pages = if page[..n].iter().all(|byte| *byte == 0) { zero_pages + 1 } else { 0 };
             if !ends_well && zero_pages > ZERO_PAGES_MAX {
-                // The file was made longer, or its end is lost: its length does not say how much
+                // The file was extended, or its end is lost: its length does not state how much
                 // there is to read.
                 self.advance((pages - number) * PAGE_BYTES as u64);
                 break;
             }
             if !last && is_trailer(page, (log_id, id), number) {
-                let what = "the blob file goes on behind its last page; if that is all, cutting \
+                let what = "the blob file continues after its last page; if that is all, cutting \
                             it there mends it";
                 bad.add(number as u32 + 1, what, false);
                 lost_from = None;
@@ -563,7 +554,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// A blob file that must be there is not in the folder.
+    /// Reports a blob file that must exist and is not in the folder.
     fn is_missing(&mut self, id: BlobId) {
         let pages = vec![Range { start: 0, end: u32::MAX }];
         let what = "the blob file is missing";
@@ -588,15 +579,15 @@ impl Check<'_> {
         }
     }
 
-    /// A record names a blob file.
+    /// Notes that a record names a blob file.
     fn is_named(&mut self, blob: BlobRef, by: Glsn) {
         if let Ok(at) = self.unsound.binary_search_by_key(&blob.id, |unsound| unsound.id) {
             self.unsound[at].named_by.get_or_insert((by, blob));
         }
     }
 
-    /// A damaged blob file is damage of the log if something needs it, else a remainder of a killed
-    /// writer.
+    /// Decides about the damaged blob files: one that something needs is damage of the log, any
+    /// other is the leftover of a killed writer.
     fn judge_unsound_blobs(&mut self) -> Result<(), LogError> {
         for unsound in std::mem::take(&mut self.unsound) {
             if unsound.named_by.is_some() || (self.scope.kept)(unsound.id) {
@@ -604,12 +595,12 @@ impl Check<'_> {
             } else if self.open(FileName::Blob(unsound.id))?.is_some() {
                 let UnsoundBlob { id, offset, what, .. } = unsound;
                 let what = format!(
-                    "{what}, and nothing names it: a writer that was killed left it, the next one \
+                    "{what}, and nothing names it: a killed writer left it, the next one \
                      removes it"
                 );
                 self.report_harmless(FileName::Blob(id), offset, what);
             }
-            // One that is gone, and that nothing needs any more, was removed meanwhile.
+            // A file that is gone and no longer needed was removed meanwhile.
         }
         Ok(())
     }
@@ -634,7 +625,7 @@ impl Check<'_> {
         blob: &BlobRef,
     ) -> Result<Option<&'static str>, LogError> {
         if self.unsound.binary_search_by_key(&blob.id, |unsound| unsound.id).is_ok() {
-            // It is reported with its pages.
+            // It is reported together with its pages.
             return Ok(None);
         }
         let Some(file) = self.open(FileName::Blob(blob.id))? else {
@@ -648,8 +639,8 @@ impl Check<'_> {
     }
 }
 
-/// Pages of zeros in a row, 4 MiB, behind which a blob file that does not end with its trailer is
-/// not read any further.
+/// Consecutive pages of zeros (4 MiB) after which a blob file without a trailer is not read any
+/// further.
 const ZERO_PAGES_MAX: u64 = 256;
 
 /// Whether the last page of a blob file, `number`, is its trailer.
@@ -675,7 +666,7 @@ fn is_trailer(page: &[u8], (log_id, id): (u128, BlobId), number: u64) -> bool {
 
 fn behind_all(what: &str) -> String {
     format!(
-        "{what}, behind the last durable record: a writer is at it, or the next opening for \
+        "{what}, after the last durable record: a writer is writing it, or the next opening for \
          writing cuts it"
     )
 }
@@ -683,7 +674,7 @@ fn behind_all(what: &str) -> String {
 /// Pages of a blob file that are damaged.
 #[derive(Default)]
 struct BadPages {
-    /// The first of them, and its damage.
+    /// The first damaged page, and its damage.
     what: Option<(u32, &'static str)>,
     pages: Vec<Range<u32>>,
 }
@@ -698,7 +689,7 @@ impl BadPages {
         }
     }
 
-    /// All pages from `number` on: the file may have had any number of them.
+    /// Adds all pages from `number` on: the file may have had any number of them.
     fn add_rest(&mut self, number: u32) {
         match self.pages.last_mut() {
             Some(range) if range.end >= number => range.end = u32::MAX,
@@ -715,7 +706,7 @@ struct VerifyVisitor<'c, 'a> {
     count: u32,
     /// Damaged records of the segment.
     lost: Vec<Lost>,
-    /// Of the record that may not be complete.
+    /// The counts of the record that may not be complete.
     of_record: (u64, u32),
     blobs: (u64, u32),
 }

@@ -1,5 +1,5 @@
-//! Creates the file of a segment: at once durable under its name, or under a temporary name that a
-//! sync exchanges later.
+//! Creates the file of a segment: durable under its name at once, or under a temporary name that a
+//! later sync replaces.
 
 use std::io;
 use std::path::Path;
@@ -17,12 +17,12 @@ use crate::glsn::Glsn;
 pub(crate) enum NotCreated {
     /// Nothing was changed.
     Cleanly(io::Error),
-    /// The file may exist under its name, and the name may not be durable; or its sync failed.
+    /// The file may exist under its name without the name being durable, or its sync failed.
     Perhaps(io::Error),
 }
 
-/// Creates a segment's file with its header and `zeroed` bytes in all, durable under its name. It
-/// appears whole: before the rename it has a temporary name.
+/// Creates a segment's file with its header and `zeroed` bytes in total, durable under its name. It
+/// appears atomically: until the rename it has a temporary name.
 pub(crate) fn create_segment(
     disk: &dyn Disk,
     dir: &Path,
@@ -43,8 +43,8 @@ pub(crate) fn create_segment(
     })?;
     if let Err(error) = file.sync().and_then(|()| disk.rename(&draft, &path)) {
         let _ = disk.remove(&draft);
-        // Other failures of a rename may be failures to report, for example over a network: the
-        // file that had this name before may be gone.
+        // Any other failure of a rename may be a failure to report success, for example over a
+        // network: the file that had this name before may be gone.
         return Err(if has_no_room(&error) {
             NotCreated::Cleanly(error)
         } else {
@@ -58,7 +58,7 @@ pub(crate) fn create_segment(
 }
 
 /// Creates the file of a segment under its temporary name, with its header and `zeroed` bytes in
-/// all. Nothing is synced.
+/// total. Nothing is synced.
 pub(crate) fn begin_segment(
     disk: &dyn Disk,
     dir: &Path,

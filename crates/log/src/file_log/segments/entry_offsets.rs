@@ -34,7 +34,7 @@ impl EntryOffsets {
         (self.pairs.len() * 2 * CHUNK_BYTES) as u64
     }
 
-    /// Makes room for `more` entries: [`EntryOffsets::push`] cannot fail then.
+    /// Makes room for `more` entries, so that [`EntryOffsets::push`] cannot fail.
     pub(crate) fn reserve(&mut self, more: u32, budget: &Budget) -> Result<(), OutOfBudget> {
         let wanted = (u64::from(self.len) + u64::from(more)).div_ceil(u64::from(ENTRIES_PER_PAIR));
         while (self.pairs.len() as u64) < wanted {

@@ -11,7 +11,7 @@ use crate::file_log::options::FileLogOptions;
 use crate::format::segment_header::{HeaderError, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::glsn::Glsn;
 
-/// Opens a segment whose header is going to be read.
+/// Opens a segment in order to read its header.
 pub(crate) fn open_header(
     options: &FileLogOptions,
     first: Glsn,
@@ -41,13 +41,13 @@ pub(crate) fn read_header(file: &dyn File, first: Glsn) -> Result<SegmentHeader,
         HeaderError::Newer(message) => LogError::Format { message },
     })?;
     if header.first != first || first == Glsn::NONE {
-        return Err(corrupt("the segment has the name of another one"));
+        return Err(corrupt("the segment's header does not match its file name"));
     }
     Ok(header)
 }
 
-/// The id of the log in a folder, as the oldest of its segments says whose header can be read;
-/// `None` if there is no such segment.
+/// The id of the log in a folder, from the oldest segment whose header can be read; `None` if there
+/// is no such segment.
 pub fn id_in(disk: &dyn Disk, dir: &Path) -> Option<u128> {
     let names = disk.names(dir).ok()?;
     let segment_of = |name: &String| match FileName::parse(name) {

@@ -1,4 +1,4 @@
-//! The list of segments: which exist, which were trimmed, and what a missing file means.
+//! The list of segments: which exist, which were trimmed, and how a missing file is interpreted.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,12 +27,12 @@ pub(crate) struct Segments {
     first: AtomicU64,
     /// Held while segments are freed.
     pub(crate) trimming: Mutex<()>,
-    /// Held by a reader while it looks what the writing process has trimmed. A backup holds
-    /// `trimming` and may come here.
+    /// Held by a reader while it checks which segments the writing process has trimmed. A backup
+    /// takes it while it holds `trimming`.
     noticing: Mutex<()>,
     /// Held while an offset table is written.
     pub(crate) rebuilding: Mutex<SortScratch>,
-    /// The segment that waits to be sealed; `bell` rings when there is one.
+    /// The segment that waits to be sealed. `bell` is notified when there is one.
     pub(crate) sealing: Mutex<Option<Sealing>>,
     pub(crate) bell: Arc<Bell>,
 }
@@ -48,8 +48,8 @@ pub(crate) struct Sealing {
     pub(crate) file: Arc<dyn File>,
 }
 
-/// Room in the budget for segment descriptions: for one more than there are, so that a new segment
-/// never fails for lack of memory.
+/// Budget for segment descriptions: always one more than there are, so that a new segment never
+/// fails for lack of memory.
 #[derive(Debug)]
 struct Room {
     lease: Lease,
@@ -81,20 +81,20 @@ impl Segments {
         Glsn(self.first.load(Ordering::Acquire))
     }
 
-    /// Everything below `first` is trimmed from now on.
+    /// Marks everything below `first` as trimmed.
     pub(crate) fn set_first(&self, first: Glsn) {
         // Release: pairs with the Acquire in `first`.
         self.first.store(first.0, Ordering::Release);
     }
 
-    /// The segment that entry `glsn` lies in.
+    /// The segment that contains entry `glsn`.
     pub(crate) fn find(&self, glsn: Glsn) -> Option<Arc<Segment>> {
         let list = self.read();
         let behind = list.partition_point(|segment| segment.first() <= glsn);
         list.get(behind.checked_sub(1)?).map(Arc::clone)
     }
 
-    /// All of them, as they are now.
+    /// All segments at this time.
     pub(crate) fn all(&self) -> Vec<Arc<Segment>> {
         self.read().clone()
     }
@@ -127,9 +127,9 @@ impl Segments {
         first
     }
 
-    /// Called when a file is missing of a log that another process may trim: finds out which
-    /// segments it has trimmed. Segments are trimmed from the front, so a missing segment after the
-    /// first existing one was not trimmed.
+    /// Finds out which segments another process has trimmed; called when a file is missing.
+    /// Segments are trimmed from the front, so a missing segment after the first existing one was
+    /// not trimmed.
     pub(crate) fn notice_trim(&self) {
         if !self.env.may_be_trimmed_elsewhere() {
             return;
@@ -152,8 +152,8 @@ impl Segments {
         }
     }
 
-    /// Everything in segments that end at or below `until` is trimmed from now on: another process
-    /// is removing their files, or has done so.
+    /// Marks everything in segments that end at or below `until` as trimmed: another process is
+    /// removing their files, or has done so.
     pub(crate) fn trimmed_below(&self, until: Glsn) {
         let _noticing = lock(&self.noticing);
         loop {
@@ -168,7 +168,7 @@ impl Segments {
         }
     }
 
-    /// Removes a file of the log, if it is there.
+    /// Removes a file of the log, if it exists.
     pub(crate) fn remove_name(&self, name: FileName) -> Result<(), LogError> {
         self.env.files.forget(name);
         self.env.remove_file(name).map(drop)

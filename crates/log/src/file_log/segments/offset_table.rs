@@ -24,7 +24,7 @@ pub(crate) enum OffsetTable {
     },
 }
 
-/// The postings of one stream that are still to come, of a table that is a file.
+/// The postings of one stream that are still to be read from a table file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Postings {
     at: u32,
@@ -55,11 +55,11 @@ impl OffsetTable {
     }
 
     /// Fills `into` with the indexes of the entries of a stream from `index` on; returns how many,
-    /// 0 at the end. `postings` is what the last call left, if that ended right before `index`: it
-    /// spares the search.
+    /// 0 at the end. `postings` is what the last call left, if that call ended right before
+    /// `index`; it saves the search.
     ///
-    /// Law: a segment's table may become another one between two calls, of the other kind: `index`
-    /// says where a scan is, and `postings` only where that is in a file.
+    /// Law: a segment's table may be replaced by one of the other kind between two calls. The
+    /// position of a scan is `index`; `postings` is only its position in a file.
     pub(crate) fn of_stream(
         &self,
         stream: StreamId,
@@ -123,5 +123,5 @@ fn first_posting(table: &TableFile, stream: StreamId, index: u32) -> Result<Post
 }
 
 fn missing() -> LoadError {
-    LoadError::Corrupt { message: "an entry that is not in its segment's table".to_owned() }
+    LoadError::Corrupt { message: "the segment's table lacks the entry".to_owned() }
 }

@@ -69,7 +69,8 @@ impl Segments {
         }
     }
 
-    /// Rebuilds a table from its segment, unless another thread did since `damaged` was seen.
+    /// Rebuilds a table from its segment, unless another thread has done so since `damaged` was
+    /// read.
     fn rebuild_table(
         &self,
         segment: &Arc<Segment>,
@@ -114,7 +115,7 @@ fn is_damage(error: &LoadError) -> bool {
     matches!(error, LoadError::Corrupt { .. } | LoadError::Io { kind: io::ErrorKind::NotFound, .. })
 }
 
-/// A sealed segment's own bytes, read as often as needed.
+/// A source that reads a sealed segment itself, as often as needed.
 struct FromSegment<'a> {
     segments: &'a Segments,
     segment: &'a Segment,
@@ -122,8 +123,9 @@ struct FromSegment<'a> {
 }
 
 impl FromSegment<'_> {
-    /// Walks the whole segment. Each walk is compared with the segment's end, not only the first:
-    /// one that met a bad byte and ended early would leave entries or blob files out of the table.
+    /// Walks the whole segment. Every walk, not only the first, is compared with the segment's end:
+    /// a walk that met a bad byte and ended early would leave entries or blob files out of the
+    /// table.
     fn walk(&mut self, visitor: &mut dyn Visitor) -> Result<Outcome, LogError> {
         let name = FileName::Segment(self.segment.first());
         let missing = |error: io::Error| {

@@ -1,8 +1,9 @@
-//! Seals segments behind the appends: the offset table, by which a segment's entries are found from
-//! now on, is written to its file after the next segment has begun.
+//! Seals segments in the background: once the next segment has begun, the offset table of the
+//! previous one is written to a file, which finds its entries from then on.
 //!
-//! Until then the entries are found by the table in memory that was filled while the segment was
-//! active. A crash before loses nothing: a table is rebuilt when it is needed ([`super::rebuild`]).
+//! Until then, the table in memory that was filled while the segment was active finds the entries.
+//! A crash before that loses nothing, because a missing table is rebuilt when it is needed
+//! ([`super::rebuild`]).
 //!
 //! Law: at most one segment waits to be sealed.
 
@@ -25,7 +26,7 @@ use crate::format::{BLOCK_BYTES, table_seed};
 use crate::glsn::{Glsn, StreamId};
 
 impl Segments {
-    /// From now on `sealing` waits to be sealed; no other does.
+    /// Queues `sealing`; no other segment waits to be sealed.
     pub(crate) fn seal_later(&self, sealing: Sealing) {
         set_table(&sealing.segment, Some(Arc::clone(&sealing.table)));
         let before = lock(&self.sealing).replace(sealing);
@@ -34,13 +35,13 @@ impl Segments {
     }
 
     /// Seals the segment that waits for it; returns its table in memory, or `None` if no segment
-    /// waits. Without room on the disk its table is made again when it is needed.
+    /// waits. If the disk has no room, its table is written again when it is needed.
     pub(crate) fn seal(&self, staging: &mut [u8]) -> Option<Arc<OffsetTable>> {
         let mut scratch = lock(&self.rebuilding);
         let Sealing { segment, table, header, file } = lock(&self.sealing).clone()?;
         let is_shared = self.env.options.shared.is_some();
-        // Another member may have been faster; a file that is replaced keeps its space while a
-        // member has it open.
+        // Another member may have written the table already; replacing it would keep the space of
+        // the old file while any member has it open.
         let theirs = if is_shared { self.finished_table(&header) } else { None };
         let opened = match theirs {
             None if !self.env.is_read_only() => {
@@ -53,7 +54,7 @@ impl Segments {
         Some(table)
     }
 
-    /// The finished table of a segment, if it is there.
+    /// The finished table of a segment, if it exists.
     fn finished_table(&self, header: &TableHeader) -> Option<TableFile> {
         let told = |header: &TableHeader| (header.chain, header.end, header.count);
         TableFile::open(&self.env, header.first)
@@ -76,12 +77,12 @@ impl Segments {
         let (disk, place) = (&*self.env.options.disk, self.env.table_place(header.first));
         let written =
             write_table(disk, &place, *header, seed, &mut FromMemory(table), scratch, staging);
-        // A reader may have opened the one that was replaced.
+        // A reader may have opened the table that was replaced.
         self.env.files.forget(FileName::Table(header.first));
         written.ok().and_then(|_| TableFile::open(&self.env, header.first).ok())
     }
 
-    /// The segment is about to be removed, and its table with it.
+    /// Drops the queued segment, because it and its table are about to be removed.
     pub(crate) fn seal_no_more(&self, first: Glsn) {
         let _rebuilding = lock(&self.rebuilding);
         lock(&self.sealing).take_if(|sealing| sealing.header.first == first);
@@ -97,7 +98,7 @@ fn set_table(segment: &Segment, table: Option<Arc<OffsetTable>>) {
     *segment.table.write().unwrap_or_else(PoisonError::into_inner) = table;
 }
 
-/// The entries of a segment that was active a moment ago.
+/// The entries of the segment that was active until just now.
 struct FromMemory<'a>(&'a OffsetTable);
 
 impl FromMemory<'_> {

@@ -52,10 +52,10 @@ pub(crate) struct SegmentEnd {
     pub(crate) end: u32,
 }
 
-/// The end of a segment that is not sealed: unknown to its pages.
+/// The `end` in [`KnownBySource`] of a segment that is not sealed.
 const OPEN: u32 = u32::MAX;
 
-/// What its pages know of a sealed segment.
+/// The facts that the page source knows about the end of its segment.
 #[derive(Debug)]
 struct KnownBySource {
     /// Where its fragments end; [`OPEN`] while it is not sealed.
@@ -91,13 +91,13 @@ impl Segment {
         Arc::new(Self { header, pages, table: RwLock::new(None), sealed: OnceLock::new(), known })
     }
 
-    /// Nothing more is appended to it: another segment, with the header `next`, follows.
+    /// Marks the segment as sealed: another segment, with the header `next`, follows it.
     pub(crate) fn seal(&self, next: &SegmentHeader) {
         let sealed =
             SegmentEnd { next: next.first, chain: next.previous_chain, end: next.previous_end };
         self.sealed.get_or_init(|| sealed);
-        // Relaxed: the values choose how the file is read, and both ways read the same bytes; and
-        // how blocks that were complete before are checked.
+        // Relaxed: the values only select how the file is read, where both ways return the same
+        // bytes, and how blocks are checked that were complete before.
         self.known.was_never_cut.store(next.epoch == self.header.epoch, Ordering::Relaxed);
         self.known.end.store(sealed.end, Ordering::Relaxed);
     }
@@ -147,8 +147,8 @@ impl SegmentSource {
         pages[n..].fill(0);
         for (number, page) in (first..).zip(pages.chunks_exact_mut(BLOCK_BYTES)) {
             match check_whole_block(page, number, self.seed, end) {
-                // Nobody checked what lies behind them. A fragment whose header turned to zeros
-                // ends them too early.
+                // Nothing has checked the bytes after the fragments. A fragment whose header turned
+                // to zeros ends the fragments too early.
                 Ok(filled) if is_complete(number, end) => page[filled..].fill(0),
                 Ok(_) => {}
                 Err(_) if self.save_sound_part(&*file, number, page)? => {}
@@ -161,8 +161,8 @@ impl SegmentSource {
         Ok(())
     }
 
-    /// Reads a damaged block once more and leaves its sound fragments in `page`; false if there are
-    /// none, or if nobody can tell which are.
+    /// Reads a damaged block once more and leaves its sound fragments in `page`; false if it has
+    /// none, or if sound fragments cannot be told from damaged ones.
     fn save_sound_part(
         &self,
         file: &dyn File,
@@ -179,8 +179,8 @@ impl SegmentSource {
             page[filled..].fill(0);
             return Ok(true);
         }
-        // What differs from one read to the next is no damage of the file: the page must not stay
-        // in memory.
+        // If two reads differ, the file itself is not damaged, and the page must not stay in
+        // memory.
         Ok(checksum(0, page) == before && blank_damage(page, number, self.seed, self.epoch))
     }
 
@@ -198,7 +198,7 @@ impl SegmentSource {
     }
 }
 
-/// What is known about the end of a segment's fragments.
+/// The known end of a segment's fragments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum KnownEnd {
     /// Exactly here: it is sealed.
@@ -224,7 +224,7 @@ pub(crate) fn check_whole_block(
     checked.map(|()| filled).map_err(|what| BadBlock { at: filled, what: what.to_owned() })
 }
 
-/// Whether the log goes on behind the block.
+/// Whether the log continues after the block.
 fn is_complete(number: u32, end: KnownEnd) -> bool {
     let (KnownEnd::At(least) | KnownEnd::NotBefore(least)) = end;
     (u64::from(number) + 1) * BLOCK_BYTES as u64 <= u64::from(least)
@@ -257,8 +257,8 @@ impl PageSource for SegmentSource {
         if self.copy_unwritten(number, page) {
             return Ok(());
         }
-        // The active segment is written through the page cache: direct reads would flush it each
-        // time.
+        // The active segment is written through the page cache, and direct reads would flush that
+        // each time.
         let caching = if self.is_sealed() { self.caching } else { Caching::Buffered };
         self.read(number, page, caching)
     }

@@ -24,16 +24,16 @@ const SCRATCH_MIN: usize = 8192;
 
 /// The source of a table's contents.
 pub(crate) trait TableSource {
-    /// Gives the offset of every entry, in order.
+    /// Calls `each` with the offset of every entry, in order.
     fn offsets(
         &mut self,
         each: &mut dyn FnMut(u32) -> Result<(), LogError>,
     ) -> Result<(), LogError>;
 
-    /// Gives the stream of every entry, in order; asked several times.
+    /// Calls `each` with the stream of every entry, in order. Called several times.
     fn streams(&mut self, each: &mut dyn FnMut(StreamId)) -> Result<(), LogError>;
 
-    /// Gives every blob file, in order.
+    /// Calls `each` with every blob file, in order.
     fn blobs(
         &mut self,
         each: &mut dyn FnMut(NamedBlob) -> Result<(), LogError>,
@@ -54,7 +54,7 @@ impl SortScratch {
         Ok(Self { budget: budget.clone(), set_aside, larger: None })
     }
 
-    /// Takes room for `count` numbers if there is any.
+    /// Grows to `count` numbers as far as the budget allows.
     fn grow(&mut self, count: usize) {
         if count > SCRATCH_MIN {
             self.larger = Buffer::with_capacity(&self.budget, Kind::LogTable, count).ok();
@@ -143,7 +143,7 @@ fn write_streams(
 }
 
 /// Calls `each` with each entry's stream and index, sorted by stream and then by index. Each round
-/// gathers the smallest that were not given yet.
+/// gathers the smallest pairs that were not passed yet.
 fn in_order_of_streams(
     count: u32,
     source: &mut dyn TableSource,

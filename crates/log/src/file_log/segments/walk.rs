@@ -32,7 +32,8 @@ pub(crate) trait Visitor {
     /// The entries since the last complete record belong to no record.
     fn abandon(&mut self);
 
-    /// Records are damaged, and a good one follows; only in walks past damage.
+    /// Records are damaged, and a good one follows. Called only by walks that continue after
+    /// damage.
     fn lost(&mut self, lost: &Lost) -> Result<(), LogError> {
         let _ = lost;
         Ok(())
@@ -64,7 +65,7 @@ impl Visitor for NoVisitor {
 pub(crate) struct Problem {
     /// Its offset.
     pub(crate) at: u64,
-    /// What it is.
+    /// The kind of damage.
     pub(crate) what: &'static str,
     /// The bytes are intact, and of a newer format.
     pub(crate) newer: bool,
@@ -118,8 +119,8 @@ pub(crate) struct Outcome {
     pub(crate) dirty_padding: Option<u64>,
 }
 
-/// The system is told of reads in advance, this many bytes at a time and as many ahead: a disk
-/// reads large pieces, several at once, two to four times as fast as one request after the other.
+/// Bytes per read-ahead request, and how far ahead of the walk the requests are: a disk reads large
+/// pieces, several at once, two to four times as fast as one request after the other.
 const AHEAD_BYTES: u64 = 4 << 20;
 
 /// Reads the segment with this header through `staging` (a multiple of a block), up to `limit`
@@ -134,7 +135,7 @@ pub(crate) fn walk_segment(
     run(file, limit, header, staging, SegmentWalk::new(header, visitor))
 }
 
-/// Where a walk begins: right behind a record.
+/// Where a walk begins: right after a record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Start {
     /// Its offset.
@@ -147,8 +148,9 @@ pub(crate) struct Start {
     pub(crate) epoch: u32,
 }
 
-/// As [`walk_segment`], from a place within the segment up to `limit`, where a record ends. If
-/// `staging` has room for all blocks in between, it has their bytes from that place on afterwards.
+/// As [`walk_segment`], but from a place within the segment up to `limit`, where a record ends. If
+/// `staging` has room for all blocks in between, it holds their bytes from that place on
+/// afterwards.
 pub(crate) fn walk_on(
     file: &dyn File,
     header: &SegmentHeader,
@@ -168,7 +170,8 @@ pub(crate) fn walk_on(
 }
 
 /// As [`walk_segment`] of the whole segment, but continues with the next good record after damage
-/// and tells the visitor what is lost. Damage that no good record follows is the outcome's problem.
+/// and reports the lost records to the visitor. Damage without a good record after it is the
+/// outcome's problem.
 pub(crate) fn walk_past_damage(
     file: &dyn File,
     header: &SegmentHeader,
@@ -211,7 +214,7 @@ fn run_between(
             told += AHEAD_BYTES;
         }
         let wanted = ((limit - offset) as usize).min(staging.len());
-        // What lies before the place where it begins was walked before.
+        // Bytes before the place where the walk begins were checked by an earlier walk.
         let known = if offset == from { walk.begin.min(wanted) } else { 0 };
         let n = known + file.read_at(&mut staging[known..wanted], offset + known as u64)?;
         let whole = if walk.ends_at_limit {
@@ -244,7 +247,8 @@ struct SegmentWalk<'v> {
     resumed_at: u32,
     /// Where it begins in its first block, if not at the block's beginning.
     begin: usize,
-    /// Whether a record is known to end at the limit: the rest of that block is not looked at.
+    /// Whether a record is known to end at the limit, so that the rest of that block is not
+    /// checked.
     ends_at_limit: bool,
 }
 
@@ -267,7 +271,8 @@ struct OpenRecord {
 enum RecordChain {
     /// Known: of a record in one fragment, or of one that replaces dropped ones.
     Known(u64),
-    /// The content so far; and the chain hash that the parts name, once one of them was seen.
+    /// The hash of the content so far, and the chain hash that the later parts name, once one of
+    /// them was read.
     Content(ContentHash, Option<u64>),
 }
 
@@ -380,8 +385,8 @@ impl<'v> SegmentWalk<'v> {
         Ok(Some(at))
     }
 
-    /// The next good record in a block, from `at` on, that may be a later one than the last good
-    /// one.
+    /// The next good record in a block, from `at` on, whose GLSN, epoch and timestamp may follow
+    /// the last good record.
     fn find_record(
         &self,
         block: &[u8],
@@ -406,7 +411,7 @@ impl<'v> SegmentWalk<'v> {
         None
     }
 
-    /// Whether a record may be a later one than the last good one.
+    /// Whether a record may follow the last good one.
     fn may_follow(&self, epoch: u32, header: &RecordHeader) -> bool {
         let outcome = &self.outcome;
         let is_next = header.first == outcome.next && header.previous_chain == outcome.chain;
@@ -482,7 +487,7 @@ impl<'v> SegmentWalk<'v> {
             return Err(Refusal::bad("a mark of an impossible length"));
         };
         if self.open.is_some() {
-            return Err(Refusal::bad("a mark within a record"));
+            return Err(Refusal::bad("a mark in the middle of a record"));
         }
         if mark.durable.next() != self.outcome.next || mark.chain != self.outcome.chain {
             return Err(Refusal::bad("a mark that does not follow the record before it"));
@@ -504,7 +509,7 @@ impl<'v> SegmentWalk<'v> {
             Err(refusal) => return Ok(Err(refusal)),
         };
         if header.first != self.outcome.next {
-            return Ok(Err(Refusal::bad("a record with the GLSN of another place")));
+            return Ok(Err(Refusal::bad("a record whose GLSN does not belong at this place")));
         }
         if header.previous_chain != self.outcome.chain {
             return Ok(Err(Refusal::bad("a record that does not follow the one before it")));
@@ -561,7 +566,7 @@ impl<'v> SegmentWalk<'v> {
             }
         };
         if !agrees {
-            return Ok(Err(Refusal::bad("a part of a record that leads to another chain hash")));
+            return Ok(Err(Refusal::bad("a part of a record that names a different chain hash")));
         }
         self.entries(offset, fragment, 0)
     }
@@ -598,7 +603,7 @@ impl<'v> SegmentWalk<'v> {
                 || entry.back != at - open.at
                 || taken > open.body_left
             {
-                return Ok(Err(Refusal::bad("an entry of another place")));
+                return Ok(Err(Refusal::bad("an entry that does not belong at this place")));
             }
             open.entries_seen += 1;
             open.body_left -= taken;
@@ -611,7 +616,7 @@ impl<'v> SegmentWalk<'v> {
 
     fn end_record(&mut self) -> Result<Result<(), Refusal>, LogError> {
         let Some(open) = self.open.take() else {
-            return Ok(Err(Refusal::bad("an end without a record")));
+            return Ok(Err(Refusal::bad("the end of a record whose beginning is missing")));
         };
         if open.entries_seen != open.header.count || open.payload_left > 0 || open.body_left > 0 {
             return Ok(Err(Refusal::bad("a record that ends before its last entry does")));
@@ -642,7 +647,8 @@ impl<'v> SegmentWalk<'v> {
         Ok(Ok(()))
     }
 
-    /// After a bad fragment: intact ones may still say what was durable when they were written.
+    /// After a bad fragment, intact ones may still show which GLSN was durable when they were
+    /// written.
     fn look_for_evidence(&mut self, block: &[u8], block_offset: u32, from: usize) {
         let mut at = from;
         while at + FRAGMENT_HEADER_BYTES <= block.len() {

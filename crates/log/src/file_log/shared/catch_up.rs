@@ -1,5 +1,5 @@
-//! Takes in what other members have ordered: their records are read from the files, checked, and
-//! become part of this process's tail.
+//! Loads the records that other members have ordered: reads them from the files, checks them, and
+//! adds them to this process's tail.
 
 use std::sync::Arc;
 
@@ -26,11 +26,10 @@ use crate::format::segment_header::SegmentHeader;
 use crate::glsn::{Glsn, StreamId};
 use crate::members::{Members, words};
 
-/// Bytes that are taken in at a time: more than the largest record.
+/// Bytes that are loaded at a time: more than the largest record.
 const STEP_BYTES: u64 = 4 << 20;
 
-/// Takes in everything up to the published end; a process that only reads, everything that is
-/// durable.
+/// Loads everything up to the published end; in a read-only process, everything that is durable.
 pub(crate) fn catch_up(
     log: &OpenLog,
     members: &Members,
@@ -75,7 +74,10 @@ fn catch_up_to(
     }
     let here = (order.header.first, order.end.next, order.end.chain);
     if here != (end.segment, end.next, end.chain) {
-        return Err(strayed(order, "what another process has ordered is not what it said"));
+        return Err(strayed(
+            order,
+            "the records that another process has ordered do not match the end that it published",
+        ));
     }
     order.epoch = end.epoch;
     note_durable(log, members, order);
@@ -85,7 +87,7 @@ fn catch_up_to(
     Ok(())
 }
 
-/// What other members made durable is durable here, as far as it was taken in.
+/// Publishes here that records which other members synced are durable, as far as they are loaded.
 pub(crate) fn note_durable(log: &OpenLog, members: &Members, order: &Order) {
     let durable = members.durable();
     let end = if durable.next <= order.end.next {
@@ -110,7 +112,7 @@ fn header_after(log: &OpenLog, first: Glsn) -> Result<SegmentHeader, LogError> {
         glsn: first,
         file: FileName::Segment(first).name(),
         offset: 0,
-        what: "another process began a segment behind it, which is not there".to_owned(),
+        what: "another process began the next segment, but its file is missing".to_owned(),
     })?;
     read_header(&*open_header(options, next)?, next)
 }
@@ -124,7 +126,7 @@ fn strayed(order: &Order, what: &str) -> LogError {
     }
 }
 
-/// Takes in the active segment up to the offset `until`.
+/// Loads the active segment up to the offset `until`.
 fn take_in(log: &OpenLog, order: &mut Order, until: u32) -> Result<(), LogError> {
     let budget = &log.env.options.budget;
     let mut staging = budget.take(Kind::Staging)?;
@@ -162,7 +164,7 @@ fn take_in(log: &OpenLog, order: &mut Order, until: u32) -> Result<(), LogError>
         let outcome = match taken {
             Ok(outcome) => outcome,
             Err(error) => {
-                // The next catch-up takes in the same records: none of them may be here yet.
+                // The next catch-up loads the same records again, so none of them may stay here.
                 tail.entry_offsets.truncate(before.0);
                 tail.blobs.truncate(before.1);
                 return Err(error);
@@ -175,8 +177,9 @@ fn take_in(log: &OpenLog, order: &mut Order, until: u32) -> Result<(), LogError>
     Ok(())
 }
 
-/// Copies the bytes between two offsets into the tail's buffer, from what was `read`, and where, if
-/// that has all of them. They are in the file: what the buffer cannot hold is left out.
+/// Copies the bytes between two offsets into the tail's buffer: from `read`, if that holds all of
+/// them, otherwise from the file. Bytes that do not fit into the buffer are left out, because the
+/// file has them.
 fn fill(
     tail: &mut TailState,
     file: &dyn File,
@@ -189,7 +192,7 @@ fn fill(
     if to >= tail.buffer.current_start() + chunk {
         tail.buffer.restart(to);
     }
-    // Also where it was restarted by a catch-up that failed then.
+    // This includes the start that a catch-up left that failed after restarting the buffer.
     let start = tail.buffer.current_start();
     let from = u64::from(from).max(start);
     let (at, end) = ((from - start) as usize, (to - start) as usize);
@@ -219,7 +222,7 @@ fn advance(order: &mut Order, tail: &mut TailState, outcome: &Outcome) {
     tail.end = order.end;
 }
 
-/// The segment with this header, which another member began, is the active one now.
+/// Makes the segment with this header, which another member began, the active one.
 pub(super) fn follow(
     log: &OpenLog,
     order: &mut Order,

@@ -1,8 +1,8 @@
-//! Goes on behind a part of the log that is gone: for a process for which nothing is kept, and that
-//! has not taken in what was trimmed meanwhile.
+//! Resumes after a trimmed part of the log, for a process for which the log is not retained and
+//! that had not loaded the trimmed records.
 //!
-//! Law: what is left out was taken into the index, up to the checkpoint of the manifest that the
-//! caller has read. The log is never trimmed beyond that.
+//! Law: the skipped records are in the index, up to the checkpoint of the manifest that the caller
+//! has read. The log is never trimmed beyond that.
 
 use crate::error::LogError;
 use crate::file_log::files::names::FileName;
@@ -12,8 +12,8 @@ use crate::file_log::shared::catch_up::follow;
 use crate::file_log::tail::order::{End, Order};
 use crate::glsn::Glsn;
 
-/// Makes the oldest segment that is there the one that is read from. Everything up to `known` need
-/// not be read. Returns the first GLSN that is.
+/// Makes the oldest existing segment the one that is read from. Entries up to `known` need not be
+/// read. Returns the first GLSN to read.
 pub(crate) fn leap(log: &OpenLog, order: &mut Order, known: Glsn) -> Result<Glsn, LogError> {
     let (options, before) = (&log.env.options, order.header.first);
     let names = options.disk.names(&options.dir)?;
@@ -23,7 +23,7 @@ pub(crate) fn leap(log: &OpenLog, order: &mut Order, known: Glsn) -> Result<Glsn
     });
     let first = segments.min().unwrap_or(Glsn::MAX);
     if first > known.next() {
-        // It was trimmed once more, and there is a newer manifest.
+        // The log was trimmed again, so there is a newer manifest.
         return Err(LogError::Trimmed { asked: known.next(), first });
     }
     let header = read_header(&*open_header(options, first)?, first)?;

@@ -27,17 +27,18 @@ pub struct Posted<'a> {
     pub parts: &'a [&'a [u8]],
     /// As in [`Draft`].
     pub read_at: Glsn,
-    /// It is not ordered behind a record that all have to know ([`Members::to_be_known`]) and that
-    /// is younger than this.
+    /// The newest GLSN that the caller has applied. The commit is not ordered after a younger
+    /// record that all members must apply first ([`Members::to_be_known`]).
     pub known: Glsn,
 }
 
-/// Posts a commit and waits until it is durable. `None` if its owner has to order it: it is too
-/// large, there is no room for it, it could not be ordered, or there is something new to be known
-/// before.
+/// Posts a commit and waits until it is durable. `None` if the caller must order it itself: it is
+/// too large, no cell is free, it could not be ordered, or the caller must first apply a newer
+/// record.
 ///
 /// # Errors
-/// `Stalled`: it may be ordered, and durable, once another process goes on. `Poisoned`.
+/// `Stalled` if it may still be ordered and become durable once another process continues;
+/// `Poisoned`.
 pub(crate) fn commit(
     log: &OpenLog,
     members: &Members,
@@ -60,7 +61,7 @@ pub(crate) fn commit(
     }
     let outcome = match waited {
         Ok(()) | Err(LogError::Stalled { .. }) => wait_for_claimed(log, members, &post),
-        // Whether it is committed is not known.
+        // It is not known whether the post is committed.
         Err(error) => Err(log.durability.group.poison(&error)),
     };
     if outcome.is_err() {
@@ -80,17 +81,17 @@ fn wait_for_claimed(
         return Err(members.posting.stalled());
     };
     let taken_in = log.tail.order().and_then(|mut order| catch_up(log, members, &mut order));
-    // If it is not published yet, this fails as well: it was never submitted.
+    // If the record is not published yet, this fails as well, because then it was never submitted.
     let durable = taken_in.and_then(|()| log.durability.wait_if_there(glsn));
     durable.map(|()| Some(glsn)).map_err(|error| match error {
         poisoned @ LogError::Poisoned { .. } => poisoned,
-        // No other error: it would say that the commit can be tried again.
+        // Return no other error: the caller would conclude that the commit can be retried.
         _ => members.posting.stalled(),
     })
 }
 
-/// Sees to it that this process's posts are ordered and synced, with those of all members, unless
-/// another one does.
+/// Makes sure that this process's posts are ordered and synced, with those of all members, unless
+/// another process does so.
 fn lead(
     log: &OpenLog,
     members: &Members,
@@ -106,26 +107,26 @@ fn lead(
     let group = members.gather(POSTS, &*log.env.options.clock);
     let led = order(log, members, post).and_then(|()| log.durability.sync_to_end());
     members.expect(POSTS, group);
-    // Also where another process has synced: it may have looked for those that wait before they
-    // were there.
+    // Also needed if another process has synced: it may have checked for waiters before these were
+    // waiting.
     members.wake_group();
     members.release_posting();
     led.map(drop)
 }
 
-/// Orders the posts of all members, by one write.
+/// Orders the posts of all members in one write.
 fn order(log: &OpenLog, members: &Members, own: &Post<'_>) -> Result<(), LogError> {
     let mut turn = Turn::take(log, members)?;
     if turn.begin().is_ok() {
         return order_all(log, members, turn.order_mut()?);
     }
     turn.take_back_if_abandoned();
-    // Its owner tries by itself, and learns why. The other posts are for the next one that leads.
+    // The owner retries by itself and gets the error. The other posts are left to the next leader.
     if members.withdraw_post(own) { Ok(()) } else { Err(members.posting.stalled()) }
 }
 
-/// Orders all posts. One that cannot be ordered is refused: its owner tries by itself, and learns
-/// why.
+/// Orders all posts. A post that cannot be ordered is refused; its owner retries by itself and gets
+/// the error.
 fn order_all(log: &OpenLog, members: &Members, order: &mut Order) -> Result<(), LogError> {
     let to_be_known = members.to_be_known();
     let mut bytes = [0; POST_BYTES_MAX];
@@ -133,14 +134,15 @@ fn order_all(log: &OpenLog, members: &Members, order: &mut Order) -> Result<(), 
     let (mut is_any_placed, mut has_failed) = (false, false);
     members.begin_group();
     for cell in members.posts() {
-        // Otherwise it was withdrawn; or ordered, and published, by a member that was killed before
-        // it cleared the bit.
+        // If the claim fails, the post was withdrawn, or a member ordered and published it and was
+        // killed before it cleared the bit.
         if members.claim_post(cell) {
             let (payload, read_at, known) = members.read_post(cell, &mut bytes);
             let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &[payload] }];
             let draft = Draft { entries: &entries, read_at, blobs: &[] };
             let mut answer = Answer::Refused;
-            // After a failure the others are not tried: each could wait as long under the turn.
+            // After a failure the remaining posts are not tried: each could wait as long while the
+            // turn is held.
             if !has_failed && known >= to_be_known && members.is_owner_there(cell) {
                 match place(log, order, &draft, None) {
                     Ok(placed) => {

@@ -22,12 +22,11 @@ use crate::file_log::FileLog;
 use crate::file_log::files::names::{FileName, unfinished};
 use crate::file_log::options::{FileLogOptions, Shared};
 use crate::glsn::{Glsn, StreamId};
-use crate::log::Log;
 use crate::members::reading::Access;
 use crate::members::words::{End, SLOTS};
 use crate::members::{Members, PATIENCE};
 
-/// A member, as a process has it.
+/// A member, with its own handles and memory as in a process.
 struct Process {
     log: FileLog,
     members: Arc<Members>,
@@ -45,7 +44,7 @@ impl Process {
         segment_bytes: u32,
         memory: u64,
     ) -> Self {
-        // Short: some tests wait until it is over.
+        // Short, because some tests wait until it has elapsed.
         Self::join_for(disk, store, is_first, (segment_bytes, memory), Duration::from_millis(200))
     }
 
@@ -147,7 +146,7 @@ fn each_member_reads_what_the_others_have_appended() {
 }
 
 #[test]
-fn what_one_member_waits_for_another_one_can_have_made_durable() {
+fn a_wait_for_durability_ends_when_another_member_syncs() {
     let disk = LyingDisk::new(1);
     let store = PathBuf::from("/store");
     disk.create_dir(&store).unwrap();
@@ -175,12 +174,12 @@ fn what_one_member_waits_for_another_one_can_have_made_durable() {
 }
 
 #[test]
-fn what_a_member_leaves_that_ends_in_its_turn_is_removed_by_the_next() {
+fn the_next_member_removes_the_leftovers_of_one_that_ended_in_its_turn() {
     let (disk, store) = mem_disk();
     let (one, two) = (Process::join(&disk, &store, true), Process::join(&disk, &store, false));
     one.append("a");
     let end = one.members.end();
-    // One has written half a record, and begun a segment that it did not publish.
+    // One member has written half a record and begun a segment, and has published neither.
     let path = FileName::Segment(end.segment).path(&store.join("log"));
     let file = disk.open(&path, Open::ReadWrite, Caching::Buffered).unwrap();
     file.write_at(&[0xff; 300], u64::from(end.offset)).unwrap();
@@ -203,7 +202,7 @@ fn what_a_member_leaves_that_ends_in_its_turn_is_removed_by_the_next() {
 }
 
 #[test]
-fn a_sync_that_was_begun_and_not_ended_is_not_trusted() {
+fn an_unfinished_sync_is_not_trusted() {
     let disk = LyingDisk::new(1);
     let store = PathBuf::from("/store");
     disk.create_dir(&store).unwrap();
@@ -214,8 +213,8 @@ fn a_sync_that_was_begun_and_not_ended_is_not_trusted() {
     let draft = Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] };
     let glsn = one.log.submit(&draft, None).unwrap().last;
     two.log.catch_up().unwrap();
-    // One syncs, is told of a failure, and ends before it can tell anyone. For the system all is
-    // written now.
+    // One member syncs, gets a failure, and ends before it can publish it. The system now regards
+    // all pages as written.
     one.members.take_sync(&|| false).unwrap();
     disk.fail_next_sync();
     let path = FileName::Segment(Glsn::FIRST).path(&store.join("log"));
@@ -247,7 +246,7 @@ fn a_failed_sync_stops_all_members() {
 }
 
 #[test]
-fn a_segment_that_could_not_be_begun_is_removed_by_the_next() {
+fn the_next_member_removes_a_segment_whose_creation_failed() {
     let disk = LyingDisk::new(1);
     let store = PathBuf::from("/store");
     disk.create_dir(&store).unwrap();
@@ -258,13 +257,13 @@ fn a_segment_that_could_not_be_begun_is_removed_by_the_next() {
     one.append(&large);
     let unpublished = FileName::Segment(one.members.end().next).path(&store.join("log"));
     let entries = [DraftEntry { stream: StreamId(9), parts: &[large.as_bytes()] }];
-    // The segment has its name, and the folder cannot be synced.
+    // The segment has its name, but syncing the folder fails.
     disk.fail_sync(2);
     let refused =
         one.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None);
     assert!(matches!(refused, Err(LogError::Poisoned { .. })), "{refused:?}");
     assert!(disk.entry(&unpublished).unwrap().is_some());
-    // Fits in the segment before.
+    // It fits in the previous segment.
     assert_eq!(two.append("b"), Glsn(2));
     assert_eq!(disk.entry(&unpublished).unwrap(), None);
     assert_eq!(two.append(&large), Glsn(3));
@@ -279,7 +278,7 @@ fn a_segment_that_could_not_be_begun_is_removed_by_the_next() {
 }
 
 #[test]
-fn a_segment_that_could_not_be_begun_for_a_moment_is_begun_by_the_next_record() {
+fn the_next_record_begins_a_segment_after_a_temporary_failure() {
     let (disk, store) = mem_disk();
     let (one, two) = (Process::join(&disk, &store, true), Process::join(&disk, &store, false));
     let large = "x".repeat(30_000);
@@ -320,7 +319,7 @@ fn the_last_member_leaves_a_mark_so_that_a_bad_byte_in_the_last_record_is_damage
 }
 
 #[test]
-fn one_more_member_than_there_can_be_finds_the_log_locked() {
+fn a_member_beyond_the_maximum_finds_the_log_locked() {
     let (disk, store) = mem_disk();
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let join = || {
@@ -378,9 +377,9 @@ fn members_with_little_memory_begin_another_segment() {
     assert!(small.texts() == texts && large.texts() == texts);
 }
 
-/// `threads` of each of four members append at once, on a real disk, by `append`, which is given
-/// the member, its thread, the round and the text. All records are there, once, and those of each
-/// thread are in its order. Members have done `begin` before.
+/// `threads` threads of each of four members append concurrently on a real disk, by `append`, which
+/// is given the member, its thread, the round and the text. Each record is present exactly once,
+/// and those of one thread are in their order. The members have called `begin` before.
 fn append_at_once(
     (threads, rounds, text_bytes): (usize, usize, usize),
     begin: impl Fn(&Process),
@@ -388,7 +387,7 @@ fn append_at_once(
 ) {
     let dir = tempfile::tempdir().unwrap();
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::new());
-    // A busy machine may keep a thread waiting for long.
+    // A busy machine may delay a thread for long.
     let join =
         |is_first| Process::join_for(&disk, dir.path(), is_first, (16 << 10, 16 << 20), PATIENCE);
     let members: Vec<_> = (0..4).map(|at| join(at == 0)).collect();
@@ -407,7 +406,7 @@ fn append_at_once(
                         let glsn = append(member, thread, round, &text);
                         assert!(glsn > last);
                         last = glsn;
-                        // What was acknowledged anywhere is there.
+                        // Any commit that was acknowledged is durable.
                         assert!(member.members.durable_glsn() >= glsn);
                     }
                 });
@@ -436,7 +435,7 @@ fn many_threads_of_many_members_append_on_a_real_disk() {
 }
 
 #[test]
-fn a_record_that_was_written_and_not_published_does_not_come_back() {
+fn an_unpublished_record_does_not_reappear() {
     for seed in 0..20 {
         let disk = LyingDisk::new(seed);
         let store = PathBuf::from("/store");
@@ -452,12 +451,12 @@ fn a_record_that_was_written_and_not_published_does_not_come_back() {
         let text = vec![b'x'; 5000];
         let entries = [DraftEntry { stream: StreamId(9), parts: &[&text] }];
         turn.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }).unwrap();
-        // As if it had ended before it published the record.
+        // As if the member had ended before it published the record.
         one.members.set_end(&end);
         std::mem::forget(turn);
         let Process { log, members } = one;
         drop((log, members));
-        // A sweep of blob files comes first: the record may have named some.
+        // Blob files are swept first, because the record may have named some.
         two.log.sweep_blobs(&|_| false).unwrap();
         if seed % 2 == 0 {
             assert_eq!(two.append("b"), Glsn(2));
@@ -471,7 +470,7 @@ fn a_record_that_was_written_and_not_published_does_not_come_back() {
 }
 
 #[test]
-fn a_member_that_finds_other_records_than_another_one_said_takes_in_and_orders_nothing() {
+fn records_that_contradict_the_published_end_are_not_loaded_and_block_appends() {
     for is_lost in [true, false] {
         let (disk, store) = mem_disk();
         let (one, two) = (Process::join(&disk, &store, true), Process::join(&disk, &store, false));
@@ -485,7 +484,7 @@ fn a_member_that_finds_other_records_than_another_one_said_takes_in_and_orders_n
             let file = disk.open(&path, Open::ReadWrite, Caching::Buffered).unwrap();
             file.write_at(&[0; 100], u64::from(before.offset)).unwrap();
         } else {
-            // As a wild store into the words does.
+            // As a stray write into the words does.
             one.members.set_end(&End { chain: end.chain ^ 1, ..end });
         }
         let taken = two.log.catch_up();
@@ -499,7 +498,7 @@ fn a_member_that_finds_other_records_than_another_one_said_takes_in_and_orders_n
 }
 
 #[test]
-fn what_a_catch_up_took_in_before_it_failed_is_taken_in_once() {
+fn a_failed_catch_up_does_not_load_records_twice() {
     let (disk, store) = mem_disk();
     let one = Process::join_with(&disk, &store, true, 64 << 20, 64 << 20);
     let two = Process::join_with(&disk, &store, false, 64 << 20, 64 << 20);
@@ -511,7 +510,7 @@ fn what_a_catch_up_took_in_before_it_failed_is_taken_in_once() {
             .unwrap()
             .last
     };
-    // The offsets of the next ones need another chunk, which is refused in the middle of them.
+    // The entry offsets of the next records need another chunk, whose allocation fails midway.
     for _ in 0..4 {
         submit(4075);
     }
@@ -527,7 +526,7 @@ fn what_a_catch_up_took_in_before_it_failed_is_taken_in_once() {
 }
 
 #[test]
-fn one_that_prepares_to_be_the_keeper_can_be_seen_to_live() {
+fn a_member_that_prepares_to_be_the_keeper_answers_nudges() {
     let (disk, store) = mem_disk();
     let (one, two) = (Process::join(&disk, &store, true), Process::join(&disk, &store, false));
     assert!(one.members.try_to_keep().unwrap());
@@ -555,7 +554,7 @@ fn a_process_that_may_not_write_to_the_words_has_no_share_of_memory() {
 }
 
 #[test]
-fn one_that_begins_a_segment_while_it_joins_buries_what_was_left_behind_the_last_record() {
+fn a_member_that_begins_a_segment_while_joining_removes_leftovers_after_the_last_record() {
     let (disk, store) = mem_disk();
     let large = Process::join_with(&disk, &store, true, 64 << 20, 512 << 20);
     let entries: Vec<_> =
@@ -585,8 +584,8 @@ fn one_that_begins_a_segment_while_it_joins_buries_what_was_left_behind_the_last
     assert_eq!(small.texts().len(), 30 * 4000 + 2);
 }
 
-/// A member has ordered a record and another one has taken it in; a sync of it was begun and not
-/// ended.
+/// One member has ordered a record and another one has loaded it; a sync of the record was begun
+/// and not finished.
 fn half_synced() -> (Arc<dyn Disk>, PathBuf, Process, Process, Glsn) {
     let (disk, store) = mem_disk();
     let (one, two, glsn) = half_synced_on(&disk, &store);
@@ -609,7 +608,7 @@ fn half_synced_on(disk: &Arc<dyn Disk>, store: &Path) -> (Process, Process, Glsn
 }
 
 #[test]
-fn what_an_abandoned_sync_has_lost_is_not_made_durable() {
+fn bytes_lost_by_an_abandoned_sync_are_not_made_durable() {
     let (disk, store, one, two, glsn) = half_synced();
     let durable = one.members.durable();
     let path = FileName::Segment(durable.segment).path(&store.join("log"));
@@ -623,21 +622,21 @@ fn what_an_abandoned_sync_has_lost_is_not_made_durable() {
 }
 
 #[test]
-fn an_abandoned_sync_is_ended_without_memory() {
+fn an_abandoned_sync_is_completed_without_memory() {
     let (_disk, _store, _one, two, glsn) = half_synced();
     two.log.log.env.options.budget.fail_after(0);
     two.log.wait_durable(glsn).unwrap();
 }
 
 #[test]
-fn an_abandoned_sync_is_ended_although_one_of_its_reads_fails() {
+fn an_abandoned_sync_is_completed_although_one_of_its_reads_fails() {
     let half_synced_on_lying = || {
         let (disk, store) = (LyingDisk::new(1), PathBuf::from("/store"));
         disk.create_dir(&store).unwrap();
         let (one, two, glsn) = half_synced_on(&(Arc::new(disk.clone()) as _), &store);
         (disk, one, two, glsn)
     };
-    // The header, the records, and twice what is written again.
+    // The reads are of the header, of the records, and two of the bytes that are written again.
     for read in 1..=4 {
         let (disk, _one, two, glsn) = half_synced_on_lying();
         disk.fail_read(read);
@@ -667,13 +666,14 @@ fn threads_that_wait_for_the_turn_together_give_up_together() {
         });
         Duration::from_nanos(clock.monotonic_nanos() - begun)
     };
-    // One waits from the start, and the others, which came while it did, once more. One after the
-    // other they would wait for longer each time; a busy machine takes its time now and then.
+    // One thread waits from the start, and the others, which arrived meanwhile, wait once more. If
+    // they waited one after the other, each would take longer than the last. Up to ten attempts,
+    // because a busy machine is slow now and then.
     assert!((0..10).any(|_| wait_together() < threads * Duration::from_millis(200)));
 }
 
 #[test]
-fn a_member_that_leaves_waits_for_the_commit_that_one_of_its_threads_orders() {
+fn a_leaving_member_waits_for_the_commit_that_one_of_its_threads_orders() {
     let (disk, store) = mem_disk();
     let join =
         |is_first| Process::join_for(&disk, &store, is_first, (16 << 10, 16 << 20), PATIENCE);
@@ -693,11 +693,11 @@ fn a_member_that_leaves_waits_for_the_commit_that_one_of_its_threads_orders() {
 }
 
 #[test]
-fn one_that_cannot_join_leaves_the_total_of_memory_as_it_was() {
+fn a_member_that_cannot_join_leaves_the_memory_total_unchanged() {
     let (disk, store) = mem_disk();
     let one = Process::join(&disk, &store, true);
     one.members.first_budget(Some(64 << 20), 64 << 20, 16 << 20).unwrap();
-    // The first one gives nothing back: it has no threads.
+    // The first member releases no memory, because it runs no threads here.
     let two = Process::join(&disk, &store, false);
     let refused = two.members.first_budget(Some(48 << 20), 32 << 20, 16 << 20);
     assert!(matches!(refused, Err(LogError::Stalled { .. })), "{refused:?}");

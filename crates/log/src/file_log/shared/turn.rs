@@ -32,7 +32,7 @@ pub struct Turn<'a> {
 }
 
 impl<'a> Turn<'a> {
-    /// Waits for the turn. No other lock of the log is held meanwhile: others read on.
+    /// Waits for the turn. No other lock of the log is held meanwhile, so readers continue.
     pub(crate) fn take(log: &'a OpenLog, members: &'a Members) -> Result<Self, LogError> {
         let came = members.turn_tries.came();
         let own = members.own_turn();
@@ -44,14 +44,14 @@ impl<'a> Turn<'a> {
         Ok(Self { log, members, got, order: None, _own: own })
     }
 
-    /// Takes in what other members have ordered; returns the last entry. From here on nothing else
-    /// is ordered until a record is submitted.
+    /// Loads the records that other members have ordered; returns the last entry. From here on no
+    /// other record is ordered until one is submitted here.
     ///
     /// # Errors
     /// `Corrupt`, the disk, the budget.
     pub fn begin(&mut self) -> Result<Glsn, LogError> {
         let mut order = self.log.tail.order()?;
-        // Under the lock: nothing is ordered by words that are lost.
+        // Checked under the lock, so that no record is ordered by words that are lost.
         check(self.log, self.members)?;
         if self.got == Got::Abandoned {
             hit(Border::TurnAbandoned);
@@ -65,11 +65,11 @@ impl<'a> Turn<'a> {
         Ok(tip)
     }
 
-    /// Orders a record right behind the last one. When this returns, all members know it; it is not
-    /// durable yet.
+    /// Orders a record right after the last one. When this returns, the record is published to all
+    /// members; it is not durable yet.
     ///
     /// # Errors
-    /// As for [`crate::log::Log::submit`].
+    /// As for [`crate::file_log::FileLog::submit`].
     pub fn submit(&mut self, draft: &Draft<'_>) -> Result<Ticket, LogError> {
         self.submit_expecting(draft, None)
     }
@@ -84,20 +84,20 @@ impl<'a> Turn<'a> {
         append::submit_in_order(log, self.order_mut()?, draft, expected)
     }
 
-    /// From here on this member may post ([`crate::members::posts`]).
+    /// From here on this member may post (see [`crate::members::posts`]).
     pub fn begin_to_post(&self) {
         self.members.begin_to_post();
     }
 
-    /// Takes GLSNs back that the member gave to posts that had the turn before and ended in it. A
-    /// turn that is not begun stays abandoned.
+    /// Takes back the GLSNs that a member assigned to posts if it ended in its turn. A turn that
+    /// was not begun stays abandoned.
     pub(super) fn take_back_if_abandoned(&self) {
         if self.got == Got::Abandoned {
             self.members.take_back_unpublished();
         }
     }
 
-    /// The order of records, once the turn was begun.
+    /// The right to append, once the turn was begun.
     pub(super) fn order_mut(&mut self) -> Result<&mut Order, LogError> {
         if self.order.is_none() {
             self.begin()?;
@@ -106,8 +106,8 @@ impl<'a> Turn<'a> {
     }
 }
 
-/// Removes what a member left behind that ended in its turn, durably: a record that was not
-/// published is never to come back, since the blob files that it names may be swept from now on.
+/// Durably removes the leftovers of a member that ended in its turn. An unpublished record must
+/// never reappear, because the blob files that it names may be swept from now on.
 fn bury(log: &OpenLog, members: &Members, order: &mut Order) -> Result<(), LogError> {
     members.take_back_unpublished();
     let end = members.end();
@@ -117,7 +117,7 @@ fn bury(log: &OpenLog, members: &Members, order: &mut Order) -> Result<(), LogEr
     bury_behind(&log.env.options, members, &*order.file, &end)
 }
 
-/// Removes the segment that was begun behind the published end, if one was.
+/// Removes the segment that was begun after the published end, if there is one.
 pub(crate) fn remove_unpublished(options: &FileLogOptions, end: &End) -> Result<(), LogError> {
     let (disk, dir) = (&options.disk, &options.dir);
     if end.next > end.segment {
@@ -133,10 +133,10 @@ pub(crate) fn remove_unpublished(options: &FileLogOptions, end: &End) -> Result<
 /// Writes zeros over everything in the active segment after the published end, durably. Law: the
 /// caller holds the process's own right to sync.
 ///
-/// All of it, although a read may return zeros: if the sync of a process that did the same failed,
-/// and that process was killed before it could say so, the zeros are only in the page cache. For
-/// the same reason the sync is one under the lock of syncs, so that the next process learns that it
-/// did not end.
+/// All of it is written, even where a read returns zeros: these zeros may be in the page cache
+/// only, if the sync of an earlier process failed and the process was killed before it could report
+/// that. For the same reason the sync runs under the lock of syncs, so that the next process learns
+/// if it did not finish.
 pub(crate) fn bury_behind(
     options: &FileLogOptions,
     members: &Members,
@@ -169,8 +169,9 @@ pub(crate) fn with_order<T>(
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        // What was written and not published is for the next one to bury. A failure that poisons
-        // may have left a part of a record behind the end, or a segment.
+        // Bytes that were written and not published are left to the next holder of the turn. A
+        // failure that poisons the log may have left a part of a record, or a segment, after the
+        // end.
         let left_all_right = match &self.order {
             Some(order) => {
                 order.published_end() == self.members.end()
@@ -186,7 +187,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Fails if nothing more may be ordered here.
+/// Fails if this process must not order any more records.
 pub(crate) fn check(log: &OpenLog, members: &Members) -> Result<(), LogError> {
     log.durability.group.check()?;
     members.check().map_err(|error| log.durability.group.poison(&error))

@@ -1,4 +1,4 @@
-//! A disk on which writes to segments can be held up.
+//! A disk on which writes to segments can be blocked.
 
 use std::io;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::vfs::{Caching, DirEntry, DirLock, Disk, File, LockError, Open};
 
-/// A disk in memory. Clones are the same.
+/// A disk in memory. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HeldDisk {
     disk: Arc<MemDisk>,
@@ -23,18 +23,18 @@ struct Gate {
 #[derive(Debug, Default)]
 struct State {
     is_shut: bool,
-    /// Writes that wait until it is open.
+    /// The number of blocked writes.
     waiting: usize,
 }
 
 impl HeldDisk {
-    /// From now on, writes to segments wait, or no longer do.
+    /// From now on, writes to segments block, or no longer do.
     pub(super) fn hold_writes(&self, holds: bool) {
         self.gate.state.lock().unwrap().is_shut = holds;
         self.gate.changed.notify_all();
     }
 
-    /// Waits until a write is held up.
+    /// Waits until a write is blocked.
     pub(super) fn wait_for_held(&self) {
         let state = self.gate.state.lock().unwrap();
         drop(self.gate.changed.wait_while(state, |state| state.waiting == 0).unwrap());

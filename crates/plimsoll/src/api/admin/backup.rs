@@ -1,10 +1,10 @@
 //! Copies a store while it is in use.
 //!
 //! The index's files are copied first, then the log's up to its durable end, which is therefore at
-//! least as new: a member of a shared store takes in the log once it knows which files of the index
-//! it copies. Trimming is suspended meanwhile; readers and writers are not blocked. Immutable files
-//! are hard-linked if the file system supports it (unless a copy is requested); of the active
-//! segment, the durable part is copied. The log's folder is renamed to its final name last, so an
+//! least as new: a member of a shared store loads the log after it has chosen the index files to
+//! copy. Trimming is suspended meanwhile; readers and writers are not blocked. Immutable files are
+//! hard-linked if the file system supports it (unless a copy is requested); of the active segment,
+//! the durable part is copied. The log's folder is renamed to its final name last, so an
 //! interrupted backup does not open as a store.
 //!
 //! Law: `Ok` means durable: every file, every name in the copy, and the copy's own name in the
@@ -18,7 +18,6 @@ use plimsoll_disk::io_cause::IoCause;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
 use plimsoll_log::error::LogError;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Kind;
 use plimsoll_memory::page::PAGE_BYTES;
 
@@ -72,8 +71,8 @@ pub(crate) fn backup(store: &Engine, dest: &Path, how: &BackupOptions) -> Result
     refuse_inside(disk, &store.path, dest)?;
     let is_made = prepare(disk, dest)?;
     let (index, log) = (dest.join("index"), dest.join(PARTIAL_LOG));
-    // If another backup is made here at the same time, one of the two fails at one of these, and
-    // removes only what it made.
+    // If another backup is made here at the same time, one of the two fails at one of these calls,
+    // and removes only what it created.
     disk.create_dir(&log)?;
     disk.create_dir(&index).inspect_err(|_| _ = disk.remove_dir(&log))?;
     let before = Sources::of(store);
@@ -85,7 +84,7 @@ pub(crate) fn backup(store: &Engine, dest: &Path, how: &BackupOptions) -> Result
                 let _ = remove_folder(disk, partial);
             }
             if is_made {
-                // Unless something else is in it by now.
+                // Fails if the folder contains something else by now.
                 let _ = disk.remove_dir(dest);
             }
             return Err(match error {
@@ -115,13 +114,14 @@ impl Sources {
         }
     }
 
-    /// For a read-only store: the error if another process has merged away its runs, trimmed its
-    /// log, or written a manifest for which its log is too short. `None` if nothing changed.
+    /// For a read-only store: the error if another process has merged its runs away, trimmed its
+    /// log, or written a manifest that is newer than the store's view of the log. `None` if nothing
+    /// changed.
     fn left_behind(&self, store: &Engine) -> Option<Error> {
         if !store.options.read_only {
             return None;
         }
-        store.file_log.notice_trim();
+        store.reader.log.notice_trim();
         // Ignore an unreadable manifest: the error that led here is more useful.
         let _ = store.reader.index.memtables.refresh();
         let (now, readable) = (Self::of(store), store.reader.log.readable());
@@ -131,7 +131,7 @@ impl Sources {
     }
 }
 
-/// Copies all files that belong to the store at one moment. Both folders are there.
+/// Copies all files that belong to the store at one moment. Both folders exist.
 fn copy_files(
     store: &Engine,
     index: &Path,
@@ -139,8 +139,8 @@ fn copy_files(
     how: &BackupOptions,
 ) -> Result<BackupReport> {
     let disk = &*store.options.disk;
-    let (manifest, index_files, _pinned) = store.reader.index.runs.files();
-    // The keeper may have installed it since this process looked at the log.
+    let (mut manifest, index_files, _pinned) = store.reader.index.runs.files();
+    // The keeper may have installed it since this process last read the log.
     store.committer.fresh()?;
     let readable = store.reader.log.readable();
     if store.options.read_only && manifest.durable.glsn > readable {
@@ -152,13 +152,14 @@ fn copy_files(
     for file in &index_files {
         copier.link(file, index)?;
     }
-    manifest.write(disk, index)?;
     let mut blobs = manifest_blobs(&manifest);
-    copier.report.glsn = copy_log(&mut copier, log, &mut blobs)?;
+    // Another process may have trimmed the log since its manifest was read.
+    (manifest.log_begins, copier.report.glsn) = copy_log(&mut copier, log, &mut blobs)?;
+    manifest.write(disk, index)?;
     let (needed, first) = (manifest.checkpoint.glsn.next(), store.reader.log.bounds().first);
     if store.options.read_only && first > needed {
-        // Another process has trimmed what the manifest needs, and this one has noticed: the copy
-        // may be without it.
+        // Another process has trimmed entries that the manifest needs, and this one has noticed:
+        // the copy may lack them.
         return Err(Error::Trimmed { asked: needed, first });
     }
     // Blob files needed only by the index: the records that named them are trimmed.
@@ -173,9 +174,12 @@ fn copy_files(
 /// Handles a failed last sync: the backup may not be durable, so it must not open as a store.
 fn withdraw(disk: &dyn Disk, dest: &Path, partial: &Path, error: io::Error) -> Error {
     let advice = match disk.rename(&dest.join("log"), partial).and_then(|()| disk.sync_dir(dest)) {
-        Ok(()) => "the backup is not whole; remove it and make another".to_owned(),
+        Ok(()) => "the backup is incomplete; remove it and make another".to_owned(),
         Err(second) => {
-            format!("the backup may not be durable, and cannot be marked so ({second}); remove it")
+            format!(
+                "the backup may not be durable, and marking it as unfinished failed ({second}); \
+                 remove it"
+            )
         }
     };
     Error::Io {
@@ -185,13 +189,20 @@ fn withdraw(disk: &dyn Disk, dest: &Path, partial: &Path, error: io::Error) -> E
     }
 }
 
-/// Copies the log's files, and removes the blob files that it named from `blobs`. Returns the end
-/// of the copy.
-fn copy_log(copier: &mut Copier<'_>, into: &Path, blobs: &mut BTreeSet<String>) -> Result<Glsn> {
+/// Copies the log's files, and removes from `blobs` the blob files that it copied. Returns the first
+/// GLSN of the copy, and its last one.
+fn copy_log(
+    copier: &mut Copier<'_>,
+    into: &Path,
+    blobs: &mut BTreeSet<String>,
+) -> Result<(Option<Glsn>, Glsn)> {
     let folder = copier.store.path.join("log");
-    let mut failure = None;
-    let position = copier.store.file_log.files_for_backup(&mut |file| {
+    let (mut failure, mut first) = (None, None);
+    let position = copier.store.reader.log.files_for_backup(&mut |file| {
         blobs.remove(&file.name);
+        if let Some(Ok(begins)) = file.name.strip_suffix(".seg").map(str::parse) {
+            first = Some(first.map_or(Glsn(begins), |first: Glsn| first.min(Glsn(begins))));
+        }
         let from = folder.join(&file.name);
         let copied = if file.immutable {
             copier.link(&from, into)
@@ -206,7 +217,7 @@ fn copy_log(copier: &mut Copier<'_>, into: &Path, blobs: &mut BTreeSet<String>) 
     });
     match (failure, position) {
         (Some(error), _) => Err(error),
-        (None, position) => Ok(position.lift()?.glsn),
+        (None, position) => Ok((first, position.lift()?.glsn)),
     }
 }
 
@@ -297,7 +308,7 @@ impl Copier<'_> {
     fn check(&self, from: &Path, immutable: bool, at: u64, end: u64, bytes: &[u8]) -> Result<()> {
         let name = name_of(from).to_string_lossy();
         check_piece(self.store.reader.log.id(), &name, at, bytes)?;
-        self.store.file_log.check_piece(&name, immutable, at, end, bytes).lift()
+        self.store.reader.log.check_piece(&name, immutable, at, end, bytes).lift()
     }
 
     /// Copies the first `bytes` of a file into `dir` (the whole file if `immutable`), checking
@@ -332,9 +343,9 @@ mod tests {
     use crate::txn::transaction::Transaction;
     use crate::types::options::Options;
 
-    /// Between a member's look at the log and its look at the manifest, the keeper may write both.
+    /// Between a member's reads of the log and of the manifest, the keeper may write both.
     #[test]
-    fn a_member_copies_the_log_as_far_as_the_index_that_it_copies() {
+    fn a_member_copies_the_log_at_least_up_to_the_copied_index() {
         let dir = tempfile::tempdir().unwrap();
         let (path, dest) = (dir.path().join("store"), dir.path().join("backup"));
         let options = || Options::new().memory_bytes(16 << 20).background(false);

@@ -1,4 +1,4 @@
-//! How a backup is made.
+//! Options of a backup.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -48,8 +48,9 @@ impl BackupOptions {
         Self { sharing: if copy { Sharing::Copy } else { Sharing::Link }, ..self }
     }
 
-    /// Lets another thread or a signal handler give up the backup: once `flag` is set, it soon
-    /// fails with [`Error::Cancelled`](crate::Error::Cancelled) and removes what it has made.
+    /// Lets another thread or a signal handler cancel the backup: once `flag` is set, it soon fails
+    /// with [`Error::Cancelled`](crate::Error::Cancelled) and removes the files that it has
+    /// created.
     #[must_use]
     pub fn cancel_on(self, flag: Arc<AtomicBool>) -> Self {
         Self { cancel: Cancel::on(flag), ..self }

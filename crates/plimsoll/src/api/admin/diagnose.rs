@@ -33,7 +33,7 @@ use crate::types::keyspaces::{CURSORS, Record, SYSTEM, dropped_name};
 use crate::types::options::Options;
 use crate::types::version::{Stored, Version};
 
-/// One finding, and what is lost with it.
+/// One finding, and the data lost with it.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
     pub(crate) damage: Damage,
@@ -47,8 +47,7 @@ pub(crate) enum LostPart {
     Records(Range<Glsn>),
     /// Pages of a blob file, and the commit that names it.
     Blob(BlobDamage, Option<Glsn>),
-    /// Pages of a blob file that match their checksums and hold another value than the one that was
-    /// written.
+    /// Pages of a blob file whose checksums match but which do not hold the value that was written.
     Value(BlobId, Range<u32>),
     /// Pages of a table, or something else.
     Other,
@@ -225,7 +224,7 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// Adds to each log finding the keys of the index that store their values there.
+    /// Adds to each finding in the log the keys of the index whose values are stored there.
     fn name_keys(&self, found: &mut [Found], parts: &[Part]) -> Result<()> {
         let places = LostPlaces::of(found.iter());
         if places.is_empty() {
@@ -237,8 +236,8 @@ impl Scene<'_> {
                     let damage = &mut found[at].damage;
                     damage.add_key(self.key_of(version));
                     if damage.glsns.is_none() {
-                        // No record names this blob file any more: take the GLSN from the values in
-                        // it.
+                        // No record names this blob file any more, so take the GLSN from the values
+                        // in it.
                         damage.glsns = Some(version.glsn..=version.glsn);
                     }
                 }
@@ -359,7 +358,7 @@ pub(crate) fn look(
     Ok(Closed { manifest, parts, findings })
 }
 
-/// Options to read the log in the folder `dir`, with a budget and a pool of its own.
+/// Options for reading the log in the folder `dir`, with a separate budget and pool.
 pub(crate) fn look_at(dir: &Path, options: &Options) -> Result<(FileLogOptions, Budget)> {
     let budget = Budget::new(options.memory_bytes, Backing::Mapped)?;
     let pool = Pool::new(&budget, options.memory_bytes / POOL_FLOOR_SHARE).lift()?;
@@ -386,8 +385,8 @@ pub(crate) fn check_is_store(path: &Path, disk: &dyn Disk) -> Result<()> {
     }
 }
 
-/// Whether an index has no manifest that fits its log, which begins with `first` ([`Glsn::NONE`] if
-/// there is none).
+/// Whether an index has no manifest that matches its log, which begins with `first` ([`Glsn::NONE`]
+/// if there is no log).
 pub(crate) fn is_lost(
     disk: &dyn Disk,
     index: &Path,
@@ -396,7 +395,7 @@ pub(crate) fn is_lost(
 ) -> Result<bool> {
     Ok(match manifest {
         Ok(Some(manifest)) => first > manifest.checkpoint.glsn.next(),
-        // Without runs, opening makes the index anew.
+        // Without runs, opening rebuilds the index.
         Ok(None) => {
             disk.entry(index)?.is_some()
                 && disk.names(index)?.iter().any(|name| run_id_of(name).is_some())
@@ -443,7 +442,7 @@ pub(crate) fn look_at_part(
             Ok(Part { info, run, history: false, described: true, source: None, problems })
         }
         Err(Error::Corrupt { message, .. }) => {
-            // The file has the wrong length, but the pages in it can be read.
+            // The file has the wrong length, but its pages can be read.
             let source = match info.id {
                 TableId::Run(id) => Some(pages_of_run(disk, &path.join("index"), log_id, id)?),
                 TableId::Blob(_) => None,

@@ -1,9 +1,9 @@
-//! Keyspaces whose records were on a damaged page: the index has their keys, and nothing names
+//! Keyspaces whose records were on a damaged page: the index has their keys, but no record names
 //! them.
 //!
-//! A recovery gives each of them a record again, by an ordinary commit: then its keys can be read.
-//! It has the name that an older record says, if there is one and no other keyspace has that name,
-//! else `recovered-ID`; its retention is `Forever`.
+//! A recovery writes a new record for each of them, by an ordinary commit, so that its keys can be
+//! read. It gets the name in an older record, if there is one and no other keyspace has that name,
+//! otherwise `recovered-ID`; its retention is `Forever`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -25,8 +25,8 @@ use crate::types::keyspaces::{Record, SYSTEM, check_name, dropped_name};
 use crate::types::retention::Retention;
 use crate::types::version::Stored;
 
-/// A name for a keyspace that has lost its record; `known` is the one that an older record says. To
-/// be called for younger keyspaces first: an older one with the same name was dropped.
+/// A name for a keyspace that has lost its record; `known` is the name in an older record. Called
+/// for younger keyspaces first, because an older one with the same name was dropped.
 fn name_for(id: u32, known: Option<&String>, is_taken: &dyn Fn(&str) -> bool) -> String {
     if let Some(known) = known.filter(|known| check_name(known).is_ok() && !is_taken(known)) {
         return known.clone();
@@ -61,10 +61,10 @@ fn ids_in(parts: &[Part], at: Glsn, budget: &Budget) -> Result<BTreeSet<u32>> {
     Ok(ids)
 }
 
-/// Gives names to the keyspaces of a store that is not open which have no record in `parts`, its
-/// tables; returns their ids.
+/// Gives names to the keyspaces of a closed store that have no record in `parts`, its tables;
+/// returns their ids.
 pub(crate) fn name_in(scene: &mut Scene<'_>, parts: &[Part]) -> Result<BTreeSet<u32>> {
-    // The newest version of each record. A record that only a history run has was replaced.
+    // The newest version of each record. A record that exists only in a history run was replaced.
     let mut records: BTreeMap<Vec<u8>, (Glsn, Option<u32>)> = BTreeMap::new();
     for part in parts
         .iter()
@@ -101,15 +101,15 @@ pub(crate) fn name_in(scene: &mut Scene<'_>, parts: &[Part]) -> Result<BTreeSet<
     Ok(ids)
 }
 
-/// The ids of keyspaces that have keys in the index at `at`, or had them before, and no record. The
-/// records that the store knows are as new as `at`, or newer.
+/// The ids of keyspaces that have or had keys in the index at `at`, and have no record. The records
+/// known to the store are as new as `at` or newer.
 pub(crate) fn unnamed(store: &Engine, at: Glsn) -> Result<BTreeSet<u32>> {
     let view = store.reader.index.sources.view();
     let tables = view.all_runs().flat_map(|run| run.tables().iter());
     let parts: Vec<Part> = tables.map(|table| Part::of(table, 0, Vec::new())).collect();
-    // Runs may hold newer commits, of another process, whose records are not known here.
+    // Runs may hold newer commits of another process, whose records are not known here.
     let mut ids = ids_in(&parts, at, &store.reader.budget)?;
-    // Those of which only memtables have keys.
+    // Keyspaces whose keys exist only in memtables.
     let mut next = Some(FIRST_ID);
     while let Some(from) = next {
         let from = Prefix::of(from);
@@ -124,7 +124,7 @@ pub(crate) fn unnamed(store: &Engine, at: Glsn) -> Result<BTreeSet<u32>> {
             walk.and_then(|mut walk| Ok(walk.next(&mut key)?.map(|version| version.keyspace())));
         let id = match found {
             Ok(Some(id)) => id,
-            // Another process has dropped the moment that this one reads.
+            // Another process has dropped versions that this moment needs.
             Ok(None) | Err(Error::Trimmed { .. }) => break,
             Err(error) => return Err(error),
         };
@@ -139,7 +139,7 @@ pub(crate) fn unnamed(store: &Engine, at: Glsn) -> Result<BTreeSet<u32>> {
     Ok(ids)
 }
 
-/// Names for keyspaces; `known` are those that older records say.
+/// Names for keyspaces; `known` are the names in older records.
 pub(crate) fn new_names(
     store: &Engine,
     ids: BTreeSet<u32>,
@@ -156,8 +156,8 @@ pub(crate) fn new_names(
     names
 }
 
-/// The keyspaces that have no record, also those of `lost` that have no keys left, with names for
-/// them.
+/// The keyspaces that have no record, including those of `lost` that have no keys left, with names
+/// for them.
 pub(crate) fn without_record(
     store: &Engine,
     lost: &BTreeSet<u32>,
@@ -185,7 +185,7 @@ pub(crate) fn write_records(store: &Arc<Engine>, names: &BTreeMap<u32, String>) 
     Ok(())
 }
 
-/// Records again that the log carries streams of the user, where that record is lost: such a log is
+/// Writes the record that the log has streams of the user, if that record is lost: such a log is
 /// never trimmed automatically.
 pub(crate) fn record_streams(store: &Arc<Engine>) -> Result<()> {
     let _no_trim = store.space.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -195,15 +195,15 @@ pub(crate) fn record_streams(store: &Arc<Engine>) -> Result<()> {
     Ok(())
 }
 
-/// Whether the log has entries of the user's own streams. Damaged entries are passed, in steps that
-/// double: there may be very many.
+/// Whether the log has entries of the user's own streams. Damaged entries are skipped in steps that
+/// double, because there may be very many.
 pub(crate) fn has_streams(store: &Engine) -> Result<bool> {
     let bounds = store.reader.log.bounds();
     let (mut from, mut step) = (bounds.first, 1);
     while from < bounds.next {
         let mut scan = store.reader.log.scan(from..bounds.next, None).lift()?;
         loop {
-            match scan.next().map(Lift::lift) {
+            match scan.next_entry().map(Lift::lift) {
                 None => return Ok(false),
                 Some(Ok(entry))
                     if ![StreamId::TRANSACTIONS, StreamId::DROPPED]

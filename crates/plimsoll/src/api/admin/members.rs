@@ -13,9 +13,9 @@ use crate::types::options::Options;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemberInfo {
-    /// Its process id, as it sees it itself: in another container that is another process's here.
+    /// Its process id in its own container, which may denote another process elsewhere.
     pub pid: u32,
-    /// Whether it is the keeper: the one that does the background work of the index for all.
+    /// Whether it is the keeper: the member that does the background work of the index for all.
     pub is_keeper: bool,
     /// Whether it has the store open read-only: it follows the others, and is never the keeper.
     pub is_reader: bool,
@@ -23,11 +23,11 @@ pub struct MemberInfo {
     pub is_here: bool,
     /// Its memory budget in bytes, as it is now.
     pub memory_bytes: u64,
-    /// The last commit that it had taken in when it last looked, which is every half second while
-    /// something is committed. What it reads is always as new as the store.
+    /// The last commit that it had applied at its last report, which is every half second while
+    /// commits are made. Its reads are always up to date regardless.
     pub applied: Glsn,
-    /// The oldest moment that it may read: versions from there on are kept, and so is the log
-    /// behind it.
+    /// The oldest moment that it may read: versions from there on are retained, and so is the log
+    /// after it.
     pub floor: Glsn,
     /// When it opened the store.
     pub since: SystemTime,
@@ -49,7 +49,7 @@ impl From<Member> for MemberInfo {
 }
 
 /// The processes that have the store at `path` open with [`Options::shared`], the oldest first.
-/// Opens nothing. Where this process may not look, there are none.
+/// Opens nothing. Empty if this process has no permission to read the list.
 ///
 /// # Errors
 /// The disk.

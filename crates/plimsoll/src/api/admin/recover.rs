@@ -1,5 +1,5 @@
-//! Recovers a damaged store: reads everything that can be read of its log and its index, and writes
-//! a sound store.
+//! Recovers a damaged store: reads everything readable from its log and its index, and writes a
+//! sound store.
 //!
 //! ```text
 //! STORE              is only read
@@ -10,10 +10,10 @@
 //! ```
 //!
 //! Laws:
-//! 1. No file of the source is changed, but `LOCK`, by which writers are kept away. Files with a
-//!    name in both stores are never changed.
-//! 2. Entries keep their GLSNs and times. Those that are lost become lost records, so that GLSNs
-//!    stay dense.
+//! 1. No file of the source is changed except `LOCK`, which excludes writers. Files with a name in
+//!    both stores are never changed.
+//! 2. Entries keep their GLSNs and times. Lost entries become lost records, so that GLSNs stay
+//!    dense.
 //! 3. No read of the new store returns other bytes than were written: a version whose value is lost
 //!    returns [`Error::Dropped`] at the moments at which it was current. Keys whose newest value is
 //!    lost are deleted by one commit, so that the newest state can be read throughout.
@@ -62,7 +62,7 @@ use crate::types::version::{Stored, Version};
 /// Maximum number of values listed in a report.
 const VALUES_MAX: usize = 1000;
 
-/// How often a recovery begins anew because its result is not sound.
+/// How often a recovery starts again because its result is not sound.
 const ATTEMPTS_MAX: u32 = 16;
 
 /// The result of a recovery, or of its dry run.
@@ -94,28 +94,28 @@ pub struct RecoverReport {
     /// The damaged places.
     pub damage: Vec<Damage>,
     /// Entries of the log that are lost. Values above 1 KiB that they wrote are lost too; smaller
-    /// ones are in the index up to the last commit that it held.
+    /// ones are in the index, up to its last commit.
     pub lost_entries: Vec<RangeInclusive<Glsn>>,
-    /// Those among them that the index is not known to hold: what they wrote is lost, as far as no
-    /// run has it.
+    /// The lost entries that the index is not known to hold: their writes are lost, except those
+    /// that a run holds.
     pub lost_commits: Vec<RangeInclusive<Glsn>>,
     /// Versions whose values are lost, at most a thousand.
     pub values: Vec<DamagedKey>,
     /// Total number of versions whose values are lost.
     pub value_count: u64,
-    /// Ranges of keys that were on damaged pages of the index: the keys in them that nothing else
-    /// holds are not known.
+    /// Ranges of keys that were on damaged pages of the index. Keys in these ranges that are stored
+    /// nowhere else are unknown.
     pub lost_ranges: Vec<DamagedKeys>,
     /// Keys that were deleted because their newest value is lost.
     pub deleted: u64,
-    /// Moments before this one cannot be read in every keyspace; 0 if the recovery has changed
-    /// nothing in this.
+    /// Moments before this one cannot be read in every keyspace; 0 if the recovery has not changed
+    /// that limit.
     pub readable_from: Glsn,
-    /// The names that keyspaces have now whose records are lost; their retention is
+    /// The new names of keyspaces whose records are lost; their retention is
     /// [`Retention::Forever`](crate::Retention::Forever).
     pub renamed: Vec<String>,
-    /// Files whose contents are not in the new store, records of keyspaces that may be older ones,
-    /// and damage that is still in it, one sentence each.
+    /// One sentence for each file whose contents are not in the new store, each keyspace record
+    /// that may be an older one, and each damage that remains.
     pub unresolved: Vec<String>,
     /// Bytes of files that the new store shares with the old one, until one of the two no longer
     /// needs them.
@@ -133,7 +133,7 @@ pub enum IndexSource {
     Index,
     /// The log, which has every commit.
     Log,
-    /// The log, and what can be read of the old index.
+    /// The log, and the readable parts of the old index.
     LogAndRuns,
 }
 
@@ -184,7 +184,7 @@ pub(crate) fn recover(
     }
     let _ = remove_folder(place.disk, &place.new);
     Err(Error::corrupt(format!(
-        "{}: no sound store can be made of what can be read: restore a backup",
+        "{}: no sound store can be made from the readable data; restore a backup",
         path.display()
     )))
 }
@@ -209,10 +209,7 @@ pub(crate) fn dry_run(path: &Path, options: Options) -> Result<RecoverReport> {
         }
         return Ok(report);
     }
-    Err(Error::corrupt(format!(
-        "{}: too much of the log refers to what is damaged",
-        path.display()
-    )))
+    Err(Error::corrupt(format!("{}: too much of the log refers to damaged data", path.display())))
 }
 
 /// Checks the source, and locks it.
@@ -239,7 +236,7 @@ fn begin(path: &Path, options: Options) -> Result<(Options, Option<Arc<dyn DirLo
     }
     let lock = match lock_alone(path, &options) {
         Ok(lock) => Some(Arc::from(lock)),
-        // Nobody writes to it there.
+        // On a read-only file system there are no writers.
         Err(Error::Io {
             kind: ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied,
             ..
@@ -254,7 +251,7 @@ fn begin(path: &Path, options: Options) -> Result<(Options, Option<Arc<dyn DirLo
     Ok((options, lock))
 }
 
-/// The folder in which the new store is made, and the one that it becomes.
+/// The folder in which the new store is made, and its final name.
 struct Place<'a> {
     disk: &'a dyn Disk,
     new: PathBuf,
@@ -274,7 +271,7 @@ impl<'a> Place<'a> {
         Ok(Self { disk, new: dest.with_file_name(name), dest })
     }
 
-    /// Makes the folder anew: an earlier attempt may have left one.
+    /// Creates the folder again, because an earlier attempt may have left one.
     fn clear(&self) -> Result<()> {
         remove_folder(self.disk, &self.new)?;
         for folder in [self.new.clone(), self.new.join("log"), self.new.join("index")] {
@@ -294,7 +291,7 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Makes the new store; `None` if it is not sound, and `doubts` say more than before.
+/// Makes the new store; `None` if it is not sound, in which case `doubts` has new findings.
 fn attempt(
     path: &Path,
     place: &Place<'_>,
@@ -327,7 +324,7 @@ fn attempt(
         if first_of_log(place.disk, &place.new)? > source.survey.bounds().start {
             return Ok(None);
         }
-        // Those that only the old index names were swept.
+        // Blob files that only the old index names were swept.
         write_blobs(&mut Copied::default())?;
         let losses = merge(&source, &scene, &place.new, options)?;
         (report.lost_ranges, report.readable_from) = (losses.ranges, losses.readable_from);
@@ -381,9 +378,9 @@ fn attempt(
     Ok(Some(report))
 }
 
-/// Makes runs of all that the log holds. The log must not be freed: this store does not know what
-/// its cursors and keyspaces keep of it. A merge that frees some before it is locked leaves a log
-/// that begins later.
+/// Writes runs from the whole contents of the log. The log must not be freed, because this store
+/// does not know which part its cursors and keyspaces keep. If a merge frees some of it before it
+/// is locked, the log of the new store begins later.
 fn replay_log(path: &Path, options: &Options) -> Result<()> {
     let store = open_by(path, options.clone())?;
     let no_trim = store.space.trim_lock.lock().unwrap_or_else(PoisonError::into_inner);
@@ -392,8 +389,7 @@ fn replay_log(path: &Path, options: &Options) -> Result<()> {
     store.close()
 }
 
-/// Finds the commit or the index to blame for a new store that does not open; else it is that
-/// error.
+/// Finds the commit or the index that causes a new store not to open; otherwise returns the error.
 fn blame(doubts: &mut Doubts, source: &Source, error: Error) -> Result<()> {
     match &error {
         Error::Corrupt { glsn: Some(glsn), .. }
@@ -409,7 +405,7 @@ fn blame(doubts: &mut Doubts, source: &Source, error: Error) -> Result<()> {
     }
 }
 
-/// Names for keyspaces that have lost their records, if the index is merged; their ids.
+/// Names the keyspaces that have lost their records, if the index is merged; returns their ids.
 fn name_lost(source: &Source, scene: &mut Scene<'_>) -> Result<BTreeSet<u32>> {
     if source.plan == Plan::Merge {
         lost_keyspaces::name_in(scene, &source.parts)
@@ -418,7 +414,7 @@ fn name_lost(source: &Source, scene: &mut Scene<'_>) -> Result<BTreeSet<u32>> {
     }
 }
 
-/// What is lost, as far as the source tells.
+/// Describes the losses, as far as the source shows them.
 fn describe(
     path: &Path,
     source: &Source,
@@ -432,17 +428,18 @@ fn describe(
         && source.parts.iter().all(|part| part.info.max_glsn == Glsn::NONE);
     if is_empty && (bounds.start > Glsn::FIRST || !survey_of_log.is_whole()) {
         return Err(Error::corrupt(format!(
-            "{}: nothing of the store can be read: restore a backup",
+            "{}: nothing of the store can be read; restore a backup",
             path.display()
         )));
     }
     let mut lost: Vec<RangeInclusive<Glsn>> = Vec::new();
-    // The index does not reach up to the log.
-    if index_end.next() < bounds.start {
+    let records = || survey_of_log.lost.iter().filter(|lost| !lost.glsns.is_empty());
+    let is_known = records().any(|lost| lost.glsns.end == bounds.start);
+    // There is a gap between the end of the index and the beginning of the log.
+    if index_end.next() < bounds.start && !is_known {
         lost.push(index_end.next()..=Glsn(bounds.start.0 - 1));
     }
-    let records = survey_of_log.lost.iter().filter(|lost| !lost.glsns.is_empty());
-    lost.extend(records.map(|lost| lost.glsns.start..=Glsn(lost.glsns.end.0 - 1)));
+    lost.extend(records().map(|lost| lost.glsns.start..=Glsn(lost.glsns.end.0 - 1)));
     let held = source.complete_to();
     let newer = lost.iter().filter(|lost| *lost.end() > held);
     let mut report = RecoverReport {

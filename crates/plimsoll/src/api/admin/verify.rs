@@ -69,10 +69,10 @@ pub struct VerifyReport {
     pub opens: bool,
 }
 
-/// The end of an error of an opening.
+/// The end of the message of an error while opening.
 const SEE_VERIFY: &str = "; `plimsoll verify` says what helps";
 
-/// Maximum number of problems listed; a longer list would not tell more.
+/// Maximum number of problems listed; a longer list would not help.
 const MAX_PROBLEMS: usize = 1000;
 
 /// Checks all of a store that is not open in this process, even one too damaged to open.
@@ -130,7 +130,8 @@ pub(crate) fn verify_open(
     let (manifest, _, _pinned) = store.reader.index.runs.files();
     let needed = value_blobs(&manifest);
     let mut findings = store
-        .file_log
+        .reader
+        .log
         .verify(&|blob| store.reader.index.runs.uses_blob(blob), &needed, &mut |so_far| {
             log_bytes = so_far.done_bytes;
             progress(VerifyProgress { done_bytes: so_far.done_bytes, total_bytes });
@@ -183,11 +184,11 @@ pub(crate) fn verify_open(
     let file = format!("index/{}", manifest_name(store.reader.index.runs.manifest_number()));
     damage.extend(between.into_iter().map(|what| advised(&store.path, &file, what)));
     let at = store.visible();
-    // What other members have committed up to then, their keyspaces among it.
+    // Apply the commits of other members up to now, with their keyspaces.
     store.committer.fresh()?;
     let unnamed = unless_damaged(unnamed(store, at), &damage)?.unwrap_or_default();
     damage.extend(unnamed.into_iter().map(|id| {
-        let what = format!("the record of keyspace number {id} is lost, and its keys are there");
+        let what = format!("the record of keyspace number {id} is lost, but its keys exist");
         advised(&store.path, "index", what)
     }));
     let mut notes = notes;
@@ -201,7 +202,7 @@ pub(crate) fn verify_open(
     Ok(report)
 }
 
-/// The manifests before the newest one that cannot be read: they are needed only if newer ones are
+/// The unreadable manifests older than the newest one; they are needed only if newer ones are
 /// damaged too.
 fn older_manifests(disk: &dyn Disk, path: &Path, newest: u64) -> Result<Vec<String>> {
     let index = path.join("index");
@@ -213,14 +214,14 @@ fn older_manifests(disk: &dyn Disk, path: &Path, newest: u64) -> Result<Vec<Stri
         let read = Manifest::read_numbered(disk, &index, number);
         if let Err(Error::Corrupt { message, .. } | Error::Format { message, .. }) = read {
             notes.push(format!(
-                "{message}; the store does not need this older manifest, and removes it in time"
+                "{message}; the store does not need this older manifest and will remove it"
             ));
         }
     }
     Ok(notes)
 }
 
-/// The manifests of other logs: written by a process whose own folder was replaced by this store.
+/// The manifests of other logs, written by a process whose own folder was replaced by this store.
 fn foreign_manifests(disk: &dyn Disk, path: &Path, log_id: u128) -> Result<Vec<String>> {
     let names = foreign_names(disk, &path.join("index"), log_id)?;
     let note = |name| {
@@ -232,7 +233,7 @@ fn foreign_manifests(disk: &dyn Disk, path: &Path, log_id: u128) -> Result<Vec<S
     Ok(names.into_iter().map(note).collect())
 }
 
-/// A result that needs a sound index: `None` if damage that was found already hinders it.
+/// A result that needs a sound index: `None` if damage that was found already prevents it.
 fn unless_damaged<T>(result: Result<T>, found: &[Damage]) -> Result<Option<T>> {
     match result {
         Err(error) if is_damage(&error) && !found.is_empty() => Ok(None),
@@ -251,7 +252,7 @@ fn removed_elsewhere(
     if !store.options.read_only {
         return Ok(gone);
     }
-    // One that a record of the log names is missing for certain.
+    // A file that a record of the log names is certainly missing.
     let unnamed = findings
         .iter()
         .filter(|finding| finding.glsn.is_none())
@@ -270,7 +271,7 @@ fn removed_elsewhere(
             let needed = value_blobs(&newest);
             gone.retain(|blob| needed.binary_search(blob).is_err());
         }
-        // Nothing says that they were removed.
+        // There is no evidence that they were removed.
         _ => gone.clear(),
     }
     Ok(gone)
@@ -292,7 +293,7 @@ fn verify_closed(
 ) -> Result<VerifyReport> {
     let mut report = VerifyReport::default();
     match check_is_store(path, &*options.disk) {
-        // There is no log to be read.
+        // There is no log to read.
         Err(error) if is_damage(&error) => {
             fill(&mut report, vec![advised(path, "log", without_advice(&error, path))], Vec::new());
             return Ok(report);
@@ -339,7 +340,7 @@ fn verify_closed(
     Ok(report)
 }
 
-/// The text of an error, in a list that names the file and the command.
+/// The text of an error without the file and the command, for a list that names these.
 fn without_advice(error: &Error, file: &Path) -> String {
     let text = error.to_string();
     let text = text.strip_suffix(SEE_VERIFY).unwrap_or(&text);

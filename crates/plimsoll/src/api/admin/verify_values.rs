@@ -36,7 +36,7 @@ pub(crate) struct BadValue {
 
 impl BadValue {
     /// The pages of a blob file that are dropped with the value: those that no other value shares,
-    /// if there are any.
+    /// if there are such pages.
     pub(crate) fn pages(&self) -> Option<(BlobId, Range<u32>)> {
         let Stored::InBlob { blob, offset, len, .. } = self.stored else { return None };
         let page = |offset: u64| u32::try_from(offset / PAGE_PAYLOAD_BYTES as u64).ok();
@@ -66,7 +66,7 @@ impl BadValue {
     }
 }
 
-/// Reads all values of a store, and finds those that are not the ones that were written and that
+/// Reads all values of a store, and finds those that differ from the written ones and that
 /// `findings` does not cover.
 pub(crate) fn find_bad_values(store: &Engine, findings: &[Finding]) -> Result<Vec<BadValue>> {
     let mut values = Values::new(store)?;
@@ -133,7 +133,7 @@ impl<'a> Values<'a> {
             Err(LogError::Trimmed { .. }) => return Ok(()),
             scan => scan.lift()?,
         };
-        while let Some(entry) = scan.next() {
+        while let Some(entry) = scan.next_entry() {
             match entry {
                 Ok(entry) => {
                     let glsn = entry.meta.glsn;
@@ -160,7 +160,8 @@ impl<'a> Values<'a> {
         while let Some((operation, value)) = operations.next_with_value()? {
             match operation.stored {
                 Stored::InLog { sum, .. } if value_sum(value) != sum => {
-                    let what = "the value in the entry is not the one that was written".to_owned();
+                    let what =
+                        "the value in the entry differs from the one that was written".to_owned();
                     self.note(operation.key, glsn, operation.stored, what);
                 }
                 Stored::InBlob { blob, .. } => {
@@ -198,8 +199,8 @@ impl<'a> Values<'a> {
                         if self.damaged.contains(&blob) {
                             return Ok(());
                         }
-                        // Another process may have removed it: one value is noted, and others find
-                        // place in the list.
+                        // Another process may have removed the file: only one value is noted, so
+                        // that others have room in the list.
                         if self.is_missing(blob)? {
                             self.damaged.insert(blob);
                         }
@@ -244,9 +245,9 @@ mod tests {
     use crate::engine::open::open;
     use crate::types::options::Options;
 
-    /// Another process may have removed it: then none of its values is bad.
+    /// Another process may have removed the file; then none of its values is bad.
     #[test]
-    fn a_missing_blob_file_takes_one_place_in_the_list_of_bad_values() {
+    fn a_missing_blob_file_takes_one_entry_in_the_list_of_bad_values() {
         let dir = tempfile::tempdir().unwrap();
         let options = Options::new().memory_bytes(16 << 20).background(false);
         let store = open(&dir.path().join("store"), options).unwrap();

@@ -1,6 +1,6 @@
 //! Runs every operation of a store with its n-th memory reservation refused, for every n: the
 //! operation either fails with an error that says so, or works without the memory. Nothing leaks,
-//! nothing is left half done, and the next operation works.
+//! no operation is left half done, and the next operation works.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -103,7 +103,7 @@ fn refuse_each_and(
 }
 
 #[test]
-fn a_read_whose_reservations_are_refused_fails_whole_or_does_without() {
+fn a_read_whose_reservations_are_refused_fails_or_works_without_them() {
     let dir = tempfile::tempdir().unwrap();
     let db = store(&dir.path().join("store"));
     let keyspace = db.keyspace("default").unwrap();
@@ -153,7 +153,7 @@ fn a_read_whose_reservations_are_refused_fails_whole_or_does_without() {
 }
 
 #[test]
-fn a_write_whose_reservations_are_refused_is_whole_or_nothing() {
+fn a_write_whose_reservations_are_refused_is_complete_or_absent() {
     let dir = tempfile::tempdir().unwrap();
     let db = store(&dir.path().join("store"));
     let keyspace = db.keyspace("default").unwrap();
@@ -186,7 +186,7 @@ fn a_write_whose_reservations_are_refused_is_whole_or_nothing() {
 }
 
 #[test]
-fn upkeep_whose_reservations_are_refused_goes_on_later() {
+fn upkeep_whose_reservations_are_refused_continues_later() {
     let dir = tempfile::tempdir().unwrap();
     let db = store(&dir.path().join("store"));
     let mut refused = refuse_each(&db, "flush", Db::flush);

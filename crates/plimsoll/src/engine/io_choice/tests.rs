@@ -1,4 +1,4 @@
-//! Tests the choice for different amounts of free memory, and when it is made.
+//! Tests of the choice for different amounts of free memory, and of the times at which it is made.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -31,13 +31,13 @@ fn a_free_machine_is_used_and_a_full_one_is_not() {
     assert!(cached(false, large_machine(), &[]));
     assert!(
         !cached(true, Some(room(24 * GIB, 23 * GIB)), &[]),
-        "a 16th of the machine is left alone"
+        "a 16th of the machine is left free"
     );
-    assert!(!cached(true, None, &[]), "where nothing is told nothing is free");
+    assert!(!cached(true, None, &[]), "unreported memory does not count as free");
 }
 
 #[test]
-fn in_a_hard_cgroup_of_the_budget_and_32_mib_reads_pass_by_the_page_cache() {
+fn in_a_hard_cgroup_of_the_budget_and_32_mib_reads_bypass_the_page_cache() {
     for budget in [16 * MIB, 64 * MIB, 256 * MIB, 4 * GIB] {
         let limit = budget + 32 * MIB;
         // From an empty to a full budget, and whatever the earlier choice was.
@@ -69,7 +69,7 @@ fn the_tightest_cgroup_up_to_the_root_decides() {
 }
 
 #[test]
-fn what_the_budget_may_still_take_is_no_room() {
+fn memory_that_the_budget_may_still_take_is_not_free() {
     let rooms = Rooms { machine: large_machine(), cgroups: vec![room(GIB, 0)] };
     assert_eq!(
         decide(false, &rooms, 512 * MIB, 512 * MIB),
@@ -82,8 +82,8 @@ fn what_the_budget_may_still_take_is_no_room() {
 }
 
 #[test]
-fn between_two_borders_it_stays_as_it_was() {
-    // Chosen from 96 MiB on, given up below 64 MiB.
+fn between_the_two_thresholds_the_choice_is_unchanged() {
+    // Chosen from 96 MiB on, and given up below 64 MiB.
     for (free, from_direct, from_cached) in
         [(63, false, false), (64, false, true), (95, false, true), (96, true, true)]
     {
@@ -135,7 +135,7 @@ fn choice(
 }
 
 #[test]
-fn the_room_is_looked_at_once_a_second_of_the_stores_clock() {
+fn free_memory_is_checked_once_a_second_of_the_stores_clock() {
     let (gauge, clock) = (Told::new(GIB), Arc::new(ManualClock::new(1)));
     let choice = choice(Io::Auto, &gauge, &clock, Arc::new(OsDisk::new()));
     for (free, asked, cached) in [(GIB, 1, true), (0, 2, false), (GIB, 3, true)] {
@@ -158,7 +158,7 @@ fn the_room_is_looked_at_once_a_second_of_the_stores_clock() {
 }
 
 #[test]
-fn who_wants_to_see_the_device_is_not_shown_the_page_cache() {
+fn device_reads_bypass_the_page_cache() {
     for io in [Io::Auto, Io::Cached] {
         let (gauge, clock) = (Told::new(GIB), Arc::new(ManualClock::new(1)));
         let choice = choice(io, &gauge, &clock, Arc::new(OsDisk::new()));
@@ -173,7 +173,7 @@ fn who_wants_to_see_the_device_is_not_shown_the_page_cache() {
 }
 
 #[test]
-fn what_is_asked_for_is_done_whatever_the_room_is() {
+fn an_explicit_choice_ignores_free_memory() {
     for free in [0, GIB] {
         let (gauge, clock) = (Told::new(free), Arc::new(ManualClock::new(1)));
         let direct = choice(Io::Direct, &gauge, &clock, Arc::new(OsDisk::new()));
@@ -184,7 +184,7 @@ fn what_is_asked_for_is_done_whatever_the_room_is() {
 }
 
 #[test]
-fn a_disk_without_a_page_cache_is_left_as_it_is() {
+fn a_disk_without_a_page_cache_is_left_unchanged() {
     let (gauge, clock) = (Told::new(GIB), Arc::new(ManualClock::new(1)));
     for io in [Io::Auto, Io::Cached] {
         let budget = Budget::new(16 * MIB, Backing::Heap).unwrap();

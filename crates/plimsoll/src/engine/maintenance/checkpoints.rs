@@ -1,12 +1,12 @@
-//! Flushes memtables that are not full after a while, so that a process that is killed leaves
+//! Flushes memtables after some time even if they are not full, so that a killed process leaves
 //! little to replay.
 //!
-//! The thread first sweeps the files that an earlier process left beside the log. Opening need not
-//! wait for this: there may be thousands of blob files to examine. In a shared store the keeper
+//! The thread first sweeps leftover files of an earlier process in the log's folder. Opening need
+//! not wait for this: there may be thousands of blob files to examine. In a shared store the keeper
 //! sweeps again when a member was killed that may have left some.
 //!
-//! When a memtable is flushed, and when the active segment of the log is sealed, is decided in
-//! `index/memtables/flush_policy.rs`.
+//! `index/memtables/flush_policy.rs` decides when a memtable is flushed and when the active segment
+//! of the log is sealed.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,7 +14,6 @@ use std::time::Duration;
 use plimsoll_disk::clock::Clock;
 use plimsoll_disk::worker::{Next, Woken, Worker};
 use plimsoll_log::file_log::FileLog;
-use plimsoll_log::log::Log;
 
 use crate::index::OpenIndex;
 use crate::index::env::Progress;
@@ -24,16 +23,17 @@ use crate::txn::sequencer::CommitSequencer;
 use crate::types::error::{Lift, Result};
 use crate::types::lock::lock;
 
-/// The interval between looks while there is something to watch. Otherwise the next commit wakes
-/// the thread,
+/// The interval between checks while something may become due. Otherwise the next commit wakes the
+/// thread.
 const LOOK: Duration = Duration::from_millis(500);
-/// or it looks after this time: reads alone may have left memory lent to rows that others want.
+/// The longest interval without commits: reads alone may have left memory with rows that other uses
+/// need.
 const LOOK_IDLE: Duration = Duration::from_secs(120);
 
 /// While a store is being closed, a log folder with more files than this is not swept.
 const FEW_FILES: usize = 256;
 
-/// The environment: what is flushed, and the lock that excludes trims.
+/// The environment: the state that is flushed, and the lock that excludes trims.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) clock: Arc<dyn Clock>,
@@ -55,22 +55,22 @@ pub(crate) struct Checkpoints {
 struct Core {
     context: Context,
     watch: Mutex<Watch>,
-    /// How many processes had been killed ([`Peers::killed`]) when the leftovers of earlier
-    /// processes were swept last; `None`: they were not yet. Locked during the sweep.
+    /// The number of killed processes ([`Peers::killed`]) when leftovers of earlier processes were
+    /// swept last; `None` before the first sweep. Locked during the sweep.
     swept: Mutex<Option<u64>>,
 }
 
-/// What came of a sweep.
+/// The result of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Swept {
     /// Nothing is left.
     All,
-    /// Another member writes the index, or reads all files.
+    /// Not swept: another member writes the index, or reads all files.
     NotNow,
 }
 
 impl Checkpoints {
-    /// Starts looking: in a thread, or, without `background`, whenever [`Checkpoints::step`] is
+    /// Starts checking: in a thread, or, without `background`, whenever [`Checkpoints::step`] is
     /// called.
     pub(crate) fn start(context: Context, background: bool) -> std::io::Result<Self> {
         let core = Arc::new(Core { context, watch: Mutex::default(), swept: Mutex::default() });
@@ -78,23 +78,23 @@ impl Checkpoints {
         Ok(Self { core, worker })
     }
 
-    /// Looks once, if no thread does.
+    /// Checks once, if there is no thread.
     pub(crate) fn step(&self) -> Progress {
         if self.worker.is_some() {
             return Progress::Idle;
         }
-        // Unless opening did. A file that cannot be swept now is swept at the next call, or when
-        // the store is opened again.
+        // Unless opening has swept already. A file that cannot be swept now is retried at the next
+        // call, or when the store is opened again.
         let _ = self.core.sweep();
         self.core.step()
     }
 
-    /// Sweeps the leftovers of an earlier process beside the log, unless that was done: for callers
-    /// that inspect the files.
+    /// Sweeps the leftovers of an earlier process in the log's folder, unless that was done; for
+    /// callers that inspect the files.
     ///
     /// # Errors
-    /// The disk, or the budget: the sweep is tried again at the next call, or when the store is
-    /// opened again.
+    /// The disk, or the budget. The sweep is retried at the next call, or when the store is opened
+    /// again.
     pub(crate) fn sweep(&self) -> Result<()> {
         self.core.sweep().map(drop)
     }
@@ -137,7 +137,7 @@ impl Core {
     fn is_watching(&self) -> bool {
         let is_watching = || {
             let known = lock(&self.watch);
-            // One that follows others watches nothing; it is woken, too, when it takes the place of
+            // A process that follows the keeper watches nothing; it is also woken when it becomes
             // the keeper.
             self.context.index.env.duty().may_write()
                 && (known.is_watching() || known.next != self.context.log.bounds().next)
@@ -150,7 +150,8 @@ impl Core {
 
     fn sweep(&self) -> Result<Swept> {
         let mut swept = lock(&self.swept);
-        // First: what one leaves that is killed meanwhile is for the next sweep.
+        // Read this first: leftovers of a process that is killed meanwhile belong to the next
+        // sweep.
         let killed = self.context.peers.killed();
         if *swept == Some(killed) {
             return Ok(Swept::All);
@@ -173,8 +174,7 @@ impl Core {
         Ok(Swept::All)
     }
 
-    /// Sweeps at the end of a process that was too short for its thread to do so, if there are few
-    /// files.
+    /// Sweeps when a store closes whose thread had no time to do so, if there are few files.
     fn sweep_if_few(&self) {
         if lock(&self.swept).is_none()
             && self.context.log.file_count().is_ok_and(|files| files <= FEW_FILES)
@@ -199,7 +199,7 @@ impl Core {
             Due::Nothing => Progress::Idle,
             Due::Flush => self.close_memtable(),
             Due::Seal { from_bytes } => {
-                // Blob files that its records name are freed with it.
+                // Sealing also allows freeing the blob files that its records name.
                 let from_bytes =
                     if context.log.active_blob_bytes() >= from_bytes { 0 } else { from_bytes };
                 // On failure the segment stays unsealed and the next open reads all of it; a

@@ -25,12 +25,12 @@ enum Seat {
     Thread {
         _thread: EvictorThread,
     },
-    /// The store's owner calls [`Upkeep::step`].
+    /// The store's owner calls [`Upkeep::step`] instead of a thread.
     Steps(Evictor),
 }
 
 impl Upkeep {
-    /// Starts the threads that the options ask for. Without background threads each scan reads
+    /// Starts the threads that the options request. Without background threads each scan reads
     /// ahead on its own thread.
     pub(crate) fn start(pool: &Arc<Pool>, options: &Options) -> Result<Self> {
         let seat = |evictor| match options.background {
@@ -47,17 +47,18 @@ impl Upkeep {
         Ok(Self { evictor, _readers: readers })
     }
 
-    /// Stops all workers: each thread then evicts for itself and reads pages on demand, none ahead.
+    /// Stops all workers: from then on each thread evicts for itself and reads pages on demand,
+    /// without read-ahead.
     pub(crate) fn stop(&mut self) {
         *self = Self { evictor: None, _readers: None };
     }
 
-    /// Stops nothing: in a forked child there are no threads.
+    /// Leaks the workers, because a forked child has no threads to stop.
     pub(crate) fn leak(&mut self) {
         std::mem::forget(std::mem::replace(self, Self { evictor: None, _readers: None }));
     }
 
-    /// Frees some memory, unless a thread does it.
+    /// Frees some memory, unless a thread does so.
     pub(crate) fn step(&mut self) -> Progress {
         match &mut self.evictor {
             Some(Seat::Steps(evictor)) => evictor.step(),

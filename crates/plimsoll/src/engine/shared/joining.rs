@@ -1,4 +1,4 @@
-//! How a process enters a store: alone, or as one of several that share it.
+//! Opening a store: alone, or as one of several processes that share it.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -9,7 +9,6 @@ use plimsoll_disk::vfs::{DirLock, LockError};
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::{FileLog, options};
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::log::Log;
 use plimsoll_log::members::budgets::First;
 use plimsoll_log::members::{Members, PATIENCE};
 use plimsoll_memory::budget::Budget;
@@ -27,30 +26,29 @@ use crate::types::invalid_input::InvalidInput;
 use crate::types::machine_memory::there_is_bytes;
 use crate::types::options::{Durability, MIN_MEMORY_BYTES, Options};
 
-/// How often the store's lock is tried: a child that another process is starting may hold it for a
-/// moment.
+/// How often the store's lock is tried, because a child process that another one is starting may
+/// hold it briefly.
 const LOCK_TRIES: usize = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(2);
 
-/// Who has the lock where nobody says so.
+/// Shown when the lock's holder cannot be identified.
 const HELD_BY_NOBODY: &str =
-    "by a process that is no member of it, such as a child that one of them forked; end it";
+    "by a process that is not a member, such as a forked child of a member; end that process";
 
-/// As [`HELD_BY_NOBODY`], where the words name no member because they are not those that the
-/// members use.
+/// As [`HELD_BY_NOBODY`], if the words name no member because the members use other words.
 const HELD_BY_UNKNOWN: &str = "by processes whose file SHARED was removed or replaced; close the \
                                store in every process, then open it again";
 
-/// The entry of this process into a store: the lock of the store, and what opening it may do.
+/// The entry of this process into a store: the store's lock, and what opening the store may do.
 pub(crate) struct Entry {
     pub(crate) lock: Option<Arc<dyn DirLock>>,
-    /// `None`: no other process can open the store to write meanwhile.
+    /// `None` if no other process can open the store for writing meanwhile.
     joining: Option<Joining>,
 }
 
 impl Entry {
-    /// Locks the store at `path` for this process alone, or joins those that share it. Then
-    /// `options` says how much memory this process may use.
+    /// Locks the store at `path` for this process alone, or joins the members that share it. Sets
+    /// the memory budget of this process in `options`.
     pub(crate) fn begin(path: &Path, options: &mut Options) -> Result<Self> {
         if !options.shared {
             return Ok(Self {
@@ -63,7 +61,7 @@ impl Entry {
         Ok(Self { lock: joining.lock.clone(), joining: Some(joining) })
     }
 
-    /// The processes that share the store.
+    /// The members that share the store.
     pub(crate) fn members(&self) -> Option<&Arc<Members>> {
         self.joining.as_ref().map(|joining| &joining.members)
     }
@@ -77,7 +75,7 @@ impl Entry {
         }
     }
 
-    /// How the log is shared.
+    /// How the log is shared with other processes.
     pub(crate) fn of_log(&self) -> Option<options::Shared> {
         self.joining.as_ref().map(|joining| options::Shared {
             members: Arc::clone(&joining.members),
@@ -90,28 +88,26 @@ impl Entry {
         self.lock.is_some() && self.joining.as_ref().is_none_or(|joining| joining.is_first)
     }
 
-    /// Whether another process may exchange the manifest that this one reads.
+    /// Whether another process may replace the manifest that this one reads.
     pub(crate) fn may_refresh(&self, options: &Options) -> bool {
         options.read_only || self.joining.is_some()
     }
 
-    /// What commits and reads know of the other processes, and that as what it is if there can be
-    /// any.
+    /// The part of a store that commits and reads use to deal with other processes, and the same as
+    /// its concrete type if there can be other processes.
     pub(crate) fn peers(
         &self,
         options: &Options,
         budget: &Budget,
-        (file_log, index, sequencer): (&Arc<FileLog>, &Arc<OpenIndex>, &Arc<CommitSequencer>),
+        (log, index, sequencer): (&Arc<FileLog>, &Arc<OpenIndex>, &Arc<CommitSequencer>),
         floors: Floors,
     ) -> (Arc<dyn Peers>, Option<Arc<Shared>>) {
-        let log: Arc<dyn Log> = Arc::clone(file_log) as _;
         let Some(members) = self.members() else {
-            return (Arc::new(Alone::new(&log, sequencer)), None);
+            return (Arc::new(Alone::new(log, sequencer)), None);
         };
         let follower = Follower {
             members: Arc::clone(members),
-            file_log: Arc::clone(file_log),
-            log,
+            log: Arc::clone(log),
             budget: budget.clone(),
             index: Arc::clone(index),
             sequencer: Arc::clone(sequencer),
@@ -124,8 +120,8 @@ impl Entry {
         (Arc::clone(&shared) as _, Some(shared))
     }
 
-    /// Lets others join. `oldest` is the oldest moment that this process may read, `checkpoint` the
-    /// one that the index was opened at.
+    /// Lets other processes join. `oldest` is the oldest moment that this process may read,
+    /// `checkpoint` the one at which the index was opened.
     pub(crate) fn end(
         &self,
         path: &Path,
@@ -139,19 +135,19 @@ impl Entry {
     }
 }
 
-/// A process that is joining. No other joins or leaves meanwhile.
+/// A process that is joining. No other process joins or leaves meanwhile.
 struct Joining {
     members: Arc<Members>,
-    /// `None`: this process only reads.
+    /// `None` in a read-only process.
     lock: Option<Arc<dyn DirLock>>,
-    /// Whether no other process has the store open to write.
+    /// Whether no other process has the store open for writing.
     is_first: bool,
-    /// The memory that this process may use from the start.
+    /// The memory budget of this process from the start.
     memory_bytes: u64,
 }
 
 impl Joining {
-    /// Waits for the right to join, and finds out whether others are there.
+    /// Waits for the right to join, and finds out whether other processes have the store open.
     fn begin(path: &Path, options: &Options) -> Result<Self> {
         if let Some(file_system) = options.disk.not_for_sharing(path)? {
             return Err(InvalidInput::CannotBeShared { path: path.to_owned(), file_system }.into());
@@ -185,8 +181,8 @@ impl Joining {
         Ok(Self { members: Arc::new(members), lock: None, is_first: !is_followed, memory_bytes })
     }
 
-    /// Lets others join. `oldest` is the oldest moment that this one may read, `checkpoint` what
-    /// its manifest holds.
+    /// Lets other processes join. `oldest` is the oldest moment that this process may read,
+    /// `checkpoint` the checkpoint of its manifest.
     fn end(&self, path: &Path, oldest: Glsn, checkpoint: Glsn, manifest: u64) -> Result<()> {
         self.members.set_floor(oldest);
         self.members.set_applied(oldest);
@@ -202,7 +198,7 @@ impl Joining {
 
 fn first_budget(members: &Members, options: &Options) -> Result<u64> {
     let wanted = match options.memory_total.or(members.memory_total()) {
-        // Others may be in a container that has more.
+        // Other processes may run in a container with a higher limit.
         Some(total) if !options.has_memory_bytes => total.min(there_is_bytes()),
         _ => options.memory_bytes,
     };
@@ -217,7 +213,7 @@ fn first_budget(members: &Members, options: &Options) -> Result<u64> {
     }
 }
 
-/// Fails if a process has the store for itself: it tells others nothing of its commits.
+/// Fails if a process has the store open alone, because it publishes nothing about its commits.
 fn check_not_alone(path: &Path, options: &Options) -> Result<()> {
     for tries in 0.. {
         let Some((pid, who)) = options.disk.locked_by(path)? else { break };
@@ -229,7 +225,8 @@ fn check_not_alone(path: &Path, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The error of a process that may not write to the store's folder, where no other ever shared it.
+/// The error of a process that may not write to the store's folder while no process has ever shared
+/// the store.
 fn of_nobody_to_follow(path: &Path, error: LogError) -> Error {
     match error {
         LogError::Io { kind: ErrorKind::NotFound, .. } => {
@@ -246,7 +243,7 @@ fn locked(path: &Path, error: LockError) -> Error {
     }
 }
 
-/// Locks the store alone, if no other member has it, and otherwise beside them.
+/// Locks the store alone if no other member has it open, otherwise joins its members.
 fn take_lock(
     path: &Path,
     options: &Options,
@@ -265,7 +262,7 @@ fn take_lock(
                 if writers.as_ref().is_ok_and(|writers| !writers.is_empty()) {
                     return Ok((Arc::from(lock), false));
                 }
-                // Whoever had it a moment ago, alone or as the last member, has let go of it.
+                // The previous holder, alone or as the last member, has released it since.
                 drop(lock);
                 if tries == LOCK_TRIES {
                     writers.lift()?;

@@ -1,9 +1,9 @@
-//! This process's part in a store that several have open: the thread that looks after the others,
-//! and leaving.
+//! This process's part in a store that several processes have open: the thread that serves the
+//! other members, and leaving.
 //!
 //! The keeper is the member that does the background work of the index. All others follow it: they
-//! release their memtables when its runs hold what is in them, say what they still need, and take
-//! its place when it is free.
+//! release a memtable when the keeper's runs hold its contents, publish what they still need, and
+//! become the keeper when there is none.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -26,63 +26,62 @@ use crate::txn::shared::follower::Learn;
 use crate::types::error::{Lift, Result};
 use crate::types::lock::lock;
 
-/// The longest time between two looks at the others: while something is committed, and otherwise.
-/// The next sync of a commit ends a longer one.
+/// The longest time between two checks of the other members, while commits are made and otherwise.
+/// The next sync of a commit ends the longer wait.
 const LOOK: Duration = Duration::from_millis(500);
 const LOOK_IDLE: Duration = Duration::from_secs(20);
 
-/// The longest sleep of the thread that answers nudges: each one wakes it.
+/// The longest sleep of the thread that answers nudges; each nudge wakes it.
 const PULSE_SLEEP: Duration = Duration::from_secs(600);
 
-/// The time between two looks while memory moves from one member to another, and between two tries
-/// to close a memtable.
+/// The time between two checks while memory moves from one member to another, and between two
+/// attempts to close a memtable.
 const LOOK_SOON: Duration = Duration::from_millis(20);
 
-/// The part of an open store in what its members do together.
+/// The part of an open store that takes part in the work of all members.
 #[derive(Default)]
 pub(crate) struct Membership {
-    /// `None` if no other process can have the store open: then nothing is to be done.
+    /// `None` if no other process can have the store open, so that there is nothing to do.
     shared: Option<Arc<Shared>>,
     is_ending: Arc<AtomicBool>,
     worker: Mutex<Option<Worker>>,
-    /// Applies what this process has left in the log while it is the keeper.
+    /// While this process is the keeper, applies the log records that it has not applied yet.
     applier: Mutex<Option<Worker>>,
-    /// Does what others ask the keeper for.
+    /// Serves requests to the keeper.
     server: Mutex<Option<Worker>>,
-    /// Answers the others while this one does other things, but not once a thread has panicked that
-    /// they need: then another one keeps the index.
+    /// Answers nudges while other threads work, but no longer once a thread that other members need
+    /// has panicked: then another member becomes the keeper.
     pulse: Mutex<Option<Worker>>,
     /// Set when a thread panicked.
     has_lost_thread: Arc<AtomicBool>,
-    /// Nudges that were answered, in a store without threads.
+    /// Number of answered nudges, in a store without threads.
     nudges: AtomicU64,
 }
 
 impl Membership {
-    /// The part of a process that may have others beside it.
+    /// Creates the membership of a process that may have other processes beside it.
     pub(crate) fn new(shared: Option<Arc<Shared>>) -> Self {
         Self { shared, ..Self::default() }
     }
 
-    /// The processes that have the store open, if there may be several.
+    /// The members of the store, if there may be several.
     pub(crate) fn members(&self) -> Option<&Arc<Members>> {
         self.shared.as_ref().map(|shared| shared.members())
     }
 
-    /// The processes that have the store open with this one, and this one; none if it is alone.
+    /// The members of the store, including this process; empty if it has the store alone.
     pub(crate) fn list(&self) -> Result<Vec<Member>> {
         self.members().map_or(Ok(Vec::new()), |members| members.list().lift())
     }
 
-    /// From now on, records of the store itself that other processes have changed are read by
-    /// `space`.
+    /// From now on, `space` reloads records of the store itself that other processes have changed.
     pub(crate) fn learn_by(&self, space: &Arc<LogSpace>) {
         if let Some(shared) = &self.shared {
             let _ = shared.follower.learn.set(Arc::downgrade(space) as _);
         }
     }
 
-    /// Starts to look after what others need.
+    /// Starts the work for the other members.
     pub(crate) fn start(
         &self,
         pool: &Arc<Pool>,
@@ -90,7 +89,8 @@ impl Membership {
         committer: &Arc<Committer>,
     ) -> Result<()> {
         let Some(shared) = &self.shared else { return Ok(()) };
-        // Not the store itself: it is closed where it is dropped, and that is not to be here.
+        // The thread must not own the store: the store is closed where it is dropped, which must
+        // not happen here.
         let alarm = || {
             let has_lost_thread = Arc::clone(&self.has_lost_thread);
             move || has_lost_thread.store(true, Ordering::Release)
@@ -111,17 +111,18 @@ impl Membership {
             if is_ending.load(Ordering::Acquire) {
                 return Next::End;
             }
-            // What fails now is tried again at the next look; who needs it meanwhile gets the
-            // error.
+            // An error here is retried at the next check; a caller that needs the result meanwhile
+            // gets the error itself.
             let needed = members.own_needs();
             let looked = look(&space, &committer, &shared).unwrap_or_default();
             if std::mem::replace(&mut was_keeper, members.is_keeper()) != was_keeper {
-                // What it has to flush from now on, others have committed.
+                // Rings for memtables that this process must flush from now on, which hold commits
+                // of others.
                 committer.sequencer.alarm.ring_if_set();
             }
             let newest = members.next();
             if newest == before && members.own_needs() != needed {
-                // The keeper looks seldom while nothing is committed.
+                // The keeper checks rarely while nothing is committed.
                 members.tell();
             }
             let is_fitting = memory_share::fit(&pool, &space, &members).unwrap_or(true);
@@ -142,7 +143,7 @@ impl Membership {
         Ok(())
     }
 
-    /// Starts the thread that answers the nudges of others.
+    /// Starts the thread that answers nudges.
     fn answer(&self, members: &Arc<Members>, space: &Arc<LogSpace>) -> Result<Worker> {
         let (members, is_ending) = (Arc::clone(members), Arc::clone(&self.is_ending));
         let (space, has_lost_thread) = (Arc::clone(space), Arc::clone(&self.has_lost_thread));
@@ -159,7 +160,7 @@ impl Membership {
         Ok(Worker::start("plimsoll-pulse", &Arc::new(Bell::default()), || {}, step)?)
     }
 
-    /// What the threads do, once: for a store that has none.
+    /// Does the work of the threads once, for a store without threads.
     pub(crate) fn step(&self, pool: &Pool, space: &LogSpace, committer: &Committer) -> Result<()> {
         let Some(shared) = &self.shared else { return Ok(()) };
         let members = shared.members();
@@ -172,12 +173,12 @@ impl Membership {
         Ok(())
     }
 
-    /// Stops the work that other processes need of this one, and leaves them; returns whether none
-    /// are left, and this one writes the index.
+    /// Stops the work for other processes and leaves the members. Returns whether no member
+    /// remains, in which case this process writes the index.
     pub(crate) fn leave(&self, index: &OpenIndex) -> Result<bool> {
         let Some(members) = self.members() else { return Ok(true) };
         self.stop(members);
-        // If another one does not finish to join or to leave, it is there.
+        // If another member does not finish joining or leaving, a member remains.
         if !members.leave().unwrap_or(false) {
             return Ok(false);
         }
@@ -185,7 +186,7 @@ impl Membership {
         Ok(index.env.duty().may_write())
     }
 
-    /// Ends the threads that look after others, apply, and answer.
+    /// Stops the threads that serve other members, apply, and answer nudges.
     fn stop(&self, members: &Members) {
         self.is_ending.store(true, Ordering::Release);
         let (worker, applier) = (lock(&self.worker).take(), lock(&self.applier).take());
@@ -203,7 +204,7 @@ impl Membership {
         }
     }
 
-    /// Ends the work for others; what is under way ends early if the index is closed.
+    /// Stops serving requests. A request in progress ends early if the index is closed.
     pub(crate) fn stop_serving(&self) {
         let server = lock(&self.server).take();
         if let (Some(server), Some(members)) = (server, self.members()) {
@@ -212,7 +213,7 @@ impl Membership {
         }
     }
 
-    /// The last step of leaving: others may join again.
+    /// The last step of leaving; other processes may join afterwards.
     pub(crate) fn left(&self) {
         if let Some(members) = self.members() {
             members.left();
@@ -220,8 +221,8 @@ impl Membership {
     }
 }
 
-/// Starts the apply thread: it applies what this process has left in the log while it is the
-/// keeper. `alarm` is called if it panics.
+/// Starts the apply thread, which applies log records that this process has not applied yet while
+/// it is the keeper. `alarm` is called if it panics.
 fn start_to_apply(
     shared: &Arc<Shared>,
     committer: &Arc<Committer>,
@@ -229,32 +230,33 @@ fn start_to_apply(
 ) -> Result<Worker> {
     let (applying, committer) = (Arc::clone(shared), Arc::clone(committer));
     let step = move |_| {
-        // If it fails, the commit that has to apply everything tries again, and learns why.
+        // If this fails, the commit that needs everything applied retries and returns the error.
         let _ = committer.caught_up(|| applying.blind.apply_left());
         Next::Rung
     };
     Ok(Worker::start("plimsoll-apply", &shared.blind.applier, alarm, step)?)
 }
 
-/// What a look at the others found.
+/// The result of checking the other members.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Looked {
-    /// This member holds an older moment, which others keep versions for.
+    /// Whether this member has an older moment open, for which others retain versions.
     is_reading: bool,
-    /// A memtable is to be closed, and a commit was in the way: see [`retry_closing`].
+    /// Whether a memtable must still be closed because a commit was in progress: see
+    /// [`retry_closing`].
     must_retry: bool,
 }
 
-/// Does what the other members need of this one.
+/// Does the work that the other members need from this one.
 pub(crate) fn look(space: &LogSpace, committer: &Committer, shared: &Shared) -> Result<Looked> {
     let (index, members) = (&space.reader.index, shared.members());
-    // A failure poisons the log: the next commit returns it.
-    let _ = space.file_log.check_shared();
-    // What others wait for is flushed by a process, too, that reads only what is durable: the flush
-    // makes it so.
+    // A failure poisons the log, and the next commit returns it.
+    let _ = space.reader.log.check_shared();
+    // A `Sync` process also flushes what `Buffered` peers are waiting for; the flush makes it
+    // durable.
     let is_waited_for =
         members.is_keeper() && members.flush_wanted() > committer.sequencer.applied();
-    // What fails now is tried again by who reads.
+    // An error here is retried by the next read.
     let _ = if is_waited_for {
         committer.fresh_and_ordered()
     } else {
@@ -262,23 +264,25 @@ pub(crate) fn look(space: &LogSpace, committer: &Committer, shared: &Shared) -> 
     };
     let applied = committer.sequencer.applied();
     index.following.follow(members)?;
-    // Afterwards, and as it was before: what memtables need of the log is told by now.
+    // Publish the GLSN that was read before `follow`: by now, the part of the log that the
+    // memtables need is published.
     members.set_applied(applied);
-    space.file_log.close_removed();
+    space.reader.log.close_removed();
     if !members.is_keeper() && members.memory_total().is_some() {
-        // What those had that have ended is for the others.
+        // Clear the slots of members that have ended, so that the others can use their memory.
         members.list().lift()?;
     }
     let must_retry =
         close_if_wanted(committer, members).is_none() && committer.sequencer.check().is_ok();
     if members.is_keeper() {
-        // Finds those that have ended, too: what they promised is void.
+        // This also detects members that have ended, whose published needs no longer count.
         members.list().lift()?;
         index.following.tell_needs(members);
         index.runs.files.remove_left();
         steps::free_log(space)?;
     } else {
-        // What the runs hold as well takes no memory, and needs no log.
+        // Release memtables whose contents the runs hold as well, so that they use no memory and
+        // pin no log.
         let let_go = |applied| {
             if index.runs.checkpoint().glsn >= applied {
                 index.memtables.close_up_to(applied);
@@ -290,8 +294,8 @@ pub(crate) fn look(space: &LogSpace, committer: &Committer, shared: &Shared) -> 
     Ok(Looked { is_reading: committer.promise_floor(), must_retry })
 }
 
-/// Tries to close the memtable between two commits, until it is time for a look. A try frees no log
-/// and asks no lock of another member.
+/// Tries to close the memtable between two commits until the next check is due. An attempt frees no
+/// log and takes no lock between members.
 fn retry_closing(committer: &Committer, members: &Members, seen: u64) {
     for _ in 0..LOOK.as_millis() / LOOK_SOON.as_millis() {
         members.wait_for_change(seen, LOOK_SOON);
@@ -301,8 +305,8 @@ fn retry_closing(committer: &Committer, members: &Members, seen: u64) {
     }
 }
 
-/// Closes the memtable for others, unless another one waits to be flushed: they want it flushed, or
-/// it holds the log back. `None`: a commit is under way.
+/// Closes the memtable for other members, which want it flushed or whose log it pins, unless one
+/// already waits to be flushed. `None` if a commit is in progress.
 fn close_if_wanted(committer: &Committer, members: &Members) -> Option<()> {
     let memtables = &committer.reader.index.memtables;
     let after = flush_policy::for_others(
@@ -330,21 +334,21 @@ impl Learn for LogSpace {
 }
 
 impl Engine {
-    /// From now on no other member removes a file that this one knows, which are those of now;
-    /// `None` if this process has the store alone.
+    /// Keeps other members from removing any file that this process knows at this time; `None` if
+    /// this process has the store alone.
     pub(crate) fn hold_files(&self) -> Result<Option<Held>> {
         let Some(members) = self.membership.members() else { return Ok(None) };
         let held = members.hold_files().lift()?;
-        // What was removed before is in no newer manifest.
+        // Files that were removed earlier are in no newer manifest.
         self.committer.fresh()?;
         self.reader.check_open()?;
-        self.file_log.catch_up().lift()?;
+        self.reader.log.catch_up().lift()?;
         self.reader.index.memtables.refresh()?;
-        self.file_log.trimmed_below(held.gone_below());
+        self.reader.log.trimmed_below(held.gone_below());
         Ok(Some(held))
     }
 
-    /// The other processes, of a store that is shared.
+    /// The connection to the other processes, in a store that is shared.
     #[cfg(test)]
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         self.membership.shared.as_ref().expect("the store is shared")
@@ -359,7 +363,7 @@ mod tests {
     use crate::types::options::Options;
 
     #[test]
-    fn a_memtable_is_to_be_closed_until_it_waits_to_be_flushed() {
+    fn closing_a_memtable_is_requested_until_it_waits_to_be_flushed() {
         let dir = tempfile::tempdir().unwrap();
         let options = Options::new().memory_bytes(16 << 20).background(false).shared(true);
         let store = open::open(&dir.path().join("store"), options).unwrap();

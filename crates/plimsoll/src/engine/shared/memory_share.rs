@@ -1,4 +1,4 @@
-//! Fits the memory budget of this process to its share, where several processes share a total.
+//! Adjusts the memory budget of this process to its share, if several processes share a total.
 
 use plimsoll_log::members::Members;
 use plimsoll_memory::budget::ResizeError;
@@ -9,9 +9,9 @@ use crate::engine::trim::LogSpace;
 use crate::types::error::Result;
 use crate::types::options::MIN_MEMORY_BYTES;
 
-/// Fits the budget to this member's share of what all members have together. Returns whether it is
-/// to be tried again soon: memory is held which is released first, or another member's share has to
-/// shrink before.
+/// Adjusts the budget to this member's share of the total of all members. Returns whether the
+/// caller must retry soon, because memory must be released first, or because another member's share
+/// has to shrink.
 pub(crate) fn fit(pool: &Pool, space: &LogSpace, members: &Members) -> Result<bool> {
     let Some(share) = members.memory_share() else { return Ok(false) };
     let (reader, index) = (&space.reader, &space.reader.index);
@@ -20,12 +20,12 @@ pub(crate) fn fit(pool: &Pool, space: &LogSpace, members: &Members) -> Result<bo
         let to = share.max(MIN_MEMORY_BYTES);
         let fitted = match resize(pool, reader, to) {
             Err(ResizeError::Held { missing_bytes, .. }) => {
-                // Memtables are in the way: whoever may flush them is asked to.
+                // Memtables hold the memory: ask the process that may flush them.
                 space
                     .sequencer
                     .try_at_applied(|applied| index.memtables.close_if_none_waits(applied));
                 members.want_flush(space.sequencer.applied());
-                // What is free already is given back now.
+                // Release at once what is free already.
                 let most = to.saturating_add(missing_bytes + missing_bytes / 4);
                 if most < now { resize(pool, reader, most) } else { Ok(()) }
             }
@@ -43,7 +43,7 @@ pub(crate) fn fit(pool: &Pool, space: &LogSpace, members: &Members) -> Result<bo
     if share <= now {
         return Ok(false);
     }
-    // Another one that joins, leaves or grows: later.
+    // Another member joins, leaves or grows: retry later.
     let Ok(Some(granted)) = members.grow() else { return Ok(true) };
     if granted > now
         && let Err(error) = resize(pool, reader, granted)

@@ -1,5 +1,5 @@
-//! What one process does for all that have the store open: compaction and trims on demand. The
-//! others ask the keeper, and wait for its answer.
+//! Operations that one process performs for all that have the store open: compaction and trims on
+//! demand. The other processes ask the keeper and wait for its answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,13 +15,13 @@ use crate::index::shared::follow::KeeperWatch;
 use crate::txn::committer::Committer;
 use crate::types::error::{Error, Lift, Result};
 
-/// The longest wait for the keeper until a look at whether it is there.
+/// The longest wait for the keeper before checking whether it is still alive.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The longest sleep of the thread that does what is asked for: each request wakes it.
+/// The longest sleep of the thread that serves requests; each request wakes it.
 const SLEEP: Duration = Duration::from_secs(600);
 
-/// Merges everything: here, or where the index is written.
+/// Merges everything: in this process if it writes the index, otherwise in the keeper.
 pub(crate) fn compact(store: &Engine) -> Result<()> {
     store.check_writable()?;
     store.reader.log.check_own().lift()?;
@@ -31,7 +31,8 @@ pub(crate) fn compact(store: &Engine) -> Result<()> {
     }
 }
 
-/// Frees whole segments of the log below `until`: here, or where the index is written.
+/// Frees whole segments of the log below `until`: in this process if it writes the index, otherwise
+/// in the keeper.
 pub(crate) fn trim(store: &Engine, until: Glsn) -> Result<Glsn> {
     store.check_writable()?;
     store.reader.log.check_own().lift()?;
@@ -41,14 +42,14 @@ pub(crate) fn trim(store: &Engine, until: Glsn) -> Result<Glsn> {
     }
     match ask(store, Asked::Trim, |members| members.ask_to_trim(until))? {
         Answer::Done => {
-            store.file_log.catch_up().lift()?;
+            store.reader.log.catch_up().lift()?;
             Ok(store.reader.log.bounds().first)
         }
         Answer::DoItHere => trim::trim(&store.space, &store.committer, until),
     }
 }
 
-/// What came of a request.
+/// The result of a request.
 enum Answer {
     /// The keeper has done it.
     Done,
@@ -62,7 +63,7 @@ fn ask(store: &Engine, what: Asked, ask: impl FnOnce(&Members) -> u64) -> Result
         return Ok(Answer::DoItHere);
     };
     if !store.options.background {
-        // It may be that only this thread has its steps done.
+        // This thread may be the only one that performs the steps of the keeper.
         return Err(Error::NotKeeper { pid: members.keeper_pid() });
     }
     let clock = &store.options.clock;
@@ -76,7 +77,7 @@ fn ask(store: &Engine, what: Asked, ask: impl FnOnce(&Members) -> u64) -> Result
             None => {}
         }
         store.check_writable()?;
-        // If there is no keeper, this one is it.
+        // If there is no keeper, this process becomes the keeper.
         store.reader.index.following.follow(members)?;
         if members.is_keeper() {
             return Ok(Answer::DoItHere);
@@ -90,8 +91,8 @@ fn ask(store: &Engine, what: Asked, ask: impl FnOnce(&Members) -> u64) -> Result
     }
 }
 
-/// Starts the thread that does what others ask for while this process is the keeper. `alarm` is
-/// called if it panics.
+/// Starts the thread that serves requests of other processes while this one is the keeper. `alarm`
+/// is called if it panics.
 pub(crate) fn serve(
     members: &Arc<Members>,
     is_ending: &Arc<AtomicBool>,
@@ -113,7 +114,7 @@ pub(crate) fn serve(
     Ok(Worker::start("plimsoll-keeper", &Arc::new(Bell::default()), alarm, step)?)
 }
 
-/// Does what others have asked for, if this process is the keeper.
+/// Serves the requests of other processes, if this process is the keeper.
 pub(crate) fn serve_those_asked(
     members: &Members,
     is_ending: &AtomicBool,
@@ -127,7 +128,7 @@ pub(crate) fn serve_those_asked(
             Asked::Compact => steps::compact(space, committer),
             Asked::Trim => trim::trim(space, committer, members.trim_wanted()).map(drop),
         });
-        // What a process does not finish that ends is for the next keeper.
+        // If this process ends mid-request, the next keeper serves it.
         let has_ended = is_ending.load(Ordering::Acquire) || committer.reader.check_open().is_err();
         if !has_ended || done.is_ok() {
             members.answered(what, number, done.is_ok());
@@ -135,7 +136,8 @@ pub(crate) fn serve_those_asked(
     }
 }
 
-/// Takes in what the one who asks knows, which may not be durable, and makes it so.
+/// Applies everything that the requesting process has committed, which may not be durable, and
+/// makes it durable.
 fn take_in_all(committer: &Committer) -> Result<()> {
     committer.fresh_and_ordered()?;
     committer.sequencer.wait_visible()
@@ -153,7 +155,7 @@ mod tests {
     use crate::types::options::{Durability, Options};
 
     #[test]
-    fn a_keeper_that_was_just_asked_to_trim_the_log_can_be_closed() {
+    fn a_keeper_can_be_closed_right_after_a_request_to_trim() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let join = || open(&path, Options::new().memory_bytes(16 << 20).shared(true)).unwrap();
@@ -168,8 +170,7 @@ mod tests {
                 clock.sleep(Duration::from_millis(1));
             }
         };
-        // The thread that serves others has begun, and comes to the log once the store is being
-        // closed.
+        // The serving thread has begun, and accesses the log only once the store is being closed.
         let no_commit = keeper.committer.sequencer.lock().unwrap();
         other.membership.members().unwrap().ask_to_trim(Glsn(2));
         wait_until(&|| keeper.catalog.horizon.trim_wanted.load(Ordering::SeqCst) > 0);
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_whose_commits_are_not_durable_can_have_the_log_trimmed_up_to_them() {
+    fn a_request_can_trim_the_log_up_to_commits_that_are_not_durable() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let options = || Options::new().memory_bytes(16 << 20).shared(true);

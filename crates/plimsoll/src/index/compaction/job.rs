@@ -342,6 +342,7 @@ impl Job {
             limits: self.splitter.limits.clone(),
             checkpoint: None,
             takes_closed: None,
+            log_begins: None,
         })
         .map_err(|(_, error)| error)?;
         self.note_freed(runs);
@@ -582,6 +583,7 @@ impl Job {
                 limits: self.splitter.limits,
                 checkpoint: None,
                 takes_closed: None,
+                log_begins: None,
             }
         });
         match installed {

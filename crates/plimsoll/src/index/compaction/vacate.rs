@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use plimsoll_log::blob::BlobId;
-use plimsoll_log::log::Log;
+use plimsoll_log::file_log::FileLog;
 use plimsoll_memory::page::PAGE_BYTES;
 use plimsoll_memory::pool::Touch;
 
@@ -44,12 +44,12 @@ impl Used {
 
 /// The blob files that the next relocation is to vacate, if that frees `worth_bytes` or more in
 /// this and later calls.
-pub(super) fn choose(log: &dyn Log, view: &View, worth_bytes: u64) -> Result<BTreeSet<BlobId>> {
+pub(super) fn choose(log: &FileLog, view: &View, worth_bytes: u64) -> Result<BTreeSet<BlobId>> {
     Ok(choose_of(used_blobs(log, view)?, worth_bytes))
 }
 
 /// The blob files that versions in the runs point to.
-fn used_blobs(log: &dyn Log, view: &View) -> Result<Vec<Used>> {
+fn used_blobs(log: &FileLog, view: &View) -> Result<Vec<Used>> {
     let mut live: BTreeMap<BlobId, u64> = BTreeMap::new();
     for run in view.all_runs() {
         let with_blobs = run.tables().iter().filter(|table| !table.info.blobs.is_empty());

@@ -19,8 +19,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use plimsoll_disk::random::first_id_after;
 use plimsoll_disk::vfs::Disk;
 use plimsoll_log::blob::BlobId;
+use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Budget, Kind, Lease, OutOfBudget};
 use plimsoll_memory::pool::{Pool, PoolFile};
 
@@ -54,7 +54,7 @@ pub(crate) struct Files {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
     pool: Arc<Pool>,
-    log: Arc<dyn Log>,
+    log: Arc<FileLog>,
     duty: Duty,
     next_run: AtomicU64,
     budget: Budget,

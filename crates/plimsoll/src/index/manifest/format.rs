@@ -25,11 +25,11 @@ const FORMAT: u32 = 1;
 const RANGES_PIECE_BYTES: usize = 4096;
 pub(super) const HEAD_BYTES: usize = 56;
 
-/// Tag of an addition behind the runs. Each has a length, so that a version that does not know it
+/// Tags of additions behind the runs. Each has a length, so that a version that does not know it
 /// skips it.
 pub(super) const DELETIONS_DROPPED: u64 = 1;
-
-pub(super) const RANGES: u64 = 2;
+pub(super) const LOG_BEGINS: u64 = 2;
+const RANGES: u64 = 3;
 
 const HAS_POINTER: u8 = 1;
 const HAS_FIXED_GLSN: u8 = 2;
@@ -99,11 +99,22 @@ fn encode_additions(head: &Head, out: &mut Writer<'_>) -> io::Result<()> {
         push_varint(&mut body, u64::from(*keyspace));
         push_varint(&mut body, glsn.0);
     }
-    out.number(2)?;
+    let ranges = u64::from(!head.ranges.is_empty());
+    out.number(1 + u64::from(head.log_begins.is_some()) + ranges)?;
     out.number(DELETIONS_DROPPED)?;
     out.number(body.len() as u64)?;
     out.block.extend_from_slice(&body);
+    if let Some(begins) = head.log_begins {
+        body.clear();
+        push_varint(&mut body, begins.0);
+        out.number(LOG_BEGINS)?;
+        out.number(body.len() as u64)?;
+        out.block.extend_from_slice(&body);
+    }
     out.drain()?;
+    if head.ranges.is_empty() {
+        return Ok(());
+    }
     body.clear();
     for range in head.ranges.fragments() {
         push_bytes(&mut body, &range.first);
@@ -234,20 +245,26 @@ fn decode(log_id: u128, input: &mut Input<'_>) -> Result<Manifest, Failure> {
     for _ in 0..input.varint()? {
         runs.push(decode_run(input)?);
     }
-    let (dropped, ranges) = decode_additions(input)?;
+    let Additions { dropped, log_begins, ranges } = decode_additions(input)?;
     let ranges = Arc::new(RangeSet::of(ranges.unwrap_or_default()).ok_or(SENSELESS)?);
     let deletions_dropped_in = dropped.unwrap_or_else(|| oldest_readable_in.clone());
     let limits =
         Limits { deletions_moved, oldest_readable, oldest_readable_in, deletions_dropped_in };
-    Ok(Manifest::of(Head { log_id, number, checkpoint, durable, next_run, limits, ranges }, runs))
+    let head = Head { log_id, number, checkpoint, durable, next_run, limits, log_begins, ranges };
+    Ok(Manifest::of(head, runs))
 }
 
-/// What is listed behind the runs: dropped deletions, and range deletions.
-type Additions = (Option<Vec<(u32, Glsn)>>, Option<Vec<Fragment>>);
+/// The additions behind the runs, each if it is there.
+#[derive(Default)]
+struct Additions {
+    dropped: Option<Vec<(u32, Glsn)>>,
+    log_begins: Option<Glsn>,
+    ranges: Option<Vec<Fragment>>,
+}
 
-/// Reads the additions behind the runs. Unknown additions are skipped.
+/// Reads the additions behind the runs. Unknown ones are skipped.
 fn decode_additions(input: &mut Input<'_>) -> Result<Additions, Failure> {
-    let (mut dropped, mut ranges) = (None, None);
+    let Additions { mut dropped, mut log_begins, mut ranges } = Additions::default();
     for _ in 0..input.varint()? {
         let (what, len) = (input.varint()?, input.varint()?);
         if what == 0 {
@@ -260,24 +277,24 @@ fn decode_additions(input: &mut Input<'_>) -> Result<Additions, Failure> {
             while input.place() < end {
                 push_in_order(list, (input.u32()?, input.glsn()?))?;
             }
-            if input.place() > end {
-                return Err(SENSELESS);
-            }
+        }
+        if what == LOG_BEGINS && log_begins.is_none() {
+            log_begins = Some(input.glsn()?);
         }
         if what == RANGES && ranges.is_none() {
             let list = ranges.insert(Vec::new());
             while input.place() < end {
                 list.push(decode_range(input, end)?);
             }
-            if input.place() > end {
-                return Err(SENSELESS);
-            }
+        }
+        if input.place() > end {
+            return Err(SENSELESS);
         }
         while input.place() < end {
             input.byte()?;
         }
     }
-    Ok((dropped, ranges))
+    Ok(Additions { dropped, log_begins, ranges })
 }
 
 fn decode_range(input: &mut Input<'_>, end: u64) -> Result<Fragment, Failure> {

@@ -9,7 +9,7 @@ use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::{DirEntry, DirLock, LockError};
 use plimsoll_log::blob::BlobId;
 
-use super::format::{DELETIONS_DROPPED, HAS_BRANCHES, HAS_LOG_BYTES, HEAD_BYTES};
+use super::format::{DELETIONS_DROPPED, HAS_BRANCHES, HAS_LOG_BYTES, HEAD_BYTES, LOG_BEGINS};
 use super::*;
 use crate::index::ranges::end_of_all;
 use crate::index::run::table::TableId;
@@ -189,13 +189,17 @@ fn what_is_not_known_behind_the_runs_is_passed_over_and_what_is_missing_there_is
     let file = disk.open(&dir.join(manifest_name(12)), Open::Read, Caching::Buffered).unwrap();
     let mut bytes = vec![0; file.len().unwrap() as usize - 8];
     file.read_exact_at(&mut bytes, 0).unwrap();
-    let (front, additions) = bytes.split_at(bytes.len() - 13);
+    let (front, additions) = bytes.split_at(bytes.len() - 14);
     let (count, addition) = additions.split_at(1);
     assert_eq!((count, &addition[..2]), (&[2][..], &[DELETIONS_DROPPED as u8, 8][..]));
+    assert_eq!(addition[10..], [LOG_BEGINS as u8, 1, 1]);
     // As an earlier version wrote it.
     write_bytes(&disk, dir, &[front, &[0]].concat());
-    let assumed =
-        Manifest { deletions_dropped_in: manifest.oldest_readable_in.clone(), ..manifest.clone() };
+    let assumed = Manifest {
+        deletions_dropped_in: manifest.oldest_readable_in.clone(),
+        log_begins: None,
+        ..manifest.clone()
+    };
     assert_eq!(Manifest::read(&disk, dir).unwrap(), Some(assumed));
     // As a later version may write it.
     for bytes in [
@@ -209,6 +213,7 @@ fn what_is_not_known_behind_the_runs_is_passed_over_and_what_is_missing_there_is
     for bytes in [
         [front, &[1], &[9, 200, 1]].concat(),
         [front, &[1], &[1, 3, 2, 25, 2, 7]].concat(),
+        [front, &[1], &[2, 1, 200, 1]].concat(),
         [front, count, addition, b"and more"].concat(),
     ] {
         write_bytes(&disk, dir, &bytes);

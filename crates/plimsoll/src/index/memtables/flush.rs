@@ -72,6 +72,7 @@ pub(super) fn flush(
         limits,
         checkpoint,
         takes_closed: Some(closed.clone()),
+        log_begins: None,
     })
     .map_err(|(_, error)| error)?;
     Counters::add(&runs.env.counters.bytes_flushed, flushed.written_bytes);

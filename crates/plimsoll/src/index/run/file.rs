@@ -13,7 +13,8 @@ use std::sync::Arc;
 
 use plimsoll_disk::checksum::seed;
 use plimsoll_disk::vfs::{Caching, Disk, File, Open};
-use plimsoll_log::blob::{BlobId, BlobRef, BlobWriter};
+use plimsoll_log::blob::{BlobId, BlobRef};
+use plimsoll_log::file_log::BlobWriter;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
@@ -275,12 +276,12 @@ impl fmt::Debug for RunFileSink {
 
 /// Writes a table into a blob file of the log.
 pub(crate) struct BlobSink {
-    writer: Box<dyn BlobWriter>,
+    writer: BlobWriter,
 }
 
 impl BlobSink {
     /// A sink over an empty blob file.
-    pub(crate) fn new(writer: Box<dyn BlobWriter>) -> Self {
+    pub(crate) fn new(writer: BlobWriter) -> Self {
         Self { writer }
     }
 

@@ -9,10 +9,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use plimsoll_disk::checksum::Running;
-use plimsoll_log::blob::{BlobId, BlobWriter};
+use plimsoll_log::blob::BlobId;
 use plimsoll_log::error::LogError;
+use plimsoll_log::file_log::BlobWriter;
+use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::log::Log;
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::chunk::Chunk;
 
@@ -25,13 +26,13 @@ use crate::types::version::{Stored, Version, running_value_sum};
 /// Copies the values of one job. If it is dropped before a manifest names its blob file, it removes
 /// the file.
 pub(crate) struct Relocator {
-    log: Arc<dyn Log>,
+    log: Arc<FileLog>,
     blobs: Arc<Blobs>,
     budget: Budget,
     below: Glsn,
     vacated: Arc<BTreeSet<BlobId>>,
     piece: Option<Chunk>,
-    writer: Option<Box<dyn BlobWriter>>,
+    writer: Option<BlobWriter>,
     blob: Option<BlobId>,
     copying: Option<Copying>,
     finished: bool,
@@ -62,7 +63,7 @@ impl Relocator {
     /// Copies the values in entries below `below`, and those in the blob files that are to be
     /// vacated; takes one chunk of `budget`.
     pub(crate) fn new(
-        log: &Arc<dyn Log>,
+        log: &Arc<FileLog>,
         blobs: &Arc<Blobs>,
         budget: &Budget,
         below: Glsn,
@@ -145,7 +146,7 @@ impl Relocator {
                     }
                     read => _ = read.lift()?,
                 },
-                Some(blob) => match blob_bytes::read(&*self.log, version.glsn, blob, at, into) {
+                Some(blob) => match blob_bytes::read(&self.log, version.glsn, blob, at, into) {
                     Err(error) if is_damage(&error) => return Ok(self.leave(version, blob)),
                     read => _ = read?,
                 },

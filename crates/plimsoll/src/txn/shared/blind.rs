@@ -94,7 +94,7 @@ impl BlindCommits {
         // Checked after reading `known`, so that any later keyspace drop rejects the post.
         commit.check_keyspaces()?;
         let posted = Posted { parts: &parts, read_at: commit.at(), known };
-        let glsn = self.follower.file_log.commit_posted(&posted).lift()?;
+        let glsn = self.follower.log.commit_posted(&posted).lift()?;
         if glsn.is_some() {
             hit(Border::LeftInLog);
         }
@@ -112,12 +112,12 @@ impl BlindCommits {
         }
         if follower.members.next().0 > follower.log.bounds().next.0 + FEW {
             // Before the turn is taken: others wait for it.
-            follower.file_log.catch_up().lift()?;
+            follower.log.catch_up().lift()?;
         }
         if !self.may_leave() {
             return Ok(None);
         }
-        let mut turn = follower.file_log.turn().lift()?.expect("a member's log has turns");
+        let mut turn = follower.log.turn().lift()?.expect("a member's log has turns");
         turn.begin().lift()?;
         turn.begin_to_post();
         let turn = Some(turn).filter(|_| follower.is_known() && self.may_leave());
@@ -161,8 +161,7 @@ impl BlindCommits {
     fn apply_now(&self) -> Result<()> {
         let follower = &*self.follower;
         // Before the lock is taken: others commit while a memtable is flushed.
-        let bytes =
-            follower.file_log.bytes_behind(follower.sequencer.applied()).unwrap_or_default();
+        let bytes = follower.log.bytes_behind(follower.sequencer.applied()).unwrap_or_default();
         follower.index.memtables.wait_for_room(bytes as usize)?;
         follower.apply_rest(&follower.sequencer.lock()?)
     }
@@ -176,7 +175,7 @@ impl BlindCommits {
             return Ok(None);
         }
         if follower.members.next().0 > follower.log.bounds().next.0 + READ_AT_ONCE {
-            follower.file_log.catch_up().lift()?;
+            follower.log.catch_up().lift()?;
         }
         // If it fails, the commit that has to apply everything learns why.
         let _ = self.apply_beside();
@@ -206,7 +205,7 @@ impl BlindCommits {
         let (applied, entries) = (follower.sequencer.applied(), self.left());
         let bytes_max = LEFT_BYTES_MAX.min(LEFT_MEMTABLES * follower.index.memtables.limit_bytes());
         (entries <= LEFT_ENTRIES_OF_KEEPER || !follower.members.is_keeper())
-            && follower.file_log.bytes_behind(applied).is_some_and(|left| left <= bytes_max)
+            && follower.log.bytes_behind(applied).is_some_and(|left| left <= bytes_max)
     }
 
     /// Takes in what is readable anywhere now, so that other members need not keep the log for this
@@ -226,7 +225,7 @@ impl BlindCommits {
             // It has become the keeper just now.
             return follower.take_in();
         }
-        follower.file_log.catch_up().lift()?;
+        follower.log.catch_up().lift()?;
         let is_unread = self.blindness.is_blind_for_long(now_nanos)
             || follower.index.env.context.row_cache.is_empty();
         if is_unread && follower.index.runs.checkpoint().glsn > follower.sequencer.applied() {
@@ -431,7 +430,7 @@ mod tests {
         put(&keeper, 2);
         keeper.flush().unwrap();
         other.reader.index.following.follow(other.membership.members().unwrap()).unwrap();
-        other.file_log.catch_up().unwrap();
+        other.reader.log.catch_up().unwrap();
         let told = || {
             other
                 .reader
@@ -537,7 +536,7 @@ mod tests {
         let mut most = 0;
         for key in 0..2 * bytes_max as u32 / 60_000 {
             put_into(&other, &space, key, &[7; 60_000]).unwrap();
-            most = most.max(other.file_log.bytes_behind(applied(&other)).unwrap());
+            most = most.max(other.reader.log.bytes_behind(applied(&other)).unwrap());
         }
         assert!((bytes_max / 2..bytes_max + 100_000).contains(&most), "{most} of {bytes_max}");
         assert!(has(&keeper, 5) && has(&other, 5));

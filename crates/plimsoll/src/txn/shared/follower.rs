@@ -12,7 +12,6 @@ use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::shared::turn::Turn;
 use plimsoll_log::glsn::{Glsn, StreamId};
-use plimsoll_log::log::Log;
 use plimsoll_log::members::Members;
 use plimsoll_memory::budget::Budget;
 
@@ -47,8 +46,7 @@ pub(crate) trait Learn: Send + Sync {
 /// What a member needs to follow the others.
 pub(crate) struct Follower {
     pub(crate) members: Arc<Members>,
-    pub(crate) file_log: Arc<FileLog>,
-    pub(crate) log: Arc<dyn Log>,
+    pub(crate) log: Arc<FileLog>,
     pub(crate) budget: Budget,
     pub(crate) index: Arc<OpenIndex>,
     pub(crate) sequencer: Arc<CommitSequencer>,
@@ -129,7 +127,7 @@ impl Follower {
 
     fn catch_up_once(&self) -> Result<()> {
         let lock = self.sequencer.lock()?;
-        match self.file_log.catch_up() {
+        match self.log.catch_up() {
             Err(LogError::Trimmed { .. }) if self.members.is_reader() => self.leap(&lock)?,
             done => done.lift()?,
         }
@@ -160,13 +158,13 @@ impl Follower {
         let first = loop {
             rounds += 1;
             let known = self.index.memtables.leap(&self.members, self.sequencer.applied())?;
-            match self.file_log.leap(known) {
+            match self.log.leap(known) {
                 Err(LogError::Trimmed { .. }) if rounds < ROUNDS => {}
                 leapt => break leapt.map_err(|error| self.of_catching_up(Error::of_log(error)))?,
             }
         };
         self.passed(lock, Glsn(first.0 - 1));
-        self.file_log.catch_up().map_err(|error| self.of_catching_up(Error::of_log(error)))
+        self.log.catch_up().map_err(|error| self.of_catching_up(Error::of_log(error)))
     }
 
     /// Everything up to `last` is in the runs, and counts as applied. What others have changed
@@ -208,7 +206,7 @@ impl Follower {
         if self.members.next().0 > self.sequencer.applied().next().0 + FEW {
             self.catch_up()?;
         }
-        Ok(self.file_log.turn().lift()?.expect("a member's log has turns"))
+        Ok(self.log.turn().lift()?.expect("a member's log has turns"))
     }
 
     /// Takes in everything that was ordered, under the turn: from here on nothing else is. False if
@@ -229,7 +227,7 @@ impl Follower {
         if from >= next {
             return self.learn().map(|()| true);
         }
-        let mut scan = self.file_log.scan_ordered(from, StreamId::TRANSACTIONS).lift()?;
+        let mut scan = self.log.scan_ordered(from, StreamId::TRANSACTIONS).lift()?;
         let mut apply =
             Apply::new(&self.log, &self.budget, &self.index, when, self.sequencer.applied());
         let applied = loop {
@@ -340,11 +338,11 @@ mod tests {
         drop(Snapshot::newest(&two));
         put(2);
         let follower = &two.shared().follower;
-        follower.file_log.catch_up().unwrap();
+        follower.log.catch_up().unwrap();
         // As `apply_rest` does; then another thread catches up.
         let next = follower.log.bounds().next;
         put(3);
-        follower.file_log.catch_up().unwrap();
+        follower.log.catch_up().unwrap();
         let lock = follower.sequencer.lock().unwrap();
         follower.apply(&lock, next, When::Live).unwrap();
         drop(lock);
@@ -372,10 +370,10 @@ mod tests {
         drop(Snapshot::newest(&keeper));
         put(2).wait().unwrap();
         let follower = &keeper.shared().follower;
-        follower.file_log.catch_up().unwrap();
+        follower.log.catch_up().unwrap();
         let next = follower.log.bounds().next;
         let not_durable = put(3);
-        follower.file_log.catch_up().unwrap();
+        follower.log.catch_up().unwrap();
         let lock = follower.sequencer.lock().unwrap();
         follower.apply(&lock, next, When::Live).unwrap();
         drop(lock);

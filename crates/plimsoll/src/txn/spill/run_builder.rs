@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use plimsoll_disk::fork::Origin;
 use plimsoll_log::blob::{BlobId, BlobRef};
+use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::log::Log;
 use plimsoll_memory::budget::Budget;
 use plimsoll_memory::page::PAGE_BYTES;
 
@@ -24,7 +24,7 @@ const GROWTH_PART: u64 = 8;
 pub(super) struct Site {
     pub(super) origin: Origin,
     pub(super) budget: Budget,
-    pub(super) log: Arc<dyn Log>,
+    pub(super) log: Arc<FileLog>,
 }
 
 impl Site {

@@ -143,6 +143,7 @@ fn write(random: &mut Random, of: &Interests) -> Act {
     let (space, key) = (space(random), random.below(of.keys));
     match random.below(40) {
         0..8 => Act::Delete { space, key },
+        9..13 => Act::Add { space: space % 2, counter: random.below(2) },
         8 => Act::Load {
             space,
             first: 1000 + random.below(400),

@@ -16,7 +16,7 @@ pub(super) const SLOT: u8 = 0;
 /// More versions of a key than a walk skips one by one.
 const VERSIONS: u64 = 20;
 
-/// More keys than a walk skips before it looks up a gap, and publishes one.
+/// More keys than an iterator steps over before it looks up and publishes a gap.
 const QUEUED: u32 = 40;
 
 /// More keys than the smallest read set records one by one.

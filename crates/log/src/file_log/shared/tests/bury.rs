@@ -3,11 +3,11 @@
 use super::*;
 
 #[test]
-fn leftovers_are_removed_durably_although_a_first_try_failed_unseen() {
+fn leftovers_are_removed_durably_although_an_earlier_sync_failed_unseen() {
     (0..16).for_each(remove_leftovers_after_an_unseen_failure);
 }
 
-/// `seed` decides what of the unsynced bytes the power cut takes.
+/// `seed` decides which unsynced bytes the power cut drops.
 fn remove_leftovers_after_an_unseen_failure(seed: u64) {
     let (disk, store) = (LyingDisk::new(seed), PathBuf::from("/store"));
     disk.create_dir(&store).unwrap();
@@ -18,7 +18,8 @@ fn remove_leftovers_after_an_unseen_failure(seed: u64) {
     let end = one.members.end();
     let path = FileName::Segment(end.segment).path(&store.join("log"));
     let file = shared.open(&path, Open::ReadWrite, Caching::Buffered).unwrap();
-    // Process one dies in the middle of a large record, and the system writes that to the disk.
+    // The first process dies in the middle of a large record, and the system writes that part to
+    // the disk.
     let len = file.len().unwrap();
     file.write_at(&vec![0xff; (len - u64::from(end.offset)) as usize], u64::from(end.offset))
         .unwrap();
@@ -27,8 +28,8 @@ fn remove_leftovers_after_an_unseen_failure(seed: u64) {
     turn.begin().unwrap();
     std::mem::forget(turn);
     drop(one);
-    // Another process overwrites it with zeros. Its sync fails, so that the system takes the zeros
-    // for written, and the process is killed before it can say so.
+    // Another process overwrites it with zeros. Its sync fails, after which the system regards the
+    // zeros as written, and the process is killed before it can report the failure.
     file.write_at(&vec![0; (len - u64::from(end.offset)) as usize], u64::from(end.offset)).unwrap();
     disk.fail_next_sync();
     file.sync().unwrap_err();

@@ -6,7 +6,7 @@ use crate::file_log::shared::posting::Posted;
 use crate::members::posts::{Answer, Post};
 
 impl Process {
-    /// After this it may post.
+    /// Lets this member post from now on.
     fn begin_to_post(&self) {
         let mut turn = self.log.turn().unwrap().unwrap();
         turn.begin().unwrap();
@@ -26,8 +26,8 @@ impl Process {
         self.members.post(&[text.as_bytes()], Glsn::NONE, Glsn::NONE).unwrap()
     }
 
-    /// Gives a post of `other` the next GLSN, and is killed: before it publishes that, or before it
-    /// says that it has dealt with the post.
+    /// Assigns the next GLSN to a post of `other`, then is killed: before it publishes the record,
+    /// or before it clears the post's bit.
     fn die_with(self, post: &Post<'_>, text: &str, is_published: bool) -> Glsn {
         let mut turn = self.log.turn().unwrap().unwrap();
         turn.begin().unwrap();
@@ -58,7 +58,7 @@ fn members(count: usize) -> (Arc<dyn Disk>, PathBuf, Vec<Process>) {
     (disk, store, members)
 }
 
-/// Two members that wait for each other longer than a busy machine keeps a thread from its work.
+/// Two members that wait for each other longer than a busy machine delays a thread.
 fn patient_members() -> Vec<Process> {
     let (disk, store) = mem_disk();
     let join = |at| Process::join_for(&disk, &store, at == 0, (16 << 10, 16 << 20), PATIENCE);
@@ -82,7 +82,7 @@ fn one_member_orders_what_several_have_posted() {
 #[test]
 fn a_post_that_a_member_ordered_before_it_was_killed_is_ordered_once() {
     for is_published in [false, true] {
-        // Who comes next orders a record of its own, or posts.
+        // The next member orders a record of its own, or posts.
         for by_post in [false, true] {
             let (disk, store, mut members) = members(3);
             let killed = members.remove(0);
@@ -135,7 +135,7 @@ fn a_post_of_a_process_that_was_killed_is_not_ordered_nor_mixed_with_those_of_th
 }
 
 #[test]
-fn a_post_is_refused_that_does_not_know_what_all_have_to_know() {
+fn a_post_read_before_a_record_that_all_must_apply_is_refused() {
     let (_disk, _store, members) = members(2);
     let post = members[1].post("b");
     members[0].members.set_to_be_known(members[0].append("a change"));
@@ -149,7 +149,7 @@ fn a_post_is_refused_that_does_not_know_what_all_have_to_know() {
 }
 
 #[test]
-fn what_is_too_large_or_one_too_many_is_not_posted() {
+fn a_record_that_is_too_large_or_finds_no_cell_is_not_posted() {
     let (_disk, _store, members) = members(1);
     assert_eq!(members[0].commit(&"x".repeat(2000)).unwrap(), None);
     let posts: Vec<_> = (0..8).map(|_| members[0].post("p")).collect();
@@ -183,7 +183,7 @@ fn a_post_is_taken_back_although_another_member_has_the_turn() {
 }
 
 #[test]
-fn a_post_whose_owner_was_told_that_it_may_be_ordered_is_not_ordered_by_another_one() {
+fn a_post_that_its_owner_has_left_is_not_ordered_by_another_member() {
     for is_published in [false, true] {
         let (_disk, _store, mut members) = members(3);
         let killed = members.pop().unwrap();
@@ -201,7 +201,7 @@ fn a_post_whose_owner_was_told_that_it_may_be_ordered_is_not_ordered_by_another_
                 let done = waiting.join().unwrap();
                 match claimed {
                     Some(cell) => break (cell, done),
-                    // On a busy machine its owner may have taken it back before.
+                    // On a busy machine its owner may have withdrawn it before.
                     None => assert!(matches!(done, Ok(None)), "{done:?}"),
                 }
             };
@@ -225,7 +225,7 @@ fn a_post_whose_owner_was_told_that_it_may_be_ordered_is_not_ordered_by_another_
 }
 
 #[test]
-fn what_waits_for_a_sync_does_not_wait_for_posts() {
+fn a_wait_for_a_sync_does_not_wait_for_posts() {
     let members = patient_members();
     members[1].members.take_posting(members[1].post("held").cell, &|| false).unwrap();
     let is_posted = || members[0].members.has_posts();
@@ -234,7 +234,7 @@ fn what_waits_for_a_sync_does_not_wait_for_posts() {
         while !is_posted() {
             std::thread::yield_now();
         }
-        // Also while the process's own thread leads those that wait for posts.
+        // Also while a thread of this process leads the waiters for posts.
         assert_eq!(members[0].append("b"), Glsn(1));
         assert!(!waiting.is_finished());
         members[1].members.release_posting();
@@ -243,7 +243,7 @@ fn what_waits_for_a_sync_does_not_wait_for_posts() {
 }
 
 #[test]
-fn nothing_is_posted_while_one_that_was_waited_for_too_long_has_the_lock() {
+fn nothing_is_posted_while_a_stalled_member_holds_the_lock() {
     let (_disk, _store, members) = members(2);
     members[1].members.take_posting(members[1].post("").cell, &|| false).unwrap();
     assert_eq!(members[0].commit("a").unwrap(), None);
@@ -253,7 +253,7 @@ fn nothing_is_posted_while_one_that_was_waited_for_too_long_has_the_lock() {
 }
 
 #[test]
-fn one_that_has_no_memory_to_order_posts_refuses_its_own_and_goes_on() {
+fn a_member_without_memory_to_order_posts_refuses_its_own_and_continues() {
     let (_disk, _store, members) = members(2);
     members[1].append("a");
     let post = members[1].post("b");
@@ -286,9 +286,9 @@ fn posts_go_on_in_the_next_segment() {
 }
 
 #[test]
-fn threads_of_several_members_post_at_once_and_each_record_is_there_once() {
+fn records_posted_by_threads_of_several_members_are_each_present_once() {
     append_at_once((3, 300, 200), Process::begin_to_post, |member, thread, round, text| {
-        // Some are ordered by their owners.
+        // Some records are ordered by their owners.
         let posted = if round % 16 == thread { None } else { member.commit(text).unwrap() };
         posted.unwrap_or_else(|| member.append(text))
     });

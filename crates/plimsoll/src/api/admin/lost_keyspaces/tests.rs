@@ -19,9 +19,9 @@ fn put(store: &Arc<Engine>, id: u32) {
     tx.commit().unwrap();
 }
 
-/// Between a member's look at the log and its look at the manifest, the keeper may write both.
+/// Between a member's reads of the log and of the manifest, the keeper may write both.
 #[test]
-fn a_keyspace_is_not_missed_that_is_newer_than_what_was_taken_in() {
+fn a_keyspace_newer_than_the_applied_commits_is_not_missed() {
     let dir = tempfile::tempdir().unwrap();
     let path: &Path = &dir.path().join("store");
     let join = |read_only| open(path, options().shared(true).read_only(read_only)).unwrap();
@@ -48,7 +48,7 @@ fn a_keyspace_is_not_missed_that_is_newer_than_what_was_taken_in() {
 }
 
 #[test]
-fn a_new_keyspace_gets_no_number_that_a_memtable_has() {
+fn a_new_keyspace_gets_no_id_that_a_memtable_uses() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("store"), options()).unwrap();
     let number = |name: &str| {

@@ -1,19 +1,20 @@
 //! Makes the index of the new store.
 //!
-//! - If the old index is sound, its files get a second name in the new store, and a manifest of
-//!   their own.
-//! - Else the log is replayed into an empty index, and if the log does not hold every commit, the
-//!   versions of these runs and of the old ones are merged into new runs.
+//! - If the old index is sound, its files are linked into the new store, which gets its own
+//!   manifest.
+//! - Otherwise the log is replayed into an empty index. If the log does not hold every commit, the
+//!   resulting runs and the old ones are then merged into new runs.
 //!
 //! Laws of a merge:
-//! 1. Commits that the log holds come from the log, whatever the old index says of them.
-//! 2. If the newest version of a key may have been on a page that cannot be read, and neither the
-//!    log nor another page has it, then no other version takes its place, not even one of the same
-//!    commit (a commit may write a key to several runs): the key is deleted.
-//! 3. A version up to the checkpoint that the current runs do not have was replaced there. It is
-//!    not the newest: the key is deleted, if the log has lost the commit that replaced it.
-//! 4. The record of a keyspace is a key too, but under law 2 it stays and is named, unless it is
-//!    known to be replaced: without it nothing says what the keyspace keeps.
+//! 1. Commits that the log holds are taken from the log, even if the old index has other versions
+//!    of them.
+//! 2. If the newest version of a key may have been on an unreadable page, and neither the log nor
+//!    another page has it, then the key is deleted. No other version replaces it, not even one of
+//!    the same commit (a commit may write a key to several runs).
+//! 3. A version up to the checkpoint that the current runs lack has been superseded, so it is not
+//!    the newest. If the log has lost the commit that superseded it, the key is deleted.
+//! 4. The record of a keyspace is a key too, but under law 2 it is kept and reported, unless it is
+//!    known to be superseded: without it the retention of the keyspace would be unknown.
 //! 5. Moments at which versions may be missing can no longer be read.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,8 +46,8 @@ use crate::types::keyspaces::{Record, SYSTEM, dropped_name};
 use crate::types::options::Options;
 use crate::types::version::{Stored, Version};
 
-/// Writes the manifest with which the new store is first opened: the one of the old index, if its
-/// files are kept; else one without runs, behind which all of the log is replayed.
+/// Writes the manifest with which the new store is first opened. If the old index's files are kept,
+/// it is the old manifest; otherwise it has no runs, and the whole log is replayed.
 pub(crate) fn begin(
     source: &Source,
     path: &Path,
@@ -67,6 +68,7 @@ pub(crate) fn begin(
     } else {
         manifest.checkpoint = source.survey.start();
     }
+    manifest.log_begins = Some(source.survey.start().glsn.next());
     manifest.durable = durable(source);
     manifest.number = source.next_manifest;
     manifest.next_run = source.next_run;
@@ -80,20 +82,19 @@ fn durable(source: &Source) -> Position {
     if end.glsn == Glsn::NONE { Position::default() } else { end }
 }
 
-/// What a merge could not keep.
+/// The data that a merge could not keep.
 #[derive(Default)]
 pub(crate) struct MergeLosses {
-    /// Ranges of keys that were on pages that cannot be read.
+    /// Ranges of keys that were on unreadable pages.
     pub(crate) ranges: Vec<DamagedKeys>,
     /// Moments before this one cannot be read in every keyspace.
     pub(crate) readable_from: Glsn,
-    /// The keyspaces whose records may have been replaced on a page that cannot be read.
+    /// The keyspaces whose records may have been superseded by a record on an unreadable page.
     pub(crate) stale_records: Vec<String>,
 }
 
-/// The key ranges of pages that cannot be read and that may hold commits which the log does not
-/// have, each with the newest commit that the log has lost since, and whether the page was in a
-/// current run.
+/// The key ranges of unreadable pages that may hold commits which the log lacks, each with the
+/// newest commit that the log has lost since, and whether the page was in a current run.
 fn lost_spans(source: &Source) -> Result<Vec<(LostSpan, Glsn, bool)>> {
     let mut spans = Vec::new();
     for part in source.parts.iter().filter(|part| part.described && !part.problems.is_empty()) {
@@ -112,7 +113,7 @@ pub(crate) fn lost_ranges(source: &Source, scene: &Scene<'_>) -> Result<Vec<Dama
     Ok(spans.iter().map(|(span, ..)| scene.range(&span.first, &span.last)).collect())
 }
 
-/// Merges the runs of the new store, which hold what its log has, with the old ones.
+/// Merges the runs of the new store, which hold the contents of its log, with the old ones.
 pub(crate) fn merge(
     source: &Source,
     scene: &Scene<'_>,
@@ -137,15 +138,15 @@ pub(crate) fn merge(
     };
     let new = output.open_new(&replayed)?;
     let (current, history) = output.open_old()?;
-    // Each group is a run: its tables are sorted and do not overlap. The log's come first: of two
-    // equal versions they win.
+    // Each group is a run: its tables are sorted and do not overlap. The runs from the log come
+    // first, so that they win among equal versions.
     let cursors = new.iter().chain(&current).chain(&history).map(scan).collect();
     let mut merge = Merge::new(cursors, Direction::Forward);
     merge.seek_end()?;
-    // The same versions, of the current runs only.
+    // A merge of the current runs only, to check which versions they hold.
     let mut held = Merge::new(current.iter().map(scan).collect(), Direction::Forward);
     held.seek_end()?;
-    // Those of the history runs only.
+    // A merge of the history runs only.
     let mut past = Merge::new(history.iter().map(scan).collect(), Direction::Forward);
     past.seek_end()?;
     let mut stale_records = Vec::new();
@@ -179,7 +180,7 @@ pub(crate) fn merge(
                     let (name, id) = (version.user_key(), record_id(&version.stored));
                     let drop = id.and_then(|id| dropped.get(&id).copied());
                     if dropped_name(name).is_some() {
-                        // These come before the others.
+                        // Records of dropped keyspaces are sorted before the others.
                         dropped.extend(id.map(|id| (id, version.glsn)));
                         stale = None;
                     } else if by_page.is_some() && drop.is_none() && !holds(&mut past, &version)? {
@@ -236,7 +237,7 @@ fn scan(tables: &Tables) -> Cursor {
     Cursor::Run(Box::new(RunCursor::new(Arc::clone(tables), Feed::Pool(Touch::Scan))))
 }
 
-/// Whether a merge has a version; it is asked for versions in order.
+/// Whether a merge has a version. The versions must be given in order.
 fn holds(merge: &mut Merge, version: &Version<'_>) -> Result<bool> {
     merge.skip_to(version.key, version.glsn)?;
     Ok(merge.top().is_some_and(|top| top.key == version.key && top.glsn == version.glsn))
@@ -248,7 +249,7 @@ fn record_id(stored: &Stored<'_>) -> Option<u32> {
     Record::decode(record).ok().map(|record| record.id)
 }
 
-/// From which moments on the keyspaces can be read.
+/// The moments from which on the keyspaces can be read.
 fn limits(
     source: &Source,
     replayed: &Manifest,
@@ -260,7 +261,7 @@ fn limits(
     match &source.manifest {
         Some(manifest) => limits.merge(&manifest.head().limits),
         None => {
-            // Nothing says which versions compaction has dropped.
+            // It is unknown which versions compaction has dropped.
             let newest = source
                 .parts
                 .iter()
@@ -341,8 +342,9 @@ impl Output<'_> {
         }
     }
 
-    /// The old runs, the current ones and those of history. Of those that are damaged, or that hold
-    /// commits in whose place the log has others, copies of what can be used.
+    /// Opens the old runs, the current ones and the history runs. A run that is damaged, or that
+    /// holds commits which differ from those of the log, is replaced by a copy of its usable
+    /// versions.
     fn open_old(&mut self) -> Result<(Vec<Tables>, Vec<Tables>)> {
         let source = self.source;
         let first = source.survey.bounds().start;
@@ -375,7 +377,7 @@ impl Output<'_> {
         Ok((groups(runs), groups(history)))
     }
 
-    /// What a version stores, or that its value is lost.
+    /// The content of a version, or that its value is lost.
     fn what_is_left<'v>(&self, version: &Version<'v>) -> Stored<'v> {
         let is_there = match version.stored {
             Stored::InLog { .. } => self.source.survey.has(version.glsn),
@@ -389,7 +391,7 @@ impl Output<'_> {
         }
     }
 
-    /// Adds a version; all versions of a key are in one table.
+    /// Adds a version. All versions of a key are in one table.
     fn add(&mut self, version: &Version<'_>, may_split: bool) -> Result<()> {
         let table_bytes = self.options.sizes.table_bytes;
         if may_split && self.builder.as_ref().is_some_and(|builder| builder.bytes() > table_bytes) {

@@ -1,5 +1,5 @@
-//! The damaged store: what can be read of its log and its index, and how its index comes into the
-//! new store.
+//! The damaged store: the readable parts of its log and its index, and the plan for the index of
+//! the new store.
 //!
 //! Law: nothing here changes a file.
 
@@ -34,14 +34,14 @@ use crate::types::index_key::MAX_INDEX_KEY_BYTES;
 use crate::types::options::Options;
 use crate::types::version::Stored;
 
-/// How the index of the new store comes about.
+/// How the index of the new store is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Plan {
-    /// The files of the old one are sound, and fit the log.
+    /// The files of the old one are sound and match the log.
     Keep,
-    /// From the log, which holds every commit.
+    /// From the log, which has every commit.
     Replay,
-    /// From what can be read of both.
+    /// From the readable parts of both.
     Merge,
 }
 
@@ -52,13 +52,13 @@ pub(crate) struct Source {
     pub(crate) survey: Survey,
     /// Findings of the log's files.
     pub(crate) findings: Vec<Finding>,
-    /// The manifest that describes `parts`. `None` if nothing says what compaction has dropped.
+    /// The manifest that describes `parts`. `None` if it is unknown what compaction has dropped.
     pub(crate) manifest: Option<Manifest>,
     /// The tables of the index.
     pub(crate) parts: Vec<Part>,
-    /// Whether `parts` are the tables of that manifest, and no others.
+    /// Whether `parts` are exactly the tables of that manifest.
     pub(crate) is_described: bool,
-    /// Whether the index has commits that the log has others in place of.
+    /// Whether the index has commits that differ from those of the log.
     pub(crate) is_forked: bool,
     pub(crate) plan: Plan,
     /// Files whose contents are not in the new store, one sentence each.
@@ -69,7 +69,7 @@ pub(crate) struct Source {
     pub(crate) next_manifest: u64,
 }
 
-/// What of a blob file cannot be used.
+/// The unusable parts of blob files.
 #[derive(Default)]
 pub(crate) struct BlobLosses {
     pub(crate) damaged: Vec<DamagedBlob>,
@@ -99,7 +99,7 @@ impl Source {
         Ok(source)
     }
 
-    /// The files of the log that are damaged, and blob files that tables need and that are missing.
+    /// The damaged files of the log, and missing blob files that tables need.
     fn verify_log(&self, path: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<Vec<Finding>> {
         let infos = || self.parts.iter().map(|part| &part.info);
         let mut needed: Vec<BlobId> = infos().flat_map(|info| info.blobs.iter().copied()).collect();
@@ -166,7 +166,7 @@ impl Source {
         }
     }
 
-    /// How many pages of the damaged blob files hold values of the index.
+    /// Counts the pages of the damaged blob files that hold values of the index.
     fn count_pages(&self, damaged: &mut BTreeMap<BlobId, DamagedBlob>) -> Result<()> {
         for part in &self.parts {
             if !part.info.blobs.iter().any(|blob| damaged.contains_key(blob)) {
@@ -185,8 +185,8 @@ impl Source {
         Ok(())
     }
 
-    /// Notes runs in blob files that no manifest names, if the log does not hold every commit:
-    /// their commit, and so the age of what they hold, was only in the manifest.
+    /// Notes runs in blob files that no manifest names, if the log lacks some commits: the commit
+    /// of such a run, and so the age of its versions, was recorded only in the manifest.
     fn note_unknown_blobs(&mut self, path: &Path) -> Result<()> {
         if self.plan != Plan::Merge || self.is_described {
             return Ok(());
@@ -212,7 +212,7 @@ impl Source {
         Ok(())
     }
 
-    /// The newest commit up to `max`, and not before `min`, that the log does not give.
+    /// The newest commit between `min` and `max` that the log lacks.
     pub(crate) fn newest_gap(&self, min: Glsn, max: Glsn) -> Option<Glsn> {
         if self.is_forked {
             let last = Glsn(self.survey.bounds().start.0 - 1).min(max);
@@ -229,7 +229,7 @@ impl Source {
         newest.fold(checkpoint, Glsn::max)
     }
 
-    /// The last commit up to which the index is known to be complete: later ones may be in it if
+    /// The last commit up to which the index is known to be complete. It may hold later ones if
     /// they were adopted.
     pub(crate) fn complete_to(&self) -> Glsn {
         let manifest = self.manifest.as_ref().filter(|_| self.is_described);
@@ -250,8 +250,8 @@ impl Source {
     }
 }
 
-/// Removes tables whose files are missing, if runs from `next_run` on may have been merged of them:
-/// these cover their keys and commits. The others are lost.
+/// Removes tables whose files are missing, if runs from `next_run` on may be merges of them: these
+/// cover their keys and commits. The remaining tables are lost.
 fn retain_unmerged(parts: &mut Vec<Part>, next_run: u64) {
     let is_newer = |part: &&Part| matches!(part.info.id, TableId::Run(id) if id >= next_run);
     let newer =
@@ -273,9 +273,9 @@ struct Reader<'a> {
     options: &'a Options,
     log_options: FileLogOptions,
     budget: Budget,
-    /// Those that can be read, the newest first.
+    /// The readable ones, newest first.
     manifests: Vec<Manifest>,
-    /// The highest number of all.
+    /// The highest manifest number, readable or not.
     newest: Option<u64>,
 }
 
@@ -316,7 +316,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The id of the log according to the index: to a manifest, or to the header of a run; 0 if
+    /// The id of the log according to the index: in a manifest, or in the header of a run; 0 if
     /// neither can be read.
     fn log_id(&self) -> Result<u128> {
         if let Some(manifest) = self.manifests.first() {
@@ -344,26 +344,35 @@ impl Reader<'_> {
             of_log.flat_map(|manifest| [manifest.checkpoint, manifest.durable]).collect();
         let asked: Vec<Glsn> = positions.iter().map(|position| position.glsn).collect();
         let runs = Position { glsn: run_commits, chain: 0 };
-        // A manifest knows the chain hash, a run does not.
+        // A manifest contains the chain hash, a run does not.
         let known = positions
             .into_iter()
             .fold(runs, |known, it| if it.glsn >= known.glsn { it } else { known });
-        let read = |known: Position| {
+        // Older manifests do not know of later trims.
+        let newest = self.manifests.first().filter(|newest| self.newest == Some(newest.number));
+        let begins =
+            newest.filter(|newest| newest.log_id == log_id).and_then(|newest| newest.log_begins);
+        let read = |known: Position, begins| {
             let scope = LogScope {
                 options: &self.log_options,
                 log_id: Some(log_id).filter(|id| *id != 0),
                 known,
+                begins,
                 unusable: &|first| doubts.unusable.contains(&first),
                 asked: &asked,
             };
             survey_log(&scope).lift()
         };
-        let survey = read(known)?;
-        // What the index of another log knows is not missing in this one.
-        if survey.log_id == log_id || log_id == 0 { Ok(survey) } else { read(Position::default()) }
+        let survey = read(known, begins)?;
+        // Commits of the index of another log are not missing in this log.
+        if survey.log_id == log_id || log_id == 0 {
+            Ok(survey)
+        } else {
+            read(Position::default(), None)
+        }
     }
 
-    /// Decides what of the index is used.
+    /// Decides which parts of the index are used.
     fn choose(self, survey: Survey, run_commits: Glsn, doubts: &Doubts) -> Result<Source> {
         let runs = self.runs_in_folder()?;
         let named = self.manifests.iter().map(|manifest| manifest.next_run).max().unwrap_or(1);
@@ -371,7 +380,7 @@ impl Reader<'_> {
             survey.foreign.iter().map(|name| format!("log/{name} is a segment of another log"));
         let mut source = Source {
             next_run: runs.first().map_or(named, |id| named.max(id.saturating_add(1))),
-            // In a new folder they may begin anew.
+            // In a new folder the numbers may start again.
             next_manifest: self
                 .newest
                 .filter(|newest| *newest < u64::MAX >> 1)
@@ -393,16 +402,16 @@ impl Reader<'_> {
         let is_newest = |manifest: &Manifest| self.newest == Some(manifest.number);
         if is_log_damaged && !self.manifests.first().is_some_and(is_newest) {
             source.unresolved.push(format!(
-                "no readable manifest says how far the log extended: commits after GLSN {} may be \
-                 lost",
+                "no readable manifest records how far the log extended: commits after GLSN {} may \
+                 be lost",
                 bounds.end.0 - 1
             ));
         }
         for manifest in self.manifests.iter() {
             if manifest.log_id != source.survey.log_id {
                 source.unresolved.push(format!(
-                    "the index is of another log, as its manifest {} says: nothing of it is in \
-                     the new store",
+                    "the index belongs to another log according to its manifest {}: nothing of it \
+                     is in the new store",
                     manifest.number
                 ));
                 return Ok(source);
@@ -420,8 +429,8 @@ impl Reader<'_> {
                         && part.info.min_pointer.is_none_or(|oldest| oldest >= bounds.start)
                 });
             let is_newest = is_newest(manifest);
-            // An older one is as good if the log has every commit behind it. A newer one may have
-            // dropped blob files.
+            // An older manifest is as good if the log has every commit after it. A newer one may
+            // have dropped blob files.
             let is_complete = (is_newest && run_commits <= manifest.checkpoint.glsn)
                 || (run_commits < bounds.end
                     && source
@@ -435,8 +444,8 @@ impl Reader<'_> {
                 source.is_described = true;
                 return Ok(source);
             }
-            // A file that is missing, beside files that it does not know, was merged into these: a
-            // newer one is missing.
+            // If a file is missing while there are files that the manifest does not know, it was
+            // merged into these; so a newer manifest is missing.
             source.is_forked |= is_forked;
             let is_merged = parts.iter().any(|part| part.source.is_none())
                 && runs.iter().any(|id| *id >= manifest.next_run);
@@ -448,13 +457,14 @@ impl Reader<'_> {
             }
         }
         source.parts = self.parts_in_folder(source.survey.log_id, &runs, &mut source.unresolved)?;
-        // Its limits hold as long as no newer one was written.
+        // Its limits are valid if no newer one was written.
         let first = self.manifests.first().filter(|manifest| is_newest(manifest));
         source.manifest = first.filter(|manifest| run_commits <= manifest.checkpoint.glsn).cloned();
         if source.plan == Plan::Merge && bounds.start > Glsn::FIRST {
             source.unresolved.push(
-                "no readable manifest says which runs there were: if a run file is missing, older \
-                 values are in place of those in it"
+                "no readable manifest lists the runs: if a run file is missing, older \
+                 values are in place of those in it; and keys of ranges that were deleted \
+                 before the log begins may be there again"
                     .to_owned(),
             );
         }
@@ -542,7 +552,7 @@ impl Reader<'_> {
         Ok(parts)
     }
 
-    /// The metadata of a table without a footer: of the versions that its leaves hold.
+    /// The metadata of a table without a footer, computed from the versions in its leaves.
     fn describe(
         &self,
         id: TableId,

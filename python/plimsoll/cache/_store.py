@@ -14,17 +14,16 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from . import _native
-from ._block import block
-from ._errors import Behind, Closed, Error, NotKeeper, OutOfBudget, Poisoned, Stalled
-from ._turn import Turn
+from .. import _native
+from .._block import block
+from .._errors import Behind, Closed, Error, NotKeeper, OutOfBudget, Poisoned, Stalled
+from .._turn import Turn
+from ._disk import Disk
 
 if TYPE_CHECKING:
-    from ._cache_rows import Table
-    from ._native import Db, Transaction
-    from .disk import Disk
+    from .._native import Db, Keyspace, ReadMapping, Transaction
 
 _log = logging.getLogger("plimsoll.cache")
 
@@ -68,6 +67,34 @@ class Timeout(Exception):
     """
 
 
+class StoreTable(Protocol):
+    """The rows of one cache, as their store sees them at the ends of transactions."""
+
+    size: int
+
+    @property
+    def committed(self) -> Keyspace: ...
+
+    @property
+    def size_max(self) -> int: ...
+
+    @property
+    def has_news(self) -> bool: ...
+
+    def refresh(self, rows: ReadMapping) -> None: ...
+
+    def before_commit(self, transaction: Transaction) -> None: ...
+
+    def after_commit(self) -> None: ...
+
+    def after_abort(self) -> None: ...
+
+    def flush_touched(self) -> None: ...
+
+
+_Table = TypeVar("_Table", bound=StoreTable)
+
+
 class CacheStore:
     """An open store with its lock, its open transaction, and the tables of the caches in it."""
 
@@ -76,14 +103,14 @@ class CacheStore:
         self.shared: bool = options["shared"]
         self.path = path
         self.identity = identity(path)
-        self.users: set[Use] = set()
+        self.users: set[Use[Any]] = set()
         """The caches that have it open. A set, not a count: an interrupted open or close is
         repeated, and must count once."""
         self.writes: set[object] = set()
         """The writes in progress: the last one closes a store that no cache has open."""
         self.is_closed = False
         """Whether it was closed because nothing used it."""
-        self.tables: dict[str, Table] = {}
+        self.tables: dict[str, StoreTable] = {}
         self._turn = Turn(path, shared=self.shared, prepare=lambda: self.db.newest)
         self._transaction: Transaction | None = None
         self._owner = 0
@@ -268,18 +295,18 @@ def _remove_files(files: list[tuple[Disk, str]]) -> None:
         disk.remove(filename)
 
 
-class Use:
+class Use(Generic[_Table]):
     """A cache's claim on its open store: one object for the life of the cache."""
 
     def __init__(self) -> None:
         self.store: CacheStore | None = None
-        self.table: Table | None = None
+        self.table: _Table | None = None
         """The rows of the cache while it is open. Set last, because other threads then use it."""
         _uses.add(self)
 
 
 _stores: dict[str, CacheStore] = {}
-_uses: weakref.WeakSet[Use] = weakref.WeakSet()
+_uses: weakref.WeakSet[Use[Any]] = weakref.WeakSet()
 _guard = threading.RLock()
 
 
@@ -311,7 +338,7 @@ def identity(path: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def acquire(path: str, options: Options, use: Use) -> CacheStore:
+def acquire(path: str, options: Options, use: Use[Any]) -> CacheStore:
     """The store in a folder, opened if necessary. The first opener in a process decides on the
     options."""
     with _guard:
@@ -340,7 +367,7 @@ def acquire(path: str, options: Options, use: Use) -> CacheStore:
                 store.close()
 
 
-def release(use: Use) -> None:
+def release(use: Use[Any]) -> None:
     """Releases a store unless it was released before. The last release closes it, unless threads
     write; the last of these closes it then. Waits for no writer."""
     with _guard:
@@ -379,13 +406,3 @@ def _close_unused(store: CacheStore) -> None:
                         table.flush_touched()
         finally:
             store.close()
-
-
-def table(store: CacheStore, name: str) -> Table:
-    """The rows of the cache with this name in a store."""
-    from ._cache_rows import Table
-
-    with _guard:
-        if name not in store.tables:
-            store.tables[name] = Table(store, name)
-        return store.tables[name]

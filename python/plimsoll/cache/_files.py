@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING
 
-from ._cache_rows import PIECE_BYTES
+from ._rows import PIECE_BYTES, Table
 
 if TYPE_CHECKING:
-    from ._cache_rows import Table
-    from ._native import WriteMapping
+    from .._native import WriteMapping
 
 _MEMORY_BYTES = 4 << 20
 _STRAY_SECONDS = 600

@@ -12,12 +12,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from ._cache_codec import Serializer
-from ._cache_files import read_first
-from ._cache_rows import NewRow, Row, now, with_details
+from ._entries import Entries, detailed
+from ._files import read_first
+from ._handle import Handle
+from ._rows import NewRow, Row, now, with_details
 
 if TYPE_CHECKING:
-    from ._native import WriteMapping
+    from .._native import WriteMapping
 
 _FIRST_NUMBER = 500_000_000_000_000
 _LAST_NUMBER = 999_999_999_999_998
@@ -25,45 +26,24 @@ _DIGITS = 15
 
 
 class Queues:
-    """The queue operations of `Cache`."""
+    """The queues in one cache."""
 
-    _serializer: Serializer
-    _open: Any
-    _transact: Any
-    _store: Any
-    _fetch: Any
-    _give_up: Any
-    _detailed: Any
+    def __init__(self, handle: Handle, entries: Entries) -> None:
+        self._handle, self._entries = handle, entries
 
     def push(
-        self,
-        value: Any,
-        prefix: str | None = None,
-        side: str = "back",
-        expire: float | None = None,
-        read: bool = False,
-        tag: Any = None,
-        retry: bool = False,
-    ) -> Any:
-        """Puts a value at the end of a queue, and returns its key: a number, or text that begins with `prefix`.
-
-        Raises `ValueError` for a value larger than `size_limit`.
-
-        >>> cache = plimsoll.Cache()
-        >>> cache.push("wash"), cache.push("dry")
-        (500000000000000, 500000000000001)
-        >>> cache.push("iron", prefix="jobs")
-        'jobs-500000000000000'
-        """
+        self, value: Any, prefix: str | None, side: str, expire: float | None, read: bool, tag: Any, retry: bool
+    ) -> int | str:
+        """Puts a value at an end of a queue; returns its key."""
         if read:
-            with read_first(value, self._open().store.path) as copy:
+            with read_first(value, self._handle.open().store.path) as copy:
                 return self._push(copy, prefix, side, expire, True, tag, retry)
         return self._push(value, prefix, side, expire, False, tag, retry)
 
     def _push(
         self, value: Any, prefix: str | None, side: str, expire: float | None, read: bool, tag: Any, retry: bool
-    ) -> Any:
-        with self._transact(retry) as (_, rows):
+    ) -> int | str:
+        with self._handle.transact(retry) as (_, rows):
             end, _, _ = self._end(rows, prefix, side)
             number = _FIRST_NUMBER
             if end is not None:
@@ -73,50 +53,10 @@ class Queues:
             key = _key(prefix, number)
             # Keys of queues are stored unchanged and in order, regardless of how the disk stores
             # others.
-            full = self._serializer.dump_key(key)
-            if not self._store(NewRow(key, value, expire, read, tag, retry, full=full)):
+            full = self._handle.serializer.dump_key(key)
+            if not self._entries.store(NewRow(key, value, expire, read, tag, retry, full=full)):
                 raise ValueError("the value is larger than size_limit, so the queue cannot hold it")
             return key
-
-    def pull(
-        self,
-        prefix: str | None = None,
-        default: Any = (None, None),
-        side: str = "front",
-        expire_time: bool = False,
-        tag: bool = False,
-        retry: bool = False,
-    ) -> Any:
-        """Takes the key and value at the front of a queue, or `default` from an empty one.
-
-        >>> cache = plimsoll.Cache()
-        >>> keys = cache.push("wash"), cache.push("dry")
-        >>> cache.pull(), cache.pull()
-        ((500000000000000, 'wash'), (500000000000001, 'dry'))
-        >>> cache.pull()
-        (None, None)
-        """
-        return self._take(prefix, default, side, expire_time, tag, retry, remove=True)
-
-    def peek(
-        self,
-        prefix: str | None = None,
-        default: Any = (None, None),
-        side: str = "front",
-        expire_time: bool = False,
-        tag: bool = False,
-        retry: bool = False,
-    ) -> Any:
-        """The key and value at the front of a queue; they stay there.
-
-        >>> cache = plimsoll.Cache()
-        >>> keys = cache.push("wash"), cache.push("dry")
-        >>> cache.peek(), cache.peek(side="back")
-        ((500000000000000, 'wash'), (500000000000001, 'dry'))
-        >>> len(cache)
-        2
-        """
-        return self._take(prefix, default, side, expire_time, tag, retry, remove=False)
 
     def _end(self, rows: WriteMapping, prefix: str | None, side: str) -> tuple[Any, bytes, Row | None]:
         """The key at an end of a queue, with its row."""
@@ -124,26 +64,28 @@ class Queues:
             raise ValueError(f'side is "front" or "back", not {side!r}')
         low, high = 1, _LAST_NUMBER
         while low <= high:
-            start, stop = (b"r" + self._serializer.dump_key(_key(prefix, number)) for number in (low, high))
+            start, stop = (b"r" + self._handle.serializer.dump_key(_key(prefix, number)) for number in (low, high))
             if len(stop) > 1000:
                 raise ValueError("the prefix of a queue has up to 900 bytes")
             found = rows.scan(start, stop + b"\0", reverse=side == "back", limit=1)
             if not found:
                 break
             stored, data = found[0]
-            key = self._serializer.load_key(stored[1:])
+            key = self._handle.serializer.load_key(stored[1:])
             if _is_of_queue(key, prefix):
                 return key, stored[1:], Row.load(data)
             below = math.floor(key) if prefix is None else foreign_rank(key[len(prefix) + 1 :])
             low, high = (below + 1, high) if side == "front" else (low, below)
         return None, b"", None
 
-    def _take(
+    def take(
         self, prefix: str | None, default: Any, side: str, expire_time: bool, tag: bool, retry: bool, *, remove: bool
     ) -> Any:
+        """The key and value at an end of a queue, removed if `remove` is true; `default` from an
+        empty queue."""
         tries = 0
         while True:
-            with self._transact(retry) as (table, rows):
+            with self._handle.transact(retry) as (table, rows):
                 key, short, row = self._end(rows, prefix, side)
                 if row is None:
                     return with_details(default, None, None, expire_time, tag)
@@ -154,17 +96,17 @@ class Queues:
                 if remove:
                     # Decode first, because a refused value, such as a pickle, must stay.
                     try:
-                        found = self._detailed((key, self._fetch(data)), row, expire_time, tag)
+                        found = detailed((key, self._handle.fetch(data)), row, expire_time, tag)
                     except OSError:
                         table.delete(rows, short, row)
                         continue
                     table.delete(rows, short, row)
                     return found
             try:
-                return self._detailed((key, self._fetch(data)), row, expire_time, tag)
+                return detailed((key, self._handle.fetch(data)), row, expire_time, tag)
             except OSError as error:
                 tries += 1
-                self._give_up(short, row, error, tries)
+                self._entries.give_up(short, row, error, tries)
 
 
 def _key(prefix: str | None, number: int) -> int | str:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 
-from .disk import ENOVAL
+from ._disk import ENOVAL
 
 _P = ParamSpec("_P")
 _Q = ParamSpec("_Q")

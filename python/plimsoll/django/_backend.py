@@ -1,21 +1,4 @@
-"""A cache backend for Django.
-
-    CACHES = {
-        "default": {
-            "BACKEND": "plimsoll.django.PlimsollCache",
-            "LOCATION": "/var/cache/site",
-            "OPTIONS": {"size_limit": 10**9, "memory": "64MB"},
-        }
-    }
-
-OPTIONS are those of `plimsoll.Cache`. Django's caches of pages and sessions store objects:
-`"serializer": "pickle"` permits that, for a folder that only trusted programs can write to. Without
-it, safe text (`mark_safe`, `{% cache %}`) is restored as safe text, and a lazy translation as text
-in the language active when it was stored. Worker processes share the folder.
-
-A worker opens the store at its first use of the cache and keeps it open, with its cached data,
-until it ends.
-"""
+"""`PlimsollCache`: the operations of Django's cache on a `FanoutCache`."""
 
 from __future__ import annotations
 
@@ -26,12 +9,10 @@ from django.core.cache.backends.base import DEFAULT_TIMEOUT, BaseCache  # type: 
 from django.utils.functional import Promise  # type: ignore[import-untyped, import-not-found, unused-ignore]
 from django.utils.safestring import SafeString  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
-from ._cache_codec import add_conversion, add_text
-from ._memoize import Memoized
-from ._memoize import memoize as _memoize
-from .cache import Cache
-from .fanout import FanoutCache
-from .persistent import Deque, Index
+from ..cache import Cache, Deque, FanoutCache, Index
+from ..cache._codec import add_conversion, add_text
+from ..cache._memoize import Memoized
+from ..cache._memoize import memoize as _memoize
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -41,7 +22,8 @@ add_conversion(Promise, str)
 
 
 class PlimsollCache(BaseCache):  # type: ignore[misc, unused-ignore]
-    """Django's cache in a folder, with the additional methods of `plimsoll.Cache`: tags, `pop`, `expire`, named deques and indexes.
+    """Django's cache in a folder, with the additional methods of `plimsoll.Cache`: tags, `pop`,
+    `expire`, named deques and indexes.
 
     >>> from plimsoll.django import PlimsollCache
     >>> cache = PlimsollCache(path, {"TIMEOUT": 600, "OPTIONS": {"size_limit": 10**9}})
@@ -299,6 +281,3 @@ class _Versioned:
 
     def set(self, key: Any, value: Any, expire: float | None, tag: Any, retry: bool) -> None:
         self._backend.set(key, value, expire, self._version, tag=tag, retry=retry)
-
-
-__all__ = ["PlimsollCache"]

@@ -7,7 +7,7 @@ One keyspace holds all rows and indexes; the first byte of a key is its kind:
     v   <value id><piece>           a piece of a long value
     o   <row id>                    the key, in the order of insertion
     e   <time><row id>              a row that expires then
-    p   <rank><row id>              a row in the order of eviction: by a time, or by a number of uses
+    p   <rank><row id>              a row in the order of eviction: by a time or the number of uses
     t   <hash of the tag><row id>   a row with this tag
 
 Invariant: every change of a row changes its indexes and the counters in the same transaction.
@@ -31,13 +31,12 @@ from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ._cache_codec import DISK, dump_json, file_of
-from ._cache_store import DISK_ERRORS, Timeout
+from ._codec import DISK, dump_json, file_of
+from ._disk import Disk
+from ._store import DISK_ERRORS, CacheStore, Timeout, opening
 
 if TYPE_CHECKING:
-    from ._cache_store import CacheStore
-    from ._native import ReadMapping, Snapshot, WriteMapping
-    from .disk import Disk
+    from .._native import ReadMapping, Snapshot, Transaction, WriteMapping
 
 DEFAULT_SETTINGS: dict[str, Any] = {
     "statistics": 0,
@@ -169,7 +168,7 @@ class Table:
             self._settings_row = settings
             self.settings = {**DEFAULT_SETTINGS, **json.loads(settings or b"{}")}
 
-    def before_commit(self, transaction: Any) -> None:
+    def before_commit(self, transaction: Transaction) -> None:
         """Writes the counters if they have changed."""
         if self.is_unread:
             return
@@ -584,6 +583,16 @@ class Table:
         for key in rows.keys(prefix=b"e", limit=1):
             return _load_time(key)
         return math.inf
+
+
+def table_of(store: CacheStore, name: str) -> Table:
+    """The rows of the cache with this name in a store."""
+    with opening():
+        table = store.tables.get(name)
+        if table is None:
+            table = store.tables[name] = Table(store, name)
+        assert isinstance(table, Table), "the tables of a store are made here"
+        return table
 
 
 class PieceReader(io.RawIOBase):

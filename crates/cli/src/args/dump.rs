@@ -1,0 +1,57 @@
+//! The command line of dump and restore.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The dump is a stream that any later version reads on any machine (docs/reference/dump.md): by \
+default the newest value of each key of all keyspaces and their settings; with --history every \
+commit that the log holds, with its GLSN, time and metadata, streams and cursors. Each record has \
+a checksum, and a dump that was cut short is recognised. It is not compressed: pipe it through \
+zstd. The store stays in use; processes that share it do not trim its log until a dump with \
+--history ends. If a process that has the store for itself frees what is read, the dump fails: run \
+it again.
+
+With --json: the newest rows of one keyspace, one {\"key\", \"value\"} object per line (\"key_hex\" \
+and \"value_hex\" for bytes that are not text), which `load --key key --value value` takes back.
+
+Examples:
+  plimsoll dump demo.plimsoll --history -o demo.dump
+  plimsoll dump demo.plimsoll --history | zstd > demo.dump.zst
+  plimsoll dump demo.plimsoll --history | ssh other plimsoll restore demo.plimsoll -
+  plimsoll dump demo.plimsoll --json > rows.jsonl")]
+pub(crate) struct Dump {
+    /// Store
+    pub(crate) store: PathBuf,
+    /// Dump every retained commit instead of the newest values
+    #[arg(long)]
+    pub(crate) history: bool,
+    /// Only this keyspace [default: all; with --json: default]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) keyspace: Option<String>,
+    /// File to write, which must not exist; - is stdout
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    pub(crate) output: PathBuf,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+STORE appears once all of the dump was read and found whole. A dump with history keeps every GLSN \
+and time, so `get --at`, `history` and `log` answer as they did. If the command is stopped, \
+STORE.new-restore holds what was restored; the same command goes on from there. A damaged dump is \
+refused with exit code 4.
+
+If SOURCE is a folder, it is a backup (`plimsoll backup`): its files are copied and checked.
+
+Examples:
+  plimsoll restore demo.plimsoll demo.dump
+  zstd -dc demo.dump.zst | plimsoll restore demo.plimsoll -
+  plimsoll restore demo.plimsoll /backup/demo-2024-01-31.plimsoll")]
+pub(crate) struct Restore {
+    /// Folder of the new store; it must be empty or not exist
+    pub(crate) store: PathBuf,
+    /// Dump to read, - for stdin, or the folder of a backup
+    pub(crate) source: PathBuf,
+}

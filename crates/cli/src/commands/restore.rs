@@ -1,0 +1,32 @@
+//! `plimsoll restore`: makes a store of a dump, or of a backup.
+
+use plimsoll::Db;
+
+use crate::args::{Globals, Restore};
+use crate::exit::{Exit, Outcome};
+use crate::load::input::Input;
+use crate::output::{Fact, Output};
+use crate::store;
+
+pub(crate) fn run(globals: &Globals, args: &Restore, output: &mut Output) -> Outcome {
+    let options = store::options(globals);
+    let facts = if args.source.is_dir() {
+        let report = Db::restore_backup(&args.source, &args.store, options)?;
+        vec![
+            Fact::new("newest GLSN", report.glsn.to_string(), report.glsn.0),
+            Fact::count("files", report.files),
+            Fact::bytes("bytes copied", report.bytes_copied),
+        ]
+    } else {
+        let from = Input::find(&args.source)?.open()?;
+        let report = Db::restore(&args.store, options, from)?;
+        let went_on = if report.went_on { "yes" } else { "no" };
+        vec![
+            Fact::new("newest GLSN", report.glsn.to_string(), report.glsn.0),
+            Fact::count("changes", report.changes),
+            Fact::new("went on", went_on, report.went_on),
+        ]
+    };
+    output.report("The store is restored.", |output| output.facts(&facts))?;
+    Ok(Exit::Done)
+}

@@ -1,0 +1,110 @@
+//! `plimsoll add`, `append` and `cas`: update one key without a conflict, in a durable commit.
+
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+
+use plimsoll::{Db, Durability, Keyspace, Overflow};
+
+use crate::args::{Add, Append, Cas, Globals, InKeyspace, KeysAs};
+use crate::bytes::{key_bytes, show_key};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::keyspaces;
+use crate::output::{Fact, Output, Reader};
+use crate::size::show_size;
+use crate::stderr::say;
+use crate::store;
+
+pub(crate) fn add(globals: &Globals, args: Add, output: &mut Output) -> Outcome {
+    let key = key(args.key, &args.keys)?;
+    let sum = update(globals, &args.store, &args.keyspace, |db, keyspace| {
+        db.add(keyspace, &key, args.number, Overflow::Checked)
+    })?;
+    output.report(&format!("The sum {sum} is committed."), |output| {
+        match output.plain_reader() {
+            Reader::People | Reader::Pipe => output.line(&sum.to_string()),
+            Reader::Json => output.facts(&[Fact::new("value", "", sum)]),
+        }
+    })?;
+    Ok(Exit::Done)
+}
+
+pub(crate) fn append(globals: &Globals, args: Append, output: &mut Output) -> Outcome {
+    let key = key(args.key, &args.keys)?;
+    let more = match args.value.filter(|value| value != "-") {
+        Some(value) => value.into_vec(),
+        None => {
+            let mut more = Vec::new();
+            let read =
+                io::stdin().lock().take(plimsoll::MAX_VALUE_BYTES + 1).read_to_end(&mut more);
+            read.map_err(|error| Failure::system(format!("cannot read stdin: {error}")))?;
+            more
+        }
+    };
+    let bytes = update(globals, &args.store, &args.keyspace, |db, keyspace| {
+        db.append(keyspace, &key, &more)
+    })?;
+    output.report("It is committed.", |output| match output.plain_reader() {
+        Reader::People => output.line(&format!("the value has {} now", show_size(bytes))),
+        Reader::Pipe => output.line(&bytes.to_string()),
+        Reader::Json => output.facts(&[Fact::bytes("bytes", bytes)]),
+    })?;
+    Ok(Exit::Done)
+}
+
+pub(crate) fn cas(globals: &Globals, args: Cas, output: &mut Output) -> Outcome {
+    let key = key(args.key, &args.keys)?;
+    let values = args.values.into_iter().map(OsString::into_vec).collect();
+    let [expected, new] =
+        expected_and_new(values, args.absent, args.delete).map_err(Failure::usage)?;
+    let is_swapped = update(globals, &args.store, &args.keyspace, |db, keyspace| {
+        db.compare_and_swap(keyspace, &key, expected.as_deref(), new.as_deref())
+    })?;
+    if output.plain_reader() == Reader::Json {
+        output.report("", |output| output.facts(&[Fact::new("swapped", "", is_swapped)]))?;
+    }
+    if is_swapped {
+        return Ok(Exit::Done);
+    }
+    say(format_args!("`{}` has another value", show_key(&key, false)));
+    Ok(Exit::No)
+}
+
+/// The expected value and the new one; `None` is no value.
+fn expected_and_new(
+    values: Vec<Vec<u8>>,
+    absent: bool,
+    delete: bool,
+) -> Result<[Option<Vec<u8>>; 2], String> {
+    let wanted = 2 - usize::from(absent) - usize::from(delete);
+    let given = values.len();
+    let mut values = values.into_iter();
+    let expected = if absent { None } else { values.next() };
+    let new = if delete { None } else { values.next() };
+    if given != wanted {
+        return Err(format!(
+            "expected {wanted} values, not {given}: the expected one unless --absent is given, \
+             and the new one unless --delete is"
+        ));
+    }
+    Ok([expected, new])
+}
+
+fn key(key: OsString, keys: &KeysAs) -> Result<Vec<u8>, Failure> {
+    key_bytes(key, keys.hex).map_err(Failure::usage)
+}
+
+/// Runs an update in a store that it opens and closes.
+fn update<T>(
+    globals: &Globals,
+    path: &Path,
+    keyspace: &InKeyspace,
+    update: impl FnOnce(&Db, &Keyspace) -> plimsoll::Result<T>,
+) -> Result<T, Failure> {
+    keyspaces::check_writable(&keyspace.keyspace)?;
+    let db = store::open_to_write(globals, path, true, Durability::Sync)?;
+    let updated = update(&db, &db.keyspace(&keyspace.keyspace)?)?;
+    store::close_after_commits(db);
+    Ok(updated)
+}

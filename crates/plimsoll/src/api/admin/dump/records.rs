@@ -1,0 +1,680 @@
+//! The records of a dump: `docs/reference/dump.md` specifies every byte.
+//!
+//! ```text
+//! bytes   "PLIMDUMP"
+//! records: u32 length of the payload, u8 kind, payload, u64 checksum
+//! ```
+//!
+//! Law: the checksum of a record covers all bytes before it, so a stream that is cut, damaged or
+//! put together from parts of others is recognised at the first record that is not as it was
+//! written. The last record says that nothing follows.
+
+use std::io::{ErrorKind, Read, Write};
+
+use plimsoll_disk::checksum::Running;
+use plimsoll_disk::codec::{self, push_bytes, push_varint};
+use plimsoll_log::glsn::Glsn;
+
+use crate::types::error::{Error, Result};
+use crate::types::keyspaces::{DROPPED, dropped_name};
+
+/// The first bytes of a dump.
+const MAGIC: &[u8; 8] = b"PLIMDUMP";
+
+/// The version of the format.
+const VERSION: u16 = 1;
+
+/// Feature bits that this version knows. A reader refuses a dump with others.
+const KNOWN_FEATURES: u64 = 0;
+
+/// The most bytes of a value in one record.
+pub(crate) const PIECE_BYTES: usize = 64 << 10;
+
+/// The most bytes of a payload: a piece of a value, and its key; or metadata; or the limits of all
+/// keyspaces.
+const PAYLOAD_BYTES_MAX: usize = 1 << 20;
+
+/// The content of a dump.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// The newest value of each key.
+    Newest,
+    /// Every commit that the log holds.
+    History,
+}
+
+/// The first record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) content: Content,
+    /// The id of the store.
+    pub(crate) store: u128,
+    /// Random: the id of this dump.
+    pub(crate) dump: u128,
+    /// The first entry of the log that is in the dump; of a dump without history, the next one.
+    pub(crate) first: Glsn,
+    /// The moment of the dump.
+    pub(crate) last: Glsn,
+    /// The latest time of an entry before `first`, in microseconds; 0 if there is none.
+    pub(crate) floor_micros: u64,
+    /// The name of the only keyspace that is in the dump; empty if all are.
+    pub(crate) keyspace: String,
+}
+
+/// One change of a key, or of a record of the store itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change<'a> {
+    Delete {
+        space: u32,
+        key: &'a [u8],
+    },
+    /// `piece` is the beginning of the value; the rest follows in records of kind [`Record::Piece`].
+    Put {
+        space: u32,
+        key: &'a [u8],
+        len: u64,
+        piece: &'a [u8],
+    },
+    /// The deletion of all keys from `first` up to `end`; `None`: of all that follow.
+    DeleteRange {
+        space: u32,
+        first: &'a [u8],
+        end: Option<&'a [u8]>,
+    },
+    /// A record of the system keyspace, or its deletion.
+    System {
+        key: SystemKey<'a>,
+        value: Option<&'a [u8]>,
+    },
+    /// The next GLSN of a cursor, or that it is gone.
+    Cursor {
+        name: &'a [u8],
+        next: Option<&'a [u8]>,
+    },
+}
+
+/// A key of the system keyspace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SystemKey<'a> {
+    /// A keyspace's name.
+    Live(&'a [u8]),
+    /// The id and the name of a dropped keyspace.
+    Dropped(u32, &'a [u8]),
+    /// A mark of the store: the key as it is.
+    Mark(&'a [u8]),
+}
+
+/// One record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Record<'a> {
+    /// A keyspace, and its settings as its record has them.
+    Keyspace { name: &'a [u8], settings: &'a [u8] },
+    /// The limits of what can be read of the versions that follow.
+    Limits(&'a [u8]),
+    /// A version that is older than the first commit.
+    Version { glsn: Glsn, change: Change<'a> },
+    /// The end of these versions, and their number.
+    VersionsEnd { versions: u64 },
+    /// The beginning of a commit.
+    Commit { glsn: Glsn, micros: u64, read_at: Glsn, metadata: &'a [u8] },
+    /// A change of the commit, or a row.
+    Change(Change<'a>),
+    /// The next bytes of a value or of an entry.
+    Piece(&'a [u8]),
+    /// The end of the commit, and the number of its changes.
+    CommitEnd { changes: u64 },
+    /// The beginning of entries of a stream that were appended together.
+    Entries { first: Glsn, count: u64, micros: u64, stream: u32 },
+    /// One of them; `piece` is the beginning of its payload.
+    Entry { len: u64, piece: &'a [u8] },
+    /// Entries that are lost in the store itself.
+    Lost { first: Glsn, count: u64, micros: u64 },
+    /// Entries of which nothing is in the dump, because they are of other keyspaces.
+    Empty { first: Glsn, count: u64, micros: u64 },
+    /// The end: the numbers of records before it, and of changes in them.
+    End { records: u64, changes: u64 },
+}
+
+const HEADER: u8 = 1;
+const KEYSPACE: u8 = 2;
+const LIMITS: u8 = 3;
+const OLD_VERSION: u8 = 4;
+const COMMIT: u8 = 5;
+const CHANGE: u8 = 6;
+const PIECE: u8 = 7;
+const COMMIT_END: u8 = 8;
+const ENTRIES: u8 = 9;
+const ENTRY: u8 = 10;
+const LOST: u8 = 11;
+const EMPTY: u8 = 12;
+const VERSIONS_END: u8 = 13;
+const END: u8 = 255;
+
+const DELETE: u8 = 0;
+const PUT: u8 = 1;
+const DELETE_RANGE: u8 = 2;
+// 3 to 15 are reserved for further changes of keys: an expiry, a merge.
+const SYSTEM_LIVE: u8 = 16;
+const SYSTEM_DROPPED: u8 = 17;
+const SYSTEM_MARK: u8 = 18;
+const CURSOR: u8 = 19;
+
+impl<'a> SystemKey<'a> {
+    /// The meaning of a key of the system keyspace.
+    pub(crate) fn of(key: &'a [u8]) -> Self {
+        let id = || key.get(1..5).and_then(|id| id.try_into().ok()).map(u32::from_be_bytes);
+        match (dropped_name(key), id()) {
+            (Some(name), Some(id)) => Self::Dropped(id, name),
+            // A name has no control characters.
+            _ if key.first().is_some_and(|byte| *byte < b' ') => Self::Mark(key),
+            _ => Self::Live(key),
+        }
+    }
+
+    /// The key of the system keyspace.
+    pub(crate) fn key(&self) -> Vec<u8> {
+        match self {
+            Self::Live(name) => name.to_vec(),
+            Self::Dropped(id, name) => [&[DROPPED], &id.to_be_bytes()[..], name].concat(),
+            Self::Mark(key) => key.to_vec(),
+        }
+    }
+}
+
+impl<'a> Change<'a> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let optional = |out: &mut Vec<u8>, value: &Option<&[u8]>| {
+            out.push(u8::from(value.is_some()));
+            push_bytes(out, value.unwrap_or_default());
+        };
+        match self {
+            Self::Delete { space, key } => {
+                out.push(DELETE);
+                push_varint(out, u64::from(*space));
+                push_bytes(out, key);
+            }
+            Self::Put { space, key, len, piece } => {
+                out.push(PUT);
+                push_varint(out, u64::from(*space));
+                push_bytes(out, key);
+                push_varint(out, *len);
+                push_bytes(out, piece);
+            }
+            Self::DeleteRange { space, first, end } => {
+                out.push(DELETE_RANGE);
+                push_varint(out, u64::from(*space));
+                push_bytes(out, first);
+                optional(out, end);
+            }
+            Self::System { key, value } => {
+                match key {
+                    SystemKey::Live(name) => {
+                        out.push(SYSTEM_LIVE);
+                        push_bytes(out, name);
+                    }
+                    SystemKey::Dropped(id, name) => {
+                        out.push(SYSTEM_DROPPED);
+                        push_varint(out, u64::from(*id));
+                        push_bytes(out, name);
+                    }
+                    SystemKey::Mark(key) => {
+                        out.push(SYSTEM_MARK);
+                        push_bytes(out, key);
+                    }
+                }
+                optional(out, value);
+            }
+            Self::Cursor { name, next } => {
+                out.push(CURSOR);
+                push_bytes(out, name);
+                optional(out, next);
+            }
+        }
+    }
+
+    fn decode(from: &mut codec::Reader<'a>) -> Result<Self> {
+        let kind = from.u8().ok_or_else(malformed)?;
+        if !matches!(kind, DELETE | PUT | DELETE_RANGE | SYSTEM_LIVE..=CURSOR) {
+            return Err(Error::format(format!(
+                "the dump holds a change of kind {kind} that this version does not know; use a \
+                 newer Plimsoll"
+            )));
+        }
+        Self::decode_as(kind, from).ok_or_else(malformed)
+    }
+
+    fn decode_as(kind: u8, from: &mut codec::Reader<'a>) -> Option<Self> {
+        let optional = |from: &mut codec::Reader<'a>| {
+            let is_there = from.u8()?;
+            let value = from.bytes()?;
+            match is_there {
+                0 if value.is_empty() => Some(None),
+                1 => Some(Some(value)),
+                _ => None,
+            }
+        };
+        let number = |from: &mut codec::Reader<'a>| u32::try_from(from.varint()?).ok();
+        Some(match kind {
+            DELETE => Self::Delete { space: number(from)?, key: from.bytes()? },
+            PUT => {
+                let (space, key) = (number(from)?, from.bytes()?);
+                let (len, piece) = (from.varint()?, from.bytes()?);
+                if piece.len() as u64 != len.min(PIECE_BYTES as u64) {
+                    return None;
+                }
+                Self::Put { space, key, len, piece }
+            }
+            DELETE_RANGE => {
+                let (space, first) = (number(from)?, from.bytes()?);
+                Self::DeleteRange { space, first, end: optional(from)? }
+            }
+            SYSTEM_LIVE => {
+                Self::System { key: SystemKey::Live(from.bytes()?), value: optional(from)? }
+            }
+            SYSTEM_DROPPED => {
+                let key = SystemKey::Dropped(number(from)?, from.bytes()?);
+                Self::System { key, value: optional(from)? }
+            }
+            SYSTEM_MARK => {
+                Self::System { key: SystemKey::Mark(from.bytes()?), value: optional(from)? }
+            }
+            CURSOR => Self::Cursor { name: from.bytes()?, next: optional(from)? },
+            _ => return None,
+        })
+    }
+}
+
+impl<'a> Record<'a> {
+    fn kind(&self) -> u8 {
+        match self {
+            Self::Keyspace { .. } => KEYSPACE,
+            Self::Limits(_) => LIMITS,
+            Self::Version { .. } => OLD_VERSION,
+            Self::VersionsEnd { .. } => VERSIONS_END,
+            Self::Commit { .. } => COMMIT,
+            Self::Change(_) => CHANGE,
+            Self::Piece(_) => PIECE,
+            Self::CommitEnd { .. } => COMMIT_END,
+            Self::Entries { .. } => ENTRIES,
+            Self::Entry { .. } => ENTRY,
+            Self::Lost { .. } => LOST,
+            Self::Empty { .. } => EMPTY,
+            Self::End { .. } => END,
+        }
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        let numbers = |out: &mut Vec<u8>, numbers: &[u64]| {
+            numbers.iter().for_each(|number| push_varint(out, *number));
+        };
+        match self {
+            Self::Keyspace { name, settings } => {
+                push_bytes(out, name);
+                push_bytes(out, settings);
+            }
+            Self::Limits(bytes) | Self::Piece(bytes) => out.extend_from_slice(bytes),
+            Self::Version { glsn, change } => {
+                push_varint(out, glsn.0);
+                change.encode(out);
+            }
+            Self::Commit { glsn, micros, read_at, metadata } => {
+                numbers(out, &[glsn.0, *micros, read_at.0]);
+                push_bytes(out, metadata);
+            }
+            Self::Change(change) => change.encode(out),
+            Self::CommitEnd { changes: number } | Self::VersionsEnd { versions: number } => {
+                push_varint(out, *number);
+            }
+            Self::Entries { first, count, micros, stream } => {
+                numbers(out, &[first.0, *count, *micros, u64::from(*stream)]);
+            }
+            Self::Entry { len, piece } => {
+                push_varint(out, *len);
+                push_bytes(out, piece);
+            }
+            Self::Lost { first, count, micros } | Self::Empty { first, count, micros } => {
+                numbers(out, &[first.0, *count, *micros]);
+            }
+            Self::End { records, changes } => numbers(out, &[*records, *changes]),
+        }
+    }
+
+    fn decode(kind: u8, payload: &'a [u8]) -> Result<Self> {
+        let mut from = codec::Reader::new(payload);
+        let record = match kind {
+            OLD_VERSION => {
+                let glsn = Glsn(from.varint().ok_or_else(malformed)?);
+                Self::Version { glsn, change: Change::decode(&mut from)? }
+            }
+            CHANGE => Self::Change(Change::decode(&mut from)?),
+            LIMITS => return Ok(Self::Limits(payload)),
+            PIECE => return Ok(Self::Piece(payload)),
+            KEYSPACE | COMMIT | COMMIT_END..=VERSIONS_END | END => {
+                Self::decode_numbers(kind, &mut from).ok_or_else(malformed)?
+            }
+            _ => {
+                return Err(Error::format(format!(
+                    "the dump holds a record of kind {kind} that this version does not know; use \
+                     a newer Plimsoll"
+                )));
+            }
+        };
+        if from.remaining() == 0 { Ok(record) } else { Err(malformed()) }
+    }
+
+    fn decode_numbers(kind: u8, from: &mut codec::Reader<'a>) -> Option<Self> {
+        Some(match kind {
+            KEYSPACE => Self::Keyspace { name: from.bytes()?, settings: from.bytes()? },
+            COMMIT => {
+                let (glsn, micros) = (Glsn(from.varint()?), from.varint()?);
+                let (read_at, metadata) = (Glsn(from.varint()?), from.bytes()?);
+                Self::Commit { glsn, micros, read_at, metadata }
+            }
+            COMMIT_END => Self::CommitEnd { changes: from.varint()? },
+            VERSIONS_END => Self::VersionsEnd { versions: from.varint()? },
+            ENTRIES => {
+                let (first, count) = (Glsn(from.varint()?), from.varint()?);
+                let (micros, stream) = (from.varint()?, from.varint()?.try_into().ok()?);
+                Self::Entries { first, count, micros, stream }
+            }
+            ENTRY => {
+                let (len, piece) = (from.varint()?, from.bytes()?);
+                if piece.len() as u64 != len.min(PIECE_BYTES as u64) {
+                    return None;
+                }
+                Self::Entry { len, piece }
+            }
+            LOST | EMPTY => {
+                let (first, count) = (Glsn(from.varint()?), from.varint()?);
+                let micros = from.varint()?;
+                match kind {
+                    LOST => Self::Lost { first, count, micros },
+                    _ => Self::Empty { first, count, micros },
+                }
+            }
+            END => Self::End { records: from.varint()?, changes: from.varint()? },
+            _ => return None,
+        })
+    }
+}
+
+impl Header {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&0u64.to_le_bytes());
+        out.push(match self.content {
+            Content::Newest => 0,
+            Content::History => 1,
+        });
+        out.extend_from_slice(&self.store.to_le_bytes());
+        out.extend_from_slice(&self.dump.to_le_bytes());
+        [self.first.0, self.last.0, self.floor_micros]
+            .iter()
+            .for_each(|number| push_varint(out, *number));
+        push_bytes(out, self.keyspace.as_bytes());
+    }
+
+    fn decode(payload: &[u8]) -> Result<Self> {
+        let mut from = codec::Reader::new(payload);
+        let version = from.u16().ok_or_else(malformed)?;
+        let features = from.u64().ok_or_else(malformed)?;
+        if version != VERSION || features & !KNOWN_FEATURES != 0 {
+            return Err(Error::format(format!(
+                "the dump is of format {version} with features {features:#x}; this version reads \
+                 format {VERSION}: use a newer Plimsoll"
+            )));
+        }
+        let mut rest = || {
+            let content = match from.u8()? {
+                0 => Content::Newest,
+                1 => Content::History,
+                _ => return None,
+            };
+            let (store, dump) = (from.u128()?, from.u128()?);
+            let (first, last) = (Glsn(from.varint()?), Glsn(from.varint()?));
+            let floor_micros = from.varint()?;
+            let keyspace = String::from_utf8(from.bytes()?.to_vec()).ok()?;
+            let is_end = from.remaining() == 0 && first > Glsn::NONE && first <= last.next();
+            is_end.then_some(Self { content, store, dump, first, last, floor_micros, keyspace })
+        };
+        rest().ok_or_else(malformed)
+    }
+}
+
+fn malformed() -> Error {
+    Error::corrupt("a record of the dump cannot be decoded although its checksum is right")
+}
+
+/// The dump is not as it was written, `at` bytes from its beginning.
+fn damaged(at: u64, what: &str) -> Error {
+    Error::corrupt(format!("the dump is damaged at offset {at}: {what}; take another dump"))
+}
+
+fn cut_short(at: u64) -> Error {
+    Error::corrupt(format!(
+        "the dump ends at offset {at}, before its last record: it was cut short; copy it again, \
+         or take another dump"
+    ))
+}
+
+/// Writes a dump.
+pub(crate) struct DumpWriter<'a> {
+    out: &'a mut dyn Write,
+    sum: Running,
+    payload: Vec<u8>,
+    pub(crate) bytes: u64,
+    records: u64,
+    changes: u64,
+}
+
+impl<'a> DumpWriter<'a> {
+    pub(crate) fn begin(out: &'a mut dyn Write, header: &Header) -> Result<Self> {
+        let (sum, payload) = (Running::new(0), Vec::new());
+        let mut writer = Self { out, sum, payload, bytes: 0, records: 0, changes: 0 };
+        writer.out.write_all(MAGIC)?;
+        writer.sum.take(MAGIC);
+        writer.bytes = MAGIC.len() as u64;
+        header.encode(&mut writer.payload);
+        writer.write_out(HEADER)?;
+        Ok(writer)
+    }
+
+    pub(crate) fn write(&mut self, record: &Record<'_>) -> Result<()> {
+        self.payload.clear();
+        record.encode(&mut self.payload);
+        self.changes += u64::from(matches!(record, Record::Change(_) | Record::Version { .. }));
+        self.write_out(record.kind())
+    }
+
+    /// Writes the last record; returns the bytes of the dump.
+    pub(crate) fn end(mut self) -> Result<u64> {
+        self.write(&Record::End { records: self.records, changes: self.changes })?;
+        self.out.flush()?;
+        Ok(self.bytes)
+    }
+
+    /// Writes the payload as a record.
+    fn write_out(&mut self, kind: u8) -> Result<()> {
+        let len = u32::try_from(self.payload.len()).expect("bounded by what it holds");
+        let mut head = [0; 5];
+        head[..4].copy_from_slice(&len.to_le_bytes());
+        head[4] = kind;
+        self.sum.take(&head);
+        self.sum.take(&self.payload);
+        let sum = self.sum.sum().to_le_bytes();
+        self.sum.take(&sum);
+        for part in [&head[..], &self.payload, &sum] {
+            self.out.write_all(part)?;
+            self.bytes += part.len() as u64;
+        }
+        self.records += 1;
+        Ok(())
+    }
+}
+
+/// Reads a dump.
+pub(crate) struct DumpReader<'a> {
+    from: &'a mut dyn Read,
+    sum: Running,
+    payload: Vec<u8>,
+    pub(crate) at: u64,
+    records: u64,
+    changes: u64,
+}
+
+impl<'a> DumpReader<'a> {
+    pub(crate) fn begin(from: &'a mut dyn Read) -> Result<(Self, Header)> {
+        let (sum, payload) = (Running::new(0), Vec::new());
+        let mut reader = Self { from, sum, payload, at: 0, records: 0, changes: 0 };
+        let mut magic = [0; MAGIC.len()];
+        if reader.fill(&mut magic)? < magic.len() || magic != *MAGIC {
+            return Err(Error::format(
+                "this is no dump of a store: it does not begin with PLIMDUMP; decompress it \
+                 first if it is compressed",
+            ));
+        }
+        reader.sum.take(&magic);
+        let kind = reader.read_in()?;
+        if kind != HEADER {
+            return Err(damaged(reader.at, "it has no header"));
+        }
+        let header = Header::decode(&reader.payload)?;
+        Ok((reader, header))
+    }
+
+    /// The next record.
+    pub(crate) fn read(&mut self) -> Result<Record<'_>> {
+        let (before, changes) = (self.records, self.changes);
+        let kind = self.read_in()?;
+        if kind == END {
+            // Nothing may follow.
+            let mut more = [0];
+            if self.fill(&mut more)? > 0 {
+                return Err(damaged(self.at, "bytes follow the last record"));
+            }
+        }
+        let record = Record::decode(kind, &self.payload)?;
+        match record {
+            Record::Change(_) | Record::Version { .. } => self.changes += 1,
+            Record::End { records, changes: all } if (records, all) != (before, changes) => {
+                return Err(malformed());
+            }
+            _ => {}
+        }
+        Ok(record)
+    }
+
+    /// Reads a record into the payload; returns its kind.
+    fn read_in(&mut self) -> Result<u8> {
+        let begin = self.at;
+        let mut head = [0; 5];
+        self.fill_whole(&mut head)?;
+        let [a, b, c, d, kind] = head;
+        let len = u32::from_le_bytes([a, b, c, d]) as usize;
+        if len > PAYLOAD_BYTES_MAX {
+            return Err(damaged(begin, "a record is longer than any that is written"));
+        }
+        let mut payload = std::mem::take(&mut self.payload);
+        payload.resize(len, 0);
+        self.fill_whole(&mut payload)?;
+        self.payload = payload;
+        let mut sum = [0; 8];
+        self.fill_whole(&mut sum)?;
+        self.sum.take(&head);
+        self.sum.take(&self.payload);
+        if self.sum.sum() != u64::from_le_bytes(sum) {
+            return Err(damaged(begin, "the checksum of a record does not match"));
+        }
+        self.sum.take(&sum);
+        self.records += 1;
+        Ok(kind)
+    }
+
+    fn fill_whole(&mut self, into: &mut [u8]) -> Result<()> {
+        if self.fill(into)? < into.len() { Err(cut_short(self.at)) } else { Ok(()) }
+    }
+
+    /// Reads until `into` is full or the stream ends.
+    fn fill(&mut self, into: &mut [u8]) -> Result<usize> {
+        let mut filled = 0;
+        while filled < into.len() {
+            match self.from.read(&mut into[filled..]) {
+                Ok(0) => break,
+                Ok(n) => filled += n,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.at += filled as u64;
+        Ok(filled)
+    }
+
+    /// A record that may not follow the one before.
+    pub(crate) fn out_of_place(&self) -> Error {
+        damaged(self.at, "a record is not where it belongs")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> Header {
+        let (first, last) = (Glsn(3), Glsn(9));
+        let (store, dump, floor_micros) = (1 << 100, 7, 1_700_000_000_000_000);
+        let keyspace = "notes".to_owned();
+        Header { content: Content::History, store, dump, first, last, floor_micros, keyspace }
+    }
+
+    #[test]
+    fn records_come_back_as_they_were_written() {
+        let put = Change::Put { space: 16, key: b"\xff\0", len: 3, piece: b"abc" };
+        let system = |key, value| Record::Change(Change::System { key, value });
+        let records = [
+            Record::Keyspace { name: b"notes", settings: b"1234\0\0" },
+            Record::Limits(b"limits"),
+            Record::Version { glsn: Glsn(2), change: put },
+            Record::VersionsEnd { versions: 1 },
+            Record::Commit { glsn: Glsn(3), micros: 5, read_at: Glsn(1), metadata: b"by Ada" },
+            Record::Change(Change::DeleteRange { space: 16, first: b"", end: Some(b"n") }),
+            Record::Change(Change::DeleteRange { space: 17, first: b"m", end: None }),
+            Record::Change(Change::Delete { space: 1, key: b"" }),
+            Record::Change(put),
+            Record::Piece(b"xyz"),
+            system(SystemKey::Live(b"notes"), Some(b"r")),
+            system(SystemKey::Dropped(17, b"notes"), Some(b"")),
+            system(SystemKey::Mark(b"\x01streams"), None),
+            Record::Change(Change::Cursor { name: b"mailer", next: None }),
+            Record::CommitEnd { changes: 8 },
+            Record::Entries { first: Glsn(4), count: 2, micros: 6, stream: 7 },
+            Record::Entry { len: 0, piece: b"" },
+            Record::Lost { first: Glsn(6), count: 1, micros: 7 },
+            Record::Empty { first: Glsn(7), count: 3, micros: 8 },
+        ];
+        let mut out = Vec::new();
+        let mut writer = DumpWriter::begin(&mut out, &header()).unwrap();
+        records.iter().for_each(|record| writer.write(record).unwrap());
+        let bytes = writer.end().unwrap();
+        assert_eq!(bytes, out.len() as u64);
+        let mut from = &out[..];
+        let (mut reader, read) = DumpReader::begin(&mut from).unwrap();
+        assert_eq!(read, header());
+        for record in &records {
+            assert_eq!(reader.read().unwrap(), *record);
+        }
+        assert_eq!(reader.read().unwrap(), Record::End { records: 20, changes: 9 });
+    }
+
+    #[test]
+    fn keys_of_the_system_keyspace_keep_their_bytes() {
+        for key in [&b"notes"[..], b"\x02\0\0\0\x11notes", b"\x01streams", b"\x02x"] {
+            assert_eq!(SystemKey::of(key).key(), key);
+        }
+    }
+
+    #[test]
+    fn a_change_of_an_unknown_kind_asks_for_a_newer_version() {
+        let decoded = Change::decode(&mut codec::Reader::new(&[3, 1, 1, 7]));
+        assert!(matches!(decoded, Err(Error::Format { .. })), "{decoded:?}");
+    }
+}

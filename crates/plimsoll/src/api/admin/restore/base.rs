@@ -1,0 +1,239 @@
+//! Writes the versions that are older than the first entry of a dump as runs of a new index, and
+//! begins the log behind them.
+//!
+//! Values of more than [`INLINE_BYTES`] go into blob files. The manifest is written last: without
+//! it the next attempt begins anew.
+
+use plimsoll_disk::codec;
+use plimsoll_log::file_log::BlobWriter;
+use plimsoll_log::file_log::FileLog;
+use plimsoll_log::file_log::options::{FileLogOptions, Mode};
+use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::budget::Budget;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::api::admin::diagnose::look_at;
+use crate::api::admin::dump::records::{DumpReader, Header, Record};
+use crate::api::admin::restore::place::Place;
+use crate::api::admin::restore::{Owned, ValueOf};
+use crate::index::manifest::limits::Limits;
+use crate::index::manifest::{Head, Manifest, RunInfo};
+use crate::index::run::builder::TableBuilder;
+use crate::index::run::file::RunFileSink;
+use crate::index::run::table::TableInfo;
+use crate::types::error::{Lift, Result};
+use crate::types::index_key::KeyBuffer;
+use crate::types::options::Options;
+use crate::types::version::{INLINE_BYTES, MAX_VALUE_BYTES, Stored, Version, running_value_sum};
+
+/// Bytes of a blob file after which the next value goes into another one.
+const BLOB_BYTES: u64 = 256 << 20;
+
+/// Passes the old versions, which an earlier attempt has written.
+pub(super) fn pass(from: &mut DumpReader<'_>) -> Result<()> {
+    loop {
+        match from.read()? {
+            Record::Limits(_) | Record::Version { .. } | Record::Piece(_) => {}
+            Record::VersionsEnd { .. } => return Ok(()),
+            _ => return Err(from.out_of_place()),
+        }
+    }
+}
+
+/// Writes the old versions; returns their number.
+pub(super) fn write(
+    place: &Place,
+    options: &Options,
+    header: &Header,
+    from: &mut DumpReader<'_>,
+) -> Result<u64> {
+    let (disk, index) = (&*options.disk, place.store.join("index"));
+    for folder in [&place.store, &place.store.join("log"), &index] {
+        disk.create_dir(folder)?;
+    }
+    disk.sync_dir(&place.store)?;
+    let limits = match from.read()? {
+        Record::Limits(bytes) => decode_limits(bytes).ok_or_else(|| from.out_of_place())?,
+        _ => return Err(from.out_of_place()),
+    };
+    let (log_options, budget) = look_at(&place.store.join("log"), options)?;
+    let begin = (header.first, header.floor_micros);
+    let log_options = FileLogOptions { mode: Mode::Create, begin, ..log_options };
+    let (log, _) = FileLog::open(log_options).lift()?;
+    let mut output = Output {
+        options,
+        index,
+        log: &log,
+        budget: &budget,
+        next_run: 1,
+        builder: None,
+        tables: Vec::new(),
+        blob: None,
+        last: None,
+    };
+    let mut versions = 0;
+    loop {
+        match from.read()? {
+            Record::Version { glsn, change } if glsn > Glsn::NONE && glsn < header.first => {
+                let change = Owned::of(change)?;
+                output.version(glsn, change, from)?;
+                versions += 1;
+            }
+            Record::VersionsEnd { versions: all } if all == versions => break,
+            _ => return Err(from.out_of_place()),
+        }
+    }
+    output.finish(limits)?;
+    log.close().lift()?;
+    Ok(versions)
+}
+
+/// Writes the runs and the blob files.
+struct Output<'a> {
+    options: &'a Options,
+    index: PathBuf,
+    log: &'a FileLog,
+    budget: &'a Budget,
+    next_run: u64,
+    builder: Option<TableBuilder<RunFileSink>>,
+    tables: Vec<TableInfo>,
+    blob: Option<BlobWriter>,
+    /// The index key and the GLSN of the last version.
+    last: Option<(Vec<u8>, Glsn)>,
+}
+
+impl Output<'_> {
+    fn version(&mut self, glsn: Glsn, change: Owned, from: &mut DumpReader<'_>) -> Result<()> {
+        let (space, user_key) = match &change {
+            Owned::Delete { space, key } | Owned::Put { space, key, .. } => (*space, key),
+            Owned::DeleteRange { .. } => return Err(from.out_of_place()),
+        };
+        let key = KeyBuffer::new(space, user_key)?;
+        let key = key.get();
+        let is_new = self.last.as_ref().is_none_or(|(last, _)| last != key);
+        let is_behind =
+            |(last, at): &(Vec<u8>, Glsn)| last.as_slice() < key || (last == key && *at > glsn);
+        if !self.last.as_ref().is_none_or(is_behind) {
+            return Err(from.out_of_place());
+        }
+        match &change {
+            Owned::Delete { .. } | Owned::DeleteRange { .. } => {
+                self.add(&Version { key, glsn, stored: Stored::Deleted }, is_new)?;
+            }
+            Owned::Put { len, piece, .. } if *len <= INLINE_BYTES as u64 => {
+                self.add(&Version { key, glsn, stored: Stored::Inline(piece) }, is_new)?;
+            }
+            Owned::Put { len, piece, .. } => {
+                let stored = self.in_blob(*len, piece, from)?;
+                self.add(&Version { key, glsn, stored }, is_new)?;
+            }
+        }
+        self.last = Some((key.to_vec(), glsn));
+        Ok(())
+    }
+
+    /// Writes a value into a blob file.
+    fn in_blob(
+        &mut self,
+        len: u64,
+        piece: &[u8],
+        from: &mut DumpReader<'_>,
+    ) -> Result<Stored<'static>> {
+        if len > MAX_VALUE_BYTES {
+            return Err(from.out_of_place());
+        }
+        if self.blob.as_ref().is_some_and(|blob| blob.position() >= BLOB_BYTES) {
+            self.end_blob()?;
+        }
+        let blob = match &mut self.blob {
+            Some(blob) => blob,
+            none => none.insert(self.log.create_blob().lift()?),
+        };
+        let (offset, mut sum) = (blob.position(), running_value_sum());
+        let left = len - piece.len() as u64;
+        let mut value = ValueOf { from, piece: piece.to_vec(), at: 0, left, failure: None };
+        loop {
+            sum.take(&value.piece);
+            blob.write(&value.piece).lift()?;
+            if value.left == 0 {
+                break;
+            }
+            value.next_piece()?;
+        }
+        Ok(Stored::InBlob { blob: blob.id(), offset, len, sum: sum.sum() })
+    }
+
+    fn end_blob(&mut self) -> Result<()> {
+        if let Some(blob) = self.blob.take() {
+            let id = blob.finish().lift()?.id;
+            self.log.hand_over_blob(id);
+        }
+        Ok(())
+    }
+
+    /// Adds a version; all versions of a key are in one table.
+    fn add(&mut self, version: &Version<'_>, is_new: bool) -> Result<()> {
+        let table_bytes = self.options.sizes.table_bytes;
+        if is_new && self.builder.as_ref().is_some_and(|builder| builder.bytes() > table_bytes) {
+            self.end_table()?;
+        }
+        let builder = match &mut self.builder {
+            Some(builder) => builder,
+            none => {
+                let (disk, id) = (&self.options.disk, self.next_run);
+                let sink = RunFileSink::create(disk, &self.index, id, self.log.id(), self.budget)?;
+                self.next_run += 1;
+                none.insert(TableBuilder::new(sink, self.budget, false)?)
+            }
+        };
+        builder.add(version)
+    }
+
+    fn end_table(&mut self) -> Result<()> {
+        if let Some(builder) = self.builder.take() {
+            let (sink, info) = builder.finish()?;
+            sink.finish()?;
+            self.tables.push(info);
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, limits: Limits) -> Result<()> {
+        self.end_table()?;
+        self.end_blob()?;
+        let runs = match std::mem::take(&mut self.tables) {
+            tables if tables.is_empty() => Vec::new(),
+            tables => vec![RunInfo { history: false, tables }],
+        };
+        let position = self.log.position();
+        let head = Head {
+            log_id: self.log.id(),
+            number: 1,
+            checkpoint: position,
+            durable: position,
+            next_run: self.next_run,
+            limits,
+            log_begins: Some(self.log.bounds().first),
+            // The versions have a deletion wherever a range hid one.
+            ranges: Arc::default(),
+        };
+        let disk = &*self.options.disk;
+        disk.sync_dir(&self.index)?;
+        Manifest::of(head, runs).write(disk, &self.index)
+    }
+}
+
+fn decode_limits(bytes: &[u8]) -> Option<Limits> {
+    let mut from = codec::Reader::new(bytes);
+    let mut limits = Limits { deletions_moved: Glsn(from.varint()?), ..Limits::default() };
+    let oldest = Glsn(from.varint()?);
+    for set in [Limits::dropped, Limits::deletion_dropped] {
+        for _ in 0..from.varint()? {
+            let space = u32::try_from(from.varint()?).ok()?;
+            set(&mut limits, space, Glsn(from.varint()?));
+        }
+    }
+    limits.oldest_readable = limits.oldest_readable.max(oldest);
+    (from.remaining() == 0).then_some(limits)
+}

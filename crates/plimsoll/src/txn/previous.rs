@@ -1,0 +1,37 @@
+//! Writes of a transaction that return the value before them.
+
+use crate::txn::transaction::Transaction;
+use crate::types::error::Result;
+use crate::types::keyspaces::Keyspace;
+use crate::types::value::Value;
+
+impl Transaction {
+    /// As [`Transaction::put`], but returns the previous value; `None` if the key had none. The key
+    /// counts as read.
+    ///
+    /// # Errors
+    /// As for [`Transaction::get`] and [`Transaction::put`].
+    pub fn insert(
+        &mut self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<Option<Value>> {
+        let previous = self.get(keyspace, &key)?;
+        self.put(keyspace, key, value)?;
+        Ok(previous)
+    }
+
+    /// As [`Transaction::delete`], but returns the previous value; without one nothing is written.
+    /// The key counts as read.
+    ///
+    /// # Errors
+    /// As for [`Transaction::get`] and [`Transaction::delete`].
+    pub fn take(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
+        let previous = self.get(keyspace, &key)?;
+        if previous.is_some() {
+            self.delete(keyspace, key)?;
+        }
+        Ok(previous)
+    }
+}
