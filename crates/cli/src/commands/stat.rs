@@ -214,6 +214,7 @@ fn of_index(stats: &Stats) -> Vec<Fact> {
     vec![
         runs("runs", &index.runs),
         runs("history runs", &index.history_runs),
+        Fact::count("deleted ranges", index.deleted_ranges),
         Fact::count("tables", index.tables),
         Fact::count("versions in runs", index.versions),
     ]

@@ -35,6 +35,7 @@ use crate::index::sources::source::{Memtable, Run};
 use crate::index::sources::view::{Closed, Content, View, depth, newest_in, tables_in};
 use crate::index::walk::seat::Seats;
 use crate::types::error::{Error, Lift, Result};
+use crate::types::events;
 use crate::types::index_key::MAX_INDEX_KEY_BYTES;
 use crate::types::lock::lock;
 
@@ -404,6 +405,7 @@ impl Runs {
             members.set_manifest(record.number);
         }
         if drops_ranges {
+            events::ranges_absorbed(self.sources.current_view().ranges.fragments().len() as u64);
             let mut lease = lock(&self.ranges);
             let spare = lease.bytes().saturating_sub(self.sources.current_view().ranges.bytes());
             lease.shrink(spare);

@@ -66,6 +66,12 @@ pub(crate) fn compacted(
     );
 }
 
+/// Range deletions were dropped, because all runs have a deletion of each key that they deleted.
+/// `left` are those that remain.
+pub(crate) fn ranges_absorbed(left: u64) {
+    emit!(DEBUG, "range deletions absorbed", left = left);
+}
+
 /// A writer waited.
 pub(crate) fn stalled(cause: &'static str, nanos: u64) {
     emit!(INFO, "writer stalled", cause = cause, nanos = nanos);

@@ -230,6 +230,8 @@ pub struct IndexStats {
     pub depth: u64,
     /// Runs of superseded versions: bytes of each.
     pub history_runs: Vec<u64>,
+    /// Intervals of keys whose deletion as a range is not applied to all runs yet.
+    pub deleted_ranges: u64,
     /// Tables in all runs.
     pub tables: u64,
     /// Versions in all runs.
