@@ -1,5 +1,6 @@
 //! Commits and their changes, read back from the log.
 
+use std::ops::Bound as KeyBound;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use plimsoll::{Glsn, Result as EngineResult};
@@ -195,13 +196,32 @@ impl Change {
         Ok(self.change.get()?.keyspace())
     }
 
-    /// The key.
+    /// The key; of a deleted range, its first key.
     #[getter]
     fn key<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         Ok(PyBytes::new(py, self.change.get()?.key()))
     }
 
-    /// Whether the key was deleted.
+    /// The deleted range, as a slice of keys; `None` if the change is of one key.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db.update({b"%03d" % number: b"" for number in range(500)})
+    /// >>> glsn = db.delete_range(b"100", b"400")
+    /// >>> [change.range for change in db.log.commit(glsn)]
+    /// [slice(b'100', b'400', None)]
+    #[getter]
+    fn range<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let change = self.change.get()?;
+        let Some((_, end)) = change.deleted_range() else { return Ok(None) };
+        let stop = match end {
+            KeyBound::Excluded(stop) | KeyBound::Included(stop) => Some(PyBytes::new(py, stop)),
+            KeyBound::Unbounded => None,
+        };
+        let slice = py.import("builtins")?.getattr("slice")?;
+        slice.call1((PyBytes::new(py, change.key()), stop)).map(Some)
+    }
+
+    /// Whether the key, or the range, was deleted.
     #[getter]
     fn deleted(&self) -> PyResult<bool> {
         Ok(self.change.get()?.is_delete())

@@ -1,7 +1,7 @@
 //! A keyspace as a readable mapping: the base class of everything that has keys.
 
 use plimsoll::Resident;
-use pyo3::exceptions::{PyKeyError, PyValueError};
+use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PySlice};
 
@@ -81,18 +81,7 @@ impl ReadMapping {
         key: Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
         if let Ok(slice) = key.cast::<PySlice>() {
-            let part = |name| -> PyResult<Option<Bound<'py, PyAny>>> {
-                Ok(Some(slice.getattr(name)?).filter(|part| !part.is_none()))
-            };
-            if part("step")?.is_some() {
-                return Err(PyValueError::new_err(
-                    "a slice of keys has no step; items(…, reverse=True) walks backwards",
-                ));
-            }
-            let bytes = |part: Option<Bound<'py, PyAny>>| {
-                part.map(|part| part.extract::<BytesLike<'_>>()).transpose()
-            };
-            let span = KeySpan::new(bytes(part("start")?)?, bytes(part("stop")?)?, None)?;
+            let span = KeySpan::of_slice(slice)?;
             let rows = Rows::new(py, &self.place, Visit { span, ..Visit::default() }, Part::Items)?;
             return Ok(Bound::new(py, rows)?.into_any());
         }

@@ -2,7 +2,9 @@
 
 use std::ops::Bound;
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PySlice;
 
 use crate::bytes_like::BytesLike;
 
@@ -29,6 +31,22 @@ impl KeySpan {
             start = start.max(Some(prefix));
         }
         Ok(Self { start, stop })
+    }
+
+    /// The keys of a slice.
+    pub(crate) fn of_slice(slice: &Bound<'_, PySlice>) -> PyResult<Self> {
+        let part = |name| -> PyResult<Option<Bound<'_, PyAny>>> {
+            Ok(Some(slice.getattr(name)?).filter(|part| !part.is_none()))
+        };
+        if part("step")?.is_some() {
+            return Err(PyValueError::new_err(
+                "a slice of keys has no step; items(…, reverse=True) walks backwards",
+            ));
+        }
+        let bytes = |part: Option<Bound<'_, PyAny>>| -> PyResult<Option<Vec<u8>>> {
+            part.map(|part| Ok(part.extract::<BytesLike<'_>>()?.get().to_vec())).transpose()
+        };
+        Ok(Self { start: bytes(part("start")?)?, stop: bytes(part("stop")?)? })
     }
 
     pub(crate) fn of_prefix(prefix: &[u8]) -> Self {

@@ -2,7 +2,7 @@
 
 use pyo3::exceptions::{PyKeyError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyTuple};
+use pyo3::types::{PyBytes, PySlice, PyTuple};
 
 use crate::bytes_like::BytesLike;
 use crate::errors::OrRaise;
@@ -328,6 +328,9 @@ impl WriteMapping {
 
     fn __delitem__(this: PyRef<'_, Self>, key: Bound<'_, PyAny>) -> PyResult<()> {
         let py = this.py();
+        if let Ok(slice) = key.cast::<PySlice>() {
+            return delete_range(py, place_of(&this), &KeySpan::of_slice(slice)?).map(drop);
+        }
         let bytes: BytesLike<'_> = key.extract()?;
         let (was_there, _) = change(py, place_of(&this), |place| {
             let was_there = place.contains(py, bytes.get())?;
@@ -363,26 +366,39 @@ impl WriteMapping {
         Ok(change(py, place_of(&this), |place| many::delete_from(py, place, &keys))?.1)
     }
 
-    /// Deletes the keys from `start` (inclusive) to `stop` (exclusive) that begin with `prefix`, in
-    /// one transaction. Returns their number.
+    /// Deletes the keys from `start` (inclusive) to `stop` (exclusive) that begin with `prefix`, by
+    /// one record, however many they are. `del db[start:stop]` does the same. Returns the commit's
+    /// GLSN; in a transaction: `None`. A range that can hold no key is an error.
     ///
     /// >>> db = plimsoll.in_memory()
-    /// >>> db.update({b"a/1": b"", b"a/2": b"", b"b": b""})
-    /// >>> db.delete_range(prefix=b"a/")
-    /// 2
+    /// >>> db.update({b"a": b"1", b"b": b"2", b"c": b"3"})
+    /// >>> del db[b"b":]
+    /// >>> list(db)
+    /// [b'a']
     #[pyo3(signature = (start = None, stop = None, *, prefix = None))]
     fn delete_range(
         this: PyRef<'_, Self>,
         start: Option<BytesLike<'_>>,
         stop: Option<BytesLike<'_>>,
         prefix: Option<BytesLike<'_>>,
-    ) -> PyResult<u64> {
+    ) -> PyResult<Option<u64>> {
         let py = this.py();
         let span = KeySpan::new(start, stop, prefix)?;
         delete_range(py, place_of(&this), &span)
     }
 
-    /// Deletes every key of the keyspace, in one transaction.
+    /// Deletes the keys that begin with `prefix`, as `delete_range` does.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db.update({b"a/1": b"", b"a/2": b"", b"b": b""})
+    /// >>> glsn = db.delete_prefix(b"a/")
+    /// >>> list(db), list(db.at(glsn - 1))
+    /// ([b'b'], [b'a/1', b'a/2', b'b'])
+    fn delete_prefix(this: PyRef<'_, Self>, prefix: BytesLike<'_>) -> PyResult<Option<u64>> {
+        delete_range(this.py(), place_of(&this), &KeySpan::of_prefix(prefix.get()))
+    }
+
+    /// Deletes every key of the keyspace, as `delete_range` does.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db.update({b"a": b"1", b"b": b"2", b"c": b"3"})
@@ -490,22 +506,20 @@ impl WriteMapping {
     }
 }
 
-fn delete_range(py: Python<'_>, place: &Place, span: &KeySpan) -> PyResult<u64> {
-    let (deleted, _) = change(py, place, |place| {
-        let mut deleted = 0;
-        let visit = Visit { span: span.clone(), ..Visit::default() };
-        Walk::new(py, place, visit, true)?.for_each_batch(py, |batch| {
-            let keys: Vec<Vec<u8>> = batch.map(|(key, _)| key.to_vec()).collect();
-            deleted += keys.len() as u64;
-            let When::In(transaction) = &place.when else {
-                unreachable!("a change is in a transaction")
-            };
-            let bytes = keys.iter().map(Vec::len).sum();
-            transaction.write(py, bytes, |transaction| {
-                keys.iter().try_for_each(|key| transaction.delete(&place.keyspace, key))
-            })
-        })?;
-        Ok(deleted)
-    })?;
-    Ok(deleted)
+fn delete_range(py: Python<'_>, place: &Place, span: &KeySpan) -> PyResult<Option<u64>> {
+    let range = span.behind(None, false);
+    match &place.when {
+        When::Now => {
+            let db = place.store.db()?;
+            let glsn = py.detach(|| db.delete_range(&place.keyspace, range)).or_raise()?;
+            Ok(Some(glsn.0))
+        }
+        When::In(transaction) => {
+            let bytes = [&span.start, &span.stop].into_iter().flatten().map(Vec::len).sum();
+            transaction
+                .write(py, bytes, |transaction| transaction.delete_range(&place.keyspace, range))
+                .map(|()| None)
+        }
+        When::At(_) => unreachable!("a snapshot is no WriteMapping"),
+    }
 }

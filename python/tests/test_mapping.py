@@ -64,7 +64,43 @@ def test_keys_and_values_are_any_objects_with_a_buffer(db: plimsoll.Db, wrap: An
     assert db[wrap(b"key")] == b"value" and wrap(b"key") in db
     assert db.get_many([wrap(b"key"), wrap(b"other")]) == [b"value", None]
     assert [type(part) for part in next(db.items())] == [bytes, bytes]
-    assert db.delete_range(wrap(b"k"), wrap(b"l")) == 1
+    assert db.delete_range(wrap(b"k"), wrap(b"l")) == db.newest and not db
+
+
+@pytest.mark.parametrize("rows", [20, 2000])
+def test_a_range_of_keys_is_deleted_whatever_it_holds(db: plimsoll.Db, rows: int) -> None:
+    keys = [b"%04d" % number for number in range(rows)]
+    half = rows // 2
+    for space in (db, db.keyspace("other")):
+        space.put_many((key, b"") for key in keys)
+        del space[keys[half] :]
+        assert list(space) == keys[:half]
+        with db.transaction() as tx:
+            inside = tx if space is db else tx.keyspace("other")
+            assert inside.delete_range(keys[1], keys[half - 1]) is None
+            inside[keys[2]] = b"stays"
+            assert list(inside) == [keys[0], keys[2], keys[half - 1]]
+        assert list(space) == [keys[0], keys[2], keys[half - 1]]
+        assert space.delete_prefix(keys[0]) == db.newest
+        assert len(space) == 2
+        space.clear()
+        assert len(space) == 0
+    newest = db.newest
+    for wrong in (lambda: db.delete_range(b"b", b"a"), lambda: db.__delitem__(slice(b"a", b"a"))):
+        with pytest.raises(plimsoll.InvalidInput):
+            wrong()
+    with pytest.raises(ValueError, match="step"):
+        db.__delitem__(slice(b"a", b"b", b"c"))
+    assert db.newest == newest
+
+
+def test_a_watch_gives_the_deleted_range(db: plimsoll.Db) -> None:
+    db.put_many((b"%04d" % number, b"") for number in range(1000))
+    watch = db.watch()
+    del db[b"0100":b"0900"]
+    change = watch.next(timeout=5)
+    assert change is not None
+    assert (change.key, change.range, change.deleted) == (b"0100", slice(b"0100", b"0900"), True)
 
 
 def test_a_buffer_that_is_not_contiguous_is_copied_in_its_order(db: plimsoll.Db) -> None:

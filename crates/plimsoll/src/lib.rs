@@ -99,6 +99,8 @@ mod documents {
     struct ChooseDurability;
     #[doc = include_str!("../../../docs/how-to/update-a-key.md")]
     struct UpdateAKey;
+    #[doc = include_str!("../../../docs/how-to/delete-a-range.md")]
+    struct DeleteARange;
     #[doc = include_str!("../../../docs/how-to/share-a-store-between-processes.md")]
     struct ShareAStore;
     #[doc = include_str!("../../../docs/how-to/follow-the-log.md")]
