@@ -6,17 +6,19 @@
 mod feeds;
 mod view;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::ops::ControlFlow;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use plimsoll::{
-    Commit, Db, Error, Glsn, Keyspace, LogEntryRef, Resident, ValueReader, VersionInfo,
+    Change, Commit, Db, Error, Glsn, Keyspace, LogEntryRef, Resident, ValueReader, VersionInfo,
 };
 
 use crate::content::Content;
 use crate::failure::{Failure, Outcome, ensure, same};
+pub(crate) use crate::judge::feeds::only_deletes_ranges;
 pub(crate) use crate::judge::view::{Got, View, bound};
 use crate::model::{Entry, Model, Version, Writes, space_name};
 use crate::op::{Edge, Get, Key, Span};
@@ -557,9 +559,13 @@ impl Judge<'_> {
             }
             _ => BTreeMap::new(),
         };
-        let mut found = Vec::new();
+        let (mut found, mut ranges) = (Vec::new(), Vec::new());
         for change in changes {
             let Some(change) = self.settle(what, None, change)? else { return Ok(false) };
+            if change.deleted_range().is_some() {
+                ranges.push(change);
+                continue;
+            }
             let Some(value) = self.settle(what, None, change.value())? else { return Ok(false) };
             if let Entry::Commit { writes, .. } = entry {
                 let of_name = spaces.iter().filter(|(_, name)| change.keyspace() == Some(name));
@@ -586,7 +592,8 @@ impl Judge<'_> {
         }
         let was_dropped =
             |name: &str| self.model.was_dropped_before(glsn, |space| space_name(space) == name);
-        is_changes(what, found, entry, was_dropped)?;
+        let entry = without_ranges(entry, &ranges, &found);
+        is_changes(what, found, &entry, was_dropped)?;
         Ok(true)
     }
 
@@ -603,6 +610,29 @@ impl Judge<'_> {
             spaces.map(|(space, keep)| format!("{} {:?}", space_name(space), keep.retention()));
         same("keyspaces", &found, &wanted.collect())
     }
+}
+
+/// The entry without the deletions that ranges stand for.
+fn without_ranges<'a>(
+    entry: &'a Entry,
+    ranges: &[Change],
+    found: &[FoundChange],
+) -> Cow<'a, Entry> {
+    if ranges.is_empty() {
+        return Cow::Borrowed(entry);
+    }
+    let mut entry = entry.clone();
+    if let Entry::Commit { writes, .. } = &mut entry {
+        writes.retain(|(space, key), value| {
+            let name = space_name(*space);
+            let mut of_space = ranges.iter().filter(|range| range.keyspace() == Some(&*name));
+            let is_covered = value.is_none() && of_space.any(|range| feeds::covers(range, key));
+            let is_it =
+                |change: &FoundChange| change.0.as_deref() == Some(&*name) && change.1 == *key;
+            !is_covered || found.iter().any(is_it)
+        });
+    }
+    Cow::Owned(entry)
 }
 
 type FoundChange = (Option<String>, Key, Option<u64>);

@@ -617,6 +617,8 @@ pub enum Removal {
     Retain(u8),
     /// `extract_if`.
     Extract(u8),
+    /// `delete_range`.
+    Range,
 }
 
 impl Removal {
@@ -624,7 +626,7 @@ impl Removal {
     pub fn takes(self, key: &[u8]) -> bool {
         let sum: u64 = key.iter().map(|byte| u64::from(*byte)).sum();
         match self {
-            Removal::First | Removal::Last => true,
+            Removal::First | Removal::Last | Removal::Range => true,
             Removal::Retain(each) | Removal::Extract(each) => {
                 sum.is_multiple_of(u64::from(each.max(1)))
             }

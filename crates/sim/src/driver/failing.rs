@@ -75,7 +75,7 @@ impl Driver {
         let of_pop = match how {
             Removal::First => wanted.first(),
             Removal::Last => wanted.last(),
-            Removal::Retain(_) | Removal::Extract(_) => None,
+            Removal::Retain(_) | Removal::Extract(_) | Removal::Range => None,
         };
         for key in &taken {
             let right = of_pop.map_or_else(|| how.takes(key), |first| first == key);

@@ -7,7 +7,7 @@ use plimsoll::{Commits, Error, Glsn, Keyspace, LogEntryRef, LogFollow};
 use crate::driver::Driver;
 use crate::driver::step::said;
 use crate::failure::{Outcome, ensure, same};
-use crate::judge::Place;
+use crate::judge::{Place, only_deletes_ranges};
 use crate::model::Entry;
 use crate::op::Feed;
 
@@ -127,6 +127,15 @@ impl Driver {
         let newest = self.db().newest().0;
         let wanted = (open.next..=newest).find(|glsn| self.is_fed(&open.feed, *glsn));
         let glsn = found.as_ref().map(Found::glsn);
+        if let Some(Found::Commit(commit)) = &found
+            && matches!(open.feed, Feed::Watch { .. })
+            && wanted.is_none_or(|wanted| commit.glsn().0 < wanted)
+            && only_deletes_ranges(commit)
+        {
+            // Ranges without keys under the prefix.
+            open.next = commit.glsn().0 + 1;
+            return Ok(true);
+        }
         same(format!("{} at {}: next GLSN", open.what, open.next), &glsn, &wanted)?;
         let position = open.source.position();
         ensure(position >= open.next && position <= newest + 1, || {

@@ -1,6 +1,6 @@
 //! Removals: compares the keys that a transaction deletes by a scan with the model's, call by call.
 
-use plimsoll::Keyspace;
+use plimsoll::{Error, InvalidInput, Keyspace};
 
 use crate::content::Content;
 use crate::driver::failing::span_of;
@@ -33,7 +33,9 @@ impl Driver {
         let span = span_of(how, span);
         match how {
             Removal::First | Removal::Last => open.compute_updates(),
-            Removal::Retain(_) | Removal::Extract(_) => open.reads_updates(space, &span),
+            Removal::Retain(_) | Removal::Extract(_) | Removal::Range => {
+                open.reads_updates(space, &span);
+            }
         }
         let wanted = self.model.walk(space, &span, open.handle.at().0, &open.writes);
         let what = format!("{how:?} of {span} at {} in {}", open.handle.at(), space_name(space));
@@ -44,6 +46,9 @@ impl Driver {
             }
             Removal::Retain(_) => {
                 self.retain(&mut open, (space, &keyspace), (&span, how), &wanted, &what)?
+            }
+            Removal::Range => {
+                self.delete_range(&mut open, (space, &keyspace), &span, &wanted, &what)?
             }
             Removal::Extract(_) => {
                 self.extract(&mut open, (space, &keyspace), (&span, how), limit, &wanted, &what)?
@@ -117,6 +122,25 @@ impl Driver {
         same(format!("{what}: number of deleted keys"), &deleted, &(taken.len() as u64))?;
         open.reads.whole(space, span);
         Ok(Some(taken))
+    }
+
+    /// Deletes the keys of a span by a range record, unless they are few.
+    fn delete_range(
+        &self,
+        open: &mut OpenTx,
+        (space, keyspace): (u8, &Keyspace),
+        span: &Span,
+        wanted: &[(Key, Content)],
+        what: &str,
+    ) -> Outcome<Option<Vec<Key>>> {
+        let deleted = open.handle.delete_range(keyspace, range_of(span));
+        if let Err(Error::InvalidInput(InvalidInput::EmptyRange)) = &deleted {
+            same(format!("{what}: keys of a refused range"), &wanted.len(), &0)?;
+            return Ok(Some(Vec::new()));
+        }
+        let Some(()) = self.expect(what, deleted)? else { return Ok(None) };
+        open.reads.whole(space, span);
+        Ok(Some(wanted.iter().map(|(key, _)| key.clone()).collect()))
     }
 
     fn extract(

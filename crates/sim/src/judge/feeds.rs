@@ -1,12 +1,26 @@
 //! Feeds return each entry or commit once, in order, and resume at their position after an error.
 
+use std::ops::RangeBounds;
 use std::time::Duration;
 
-use plimsoll::{Commit, Error, Glsn, LogEntryRef};
+use plimsoll::{Change, Commit, Error, Glsn, LogEntryRef};
 
 use crate::failure::{Outcome, ensure, same};
 use crate::judge::{Judge, Place, TRIES, is_value, show};
 use crate::model::{Entry, space_name};
+
+/// Whether a change deletes a range that a key lies in.
+pub(crate) fn covers(change: &Change, key: &[u8]) -> bool {
+    change.deleted_range().is_some_and(|range| RangeBounds::<[u8]>::contains(&range, key))
+}
+
+/// Whether a commit only deletes ranges of keys.
+pub(crate) fn only_deletes_ranges(commit: &Commit) -> bool {
+    let is_range = |change: plimsoll::Result<Change>| {
+        change.is_ok_and(|change| change.deleted_range().is_some())
+    };
+    commit.changes().is_ok_and(|mut changes| changes.all(is_range))
+}
 
 impl Judge<'_> {
     /// Calls `next`, and retries it after errors. `None` if every attempt fails. An iterator ends
@@ -101,6 +115,11 @@ impl Judge<'_> {
         loop {
             let commit = self.after_errors(what, true, || commits.next().transpose())?;
             let Some(commit) = commit else { return Ok(false) };
+            let is_extra =
+                |commit: &Commit| !changes(&commit.glsn().0) && only_deletes_ranges(commit);
+            if commit.as_ref().is_some_and(is_extra) {
+                continue;
+            }
             let wanted = wanted.next();
             same(
                 format!("{}: next GLSN", what()),
@@ -122,10 +141,20 @@ impl Judge<'_> {
         place: Place<'_>,
         prefix: &[u8],
     ) -> Outcome<bool> {
-        let mut wanted = self.model.changes_under(place.space, prefix, commit.glsn().0).into_iter();
+        let mut wanted = self.model.changes_under(place.space, prefix, commit.glsn().0);
         let Some(changes) = self.settle(&what, None, commit.changes())? else { return Ok(false) };
+        let (mut ranges, mut found) = (Vec::new(), Vec::new());
         for change in changes {
             let Some(change) = self.settle(&what, None, change)? else { return Ok(false) };
+            if change.deleted_range().is_some() { &mut ranges } else { &mut found }.push(change);
+        }
+        let is_listed = |key: &[u8]| found.iter().any(|change| change.key() == key);
+        wanted.retain(|(key, value)| {
+            let is_covered = value.is_none() && ranges.iter().any(|range| covers(range, key));
+            !is_covered || is_listed(key)
+        });
+        let mut wanted = wanted.into_iter();
+        for change in found {
             let what = || format!("{}: {} in {}", what(), show(change.key()), commit.glsn());
             let (key, content) = wanted.next().unzip();
             same(what(), &Some(show(change.key())), &key.map(|key| show(&key)))?;

@@ -198,6 +198,7 @@ impl fmt::Display for Removal {
             Removal::Last => f.write_str("last"),
             Removal::Retain(each) => write!(f, "retain:{each}"),
             Removal::Extract(each) => write!(f, "extract:{each}"),
+            Removal::Range => f.write_str("range"),
         }
     }
 }
@@ -513,6 +514,7 @@ impl<'a> Words<'a> {
         match (word, tagged(word)) {
             ("first", _) => Ok(Removal::First),
             ("last", _) => Ok(Removal::Last),
+            ("range", _) => Ok(Removal::Range),
             (_, Some(("retain", each))) => Ok(Removal::Retain(each as u8)),
             (_, Some(("extract", each))) => Ok(Removal::Extract(each as u8)),
             _ => Err(format!("unknown removal {word:?}")),

@@ -10,11 +10,13 @@ const BATCHED: u64 = 40;
 
 impl Generator {
     pub(super) fn remove(&mut self) -> Op {
-        let (how, span) = match self.below(8) {
+        let (how, span) = match self.below(11) {
             0 | 1 => (Removal::First, ALL),
             2 | 3 => (Removal::Last, ALL),
             4 | 5 => (Removal::Retain(1 + self.below(5) as u8), self.narrow_span()),
-            _ => (Removal::Extract(1 + self.below(5) as u8), self.narrow_span()),
+            6 | 7 => (Removal::Extract(1 + self.below(5) as u8), self.narrow_span()),
+            8 => (Removal::Range, Span::Range(self.edge(), self.edge())),
+            _ => (Removal::Range, self.narrow_span()),
         };
         let limit = if self.random.chance(0.5) { u32::MAX } else { self.below(6) as u32 };
         Op::Remove { tx: self.open_slot(self.open_txs), space: self.space(), span, how, limit }
