@@ -355,6 +355,12 @@ impl Runs {
         self.install(term, Change::none).map_err(|(_, error)| error)
     }
 
+    /// Raises the limits of what can be read.
+    pub(crate) fn note_limits(&self, limits: Limits) -> Result<()> {
+        let change = |view: &View| Change { limits, ..Change::none(view) };
+        self.install(self.env.duty().term(), change).map_err(|(_, error)| error)
+    }
+
     /// Records that the log is going to be trimmed below `until`, so that a first segment that is
     /// lost later is not taken for a trimmed one.
     pub(crate) fn note_trim(&self, until: Glsn) -> Result<()> {
