@@ -15,6 +15,7 @@ use crate::dump;
 use crate::errors::{self, OrRaise};
 use crate::keyspace::{Keyspace, handle};
 use crate::live_mapping::{self, LiveMapping, init};
+use crate::log::Log;
 use crate::members::MemberInfo;
 use crate::moments::When;
 use crate::options::{Folder, Keeps, Size, retention_to_python};
