@@ -383,9 +383,9 @@ impl Db {
     }
 
     /// Writes the store as a stream that any later version reads back on any machine
-    /// (`plimsoll.restore`): the newest value of each key, or, with `history`, every retained commit
-    /// with its GLSN, time and metadata. `file` is a path, or a binary file open for writing;
-    /// `keyspace` dumps one keyspace only. Returns the GLSN of the dump.
+    /// (`plimsoll.restore`): the newest value of each key, or, with `history`, every retained
+    /// commit with its GLSN, time and metadata. `file` is a path, or a binary file open for
+    /// writing; `keyspace` dumps one keyspace only. Returns the GLSN of the dump.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db[b"a"] = b"1"

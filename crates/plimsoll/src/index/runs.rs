@@ -94,7 +94,7 @@ impl Change {
 /// Current runs, and history runs.
 type RunSets = (Vec<Arc<Run>>, Vec<Arc<Run>>);
 
-/// What takes the place of the memtables: the active one, and the closed sources.
+/// The sources that replace the memtables: the active one, and the closed ones.
 pub(crate) type Rest = (Arc<Memtable>, Vec<Closed>);
 
 impl Runs {

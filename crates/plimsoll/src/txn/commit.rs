@@ -254,7 +254,7 @@ impl<'a> Commit<'a> {
         self.body.count == 0 && self.writes.spilled().is_empty()
     }
 
-    /// What became of its updates.
+    /// The outcome of each of its updates.
     pub(crate) fn into_updated(self) -> Vec<Updated> {
         self.updates.into_updated()
     }

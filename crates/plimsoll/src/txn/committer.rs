@@ -86,7 +86,7 @@ impl Committer {
     }
 
     /// As [`Committer::commit`], with updates of keys that are not in `writes`, in key order.
-    /// Returns what became of them.
+    /// Returns the outcome for each updated key.
     pub(crate) fn commit_updates<'f>(
         &self,
         moment: &OpenMoment,
