@@ -22,7 +22,6 @@ use plimsoll_log::format::record::{EntryHeader, Mark, RecordHeader, decode_blob}
 use plimsoll_log::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use plimsoll_log::format::{BLOCK_BYTES, genesis_chain, segment_seed};
 use plimsoll_log::glsn::{Glsn, StreamId};
-use plimsoll_log::file_log::read::scan::FileScan;
 use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::pool::Pool;
 use plimsoll_sim::driver::{Care, run};
@@ -167,7 +166,7 @@ fn read_log(disk: MemDisk) {
     let mut count = 0;
     let mut dropped = BTreeSet::new();
     if let Ok(mut scan) = log.scan(Glsn(1)..last, None) {
-        while let Some(Ok(entry)) = scan.next() {
+        while let Some(Ok(entry)) = scan.next_entry() {
             count += 1;
             assert_eq!(entry.meta.glsn, Glsn(count), "GLSNs are dense");
             if entry.meta.stream == StreamId::DROPPED {

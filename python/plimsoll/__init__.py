@@ -16,7 +16,7 @@ import os as _os
 from collections.abc import Mapping as _Mapping
 from collections.abc import MutableMapping as _MutableMapping
 
-from . import _native, cache, disk, fanout, persistent, recipes
+from . import _native, cache
 from ._errors import (
     Behind,
     ClockBehind,

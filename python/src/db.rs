@@ -15,6 +15,7 @@ use crate::dump;
 use crate::errors::{self, OrRaise};
 use crate::keyspace::{Keyspace, handle};
 use crate::live_mapping::{self, LiveMapping, init};
+use crate::log::Log;
 use crate::members::MemberInfo;
 use crate::moments::When;
 use crate::options::{Folder, Keeps, Size, retention_to_python};
@@ -382,9 +383,9 @@ impl Db {
     }
 
     /// Writes the store as a stream that any later version reads back on any machine
-    /// (`plimsoll.restore`): the newest value of each key, or, with `history`, every retained commit
-    /// with its GLSN, time and metadata. `file` is a path, or a binary file open for writing;
-    /// `keyspace` dumps one keyspace only. Returns the GLSN of the dump.
+    /// (`plimsoll.restore`): the newest value of each key, or, with `history`, every retained
+    /// commit with its GLSN, time and metadata. `file` is a path, or a binary file open for
+    /// writing; `keyspace` dumps one keyspace only. Returns the GLSN of the dump.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db[b"a"] = b"1"

@@ -20,7 +20,7 @@ pub(crate) fn update<T: Send>(
     match &place.when {
         When::Now => {
             let db = place.store.db()?;
-            py.detach(|| now(&db, &place.keyspace)).or_raise().map(Some)
+            py.detach(|| now(db, &place.keyspace)).or_raise().map(Some)
         }
         When::In(transaction) => transaction
             .write(py, bytes, |transaction| later(transaction, &place.keyspace))

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import plimsoll
-import plimsoll.recipes
+import plimsoll.cache
 
 LIMIT = 2_000_000
 
@@ -92,5 +92,5 @@ def memoized(path: str, calls: Any) -> None:
             calls.put(number)
             return number * number
 
-        with plimsoll.recipes.Lock(cache, "lock"):
+        with plimsoll.cache.recipes.Lock(cache, "lock"):
             assert slow(7) == 49

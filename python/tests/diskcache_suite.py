@@ -29,8 +29,8 @@ import sys
 
 from plimsoll import Cache, Deque, Disk, FanoutCache, Index, JSONDisk, Timeout, disk, memoize_stampede
 from plimsoll.cache import DEFAULT_SETTINGS
-from plimsoll.disk import ENOVAL, UNKNOWN
-from plimsoll.recipes import Averager, BoundedSemaphore, Lock, RLock
+from plimsoll.cache import ENOVAL, UNKNOWN
+from plimsoll.cache.recipes import Averager, BoundedSemaphore, Lock, RLock
 
 if os.environ["LIKE_DISKCACHE"]:
     Cache.__init__.__defaults__ = (None, 60, Disk)

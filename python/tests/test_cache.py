@@ -762,9 +762,3 @@ def test_what_the_list_of_differences_says_is_true(cache: Cache) -> None:
 @pytest.mark.parametrize("kind", [Cache, Deque, FanoutCache, Index, Timeout, plimsoll.Disk, plimsoll.StoreDisk])
 def test_pickles_name_the_public_place_of_a_class(kind: type) -> None:
     assert f"cplimsoll.cache\n{kind.__name__}\n".encode() in pickle.dumps(kind, protocol=0)
-
-
-@pytest.mark.parametrize("name", ["cache.Cache", "disk.Disk", "fanout.FanoutCache", "persistent.Deque", "persistent.Index"])
-def test_modules_that_pickles_name_are_found(name: str) -> None:
-    module, _, kind = name.rpartition(".")
-    assert pickle.loads(f"cplimsoll.{module}\n{kind}\n.".encode()) is getattr(plimsoll, kind)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import plimsoll
-from plimsoll.disk import UNKNOWN
+from plimsoll.cache import UNKNOWN
 
 LONG = b"0123456789" * 10_000
 

@@ -21,7 +21,7 @@ import pytest
 import plimsoll
 from plimsoll import _native
 
-NEEDED = {"plimsoll": "plimsoll", "plimsoll.recipes": "plimsoll", "plimsoll.django": "django", "plimsoll.zodb": "ZODB"}
+NEEDED = {"plimsoll": "plimsoll", "plimsoll.cache.recipes": "plimsoll", "plimsoll.django": "django", "plimsoll.zodb": "ZODB"}
 """The package that a module needs."""
 
 MODULES = [importlib.import_module(name) for name, package in NEEDED.items() if find_spec(package)]

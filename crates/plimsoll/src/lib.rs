@@ -6,7 +6,8 @@
 //!
 //! - [`Db::open`] opens or makes a store; [`Db::keyspace`] names a set of keys in it.
 //! - [`Db::begin`] starts a [`Transaction`]: optimistic, serializable, as large as the disk allows.
-//! - [`Db::add`], [`Db::append`], [`Db::compare_and_swap`], [`Db::update`] change a key without a conflict.
+//! - [`Db::add`], [`Db::append`], [`Db::compare_and_swap`] and [`Db::update`] change a key without
+//!   a conflict.
 //! - [`Db::snapshot`] and [`Db::snapshot_at`] read the store as it is, and as it was.
 //! - [`Db::history`] and [`Db::diff`] tell what changed; [`Log::commits`] and [`Db::watch`] are the change feed; [`Db::log`] also carries streams of the
 //!   user's own.

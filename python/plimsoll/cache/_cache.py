@@ -48,7 +48,7 @@ class Cache:
     - `directory`: its folder; a new temporary folder by default. Caches in one or several processes
       may share a folder. A cache created before a fork is reopened in the child at its first use
       there.
-    - `disk`: a class that converts keys and values to their stored form (`plimsoll.disk`):
+    - `disk`: a class that converts keys and values to their stored form (`Disk`):
       `StoreDisk`, `Disk`, `JSONDisk` or a subclass.
     - `timeout`: seconds to wait for a transaction of another thread or process before `Timeout`,
       unless `retry` is true.

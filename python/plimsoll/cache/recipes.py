@@ -84,7 +84,7 @@ def memoize_stampede(
 class Averager:
     """A running average.
 
-    >>> average = plimsoll.recipes.Averager(plimsoll.Cache(), "latency")
+    >>> average = plimsoll.cache.recipes.Averager(plimsoll.Cache(), "latency")
     >>> average.add(1)
     >>> average.add(2)
     >>> average.get()
@@ -97,7 +97,7 @@ class Averager:
     def add(self, value: float) -> None:
         """Adds a value to the average.
 
-        >>> average = plimsoll.recipes.Averager(plimsoll.Cache(), "latency")
+        >>> average = plimsoll.cache.recipes.Averager(plimsoll.Cache(), "latency")
         >>> average.add(0.2)
         >>> average.get()
         0.2
@@ -109,7 +109,7 @@ class Averager:
     def get(self) -> float | None:
         """The average; None without values.
 
-        >>> plimsoll.recipes.Averager(plimsoll.Cache(), "latency").get() is None
+        >>> plimsoll.cache.recipes.Averager(plimsoll.Cache(), "latency").get() is None
         True
         """
         return _average(self._cache.get(self._key, (0.0, 0), retry=True))
@@ -117,7 +117,7 @@ class Averager:
     def pop(self) -> float | None:
         """Returns the average and resets it.
 
-        >>> average = plimsoll.recipes.Averager(plimsoll.Cache(), "latency")
+        >>> average = plimsoll.cache.recipes.Averager(plimsoll.Cache(), "latency")
         >>> average.add(4)
         >>> average.pop(), average.pop()
         (4.0, None)
@@ -129,7 +129,7 @@ class BoundedSemaphore:
     """Admits `value` threads at a time.
 
     >>> cache = plimsoll.Cache(eviction_policy="none")
-    >>> with plimsoll.recipes.BoundedSemaphore(cache, "printers", value=2):
+    >>> with plimsoll.cache.recipes.BoundedSemaphore(cache, "printers", value=2):
     ...     cache["printers"]
     1
     """
@@ -141,7 +141,7 @@ class BoundedSemaphore:
         """Waits for a place and takes it.
 
         >>> cache = plimsoll.Cache(eviction_policy="none")
-        >>> printers = plimsoll.recipes.BoundedSemaphore(cache, "printers", value=2)
+        >>> printers = plimsoll.cache.recipes.BoundedSemaphore(cache, "printers", value=2)
         >>> printers.acquire()
         >>> cache["printers"]
         1
@@ -158,7 +158,7 @@ class BoundedSemaphore:
         """Releases the place.
 
         >>> cache = plimsoll.Cache(eviction_policy="none")
-        >>> printers = plimsoll.recipes.BoundedSemaphore(cache, "printers", value=2)
+        >>> printers = plimsoll.cache.recipes.BoundedSemaphore(cache, "printers", value=2)
         >>> printers.acquire()
         >>> printers.release()
         >>> cache["printers"]
@@ -180,7 +180,7 @@ class Lock:
     """A lock represented by a key of a cache. With `expire`, it is released after that time.
 
     >>> cache = plimsoll.Cache(eviction_policy="none")
-    >>> lock = plimsoll.recipes.Lock(cache, "report", expire=60)
+    >>> lock = plimsoll.cache.recipes.Lock(cache, "report", expire=60)
     >>> with lock:
     ...     lock.locked()
     True
@@ -193,7 +193,7 @@ class Lock:
         """Waits for the lock.
 
         >>> cache = plimsoll.Cache(eviction_policy="none")
-        >>> lock = plimsoll.recipes.Lock(cache, "report")
+        >>> lock = plimsoll.cache.recipes.Lock(cache, "report")
         >>> lock.acquire()
         >>> lock.locked()
         True
@@ -205,7 +205,7 @@ class Lock:
         """Releases the lock.
 
         >>> cache = plimsoll.Cache(eviction_policy="none")
-        >>> lock = plimsoll.recipes.Lock(cache, "report")
+        >>> lock = plimsoll.cache.recipes.Lock(cache, "report")
         >>> lock.acquire()
         >>> lock.release()
         >>> lock.locked()
@@ -217,7 +217,7 @@ class Lock:
         """Whether the lock is taken.
 
         >>> cache = plimsoll.Cache(eviction_policy="none")
-        >>> lock = plimsoll.recipes.Lock(cache, "report")
+        >>> lock = plimsoll.cache.recipes.Lock(cache, "report")
         >>> with lock:
         ...     taken = lock.locked()
         >>> taken, lock.locked()
@@ -236,7 +236,7 @@ class RLock:
     """A lock that its thread may take repeatedly.
 
     >>> cache = plimsoll.Cache(eviction_policy="none")
-    >>> lock = plimsoll.recipes.RLock(cache, "report")
+    >>> lock = plimsoll.cache.recipes.RLock(cache, "report")
     >>> with lock, lock:
     ...     cache["report"][1]
     2
@@ -249,7 +249,7 @@ class RLock:
         """Waits for the lock, or takes it once more.
 
         >>> cache = plimsoll.Cache(eviction_policy="none")
-        >>> lock = plimsoll.recipes.RLock(cache, "report")
+        >>> lock = plimsoll.cache.recipes.RLock(cache, "report")
         >>> lock.acquire()
         >>> lock.acquire()
         >>> cache["report"][1]
@@ -267,7 +267,7 @@ class RLock:
         """Releases it once.
 
         >>> cache = plimsoll.Cache(eviction_policy="none")
-        >>> lock = plimsoll.recipes.RLock(cache, "report")
+        >>> lock = plimsoll.cache.recipes.RLock(cache, "report")
         >>> lock.acquire()
         >>> lock.release()
         >>> cache["report"][1]

@@ -134,8 +134,9 @@ fn check(log: &FileLog, shape: Shape) -> Result<()> {
     let mut expected = vec![0; shape.payload_bytes];
     let mut scan = log.scan(Glsn(1)..Glsn(shape.entries + 1), None)?;
     for number in 1..=shape.entries {
-        let entry =
-            scan.next_entry().ok_or_else(|| anyhow::anyhow!("the log ends before entry {number}"))??;
+        let entry = scan
+            .next_entry()
+            .ok_or_else(|| anyhow::anyhow!("the log ends before entry {number}"))??;
         payload::fill(number, &mut expected);
         ensure!(entry.payload == expected, "entry {number} is not what was written");
     }

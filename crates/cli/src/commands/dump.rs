@@ -1,4 +1,5 @@
-//! `plimsoll dump`: writes a store as a stream, for `plimsoll restore` or, as JSON lines, for `load`.
+//! `plimsoll dump`: writes a store as a stream, for `plimsoll restore` or, as JSON lines, for
+//! `load`.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Write};

@@ -1,7 +1,8 @@
 //! Rows of JSON lines: one object per line. One field is the key; another field or all others are
 //! the value.
 //!
-//! A field whose bytes are not text is written as `NAME_hex`, as `dump --json` and `scan --json` do.
+//! A field whose bytes are not text is written as `NAME_hex`, as `dump --json` and `scan --json`
+//! do.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -12,7 +12,7 @@
 //!    the end leaves the turn abandoned; the next holder takes the GLSN back before it orders
 //!    anything else ([`Members::take_back_unpublished`]).
 //! 2. A cell does not change while its bit is set. A process that gets a slot clears its bits when
-//!    it joins, and posts only after it has held the turn: by then no member is still reading a
+//!    it joins. It holds the turn once before its first post, so that no member is still reading a
 //!    cell of the slot's previous owner.
 //! 3. A post is ordered only while its owner is alive and has not returned `Stalled` for it. So it
 //!    never overwrites a value that was committed long after it was posted.

@@ -692,8 +692,8 @@ impl Db {
     /// the two moments are compared.
     ///
     /// # Errors
-    /// As for [`Db::snapshot_at`]: [`crate::Error::Future`], [`crate::Error::Trimmed`], disk errors,
-    /// or the budget.
+    /// As for [`Db::snapshot_at`]: [`crate::Error::Future`], [`crate::Error::Trimmed`], disk
+    /// errors, or the budget.
     pub fn diff(
         &self,
         keyspace: &Keyspace,
@@ -791,15 +791,15 @@ impl Db {
     ///
     /// # Errors
     /// The keyspace of the options does not exist; `to` fails; it was cancelled; disk errors, the
-    /// budget, or corruption. With history, [`crate::Error::Dropped`] if a recovery has lost a value
-    /// that a retained commit wrote.
+    /// budget, or corruption. With history, [`crate::Error::Dropped`] if a recovery has lost a
+    /// value that a retained commit wrote.
     pub fn dump(&self, options: DumpOptions, mut to: impl Write) -> Result<DumpReport> {
         dump::dump(&self.store, &options, &mut to)
     }
 
     /// Makes a store at `dest`, which must not exist or be an empty folder, of a dump
-    /// ([`Db::dump`]). A dump with history keeps every GLSN and time. Nothing is at `dest` until all
-    /// of the dump was read and found whole. An interrupted restore leaves a folder
+    /// ([`Db::dump`]). A dump with history keeps every GLSN and time. Nothing is at `dest` until
+    /// all of the dump was read and found whole. An interrupted restore leaves a folder
     /// `dest.new-restore`; the same call with the same dump goes on where it stopped.
     ///
     /// # Errors

@@ -198,7 +198,7 @@ mod tests {
         std::thread::scope(|scope| {
             let compaction =
                 scope.spawn(|| steps::compact(&store.space, &store.committer).unwrap());
-            // A compaction that does not wait has ended by then.
+            // By then a compaction that does not wait would have ended.
             let clock = &store.space.clock;
             let begun = clock.monotonic_nanos();
             while !compaction.is_finished() && clock.monotonic_nanos() - begun < 1_000_000_000 {

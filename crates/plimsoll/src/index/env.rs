@@ -75,7 +75,7 @@ pub(crate) trait Horizon: Send + Sync {
 /// the others for later calls. The argument: whether the memtable may be closed for that.
 pub(crate) type FreeLog = Box<dyn Fn(bool) + Send + Sync>;
 
-/// What all owners of the index share.
+/// The state that all owners of the index share.
 pub(crate) struct Env {
     pub(crate) context: Context,
     pub(crate) horizon: Arc<dyn Horizon>,

@@ -103,7 +103,7 @@ impl Change {
 /// Current runs, and history runs.
 type RunSets = (Vec<Arc<Run>>, Vec<Arc<Run>>);
 
-/// What takes the place of the memtables: the active one, and the closed sources.
+/// The sources that replace the memtables: the active one, and the closed ones.
 pub(crate) type Rest = (Arc<Memtable>, Vec<Closed>);
 
 impl Runs {
@@ -427,6 +427,12 @@ impl Runs {
             return Ok(());
         }
         self.install(term, Change::none).map_err(|(_, error)| error)
+    }
+
+    /// Raises the limits of what can be read.
+    pub(crate) fn note_limits(&self, limits: Limits) -> Result<()> {
+        let change = |view: &View| Change { limits, ..Change::none(view) };
+        self.install(self.env.duty().term(), change).map_err(|(_, error)| error)
     }
 
     /// Records that the log is going to be trimmed below `until`, so that a first segment that is

@@ -265,7 +265,7 @@ impl<'a> Commit<'a> {
         self.body.count == 0 && writes.ranges().is_empty() && writes.spilled().is_empty()
     }
 
-    /// What became of its updates.
+    /// The outcome of each of its updates.
     pub(crate) fn into_updated(self) -> Vec<Updated> {
         self.updates.into_updated()
     }

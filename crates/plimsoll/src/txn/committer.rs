@@ -86,7 +86,7 @@ impl Committer {
     }
 
     /// As [`Committer::commit`], with updates of keys that are not in `writes`, in key order.
-    /// Returns what became of them.
+    /// Returns the outcome for each updated key.
     pub(crate) fn commit_updates<'f>(
         &self,
         moment: &OpenMoment,
@@ -98,7 +98,7 @@ impl Committer {
     ) -> Result<(Ordered, Vec<Updated>)> {
         self.check_writable()?;
         let parts = (&*self.reader, &*self.sequencer, &*self.patience);
-        let mut updates = Resolution::new(updates, || self.open_newest())?;
+        let mut updates = Resolution::new(updates, || self.open_base(moment.at()))?;
         let resolved = self.patience.in_commit(|| updates.resolve(&self.reader));
         resolved.inspect_err(|_| updates.resume_panic())?;
         let mut commit = Commit::encode(parts, moment.at(), reads, writes, gaps, updates, options)?;
@@ -141,6 +141,13 @@ impl Committer {
         // Afterwards: what is promised to the other members meanwhile is not above the moment.
         self.show_now(&moment);
         moment
+    }
+
+    /// Opens the moment from which a transaction at `at` is updated: the newest, or `at`, which may
+    /// be ordered and not visible yet.
+    fn open_base(&self, at: Glsn) -> OpenMoment {
+        let newest = self.open_newest();
+        if newest.at() < at { self.open_now(|| at) } else { newest }
     }
 
     /// As [`Committer::open_newest`], for a transaction, which may never read at it: its first read

@@ -16,7 +16,7 @@ use crate::types::update::Update;
 /// ones read and write, as a put after a get does.
 pub(crate) const LIMIT_BYTES: usize = 64 << 10;
 
-/// What a pending update takes besides its key and operands.
+/// Bytes of a pending update besides its key and operands.
 const UPDATE_BYTES: usize = 128;
 
 /// The updates of one key, in order.

@@ -61,11 +61,11 @@ pub(crate) struct Resolution<'f> {
     panic: Option<Box<dyn Any + Send>>,
 }
 
-/// What became of a key.
+/// The outcome of the updates of a key.
 pub(crate) struct Updated {
     /// The value before the updates.
     pub(crate) old: Option<Value>,
-    /// The value behind them.
+    /// The value after them.
     pub(crate) new: Option<Vec<u8>>,
 }
 
@@ -151,7 +151,7 @@ impl<'f> Resolution<'f> {
         self.keys.is_empty()
     }
 
-    /// What became of each key.
+    /// The outcome for each key.
     pub(crate) fn into_updated(self) -> Vec<Updated> {
         let updated = |Resolved { old, new, .. }| Updated { old, new };
         self.keys.into_iter().map(updated).collect()

@@ -413,6 +413,13 @@ fn a_destination_that_is_in_use_is_refused() {
     assert!(is_refused(&on_file), "{on_file:?}");
     let no_dump = Db::restore(dir.path().join("none"), options(), &b"(\xb5/\xfd zstd"[..]);
     assert!(matches!(no_dump, Err(Error::Format { .. })), "{no_dump:?}");
+    // A folder that no restore has made is left as it is.
+    let foreign = dir.path().join("foreign.new-restore/store");
+    std::fs::create_dir_all(&foreign).unwrap();
+    std::fs::write(foreign.join("file"), "x").unwrap();
+    let beside = Db::restore(dir.path().join("foreign"), options(), &dump[..]);
+    assert!(is_refused(&beside), "{beside:?}");
+    assert!(foreign.join("file").exists());
     // An empty folder is taken.
     std::fs::create_dir(dir.path().join("empty")).unwrap();
     restore(&dump, &dir.path().join("empty"));
@@ -552,6 +559,36 @@ fn a_retention_that_is_longer_later_in_the_history_drops_nothing_early() {
     for glsn in (first.0..=db.newest().0).step_by(100).map(Glsn) {
         let at = |db: &Db| rows_at(db, Moment::Glsn(glsn));
         assert!(at(&db).is_some());
+        assert_eq!(at(&copy), at(&db), "{glsn}");
+    }
+}
+
+#[test]
+fn a_history_whose_oldest_readable_moment_is_within_the_log_is_restored() {
+    let dir = tempfile::tempdir().unwrap();
+    let small = || options().segment_bytes(256 << 10).retention(Retention::Latest);
+    let db = Db::open(dir.path().join("store"), small()).unwrap();
+    let rows = db.keyspace("rows").unwrap();
+    let put = |number: u32, len| {
+        db.put(&rows, number.to_be_bytes(), bytes(len, number as u8)).unwrap();
+    };
+    (0..20).for_each(|number| put(number, 30_000));
+    let from = db.newest();
+    db.log().cursor("reader", from).unwrap();
+    (0..20).for_each(|number| put(number, 300));
+    // Its old position is dropped.
+    db.log().advance_cursor("reader", from.next()).unwrap();
+    db.set_retention(&rows, Retention::Glsns(1)).unwrap();
+    db.compact().unwrap();
+    db.log().trim(db.newest().next()).unwrap();
+    let first = db.log().bounds().first;
+    assert!(first > Glsn::FIRST && first < db.newest());
+    assert!(rows_at(&db, Moment::Glsn(first)).is_none(), "it is not readable that early");
+    let dest = dir.path().join("copy");
+    Db::restore(&dest, small(), &dump(&db, history())[..]).unwrap();
+    let copy = Db::open(&dest, small()).unwrap();
+    for glsn in (first.0..=db.newest().0).map(Glsn) {
+        let at = |db: &Db| rows_at(db, Moment::Glsn(glsn));
         assert_eq!(at(&copy), at(&db), "{glsn}");
     }
 }

@@ -1,4 +1,4 @@
-//! Iterators that have begun and are left alone block nobody, and continue where they were.
+//! An idle iterator blocks no reader and no writer, and continues where it stopped.
 
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -417,3 +417,21 @@ fn a_store_that_is_read_only_refuses_updates() {
     assert!(matches!(db.add(&space, "n", 1, Overflow::Checked), Err(Error::ReadOnly)));
     assert!(matches!(db.begin().append(&space, "n", "x"), Err(Error::ReadOnly)));
 }
+
+#[test]
+fn an_update_does_not_conflict_with_a_commit_that_its_snapshot_has_seen() {
+    let db = Db::in_memory(options().durability(Durability::Sync)).unwrap();
+    let space = db.create_keyspace("numbers", Retention::Forever).unwrap();
+    let mut one = db.begin();
+    one.add(&space, "n", 1, Overflow::Checked).unwrap();
+    // Ordered, and not durable yet.
+    let ticket = one.commit_submit().unwrap();
+    let mut two = db.begin_ordered();
+    for number in 0..4 {
+        two.put(&space, format!("large {number}"), vec![1; 100 << 10]).unwrap();
+    }
+    two.add(&space, "n", 2, Overflow::Checked).unwrap();
+    two.commit().unwrap();
+    ticket.wait().unwrap();
+    assert_eq!(number(&db, &space, "n"), Some(3));
+}

@@ -417,7 +417,7 @@ fn a_store_with_threads_restores_with_and_without_concurrent_readers() {
         read_hot(&db, &keyspace, 0);
     }
     db.close().unwrap();
-    // With concurrent readers: they get the right values, whoever loaded the pages.
+    // With concurrent readers: each gets the right values, also from pages that another one loaded.
     let db = Db::open(&path, options.clone()).unwrap();
     let keyspace = db.keyspace("objects").unwrap();
     while db.stats().warm.restoring {

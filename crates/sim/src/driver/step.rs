@@ -9,7 +9,6 @@ use plimsoll::{Db, Error, Glsn, InvalidInput};
 use plimsoll_disk::clock::Clock;
 
 use crate::content::Content;
-use crate::driver::updates::may_be_computed;
 use crate::driver::{DAY_MICROS, Driver, Durability, HOUR_MICROS, OpenTx};
 use crate::failure::{Failure, Outcome, ensure, same};
 use crate::judge::{Got, View, Way, show};
@@ -490,7 +489,7 @@ impl Driver {
             // It was computed from everything that was submitted before, or from the snapshot.
             let Some(glsn) = self.expect("commit", committed)? else { return said("failed") };
             let newest = self.model.newest();
-            let is_of_snapshot = glsn == at && may_be_computed(&open.updates);
+            let is_of_snapshot = glsn == at && self.may_be_computed(&open.updates);
             ensure(self.in_doubt || glsn.0 == newest || is_of_snapshot, || {
                 format!("updates that change nothing are committed at {glsn}, not {newest}")
             })?;

@@ -27,11 +27,6 @@ pub(super) struct Pending {
     may_be_computed: bool,
 }
 
-/// Whether all of them may have been computed before the commit.
-pub(super) fn may_be_computed(updates: &Updates) -> bool {
-    updates.values().flatten().all(|pending| pending.may_be_computed)
-}
-
 /// An update above this size may be computed at once, so that the key counts as read.
 const LARGE_BYTES: u32 = 8 << 10;
 
@@ -102,6 +97,11 @@ impl Driver {
             ))),
             _ => Ok(false),
         }
+    }
+
+    /// Whether all of them may have been computed before the commit.
+    pub(super) fn may_be_computed(&self, updates: &Updates) -> bool {
+        updates.values().flatten().all(|pending| pending.may_be_computed)
     }
 
     /// Replaces the values of updated keys by those that the commit writes.

@@ -189,8 +189,8 @@ fn withdraw(disk: &dyn Disk, dest: &Path, partial: &Path, error: io::Error) -> E
     }
 }
 
-/// Copies the log's files, and removes from `blobs` the blob files that it copied. Returns the first
-/// GLSN of the copy, and its last one.
+/// Copies the log's files, and removes from `blobs` the blob files that it copied. Returns the
+/// first GLSN of the copy, and its last one.
 fn copy_log(
     copier: &mut Copier<'_>,
     into: &Path,

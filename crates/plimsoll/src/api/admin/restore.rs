@@ -126,12 +126,15 @@ fn restore_history(
 ) -> Result<Glsn> {
     let begins_later = header.first > Glsn::FIRST;
     let has_manifest = || Manifest::read_of_store(&*options.disk, &place.store);
+    let mut limits = None;
     if begins_later && place.goes_on && has_manifest()?.is_some() {
-        base::pass(from)?;
+        limits = Some(base::pass(from)?);
     } else if begins_later {
         place.clear_store()?;
         report.went_on = false;
-        report.changes += base::write(place, options, header, from)?;
+        let (versions, known) = base::write(place, options, header, from)?;
+        report.changes += versions;
+        limits = Some(known);
     }
     let clock = Arc::new(EntryClock {
         clock: Arc::clone(&options.clock),
@@ -143,7 +146,10 @@ fn restore_history(
     // its beginning, and the history may change it.
     let everything = store.committer.open_at(Glsn::NONE)?;
     let mut history = History { store: &store, clock: &clock, from, report, last_micros: 0 };
-    let outcome = history.restore(header);
+    let outcome = history.restore(header).and_then(|()| match limits {
+        Some(limits) => store.reader.index.runs.note_limits(limits),
+        None => Ok(()),
+    });
     // What is whole is kept for the next attempt.
     let closed = store.sync().and_then(|newest| store.close().map(|()| newest));
     drop(everything);

@@ -292,7 +292,7 @@ mod tests {
     fn a_memtable_is_closed_for_others_once_all_that_they_want_is_applied() {
         let active = |oldest| Some(Unflushed { bytes: 1, log_bytes: 1, oldest: Glsn(oldest) });
         let none = Glsn::NONE;
-        assert_eq!(for_others(active(5), Glsn(4), None, none), None, "nobody wants anything");
+        assert_eq!(for_others(active(5), Glsn(4), None, none), None, "no process asks for a flush");
         assert_eq!(for_others(active(5), Glsn(4), Some(Glsn(4)), none), None, "it is flushed");
         assert_eq!(for_others(active(5), Glsn(4), Some(Glsn(7)), none), Some(none));
         assert_eq!(for_others(active(5), Glsn(4), None, Glsn(4)), None, "it is younger");

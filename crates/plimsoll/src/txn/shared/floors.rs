@@ -1,4 +1,4 @@
-//! What other processes still read: it bounds which versions may be dropped.
+//! The oldest moment that other processes still read. Versions that it needs are not dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

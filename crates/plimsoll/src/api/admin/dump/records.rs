@@ -68,7 +68,8 @@ pub(crate) enum Change<'a> {
         space: u32,
         key: &'a [u8],
     },
-    /// `piece` is the beginning of the value; the rest follows in records of kind [`Record::Piece`].
+    /// `piece` is the beginning of the value; the rest follows in records of kind
+    /// [`Record::Piece`].
     Put {
         space: u32,
         key: &'a [u8],

@@ -30,33 +30,40 @@ use crate::types::version::{INLINE_BYTES, MAX_VALUE_BYTES, Stored, Version, runn
 /// Bytes of a blob file after which the next value goes into another one.
 const BLOB_BYTES: u64 = 256 << 20;
 
-/// Passes the old versions, which an earlier attempt has written.
-pub(super) fn pass(from: &mut DumpReader<'_>) -> Result<()> {
+/// Passes the old versions, which an earlier attempt has written; returns the limits of what can be
+/// read.
+pub(super) fn pass(from: &mut DumpReader<'_>) -> Result<Limits> {
+    let limits = read_limits(from)?;
     loop {
         match from.read()? {
-            Record::Limits(_) | Record::Version { .. } | Record::Piece(_) => {}
-            Record::VersionsEnd { .. } => return Ok(()),
+            Record::Version { .. } | Record::Piece(_) => {}
+            Record::VersionsEnd { .. } => return Ok(limits),
             _ => return Err(from.out_of_place()),
         }
     }
 }
 
-/// Writes the old versions; returns their number.
+fn read_limits(from: &mut DumpReader<'_>) -> Result<Limits> {
+    match from.read()? {
+        Record::Limits(bytes) => decode_limits(bytes).ok_or_else(|| from.out_of_place()),
+        _ => Err(from.out_of_place()),
+    }
+}
+
+/// Writes the old versions; returns their number, and the limits of what can be read. These may lie
+/// behind the versions: they are the new store's once its log reaches that far.
 pub(super) fn write(
     place: &Place,
     options: &Options,
     header: &Header,
     from: &mut DumpReader<'_>,
-) -> Result<u64> {
+) -> Result<(u64, Limits)> {
     let (disk, index) = (&*options.disk, place.store.join("index"));
     for folder in [&place.store, &place.store.join("log"), &index] {
         disk.create_dir(folder)?;
     }
     disk.sync_dir(&place.store)?;
-    let limits = match from.read()? {
-        Record::Limits(bytes) => decode_limits(bytes).ok_or_else(|| from.out_of_place())?,
-        _ => return Err(from.out_of_place()),
-    };
+    let limits = read_limits(from)?;
     let (log_options, budget) = look_at(&place.store.join("log"), options)?;
     let begin = (header.first, header.floor_micros);
     let log_options = FileLogOptions { mode: Mode::Create, begin, ..log_options };
@@ -84,9 +91,9 @@ pub(super) fn write(
             _ => return Err(from.out_of_place()),
         }
     }
-    output.finish(limits)?;
+    output.finish(up_to(&limits, log.position().glsn))?;
     log.close().lift()?;
-    Ok(versions)
+    Ok((versions, limits))
 }
 
 /// Writes the runs and the blob files.
@@ -222,6 +229,14 @@ impl Output<'_> {
         disk.sync_dir(&self.index)?;
         Manifest::of(head, runs).write(disk, &self.index)
     }
+}
+
+/// The limits, with no readable moment behind `newest`.
+fn up_to(limits: &Limits, newest: Glsn) -> Limits {
+    let mut limits = limits.clone();
+    limits.oldest_readable = limits.oldest_readable.min(newest);
+    limits.oldest_readable_in.iter_mut().for_each(|(_, oldest)| *oldest = (*oldest).min(newest));
+    limits
 }
 
 fn decode_limits(bytes: &[u8]) -> Option<Limits> {

@@ -60,8 +60,12 @@ impl Place {
         let lock = lock_alone(&around, options)?;
         let store = around.join("store");
         let mut place = Self { disk, dest, around, store, goes_on: false, lock };
-        let note = note_of(header);
-        place.goes_on = place.read_note()?.is_some_and(|read| read == note);
+        let (note, found) = (note_of(header), place.read_note()?);
+        if found.is_none() && place.disk.entry(&place.store)?.is_some() {
+            // No restore has made it: the note is written before the store.
+            return Err(InvalidInput::DestinationExists { path: place.around.clone() }.into());
+        }
+        place.goes_on = found.is_some_and(|found| found == note);
         if !place.goes_on {
             place.clear_store()?;
             place.write_note(&note)?;

@@ -297,8 +297,8 @@ fn others_commit_while_a_thread_waits_for_the_commit_lock_of_its_process() {
     });
 }
 
-/// A commit finds room before it has the turn, and none after it has taken in what others have
-/// ordered.
+/// There is room for a commit before it takes the turn. Once it has applied the commits of others,
+/// there is none.
 #[test]
 fn others_commit_while_one_waits_for_its_memtable_to_be_flushed() {
     let dir = tempfile::tempdir().unwrap();
