@@ -126,7 +126,7 @@ impl OpenIndex {
             runs: view.runs.iter().map(|run| run.bytes()).collect(),
             depth: view.depth as u64,
             history_runs: view.history.iter().map(|run| run.bytes()).collect(),
-            deleted_ranges: view.ranges.fragments().len() as u64,
+            deleted_ranges: view.ranges.len() as u64,
             tables: view.all_runs().map(|run| run.tables().len() as u64).sum(),
             versions: view.all_runs().map(|run| run.versions()).sum(),
             bytes_in: count(&counters.bytes_in),

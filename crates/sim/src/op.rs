@@ -171,6 +171,13 @@ pub enum Op {
         /// Upper bound on the keys, for calls that return keys one by one.
         limit: u32,
     },
+    /// Deletes a range of keys in a commit of its own.
+    DeleteRange {
+        /// The keyspace's number.
+        space: u8,
+        /// The range of keys.
+        span: Span,
+    },
     /// Reads a key.
     Get {
         /// Where.
@@ -524,6 +531,7 @@ impl Op {
             | Op::LoadBegin { space, .. }
             | Op::Delete { space, .. }
             | Op::Remove { space, .. }
+            | Op::DeleteRange { space, .. }
             | Op::Watch { space, .. }
             | Op::Get { space, .. }
             | Op::Walk { space, .. }

@@ -3,6 +3,10 @@
 //! A deletion hides its key until a compaction drops both, and each new walk would step over all of
 //! them: a queue that puts at its tail and deletes at its head becomes slower with every turn. So a
 //! walk that has stepped over deleted keys publishes the interval, and later walks seek to its end.
+//! A commit that deletes a range publishes the range.
+//!
+//! The memory of recent commits also tells which ranges of keys no commit has written since a
+//! moment, so that the validation of a range that was read need not search the memtables.
 //!
 //! A gap is a fact about moments: *at every moment from `since` on, up to the first commit that
 //! puts into it, no key in it is alive.*
@@ -29,6 +33,7 @@ pub(crate) mod key_prefix;
 pub(crate) mod list;
 
 use std::collections::VecDeque;
+use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -57,7 +62,7 @@ const RECENT: usize = 256;
 const SETTLED_AFTER: u64 = 128;
 
 /// Bytes charged for all of it.
-const CHARGED_BYTES: u64 = (LIST_BYTES + RECENT * size_of::<Puts>() + 4096) as u64;
+const CHARGED_BYTES: u64 = (LIST_BYTES + 2 * RECENT * size_of::<Span>() + 4096) as u64;
 
 /// The gaps of an index.
 #[derive(Debug)]
@@ -73,32 +78,83 @@ pub(crate) struct Gaps {
 struct State {
     list: GapList,
     lease: Option<Lease>,
-    /// Puts of the last commits, in order.
-    recent: VecDeque<Puts>,
-    /// Every commit with puts that is younger than this is in `recent`, unless it is not applied
-    /// yet.
+    /// Where the last commits put.
+    puts: Recent,
+    /// Where the last commits put or deleted keys.
+    writes: Recent,
+}
+
+/// The spans of the last commits, in order.
+#[derive(Debug)]
+struct Recent {
+    spans: VecDeque<Span>,
+    /// Every commit that is younger than this is in `spans`, unless it is not applied yet.
     known_since: Glsn,
-    /// No commit with puts that was applied is younger.
+    /// No commit that was applied is younger.
     newest: Glsn,
 }
 
-/// Where a commit put: the beginnings of its first and its last key.
+/// Keys of a commit: the beginnings of the first and of the last one.
 #[derive(Clone, Copy, Debug)]
-struct Puts {
+struct Span {
     glsn: Glsn,
     first: u128,
     last: u128,
 }
 
-/// The first and the last key that a commit puts; its deletions are left out.
+/// The first and the last key that a commit writes, and those that it puts.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct PutSpan(Option<(u128, u128)>);
+pub(crate) struct WriteSpan {
+    puts: Option<(u128, u128)>,
+    writes: Option<(u128, u128)>,
+}
 
-impl PutSpan {
+impl WriteSpan {
     /// The next key in order.
-    pub(crate) fn add(&mut self, key: &[u8]) {
+    pub(crate) fn add(&mut self, key: &[u8], is_put: bool) {
         let key = prefix(key);
-        self.0 = Some((self.0.map_or(key, |(first, _)| first), key));
+        let longer = |span: Option<(u128, u128)>| Some((span.map_or(key, |(first, _)| first), key));
+        self.writes = longer(self.writes);
+        if is_put {
+            self.puts = longer(self.puts);
+        }
+    }
+}
+
+impl Recent {
+    fn new(newest: Glsn) -> Self {
+        Self { spans: VecDeque::new(), known_since: Glsn::NONE, newest }
+    }
+
+    fn begin(&mut self) {
+        self.spans = VecDeque::with_capacity(RECENT);
+        // Of earlier commits nothing was remembered.
+        self.known_since = self.newest;
+    }
+
+    /// Remembers the span of a commit if `is_armed`.
+    fn note(&mut self, span: Span, is_armed: bool) {
+        debug_assert!(
+            self.spans.back().is_none_or(|last| last.glsn <= span.glsn),
+            "commits are noted in their order"
+        );
+        self.newest = self.newest.max(span.glsn);
+        if !is_armed {
+            return;
+        }
+        if self.spans.len() == RECENT
+            && let Some(forgotten) = self.spans.pop_front()
+        {
+            self.known_since = self.known_since.max(forgotten.glsn);
+        }
+        self.spans.push_back(span);
+    }
+
+    /// Whether no commit after `after` has a key from one that begins with `first` to one that
+    /// begins with `last`, as far as that is known.
+    fn has_none_in(&self, first: u128, last: u128, after: Glsn) -> bool {
+        let later = || self.spans.iter().rev().take_while(|span| span.glsn > after);
+        after >= self.known_since && !later().any(|span| span.first <= last && first <= span.last)
     }
 }
 
@@ -108,9 +164,8 @@ impl Gaps {
         let state = State {
             list: GapList::new(LIST_BYTES),
             lease: None,
-            recent: VecDeque::new(),
-            known_since: Glsn::NONE,
-            newest: held,
+            puts: Recent::new(held),
+            writes: Recent::new(held),
         };
         Self {
             budget: budget.clone(),
@@ -147,6 +202,13 @@ impl Gaps {
         to
     }
 
+    /// Takes memory for gaps that a commit is going to publish.
+    pub(crate) fn prepare(&self) {
+        if !self.is_armed.load(Ordering::Relaxed) {
+            self.arm();
+        }
+    }
+
     /// Takes memory, so that walks can publish. Refused, the next walk tries again.
     fn arm(&self) {
         if !self.enabled {
@@ -157,9 +219,8 @@ impl Gaps {
         let mut state = self.lock();
         if state.lease.is_none() {
             state.lease = Some(lease);
-            state.recent = VecDeque::with_capacity(RECENT);
-            // Of earlier commits nothing was remembered.
-            state.known_since = state.newest;
+            state.puts.begin();
+            state.writes.begin();
             self.is_armed.store(true, Ordering::Relaxed);
         }
     }
@@ -178,71 +239,74 @@ impl Gaps {
         if gaps.is_empty() {
             return;
         }
-        if !self.is_armed.load(Ordering::Relaxed) {
-            self.arm();
-        }
+        self.prepare();
         if self.is_armed.load(Ordering::Relaxed) {
             let mut state = self.lock();
             gaps.iter().for_each(|gap| state.publish(&gap.first, &gap.end, glsn, gap.dead));
         }
     }
 
-    /// The commit at `glsn` puts keys of `span`; `keys` are all keys that it puts.
+    /// The commit at `glsn` writes keys of `span`; `keys` are all keys that it puts.
     pub(crate) fn commit<'k>(
         &self,
         glsn: Glsn,
-        span: PutSpan,
+        span: WriteSpan,
         keys: impl FnOnce(&mut dyn FnMut(&'k [u8])),
     ) {
-        let Some((first, last)) = span.0.filter(|_| self.enabled) else { return };
+        let Some((first, last)) = span.writes.filter(|_| self.enabled) else { return };
         let mut state = self.lock();
-        if state.note(Puts { glsn, first, last }) && state.list.touches(first, last) {
+        let is_armed = state.lease.is_some();
+        state.writes.note(Span { glsn, first, last }, is_armed);
+        let Some((first, last)) = span.puts else { return };
+        state.puts.note(Span { glsn, first, last }, is_armed);
+        if is_armed && state.list.touches(first, last) {
             keys(&mut |key| state.list.put(key));
         }
     }
 
-    /// The commit at `glsn` puts keys from `first` to `last`.
-    pub(crate) fn adopt(&self, glsn: Glsn, first: &[u8], last: &[u8]) {
-        if self.enabled {
-            let mut state = self.lock();
-            if state.note(Puts { glsn, first: prefix(first), last: prefix(last) }) {
-                let end = behind(last);
-                if state.list.touches(prefix(first), prefix(last)) {
-                    hit(Border::GapCutByRun);
-                }
-                state.list.cut(first, &end);
-            }
+    /// The commit at `glsn` writes keys from `first` to `last`, and `puts` some of them.
+    pub(crate) fn adopt(&self, glsn: Glsn, first: &[u8], last: &[u8], puts: bool) {
+        if !self.enabled {
+            return;
         }
+        let span = Span { glsn, first: prefix(first), last: prefix(last) };
+        let mut state = self.lock();
+        let is_armed = state.lease.is_some();
+        state.writes.note(span, is_armed);
+        if !puts {
+            return;
+        }
+        state.puts.note(span, is_armed);
+        if is_armed {
+            if state.list.touches(span.first, span.last) {
+                hit(Border::GapCutByRun);
+            }
+            state.list.cut(first, &behind(last));
+        }
+    }
+
+    /// Whether it is known that no commit after `after` has written a key of a range.
+    pub(crate) fn is_unwritten(
+        &self,
+        (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
+        after: Glsn,
+    ) -> bool {
+        if !self.is_armed.load(Ordering::Relaxed) {
+            self.arm();
+            return false;
+        }
+        let beginning = |bound: Bound<&[u8]>, open| match bound {
+            Bound::Included(key) | Bound::Excluded(key) => prefix(key),
+            Bound::Unbounded => open,
+        };
+        let (first, last) = (beginning(lower, 0), beginning(upper, u128::MAX));
+        self.lock().writes.has_none_in(first, last, after)
     }
 }
 
 impl State {
-    /// Remembers where a commit put. Returns whether anything is remembered.
-    fn note(&mut self, puts: Puts) -> bool {
-        debug_assert!(
-            self.recent.back().is_none_or(|last| last.glsn <= puts.glsn),
-            "commits are noted in their order"
-        );
-        self.newest = self.newest.max(puts.glsn);
-        if self.lease.is_none() {
-            return false;
-        }
-        if self.recent.len() == RECENT
-            && let Some(forgotten) = self.recent.pop_front()
-        {
-            self.known_since = self.known_since.max(forgotten.glsn);
-        }
-        self.recent.push_back(puts);
-        true
-    }
-
     fn publish(&mut self, first: &[u8], end: &[u8], at: Glsn, dead: u64) {
-        if at < self.known_since {
-            return;
-        }
-        let (from, to) = (prefix(first), prefix(end));
-        let later = self.recent.iter().rev().take_while(|puts| puts.glsn > at);
-        if later.into_iter().any(|puts| puts.first <= to && from <= puts.last) {
+        if !self.puts.has_none_in(prefix(first), prefix(end), at) {
             return;
         }
         hit(Border::GapPublished);

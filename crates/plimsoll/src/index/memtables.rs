@@ -289,10 +289,9 @@ impl Memtables {
             });
             adopted.push(Arc::new(Run::new(members.collect())));
         }
-        for info in
-            adopted.iter().flat_map(|run| run.infos()).filter(|info| info.deletions < info.versions)
-        {
-            self.gaps.adopt(glsn, &info.first_key, &info.last_key);
+        for info in adopted.iter().flat_map(|run| run.infos()) {
+            let puts = info.deletions < info.versions;
+            self.gaps.adopt(glsn, &info.first_key, &info.last_key, puts);
         }
         let bytes = adopted.iter().map(|run| run.bytes()).sum();
         if !active.is_empty() {

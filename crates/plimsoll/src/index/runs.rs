@@ -7,17 +7,17 @@
 
 pub(crate) mod blobs;
 pub(crate) mod check;
+mod range_deletions;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::{Glsn, Position};
-use plimsoll_memory::budget::{Kind, Lease, OutOfBudget};
+use plimsoll_memory::budget::OutOfBudget;
 
 use crate::borders::{Border, hit};
 use crate::index::env::Env;
@@ -30,9 +30,10 @@ use crate::index::plan::space::Space;
 use crate::index::ranges::{Fragment, RangeSet};
 use crate::index::run::table::{TableId, TableInfo};
 use crate::index::runs::blobs::Blobs;
+use crate::index::runs::range_deletions::{Left, RangeMemory, left_by};
 use crate::index::sources::Sources;
 use crate::index::sources::source::{Memtable, Run};
-use crate::index::sources::view::{Closed, Content, View, depth, newest_in, tables_in};
+use crate::index::sources::view::{Closed, Content, View, depth, newest_in};
 use crate::index::walk::seat::Seats;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::events;
@@ -42,8 +43,8 @@ use crate::types::lock::lock;
 /// How often a new keeper tries to install a manifest beside one that still does so.
 const FENCE_TRIES: u32 = 16;
 
-/// Range deletions take at most this part of the budget (a divisor).
-const RANGES_PART: u64 = 32;
+/// What a deleted range counts for beside other gaps: it holds at least about as many keys.
+const DEAD_IN_A_RANGE: u64 = 100;
 
 /// The runs, and what names them.
 pub(crate) struct Runs {
@@ -61,8 +62,7 @@ pub(crate) struct Runs {
     pub(crate) held: Glsn,
     /// The boundary of the source that was flushed last.
     flushed: AtomicU64,
-    /// The charge for the range deletions.
-    ranges: Mutex<Lease>,
+    range_memory: RangeMemory,
 }
 
 /// A change of the set of runs.
@@ -141,8 +141,7 @@ impl Runs {
             ranges: Arc::clone(&head.ranges),
             gaps,
         };
-        let mut ranges = context.budget.empty_lease(Kind::Metadata);
-        ranges.grow(view.ranges.bytes())?;
+        let range_memory = RangeMemory::new(&context.budget, &view.ranges)?;
         let space = Space::default();
         space.note_runs(&view.runs);
         if context.duty.may_write() {
@@ -155,7 +154,7 @@ impl Runs {
             seats: Arc::clone(seats),
             files,
             flushed: AtomicU64::new(head.checkpoint.glsn.0),
-            ranges: Mutex::new(ranges),
+            range_memory,
             record: Mutex::new(head),
             blobs: Arc::default(),
             space,
@@ -186,9 +185,7 @@ impl Runs {
 
     /// Whether the set of range deletions may grow by one: it stays small beside the budget.
     pub(crate) fn has_room_for_range(&self, first: &[u8], end: &[u8]) -> bool {
-        let view = self.sources.current_view();
-        let bytes = view.ranges.bytes() + view.ranges.bytes_of_one_more(first, end);
-        bytes <= self.env.context.budget.limit_bytes() / RANGES_PART
+        self.range_memory.has_room(&self.sources.current_view().ranges, first, end)
     }
 
     /// Reserves memory for range deletions (first keys and ends), so that they can be applied.
@@ -199,18 +196,18 @@ impl Runs {
         &self,
         ranges: impl Iterator<Item = (&'r [u8], &'r [u8])>,
     ) -> Result<(), OutOfBudget> {
-        let view = self.sources.current_view();
-        let more: u64 = ranges.map(|(first, end)| view.ranges.bytes_of_one_more(first, end)).sum();
-        if more == 0 {
+        let mut ranges = ranges.peekable();
+        if ranges.peek().is_none() {
             return Ok(());
         }
-        let mut lease = lock(&self.ranges);
-        let missing = (view.ranges.bytes() + more).saturating_sub(lease.bytes());
-        lease.grow(missing)
+        let view = self.sources.current_view();
+        view.gaps.prepare();
+        self.range_memory.make_room(&view.ranges, ranges)
     }
 
     /// Applies the range deletions of the commit at `glsn`. Called before its versions are
-    /// inserted. Applying them again changes nothing.
+    /// inserted. Applying them again changes nothing. Each range is a gap of deleted keys until
+    /// something is put into it.
     pub(crate) fn delete_ranges<'r>(
         &self,
         glsn: Glsn,
@@ -222,8 +219,13 @@ impl Runs {
         self.sources.publish(|view| {
             let empty = RangeSet::clone(&view.ranges);
             let with = |set: RangeSet, (first, end)| set.with(first, end, glsn);
-            view.ranges = Arc::new(ranges.fold(empty, with));
+            view.ranges = Arc::new(ranges.clone().fold(empty, with));
         });
+        // Later puts that a run holds already are not replayed, and would not be taken out of them.
+        if glsn > self.held {
+            let view = self.sources.current_view();
+            ranges.for_each(|(first, end)| view.gaps.publish(first, end, glsn, DEAD_IN_A_RANGE));
+        }
     }
 
     /// Whether every closed source up to `boundary` is in the runs.
@@ -332,6 +334,10 @@ impl Runs {
         plan: impl FnOnce(&View) -> Change,
     ) -> Result<(), (Outcome, Error)> {
         hit(Border::RunsWritten);
+        // Asked for before the lock is taken: it may read the log.
+        let again = self.sources.current_view().ranges.keyspaces_deleted_again();
+        let horizons: BTreeMap<u32, Glsn> =
+            again.into_iter().map(|id| (id, self.env.horizon.of(id))).collect();
         let mut record = lock(&self.record);
         if term.is_none() || self.env.duty().term() != term {
             return Err((Outcome::Old, self.env.duty().not_keeper()));
@@ -344,15 +350,16 @@ impl Runs {
         head.next_run = self.files.next_run();
         head.limits.merge(&change.limits);
         head.log_begins = head.log_begins.max(change.log_begins);
+        let view = self.sources.view();
         // What is flushed may be older than what another keeper has flushed.
         if let Some(checkpoint) = change.checkpoint.filter(|new| new.glsn > head.checkpoint.glsn) {
             head.checkpoint = checkpoint;
         }
-        let view = self.sources.view();
         let checkpoint = head.checkpoint.glsn;
-        let needed = |range: &Fragment, glsn| is_needed(&view, &change, checkpoint, range, glsn);
-        let ranges = view.ranges.retained(needed);
-        let drops_ranges = ranges != *view.ranges;
+        let Left { needed: ranges, absorbed, readable_from } =
+            left_by(&view, &change, checkpoint, &horizons);
+        readable_from.into_iter().for_each(|(keyspace, by)| head.limits.dropped(keyspace, by));
+        let ranges_change = ranges != *view.ranges;
         head.ranges = Arc::new(ranges.retained(|_, glsn| glsn <= checkpoint));
         if let Err((outcome, error)) = self.write_manifest(&head, &change) {
             if outcome == Outcome::Overtaken {
@@ -383,13 +390,13 @@ impl Runs {
         let depth = depth(change.runs.iter().map(|run| run.span()));
         let set = change.takes_closed.as_ref().map(|closed| self.tell_row_cache([&closed.content]));
         // Rows may be older than a range deletion that no reader meets any more.
-        let set = if drops_ranges { Some(self.clear_row_cache()) } else { set };
+        let set = if absorbed.is_empty() { set } else { Some(self.drop_hidden_rows(&absorbed)) };
         self.sources.publish(|view| {
             if change.takes_closed.is_some() {
                 view.closed.pop();
             }
             view.set = set.unwrap_or(view.set);
-            if drops_ranges {
+            if ranges_change {
                 // Those that were added meanwhile are behind the checkpoint.
                 let added = view.ranges.retained(|_, glsn| glsn > checkpoint);
                 view.ranges = Arc::new(ranges.union(&added));
@@ -404,11 +411,11 @@ impl Runs {
         if let Some(members) = self.env.duty().members() {
             members.set_manifest(record.number);
         }
-        if drops_ranges {
-            events::ranges_absorbed(self.sources.current_view().ranges.fragments().len() as u64);
-            let mut lease = lock(&self.ranges);
-            let spare = lease.bytes().saturating_sub(self.sources.current_view().ranges.bytes());
-            lease.shrink(spare);
+        if !absorbed.is_empty() {
+            events::ranges_absorbed(self.sources.current_view().ranges.len() as u64);
+        }
+        if ranges_change {
+            self.range_memory.give_back(&self.sources.current_view().ranges);
         }
         self.blobs.note_removed(change.removed.iter().flat_map(|run| run.infos()));
         drop(record);
@@ -523,20 +530,23 @@ impl Runs {
         let rest = rest(&view, checkpoint)?;
         let head = manifest.head();
         let limits = Arc::new(head.limits.clone());
-        let known = |view: &View| {
-            let needed =
-                |_: &Fragment, glsn| glsn > checkpoint || view.has_unflushed_before(glsn, None);
-            head.ranges.union(&view.ranges.retained(needed))
+        let parted = |view: &View| {
+            view.ranges.parted(|_: &Fragment, glsn| {
+                glsn > checkpoint || view.has_unflushed_before(glsn, None)
+            })
         };
         let has_ranges = !view.ranges.is_empty() || !head.ranges.is_empty();
-        let drops_ranges = has_ranges && known(&view) != *view.ranges;
-        let set = (rest.is_some() || drops_ranges).then(|| self.clear_row_cache());
+        let set = match parted(&view).1 {
+            _ if rest.is_some() => Some(self.clear_row_cache()),
+            dropped if dropped.is_empty() => None,
+            dropped => Some(self.drop_hidden_rows(&dropped)),
+        };
         if rest.is_some() {
             self.flushed.store(checkpoint.0, Ordering::Release);
         }
         self.sources.publish(|view| {
             if has_ranges {
-                view.ranges = Arc::new(known(view));
+                view.ranges = Arc::new(head.ranges.union(&parted(view).0));
             }
             view.depth = depth(runs.iter().map(|run| run.span()));
             view.newest_in_runs = newest_in(&runs);
@@ -593,7 +603,7 @@ impl Runs {
         }
         // What was left out is in no memtable that could say so: rows and gaps of any key may be
         // older.
-        self.sources.view().gaps.adopt(checkpoint, &[], &[u8::MAX; MAX_INDEX_KEY_BYTES]);
+        self.sources.view().gaps.adopt(checkpoint, &[], &[u8::MAX; MAX_INDEX_KEY_BYTES], true);
         let set = self.clear_row_cache();
         self.sources.publish(|view| view.set = set);
         drop(record);
@@ -608,6 +618,17 @@ impl Runs {
         let set = self.sources.view().set + 1;
         if row_cache.begin_runs(set) {
             row_cache.clear();
+        }
+        set
+    }
+
+    /// Drops the cached rows that `ranges` hide, because readers no longer meet these. Called under
+    /// the record's lock. Returns the number of the new set of runs.
+    fn drop_hidden_rows(&self, ranges: &RangeSet) -> u64 {
+        let row_cache = &self.env.context.row_cache;
+        let set = self.sources.view().set + 1;
+        if row_cache.begin_runs(set) {
+            row_cache.drop_stale(|key, glsn| ranges.newest_over(key, Glsn::MAX) > glsn);
         }
         set
     }
@@ -676,21 +697,6 @@ impl fmt::Debug for Runs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Runs({})", self.env.context.dir.display())
     }
-}
-
-/// Whether a range deletion may still hide a version once `change` is installed with `checkpoint`.
-/// What is behind the checkpoint is not durable yet, or not known to be in the manifest.
-fn is_needed(view: &View, change: &Change, checkpoint: Glsn, range: &Fragment, glsn: Glsn) -> bool {
-    let adopted = view.closed.iter().flat_map(|closed| match &closed.content {
-        Content::Adopted(runs) => &runs[..],
-        Content::Memtable(_) => &[],
-    });
-    let keys = (Bound::Included(&*range.first), Bound::Excluded(&*range.end));
-    let hides_some_of =
-        |run: &Arc<Run>| tables_in(run, keys).iter().any(|table| table.info.needs(range, glsn));
-    glsn > checkpoint
-        || view.has_unflushed_before(glsn, change.takes_closed.as_ref())
-        || adopted.chain(&change.runs).chain(&change.history).any(hides_some_of)
 }
 
 fn guards(runs: &[Arc<Run>]) -> impl Iterator<Item = &Arc<FileGuard>> {

@@ -91,9 +91,9 @@ impl Reader {
         in_rows: impl Fn(&mut S, bool) -> Result<Option<T>, OutOfBudget>,
         in_runs: impl FnOnce(&mut S, Hit) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
-        let above = view.get_above(key, at)?;
+        let mut above = view.get_above(key, at)?;
         // A row of a key in a deleted range may be older than the deletion.
-        if above.leaves_it_to_the_runs() && view.ranges.newest_over(key, at) == Glsn::NONE {
+        if above.leaves_it_to_the_runs() && above.deleted_at(view, key, at) == Glsn::NONE {
             let mut kept = in_rows(state, false)?;
             if kept.is_none() && view.is_past(at) {
                 kept = in_rows(state, true)?;
@@ -153,9 +153,9 @@ impl Reader {
     /// Whether an index key has a value as of `at`.
     pub(crate) fn contains(&self, key: &[u8], at: Glsn) -> Result<bool> {
         self.read(|view| {
-            let above = view.get_above(key, at)?;
+            let mut above = view.get_above(key, at)?;
             let kept = above.leaves_it_to_the_runs()
-                && view.ranges.newest_over(key, at) == Glsn::NONE
+                && above.deleted_at(view, key, at) == Glsn::NONE
                 && view.rows.contains(key, at);
             Ok(kept || view.get_beneath(above, key, at)?.is_some_and(|hit| is_there(&hit)))
         })

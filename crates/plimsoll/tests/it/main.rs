@@ -52,6 +52,7 @@ mod pressure;
 mod previous;
 mod quiet_openings;
 mod range_deletes;
+mod range_deletes_beside;
 mod recover;
 mod recover_stale;
 mod resident;

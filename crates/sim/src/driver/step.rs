@@ -75,6 +75,7 @@ impl Driver {
             Op::Remove { tx, space, span, how, limit } => {
                 self.remove(*tx, *space, span, *how, *limit)
             }
+            Op::DeleteRange { space, span } => self.delete_range_now(*space, span),
             Op::Get { space, key, how: Get::Now, .. } => self.get_now(*space, key),
             Op::Get { from, space, key, how } => self.get(*from, *space, key, *how),
             Op::Walk { from, space, span, reverse, limit, keys_only, amid } => {
@@ -277,6 +278,7 @@ impl Driver {
                 writes: Writes::new(),
                 updates: BTreeMap::new(),
                 may_be_spoiled: false,
+                ranges: Vec::new(),
             },
         );
         said(format!("at {at}"))
@@ -298,6 +300,7 @@ impl Driver {
                 writes: Writes::new(),
                 updates: BTreeMap::new(),
                 may_be_spoiled: false,
+                ranges: Vec::new(),
             },
         );
         said(format!("at {at}"))
@@ -499,6 +502,7 @@ impl Driver {
             return said(format!("glsn {glsn}"));
         }
         let entry = Entry::Commit { writes: open.writes, metadata, read_at: at.0 };
+        self.model.deletes_ranges_next(open.ranges);
         self.submitted("commit", vec![entry], committed.map(|glsn| glsn.0), wait)
     }
 

@@ -76,6 +76,7 @@ impl fmt::Display for Op {
             Op::Remove { tx, space, span, how, limit } => {
                 write!(f, "remove t{tx} s{space} {span} {how} {limit}")
             }
+            Op::DeleteRange { space, span } => write!(f, "delete-range s{space} {span}"),
             Op::Get { from, space, key, how } => {
                 write!(f, "{} {from} s{space} ={}", get_name(*how), Escaped(key))
             }
@@ -389,6 +390,7 @@ impl<'a> Words<'a> {
             "delete" => {
                 Op::Delete { tx: self.sign("t")?, space: self.sign("s")?, key: self.key("=")? }
             }
+            "delete-range" => Op::DeleteRange { space: self.sign("s")?, span: self.span()? },
             "get" => self.get(Get::Value)?,
             "get-stream" => self.get(Get::Streamed)?,
             "contains" => self.get(Get::Contains)?,

@@ -8,7 +8,7 @@ use plimsoll_memory::sorted::{Inserter, SortedMap};
 use smallvec::SmallVec;
 
 use crate::index::env::counters::Counters;
-use crate::index::gaps::{Gaps, PutSpan};
+use crate::index::gaps::{Gaps, WriteSpan};
 use crate::index::sources::source::Memtable;
 use crate::types::error::Result;
 use crate::types::version::{MAX_POINTER_BYTES, Stored};
@@ -72,12 +72,10 @@ impl<'a> Reservation<'a> {
         }
         let (memtable, left_bytes) = (Arc::clone(&self.memtable), &mut self.left_bytes);
         let mut inserter = memtable.inserter(glsn);
-        let (again, mut puts) = (versions.clone(), PutSpan::default());
+        let (again, mut span) = (versions.clone(), WriteSpan::default());
         let (mut head, mut bytes_in) = (Vec::with_capacity(MAX_POINTER_BYTES), 0);
         let mut insert = |inserter: &mut Inserter<'_>, (key, stored): (&[u8], Stored<'_>)| {
-            if stored != Stored::Deleted {
-                puts.add(key);
-            }
+            span.add(key, stored != Stored::Deleted);
             head.clear();
             let body = stored.encode_head(&mut head);
             let (value, bytes) = ([&head[..], body], head.len() + body.len());
@@ -110,7 +108,7 @@ impl<'a> Reservation<'a> {
             next.drain(..).for_each(|version| insert(&mut inserter, version));
         }
         Counters::add(&self.counters.bytes_in, bytes_in);
-        self.gaps.commit(glsn, puts, |put| {
+        self.gaps.commit(glsn, span, |put| {
             again
                 .map_while(Result::ok)
                 .filter(|(_, stored)| *stored != Stored::Deleted)

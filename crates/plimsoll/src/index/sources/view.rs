@@ -123,12 +123,20 @@ pub(crate) struct Above {
     younger: bool,
     missed: bool,
     found: Option<Place>,
+    /// The newest range deletion over the key, if that was asked for.
+    deleted_at: Option<Glsn>,
 }
 
 impl Above {
     /// Whether the runs decide the key's version.
     pub(crate) fn leaves_it_to_the_runs(&self) -> bool {
         self.found.is_none()
+    }
+
+    /// The newest range deletion over the key as of `at`, in the view that was searched;
+    /// [`Glsn::NONE`] if there is none.
+    pub(crate) fn deleted_at(&mut self, view: &View, key: &[u8], at: Glsn) -> Glsn {
+        *self.deleted_at.get_or_insert_with(|| view.ranges.newest_over(key, at))
     }
 }
 
@@ -256,11 +264,12 @@ impl View {
     /// The second half of [`View::get`]: runs, and history if it may matter.
     pub(crate) fn get_beneath(
         self: &Arc<Self>,
-        above: Above,
+        mut above: Above,
         key: &[u8],
         at: Glsn,
     ) -> Result<Option<Hit>> {
-        let Above { mut younger, mut missed, mut found } = above;
+        let (mut younger, mut missed) = (above.younger, above.missed);
+        let mut found = above.found.take();
         let mut younger_in_runs = false;
         let mut in_runs = false;
         if found.is_none() {
@@ -282,8 +291,10 @@ impl View {
             in_runs &= in_current == found.as_ref().map(Place::glsn);
         }
         let newest_in_runs = in_runs && !younger_in_runs;
-        let deleted_at = self.ranges.newest_over(key, at);
-        Ok(found.filter(|place| place.glsn() >= deleted_at).map(|place| Hit {
+        let mut is_deleted = |place: &Place| {
+            self.ranges.newest() > place.glsn() && above.deleted_at(self, key, at) > place.glsn()
+        };
+        Ok(found.filter(|place| !is_deleted(place)).map(|place| Hit {
             place,
             newest_in_runs,
             missed,
@@ -367,9 +378,11 @@ impl View {
     /// below the horizon are dropped, and the horizon is never above the snapshot of an open
     /// transaction.
     pub(crate) fn changed(&self, key: &[u8], after: Glsn) -> Result<Option<Glsn>> {
-        let deleted_at = self.ranges.newest_over(key, Glsn::MAX);
-        if deleted_at > after {
-            return Ok(Some(deleted_at));
+        if self.ranges.newest() > after {
+            let deleted_at = self.ranges.newest_over(key, Glsn::MAX);
+            if deleted_at > after {
+                return Ok(Some(deleted_at));
+            }
         }
         for source in self.sources().filter(|source| source.max_glsn() > after) {
             if let Some(newest) = source.newest(key)? {
@@ -397,8 +410,21 @@ impl View {
         after: Glsn,
     ) -> Result<Option<(Vec<u8>, Glsn)>> {
         let range = (lower, upper);
-        if let Some(deleted) = self.ranges.within(range).find(|deleted| deleted.glsns[0] > after) {
-            return Ok(Some((deleted.first.to_vec(), deleted.glsns[0])));
+        if self.ranges.newest() > after {
+            let deleted = self.ranges.within(range).find(|deleted| deleted.glsns[0] > after);
+            if let Some(deleted) = deleted {
+                let key = match lower {
+                    Bound::Included(key) | Bound::Excluded(key) => key.max(&deleted.first),
+                    Bound::Unbounded => &deleted.first,
+                };
+                return Ok(Some((key.to_vec(), deleted.glsns[0])));
+            }
+        }
+        // A search of the memtables takes as long as the range has keys.
+        if self.memtables().any(|memtable| memtable.max_glsn() > after)
+            && self.gaps.is_unwritten(range, after)
+        {
+            return Ok(None);
         }
         for source in self.sources().filter(|source| source.max_glsn() > after) {
             let changed = match source {

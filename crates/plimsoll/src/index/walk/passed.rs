@@ -3,7 +3,7 @@
 use plimsoll_log::glsn::Glsn;
 
 use crate::index::gaps::list::behind;
-use crate::index::gaps::{Gaps, LOOK_AFTER, PUBLISH_EACH, PUBLISH_FROM};
+use crate::index::gaps::{Gaps, LOOK_AFTER, PUBLISH_EACH};
 use crate::index::sources::merge::Direction;
 
 /// What a walk has passed since its last answer, in which no key is alive.
@@ -23,14 +23,15 @@ impl Passed {
         (self.dead, self.from_gap) = (0, false);
     }
 
-    /// A deleted key was stepped over. If it is time to ask for a gap, or the walk knows one,
-    /// returns where the walk can go on.
+    /// A deleted key was stepped over. If it is time to ask for a gap, or the walk `asks` for one,
+    /// and there is one, returns where the walk can go on.
     pub(super) fn step_over(
         &mut self,
         key: &[u8],
         gaps: &Gaps,
         direction: Direction,
         at: Glsn,
+        asks: bool,
     ) -> Option<Vec<u8>> {
         let is_first = self.dead == 0 && !self.from_gap;
         self.dead += 1;
@@ -46,11 +47,12 @@ impl Passed {
             }
             _ => {}
         }
-        if self.dead != LOOK_AFTER && !self.dead.is_multiple_of(PUBLISH_EACH) {
+        let publishes = self.dead.is_multiple_of(PUBLISH_EACH);
+        if self.dead != LOOK_AFTER && !publishes && !asks {
             return None;
         }
         let (upto, from) = (behind(key), key);
-        if self.dead >= PUBLISH_FROM {
+        if publishes {
             let edge = std::mem::take(&mut self.edge);
             match direction {
                 Direction::Forward => gaps.publish(&edge, &upto, at, PUBLISH_EACH),

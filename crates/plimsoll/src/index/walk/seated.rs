@@ -41,6 +41,11 @@ impl Sat {
         }
     }
 
+    /// Whether it is the first key of the interval that [`Sat::deleted_at`] was asked for.
+    pub(super) fn enters_range(&self) -> bool {
+        self.cover.as_ref().is_some_and(|cover| !cover.is_left_out)
+    }
+
     /// Moves those sources out of the interval that [`Sat::deleted_at`] was asked for that have
     /// nothing younger than its deletion.
     pub(super) fn leave_range(&mut self, direction: Direction) -> Result<()> {

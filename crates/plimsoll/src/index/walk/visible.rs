@@ -281,7 +281,9 @@ impl Visible {
                 if !is_deleted && !is_in_range {
                     return Ok(true);
                 }
-                let skip = self.passed.step_over(key, &sat.view.gaps, self.direction, self.at);
+                let asks = is_in_range && sat.enters_range();
+                let gaps = &sat.view.gaps;
+                let skip = self.passed.step_over(key, gaps, self.direction, self.at, asks);
                 if let Some(to) = skip {
                     sat.merge.skip_to(&to, Glsn::MAX)?;
                     continue;
@@ -341,7 +343,9 @@ impl Visible {
             if !is_in_range && self.held.stored() != Stored::Deleted {
                 return Ok(true);
             }
-            let skip = self.passed.step_over(key, &sat.view.gaps, self.direction, self.at);
+            let asks = is_in_range && sat.enters_range();
+            let gaps = &sat.view.gaps;
+            let skip = self.passed.step_over(key, gaps, self.direction, self.at, asks);
             if let Some(to) = skip {
                 sat.merge.seek_before(&to, Glsn::MAX)?;
             } else if is_in_range {
