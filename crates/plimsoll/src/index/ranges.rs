@@ -1,14 +1,15 @@
-//! Range deletions that some version may still need: disjoint intervals of index keys in key order,
+//! Range deletions that still apply to some source: disjoint intervals of index keys in key order,
 //! each with the GLSNs of the commits that deleted it.
 //!
-//! A range deletion at `g` hides every version of a key in it whose GLSN is below `g`. A version of
-//! the same commit has the same GLSN, so it survives.
+//! A range deletion at `g` hides every version of its keys with a GLSN below `g`. Versions of the
+//! same commit have the same GLSN, so they survive.
 //!
 //! Laws:
-//! 1. A set is immutable and belongs to a view, so that readers see runs and ranges change at once.
-//! 2. A range that is kept for longer than needed changes no answer: it hides only versions that
-//!    are deleted. A range leaves the set when every source that overlaps with it has absorbed it,
-//!    which means that the source holds a point deletion wherever the range deleted a version.
+//! 1. A set is immutable and belongs to a view, so that readers see changes of runs and ranges at
+//!    once.
+//! 2. Keeping a range longer than needed changes no answer, because it hides only deleted versions.
+//!    A range leaves the set when every source that overlaps with it has absorbed it, which means
+//!    that the source holds a point deletion wherever the range deleted a version.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -18,13 +19,13 @@ use smallvec::SmallVec;
 
 use crate::types::index_key::MAX_INDEX_KEY_BYTES;
 
-/// The longest bound of a range: the key right behind the longest key.
+/// The longest bound of a range: the immediate successor of the longest key.
 pub(crate) const MAX_BOUND_BYTES: usize = MAX_INDEX_KEY_BYTES + 1;
 
-/// Bytes that an interval takes apart from its keys and GLSNs.
+/// Size of an interval without its keys and GLSNs.
 const FRAGMENT_BYTES: usize = size_of::<Fragment>() + 4 * size_of::<usize>();
 
-/// An interval of index keys: from `first` up to `end`, which does not belong to it.
+/// An interval of index keys: from `first` up to `end`, exclusive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fragment {
     pub(crate) first: Arc<[u8]>,
@@ -58,7 +59,7 @@ pub(crate) struct RangeSet {
     bytes: usize,
 }
 
-/// The end of a range that ends behind all keys.
+/// The exclusive end of a range that includes the last key.
 pub(crate) fn end_of_all() -> Vec<u8> {
     vec![u8::MAX; MAX_BOUND_BYTES]
 }
@@ -86,17 +87,17 @@ impl RangeSet {
         self.fragments.is_empty()
     }
 
-    /// Its intervals, in key order.
+    /// The intervals, in key order.
     pub(crate) fn fragments(&self) -> impl ExactSizeIterator<Item = &Fragment> + Clone {
         self.fragments.iter().map(|fragment| &**fragment)
     }
 
-    /// Heap bytes.
+    /// Heap size in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         (self.bytes + self.fragments.capacity() * size_of::<Arc<Fragment>>()) as u64
     }
 
-    /// Upper bound on the bytes that one more range from `first` to `end` adds.
+    /// An upper bound of the bytes that a further range from `first` to `end` adds.
     pub(crate) fn bytes_of_one_more(&self, first: &[u8], end: &[u8]) -> u64 {
         let touched = self.touching(first, end).len() + 2;
         let bytes =
@@ -104,7 +105,7 @@ impl RangeSet {
         bytes as u64
     }
 
-    /// The interval that a key lies in.
+    /// The interval that contains a key.
     #[inline]
     pub(crate) fn over(&self, key: &[u8]) -> Option<&Fragment> {
         if self.fragments.is_empty() {
@@ -114,8 +115,7 @@ impl RangeSet {
         self.fragments[..begun].last().map(|last| &**last).filter(|last| *last.end > *key)
     }
 
-    /// The newest deletion over a key that is not younger than `at`; [`Glsn::NONE`] if there is
-    /// none.
+    /// The newest deletion of a key that is not younger than `at`; [`Glsn::NONE`] if there is none.
     #[inline]
     pub(crate) fn newest_over(&self, key: &[u8], at: Glsn) -> Glsn {
         match self.over(key) {
@@ -124,14 +124,14 @@ impl RangeSet {
         }
     }
 
-    /// The first deletion of the version of `key` at `glsn`, if it comes before the next younger
-    /// version at `younger`.
+    /// The oldest deletion of the version of `key` at `glsn` that is older than the key's next
+    /// younger version, at `younger`.
     pub(crate) fn deletion_of(&self, key: &[u8], glsn: Glsn, younger: Glsn) -> Option<Glsn> {
         self.over(key)?.oldest_after(glsn).filter(|deletion| *deletion < younger)
     }
 
-    /// What covers a key for a reader of the moment `at`, and the keys around it for which that is
-    /// the same.
+    /// The deletion of a key as of snapshot `at`, and the surrounding keys for which it is the
+    /// same.
     pub(crate) fn cover_of(&self, key: &[u8], at: Glsn) -> Cover {
         let begun = self.fragments.partition_point(|fragment| *fragment.first <= *key);
         let next = self.fragments.get(begun).map(|next| Arc::clone(&next.first));
@@ -179,7 +179,7 @@ impl RangeSet {
         self.fragments.get(from..to).unwrap_or_default().iter().map(|fragment| &**fragment)
     }
 
-    /// The set with one more range. Adding a range that is there changes nothing.
+    /// The set with one more range. Adding a range that is present changes nothing.
     pub(crate) fn with(&self, first: &[u8], end: &[u8], glsn: Glsn) -> Self {
         if first >= end {
             return self.clone();
@@ -213,7 +213,7 @@ impl RangeSet {
         Self::new(joined(fragments))
     }
 
-    /// The set with only those deletions of intervals that `keeps` selects.
+    /// The set with only the deletions of intervals that `keeps` selects.
     pub(crate) fn retained(&self, keeps: impl Fn(&Fragment, Glsn) -> bool) -> Self {
         let kept = |fragment: &Arc<Fragment>| {
             let glsns: SmallVec<[Glsn; 2]> =
@@ -227,7 +227,7 @@ impl RangeSet {
         Self::new(joined(self.fragments.iter().filter_map(kept).collect()))
     }
 
-    /// Both sets together.
+    /// The union of both sets.
     pub(crate) fn union(&self, other: &RangeSet) -> Self {
         let all = other.fragments().flat_map(|fragment| {
             fragment.glsns.iter().map(move |glsn| (&fragment.first, &fragment.end, *glsn))
@@ -236,16 +236,16 @@ impl RangeSet {
     }
 }
 
-/// An interval of keys that a walk is in, and its deletion as of the walk's moment.
+/// The interval of keys that an iterator is in, and its deletion as of the iterator's snapshot.
 #[derive(Debug, Default)]
 pub(crate) struct Cover {
-    /// `None`: it begins with the first key.
+    /// `None`: from the first key.
     pub(crate) first: Option<Arc<[u8]>>,
-    /// `None`: it ends with the last key.
+    /// `None`: to the last key.
     pub(crate) end: Option<Arc<[u8]>>,
-    /// [`Glsn::NONE`] if it is not deleted.
+    /// [`Glsn::NONE`]: not deleted.
     pub(crate) deleted_at: Glsn,
-    /// Whether the walk's sources that have nothing younger have left the interval.
+    /// Whether sources without younger versions have skipped the interval.
     pub(crate) is_left_out: bool,
 }
 
@@ -256,7 +256,7 @@ impl Cover {
     }
 }
 
-/// Neighbours with the same deletions become one interval.
+/// Joins neighbours with the same deletions.
 fn joined(fragments: Vec<Arc<Fragment>>) -> Vec<Arc<Fragment>> {
     let is_apart = |a: &Arc<Fragment>, b: &Arc<Fragment>| a.end != b.first || a.glsns != b.glsns;
     if fragments.windows(2).all(|pair| is_apart(&pair[0], &pair[1])) {
@@ -275,12 +275,12 @@ fn joined(fragments: Vec<Arc<Fragment>>) -> Vec<Arc<Fragment>> {
     joined
 }
 
-/// Adds the deletions that ranges stand for to a walk over versions in order (keys ascending, the
-/// versions of a key newest first).
+/// Adds point deletions for range deletions while versions pass by in order (keys ascending, one
+/// key's versions newest first).
 #[derive(Debug)]
 pub(crate) struct Absorber {
     ranges: Arc<RangeSet>,
-    /// Only ranges up to this GLSN are absorbed: they are durable.
+    /// Only ranges up to this GLSN, which are durable, are absorbed.
     upto: Glsn,
     key: Vec<u8>,
     younger: Glsn,
@@ -303,7 +303,7 @@ impl Absorber {
         &self.ranges
     }
 
-    /// The deletion that comes before the next version of the walk, if a range deleted that.
+    /// The point deletion to insert before the next version, if a range deleted that version.
     pub(crate) fn deletion_of(
         &mut self,
         key: &[u8],
@@ -333,7 +333,7 @@ mod tests {
         [0, 0, 0, 1, number as u8]
     }
 
-    /// Compares a set with a list of ranges, at every key and moment.
+    /// Compares a set with a list of ranges, at every key and GLSN.
     fn check(set: &RangeSet, list: &[(u64, u64, u64)]) {
         assert!(RangeSet::of(set.fragments().cloned().collect()).is_some(), "{set:?}");
         for number in 0..20 {
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_answers_as_the_list_of_its_ranges() {
+    fn a_set_answers_like_the_list_of_its_ranges() {
         for seed in 0..200 {
             let mut random = Random::new(seed);
             let (mut set, mut list) = (RangeSet::default(), Vec::new());
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn each_version_that_a_range_deleted_gets_its_first_deletion() {
+    fn each_deleted_version_gets_its_oldest_range_deletion() {
         let set = RangeSet::default();
         let set = [5, 10, 12, 30].iter().fold(set, |set, glsn| set.with(b"a", b"m", Glsn(*glsn)));
         let mut absorber = Absorber::new(&set, Glsn(20));
@@ -383,7 +383,7 @@ mod tests {
         assert_eq!(ask("b", 7, true), None);
         assert_eq!(ask("b", 3, false), Some(5));
         assert_eq!(ask("c", 11, false), Some(12));
-        assert_eq!(ask("c", 10, false), None, "it was overwritten before it was deleted");
+        assert_eq!(ask("c", 10, false), None, "overwritten before the range deletion");
         assert_eq!(ask("m", 3, false), None);
     }
 }
