@@ -84,7 +84,7 @@ impl Signals {
         !self.progress.wait_timeout(state, delay).map_or(true, |(_, timeout)| timeout.timed_out())
     }
 
-    /// Records that a thread panicked. Threads that wait for its work do it themselves.
+    /// Records that a thread panicked. Threads that wait for its work then run that work themselves.
     pub(crate) fn thread_panicked(&self, of: Thread) {
         let error = Some("the thread for it has panicked; open the store again".to_owned());
         let mut state = lock(&self.state);
