@@ -236,7 +236,7 @@ impl Memtables {
         self.env.signals.call_flush();
     }
 
-    /// Makes versions inserted with [`Link::Later`] visible to lookups.
+    /// Makes versions inserted with `Link::Later` visible to lookups.
     pub(crate) fn settle(&self) {
         lock(&self.writer).map().settle();
     }

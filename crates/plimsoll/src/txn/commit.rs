@@ -127,8 +127,8 @@ impl<'a> Commit<'a> {
         }
     }
 
-    /// Checks that the keyspaces that the commit writes to exist. Any commit ordered and applied
-    /// before that dropped one is seen.
+    /// Checks that the keyspaces that the commit writes to exist. A commit that dropped one is seen
+    /// if it was ordered and applied before.
     pub(crate) fn check_keyspaces(&self) -> Result<()> {
         self.reader.keyspaces.check_take_more(self.spaces.iter().copied())
     }

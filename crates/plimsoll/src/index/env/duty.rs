@@ -84,7 +84,7 @@ impl Duty {
 
     /// Replaces the error of a job that began in `term` by [`Error::NotKeeper`] if another process
     /// has become the keeper since: it may have swept the files that the job was writing, so a
-    /// missing file means nothing else.
+    /// missing file is only a consequence of that.
     pub(crate) fn of_job(&self, term: Option<u64>, error: Error) -> Error {
         let is_missing = matches!(error, Error::Io { kind: ErrorKind::NotFound, .. });
         if is_missing && self.term() != term { self.not_keeper() } else { error }

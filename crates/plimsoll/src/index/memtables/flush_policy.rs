@@ -121,7 +121,7 @@ pub(crate) struct Unflushed {
 }
 
 impl Unflushed {
-    /// Whether a run of it is worth writing, with memtables of `limit_bytes`.
+    /// Whether it is large enough to be written as a run, with memtables of `limit_bytes`.
     pub(crate) fn is_worth_a_run(&self, limit_bytes: u64) -> bool {
         let least = LEAST_BYTES.min(limit_bytes / LEAST_PART);
         self.bytes >= least || self.log_bytes >= LEAST_LOG_BYTES
@@ -380,7 +380,7 @@ mod tests {
 
     #[test]
     fn a_second_release_soon_after_is_reported_separately() {
-        // Released at 20 and 22 seconds; retained since the first five seconds.
+        // The floor rises to 1000 after 20 seconds, and to 2000 after 22.
         let floor = |newest| match newest {
             0..2000 => 100,
             2000..2200 => 1000,
