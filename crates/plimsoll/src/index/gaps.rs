@@ -1,4 +1,4 @@
-//! Gaps of deleted keys that walks remember for each other.
+//! Gaps of deleted keys that scans share.
 //!
 //! A deletion hides its key until a compaction drops both, and each new walk would step over all of
 //! them: a queue that puts at its tail and deletes at its head becomes slower with every turn. So a
@@ -8,26 +8,26 @@
 //! The memory of recent commits also tells which ranges of keys no commit has written since a
 //! moment, so that the validation of a range that was read need not search the memtables.
 //!
-//! A gap is a fact about moments: *at every moment from `since` on, up to the first commit that
-//! puts into it, no key in it is alive.*
+//! A gap states: *at every GLSN from `since` on, up to the first commit that puts into the
+//! interval, no key in it is alive.*
 //!
 //! Laws:
-//! 1. A commit takes its keys out of the gaps before its GLSN becomes the applied one
-//!    ([`Gaps::commit`]). So who reads at a moment in which the commit is visible finds no gap over
-//!    its keys, however long the commit had been on its way. A spilled commit takes out the spans
-//!    of its tables ([`Gaps::adopt`]).
-//! 2. A walk at the moment m publishes with `since` = m, and only if no commit after m has put into
-//!    the interval. Commits of which this is not known any more count as if they had. Commits that
-//!    are not applied yet come later under the same lock, and law 1 holds for them.
-//! 3. A reader at a moment before `since` does not use a gap.
+//! 1. A commit removes its keys from the gaps before its GLSN becomes the applied one
+//!    ([`Gaps::commit`]). A reader that sees the commit therefore finds no gap over its keys,
+//!    however long the commit took. A spilled commit removes the spans of its tables
+//!    ([`Gaps::adopt`]).
+//! 2. A scan at snapshot m publishes with `since` = m, and only if no commit after m has put into
+//!    the interval. A commit whose puts are no longer remembered counts as such a put. A commit
+//!    that is not applied yet takes the lock later, and law 1 covers it.
+//! 3. A reader at a snapshot before `since` does not use the gap.
 //! 4. Deletions, compaction, retention and dropped keyspaces bring no key to life, so they change
-//!    nothing here. Another process does: a read-only index keeps no gaps. An index that is opened
-//!    begins without any.
-//! 5. The list and the memory of recent puts are bounded, and charged once they are used. Where the
+//!    nothing here. Another process may, so a read-only index keeps no gaps. An index starts
+//!    without any.
+//! 5. The list and the memory of recent puts are bounded, and charged once they are used. If the
 //!    budget refuses, there are no gaps.
 //!
-//! The lock is a leaf: nothing is called while it is held. A walk takes it only after it has
-//! stepped over [`LOOK_AFTER`] deleted keys in a row, a commit for a few instructions.
+//! The lock is a leaf: nothing is called while it is held. A scan takes it only after
+//! [`LOOK_AFTER`] deleted keys in a row; a commit holds it for a few instructions.
 
 pub(crate) mod key_prefix;
 pub(crate) mod list;
@@ -44,11 +44,11 @@ use crate::borders::{Border, hit};
 use crate::index::gaps::key_prefix::prefix;
 use crate::index::gaps::list::{Gap, GapList, behind};
 
-/// A walk asks for a gap after it has stepped over this many deleted keys in a row,
+/// A scan looks a gap up after it has stepped over this many deleted keys in a row,
 pub(crate) const LOOK_AFTER: u64 = 4;
 /// publishes one of at least this many,
 pub(crate) const PUBLISH_FROM: u64 = 8;
-/// and after this many publishes what it has passed so far, and asks again.
+/// and after each further run of this many publishes what it has passed, and looks up again.
 pub(crate) const PUBLISH_EACH: u64 = 1024;
 
 /// Bytes of the list.
@@ -57,8 +57,8 @@ const LIST_BYTES: usize = 48 << 10;
 /// The most commits whose puts are remembered.
 const RECENT: usize = 256;
 
-/// Neighbouring gaps stay apart while one is known since a moment this close to the newest: readers
-/// of slightly older moments still use the other one.
+/// Neighbouring gaps are joined only if both have been known for this many commits. Before that, a
+/// reader at a slightly older snapshot can still use the older one.
 const SETTLED_AFTER: u64 = 128;
 
 /// Bytes charged for all of it.
@@ -69,7 +69,7 @@ const CHARGED_BYTES: u64 = (LIST_BYTES + 2 * RECENT * size_of::<Span>() + 4096) 
 pub(crate) struct Gaps {
     budget: Budget,
     enabled: bool,
-    /// Whether walks may publish: there is memory for it.
+    /// Whether scans may publish: the memory is charged.
     is_armed: AtomicBool,
     state: Mutex<State>,
 }
@@ -102,7 +102,7 @@ struct Span {
     last: u128,
 }
 
-/// The first and the last key that a commit writes, and those that it puts.
+/// The prefixes of the first and the last key that a commit puts. Deletions do not count.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WriteSpan {
     puts: Option<(u128, u128)>,
@@ -159,7 +159,7 @@ impl Recent {
 }
 
 impl Gaps {
-    /// No gaps; runs hold commits up to `held`. Disabled, there never are any.
+    /// No gaps; runs hold commits up to `held`. If not `enabled`, there never are any.
     pub(crate) fn new(budget: &Budget, enabled: bool, held: Glsn) -> Self {
         let state = State {
             list: GapList::new(LIST_BYTES),
@@ -179,18 +179,19 @@ impl Gaps {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where a forward walk at the moment `at` goes on from `from`, if that lies in a gap.
+    /// The key at which a forward scan at snapshot `at` continues, if `from` lies in a gap.
     pub(crate) fn past(&self, from: &[u8], at: Glsn) -> Option<Vec<u8>> {
         self.skip(|list| list.past(from, at))
     }
 
-    /// What a backward walk at the moment `at` goes on before, if a gap reaches up to `upto`.
+    /// The key before which a backward scan at snapshot `at` continues, if a gap reaches up to
+    /// `upto`.
     pub(crate) fn before(&self, upto: &[u8], at: Glsn) -> Option<Vec<u8>> {
         self.skip(|list| list.before(upto, at))
     }
 
     fn skip(&self, look_up: impl FnOnce(&GapList) -> Option<&[u8]>) -> Option<Vec<u8>> {
-        // Relaxed: what is missed here is only slower.
+        // Relaxed: a missed gap only costs time.
         if !self.is_armed.load(Ordering::Relaxed) {
             self.arm();
             return None;
@@ -214,7 +215,7 @@ impl Gaps {
         if !self.enabled {
             return;
         }
-        // Before the lock: the budget may ask walks to get up.
+        // Before the lock, because the budget may ask iterators to release their sources.
         let Ok(lease) = self.budget.lease(Kind::Walks, CHARGED_BYTES) else { return };
         let mut state = self.lock();
         if state.lease.is_none() {
@@ -225,15 +226,15 @@ impl Gaps {
         }
     }
 
-    /// A walk at the moment `at` found no key alive from `first` up to `end`, and stepped over
-    /// `dead` deletions.
+    /// Records that a scan at snapshot `at` found no key alive from `first` up to `end`, and
+    /// stepped over `dead` deletions.
     pub(crate) fn publish(&self, first: &[u8], end: &[u8], at: Glsn, dead: u64) {
         if self.is_armed.load(Ordering::Relaxed) && first < end {
             self.lock().publish(first, end, at, dead);
         }
     }
 
-    /// A commit at `glsn` has these gaps: it read them, and no other commit has put into them
+    /// Records the gaps that the commit at `glsn` has read. No other commit has put into them
     /// since.
     pub(crate) fn publish_committed(&self, gaps: Vec<Gap>, glsn: Glsn) {
         if gaps.is_empty() {
@@ -246,7 +247,8 @@ impl Gaps {
         }
     }
 
-    /// The commit at `glsn` writes keys of `span`; `keys` are all keys that it puts.
+    /// Removes the keys that the commit at `glsn` puts: all of them are in `keys` and within
+    /// `span`.
     pub(crate) fn commit<'k>(
         &self,
         glsn: Glsn,

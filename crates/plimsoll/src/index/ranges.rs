@@ -1,14 +1,15 @@
-//! Range deletions that some version may still need: disjoint intervals of index keys in key order,
+//! Range deletions that still apply to some source: disjoint intervals of index keys in key order,
 //! each with the GLSNs of the commits that deleted it.
 //!
-//! A range deletion at `g` hides every version of a key in it whose GLSN is below `g`. A version of
-//! the same commit has the same GLSN, so it survives.
+//! A range deletion at `g` hides every version of its keys with a GLSN below `g`. Versions of the
+//! same commit have the same GLSN, so they survive.
 //!
 //! Laws:
-//! 1. A set is immutable and belongs to a view, so that readers see runs and ranges change at once.
-//! 2. A range that is kept for longer than needed changes no answer: it hides only versions that
-//!    are deleted. A range leaves the set when every source that overlaps with it has absorbed it,
-//!    which means that the source holds a point deletion wherever the range deleted a version.
+//! 1. A set is immutable and belongs to a view, so that readers see changes of runs and ranges at
+//!    once.
+//! 2. Keeping a range longer than needed changes no answer, because it hides only deleted versions.
+//!    A range leaves the set when every source that overlaps with it has absorbed it, which means
+//!    that the source holds a point deletion wherever the range deleted a version.
 
 mod chunk;
 
@@ -23,7 +24,7 @@ use smallvec::SmallVec;
 use crate::index::ranges::chunk::{Chunk, Directory, MOST};
 use crate::types::index_key::{IndexKey, MAX_INDEX_KEY_BYTES};
 
-/// The longest bound of a range: the key right behind the longest key.
+/// The longest bound of a range: the immediate successor of the longest key.
 pub(crate) const MAX_BOUND_BYTES: usize = MAX_INDEX_KEY_BYTES + 1;
 
 /// Upper bound on the bytes that an interval takes apart from its keys and GLSNs, with its part of a
@@ -33,7 +34,7 @@ const FRAGMENT_BYTES: usize = size_of::<Fragment>() + 6 * size_of::<usize>() + s
 /// Bytes that a chunk takes apart from its intervals.
 const CHUNK_BYTES: usize = 2 * size_of::<Chunk>() + 64;
 
-/// An interval of index keys: from `first` up to `end`, which does not belong to it.
+/// An interval of index keys: from `first` up to `end`, exclusive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fragment {
     pub(crate) first: Arc<[u8]>,
@@ -112,7 +113,7 @@ impl fmt::Debug for RangeSet {
     }
 }
 
-/// The end of a range that ends behind all keys.
+/// The exclusive end of a range that includes the last key.
 pub(crate) fn end_of_all() -> Vec<u8> {
     vec![u8::MAX; MAX_BOUND_BYTES]
 }
@@ -160,12 +161,12 @@ impl RangeSet {
         self.chunks.iter().flat_map(|chunk| &chunk.fragments)
     }
 
-    /// Heap bytes.
+    /// Heap size in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         (self.bytes + self.directory.bytes()) as u64
     }
 
-    /// Upper bound on the bytes that one more range from `first` to `end` adds.
+    /// An upper bound of the bytes that a further range from `first` to `end` adds.
     pub(crate) fn bytes_of_one_more(&self, first: &[u8], end: &[u8]) -> u64 {
         let touched = self.within((Bound::Included(first), Bound::Excluded(end)));
         let edges = touched.clone().take(1).chain(touched.clone().last());
@@ -204,7 +205,7 @@ impl RangeSet {
         chunks.iter().flat_map(|chunk| &chunk.fragments).skip(place.at)
     }
 
-    /// The interval that a key lies in.
+    /// The interval that contains a key.
     #[inline]
     pub(crate) fn over(&self, key: &[u8]) -> Option<&Fragment> {
         if self.end.as_ref().is_none_or(|end| **end <= *key) {
@@ -213,8 +214,7 @@ impl RangeSet {
         self.before(self.begun(key)).filter(|last| *last.end > *key)
     }
 
-    /// The newest deletion over a key that is not younger than `at`; [`Glsn::NONE`] if there is
-    /// none.
+    /// The newest deletion of a key that is not younger than `at`; [`Glsn::NONE`] if there is none.
     #[inline]
     pub(crate) fn newest_over(&self, key: &[u8], at: Glsn) -> Glsn {
         match self.over(key) {
@@ -223,8 +223,8 @@ impl RangeSet {
         }
     }
 
-    /// The first deletion of the version of `key` at `glsn`, if it comes before the next younger
-    /// version at `younger`.
+    /// The oldest deletion of the version of `key` at `glsn` that is older than the key's next
+    /// younger version, at `younger`.
     pub(crate) fn deletion_of(&self, key: &[u8], glsn: Glsn, younger: Glsn) -> Option<Glsn> {
         if self.newest <= glsn {
             return None;
@@ -232,8 +232,8 @@ impl RangeSet {
         self.over(key)?.oldest_after(glsn).filter(|deletion| *deletion < younger)
     }
 
-    /// What covers a key for a reader of the moment `at`, and the keys around it for which that is
-    /// the same.
+    /// The deletion of a key as of snapshot `at`, and the surrounding keys for which it is the
+    /// same.
     pub(crate) fn cover_of(&self, key: &[u8], at: Glsn) -> Cover {
         let begun = self.begun(key);
         let is_left_out = false;
@@ -274,7 +274,7 @@ impl RangeSet {
         })
     }
 
-    /// The set with one more range. Adding a range that is there changes nothing.
+    /// The set with one more range. Adding a range that is present changes nothing.
     pub(crate) fn with(&self, first: &[u8], end: &[u8], glsn: Glsn) -> Self {
         if first >= end {
             return self.clone();
@@ -355,7 +355,7 @@ impl RangeSet {
         Self::new(chunks_of(joined(mapped.collect())))
     }
 
-    /// Both sets together.
+    /// The union of both sets.
     pub(crate) fn union(&self, other: &RangeSet) -> Self {
         let all = other.fragments().flat_map(|fragment| {
             fragment.glsns.iter().map(move |glsn| (&fragment.first, &fragment.end, *glsn))
@@ -428,13 +428,13 @@ fn chunks_of(fragments: Vec<Fragment>) -> Vec<Arc<Chunk>> {
 /// An interval of keys that a walk is in, and its deletion as of the walk's moment.
 #[derive(Debug, Default)]
 pub(crate) struct Cover {
-    /// `None`: it begins with the first key.
+    /// `None`: from the first key.
     pub(crate) first: Option<Arc<[u8]>>,
-    /// `None`: it ends with the last key.
+    /// `None`: to the last key.
     pub(crate) end: Option<Arc<[u8]>>,
-    /// [`Glsn::NONE`] if it is not deleted.
+    /// [`Glsn::NONE`]: not deleted.
     pub(crate) deleted_at: Glsn,
-    /// Whether the walk's sources that have nothing younger have left the interval.
+    /// Whether sources without younger versions have skipped the interval.
     pub(crate) is_left_out: bool,
 }
 
@@ -459,12 +459,12 @@ fn joined(fragments: Vec<Fragment>) -> Vec<Fragment> {
     joined
 }
 
-/// Adds the deletions that ranges stand for to a walk over versions in order (keys ascending, the
-/// versions of a key newest first).
+/// Adds point deletions for range deletions while versions pass by in order (keys ascending, one
+/// key's versions newest first).
 #[derive(Debug)]
 pub(crate) struct Absorber {
     ranges: Arc<RangeSet>,
-    /// Only ranges up to this GLSN are absorbed: they are durable.
+    /// Only ranges up to this GLSN, which are durable, are absorbed.
     upto: Glsn,
     key: Vec<u8>,
     younger: Glsn,
@@ -487,7 +487,7 @@ impl Absorber {
         &self.ranges
     }
 
-    /// The deletion that comes before the next version of the walk, if a range deleted that.
+    /// The point deletion to insert before the next version, if a range deleted that version.
     pub(crate) fn deletion_of(
         &mut self,
         key: &[u8],
@@ -517,7 +517,7 @@ mod tests {
         [0, 0, 0, 1, number as u8]
     }
 
-    /// Compares a set with a list of ranges, at every key and moment.
+    /// Compares a set with a list of ranges, at every key and GLSN.
     fn check(set: &RangeSet, list: &[(u64, u64, u64)]) {
         assert!(RangeSet::of(set.fragments().cloned().collect()).is_some(), "{set:?}");
         for number in 0..20 {
@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_answers_as_the_list_of_its_ranges() {
+    fn a_set_answers_like_the_list_of_its_ranges() {
         for seed in 0..200 {
             let mut random = Random::new(seed);
             let (mut set, mut list) = (RangeSet::default(), Vec::new());
@@ -626,7 +626,7 @@ mod tests {
         assert_eq!(ask("b", 7, true), None);
         assert_eq!(ask("b", 3, false), Some(5));
         assert_eq!(ask("c", 11, false), Some(12));
-        assert_eq!(ask("c", 10, false), None, "it was overwritten before it was deleted");
+        assert_eq!(ask("c", 10, false), None, "overwritten before the range deletion");
         assert_eq!(ask("m", 3, false), None);
     }
 }

@@ -1,12 +1,12 @@
 //! The uncommitted writes of a transaction.
 //!
-//! Keys and small values live in a sorted map, values above [`INLINE_BYTES`] in a buffer of chunks;
-//! very large values are written to a blob file directly. When the set outgrows its share of the
+//! Keys and small values are in a sorted map, values above [`INLINE_BYTES`] in a buffer of chunks;
+//! very large values are written to a blob file directly. If the set outgrows its share of the
 //! budget, or the budget has no room, it is *spilled*: written as a sorted run into blob files,
-//! which the index adopts without a rewrite when the transaction commits. So a transaction may be
-//! larger than memory, and its bytes are written once.
+//! which the index adopts without a rewrite when the transaction commits. A transaction may
+//! therefore be larger than memory, and its bytes are written once.
 //!
-//! Law: of several writes of one key the last one wins. In the map it has the highest order, and a
+//! Law: the last of several writes of one key wins. In the map it has the highest order, and a
 //! newer run hides an older one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,19 +31,18 @@ use crate::txn::value_buffer::ValueBuffer;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::version::{INLINE_BYTES, Stored, value_sum};
 
-/// A value above this length is written to a blob file directly.
+/// Values above this length are written to a blob file directly.
 pub(crate) const LARGE_VALUE_BYTES: usize = 256 << 10;
 
-/// Divisor: the part of a record's body that is reserved for everything but values (head,
-/// metadata).
+/// Divisor: the part of a record's body that is reserved for the head and metadata.
 const BODY_RESERVE_PART: u64 = 8;
 
 /// An uncommitted write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Write<'a> {
-    /// What the index will store: a deletion, an inline value, or a value in a blob file.
+    /// The final stored form: a deletion, an inline value, or a value in a blob file.
     Stored(Stored<'a>),
-    /// A value in the buffer, which moves to the log or to a blob file at the commit.
+    /// A value in the buffer, which is moved to the log or to a blob file at the commit.
     Buffered {
         /// Its offset in the buffer.
         offset: u64,
@@ -85,16 +84,16 @@ impl<'a> Write<'a> {
             let mut reader = Reader::new(&bytes[1..]);
             let (offset, len, sum) = (reader.varint(), reader.varint(), reader.u64());
             return Write::Buffered {
-                offset: offset.expect("written by encode"),
-                len: len.expect("written by encode"),
-                sum: sum.expect("written by encode"),
+                offset: offset.expect("written by `encode`"),
+                len: len.expect("written by `encode`"),
+                sum: sum.expect("written by `encode`"),
             };
         }
-        Write::Stored(Stored::decode(bytes).expect("written by encode"))
+        Write::Stored(Stored::decode(bytes).expect("written by `encode`"))
     }
 }
 
-/// Beyond the tags of [`Stored`].
+/// A tag beyond those of [`Stored`].
 const BUFFERED: u8 = 255;
 
 /// The write set of one transaction.
@@ -105,19 +104,19 @@ pub(crate) struct WriteSet {
     values: ValueBuffer,
     order: u64,
     limit_bytes: u64,
-    /// Upper bound on the bytes of the operations in a record's body, without buffered values; with
-    /// those that were overwritten.
+    /// An upper bound of the operations in a record's body, without buffered values but including
+    /// overwritten operations.
     operation_bytes: u64,
-    /// Bytes of buffered values.
+    /// Size of the buffered values.
     value_bytes: u64,
-    /// Locked because reads of own writes may come from several threads.
+    /// Locked, because several threads may read own writes.
     large: Mutex<Option<BlobWriter>>,
     large_done: Vec<BlobRef>,
-    /// Whether a record names the blob files; they then belong to the log.
+    /// Whether a record names the blob files, so that the log owns them.
     named: AtomicBool,
     ranges: OwnRanges,
     spill: Spill,
-    /// The most bytes of a record's body.
+    /// Maximum size of a record's body.
     body_limit_bytes: u64,
     origin: Origin,
     /// Scratch space for encoding a write.
@@ -159,27 +158,27 @@ impl WriteSet {
         self.map.is_empty() && self.spill.is_empty() && self.ranges.is_empty()
     }
 
-    /// Deletes the keys from `first` up to `end`, which have no own write that is not a deletion.
+    /// Deletes the keys from `first` up to `end`, which must have no own puts.
     pub(crate) fn delete_range(&mut self, first: &[u8], end: &[u8]) {
         self.ranges.add(first, end);
     }
 
-    /// Whether one more range can be deleted as one.
+    /// Whether another range can be deleted by one record.
     pub(crate) fn has_room_for_range(&self) -> bool {
         self.ranges.has_room()
     }
 
-    /// The ranges that it deletes before it writes.
+    /// The ranges that are deleted before the writes.
     pub(crate) fn ranges(&self) -> &[DeletedRange] {
         self.ranges.list()
     }
 
-    /// The deleted range that a key lies in.
+    /// The deleted range that contains a key.
     pub(crate) fn range_over(&self, key: &[u8]) -> Option<&DeletedRange> {
         self.ranges.over(key)
     }
 
-    /// Upper bound on the bytes of the ranges in the record.
+    /// An upper bound of the ranges' bytes in the record.
     pub(crate) fn range_bytes(&self) -> usize {
         self.ranges.encoded_bytes()
     }
@@ -225,7 +224,7 @@ impl WriteSet {
         self.record(key, Write::Stored(stored))
     }
 
-    /// Starts a value that arrives in pieces; returns its location.
+    /// Starts a value that arrives in pieces. Returns its location.
     pub(crate) fn begin_large(&mut self) -> Result<(BlobId, u64)> {
         let large = self.large.get_mut().unwrap_or_else(PoisonError::into_inner);
         if large.is_none() {
@@ -235,7 +234,7 @@ impl WriteSet {
         Ok((writer.id(), writer.position()))
     }
 
-    /// Appends the next piece.
+    /// Appends the next piece of the value.
     pub(crate) fn continue_large(&mut self, bytes: &[u8]) -> Result<()> {
         let writer = self
             .large
@@ -248,7 +247,7 @@ impl WriteSet {
         Ok(())
     }
 
-    /// Ends the value: the key gets the value of `len` bytes with the checksum `sum`.
+    /// Ends the value: sets the key to the value of `len` bytes with the checksum `sum`.
     pub(crate) fn end_large(
         &mut self,
         key: &[u8],
@@ -279,8 +278,7 @@ impl WriteSet {
         let needs_memory = !self.map.has_room(key.len() + encoded.len());
         patience.in_transaction(needs_memory, || {
             let Err(refusal) = self.map.defer(key, self.order, encoded) else { return Ok(()) };
-            // The spill empties the buffer, and does not cover the value that was just pushed
-            // there.
+            // The spill empties the buffer, and does not include the value that was just pushed.
             write = Write::Stored(self.to_blob(write)?);
             encoded.clear();
             write.encode(encoded);
@@ -295,7 +293,7 @@ impl WriteSet {
         Ok(())
     }
 
-    /// Upper bound on the bytes of the operations in a record's body, without buffered values.
+    /// An upper bound of the operations in a record's body, without buffered values.
     pub(crate) fn operation_bytes(&self) -> u64 {
         self.operation_bytes
     }
@@ -316,7 +314,7 @@ impl WriteSet {
         self.write_run(self.spill.begin())?;
         self.clear_memory();
         match self.spill.merge_full_tiers() {
-            // The runs stay as they are, and are merged after the next spill.
+            // The runs are unchanged, and are merged after the next spill.
             Err(Error::OutOfBudget(_)) => Ok(()),
             done => done,
         }
@@ -340,7 +338,7 @@ impl WriteSet {
         (self.operation_bytes, self.value_bytes) = (0, 0);
     }
 
-    /// What the index stores for a write; a buffered value is copied to a blob file.
+    /// The stored form of a write. A buffered value is copied to a blob file.
     fn to_blob<'a>(&self, write: Write<'a>) -> Result<Stored<'a>> {
         let (offset, len, sum) = match write {
             Write::Stored(stored) => return Ok(stored),
@@ -371,8 +369,8 @@ impl WriteSet {
         None
     }
 
-    /// The map, for walks in key order: of one key the newest comes first. It has no deferred
-    /// entries.
+    /// The map, for iteration in key order; the newest write of a key comes first. It has no
+    /// deferred entries.
     pub(crate) fn map(&self) -> &SortedMap {
         self.map.settle();
         &self.map
@@ -388,8 +386,8 @@ impl WriteSet {
         &mut self.spill
     }
 
-    /// Whether a prepared set is in the map as a whole: its versions can be inserted into the
-    /// memtable.
+    /// Whether a prepared set is completely in the map, so that its versions can be inserted into
+    /// the memtable.
     pub(crate) fn is_in_memory(&self) -> bool {
         !self.map.is_empty()
     }
@@ -402,8 +400,8 @@ impl WriteSet {
             let position = next?;
             next = self.after_key(position);
             let entry = self.map.at(position);
-            let stored = Stored::decode(entry.value)
-                .expect("nothing of a set that was written as a run is buffered");
+            let stored =
+                Stored::decode(entry.value).expect("a set written as a run has no buffered values");
             Some((entry.key, stored))
         })
     }
@@ -414,7 +412,7 @@ impl WriteSet {
         (entry.key, Write::decode(entry.value))
     }
 
-    /// The newest write of a key: applies `then` to it.
+    /// Applies `then` to the newest write of a key.
     pub(crate) fn find<T>(
         &self,
         key: &[u8],
@@ -435,8 +433,8 @@ impl WriteSet {
         }
     }
 
-    /// Fills `into` with the value of a write. Returns a value that is in a finished blob file
-    /// instead, for the caller to read.
+    /// Fills `into` with the value of a write. If the value is in a finished blob file, returns its
+    /// location instead, for the caller to read.
     pub(crate) fn read_back<'a>(
         &self,
         write: Write<'a>,
@@ -459,13 +457,13 @@ impl WriteSet {
                 }
             }
             Write::Stored(Stored::Deleted | Stored::InLog { .. } | Stored::Dropped { .. }) => {
-                unreachable!("no write has such a value")
+                unreachable!("writes have no such values")
             }
         }
         Ok(None)
     }
 
-    /// The most bytes of a record's body.
+    /// Maximum size of a record's body.
     pub(crate) fn body_limit_bytes(&self) -> u64 {
         self.body_limit_bytes
     }
@@ -482,9 +480,9 @@ impl WriteSet {
         self.body_limit_bytes.saturating_sub(reserve)
     }
 
-    /// Prepares the set for commit: either everything is in the map, with a body that fits into a
-    /// record, or everything is in runs, and still in the map too if it takes at most
-    /// `memtable_bytes` there. Blob files are finished.
+    /// Prepares the set for commit: either everything is in the map and its body fits into a
+    /// record, or everything is in runs, and also in the map if it takes at most `memtable_bytes`
+    /// there. Blob files are finished.
     pub(crate) fn prepare(&mut self, metadata_bytes: usize, memtable_bytes: u64) -> Result<()> {
         let room = self.room_in_record(metadata_bytes);
         if !self.spill.is_empty() && !self.map.is_empty() {
@@ -505,7 +503,7 @@ impl WriteSet {
         Ok(())
     }
 
-    /// Copies buffered values into the blob file, so that the body holds only their locations.
+    /// Copies buffered values into the blob file, so that the body has only their locations.
     fn buffered_to_blob(&mut self) -> Result<()> {
         let moved = empty_map(&self.patience);
         let mut bytes = 0;
@@ -531,28 +529,28 @@ impl WriteSet {
         self.values.slices(offset, len)
     }
 
-    /// Blob files that the commit's record must name: values, then runs.
+    /// The blob files that the commit's record must name: first of values, then of runs.
     pub(crate) fn blobs(&self) -> Vec<BlobRef> {
         self.large_done.iter().chain(self.spill.blobs()).copied().collect()
     }
 
-    /// Bytes of the blob files that the commit's record names.
+    /// Size of the blob files that the commit's record names.
     pub(crate) fn blob_bytes(&self) -> u64 {
         let pages =
             self.large_done.iter().chain(self.spill.blobs()).map(|blob| u64::from(blob.pages));
         pages.sum::<u64>() * PAGE_BYTES as u64
     }
 
-    /// A record names the blob files now: they belong to the log.
+    /// Records that a record names the blob files, so that the log owns them.
     pub(crate) fn named(&self) {
-        // Relaxed: one thread commits.
+        // Relaxed: only one thread commits.
         self.named.store(true, Ordering::Relaxed);
         self.spill.keep();
     }
 }
 
-/// Upper bound on the bytes of an operation, of which the set holds `encoded`: its kind, the two
-/// lengths, and the key.
+/// An upper bound of an operation's size: its kind, two lengths and the key. `encoded` is its form
+/// in the set.
 fn operation_bytes(key: &[u8], encoded: &[u8]) -> u64 {
     (key.len() + encoded.len() + 8) as u64
 }
@@ -566,8 +564,8 @@ impl Drop for WriteSet {
         if self.origin.is_foreign() {
             return;
         }
-        // An abort: no record names these files. A file that cannot be removed now is swept at the
-        // next open.
+        // After an abort, no record names these files. A file that cannot be removed now is swept
+        // at the next open.
         for blob in self.large_done.drain(..).filter(|_| !self.named.load(Ordering::Relaxed)) {
             let _ = self.log.discard_blob(blob.id);
         }

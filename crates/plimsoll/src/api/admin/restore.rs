@@ -174,7 +174,7 @@ struct Span {
     micros: u64,
 }
 
-/// The entries that a record begins.
+/// The kind of a record of the dump, which determines the entries that follow it.
 enum Begun {
     Commit { read_at: Glsn, metadata: Vec<u8> },
     Entries { stream: u32 },

@@ -1,40 +1,41 @@
-//! The limits that flushes and merges set on what can still be read.
+//! Which versions flushes and merges have made unreadable.
 
 use plimsoll_log::glsn::Glsn;
 
-/// The limits that compaction sets on readable moments.
+/// The limits that flushes and merges have set on readable GLSNs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Youngest deletion that was moved into history.
+    /// The youngest deletion that was moved into history.
     pub(crate) deletions_moved: Glsn,
-    /// Oldest moment at which every keyspace can be read.
+    /// The oldest GLSN at which every keyspace can be read.
     pub(crate) oldest_readable: Glsn,
-    /// The same per keyspace, sorted; keyspaces that are not listed lost no version.
+    /// The same per keyspace, sorted. A keyspace that is not listed has lost no version.
     pub(crate) oldest_readable_in: Vec<(u32, Glsn)>,
-    /// Youngest deletion that was dropped together with all that it deleted, per keyspace, sorted;
-    /// keyspaces that are not listed lost none. It may be younger than the real one.
+    /// The youngest deletion that was dropped together with all versions that it deleted, per
+    /// keyspace, sorted. A keyspace that is not listed has lost none. An upper bound: it may be too
+    /// young.
     pub(crate) deletions_dropped_in: Vec<(u32, Glsn)>,
 }
 
 impl Limits {
-    /// A version of `keyspace` that was superseded by `by` was dropped.
+    /// Records that a version of `keyspace`, superseded by `by`, was dropped.
     pub(crate) fn dropped(&mut self, keyspace: u32, by: Glsn) {
         self.oldest_readable = self.oldest_readable.max(by);
         raise(&mut self.oldest_readable_in, keyspace, by);
     }
 
-    /// The youngest version of a key of `keyspace`, a deletion, was dropped, and so was all that it
-    /// deleted.
+    /// Records that a deletion, the youngest version of a key of `keyspace`, was dropped together
+    /// with all versions that it deleted.
     pub(crate) fn deletion_dropped(&mut self, keyspace: u32, deletion: Glsn) {
         raise(&mut self.deletions_dropped_in, keyspace, deletion);
     }
 
-    /// Oldest moment at which a keyspace can be read.
+    /// The oldest GLSN at which a keyspace can be read.
     pub(crate) fn oldest_readable_in(&self, keyspace: u32) -> Glsn {
         limit_of(&self.oldest_readable_in, keyspace)
     }
 
-    /// The youngest dropped deletion of a keyspace; says nothing of younger deletions.
+    /// The youngest dropped deletion of a keyspace. Younger deletions may still exist.
     pub(crate) fn deletions_dropped_in(&self, keyspace: u32) -> Glsn {
         limit_of(&self.deletions_dropped_in, keyspace)
     }

@@ -64,7 +64,7 @@ impl PageSink for Pages {
     }
 }
 
-/// Pages in memory, which a test may damage.
+/// Pages in memory that a test may damage.
 struct Source(Mutex<Vec<u8>>);
 
 impl PageSource for Source {
@@ -114,7 +114,7 @@ fn table_of(budget: &Budget, pool: &Arc<Pool>, model: &Model) -> Table {
     open(pool, pages, info)
 }
 
-/// Shapes of keys that tables must handle well.
+/// Shapes of keys that tables must support.
 #[derive(Clone, Copy, Debug)]
 enum Shape {
     Integers,
@@ -139,8 +139,8 @@ fn random_key(random: &mut Random, shape: Shape) -> Vec<u8> {
             key.extend(format!("file{}", random.below(3000)).bytes());
         }
         Shape::Long => {
-            // Prefixes nearly as long as the longest key: a few that many keys share, and some that
-            // no two keys share.
+            // Prefixes nearly as long as the longest key: a few shared by many keys, and some
+            // shared by none.
             let mut front = [random.below(3) as u8; 4080];
             if random.below(3) == 0 {
                 front.fill_with(|| random.below(256) as u8);
@@ -191,7 +191,7 @@ fn random_model(random: &mut Random, shape: Shape, versions: usize) -> Model {
     model
 }
 
-/// The expected look-up: the newest GLSN of all, and the newest version at a moment.
+/// The expected result of a lookup: the newest GLSN of all, and the newest version as of `at`.
 fn expected<'a>(model: &'a Model, key: &[u8], at: u64) -> (Option<u64>, Option<(u64, &'a [u8])>) {
     let first_at = |glsn: u64| {
         let (found, stored) = model.range((key.to_vec(), Reverse(glsn))..).next()?;

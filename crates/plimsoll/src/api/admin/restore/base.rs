@@ -231,7 +231,7 @@ impl Output<'_> {
     }
 }
 
-/// The limits, with no readable moment behind `newest`.
+/// The limits, with each oldest readable GLSN lowered to at most `newest`.
 fn up_to(limits: &Limits, newest: Glsn) -> Limits {
     let mut limits = limits.clone();
     limits.oldest_readable = limits.oldest_readable.min(newest);
