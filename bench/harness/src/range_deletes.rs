@@ -159,10 +159,8 @@ impl RangeDeletes {
     fn many(&self, folder: &Path) -> Result<Vec<(&'static str, Compared)>> {
         let keys = self.ranges * 2 * KEYS_OF_RANGE;
         let open = |name: &str| {
-            let options = Options::new()
-                .memory_bytes(self.memory)
-                .durability(Durability::Buffered)
-                .background(false);
+            let options =
+                Options::new().memory_bytes(self.memory).durability(Durability::Buffered);
             Store::open(&folder.join(name), options)
         };
         let (without, with) = (open("without")?, open("with")?);
@@ -181,7 +179,9 @@ impl RangeDeletes {
         println!("the slowest of {} deletions took {slowest:.0} us", self.ranges);
         let left = with.db.snapshot().len(&with.keys)?;
         ensure!(left == 2 * keys - self.ranges * KEYS_OF_RANGE, "{left} keys are left");
-        ensure!(with.db.stats().index.deleted_ranges == self.ranges, "the ranges are in memory");
+        let in_memory = with.db.stats().index.deleted_ranges;
+        println!("{in_memory} ranges are in memory");
+        ensure!(in_memory > self.ranges / 2, "most ranges were absorbed before they were measured");
         let between = |random: &mut fastrand::Rng| {
             let range = random.u64(0..self.ranges);
             (range * 2 + 1) * KEYS_OF_RANGE + random.u64(0..KEYS_OF_RANGE)

@@ -63,7 +63,9 @@ mod tests {
         (0..3000u32).for_each(|n| assert!(cache.insert(&n.to_be_bytes(), &[n as u8; 100])));
         (0..3000u32).step_by(2).for_each(|n| drop(cache.get(&n.to_be_bytes())));
         // Some entries move to the other queue.
-        (3000..9000u32).for_each(|n| drop(cache.insert(&n.to_be_bytes(), &[n as u8; 100])));
+        for n in 3000..9000u32 {
+            cache.insert(&n.to_be_bytes(), &[n as u8; 100]);
+        }
         let number = |key: &[u8]| u32::from_be_bytes(key.try_into().unwrap());
         let before: Vec<u32> =
             (0..9000u32).filter(|n| cache.get(&n.to_be_bytes()).is_some()).collect();

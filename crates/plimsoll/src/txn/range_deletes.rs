@@ -85,7 +85,7 @@ impl Transaction {
             keys.iter().try_for_each(|key| self.delete(keyspace, key))?;
             return self.overwrite_updates(span);
         }
-        self.overwrite_updates(span)?;
+        self.delete_updated(keyspace, span)?;
         let end = span.end().map_or_else(end_of_all, |end| end.into_owned());
         let first = span.first().into_owned();
         let has_room = self.writes.has_room_for_range()
@@ -131,6 +131,21 @@ impl Transaction {
         updated.iter().try_for_each(|key| self.overwrite_pending(key))
     }
 
+    /// Deletes the keys in a span that have pending updates, because a range deletion only hides
+    /// versions from before the transaction.
+    fn delete_updated(&mut self, keyspace: &Keyspace, span: &Span) -> Result<()> {
+        let updated: Vec<_> = self.pending.in_span(span).map(<[u8]>::to_vec).collect();
+        for key in &updated {
+            let user_key = IndexKey::new(key).user_key();
+            if self.contains_key(keyspace, user_key)? {
+                self.delete(keyspace, user_key)?;
+            } else {
+                self.overwrite_pending(key)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Records that the whole span was read.
     fn note_span(&self, span: &Span) {
         let mut reads = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
@@ -142,7 +157,7 @@ impl Transaction {
     /// Deletes the transaction's own puts from `first` up to `end`, because a range deletion only
     /// hides versions from before the transaction.
     fn delete_own(&mut self, keyspace: &Keyspace, first: &[u8], end: &[u8]) -> Result<()> {
-        // Updates of keys in the range are overwritten already.
+        // Updated keys in the range are deleted already.
         let updated: UpdatedKeys = Arc::new([]);
         let mut from = first.to_vec();
         loop {
