@@ -49,6 +49,7 @@ fn a_table_may_point_into_more_blob_files_than_a_page_lists() {
             offset: n,
             len: 1,
             sum: 0,
+            packed: None,
         };
         builder.add(&Version { key: &n.to_be_bytes(), glsn: Glsn(1), stored }).unwrap();
     }
