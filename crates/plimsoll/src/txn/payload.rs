@@ -317,9 +317,6 @@ impl<'a> Operations<'a> {
 
     fn put(&mut self, key: &[u8], packed: Option<Packed>) -> Result<Stored<'a>> {
         let (offset, len) = self.place().ok_or_else(damaged)?;
-        if packed.is_some_and(|packed| !packed.fits(len)) {
-            return Err(damaged());
-        }
         let is_inline = packed.is_none() && len <= INLINE_BYTES as u64;
         let value = if self.misses_values && !is_inline {
             self.missing_bytes += len;
@@ -340,7 +337,8 @@ impl<'a> Operations<'a> {
                 IndexKey::new(key).user_key().escape_ascii()
             )));
         }
-        Ok(Stored::InLog { offset, len, sum, packed })
+        let stored = Stored::InLog { offset, len, sum, packed };
+        if stored.has_possible_lengths() { Ok(stored) } else { Err(damaged()) }
     }
 
     /// The offset in the whole payload of a value that begins here, and its length.
@@ -354,8 +352,8 @@ impl<'a> Operations<'a> {
         let (blob, offset) = (BlobId(reader.varint()?), reader.varint()?);
         let (len, sum) = (reader.varint()?, reader.u64()?);
         let packed = if is_packed { Some(Packed::decode(reader)?) } else { None };
-        let fits = packed.is_none_or(|packed| packed.fits(len));
-        fits.then_some(Stored::InBlob { blob, offset, len, sum, packed })
+        let stored = Stored::InBlob { blob, offset, len, sum, packed };
+        stored.has_possible_lengths().then_some(stored)
     }
 }
 

@@ -8,7 +8,6 @@ use plimsoll_disk::codec::{Reader, push_varint};
 
 use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
-use crate::types::version::{INLINE_BYTES, MAX_VALUE_BYTES};
 
 /// Levels of zstd that a keyspace can have.
 const ZSTD_LEVELS: std::ops::RangeInclusive<i32> = 1..=22;
@@ -181,15 +180,6 @@ impl Packed {
         let codec = Codec::from_number(reader.u8()?)?;
         Some(Self { codec, value_bytes: reader.varint()? })
     }
-
-    /// Whether a value may be stored like this in `stored_bytes`. It bounds the memory that a
-    /// damaged or forged length can ask for.
-    pub(crate) fn fits(self, stored_bytes: u64) -> bool {
-        let may_have = INLINE_BYTES as u64 + 1..=MAX_VALUE_BYTES;
-        may_have.contains(&self.value_bytes)
-            && stored_bytes > self.tail_bytes()
-            && stored_bytes <= self.value_bytes + self.tail_bytes()
-    }
 }
 
 #[cfg(test)]
@@ -206,15 +196,5 @@ mod tests {
             let refused = text.parse::<Compression>();
             assert!(matches!(refused, Err(InvalidInput::UnknownCompression { .. })), "{text}");
         }
-    }
-
-    #[test]
-    fn a_length_that_the_stored_bytes_cannot_hold_is_refused() {
-        let packed = |value_bytes| Packed { codec: Codec::Lz4, value_bytes };
-        assert!(packed(2000).fits(100) && packed(2000).fits(2000));
-        assert!(!packed(2000).fits(2001) && !packed(2000).fits(0) && !packed(1024).fits(100));
-        assert!(packed(MAX_VALUE_BYTES).fits(1 << 20), "each chunk takes a few bytes");
-        assert!(!packed(MAX_VALUE_BYTES).fits(100_000), "its directory is longer");
-        assert!(!packed(MAX_VALUE_BYTES + 1).fits(1 << 20));
     }
 }

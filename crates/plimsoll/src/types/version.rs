@@ -214,11 +214,7 @@ impl<'a> Stored<'a> {
             },
             _ => return None,
         };
-        let fits = match stored.packed() {
-            Some(packed) => packed.fits(stored.stored_bytes()),
-            None => stored.value_bytes() <= MAX_VALUE_BYTES,
-        };
-        (reader.remaining() == 0 && fits).then_some(stored)
+        (reader.remaining() == 0 && stored.has_possible_lengths()).then_some(stored)
     }
 
     /// Compares the checksum `read` of the bytes read with the one computed when the value was
@@ -249,6 +245,18 @@ impl<'a> Stored<'a> {
             Stored::InLog { packed, .. } | Stored::InBlob { packed, .. } => packed,
             Stored::Deleted | Stored::Inline(_) | Stored::Dropped { .. } => None,
         }
+    }
+
+    /// Whether a value of this length may be stored in this many bytes. It bounds the memory that a
+    /// damaged or forged length can ask for.
+    pub(crate) fn has_possible_lengths(&self) -> bool {
+        let (value_bytes, stored_bytes) = (self.value_bytes(), self.stored_bytes());
+        let is_possible = |packed: Packed| {
+            value_bytes > INLINE_BYTES as u64
+                && stored_bytes > packed.tail_bytes()
+                && stored_bytes <= value_bytes + packed.tail_bytes()
+        };
+        value_bytes <= MAX_VALUE_BYTES && self.packed().is_none_or(is_possible)
     }
 
     /// Length of the value in bytes; 0 for a deletion.
@@ -382,6 +390,19 @@ mod tests {
             assert_eq!(Stored::decode(&bytes), Some(stored));
             assert!(bytes.len() <= stored.max_bytes());
         }
+    }
+
+    #[test]
+    fn a_length_that_the_stored_bytes_cannot_hold_is_refused() {
+        let fits = |value_bytes, len| {
+            let packed = packed(Codec::Lz4, value_bytes);
+            Stored::InLog { offset: 0, len, sum: 0, packed }.has_possible_lengths()
+        };
+        assert!(fits(2000, 100) && fits(2000, 2000));
+        assert!(!fits(2000, 2001) && !fits(2000, 0) && !fits(1024, 100));
+        assert!(fits(MAX_VALUE_BYTES, 1 << 20), "each chunk takes a few bytes");
+        assert!(!fits(MAX_VALUE_BYTES, 100_000), "its directory is longer");
+        assert!(!fits(MAX_VALUE_BYTES + 1, 1 << 20));
     }
 
     #[test]

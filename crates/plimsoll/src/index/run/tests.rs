@@ -169,9 +169,10 @@ fn random_stored(random: &mut Random) -> Vec<u8> {
         1 => Stored::Inline(&value),
         2 => Stored::InLog { offset, len, sum: offset, packed: None },
         3 => {
-            let packed = Packed { codec: Codec::Zstd, value_bytes: 2 * len };
-            let packed = (len > 1024).then_some(packed);
-            Stored::InBlob { blob: BlobId(random.below(9)), offset, len, sum: len, packed }
+            let blob = BlobId(random.below(9));
+            let stored = |packed| Stored::InBlob { blob, offset, len, sum: len, packed };
+            let packed = stored(Some(Packed { codec: Codec::Zstd, value_bytes: 2 * len }));
+            if packed.has_possible_lengths() { packed } else { stored(None) }
         }
         _ => Stored::Inline(&value[..value.len() / 100]),
     };
