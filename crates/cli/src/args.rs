@@ -36,8 +36,8 @@ pub(crate) use self::replay::Replay;
 pub(crate) use self::scripts::{Batch, Shell};
 pub(crate) use self::updates::{Add, Append, Cas};
 pub(crate) use self::upkeep::{
-    Compact, Count as CountKeys, Keyspace, KeyspaceCreate, KeyspaceDrop, KeyspaceRetention,
-    RestartTime, Trim,
+    Compact, Count as CountKeys, Keyspace, KeyspaceCompression, KeyspaceCreate, KeyspaceDrop,
+    KeyspaceRetention, RestartTime, Trim,
 };
 pub(crate) use self::watch::Watch;
 

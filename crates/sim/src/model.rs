@@ -370,6 +370,12 @@ impl Model {
             .is_some_and(|&(since, kept)| since > 0 && kept == keep)
     }
 
+    /// What a keyspace keeps now.
+    pub fn retention(&self, space: u8) -> Keep {
+        let last = self.spaces.get(&space).and_then(|space| space.retention.last());
+        last.map_or(Keep::Forever, |(_, keep)| *keep)
+    }
+
     /// Whether the store has recorded that streams are in use.
     pub fn streams_in_use(&self) -> bool {
         self.log.iter().any(|placed| placed.entry == Entry::StreamsInUse)

@@ -16,7 +16,7 @@ mod within;
 
 use std::time::Duration;
 
-use plimsoll::Retention;
+use plimsoll::{Compression, Retention};
 
 use crate::content::Content;
 pub use crate::op::within::{Call, Deed, Feed, Within};
@@ -372,6 +372,13 @@ pub enum Op {
         /// Its retention.
         retention: Keep,
     },
+    /// Changes how the values of a keyspace are compressed. No answer depends on it.
+    Compress {
+        /// Its number.
+        space: u8,
+        /// Its compression.
+        compression: Compression,
+    },
     /// Drops a keyspace with all its keys; the same number then refers to a new keyspace.
     DropSpace {
         /// Its number.
@@ -540,6 +547,7 @@ impl Op {
             | Op::History { space, .. }
             | Op::Diff { space, .. }
             | Op::Keyspace { space, .. }
+            | Op::Compress { space, .. }
             | Op::DropSpace { space } => Some(space),
             Op::FeedBegin { feed: Feed::Watch { space, .. }, .. } => Some(space),
             Op::Amid { op, .. } | Op::Failing { op, .. } => op.space_mut(),

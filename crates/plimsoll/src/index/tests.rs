@@ -651,7 +651,10 @@ fn stored(value: &Option<Vec<u8>>, offset: u64) -> Stored<'_> {
     match value {
         None => Stored::Deleted,
         Some(value) if value.len() <= INLINE_BYTES => Stored::Inline(value),
-        Some(value) => Stored::InLog { offset, len: value.len() as u64, sum: value_sum(value) },
+        Some(value) => {
+            let (len, sum) = (value.len() as u64, value_sum(value));
+            Stored::InLog { offset, len, sum, packed: None }
+        }
     }
 }
 

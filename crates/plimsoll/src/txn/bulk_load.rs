@@ -96,7 +96,7 @@ impl BulkLoad {
             (options.bulk_load_limit_bytes(memory_bytes), options.body_limit_bytes());
         let writes = WriteSet::new(
             &committer.patience,
-            &reader.log,
+            (&reader.log, &reader.keyspaces),
             limit_bytes,
             options.sizes.table_bytes,
             body_limit,
@@ -156,7 +156,7 @@ impl BulkLoad {
         if value.len() <= INLINE_BYTES {
             Stored::Inline(value).encode(&mut encoded);
         } else {
-            self.writes.put_outside(value)?.encode(&mut encoded);
+            self.writes.put_outside(&self.key, value)?.encode(&mut encoded);
         }
         if self.rows.push(&self.key, &encoded).is_err() {
             // Free memory: first that of the other buffer, then that of the rows in memory; other

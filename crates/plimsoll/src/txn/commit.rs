@@ -437,11 +437,13 @@ impl Body {
             let mut inline: &[u8] = &[];
             match write {
                 Write::Stored(stored) => inline = encode_operation(key, stored, &mut encoded),
-                Write::Buffered { len, .. } => encode_put(key, len, &mut encoded),
+                Write::Buffered { len, packed, .. } => {
+                    encode_put(key, len, packed, &mut encoded);
+                }
             }
             self.small.extend_from_slice(&encoded);
             self.small.extend_from_slice(inline);
-            if let Write::Buffered { offset, len, sum } = write {
+            if let Write::Buffered { offset, len, sum, .. } = write {
                 self.parts.push(Part::Small { start, end: self.small.len() });
                 self.parts.push(Part::Buffered { offset, len });
                 start = self.small.len();
@@ -479,7 +481,7 @@ impl Body {
                 self.small.extend_from_slice(inline);
             }
             Some(value) => {
-                encode_put(key, value.len() as u64, encoded);
+                encode_put(key, value.len() as u64, None, encoded);
                 self.small.extend_from_slice(encoded);
                 self.parts.push(Part::Small { start: *start, end: self.small.len() });
                 self.parts.push(Part::Updated { number, len: value.len() as u64 });
@@ -537,7 +539,7 @@ mod tests {
         put(&store, 1, 10).unwrap();
         let mut payload = Vec::new();
         encode_head(b"", &[], 1, &mut payload);
-        encode_put(b"\0\0\0\x01\0\0\0\x02", 0, &mut payload);
+        encode_put(b"\0\0\0\x01\0\0\0\x02", 0, None, &mut payload);
         let parts = [&payload[..]];
         let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &parts }];
         let order = || {

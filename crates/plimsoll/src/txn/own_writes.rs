@@ -8,6 +8,7 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::buffer::Buffer;
 use plimsoll_memory::sorted::Position;
 
+use crate::compression::unpacker::unpack;
 use crate::index::run::cursor::RunCursor;
 use crate::index::sources::view::Direction;
 use crate::read::reader::Reader;
@@ -194,7 +195,14 @@ pub(crate) fn own_value(
 ) -> Result<()> {
     into.clear();
     into.resize(write.value_bytes() as usize);
-    match writes.read_back(write, into)? {
+    if let Some((stored, packed)) = write.packed() {
+        let fetch = &mut |at, bytes: &mut [u8]| match writes.read_back(write, at, bytes)? {
+            None => Ok(()),
+            Some(stored) => reader.load_stored(Glsn::NONE, stored, at, bytes).map(|_| ()),
+        };
+        return unpack(&reader.budget, Glsn::NONE, (stored, packed), into, fetch);
+    }
+    match writes.read_back(write, 0, into)? {
         None => Ok(()),
         Some(stored) => reader.load(Glsn::NONE, stored, into).map(|_| ()),
     }

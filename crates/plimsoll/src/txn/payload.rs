@@ -12,6 +12,9 @@
 //!     bytes   index key (varint length first): keyspace id, big-endian, and the key
 //!     kind 1: bytes   value (varint length first); if it is longer than 1024 bytes, u64 its checksum
 //!     kind 2: varint blob id, varint offset, varint length, u64 checksum of the value
+//!     kind 8: u8 codec, varint length of the value, bytes compressed value (varint length first),
+//!             u64 checksum of these bytes
+//!     kind 9: as kind 2, of the compressed value; then u8 codec, varint length of the value
 //! runs:        varint count, newest first, then for each: varint count of tables, varint blob id of each
 //! ```
 //!
@@ -23,6 +26,7 @@ use plimsoll_disk::codec::{Reader, push_bytes, push_varint};
 use plimsoll_log::blob::BlobId;
 
 use crate::index::ranges::MAX_BOUND_BYTES;
+use crate::types::compression::Packed;
 use crate::types::error::{Error, Result};
 use crate::types::index_key::IndexKey;
 use crate::types::version::{INLINE_BYTES, Stored, value_sum};
@@ -36,6 +40,8 @@ const FLAG_RANGES: u8 = 4;
 const DELETE: u8 = 0;
 const PUT: u8 = 1;
 const PUT_BLOB: u8 = 2;
+const PUT_PACKED: u8 = 8;
+const PUT_BLOB_PACKED: u8 = 9;
 
 /// Maximum size of a transaction's metadata: 64 KiB.
 pub const MAX_METADATA_BYTES: usize = 64 << 10;
@@ -90,16 +96,17 @@ pub(crate) fn encode_operation<'a>(key: &[u8], stored: Stored<'a>, out: &mut Vec
             push_bytes(out, key);
         }
         Stored::Inline(value) => {
-            encode_put(key, value.len() as u64, out);
+            encode_put(key, value.len() as u64, None, out);
             return value;
         }
-        Stored::InBlob { blob, offset, len, sum } => {
-            out.push(PUT_BLOB);
+        Stored::InBlob { blob, offset, len, sum, packed } => {
+            out.push(if packed.is_some() { PUT_BLOB_PACKED } else { PUT_BLOB });
             push_bytes(out, key);
             push_varint(out, blob.0);
             push_varint(out, offset);
             push_varint(out, len);
             out.extend_from_slice(&sum.to_le_bytes());
+            packed.iter().for_each(|packed| packed.encode(out));
         }
         Stored::InLog { .. } | Stored::Dropped { .. } => {
             unreachable!("a transaction's value is inline or in a blob file")
@@ -108,12 +115,13 @@ pub(crate) fn encode_operation<'a>(key: &[u8], stored: Stored<'a>, out: &mut Vec
     &[]
 }
 
-/// Appends a put except for the value's bytes, and the value's checksum after them if they are more
-/// than [`INLINE_BYTES`].
-pub(crate) fn encode_put(key: &[u8], value_bytes: u64, out: &mut Vec<u8>) {
-    out.push(PUT);
+/// Appends a put up to its value's stored bytes, which follow; and behind them, if they are
+/// compressed or more than [`INLINE_BYTES`], their checksum.
+pub(crate) fn encode_put(key: &[u8], stored_bytes: u64, packed: Option<Packed>, out: &mut Vec<u8>) {
+    out.push(if packed.is_some() { PUT_PACKED } else { PUT });
     push_bytes(out, key);
-    push_varint(out, value_bytes);
+    packed.iter().for_each(|packed| packed.encode(out));
+    push_varint(out, stored_bytes);
 }
 
 /// A range of index keys that a transaction deletes: from `first` up to `end`, exclusive.
@@ -159,7 +167,8 @@ pub(crate) struct Operations<'a> {
     value: &'a [u8],
     /// Whether values are verified against their checksums.
     compared: bool,
-    /// Whether values longer than [`INLINE_BYTES`] are missing in the bytes that are read.
+    /// Whether values that are compressed or longer than [`INLINE_BYTES`] are missing from the
+    /// bytes that are read.
     misses_values: bool,
     /// Number of missing bytes before the reader's position.
     missing_bytes: u64,
@@ -251,8 +260,8 @@ impl<'a> Operations<'a> {
         Self { compared: false, ..self.clone() }
     }
 
-    /// `count` operations without values longer than [`INLINE_BYTES`]. `head_bytes` precede them in
-    /// the payload.
+    /// `count` operations from which the values that are compressed or longer than
+    /// [`INLINE_BYTES`] were left out. In the payload `head_bytes` precede them.
     pub(crate) fn without_values(head_bytes: usize, count: u64, bytes: &'a [u8]) -> Self {
         let missing_bytes = head_bytes as u64;
         Self {
@@ -289,8 +298,13 @@ impl<'a> Operations<'a> {
         }
         let stored = match kind {
             DELETE => Stored::Deleted,
-            PUT => self.put(key)?,
-            PUT_BLOB => self.put_blob().ok_or_else(damaged)?,
+            PUT => self.put(key, None)?,
+            PUT_PACKED => {
+                let packed = Packed::decode(&mut self.reader).ok_or_else(damaged)?;
+                self.put(key, Some(packed))?
+            }
+            PUT_BLOB => self.put_blob(false).ok_or_else(damaged)?,
+            PUT_BLOB_PACKED => self.put_blob(true).ok_or_else(damaged)?,
             _ => {
                 return Err(Error::format(format!(
                     "a transaction holds an operation of kind {kind} that this version does not \
@@ -301,9 +315,9 @@ impl<'a> Operations<'a> {
         Ok(Operation { key, stored })
     }
 
-    fn put(&mut self, key: &[u8]) -> Result<Stored<'a>> {
+    fn put(&mut self, key: &[u8], packed: Option<Packed>) -> Result<Stored<'a>> {
         let (offset, len) = self.place().ok_or_else(damaged)?;
-        let is_inline = len <= INLINE_BYTES as u64;
+        let is_inline = packed.is_none() && len <= INLINE_BYTES as u64;
         let value = if self.misses_values && !is_inline {
             self.missing_bytes += len;
             &[]
@@ -323,7 +337,8 @@ impl<'a> Operations<'a> {
                 IndexKey::new(key).user_key().escape_ascii()
             )));
         }
-        Ok(Stored::InLog { offset, len, sum })
+        let stored = Stored::InLog { offset, len, sum, packed };
+        if stored.has_possible_lengths() { Ok(stored) } else { Err(damaged()) }
     }
 
     /// The offset in the whole payload, and the length, of a value that begins here.
@@ -332,13 +347,13 @@ impl<'a> Operations<'a> {
         Some((self.reader.position() as u64 + self.missing_bytes, len))
     }
 
-    fn put_blob(&mut self) -> Option<Stored<'a>> {
-        Some(Stored::InBlob {
-            blob: BlobId(self.reader.varint()?),
-            offset: self.reader.varint()?,
-            len: self.reader.varint()?,
-            sum: self.reader.u64()?,
-        })
+    fn put_blob(&mut self, is_packed: bool) -> Option<Stored<'a>> {
+        let reader = &mut self.reader;
+        let (blob, offset) = (BlobId(reader.varint()?), reader.varint()?);
+        let (len, sum) = (reader.varint()?, reader.u64()?);
+        let packed = if is_packed { Some(Packed::decode(reader)?) } else { None };
+        let stored = Stored::InBlob { blob, offset, len, sum, packed };
+        stored.has_possible_lengths().then_some(stored)
     }
 }
 
@@ -352,6 +367,7 @@ fn damaged() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::compression::Codec;
 
     fn sample() -> Vec<u8> {
         let mut out = Vec::new();
@@ -360,7 +376,8 @@ mod tests {
             end: [b"\0\0\0\x01", &end[..]].concat(),
         });
         encode_head(b"meta", &ranges, 4, &mut out);
-        let blob = Stored::InBlob { blob: BlobId(7), offset: 5, len: 1 << 21, sum: 9 };
+        let blob =
+            Stored::InBlob { blob: BlobId(7), offset: 5, len: 1 << 21, sum: 9, packed: None };
         for (key, stored) in [
             (b"\0\0\0\x01a", Stored::Deleted),
             (b"\0\0\0\x01b", Stored::Inline(b"xyz")),
@@ -369,7 +386,7 @@ mod tests {
             let value = encode_operation(key, stored, &mut out);
             out.extend_from_slice(value);
         }
-        encode_put(b"\0\0\0\x01d", 2000, &mut out);
+        encode_put(b"\0\0\0\x01d", 2000, None, &mut out);
         out.extend_from_slice(&[8; 2000]);
         out.extend_from_slice(&value_sum(&[8; 2000]).to_le_bytes());
         out
@@ -390,9 +407,10 @@ mod tests {
         while let Some(operation) = operations.next().unwrap() {
             seen.push((operation.key[4], operation.stored));
         }
-        let blob = Stored::InBlob { blob: BlobId(7), offset: 5, len: 1 << 21, sum: 9 };
-        let offset = (bytes.len() - 2008) as u64;
-        let long = Stored::InLog { offset, len: 2000, sum: value_sum(&[8; 2000]) };
+        let blob =
+            Stored::InBlob { blob: BlobId(7), offset: 5, len: 1 << 21, sum: 9, packed: None };
+        let (offset, sum) = ((bytes.len() - 2008) as u64, value_sum(&[8; 2000]));
+        let long = Stored::InLog { offset, len: 2000, sum, packed: None };
         assert_eq!(
             seen,
             [(b'a', Stored::Deleted), (b'b', Stored::Inline(b"xyz")), (b'c', blob), (b'd', long)]
@@ -411,6 +429,38 @@ mod tests {
         (0..3).for_each(|_| assert!(operations.next().is_ok()));
         assert!(matches!(operations.next(), Err(Error::Corrupt { .. })));
         (0..4).for_each(|_| assert!(uncompared.next().is_ok()));
+    }
+
+    #[test]
+    fn compressed_values_come_back_as_they_were_written() {
+        let packed = |value_bytes| Some(Packed { codec: Codec::Lz4, value_bytes });
+        let blob = |value_bytes| {
+            let packed = packed(value_bytes);
+            Stored::InBlob { blob: BlobId(7), offset: 5, len: 1 << 20, sum: 9, packed }
+        };
+        let mut out = Vec::new();
+        encode_head(b"", &[], 2, &mut out);
+        encode_operation(b"\0\0\0\x01a", blob(1 << 21), &mut out);
+        encode_put(b"\0\0\0\x01b", 300, packed(5000), &mut out);
+        out.extend_from_slice(&[8; 300]);
+        let sum = value_sum(&[8; 300]);
+        out.extend_from_slice(&sum.to_le_bytes());
+        let decode = |bytes: &[u8]| -> Result<Vec<Option<Packed>>> {
+            let Writes::Operations(mut operations) = Payload::decode(bytes)?.writes else {
+                panic!("operations were written")
+            };
+            let mut seen = Vec::new();
+            while let Some(operation) = operations.next()? {
+                seen.push(operation.stored.packed());
+            }
+            Ok(seen)
+        };
+        assert_eq!(decode(&out), Ok(vec![packed(1 << 21), packed(5000)]));
+        (0..out.len()).for_each(|len| assert!(decode(&out[..len]).is_err(), "cut at {len}"));
+        let mut bomb = Vec::new();
+        encode_head(b"", &[], 1, &mut bomb);
+        encode_operation(b"\0\0\0\x01a", blob(1 << 31), &mut bomb);
+        assert!(matches!(decode(&bomb), Err(Error::Corrupt { .. })));
     }
 
     #[test]

@@ -40,7 +40,7 @@ use crate::types::key_range::KeyRange;
 use crate::types::keyspaces::Keyspace;
 use crate::types::update::Update;
 use crate::types::value::Value;
-use crate::types::version::{check_value_bytes, running_value_sum};
+use crate::types::version::check_value_bytes;
 
 /// Size of the pieces in which a streamed value is read.
 const PIECE_BYTES: usize = CHUNK_BYTES;
@@ -104,7 +104,7 @@ impl Transaction {
             (options.write_set_limit_bytes(memory_bytes), options.body_limit_bytes());
         let writes = WriteSet::new(
             &committer.patience,
-            &committer.reader.log,
+            (&committer.reader.log, &committer.reader.keyspaces),
             limit,
             options.sizes.table_bytes,
             body_limit,
@@ -335,17 +335,15 @@ impl Transaction {
                 writes.put(key.get(), &piece[..first])?;
                 return Ok(first as u64);
             }
-            let (blob, offset) = writes.begin_large()?;
-            let (mut len, mut sum) = (0, running_value_sum());
-            let mut got = first;
+            let mut large = writes.begin_large(key.get())?;
+            let (mut len, mut got) = (0, first);
             while got > 0 {
                 len += got as u64;
                 check_value_bytes(len)?;
-                writes.continue_large(&piece[..got])?;
-                sum.take(&piece[..got]);
+                writes.continue_large(&mut large, &piece[..got])?;
                 got = fill(value, &mut piece)?;
             }
-            writes.end_large(key.get(), (blob, offset), len, sum.sum())?;
+            writes.end_large(key.get(), large)?;
             Ok(len)
         })
     }

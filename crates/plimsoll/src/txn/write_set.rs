@@ -22,19 +22,28 @@ use plimsoll_memory::page::PAGE_BYTES;
 use plimsoll_memory::sorted::{Position, SortedMap};
 
 use crate::borders::{Border, hit};
+use crate::compression::packer::{Bytes, Written, pack};
 use crate::txn::own_ranges::OwnRanges;
 use crate::txn::patience::Patience;
 use crate::txn::payload::DeletedRange;
 use crate::txn::spill::Spill;
 use crate::txn::spill::run_builder::SpillBuilder;
 use crate::txn::value_buffer::ValueBuffer;
+use crate::types::compression::{Compression, Packed};
 use crate::types::error::{Error, Lift, Result};
+use crate::types::index_key::IndexKey;
+use crate::types::keyspaces::Keyspaces;
 use crate::types::version::{INLINE_BYTES, Stored, value_sum};
 
-/// Values above this length are written to a blob file directly.
+/// A value of which more than this is stored is written to a blob file directly.
 pub(crate) const LARGE_VALUE_BYTES: usize = 256 << 10;
 
-/// Divisor: the part of a record's body that is reserved for the head and metadata.
+/// A value up to this length is compressed in memory: it may become short enough for the log. A
+/// longer one is compressed while it is written.
+const PACKED_AT_ONCE_BYTES: usize = 1 << 20;
+
+/// Divisor: the part of a record's body that is reserved for everything but values (head,
+/// metadata).
 const BODY_RESERVE_PART: u64 = 8;
 
 /// An uncommitted write.
@@ -46,10 +55,12 @@ pub(crate) enum Write<'a> {
     Buffered {
         /// Its offset in the buffer.
         offset: u64,
-        /// Its length.
+        /// Number of stored bytes.
         len: u64,
-        /// Its checksum.
+        /// Their checksum.
         sum: u64,
+        /// How they are compressed.
+        packed: Option<Packed>,
     },
 }
 
@@ -58,8 +69,19 @@ impl<'a> Write<'a> {
     pub(crate) fn value_bytes(&self) -> u64 {
         match *self {
             Write::Stored(stored) => stored.value_bytes(),
-            Write::Buffered { len, .. } => len,
+            Write::Buffered { len, packed, .. } => packed.map_or(len, |packed| packed.value_bytes),
         }
+    }
+
+    /// What is stored of a value that is compressed, and how.
+    pub(crate) fn packed(&self) -> Option<(Stored<'static>, Packed)> {
+        let stored = match *self {
+            Write::Stored(stored) => stored.elsewhere()?,
+            Write::Buffered { offset, len, sum, packed } => {
+                Stored::InLog { offset, len, sum, packed }
+            }
+        };
+        stored.packed().map(|packed| (stored, packed))
     }
 
     /// Whether the key is deleted.
@@ -70,11 +92,12 @@ impl<'a> Write<'a> {
     fn encode(&self, out: &mut Vec<u8>) {
         match *self {
             Write::Stored(stored) => stored.encode(out),
-            Write::Buffered { offset, len, sum } => {
+            Write::Buffered { offset, len, sum, packed } => {
                 out.push(BUFFERED);
                 push_varint(out, offset);
                 push_varint(out, len);
                 out.extend_from_slice(&sum.to_le_bytes());
+                packed.iter().for_each(|packed| packed.encode(out));
             }
         }
     }
@@ -87,6 +110,7 @@ impl<'a> Write<'a> {
                 offset: offset.expect("written by `encode`"),
                 len: len.expect("written by `encode`"),
                 sum: sum.expect("written by `encode`"),
+                packed: Packed::decode(&mut reader),
             };
         }
         Write::Stored(Stored::decode(bytes).expect("written by `encode`"))
@@ -96,10 +120,18 @@ impl<'a> Write<'a> {
 /// A tag beyond those of [`Stored`].
 const BUFFERED: u8 = 255;
 
+/// A value that is being written to a blob file.
+pub(crate) struct LargeValue {
+    blob: BlobId,
+    offset: u64,
+    bytes: Bytes,
+}
+
 /// The write set of one transaction.
 pub(crate) struct WriteSet {
     patience: Arc<Patience>,
     log: Arc<FileLog>,
+    keyspaces: Arc<Keyspaces>,
     map: SortedMap,
     values: ValueBuffer,
     order: u64,
@@ -128,7 +160,7 @@ impl WriteSet {
     /// `body_limit_bytes` is committed within the record.
     pub(crate) fn new(
         patience: &Arc<Patience>,
-        log: &Arc<FileLog>,
+        (log, keyspaces): (&Arc<FileLog>, &Arc<Keyspaces>),
         limit_bytes: u64,
         table_bytes: u64,
         body_limit_bytes: u64,
@@ -137,6 +169,7 @@ impl WriteSet {
             origin: Origin::here(),
             patience: Arc::clone(patience),
             log: Arc::clone(log),
+            keyspaces: Arc::clone(keyspaces),
             map: empty_map(patience),
             values: ValueBuffer::new(patience.budget(), patience.small()),
             order: 0,
@@ -188,11 +221,22 @@ impl WriteSet {
         if value.len() <= INLINE_BYTES {
             return self.record(key, Write::Stored(Stored::Inline(value)));
         }
+        if value.len() > PACKED_AT_ONCE_BYTES {
+            let stored = self.put_outside(key, value)?;
+            return self.record(key, Write::Stored(stored));
+        }
+        let compressed = pack(self.patience.budget(), self.compression_of(key), value);
+        let (value, packed) = match &compressed {
+            Some((stored, packed)) => (&stored[..], Some(*packed)),
+            None => (value, None),
+        };
         let (len, sum) = (value.len() as u64, value_sum(value));
         if value.len() > LARGE_VALUE_BYTES {
-            let (blob, offset) = self.begin_large()?;
-            self.continue_large(value)?;
-            return self.record(key, Write::Stored(Stored::InBlob { blob, offset, len, sum }));
+            let (blob, offset) = self.begin_blob()?;
+            self.to_large()(value)?;
+            hit(Border::LargeWritten);
+            let stored = Stored::InBlob { blob, offset, len, sum, packed };
+            return self.record(key, Write::Stored(stored));
         }
         let patience = Arc::clone(&self.patience);
         let offset = patience.in_transaction(!self.values.has_room(len), || {
@@ -204,7 +248,7 @@ impl WriteSet {
                 }
             }
         })?;
-        self.record(key, Write::Buffered { offset, len, sum })
+        self.record(key, Write::Buffered { offset, len, sum, packed })
     }
 
     /// Deletes a key.
@@ -212,11 +256,15 @@ impl WriteSet {
         self.record(key, Write::Stored(Stored::Deleted))
     }
 
-    /// Writes a value above [`INLINE_BYTES`] to a blob file, for a row of a run.
-    pub(crate) fn put_outside(&mut self, value: &[u8]) -> Result<Stored<'static>> {
-        let (blob, offset) = self.begin_large()?;
-        self.continue_large(value)?;
-        Ok(Stored::InBlob { blob, offset, len: value.len() as u64, sum: value_sum(value) })
+    /// Writes a value above [`INLINE_BYTES`] of this index key to a blob file, for a row of a run.
+    pub(crate) fn put_outside(&mut self, key: &[u8], value: &[u8]) -> Result<Stored<'static>> {
+        let mut large = self.begin_large(key)?;
+        self.continue_large(&mut large, value)?;
+        self.finish_large(large)
+    }
+
+    fn compression_of(&self, key: &[u8]) -> Compression {
+        self.keyspaces.compression(IndexKey::new(key).keyspace())
     }
 
     /// Writes a value that is inline or in a blob file.
@@ -224,8 +272,15 @@ impl WriteSet {
         self.record(key, Write::Stored(stored))
     }
 
-    /// Starts a value that arrives in pieces. Returns its location.
-    pub(crate) fn begin_large(&mut self) -> Result<(BlobId, u64)> {
+    /// Starts a value of an index key that arrives in pieces.
+    pub(crate) fn begin_large(&mut self, key: &[u8]) -> Result<LargeValue> {
+        let (blob, offset) = self.begin_blob()?;
+        let bytes = Bytes::begin(self.patience.budget(), self.compression_of(key));
+        Ok(LargeValue { blob, offset, bytes })
+    }
+
+    /// Where the next bytes of large values go.
+    fn begin_blob(&mut self) -> Result<(BlobId, u64)> {
         let large = self.large.get_mut().unwrap_or_else(PoisonError::into_inner);
         if large.is_none() {
             *large = Some(self.log.create_blob_for_record().lift()?);
@@ -234,28 +289,30 @@ impl WriteSet {
         Ok((writer.id(), writer.position()))
     }
 
-    /// Appends the next piece of the value.
-    pub(crate) fn continue_large(&mut self, bytes: &[u8]) -> Result<()> {
-        let writer = self
-            .large
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner)
-            .as_mut()
-            .expect("begin_large was called");
-        writer.write(bytes).lift()?;
+    /// Appends the next piece.
+    pub(crate) fn continue_large(&mut self, large: &mut LargeValue, bytes: &[u8]) -> Result<()> {
+        large.bytes.write(bytes, &mut self.to_large())?;
         hit(Border::LargeWritten);
         Ok(())
     }
 
-    /// Ends the value: sets the key to the value of `len` bytes with the checksum `sum`.
-    pub(crate) fn end_large(
-        &mut self,
-        key: &[u8],
-        (blob, offset): (BlobId, u64),
-        len: u64,
-        sum: u64,
-    ) -> Result<()> {
-        self.record(key, Write::Stored(Stored::InBlob { blob, offset, len, sum }))
+    /// Ends the value: the key gets it.
+    pub(crate) fn end_large(&mut self, key: &[u8], large: LargeValue) -> Result<()> {
+        let stored = self.finish_large(large)?;
+        self.record(key, Write::Stored(stored))
+    }
+
+    fn finish_large(&mut self, large: LargeValue) -> Result<Stored<'static>> {
+        let LargeValue { blob, offset, bytes } = large;
+        let Written { len, sum, packed } = bytes.finish(&mut self.to_large())?;
+        Ok(Stored::InBlob { blob, offset, len, sum, packed })
+    }
+
+    /// Appends to the blob file of large values.
+    fn to_large(&mut self) -> impl FnMut(&[u8]) -> Result<()> {
+        let large = self.large.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let writer = large.as_mut().expect("begin_large was called");
+        move |bytes| writer.write(bytes).lift()
     }
 
     fn record(&mut self, key: &[u8], write: Write<'_>) -> Result<()> {
@@ -340,9 +397,9 @@ impl WriteSet {
 
     /// The stored form of a write. A buffered value is copied to a blob file.
     fn to_blob<'a>(&self, write: Write<'a>) -> Result<Stored<'a>> {
-        let (offset, len, sum) = match write {
+        let (offset, len, sum, packed) = match write {
             Write::Stored(stored) => return Ok(stored),
-            Write::Buffered { offset, len, sum } => (offset, len, sum),
+            Write::Buffered { offset, len, sum, packed } => (offset, len, sum, packed),
         };
         let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
         if large.is_none() {
@@ -353,7 +410,7 @@ impl WriteSet {
         for slice in self.values.slices(offset, len) {
             writer.write(slice).lift()?;
         }
-        Ok(Stored::InBlob { blob: writer.id(), offset: place, len, sum })
+        Ok(Stored::InBlob { blob: writer.id(), offset: place, len, sum, packed })
     }
 
     /// The newest write of the next key.
@@ -433,18 +490,21 @@ impl WriteSet {
         }
     }
 
-    /// Fills `into` with the value of a write. If the value is in a finished blob file, returns its
-    /// location instead, for the caller to read.
+    /// Fills `into` with stored bytes of a write's value, from `from` on. Returns a value that is
+    /// in a finished blob file instead, for the caller to read.
     pub(crate) fn read_back<'a>(
         &self,
         write: Write<'a>,
+        from: u64,
         into: &mut [u8],
     ) -> Result<Option<Stored<'a>>> {
         match write {
-            Write::Stored(Stored::Inline(value)) => into.copy_from_slice(value),
-            Write::Buffered { offset, len, .. } => {
+            Write::Stored(Stored::Inline(value)) => {
+                into.copy_from_slice(&value[from as usize..from as usize + into.len()]);
+            }
+            Write::Buffered { offset, .. } => {
                 let mut at = 0;
-                for slice in self.values.slices(offset, len) {
+                for slice in self.values.slices(offset + from, into.len() as u64) {
                     into[at..at + slice.len()].copy_from_slice(slice);
                     at += slice.len();
                 }
@@ -452,7 +512,9 @@ impl WriteSet {
             Write::Stored(stored @ Stored::InBlob { blob, offset, .. }) => {
                 let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
                 match large.as_mut() {
-                    Some(writer) if writer.id() == blob => writer.read_back(offset, into).lift()?,
+                    Some(writer) if writer.id() == blob => {
+                        writer.read_back(offset + from, into).lift()?;
+                    }
                     _ => return Ok(Some(stored)),
                 }
             }

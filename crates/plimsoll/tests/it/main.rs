@@ -16,6 +16,7 @@ mod blocks;
 mod change_feed;
 mod checkpoints;
 mod closing;
+mod compression;
 mod cursors;
 mod deletes;
 mod dropped_keyspaces;

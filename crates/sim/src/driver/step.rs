@@ -5,7 +5,7 @@ use std::collections::btree_map::Entry as Slot;
 use std::io::{Cursor, Read};
 use std::time::Duration;
 
-use plimsoll::{Db, Error, Glsn, InvalidInput};
+use plimsoll::{Compression, Db, Error, Glsn, InvalidInput};
 use plimsoll_disk::clock::Clock;
 
 use crate::content::Content;
@@ -135,6 +135,7 @@ impl Driver {
             }
             Op::Trim { back } => self.trim(*back),
             Op::Keyspace { space, retention } => self.change_keyspace(*space, *retention),
+            Op::Compress { space, compression } => self.compress(*space, *compression),
             Op::DropSpace { space } => self.drop_space(*space),
             Op::Cursor { name, back } => self.make_cursor(*name, *back),
             Op::AdvanceCursor { name, back } => self.advance_cursor(*name, *back),
@@ -735,6 +736,17 @@ impl Driver {
             self.committed_unseen(&set, Entry::Keyspace { space, retention: keep });
         }
         answered(self.expect("set_retention", set)?.is_some())
+    }
+
+    fn compress(&mut self, space: u8, compression: Compression) -> Outcome<String> {
+        let Some(keyspace) = self.keyspace(space)? else { return said("failed") };
+        let set = self.db().set_compression(&keyspace, compression);
+        // The model does not hold the compression, so the store tells whether that was a commit.
+        if set.is_err() || self.db().newest().0 > self.model.newest() {
+            let retention = self.model.retention(space);
+            self.committed_unseen(&set, Entry::Keyspace { space, retention });
+        }
+        answered(self.expect("set_compression", set)?.is_some())
     }
 
     pub(super) fn upkeep(

@@ -35,6 +35,7 @@ use crate::index::run::inner::{Inner, check_inner};
 use crate::index::run::leaf::{LEAF_PAGE, Leaf, check_leaf};
 use crate::index::run::table::{Table, TableId, TableInfo, run_file_name};
 use crate::index::run::warmth::Warmth;
+use crate::types::compression::{Codec, Packed};
 use crate::types::error::{Error, Result};
 use crate::types::index_key::MAX_INDEX_KEY_BYTES;
 use crate::types::version::{INLINE_BYTES, Stored, Version};
@@ -166,8 +167,13 @@ fn random_stored(random: &mut Random) -> Vec<u8> {
     let stored = match random.below(20) {
         0 => Stored::Deleted,
         1 => Stored::Inline(&value),
-        2 => Stored::InLog { offset, len, sum: offset },
-        3 => Stored::InBlob { blob: BlobId(random.below(9)), offset, len, sum: len },
+        2 => Stored::InLog { offset, len, sum: offset, packed: None },
+        3 => {
+            let blob = BlobId(random.below(9));
+            let stored = |packed| Stored::InBlob { blob, offset, len, sum: len, packed };
+            let packed = stored(Some(Packed { codec: Codec::Zstd, value_bytes: 2 * len }));
+            if packed.has_possible_lengths() { packed } else { stored(None) }
+        }
         _ => Stored::Inline(&value[..value.len() / 100]),
     };
     let mut bytes = Vec::new();

@@ -111,12 +111,12 @@ impl Relocator {
         version: &Version<'a>,
         allowance: &mut u64,
     ) -> Result<Moved<'a>> {
-        let (from, offset, len, sum) = match version.stored {
-            Stored::InLog { offset, len, sum } if self.wants(version.glsn) => {
-                (None, offset, len, sum)
+        let (from, offset, len, sum, packed) = match version.stored {
+            Stored::InLog { offset, len, sum, packed } if self.wants(version.glsn) => {
+                (None, offset, len, sum, packed)
             }
-            Stored::InBlob { blob, offset, len, sum } if self.vacated.contains(&blob) => {
-                (Some(blob), offset, len, sum)
+            Stored::InBlob { blob, offset, len, sum, packed } if self.vacated.contains(&blob) => {
+                (Some(blob), offset, len, sum, packed)
             }
             stored => return Ok(Moved::Ready(stored)),
         };
@@ -142,6 +142,7 @@ impl Relocator {
                 None => match self.log.read_range(version.glsn, at, into) {
                     // The entry was dropped; the version records that from now on.
                     Err(LogError::Dropped { .. }) => {
+                        let len = version.stored.value_bytes();
                         return Ok(Moved::Ready(Stored::Dropped { len }));
                     }
                     read => _ = read.lift()?,
@@ -156,7 +157,7 @@ impl Relocator {
             copying.copied += bytes;
             *allowance = allowance.saturating_sub(bytes);
         }
-        let stored = Stored::InBlob { blob, offset: copying.start, len, sum };
+        let stored = Stored::InBlob { blob, offset: copying.start, len, sum, packed };
         match (version.stored.check_sum(version.glsn, copying.sum.sum()), from) {
             (Err(_), Some(vacated)) => Ok(self.leave(version, vacated)),
             (checked, _) => checked.map(|()| Moved::Ready(stored)),

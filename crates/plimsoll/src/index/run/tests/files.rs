@@ -49,6 +49,7 @@ fn a_list_of_blob_files_may_span_several_pages() {
             offset: n,
             len: 1,
             sum: 0,
+            packed: None,
         };
         builder.add(&Version { key: &n.to_be_bytes(), glsn: Glsn(1), stored }).unwrap();
     }
