@@ -73,7 +73,7 @@ impl<'a> Write<'a> {
         }
     }
 
-    /// What is stored of a value that is compressed, and how.
+    /// The stored bytes of a value that is compressed, and how.
     pub(crate) fn packed(&self) -> Option<(Stored<'static>, Packed)> {
         let stored = match *self {
             Write::Stored(stored) => stored.elsewhere()?,
