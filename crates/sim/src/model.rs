@@ -370,7 +370,7 @@ impl Model {
             .is_some_and(|&(since, kept)| since > 0 && kept == keep)
     }
 
-    /// What a keyspace keeps now.
+    /// The present retention of a keyspace.
     pub fn retention(&self, space: u8) -> Keep {
         let last = self.spaces.get(&space).and_then(|space| space.retention.last());
         last.map_or(Keep::Forever, |(_, keep)| *keep)

@@ -3,7 +3,7 @@
 //! Laws:
 //! 1. No byte is decompressed before its checksum was verified: the stored bytes are those that
 //!    were written, in their place in the value.
-//! 2. Whoever reads a value whole compares the checksum of all its stored bytes with that of the
+//! 2. A reader of a whole value compares the checksum of all its stored bytes with that of the
 //!    version ([`Unpacker::check_all`]), as for a plain value.
 
 use plimsoll_disk::checksum::Running;

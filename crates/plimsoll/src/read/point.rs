@@ -279,7 +279,7 @@ pub struct ValueReader {
     origin: Option<Origin>,
 }
 
-/// What was read so far.
+/// The progress of a reader.
 enum Pieces {
     /// Of a value that is not compressed, and before the first piece: the checksum of these bytes.
     Plain(Running),

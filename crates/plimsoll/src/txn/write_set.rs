@@ -73,7 +73,7 @@ impl<'a> Write<'a> {
         }
     }
 
-    /// What is stored of a value that is compressed, and how.
+    /// The stored bytes of a value that is compressed, and how.
     pub(crate) fn packed(&self) -> Option<(Stored<'static>, Packed)> {
         let stored = match *self {
             Write::Stored(stored) => stored.elsewhere()?,
@@ -233,7 +233,7 @@ impl WriteSet {
         let (len, sum) = (value.len() as u64, value_sum(value));
         if value.len() > LARGE_VALUE_BYTES {
             let (blob, offset) = self.begin_blob()?;
-            self.to_large()(value)?;
+            self.large_sink()(value)?;
             hit(Border::LargeWritten);
             let stored = Stored::InBlob { blob, offset, len, sum, packed };
             return self.record(key, Write::Stored(stored));
@@ -291,7 +291,7 @@ impl WriteSet {
 
     /// Appends the next piece.
     pub(crate) fn continue_large(&mut self, large: &mut LargeValue, bytes: &[u8]) -> Result<()> {
-        large.bytes.write(bytes, &mut self.to_large())?;
+        large.bytes.write(bytes, &mut self.large_sink())?;
         hit(Border::LargeWritten);
         Ok(())
     }
@@ -304,12 +304,12 @@ impl WriteSet {
 
     fn finish_large(&mut self, large: LargeValue) -> Result<Stored<'static>> {
         let LargeValue { blob, offset, bytes } = large;
-        let Written { len, sum, packed } = bytes.finish(&mut self.to_large())?;
+        let Written { len, sum, packed } = bytes.finish(&mut self.large_sink())?;
         Ok(Stored::InBlob { blob, offset, len, sum, packed })
     }
 
     /// Appends to the blob file of large values.
-    fn to_large(&mut self) -> impl FnMut(&[u8]) -> Result<()> {
+    fn large_sink(&mut self) -> impl FnMut(&[u8]) -> Result<()> {
         let large = self.large.get_mut().unwrap_or_else(PoisonError::into_inner);
         let writer = large.as_mut().expect("begin_large was called");
         move |bytes| writer.write(bytes).lift()
