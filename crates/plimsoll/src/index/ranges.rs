@@ -31,8 +31,9 @@ pub(crate) const MAX_BOUND_BYTES: usize = MAX_INDEX_KEY_BYTES + 1;
 /// chunk.
 const FRAGMENT_BYTES: usize = size_of::<Fragment>() + 6 * size_of::<usize>() + size_of::<u128>();
 
-/// Bytes that a chunk takes apart from its intervals.
-const CHUNK_BYTES: usize = 2 * size_of::<Chunk>() + 64;
+/// Upper bound on the bytes that a chunk takes apart from its intervals and the beginning that their
+/// keys share, with its part of a set.
+const CHUNK_BYTES: usize = size_of::<Chunk>() + 4 * size_of::<usize>() + size_of::<u128>();
 
 /// An interval of index keys: from `first` up to `end`, exclusive.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -180,7 +181,20 @@ impl RangeSet {
         let of_one =
             |next: &Fragment| of_glsns(next) + FRAGMENT_BYTES + next.first.len() + next.end.len();
         let of_ends = 2 * FRAGMENT_BYTES + 4 * (first.len() + end.len());
-        (of_edges + touched.map(of_one).sum::<usize>() + of_ends + CHUNK_BYTES) as u64
+        // The changed chunks are divided anew, so that the keys of each may share more bytes.
+        let changed = &self.chunks[self.changed_by(first, end)];
+        let old_keys = changed.iter().flat_map(|chunk| &chunk.fragments).map(|old| old.first.len());
+        let longest = old_keys.chain([first.len(), end.len()]).max().unwrap_or(0);
+        let intervals = touched.clone().count() + 2;
+        let chunks = changed.len() + 2 * intervals / (MOST / 2) + 2;
+        let of_chunks = chunks * (CHUNK_BYTES + longest) + longest;
+        (of_edges + touched.map(of_one).sum::<usize>() + of_ends + of_chunks) as u64
+    }
+
+    /// The chunks that a range from `first` to `end` and its neighbours lie in.
+    fn changed_by(&self, first: &[u8], end: &[u8]) -> std::ops::Range<usize> {
+        let upto = (self.begun(end).chunk + 1).min(self.chunks.len());
+        self.begun(first).chunk.min(upto)..upto
     }
 
     /// The place behind the intervals that do not begin behind `key`.
@@ -279,16 +293,13 @@ impl RangeSet {
         if first >= end {
             return self.clone();
         }
-        // The chunks that the range and its neighbours lie in.
-        let from = self.begun(first).chunk;
-        let upto = (self.begun(end).chunk + 1).min(self.chunks.len());
-        let (from, upto) = (from.min(upto), upto);
-        let changed = self.chunks[from..upto].iter().flat_map(|chunk| &chunk.fragments);
+        let range = self.changed_by(first, end);
+        let changed = self.chunks[range.clone()].iter().flat_map(|chunk| &chunk.fragments);
         let new = added(changed, first, end, glsn);
         let mut chunks = Vec::with_capacity(self.chunks.len() + 2);
-        chunks.extend_from_slice(&self.chunks[..from]);
+        chunks.extend_from_slice(&self.chunks[..range.start]);
         chunks.extend(chunks_of(joined(new)));
-        chunks.extend_from_slice(&self.chunks[upto..]);
+        chunks.extend_from_slice(&self.chunks[range.end..]);
         Self::new(chunks)
     }
 

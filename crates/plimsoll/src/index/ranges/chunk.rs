@@ -68,7 +68,9 @@ pub(super) struct Chunk {
 }
 
 impl Chunk {
-    pub(super) fn new(fragments: Vec<Fragment>) -> Self {
+    pub(super) fn new(mut fragments: Vec<Fragment>) -> Self {
+        // A copy of a list may have room for more than it holds.
+        fragments.iter_mut().for_each(|fragment| fragment.glsns.shrink_to_fit());
         let directory = Directory::new(fragments.iter().map(|fragment| &*fragment.first));
         let bytes = fragments.iter().map(Fragment::bytes).sum::<usize>()
             + size_of::<Self>()
