@@ -159,8 +159,7 @@ impl RangeDeletes {
     fn many(&self, folder: &Path) -> Result<Vec<(&'static str, Compared)>> {
         let keys = self.ranges * 2 * KEYS_OF_RANGE;
         let open = |name: &str| {
-            let options =
-                Options::new().memory_bytes(self.memory).durability(Durability::Buffered);
+            let options = Options::new().memory_bytes(self.memory).durability(Durability::Buffered);
             Store::open(&folder.join(name), options)
         };
         let (without, with) = (open("without")?, open("with")?);
