@@ -21,8 +21,8 @@ pub(super) struct Sat {
     pub(super) is_placed: bool,
     pub(super) view: Arc<View>,
     /// The interval between range deletions that contains the last key; `None` if it was not looked
-    /// up yet.
-    pub(super) cover: Option<Cover>,
+    /// up yet. Boxed, because few stores have range deletions, and an idle iterator is small.
+    pub(super) cover: Option<Box<Cover>>,
 }
 
 impl Sat {
@@ -39,7 +39,7 @@ impl Sat {
         }
         match &self.cover {
             Some(cover) if cover.contains(key) => cover.deleted_at,
-            _ => self.cover.insert(self.view.ranges.cover_of(key, at)).deleted_at,
+            _ => self.cover.insert(Box::new(self.view.ranges.cover_of(key, at))).deleted_at,
         }
     }
 
