@@ -110,8 +110,8 @@ impl OsDisk {
 /// Fails in a forked child of the process that opened a store or file.
 fn check_owner(owner: Origin, path: &Path) -> io::Result<()> {
     if owner.is_foreign() {
-        let what = "this was opened by the process that this one was forked from, which may be \
-                    writing to it; open it here anew";
+        let what = "the parent of this forked process opened this and may be writing to it; \
+                    open it again in this process";
         return Err(at_path(path, io::Error::new(io::ErrorKind::PermissionDenied, what)));
     }
     Ok(())

@@ -1,5 +1,4 @@
-//! State that processes with one folder open share beside its files: system locks, and words of
-//! memory.
+//! State that processes share besides the files of a folder: system locks, and words of memory.
 //!
 //! Invariants of every implementation:
 //! 1. At most one [`LockFile`] of a path is locked at a time. The system unlocks it when its
