@@ -17,8 +17,8 @@ use crate::sharing::{LockFile, SharedWords};
 /// Direct I/O requires offsets, lengths and memory addresses to be multiples of this many bytes.
 pub const DIRECT_ALIGN: usize = 4096;
 
-/// Marks the temporary name of a folder that is being created: `NAME.new-PID-NUMBER`. A leftover
-/// folder is empty.
+/// Marks the temporary name of a folder that is being created, such as `NAME.new-PID-NUMBER`. A
+/// leftover folder is empty.
 pub const NEW_FOLDER_MARK: &str = ".new-";
 
 /// Rejects operations that a direct handle does not support: an unaligned buffer, offset or length.

@@ -50,8 +50,8 @@ impl Blobs {
         })
     }
 
-    /// Removes a blob file that no record names. Fails once the log is closed: by then another
-    /// opening may have swept the file and assigned its id to another one.
+    /// Removes a blob file that no record names. Fails once the log is closed, because a later
+    /// opening may have swept the file and assigned its id to another file.
     pub(crate) fn discard(&self, id: BlobId) -> Result<(), LogError> {
         self.durability.group.check()?;
         self.remove(id).map(|_| ())
@@ -173,7 +173,7 @@ impl PageSource for BlobPages {
         // Acquire: pairs with the Release of the thread that finished or opened the file.
         let end = self.pages.load(Ordering::Acquire);
         if u64::from(first) + (pages.len() / PAGE_BYTES) as u64 > u64::from(end) {
-            return Err(corrupt(first.max(end), "the blob file ends before it"));
+            return Err(corrupt(first.max(end), "the blob file ends before this page"));
         }
         let file = self.files.get(name, self.caching)?;
         let n = file.read_at(pages, u64::from(first) * PAGE_BYTES as u64)?;

@@ -28,17 +28,17 @@ use crate::format::blob_trailer::{
 /// Bytes written at a time; less where the budget is short.
 const WRITE_BYTES: [usize; 3] = [256 << 10, 64 << 10, PAGE_BYTES];
 
-/// The most bytes of a file that are synced after it is finished. A longer file bypasses the page
-/// cache from there on.
+/// The most bytes of a file that are synced after it is finished. Bytes beyond them bypass the page
+/// cache.
 const LATER_BYTES: u64 = 8 << 20;
 
 /// When a blob file is synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Synced {
-    /// When it is finished; from then on anything may name it.
+    /// When it is finished. After that, anything may name the file.
     Finished,
-    /// Before the record that names it is written, if commits are buffered. Nothing else may name
-    /// it before that.
+    /// If commits are buffered: before the record that names the file is written. Nothing else may
+    /// name the file until then.
     ForRecord,
 }
 
@@ -48,7 +48,7 @@ pub struct BlobWriter {
     id: BlobId,
     seed: u64,
     file: Arc<dyn File>,
-    /// Its pages in the pool, and their number once they may be read.
+    /// Its pages in the pool.
     pool_file: PoolFile,
     pages: Arc<AtomicU32>,
     staging: AlignedBytes,
@@ -283,8 +283,8 @@ impl BlobWriter {
         self.position
     }
 
-    /// Ends the file. Only then may a record name it. The file and its name are synced here, or
-    /// before that record is written
+    /// Ends the file. A record may name it only after that. The file and its name are synced here,
+    /// or before that record is written
     /// ([`FileLog::create_blob_for_record`](crate::file_log::FileLog::create_blob_for_record)).
     ///
     /// # Errors
