@@ -29,7 +29,7 @@ const STEP_BYTES: usize = 16 << 10;
 pub struct Buffer<T: Copy = u8> {
     /// Dropped before the lease.
     memory: Memory<T>,
-    /// `None`: the memory is the user's own.
+    /// `None` if the memory belongs to the user and is not charged.
     lease: Option<Lease>,
 }
 
@@ -68,8 +68,8 @@ impl<T: Copy> Buffer<T> {
             if let Some(mapping) = Mapping::new(bytes, of.backing()) {
                 return Ok(Self { memory: Memory::Mapped { mapping, len: 0 }, lease: Some(lease) });
             }
-            // The system has no mapping left (`vm.max_map_count`): the heap is slower to give back,
-            // but works.
+            // The system has no mapping left (`vm.max_map_count`). Use the heap, which is slower to
+            // give memory back.
             return Ok(Self {
                 memory: Memory::Heap(Vec::with_capacity(capacity)),
                 lease: Some(lease),
@@ -79,7 +79,8 @@ impl<T: Copy> Buffer<T> {
         Ok(Self { memory: Memory::Heap(Vec::with_capacity(capacity)), lease: Some(lease) })
     }
 
-    /// Elements that fit. A buffer that is not charged to a budget can grow beyond.
+    /// The number of elements that fit. A buffer that is not charged to a budget can grow beyond
+    /// it.
     pub fn capacity(&self) -> usize {
         match &self.memory {
             Memory::Heap(elements) => elements.capacity(),
@@ -162,13 +163,14 @@ impl<T: Copy> Buffer<T> {
         self.truncate(0);
     }
 
-    /// Gives all of its memory back. If it was charged to the budget, its next allocation is, too.
+    /// Gives all of its memory back. If it was charged to the budget, its next allocation is
+    /// charged too.
     pub fn release(&mut self) {
         drop(self.take());
     }
 
-    /// Takes the elements, with their memory and its charge, and leaves an empty buffer as
-    /// [`Buffer::release`] does.
+    /// Takes the elements, their memory and the charge, and leaves an empty buffer, like
+    /// [`Buffer::release`].
     #[must_use]
     pub fn take(&mut self) -> Self {
         let lease = self.lease.as_ref().map(Lease::empty_like_it);

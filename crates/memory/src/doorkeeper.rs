@@ -3,9 +3,9 @@
 //!
 //! Laws:
 //! 1. It may report a new key as seen, and may forget a key. Neither changes an answer.
-//! 2. A key is recognized until newcomers have taken a quarter of the slots after it. In an endless
-//!    stream of new keys, a third is reported as new; the others share a slot with a key of the
-//!    last two generations.
+//! 2. A key is recognized until newer keys have taken a quarter of the slots. In an endless stream
+//!    of new keys, a third is reported as new; the others share a slot with a key of the last two
+//!    generations.
 //! 3. A request writes at most one byte, and nothing if the key was seen in this generation.
 #![allow(unsafe_code, reason = "makes an array of atomics from zeroed memory")]
 
@@ -15,12 +15,13 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use crate::budget::{Budget, Kind, Lease};
 use crate::reserved::Reserved;
 
-/// One newcomer in this many is counted, chosen by its hash. Counting all would make every thread
+/// One new key in this many is counted, chosen by its hash. If all were counted, every thread would
 /// write the counter.
 const NEWCOMERS_A_COUNT: u64 = 64;
 
-/// A generation ends when its newcomers have taken one slot in this many. With more than half of
-/// the slots, so few slots would be without a known key that no generation would end.
+/// A generation ends when its new keys have taken one slot in this many. If a generation needed
+/// more than half of the slots, nearly every slot would hold a known key, and no generation would
+/// end.
 const GENERATION_PART: u64 = 4;
 
 /// A table of the generations in which keys were seen last.

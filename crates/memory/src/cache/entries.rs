@@ -2,7 +2,7 @@
 //! entries.
 //!
 //! An entry is inserted in the index once its bytes are in a queue, and leaves the index before its
-//! bytes are dropped. Which entries to evict is decided in [`super::eviction`].
+//! bytes are dropped. [`super::eviction`] decides which entries to evict.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -192,8 +192,8 @@ impl Entries {
         true
     }
 
-    /// Splits the page of this hash, which is not crowded as a whole, but is in the buckets of the
-    /// hash. Returns whether it did.
+    /// Splits the page of this hash, of which only the buckets of the hash are full. Returns
+    /// whether it did.
     fn split_full_page(&mut self, shared: &Shared, hash: u64) -> bool {
         self.queues.reserve(shared, 1) && self.split_page(shared, hash)
     }
@@ -223,7 +223,7 @@ impl Entries {
         true
     }
 
-    /// Counts an entry as dead that lost its slot because its page became full.
+    /// Counts an entry as dead because it lost its slot when its page became full.
     fn lose(&mut self, shared: &Shared, slot: Slot) {
         if let Kind::Entry(queue) = slot.kind() {
             let position = self.queues.ends(queue).position_of(slot.place());

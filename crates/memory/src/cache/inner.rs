@@ -1,4 +1,4 @@
-//! An open cache: the shared state, the writer behind its lock, the loads under way, and look-ups.
+//! An open cache: the shared state, the writer and its lock, the loads in progress, and look-ups.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -103,7 +103,8 @@ impl Inner {
     ) -> Option<R> {
         let shared = &self.shared;
         let hash = shared.hash(key);
-        // Before the line is claimed, because all later reads wait for that claim.
+        // Prefetch before the line is claimed, because the processor delays all later reads until
+        // the claim is done.
         shared.index.prefetch(&shared.segments, hash);
         loop {
             let changes = shared.index.changes();

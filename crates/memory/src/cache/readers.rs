@@ -12,8 +12,8 @@
 //! 2. Index pages follow the same protocol: a reader publishes the use of the index and then looks
 //!    up the page; a page's removal changes the cells first and then reads the lines.
 //! 3. A line that publishes the use of the index protects the segments that held an entry with its
-//!    fingerprint ([`FingerprintFilter`]), and no others. A reader preempted there retains index
-//!    pages and next to nothing else.
+//!    fingerprint ([`FingerprintFilter`]), and no others. A reader that is preempted during its
+//!    search retains index pages and very few segments.
 
 #[cfg(loom)]
 use loom::sync::atomic::fence;
@@ -235,8 +235,8 @@ impl Readers {
 }
 
 impl Reading<'_> {
-    /// Ends the use of the index and publishes the span being read, which the line protected so
-    /// far.
+    /// Ends the use of the index and publishes the span being read. Until now the use of the index
+    /// protected that span.
     #[inline]
     pub(super) fn leave_index(&self, span: Span) {
         // Release: the index was read before; pairs with the loads in `lines_that`.
@@ -251,7 +251,7 @@ impl Reading<'_> {
             .store(self.line.hits.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Counts an unsuccessful look-up; likewise.
+    /// Counts an unsuccessful look-up. The count has no other writer: the line is claimed.
     #[inline]
     pub(super) fn count_miss(&self) {
         self.line

@@ -17,7 +17,7 @@ pub struct EvictorStats {
     pub woken_for_chunks: u64,
     /// Times it was woken by a caller that had to evict inline.
     pub woken_inline: u64,
-    /// Nanoseconds from a wake-up call to the first room, on average.
+    /// Average nanoseconds from a wake-up call to the first memory freed.
     pub reaction_nanos: u64,
     /// Free frames at which it stops.
     pub high_frames: u64,

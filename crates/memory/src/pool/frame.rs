@@ -20,11 +20,11 @@
 //! Laws:
 //! 1. A frame moves along the arrows only under the pool's lock, except `try_hold` and `unpin`,
 //!    which need no lock.
-//! 2. The key changes only while the frame is free. A reader that finds the same word after
-//!    publishing as before it read the key therefore holds that key: a change would have raised the
-//!    version. The version never resets, even if a descriptor's memory went back to the system:
-//!    before the frame is used again its version continues from the last version of any such frame
-//!    ([`Frame::raise_version`]).
+//! 2. The key changes only while the frame is free. Therefore, a reader that reads the word, then
+//!    the key, publishes the frame, and finds the same word again, holds the page of that key: a
+//!    change would have raised the version. The version never resets, even if a descriptor's memory
+//!    went back to the system: before the frame is used again its version continues from the last
+//!    version of any such frame ([`Frame::raise_version`]).
 //! 3. Bytes are written only while the frame is loading, and read only while it is pinned or
 //!    published.
 //! 4. A hit writes to the word only if it makes the page hotter.
@@ -33,7 +33,7 @@ use super::Touch;
 use super::hazard::{self, Hazard, Tried};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// Names a page: the file's id in the pool, and its number in the file.
+/// Identifies a page by its file's id in the pool and its number in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PageKey {
     pub(super) file: u64,
@@ -67,7 +67,7 @@ pub(super) enum Heat {
     Scan = 0,
     /// Accessed once.
     Cold = 1,
-    /// Accessed again; the clock takes this degree away first.
+    /// Accessed again; the clock cools the page to `Cold` before it evicts the page.
     Hot = 2,
     /// Hot, and accessed since the clock's hand last passed.
     HotAndTouched = 3,
@@ -167,7 +167,7 @@ pub(super) struct Frame {
     number: AtomicU32,
 }
 
-/// How a reader keeps a page in its frame.
+/// The means by which a reader keeps a page in its frame.
 pub(super) enum Pin {
     Published(Hazard),
     /// To be undone by [`Frame::unpin`].
@@ -228,7 +228,7 @@ impl Frame {
         State(self.word.load(Ordering::SeqCst)).is_as(seen)
     }
 
-    /// Records an access. If the frame has changed since `seen`, only that change counts.
+    /// Records an access, unless the frame has changed since `seen`.
     #[inline]
     fn warm(&self, seen: State, touch: Touch) {
         let heat = seen.heat().touched(touch);

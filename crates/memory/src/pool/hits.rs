@@ -1,5 +1,5 @@
-//! Hit counters, one for each thread, so that a hit writes to no cache line that other threads
-//! read.
+//! Hit counters, one for each thread, so that a hit does not write to a cache line that other
+//! threads use.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

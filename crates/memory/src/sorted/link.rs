@@ -32,7 +32,7 @@ impl Link {
 }
 
 /// Links an entry with `height` levels, written and not yet reachable, between its neighbours.
-/// `own` yields its links, `before` the links that will lead to it, and `after` the entries behind
+/// `own` returns its links, `before` the links that will lead to it, and `after` the entries after
 /// it.
 pub(super) fn splice<'a>(
     entry: u32,

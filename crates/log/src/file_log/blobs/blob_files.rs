@@ -173,7 +173,7 @@ impl PageSource for BlobPages {
         // Acquire: pairs with the Release of the thread that finished or opened the file.
         let end = self.pages.load(Ordering::Acquire);
         if u64::from(first) + (pages.len() / PAGE_BYTES) as u64 > u64::from(end) {
-            return Err(corrupt(first.max(end), "the blob file ends before this page"));
+            return Err(corrupt(first.max(end), "the blob file ends before it"));
         }
         let file = self.files.get(name, self.caching)?;
         let n = file.read_at(pages, u64::from(first) * PAGE_BYTES as u64)?;

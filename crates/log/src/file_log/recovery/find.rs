@@ -34,8 +34,10 @@ pub(crate) fn find_folder(options: &FileLogOptions) -> Result<(), LogError> {
     match options.disk.entry(&options.dir)? {
         Some(entry) if entry.is_dir => Ok(()),
         Some(_) => {
-            let message =
-                format!("{} is a file, but a log is a folder: check the path", options.dir.display());
+            let message = format!(
+                "{} is a file, but a log is a folder: check the path",
+                options.dir.display()
+            );
             Err(LogError::Format { message })
         }
         None if options.mode == Mode::Create => {

@@ -673,11 +673,8 @@ impl<'v> SegmentWalk<'v> {
                 let end = self.outcome.end;
                 self.fail(end, Refusal::bad("a record whose end is missing"));
             } else if let Some(at) = self.dirty {
-                self.outcome.problem = Some(Problem {
-                    at,
-                    what: "nonzero bytes after the last record",
-                    newer: false,
-                });
+                self.outcome.problem =
+                    Some(Problem { at, what: "nonzero bytes after the last record", newer: false });
             }
         }
         self.outcome
