@@ -53,7 +53,7 @@ use crate::vfs::{
 pub struct OsDisk {
     /// The only process that may change files through it; `None`: any process.
     owner: Option<Origin>,
-    /// The folder of its store; `None` if it is not tied to a store.
+    /// The folder of its store; `None` for a disk that serves no store in particular.
     root: Option<Arc<Root>>,
 }
 

@@ -3,11 +3,11 @@
 //! The arena reserves address space up to a ceiling. Only the chunks below `usable` may be touched.
 //!
 //! Laws:
-//! 1. A withdrawn chunk is not resident, and does not become resident as part of a huge page: while
-//!    any chunk of a 2 MiB block is withdrawn, the block uses small pages. (The system backs an
-//!    untouched block with a huge page on the first touch of any byte, and its daemon collapses
-//!    partly touched blocks into huge pages.) If all chunks of a block are withdrawn, the block has
-//!    no page table either.
+//! 1. A withdrawn chunk is not resident. While any chunk of a 2 MiB block is withdrawn, the block
+//!    uses small pages, because a huge page would make the withdrawn chunk resident again. (The
+//!    system backs an untouched block with a huge page on the first touch of any byte, and its
+//!    daemon collapses partly touched blocks into huge pages.) If all chunks of a block are
+//!    withdrawn, the block has no page table either.
 //! 2. The bytes are initialised (zero from the start, later the last holder's contents) and stay
 //!    mapped until the arena is dropped. An address inside it is valid as long as the arena is
 //!    held.

@@ -88,7 +88,7 @@ impl<T: Copy> Buffer<T> {
         }
     }
 
-    /// Makes room for `more` elements behind the present ones; at least doubles the capacity.
+    /// Makes room for `more` elements after the present ones; at least doubles the capacity.
     ///
     /// # Errors
     /// [`OutOfBudget`]; the buffer stays as it was.
@@ -139,8 +139,8 @@ impl<T: Copy> Buffer<T> {
             }
             Memory::Mapped { mapping, len } => {
                 assert!(more.len() <= room, "room was made for what is appended");
-                // SAFETY: the elements fit in behind the first `len`, as just checked; the mapping
-                // has no other holder, and it is aligned for `T`.
+                // SAFETY: the elements fit after the first `len`, as just checked; the mapping has
+                // no other holder, and it is aligned for `T`.
                 unsafe {
                     let end = mapping.base().cast::<T>().add(*len);
                     end.as_ptr().copy_from_nonoverlapping(more.as_ptr(), more.len());

@@ -1,8 +1,8 @@
 //! The object cache: keys and values of any size, under one byte limit that counts everything.
 //!
 //! Entries are bytes in segments of the budget's chunks, stored one after the other in two queues.
-//! Eviction processes the queues from their old ends, and thereby compacts them. Size classes are
-//! not needed and waste no memory. The index, its ghosts and the half-filled segments count toward
+//! Eviction processes the queues from their old ends, and thereby compacts them. There are no size
+//! classes that would waste memory. The index, its ghosts and the half-filled segments count toward
 //! the limit; tables in proportion to the cache are leased from the same budget.
 //!
 //! ```text

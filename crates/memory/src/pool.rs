@@ -199,7 +199,7 @@ fn headroom(chunks: usize) -> usize {
 pub struct Pool {
     budget: Budget,
     next_file: AtomicU64,
-    /// Like the next two fields, outlives the pool if pages are held when the pool is dropped.
+    /// This field and the next two outlive the pool if pages are held when the pool is dropped.
     frames: ManuallyDrop<Frames>,
     keeper: ManuallyDrop<Mutex<Keeper>>,
     /// Covers the tables for the largest number of frames currently possible, and the system's page

@@ -50,7 +50,8 @@ impl SortBuffer {
 
     /// An empty buffer. It takes memory with the first row.
     ///
-    /// # Errors None at present, because no memory is taken yet.
+    /// # Errors
+    /// None at present, because no memory is taken yet.
     pub fn new(budget: &Budget, kind: Kind) -> Result<Self, OutOfBudget> {
         Ok(Self {
             budget: budget.clone(),

@@ -256,8 +256,8 @@ mod tests {
         ftruncate(Place::by_path(&path).open(OFlags::RDWR).unwrap(), 0).unwrap();
         assert_eq!(words.words()[0].load(Ordering::SeqCst), 0);
         assert_eq!(action_now().sa_sigaction, ours as usize);
-        // Installing the other handler in front again does not make the signal loop. SAFETY: as
-        // above.
+        // Installing the other handler in front again does not make the signal loop.
+        // SAFETY: as above.
         assert_eq!(unsafe { libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut()) }, 0);
         let again = OsWords::open(&Place::by_path(&path), 1088).unwrap();
         again.words()[0].store(7, Ordering::SeqCst);

@@ -128,8 +128,8 @@ pub(super) fn open_or_make(place: &Place<'_>) -> io::Result<OwnedFd> {
 }
 
 /// Creates a folder. If it needs another owner or more permissions, it is created under a temporary
-/// name and renamed afterwards, because another process may create files in it as soon as it has
-/// its name, and these get the folder's owner and permissions.
+/// name and renamed afterwards. Otherwise another process could create files in it, which inherit
+/// its owner and permissions, before these are set.
 pub(super) fn make_folder(place: &Place<'_>) -> io::Result<()> {
     // Usually the folder exists already.
     let is_there = place.stat().is_ok();

@@ -292,7 +292,7 @@ impl Drop for OsLock {
             // The lock file names no holder while the lock is free.
             self.unname();
         }
-        // Unlock explicitly, because closing the descriptors keeps the lock if forked children have
+        // Unlock explicitly, because closing the descriptors would not, while forked children have
         // copies.
         let _ = rustix::fs::flock(&self.file.fd, FlockOperation::Unlock);
         let _ = rustix::fs::flock(&self.folder, FlockOperation::Unlock);

@@ -83,7 +83,7 @@ impl LockFile for OsLockFile {
     }
 
     fn unlock(&self) {
-        // Unlock explicitly, because closing the descriptor keeps the lock if a child has a copy. A
+        // Unlock explicitly, because closing the descriptor would not, while a child has a copy. A
         // child must not release its parent's lock.
         if self.held.swap(false, Ordering::Relaxed) && !self.origin.is_foreign() {
             let _ = flock(&self.fd, FlockOperation::Unlock);

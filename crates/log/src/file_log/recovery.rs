@@ -112,7 +112,7 @@ fn create_log(
     if let Some(known) = options.known.filter(|known| known.glsn > Glsn::NONE) {
         return Err(LogError::Forked {
             glsn: known.glsn,
-            what: "was known, but the log is missing".to_owned(),
+            what: "an entry was known, but the log is missing".to_owned(),
         });
     }
     let log_id = match options.id {

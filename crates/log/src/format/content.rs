@@ -1,7 +1,7 @@
 //! The chain hash: one number that covers a record's content and the whole log before it.
 //!
 //! It is XXH3-64 (seed 0) of the record's bytes from [`CONTENT_AT`] on, as if the record were one
-//! fragment: the GLSN, the chain hash of the record before it the other header fields that the
+//! fragment: the GLSN, the chain hash of the record before it, the other header fields that the
 //! record's writer chose, the blob references, and the stream, length and payload of each entry.
 //! Laws:
 //!

@@ -165,8 +165,7 @@ impl Eviction {
         true
     }
 
-    /// Evicts until no more than the limit is in use. Returns `false` if readers hold more than
-    /// that.
+    /// Evicts until at most the limit is in use. Returns `false` if readers hold more than that.
     pub(super) fn shrink_to_limit(&mut self, shared: &Shared, entries: &mut Entries) -> bool {
         let is_over =
             |entries: &Entries| entries.queues.owner.used() > entries.queues.owner.limit();

@@ -416,8 +416,9 @@ impl Pages {
 
     /// Enters an entry.
     ///
-    /// # Errors Both buckets are full, and so is the other bucket of each of their entries; nothing
-    /// is changed.
+    /// # Errors
+    /// Both buckets are full, and so is the other bucket of each of their entries; nothing is
+    /// changed.
     pub(super) fn insert(
         &mut self,
         index: &Index,

@@ -36,7 +36,7 @@ const CHUNKS_AT_ONCE: usize = 16;
 /// Shuttle explores every check, so it gets fewer.
 const PASSES_MORE: usize = if cfg!(all(test, shuttle)) { 4 } else { 64 };
 
-/// The last passes, this many, sleep first, because the holder of a page may itself be waiting for
+/// This many of the last passes sleep first, because the holder of a page may itself be waiting for
 /// a processor.
 const PASSES_WAITED_FOR: usize = if cfg!(all(test, shuttle)) { 0 } else { 4 };
 const WAIT: Duration = Duration::from_millis(1);

@@ -24,8 +24,8 @@ pub(super) const SLOTS_PER_FRAME: usize = 2;
 /// length.
 const UNSETTLED: u64 = 1 << 31;
 
-/// In each slot: the page's fingerprint in the upper half and the frame plus one in the lower, or
-/// 0.
+/// One word for each slot: the page's fingerprint in the upper half, the frame plus one in the
+/// lower half; 0 if the slot is empty.
 pub(super) struct Table {
     slots: Slots,
     /// Slots in use; the others are zero.

@@ -36,8 +36,8 @@ pub enum Warmed {
 }
 
 impl Pool {
-    /// Calls `visit` with each resident page that was not accessed by scans only, in the order of
-    /// the frames.
+    /// Calls `visit` with each resident page, in the order of the frames, except for pages that
+    /// only long scans accessed.
     pub fn residents(&self, visit: &mut dyn FnMut(Resident)) {
         let mut found = Vec::with_capacity(FRAMES_PER_LOCK);
         let mut first = 0;

@@ -28,7 +28,7 @@ use crate::budget::chunk::CHUNK_BYTES;
 
 /// The most levels of a tower.
 pub(super) const MAX_HEIGHT: usize = 12;
-/// One entry in 2 to the power of this (four) on a level is also on the next level.
+/// One in four entries on a level is also on the next level; four is 2 to the power of this.
 pub(super) const BITS_A_LEVEL: usize = 2;
 
 /// No entry; as the start of a search, the head.

@@ -32,8 +32,8 @@ impl Link {
 }
 
 /// Links an entry with `height` levels, written and not yet reachable, between its neighbours.
-/// `own` returns its links, `before` the links that will lead to it, and `after` the entries after
-/// it.
+/// `own` returns its links, `before` the links that will lead to it, and `after` the entries that
+/// follow it.
 pub(super) fn splice<'a>(
     entry: u32,
     height: usize,

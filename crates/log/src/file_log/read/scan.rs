@@ -43,7 +43,7 @@ const LONG_SCAN: u64 = 4096;
 /// Bytes are prefetched into the processor's cache up to this far ahead.
 const AHEAD_BYTES: usize = 2048;
 
-/// The next prefetch starts when no more than this many prefetched bytes are left.
+/// The next prefetch starts when at most this many prefetched bytes are left.
 const AHEAD_LEFT_BYTES: usize = 1024;
 
 /// Bytes to prefetch before an entry's offset (its record's header), and after it (enough for most

@@ -38,8 +38,10 @@ pub(crate) fn decide(first: Glsn, known: Glsn, outcome: &Outcome) -> Result<Opti
             why: problem.what.to_owned(),
         })),
         None if outcome.next <= known => {
-            let what =
-                format!("was known to be durable, and the log ends with {}", outcome.next.0 - 1);
+            let what = format!(
+                "an entry was known to be durable, but the log ends with {}",
+                outcome.next.0 - 1
+            );
             Err(LogError::Forked { glsn: known, what })
         }
         None => Ok(None),

@@ -3,8 +3,8 @@
 //!
 //! Each record contains the chain hash of the record before it. So the good record after damage
 //! states the hash that must precede it, and a lost record with that hash replaces the damaged
-//! ones. Missing segments are replaced by segments that contain only lost records. So is the end of
-//! the log, up to the newest position that is known to have been durable.
+//! ones. Missing segments are replaced by segments that contain only lost records. The end of the
+//! log, up to the newest position that is known to have been durable, is replaced in the same way.
 //!
 //! Law: the survey changes nothing. It drops only damaged records, and those that its caller cannot
 //! use.

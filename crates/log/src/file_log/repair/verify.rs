@@ -90,7 +90,7 @@ pub struct VerifyScope<'a> {
     pub dir: &'a Path,
     /// The budget of its memory: two chunks.
     pub budget: &'a Budget,
-    /// The last GLSN that must be readable; later entries may still be being written. `None` if the
+    /// The last GLSN that must be readable; later entries may still be incomplete. `None` if the
     /// log is not open.
     pub durable: Option<Glsn>,
     /// Blob files that are being written.

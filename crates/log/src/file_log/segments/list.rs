@@ -48,8 +48,8 @@ pub(crate) struct Sealing {
     pub(crate) file: Arc<dyn File>,
 }
 
-/// Reserved memory for segment descriptions. One more than the list has is always reserved, so that
-/// a new segment never fails for lack of memory.
+/// Reserved memory for segment descriptions. There is always room for one more than the list has,
+/// so that a new segment never fails for lack of memory.
 #[derive(Debug)]
 struct Room {
     lease: Lease,
