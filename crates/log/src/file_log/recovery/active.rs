@@ -73,7 +73,7 @@ pub(crate) fn read_active(
     }
     let is_known =
         |known: Position| (known.glsn.next(), known.chain) == (outcome.next, outcome.chain);
-    // Write nothing if the store was closed cleanly or the segment has no record after the known
+    // Rewrite nothing if the store was closed cleanly or the segment has no record after the known
     // one. A segment that ends at a block boundary is excluded, because the buffer does not hold
     // the previous block.
     let left_as_found = may_cut
