@@ -24,7 +24,7 @@ pub struct SystemClock {
 
 impl SystemClock {
     /// A clock whose monotonic time starts now.
-    #[allow(clippy::disallowed_methods, reason = "this is the door")]
+    #[allow(clippy::disallowed_methods, reason = "the only module that reads the clock")]
     pub fn new() -> Self {
         Self { start: Instant::now() }
     }
@@ -36,7 +36,7 @@ impl Default for SystemClock {
     }
 }
 
-#[allow(clippy::disallowed_methods, reason = "this is the door")]
+#[allow(clippy::disallowed_methods, reason = "the only module that reads the clock")]
 impl Clock for SystemClock {
     fn wall_micros(&self) -> u64 {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64)

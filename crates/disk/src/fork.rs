@@ -14,7 +14,7 @@
 //! A child created without the fork handlers, by a bare `clone`, has none of this protection.
 #![allow(
     unsafe_code,
-    reason = "asks the system to be told of forks, and exchanges descriptors and memory in a child"
+    reason = "registers fork handlers, and replaces descriptors and memory in a child"
 )]
 
 use std::cell::RefCell;

@@ -1,5 +1,5 @@
 //! Memory of the machine, and the memory limit of this process's container.
-#![allow(clippy::disallowed_methods, reason = "this is the door; these files are the kernel's")]
+#![allow(clippy::disallowed_methods, reason = "reads files of the kernel, not of a store")]
 
 use std::fs;
 use std::path::{Path, PathBuf};

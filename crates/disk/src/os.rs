@@ -204,7 +204,7 @@ impl Disk for OsDisk {
         let is_dir = FileType::from_raw_mode(stat.st_mode).is_dir();
         let name =
             path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-        #[allow(clippy::unnecessary_cast, reason = "on some machines it has 32 bits")]
+        #[allow(clippy::unnecessary_cast, reason = "the field has 32 bits on some platforms")]
         let links = stat.st_nlink as u64;
         let (len, links) = if is_dir { (0, 1) } else { (stat.st_size as u64, links) };
         Ok(Some(DirEntry { name, len, is_dir, links }))
@@ -314,7 +314,7 @@ fn check_regular(fd: &OwnedFd, path: &Path) -> io::Result<()> {
         FileType::RegularFile => Ok(()),
         FileType::Directory => Err(of_kind(path, io::ErrorKind::IsADirectory)),
         other => {
-            let what = format!("this is a {}, a regular file is needed", name_of_type(other));
+            let what = format!("this is a {}, not a regular file", name_of_type(other));
             Err(at_path(path, io::Error::new(io::ErrorKind::InvalidInput, what)))
         }
     }

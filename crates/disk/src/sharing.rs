@@ -9,8 +9,8 @@
 //!    else: their values are meaningless after a restart of the machine.
 //! 3. Both invariants hold for files of one [identity](LockFile::identity); a file that was removed
 //!    and recreated is another file.
-//! 4. Words whose file was truncated read as zeros from the first access in this process that
-//!    detects it; an access never ends the process.
+//! 4. After their file was truncated, words read as zeros in a process from the first access that
+//!    detects it. Such an access never ends the process.
 
 use std::fmt::Debug;
 use std::io;

@@ -106,7 +106,7 @@ pub enum LogError {
         ahead_micros / 3_600_000_000
     )]
     ClockBehind {
-        /// By how many microseconds.
+        /// The difference in microseconds.
         ahead_micros: u64,
     },
     /// The draft breaks a rule; see the message.

@@ -39,7 +39,7 @@ pub(crate) struct Arena {
     usable: AtomicU32,
     ceiling: u32,
     backing: Backing,
-    /// By block: chunks that are withdrawn.
+    /// Indexed by block: chunks that are withdrawn.
     withdrawn: Reserved<AtomicU8>,
 }
 
@@ -121,7 +121,7 @@ impl Arena {
         }
     }
 
-    /// As [`Arena::withdraw`], in one call, for chunks that were never restored nor touched.
+    /// Like [`Arena::withdraw`], in one call, for chunks that were never restored nor touched.
     pub(crate) fn withdraw_fresh(&self, chunks: Range<u32>) {
         let of_block = |block: usize| {
             let start = (block * CHUNKS_PER_BLOCK).max(chunks.start as usize);
@@ -260,7 +260,7 @@ fn open_range(base: *mut u8, from: usize, to: usize) -> io::Result<()> {
     // SAFETY: page-aligned and inside the mapping; no address in it was handed out yet.
     unsafe {
         mprotect(start, to - from, MprotectFlags::READ | MprotectFlags::WRITE)?;
-        // A system without huge pages refuses, and small pages are used.
+        // A system without huge pages refuses; it then uses small pages.
         let _ = madvise(start, to - from, Advice::LinuxHugepage);
     }
     Ok(())

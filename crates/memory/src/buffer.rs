@@ -55,7 +55,7 @@ impl<T: Copy> Buffer<T> {
         Self::in_lease(&budget.empty_lease(kind), capacity)
     }
 
-    /// As [`Buffer::with_capacity`], with the budget and kind of a lease.
+    /// Like [`Buffer::with_capacity`], with the budget and kind of a lease.
     fn in_lease(of: &Lease, capacity: usize) -> Result<Self, OutOfBudget> {
         const { assert!(size_of::<T>() > 0 && align_of::<T>() <= MAPPING_ALIGN) };
         let bytes = capacity.saturating_mul(size_of::<T>());
@@ -134,11 +134,14 @@ impl<T: Copy> Buffer<T> {
         let room = self.capacity() - self.len();
         match &mut self.memory {
             Memory::Heap(elements) => {
-                assert!(!charged || more.len() <= room, "room was made for what is appended");
+                assert!(
+                    !charged || more.len() <= room,
+                    "room is reserved before elements are appended"
+                );
                 elements.extend_from_slice(more);
             }
             Memory::Mapped { mapping, len } => {
-                assert!(more.len() <= room, "room was made for what is appended");
+                assert!(more.len() <= room, "room is reserved before elements are appended");
                 // SAFETY: the elements fit after the first `len`, as just checked; the mapping has
                 // no other holder, and it is aligned for `T`.
                 unsafe {
@@ -227,11 +230,11 @@ impl Buffer<u8> {
         let (charged, room) = (self.lease.is_some(), self.capacity());
         match &mut self.memory {
             Memory::Heap(bytes) => {
-                assert!(!charged || new <= room, "room was made for what is added");
+                assert!(!charged || new <= room, "room is reserved before bytes are added");
                 bytes.resize(new, 0);
             }
             Memory::Mapped { len, .. } => {
-                assert!(new <= room, "room was made for what is added");
+                assert!(new <= room, "room is reserved before bytes are added");
                 // All bytes of a mapping are initialised, and any byte is a `u8`.
                 *len = new;
             }
@@ -409,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "room was made")]
+    #[should_panic(expected = "room is reserved")]
     fn buffer_does_not_grow_beyond_its_charge() {
         let budget = Budget::new(1 << 20, BACKINGS[0]).unwrap();
         Buffer::with_capacity(&budget, Kind::Staging, 3).unwrap().extend_from_slice(b"abcd");

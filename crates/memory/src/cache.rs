@@ -192,14 +192,14 @@ impl Cache {
         self.inner.read(key, |value| Some(look(value)))
     }
 
-    /// As [`Cache::read`], but `look` may reject the value: that counts as a miss and not as a
+    /// Like [`Cache::read`], but `look` may reject the value: that counts as a miss and not as a
     /// touch.
     #[inline]
     pub fn read_if<R>(&self, key: &[u8], look: impl FnOnce(Value<'_>) -> Option<R>) -> Option<R> {
         self.inner.read(key, look)
     }
 
-    /// As [`Cache::read`], without any effect on the statistics or on the entry's eviction state.
+    /// Like [`Cache::read`], without any effect on the statistics or on the entry's eviction state.
     #[inline]
     pub fn peek<R>(&self, key: &[u8], look: impl FnOnce(Value<'_>) -> R) -> Option<R> {
         self.inner.find(key, false, |value| Some(look(value)))
@@ -214,7 +214,7 @@ impl Cache {
         self.inner.change(key, value, None)
     }
 
-    /// As [`Cache::insert`], for a value in parts, and only if `is_current` returns true.
+    /// Like [`Cache::insert`], for a value in parts, and only if `is_current` returns true.
     /// `is_current` is called under the cache's lock. An invalidator that first changes the result
     /// of `is_current`, and then removes or replaces the key, leaves no stale value: either this
     /// insertion sees the change, or the invalidator removes the value. Use it to insert a value
@@ -265,7 +265,7 @@ impl Cache {
         self.inner.lock().entries.count() == 0
     }
 
-    /// As [`Cache::insert`]; the value expires after `time_to_live`.
+    /// Like [`Cache::insert`]; the value expires after `time_to_live`.
     pub fn insert_for(&self, key: &[u8], value: &[u8], time_to_live: Duration) -> bool {
         self.inner.change(key, value, Some(self.inner.expiry(time_to_live)))
     }
@@ -294,7 +294,7 @@ impl Cache {
         self.load(key, None, load)
     }
 
-    /// As [`Cache::get_or_load`]; a loaded value expires after `time_to_live`.
+    /// Like [`Cache::get_or_load`]; a loaded value expires after `time_to_live`.
     ///
     /// # Errors
     /// As for [`Cache::get_or_load`].

@@ -26,7 +26,7 @@ const GENERATION_PART: u64 = 4;
 
 /// A table of the generations in which keys were seen last.
 pub struct Doorkeeper {
-    /// By hash: the generation in which a key with this hash was last seen; 0 if never.
+    /// Indexed by hash: the generation in which a key with this hash was last seen; 0 if never.
     slots: Reserved<AtomicU8>,
     /// The present generation, from 1 on. Keys of this generation and the one before it are known.
     generation: AtomicU8,

@@ -236,13 +236,13 @@ pub struct PoolStats {
     pub hits: u64,
     /// Pages read from their file.
     pub loads: u64,
-    /// Of these, pages read ahead of a scan.
+    /// The part of `loads` that was read ahead of a scan.
     pub read_ahead: u64,
     /// Waits for a load by another thread.
     pub waits: u64,
     /// Pages evicted, for any reason.
     pub evictions: u64,
-    /// Of these, pages evicted inline by a thread that needed a frame at once.
+    /// The part of `evictions` that a thread made inline because it needed a frame at once.
     pub inline_evictions: u64,
     /// Frames held now.
     pub frames: u64,
@@ -679,7 +679,7 @@ impl PoolFile {
         filling.finish(false);
     }
 
-    /// As [`PoolFile::put`] of a page that is not hot, but evicts nothing and leaves one part in
+    /// Like [`PoolFile::put`] of a page that is not hot, but evicts nothing and leaves one part in
     /// [`LEFT_FREE`] of the budget free.
     ///
     /// # Panics

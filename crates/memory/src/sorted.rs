@@ -168,7 +168,7 @@ impl SortedMap {
         Inserter { map: self, writer: self.lock() }
     }
 
-    /// As [`Inserter::insert`], for one entry.
+    /// Like [`Inserter::insert`], for one entry.
     ///
     /// # Errors
     /// The budget has no room; the map is as it was.
@@ -179,7 +179,7 @@ impl SortedMap {
         self.inserter().insert(key, order, [value, &[]])
     }
 
-    /// As [`Inserter::defer`], for one entry.
+    /// Like [`Inserter::defer`], for one entry.
     ///
     /// # Errors
     /// The budget has no room; the map is as it was.
@@ -195,7 +195,7 @@ impl SortedMap {
         self.link_deferred(&mut self.lock());
     }
 
-    /// As [`SortedMap::settle`]; also frees the list of deferred entries. For a map that is kept
+    /// Like [`SortedMap::settle`]; also frees the list of deferred entries. For a map that is kept
     /// but unlikely to get another deferred entry.
     pub fn stop_deferring(&self) {
         let mut writer = self.lock();

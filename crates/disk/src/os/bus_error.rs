@@ -12,7 +12,7 @@
 //!    Python's `faulthandler` does, is supported. Such a signal has no address, so every mapping
 //!    whose file was truncated is replaced.
 //! 4. The handler allocates nothing and takes no lock.
-#![allow(unsafe_code, reason = "installs a signal handler, and exchanges memory in it")]
+#![allow(unsafe_code, reason = "installs a signal handler, which replaces memory")]
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;

@@ -162,7 +162,7 @@ pub(super) fn is_in_use(dir: &Place<'_>) -> io::Result<bool> {
             let _ = rustix::fs::flock(&folder, FlockOperation::Unlock);
             Ok(false)
         }
-        // Assume so if unknown.
+        // If the system does not say, assume that it is in use.
         Err(_) => Ok(true),
     }
 }

@@ -40,7 +40,7 @@ impl Members {
     /// is in progress. A member that may not write to the shared words holds nothing.
     ///
     /// # Errors
-    /// The system.
+    /// An error of the operating system.
     pub fn hold_files(self: &Arc<Self>) -> Result<Held, LogError> {
         if !self.may_write_words() {
             return Ok(Held { members: Arc::clone(self), gone_below: Glsn::NONE });

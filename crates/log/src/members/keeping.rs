@@ -46,7 +46,7 @@ impl Members {
     /// thread of a process may call this at a time.
     ///
     /// # Errors
-    /// The system.
+    /// An error of the operating system.
     pub fn try_to_keep(&self) -> Result<bool, LogError> {
         if self.is_reader() {
             return Ok(false);
@@ -55,7 +55,7 @@ impl Members {
         self.try_generation(self.word(GENERATION))
     }
 
-    /// As [`Members::try_to_keep`], but replaces the keeper for which [`Members::keeper_pulse`]
+    /// Like [`Members::try_to_keep`], but replaces the keeper for which [`Members::keeper_pulse`]
     /// returned `stopped` and which does not answer. That member is no longer the keeper.
     ///
     /// # Errors
@@ -245,7 +245,7 @@ impl Members {
         self.answer_nudges(nudges)
     }
 
-    /// As [`Members::answer_nudge`], without waiting for one.
+    /// Like [`Members::answer_nudge`], without waiting for one.
     pub fn answer_nudges(&self, nudges: u64) -> u64 {
         let seen = self.word(NUDGE);
         if seen != nudges && !self.has_left.load(Ordering::SeqCst) {

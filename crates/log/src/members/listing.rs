@@ -43,7 +43,7 @@ impl Members {
     /// All living members; slots of those that have ended are cleared.
     ///
     /// # Errors
-    /// The system.
+    /// An error of the operating system.
     pub fn list(&self) -> Result<Vec<Member>, LogError> {
         let mut members = self.others()?;
         if self.slot < SLOTS {
@@ -88,8 +88,8 @@ impl Members {
 
     /// The other living members; slots of members that have ended are cleared.
     ///
-    /// # Errors
-    /// `Format` if the words or the file of a member's lock are lost; the system.
+    /// # Errors `Format` if the words or the file of a member's lock are lost; otherwise an error
+    /// of the operating system.
     pub fn others(&self) -> Result<Vec<Member>, LogError> {
         let mut others = Vec::new();
         for slot in self.others_in_words() {
@@ -132,8 +132,7 @@ impl Members {
 
 /// The members of the store at `path`, the oldest first, for a process that is not a member.
 ///
-/// # Errors
-/// The system, for example if this process may not write there.
+/// # Errors An error of the operating system, for example if this process may not write there.
 pub fn members_of(disk: &Arc<dyn Disk>, path: &Path) -> Result<Vec<Member>, LogError> {
     let (dir, file) = (path.join(LOCKS_DIR), path.join(WORDS_FILE));
     if disk.entry(&dir)?.is_none() || disk.entry(&file)?.is_none() {

@@ -90,7 +90,7 @@ impl MemberLock {
         self.take_waiting_at(&|| self.places.queue(), patience, holder, is_needless)
     }
 
-    /// As [`MemberLock::take`], for a lock with several queues of waiters: `queue` returns the
+    /// Like [`MemberLock::take`], for a lock with several queues of waiters: `queue` returns the
     /// queue to sleep in.
     pub(super) fn take_waiting_at(
         &self,
@@ -166,7 +166,7 @@ impl MemberLock {
         self.wake(self.places.queue(), 1);
     }
 
-    /// As [`MemberLock::release`], for a lock with several queues of waiters: wakes a waiter of
+    /// Like [`MemberLock::release`], for a lock with several queues of waiters: wakes a waiter of
     /// `next`.
     pub(super) fn release_to(&self, next: WaitQueue) {
         self.words.words()[self.places.holder].store(0, Ordering::SeqCst);
@@ -182,7 +182,7 @@ impl MemberLock {
         self.wake_all_at(self.places.queue());
     }
 
-    /// As [`MemberLock::wake_all`], for one queue.
+    /// Like [`MemberLock::wake_all`], for one queue.
     pub(super) fn wake_all_at(&self, queue: WaitQueue) {
         fence(Ordering::SeqCst);
         self.wake(queue, u32::MAX);

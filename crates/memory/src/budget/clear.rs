@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(
             places[..2],
             [CHUNKS_PER_BLOCK, CHUNKS_PER_BLOCK + 1],
-            "what was touched last is taken first"
+            "the chunk touched last is taken first"
         );
         while budget.clear_block() > 0 {}
         assert_eq!(budget.free_bytes(), free - (CHUNKS_PER_BLOCK * CHUNK_BYTES) as u64);

@@ -8,8 +8,8 @@ use std::ops::Range;
 
 use crate::arena::CHUNKS_PER_BLOCK;
 
-/// From the front: chunks pushed to the front, chunks never taken (the last number first), chunks
-/// given back (the latest last).
+/// The free chunks. From the front: chunks pushed to the front, chunks never taken (the last number
+/// first), and chunks given back (the latest last).
 #[derive(Debug, Default)]
 pub(super) struct Free {
     front: VecDeque<u32>,

@@ -190,7 +190,7 @@ impl Inner {
             state.retired.extend(fresh.clone().rev());
         }
         for _ in fresh.len()..missing {
-            let id = self.withdraw_one(state).expect("as many as are missing are free");
+            let id = self.withdraw_one(state).expect("enough chunks are free");
             state.retired.push(id);
         }
         state.leased_bytes += bytes;

@@ -21,8 +21,8 @@ pub(super) struct Entries {
     pages: Pages,
     count: u64,
     evictions: u64,
-    /// Bytes evicted from the probation queue since the last tick of the ghosts' clock. It ticks
-    /// for each [`GHOST_TICKS`]th of the ghosts' window.
+    /// Bytes evicted from the probation queue since the last tick of the ghosts' clock. The clock
+    /// ticks each time that a [`GHOST_TICKS`]th of the ghosts' window was evicted.
     bytes_since_tick: u64,
     /// Milliseconds; entries that expire at or before this count as gone.
     pub(super) now: u64,

@@ -44,7 +44,7 @@ pub(super) struct Eviction {
     /// Whether anything was ever evicted for room.
     was_full: bool,
     probation_part: ProbationPart,
-    /// By queue: the position of the entry to be processed next, and the hash of its key.
+    /// Indexed by queue: the position of the entry to be processed next, and the hash of its key.
     next: [(u64, u64); 2],
     moved_bytes: u64,
     returns: u64,

@@ -63,7 +63,7 @@ type Bucket = [AtomicU64; BUCKET];
 
 /// The part of the index that readers use.
 pub(super) struct Index {
-    /// By cell: the page's segment.
+    /// Indexed by cell: the page's segment.
     cells: Box<[AtomicU32]>,
     cell_shift: u32,
     buckets: usize,
@@ -134,7 +134,7 @@ impl Index {
     /// Prefetches the slots in which a key with this hash can be.
     #[inline]
     pub(super) fn prefetch(&self, segments: &Segments, hash: u64) {
-        // By address only: the page may have been reused by the time of the prefetch.
+        // Prefetch by address without reading, because the page may have been reused meanwhile.
         let (page, number) = (self.page_of(hash), self.first_bucket(hash));
         for number in [number, self.other_bucket(number, hash)] {
             segments.prefetch(page, number * size_of::<Bucket>());
@@ -266,9 +266,9 @@ impl Page {
 
 /// The part of the index that only the writer uses, under the cache's lock.
 pub(super) struct Pages {
-    /// In the order of their cells.
+    /// The pages, in the order of their cells.
     pages: Vec<Page>,
-    /// By segment: the number of entries in it, if it is a page.
+    /// Indexed by segment: the number of entries in it, if it is a page.
     entries: Box<[u16]>,
     /// The next page to check for being spare.
     next: usize,
@@ -552,7 +552,7 @@ impl Pages {
                 }
             }
             if at + 1 == self.pages.len() {
-                // After all cells.
+                // Its position is after all cells.
                 self.pages[at].first_cell = index.cells.len() as u32;
             }
             self.move_out(index, segments, at, &mut lost);

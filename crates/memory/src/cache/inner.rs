@@ -32,7 +32,7 @@ pub(super) struct Inner {
 impl Inner {
     pub(super) fn lock(&self) -> MutexGuard<'_, Writer> {
         let mut writer =
-            self.wait_for_writer().expect("a cache whose writer panicked is not used any more");
+            self.wait_for_writer().expect("the cache is not used after its writer panicked");
         if self.expires.load(Ordering::Relaxed) {
             writer.entries.now = self.now();
         }
@@ -138,7 +138,7 @@ impl Inner {
         }
     }
 
-    /// As `find`, for a reader that finds no free line. It must not wait for one, because the
+    /// Like `find`, for a reader that finds no free line. It must not wait for one, because the
     /// calling thread may hold the lines itself.
     #[cold]
     fn find_under_lock<R>(
@@ -155,7 +155,7 @@ impl Inner {
             }
             (!writer.entries.has_expired(&entry)).then(|| Value::new(entry.placed).to_vec())
         });
-        // Not under the lock: `look` may insert.
+        // Release the lock first, because `look` may insert.
         drop(writer);
         let result = copy.and_then(|copy| look(Value::copied(&copy)));
         if counts {

@@ -80,7 +80,7 @@ impl RetiredFrom {
 pub(super) struct Queues {
     pub(super) owner: Owner,
     ends: [Ends; 2],
-    /// By queue: the fingerprints of all entries that were in the segment of its old end.
+    /// Indexed by queue: the fingerprints of all entries that were in the segment of its old end.
     passed: [FingerprintFilter; 2],
     retired: Vec<Retired>,
 }
@@ -352,7 +352,7 @@ impl Queues {
         self.advance(shared, queue, None, end);
     }
 
-    /// As [`Queues::advance`], for segments without readers.
+    /// Like [`Queues::advance`], for segments without readers.
     fn advance_unread(&mut self, shared: &Shared, queue: Queue, to: u64) {
         let owner = &mut self.owner;
         let give_back = |_, segment| owner.give_back(&shared.segments, segment);

@@ -23,7 +23,7 @@ const MIN_SEGMENT_BYTES: u64 = 4096;
 pub(super) struct Segments {
     shift: u32,
     chunks: Box<[AtomicPtr<u8>]>,
-    /// By segment: the segment where an entry that crosses its end continues.
+    /// Indexed by segment: the segment where an entry that crosses its end continues.
     next: Box<[AtomicU32]>,
 }
 
@@ -141,9 +141,9 @@ pub(super) struct Owner {
     /// By chunk number, up to the highest assigned so far. The unused rest of these tables takes no
     /// memory or time.
     chunks: Vec<Option<Chunk>>,
-    /// By chunk: bitmask of its free segments.
+    /// Indexed by chunk: bitmask of its free segments.
     free_of_chunk: Vec<u16>,
-    /// By chunk: its position in its list.
+    /// Indexed by chunk: its position in its list.
     place_of_chunk: Vec<u32>,
     /// Chunks with some free segments, but not all.
     partly_free: Vec<u32>,

@@ -344,7 +344,7 @@ mod tests {
         other.insert(&number(3), b"newer");
         let all = all_of(&full);
         let returning = |(key, value, touches): &'_ (Vec<u8>, Vec<u8>, u8)| {
-            // A group of one.
+            // A group of one entry.
             other
                 .bring_back(&[other.returning(key, [&value[..40], &value[40..]], *touches)], || {
                     true

@@ -140,7 +140,7 @@ impl State {
     }
 
     fn pinned(self, touch: Touch) -> u64 {
-        assert!(self.0 & PINS < PINS / 2, "a page is pinned half a million times over");
+        assert!(self.0 & PINS < PINS / 2, "a page is pinned more than half a million times");
         self.with_heat(self.heat().touched(touch)) + PIN
     }
 
@@ -170,7 +170,7 @@ pub(super) struct Frame {
 /// The means by which a reader keeps a page in its frame.
 pub(super) enum Pin {
     Published(Hazard),
-    /// To be undone by [`Frame::unpin`].
+    /// A pin counted in the frame's word; [`Frame::unpin`] releases it.
     Counted,
 }
 
@@ -311,7 +311,7 @@ impl Frame {
         self.try_evict_unless(seen, || hazard::is_held(self.address()))
     }
 
-    /// As [`Frame::try_evict`]; `is_held` returns whether a hazard slot publishes the frame.
+    /// Like [`Frame::try_evict`]; `is_held` returns whether a hazard slot publishes the frame.
     fn try_evict_unless(&self, seen: State, is_held: impl Fn() -> bool) -> bool {
         // A hot page is likely to be in use, and freeing its frame even for a moment would send its
         // readers to the lock.
@@ -388,7 +388,7 @@ mod loom_tests {
         /// Fills a free frame, as under the lock.
         fn fill(&self, key: PageKey) {
             self.frame.begin(key, Heat::Cold);
-            #[allow(unsafe_code, reason = "loom's cell wants it")]
+            #[allow(unsafe_code, reason = "loom's cell gives raw pointers only")]
             // SAFETY (of the model): loom reports a race if there is one.
             self.bytes.with_mut(|bytes| unsafe { *bytes = key.number });
             self.frame.finish();
@@ -403,7 +403,7 @@ mod loom_tests {
         }
 
         fn look_at_bytes(&self, key: PageKey) {
-            #[allow(unsafe_code, reason = "loom's cell wants it")]
+            #[allow(unsafe_code, reason = "loom's cell gives raw pointers only")]
             // SAFETY (of the model): loom reports a race if there is one.
             let number = self.bytes.with(|bytes| unsafe { *bytes });
             assert_eq!(number, key.number);

@@ -389,6 +389,6 @@ fn drop_unheld() {
         retired::COUNT.fetch_sub(unheld.len(), Ordering::SeqCst);
         unheld
     };
-    // Not under the lock, because this gives chunks back to a budget.
+    // Without the lock, because this gives chunks back to a budget.
     drop(unheld);
 }

@@ -7,7 +7,7 @@ use super::hazard::{LINES, this_line};
 
 /// Counters since the pool was made.
 pub(super) struct Hits {
-    /// By the thread's hazard line; the last one is shared by all threads that have none.
+    /// Indexed by the thread's hazard line. All threads without a line share the last counter.
     by_line: Box<[Counter]>,
 }
 

@@ -22,7 +22,7 @@ const ENDS: usize = 4;
 pub(super) struct Queues {
     next: Vec<u32>,
     prev: Vec<u32>,
-    /// By place: its queue plus one; 0 if it is in none.
+    /// Indexed by place: its queue plus one; 0 if it is in none.
     queue: Vec<u8>,
     lens: [usize; ENDS],
 }

@@ -31,7 +31,7 @@ impl RecentPages {
 }
 
 impl PoolFile {
-    /// As [`PoolFile::get`], for an operation that may have accessed the page before.
+    /// Like [`PoolFile::get`], for an operation that may have accessed the page before.
     ///
     /// # Errors
     /// As for [`PoolFile::get`].

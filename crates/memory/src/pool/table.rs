@@ -160,11 +160,11 @@ impl Table {
             if slot > 0 && frame_in(slot) != frame {
                 return ControlFlow::Continue(());
             }
-            assert!(slot > 0, "what is removed was inserted");
+            assert!(slot > 0, "a removed entry was inserted before");
             hole = Some(at);
             ControlFlow::Break(())
         });
-        self.close(hole.expect("what is removed was inserted"));
+        self.close(hole.expect("a removed entry was inserted before"));
     }
 
     /// Moves up the entries after a hole that a search would not find across the hole.

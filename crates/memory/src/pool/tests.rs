@@ -62,7 +62,7 @@ impl PageSource for Numbered {
             panic!("injected");
         }
         if self.fails_one_in > 0 && loads.is_multiple_of(self.fails_one_in) {
-            // Leave half a page behind.
+            // Leave a half-written page.
             page[..100].fill(0xee);
             return Err(LoadError::Corrupt { message: format!("page {number}, load {loads}") });
         }

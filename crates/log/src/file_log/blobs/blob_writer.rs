@@ -52,7 +52,7 @@ pub struct BlobWriter {
     pool_file: PoolFile,
     pages: Arc<AtomicU32>,
     staging: AlignedBytes,
-    /// For pages that are read back.
+    /// Buffer for pages that are read back.
     reading: Option<AlignedBytes>,
     /// Pages in the file.
     written: u32,
@@ -180,7 +180,7 @@ impl BlobWriter {
         if self.reading.is_none() {
             self.reading = Some(AlignedBytes::new(PAGE_BYTES, &self.blobs.env.options.budget)?);
         }
-        let page = self.reading.as_mut().expect("it was just made").get_mut();
+        let page = self.reading.as_mut().expect("the buffer was just allocated").get_mut();
         let place = number * PAGE_BYTES as u64;
         self.file.read_exact_at(page, place)?;
         check_page(page, self.seed, number as u32)
@@ -223,8 +223,7 @@ impl BlobWriter {
     /// offset, which counts payload bytes only: offset o is on page `o / PAGE_PAYLOAD_BYTES`. A
     /// file holds either plain bytes or whole pages.
     ///
-    /// # Errors
-    /// The disk or the budget refuses; the file cannot be used after that.
+    /// # Errors An I/O error, or the budget has no room. The file cannot be used after that.
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), LogError> {
         while !bytes.is_empty() {
             let step = bytes.len().min(PAGE_PAYLOAD_BYTES - self.filled);
@@ -256,8 +255,7 @@ impl BlobWriter {
     /// Reads back plain bytes that were written before (a transaction reads its own large values),
     /// from memory or from the file.
     ///
-    /// # Errors
-    /// The disk or the budget refuses, or the range was not written.
+    /// # Errors An I/O error, the budget has no room, or the range was not written.
     pub fn read_back(&mut self, offset: u64, into: &mut [u8]) -> Result<(), LogError> {
         let end = offset.checked_add(into.len() as u64);
         if end.is_none_or(|end| end > self.position) {
@@ -287,8 +285,7 @@ impl BlobWriter {
     /// or before that record is written
     /// ([`FileLog::create_blob_for_record`](crate::file_log::FileLog::create_blob_for_record)).
     ///
-    /// # Errors
-    /// The disk refuses; nothing is left behind.
+    /// # Errors An I/O error. No file remains.
     pub fn finish(mut self) -> Result<BlobRef, LogError> {
         let blob = self.write_all()?;
         self.finished = true;

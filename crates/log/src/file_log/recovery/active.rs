@@ -239,7 +239,7 @@ pub(crate) fn enlarge_if_empty(
         // The name may refer to another file than the open one.
         Err(NotCreated::Cleanly(error) | NotCreated::Perhaps(error)) => return Err(error.into()),
     };
-    *found.headers.last_mut().expect("the active segment is in it") = header;
+    *found.headers.last_mut().expect("the list includes the active segment") = header;
     let outcome = Outcome { end: SEGMENT_HEADER_BYTES as u32, marked: false, ..active.outcome };
     Ok(Active { file, header, outcome, ..active })
 }

@@ -82,7 +82,7 @@ pub(crate) fn find_files(options: &FileLogOptions) -> Result<LogFiles, LogError>
     find_named_files(options, options.disk.names(&options.dir)?)
 }
 
-/// As [`find_files`], in a folder with these names.
+/// Like [`find_files`], in a folder with these names.
 pub(crate) fn find_named_files(
     options: &FileLogOptions,
     names: Vec<String>,

@@ -34,7 +34,7 @@ pub(crate) fn fill(file: &dyn File, segment: &SegmentHeader, lost: &Lost) -> Res
     }
     let Some((fragments, last_payload)) = plan(lost) else {
         let what = format!(
-            "{} bytes do not hold the headers of the {} entries that were there",
+            "{} bytes are too few for the headers of {} lost entries",
             lost.end - lost.start,
             lost.next.0 - lost.from.0
         );

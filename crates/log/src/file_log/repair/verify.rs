@@ -270,7 +270,7 @@ impl Check<'_> {
         let len = file.len()?;
         if len > u64::from(header.segment_bytes) {
             let what = format!(
-                "the file has {len} bytes, a segment at most {}; the rest is not read",
+                "the file has {len} bytes, but a segment has at most {}; the rest is not read",
                 header.segment_bytes
             );
             self.report_harmless(name, u64::from(header.segment_bytes), what);
@@ -487,8 +487,8 @@ impl Check<'_> {
                 break;
             }
             if !last && is_trailer(page, (log_id, id), number) {
-                let what = "the blob file continues after its last page; if that is all, cutting \
-                            it there mends it";
+                let what = "the blob file continues after its last page; if that is the only \
+                            damage, truncate the file there";
                 bad.add(number as u32 + 1, what, false);
                 lost_from = None;
                 self.advance((pages - number) * PAGE_BYTES as u64);
@@ -512,7 +512,7 @@ impl Check<'_> {
                 {
                     bad.add(
                         number as u32,
-                        "the blob file's last page does not fit the others",
+                        "the blob file's last page does not match the others",
                         false,
                     );
                 }

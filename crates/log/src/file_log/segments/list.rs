@@ -41,7 +41,7 @@ pub(crate) struct Segments {
 #[derive(Clone, Debug)]
 pub(crate) struct Sealing {
     pub(crate) segment: Arc<Segment>,
-    /// In memory.
+    /// Its table in memory.
     pub(crate) table: Arc<OffsetTable>,
     pub(crate) header: TableHeader,
     /// The segment's file.

@@ -17,9 +17,9 @@ pub(crate) enum OffsetTable {
     /// In memory, because the file cannot be written: the log is open read-only, or the disk is
     /// full.
     Memory {
-        /// Of all entries.
+        /// The offsets of all entries.
         entry_offsets: EntryOffsets,
-        /// Of all records.
+        /// The blob files of all records.
         blobs: NamedBlobs,
     },
 }

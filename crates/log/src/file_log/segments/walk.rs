@@ -85,7 +85,7 @@ pub(crate) struct Lost {
     /// Chain hashes at both ends.
     pub(crate) chain: u64,
     pub(crate) chain_after: u64,
-    /// Of the last good record.
+    /// Epoch and timestamp of the last good record.
     pub(crate) epoch: u32,
     pub(crate) timestamp: u64,
 }
@@ -168,7 +168,7 @@ pub(crate) fn walk_on(
     run_between(from, limit, file, staging, walk)
 }
 
-/// As [`walk_segment`] of the whole segment, but continues with the next good record after damage
+/// Like [`walk_segment`] of the whole segment, but continues with the next good record after damage
 /// and reports the lost records to the visitor. Damage without a good record after it is the
 /// outcome's problem.
 pub(crate) fn walk_past_damage(

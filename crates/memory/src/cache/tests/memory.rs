@@ -167,7 +167,7 @@ fn one_step_to_a_lower_limit_evicts_little() {
         let (limit, is_there) = cache.approach_memory(16 << 20);
         let stats = cache.stats();
         assert_eq!((limit, stats.memory_bytes <= limit), (stats.limit_bytes, true));
-        // 256 KiB, and the segments being written.
+        // A step evicts at most 256 KiB, and the segments being written.
         assert!(
             (entries - stats.entries) * 416 <= (256 << 10) + 4 * CHUNK_BYTES as u64,
             "{entries}, {stats:?}"
