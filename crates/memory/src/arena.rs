@@ -62,7 +62,7 @@ impl Arena {
             }
         };
         let blocks = (ceiling as usize).div_ceil(CHUNKS_PER_BLOCK);
-        // SAFETY: a zero is all zeros.
+        // SAFETY: all-zero bytes are a valid zero.
         let withdrawn = unsafe { Reserved::zeroed(blocks, backing) }?;
         let arena = Self { base, usable: AtomicU32::new(0), ceiling, backing, withdrawn };
         arena.grow(chunks)?;

@@ -251,8 +251,9 @@ impl Cache {
             && writer.insert(shared, &arrival)
     }
 
-    /// Replaces the value of `key`, given in parts; the new entry inherits the eviction state of
-    /// the old one. Returns `false` if the key has no value, or in the cases of [`Cache::insert`].
+    /// Replaces the value of `key` with the concatenated `parts`. The new entry inherits the
+    /// eviction state of the old one. Returns `false` if the key has no value, or in the cases of
+    /// [`Cache::insert`].
     pub fn replace(&self, key: &[u8], parts: &[&[u8]]) -> bool {
         self.inner.loads.supersede(key);
         let arrival =

@@ -41,7 +41,7 @@ impl Doorkeeper {
     pub fn new(budget: &Budget, slots: u64) -> Option<Self> {
         let slots = usize::try_from(slots).ok()?.clamp(1, u32::MAX as usize);
         let lease = budget.lease(Kind::Objects, slots as u64).ok()?;
-        // SAFETY: a zero is all zeros, and a slot is an atomic.
+        // SAFETY: all-zero bytes are a valid zero, and a slot is an atomic.
         let slots = unsafe { Reserved::zeroed(slots, budget.backing()) }.ok()?;
         Some(Self {
             slots,

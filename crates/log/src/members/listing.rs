@@ -88,7 +88,8 @@ impl Members {
 
     /// The other living members; slots of members that have ended are cleared.
     ///
-    /// # Errors `Format` if the words or the file of a member's lock are lost; otherwise an error
+    /// # Errors
+    /// `Format` if the words or the file of a member's lock are lost; otherwise an error
     /// of the operating system.
     pub fn others(&self) -> Result<Vec<Member>, LogError> {
         let mut others = Vec::new();
@@ -132,7 +133,8 @@ impl Members {
 
 /// The members of the store at `path`, the oldest first, for a process that is not a member.
 ///
-/// # Errors An error of the operating system, for example if this process may not write there.
+/// # Errors
+/// An error of the operating system, for example if this process may not write there.
 pub fn members_of(disk: &Arc<dyn Disk>, path: &Path) -> Result<Vec<Member>, LogError> {
     let (dir, file) = (path.join(LOCKS_DIR), path.join(WORDS_FILE));
     if disk.entry(&dir)?.is_none() || disk.entry(&file)?.is_none() {

@@ -161,7 +161,8 @@ impl WaitQueue {
         Standing { queue: self, number }
     }
 
-    /// Whether a thread is the first; if not, after waiting for a step.
+    /// Returns whether a thread is the first in the queue. If it is not, waits for a step before it
+    /// returns.
     fn is_first(&self, place: &Standing<'_>) -> bool {
         let state = self.lock();
         let is_first = state.waiting.front() == Some(&place.number);

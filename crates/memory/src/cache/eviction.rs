@@ -165,7 +165,8 @@ impl Eviction {
         true
     }
 
-    /// Evicts until at most the limit is in use. Returns `false` if readers hold more than that.
+    /// Evicts until the segments in use are within the limit. Returns `false` if readers hold more
+    /// than the limit.
     pub(super) fn shrink_to_limit(&mut self, shared: &Shared, entries: &mut Entries) -> bool {
         let is_over =
             |entries: &Entries| entries.queues.owner.used() > entries.queues.owner.limit();

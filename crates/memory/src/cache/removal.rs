@@ -8,8 +8,8 @@ use super::queues::Located;
 /// Entries visited per acquisition of the lock.
 const ENTRIES_PER_LOCK: usize = 256;
 
-/// Acquisitions of the lock after which the rest is visited under one, so that the scan ends
-/// however many entries move meanwhile.
+/// After this many acquisitions of the lock, the rest is visited under a single one, so that the
+/// scan ends even if many entries move meanwhile.
 const LOCKS_MAX: usize = 1 << 16;
 
 /// Removes every entry that `is_unwanted` selects by its key and value. An entry that is inserted

@@ -93,8 +93,8 @@ impl Shared {
     #[inline]
     fn placed(&self, slot: &AtomicU64, word: Slot, queue: Queue) -> Option<Placed<'_>> {
         let segment = self.ring(queue).get(sequence_of(&self.segments, word.place()));
-        // Acquire: a second load of the slot, after the ring's. As long as the slot refers to the
-        // entry, the ring leads to its segment.
+        // Acquire: loads the slot again, after the ring. While the slot refers to the entry, the
+        // ring names the entry's segment.
         if !Slot(slot.load(Ordering::Acquire)).is_same_entry(word) {
             return None;
         }

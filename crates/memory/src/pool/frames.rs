@@ -205,7 +205,7 @@ fn free_frames(frames: usize, backing: Backing) -> io::Result<Descriptors> {
 
 #[cfg(not(any(loom, all(test, shuttle))))]
 fn free_slots(slots: usize, backing: Backing) -> io::Result<Slots> {
-    // SAFETY: a zero is all zeros, and a slot is an atomic.
+    // SAFETY: all-zero bytes are a valid zero, and a slot is an atomic.
     unsafe { Reserved::zeroed(slots, backing) }
 }
 

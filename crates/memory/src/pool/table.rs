@@ -306,9 +306,9 @@ mod tests {
     use super::*;
     use crate::budget::Backing;
 
-    #[allow(unsafe_code, reason = "a zero is all zeros")]
+    #[allow(unsafe_code, reason = "all-zero bytes are a valid zero")]
     fn table_of(most: usize, len: usize) -> Table {
-        // SAFETY: a zero is all zeros.
+        // SAFETY: all-zero bytes are a valid zero.
         Table::new(unsafe { Reserved::zeroed(most, Backing::Heap) }.unwrap(), len)
     }
 

@@ -223,7 +223,8 @@ impl BlobWriter {
     /// offset, which counts payload bytes only: offset o is on page `o / PAGE_PAYLOAD_BYTES`. A
     /// file holds either plain bytes or whole pages.
     ///
-    /// # Errors An I/O error, or the budget has no room. The file cannot be used after that.
+    /// # Errors
+    /// An I/O error, or the budget has no room. The file cannot be used after that.
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), LogError> {
         while !bytes.is_empty() {
             let step = bytes.len().min(PAGE_PAYLOAD_BYTES - self.filled);
@@ -255,7 +256,8 @@ impl BlobWriter {
     /// Reads back plain bytes that were written before (a transaction reads its own large values),
     /// from memory or from the file.
     ///
-    /// # Errors An I/O error, the budget has no room, or the range was not written.
+    /// # Errors
+    /// An I/O error, the budget has no room, or the range was not written.
     pub fn read_back(&mut self, offset: u64, into: &mut [u8]) -> Result<(), LogError> {
         let end = offset.checked_add(into.len() as u64);
         if end.is_none_or(|end| end > self.position) {
@@ -285,7 +287,8 @@ impl BlobWriter {
     /// or before that record is written
     /// ([`FileLog::create_blob_for_record`](crate::file_log::FileLog::create_blob_for_record)).
     ///
-    /// # Errors An I/O error. No file remains.
+    /// # Errors
+    /// An I/O error. No file remains.
     pub fn finish(mut self) -> Result<BlobRef, LogError> {
         let blob = self.write_all()?;
         self.finished = true;

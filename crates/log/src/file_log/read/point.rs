@@ -196,8 +196,8 @@ impl OpenLog {
         self.meta_of(&place.segment, glsn, place.offset, &header, &record.header)
     }
 
-    /// Fills `into` with a part of an entry's payload. Returns whether a block of it was not in
-    /// memory.
+    /// Fills `into` with a part of an entry's payload. Returns whether any block of that part was
+    /// not in memory.
     pub(crate) fn read_part(
         &self,
         glsn: Glsn,

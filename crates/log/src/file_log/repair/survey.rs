@@ -160,7 +160,8 @@ impl Survey {
 
 /// Reads all of a log. The caller excludes writers.
 ///
-/// # Errors `Corrupt` if the log's id cannot be found, or if its segments do not belong together;
+/// # Errors
+/// `Corrupt` if the log's id cannot be found, or if its segments do not belong together;
 /// `Format` for a newer format; an I/O error; or the budget has no room.
 pub fn survey(scope: &Scope<'_>) -> Result<Survey, LogError> {
     let mut firsts: Vec<Glsn> = Vec::new();
