@@ -39,7 +39,7 @@ pub trait LockFile: Send + Sync + Debug {
     ///
     /// # Errors
     ///
-    /// As stated, or an error of the system.
+    /// As stated above, or an error of the operating system.
     fn check(&self) -> io::Result<()>;
 }
 
@@ -62,7 +62,7 @@ pub trait SharedWords: Send + Sync + Debug {
     ///
     /// # Errors
     ///
-    /// As stated, or an error of the system.
+    /// As stated above, or an error of the operating system.
     fn check(&self) -> io::Result<()>;
 
     /// Called between two stores to words that are published together, so that a simulation can

@@ -212,8 +212,9 @@ pub trait Disk: Send + Sync + Debug {
         Ok(None)
     }
 
-    /// For the disk of a store: fails once its folder, its lock file or a fixed folder was moved,
-    /// removed or replaced. From then on no name of the store is changed.
+    /// For the disk of a store ([`Disk::of_store`]): fails once the store's folder, its lock file
+    /// or a fixed folder was moved, removed or replaced. From then on no name of the store is
+    /// changed.
     fn check_own(&self) -> io::Result<()> {
         Ok(())
     }

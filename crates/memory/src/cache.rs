@@ -391,9 +391,9 @@ impl Cache {
         }
     }
 
-    /// The range of places of the entries of a standing, the oldest first. A place is never reused
-    /// for another key; entries keep theirs until they move to the young end of a queue.
-    /// [`Cache::insert`] may write another value of the key there, [`Cache::replace`] does not.
+    /// The range of places of the entries in one queue, oldest first. A place is never reused for
+    /// another key. An entry keeps its place until it moves to the young end of a queue.
+    /// [`Cache::insert`] may write a new value of the key in place; [`Cache::replace`] does not.
     pub fn places(&self, standing: Standing) -> Range<u64> {
         let writer = self.inner.lock();
         let ends = writer.entries.queues.ends(standing.queue());

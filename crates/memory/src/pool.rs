@@ -310,7 +310,7 @@ impl Pool {
         self.lock().clear(&self.frames);
     }
 
-    /// Pages read from their file since the pool was made. Without a lock.
+    /// The number of pages read from their file since the pool was made. Takes no lock.
     #[inline]
     pub fn loads(&self) -> u64 {
         self.loads.load(Ordering::Relaxed)

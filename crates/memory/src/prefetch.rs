@@ -14,7 +14,7 @@ pub fn prefetch(bytes: &[u8]) {
     }
 }
 
-/// Prefetches the line of the byte at `at`, if there is one.
+/// Prefetches the cache line of the byte at `at`; does nothing beyond the end of `bytes`.
 #[inline]
 pub fn prefetch_at(bytes: &[u8], at: usize) {
     if let Some(byte) = bytes.get(at) {

@@ -114,7 +114,7 @@ impl Eviction {
     }
 
     /// Evicts in advance of the next segment, in proportion to an entry that is about to be
-    /// written, unless a segment is to spare.
+    /// written, unless a segment is spare.
     pub(super) fn evict_ahead(&mut self, shared: &Shared, entries: &mut Entries, header: Header) {
         let words =
             (header.words() * QUARTERS_EVICTED_AHEAD / 4).min(1 << shared.segments.words_shift());
