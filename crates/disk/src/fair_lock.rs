@@ -37,7 +37,7 @@ mod sync {
 }
 
 /// Number of spins on a taken lock before sleeping; the same as in the standard library.
-const LOOKS: u32 = if cfg!(shuttle) { 0 } else { 100 };
+const SPINS: u32 = if cfg!(shuttle) { 0 } else { 100 };
 
 /// The lock. It guards no value, and is not poisoned by a panic.
 pub struct FairLock {
@@ -128,13 +128,13 @@ impl FairLock {
 
     /// Waits for the lock.
     pub fn lock(&self) -> FairGuard<'_> {
-        self.look().unwrap_or_else(|| self.wait())
+        self.spin().unwrap_or_else(|| self.wait())
     }
 
     /// Waits for at most `patience`; `None` if the lock stays taken. A wait that finds the lock
     /// released and taken again starts over, so it may last longer.
     pub fn lock_within(&self, patience: Duration) -> Option<FairGuard<'_>> {
-        self.look().or_else(|| self.wait_within(patience))
+        self.spin().or_else(|| self.wait_within(patience))
     }
 
     /// Takes the lock if it is free.
@@ -151,9 +151,9 @@ impl FairLock {
     }
 
     /// Takes the lock if it is free, spinning briefly.
-    fn look(&self) -> Option<FairGuard<'_>> {
+    fn spin(&self) -> Option<FairGuard<'_>> {
         self.try_lock().or_else(|| {
-            (0..LOOKS).find_map(|_| {
+            (0..SPINS).find_map(|_| {
                 std::hint::spin_loop();
                 if self.is_held.load(Ordering::Relaxed) { None } else { self.try_lock() }
             })

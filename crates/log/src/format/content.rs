@@ -44,7 +44,8 @@ impl ContentHash {
     }
 
     /// The hash of a record whose first fragment begins with `bytes`, up to the end of that
-    /// fragment; `head_bytes` of them come before its first entry. They need not be valid.
+    /// fragment. The first `head_bytes` bytes come before its first entry. The bytes need not be
+    /// valid.
     pub fn of_first(bytes: &[u8], head_bytes: usize) -> Self {
         let mut hash =
             Self { running: Running::new(CONTENT_SEED), at: CONTENT_AT, payload_left: 0 };

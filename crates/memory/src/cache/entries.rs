@@ -239,7 +239,11 @@ impl Entries {
         self.pages.for_each(&shared.segments, |slot| {
             indexed += usize::from(matches!(slot.kind(), Kind::Entry(_)))
         });
-        assert_eq!(indexed, self.pages.entries(), "entries in the index, by its pages");
+        assert_eq!(
+            indexed,
+            self.pages.entries(),
+            "entries in the index, and the sum over its pages"
+        );
         let queued = self.queues.check(shared, self.pages.len());
         assert_eq!(
             (queued, queued as u64),

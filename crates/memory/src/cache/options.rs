@@ -19,7 +19,7 @@ pub struct CacheOptions {
     /// a 64th of the cache stays for long only if it is accessed as often as the entries that it
     /// displaces.
     pub largest_part: f64,
-    /// The clock that times to live are measured with.
+    /// The clock that measures times to live.
     pub clock: Arc<dyn Clock>,
 }
 

@@ -156,8 +156,8 @@ impl Ends {
         Some(position)
     }
 
-    /// Overwrites an entry of `room` words within one segment, which the index no longer refers to
-    /// and which has no reader. The remaining words become a filler.
+    /// Overwrites an entry of `room` words, which is in one segment. The index must not refer to
+    /// the entry any more, and it must have no reader. The remaining words become a filler.
     #[allow(unsafe_code, reason = "writes bytes without readers")]
     pub(super) fn write_over(
         &mut self,

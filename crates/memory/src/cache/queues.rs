@@ -421,7 +421,7 @@ impl Queues {
             spanned += ((last >> shift) - (ends.old >> shift)) as usize;
         }
         assert_eq!(spanned, self.owner.used(), "segments of the queues, the index, and retired");
-        assert!(self.owner.used() <= self.owner.limit(), "segments in use and the limit");
+        assert!(self.owner.used() <= self.owner.limit(), "segments in use are within the limit");
         self.owner.check(&shared.segments);
         entries
     }

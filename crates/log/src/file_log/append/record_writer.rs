@@ -211,7 +211,7 @@ impl<'a> RecordWriter<'a> {
         if let Some(head) = self.head {
             let chain = self
                 .chain
-                .expect("the chain hash of a record in several fragments is computed before");
+                .expect("the chain hash of a record in several fragments is computed first");
             Continues { head, chain }.put(fragment);
         }
         let (sum, content) = seal_fragment(

@@ -300,8 +300,8 @@ impl<'a> FileScan<'a> {
             && chain != said.previous_chain
             && let Some(segment) = &self.segment
         {
-            let what = "the chain hash does not match the records before it: one of them is not \
-                        the one that was written"
+            let what = "the chain hash does not match: a record before this one is not the one \
+                        that was written"
                 .to_owned();
             return Err(self.log.corrupt(segment, glsn, u64::from(record_at), what));
         }
