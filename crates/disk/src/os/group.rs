@@ -146,7 +146,7 @@ pub(super) fn make_folder(place: &Place<'_>) -> io::Result<()> {
     let new = place.beside(&new_name, &new_path);
     if make_plain_folder(&new, &folder).is_err() {
         // Create the folder without a temporary name. If that fails too, the error names the
-        // requested folder. It succeeds if only the longer temporary name was too long.
+        // requested folder. This succeeds if the only problem was the length of the temporary name.
         return make_plain_folder(place, &folder);
     }
     let renamed = renameat_with(

@@ -71,7 +71,8 @@ impl Writer {
 
     /// Replaces the entry with the same key, in the same queue and with the same touches, if there
     /// is one. Returns whether it did. A refused entry still removes its predecessor. The new entry
-    /// gets a new place, so that a copy by places ([`super::warm`]) finds it there.
+    /// gets a new place, so that a copy of entries in the order of their places ([`super::warm`])
+    /// does not miss it.
     pub(super) fn replace(&mut self, shared: &Shared, arrival: &Arrival<'_>) -> bool {
         let Some(before) = self.entries.find(shared, arrival.hash, arrival.key) else {
             return false;
