@@ -266,7 +266,8 @@ impl Gaps {
         }
     }
 
-    /// The commit at `glsn` writes keys from `first` to `last`, and `puts` some of them.
+    /// The commit at `glsn` writes keys from `first` to `last`, and `puts` some of them. For ranges
+    /// that it deletes, `last` is the end of the last range.
     pub(crate) fn adopt(&self, glsn: Glsn, first: &[u8], last: &[u8], puts: bool) {
         if !self.enabled {
             return;
@@ -287,7 +288,8 @@ impl Gaps {
         }
     }
 
-    /// Whether it is known that no commit after `after` has written a key of a range.
+    /// Whether it is known that no commit after `after` has written a key of a range or deleted a
+    /// range that overlaps with it.
     pub(crate) fn is_unwritten(
         &self,
         (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),

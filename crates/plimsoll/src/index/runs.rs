@@ -205,17 +205,18 @@ impl Runs {
         self.range_memory.make_room(&view.ranges, ranges)
     }
 
-    /// Applies the range deletions of the commit at `glsn`. Called before its versions are
-    /// inserted. Applying them again changes nothing. Each range is a gap of deleted keys until
-    /// something is put into it.
+    /// Applies the range deletions of the commit at `glsn`, in key order. Called before its
+    /// versions are inserted. Applying them again changes nothing. Each range is a gap of deleted
+    /// keys until something is put into it.
     pub(crate) fn delete_ranges<'r>(
         &self,
         glsn: Glsn,
         ranges: impl Iterator<Item = (&'r [u8], &'r [u8])> + Clone,
     ) {
-        if ranges.clone().next().is_none() {
-            return;
-        }
+        let Some((first, _)) = ranges.clone().next() else { return };
+        let (_, end) = ranges.clone().last().unwrap_or_default();
+        // Validation of a range that was read still finds the commit after the ranges are absorbed.
+        self.sources.current_view().gaps.adopt(glsn, first, end, false);
         self.sources.publish(|view| {
             let empty = RangeSet::clone(&view.ranges);
             let with = |set: RangeSet, (first, end)| set.with(first, end, glsn);

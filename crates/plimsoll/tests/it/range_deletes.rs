@@ -335,6 +335,23 @@ fn a_range_deletion_conflicts_with_reads_and_writes_in_its_range() {
 }
 
 #[test]
+fn an_absorbed_range_deletion_conflicts_with_a_range_that_was_read() {
+    let (_dir, db, keyspace) = open_with(Retention::Latest);
+    load(&db, &keyspace, 0..1000, "one");
+    db.flush().unwrap();
+    let mut tx = db.begin();
+    assert_eq!(tx.range(&keyspace, key(100)..key(200)).unwrap().count(), 100);
+    db.delete_range(&keyspace, key(10)..key(990)).unwrap();
+    db.flush().unwrap();
+    db.compact().unwrap();
+    assert_eq!(db.stats().index.deleted_ranges, 0, "it is absorbed");
+    db.put(&keyspace, key(5000), "outside").unwrap();
+    tx.put(&keyspace, key(6000), "two").unwrap();
+    let committed = tx.commit();
+    assert!(matches!(committed, Err(Error::Conflict { .. })), "{committed:?}");
+}
+
+#[test]
 fn what_is_put_behind_a_range_deletion_in_its_transaction_stays() {
     let (dir, db, keyspace) = open_with(Retention::Latest);
     load(&db, &keyspace, 0..500, "one");
