@@ -295,8 +295,8 @@ impl Gaps {
         (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
         after: Glsn,
     ) -> bool {
+        // Without gaps, the memtables are searched.
         if !self.is_armed.load(Ordering::Relaxed) {
-            self.arm();
             return false;
         }
         let beginning = |bound: Bound<&[u8]>, open| match bound {
