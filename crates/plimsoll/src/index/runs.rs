@@ -27,7 +27,7 @@ use crate::index::manifest::limits::Limits;
 use crate::index::manifest::{self, Head, Manifest, Outcome, number_after, run_infos};
 use crate::index::plan::alignment::Alignment;
 use crate::index::plan::space::Space;
-use crate::index::ranges::{Fragment, RangeSet};
+use crate::index::ranges::RangeSet;
 use crate::index::run::table::{TableId, TableInfo};
 use crate::index::runs::blobs::Blobs;
 use crate::index::runs::range_deletions::{Left, RangeMemory, left_by};
@@ -389,17 +389,24 @@ impl Runs {
         *record = head;
         let depth = depth(change.runs.iter().map(|run| run.span()));
         let set = change.takes_closed.as_ref().map(|closed| self.tell_row_cache([&closed.content]));
-        // Rows may be older than a range deletion that no reader meets any more.
+        // A cached row may be older than a range deletion that leaves the view.
         let set = if absorbed.is_empty() { set } else { Some(self.drop_hidden_rows(&absorbed)) };
+        let joined = |now: &RangeSet| {
+            // Commits may have added range deletions since `view` was loaded.
+            let is_new = |range: &_, glsn| glsn > checkpoint || !view.ranges.has(range, glsn);
+            Arc::new(ranges.union(&now.retained(is_new)))
+        };
+        // Joined here, because commits wait for the view's lock.
+        let expected = ranges_change.then(|| joined(&view.ranges));
+        let before = Arc::clone(&view.ranges);
         self.sources.publish(|view| {
             if change.takes_closed.is_some() {
                 view.closed.pop();
             }
             view.set = set.unwrap_or(view.set);
-            if ranges_change {
-                // Those that were added meanwhile are behind the checkpoint.
-                let added = view.ranges.retained(|_, glsn| glsn > checkpoint);
-                view.ranges = Arc::new(ranges.union(&added));
+            if let Some(expected) = expected {
+                let is_as_before = Arc::ptr_eq(&view.ranges, &before);
+                view.ranges = if is_as_before { expected } else { joined(&view.ranges) };
             }
             view.newest_in_runs = newest_in(&change.runs);
             self.space.note_runs(&change.runs);
@@ -528,23 +535,23 @@ impl Runs {
         let rest = rest(&view, checkpoint)?;
         let head = manifest.head();
         let limits = Arc::new(head.limits.clone());
-        let parted = |view: &View| {
-            view.ranges.parted(|_: &Fragment, glsn| {
-                glsn > checkpoint || view.has_unflushed_before(glsn, None)
-            })
-        };
-        let has_ranges = !view.ranges.is_empty() || !head.ranges.is_empty();
-        let set = match parted(&view).1 {
-            _ if rest.is_some() => Some(self.clear_row_cache()),
-            dropped if dropped.is_empty() => None,
-            dropped => Some(self.drop_hidden_rows(&dropped)),
+        let is_dropped = |glsn: Glsn| glsn <= checkpoint && !view.has_unflushed_before(glsn, None);
+        let dropped = view.ranges.retained(|_, glsn| is_dropped(glsn));
+        let ranges_change = !dropped.is_empty() || !head.ranges.is_empty();
+        let set = match rest.is_some() {
+            true => Some(self.clear_row_cache()),
+            false if dropped.is_empty() => None,
+            false => Some(self.drop_hidden_rows(&dropped)),
         };
         if rest.is_some() {
             self.flushed.store(checkpoint.0, Ordering::Release);
         }
         self.sources.publish(|view| {
-            if has_ranges {
-                view.ranges = Arc::new(head.ranges.union(&parted(view).0));
+            if ranges_change {
+                // A range deletion that was added meanwhile stays, because the rows that it hides
+                // are still cached.
+                let kept = view.ranges.retained(|range, glsn| !dropped.has(range, glsn));
+                view.ranges = Arc::new(head.ranges.union(&kept));
             }
             view.depth = depth(runs.iter().map(|run| run.span()));
             view.newest_in_runs = newest_in(&runs);
