@@ -30,6 +30,7 @@ use crate::index::plan::space::Space;
 use crate::index::ranges::RangeSet;
 use crate::index::run::table::{TableId, TableInfo};
 use crate::index::runs::blobs::Blobs;
+pub(crate) use crate::index::runs::range_deletions::RangeRoom;
 use crate::index::runs::range_deletions::{Left, RangeMemory, left_by};
 use crate::index::sources::Sources;
 use crate::index::sources::source::{Memtable, Run};
@@ -43,7 +44,8 @@ use crate::types::lock::lock;
 /// How often a new keeper tries to install a manifest while the previous one still installs some.
 const FENCE_TRIES: u32 = 16;
 
-/// What a deleted range counts for beside other gaps: it holds at least about as many keys.
+/// The number of deletions that a deleted range counts as, compared with other gaps: most ranges
+/// hold at least about as many keys.
 const DEAD_IN_A_RANGE: u64 = 100;
 
 /// The runs, their files and their manifest.
@@ -183,26 +185,34 @@ impl Runs {
         lock(&self.record).number
     }
 
-    /// Whether a further range deletion may be added; the set stays small compared with the budget.
-    pub(crate) fn has_room_for_range(&self, first: &[u8], end: &[u8]) -> bool {
-        self.range_memory.has_room(&self.sources.current_view().ranges, first, end)
+    /// Upper bound on the bytes that a further range deletion adds to the set.
+    pub(crate) fn bytes_of_range(&self, first: &[u8], end: &[u8]) -> u64 {
+        self.sources.current_view().ranges.bytes_of_one_more(first, end)
     }
 
-    /// Reserves memory for range deletions (first and end keys), so that they can be applied.
+    /// Whether range deletions that add `bytes` to the set may be applied; the set stays small
+    /// compared with the budget.
+    pub(crate) fn has_room_for_ranges(&self, bytes: u64) -> bool {
+        self.range_memory.has_room(&self.sources.current_view().ranges, bytes)
+    }
+
+    /// Reserves memory for range deletions (first and end keys, in key order), until they are
+    /// applied.
     ///
     /// # Errors
     /// The budget has no room.
     pub(crate) fn make_room_for_ranges<'r>(
         &self,
         ranges: impl Iterator<Item = (&'r [u8], &'r [u8])>,
-    ) -> Result<(), OutOfBudget> {
+    ) -> Result<Option<RangeRoom<'_>>, OutOfBudget> {
         let mut ranges = ranges.peekable();
         if ranges.peek().is_none() {
-            return Ok(());
+            return Ok(None);
         }
         let view = self.sources.current_view();
         view.gaps.prepare();
-        self.range_memory.make_room(&view.ranges, ranges)
+        let bytes = ranges.map(|(first, end)| view.ranges.bytes_of_one_more(first, end)).sum();
+        self.range_memory.make_room(&view.ranges, bytes).map(Some)
     }
 
     /// Applies the range deletions of the commit at `glsn`, in key order. Called before its
@@ -422,7 +432,7 @@ impl Runs {
             events::ranges_absorbed(self.sources.current_view().ranges.len() as u64);
         }
         if ranges_change {
-            self.range_memory.give_back(&self.sources.current_view().ranges);
+            self.range_memory.give_back(|| self.sources.current_view().ranges.bytes());
         }
         self.blobs.note_removed(change.removed.iter().flat_map(|run| run.infos()));
         drop(record);
@@ -502,9 +512,9 @@ impl Runs {
     /// versions stay in memory, and snapshots whose versions were dropped are refused as usual. A
     /// version in both counts once (see `view`).
     ///
+    /// # Errors
     /// The manifest or one of its files cannot be read, or the budget is exhausted. The sources are
     /// unchanged.
-    /// stay as they were.
     pub(crate) fn refresh(
         &self,
         rest: impl FnOnce(&View, Glsn) -> Result<Option<Rest>>,
@@ -532,8 +542,12 @@ impl Runs {
         };
         let checkpoint = manifest.checkpoint.glsn;
         self.files.skip_to(manifest.next_run);
-        let rest = rest(&view, checkpoint)?;
         let head = manifest.head();
+        let room = match head.ranges.is_empty() {
+            true => None,
+            false => Some(self.range_memory.make_room(&view.ranges, head.ranges.bytes())?),
+        };
+        let rest = rest(&view, checkpoint)?;
         let limits = Arc::new(head.limits.clone());
         let is_dropped = |glsn: Glsn| glsn <= checkpoint && !view.has_unflushed_before(glsn, None);
         let dropped = view.ranges.retained(|_, glsn| is_dropped(glsn));
@@ -562,6 +576,10 @@ impl Runs {
             view.set = set.unwrap_or(view.set);
         });
         *record = head;
+        drop(room);
+        if ranges_change {
+            self.range_memory.give_back(|| self.sources.current_view().ranges.bytes());
+        }
         // After the publish, because dropping the view may remove files.
         drop((record, view));
         self.seats.exchanged();
@@ -607,8 +625,7 @@ impl Runs {
         if !may_pass(checkpoint) {
             return None;
         }
-        // What was left out is in no memtable that could say so: rows and gaps of any key may be
-        // older.
+        // No memtable has the skipped versions, so cached rows and gaps of any key may be stale.
         self.sources.view().gaps.adopt(checkpoint, &[], &[u8::MAX; MAX_INDEX_KEY_BYTES], true);
         let set = self.clear_row_cache();
         self.sources.publish(|view| view.set = set);
@@ -628,8 +645,8 @@ impl Runs {
         set
     }
 
-    /// Drops the cached rows that `ranges` hide, because readers no longer meet these. Called under
-    /// the record's lock. Returns the number of the new set of runs.
+    /// Drops the cached rows that `ranges` hide, before these leave the view. Called under the
+    /// record's lock. Returns the number of the new set of runs.
     fn drop_hidden_rows(&self, ranges: &RangeSet) -> u64 {
         let row_cache = &self.env.context.row_cache;
         let set = self.sources.view().set + 1;

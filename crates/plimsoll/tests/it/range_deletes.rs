@@ -457,6 +457,22 @@ fn many_ranges_in_one_transaction_and_ranges_beside_runs_are_deleted() {
 }
 
 #[test]
+fn the_ranges_of_one_transaction_fit_into_the_memory_for_range_deletions() {
+    let (_dir, db, keyspace) = open_with(Retention::Latest);
+    for part in 0..6 {
+        load(&db, &keyspace, part * 10_100..(part + 1) * 10_100, "one");
+    }
+    let mut tx = db.begin();
+    for first in (0..60_600).step_by(101) {
+        tx.delete_range(&keyspace, key(first)..key(first + 100)).unwrap();
+    }
+    tx.commit().unwrap();
+    let ranges = db.stats().index.deleted_ranges;
+    assert!((100..600).contains(&ranges), "{ranges} of 600 ranges");
+    assert_eq!(count(&db, &keyspace), 600);
+}
+
+#[test]
 fn a_watch_reports_a_range_deletion_as_one_change() {
     let (_dir, db, keyspace) = open_with(Retention::Latest);
     let newest = load(&db, &keyspace, 0..1000, "one");
