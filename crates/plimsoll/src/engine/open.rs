@@ -62,11 +62,14 @@ use crate::warm::{self, WARM_DIR, Warm};
 
 /// Opens or creates the store at `path`.
 pub(crate) fn open(path: &Path, options: Options) -> Result<Arc<Engine>> {
-    if !options.read_only && !options.shared {
-        return open_by(path, options);
-    }
-    let read = || read_manifest(path, &options);
-    open_beside_a_writer(&read, || open_by(path, options.clone()))
+    let store = if options.read_only || options.shared {
+        let read = || read_manifest(path, &options);
+        open_beside_a_writer(&read, || open_by(path, options.clone()))
+    } else {
+        open_by(path, options)
+    }?;
+    keyspace_commits::record_zstd(&store)?;
+    Ok(store)
 }
 
 fn read_manifest(path: &Path, options: &Options) -> Result<Option<Manifest>> {
