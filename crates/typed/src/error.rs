@@ -14,7 +14,9 @@ use crate::key::KeyError;
 /// let ages: TypedKeyspace<String, u32> = TypedKeyspace::open(&db, "ages")?;
 /// db.put(ages.keyspace(), "ada", "no MessagePack")?;
 /// match ages.get(&db.snapshot(), "ada") {
-///     Err(Error::Value { keyspace, key, .. }) => assert_eq!((&*keyspace, &*key), ("ages", &b"ada"[..])),
+///     Err(Error::Value { keyspace, key, .. }) => {
+///         assert_eq!((keyspace.as_str(), key.as_slice()), ("ages", &b"ada"[..]));
+///     }
 ///     other => panic!("{other:?}"),
 /// }
 /// # Ok(())
@@ -28,8 +30,8 @@ pub enum Error {
     Store(#[from] plimsoll::Error),
     /// A stored key is not of the keyspace's key type: open it with the type that wrote the key.
     #[error(
-        "key {} of keyspace {keyspace:?} is not of the type that it is opened with: {source}; open \
-         the keyspace with the type that wrote the key",
+        "keyspace {keyspace:?}: the key \"{}\" is not of the key type: {source}; open the keyspace \
+         with the type that wrote the key",
         bytes.escape_ascii()
     )]
     Key {
@@ -44,9 +46,8 @@ pub enum Error {
     /// value, or make that change of the type one that
     /// [keeps values readable](crate#values-and-changes-of-their-type).
     #[error(
-        "the value of key {} of keyspace {keyspace:?} is not of the type that it is opened with: \
-         {message}; open the keyspace with the type that wrote the value, or give new fields a \
-         default",
+        "keyspace {keyspace:?}: the value of the key \"{}\" is not of the value type: {message}; \
+         open the keyspace with the type that wrote the value, or give new fields a default",
         key.escape_ascii()
     )]
     Value {
@@ -58,7 +59,7 @@ pub enum Error {
         message: String,
     },
     /// A value cannot be encoded; nothing was written.
-    #[error("a value for keyspace {keyspace:?} cannot be encoded: {message}")]
+    #[error("keyspace {keyspace:?}: a value cannot be encoded: {message}")]
     Encode {
         /// The keyspace.
         keyspace: String,

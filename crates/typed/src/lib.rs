@@ -1,5 +1,5 @@
-//! Typed keyspaces for [Plimsoll](plimsoll): keys that sort as their encodings do, and values
-//! through [serde].
+//! Typed keyspaces for [Plimsoll](plimsoll): a type of keys, whose encodings sort as the keys do,
+//! and a type of values, which [serde] encodes.
 //!
 //! A [`TypedKeyspace<K, V>`] is a [`plimsoll::Keyspace`] whose keys are all a `K` and whose values
 //! are all a `V`. It adds no state, no metadata and no locks: each call encodes its arguments,
@@ -91,13 +91,14 @@
 //! the old and the new type. [`plimsoll::Snapshot`]s of earlier moments return values as they were
 //! written then.
 //!
-//! Two limits of the format: `Some(None)` and `Some(())` read as `None`; and a `Vec<u8>` takes up
-//! to two bytes for each of its bytes, unless the field uses the crate `serde_bytes`.
+//! Limits: `Some(None)` and `Some(())` read as `None`. A `Vec<u8>` takes up to two bytes for each
+//! of its bytes, unless the field uses the crate `serde_bytes`. Maps and lists, and enums that
+//! contain something, are nested at most 128 deep; a deeper value is an error when it is written.
 //!
 //! # Errors
 //!
-//! [`Error`] is either an error of the store or names the keyspace, and the key, that cannot be
-//! decoded. It converts from and to [`plimsoll::Error`], so `?` works with both in
+//! [`Error`] is either an error of the store, or it names the keyspace and the key or value that
+//! cannot be decoded. It converts from and to [`plimsoll::Error`], so `?` works with both in
 //! [`plimsoll::Db::transact`].
 //!
 //! # Everything else

@@ -35,7 +35,6 @@ impl<'r, K: Key, V: Serialize + DeserializeOwned> Rows<'r, K, V> {
     }
 
     /// Iterates over the keys only. The values are not read.
-    #[must_use]
     pub fn keys(self) -> impl Iterator<Item = Result<K>> {
         let Self { keyspace, range } = self;
         let mut range = range.keys_only();
