@@ -646,6 +646,7 @@ mod tests {
             (0..200u8).for_each(|number| tx.put(&space, [b'k', number], b"old").unwrap());
         });
         let read = |store: &Arc<Engine>, number: u8| {
+            let space = default(store);
             Snapshot::newest(store).get(&space, &[b'k', number]).unwrap().is_some()
         };
         store.maintenance.pool.clear();
