@@ -1,4 +1,4 @@
-//! A keyspace with a type of keys and a type of values.
+//! A keyspace with a type of keys and a type of values, and iterators over its rows.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -11,7 +11,6 @@ use crate::bounds::KeyBounds;
 use crate::error::{Error, Result};
 use crate::key::{AsKey, Key, encoded};
 use crate::prefix::{PrefixOf, encoded_prefix};
-use crate::rows::Rows;
 use crate::value;
 
 /// A handle to a keyspace whose keys are all a `K` and whose values are all a `V`. Cheap to clone.
@@ -277,5 +276,57 @@ impl<K, V> From<Keyspace> for TypedKeyspace<K, V> {
 impl<K, V> fmt::Debug for TypedKeyspace<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("TypedKeyspace").field(&self.keyspace.name()).finish()
+    }
+}
+
+/// An iterator over the keys and values of a range.
+///
+/// After an error of the store it is at its end. After a row that cannot be decoded, it continues
+/// with the next one.
+pub struct Rows<'r, K, V> {
+    keyspace: TypedKeyspace<K, V>,
+    range: Range<'r>,
+}
+
+impl<'r, K: Key, V: Serialize + DeserializeOwned> Rows<'r, K, V> {
+    pub(crate) fn new(keyspace: TypedKeyspace<K, V>, range: Range<'r>) -> Self {
+        Self { keyspace, range }
+    }
+
+    /// Iterates from the last key to the first.
+    ///
+    /// # Panics
+    /// The iteration has begun.
+    #[must_use]
+    pub fn reverse(mut self) -> Self {
+        self.range = self.range.reverse();
+        self
+    }
+
+    /// Iterates over the keys only. The values are not read.
+    pub fn keys(self) -> impl Iterator<Item = Result<K>> {
+        let Self { keyspace, range } = self;
+        let mut range = range.keys_only();
+        std::iter::from_fn(move || match range.advance() {
+            Ok(row) => row.map(|(key, _)| keyspace.decode_key(key)),
+            Err(error) => Some(Err(error.into())),
+        })
+    }
+}
+
+impl<K: Key, V: Serialize + DeserializeOwned> Iterator for Rows<'_, K, V> {
+    type Item = Result<(K, V)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self.range.advance() {
+            Ok(row) => row.map(|(key, value)| self.keyspace.decode_row(key, value)),
+            Err(error) => Some(Err(error.into())),
+        }
+    }
+}
+
+impl<K, V> fmt::Debug for Rows<'_, K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rows").field("range", &self.range).finish_non_exhaustive()
     }
 }

@@ -134,15 +134,13 @@ mod error;
 mod key;
 mod keyspace;
 mod prefix;
-mod rows;
 mod value;
 
 pub use bounds::KeyBounds;
 pub use error::{Error, Result};
 pub use key::{AsKey, Key, KeyError};
-pub use keyspace::TypedKeyspace;
+pub use keyspace::{Rows, TypedKeyspace};
 pub use prefix::PrefixOf;
-pub use rows::Rows;
 
 /// The examples of the documents, which `cargo test` runs.
 #[cfg(doctest)]
