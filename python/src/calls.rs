@@ -33,8 +33,8 @@ enum Message<P, T> {
     Done(T),
 }
 
-/// Like [`interruptible`], for work that reports progress: `see` is called with each report, and
-/// may end the call.
+/// Like [`interruptible`], for work that reports progress: `see` is called with each report. An
+/// error from `see` ends the call.
 pub(crate) fn interruptible_with<P: Send + 'static, T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce(&mut dyn FnMut(P)) -> T + Send + 'static,

@@ -137,8 +137,8 @@ impl OpenTransaction {
             State::Committed(glsn);
     }
 
-    /// Reads with the GIL held; `then` must not block. `None` if another thread is writing into the
-    /// transaction.
+    /// Reads with the GIL held; `then` must not block. Returns `None` if another thread is writing
+    /// into the transaction.
     #[inline]
     fn with<T>(
         &self,

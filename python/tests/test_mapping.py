@@ -131,7 +131,7 @@ def test_many_rows_cross_the_border_in_one_commit(db: plimsoll.Db) -> None:
 
 
 def test_a_batch_with_a_wrong_pair_writes_nothing(db: plimsoll.Db) -> None:
-    with pytest.raises(TypeError, match="pairs of key and value are wanted"):
+    with pytest.raises(TypeError, match="expected tuples of a key and a value"):
         db.put_many([[b"a", b"1"]])  # type: ignore[list-item]
     for pairs in ([(b"a", b"1"), (b"b",)], [(b"a", b"1"), b"b"], [(b"a", b"1"), (b"b", "text")], 7):
         with pytest.raises(TypeError):

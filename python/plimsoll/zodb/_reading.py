@@ -1,4 +1,4 @@
-"""What an instance reads: its snapshot, loads, invalidations.
+"""The reads of an instance: its snapshot, loads, invalidations.
 
 A polled instance reads the state of its last poll until the next one. An instance that was never
 polled (the storage given to a `DB`) reads the newest commit.
@@ -76,8 +76,8 @@ class Announcement:
 
 
 class View:
-    """What one instance reads: the state of its last poll, or the newest commit if it was never
-    polled."""
+    """The state that one instance reads: that of its last poll, or the newest commit if it was
+    never polled."""
 
     def __init__(self, shared: SharedStore) -> None:
         self._shared = shared
