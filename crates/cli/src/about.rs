@@ -55,8 +55,8 @@ impl About {
         }
     }
 
-    /// The time of a commit that the store recorded at `stored`: the committer's time, if that is
-    /// earlier.
+    /// The time to show for a commit that the store recorded at `stored`: the committer's time if
+    /// that is earlier, otherwise `stored`.
     pub(crate) fn time(&self, stored: SystemTime) -> Timestamp {
         let stored = of_system(stored);
         self.committed.map_or(stored, |committed| committed.min(stored))
