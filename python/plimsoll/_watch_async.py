@@ -99,7 +99,7 @@ class _News:
         self._waiting: asyncio.Future[None] | None = None
 
     async def wait(self) -> None:
-        """Waits until the thread has ended, or until `tell`."""
+        """Waits until the thread has ended, or until `tell` is called."""
         import asyncio
 
         before = self._waiting

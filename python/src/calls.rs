@@ -20,7 +20,7 @@ pub(crate) fn handles_signals(py: Python<'_>) -> PyResult<bool> {
 }
 
 /// Runs `work` on a separate thread and waits for it. If a signal handler raises, that exception is
-/// returned at once; the work then finishes by itself, and its result is dropped.
+/// returned at once; the work continues in the background, and its result is dropped.
 pub(crate) fn interruptible<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> T + Send + 'static,

@@ -1,4 +1,5 @@
-//! The target of a mapping: a keyspace of a store, now, at a moment, or in a transaction.
+//! The target of a mapping: a keyspace of a store in its newest state, at a moment, or in a
+//! transaction.
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 

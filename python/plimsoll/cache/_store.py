@@ -267,8 +267,8 @@ class CacheStore:
                 if self._cleared > size // 2 or size > max(allowed, before + max(REGAINED_BYTES, before // 8)):
                     self._compact(size)
         except (*DISK_ERRORS, OutOfBudget) as error:
-            # A write fails by itself on a full disk, and a poisoned store refuses the next one. Any
-            # other error shows only here.
+            # If the disk is full or the store is poisoned, the next write reports it. Any other
+            # error is reported only here.
             _log.warning("cannot reclaim disk space of the cache in %s: %s", self.path, error)
         finally:
             self._upkeep_lock.release()

@@ -32,7 +32,7 @@ pub(super) fn get(
     let again = || {
         source
             .reader(keyspace, key)
-            .map(|value| value.expect("it was just there, at the same moment"))
+            .map(|value| value.expect("the key existed in the same snapshot"))
     };
     match output.reader() {
         Reader::Pipe => {
