@@ -588,7 +588,7 @@ class Cache:
         """
         return self._upkeep.check(fix, retry)
 
-    # The whole.
+    # Transactions, closing, pickling, memoization.
 
     @block
     def transact(self, retry: bool = False) -> Iterator[None]:
@@ -658,7 +658,7 @@ class Cache:
         """
         return memoize(self, name, typed, expire, tag, ignore)
 
-    # Parts.
+    # Helpers.
 
     def _hold(self, handle: Handle) -> None:
         self._handle = handle

@@ -392,7 +392,7 @@ def _load_datetime(plain: str | dict[str, Any]) -> datetime:
         try:
             return value.replace(tzinfo=ZoneInfo(plain["zone"]))
         except (KeyError, OSError):
-            # Either error would be taken for a missing key.
+            # Callers would take a `KeyError` or `OSError` for a missing key.
             raise ValueError(f"the time zone {plain['zone']!r} is not known on this machine") from None
     if "name" in plain:
         return value.replace(tzinfo=timezone(value.utcoffset() or timedelta(), plain["name"]))

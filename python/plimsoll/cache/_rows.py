@@ -522,7 +522,7 @@ class Table:
             self.count += 1
             self.size += row.size
 
-    # Parts.
+    # Helpers.
 
     def _is_hard(self) -> bool:
         return bool(self.settings["cull_limit"]) and self.settings["eviction_policy"] != "none"

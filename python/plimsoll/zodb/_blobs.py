@@ -46,7 +46,7 @@ class Blobs(BlobStorageMixin):  # type: ignore[misc, unused-ignore]
             above = os.path.dirname(above)
 
     def _take_blob_file(self, path: str) -> str:
-        """Moves a file into the storage, durably, until it gets its name."""
+        """Moves a file into the storage under a temporary name, durably."""
         taken: str
         handle, taken = tempfile.mkstemp(dir=self.fshelper.temp_dir)
         os.close(handle)

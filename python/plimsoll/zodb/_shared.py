@@ -107,8 +107,8 @@ class SharedStore:
         itself."""
         if self.turn.is_mine:
             raise StorageTransactionError(
-                "this thread is committing another transaction of this database; finish or abort it first. (In one transaction, a database commits through one "
-                "connection, or undoes, once: `DB.undoMultiple` undoes several transactions.)"
+                "this thread is committing another transaction of this database; finish or abort it first (a transaction can use one connection per database, "
+                "or undo once; `DB.undoMultiple` undoes several transactions)"
             )
 
     def new_oid(self) -> bytes:
