@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Compares plimsoll-db with other stores for Python in one run: contestants alternate, and every
+"""Compares plimsoll-db with other stores for Python in one run. The stores take turns, and every
 result is checked.
 
     pip install ./python lmdb diskcache rocksdict
     python python/bench/compare.py [--rows 100000] [--rounds 5] [--peer plimsoll,lmdb,...] [--dir FOLDER]
 
-Keys of 16 bytes, values of 100 random bytes, one process, one thread, 64 MB of memory for each that
-has such a setting. "Durable" survives a power cut once it returns; "relaxed" may not. A number is
-the median over the rounds, in operations per second; in brackets is Plimsoll's rate over it. A
-dash: not supported.
+Keys have 16 bytes and values 100 random bytes. One process with one thread; each store with a
+memory setting gets 64 MB. A "durable" operation survives a power cut once it returns; a "relaxed"
+one may not. A number is the median over the rounds, in operations per second. The number in
+brackets is Plimsoll's rate divided by it. A dash means "not supported".
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ def rate(count: int, work: Callable[[], None]) -> float:
 
 
 def play(store: object, rows: int, random: random.Random) -> dict[str, float]:
-    """One turn of a contestant with a relaxed store: the rates of its rows."""
+    """One turn of a store in its relaxed mode; returns the rates of its rows."""
     keys = [b"%016d" % number for number in range(rows)]
     values = {key: random.randbytes(100) for key in keys}
     found: dict[str, float] = {}

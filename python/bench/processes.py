@@ -1,4 +1,4 @@
-"""Durable sets by several processes on one store: their combined rate.
+"""Measures the combined rate of durable sets by several processes on one store.
 
     pip install ./python lmdb diskcache
     python bench/processes.py FOLDER [--seconds 3] [--processes 1,16] [--rounds 3] [--peer plimsoll,cache,diskcache,lmdb,sqlite3,cache-default,diskcache-default]

@@ -1,11 +1,14 @@
-"""Restarts five workers over one ZODB: time to the first request, the first 1,000 loads, memory.
+"""Restarts five workers on one ZODB; measures the time to the first request, the first 1,000 loads,
+and memory.
 
     python bench/zodb_fleet.py FOLDER STORAGE [--objects 160000] [--postgres DSN] [--loads 40000]
 
-STORAGE: plimsoll, pg-cache (RelStorage with cache-local-dir), pg, sqlite. A database of that many objects of about 300 bytes is made, five workers load objects (half of the loads go to a
-tenth of them) until they are warm, and are stopped: once in order, once by SIGKILL. Then five are started at once. A request loads 20 objects. Objects are loaded through
-the storage, past ZODB's own cache. A hit is a load within 10 microseconds: no storage
-answers one from a file or a server in that time.
+STORAGE: plimsoll, pg-cache (RelStorage with cache-local-dir), pg, sqlite. The benchmark creates a
+database of that many objects of about 300 bytes. Five workers load objects until they are warm;
+half of the loads go to a tenth of the objects. The workers are stopped, once cleanly and once by
+SIGKILL. Then five workers start at once. A request loads 20 objects through the storage, bypassing
+ZODB's own cache. A hit is a load within 10 microseconds; no storage reads from a file or a server
+in that time.
 """
 
 from __future__ import annotations
@@ -141,7 +144,7 @@ def main() -> None:
         make(folder, arguments.storage, arguments.objects, arguments.postgres)
     run = (folder, arguments.storage, arguments.postgres, arguments.loads)
     show(f"{arguments.storage}, first start", fleet(*run, kill=False))
-    show(f"{arguments.storage}, after a stop in order", fleet(*run, kill=True))
+    show(f"{arguments.storage}, after a clean stop", fleet(*run, kill=True))
     show(f"{arguments.storage}, after SIGKILL", fleet(*run, kill=False))
 
 

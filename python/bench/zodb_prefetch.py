@@ -1,10 +1,13 @@
-"""Prefetches and loads 500 objects by one thread and by four at once, on one storage: milliseconds of one batch.
+"""Prefetches and loads 500 objects, by one thread and by four threads at once, on one storage;
+measures the milliseconds of a batch.
 
     python bench/zodb_prefetch.py FOLDER [--rounds 5] [--storages plimsoll,file,sqlite]
 
-Every storage has its objects in memory. A prefetch fills RelStorage's cache, which has them, and does nothing in a FileStorage; a batch of loads is what a connection does
-with 500 ghosts. The interpreter's lock is wanted by four threads: one that gives it up gets it back after 5 ms for each of the others. A number is the median of the batches of
-all threads, in brackets the 99th percentile.
+Every storage has its objects in memory. A prefetch fills RelStorage's cache, which already has
+them, and does nothing in a FileStorage. A batch of loads does the same as a connection with 500
+ghosts. Four threads compete for the GIL; a thread that releases it gets it back after 5 ms for each
+of the others. A number is the median of the batches of all threads, with the 99th percentile in
+brackets.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ def open_db(folder: Path, storage: str) -> ZODB.DB:
 
 
 def make(db: ZODB.DB) -> list[bytes]:
-    """The oids of the objects, which are created if necessary."""
+    """Returns the oids of the objects, which it creates if necessary."""
     with db.transaction() as connection:
         root = connection.root()
         if "box" not in root:

@@ -1,9 +1,11 @@
-"""Draws requests a second of five workers over one ZODB after a restart, for several storages.
+"""Draws the requests per second of five workers on one ZODB after a restart, for several storages.
 
     python bench/zodb_restart.py FOLDER PICTURE.svg [--storages plimsoll,sqlite,pg-cache] [--postgres DSN]
 
-As `zodb_fleet.py`: a database of 160,000 objects, five workers that are warm are killed, and five are started at once. A request loads 20 objects through the storage,
-half of them of the hot tenth. Time begins when all have loaded Python's modules, before any has opened its storage. Points are requests of all five in 100 ms.
+As in `zodb_fleet.py`, the database has 160,000 objects; five warm workers are killed, and five
+workers start at once. A request loads 20 objects through the storage, half of them from the hot
+tenth. Time starts when all workers have imported their modules and none has opened its storage. A
+point is the number of requests of all five in 100 ms.
 """
 
 from __future__ import annotations
@@ -61,10 +63,10 @@ def work(folder: str, storage: str, postgres: str, seed: int, start: Any, told: 
 
 
 def measure(folder: Path, storage: str, postgres: str) -> list[float]:
-    """Requests per second of all workers in each bin, after they were warm and were killed."""
+    """Requests per second of all workers in each bin, after the warm workers were killed."""
     if not (folder / f"{storage}.oids").exists():
         make(folder, storage, 160_000, postgres)
-    # Stop once in order, because RelStorage writes its cache then, and once by SIGKILL.
+    # Stop once cleanly, because RelStorage writes its cache then, and once by SIGKILL.
     fleet(folder, storage, postgres, 40_000, kill=False)
     fleet(folder, storage, postgres, 40_000, kill=True)
     context = multiprocessing.get_context("spawn")

@@ -1,4 +1,4 @@
-"""Runs zodbshootout for one storage and a kind of concurrency, and prints tables of the results.
+"""Runs zodbshootout for one storage and one kind of concurrency, and prints tables of the results.
 
     pip install './python[zodb]' zodbshootout 'pyperf==2.3.0' ZEO RelStorage psycopg2-binary
     python bench/zodb_shootout.py run FOLDER c1 plimsoll [--postgres DSN] [--benchmarks add,cold]
@@ -7,9 +7,11 @@
 Kinds: c1 (one client), p5 (five processes), t5 (five threads on one database). Storages: plimsoll (with history), plimsoll-unwarmed (with history, warm off), plimsoll-free (without), file, zeo, sqlite,
 pg, pg-cache (with cache-local-dir, in its second start). RelStorage is history-free, as in its own tables; FileStorage and ZEO keep history.
 
-500 objects of 300 bytes a transaction; every storage syncs its commits but RelStorage on SQLite, which does not. Cells are the median milliseconds of a
-transaction, with the smallest in brackets; of five clients the slowest counts. `cold` empties the caches that a storage has in its process and offers for that
-(RelStorage's, ZEO's); files stay in the system's page cache, and a Plimsoll store keeps what it has in memory: it is the store.
+A transaction has 500 objects of 300 bytes. Every storage except RelStorage on SQLite syncs its
+commits. A cell is the median milliseconds of a transaction, with the smallest in brackets; of five
+clients the slowest counts. `cold` empties the caches in the process that a storage allows to be
+emptied (RelStorage's, ZEO's). Files stay in the system's page cache, and a Plimsoll store keeps its
+memory, because it is the store.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import time
 from pathlib import Path
 
 PARTS = [["add", "store", "update", "cold", "prefetch_cold", "warm", "hot", "conflicts", "new_oid"], ["steamin", "tpc"]]
-"""One run of zodbshootout: the first begins with an empty database."""
+"""One run of zodbshootout; the first run begins with an empty database."""
 BENCHMARKS = [name for part in PARTS for name in part]
 STORAGES = ["plimsoll", "plimsoll-unwarmed", "plimsoll-free", "file", "zeo", "sqlite", "pg", "pg-cache"]
 KINDS = {"c1": ["-c", "1"], "p5": ["-c", "5"], "t5": ["-c", "5", "--threads", "shared"]}

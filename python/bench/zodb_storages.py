@@ -2,7 +2,8 @@
 
     python bench/zodb_storages.py FOLDER [--rounds 7]
 
-Median milliseconds of a transaction, with the smallest and the greatest in brackets. Note that `FileStorage` syncs its file at each commit, as Plimsoll with durability "sync" does.
+A number is the median milliseconds of a transaction, with the smallest and the greatest in
+brackets. `FileStorage` syncs its file at each commit, like Plimsoll with durability "sync".
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ OBJECTS = 500
 
 
 def timed(times: list[float], work: Callable[[], object]) -> None:
-    """Adds the milliseconds that `work` takes."""
+    """Records the milliseconds that `work` takes."""
     begun = time.perf_counter()
     work()
     times.append((time.perf_counter() - begun) * 1000)

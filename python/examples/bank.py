@@ -1,4 +1,4 @@
-"""Transfers by several threads: no money is made or lost. Run: python bank.py [FOLDER]."""
+"""Transfers by several threads preserve the total. Run: python bank.py [FOLDER]."""
 
 import random
 import sys

@@ -120,7 +120,7 @@ class Worker:
             connection.close()
 
     def end(self) -> None:
-        """Kills it at any point."""
+        """Kills the worker at any point."""
         self.process.kill()
         self.process.join()
 

@@ -1,4 +1,4 @@
-"""Plimsoll: an embedded, versioned, transactional key-value store that keeps to one memory budget.
+"""Plimsoll: an embedded, versioned, transactional key-value store within one memory budget.
 
 >>> db = plimsoll.in_memory()
 >>> db[b"ada"] = b"Ada Lovelace"
@@ -91,7 +91,8 @@ from .cache import (
     memoize_stampede,
 )
 
-# From the extension module: the package's metadata would take longer to find than a store to open.
+# Read from the extension module, because a lookup in the package's metadata takes longer than
+# opening a store.
 __version__: str = _native.__version__
 
 __all__ = [

@@ -1,5 +1,5 @@
-"""`with` blocks around generators, like `contextlib.contextmanager`. A signal handler cannot leave
-one entered; see `_native.Block`."""
+"""`with` blocks around generators, like `contextlib.contextmanager`. If a signal handler raises,
+the block is still exited; see `_native.Block`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _T = TypeVar("_T")
 
 
 def block(steps: Callable[_P, Iterator[_T]]) -> Callable[_P, AbstractContextManager[_T]]:
-    """Makes a function that returns a `with` block of a generator function, which yields once."""
+    """Converts a generator function that yields once into a function that returns a `with`
+    block."""
 
     @wraps(steps)
     def enter(*args: _P.args, **kwargs: _P.kwargs) -> AbstractContextManager[_T]:

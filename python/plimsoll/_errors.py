@@ -114,7 +114,7 @@ class ClockBehind(Error):
 
 
 class NotAStore(Error):
-    """The folder holds no store, or something else.
+    """The folder holds no store, or holds other files.
 
     >>> try:
     ...     plimsoll.open(path, create=False)
@@ -127,7 +127,8 @@ class NotAStore(Error):
 
 
 class Locked(Error):
-    """The store is open already, in another process or in this one, and at most one of the two opened it with `shared=True`.
+    """The store is already open, in another process or in this one. To share it, both must open it
+    with `shared=True`.
 
     >>> import os
     >>> db = plimsoll.open(path, memory="16MiB")
@@ -163,15 +164,15 @@ class Stalled(Error):
 
 
 class NotKeeper(Error):
-    """The process that compacts and trims for all failed to do so. Its own calls show the
-    reason."""
+    """The keeper, the process that compacts and trims for all, failed to do so. The keeper's own
+    calls report the reason."""
 
     pid: int | None
     """The process, if it is known."""
 
 
 class Closed(Error):
-    """The store, or an object of it, was closed.
+    """The store, or an object created from it, is closed.
 
     >>> db = plimsoll.in_memory()
     >>> db.close()
@@ -210,7 +211,7 @@ class ReadOnly(Error):
 
 
 class UsedAfterFork(Error):
-    """An object was used in a process that was forked from the one that opened the store."""
+    """An object was used in a forked child process, but its store was opened by the parent."""
 
 
 class FormatError(Error):

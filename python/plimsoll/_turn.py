@@ -23,8 +23,8 @@ from functools import partial
 from ._native import Hold
 
 _AGAIN_SECONDS = 5e-3
-"""How long a process retakes the turn before it queues for it. If processors are short, a switch of
-processes may take as long."""
+"""How long a process may retake the turn before it must queue. If processors are scarce, a switch
+of processes may take as long."""
 _FIRST_PAUSE = 20e-6
 _LONGEST_PAUSE = 1e-3
 
@@ -38,8 +38,8 @@ class Turn:
     thread = 0
     """The thread that has the turn."""
     _file = _next = -1
-    """Its files; also in the class, so that a turn whose creation was interrupted is closed
-    nevertheless."""
+    """Its files. Also a class attribute, so that a turn can be closed even if its creation was
+    interrupted."""
     unlocks: tuple[Callable[[], object], ...] = ()
     """Release the system locks: called by `Hold`, without handling signals."""
 
@@ -127,8 +127,8 @@ def _switches_greenlets() -> bool:
 
 def _leave_in_child() -> None:
     """A forked child holds its parent's files open; without this, it would keep the turn for a
-    killed parent. It does not wait for a thread of its parent either, because the parent's store
-    refuses to be used."""
+    killed parent. The child does not wait for threads of its parent, because it cannot use the
+    parent's store."""
     for turn in list(_turns):
         turn.close()
         turn._lock, turn.thread = threading.Lock(), 0

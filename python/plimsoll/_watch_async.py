@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 class AsyncWatch:
     """The changes of keys with a prefix, as they are committed: an asynchronous iterator, from `LiveMapping.watch_async`.
 
-    One task at a time may wait for it; a second one gets a `RuntimeError`. If that task is
-    cancelled, no change is lost; the next waiting task gets it. While a task waits, a thread of the
-    watch waits for the store; the thread ends with the watch, and with the last reference to it.
+    One task at a time may wait for a change; a second one gets a `RuntimeError`. If the waiting
+    task is cancelled, no change is lost; the next waiting task gets it. While a task waits, a
+    thread of the watch waits for the store. The thread ends when the watch is closed or the last
+    reference to the watch is dropped.
 
     >>> import asyncio
     >>> async def follow(db):
@@ -64,7 +65,7 @@ class AsyncWatch:
 
     @property
     def position(self) -> int:
-        """The GLSN from which a new watch misses nothing."""
+        """The GLSN from which a new watch continues without a gap."""
         return self._watch.position
 
     def close(self) -> None:
@@ -89,8 +90,8 @@ class AsyncWatch:
 
 
 class _News:
-    """The thread that waits for the store, and the task that waits for the thread. It does not
-    refer to the `AsyncWatch`, which ends when only its thread is left."""
+    """The thread that waits for the store, and the task that waits for the thread. It holds no
+    reference to the `AsyncWatch`, so that the thread does not keep the watch alive."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
@@ -98,12 +99,12 @@ class _News:
         self._waiting: asyncio.Future[None] | None = None
 
     async def wait(self) -> None:
-        """Waits until the thread has ended, or until `tell`."""
+        """Waits until the thread has ended, or until `tell` is called."""
         import asyncio
 
         before = self._waiting
         if before is not None and not before.done() and not before.get_loop().is_closed():
-            raise RuntimeError("another task waits for this watch: give each task a watch of its own")
+            raise RuntimeError("another task is waiting for this watch; give each task its own watch")
         waiting = self._waiting = asyncio.get_running_loop().create_future()
         if self.thread is None:
             # The thread ended before the task was registered.

@@ -77,7 +77,7 @@ pub(crate) fn verify(
 /// (True, [], True)
 #[pyclass(module = "plimsoll", frozen, get_all)]
 pub struct VerifyReport {
-    /// The problems, one line each, with file and place.
+    /// The problems, one line each, with file and offset.
     problems: Vec<String>,
     /// Differences from a cleanly closed store that need no action.
     notes: Vec<String>,
@@ -140,9 +140,9 @@ impl BackupReport {
     }
 }
 
-/// Builds a sound store at `dest` from everything readable in the one at `path`, which is not
-/// changed, and reports the losses. `dest` must not exist, or be an empty folder. With `dry_run`
-/// nothing is written, and `dest` is not needed.
+/// Recovers a damaged store: builds a new store at `dest` from everything readable at `path`, and
+/// reports the losses. The store at `path` is not changed. `dest` must not exist or must be an
+/// empty folder. With `dry_run`, nothing is written and `dest` is not needed.
 ///
 /// >>> plimsoll.open(path, memory="16MiB").close()
 /// >>> plimsoll.recover(path, path + ".recovered", memory="16MiB").whole
@@ -188,7 +188,7 @@ pub struct RecoverReport {
     damage: Vec<String>,
     /// Lost entries of the log: the first and the last GLSN of each range.
     lost_entries: Vec<(u64, u64)>,
-    /// The lost entries of which nothing is left in the index.
+    /// The lost entries whose changes are missing from the index, too.
     lost_commits: Vec<(u64, u64)>,
     /// Versions whose values are lost, at most a thousand: keyspace, key, and GLSN.
     values: Vec<(String, Vec<u8>, u64)>,
@@ -198,8 +198,7 @@ pub struct RecoverReport {
     lost_ranges: Vec<String>,
     /// Keys that were deleted because their newest value is lost.
     deleted: u64,
-    /// Moments before this GLSN cannot be read in every keyspace; 0 if the recovery did not change
-    /// that.
+    /// The oldest GLSN at which every keyspace can be read; 0 if the recovery did not raise it.
     readable_from: u64,
     /// The new names of keyspaces whose records are lost.
     renamed: Vec<String>,

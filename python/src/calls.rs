@@ -20,7 +20,7 @@ pub(crate) fn handles_signals(py: Python<'_>) -> PyResult<bool> {
 }
 
 /// Runs `work` on a separate thread and waits for it. If a signal handler raises, that exception is
-/// returned at once; the work then finishes by itself, and its result is dropped.
+/// returned at once; the work continues in the background, and its result is dropped.
 pub(crate) fn interruptible<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> T + Send + 'static,
@@ -33,8 +33,8 @@ enum Message<P, T> {
     Done(T),
 }
 
-/// Like [`interruptible`], for work that reports progress: `see` is called with each report, and
-/// may end the call.
+/// Like [`interruptible`], for work that reports progress: `see` is called with each report. An
+/// error from `see` ends the call.
 pub(crate) fn interruptible_with<P: Send + 'static, T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce(&mut dyn FnMut(P)) -> T + Send + 'static,

@@ -26,11 +26,12 @@ use crate::store::Store;
 use crate::transact::transact;
 use crate::transaction::Transaction;
 
-/// An open store: a sorted mapping (its keyspace "default"), transactions, snapshots of any moment,
-/// the log.
+/// An open store: a sorted mapping (its keyspace "default"), transactions, snapshots of any
+/// retained moment, and the log.
 ///
-/// Made by `plimsoll.open`. Can be used from many threads. Closed by `close`, at the end of a
-/// `with` block, or when the interpreter exits; a commit that has returned is safe without that.
+/// Created by `plimsoll.open`. Safe to use from many threads. Closed by `close`, at the end of a
+/// `with` block, or when the interpreter exits. Commits that have returned are kept even without a
+/// close.
 ///
 /// >>> db = plimsoll.in_memory()
 /// >>> with db.transaction() as tx:
@@ -114,8 +115,8 @@ impl Db {
         Ok(store(&this).newest(this.py(), plimsoll::Db::newest)?.0)
     }
 
-    /// The keyspace with this name; created by a commit if it does not exist. With `retention`: it
-    /// keeps this much of the past; an existing keyspace must have the same retention.
+    /// The keyspace with this name; created by a commit if it does not exist. `retention` sets how
+    /// much of the past a new keyspace keeps; an existing keyspace must have the same retention.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> sessions = db.keyspace("sessions", retention="latest")
@@ -186,8 +187,8 @@ impl Db {
         py.detach(|| db.set_retention(&keyspace, retention.0)).or_raise()
     }
 
-    /// Changes how values of a keyspace are compressed that are put from then on, by a commit:
-    /// "none", "lz4" or "zstd:LEVEL".
+    /// Changes the compression of a keyspace, by a commit: "none", "lz4" or "zstd:LEVEL". It
+    /// applies to values that are put afterwards.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db.set_compression("default", "lz4")
@@ -215,8 +216,8 @@ impl Db {
     ///
     /// With `ordered=True` it reads at the last ordered commit of any process, even if that is not
     /// durable yet. This is for writers that serialize on their own lock and release it between
-    /// `commit_submit` and the ticket's `wait`. Data that it reads may be passed on once `wait` has
-    /// returned.
+    /// `commit_submit` and the ticket's `wait`. Do not pass on the data that it reads before `wait`
+    /// has returned.
     #[pyo3(signature = (*, metadata = None, ordered = false))]
     fn transaction(
         this: PyRef<'_, Self>,
@@ -262,7 +263,7 @@ impl Db {
             let result = function.call(all, kwargs)?;
             if result.hasattr("__await__")? {
                 return Err(PyTypeError::new_err(
-                    "transact runs plain functions: a transaction must not wait in an event loop",
+                    "transact needs a plain function, because a transaction must not wait in an event loop",
                 ));
             }
             Ok(result)
@@ -300,7 +301,7 @@ impl Db {
         Snapshot::new(py, store, snapshot)
     }
 
-    /// The log: all commits in their order, and streams of your own.
+    /// The log: all commits in their order, and user-defined streams.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> glsn = db.put(b"a", b"1")
@@ -388,7 +389,7 @@ impl Db {
         let db = store(&this).db()?.clone();
         if store(&this).path.as_os_str().is_empty() {
             return Err(errors::invalid(
-                "a store in memory has no files to copy: put its rows into a store in a folder, by put_many",
+                "cannot back up a store in memory, because it has no files; copy its rows to a store on disk with put_many",
             ));
         }
         let dest = dest.0;
@@ -400,10 +401,10 @@ impl Db {
         Ok(BackupReport::new(&report.or_raise()?))
     }
 
-    /// Writes the store as a stream that any later version reads back on any machine
-    /// (`plimsoll.restore`): the newest value of each key, or, with `history`, every retained
-    /// commit with its GLSN, time and metadata. `file` is a path, or a binary file open for
-    /// writing; `keyspace` dumps one keyspace only. Returns the GLSN of the dump.
+    /// Writes the store to a portable stream, which `plimsoll.restore` of this or any later version
+    /// reads on any machine. The stream holds the newest value of each key, or, with `history`,
+    /// every retained commit with its GLSN, time and metadata. `file` is a path, or a binary file
+    /// open for writing; `keyspace` dumps one keyspace only. Returns the GLSN of the dump.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db[b"a"] = b"1"
@@ -486,7 +487,7 @@ pub(crate) fn existing(
         return Ok(handle(&keyspace.borrow()));
     }
     let name: String = keyspace.extract().map_err(|_| {
-        PyTypeError::new_err("a keyspace is given by its name or by what Db.keyspace returned")
+        PyTypeError::new_err("a keyspace must be a name or the result of Db.keyspace")
     })?;
     let db = store.db()?;
     let found = py.detach(|| db.snapshot().keyspace(&name)).or_raise()?;

@@ -1,4 +1,4 @@
-//! Dumps and restores, to and from files of Python.
+//! Dumps to and restores from Python file objects.
 
 use std::io::{self, Read, Write};
 
@@ -27,7 +27,7 @@ impl PyFile {
         Ok(Self { file, is_own, raised: None })
     }
 
-    /// Calls the file; an exception ends the request and is raised again at its end.
+    /// Calls the file. An exception ends the request; [`PyFile::end`] raises it again.
     fn call<T>(&mut self, call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>) -> io::Result<T> {
         Python::attach(|py| py.check_signals().and_then(|()| call(self.file.bind(py)))).map_err(
             |error| {
@@ -37,7 +37,7 @@ impl PyFile {
         )
     }
 
-    /// Closes an own file, and returns the outcome of a request.
+    /// Closes the file if it was opened here; returns the outcome of the request.
     fn end<T>(self, py: Python<'_>, outcome: plimsoll::Result<T>) -> PyResult<T> {
         let closed = match self.is_own {
             true => self.file.call_method0(py, "close").map(drop),
@@ -95,10 +95,10 @@ pub(crate) fn dump(
     Ok(file.end(py, report)?.glsn.0)
 }
 
-/// Makes a store at `path`, which must not exist or be an empty folder, of a dump (`Db.dump`), and
-/// returns its newest GLSN. `file` is a path, or a binary file open for reading. Nothing is at
-/// `path` until all of the dump was read and found whole. An interrupted restore leaves a folder
-/// `path + ".new-restore"`; the same call goes on where it stopped.
+/// Creates a store at `path` from a dump (`Db.dump`); returns its newest GLSN. `path` must not
+/// exist or must be an empty folder. `file` is a path, or a binary file open for reading. The store
+/// appears at `path` once the whole dump has been read and verified. An interrupted restore leaves
+/// the folder `path + ".new-restore"`; the same call resumes it.
 ///
 /// >>> db = plimsoll.in_memory()
 /// >>> glsn = db.put(b"a", b"1")

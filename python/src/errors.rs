@@ -25,7 +25,7 @@ impl<T> OrRaise<T> for plimsoll::Result<T> {
 
 /// A store of another process was used.
 pub(crate) fn used_after_fork() -> PyErr {
-    let message = "this object belongs to the process that opened the store, and this one was forked from it; open the store in the child, \
+    let message = "this object was created before the fork and cannot be used in the child; open the store in the child, \
                    or start processes with multiprocessing's method \"spawn\" or \"forkserver\"";
     plain("UsedAfterFork", message)
 }
@@ -220,12 +220,12 @@ pub(crate) fn no_keyspace(name: &str) -> PyErr {
     plain("NoKeyspace", &format!("there is no keyspace {name:?}"))
 }
 
-/// Whether the exception says that a transaction has ended.
+/// Whether the exception is `TransactionEnded`.
 pub(crate) fn is_ended(py: Python<'_>, error: &PyErr) -> bool {
     is_a(py, error, "TransactionEnded")
 }
 
-/// Whether the exception says that the store is closed.
+/// Whether the exception is `Closed`.
 pub(crate) fn is_closed(py: Python<'_>, error: &PyErr) -> bool {
     is_a(py, error, "Closed")
 }

@@ -1,8 +1,8 @@
-//! An engine feed that threads can wait in: each waits until an item is found, its timeout expires,
-//! the feed is closed, or a signal interrupts it.
+//! An engine feed that several threads can wait on. Each waits until an item is found, its timeout
+//! expires, the feed is closed, or a signal interrupts it.
 //!
-//! One thread at a time is inside the engine; the others wait for it. An item it finds is kept
-//! until a call returns it.
+//! One thread at a time is inside the engine; the others wait for it. The item that it finds is
+//! kept until a call returns the item.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use crate::calls::{handles_signals, interruptible};
 use crate::errors::OrRaise;
 use crate::fork::ForkSafe;
 
-/// Never set, for waits that only a timeout or the end of the feed ends.
+/// Never set. Used for waits that end only by a timeout or the end of the feed.
 static NEVER: AtomicBool = AtomicBool::new(false);
 
 /// An engine feed.
@@ -66,7 +66,7 @@ impl Follow for plimsoll::LogFollow {
     }
 }
 
-/// A feed, shared by the threads that wait in it.
+/// A feed, shared by the threads that wait on it.
 pub(crate) struct Feed<F: Follow> {
     state: Mutex<State<F>>,
     /// The feed is no longer in use, or a waiter must recheck whether its wait is over.
@@ -90,7 +90,7 @@ impl<F: Follow> Feed<F> {
         Arc::new(Self { state, changed: Condvar::new(), handle, closed: AtomicBool::new(false) })
     }
 
-    /// The next item, awaited for up to `timeout` (`None`: for ever).
+    /// Waits up to `timeout` for the next item (`None`: without limit).
     pub(crate) fn next(
         self: &Arc<Self>,
         py: Python<'_>,
@@ -195,8 +195,8 @@ impl<F: Follow> Feed<F> {
         state.feed.as_mut().map_or(Ok(None), |feed| Ok(feed.get_mut()?.ahead()))
     }
 
-    /// The GLSN from which a new feed continues this one. Does not wait for threads that wait in
-    /// it.
+    /// The GLSN from which a new feed continues this one. Does not block on threads that wait on
+    /// the feed.
     pub(crate) fn position(&self) -> PyResult<Glsn> {
         let handle = self.handle.get()?;
         let state = self.state();

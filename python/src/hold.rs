@@ -1,8 +1,8 @@
 //! Holds the writers' turn for a `with` block, safe against exceptions from signal handlers.
 //!
-//! Python runs handlers between two of its own instructions. A lock that Python code had just taken
-//! but not recorded would stay taken for ever. Here it is taken and recorded in one native call,
-//! and released in one.
+//! Python runs handlers between two of its own instructions. If Python code took the lock and a
+//! handler raised before the code recorded that, the lock would never be released. Here one native
+//! call takes and records the lock, and another releases it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -38,7 +38,8 @@ impl Hold {
 
     fn __enter__(&self, py: Python<'_>) -> PyResult<bool> {
         let arguments = (true, self.timeout.unwrap_or(-1.0));
-        // A handler may raise while it waits; once it has the lock, none runs before this returns.
+        // A handler may raise during the wait. Once the lock is taken, no handler runs before this
+        // function returns.
         if !self.lock.bind(py).call_method1(intern!(py, "acquire"), arguments)?.is_truthy()? {
             return Ok(false);
         }

@@ -132,7 +132,7 @@ pub struct KeyspaceSize {
     keys: u64,
     /// Bytes of keys and values.
     bytes: u64,
-    /// The same with values as they are stored: fewer if they are compressed.
+    /// Bytes of keys and stored values: fewer than `bytes` if values are compressed.
     stored_bytes: u64,
     /// Whether all keys were counted; otherwise both numbers are estimates.
     exact: bool,

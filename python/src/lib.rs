@@ -2,7 +2,7 @@
 //! names.
 //!
 //! Invariants:
-//! 1. The GIL is kept for answers from memory, and released around operations that can block:
+//! 1. The GIL is held during reads from memory, and released around operations that can block:
 //!    files, syncs, waits.
 //! 2. No lock of this crate is awaited while the GIL is held (`lock_py_attached` and `try_lock`
 //!    only), so a thread may wait for the GIL while it holds another lock.

@@ -65,8 +65,8 @@ impl LiveMapping {
         Ok(History::new(place, key, moment, history))
     }
 
-    /// The keys beginning with `prefix` whose values differ between two moments, in key order. At
-    /// each moment the keyspace is the one that had this name then.
+    /// The keys beginning with `prefix` whose values differ between two moments, in key order. Each
+    /// moment is read in the keyspace that had this name then.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> before = db.put(b"tea", b"3.10")
@@ -135,9 +135,9 @@ impl LiveMapping {
         py.import("plimsoll._watch_async")?.getattr("AsyncWatch")?.call1((watch,))
     }
 
-    /// Loads any number of pairs in any order in one commit. They are sorted within a quarter of
-    /// the budget, several times as fast as `put_many`. Of pairs with the same key the last one
-    /// wins. Returns the commit's GLSN.
+    /// Loads any number of pairs in any order in one commit, several times as fast as `put_many`.
+    /// Sorting them uses up to a quarter of the memory budget. Of pairs with the same key the last
+    /// one wins. Returns the commit's GLSN.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> glsn = db.bulk_load((b"%06d" % n, b"x") for n in range(20_000))
@@ -154,9 +154,9 @@ impl LiveMapping {
         Ok(py.detach(|| load.commit()).or_raise()?.0)
     }
 
-    /// Estimates the number of keys from `start` to `stop` that begin with `prefix`, at the cost of
-    /// some dozens of gets regardless of the number. Among many keys the error is about an eighth.
-    /// `len` and `count` count exactly.
+    /// Estimates the number of keys from `start` to `stop` that begin with `prefix`. It costs some
+    /// dozens of gets, regardless of the number of keys. For many keys the error is about an
+    /// eighth. `len` and `count` are exact.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> glsn = db.put_many((b"user/%05d" % n, b"x") for n in range(1000))

@@ -18,7 +18,7 @@ use crate::options::timeout as timeout_of;
 use crate::store::{Store, ended_by_exit};
 use crate::ticket::Ticket;
 
-/// The log of a store: its commits and streams of your own, in one total order, each entry with a
+/// The log of a store: its commits and user-defined streams in one total order. Each entry has a
 /// GLSN.
 ///
 /// >>> db = plimsoll.in_memory()
@@ -153,8 +153,8 @@ impl Log {
         Ok(LogFollow { _store: Arc::clone(&self.store), follow: Feed::new(follow) })
     }
 
-    /// The commits from `start` on, in order. With `keyspace`: only commits that changed keys of it
-    /// that begin with `prefix`, reduced to these changes.
+    /// The commits from `start` on, in order. With `keyspace`, only its changes to keys that begin
+    /// with `prefix` are returned, and commits without such changes are skipped.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> first = db.put(b"user/ada", b"Ada")
@@ -189,7 +189,7 @@ impl Log {
         Ok(Commits::new(&self.store, commits.or_raise()?))
     }
 
-    /// The commit with this GLSN; `None` if the entry belongs to a stream of your own.
+    /// The commit with this GLSN; `None` if the entry belongs to a user-defined stream.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> glsn = db.put(b"a", b"1")
@@ -258,9 +258,10 @@ impl Log {
         Ok(all)
     }
 
-    /// Restarts the log's time after commits under a clock that was ahead; returns the last commit
-    /// before the restart, or `None` if the log's time is not ahead. If it is more than a day
-    /// ahead, commits raise `ClockBehind`. Call this once this machine's clock is right.
+    /// Resets the log's time to the clock, after commits were made under a clock that was ahead.
+    /// Returns the last commit before the reset, or `None` if the log's time is not ahead. Commits
+    /// raise `ClockBehind` while the log's time is more than a day ahead. Set this machine's clock
+    /// right before the call.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db.log.restart_time() is None
@@ -271,9 +272,8 @@ impl Log {
     }
 
     /// Frees whole segments of the log below `until`; returns the first remaining GLSN. Keys and
-    /// their retained versions stay readable; commits and entries below it do not, and raise
-    /// `Trimmed`. Up to `db.newest + 1` it can free the whole log, including the segment of the
-    /// newest commit.
+    /// their retained versions stay readable. Reading a freed commit or entry raises `Trimmed`.
+    /// With `db.newest + 1` it can free the whole log, including the segment of the newest commit.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> glsn = db.put(b"a", b"1")
@@ -478,8 +478,8 @@ impl LogFollow {
         ended_by_exit(py, self.next(py, None))
     }
 
-    /// The next entry, awaited for up to `timeout` seconds (`None`: for ever); `None` if there was
-    /// none.
+    /// Waits up to `timeout` seconds for the next entry (`None`: without limit). Returns `None` if
+    /// there was none.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> follow = db.log.follow(stream=7)

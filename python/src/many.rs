@@ -15,8 +15,8 @@ const ROWS: usize = 1024;
 /// Bytes of these rows.
 const BYTES: usize = 1 << 20;
 
-/// The values of keys at one moment. Values in memory are read with the GIL held; the GIL is
-/// released once for all others.
+/// The values of keys at one moment. Values in memory are read with the GIL held. The GIL is
+/// released once to read all others.
 pub(crate) fn get_many<'py>(
     py: Python<'py>,
     place: &Place,
@@ -99,7 +99,7 @@ pub(crate) fn for_pairs<'py>(
                     error
                 } else {
                     PyTypeError::new_err(format!(
-                        "pairs of key and value are wanted, as tuples: {}",
+                        "expected tuples of a key and a value: {}",
                         error.value(py)
                     ))
                 }

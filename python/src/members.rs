@@ -28,8 +28,8 @@ impl MemberInfo {
 
 #[pymethods]
 impl MemberInfo {
-    /// Its process id as it sees it itself; in another container, that id may belong to another
-    /// process here.
+    /// Its process id in its own PID namespace. If it runs in another container, this id may belong
+    /// to a different process here.
     #[getter]
     fn pid(&self) -> u32 {
         self.info.pid
@@ -53,14 +53,15 @@ impl MemberInfo {
         self.info.memory_bytes
     }
 
-    /// The last commit that it had applied when it last published its position, which happens every
+    /// The last commit that it had applied when it last published its position. It publishes every
     /// half second while commits are made.
     #[getter]
     fn applied(&self) -> u64 {
         self.info.applied.0
     }
 
-    /// The oldest moment that it may read. Versions and the log are retained from there on.
+    /// The GLSN of the oldest moment that it may read. Versions and the log are retained from there
+    /// on.
     #[getter]
     fn floor(&self) -> u64 {
         self.info.floor.0
@@ -81,8 +82,8 @@ impl MemberInfo {
     }
 }
 
-/// The processes that have the store in a folder open with `shared=True`, the oldest first. Opens
-/// nothing.
+/// The processes that have the store in a folder open with `shared=True`, the oldest first. Does
+/// not open the store.
 ///
 /// >>> with plimsoll.open(path, memory="16MiB", shared=True):
 /// ...     [member.is_keeper for member in plimsoll.members(path)]

@@ -23,11 +23,11 @@ use crate::store::Store;
 /// - `compression`: how values above 1 KiB are compressed in the keyspace "default" and in
 ///   keyspaces created from now on, unless theirs was set: "none" (the default), "lz4" or
 ///   "zstd:LEVEL".
-/// - `read_only`: works beside a process that writes, and shows the state that was durable at
-///   opening.
+/// - `read_only`: opens the store for reading, even while another process writes to it; shows the
+///   state that was durable at opening.
 /// - `create`: whether to create the store if it does not exist.
-/// - `warm`: whether to reload the hot data of memory after a restart.
-/// - `io`: "auto", "direct" (past the page cache) or "cached".
+/// - `warm`: whether to save the hot set and reload it after a restart.
+/// - `io`: "auto", "direct" (bypasses the page cache) or "cached".
 /// - `shared`: whether other processes may have the store open at the same time, to read and to
 ///   write, each with `shared=True`. Commits of one are visible to the others at once.
 /// - `memory_total`: with `shared`, the budget of all sharing processes together; each gets an
@@ -64,7 +64,7 @@ pub(crate) fn open(
     if let Some(Size(bytes)) = memory_total {
         if !shared {
             return Err(invalid(
-                "memory_total is the budget of all processes that share the store: give shared=True, too, or memory alone",
+                "memory_total needs shared=True, because it is the budget of all processes that share the store; otherwise give memory",
             ));
         }
         options = options.memory_total(bytes);

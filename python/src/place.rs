@@ -1,4 +1,5 @@
-//! The target of a mapping: a keyspace of a store, now, at a moment, or in a transaction.
+//! The target of a mapping: a keyspace of a store in its newest state, at a moment, or in a
+//! transaction.
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
@@ -137,8 +138,8 @@ impl OpenTransaction {
             State::Committed(glsn);
     }
 
-    /// Reads with the GIL held; `then` must not block. `None` if another thread is writing into the
-    /// transaction.
+    /// Reads with the GIL held; `then` must not block. Returns `None` if another thread is writing
+    /// into the transaction.
     #[inline]
     fn with<T>(
         &self,

@@ -2,8 +2,8 @@
 //! one with the GIL held.
 //!
 //! An iterator over a snapshot keeps its position. An iterator over a transaction re-seeks after
-//! its last key for each batch, so the transaction can be written to in between; keys written ahead
-//! of the iterator are seen.
+//! its last key for each batch, so the transaction can be written to in between. Keys written ahead
+//! of the iterator are returned.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -70,9 +70,9 @@ impl Batch {
     }
 }
 
-#[allow(clippy::large_enum_variant, reason = "one for each walk, which lies on the heap")]
+#[allow(clippy::large_enum_variant, reason = "there is one per iterator, on the heap")]
 enum Source {
-    /// Together with the store, which stays open as long.
+    /// Holds the store, so that it stays open.
     Snapshot(
         ForkSafe<plimsoll::Range<'static>>,
         #[allow(dead_code, reason = "it is held")] Arc<Store>,

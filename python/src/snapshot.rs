@@ -57,8 +57,8 @@ impl Snapshot {
         time.map(|time| to_datetime(py, time)).transpose()
     }
 
-    /// The keyspace that had this name at the moment, even if it was dropped since. Raises
-    /// `NoKeyspace` if there was none.
+    /// The keyspace that had this name at the snapshot's moment, even if it was dropped since.
+    /// Raises `NoKeyspace` if there was none.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> cats = db.keyspace("cats")

@@ -40,7 +40,7 @@ impl KeySpan {
         };
         if part("step")?.is_some() {
             return Err(PyValueError::new_err(
-                "a slice of keys has no step; items(…, reverse=True) walks backwards",
+                "a slice of keys takes no step; items(…, reverse=True) iterates backwards",
             ));
         }
         let bytes = |part: Option<Bound<'_, PyAny>>| -> PyResult<Option<Vec<u8>>> {

@@ -56,8 +56,8 @@ pub(crate) fn transact<T>(
     }
 }
 
-/// Waits until every commit ordered so far is durable, so that data that was read may be returned.
-/// The next commit reports a failure.
+/// Waits until every commit ordered so far is durable, so that data read from them may be returned.
+/// Ignores a failure, because the next commit reports it.
 fn wait_for_what_was_read(py: Python<'_>, store: &Arc<Store>) {
     if let Ok(transaction) = store.newest(py, plimsoll::Db::begin_ordered) {
         let _ = py.detach(|| transaction.commit());
@@ -82,8 +82,8 @@ fn pause(py: Python<'_>, attempt: u32) -> PyResult<()> {
     py.check_signals()
 }
 
-/// Runs a change of one keyspace in the place's transaction, or in its own transaction. Returns the
-/// commit's GLSN in the second case.
+/// Runs a change of one keyspace in the place's transaction; if there is none, in a new
+/// transaction, whose commit's GLSN it returns.
 pub(crate) fn change<T>(
     py: Python<'_>,
     place: &Place,

@@ -1,5 +1,5 @@
-//! Updates of single keys that do not read them: outside a transaction each is a commit and returns
-//! what became of the key, in a transaction it is computed at the commit.
+//! Updates of single keys without a prior read. Outside a transaction, an update is one commit and
+//! returns its result. In a transaction, it is computed at the commit and returns `None`.
 
 use plimsoll::{Db, Keyspace, Overflow, Transaction};
 use pyo3::exceptions::PyValueError;

@@ -1,4 +1,4 @@
-//! Watches keys: their changes as they are committed.
+//! Watches keys: returns their changes as they are committed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ impl Follow for Changes {
         self.ahead.pop_front()
     }
 
-    /// A commit counts as passed once all its changes were returned.
+    /// Moves past a commit once all its changes were returned.
     fn position(&self) -> Glsn {
         if self.unread.is_none() && self.ahead.is_empty() {
             self.commits.position()
@@ -96,8 +96,8 @@ impl Watch {
         ended_by_exit(py, self.next(py, None))
     }
 
-    /// The next change, awaited for up to `timeout` seconds (`None`: for ever); `None` if there was
-    /// none.
+    /// Waits up to `timeout` seconds for the next change (`None`: without limit). Returns `None` if
+    /// there was none.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> with db.watch(b"user/") as watch:
@@ -125,8 +125,8 @@ impl Watch {
         Ok(self.changes.ahead()?.map(|change| Change::new(&self.store, change)))
     }
 
-    /// The GLSN from which a new watch misses nothing; a commit counts as passed once all its
-    /// changes were returned.
+    /// The GLSN from which a new watch continues without a gap. It moves past a commit once all the
+    /// commit's changes were returned.
     #[getter]
     fn position(&self) -> PyResult<u64> {
         Ok(self.changes.position()?.0)

@@ -1,4 +1,4 @@
-"""What the child processes of `test_cache_processes.py` run."""
+"""Functions that the child processes of `test_cache_processes.py` run."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ LIMIT = 2_000_000
 
 
 def open_cache(path: str, **options: Any) -> plimsoll.Cache:
-    """A cache that all of them share."""
+    """The cache that all processes share."""
     return plimsoll.Cache(path, memory="16MiB", size_limit=LIMIT, **options)
 
 
 def count(path: str, rounds: int) -> None:
-    """Counts with the others: as one row, and as a pair of rows in one commit."""
+    """Increments shared counters: one row, and a pair of rows in one commit."""
     with open_cache(path) as cache:
         for _ in range(rounds):
             cache.incr("one")
@@ -28,7 +28,7 @@ def count(path: str, rounds: int) -> None:
 
 
 def fill(path: str, worker: int, rounds: int, policy: str) -> None:
-    """Writes more than there is room for, and looks at the limit after each row."""
+    """Writes more rows than fit, and checks the limit after each row."""
     random.seed(worker)
     with open_cache(path, eviction_policy=policy) as cache:
         for number in range(rounds):
@@ -45,7 +45,7 @@ def produce(path: str, worker: int, rounds: int) -> None:
 
 
 def pull(path: str, rounds: int, results: Any) -> None:
-    """Takes from a queue what nobody else gets."""
+    """Takes rows from a queue that no other process gets."""
     with open_cache(path) as cache:
         taken = []
         while len(taken) < rounds:
@@ -56,7 +56,7 @@ def pull(path: str, rounds: int, results: Any) -> None:
 
 
 def hold(path: str, held: Any, until: Any) -> None:
-    """Keeps the cache locked, then is killed or leaves."""
+    """Keeps the cache locked until it is killed or exits."""
     with open_cache(path) as cache, cache.transact():
         cache.set("half", 1)
         held.set()
@@ -64,7 +64,7 @@ def hold(path: str, held: Any, until: Any) -> None:
 
 
 def use_django(path: str, rounds: int) -> None:
-    """A worker of a site."""
+    """A worker process of a Django site."""
     from django.conf import settings
 
     settings.configure(CACHES={"default": {"BACKEND": "plimsoll.django.PlimsollCache", "LOCATION": path, "OPTIONS": {"memory": "16MiB"}}})
@@ -84,7 +84,7 @@ def fan_out(path: str, worker: int, rounds: int) -> None:
 
 
 def memoized(path: str, calls: Any) -> None:
-    """Computes a value that only one need compute."""
+    """Computes a value that only one process must compute."""
     with open_cache(path) as cache:
 
         @cache.memoize()

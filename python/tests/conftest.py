@@ -1,4 +1,4 @@
-"""What all tests share: a path for a store, and an open one."""
+"""Fixtures of all tests: a path for a store, and an open store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from hypothesis import settings
 
 import plimsoll
 
-# The same examples each time: a run tells about a change, not about luck. PLIMSOLL_RANDOM=1 looks for new ones.
+# Use the same examples in each run, so that a failure is caused by a change. PLIMSOLL_RANDOM=1
+# generates new ones.
 settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
 if not os.environ.get("PLIMSOLL_RANDOM"):
     settings.load_profile("fixed")
@@ -20,7 +21,7 @@ if not os.environ.get("PLIMSOLL_RANDOM"):
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    """Where a store can be made."""
+    """A path at which a store can be created."""
     return str(tmp_path / "store")
 
 
@@ -32,7 +33,7 @@ def db(path: str) -> Iterator[plimsoll.Db]:
 
 
 class Around:
-    """Another object, with some attributes of its own."""
+    """A wrapper around an object that replaces some of its attributes."""
 
     def __init__(self, inner: Any, **own: Any) -> None:
         self.inner = inner
@@ -58,5 +59,6 @@ def around() -> type[Around]:
 
 @pytest.fixture
 def interrupted() -> Callable[[Any], Any]:
-    """Makes of a transaction of a store one that a signal interrupts right after its commit is ordered."""
+    """Wraps a transaction of a store so that a signal interrupts it right after its commit is
+    ordered."""
     return _interrupted

@@ -1,7 +1,10 @@
-"""Runs the tests of diskcache's source package over ours, and compares with what `docs/cache.md` says: `../run-tests --diskcache`.
+"""Runs the tests of diskcache's source package against `plimsoll.cache`, and compares the counts
+with those in `docs/cache.md`: `../run-tests --diskcache`.
 
-The tests are those of the package, unchanged, with a module `diskcache` that imports the names from Plimsoll. They run twice: with `disk=Disk` and `serializer="pickle"`,
-as diskcache stores keys and values, and as a cache of ours is by default. What they need beside the package (a model and settings for Django) is made here.
+The tests are those of the package, unchanged, with a module `diskcache` that imports the names from
+Plimsoll. They run twice: with `disk=Disk` and `serializer="pickle"`, which store keys and values as
+diskcache does, and with the default options. This program creates the other files that they need (a
+model and settings for Django).
 
     python diskcache_suite.py SOURCE            diskcache-5.6.3.tar.gz, or the folder that it unpacks to
     python diskcache_suite.py SOURCE --failed   with what failed, and how
@@ -21,7 +24,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 MODULES = ("core", "deque", "index", "fanout", "recipes", "djangocache")
-"""Those with tests of the cache; `test_doctest` has diskcache's own texts."""
+"""The modules with tests of the cache. `test_doctest` is left out, because it tests diskcache's
+documentation."""
 
 SHIM = '''
 import os
@@ -103,7 +107,7 @@ def tables():
 
 
 def prepare(source: Path, work: Path) -> None:
-    """A folder with the tests and what they import."""
+    """Prepares a folder with the tests and their imports."""
     if source.is_file():
         with tarfile.open(source) as archive:
             archive.extractall(work / "source", filter="data")
@@ -122,7 +126,8 @@ def prepare(source: Path, work: Path) -> None:
 
 
 def run(work: Path, *, like_diskcache: bool) -> tuple[int, dict[str, str]]:
-    """How many tests ran, and those that failed, each with the last line of its error."""
+    """Returns the number of tests that ran, and the failed ones, each with the last line of its
+    error."""
     report = work / "report.xml"
     temporary = work / "temporary"
     temporary.mkdir()
@@ -149,7 +154,7 @@ def run(work: Path, *, like_diskcache: bool) -> tuple[int, dict[str, str]]:
 
 
 def promised(text: str) -> tuple[int, list[int]]:
-    """How many tests the page says there are, and how many pass in each of the two runs."""
+    """Returns the documented number of tests, and how many pass in each of the two runs."""
     found = re.search(r"^\| together \| (\d+) \| (\d+) \([^|]*\| (\d+) \(", text, re.MULTILINE)
     if found is None:
         raise SystemExit("docs/cache.md has no row with the numbers")
@@ -158,7 +163,7 @@ def promised(text: str) -> tuple[int, list[int]]:
 
 
 def main() -> None:
-    """Runs both, and fails if fewer pass than the page says."""
+    """Runs the tests both ways, and fails if fewer pass than documented."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path)
     parser.add_argument("--failed", action="store_true")

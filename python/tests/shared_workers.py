@@ -1,4 +1,4 @@
-"""What the child processes of `test_shared.py` run: functions of a module that they can import."""
+"""Functions that the child processes of `test_shared.py` run, in a module that they can import."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ TOTAL = "96MiB"
 
 
 def open_shared(path: str) -> plimsoll.Db:
-    """A store that shares its memory with the others."""
+    """Opens a store that shares its memory with the other processes."""
     return plimsoll.open(path, shared=True, memory_total=TOTAL)
 
 
 def count(path: str, rounds: int, start: Any) -> None:
-    """Counts up one number together with the others, and writes keys of its own."""
+    """Increments a number that all processes increment, and writes keys of its own."""
     with open_shared(path) as db:
         start.wait(60)
 
@@ -28,12 +28,12 @@ def count(path: str, rounds: int, start: Any) -> None:
         for number in range(rounds):
             seen = db.transact(one_more)
             db[b"%d/%04d" % (os.getpid(), number)] = b"%d" % seen
-            # What anybody has acknowledged is here.
+            # Every acknowledged commit is present.
             assert int(db[b"count"]) >= seen
 
 
 def answer(path: str, questions: Any, answers: Any) -> None:
-    """Tells what it reads, each time that it is asked, in every way to read."""
+    """On each request, reads by every read call and reports the results."""
     with open_shared(path) as db:
         assert b"key" not in db
         answers.put(os.getpid())
@@ -45,7 +45,7 @@ def answer(path: str, questions: Any, answers: Any) -> None:
 
 
 def write_until_killed(path: str, acknowledged: Any) -> None:
-    """Writes one key after the other, and says which are committed."""
+    """Writes one key after the other, and reports the committed ones."""
     db = open_shared(path)
     for number in range(10_000_000):
         db[b"k/%08d" % number] = b"x" * 100

@@ -162,7 +162,7 @@ def test_a_writer_waits_for_a_transaction_of_another_thread_or_times_out(tmp_pat
         assert cache["key"] == 3
 
 
-def test_a_pickled_value_is_read_only_by_who_asked_for_pickle(tmp_path: Path) -> None:
+def test_a_pickled_value_is_read_only_with_serializer_pickle(tmp_path: Path) -> None:
     with Cache(tmp_path, serializer="pickle", memory="16MiB") as cache:
         cache["key"] = ValueError
         assert cache["key"] is ValueError
@@ -194,7 +194,7 @@ def test_a_pickled_value_that_is_refused_is_not_removed(tmp_path: Path, disk: ty
         assert len(cache) == 0
 
 
-def test_what_json_does_not_have_is_refused_with_a_reason(cache: Cache) -> None:
+def test_types_that_json_lacks_are_refused_with_a_reason(cache: Cache) -> None:
     with pytest.raises(TypeError, match='serializer="pickle"'):
         cache["key"] = object()
     with pytest.raises(TypeError, match='serializer="pickle"'):
@@ -227,7 +227,7 @@ def test_a_file_is_stored_and_read_piece_by_piece(cache: Cache) -> None:
     assert cache.get("key", read=True) == 1
 
 
-def test_a_file_that_cannot_be_read_to_its_end_leaves_nothing_in_a_transaction_that_goes_on(cache: Cache) -> None:
+def test_a_file_that_fails_midway_stores_nothing_in_the_open_transaction(cache: Cache) -> None:
     class Broken(io.RawIOBase):
         left = 5
 
@@ -255,7 +255,7 @@ def test_a_set_as_a_key_is_the_same_key_in_every_process(tmp_path: Path) -> None
         assert len(cache) == 1 and cache[frozenset(map(str, range(9))), 1] == 3
 
 
-def test_keys_iterate_in_the_order_of_insertion_and_in_their_own(cache: Cache) -> None:
+def test_keys_iterate_in_insertion_order_and_in_sorted_order(cache: Cache) -> None:
     keys = ["b", 3, ("x", 1), -2.5, b"w", 10**30, "a", 0, "l" * 5000]
     for key in keys:
         cache[key] = 1
@@ -267,7 +267,7 @@ def test_keys_iterate_in_the_order_of_insertion_and_in_their_own(cache: Cache) -
     assert list(cache.iterkeys(reverse=True)) == list(cache.iterkeys())[::-1]
 
 
-def test_a_queue_gives_back_in_order(cache: Cache) -> None:
+def test_a_queue_returns_values_in_order(cache: Cache) -> None:
     for number in range(3):
         cache.push(number, prefix="jobs")
         cache.push(-number, side="front")
@@ -298,7 +298,7 @@ def test_a_function_is_computed_once(cache: Cache) -> None:
 
 
 @pytest.mark.parametrize("fanout", [False, True])
-def test_an_async_function_is_awaited_once_and_what_cannot_be_kept_is_refused_at_once(tmp_path: Path, fanout: bool) -> None:
+def test_an_async_function_is_awaited_once_and_uncacheable_functions_are_refused(tmp_path: Path, fanout: bool) -> None:
     import asyncio
 
     calls = []
@@ -358,7 +358,7 @@ def test_rows_expire_and_are_evicted_in_order_also_by_a_clock_before_1970(cache:
     assert list(cache) == ["-1.0", "0.0", "1.0"] and cache.check() == []
 
 
-def test_a_stampede_is_one_computation_ahead_of_expiry(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_is_recomputed_once_before_it_expires(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     go_on = threading.Event()
     late, chance = 0, 0.0
@@ -369,7 +369,7 @@ def test_a_stampede_is_one_computation_ahead_of_expiry(cache: Cache, monkeypatch
         calls.append(threading.get_ident())
         if len(calls) == 2:
             go_on.wait(100)
-        # Each takes 100 seconds.
+        # Each computation takes 100 seconds.
         late += 100
         return len(calls)
 
@@ -377,7 +377,7 @@ def test_a_stampede_is_one_computation_ahead_of_expiry(cache: Cache, monkeypatch
     monkeypatch.setattr(recipes, "random", SimpleNamespace(random=lambda: chance))
     try:
         assert [slow() for _ in range(3)] == [1, 1, 1] and len(calls) == 1, "there is time until it expires"
-        # 100 seconds, times the logarithm: 2,000 seconds before it expires.
+        # 100 seconds times the logarithm is 2,000 seconds before expiry.
         chance = 1 - 2e-9
         assert [slow() for _ in range(20)] == [1] * 20, "nobody waits for what is computed ahead"
     finally:
@@ -403,7 +403,7 @@ def test_two_caches_of_a_process_share_a_folder(cache: Cache) -> None:
     assert copy["key"] == 2, "a closed cache opens again when it is used"
 
 
-def test_another_process_is_told_who_has_the_folder_for_itself(tmp_path: Path) -> None:
+def test_the_error_names_the_process_with_exclusive_use_of_the_folder(tmp_path: Path) -> None:
     with Cache(tmp_path / "alone", shared=False) as alone:
         alone["a"] = 1
         program = f"import plimsoll; plimsoll.Cache({alone.directory!r})"
@@ -438,7 +438,7 @@ def test_rows_and_indexes_agree_after_a_kill(tmp_path: Path) -> None:
             assert 0 < cache.volume() <= 3_000_000
 
 
-def test_a_folder_that_was_removed_is_made_anew(tmp_path: Path) -> None:
+def test_a_removed_folder_is_created_again(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "cache", memory="16MiB")
     cache["key"] = 1
     subprocess.run(["rm", "-r", str(tmp_path / "cache")], check=True)
@@ -450,7 +450,7 @@ def test_a_folder_that_was_removed_is_made_anew(tmp_path: Path) -> None:
     other.close()
 
 
-def test_a_check_finds_and_mends_a_lost_index(cache: Cache) -> None:
+def test_check_finds_and_repairs_a_lost_index(cache: Cache) -> None:
     for number in range(10):
         cache.set(number, b"x" * 100_000, tag="t", expire=1000)
     with cache._handle.transact(True) as (_, rows):
@@ -462,7 +462,7 @@ def test_a_check_finds_and_mends_a_lost_index(cache: Cache) -> None:
     assert cache.evict("t") == 10
 
 
-def test_a_get_waits_for_no_writer(cache: Cache) -> None:
+def test_get_does_not_wait_for_a_writer(cache: Cache) -> None:
     cache.reset("eviction_policy", "least-recently-used")
     with cache.transact():
         for number in range(50):
@@ -485,7 +485,7 @@ def test_a_get_waits_for_no_writer(cache: Cache) -> None:
     thread.join()
 
 
-def test_a_cache_inside_another_is_made_in_a_transaction(tmp_path: Path) -> None:
+def test_a_cache_inside_another_is_created_in_a_transaction(tmp_path: Path) -> None:
     with FanoutCache(tmp_path, shards=2, memory="16MiB") as cache:
         with cache.transact():
             cache["a"] = 1
@@ -494,7 +494,7 @@ def test_a_cache_inside_another_is_made_in_a_transaction(tmp_path: Path) -> None
         assert (cache["a"], inside["b"], inside.check()) == (1, 2, [])
 
 
-def test_an_open_cache_does_not_disturb_the_end_of_the_interpreter(tmp_path: Path) -> None:
+def test_the_interpreter_exits_cleanly_with_an_open_cache(tmp_path: Path) -> None:
     program = f"import plimsoll; cache = plimsoll.Cache({str(tmp_path)!r}, memory='16MiB'); cache['key'] = 1"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -525,7 +525,7 @@ def test_the_parts_of_a_fanout_cache_are_one_store(tmp_path: Path) -> None:
         assert cache.check() == []
 
 
-def test_a_deque_and_an_index_are_as_pythons(tmp_path: Path) -> None:
+def test_deque_and_index_behave_like_pythons(tmp_path: Path) -> None:
     deque = Deque("abcde", directory=tmp_path / "deque", maxlen=4, memory="16MiB")
     deque.rotate(1)
     deque.reverse()
@@ -571,7 +571,7 @@ def test_a_file_of_any_size_is_pushed_whole(tmp_path: Path, disk: type[plimsoll.
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_a_close_leaves_the_transaction_of_another_thread_alone(tmp_path: Path, shared: bool) -> None:
+def test_close_does_not_affect_a_transaction_of_another_thread(tmp_path: Path, shared: bool) -> None:
     cache = Cache(tmp_path, memory="16MiB", shared=shared)
     inside, go = threading.Event(), threading.Event()
     errors: list[BaseException] = []
@@ -664,7 +664,7 @@ def test_the_first_uses_of_an_unpickled_cache_by_several_threads_open_it_once(
     assert _store._stores == {}
 
 
-def test_a_cache_that_is_collected_while_another_is_opened_leaves_it_the_store(
+def test_collecting_a_cache_keeps_the_store_open_for_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, identity = Cache(tmp_path, memory="16MiB"), _store.identity
@@ -719,7 +719,7 @@ def test_a_cache_that_is_opened_during_a_commit_knows_its_rows(
         inside.close()
 
 
-def test_a_cache_that_another_process_changes_while_it_is_opened_gives_no_id_twice(
+def test_ids_stay_unique_if_another_process_writes_during_opening(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = f"import plimsoll; c = plimsoll.Cache({str(tmp_path)!r}, memory='16MiB', _name='inside'); c['other'] = 1; c.close()"
@@ -740,7 +740,7 @@ def test_a_cache_that_another_process_changes_while_it_is_opened_gives_no_id_twi
         inside.close()
 
 
-def test_what_the_list_of_differences_says_is_true(cache: Cache) -> None:
+def test_the_documented_differences_from_diskcache_are_true(cache: Cache) -> None:
     """`docs/cache.md`, "What differs from diskcache"."""
     cache["short"], cache["text"] = b"short", "text"
     assert isinstance(cache.get("short", read=True), io.BytesIO) and cache.get("text", read=True) == "text"
@@ -760,5 +760,5 @@ def test_what_the_list_of_differences_says_is_true(cache: Cache) -> None:
 
 
 @pytest.mark.parametrize("kind", [Cache, Deque, FanoutCache, Index, Timeout, plimsoll.Disk, plimsoll.StoreDisk])
-def test_pickles_name_the_public_place_of_a_class(kind: type) -> None:
+def test_pickles_name_the_public_module_of_a_class(kind: type) -> None:
     assert f"cplimsoll.cache\n{kind.__name__}\n".encode() in pickle.dumps(kind, protocol=0)

@@ -54,7 +54,7 @@ USES: dict[str, tuple[Callable[[Cache], Any], Any]] = {
 
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("use", USES)
-def test_a_use_goes_on_where_another_thread_closes_the_cache(
+def test_an_operation_completes_if_another_thread_closes_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool, use: str
 ) -> None:
     work, expected = USES[use]
@@ -87,7 +87,7 @@ def test_a_use_goes_on_where_another_thread_closes_the_cache(
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_threads_use_a_cache_that_one_closes_again_and_again(tmp_path: Path, shared: bool) -> None:
+def test_threads_use_a_cache_that_another_thread_closes_repeatedly(tmp_path: Path, shared: bool) -> None:
     fanout = FanoutCache(tmp_path, shards=2, memory="16MiB", shared=shared, eviction_policy="least-recently-used")
     index = Index.fromcache(fanout._shards[1])
     errors: list[BaseException] = []
@@ -144,7 +144,7 @@ cache["key"] = 1
 """
 
 
-def test_a_use_at_the_end_of_the_interpreter_is_told_that_the_store_is_closed(tmp_path: Path) -> None:
+def test_use_at_interpreter_exit_raises_closed(tmp_path: Path) -> None:
     command = [sys.executable, "-c", AT_THE_END, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "the store is closed; open it again\n" * 2, "")

@@ -1,4 +1,4 @@
-"""Keys and values of a cache come back as they were."""
+"""Keys and values of a cache are returned as they were stored."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False)
 
 
 def typed(value: Any) -> Any:
-    """A value with the types of all its parts."""
+    """Pairs a value with the types of all its parts."""
     if isinstance(value, dict):
         return dict, sorted(((repr(typed(key)), typed(item)) for key, item in value.items()), key=lambda pair: pair[0])
     if isinstance(value, (set, frozenset)):
@@ -45,13 +45,13 @@ def typed(value: Any) -> Any:
 
 @pytest.mark.parametrize("name", ["json", "msgpack", "pickle"])
 @given(value=VALUES)
-def test_a_value_comes_back_with_its_types(name: str, value: Any) -> None:
+def test_values_round_trip_with_their_types(name: str, value: Any) -> None:
     serializer = Serializer(name)
     assert typed(serializer.load(serializer.dump(value))) == typed(value)
 
 
 @given(key=HASHABLE)
-def test_a_key_comes_back_equal(key: Any) -> None:
+def test_keys_round_trip(key: Any) -> None:
     serializer = Serializer()
     assert serializer.load_key(serializer.dump_key(key)) == key
 
@@ -64,7 +64,7 @@ def test_numbers_are_ordered_and_equal_as_in_python(first: float, second: float)
         assert (dump(first) == dump(second)) == (first == second)
 
 
-def test_kinds_that_json_lacks_are_kept() -> None:
+def test_types_that_json_lacks_round_trip() -> None:
     serializer = Serializer()
     value = {
         1: datetime(2026, 1, 2, tzinfo=timezone.utc),
@@ -92,7 +92,7 @@ MOMENTS = [
 
 @pytest.mark.parametrize("name", ["json", "msgpack"])
 @pytest.mark.parametrize("moment", MOMENTS, ids=str)
-def test_a_datetime_comes_back_with_its_zone_and_fold(name: str, moment: datetime) -> None:
+def test_a_datetime_round_trips_with_its_zone_and_fold(name: str, moment: datetime) -> None:
     serializer = Serializer(name)
     read = serializer.load(serializer.dump(moment))
     assert (read.replace(tzinfo=None), read.fold, type(read.tzinfo)) == (moment.replace(tzinfo=None), moment.fold, type(moment.tzinfo))
@@ -110,7 +110,7 @@ def test_a_datetime_that_an_older_version_wrote_is_read() -> None:
 
 
 class Nameless(tzinfo):
-    """A zone that only this program knows."""
+    """A zone that only this program defines."""
 
     def utcoffset(self, moment: datetime | None) -> timedelta:
         return timedelta(hours=1)
@@ -124,14 +124,14 @@ def test_a_datetime_of_a_zone_that_has_no_name_is_refused() -> None:
 
 
 @pytest.mark.parametrize("zone", ["Nowhere/At all", "Europe", "../zone"])
-def test_a_zone_that_this_machine_does_not_know_is_not_a_missing_key(zone: str) -> None:
+def test_an_unknown_time_zone_is_an_error_and_not_a_missing_key(zone: str) -> None:
     text = f'{{"\\u0000":"datetime","v":{{"at":"2026-03-28T12:00:00","fold":0,"zone":"{zone}"}}}}'
     with pytest.raises(ValueError, match=r"not known on this machine|relative|TZPATH"):
         Serializer().load(b"\x05" + text.encode())
 
 
 class Text(str):
-    """Text of a class of its own."""
+    """A subclass of `str`."""
 
 
 Point = namedtuple("Point", "x y")
@@ -151,19 +151,19 @@ Colour = Enum("Colour", "RED")
         (object(), "store a dictionary or bytes"),
     ],
 )
-def test_a_value_that_would_come_back_as_another_type_is_refused_with_advice(name: str, value: Any, advice: str) -> None:
+def test_a_value_that_would_change_its_type_is_refused_with_advice(name: str, value: Any, advice: str) -> None:
     for refused in (value, [value], {"key": value}):
         with pytest.raises(TypeError, match=advice):
             Serializer(name).dump(refused)
 
 
-def test_a_tag_that_is_not_known_is_not_a_missing_key() -> None:
+def test_an_unknown_tag_is_an_error_and_not_a_missing_key() -> None:
     with pytest.raises(ValueError, match="newer version"):
         Serializer().load(b'\x05{"\\u0000":"colour","v":"red"}')
 
 
 PAIR = "\ud83d\ude00"
-"""Two characters that are no text; escaped in JSON, they are one."""
+"""Two lone surrogates; escaped in JSON, they are read as one character."""
 
 
 @pytest.mark.parametrize("name", ["json", "msgpack", "pickle"])
@@ -189,7 +189,7 @@ def test_json_that_was_written_with_escapes_is_read() -> None:
 
 
 @pytest.mark.parametrize("serializer", ["json", "msgpack"])
-def test_equal_datetimes_are_one_key_and_what_an_older_version_wrote_is_found(tmp_path: Path, serializer: str) -> None:
+def test_equal_datetimes_are_one_key_also_in_the_older_encoding(tmp_path: Path, serializer: str) -> None:
     summer = datetime(2026, 3, 28, 12, tzinfo=ZoneInfo("Europe/Berlin"))
     with plimsoll.Cache(tmp_path, serializer=serializer, memory="16MiB") as cache:
         codec = cache._handle.serializer

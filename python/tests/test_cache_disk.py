@@ -1,4 +1,5 @@
-"""A cache asks a disk how to store keys and values, and keeps its files with its rows."""
+"""A cache stores keys and values as its disk converts them, and keeps the files in step with the
+rows."""
 
 from __future__ import annotations
 
@@ -105,7 +106,7 @@ def test_the_limit_counts_files_and_evicts_them(cache: Any) -> None:
     assert len(files(cache.directory)) == len(cache) == 4
 
 
-def test_files_are_removed_when_a_transaction_ends_as_it_ends(cache: Any) -> None:
+def test_files_follow_the_outcome_of_their_transaction(cache: Any) -> None:
     cache["kept"] = LONG
     (kept,) = files(cache.directory)
     with pytest.raises(RuntimeError), cache.transact():
@@ -267,7 +268,7 @@ def test_a_disk_pickles_only_if_asked_by_name(tmp_path: Path) -> None:
             wary["other"] = object()
 
 
-def test_what_was_stored_without_a_disk_is_read_with_one(tmp_path: Path) -> None:
+def test_values_stored_without_a_disk_are_read_with_one(tmp_path: Path) -> None:
     values = {"text": "a", b"bytes": b"b", (1, 2): {"c": (3,)}, 2**70: 4.5, "long": LONG}
     with plimsoll.Cache(tmp_path, memory="16MiB") as cache:
         for key, value in values.items():
@@ -440,7 +441,7 @@ def test_a_stream_is_stored_whole_where_an_expired_row_has_the_name_of_its_file(
         assert cache["key"] == b"new"
 
 
-def test_what_is_stored_from_needs_no_more_than_read(tmp_path: Path) -> None:
+def test_a_source_needs_only_a_read_method(tmp_path: Path) -> None:
     class Source:
         def __init__(self) -> None:
             self.left = [b"va", b"lue", b""]

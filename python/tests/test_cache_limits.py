@@ -1,4 +1,4 @@
-"""A cache keeps to its limits: bytes of rows after every commit, files on disk, memory."""
+"""A cache stays within its limits: bytes of rows after every commit, files on disk, memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_no_commit_leaves_more_rows_than_the_limit(tmp_path: Path, policy: str) 
 
 
 @pytest.mark.parametrize("disk", [StoreDisk, Disk])
-def test_a_value_larger_than_the_limit_changes_nothing_and_is_told(tmp_path: Path, disk: type[Disk]) -> None:
+def test_a_value_larger_than_the_limit_is_reported_and_changes_nothing(tmp_path: Path, disk: type[Disk]) -> None:
     with Cache(tmp_path, memory="16MiB", size_limit=100_000, disk=disk) as cache:
         cache["other"] = 1
         cache["key"] = b"old" * 20_000
@@ -48,7 +48,7 @@ def test_a_value_larger_than_the_limit_changes_nothing_and_is_told(tmp_path: Pat
             parts["key"] = bytes(150_000)
 
 
-def test_what_was_used_stays_also_over_a_restart(tmp_path: Path) -> None:
+def test_used_rows_stay_after_a_restart(tmp_path: Path) -> None:
     options = {"memory": "16MiB", "size_limit": 100_000, "eviction_policy": "least-recently-used", "cull_limit": 1}
     with Cache(tmp_path, **options) as cache:
         for number in range(9):
@@ -82,7 +82,7 @@ def test_a_setting_that_no_commit_could_use_is_refused(tmp_path: Path, name: str
         assert getattr(cache, name) == before and cache.set("a", 1)
 
 
-def test_a_new_policy_ranks_the_rows_that_are_there(tmp_path: Path) -> None:
+def test_a_new_policy_ranks_existing_rows(tmp_path: Path) -> None:
     with Cache(tmp_path, memory="16MiB", size_limit=100_000, eviction_policy="none", cull_limit=1) as cache:
         for number in range(9):
             cache[number] = bytes(10_000)
@@ -97,7 +97,7 @@ def test_a_new_policy_ranks_the_rows_that_are_there(tmp_path: Path) -> None:
 
 
 def files_bytes(folder: Path) -> int:
-    """Bytes of the disk that the files in a folder take, as `du` counts them."""
+    """Bytes that the files in a folder occupy on disk, as `du` counts them."""
     total = 0
     for path in folder.rglob("*"):
         with suppress(FileNotFoundError):
@@ -127,7 +127,7 @@ def test_the_disk_space_stays_bounded_while_much_is_written(tmp_path: Path, size
 
 
 @pytest.mark.parametrize("ranked_max", [1_000, 2])
-def test_what_was_stored_first_goes_first_though_rows_are_overwritten(
+def test_the_row_stored_first_is_evicted_first_despite_overwrites(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranked_max: int
 ) -> None:
     monkeypatch.setattr(_rows, "RANKED_MAX", ranked_max)
@@ -151,7 +151,7 @@ def test_what_was_stored_first_goes_first_though_rows_are_overwritten(
             assert cache.check() == []
 
 
-def test_upkeep_compacts_beside_other_writers_and_only_what_is_worth_it(
+def test_upkeep_compacts_during_writes_and_only_if_worthwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, around: Any
 ) -> None:
     for name in ("UPKEEP_BYTES", "UPKEEP_LEAST_BYTES", "GARBAGE_BYTES", "SPARE_BYTES", "REGAINED_BYTES"):
@@ -176,7 +176,7 @@ def test_upkeep_compacts_beside_other_writers_and_only_what_is_worth_it(
 
 
 @pytest.mark.parametrize("error", [IoError(errno.ENOSPC, "no space left on device"), OSError(errno.EROFS, "read-only"), Poisoned("a sync failed")])
-def test_a_write_that_is_committed_does_not_fail_for_want_of_upkeep(
+def test_a_committed_write_succeeds_even_if_upkeep_fails(
     tmp_path: Path, around: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setattr(_store, "GARBAGE_BYTES", -(1 << 40))
@@ -203,7 +203,7 @@ def test_a_write_that_is_committed_does_not_fail_for_want_of_upkeep(
         assert (cache["key"], cache["other"]) == (1, 2)
 
 
-def test_damage_that_upkeep_finds_is_not_passed_over(
+def test_damage_found_by_upkeep_is_reported(
     tmp_path: Path, around: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_store, "GARBAGE_BYTES", -(1 << 40))
@@ -222,7 +222,7 @@ def test_damage_that_upkeep_finds_is_not_passed_over(
 
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("size", [2_000, 100_000])
-def test_a_clear_gives_the_disk_space_back_at_once(tmp_path: Path, shared: bool, size: int) -> None:
+def test_clear_reclaims_disk_space_at_once(tmp_path: Path, shared: bool, size: int) -> None:
     with Cache(tmp_path, memory="16MiB", shared=shared) as cache:
         with cache.transact():
             for number in range(50_000_000 // size):
@@ -233,7 +233,7 @@ def test_a_clear_gives_the_disk_space_back_at_once(tmp_path: Path, shared: bool,
         assert cache.check() == []
 
 
-def test_a_get_and_a_close_do_without_the_uses_that_a_full_disk_does_not_take(
+def test_get_and_close_succeed_if_a_full_disk_rejects_usage_updates(
     tmp_path: Path, around: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(**options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A cache that several processes use at once, started as programs start them."""
+"""A cache used by several processes at once, which are started as programs start them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Start = Callable[..., Any]
 
 @pytest.fixture
 def context() -> Iterator[Any]:
-    """Ends the processes that are left."""
+    """Ends the remaining processes."""
     yield multiprocessing.get_context("forkserver")
     for child in multiprocessing.active_children():
         child.kill()
@@ -79,7 +79,7 @@ def test_each_row_of_a_queue_goes_to_one_process(context: Any, path: str) -> Non
             assert numbers == sorted(numbers)
 
 
-def test_who_waits_for_another_process_is_told_after_its_timeout_and_a_killed_one_holds_nobody_up(context: Any, path: str) -> None:
+def test_a_wait_for_another_process_times_out_and_a_killed_process_blocks_nobody(context: Any, path: str) -> None:
     held, until = context.Event(), context.Event()
     with open_cache(path, timeout=0.05) as cache:
         cache.set("there", 1)
@@ -146,7 +146,7 @@ def test_a_value_that_a_lock_guards_is_computed_once_by_all_processes(context: A
     assert calls.empty()
 
 
-def test_a_child_that_was_forked_opens_the_cache_anew(path: str) -> None:
+def test_a_forked_child_reopens_the_cache(path: str) -> None:
     context = multiprocessing.get_context("fork")
     with open_cache(path) as cache:
         cache.set("added", 0)
@@ -161,7 +161,7 @@ def test_a_child_that_was_forked_opens_the_cache_anew(path: str) -> None:
         assert os.getpid() != child.pid
 
 
-# Every class that a program may make once, at the level of a module.
+# Every class that a program may create once, at module level.
 MADE_BEFORE_A_FORK = """
 import multiprocessing, os, plimsoll, signal, sys
 folder = sys.argv[1]
@@ -221,7 +221,7 @@ assert cache.check() == files.check() == parts.check() == []
 """
 
 
-def test_what_was_made_before_a_fork_is_opened_anew_in_the_child(path: str) -> None:
+def test_objects_created_before_a_fork_are_reopened_in_the_child(path: str) -> None:
     command = [sys.executable, "-W", "ignore", "-c", MADE_BEFORE_A_FORK, path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     # Ten calls of `use`.
@@ -282,14 +282,14 @@ def test_a_fork_while_a_thread_writes_leaves_the_child_no_lock_and_no_transactio
     assert (done.stdout, done.stderr, done.returncode) == (said, "", 0)
 
 
-def test_a_close_waits_for_no_other_process(path: str) -> None:
+def test_close_does_not_wait_for_other_processes(path: str) -> None:
     from plimsoll._turn import Turn
 
     cache = open_cache(path, eviction_policy="least-recently-used")
     cache.set("a", 1)
     other = Turn(os.path.join(path, "store"), shared=True)
     with other.hold():
-        # A use is to be written.
+        # The close finds an unwritten use.
         assert cache.get("a") == 1
         closed = threading.Thread(target=cache.close, daemon=True)
         closed.start()

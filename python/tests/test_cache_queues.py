@@ -1,4 +1,4 @@
-"""Queues of a cache beside the other keys in it: none of them is overwritten or taken."""
+"""Queues of a cache never overwrite or take the cache's other keys."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_push_where_the_numbers_end_is_refused(cache: Cache, side: str, edge: 
 
 
 @pytest.mark.parametrize("side", SIDES)
-def test_keys_that_are_no_integers_are_no_part_of_a_queue(cache: Cache, side: str) -> None:
+def test_non_integer_keys_are_not_part_of_a_queue(cache: Cache, side: str) -> None:
     others = [0.5, 1.5, 2.5, 7e14 + 0.5, 999_999_999_999_997.5]
     for key in others:
         cache[key] = "of the program"

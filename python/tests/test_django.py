@@ -32,7 +32,7 @@ django.setup()
 
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[Any]:
-    """A backend as Django makes it."""
+    """A backend as Django creates it."""
     made = PlimsollCache(str(tmp_path), {"OPTIONS": {"memory": "16MiB", "size_limit": 10_000_000}, "KEY_PREFIX": "site"})
     yield made
     made._cache.close()
@@ -56,7 +56,7 @@ def test_djangos_methods_work(backend: Any) -> None:
     assert backend.get("one") is None
 
 
-def test_a_timeout_of_nothing_keeps_nothing_and_none_keeps_all(backend: Any) -> None:
+def test_a_timeout_of_zero_stores_nothing_and_none_never_expires(backend: Any) -> None:
     backend.set("gone", 1, timeout=0)
     backend.set("soon", 1, timeout=0.01)
     backend.set("kept", 1, timeout=None)
@@ -117,7 +117,7 @@ def test_safe_text_stays_safe_and_a_lazy_translation_becomes_text(tmp_path: Path
     backend._cache.close()
 
 
-def test_a_value_that_is_too_large_leaves_no_old_one(tmp_path: Path) -> None:
+def test_a_value_that_is_too_large_removes_the_old_one(tmp_path: Path) -> None:
     backend = PlimsollCache(str(tmp_path), {"OPTIONS": {"memory": "16MiB", "size_limit": 100_000}})
     assert backend.set("key", "old") and not backend.set("key", "x" * 200_000)
     assert backend.get("key") is None

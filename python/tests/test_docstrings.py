@@ -1,7 +1,8 @@
-"""The examples in the documentation are true, and everything public has one.
+"""The examples in docstrings are correct, and everything public has one.
 
-Public are the names in `__all__` of `MODULES`, and the methods of the classes among them, inherited ones included where the base class is private. Attributes need
-no example. The examples of a module run where the package is installed that it needs.
+Public are the names in `__all__` of `MODULES` and the methods of the classes among them, including
+methods inherited from a private base class. Attributes need no example. The examples of a module
+run if the package that it needs is installed.
 """
 
 from __future__ import annotations
@@ -83,14 +84,14 @@ def documented() -> Iterator[Documented]:
 
 
 def members_of(known: type, public: list[Any]) -> Iterator[tuple[str, Any]]:
-    """The members of a class, with those that it has from private classes."""
+    """The members of a class, including those inherited from private classes."""
     for base in known.__mro__:
         if base is known or (base.__module__.startswith("plimsoll") and base not in public):
             yield from vars(base).items()
 
 
 def names_of_zodb() -> set[str]:
-    """What ZODB's interfaces name: ZODB calls these methods, and describes them."""
+    """The names in ZODB's interfaces. ZODB calls these methods, and describes them."""
     from ZODB.interfaces import IBlobStorageRestoreable, IStorageUndoable
     from zope.interface import implementedBy
 
@@ -105,7 +106,8 @@ EXAMPLES = {name: text for name, text, _ in DOCUMENTED if ">>>" in text}
 
 
 def refers_to_an_example(text: str) -> bool:
-    """Whether it begins with the name of a method with an example, as "`Cache.set`; false after a timeout." does."""
+    """Whether a docstring such as "`Cache.set`; false after a timeout." begins with the name of
+    a method with an example."""
     named = re.match(r"`([\w.]+)`", text)
     return named is not None and named[1] in EXAMPLES
 
@@ -114,14 +116,15 @@ def test_everything_public_has_an_example() -> None:
     excepted = {name for names in WITHOUT.values() for name in names}
     bare = [name for name, text, is_api in DOCUMENTED if is_api and name not in EXAMPLES and not refers_to_an_example(text)]
     assert [name for name in bare if name not in excepted] == []
-    # An exception that is no longer one is taken out of the list.
+    # Every excepted name lacks an example; otherwise it must be removed from the list.
     absent = tuple(name.removeprefix("plimsoll.") for name, package in NEEDED.items() if not find_spec(package))
     assert sorted(name for name in excepted if name not in bare and not name.startswith(absent)) == []
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_is_true(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Examples make caches without a name, and these stay.
+    # Examples create caches in temporary folders that are never removed, so place these in
+    # `tmp_path`.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     names = {"plimsoll": plimsoll, "path": str(tmp_path / "store")}
     example = doctest.DocTestParser().get_doctest(EXAMPLES[name], names, name, None, 0)

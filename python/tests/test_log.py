@@ -57,7 +57,7 @@ def test_commits_are_read_back_with_their_changes(db: plimsoll.Db) -> None:
         db.log.commits(prefix=b"b")
 
 
-def test_a_feed_waits_and_goes_on(db: plimsoll.Db) -> None:
+def test_a_feed_waits_and_continues(db: plimsoll.Db) -> None:
     feed = db.log.commits(db.newest + 1)
     assert list(feed) == []
     thread = threading.Timer(0.2, lambda: db.put(b"later", b""))
@@ -78,7 +78,7 @@ def test_followers_wake_and_time_out(db: plimsoll.Db) -> None:
     thread.join()
 
 
-def test_cursors_hold_the_log(db: plimsoll.Db) -> None:
+def test_cursors_retain_the_log(db: plimsoll.Db) -> None:
     start = db.log.cursor("mailer", 1)
     for number in range(3):
         db[b"%d" % number] = b""
@@ -109,7 +109,7 @@ def test_a_watch_gives_each_change_once_in_order(db: plimsoll.Db) -> None:
     assert list(watch) == []
 
 
-def test_closing_a_watch_ends_who_waits_in_it(db: plimsoll.Db) -> None:
+def test_closing_a_watch_ends_its_waiters(db: plimsoll.Db) -> None:
     watch = db.watch()
     timer = threading.Timer(0.2, watch.close)
     timer.start()
@@ -127,7 +127,7 @@ def test_closing_the_store_ends_a_watch(path: str) -> None:
     timer.join()
 
 
-def test_an_event_loop_watches_and_loses_nothing_where_a_task_is_cancelled(db: plimsoll.Db) -> None:
+def test_an_asyncio_watch_loses_no_change_if_a_task_is_cancelled(db: plimsoll.Db) -> None:
     async def main() -> list[bytes]:
         seen = []
         async with db.watch_async(b"k") as watch:
@@ -148,7 +148,7 @@ def test_an_event_loop_watches_and_loses_nothing_where_a_task_is_cancelled(db: p
     assert asyncio.run(main()) == [b"k%02d" % number for number in range(20)]
 
 
-def test_a_second_task_that_waits_for_a_watch_is_told_so(db: plimsoll.Db) -> None:
+def test_a_second_task_waiting_for_a_watch_gets_an_error(db: plimsoll.Db) -> None:
     async def main() -> list[bytes]:
         async with db.watch_async() as watch:
             first, second = (asyncio.ensure_future(anext(watch)) for _ in range(2))
@@ -163,7 +163,7 @@ def test_a_second_task_that_waits_for_a_watch_is_told_so(db: plimsoll.Db) -> Non
     assert asyncio.run(main()) == [b"a", b"b"]
 
 
-def test_the_event_loop_goes_on_while_a_watch_waits(db: plimsoll.Db) -> None:
+def test_the_event_loop_runs_while_a_watch_waits(db: plimsoll.Db) -> None:
     async def main() -> int:
         ticks = 0
         async with db.watch_async() as watch:
@@ -178,7 +178,7 @@ def test_the_event_loop_goes_on_while_a_watch_waits(db: plimsoll.Db) -> None:
     assert asyncio.run(main()) == 20
 
 
-def test_watches_of_an_event_loop_leave_the_threads_of_its_pool_alone(db: plimsoll.Db) -> None:
+def test_asyncio_watches_use_no_threads_of_the_pool(db: plimsoll.Db) -> None:
     async def main() -> list[bytes]:
         go_on = threading.Event()
         with ThreadPoolExecutor(1) as pool:
@@ -224,7 +224,7 @@ def test_the_thread_of_a_watch_ends_with_it(db: plimsoll.Db) -> None:
         time.sleep(0.01)
 
 
-def test_several_threads_wait_in_one_watch(db: plimsoll.Db) -> None:
+def test_several_threads_wait_on_one_watch(db: plimsoll.Db) -> None:
     watch = db.watch()
     with ThreadPoolExecutor(3) as pool:
         found = [pool.submit(next, watch) for _ in range(2)]
@@ -240,25 +240,25 @@ def test_several_threads_wait_in_one_watch(db: plimsoll.Db) -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_who_waits_for_a_change_sleeps_until_it_comes(path: str, shared: bool) -> None:
+def test_a_waiter_sleeps_until_a_change_arrives(path: str, shared: bool) -> None:
     # Threads that other tests have left are not counted.
     others = set(os.listdir("/proc/self/task")) - {str(threading.get_native_id())}
 
     def switches() -> int:
-        """How often this thread and those of the store have given up the processor to wait."""
+        """Voluntary context switches of this thread and the store's threads."""
         lines: list[str] = []
         for thread in set(os.listdir("/proc/self/task")) - others:
-            # It may have ended by now.
+            # The thread may have ended.
             with suppress(FileNotFoundError, ProcessLookupError):
                 lines += Path(f"/proc/self/task/{thread}/status").read_text().split("\n")
         return sum(int(line.split()[1]) for line in lines if line.startswith("voluntary"))
 
-    # The pool is left last: once the store is closed, no thread of it waits.
+    # The pool is closed last: once the store is closed, none of its threads waits.
     with ThreadPoolExecutor(1) as pool, plimsoll.open(path, memory="16MiB", shared=shared) as db, db.watch() as watch:
         waiting = pool.submit(db.log.follow().next)
         before = switches()
         assert watch.next(timeout=3) is None
-        # To look ten times a second would take sixty.
+        # Polling ten times a second would take sixty.
         assert switches() - before < 40
         db[b"a"] = b"1"
         entry = waiting.result(60)

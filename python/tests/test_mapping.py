@@ -42,7 +42,7 @@ def test_it_behaves_as_a_sorted_dict(db: plimsoll.Db) -> None:
         db.popitem()
 
 
-def test_walks_take_starts_stops_prefixes_limits_and_directions(db: plimsoll.Db) -> None:
+def test_iterators_take_starts_stops_prefixes_limits_and_directions(db: plimsoll.Db) -> None:
     rows = {b"%c/%d" % (letter, number): b"%d" % number for letter in b"abc" for number in range(10)}
     db.put_many(rows)
     inside = [key for key in sorted(rows) if b"a/5" <= key < b"c/2"]
@@ -117,7 +117,7 @@ def test_other_objects_are_refused_and_say_what_to_do(db: plimsoll.Db, wrong: An
     assert len(db) == 0
 
 
-def test_many_rows_cross_the_border_in_one_commit(db: plimsoll.Db) -> None:
+def test_many_rows_are_written_in_one_commit(db: plimsoll.Db) -> None:
     before = db.newest
     glsn = db.put_many((b"%05d" % number, b"x" * (number % 500)) for number in range(5_000))
     assert glsn == before + 1 == db.newest
@@ -131,7 +131,7 @@ def test_many_rows_cross_the_border_in_one_commit(db: plimsoll.Db) -> None:
 
 
 def test_a_batch_with_a_wrong_pair_writes_nothing(db: plimsoll.Db) -> None:
-    with pytest.raises(TypeError, match="pairs of key and value are wanted"):
+    with pytest.raises(TypeError, match="expected tuples of a key and a value"):
         db.put_many([[b"a", b"1"]])  # type: ignore[list-item]
     for pairs in ([(b"a", b"1"), (b"b",)], [(b"a", b"1"), b"b"], [(b"a", b"1"), (b"b", "text")], 7):
         with pytest.raises(TypeError):
@@ -141,7 +141,7 @@ def test_a_batch_with_a_wrong_pair_writes_nothing(db: plimsoll.Db) -> None:
     assert len(db) == 0
 
 
-def test_a_walk_keeps_its_moment_while_rows_are_written(db: plimsoll.Db) -> None:
+def test_an_iterator_keeps_its_moment_while_rows_are_written(db: plimsoll.Db) -> None:
     db.put_many((b"%04d" % number, b"old") for number in range(3_000))
     walk = db.items()
     seen = [next(walk) for _ in range(10)]
@@ -188,7 +188,7 @@ def test_an_unknown_compression_is_refused(db: plimsoll.Db, wrong: object) -> No
     assert plimsoll.in_memory(compression="lz4").keyspace("new").compression == "lz4"
 
 
-def test_keyspaces_are_apart_and_are_dropped(db: plimsoll.Db) -> None:
+def test_keyspaces_are_separate_and_can_be_dropped(db: plimsoll.Db) -> None:
     cats = db.keyspace("cats", retention="latest")
     cats[b"tom"] = b"grey"
     assert b"tom" not in db and db.keyspaces() == {"default": "forever", "cats": "latest"}

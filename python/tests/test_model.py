@@ -1,4 +1,4 @@
-"""Any sequence of calls answers as a model does: dictionaries, one for each commit."""
+"""Any sequence of calls returns the same results as a model: dictionaries, one for each commit."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Store(RuleBasedStateMachine):
         if not commit:
             tx.abort()
         elif not self.wrote:
-            # It has only read, at its own moment: nothing can conflict with that.
+            # It has only read its snapshot, so nothing can conflict with it.
             before = self.db.newest
             tx.commit()
             assert self.db.newest == before
@@ -110,7 +110,7 @@ class Store(RuleBasedStateMachine):
             self.past[self.db.newest] = dict(self.now)
             assert glsn == self.db.newest
         else:
-            # It has read everything, and something was committed since; whether a key differs decides.
+            # It has read everything. It conflicts if any key differs from its snapshot.
             before = self.db.newest
             try:
                 tx.commit()

@@ -1,4 +1,4 @@
-"""Opening, options, errors with their numbers, care of a store."""
+"""Opening, options, errors with their numbers, maintenance of a store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 import plimsoll
 
 
-def test_what_was_written_is_there_again(path: str) -> None:
+def test_written_rows_are_read_after_reopening(path: str) -> None:
     with plimsoll.open(path, memory="16MiB") as db:
         db[b"a"] = b"1"
         store = db.id
@@ -27,7 +27,8 @@ def test_what_was_written_is_there_again(path: str) -> None:
 
 
 def test_the_package_imports_little_of_the_standard_library() -> None:
-    # Workers that are started at once import it at once: these two took four fifths of the time to the first request.
+    # Workers that start together import it together; these two modules took four fifths of the time
+    # to the first request.
     program = "import sys; old = set(sys.modules); import plimsoll; print(plimsoll.__version__, *sorted({'asyncio', 'importlib.metadata'} & set(sys.modules) - old))"
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert told == [importlib.metadata.version("plimsoll-db")]
@@ -75,7 +76,7 @@ def test_the_path_of_a_store_is_absolute_and_keeps_every_byte(tmp_path: Path, mo
     assert os.listdir(os.fsencode(tmp_path)) == [name]
 
 
-def test_what_is_no_folder_is_refused() -> None:
+def test_a_path_that_is_not_a_folder_is_refused() -> None:
     with pytest.raises(TypeError, match="expected str, bytes or os.PathLike object, not int"):
         plimsoll.open(7)  # type: ignore[arg-type]
 
@@ -86,7 +87,7 @@ def test_a_total_for_one_process_is_refused(path: str) -> None:
     assert not os.path.exists(path)
 
 
-def test_what_was_buffered_is_durable_after_a_sync(path: str) -> None:
+def test_buffered_commits_are_durable_after_a_sync(path: str) -> None:
     with plimsoll.open(path, memory="16MiB", durability="buffered") as db:
         with db.transaction() as tx:
             tx[b"a"] = b"1"
@@ -95,14 +96,14 @@ def test_what_was_buffered_is_durable_after_a_sync(path: str) -> None:
         db.sync()
 
 
-def test_a_store_that_nobody_refers_to_is_closed(path: str) -> None:
+def test_an_unreferenced_store_is_closed(path: str) -> None:
     plimsoll.open(path, memory="16MiB")[b"a"] = b"1"
     gc.collect()
     with plimsoll.open(path, memory="16MiB") as db:
         assert db[b"a"] == b"1"
 
 
-def test_what_was_made_from_a_store_keeps_it_open(path: str) -> None:
+def test_objects_of_a_store_keep_it_open(path: str) -> None:
     space = plimsoll.open(path, memory="16MiB").keyspace("k")
     gc.collect()
     space[b"a"] = b"1"
@@ -148,7 +149,7 @@ def test_errors_carry_their_numbers(path: str) -> None:
     assert isinstance(failed.value, OSError) and failed.value.errno == 2
 
 
-def test_reading_only_works_beside_a_writer_and_writes_nothing(path: str) -> None:
+def test_read_only_opens_beside_a_writer_and_writes_nothing(path: str) -> None:
     with plimsoll.open(path, memory="16MiB") as db:
         db[b"a"] = b"1"
         with plimsoll.open(path, memory="16MiB", read_only=True) as reader:
@@ -225,7 +226,7 @@ def test_a_progress_callback_may_end_a_verification(db: plimsoll.Db) -> None:
     assert db.verify().ok
 
 
-def test_memory_stays_below_its_line_from_outside(path: str) -> None:
+def test_process_memory_stays_below_its_limit(path: str) -> None:
     program = f"""
 import plimsoll
 def anonymous():

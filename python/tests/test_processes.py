@@ -18,13 +18,14 @@ import plimsoll
 
 
 def run(program: str, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
-    """Runs a program in another interpreter, which hears of Ctrl-C even where these tests run in a shell's background."""
+    """Runs a program in another interpreter, which receives Ctrl-C even if the tests run in a
+    shell's background."""
     heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     command = [sys.executable, "-W", "error", "-c", heard + program, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, **options)  # type: ignore[call-overload]
 
 
-def test_a_forked_child_may_not_use_the_store_and_does_it_no_harm(path: str) -> None:
+def test_a_forked_child_cannot_use_the_store_and_does_not_damage_it(path: str) -> None:
     program = """
 import gc, os, sys, plimsoll, warnings
 warnings.simplefilter("ignore", DeprecationWarning)
@@ -61,7 +62,7 @@ db.close()
         assert db[b"b"] == b"2" and db.verify().ok
 
 
-# A file of its own: children import the program that started them.
+# Written to a file, because children import the program that started them.
 POOL = """
 import multiprocessing, sys, plimsoll
 
@@ -100,7 +101,7 @@ def test_a_store_is_not_sent_to_other_processes(db: plimsoll.Db) -> None:
     "wait",
     ["next(db.watch())", "next(db.log.follow())", "db.log.commits(db.newest + 1).next()", "db.log.follow().next(timeout=60)"],
 )
-def test_ctrl_c_interrupts_who_waits(path: str, wait: str) -> None:
+def test_ctrl_c_interrupts_a_wait(path: str, wait: str) -> None:
     program = f"""
 import os, signal, sys, threading, time, plimsoll
 db = plimsoll.open(sys.argv[1], memory="16MiB")
@@ -150,7 +151,7 @@ db.close()
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
 
 
-def test_ctrl_c_interrupts_a_long_load_and_nothing_of_it_is_there(path: str) -> None:
+def test_ctrl_c_interrupts_a_long_load_which_then_commits_nothing(path: str) -> None:
     program = """
 import itertools, os, signal, sys, threading, plimsoll
 db = plimsoll.open(sys.argv[1], memory="16MiB")
@@ -240,7 +241,7 @@ def test_many_threads_share_a_store(db: plimsoll.Db) -> None:
     assert failures == [] and len(db) == 1_200
 
 
-def test_other_threads_run_while_one_waits_for_the_disk_or_for_news(db: plimsoll.Db) -> None:
+def test_other_threads_run_while_one_waits_for_the_disk_or_a_change(db: plimsoll.Db) -> None:
     ticks, stop = 0, threading.Event()
 
     def tick() -> None:
@@ -256,7 +257,7 @@ def test_other_threads_run_while_one_waits_for_the_disk_or_for_news(db: plimsoll
     }
     thread = threading.Thread(target=tick)
     interval = sys.getswitchinterval()
-    # Nobody takes the interpreter from this thread: others run only while it has given it up.
+    # With this interval, other threads run only while this thread has released the GIL.
     sys.setswitchinterval(1_000)
     try:
         thread.start()

@@ -1,4 +1,5 @@
-"""A Pyramid application under four worker processes, one of which is killed while clients ask."""
+"""A Pyramid application under four worker processes, one of which is killed while clients send
+requests."""
 
 from __future__ import annotations
 
@@ -21,13 +22,14 @@ from plimsoll.zodb import PlimsollStorage
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 
 with warnings.catch_warnings():
-    # Pyramid imports what warns that it is deprecated.
+    # Pyramid imports a deprecated module, which warns.
     warnings.simplefilter("ignore")
     import pyramid_bank
     from pyramid_bank import ACCOUNTS, START, Worker
 
 CLIENTS, REQUESTS = 8, 250
-"""Each client sends as many requests, and goes on until all are killed that are to be killed; every third one pays."""
+"""The number of requests of each client, which continues until all kills are done. Every third
+request pays."""
 
 
 @pytest.fixture
@@ -41,7 +43,7 @@ def workers(path: str) -> Iterator[list[Worker]]:
 
 
 class Client:
-    """Asks any worker, and remembers what it was told."""
+    """Sends requests to any worker, and records the answers."""
 
     def __init__(self, number: int, workers: list[Worker], killed: list[Worker], enough: threading.Event) -> None:
         self.number, self.workers, self.random = number, workers, random.Random(number)
@@ -76,14 +78,14 @@ class Client:
             except (OSError, http.client.HTTPException):
                 if worker not in self.killed:
                     raise
-                # Another one takes its place soon.
+                # Another worker replaces it soon.
                 self.unanswered += 1
                 if number % 3 == 0:
                     self.unsure.append(note)
                 time.sleep(0.05)
 
 
-def test_no_money_is_made_or_lost_by_clients_of_four_workers_of_which_some_are_killed(path: str, workers: list[Worker]) -> None:
+def test_the_total_is_preserved_while_workers_are_killed(path: str, workers: list[Worker]) -> None:
     killed: list[Worker] = []
     enough = threading.Event()
     clients = [Client(number, workers, killed, enough) for number in range(CLIENTS)]

@@ -1,4 +1,4 @@
-"""Programs with greenlets, and servers that make a cache before they fork their workers."""
+"""Programs with greenlets, and servers that create a cache before they fork their workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 import plimsoll
 
-# One program that all kinds of workers run. It makes its caches once, where a program does.
+# The program that all kinds of workers run. It creates its caches once, at module level.
 APPLICATION = """
 import os, plimsoll
 
@@ -130,7 +130,7 @@ def test_an_application_of_greenlets_waits_for_the_store_and_for_its_own_writers
 
 
 def ask(server: str, number: int) -> tuple[int, int]:
-    """The status of an answer, and the process that gave it."""
+    """The status of an answer, and the process that sent it."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(60)
         connection.connect(server)

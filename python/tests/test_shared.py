@@ -25,7 +25,7 @@ METHODS = ["spawn", "forkserver"]
 
 @pytest.fixture(params=METHODS)
 def start(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A way to start processes. What is still alive at the end is ended."""
+    """A way to start processes. Those still alive at the end are killed."""
     context = multiprocessing.get_context(request.param)
     yield context
     for child in multiprocessing.active_children():
@@ -54,7 +54,7 @@ def test_processes_count_together_and_lose_nothing(start: Any, path: str) -> Non
         assert db.verify().ok
 
 
-def test_what_one_process_commits_another_one_reads_at_once_in_every_way(start: Any, path: str) -> None:
+def test_a_commit_of_another_process_is_visible_at_once_to_every_read_call(start: Any, path: str) -> None:
     questions, answers = start.Queue(), start.Queue()
     with shared_workers.open_shared(path) as db:
         child = run(start, shared_workers.answer, path, questions, answers)
@@ -83,7 +83,7 @@ def test_what_one_process_commits_another_one_reads_at_once_in_every_way(start: 
 
 def test_a_killed_process_keeps_what_it_acknowledged_and_blocks_nobody(start: Any, path: str) -> None:
     acknowledged = start.Queue()
-    # It is the keeper; whoever is left takes its place.
+    # It is the keeper; a remaining process takes over.
     writer = run(start, shared_workers.write_until_killed, path, acknowledged)
     assert acknowledged.get(timeout=60) == 0
     with shared_workers.open_shared(path) as db:
@@ -104,7 +104,7 @@ def test_a_killed_process_keeps_what_it_acknowledged_and_blocks_nobody(start: An
         assert db.verify().ok
 
 
-def test_a_watch_hears_of_other_processes(start: Any, path: str) -> None:
+def test_a_watch_returns_changes_of_other_processes(start: Any, path: str) -> None:
     ready, found = start.Event(), start.Queue()
     with shared_workers.open_shared(path) as db:
         child = run(start, shared_workers.wait_for_one, path, ready, found)
@@ -115,8 +115,9 @@ def test_a_watch_hears_of_other_processes(start: Any, path: str) -> None:
         assert child.exitcode == 0
 
 
-def test_large_commits_of_another_process_are_taken_in_while_this_one_reads(path: str) -> None:
-    # Buffered ones are seen here once they are durable: at the latest when the other one has left.
+def test_large_commits_of_another_process_are_applied_while_this_one_reads(path: str) -> None:
+    # Buffered commits are visible here once they are durable, at the latest when the other process
+    # has closed the store.
     program = """
 import sys, plimsoll
 with plimsoll.open(sys.argv[1], shared=True, memory_total="96MiB", durability="buffered") as db:
@@ -133,7 +134,7 @@ with plimsoll.open(sys.argv[1], shared=True, memory_total="96MiB", durability="b
         assert {value[:2] for _, value in db.items(prefix=b"0")} == {b"19"}
 
 
-def test_who_wants_the_store_alone_and_who_shares_it_refuse_each_other(path: str) -> None:
+def test_exclusive_and_shared_opens_exclude_each_other(path: str) -> None:
     open_it = "import sys, plimsoll\ntry:\n    plimsoll.open(sys.argv[1], memory='16MiB', shared=sys.argv[2] == '1')\n"
     open_it += "except plimsoll.Locked as error:\n    print(error.pid, error)\n"
 
@@ -147,15 +148,15 @@ def test_who_wants_the_store_alone_and_who_shares_it_refuse_each_other(path: str
         assert str(os.getpid()) in other(1)
 
 
-def test_one_more_than_the_memory_has_room_for_is_refused(path: str) -> None:
+def test_a_process_beyond_the_memory_total_is_refused(path: str) -> None:
     program = "import sys, plimsoll\nplimsoll.open(sys.argv[1], shared=True, memory_total='30MiB')"
     with plimsoll.open(path, shared=True, memory_total="30MiB"):
         done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=False)
         assert "InvalidInput" in done.stderr and "give a larger total" in done.stderr
 
 
-def test_a_transaction_at_what_was_ordered_needs_no_sync_of_others(path: str) -> None:
-    # Writers that take turns, as a ZODB does: the lock is free again before the commit is durable.
+def test_an_ordered_transaction_waits_for_no_sync_of_others(path: str) -> None:
+    # Writers that serialize on a lock, like ZODB, release it before the commit is durable.
     turn = threading.Lock()
     with shared_workers.open_shared(path) as db:
 

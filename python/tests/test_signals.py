@@ -1,5 +1,5 @@
 """A signal handler may raise at any point where Python runs handlers. The writer turn is released
-nevertheless."""
+even then."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class Interrupted(Exception):
 
 
 class Handler:
-    """A handler that raises at the `number`th place where Python would run it: at the begin of a function, when a generator goes on, and after a call."""
+    """A handler that raises at the `number`th place where Python would run it: at the start of a
+    function, when a generator resumes, and after a call."""
 
     def __init__(self, number: int) -> None:
         self.left = number
@@ -47,7 +48,7 @@ class Handler:
             return None
         if event == "call":
             frame.f_trace_opcodes = True
-            # Where a generator goes on, what is raised here would leave it past its handlers.
+            # If a generator resumes, an exception raised here would bypass its handlers.
             if not _is_generator(frame.f_code):
                 self.at_a_place()
         elif event == "opcode":
@@ -73,15 +74,17 @@ def _is_generator(code: CodeType) -> bool:
 
 
 def interrupted_everywhere(work: Callable[[], object], least: int = 30) -> Iterator[bool]:
-    """Does `work` again and again, with a handler that raises a place later each time, until it is not reached. Whether it raised."""
+    """Repeats `work` with a handler that raises one place later each time, until the place is not
+    reached. Yields whether it raised."""
     number = 0
     while True:
         number += 1
         handler = Handler(number)
         previous = sys.gettrace()
-        # Kept, with its frames, as an interactive interpreter does.
+        # Keep the exception with its frames, as an interactive interpreter does.
         kept: Interrupted | None = None
-        # What is freed of other work and of other tests is no part of this one: an exception in a `__del__` goes nowhere.
+        # No garbage collection in `work`: it would free objects of other tests, and an exception in
+        # a `__del__` is lost.
         gc.disable()
         sys.settrace(handler.trace)
         try:
@@ -100,7 +103,7 @@ def interrupted_everywhere(work: Callable[[], object], least: int = 30) -> Itera
 
 
 def done_by_another_thread(work: Callable[[], object]) -> bool:
-    """Whether another thread can do it, and need not wait for anyone."""
+    """Whether another thread can do `work` without waiting."""
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(60)
@@ -109,7 +112,7 @@ def done_by_another_thread(work: Callable[[], object]) -> bool:
 
 @contextlib.contextmanager
 def interrupted_soon() -> Iterator[None]:
-    """The block is to be ended by a signal that comes after 20 ms."""
+    """A signal after 20 ms must end the block."""
 
     def handler(_number: int, _frame: object) -> None:
         raise Interrupted
@@ -131,7 +134,7 @@ def test_a_signal_ends_a_read_of_many_keys(db: plimsoll.Db) -> None:
     assert operator.length_hint(keys) > 0
 
 
-def test_a_signal_ends_a_walk_over_differences(db: plimsoll.Db) -> None:
+def test_a_signal_ends_an_iteration_over_differences(db: plimsoll.Db) -> None:
     db.put_many((b"%d" % number, b"1") for number in range(100_000))
     differences = db.diff(0, db.newest)
     with interrupted_soon():
@@ -139,7 +142,7 @@ def test_a_signal_ends_a_walk_over_differences(db: plimsoll.Db) -> None:
     assert next(differences, None) is not None
 
 
-def test_a_signal_ends_a_walk_over_a_history(path: str) -> None:
+def test_a_signal_ends_an_iteration_over_a_history(path: str) -> None:
     with plimsoll.open(path, memory="16MiB", durability="buffered") as db:
         for number in range(60_000):
             db[b"a"] = b"%d" % number
@@ -150,7 +153,7 @@ def test_a_signal_ends_a_walk_over_a_history(path: str) -> None:
 
 
 @pytest.mark.parametrize("feed", ["watch()", "log.follow(stream=7)"])
-def test_a_thread_that_waits_for_news_ends_quietly_with_the_interpreter(path: str, feed: str) -> None:
+def test_a_waiting_thread_ends_quietly_at_interpreter_exit(path: str, feed: str) -> None:
     program = f"""
 import sys, threading, time, plimsoll
 db = plimsoll.open(sys.argv[1], memory="16MiB")

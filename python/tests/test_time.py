@@ -108,7 +108,7 @@ def test_history_and_differences_name_their_commits(db: plimsoll.Db) -> None:
     assert gone.after is None and gone.by == second
 
 
-def test_a_keyspace_that_keeps_only_the_present_refuses_the_past(db: plimsoll.Db) -> None:
+def test_a_keyspace_with_retention_latest_refuses_earlier_moments(db: plimsoll.Db) -> None:
     sessions = db.keyspace("sessions", retention="latest")
     first = sessions.put(b"a", b"1")
     sessions.put(b"a", b"2")
@@ -150,28 +150,28 @@ def test_a_snapshot_holds_its_moment_until_it_is_closed(db: plimsoll.Db) -> None
 
 
 def _rewrite_all(space: plimsoll.Keyspace, db: plimsoll.Db, rounds: int = 2) -> None:
-    """Gives up what the retention does not keep."""
+    """Drops the versions that the retention does not keep."""
     for _ in range(rounds):
         space.put_many((b"x%d" % number, b"y") for number in range(50))
         db.flush()
         db.compact()
 
 
-def test_the_newest_version_is_read_where_only_the_present_is_kept(db: plimsoll.Db) -> None:
+def test_the_newest_version_is_read_with_retention_latest(db: plimsoll.Db) -> None:
     latest = db.keyspace("latest", retention="latest")
     latest[b"tea"] = b"3.10"
     _rewrite_all(latest, db)
     history = latest.history(b"tea")
     version = next(history)
     assert version.value() == b"3.10"
-    # While the iterator is there, its moment is kept.
+    # An open iterator retains its moment.
     latest[b"tea"] = b"3.20"
     _rewrite_all(latest, db)
     assert version.value() == b"3.10"
     assert [found.value() for found in latest.history(b"tea")][0] == b"3.20"
 
 
-def test_a_version_that_was_written_before_what_is_kept_is_read(db: plimsoll.Db) -> None:
+def test_the_version_current_at_the_start_of_the_retention_is_read(db: plimsoll.Db) -> None:
     space = db.keyspace("space", retention=20)
     space[b"tea"] = b"1"
     for number in range(100):

@@ -28,7 +28,7 @@ def test_an_exception_in_a_block_writes_nothing(db: plimsoll.Db) -> None:
     assert len(db) == 0 and tx.glsn is None
 
 
-def test_what_was_read_and_changed_since_is_a_conflict(db: plimsoll.Db) -> None:
+def test_a_later_change_of_read_data_is_a_conflict(db: plimsoll.Db) -> None:
     db[b"seat"] = b"free"
     tx = db.transaction()
     assert tx[b"seat"] == b"free"
@@ -105,7 +105,7 @@ def test_transactions_span_keyspaces(db: plimsoll.Db) -> None:
         db.transaction().keyspace("dogs")
 
 
-def test_a_walk_of_a_transaction_sees_what_is_written_ahead_of_it(db: plimsoll.Db) -> None:
+def test_an_iterator_of_a_transaction_returns_keys_written_ahead_of_it(db: plimsoll.Db) -> None:
     db.put_many((b"%04d" % number, b"") for number in range(2_000))
     tx = db.transaction()
     walk = iter(tx)
@@ -141,7 +141,7 @@ def test_a_transaction_larger_than_memory_is_one_commit(db: plimsoll.Db) -> None
     assert stats["peak_bytes"] <= stats["limit_bytes"] == 16 << 20
 
 
-def test_a_new_keyspace_name_in_two_threads_is_made_once(db: plimsoll.Db) -> None:
+def test_a_new_keyspace_is_created_once_by_two_threads(db: plimsoll.Db) -> None:
     made: list[plimsoll.Keyspace] = []
     threads = [threading.Thread(target=lambda: made.append(db.keyspace("both"))) for _ in range(8)]
     for thread in threads:
@@ -163,7 +163,7 @@ def test_a_ticket_says_durable_only_when_it_is(path: str) -> None:
         assert ticket.is_durable
 
 
-def test_all_who_wait_for_a_ticket_wait_until_it_is_durable(db: plimsoll.Db) -> None:
+def test_all_waiters_of_a_ticket_wait_until_it_is_durable(db: plimsoll.Db) -> None:
     early = []
 
     def wait(ticket: plimsoll.Ticket) -> None:

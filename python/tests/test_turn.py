@@ -37,7 +37,7 @@ def is_free(turn: Turn, timeout: float = 0) -> bool:
         return is_held
 
 
-def test_who_is_next_prepares_before_it_has_the_turn(turns: list[Turn], prepared: threading.Event) -> None:
+def test_the_next_process_prepares_before_it_has_the_turn(turns: list[Turn], prepared: threading.Event) -> None:
     first, second, _ = turns
     got = threading.Event()
 
@@ -54,7 +54,7 @@ def test_who_is_next_prepares_before_it_has_the_turn(turns: list[Turn], prepared
     thread.join()
 
 
-def test_a_process_that_writes_on_and_on_lets_the_next_one_in(turns: list[Turn], prepared: threading.Event) -> None:
+def test_a_busy_writer_lets_the_next_process_in(turns: list[Turn], prepared: threading.Event) -> None:
     first, second, _ = turns
     got = threading.Event()
 
@@ -75,7 +75,7 @@ def test_a_process_that_writes_on_and_on_lets_the_next_one_in(turns: list[Turn],
     thread.join()
 
 
-def test_who_gives_up_leaves_the_queue(turns: list[Turn]) -> None:
+def test_a_waiter_that_times_out_leaves_the_queue(turns: list[Turn]) -> None:
     first, second, third = turns
     with first.hold():
         assert not is_free(second, 0.01)
@@ -94,7 +94,7 @@ def test_an_error_in_preparing_leaves_the_queue(tmp_path: Path, turns: list[Turn
 
 
 @pytest.mark.parametrize("which", ["_file", "_next"])
-def test_an_exception_right_after_a_lock_was_had_gives_it_back(turns: list[Turn], monkeypatch: pytest.MonkeyPatch, which: str) -> None:
+def test_an_exception_right_after_acquiring_a_lock_releases_it(turns: list[Turn], monkeypatch: pytest.MonkeyPatch, which: str) -> None:
     first, second, _ = turns
     wait: Callable[[int, float | None], bool] = _turn._wait
 
@@ -111,7 +111,7 @@ def test_an_exception_right_after_a_lock_was_had_gives_it_back(turns: list[Turn]
     assert is_free(second) and is_free(first)
 
 
-def test_an_exception_right_after_the_turn_was_taken_again_gives_it_back(turns: list[Turn], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_right_after_retaking_the_turn_releases_it(turns: list[Turn], monkeypatch: pytest.MonkeyPatch) -> None:
     first, second, _ = turns
     assert is_free(first)
     try_: Callable[[int], bool] = _turn._try
@@ -128,7 +128,7 @@ def test_an_exception_right_after_the_turn_was_taken_again_gives_it_back(turns: 
     assert is_free(second)
 
 
-def test_a_turn_is_held_until_its_hold_is_given_or_forgotten(turns: list[Turn]) -> None:
+def test_a_turn_is_held_until_its_hold_is_released_or_dropped(turns: list[Turn]) -> None:
     first, second, _ = turns
     hold = first.hold()
     with hold as is_held:
@@ -138,7 +138,7 @@ def test_a_turn_is_held_until_its_hold_is_given_or_forgotten(turns: list[Turn]) 
     hold.give()
     assert is_free(second) and not first.is_mine
     with second.hold():
-        # It holds nothing that it could release.
+        # It does not hold the turn, so there is nothing to release.
         hold.give()
         assert not is_free(first)
     hold = first.hold()

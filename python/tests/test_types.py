@@ -1,4 +1,4 @@
-"""The stubs describe the module, and a program that uses it is checked by them."""
+"""The stubs describe the module, and programs are checked against them."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_the_stubs_describe_the_module() -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_a_right_program_is_accepted_and_a_wrong_one_is_not(tmp_path: Path) -> None:
+def test_a_correct_program_passes_the_type_check_and_a_wrong_one_fails(tmp_path: Path) -> None:
     assert mypy(tmp_path, PROGRAM) == ""
     found = {int(line.split(":")[1]) for line in mypy(tmp_path, WRONG).splitlines() if ": error:" in line}
     assert found == {number for number, line in enumerate(WRONG.splitlines(), 1) if line.endswith("# E")}
@@ -136,8 +136,8 @@ def test_the_package_says_that_it_is_typed() -> None:
 
 
 def imports_of(module: str, tree: ast.Module, known: set[str]) -> set[str]:
-    """The modules of the package that a module imports, for types alone too. A face is known as
-    `package.__init__`, so one dot is always the folder of the file."""
+    """The modules of the package that a module imports, including imports for types only. A package
+    is named `package.__init__`, so that one dot is always the folder of the file."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.level:

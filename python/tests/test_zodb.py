@@ -1,4 +1,4 @@
-"""The ZODB storage: what its users rely on beyond ZODB's own cases."""
+"""The ZODB storage: guarantees beyond ZODB's own test cases."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from plimsoll.zodb import PlimsollStorage
 
 
 def fill(db: Any, count: int = 20) -> None:
-    """Some objects, one transaction each."""
+    """Stores some objects, one transaction each."""
     for number in range(count):
         with db.transaction(f"number {number}") as connection:
             connection.root()[f"key {number}"] = PersistentMapping({"number": number})
@@ -40,7 +40,7 @@ def numbers(db: Any) -> list[int]:
 
 
 def records(storage: Any) -> list[Any]:
-    """Everything in a storage."""
+    """All records of a storage."""
     return [
         (txn.tid, txn.user, txn.description, txn.extension_bytes, sorted((record.oid, record.tid, record.data) for record in txn))
         for txn in storage.iterator()
@@ -57,7 +57,7 @@ def test_a_database_is_the_same_after_it_was_closed(tmp_path: Path, keep_history
         db.close()
 
 
-def test_what_tpc_finish_returned_for_survives_a_kill(tmp_path: Path) -> None:
+def test_a_transaction_survives_a_kill_after_tpc_finish(tmp_path: Path) -> None:
     program = """
 import sys, transaction, ZODB
 from plimsoll.zodb import PlimsollStorage
@@ -87,7 +87,7 @@ for number in range(10**9):
 
 
 @pytest.mark.parametrize("keep_history", [True, False])
-def test_threads_that_move_money_neither_make_nor_lose_any(tmp_path: Path, keep_history: bool) -> None:
+def test_concurrent_transfers_preserve_the_total(tmp_path: Path, keep_history: bool) -> None:
     db = ZODB.DB(PlimsollStorage(tmp_path / "data", keep_history=keep_history))
     with db.transaction() as connection:
         for account in range(5):
@@ -156,7 +156,7 @@ def disk_bytes(folder: Path) -> int:
 
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("keep_history", [True, False])
-def test_a_pack_gives_back_the_disk(tmp_path: Path, keep_history: bool, shared: bool) -> None:
+def test_a_pack_reclaims_disk_space(tmp_path: Path, keep_history: bool, shared: bool) -> None:
     db = ZODB.DB(PlimsollStorage(tmp_path / "data", keep_history=keep_history, shared=shared, memory="32MiB"))
     with db.transaction() as connection:
         for key in range(500):
@@ -175,7 +175,7 @@ def test_a_pack_gives_back_the_disk(tmp_path: Path, keep_history: bool, shared: 
     db.close()
 
 
-def test_a_pack_whose_space_cannot_be_given_back_is_done(tmp_path: Path, around: Any) -> None:
+def test_a_pack_succeeds_even_if_its_space_cannot_be_reclaimed(tmp_path: Path, around: Any) -> None:
     storage = PlimsollStorage(tmp_path / "data")
     db = ZODB.DB(storage)
     fill(db)
@@ -251,7 +251,7 @@ def test_an_undone_blob_has_its_file_also_when_its_origin_was_packed(tmp_path: P
     db.close()
 
 
-def test_an_oid_is_not_given_twice_after_a_pack(tmp_path: Path) -> None:
+def test_an_oid_is_not_assigned_twice_after_a_pack(tmp_path: Path) -> None:
     db = ZODB.DB(PlimsollStorage(tmp_path / "data"))
     fill(db, 5)
     with db.transaction() as connection:
@@ -266,7 +266,7 @@ def test_an_oid_is_not_given_twice_after_a_pack(tmp_path: Path) -> None:
     storage.close()
 
 
-def test_a_storage_says_what_it_cannot_be_opened_as(tmp_path: Path) -> None:
+def test_a_storage_refuses_mismatched_options_with_a_reason(tmp_path: Path) -> None:
     PlimsollStorage(tmp_path / "data").close()
     with pytest.raises(StorageError, match="keeps history"):
         PlimsollStorage(tmp_path / "data", keep_history=False)
@@ -359,7 +359,8 @@ def test_two_databases_with_large_transactions_do_not_wait_for_each_other(tmp_pa
     rows = {}
 
     def commit(large: int) -> None:
-        """As `transaction` does: stores in all databases, in their order, then votes in all of them."""
+        """Commits like the package `transaction`: stores in all databases, in their order, then
+        votes in all of them."""
         txn = transaction.Transaction()
         parts = [storage.new_instance() for storage in storages]
         for number, part in enumerate(parts):
@@ -386,7 +387,7 @@ def test_two_databases_with_large_transactions_do_not_wait_for_each_other(tmp_pa
         storage.close()
 
 
-def test_a_copy_that_was_broken_off_does_not_keep_the_turn(tmp_path: Path) -> None:
+def test_an_interrupted_copy_releases_the_turn(tmp_path: Path) -> None:
     source = PlimsollStorage(tmp_path / "source", blob_dir=tmp_path / "source blobs")
     db = ZODB.DB(source)
     for number in range(5):
@@ -417,7 +418,7 @@ def test_a_copy_that_was_broken_off_does_not_keep_the_turn(tmp_path: Path) -> No
     db.close()
 
 
-def test_who_commits_is_told_that_a_pack_would_wait_for_itself(tmp_path: Path) -> None:
+def test_a_pack_within_a_commit_is_refused(tmp_path: Path) -> None:
     storage = PlimsollStorage(tmp_path / "data")
     db = ZODB.DB(storage)
     fill(db, 1)
@@ -442,7 +443,8 @@ def test_zodburi_opens_one(tmp_path: Path) -> None:
 
 
 def test_a_copy_goes_from_a_filestorage_and_back(tmp_path: Path) -> None:
-    """What `zodbconvert` of RelStorage does: both from ZConfig, the destination empty, then `copyTransactionsFrom`."""
+    """Does the same as RelStorage's `zodbconvert`: opens both storages from ZConfig, with an empty
+    destination, then calls `copyTransactionsFrom`."""
     db = ZODB.DB(FileStorage(str(tmp_path / "first.fs")))
     fill(db)
     db.undo(db.undoInfo()[0]["id"])
@@ -466,7 +468,8 @@ def test_a_copy_goes_from_a_filestorage_and_back(tmp_path: Path) -> None:
 
 
 class Unsynced:
-    """A transaction of the store that waits for a test between ordering its commit and the sync."""
+    """A transaction of the store that waits for the test after ordering its commit and before the
+    sync."""
 
     def __init__(self, tx: Any) -> None:
         self.tx, self.go_on, self.ordered = tx, threading.Event(), threading.Event()
@@ -486,7 +489,7 @@ class Unsynced:
         return getattr(self.tx, name)
 
 
-def test_who_met_a_conflict_with_a_commit_that_is_not_durable_yet_does_not_meet_it_again(tmp_path: Path) -> None:
+def test_a_retry_does_not_conflict_again_with_a_commit_that_is_not_durable_yet(tmp_path: Path) -> None:
     db = ZODB.DB(PlimsollStorage(tmp_path / "data"))
     first, second = (transaction.TransactionManager(explicit=True) for _ in range(2))
     one, other = db.open(first), db.open(second)

@@ -1,7 +1,7 @@
 """ZODB's own cases for storages.
 
-They are in `shared/conformance` beside the repository, which is there where changes are checked; elsewhere these tests skip, and those of
-`test_zodb` remain.
+They are in `shared/conformance` beside the repository, which exists where changes are checked.
+Elsewhere these tests are skipped, and only those of `test_zodb` run.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ NEED_HISTORY = {
     "blob_packing.txt",
     "IExternalGC.test",
 }
-"""Cases that ask for earlier revisions, but are not in a group that says so."""
+"""Cases that need earlier revisions, but are not in a group marked so."""
 
 
 def run(adapter: str, folder: Path) -> str:
-    """Runs all cases; what they print."""
+    """Runs all cases; returns their output."""
     assert FOLDER is not None
     paths = os.pathsep.join([str(HERE), str(FOLDER.parent)])
     environment = {**os.environ, "CONF_STORAGE": f"zodb_adapter:{adapter}", "PYTHONPATH": paths, "TMPDIR": str(folder)}

@@ -48,7 +48,7 @@ def run(*calls: tuple[Any, ...]) -> None:
 
 
 class Worker:
-    """A process that is killed repeatedly, and the messages it has sent."""
+    """A process that is killed and restarted repeatedly, and the messages it has sent."""
 
     def __init__(self, function: Any, *arguments: Any) -> None:
         self.function, self.arguments = function, arguments
@@ -56,7 +56,7 @@ class Worker:
         self.start()
 
     def start(self) -> None:
-        """Starts it anew."""
+        """Starts it again."""
         self.pipe, end = CONTEXT.Pipe(duplex=False)
         self.process = CONTEXT.Process(target=self.function, args=(*self.arguments, random.randrange(1 << 30), end))
         self.process.start()
@@ -91,7 +91,7 @@ def test_writers_and_readers_in_many_processes_that_are_killed_keep_a_bank_in_or
         assert time.monotonic() - start < 240
         time.sleep(0.3)
         victim = random.choice(writers + readers)
-        # A process that has committed since it was started.
+        # Kill a process that has committed since it was started.
         if victim.pipe.poll():
             victim.kill()
             victim.start()
@@ -141,7 +141,7 @@ def test_oids_and_tids_of_several_processes_are_all_different(path: str) -> None
         assert len(store.keyspace("zodb.objects")) >= 120 * 20
 
 
-def test_a_connection_hears_of_what_another_process_has_changed(path: str) -> None:
+def test_a_connection_sees_changes_of_another_process(path: str) -> None:
     make_bank(path)
     db = ZODB.DB(storage(path))
     connection = db.open()
@@ -160,7 +160,7 @@ def test_a_connection_hears_of_what_another_process_has_changed(path: str) -> No
     db.close()
 
 
-def test_one_that_is_killed_between_vote_and_finish_leaves_nothing_and_holds_nobody_up(path: str) -> None:
+def test_a_process_killed_between_vote_and_finish_leaves_nothing_and_blocks_nobody(path: str) -> None:
     make_bank(path)
     voted = CONTEXT.Event()
     process = CONTEXT.Process(target=zodb_workers.hold_a_vote, args=(path, voted))
@@ -218,7 +218,7 @@ def test_a_blob_of_another_process_is_read_and_packed(path: str, tmp_path: Path)
     db.close()
 
 
-def test_of_several_processes_that_make_a_database_at_once_all_get_the_same(path: str) -> None:
+def test_processes_that_create_a_database_at_once_get_the_same_one(path: str) -> None:
     barrier = CONTEXT.Barrier(4)
     run(*[(zodb_workers.open_new, path, barrier)] * 4)
     db = ZODB.DB(storage(path))
@@ -228,7 +228,7 @@ def test_of_several_processes_that_make_a_database_at_once_all_get_the_same(path
 
 
 @pytest.mark.parametrize("keep_history", [True, False])
-def test_who_makes_a_database_that_another_one_has_made_and_filled_keeps_what_is_in_it(
+def test_creating_an_existing_database_keeps_its_contents(
     path: str, keep_history: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late = storage(path, keep_history=keep_history)
@@ -331,7 +331,7 @@ db.close()
 """
 
 
-def test_a_forked_child_opens_a_storage_of_its_own_and_is_told_so_if_it_uses_its_parents(path: str) -> None:
+def test_a_forked_child_must_open_its_own_storage(path: str) -> None:
     done = subprocess.run([sys.executable, "-c", FORK, path], capture_output=True, text=True, timeout=100, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     db = ZODB.DB(storage(path))

@@ -1,4 +1,5 @@
-"""ZODB's own race tests, over the storage itself and over what ZODB puts around a storage without snapshots of its own.
+"""ZODB's own race tests, on the storage itself and on the adapter that ZODB puts around a storage
+without snapshots.
 
 PLIMSOLL_RACE_ROUNDS=20 runs each of them 20 times.
 """
@@ -50,7 +51,8 @@ class Case(racetest.RaceTests):  # type: ignore[misc, unused-ignore]
 
 
 class WithoutSnapshots:
-    """A storage that does not say that it has snapshots, so that ZODB puts its `MVCCAdapter` around it."""
+    """A storage that does not declare its snapshots, so that ZODB puts its `MVCCAdapter` around
+    it."""
 
     def __init__(self, storage: PlimsollStorage) -> None:
         self._inner = storage

@@ -1,4 +1,4 @@
-"""Undo and deletion: beside other changes in one transaction, and over several databases."""
+"""Undo and deletion: together with other changes in one transaction, and over several databases."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def load_state(storage: Any, oid: bytes) -> Any:
 
 
 class Steps:
-    """What one transaction does to a number that was 1, then 3, then 7."""
+    """The steps of one transaction on a number that was 1, then 3, then 7."""
 
     def __init__(self, storage: Any, kind: type[Any]) -> None:
         self.storage, self.kind = storage, kind
@@ -102,7 +102,7 @@ CASES: dict[str, tuple[Work, Any, Any]] = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("kind", [Length, PersistentMapping])
-def test_one_transaction_does_what_it_does_in_a_filestorage(tmp_path: Path, kind: type[Any], case: str) -> None:
+def test_a_transaction_has_the_same_outcome_as_in_a_filestorage(tmp_path: Path, kind: type[Any], case: str) -> None:
     work, merged, plain = CASES[case]
     outcomes = []
     for storage in (PlimsollStorage(tmp_path / "data"), FileStorage(str(tmp_path / "data.fs"))):
@@ -163,7 +163,7 @@ def test_nothing_keeps_others_from_committing_before_the_vote(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("second", ["change", "undo", "change through another connection"])
-def test_what_one_transaction_cannot_do_is_refused_at_once(tmp_path: Path, second: str) -> None:
+def test_impossible_combinations_in_one_transaction_are_refused_at_once(tmp_path: Path, second: str) -> None:
     db = ZODB.DB(PlimsollStorage(tmp_path / "data"))
     manager = transaction.TransactionManager()
     connection = db.open(manager)
@@ -178,14 +178,14 @@ def test_what_one_transaction_cannot_do_is_refused_at_once(tmp_path: Path, secon
     else:
         db.undo(first_log["id"], manager.get())
         if second == "undo":
-            # The same: which of two votes first is not fixed.
+            # The same undo twice, because the order in which two undos vote is not fixed.
             db.undo(first_log["id"], manager.get())
         else:
             root["one"] = 1
     with pytest.raises(StorageTransactionError, match="this thread"):
         manager.commit()
     manager.abort()
-    # Each for itself.
+    # Each operation succeeds in its own transaction.
     db.undoMultiple([first_log["id"], second_log["id"]], manager.get())
     manager.commit()
     root["one"] = 1
@@ -194,7 +194,7 @@ def test_what_one_transaction_cannot_do_is_refused_at_once(tmp_path: Path, secon
     db.close()
 
 
-def test_who_commits_through_another_connection_is_told_that_a_pack_would_wait_for_itself(tmp_path: Path) -> None:
+def test_a_pack_during_a_commit_of_another_connection_is_refused(tmp_path: Path) -> None:
     storage = PlimsollStorage(tmp_path / "data")
     db = ZODB.DB(storage)
     other = storage.new_instance()
@@ -220,7 +220,8 @@ def test_two_databases_with_undos_do_not_wait_for_each_other(tmp_path: Path, ear
     both_ready = threading.Barrier(2)
 
     def commit(where: int) -> None:
-        """As `transaction` does: everything in all databases, in their order, then votes in all of them."""
+        """Commits like the package `transaction`: all operations in all databases, in their order,
+        then votes in all of them."""
         txn = TransactionMetaData()
         parts = [storage.new_instance() for storage in storages]
         for number, part in enumerate(parts):

@@ -181,7 +181,7 @@ def test_packs_and_commits_through_one_instance(tmp_path: Path) -> None:
     db.close()
 
 
-# What an idle connection keeps
+# Idle connections
 
 
 def disk_bytes(folder: Path) -> int:
@@ -190,7 +190,7 @@ def disk_bytes(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_a_pack_beside_an_idle_connection_gives_back_the_disk(tmp_path: Path, shared: bool) -> None:
+def test_a_pack_reclaims_disk_space_despite_an_idle_connection(tmp_path: Path, shared: bool) -> None:
     db = ZODB.DB(PlimsollStorage(tmp_path / "data", shared=shared, memory="32MiB"))
 
     def write(rounds: int) -> None:
@@ -326,7 +326,8 @@ def test_a_pack_of_a_zeo_server_beside_committing_clients(tmp_path: Path) -> Non
     zeo = pytest.importorskip("ZEO")
     blobs = tmp_path / "blobs"
     with served(tmp_path, f"  blob-dir {blobs}\n") as address:
-        # A database that several clients find empty at once is made by one of them: here, before.
+        # Create the database first. Otherwise several clients would find it empty, and each would
+        # create the root.
         ZODB.DB(zeo.client(address)).close()
         stop = threading.Event()
         failed: list[Exception] = []

@@ -1,4 +1,5 @@
-"""`zodbconvert`, the command that RelStorage's users know, from a FileStorage through ours and RelStorage and back."""
+"""RelStorage's command `zodbconvert`, from a FileStorage through a PlimsollStorage and RelStorage
+and back."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ CHAIN = ["first", "ours", "relstorage", "ours-again", "last"]
 
 
 def section(folder: Path, name: str) -> str:
-    """The storage with this name, as ZConfig has it."""
+    """The ZConfig section of the storage with this name."""
     blobs = f"blob-dir {folder}/{name}-blobs"
     if name in ("first", "last"):
         return f"<filestorage {{}}>\n  path {folder}/{name}.fs\n  {blobs}\n</filestorage>\n"
@@ -31,7 +32,7 @@ def section(folder: Path, name: str) -> str:
 
 
 def imports(text: str) -> str:
-    """With the packages whose sections it uses."""
+    """The `%import` lines of the packages whose sections a configuration uses."""
     packages = [package for package in ("plimsoll.zodb", "relstorage") if f"<{package.split('.')[0]} " in text]
     return "".join(f"%import {package}\n" for package in packages) + text
 
@@ -51,7 +52,7 @@ def contents(storage: Any) -> list[Any]:
 
 
 def make_source(folder: Path) -> None:
-    """Objects that change and are deleted, texts, blobs, an undo."""
+    """Creates a database with changed and deleted objects, texts, blobs, and an undo."""
     db = ZODB.DB(config.storageFromString(section(folder, "first").format("")))
     for number in range(8):
         with db.transaction(f"number {number}") as connection:
@@ -76,7 +77,7 @@ def convert(folder: Path, source: str, destination: str, *options: str) -> None:
 
 
 def read(folder: Path, name: str) -> list[Any]:
-    """What a storage holds."""
+    """The contents of a storage."""
     storage = config.storageFromString(imports(section(folder, name).format("")))
     found = contents(storage)
     storage.close()
@@ -92,7 +93,7 @@ def test_a_database_goes_through_all_storages_and_comes_back_the_same(tmp_path: 
         assert read(tmp_path, destination) == first, destination
 
 
-def test_what_is_there_is_refused_cleared_or_continued(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_existing_data_is_refused_cleared_or_continued(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_source(tmp_path)
     convert(tmp_path, "first", "ours")
     with pytest.raises(SystemExit, match="destination storage has data"):

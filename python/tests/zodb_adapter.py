@@ -12,7 +12,8 @@ _remove = setupstack.rmtree
 
 
 def _close_and_remove(path: str) -> None:
-    """Removes the folder of a case. Some leave a database open in it, whose store merges in the background."""
+    """Removes the folder of a case. Some cases leave a database open in it, whose store compacts in
+    the background."""
     for store in list(_shared._stores.values()):
         if os.path.realpath(store.path).startswith(os.path.realpath(path) + os.sep):
             store.db.close()

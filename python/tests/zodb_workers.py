@@ -1,4 +1,5 @@
-"""What the child processes of `test_zodb_processes.py` run: a bank, kept by several processes on one store."""
+"""Functions that the child processes of `test_zodb_processes.py` run: a bank, kept by several
+processes on one store."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def make_bank(path: str) -> None:
 
 
 def check_bank(root: Any) -> int:
-    """The invariants of every state that anybody reads; returns the number of transfers."""
+    """Checks the invariants of a state; returns the number of transfers."""
     total = sum(account["balance"] for account in root["accounts"].values())
     assert total == ACCOUNTS * BALANCE, total
     notes = 0
@@ -61,7 +62,7 @@ def check_bank(root: Any) -> int:
 
 
 def write(path: str, writer: int, seed: int, acknowledged: Any) -> None:
-    """Moves money until it is killed; tells each commit that has returned."""
+    """Moves money until it is killed; reports each commit that has returned."""
     random.seed(seed)
     db = ZODB.DB(storage(path))
     connection = db.open()
@@ -89,7 +90,8 @@ def write(path: str, writer: int, seed: int, acknowledged: Any) -> None:
 
 
 def read(path: str, seed: int, seen: Any) -> None:
-    """Reads whole states until it is killed, through a connection that stays and one that is new."""
+    """Reads whole states until it is killed, through a long-lived connection and through new
+    ones."""
     random.seed(seed)
     db = ZODB.DB(storage(path))
     connection = db.open()
@@ -107,7 +109,8 @@ def read(path: str, seed: int, seen: Any) -> None:
 
 
 def add_objects(path: str, writer: int, count: int, results: Any) -> None:
-    """Stores objects of its own, all in the same moments as the others; tells their oids and the tids."""
+    """Stores its own objects at the same time as the other processes; reports their oids and the
+    tids."""
     db = ZODB.DB(storage(path))
     for number in range(count):
         while True:
@@ -155,7 +158,8 @@ def store_blob(path: str, blobs: str, data: bytes) -> None:
 
 
 def open_new(path: str, barrier: Any) -> None:
-    """Opens a storage that nobody has made yet, at the same moment as others, and writes into its root."""
+    """Opens a storage that does not exist yet, at the same time as other processes, and writes into
+    its root."""
     barrier.wait(60)
     db = ZODB.DB(storage(path))
     while True:

@@ -1,7 +1,7 @@
 """Runs Zope's own tests twice, as they are and with their storages swapped, and compares: `../run-tests --zope`.
 
-Swapped means that wherever a test makes a DemoStorage or FileStorage, it gets a PlimsollStorage. The same tests must run and the same fail: Zope has some that fail
-with any storage.
+Swapped means that each DemoStorage or FileStorage that a test creates is a PlimsollStorage. The
+same tests must run and the same must fail; some of Zope's tests fail with any storage.
 
     python zope_swapped.py                       both, and the comparison
     python zope_swapped.py plain|swapped TALLY   one run; the tally, a file of JSON, has what ran, what failed, and what was asked of storages of ours
@@ -30,7 +30,7 @@ PACKAGES = ("App", "OFS", "Products", "Shared", "Testing", "ZPublisher", "Zope2"
 """The packages of the distribution Zope that have tests."""
 
 CALLS = ("load", "loadBefore", "store", "tpc_finish", "history")
-"""What is counted of the storages of ours, beside how many there were."""
+"""The calls counted on each PlimsollStorage, besides the number of storages."""
 
 TESTS_MIN, STORAGES_MIN, COMMITS_MIN, LOADS_MIN = 1_600, 200, 400, 3_000
 """Zope 6.3 runs 1,622 tests; in them are 254 storages, 460 commits and 3,931 loads."""
@@ -39,7 +39,7 @@ tally: dict[str, Any] = {"ran": [], "failed": [], "calls": collections.Counter()
 
 
 class Counting(PlimsollStorage):  # type: ignore[misc, unused-ignore]
-    """A storage of ours in a folder of its own that counts what Zope asks of it."""
+    """A PlimsollStorage in its own folder that counts Zope's calls."""
 
     def __init__(self, folder: str) -> None:
         path = os.path.join(tempfile.mkdtemp(dir=folder), "store")
@@ -62,7 +62,8 @@ for _name in CALLS:
 
 
 def swap(folder: str) -> None:
-    """From here on, a new DemoStorage or FileStorage is one of ours; a DemoStorage over another storage keeps its changes in one."""
+    """Replaces every new DemoStorage and FileStorage by a PlimsollStorage. A DemoStorage over
+    another storage keeps its changes in a PlimsollStorage."""
     demo = ZODB.DemoStorage.DemoStorage
 
     def make_demo(name: str | None = None, base: Any = None, changes: Any = None, **options: Any) -> Any:
@@ -108,7 +109,7 @@ def run(way: str, output: str, options: list[str]) -> None:
 
 
 def compare() -> None:
-    """Runs them both ways."""
+    """Runs the tests both ways and compares the results."""
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         for way in ("plain", "swapped"):

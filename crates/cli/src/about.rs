@@ -55,14 +55,14 @@ impl About {
         }
     }
 
-    /// The time of a commit that the store recorded at `stored`: the committer's time, if that is
-    /// earlier.
+    /// The time to show for a commit that the store recorded at `stored`: the committer's time if
+    /// that is earlier, otherwise `stored`.
     pub(crate) fn time(&self, stored: SystemTime) -> Timestamp {
         let stored = of_system(stored);
         self.committed.map_or(stored, |committed| committed.min(stored))
     }
 
-    /// Whether it was imported, with a time of its own.
+    /// Whether the commit was imported and has a committer's time.
     pub(crate) fn has_time(&self) -> bool {
         self.committed.is_some()
     }
@@ -101,20 +101,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_git_commit_is_summed_up_by_its_subject() {
+    fn git_commit_is_summarized_by_its_subject() {
         let metadata = br#"{"commit":"0123456789abcdef","author":"Ada","message":"first\n\nbody"}"#;
         assert_eq!(About::of(metadata).line(), "01234567 Ada: first");
     }
 
     #[test]
-    fn other_metadata_is_summed_up_by_its_first_line_or_size() {
+    fn other_metadata_is_summarized_by_its_first_line_or_size() {
         assert_eq!(About::of(b"by hand\nsecond").line(), "by hand");
         assert_eq!(About::of(b"").line(), "");
         assert_eq!(About::of(&[0xff, 0xfe]).line(), "2 B of metadata");
     }
 
     #[test]
-    fn the_time_is_the_committers_unless_the_store_had_the_commit_before() {
+    fn committer_time_is_shown_if_it_is_before_the_stored_time() {
         let metadata =
             br#"{"commit":"0123","message":"m","committer":{"date":"2024-01-31T13:00:00+01:00"}}"#;
         let about = About::of(metadata);

@@ -38,8 +38,9 @@ const NAP: Duration = Duration::from_millis(50);
 pub(crate) fn sync_newest_segment(store: &Path) -> Result<(), Failure> {
     let log = store.join("log");
     let disk = OsDisk::new();
-    let failed =
-        |error: io::Error| Failure::system(format!("cannot make durable what was read: {error}"));
+    let failed = |error: io::Error| {
+        Failure::system(format!("cannot sync the part of the log that was read: {error}"))
+    };
     let names = disk.names(&log).map_err(failed)?;
     let Some(newest) = names.iter().filter(|name| name.ends_with(".seg")).max() else {
         return Ok(());

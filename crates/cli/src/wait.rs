@@ -33,7 +33,7 @@ pub(crate) fn to_share<T>(
     wait(globals, interrupt, ", or have that process open it shared", open)
 }
 
-/// `remedy` is advised beside closing the store in the process that has it.
+/// The error suggests closing the store in the process that has it, or `remedy`.
 fn wait<T>(
     globals: &Globals,
     interrupt: Option<&Interrupt>,

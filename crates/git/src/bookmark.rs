@@ -57,7 +57,7 @@ pub(crate) fn confirm(
 /// Converts the error of a failed commit.
 pub(crate) fn of_commit(error: plimsoll::Error, keyspace: &str) -> Error {
     match error {
-        // Such a transaction has read nothing but the bookmark.
+        // An import's transaction reads only the bookmark.
         plimsoll::Error::Conflict { .. } => Error::AnotherImport { keyspace: keyspace.to_owned() },
         error => error.into(),
     }

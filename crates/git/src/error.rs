@@ -94,7 +94,7 @@ pub enum Error {
         why: &'static str,
     },
     /// Several imported commits have ids with this prefix: give more digits.
-    #[error("commit {id} may be any of {}{}: write more digits", .candidates.join(", "), if *.more { ", ..." } else { "" })]
+    #[error("commit id {id} is ambiguous: it may be {}{}; write more digits", .candidates.join(", "), if *.more { ", ..." } else { "" })]
     Ambiguous {
         /// The prefix of the id, as given.
         id: String,

@@ -52,7 +52,7 @@ pub(crate) struct Feed<'r> {
     ahead: VecDeque<Commit>,
     /// Number of these requested from `changes`.
     asked: usize,
-    /// Whether the first of these was begun.
+    /// Whether [`Step::Begin`] was delivered for the first of these.
     begun: bool,
     /// Set after a failure: send one request at a time, because a request names the commit before
     /// it, which may fail as well.

@@ -6,7 +6,7 @@
 //! ```text
 //! git:NAME               bookmark of the import into keyspace NAME
 //! commit:LEN:NAME:ID     each commit; the value is the committer's time. LEN: bytes of NAME
-//! time:LEN:NAME:TIME     each commit that no later commit is older than; the value is the commit's id
+//! time:LEN:NAME:TIME     each commit not newer than any later one; the value is the commit's id
 //! ```
 //!
 //! Commit times need not ascend. Invariant: a commit removes recorded times later than its own.

@@ -26,7 +26,7 @@ impl ObjectId {
             .expect("parse() took hexadecimal digits only")
     }
 
-    /// The first 12 digits, for people.
+    /// The first 12 digits, for messages.
     pub fn short(&self) -> &str {
         &self.as_str()[..12]
     }

@@ -294,7 +294,7 @@ impl Config {
         if generator != REPLAYS {
             let made = GENERATORS.join("`, `");
             return Err(self.malformed(&format!(
-                "the generator `{generator}` is not imitated: `{made}` are, and `{REPLAYS}` reads \
+                "the generator `{generator}` is not supported: `{made}` are, and `{REPLAYS}` reads \
                  a trace as CSV"
             )));
         }
@@ -401,9 +401,8 @@ impl Drawn {
         }
         if !fits {
             let (edges, weights) = (edges.len(), weights.len());
-            return Err(config.malformed(&format!(
-                "`{what}`: {edges} values and {weights} weights do not fit together"
-            )));
+            return Err(config
+                .malformed(&format!("`{what}`: {edges} values do not match {weights} weights")));
         }
         let running = weights.iter().scan(0.0, |total, weight| {
             *total += weight / sum;

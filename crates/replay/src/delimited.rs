@@ -117,10 +117,8 @@ impl<R: Read> Delimited<R> {
         ];
         for (at, name) in fields.iter().enumerate() {
             if !used.contains(&Some(at)) && !IGNORED_NAMES.contains(&name.as_str()) {
-                remarks.push(format!(
-                    "{}: column `{name}` is not known and not used",
-                    self.path.display()
-                ));
+                remarks
+                    .push(format!("{}: unknown column `{name}` is ignored", self.path.display()));
             }
         }
         Ok(columns)
@@ -316,7 +314,7 @@ mod tests {
     fn unknown_columns_are_remarked() {
         let mut remarks = Vec::new();
         Delimited::open(Path::new("trace"), &b"key,size,ttl,colour\n"[..], &mut remarks).unwrap();
-        assert_eq!(remarks, ["trace: column `colour` is not known and not used"]);
+        assert_eq!(remarks, ["trace: unknown column `colour` is ignored"]);
     }
 
     #[test]

@@ -13,10 +13,9 @@ pub enum Policy {
     /// The object cache of the store
     #[cfg_attr(feature = "clap", value(name = "s3-fifo", alias = "s3fifo"))]
     S3Fifo,
-    /// Model: one queue, from which the oldest entry leaves unless it was used since it was last
-    /// the oldest
+    /// Model: one queue; the oldest entry is evicted, or requeued if it was used
     Clock,
-    /// Model: evicts the entry that came first
+    /// Model: evicts the entry that was inserted first
     Fifo,
     /// Model: evicts the least recently used entry
     Lru,

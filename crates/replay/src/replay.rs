@@ -22,7 +22,7 @@ const LATENCY_DIGITS: u8 = 2;
 /// A cache that serves a trace.
 pub struct Replay {
     subject: Box<dyn Subject>,
-    /// The cache keeps no larger value.
+    /// The size of the largest value that the cache keeps.
     largest_bytes: u64,
     tally: Tally,
 }

@@ -1,4 +1,4 @@
-"""A cache on disk with a limit, and the interface of the package diskcache.
+"""A size-limited cache on disk, with the interface of the package diskcache.
 
 >>> with plimsoll.Cache() as cache:
 ...     cache.set("answer", {"value": 42}, expire=60, tag="numbers")
@@ -48,6 +48,7 @@ __all__ = [
     "recipes",
 ]
 
-# Pickles name the public place of a class, so that they outlive a move between modules.
+# Pickles refer to a class by its public module, so that they stay valid if the class moves between
+# private modules.
 for _class in (Cache, Constant, Deque, Disk, FanoutCache, Index, JSONDisk, StoreDisk, Timeout):
     _class.__module__ = __name__

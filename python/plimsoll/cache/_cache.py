@@ -1,4 +1,4 @@
-"""A cache on disk with a limit, and the interface of the package diskcache.
+"""A size-limited cache on disk, with the interface of the package diskcache.
 
 >>> with plimsoll.Cache() as cache:
 ...     cache.set("answer", {"value": 42}, expire=60, tag="numbers")
@@ -36,20 +36,20 @@ _BATCH = 100
 
 
 class Cache:
-    """A mapping on disk whose rows may expire, and are evicted to keep to a limit.
+    """A mapping on disk. Its rows may expire, and are evicted to stay within a size limit.
 
-    `size_limit` bounds the bytes of its rows: a row that would exceed it evicts others in the same
-    commit, and a row larger than the limit is not stored: `set` returns false, and `cache[key] =
-    value` raises `ValueError`. `memory` bounds the store's memory. Bytes, text, numbers and JSON
+    `size_limit` bounds the bytes of its rows. A row that would exceed the limit evicts others in
+    the same commit. A row larger than the limit is not stored: `set` returns false, and `cache[key]
+    = value` raises `ValueError`. `memory` bounds the store's memory. Bytes, text, numbers and JSON
     types are stored directly; tuples, sets, dates and similar types are restored as such.
-    `serializer="pickle"` stores every object; any program that can write to the folder can then run
-    code in this one.
+    `serializer="pickle"` stores every object, but any program that can write to the folder can then
+    run code in this process.
 
     - `directory`: its folder; a new temporary folder by default. Caches in one or several processes
       may share a folder. A cache created before a fork is reopened in the child at its first use
       there.
-    - `disk`: a class that converts keys and values to their stored form (`Disk`):
-      `StoreDisk`, `Disk`, `JSONDisk` or a subclass.
+    - `disk`: the class that converts keys and values to their stored form: `StoreDisk`, `Disk`,
+      `JSONDisk` or a subclass.
     - `timeout`: seconds to wait for a transaction of another thread or process before `Timeout`,
       unless `retry` is true.
     - `memory`: the store's memory in this process; `memory_total`: in all processes together,
@@ -377,7 +377,7 @@ class Cache:
         return self._iterate(reverse=True)
 
     def iterkeys(self, reverse: bool = False) -> Iterator[Any]:
-        """The keys in their own order: numbers, text, bytes, others.
+        """The keys in sorted order: numbers, text, bytes, others.
 
         >>> cache = plimsoll.Cache()
         >>> for key in ("b", 2, "a", 1):
@@ -513,7 +513,7 @@ class Cache:
             return table.clear(rows)
 
     def create_tag_index(self) -> None:
-        """Tags are always indexed; for programs written for diskcache.
+        """Tags are always indexed. This method exists for compatibility with diskcache.
 
         >>> cache = plimsoll.Cache()
         >>> cache.create_tag_index()
@@ -523,7 +523,7 @@ class Cache:
         self.reset("tag_index", 1)
 
     def drop_tag_index(self) -> None:
-        """Tags are always indexed; for programs written for diskcache.
+        """Tags are always indexed. This method exists for compatibility with diskcache.
 
         >>> cache = plimsoll.Cache()
         >>> cache.drop_tag_index()
@@ -588,12 +588,13 @@ class Cache:
         """
         return self._upkeep.check(fix, retry)
 
-    # The whole.
+    # Transactions, closing, pickling, memoization.
 
     @block
     def transact(self, retry: bool = False) -> Iterator[None]:
-        """Makes the operations inside it one commit, or none after an exception. Other threads and
-        processes write before or after it, and read the state committed before.
+        """Makes the operations in the block one commit; an exception discards them. Other threads
+        and processes write only before or after the block, and meanwhile read the last committed
+        state.
 
         >>> cache = plimsoll.Cache()
         >>> with cache.transact():
@@ -604,9 +605,9 @@ class Cache:
             yield
 
     def close(self) -> None:
-        """Closes the store unless other caches of this process use it, or a thread is writing to
-        it; then that thread closes it at the end of its transaction. Using a closed cache reopens
-        it, even from a thread that was using it meanwhile.
+        """Closes the store, unless other caches of this process use it. If a thread is writing to
+        it, that thread closes it at the end of its transaction. Any later use of the cache, in any
+        thread, reopens it.
 
         >>> cache = plimsoll.Cache()
         >>> cache["key"] = 1
@@ -645,8 +646,8 @@ class Cache:
         tag: Any = None,
         ignore: Iterable[int | str] = (),
     ) -> Callable[[Callable[_P, _T]], Memoized[_P, _T]]:
-        """Caches the results of a function; of an `async` one, the awaited results. `ignore` names
-        arguments to leave out of the key; with `typed`, 3 and 3.0 are different.
+        """Caches the results of a function; for an `async` function, the awaited results. `ignore`
+        names arguments to leave out of the key; with `typed`, 3 and 3.0 are different.
 
         >>> cache = plimsoll.Cache()
         >>> @cache.memoize(expire=60)
@@ -657,7 +658,7 @@ class Cache:
         """
         return memoize(self, name, typed, expire, tag, ignore)
 
-    # Parts.
+    # Helpers.
 
     def _hold(self, handle: Handle) -> None:
         self._handle = handle

@@ -62,9 +62,9 @@ class Serializer:
             self._pack, self._unpack = _msgpack()
 
     def dump(self, value: Any, is_key: bool = False) -> bytes:
-        """Encodes a value. Raises `TypeError` for types that the format lacks. Keys and tags drop
-        everything in which equal ones can differ (the order of sets and dictionaries, the fold of a
-        datetime, the class of text), so that an equal key finds them.
+        """Encodes a value. Raises `TypeError` for types that the format lacks. For keys and tags,
+        drops the details in which equal values can differ (the order of sets and dictionaries, the
+        fold of a datetime, the class of text), so that equal keys have equal encodings.
         """
         kind = type(value)
         body: bytes
@@ -108,8 +108,8 @@ class Serializer:
                 raise ValueError('the value is pickled; a cache reads it only if it was opened with serializer="pickle"')
             return pickle.loads(body)  # noqa: S301
         if mode == DISK:
-            raise ValueError("the value was stored by a Disk: open the cache with it")
-        raise ValueError(f"values of kind {mode} are not known; a newer version may have written this one")
+            raise ValueError("the value was stored by a Disk class; open the cache with disk=THAT_CLASS")
+        raise ValueError(f"unknown kind of value {mode}; a newer version may have written it")
 
     def dump_key(self, key: Any) -> bytes:
         """Encodes a key. Equal numbers are the same key, as in a dictionary."""
@@ -162,8 +162,8 @@ def add_text(kind: type[str]) -> None:
 
 
 def add_conversion(kind: type, convert: Callable[[Any], Any]) -> None:
-    """Registers a class whose objects are stored as the result of `convert`, and returned as
-    that."""
+    """Registers a class whose objects are stored, and later returned, as the result of
+    `convert`."""
     _conversions.append((kind, convert))
 
 
@@ -259,8 +259,8 @@ def _from_sortable(bits: int) -> float:
 
 
 def _to_json(value: Any, is_key: bool = False) -> Any:
-    """Converts a value to JSON types: returns the value itself if it contains no others, otherwise
-    a copy with tags."""
+    """Converts a value to JSON types: returns the value itself if it contains no other types,
+    otherwise a copy with tags."""
     kind = type(value)
     if kind is int and not fits(value) and value.bit_length() > _DECIMAL_BITS_MAX:
         return {_TAG: "int", "v": hex(value)}
@@ -370,8 +370,8 @@ def _advice(kind: type) -> str:
 
 
 def _dump_datetime(value: datetime) -> str | dict[str, Any]:
-    """ISO 8601 if it is unambiguous, as older versions wrote every datetime; otherwise with its
-    fold and its zone, or the name of its offset."""
+    """ISO 8601 if that is unambiguous; older versions wrote every datetime this way. Otherwise with
+    its fold and its zone, or the name of its offset."""
     zone = value.tzinfo
     if type(zone) is ZoneInfo and zone.key:
         return {"at": value.replace(tzinfo=None).isoformat(), "fold": value.fold, "zone": zone.key}
@@ -392,7 +392,7 @@ def _load_datetime(plain: str | dict[str, Any]) -> datetime:
         try:
             return value.replace(tzinfo=ZoneInfo(plain["zone"]))
         except (KeyError, OSError):
-            # Either error would be taken for a missing key.
+            # Callers would take a `KeyError` or `OSError` for a missing key.
             raise ValueError(f"the time zone {plain['zone']!r} is not known on this machine") from None
     if "name" in plain:
         return value.replace(tzinfo=timezone(value.utcoffset() or timedelta(), plain["name"]))
@@ -426,8 +426,8 @@ def _from_json(plain: Any) -> Any:
             tag = plain[_TAG]
             if tag not in _FROM_TAG:
                 raise ValueError(
-                    f"values with the tag {tag!r} are not known here: a newer version may have written this one, "
-                    "or a process that has imported plimsoll.django"
+                    f"unknown type tag {tag!r}: the value may have been written by a newer version, "
+                    "or by a process that has imported plimsoll.django"
                 )
             return _FROM_TAG[tag](plain["v"])
         return {key: _from_json(item) for key, item in plain.items()}

@@ -13,9 +13,9 @@ A cache setting with the prefix `disk_` is an argument of the class and an attri
 `disk_compress_level` is `compress_level`. Settings are kept in the store, and `Cache.reset` changes
 them.
 
-Invariant: a file is written before the commit that names it, and removed after the commit that no
-longer does, or once its row has expired. So an unexpired row has its file even after a crash of any
-process; a file without a row may be left over, and `Cache.check` finds it.
+Invariant: a file is written before the commit that refers to it. It is removed after the commit
+that drops the reference, or once its row has expired. So an unexpired row has its file even after a
+crash of any process. A crash may leave a file without a row; `Cache.check` finds it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _TRIES = 10
 
 
 class Constant:
-    """A default that no caller passes, with a readable name."""
+    """A sentinel for default arguments, with a readable name."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -254,13 +254,13 @@ class Disk:
         path = os.path.join(self._directory, filename)
         folder, top = os.path.realpath(os.path.dirname(path)), os.path.realpath(self._directory)
         if folder != top and not folder.startswith(os.path.join(top, "")):
-            raise PermissionError(errno.EACCES, "the name of a file leads out of the cache's folder", filename)
+            raise PermissionError(errno.EACCES, "the file name points outside the cache's folder", filename)
         return path
 
 
 class StoreDisk(Disk):
-    """The default of a cache: all values are in its store, long ones in pieces, so a commit
-    contains the complete value.
+    """The default: all values are in the store, long ones in pieces, so a commit contains the
+    complete value.
 
     >>> class Upper(plimsoll.StoreDisk):
     ...     def put(self, key):

@@ -40,7 +40,7 @@ class Handle:
     """The arguments of a cache, and its open table."""
 
     disk: Disk
-    """Made at the first opening, because its arguments may be in the store."""
+    """Created at the first opening, because its arguments may be in the store."""
 
     def __init__(
         self,

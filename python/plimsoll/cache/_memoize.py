@@ -109,7 +109,7 @@ def refuse_generators(function: Callable[..., Any]) -> None:
 
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(
-            f"memoize keeps results, and {full_name(function)} makes generators: let it return a list, and decorate that"
+            f"memoize cannot cache generators, which {full_name(function)} returns; let it return a list"
         )
 
 

@@ -2,9 +2,9 @@
 number.
 
 Invariant: the keys of a queue have numbers from 1 to `_LAST_NUMBER`. A key of any other form does
-not belong to the queue, although it may sort between its keys: the queue skips it, and never
-overwrites or takes it. (Examples are a `float` between two integers, and for the prefix "job" every
-key of a queue with the prefix "job-7".)
+not belong to the queue, although it may sort between the queue's keys. The queue skips such a key,
+and never overwrites or takes it. (Examples are a `float` between two integers, and for the prefix
+"job" every key of a queue with the prefix "job-7".)
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Queues:
             if end is not None:
                 number = (end if prefix is None else int(end[-_DIGITS:])) + (1 if side == "back" else -1)
             if not 1 <= number <= _LAST_NUMBER:
-                raise OverflowError(f"the key {end!r} is the last that a queue can have at its {side}: push at the other side, or take another prefix")
+                raise OverflowError(f"the queue has no key left at its {side} after {end!r}; push at the other side, or use another prefix")
             key = _key(prefix, number)
             # Keys of queues are stored unchanged and in order, regardless of how the disk stores
             # others.
@@ -66,7 +66,7 @@ class Queues:
         while low <= high:
             start, stop = (b"r" + self._handle.serializer.dump_key(_key(prefix, number)) for number in (low, high))
             if len(stop) > 1000:
-                raise ValueError("the prefix of a queue has up to 900 bytes")
+                raise ValueError("the prefix of a queue has at most 900 bytes")
             found = rows.scan(start, stop + b"\0", reverse=side == "back", limit=1)
             if not found:
                 break

@@ -12,9 +12,9 @@ One keyspace holds all rows and indexes; the first byte of a key is its kind:
 
 Invariant: every change of a row changes its indexes and the counters in the same transaction.
 
-Policy "least-recently-stored": an overwritten row keeps its rank, which saves two of three changes,
-and its time in `accessed`. Eviction re-ranks a row when it reaches the front. A rank is never later
-than the time of storing, so the row evicted is the one stored first.
+Under the policy "least-recently-stored", an overwritten row keeps its rank, stored in `accessed`,
+which saves two of three index changes. Eviction re-ranks such a row when it reaches the front. A
+rank is never later than the time of storing, so the row evicted is the one stored first.
 """
 
 from __future__ import annotations
@@ -394,7 +394,7 @@ class Table:
                 row = self.get(rows, key)
                 rank = _load_time(index) if lazy else 0.0
                 if rank > first:
-                    # A re-ranked row comes before it.
+                    # A re-ranked row precedes this one.
                     break
                 if row is None:
                     rows.delete(index)
@@ -522,7 +522,7 @@ class Table:
             self.count += 1
             self.size += row.size
 
-    # Parts.
+    # Helpers.
 
     def _is_hard(self) -> bool:
         return bool(self.settings["cull_limit"]) and self.settings["eviction_policy"] != "none"

@@ -38,8 +38,8 @@ copies that a compaction makes before it removes the old files."""
 GARBAGE_BYTES = 64 << 20
 """The files occupy at most twice the bytes of the rows plus this, regardless of the limit."""
 REGAINED_BYTES = 4 << 20
-"""A store is compacted again once its files have grown since the last time by this, or by an eighth
-if that is more, and when half of it was cleared."""
+"""A store is compacted again once its files have grown by this since the last compaction, or by an
+eighth if that is more. It is also compacted when half of it was cleared."""
 DISK_ERRORS = (OSError, Poisoned)
 """Errors of a write on a full or failing disk. Optional writes ignore them, because the next write
 of a row fails by itself."""
@@ -267,9 +267,9 @@ class CacheStore:
                 if self._cleared > size // 2 or size > max(allowed, before + max(REGAINED_BYTES, before // 8)):
                     self._compact(size)
         except (*DISK_ERRORS, OutOfBudget) as error:
-            # A write fails by itself on a full disk, and a poisoned store refuses the next one. Any
-            # other error shows only here.
-            _log.warning("disk space of the cache in %s could not be given back: %s", self.path, error)
+            # If the disk is full or the store is poisoned, the next write reports it. Any other
+            # error is reported only here.
+            _log.warning("cannot reclaim disk space of the cache in %s: %s", self.path, error)
         finally:
             self._upkeep_lock.release()
 

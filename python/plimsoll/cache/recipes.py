@@ -51,7 +51,7 @@ def memoize_stampede(
     def decorate(function: Callable[_P, _T]) -> Memoized[_P, _T]:
         refuse_generators(function)
         if is_async(function):
-            raise TypeError("memoize_stampede computes in a thread, and an async function runs in an event loop: use Cache.memoize")
+            raise TypeError("memoize_stampede runs the function in a thread, so it cannot take an async function; use Cache.memoize")
         base = full_name(function) if name is None else name
 
         def cache_key(*args: Any, **kwargs: Any) -> tuple[Any, ...]:

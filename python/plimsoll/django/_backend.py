@@ -240,7 +240,7 @@ class PlimsollCache(BaseCache):  # type: ignore[misc, unused-ignore]
         return self._cache.index(name)
 
     def get_backend_timeout(self, timeout: Any = DEFAULT_TIMEOUT) -> float | None:
-        """Seconds to live; None for ever."""
+        """Seconds to live; None for no expiry."""
         seconds = self.default_timeout if timeout == DEFAULT_TIMEOUT else timeout
         # 0 means "do not keep": a moment that has certainly passed.
         return -1 if seconds == 0 else seconds

@@ -1,7 +1,7 @@
-"""Blobs: files beside the store, one per revision, in the layout of `FileStorage`.
+"""Blobs: files outside the store, one per revision, in the layout of `FileStorage`.
 
-A file has its name and is durable before the transaction that mentions it commits. After a crash in
-between, a file may be left over that no record mentions.
+A file gets its final name and is durable before the transaction that refers to it commits. A crash
+in between may leave a file that no record refers to.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Blobs(BlobStorageMixin):  # type: ignore[misc, unused-ignore]
 
     @property
     def _tid(self) -> bytes:
-        """Refused: `ZODB.blob.BlobStorage` names a blob's file after the tid of the storing
-        transaction before the vote assigns one."""
+        """Always raises, because `ZODB.blob.BlobStorage` would name a blob's file after the tid of
+        the storing transaction before the vote assigns one."""
         raise AttributeError(
             "a PlimsollStorage cannot be wrapped in a BlobStorage (<blobstorage>), because it assigns the tid of a transaction at the vote: "
             "give it the folder of blobs instead (blob_dir, blob-dir)"
@@ -46,7 +46,7 @@ class Blobs(BlobStorageMixin):  # type: ignore[misc, unused-ignore]
             above = os.path.dirname(above)
 
     def _take_blob_file(self, path: str) -> str:
-        """Moves a file into the storage, durably, until it gets its name."""
+        """Moves a file into the storage under a temporary name, durably."""
         taken: str
         handle, taken = tempfile.mkstemp(dir=self.fshelper.temp_dir)
         os.close(handle)

@@ -8,8 +8,8 @@
 3. Compact, beside writers: until the removals are merged, the index refers to the removed rows, and
    the log cannot free them.
 
-Blob files go last: each file that existed before the sweep and belongs to no revision, including
-leftovers of a crash.
+Blob files are removed last: each file that existed before the sweep and belongs to no revision,
+including leftovers of a crash.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an instance reads: its snapshot, loads, invalidations.
+"""The reads of an instance: its snapshot, loads, invalidations.
 
 A polled instance reads the state of its last poll until the next one. An instance that was never
 polled (the storage given to a `DB`) reads the newest commit.
@@ -42,14 +42,14 @@ class _AsOf:
         row = self._shared.objects.get(oid)
         if row is not None and row[:8] <= self._tid:
             return row
-        # A row that was current above, or had been replaced before, is in the history from then on.
+        # If the row was replaced before or since the read above, it is in the history.
         found = self._shared.history.scan(oid, oid + _rows.after(self._tid), reverse=True, limit=1)
         if found:
             key, data = found[0]
             return key[8:] + data
         # A pack records its upper bound before it removes anything.
         if self._shared.meta.get(_rows.META_PACKED, _rows.ZERO) > self._tid:
-            raise ReadConflictError("the state that this connection reads was packed", oid=oid)
+            raise ReadConflictError("a pack may have removed the state that this connection reads; retry in a new transaction", oid=oid)
         return None
 
     def get_many(self, oids: Iterable[bytes]) -> list[bytes | None]:
@@ -76,8 +76,8 @@ class Announcement:
 
 
 class View:
-    """What one instance reads: the state of its last poll, or the newest commit if it was never
-    polled."""
+    """The state that one instance reads: that of its last poll, or the newest commit if it was
+    never polled."""
 
     def __init__(self, shared: SharedStore) -> None:
         self._shared = shared

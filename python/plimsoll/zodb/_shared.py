@@ -107,8 +107,8 @@ class SharedStore:
         itself."""
         if self.turn.is_mine:
             raise StorageTransactionError(
-                "this thread commits another transaction of this database: finish or abort it first. (In one transaction, a database commits through one "
-                "connection, or undoes, once: `DB.undoMultiple` undoes several transactions.)"
+                "this thread is committing another transaction of this database; finish or abort it first (a transaction can use one connection per database, "
+                "or undo once; `DB.undoMultiple` undoes several transactions)"
             )
 
     def new_oid(self) -> bytes:
@@ -145,7 +145,8 @@ class SharedStore:
                 return before
 
     def _know_oids(self) -> None:
-        """If another version stored the objects of a store, some oids were not reserved."""
+        """Reserves the oids of existing objects, because another version may have stored them
+        without reserving oids."""
         last = self.objects.last()
         self._reserved = int.from_bytes(self.meta.get(_rows.META_OID, _rows.ZERO), "big")
         if last is not None:

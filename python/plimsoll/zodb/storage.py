@@ -52,8 +52,9 @@ class PlimsollStorage(Blobs, UndoLogCompatible, ConflictResolvingStorage):  # ty
     the folder open as well, each with `shared`; `memory_total` then bounds the memory of all their
     stores together, divided equally. `memory` bounds the memory of this process's store.
     `durability` is "sync" (a finished transaction survives a power cut) or "buffered" (it survives
-    only the end of the process). `warm=False` disables reloading hot data after a restart, for
-    processes that live for a few transactions. `pack_gc` is whether `pack` collects garbage.
+    a crash of the process, but not of the machine). `warm=False` disables reloading hot data after
+    a restart, for processes that live for a few transactions. `pack_gc` is whether `pack` collects
+    garbage.
 
     >>> import ZODB
     >>> from plimsoll.zodb import PlimsollStorage
@@ -208,10 +209,10 @@ class PlimsollStorage(Blobs, UndoLogCompatible, ConflictResolvingStorage):  # ty
         self._view.begins = force
 
     def lastTransaction(self) -> bytes:
-        """The newest transaction whose invalidations were delivered. For a storage that was never
-        polled: the newest one. If its `tpc_finish` here has not called its callback yet, waits for
-        that, because wrappers invalidate in the callback; the callback itself, and a caller that
-        has waited ten seconds, get the transaction before it."""
+        """The newest transaction whose invalidations were delivered; for a storage that was never
+        polled, the newest transaction. If that transaction's `tpc_finish` here has not called its
+        callback yet, waits for the callback, because wrappers invalidate in it. The callback
+        itself, and a caller that has waited ten seconds, get the previous transaction."""
         if self._view.seen is not None:
             return self._view.seen
         last = self._shared.last_tid()
@@ -281,7 +282,7 @@ class PlimsollStorage(Blobs, UndoLogCompatible, ConflictResolvingStorage):  # ty
 
     def _check_begun(self) -> None:
         if self._begun.is_mine:
-            raise StorageTransactionError("this thread commits another transaction through this storage: finish or abort it first")
+            raise StorageTransactionError("this thread is committing another transaction through this storage; finish or abort it first")
 
     def _current(self, transaction: Any) -> Commit:
         """The commit of a transaction that has begun here."""

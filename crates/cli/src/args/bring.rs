@@ -31,9 +31,9 @@ Each transaction's metadata is JSON: {\"commit\", \"author\", \"email\", \"date\
      text, and \"undecoded\": {\"encoding\", \"author\", \"committer\", \"message\"} \
      has the bytes of the line or message in hexadecimal. An unreadable time zone counts as UTC.
 
-A time or a commit id reads the history as it was then: --at 2012-01-01 is the last commit whose \
-     committer's time is not later, --at commit:ID is that commit. Only commits of the \
-     first-parent line are imported.
+Reads accept a time or a commit id of the history: --at 2012-01-01 is the last commit whose \
+committer's time is not later; --at commit:ID is that commit. Only commits of the first-parent \
+line are imported.
 
 Run it again to continue: each transaction also records its commit (in keyspace plimsoll.import, \
 which no other command writes to; without it, the next import starts over). The import \
@@ -42,15 +42,15 @@ which no other command writes to; without it, the next import starts over). The 
      with exit code 7, and resumes after it when run again.
 
 Objects missing from the repository (partial clones and snapshots) are reported and skipped. A \
-file without its content is absent at that commit. A commit without its folders is left out, and \
-the next commit brings its changes.
+file whose content is missing is absent at that commit. A commit whose folders are missing is \
+skipped, and the next commit includes its changes.
 
 The history of a shallow clone is imported from the start of the clone, with a warning. \
      The earlier commits cannot be added later: for the whole history, run `git fetch \
      --unshallow` first, or import into a new store afterwards.
 
-Without --sync the import does not wait for the disk before its end. After a power loss the store \
-     holds a prefix of the history, and the next run continues from there.";
+Without --sync the import waits for the disk only at its end. After a power loss the store holds a \
+prefix of the history, and the next run continues from there.";
 
 #[derive(Args, Debug)]
 #[command(after_help = "\

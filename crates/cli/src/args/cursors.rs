@@ -20,10 +20,9 @@ pub(crate) enum Cursor {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A cursor is a named position in the log. The log is not trimmed past the oldest cursor, neither by \
-                        `plimsoll trim` nor automatically (if every keyspace limits its \
-                        retention). `plimsoll log --cursor NAME` reads from a cursor and advances \
-                        it. A pipe gets one line per cursor: name, tab, GLSN.
+A cursor is a named position in the log. Neither `plimsoll trim` nor the automatic trim (if every \
+keyspace limits its retention) removes the log past the oldest cursor. `plimsoll log --cursor \
+NAME` reads from a cursor and advances it. A pipe gets one line per cursor: name, tab, GLSN.
 
 Examples:
   plimsoll cursor list demo.plimsoll")]
@@ -34,7 +33,7 @@ pub(crate) struct CursorList {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A cursor that already exists stays where it is; its position is printed.
+If the cursor already exists, it keeps its position, which is printed.
 
 Examples:
   plimsoll cursor create demo.plimsoll mailer
@@ -68,7 +67,8 @@ pub(crate) struct CursorAdvance {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The log is kept for a cursor forever, so drop the cursor of a reader that is no longer in use.
+A cursor retains the log until it is dropped, so drop the cursor of a reader that is no longer in \
+use.
 
 Examples:
   plimsoll cursor drop demo.plimsoll mailer")]

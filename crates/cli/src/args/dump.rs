@@ -6,16 +6,17 @@ use clap::Args;
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The dump is a stream that any later version reads on any machine (docs/reference/dump.md): by \
-default the newest value of each key of all keyspaces and their settings; with --history every \
-commit that the log holds, with its GLSN, time and metadata, streams and cursors. Each record has \
-a checksum, and a dump that was cut short is recognised. It is not compressed: pipe it through \
-zstd. The store stays in use; processes that share it do not trim its log until a dump with \
---history ends. If a process that has the store for itself frees what is read, the dump fails: run \
-it again.
+The dump is a stream that any later version reads on any machine (docs/reference/dump.md). By \
+default it holds all keyspaces with their settings and the newest value of each key; with \
+--history, every commit that the log holds, with its GLSN, time and metadata, and the streams and \
+cursors. Each record has a checksum, and a truncated dump is detected. It is not compressed: pipe \
+it through zstd. The store stays in use; processes that share it do not trim its log until a dump \
+with --history ends. If a process with exclusive use of the store frees data before it is dumped, \
+the dump fails; run it again.
 
-With --json: the newest rows of one keyspace, one {\"key\", \"value\"} object per line (\"key_hex\" \
-and \"value_hex\" for bytes that are not text), which `load --key key --value value` takes back.
+With --json: the newest rows of one keyspace, one {\"key\", \"value\"} object per line \
+(\"key_hex\" and \"value_hex\" for bytes that are not text), which `load --key key --value value` \
+loads again.
 
 Examples:
   plimsoll dump demo.plimsoll --history -o demo.dump
@@ -38,10 +39,10 @@ pub(crate) struct Dump {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-STORE appears once all of the dump was read and found whole. A dump with history keeps every GLSN \
-and time, so `get --at`, `history` and `log` answer as they did. If the command is stopped, \
-STORE.new-restore holds what was restored; the same command goes on from there. A damaged dump is \
-refused with exit code 4.
+STORE appears once the whole dump has been read and verified. A dump with history keeps every GLSN \
+and time, so `get --at`, `history` and `log` answer as before. If the command is stopped, \
+STORE.new-restore holds the restored part; the same command resumes it. A damaged dump is refused \
+with exit code 4.
 
 If SOURCE is a folder, it is a backup (`plimsoll backup`): its files are copied and checked.
 

@@ -32,8 +32,8 @@ pub(crate) struct Add {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Prints the new length in bytes once it is durable. The value is written anew as a whole. Commands \
-that append to one key at once do not conflict.
+Prints the new length in bytes once it is durable. The whole value is rewritten. Commands that \
+append to one key at once do not conflict.
 
 Examples:
   plimsoll append demo.plimsoll notes \"one more\"
@@ -70,7 +70,7 @@ pub(crate) struct Cas {
     /// Expect that the key has no value
     #[arg(long)]
     pub(crate) absent: bool,
-    /// Delete the key in place of setting a new value
+    /// Delete the key instead of setting a new value
     #[arg(long)]
     pub(crate) delete: bool,
     #[command(flatten)]

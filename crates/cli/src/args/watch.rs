@@ -11,20 +11,17 @@ use crate::number::{parse_count, parse_glsn};
 #[derive(Args, Debug)]
 #[command(after_help = "\
 One line per change, in commit order: GLSN, + (put) or - (delete), key and value. A pipe gets \
-these \
-                        fields separated by tabs, with tab, line breaks and backslash written as \
-                        \\t, \\n, \\r, \\\\; a terminal shows the beginning of a value; --json \
-                        prints one object per line: {\"glsn\", \"time\", \"op\", \"key\", \
-                        \"value\"}. The deletion of a range is one change: -- in a pipe, with the \
-                        range's first key and its end (empty: the end of the keyspace) in place of \
-                        key and value; in JSON the op delete_range, \"key\" and \"end\". A \
-                        change is printed once it is durable, even if another \
-                        process commits it. Ctrl-C ends the command (exit code 130).
+these fields separated by tabs, with tab, line breaks and backslash written as \\t, \\n, \\r, \
+\\\\; a terminal shows the beginning of a value; --json prints one object per line: {\"glsn\", \
+\"time\", \"op\", \"key\", \"value\"}. A range deletion is one change. A pipe gets -- with the \
+range's first key and its end (empty: the end of the keyspace) in place of key and value; JSON has \
+the op delete_range, \"key\" and \"end\". A change is printed once it is durable, even if another \
+process commits it. Ctrl-C ends the command (exit code 130).
 
 To continue after a stop without a gap, pass the last printed GLSN as --from: its changes are \
-printed again, because the command may have stopped between them. --from fails \
-                        if the log was trimmed past it; a cursor (`plimsoll cursor`) prevents \
-                        that. A GLSN that is not in the log yet is awaited.
+printed again, because the command may have stopped between them. --from fails if the log was \
+trimmed past it; a cursor (`plimsoll cursor`) prevents that. If the GLSN is not in the log yet, \
+the command waits for it.
 
 Examples:
   plimsoll watch demo.plimsoll

@@ -113,7 +113,7 @@ fn losses(report: &RecoverReport) -> Vec<String> {
     lines.extend((more > 0).then(|| format!("lost: the values of {more} more versions")));
     let keys = |keys: &DamagedKeys| {
         format!(
-            "lost: keys of keyspace {} {}, unless another run has them",
+            "lost: keys of keyspace {} {}, unless another run of the index has them",
             keys.keyspace,
             show_range(keys)
         )

@@ -152,7 +152,7 @@ impl Replays<'_> {
         replay.run(&mut *opened.requests, || self.interrupt.came())?;
         if replay.tally().requests == 0 && !self.interrupt.came() {
             return Err(Failure::usage(format!(
-                "{}: there is no request in it",
+                "{}: the trace has no requests",
                 self.file.path().display()
             )));
         }

@@ -99,7 +99,8 @@ fn arguments(command: &Command, words: &[Word]) -> Vec<OsString> {
         let is_value = line.last().is_some_and(|last| takes_value(command, last));
         match word.quoted && word.bytes.starts_with(b"-") {
             true if is_value => {
-                let option = line.last_mut().expect("it is there, and takes a value");
+                let option =
+                    line.last_mut().expect("the option was just pushed, and takes a value");
                 option.push(b'=');
                 option.extend_from_slice(&word.bytes);
             }

@@ -1,4 +1,4 @@
-//! `plimsoll restore`: makes a store of a dump, or of a backup.
+//! `plimsoll restore`: creates a store from a dump or a backup.
 
 use plimsoll::Db;
 

@@ -49,9 +49,9 @@ pub(crate) fn facts_of(globals: &Globals, store: &Path, db: &Db) -> Vec<Fact> {
         Err(error) => WarmImage { problem: Some(error.to_string()), ..WarmImage::default() },
     };
     if let Some(id) = image.store_id.filter(|id| *id != db.id()) {
-        image
-            .problem
-            .get_or_insert_with(|| format!("it is of another store, {id:032x}, and is ignored"));
+        image.problem.get_or_insert_with(|| {
+            format!("it belongs to another store, {id:032x}, and is ignored")
+        });
     }
     facts(&image)
 }

@@ -184,7 +184,7 @@ impl Drop for Ahead {
     }
 }
 
-/// Reports the end of the rows even if the thread panics; otherwise `load` would wait for ever.
+/// Reports the end of the rows even if the thread panics; otherwise `load` would wait endlessly.
 struct Ending<'a> {
     to: &'a Shared,
     end: End,

@@ -32,7 +32,7 @@ pub(super) fn get(
     let again = || {
         source
             .reader(keyspace, key)
-            .map(|value| value.expect("it was just there, at the same moment"))
+            .map(|value| value.expect("the key existed in the same snapshot"))
     };
     match output.reader() {
         Reader::Pipe => {
@@ -95,7 +95,7 @@ fn print_pair(
     let open = || {
         source
             .reader(keyspace, key)
-            .map(|value| value.expect("the walk saw the key at the same moment"))
+            .map(|value| value.expect("the scan returned the key at the same moment"))
     };
     match output.reader() {
         Reader::People => {

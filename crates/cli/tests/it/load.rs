@@ -98,7 +98,7 @@ fn long_rows_need_max_row() {
     let rows = run(&["scan", &old, "--json"]).ok().out;
     let load = ["load", &new, "-", "--format", "jsonl", "--key", "key", "--value", "value"];
     run_with_input(&load, &rows)
-        .fails(2, &["line 1: a row of more than 4.0 MiB; --max-row takes longer ones"]);
+        .fails(2, &["line 1: a row of more than 4.0 MiB; raise the limit with --max-row"]);
     for longest in ["6MiB", &u64::MAX.to_string()] {
         run_with_input(&[&load[..], &["--max-row", longest]].concat(), &rows).ok();
         assert_eq!(run(&["get", &new, "long"]).ok().text(), value);
@@ -111,7 +111,7 @@ fn long_rows_need_max_row() {
         2,
         &[
             "line 2",
-            "a row of more than 4.0 MiB (is a closing quote missing?); --max-row takes longer ones",
+            "a row of more than 4.0 MiB (is a closing quote missing?); raise the limit with --max-row",
         ],
     );
     run_with_input(&[&load[..], &["--max-row", "6MiB"]].concat(), csv.as_bytes()).ok();

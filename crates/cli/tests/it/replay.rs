@@ -204,7 +204,7 @@ fn empty_trace_is_an_error() {
     {
         let path = folder.file(name, content);
         run(&["replay", &path, "--memory", "1MiB", "--curve", &svg])
-            .fails(2, &[name, "there is no request in it"]);
+            .fails(2, &[name, "the trace has no requests"]);
     }
     assert!(!std::path::Path::new(&svg).exists());
 }
@@ -280,7 +280,7 @@ fn unknown_configuration_keys_are_named() {
         (format!(r#"{generated}, "numKeys": 1e18"#), "`numKeys`"),
         (
             format!(r#"{generated}, "numKeys": 5, "generator": "block-replay""#),
-            "`block-replay` is not imitated",
+            "`block-replay` is not supported",
         ),
         (r#""generator": "replay""#.to_owned(), "`traceFileName`"),
     ] {

@@ -28,7 +28,7 @@ pub(super) fn tell_left_out(counts: &Counts) {
         "a store accepts paths up to 4 KiB and files up to 1 GiB",
         show_file,
     );
-    let why = "the repository lacks some of its folders; the next commit brings its changes";
+    let why = "the repository lacks some of its folders; the next commit includes its changes";
     tell(&counts.commits, ["commit", "commits"], why, |commit| {
         format!("{}: {}", commit.id, commit.why)
     });

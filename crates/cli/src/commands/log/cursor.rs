@@ -4,7 +4,7 @@
 //! If the command is killed before that, the cursor stays and the next run prints the entry again.
 //!
 //! Advancing a cursor is a commit, and thus an entry of the log. These commits are not printed, and
-//! no cursor advances because of them; otherwise two followers would wake each other for ever.
+//! no cursor advances because of them; otherwise two followers would wake each other endlessly.
 
 use std::path::{Path, PathBuf};
 
@@ -142,7 +142,7 @@ impl Cursor {
     }
 
     /// Advances the cursor; waits for the lock as long as `--wait` allows. `interrupt` ends the
-    /// wait. It is `None` after a first interrupt, because a second one ends the process.
+    /// wait. It is `None` after a first signal, because a second signal ends the process.
     pub(super) fn settle(
         &mut self,
         globals: &Globals,

@@ -70,7 +70,7 @@ pub(super) fn run(globals: &Globals, walk: &mut Walk, output: &mut Output) -> Ou
                 Ok(Exit::Interrupted)
             };
         }
-        // Beside a continuous writer, leave it half of the time.
+        // If another process commits continuously, pause as long as the last pass took.
         let idle = clock.monotonic_nanos().saturating_sub(ended);
         clock.sleep(Duration::from_nanos((ended - begun).saturating_sub(idle)));
     }
