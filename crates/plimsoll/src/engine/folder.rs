@@ -20,7 +20,7 @@ use crate::warm::WARM_DIR;
 /// time.
 pub(crate) const LASTING: [&str; 3] = ["log", "index", LOCKS_DIR];
 
-/// Creates the folder if it is missing and may be created.
+/// Creates the folder if it is missing and the options permit it.
 pub(crate) fn find_or_make_folder(path: &Path, options: &Options) -> Result<()> {
     let disk = &*options.disk;
     match disk.entry(path)? {
@@ -66,7 +66,7 @@ pub(crate) fn check_folder(path: &Path, options: &Options) -> Result<()> {
                     it and make another";
         return not_a_store(path, what);
     }
-    // Folders get their names when their permissions are set.
+    // A folder is created under a temporary name, and renamed once its permissions are set.
     let is_known = |name: &str| {
         let name = name.split_once(NEW_FOLDER_MARK).map_or(name, |(name, _)| name);
         ["LOCK", "log", "index", WARM_DIR, WORDS_FILE, LOCKS_DIR].contains(&name)
@@ -149,7 +149,7 @@ pub(crate) fn make_folders(path: &Path, options: &Options) -> Result<()> {
             options.disk.create_dir(&path.join(dir))?;
         }
     }
-    // Makes names durable that an earlier process left after a failed sync, before anything depends
+    // Sync names that an earlier process may have left after a failed sync, before anything depends
     // on them.
     options.disk.sync_dir(&path.join("index"))?;
     Ok(options.disk.sync_dir(path)?)

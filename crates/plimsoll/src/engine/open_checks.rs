@@ -15,7 +15,7 @@ use crate::types::damage::recover_command;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::options::Options;
 
-/// The advice if log and index do not belong together.
+/// The advice for a log and an index that do not belong together.
 fn forked_advice(path: &Path) -> String {
     format!(
         "put back the folder as it was at one time; or run `{}`, which makes a new store of what \
