@@ -31,22 +31,22 @@ impl Reads {
         self.add(space, span_of_key(key), 2 * key.len());
     }
 
-    /// A read of a key returned nothing: it may count as read.
+    /// Records that a key may count as read, because its read returned no answer.
     pub fn perhaps_key(&mut self, space: u8, key: &[u8]) {
         self.perhaps(space, &span_of_key(key));
     }
 
-    /// Records a completed walk over a span.
+    /// Records a completed scan of a span.
     pub fn whole(&mut self, space: u8, span: &Span) {
         self.add(space, span.clone(), span_bytes(span));
     }
 
-    /// Records a walk over a span that was abandoned after it returned `reached`.
+    /// Records a scan of a span that was abandoned after it returned `reached`.
     pub fn part(&mut self, space: u8, span: &Span, reverse: bool, reached: &Key) {
         let (lower, upper) = match span {
             Span::Range(lower, upper) => (lower.clone(), upper.clone()),
-            // Keys behind `reached` with the prefix are above it; keys without it are excluded by
-            // the upper edge.
+            // Keys that follow `reached` and have the prefix are above it. Keys without the prefix
+            // are excluded by the upper edge.
             Span::Prefix(prefix) => (Edge::At(prefix.clone()), Edge::Open),
         };
         let read = match (reverse, span) {
@@ -60,7 +60,7 @@ impl Reads {
         self.add(space, read, bytes);
     }
 
-    /// Records a failed walk over a span, which may have read more than it returned.
+    /// Records a failed scan of a span, which may have read more than it returned.
     pub fn perhaps(&mut self, space: u8, span: &Span) {
         self.perhaps.push((space, span.clone()));
         self.bytes += span_bytes(span) + 100;
