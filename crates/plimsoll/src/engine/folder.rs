@@ -33,8 +33,8 @@ pub(crate) fn find_or_make_folder(path: &Path, options: &Options) -> Result<()> 
         },
         None => not_a_store(
             path,
-            "there is no store here; check the path, or create a store: by a command that writes, \
-             or an opening that may create it",
+            "there is no store here; check the path, or create a store: run a command that writes, \
+             or open the path with creation enabled",
         ),
         Some(entry) if !entry.is_dir => Err(Error::is_a_file(path)),
         Some(_) => Ok(()),
@@ -117,7 +117,7 @@ pub(crate) fn refuse_index_without_log(path: &Path, disk: &dyn Disk) -> Result<(
     for (folder, what) in [("index", "an index"), (WARM_DIR, "an image of its memory")] {
         if !names_in(folder)?.is_empty() {
             let message = format!(
-                "{}: its folder `log` is missing or empty, and {what} is there, in `{folder}`: \
+                "{}: its folder `log` is missing or empty, but `{folder}` holds {what}: \
                  bring the log back, or give another path; `plimsoll verify` says what helps",
                 path.display()
             );

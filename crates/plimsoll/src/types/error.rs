@@ -121,7 +121,7 @@ pub enum Error {
     /// store here.
     #[error(
         "process {pid} opened the store, and this one was forked from it: open the store in this \
-         process, or start processes in another way than by fork alone"
+         process, or start processes with fork and exec"
     )]
     InForkedChild {
         /// The process id of the one that opened it.
