@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manifest_that_was_written_passes_the_door() {
+    fn a_written_manifest_is_decoded() {
         let (disk, dir) = (MemDisk::new(), Path::new(""));
         Manifest::empty(1).write(&disk, dir).unwrap();
         let file = disk.open(Path::new(&manifest_name(0)), Open::Read, Caching::Buffered).unwrap();

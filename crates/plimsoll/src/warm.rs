@@ -106,8 +106,8 @@ pub(crate) struct Context {
     pub(crate) index: Arc<OpenIndex>,
     pub(crate) row_cache: Arc<RowCache>,
     pub(crate) sequencer: Arc<CommitSequencer>,
-    /// The image is read and never written. If not set, it is written while this process writes the
-    /// files of the index.
+    /// Whether the image is only read. Otherwise it is written while this process writes the files
+    /// of the index.
     pub(crate) read_only: bool,
     /// The interval between saves of the image.
     pub(crate) interval: Duration,

@@ -49,7 +49,7 @@ pub(crate) struct IoChoice {
     device_readers: AtomicU32,
 }
 
-/// The choice for a store, and its options with a disk that follows it.
+/// Makes the choice for a store. Returns it with the options, whose disk now follows the choice.
 pub(crate) fn choose(options: Options, budget: &Budget) -> (Options, Arc<IoChoice>) {
     let has_choice = options.disk.has_page_cache();
     let choice = Arc::new(IoChoice {

@@ -581,12 +581,12 @@ mod tests {
 
     /// A scan that failed after such a key must not restart at that key for ever.
     #[test]
-    fn a_walk_over_a_key_that_is_out_of_order_ends() {
+    fn a_scan_over_an_out_of_order_key_ends() {
         store(&[0x9b, 0xea, 0xe1, 0xfa, 0x3c, 0x30, 0xc3, 0xa6, 0xe1, 0x3c]);
     }
 
     #[test]
-    fn whatever_is_changed_in_a_store_every_call_ends() {
+    fn every_call_on_a_changed_store_ends() {
         let mut random = Random::new(20_261_122);
         for _ in 0..60 {
             let changes = random.below(3) as usize + 1;

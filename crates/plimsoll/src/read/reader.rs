@@ -128,7 +128,7 @@ impl Reader {
         })
     }
 
-    /// Converts the error of reading a commit's data from the log: to [`Error::Trimmed`] if its
+    /// Converts an error of reading a commit's data from the log. Returns [`Error::Trimmed`] if its
     /// blob files are gone because this or another process trimmed the log.
     pub(crate) fn trimmed_or(&self, glsn: Glsn, error: Error) -> Error {
         if matches!(error, Error::Io { kind: ErrorKind::NotFound, .. }) {

@@ -98,12 +98,12 @@ impl Driver {
         match (committed, refusal) {
             (Err(Error::InvalidInput(InvalidInput::NotANumber { key, .. })), _) => {
                 ensure(updates.keys().any(|(_, updated)| updated == key), || {
-                    format!("{} is no number, but was not updated", show(key))
+                    format!("{} was refused as not a number, but was not updated", show(key))
                 })?;
                 Ok(true)
             }
             (Ok(_), Some(key)) if !self.in_doubt => Err(Failure::new(format!(
-                "committed although the value of {} is no number",
+                "committed although the value of {} is not a number",
                 show(&key)
             ))),
             _ => Ok(false),
