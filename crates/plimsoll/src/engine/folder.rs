@@ -16,8 +16,8 @@ use crate::types::error::{Error, Result};
 use crate::types::options::Options;
 use crate::warm::WARM_DIR;
 
-/// Folders of a store that stay the same while it is open. The warm image's may be deleted at any
-/// time.
+/// Folders that a store needs while it is open. The warm image's folder is not among them, because
+/// it may be deleted at any time.
 pub(crate) const LASTING: [&str; 3] = ["log", "index", LOCKS_DIR];
 
 /// Creates the folder if it is missing and the options permit it.

@@ -100,7 +100,7 @@ pub enum Error {
     NotAStore {
         /// The path.
         path: PathBuf,
-        /// What was found there, and what to do.
+        /// The contents found there, and the remedy.
         what: String,
     },
     /// Another process, or another handle of this one, has the store open for writing: close it, or
@@ -138,7 +138,7 @@ pub enum Error {
     Format {
         /// The file, if known.
         path: Option<PathBuf>,
-        /// What was found and what to do.
+        /// The format that was found, and the remedy.
         message: String,
     },
     /// Bytes on disk differ from the bytes written: restore a backup, or

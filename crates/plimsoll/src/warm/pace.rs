@@ -41,7 +41,7 @@ pub(super) struct Pace {
     gait: Option<Gait>,
 }
 
-/// What the thread does next.
+/// The next action of the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Move {
     Step,

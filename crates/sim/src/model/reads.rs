@@ -77,10 +77,10 @@ impl Reads {
     }
 
     /// Whether the set may have been too large to be kept in detail, if it is limited to this many
-    /// bytes (`None`: the budget's share) and the longest key that a walk could reach has `longest`
-    /// bytes.
+    /// bytes (`None`: the budget's share) and the longest key that an iterator could reach has
+    /// `longest` bytes.
     pub fn may_be_coarse(&self, limit_bytes: Option<u64>, longest: usize) -> bool {
-        // During a walk, the set holds the key reached so far, even if the walk later reaches the
+        // During a scan, the set holds the key reached so far, even if the scan later reaches the
         // end.
         let is_empty = self.spans.is_empty() && self.perhaps.is_empty();
         let on_the_way = if is_empty { 0 } else { longest };

@@ -1,4 +1,4 @@
-//! Work that puts pressure on the memory limit: values of 2 MB, and many concurrent walks and
+//! Work that puts pressure on the memory limit: values of 2 MB, and many concurrent iterators and
 //! transactions over keys of 4 KiB.
 //!
 //! Values are generated and compared in pieces, so that the process holds little memory besides its
