@@ -1,8 +1,8 @@
-//! Doors for the fuzzers (`fuzz/`): the decoders of bytes from disk, given any bytes whatsoever. No
-//! part of what users may rely on.
+//! Entry points for the fuzzers (`fuzz/`): each passes arbitrary bytes to a decoder of data from
+//! disk. Not part of the public API.
 //!
-//! Law: none of these panics, and none takes memory beyond a small multiple of the bytes that it is
-//! given. Checksums are made right here where they would only keep a fuzzer out.
+//! Law: no entry point panics, and none allocates more than a small multiple of its input's length.
+//! Checksums that would only stop a fuzzer are recomputed here.
 
 pub mod reseal;
 pub mod store;
@@ -24,14 +24,14 @@ use crate::index::run::inner::check_inner;
 use crate::index::run::leaf::{Leaf, Sought, Stepped, check_leaf};
 use crate::txn::payload::{Payload, Writes};
 
-/// Bytes of a manifest's head, and of the blocks that its checksum goes over
+/// Bytes of a manifest's head, and of the blocks that its checksum covers
 /// (`docs/reference/format.md`).
 const MANIFEST_HEAD_BYTES: usize = 56;
 const MANIFEST_BLOCK_BYTES: usize = 16 << 10;
 
-/// A page of a run, whatever kind of page it may be: its payload, as the pool hands it out.
+/// Decodes the payload of a run page, as every kind of page.
 pub fn run_page(payload: &[u8]) {
-    // A key to look for: one that occurs, as likely as not.
+    // Search for a key that is likely to occur in the page.
     let key = payload.get(16..).map_or(payload, |rest| &rest[..rest.len().min(12)]);
     for fixed in [None, Some(Glsn(7))] {
         let checked = check_leaf(payload, fixed, |_, _, _| {});
@@ -54,7 +54,7 @@ pub fn run_page(payload: &[u8]) {
     let _ = check_blobs(payload, |_| {});
 }
 
-/// Searches a leaf and walks over it from there; `None` where it is broken.
+/// Seeks in a leaf and scans it from there; `None` if it is damaged.
 fn walk_leaf(payload: &[u8], fixed: Option<Glsn>, wanted: &[u8]) -> Option<()> {
     let leaf = Leaf::new(payload, fixed)?;
     let mut key = Vec::new();
@@ -70,14 +70,14 @@ fn walk_leaf(payload: &[u8], fixed: Option<Glsn>, wanted: &[u8]) -> Option<()> {
     }
 }
 
-/// A manifest: what stands between its head and its checksum, which are made to fit.
+/// Decodes a manifest with this body; its head and checksum are made valid.
 pub fn manifest(body: &[u8]) {
     let (disk, dir) = (MemDisk::new(), Path::new(""));
     if place_manifest(&disk, body).is_err() {
         return;
     }
     let Ok(Some(manifest)) = Manifest::read(&disk, dir) else { return };
-    // What can be read can be written, and is then read as the same.
+    // A manifest that can be read can be written, and reads back equal.
     let disk = MemDisk::new();
     assert_eq!(manifest.write(&disk, dir), Ok(()));
     assert_eq!(Manifest::read(&disk, dir), Ok(Some(manifest)));
@@ -92,7 +92,7 @@ fn place_manifest(disk: &MemDisk, body: &[u8]) -> io::Result<()> {
     empty
         .open(Path::new(&manifest_name(0)), Open::Read, Caching::Buffered)?
         .read_exact_at(&mut bytes, 0)?;
-    // Its name says the number that it begins with.
+    // A manifest's file name contains the number that it begins with.
     let number = body.first_chunk().map_or(0, |number| u64::from_le_bytes(*number));
     let file = disk.open(Path::new(&manifest_name(number)), Open::CreateNew, Caching::Buffered)?;
     bytes.extend_from_slice(body);
@@ -101,7 +101,7 @@ fn place_manifest(disk: &MemDisk, body: &[u8]) -> io::Result<()> {
     file.write_at(&bytes, 0)
 }
 
-/// The payload of a transaction's entry.
+/// Decodes the payload of a transaction's entry.
 pub fn payload(bytes: &[u8]) {
     let Ok(payload) = Payload::decode(bytes) else { return };
     assert!(payload.metadata.len() <= bytes.len());
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manifest_that_was_written_passes_the_door() {
+    fn a_written_manifest_is_decoded() {
         let (disk, dir) = (MemDisk::new(), Path::new(""));
         Manifest::empty(1).write(&disk, dir).unwrap();
         let file = disk.open(Path::new(&manifest_name(0)), Open::Read, Caching::Buffered).unwrap();

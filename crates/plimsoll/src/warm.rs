@@ -33,9 +33,9 @@
 //!    does a run that ends before the restore does. The image of rows is replaced only by a process
 //!    that stayed open for an interval.
 //! 5. Of several processes that share the store, only the keeper writes the image. A process that
-//!    becomes the keeper does not know the image on disk, which another process may have written
-//!    since, and writes its own. Its image of rows is valid as of the position up to which its row
-//!    cache was notified of all versions, which may be before the checkpoint, because its memtables
+//!    becomes the keeper writes a new image, because another process may have changed the one on
+//!    disk since. Its image of rows is valid as of the position up to which its row cache was
+//!    notified of all versions. That position may be before the checkpoint, because its memtables
 //!    may hold older commits.
 
 mod clear_ahead;
@@ -85,8 +85,8 @@ pub(crate) const WARM_DIR: &str = "warm";
 /// The time limit for writing changed rows at close.
 const CLOSE_MILLIS: u64 = 150;
 
-/// The restore may use the allowance of this time at once, so that the first requests find what it
-/// restores.
+/// The restore may use the allowance for this period at once, so that the first requests already
+/// find restored data in memory.
 const AT_ONCE_NANOS: u64 = 1_000_000_000;
 
 /// Helper threads of the restore: the thread of `clear_ahead` pauses before the restore itself
@@ -106,15 +106,15 @@ pub(crate) struct Context {
     pub(crate) index: Arc<OpenIndex>,
     pub(crate) row_cache: Arc<RowCache>,
     pub(crate) sequencer: Arc<CommitSequencer>,
-    /// The image is read and never written. If not set, it is written while this process writes the
-    /// files of the index.
+    /// Whether the image is only read. Otherwise it is written while this process writes the files
+    /// of the index.
     pub(crate) read_only: bool,
     /// The interval between saves of the image.
     pub(crate) interval: Duration,
     /// The I/O allowance of the image, reads and writes together.
     pub(crate) bytes_per_second: u64,
-    /// A step ends when it has loaded this many pages to validate rows: these are random reads of
-    /// guide pages.
+    /// A step ends when it has loaded this many pages to validate rows. Each load is a random read
+    /// of a guide page.
     pub(crate) loads_at_once: u64,
 }
 
@@ -336,8 +336,8 @@ impl Core {
         work.rejected = true;
         let may_pass = matches!(rejection, Rejection::Unread { .. });
         if !may_pass && self.context.index.env.duty().may_write() {
-            // If they stayed, each process that ends before it has written its own image would find
-            // them again. Files that cannot be removed stay.
+            // Without the removal, every open would reject the same files again until a process
+            // writes its own image. Files that cannot be removed are left.
             let (disk, dir) = (&*self.context.disk, &self.context.dir);
             let _ = match (rows, pages) {
                 (Some(_), _) => image::remove_rows(disk, dir),
@@ -429,7 +429,8 @@ impl Core {
     }
 }
 
-/// The part of a pause beyond what may be used at once, which is reduced by the rest of it.
+/// Deducts a pause from the allowance that may be used at once; returns the part that it does not
+/// cover.
 fn pause_beyond(pause: u64, at_once: &mut u64) -> u64 {
     let used = pause.min(*at_once);
     *at_once -= used;

@@ -1,4 +1,4 @@
-//! Serializability test: many threads at once, whose history must be serializable.
+//! Serializability test: many concurrent threads, whose history must be serializable.
 //!
 //! Every value carries a unique *stamp*, and every transaction records in its metadata which stamps
 //! it read and wrote. The log is then replayed in GLSN order: each transaction must have read

@@ -1,5 +1,5 @@
-//! Bit rot: damages the bytes of a store that was closed or killed. The damage is chosen by seed,
-//! several times over, each time in a separate copy.
+//! Bit rot: damages the bytes of a store that was closed or killed. Each seed chooses several
+//! damages, and applies each one to a separate copy.
 //!
 //! Kinds of damage: flipped bits; sectors or blocks of zeros or noise; misdirected writes (bytes of
 //! another file or of another place); lost writes, which leave an older version of a block;

@@ -9,9 +9,9 @@ use plimsoll_log::glsn::{Glsn, StreamId};
 
 use crate::types::times::of_micros;
 
-/// The stream of entries that are lost: a recovery could not read them. A scan returns them with an
-/// empty payload, reading one returns [`Error::Dropped`](crate::Error::Dropped), and a follower
-/// skips them.
+/// The stream of lost entries, which a recovery could not read. A scan returns such an entry with
+/// an empty payload, a read returns [`Error::Dropped`](crate::Error::Dropped), and a follower skips
+/// it.
 pub const DROPPED_STREAM: u32 = StreamId::DROPPED.0;
 
 /// An entry of the log.

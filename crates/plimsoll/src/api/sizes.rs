@@ -36,9 +36,9 @@ pub struct KeyspaceSize {
     pub keys: u64,
     /// Bytes of these keys and their values.
     pub bytes: u64,
-    /// The same with values as they are stored: fewer if they are compressed.
+    /// As `bytes`, but with values as stored: less if they are compressed.
     pub stored_bytes: u64,
-    /// True if both were counted, false if they are estimates.
+    /// True if keys and bytes were counted, false if they are estimates.
     pub exact: bool,
     /// The oldest moment at which the keyspace can be read.
     pub oldest: Glsn,

@@ -1,4 +1,4 @@
-//! Updates of single keys in commits of their own: [`Db`] returns what became of the key.
+//! Updates of a single key, each in its own commit. [`Db`] returns the result.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use crate::types::keyspaces::Keyspace;
 use crate::types::update::{Overflow, Update, bit_of, check_bit, number};
 use crate::types::version::check_value_bytes;
 
-/// Each call commits one update. It is computed from the newest value when it is ordered, so that
-/// calls of several threads and processes for one key do not conflict. Only updates of values above
-/// 64 KiB may; they are tried again as [`Db::transact`] does.
+/// Each call commits one update. The update is computed from the newest value when the commit is
+/// ordered, so concurrent calls for one key do not conflict. Only updates of values above 64 KiB
+/// can conflict; they are retried as in [`Db::transact`].
 impl Db {
-    /// Adds to the number that a key has; returns the sum. A number is an [`i64`] in 8 bytes,
+    /// Adds to the number stored under a key; returns the sum. A number is an [`i64`] in 8 bytes,
     /// little endian; a key without a value counts as 0.
     ///
     /// ```
@@ -30,8 +30,9 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// [`crate::InvalidInput::NotANumber`], [`crate::InvalidInput::CounterOverflow`]: nothing was
-    /// written. Those of [`crate::Transaction::put`] and [`crate::Transaction::commit`].
+    /// [`crate::InvalidInput::NotANumber`] and [`crate::InvalidInput::CounterOverflow`]: nothing
+    /// was written. Also the errors of [`crate::Transaction::put`] and
+    /// [`crate::Transaction::commit`].
     pub fn add(
         &self,
         keyspace: &Keyspace,
@@ -42,8 +43,8 @@ impl Db {
         self.update_number(keyspace, key.as_ref(), &Update::Add(number, overflow))
     }
 
-    /// Raises the number that a key has to at least `number`; returns the greater of both. A key
-    /// without a value gets `number`.
+    /// Raises the number stored under a key to at least `number`; returns the greater of both. A
+    /// key without a value gets `number`.
     ///
     /// # Errors
     /// As for [`Db::add`].
@@ -51,7 +52,7 @@ impl Db {
         self.update_number(keyspace, key.as_ref(), &Update::Max(number))
     }
 
-    /// Lowers the number that a key has to at most `number`; returns the lesser of both. A key
+    /// Lowers the number stored under a key to at most `number`; returns the lesser of both. A key
     /// without a value gets `number`.
     ///
     /// # Errors
@@ -60,11 +61,10 @@ impl Db {
         self.update_number(keyspace, key.as_ref(), &Update::Min(number))
     }
 
-    /// Appends bytes to the value of a key; returns its new length. The value is written anew as a
-    /// whole.
+    /// Appends bytes to the value of a key; returns its new length. The whole value is rewritten.
     ///
     /// # Errors
-    /// [`crate::InvalidInput::ValueTooLong`]: nothing was written. Those of
+    /// [`crate::InvalidInput::ValueTooLong`]: nothing was written. Also the errors of
     /// [`crate::Transaction::put`] and [`crate::Transaction::commit`].
     pub fn append(
         &self,
@@ -77,7 +77,7 @@ impl Db {
         Ok(updated.new.map_or(0, |value| value.len() as u64))
     }
 
-    /// Gives a key a value if it has none; returns whether it had none.
+    /// Sets the value of a key that has none; returns whether the key had none.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -104,8 +104,8 @@ impl Db {
         Ok(self.update_by(keyspace, key.as_ref(), &set)?.old.is_none())
     }
 
-    /// Replaces the value `expected` of a key by `new`, where `None` is no value; returns whether
-    /// the key had the expected value. If not, it keeps the other one.
+    /// Sets the value of a key to `new` if it is `expected`; `None` means no value. Returns whether
+    /// the value was `expected`; if not, it is unchanged.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -138,7 +138,7 @@ impl Db {
     }
 
     /// Sets a bit of the value of a key; returns whether it was set before. Bit `n` is bit `n % 8`,
-    /// counted from the lowest, of byte `n / 8`. A value that is too short is filled with zeros.
+    /// counted from the lowest, of byte `n / 8`. A value that is too short is extended with zeros.
     ///
     /// # Errors
     /// As for [`Db::append`].
@@ -147,7 +147,7 @@ impl Db {
     }
 
     /// Clears a bit of the value of a key; returns whether it was set before. See [`Db::set_bit`];
-    /// a value that is too short stays as it is.
+    /// a value that is too short is unchanged.
     ///
     /// # Errors
     /// As for [`Db::append`].
@@ -155,8 +155,8 @@ impl Db {
         self.update_bit(keyspace, key.as_ref(), bit, &Update::ClearBit(bit))
     }
 
-    /// Gives a key the value that `compute` returns for the one that it has, and returns it; `None`
-    /// is no value.
+    /// Computes a key's new value from its current one with `compute`, stores it, and returns it;
+    /// `None` means no value.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -175,7 +175,7 @@ impl Db {
     /// written, and the panic continues.
     ///
     /// # Errors
-    /// As for [`Db::append`]. Writes of `compute` to the store are refused.
+    /// As for [`Db::append`]. Writes to the store by `compute` are rejected.
     pub fn update(
         &self,
         keyspace: &Keyspace,

@@ -166,8 +166,8 @@ pub(crate) fn unpack(
 
 fn damaged(glsn: Glsn, stored: Stored<'_>) -> Error {
     Error::corrupt(format!(
-        "a part of the compressed value of {} bytes written at GLSN {glsn} is not the one that was \
-         written; see `plimsoll verify`",
+        "a part of the compressed value of {} bytes written at GLSN {glsn} is damaged; see \
+         `plimsoll verify`",
         stored.value_bytes()
     ))
     .at_glsn(glsn)

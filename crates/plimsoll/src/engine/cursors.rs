@@ -43,11 +43,11 @@ pub(crate) struct Cursors {
 /// The positions of all cursors.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
-    /// The position from which on each cursor retains the log.
+    /// The position from which each cursor retains the log.
     durable: BTreeMap<String, Glsn>,
-    /// The commit as of which these positions are known.
+    /// The last commit that is reflected in these positions.
     as_of: Glsn,
-    /// The position of a cursor that is being created, from which on the log is retained.
+    /// The position of a cursor that is being created. The log is retained from there.
     coming: Option<Glsn>,
 }
 
@@ -56,14 +56,14 @@ impl Places {
         self.durable.len()
     }
 
-    /// Retains the log for a cursor that is being created; `None` ends that.
+    /// Retains the log for a cursor that is being created; `None` releases it.
     pub(crate) fn set_coming(&mut self, coming: Option<Glsn>) {
         self.coming = coming;
     }
 
     /// Notes that a commit of this process has moved a cursor, or has dropped it.
     pub(crate) fn moved(&mut self, name: &str, next: Option<Glsn>, glsn: Glsn) {
-        // Otherwise the result of a later commit is known already.
+        // The positions already reflect a later commit.
         if glsn <= self.as_of {
             return;
         }

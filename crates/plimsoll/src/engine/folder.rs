@@ -16,11 +16,11 @@ use crate::types::error::{Error, Result};
 use crate::types::options::Options;
 use crate::warm::WARM_DIR;
 
-/// Folders of a store that stay the same while it is open. The warm image's may be deleted at any
-/// time.
+/// Folders that a store needs while it is open. The warm image's folder is not among them, because
+/// it may be deleted at any time.
 pub(crate) const LASTING: [&str; 3] = ["log", "index", LOCKS_DIR];
 
-/// Creates the folder if it is missing and may be created.
+/// Creates the folder if it is missing and the options permit it.
 pub(crate) fn find_or_make_folder(path: &Path, options: &Options) -> Result<()> {
     let disk = &*options.disk;
     match disk.entry(path)? {
@@ -33,8 +33,8 @@ pub(crate) fn find_or_make_folder(path: &Path, options: &Options) -> Result<()> 
         },
         None => not_a_store(
             path,
-            "there is no store here; check the path, or create a store: by a command that writes, \
-             or an opening that may create it",
+            "there is no store here; check the path, or create a store: run a command that writes, \
+             or open the path with creation enabled",
         ),
         Some(entry) if !entry.is_dir => Err(Error::is_a_file(path)),
         Some(_) => Ok(()),
@@ -66,7 +66,7 @@ pub(crate) fn check_folder(path: &Path, options: &Options) -> Result<()> {
                     it and make another";
         return not_a_store(path, what);
     }
-    // Folders get their names when their permissions are set.
+    // A folder is created under a temporary name, and renamed once its permissions are set.
     let is_known = |name: &str| {
         let name = name.split_once(NEW_FOLDER_MARK).map_or(name, |(name, _)| name);
         ["LOCK", "log", "index", WARM_DIR, WORDS_FILE, LOCKS_DIR].contains(&name)
@@ -117,7 +117,7 @@ pub(crate) fn refuse_index_without_log(path: &Path, disk: &dyn Disk) -> Result<(
     for (folder, what) in [("index", "an index"), (WARM_DIR, "an image of its memory")] {
         if !names_in(folder)?.is_empty() {
             let message = format!(
-                "{}: its folder `log` is missing or empty, and {what} is there, in `{folder}`: \
+                "{}: its folder `log` is missing or empty, but `{folder}` holds {what}: \
                  bring the log back, or give another path; `plimsoll verify` says what helps",
                 path.display()
             );
@@ -149,7 +149,7 @@ pub(crate) fn make_folders(path: &Path, options: &Options) -> Result<()> {
             options.disk.create_dir(&path.join(dir))?;
         }
     }
-    // Makes names durable that an earlier process left after a failed sync, before anything depends
+    // Sync names that an earlier process may have left after a failed sync, before anything depends
     // on them.
     options.disk.sync_dir(&path.join("index"))?;
     Ok(options.disk.sync_dir(path)?)

@@ -43,13 +43,13 @@ pub(crate) struct IoChoice {
     switches: AtomicU64,
     /// When to check again: nanoseconds of the clock.
     next_look: AtomicU64,
-    /// `u64::MAX` if it was not checked yet.
+    /// The free memory at the last check; `u64::MAX` before the first check.
     room_bytes: AtomicU64,
     /// The number of callers that need to read from the device.
     device_readers: AtomicU32,
 }
 
-/// The choice for a store, and its options with a disk that follows it.
+/// Makes the choice for a store. Returns it with the options, whose disk now follows the choice.
 pub(crate) fn choose(options: Options, budget: &Budget) -> (Options, Arc<IoChoice>) {
     let has_choice = options.disk.has_page_cache();
     let choice = Arc::new(IoChoice {
@@ -157,8 +157,8 @@ fn decide(cached: bool, rooms: &Rooms, budget_bytes: u64, unused_bytes: u64) -> 
     // If the machine does not report it, no memory counts as free.
     let room_bytes = rooms.cgroups.iter().map(left).fold(machine.unwrap_or(0), u64::min);
     let least = MIN_ROOM_BYTES.max(budget_bytes.saturating_add(budget_bytes / 2));
-    // Hysteresis: the page cache is given up at a third less, so that short changes by others do
-    // not flip the choice.
+    // Hysteresis: the page cache is abandoned only at a third less, so that short changes by other
+    // processes do not flip the choice.
     let wanted = if cached { least - least / 3 } else { least };
     Decision { cached: room_bytes >= wanted, room_bytes }
 }

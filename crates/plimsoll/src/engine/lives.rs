@@ -1,4 +1,4 @@
-//! The keyspaces that have had one name, one after the other.
+//! The successive keyspaces of one name.
 //!
 //! A keyspace that is dropped keeps its id; a keyspace that is created under the name later gets a
 //! higher one. The keyspaces of a name do not overlap in time, because each was created after the
@@ -16,8 +16,8 @@ use crate::types::error::Result;
 use crate::types::index_key::KeyBuffer;
 use crate::types::keyspaces::{Keyspace, SYSTEM, dropped_key};
 
-/// The ids of the keyspaces that have or had the name of this one, oldest first; its own is among
-/// them. The commits of other processes must have been applied before.
+/// The ids of the keyspaces that have or had the name of this one, oldest first; its own id is
+/// among them. The caller has applied the commits of other processes.
 pub(crate) fn ids(store: &Engine, keyspace: &Keyspace) -> Result<Vec<u32>> {
     let own = store.reader.keyspaces.id_of(keyspace)?;
     let mut ids = store.reader.keyspaces.ids_of(keyspace.name());

@@ -15,11 +15,11 @@ use crate::types::damage::recover_command;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::options::Options;
 
-/// The advice if log and index do not belong together.
+/// The advice for a log and an index that do not belong together.
 fn forked_advice(path: &Path) -> String {
     format!(
-        "put back the folder as it was at one time; or run `{}`, which makes a new store of what \
-         can be read and changes nothing in this one",
+        "restore the whole folder from one point in time; or run `{}`, which makes a new store of \
+         all readable data and leaves this one unchanged",
         recover_command(path)
     )
 }
@@ -77,7 +77,7 @@ pub(super) fn refuse_to_forget(
             glsn: Some(bounds.next),
             message: format!(
                 "{}: the index has no manifest, and its runs hold commits up to GLSN {newest}, \
-                 which the log, with its end at {}, does not have; {}",
+                 but the log ends at GLSN {}; {}",
                 path.display(),
                 bounds.next.0 - 1,
                 forked_advice(path)
@@ -131,8 +131,8 @@ pub(super) fn check_manifest(path: &Path, manifest: Manifest, log: &FileLog) -> 
     }
     if log.bounds().first > checkpoint.glsn.next() {
         return Err(Error::corrupt(format!(
-            "{}: the log begins with GLSN {}, and manifest {} of the index holds commits up to {} \
-             only: a newer manifest is missing; `plimsoll verify` says what helps",
+            "{}: the log begins with GLSN {}, but manifest {} of the index holds commits only up \
+             to {}: a newer manifest is missing; `plimsoll verify` says what helps",
             path.display(),
             log.bounds().first,
             manifest.number,

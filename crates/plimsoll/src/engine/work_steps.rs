@@ -46,7 +46,7 @@ fn sync(store: &Engine) -> Result<bool> {
     Ok(due)
 }
 
-/// Seals a segment of the log that is no longer active.
+/// Seals an inactive segment of the log.
 fn seal_behind(store: &Engine) -> Result<bool> {
     Ok(store.reader.log.seal_behind())
 }
@@ -57,7 +57,7 @@ fn make_room(store: &Engine) -> Result<bool> {
     Ok(upkeep.step() == evictor::Progress::Worked)
 }
 
-/// Flushes a memtable that is full or has been in memory for long.
+/// Flushes a memtable that is full or old.
 fn flush_some(store: &Engine) -> Result<bool> {
     let worked = store.reader.index.memtables.flush_step()? == Progress::Worked;
     Ok(worked

@@ -1,4 +1,4 @@
-//! Makes the checksums and the chain hash of log records fit bytes that were changed.
+//! Recomputes the checksums and the chain hash of log records after their bytes were changed.
 
 use plimsoll_log::format::content::ContentHash;
 use plimsoll_log::format::fragment::{
@@ -6,14 +6,14 @@ use plimsoll_log::format::fragment::{
 };
 use plimsoll_log::format::record::{RecordHeader, head_bytes};
 
-/// A place of a fragment in a segment: where it begins and ends, and what it is.
+/// A fragment in a segment: its start, its end and its type.
 pub type Placed = (usize, usize, FragmentType);
 
-/// Offset of the chain hash of the record before it, in a record's first fragment.
+/// Offset of the previous record's chain hash in the first fragment of a record.
 const PREVIOUS_CHAIN_AT: usize = FRAGMENT_HEADER_BYTES + 40;
 
-/// Seals the fragments of one record, or a mark, in `segment`; returns the chain hash after it,
-/// which was `chain` before. With `follows`, the record's header says so.
+/// Seals the fragments of one record, or a mark, in `segment`. `chain` is the chain hash before it;
+/// returns the one after it. With `follows`, `chain` is also written into the record's header.
 pub fn reseal(
     segment: &mut [u8],
     parts: &[Placed],
@@ -56,7 +56,7 @@ pub fn reseal(
     after
 }
 
-/// Whether a fragment continues the record of the one before it.
+/// Whether a fragment continues the record of the previous fragment.
 pub fn continues(part: FragmentType) -> bool {
     matches!(part, FragmentType::Middle | FragmentType::Last)
 }

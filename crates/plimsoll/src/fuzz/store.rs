@@ -1,11 +1,11 @@
-//! A whole store of which bytes were changed although every checksum fits.
+//! Fuzzes a whole store whose bytes were changed and whose checksums are nevertheless valid.
 //!
-//! Law: whatever the bytes, every call ends, with an answer or with an error. It is a finding if
-//! one panics or does not come to its end.
+//! Law: for any input, every call returns a result or an error. A panic or a call that does not
+//! terminate is a finding.
 //!
-//! A sample store has some of everything. An input is a list of changes of [`CHANGE_BYTES`] each;
-//! afterwards the checksums of the files that were changed are made to fit, and so is the chain of
-//! the log's records, with all that names a place in it.
+//! The sample store contains every kind of data. An input is a list of changes of [`CHANGE_BYTES`]
+//! each. After the changes, the checksums of the changed files are recomputed, and so are the chain
+//! of the log's records and every reference to a position in it.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -39,14 +39,14 @@ use crate::types::options::{MIN_MEMORY_BYTES, Options};
 use crate::types::retention::Retention;
 use crate::warm::segment::{HEADER_BYTES as WARM_HEADER_BYTES, Kind, read_header, seal};
 
-/// Bytes of an input that say one change.
+/// Bytes of an input that encode one change.
 pub const CHANGE_BYTES: usize = 10;
 
 /// The most changes of an input.
 const CHANGES_MAX: usize = 12;
 
-/// Rows that a walk may yield: more than the sample has versions, so one that yields more goes
-/// round in circles.
+/// The most rows that a scan may return. The sample has fewer versions, so a scan that returns more
+/// does not terminate.
 const ROWS_MAX: usize = 100_000;
 
 const STORE: &str = "/store";
@@ -60,23 +60,23 @@ struct Sample {
     kind: FileKind,
 }
 
-/// How a file's checksums are made to fit.
+/// How a file's checksums are recomputed.
 enum FileKind {
-    /// Pages under a seed.
+    /// Pages with checksums under a seed.
     Pages(u64),
-    /// The same, and a last page that says what they are.
+    /// The same, and a last page that describes them.
     Blob(BlobTrailer),
-    /// The same, and a first page that names a place in the log.
+    /// The same, and a first page that contains a position in the log.
     Table(TableHeader),
-    /// Fragments in blocks: where each begins and ends, and what it is.
+    /// A log segment and the fragments in its blocks.
     Segment(SegmentHeader, Vec<Placed>),
-    /// A manifest of this number.
+    /// The manifest with this number.
     Manifest(u64),
     Warm(Kind, u64),
     Other,
 }
 
-/// Changes the sample store as the bytes say, and asks of it all that can be asked.
+/// Applies the encoded changes to the sample store, then calls every read operation on it.
 pub fn store(bytes: &[u8]) {
     let samples = samples();
     let mut files: Vec<Option<Vec<u8>>> =
@@ -90,11 +90,11 @@ pub fn store(bytes: &[u8]) {
     mend(samples, &mut files, &unmended);
     let disk = MemDisk::new();
     let placed = place(&disk, samples, &files);
-    placed.expect("a disk in memory takes it");
+    placed.expect("a disk in memory accepts every write");
     ask(&disk);
 }
 
-/// One change of a file: `None` once it is removed.
+/// Applies one change to a file; `None` is a removed file.
 fn apply(change: &[u8], file: &mut Option<Vec<u8>>) {
     let &[_, how, page_low, page_high, low, high, a, b, c, _] = change else { return };
     let Some(bytes) = file else { return };
@@ -105,7 +105,7 @@ fn apply(change: &[u8], file: &mut Option<Vec<u8>>) {
         return;
     }
     let within = usize::from(u16::from_le_bytes([low, high]));
-    // Most of what has a meaning stands at the front of a page.
+    // Most of the metadata is at the front of a page.
     let at =
         page + if how & 0x40 != 0 { within % page_bytes.min(256) } else { within % page_bytes };
     let end = page + page_bytes;
@@ -120,7 +120,7 @@ fn apply(change: &[u8], file: &mut Option<Vec<u8>>) {
             &u32::from_le_bytes([a, b, c, 0]).to_le_bytes()[..usize::from(a % 4) + 1],
         ),
         4 => put(bytes, at, end, &[[0; 8], [255; 8], [127; 8]][usize::from(a % 3)][..1 << (b % 4)]),
-        // Two stretches change places: entries out of order.
+        // Swap two ranges, so that entries are out of order.
         5 => {
             let (len, apart) = (usize::from(a) % 64 + 1, usize::from(b) + 1);
             for i in 0..len.min(apart) {
@@ -150,7 +150,7 @@ fn put(bytes: &mut [u8], at: usize, end: usize, what: &[u8]) {
     bytes[at..at + len].copy_from_slice(&what[..len]);
 }
 
-/// Makes the checksums fit, but those of files that are to stay as they are.
+/// Recomputes the checksums of all files except those in `unmended`.
 fn mend(samples: &[Sample], files: &mut [Option<Vec<u8>>], unmended: &[bool]) {
     let mut places = BTreeMap::new();
     let mut chain = None;
@@ -187,8 +187,8 @@ fn mend(samples: &[Sample], files: &mut [Option<Vec<u8>>], unmended: &[bool]) {
     }
 }
 
-/// Lets each record follow the one before it; the chain behind the last, and in `places` that
-/// behind each record, by its last GLSN.
+/// Makes each record follow the previous one. Returns the chain hash after the last record;
+/// `places` gets the hash after each record, by its last GLSN.
 fn mend_segment(
     bytes: &mut [u8],
     header: &SegmentHeader,
@@ -306,7 +306,7 @@ fn options(disk: &MemDisk) -> Options {
         .world(Arc::new(disk.clone()), Arc::new(clock))
 }
 
-/// The files of a store with some of everything, made once.
+/// The files of the sample store, created once.
 fn samples() -> &'static [Sample] {
     static SAMPLES: OnceLock<Vec<Sample>> = OnceLock::new();
     SAMPLES.get_or_init(|| {
@@ -351,14 +351,14 @@ fn make_samples() -> Result<Vec<Sample>> {
         db.log().append(3, &[b"an entry of a stream", b"and one more"])?;
         if round % 2 == 0 { db.flush()? } else { db.compact()? }
     }
-    // A value in a blob file, and a transaction that is larger than its share of memory.
+    // A value in a blob file, and a transaction larger than its share of memory.
     let mut tx = db.begin();
     tx.put_reader(&forever, b"large", &mut std::io::repeat(7).take(280 << 10))?;
     tx.commit()?;
     commit(&db, &forever, 1000..3400, 900)?;
     commit(&db, &forever, 300..420, 30)?;
     db.flush()?;
-    // What is asked for again and again is in the warm image.
+    // Values that are read repeatedly are in the warm image.
     for _ in 0..3 {
         db.drop_caches();
         for _ in 0..2 {
@@ -428,8 +428,8 @@ fn fragments_of(bytes: &[u8], header: &SegmentHeader) -> Vec<Placed> {
     found
 }
 
-/// Recovers what is there and asks everything of the new store; then opens the old one and asks the
-/// same.
+/// Recovers the store and calls every read operation on the new one; then opens the old one and
+/// does the same.
 fn ask(disk: &MemDisk) {
     if Db::recover(STORE, RECOVERED, options(disk), &mut |_, _| {}).is_ok() {
         let db = Db::open(RECOVERED, options(disk)).expect("a recovered store opens");
@@ -444,10 +444,10 @@ fn ask(disk: &MemDisk) {
     }
 }
 
-/// Counts what a walk yields up to its end or its first error.
+/// Counts the items of a scan up to its end or its first error.
 fn walk<T>(what: &str, rows: impl Iterator<Item = Result<T>>) {
     let count = rows.take_while(std::result::Result::is_ok).take(ROWS_MAX).count();
-    assert!(count < ROWS_MAX, "{what} goes round in circles");
+    assert!(count < ROWS_MAX, "{what} does not terminate");
 }
 
 fn read_all(db: &Db) {
@@ -466,7 +466,7 @@ fn read_all(db: &Db) {
         let mut entries = 0;
         while let Some(Ok(_)) = scan.next() {
             entries += 1;
-            assert!(entries < ROWS_MAX, "the log goes round in circles");
+            assert!(entries < ROWS_MAX, "the scan of the log does not terminate");
         }
     }
     if let Ok(mut scan) = log.scan(log.bounds().first.., Some(3)) {
@@ -487,16 +487,15 @@ fn read_all(db: &Db) {
 
 fn read_keyspace(db: &Db, snapshot: &Snapshot, keyspace: &Keyspace) {
     let _ = snapshot.range(keyspace, ..).map(|range| walk("a walk", range));
-    let _ = snapshot.range(keyspace, ..).map(|range| walk("a walk back", range.reverse()));
-    let _ = snapshot
-        .prefix(keyspace, b"key 01")
-        .map(|range| walk("a walk over a prefix", range.keys_only()));
+    let _ = snapshot.range(keyspace, ..).map(|range| walk("a reverse scan", range.reverse()));
+    let _ =
+        snapshot.prefix(keyspace, b"key 01").map(|range| walk("a prefix scan", range.keys_only()));
     for number in (0..420).step_by(23).chain((1000..3400).step_by(311)) {
         let _ = snapshot.get(keyspace, &key(number));
     }
     if let Ok(Some(mut reader)) = snapshot.get_reader(keyspace, b"large") {
         let mut piece = [0; 4096];
-        // A length that is nowhere near the truth is no reason to read on for ever.
+        // Bounds the reads if the length is far too large.
         for _ in 0..1000 {
             if !matches!(reader.read(&mut piece), Ok(n) if n > 0) {
                 break;
@@ -504,13 +503,13 @@ fn read_keyspace(db: &Db, snapshot: &Snapshot, keyspace: &Keyspace) {
         }
     }
     if let Ok(then) = db.snapshot_at(Moment::Glsn(Glsn(db.newest().0 / 2))) {
-        let _ = then.range(keyspace, ..).map(|range| walk("a walk in the past", range));
+        let _ = then.range(keyspace, ..).map(|range| walk("a scan in the past", range));
     }
 }
 
 fn use_all(db: &Db) {
     for _ in 0..64 {
-        // Also what of the warm image waits to be taken in.
+        // This includes the restore of the warm image.
         if !matches!(db.step(), Ok(true)) {
             break;
         }
@@ -520,7 +519,7 @@ fn use_all(db: &Db) {
         let _ = commit(db, &keyspace, 0..30, 100);
         let mut tx = db.begin();
         let _ =
-            tx.range(&keyspace, ..).map(|range| walk("a walk in a transaction", range.take(50)));
+            tx.range(&keyspace, ..).map(|range| walk("a scan in a transaction", range.take(50)));
         let _ = tx.put(&keyspace, b"after", b"the damage");
         let _ = tx.commit();
     }
@@ -580,14 +579,14 @@ mod tests {
         assert!(commits.any(|commit| commit.metadata().unwrap() == b"Who, and why"));
     }
 
-    /// A walk that failed behind such a key began again at it, and so on.
+    /// A scan that failed after such a key must not restart at that key for ever.
     #[test]
-    fn a_walk_over_a_key_that_is_out_of_order_ends() {
+    fn a_scan_over_an_out_of_order_key_ends() {
         store(&[0x9b, 0xea, 0xe1, 0xfa, 0x3c, 0x30, 0xc3, 0xa6, 0xe1, 0x3c]);
     }
 
     #[test]
-    fn whatever_is_changed_in_a_store_every_call_ends() {
+    fn every_call_on_a_changed_store_ends() {
         let mut random = Random::new(20_261_122);
         for _ in 0..60 {
             let changes = random.below(3) as usize + 1;

@@ -1,4 +1,4 @@
-//! The open snapshots: versions that they need are retained.
+//! The registry of open snapshots. Versions that they need are retained.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,9 +1,9 @@
 //! The shared state of all reads of an open store, and the retry of a read or an iterator's step in
 //! newer sources.
 //!
-//! Law: data that a view needs may be gone once the view was replaced (log entries, blob files,
-//! another process's runs). A read that fails is retried if there is a newer view; its error is
-//! returned only if there is none.
+//! Law: data that a view needs (log entries, blob files, another process's runs) may be gone once
+//! the view was replaced. A failed read is retried if there is a newer view; its error is returned
+//! only if there is none.
 
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -128,7 +128,7 @@ impl Reader {
         })
     }
 
-    /// Converts the error of reading a commit's data from the log: to [`Error::Trimmed`] if its
+    /// Converts an error of reading a commit's data from the log. Returns [`Error::Trimmed`] if its
     /// blob files are gone because this or another process trimmed the log.
     pub(crate) fn trimmed_or(&self, glsn: Glsn, error: Error) -> Error {
         if matches!(error, Error::Io { kind: ErrorKind::NotFound, .. }) {

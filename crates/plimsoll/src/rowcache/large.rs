@@ -59,7 +59,7 @@ pub(crate) struct LargeValues {
 struct Entries {
     /// By the hash of the key. Of two keys with the same hash only one can be cached.
     by_hash: BTreeMap<u64, Arc<Entry>>,
-    /// In eviction order; an entry that was read since it was queued is queued once more instead of
+    /// In eviction order. An entry that was read since it was queued is queued again instead of
     /// evicted.
     order: VecDeque<u64>,
     /// The number of filter bits that were set since it was built from the entries, and scratch

@@ -127,8 +127,8 @@ impl Balance {
         state.give(cache)
     }
 
-    /// Raises the rows' share to at least this many parts of the memory that was set last, which is
-    /// not that of a budget that is being changed.
+    /// Raises the rows' share to at least this many parts of the memory that was last set. While
+    /// the budget is being changed, that may differ from the budget's limit.
     pub(crate) fn begin_with(&self, parts: u64, cache: &Cache, pool: &Pool) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let parts = parts.clamp(MIN_SHARE, MAX_SHARE);

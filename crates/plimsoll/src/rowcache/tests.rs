@@ -486,7 +486,7 @@ fn free_memory_is_lent_to_rows_of_resident_pages_and_returned() {
     get_all(&store, ROWS);
     assert!(stats().hits - hits > u64::from(ROWS) / 10 * 9, "rows answer");
     assert_eq!(store.reader.row_cache.returns()[0].0, 0, "nothing was weighed");
-    // Other uses take the memory: rows return lent memory while reads load pages, down to their
+    // Once other uses take the memory, rows return lent memory as reads load pages, down to their
     // share.
     let mut taken = Vec::new();
     for _ in 0..3 {

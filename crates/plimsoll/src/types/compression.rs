@@ -1,5 +1,4 @@
-//! Whether and how the values of a keyspace are compressed, and how a compressed value is told from
-//! a plain one.
+//! The compression setting of a keyspace, and the description of a compressed value.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,14 +20,15 @@ pub(crate) const VALUE_CHUNK_BYTES: usize = 64 << 10;
 /// Bytes of an entry of a compressed value's directory: the end of the chunk, and its checksum.
 pub(crate) const DIRECTORY_ENTRY_BYTES: usize = 12;
 
-/// Bytes of the checksum behind a directory.
+/// Bytes of the checksum after a directory.
 pub(crate) const DIRECTORY_SUM_BYTES: usize = 8;
 
 /// How the values of a keyspace are compressed.
 ///
-/// It applies to values above 1 KiB ([`crate::INLINE_BYTES`]) that are written from then on; values
-/// that exist stay as they are and readable. A value is stored compressed only if that saves an
-/// eighth of it or more. Values that an update computes under the commit lock are not compressed.
+/// The setting applies to values above 1 KiB ([`crate::INLINE_BYTES`]) that are written after it is
+/// made; existing values are unchanged and remain readable. A value is stored compressed only if
+/// that saves an eighth of it or more. Values that an update computes under the commit lock are not
+/// compressed.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -111,7 +111,7 @@ impl Compression {
 /// Whether this build contains zstd.
 pub(crate) const HAS_ZSTD: bool = cfg!(feature = "zstd");
 
-/// The error where bytes are compressed with zstd and this build does not contain it.
+/// The error for zstd data in a build without zstd.
 pub(crate) fn no_zstd(what: &str) -> Error {
     Error::format(format!(
         "{what} is compressed with zstd, which this program was built without; build it with the \
@@ -156,12 +156,12 @@ impl Packed {
         self.value_bytes.div_ceil(VALUE_CHUNK_BYTES as u64)
     }
 
-    /// Bytes of its directory without the checksum behind it; 0 if it has none.
+    /// Bytes of its directory without the checksum after it; 0 if it has none.
     pub(crate) fn directory_bytes(self) -> u64 {
         if self.chunks() > 1 { self.chunks() * DIRECTORY_ENTRY_BYTES as u64 } else { 0 }
     }
 
-    /// Bytes behind the last chunk.
+    /// Bytes after the last chunk.
     pub(crate) fn tail_bytes(self) -> u64 {
         match self.directory_bytes() {
             0 => 0,

@@ -37,7 +37,7 @@ use crate::types::times::{of_micros, show_time};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Another transaction changed a key this one read: run it again.
+    /// Another transaction changed a key that this one read: run this one again.
     #[error(
         "conflict on key {}: changed at GLSN {by}, after the snapshot at {at}; run the \
          transaction again",
@@ -92,7 +92,7 @@ pub enum Error {
         in_words(*ahead)
     )]
     ClockBehind {
-        /// By how much.
+        /// The difference.
         ahead: Duration,
     },
     /// There is no store at this path, or it holds something else.
@@ -100,7 +100,7 @@ pub enum Error {
     NotAStore {
         /// The path.
         path: PathBuf,
-        /// What was found there, and what to do.
+        /// The contents found there, and the remedy.
         what: String,
     },
     /// Another process, or another handle of this one, has the store open for writing: close it, or
@@ -121,7 +121,7 @@ pub enum Error {
     /// store here.
     #[error(
         "process {pid} opened the store, and this one was forked from it: open the store in this \
-         process, or start processes in another way than by fork alone"
+         process, or start processes with fork and exec"
     )]
     InForkedChild {
         /// The process id of the one that opened it.
@@ -138,7 +138,7 @@ pub enum Error {
     Format {
         /// The file, if known.
         path: Option<PathBuf>,
-        /// What was found and what to do.
+        /// The format that was found, and the remedy.
         message: String,
     },
     /// Bytes on disk differ from the bytes written: restore a backup, or
@@ -184,10 +184,10 @@ pub enum Error {
         /// Why they could not be applied.
         cause: String,
     },
-    /// Another process that has the store open does not release a lock that all need in turn:
-    /// resume or kill it. Reads continue meanwhile. A commit that failed with this error may still
-    /// have been ordered, and may become visible once that process continues or ends: check before
-    /// retrying it.
+    /// Another process that has the store open holds a lock that all of them need, and does not
+    /// release it: resume or kill that process. Reads continue meanwhile. A commit that failed with
+    /// this error may still have been ordered, and may become visible once that process continues
+    /// or ends: check before retrying it.
     #[error(
         "timed out waiting for {}, which is suspended or hangs; resume or kill it (a commit that \
          waited for it may still succeed)",
@@ -197,8 +197,8 @@ pub enum Error {
         /// Its process id, if known.
         pid: Option<u32>,
     },
-    /// Another process performs this for all processes that have the store open, and did not
-    /// succeed; the same call there returns the reason.
+    /// Another process performs this operation for all processes that have the store open, and did
+    /// not succeed. The same call in that process returns the reason.
     #[error(
         "{} performs this for all processes that have the store open, and did not succeed; try \
          again, or run it there to see why",

@@ -44,11 +44,11 @@ pub(crate) enum Update<'f> {
     SetIfAbsent(Cow<'f, [u8]>),
     /// Replaces the expected value.
     CompareAndSwap {
-        /// The value that is replaced; `None`: none.
+        /// The expected value; `None` means no value.
         expected: Content<'f>,
         /// The new value; `None` deletes the key.
         new: Content<'f>,
-        /// Whether another value is an error. If not, it stays.
+        /// Whether any other value is an error. If not, such a value is left unchanged.
         is_required: bool,
     },
     /// Sets a bit: bit `n` is bit `n % 8`, from the lowest, of byte `n / 8`.
@@ -60,7 +60,7 @@ pub(crate) enum Update<'f> {
 }
 
 impl<'f> Update<'f> {
-    /// The value behind the update of a key whose value is `old`.
+    /// The value of the key after the update, given its value `old` before it.
     pub(crate) fn apply<'v>(&'v self, key: &[u8], old: Content<'v>) -> Result<Content<'v>> {
         Ok(match self {
             Update::Add(by, overflow) => {
@@ -117,7 +117,8 @@ impl<'f> Update<'f> {
         })
     }
 
-    /// Takes up an update that follows this one, if one update can do the work of both.
+    /// Merges the following update into this one if one update can express both; returns whether it
+    /// did.
     pub(crate) fn fold(&mut self, next: &Update<'_>) -> bool {
         match (self, next) {
             (Update::Add(by, Overflow::Wrapping), Update::Add(more, Overflow::Wrapping)) => {
@@ -142,8 +143,8 @@ impl<'f> Update<'f> {
         }
     }
 
-    /// Upper bound on the bytes of a new value that it computes from one of `old` bytes; those of a
-    /// function are known when it has returned.
+    /// Upper bound on the length of the new value, given an old value of `old` bytes. Not a bound
+    /// for a function: the length of its result is known only after the call.
     pub(crate) fn new_bytes(&self, old: u64) -> u64 {
         match self {
             Update::Append(more) => old + more.len() as u64,
@@ -155,7 +156,7 @@ impl<'f> Update<'f> {
         }
     }
 
-    /// Whether it is refused for some values.
+    /// Whether it fails on some values.
     pub(crate) fn may_be_refused(&self) -> bool {
         match self {
             Update::Add(..) | Update::Max(_) | Update::Min(_) => true,

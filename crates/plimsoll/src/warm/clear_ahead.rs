@@ -1,5 +1,5 @@
-//! Touches memory ahead of the restore of rows, in a thread of its own, because the system clears
-//! memory when it is first touched, which would take a third of the restoring thread's time.
+//! Touches memory ahead of the restore of rows, in its own thread. The system clears memory when it
+//! is first touched, which would otherwise take a third of the restoring thread's time.
 //!
 //! Laws:
 //! 1. Memory is touched only within the budget, and only while other memory is free as well

@@ -382,8 +382,8 @@ fn look_at_file(
     Ok(true)
 }
 
-/// Deletes the warm image of the store in a folder; returns the bytes removed. If the store is
-/// open, it writes another image in time.
+/// Deletes the warm image of the store in a folder; returns the bytes removed. A process that has
+/// the store open writes a new image at its next save.
 ///
 /// # Errors
 /// The disk.

@@ -9,9 +9,9 @@
 //! Laws:
 //! 1. The thread pauses only between steps, when it holds no lock.
 //! 2. While there are enough processors, only the first pause is made.
-//! 3. A pause is bounded, and each pause of the maximum length is followed by a portion of steps
-//!    even if processors are short, so that the restore has at least a sixteenth of a processor:
-//!    loading a row in a request takes longer than restoring it.
+//! 3. A pause is bounded. Each pause of the maximum length is followed by a portion of steps even
+//!    if processors are short, so the restore gets at least a sixteenth of a processor. Restoring a
+//!    row is cheaper than loading it in a request.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ pub(super) struct Pace {
     gait: Option<Gait>,
 }
 
-/// What the thread does next.
+/// The next action of the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Move {
     Step,
@@ -65,8 +65,8 @@ impl Pace {
         Self { processors: Processors::of_this_machine(), clock, spare, begun, gait: None }
     }
 
-    /// The next move. The first is a pause, because the time until the thread runs again after it
-    /// is a measurement, too.
+    /// The next move. The first is a pause, because the delay until the thread runs again after it
+    /// measures the load.
     pub(super) fn next(&mut self) -> Move {
         let is_crowded = self.processors.threads_beyond().is_some_and(|beyond| beyond > self.spare);
         let now = self.clock.now().unwrap_or_default();

@@ -4,10 +4,10 @@
 //! varint key bytes | varint value bytes | varint GLSN | u8 touches | key | value
 //! ```
 //!
-//! One row after the other.
+//! Rows follow each other without gaps.
 //!
-//! A key has at least four bytes, those of its keyspace: an entry that begins with a zero is the
-//! end of the body.
+//! A key begins with the four bytes of its keyspace, so its length is never zero. A zero in place
+//! of a key's length ends the body.
 
 use plimsoll_disk::codec::{Reader, put_varint, varint_len};
 use plimsoll_log::glsn::Glsn;
@@ -25,7 +25,7 @@ fn bytes_of(row: &Row<'_>) -> usize {
     numbers.into_iter().map(varint_len).sum::<usize>() + 1 + row.key.len() + row.value.len()
 }
 
-/// The kind-specific part of an rows segment's header.
+/// The kind-specific part of a rows segment's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Note {
     /// The rows' share of the shared memory, in parts of the whole (see `rowcache::share`).

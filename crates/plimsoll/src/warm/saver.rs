@@ -88,7 +88,7 @@ impl Saver {
         wrote
     }
 
-    /// Discards the round in progress and makes a complete, current one.
+    /// Writes the complete, current image.
     pub(super) fn finish(&mut self, context: &Context, counts: &Counts) -> Result<()> {
         // Discard the round in progress, because a new one is more current.
         self.round = None;

@@ -148,7 +148,7 @@ pub(crate) fn read_header(
     if fields[..8] != MAGIC {
         return Err(damaged("it does not begin like an image"));
     }
-    let cannot = "the header is as long as it is";
+    let cannot = "the header has a fixed length";
     let mut reader = Reader::new(&fields[8..]);
     let format = reader.u32().expect(cannot);
     if sum != checksum(seed_of(kind, number), fields).to_le_bytes() {

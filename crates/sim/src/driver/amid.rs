@@ -1,7 +1,7 @@
-//! Runs something within another operation, at a point at which another thread could run it.
+//! Runs an operation within another one, at a point where another thread could run it.
 //!
-//! It runs on the same thread, from within the store's call. The model records such a commit as
-//! soon as the call has returned, before any answer that may show the commit is checked.
+//! The inner operation runs on the same thread, within the store's call. The model records a commit
+//! made there as soon as the call returns, before it checks any answer that may show the commit.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -37,8 +37,8 @@ impl Driver {
             *space = self.model.current_space(*space);
         }
         let deed = &deed;
-        // Creating a missing keyspace is a commit, so create it before arming a point within a
-        // commit.
+        // Creating a missing keyspace is a commit, so create it before arming a point within
+        // another commit.
         if let Some(space) = space_of(op)
             && self.keyspace(space)?.is_none()
         {

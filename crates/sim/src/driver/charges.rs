@@ -3,14 +3,14 @@
 use crate::driver::Driver;
 use crate::failure::{Outcome, ensure};
 
-/// Slack of charges over memory held, because lists grow by halves and charges in steps.
+/// The most by which charges exceed the memory held. Lists grow by halves, and charges in steps.
 const SPARE_BYTES: u64 = 4096;
 
-/// A read set that got no memory holds one range, and a list of a few.
+/// Bytes of a read set that was refused memory: one range, in a list with room for a few.
 const UNCHARGED_BYTES: u64 = 256;
 
 impl Driver {
-    /// Checks that the memory of open transactions and walks is charged, and little more.
+    /// Checks that the memory of open transactions and iterators is charged, and little more.
     pub(super) fn check_charges(&mut self) -> Outcome {
         for (tx, open) in &mut self.txs {
             for (what, charged, held) in open.handle.charges() {

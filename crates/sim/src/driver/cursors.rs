@@ -1,4 +1,4 @@
-//! Named cursors: checks that the log that they retain exists.
+//! Named cursors: checks that the log is retained from their positions on.
 
 use plimsoll::{CursorInfo, Error, Glsn};
 
@@ -110,7 +110,8 @@ impl Driver {
         }
     }
 
-    /// The log is not trimmed beyond any cursor, and cursors are at their positions.
+    /// Checks that no cursor is below the trimmed log's start, and that all cursors are at their
+    /// positions.
     pub(super) fn check_cursors(&self, first: u64) -> Outcome {
         // The last change may or may not have happened.
         if self.in_doubt {

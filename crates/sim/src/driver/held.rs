@@ -1,7 +1,7 @@
-//! Walks and value readers that stay open across other operations.
+//! Iterators and value readers that stay open across other operations.
 //!
-//! They continue at their position and moment, whatever is flushed, merged, freed and committed in
-//! between.
+//! They continue at their position and moment, regardless of flushes, merges, freed memory and
+//! commits in between.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -18,7 +18,7 @@ use crate::op::{Key, Reader, Span};
 /// The most bytes requested per read of a value; not a multiple of any block size.
 const PIECE_BYTES: usize = 9001;
 
-/// An open walk.
+/// An open iterator.
 pub(super) struct OpenWalk {
     range: Range<'static>,
     /// Retains the moment.
@@ -39,7 +39,7 @@ pub(super) struct OpenReader {
     read: usize,
 }
 
-/// The result of a step of an open walk or reader.
+/// The result of a step of an open iterator or reader.
 enum Went {
     On,
     ToItsEnd,
@@ -54,12 +54,12 @@ impl OpenWalk {
 }
 
 impl Driver {
-    /// Number of moments that walks and readers keep open.
+    /// Number of moments that iterators and readers keep open.
     pub(super) fn moments_held(&self) -> u64 {
         (self.walks.len() + self.readers.len()) as u64
     }
 
-    /// The moments themselves.
+    /// The moments that iterators and readers keep open.
     pub(super) fn held_moments(&self) -> impl Iterator<Item = u64> {
         let walks = self.walks.values().map(|walk| walk.snapshot.at().0);
         walks.chain(self.readers.values().map(|reader| reader.at))
@@ -228,7 +228,7 @@ impl Driver {
 }
 
 impl View<'_> {
-    /// A walk that does not borrow the view; only in a snapshot.
+    /// An iterator that does not borrow the view; only in a snapshot.
     fn walk_apart(&self, place: Place<'_>, span: &Span) -> plimsoll::Result<Range<'static>> {
         let View::Snapshot(snapshot) = self else {
             unreachable!("a held walk belongs to a snapshot")

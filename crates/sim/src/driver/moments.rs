@@ -21,7 +21,8 @@ impl Driver {
                 let opened = self.db().snapshot_at(StoreMoment::Glsn(Glsn(self.back(back))));
                 if self.commit_amid.is_some() {
                     self.absorb_amid()?;
-                    // The deed ran before the snapshot was open and retained anything.
+                    // The deed ran before the snapshot was open, so the snapshot did not retain
+                    // anything yet.
                     self.raise_floors();
                 }
                 self.expect("snapshot_at", opened)

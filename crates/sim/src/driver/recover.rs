@@ -157,7 +157,7 @@ impl Driver {
             report.lost_commits.iter().any(|lost| lost.contains(&Glsn(glsn)))
                 || (is_end_unknown && glsn > end.0)
         };
-        // Nothing says how old the rows of a run without a manifest and a footer are.
+        // The age of the rows of a run without a manifest and a footer is unknown.
         let is_of_run = |what: &String| {
             what.contains("no readable header or footer")
                 || what.contains("is a run that no readable manifest names")
@@ -247,7 +247,8 @@ impl Driver {
     }
 }
 
-/// Whether a range of lost keys holds a key; if its keyspaces have lost their names, it may.
+/// Whether a range of lost keys may contain a key. It may contain any key if its keyspaces have
+/// lost their names.
 fn may_hold(range: &DamagedKeys, keyspace: &str, key: &[u8]) -> bool {
     let (from, to) = (range.keyspace == keyspace, range.last_keyspace == keyspace);
     if from || to {
@@ -258,7 +259,7 @@ fn may_hold(range: &DamagedKeys, keyspace: &str, key: &[u8]) -> bool {
         || [&range.keyspace, &range.last_keyspace].into_iter().any(is_unnamed)
 }
 
-/// Damages a file of a closed store; says which, and how.
+/// Damages a file of a closed store; returns a description of the damage.
 fn damage(world: &World, random: &mut Random) -> std::io::Result<String> {
     let disk = &world.disk;
     let mut files = world.files(&world.store_path())?;

@@ -36,7 +36,8 @@ impl Driver {
         Ok(format!("{wanted} keys"))
     }
 
-    /// Every call refuses a handle of an earlier opening, whose ids may mean other keyspaces now.
+    /// Checks that every call refuses a handle of an earlier opening, whose ids may refer to other
+    /// keyspaces now.
     pub(super) fn refuse_stale_handle(&mut self) -> Outcome {
         let Some(stale) = self.stale.take() else { return Ok(()) };
         let db = self.db();
@@ -60,7 +61,7 @@ impl Driver {
         }
     }
 
-    /// While a store is open, no second process can open it for writing.
+    /// Checks that no second process can open the store for writing while it is open.
     pub(super) fn refuse_second_writer(&self) -> Outcome {
         if self.db.is_none() {
             return Ok(());
@@ -78,7 +79,7 @@ impl Driver {
         }
     }
 
-    /// The handle of a keyspace belongs to it, by name.
+    /// Checks the name of a keyspace's handle.
     pub(super) fn is_named(&self, space: u8, keyspace: &Keyspace) -> Outcome {
         let name = space_name(space);
         ensure(keyspace.name() == name, || {

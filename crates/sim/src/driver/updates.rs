@@ -21,19 +21,19 @@ pub(super) type Updates = BTreeMap<(u8, Key), Vec<Pending>>;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pending {
     change: Change,
-    /// Whether it is refused where the value is no number.
+    /// Whether it fails on a value that is not a number.
     is_strict: bool,
-    /// Whether the transaction may have computed it at once.
+    /// Whether the transaction may have computed it immediately rather than at its commit.
     may_be_computed: bool,
 }
 
-/// An update above this size may be computed at once, so that the key counts as read.
+/// An update above this size may be computed immediately, so that the key counts as read.
 const LARGE_BYTES: u32 = 8 << 10;
 
-/// An update above this size is computed at once.
+/// An update above this size is computed immediately.
 const LARGEST_PENDING_BYTES: u32 = 64 << 10;
 
-/// A transaction with more updates may compute further ones at once.
+/// A transaction with more updates may compute further ones immediately.
 const MANY: usize = 5;
 
 impl Driver {
@@ -53,7 +53,7 @@ impl Driver {
         let new = change.apply(now);
         let handle = &mut open.handle;
         let updated = match change {
-            // Its value is no number: the function replaces it.
+            // The value is not a number, which `add` would reject, so use a function.
             Change::Add(by) if !is_number(now) => handle.update(&keyspace, key, move |old| {
                 let old = old.and_then(|old| old.try_into().ok()).map_or(0, i64::from_le_bytes);
                 Some((old + i64::from(by)).to_le_bytes().to_vec())
@@ -80,7 +80,7 @@ impl Driver {
                 let updates = open.updates.entry(place.clone()).or_default();
                 updates.push(Pending { change, is_strict, may_be_computed });
             }
-            // An update deletes nothing: if there is no value afterwards, there was none before.
+            // An update does not delete. If there is no value after it, there was none before it.
             if new.is_some() {
                 open.writes.insert(place, new);
             }
@@ -88,7 +88,7 @@ impl Driver {
         self.written(tx, &format!("update {} by {change}", show(key)), updated)
     }
 
-    /// Whether a commit was refused because an update met a value that is no number.
+    /// Whether a commit was refused because an update met a value that is not a number.
     pub(super) fn is_refused_update(
         &self,
         updates: &Updates,
@@ -98,12 +98,12 @@ impl Driver {
         match (committed, refusal) {
             (Err(Error::InvalidInput(InvalidInput::NotANumber { key, .. })), _) => {
                 ensure(updates.keys().any(|(_, updated)| updated == key), || {
-                    format!("{} is no number, but was not updated", show(key))
+                    format!("{} was refused as not a number, but was not updated", show(key))
                 })?;
                 Ok(true)
             }
             (Ok(_), Some(key)) if !self.in_doubt => Err(Failure::new(format!(
-                "committed although the value of {} is no number",
+                "committed although the value of {} is not a number",
                 show(&key)
             ))),
             _ => Ok(false),
@@ -130,7 +130,7 @@ impl Driver {
 }
 
 impl OpenTx {
-    /// A span is read: its updated keys are.
+    /// Records the updated keys of a span as read.
     pub(super) fn reads_updates(&mut self, space: u8, span: &Span) {
         for (of, key) in self.updates.keys() {
             if *of == space && span.contains(key) {
@@ -139,20 +139,21 @@ impl OpenTx {
         }
     }
 
-    /// Whether a get of a key notes it as read.
+    /// Whether a get of a key records it as read.
     pub(super) fn notes_read(&self, space: u8, key: &Key) -> bool {
         let place = (space, key.clone());
         !self.writes.contains_key(&place) || self.updates.contains_key(&place)
     }
 
-    /// All updates are computed, and the keys are read.
+    /// Computes all updates, and records their keys as read.
     pub(super) fn compute_updates(&mut self) {
         for ((space, key), _) in std::mem::take(&mut self.updates) {
             self.reads.key(space, &key);
         }
     }
 
-    /// A key is overwritten: updates that may be refused are computed before.
+    /// Handles the overwriting of a key. Updates of it that may fail are computed first, so the key
+    /// is recorded as read.
     pub(super) fn overwrites(&mut self, space: u8, key: &Key) {
         let Some(changes) = self.updates.remove(&(space, key.clone())) else { return };
         if changes.iter().any(|pending| pending.is_strict) {

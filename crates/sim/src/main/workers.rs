@@ -49,8 +49,8 @@ pub(crate) struct WorkersArguments {
     /// The processes are two users of one group, in a folder of the group's (needs root).
     #[arg(long)]
     users: bool,
-    /// Another build of this command, for example with another C library, which every second
-    /// process is.
+    /// Another build of this command, for example with another C library. Every second process runs
+    /// that build.
     #[arg(long)]
     beside: Option<PathBuf>,
     /// Folder in which to create the store, which is removed on success [default: a new one in the

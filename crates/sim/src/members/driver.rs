@@ -300,7 +300,8 @@ impl Driver {
             Act::MakeSpace | Act::DropSpace => {
                 let is_written =
                     |pending: &Pending| pending.writes.iter().any(|write| write.space == PASSING);
-                // A read that was begun before shows what was there then, which the model forgets.
+                // A read that began earlier returns the state of that time, which the model
+                // forgets.
                 let reads = |act| {
                     matches!(act, Act::Get { space: PASSING, .. } | Act::Scan { space: PASSING })
                 };

@@ -128,8 +128,8 @@ impl Model {
         rows
     }
 
-    /// A commit strictly between two moments that changed a key of the span. A deletion of a key
-    /// without a value is none: it may be that of a range.
+    /// A commit strictly between two moments that changed a key of the span. The deletion of a key
+    /// without a value does not count, because it may be part of a range deletion.
     pub(super) fn changed(&self, span: Span, after: u64, before: u64) -> Option<u64> {
         let mut versions = self.versions.range((span.space, span.from)..(span.space, span.to));
         versions.find_map(|(_, versions)| {
@@ -143,7 +143,7 @@ impl Model {
     }
 }
 
-/// The sum behind a write to a counter; `None` is a deletion, and no value.
+/// The value of a counter after a write to it; `None` is a deletion, and also a missing value.
 fn added(sum: Option<Content>, number: Option<Content>) -> Option<Content> {
     let number = number?;
     Some(Content { seed: sum.map_or(0, |sum| sum.seed) + number.seed, ..number })

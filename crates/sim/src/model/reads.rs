@@ -1,9 +1,9 @@
 //! The model's read set of a transaction, and whether its commit must be refused.
 //!
 //! Law: a commit is refused if and only if a key or span that it read has a version newer than its
-//! snapshot. Two exceptions: a transaction whose read set was too large to be kept in detail may
-//! also be refused because of other keys, and a transaction with a failed read because of keys that
-//! the read did not return but may have read.
+//! snapshot. There are two exceptions. A transaction whose read set was too large to be kept in
+//! detail may also be refused because of other keys. A transaction with a failed read may be
+//! refused because of keys that the read may have read and did not return.
 
 use crate::model::Model;
 use crate::op::{Edge, Key, Span};
@@ -31,22 +31,22 @@ impl Reads {
         self.add(space, span_of_key(key), 2 * key.len());
     }
 
-    /// A read of a key returned nothing: it may count as read.
+    /// Records that a key may count as read, because its read returned no answer.
     pub fn perhaps_key(&mut self, space: u8, key: &[u8]) {
         self.perhaps(space, &span_of_key(key));
     }
 
-    /// Records a completed walk over a span.
+    /// Records a completed scan of a span.
     pub fn whole(&mut self, space: u8, span: &Span) {
         self.add(space, span.clone(), span_bytes(span));
     }
 
-    /// Records a walk over a span that was abandoned after it returned `reached`.
+    /// Records a scan of a span that was abandoned after it returned `reached`.
     pub fn part(&mut self, space: u8, span: &Span, reverse: bool, reached: &Key) {
         let (lower, upper) = match span {
             Span::Range(lower, upper) => (lower.clone(), upper.clone()),
-            // Keys behind `reached` with the prefix are above it; keys without it are excluded by
-            // the upper edge.
+            // Keys that follow `reached` and have the prefix are above it. Keys without the prefix
+            // are excluded by the upper edge.
             Span::Prefix(prefix) => (Edge::At(prefix.clone()), Edge::Open),
         };
         let read = match (reverse, span) {
@@ -60,7 +60,7 @@ impl Reads {
         self.add(space, read, bytes);
     }
 
-    /// Records a failed walk over a span, which may have read more than it returned.
+    /// Records a failed scan of a span, which may have read more than it returned.
     pub fn perhaps(&mut self, space: u8, span: &Span) {
         self.perhaps.push((space, span.clone()));
         self.bytes += span_bytes(span) + 100;
@@ -77,10 +77,10 @@ impl Reads {
     }
 
     /// Whether the set may have been too large to be kept in detail, if it is limited to this many
-    /// bytes (`None`: the budget's share) and the longest key that a walk could reach has `longest`
-    /// bytes.
+    /// bytes (`None`: the budget's share) and the longest key that an iterator could reach has
+    /// `longest` bytes.
     pub fn may_be_coarse(&self, limit_bytes: Option<u64>, longest: usize) -> bool {
-        // During a walk, the set holds the key reached so far, even if the walk later reaches the
+        // During a scan, the set holds the key reached so far, even if the scan later reaches the
         // end.
         let is_empty = self.spans.is_empty() && self.perhaps.is_empty();
         let on_the_way = if is_empty { 0 } else { longest };

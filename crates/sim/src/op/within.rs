@@ -12,7 +12,7 @@ pub enum Within {
     SourcesTaken,
     /// After a value was loaded, before it enters the row cache.
     ValueLoaded,
-    /// After a walk has positioned itself in its sources.
+    /// After an iterator has positioned itself in its sources.
     WalkSat,
     /// After the log is pinned for a new cursor, before the cursor is committed.
     CursorHeld,

@@ -186,7 +186,7 @@ impl<'d> Lister<'d> {
     /// Reads a list, and appends to it in half of all cases.
     fn step(&mut self, tx: &mut Transaction, steps: &mut Vec<Step>) -> Result<()> {
         let list = self.list();
-        // By a walk or by its key.
+        // Reads it by a scan or by its key.
         let found = match self.random.chance(0.3) {
             true => tx.prefix(&self.space, list.key())?.next().transpose()?.map(|(_, value)| value),
             false => tx.get(&self.space, list.key())?,
@@ -226,6 +226,6 @@ impl<'d> Lister<'d> {
 }
 
 fn print(line: &str) {
-    // Without a parent there is no one to tell.
+    // Without a parent, nobody reads the error.
     let _ = std::io::stdout().lock().write_all(line.as_bytes());
 }

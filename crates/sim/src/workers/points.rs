@@ -111,7 +111,7 @@ thread_local! {
 /// The planned end of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct End {
-    /// The crossing of a point, from 1.
+    /// The number of the crossing at which it is killed, from 1.
     pub nth: u64,
     /// Only points of this group count; their names begin with it.
     pub group: String,
@@ -142,7 +142,7 @@ struct Crossings {
 }
 
 impl Fate {
-    /// The planned end, which a clean leave precludes.
+    /// The planned end. A clean leave cancels it.
     pub fn new(end: End) -> Self {
         Self {
             end,
@@ -207,7 +207,7 @@ impl Fate {
 
     fn crosses(&self, moment: Moment) -> bool {
         let Here { locks, call, what, .. } = HERE.get();
-        // Work under one of the locks is the same in each process.
+        // Work under one of the locks is the same whether or not the process is the keeper.
         let is_keeper = locks == 0 && self.is_keeper.load(Ordering::Relaxed);
         let point = Point {
             doing: self.doing.load(Ordering::Relaxed),
@@ -233,7 +233,7 @@ impl Fate {
 }
 
 fn print(line: &str) {
-    // Without a parent there is no one to tell.
+    // Without a parent, nobody reads the output.
     let _ = std::io::stdout().lock().write_all(line.as_bytes());
 }
 

@@ -1,14 +1,14 @@
 //! Copies a store while it is in use.
 //!
-//! The index's files are copied first, then the log's up to its durable end, which is therefore at
-//! least as new: a member of a shared store loads the log after it has chosen the index files to
-//! copy. Trimming is suspended meanwhile; readers and writers are not blocked. Immutable files are
-//! hard-linked if the file system supports it (unless a copy is requested); of the active segment,
-//! the durable part is copied. The log's folder is renamed to its final name last, so an
-//! interrupted backup does not open as a store.
+//! The index's files are copied first, then the log up to its durable end, so the copied log is at
+//! least as new as the copied index. For the same reason, a member of a shared store refreshes its
+//! view of the log after it has chosen the index files to copy. Trimming is suspended meanwhile;
+//! readers and writers are not blocked. Immutable files are hard-linked if the file system supports
+//! it (unless a copy is requested); of the active segment, the durable part is copied. The log's
+//! folder is renamed to its final name last, so an interrupted backup does not open as a store.
 //!
-//! Law: `Ok` means durable: every file, every name in the copy, and the copy's own name in the
-//! folder around it.
+//! Law: after `Ok`, the copy is durable: every file, every name in it, and its own name in the
+//! parent folder.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -141,7 +141,7 @@ fn copy_files(
 ) -> Result<BackupReport> {
     let disk = &*store.options.disk;
     let (mut manifest, index_files, _pinned) = store.reader.index.runs.files();
-    // The keeper may have installed it since this process last read the log.
+    // The keeper may have installed this manifest since this process last read the log.
     store.committer.fresh()?;
     let readable = store.reader.log.readable();
     if store.options.read_only && manifest.durable.glsn > readable {

@@ -21,13 +21,13 @@ pub struct MemberInfo {
     pub is_reader: bool,
     /// Whether it is this process.
     pub is_here: bool,
-    /// Its memory budget in bytes, as it is now.
+    /// Its current memory budget in bytes.
     pub memory_bytes: u64,
     /// The last commit that it had applied at its last report, which is every half second while
     /// commits are made. Its reads are always up to date regardless.
     pub applied: Glsn,
-    /// The oldest moment that it may read: versions from there on are retained, and so is the log
-    /// after it.
+    /// The oldest moment that it may read. Versions from that moment on are retained, and so is the
+    /// log after it.
     pub floor: Glsn,
     /// When it opened the store.
     pub since: SystemTime,
@@ -49,7 +49,7 @@ impl From<Member> for MemberInfo {
 }
 
 /// The processes that have the store at `path` open with [`Options::shared`], the oldest first.
-/// Opens nothing. Empty if this process has no permission to read the list.
+/// Does not open the store. Empty if this process has no permission to read the list.
 ///
 /// # Errors
 /// The disk.

@@ -210,8 +210,8 @@ impl Driver {
             && self.known.in_doubt.len() == 1
             && let Some(pending) = self.known.in_doubt.remove(&order.id)
         {
-            // Do not read the mark, since no other commit is in doubt, so that the process may
-            // leave the commit unapplied.
+            // No other commit is in doubt, so do not read the mark. The process may then leave the
+            // commit unapplied.
             return self.judge_unread(member, order, &pending, glsn);
         }
         let is_buffered = self.is_any_buffered();

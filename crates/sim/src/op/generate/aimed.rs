@@ -198,7 +198,7 @@ impl Generator {
         ops
     }
 
-    /// A commit written as a run begins or ends within a known gap.
+    /// A commit is written as a run that begins or ends within a known gap.
     pub(super) fn run_ends_in_a_gap(&mut self) -> Vec<Op> {
         let (space, value) = (self.below(2) as u8, self.value_of(20));
         let (first, count) = (500, 40);

@@ -72,8 +72,8 @@ impl Generator {
         Op::Recover { damage: self.below(1 << 40) }
     }
 
-    /// A walk or reader stays open at a moment that its keyspace need not retain any more, and is
-    /// used after everything droppable was dropped.
+    /// An iterator or reader stays open at a moment that its keyspace need not retain any more, and
+    /// is used after everything droppable was dropped.
     pub(super) fn held_against_retention(&mut self) -> Vec<Op> {
         let space = 2 + self.below(u64::from(self.settings.spaces.max(3)) - 2) as u8;
         let retention = match self.below(4) {
@@ -238,7 +238,8 @@ impl Generator {
     }
 
     /// A deletion and the deleted version are in different history runs. The newer runs are merged
-    /// without the oldest, while moments below another deletion are held that search the history.
+    /// without the oldest. Meanwhile, snapshots at moments below another deletion stay open and
+    /// search the history.
     pub(super) fn deletion_between_history_runs(&mut self) -> Vec<Op> {
         let space = 2 + self.below(u64::from(self.settings.spaces.max(3)) - 2) as u8;
         let (count, between) = (250, 2 + self.below(6));

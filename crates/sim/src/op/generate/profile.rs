@@ -160,7 +160,7 @@ impl Settings {
     }
 }
 
-/// The next sync, one of the next, or a rename.
+/// Chooses the failing operation: the next sync, one of the syncs soon after it, or a rename.
 fn failed_sync(random: &mut Random) -> Fault {
     match random.below(4) {
         0 => Fault::Sync,

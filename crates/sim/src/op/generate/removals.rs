@@ -127,8 +127,8 @@ impl Generator {
         ops.push(self.walk_of(Reader::Tx(TX), space, None));
     }
 
-    /// A transaction deletes many keys, few of which exist, and repeatedly walks over them from
-    /// both ends.
+    /// A transaction deletes many keys, few of which exist, and repeatedly scans them from both
+    /// ends.
     pub(super) fn deletions_of_nothing(&mut self) -> Vec<Op> {
         let space = self.below(2) as u8;
         let mut ops = vec![Op::Begin { tx: TX }];

@@ -13,7 +13,7 @@ pub(super) const TX: u8 = 0;
 pub(super) const OTHER_TX: u8 = 1;
 pub(super) const SLOT: u8 = 0;
 
-/// More versions of a key than a walk skips one by one.
+/// More versions of a key than an iterator skips one by one.
 const VERSIONS: u64 = 20;
 
 /// More keys than an iterator steps over before it looks up and publishes a gap.
@@ -151,8 +151,8 @@ impl Generator {
         Op::Walk { from, space, span: ALL, reverse, limit: u32::MAX, keys_only, amid }
     }
 
-    /// A queue is emptied from one end, one transaction per key, until walks know the gap; then a
-    /// key is put there.
+    /// A queue is emptied from one end, one transaction per key, until iterators know the gap. Then
+    /// a key is put there.
     fn queue(&mut self) -> Vec<Op> {
         let (space, value, reverse) =
             (self.below(2) as u8, self.value_of(20), self.random.chance(0.5));
@@ -362,8 +362,8 @@ impl Generator {
         ops
     }
 
-    /// A walk stays open while everything in its range moves into new files, and the old files are
-    /// removed.
+    /// An iterator stays open while everything in its range moves into new files, and the old files
+    /// are removed.
     fn walk_over_what_moves(&mut self) -> Vec<Op> {
         let space = self.kept_space();
         let count = 100 + self.below(100) as u32;
@@ -427,7 +427,7 @@ impl Generator {
         (0..commits).flat_map(|_| self.put_one(space, &b"filler".to_vec(), 12_000)).collect()
     }
 
-    /// A walk continues although pages cannot be read, if there are newer sources.
+    /// An iterator continues although pages cannot be read, if there are newer sources.
     fn walk_while_reads_fail(&mut self) -> Vec<Op> {
         let space = self.kept_space();
         let value = Content {

@@ -1,4 +1,4 @@
-//! Work that puts pressure on the memory limit: values of 2 MB, and many concurrent walks and
+//! Work that puts pressure on the memory limit: values of 2 MB, and many concurrent iterators and
 //! transactions over keys of 4 KiB.
 //!
 //! Values are generated and compared in pieces, so that the process holds little memory besides its
@@ -25,7 +25,7 @@ const PIECE_BYTES: usize = 16 << 10;
 /// Bytes of a long key.
 const LONG_KEY_BYTES: usize = 4096;
 
-/// Number of long keys, and of concurrent walks over them.
+/// Number of long keys, and of concurrent iterators over them.
 const LONG_KEYS: u64 = 2100;
 const WALKS: u64 = 2000;
 
@@ -38,11 +38,11 @@ const TRANSACTIONS: u64 = 3000;
 /// The first bytes of a key, which identify it.
 type Head = [u8; 8];
 
-/// An idle walk, and the last key that it returned.
+/// An idle iterator, and the last key that it returned.
 type HeldWalk<'t> = (Range<'t>, Head);
 
-/// The memory of the thread that holds walks or transactions. An open transaction is in the
-/// program's own memory; a started walk is charged to the budget.
+/// The memory of the thread that holds iterators or transactions. An open transaction is in the
+/// program's own memory; a started iterator is charged to the budget.
 pub(super) const HELD_BYTES_MAX: u64 = TRANSACTIONS * size_of::<Transaction>() as u64;
 
 /// Generates bytes from a number and their offset.
@@ -121,8 +121,8 @@ fn long_key(number: u64) -> Vec<u8> {
     key
 }
 
-/// Begins many walks over long keys, leaves them idle, and advances each once more; or opens many
-/// transactions at once.
+/// Begins many iterators over long keys, leaves them idle, and advances each once more; or opens
+/// many transactions at once.
 pub(super) fn hold(shared: &Shared, _: u64, random: &mut Random) -> Outcome {
     if random.chance(0.5) { hold_walks(shared, random) } else { hold_transactions(shared, random) }
 }

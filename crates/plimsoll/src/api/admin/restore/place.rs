@@ -1,4 +1,5 @@
-//! The folder in which a restored store is made, until it gets its name.
+//! The temporary folder in which a restore builds the store, before the store is renamed to its
+//! destination.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use crate::types::error::Result;
 use crate::types::invalid_input::InvalidInput;
 use crate::types::options::Options;
 
-/// The file that says which dump is read.
+/// The file that identifies the dump being restored.
 const NOTE: &str = "RESTORE";
 
 /// Its name while it is written.
@@ -28,9 +29,9 @@ const TITLE: &str = "An unfinished restore of a dump: run `plimsoll restore` aga
 pub(super) struct Place {
     disk: Arc<dyn Disk>,
     dest: PathBuf,
-    /// The folder around the store.
+    /// The temporary folder, which contains the store.
     around: PathBuf,
-    /// The store while it is made.
+    /// The incomplete store.
     pub(super) store: PathBuf,
     /// Whether an interrupted restore has left a part of this dump.
     pub(super) goes_on: bool,
@@ -38,8 +39,8 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Finds or makes the folder for a restore of a dump. What an interrupted restore of another
-    /// dump has left is removed.
+    /// Finds or creates the temporary folder for a restore of a dump. Removes the remains of an
+    /// interrupted restore of another dump.
     pub(super) fn take(dest: &Path, options: &Options, header: &Header) -> Result<Self> {
         let disk = Arc::clone(&options.disk);
         let exists = || InvalidInput::DestinationExists { path: dest.to_owned() };
@@ -93,13 +94,13 @@ impl Place {
         Ok(self.disk.sync_dir(&self.around)?)
     }
 
-    /// Removes what there is of the store.
+    /// Removes the incomplete store.
     pub(super) fn clear_store(&self) -> Result<()> {
         remove_folder(&*self.disk, &self.store)?;
         Ok(self.disk.sync_dir(&self.around)?)
     }
 
-    /// Gives the store its name.
+    /// Renames the store to its destination.
     pub(super) fn finish(self) -> Result<()> {
         if self.disk.entry(&self.dest)?.is_some() {
             self.disk.remove_dir(&self.dest)?;
@@ -107,18 +108,18 @@ impl Place {
         self.disk.rename(&self.store, &self.dest)?;
         self.disk.sync_dir(parent_of(&self.disk.resolve(&self.dest)?))?;
         drop(self.lock);
-        // The store is there: what is left around it costs nothing.
+        // The store is complete; a leftover temporary folder is harmless.
         let _ = remove_folder(&*self.disk, &self.around);
         Ok(())
     }
 }
 
-/// Tells apart dumps that a restore cannot go on with.
+/// The contents of the note. A restore continues an interrupted one only if their notes are equal.
 fn note_of(header: &Header) -> Vec<u8> {
     let mut note = TITLE.as_bytes().to_vec();
     let (kind, dump) = match header.content {
         Content::Newest => (0, header.dump),
-        // Another dump of the same history goes on as well.
+        // A restore can continue with another dump of the same history.
         Content::History => (1, 0),
     };
     note.push(kind);

@@ -111,8 +111,8 @@ impl Driver {
     }
 }
 
-/// The GLSN of the first entry of an append in doubt, if a process reads its entries: all,
-/// consecutively, or none.
+/// Checks that a process reads either all entries of an append in doubt, at consecutive GLSNs, or
+/// none. Returns the GLSN of the first one, if any.
 pub(super) fn place_of_entries(life: &Life, pending: &Pending) -> Result<Option<u64>, Failure> {
     let found = entries_of(&life.db, pending.behind + 1, &pending.notes)
         .map_err(|error| error_in("reading entries", &error))?;
