@@ -741,7 +741,7 @@ def test_a_cache_that_another_process_changes_while_it_is_opened_gives_no_id_twi
 
 
 def test_what_the_list_of_differences_says_is_true(cache: Cache) -> None:
-    """`docs/cache.md`, "What differs from diskcache"."""
+    """`docs/cache.md`, "Differences from diskcache"."""
     cache["short"], cache["text"] = b"short", "text"
     assert isinstance(cache.get("short", read=True), io.BytesIO) and cache.get("text", read=True) == "text"
     cache.set("tagged", 1, tag=1)
