@@ -741,7 +741,7 @@ def test_ids_stay_unique_if_another_process_writes_during_opening(
 
 
 def test_the_documented_differences_from_diskcache_are_true(cache: Cache) -> None:
-    """`docs/cache.md`, "What differs from diskcache"."""
+    """`docs/cache.md`, "Differences from diskcache"."""
     cache["short"], cache["text"] = b"short", "text"
     assert isinstance(cache.get("short", read=True), io.BytesIO) and cache.get("text", read=True) == "text"
     cache.set("tagged", 1, tag=1)
