@@ -306,7 +306,7 @@ mod tests {
         let store = open(&dir.path().join("store"), options).unwrap();
         put(&store, b"one");
         let follower = &store.shared().follower;
-        let horizon = || crate::index::env::Horizon::of(&*store.catalog.horizon, 1);
+        let horizon = || store.catalog.horizon.floor(1);
         assert_eq!(horizon(), store.visible());
         follower.is_to_learn.store(true, Ordering::Release);
         assert_eq!(horizon(), Glsn::NONE);

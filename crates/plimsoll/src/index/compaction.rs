@@ -70,8 +70,8 @@ struct Jobs {
     slots: Vec<Slot>,
     /// Damage that a job found: compaction stops until the index is opened again.
     stopped: Option<Error>,
-    /// The history run that the last history job made, and the horizon then. It is not scanned
-    /// again for droppable versions before the horizon has moved.
+    /// The history run that the last history job made, and the retained moments then. It is not
+    /// scanned again for droppable versions before one of them is released.
     swept_history: Swept,
     /// Total bytes written when the owner last called for a step.
     seen_bytes_in: u64,
@@ -87,12 +87,7 @@ impl Jobs {
     /// Reserves the memory for jobs.
     fn new(context: &Context) -> Result<Self> {
         let slots = (0..slots_for(context)).map(|_| Slot::new(context)).collect::<Result<_>>()?;
-        Ok(Self {
-            slots,
-            stopped: None,
-            swept_history: (Weak::new(), Glsn::NONE),
-            seen_bytes_in: 0,
-        })
+        Ok(Self { slots, stopped: None, swept_history: (Weak::new(), None), seen_bytes_in: 0 })
     }
 
     /// Adapts to a changed budget. If there is no room for a second job yet, a later call may find
@@ -481,8 +476,8 @@ impl Compaction {
         let [run] = &view.history[..] else { return None };
         let (swept, then) = &jobs.swept_history;
         let swept = swept.upgrade().is_some_and(|swept| Arc::ptr_eq(&swept, run))
-            && job::horizon_of_run(&*self.runs.env.horizon, run) <= *then;
-        let passed = run.infos().any(|info| job::horizon_passed(&*self.runs.env.horizon, info));
+            && job::lacks_none_of(then, &job::retained_in(&*self.runs.env.horizon, [run]));
+        let passed = run.infos().any(|info| job::floor_passed(&*self.runs.env.horizon, info));
         (passed && !swept).then(|| history_task(view, 0..1, Priority::All))
     }
 }

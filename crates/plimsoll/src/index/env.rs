@@ -3,6 +3,7 @@
 
 pub(crate) mod counters;
 pub(crate) mod duty;
+pub(crate) mod moment_set;
 pub(crate) mod signals;
 pub(crate) mod stalls;
 
@@ -19,6 +20,7 @@ use plimsoll_memory::pool::Pool;
 
 use crate::index::env::counters::Counters;
 use crate::index::env::duty::Duty;
+use crate::index::env::moment_set::MomentSet;
 use crate::index::env::signals::Signals;
 use crate::rowcache::RowCache;
 use crate::types::error::Error;
@@ -48,13 +50,13 @@ pub(crate) struct Context {
     pub(crate) background: bool,
 }
 
-/// The garbage-collection watermark: which versions must be kept.
+/// Which versions must be kept.
 pub(crate) trait Horizon: Send + Sync {
-    /// The watermark of `keyspace`. A version may be dropped if a younger version of its key is not
-    /// younger than this GLSN. A deletion may be dropped if it is itself not younger. `Glsn::NONE`
-    /// keeps everything. Never above the oldest open snapshot. It may fall: when a past moment is
-    /// opened, for example.
-    fn of(&self, keyspace: u32) -> Glsn;
+    /// The moments at which `keyspace` must stay readable. A version may be dropped if none of them
+    /// sees it; a deletion may be dropped if it is at or below their floor and none of them sees a
+    /// version that it hides. The floor is never above the oldest open snapshot. The set may grow
+    /// at any time: when a past moment is opened, for example.
+    fn retained(&self, keyspace: u32) -> MomentSet;
 
     /// The log below this GLSN is to be freed: compaction copies live values that point below it
     /// into a blob file of plain bytes. `Glsn::NONE` if nothing is to be freed.

@@ -11,16 +11,17 @@
 //! hold; such runs are merged before others are (`policy`), and meanwhile every key's versions are
 //! in order.
 
-use std::ops::Bound;
+use std::collections::BTreeMap;
+use std::ops::{Bound, RangeInclusive};
 use std::sync::{Arc, Weak};
 
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::Budget;
-use plimsoll_memory::pool::Touch;
 
 use crate::borders::{Border, hit};
 use crate::index::env::Horizon;
 use crate::index::env::counters::Counters;
+use crate::index::env::moment_set::MomentSet;
 use crate::index::manifest::Outcome;
 use crate::index::manifest::files::Reserve;
 use crate::index::plan::alignment;
@@ -66,12 +67,15 @@ const LEAST_TABLE_PART: u64 = 16;
 const ALIGNED_TABLES: u64 = 2;
 const ALIGNED_LEAST_PART: u64 = 4;
 
-/// The most keyspaces of one table whose horizon is looked up; a table that spans more is
+/// The most keyspaces of one table whose retained moments are looked up; a table that spans more is
 /// rewritten.
 const KEYSPACES_ASKED: u32 = 64;
 
-/// A history run, and the horizon when the job that made it began.
-pub(crate) type Swept = (Weak<Run>, Glsn);
+/// A history run, and the retained moments when the job that made it began.
+pub(crate) type Swept = (Weak<Run>, RetainedIn);
+
+/// The retained moments of the keyspaces in a run; `None` if there are too many to look up.
+pub(crate) type RetainedIn = Option<BTreeMap<u32, MomentSet>>;
 
 /// The inputs of a job.
 pub(crate) struct Task {
@@ -93,8 +97,8 @@ pub(crate) struct Job {
     term: Option<u64>,
     /// Newest first: if two hold the same version, the newer one wins.
     runs: Vec<Arc<Run>>,
-    /// For a job on history: the highest horizon when it began.
-    horizon: Glsn,
+    /// For a job on history: the retained moments when it began.
+    retained: RetainedIn,
     /// Whether small tables that overlap with nothing are written together.
     joins_small: bool,
     /// The runs when the job began. Law: a job holds no memtable, whose memory a flush in the
@@ -130,26 +134,42 @@ pub(crate) struct Job {
     history: Output,
 }
 
-/// Whether some version of a table may be droppable: the horizon of one of its keyspaces has
-/// passed the table's oldest commit.
-pub(super) fn horizon_passed(horizon: &dyn Horizon, info: &TableInfo) -> bool {
-    highest_horizon(horizon, info) >= info.min_glsn
+/// Whether some version of a table may be droppable: the floor of the retained moments of one of
+/// its keyspaces has passed the table's oldest commit.
+pub(super) fn floor_passed(horizon: &dyn Horizon, info: &TableInfo) -> bool {
+    let passed = |keyspace| horizon.retained(keyspace).floor >= info.min_glsn;
+    keyspaces_of(info).is_none_or(|mut keyspaces| keyspaces.any(passed))
 }
 
-/// The highest horizon of the keyspaces in a run.
-pub(super) fn horizon_of_run(horizon: &dyn Horizon, run: &Run) -> Glsn {
-    run.infos().map(|info| highest_horizon(horizon, info)).max().unwrap_or(Glsn::NONE)
+/// The retained moments of the keyspaces in some runs.
+pub(super) fn retained_in<'r>(
+    horizon: &dyn Horizon,
+    runs: impl IntoIterator<Item = &'r Arc<Run>>,
+) -> RetainedIn {
+    let mut retained = BTreeMap::new();
+    for info in runs.into_iter().flat_map(|run| run.infos()) {
+        for keyspace in keyspaces_of(info)? {
+            retained.entry(keyspace).or_insert_with(|| horizon.retained(keyspace));
+        }
+    }
+    Some(retained)
 }
 
-/// The highest horizon of the keyspaces in a table; [`Glsn::MAX`] if there are too many to look
-/// up.
-fn highest_horizon(horizon: &dyn Horizon, info: &TableInfo) -> Glsn {
+/// Whether all moments that were retained `then`, if that is known, still are.
+pub(super) fn lacks_none_of(then: &RetainedIn, now: &RetainedIn) -> bool {
+    let Some(then) = then else { return true };
+    let Some(now) = now else { return false };
+    let lacks_none = |(keyspace, now): (&u32, &MomentSet)| {
+        then.get(keyspace).is_some_and(|then| now.includes(then))
+    };
+    now.iter().all(lacks_none)
+}
+
+/// The keyspaces from a table's first key to its last; `None` if there are too many to look up.
+fn keyspaces_of(info: &TableInfo) -> Option<RangeInclusive<u32>> {
     let keyspace = |key| IndexKey::new(key).keyspace();
     let (first, last) = (keyspace(&info.first_key), keyspace(&info.last_key));
-    if last - first >= KEYSPACES_ASKED {
-        return Glsn::MAX;
-    }
-    (first..=last).map(|keyspace| horizon.of(keyspace)).max().unwrap_or(Glsn::NONE)
+    (last - first < KEYSPACES_ASKED).then_some(first..=last)
 }
 
 /// The GLSN up to which a job absorbs range deletions: they are durable, and older than everything
@@ -208,14 +228,9 @@ impl Job {
             Output::new(&runs.files, &set_aside.budget, table_bytes, Reserve::Rest)
                 .absorbing(absorber.upto())
         };
-        let horizon = match task.inputs {
-            Inputs::Current { .. } => Glsn::NONE,
-            Inputs::History => task
-                .runs
-                .iter()
-                .map(|run| horizon_of_run(&*runs.env.horizon, run))
-                .max()
-                .unwrap_or(Glsn::NONE),
+        let retained = match task.inputs {
+            Inputs::Current { .. } => None,
+            Inputs::History => retained_in(&*runs.env.horizon, &task.runs),
         };
         if matches!(task.inputs, Inputs::History) && task.runs.len() < view.history.len() {
             hit(Border::PartOfHistoryMerged);
@@ -230,7 +245,7 @@ impl Job {
             inputs: task.inputs,
             moves_unasked: task.moves_unasked,
             term: runs.env.duty().term(),
-            horizon,
+            retained,
             joins_small: task.priority == Priority::All || small > SMALL_MAX,
             splitter: Splitter::new(task.inputs, task.runs.len() == view.history.len()),
             relocator: Relocator::new(&runs.env.context.log, &runs.blobs, &set_aside.budget, below),
@@ -334,12 +349,13 @@ impl Job {
             }
         }
         let inputs = &self.runs;
+        let limits = self.splitter.limits();
         runs.install(self.term, |view| Change {
             removed: inputs.clone(),
             added: left.clone(),
             runs: replace(&view.runs, inputs, &left),
             history: view.history.clone(),
-            limits: self.splitter.limits.clone(),
+            limits: limits.clone(),
             checkpoint: None,
             takes_closed: None,
             log_begins: None,
@@ -407,11 +423,13 @@ impl Job {
         };
         let Some(glsn) = range.oldest_after(info.max_glsn) else { return false };
         let keyspace = IndexKey::new(&info.first_key).keyspace();
-        if !IndexKey::new(&info.last_key).is_in(keyspace) || glsn > runs.env.horizon.of(keyspace) {
+        let retained = runs.env.horizon.retained(keyspace);
+        if !IndexKey::new(&info.last_key).is_in(keyspace) || retained.sees(info.min_glsn, glsn) {
             return false;
         }
-        self.splitter.limits.dropped(keyspace, glsn);
-        self.splitter.limits.deletion_dropped(keyspace, glsn);
+        let limits = self.splitter.limits();
+        limits.dropped(keyspace, glsn, &retained.pins);
+        limits.deletion_dropped(keyspace, glsn);
         true
     }
 
@@ -452,7 +470,7 @@ impl Job {
             || ranges.within(keys).any(|range| info.needs(range, range.glsns[0]))
             || match self.inputs {
                 Inputs::Current { oldest } => oldest && info.deletions > 0,
-                Inputs::History => horizon_passed(&*runs.env.horizon, info),
+                Inputs::History => floor_passed(&*runs.env.horizon, info),
             }
     }
 
@@ -498,7 +516,7 @@ impl Job {
                             Disposition::Current => self.current.add(&deletion, true, warmth)?,
                             Disposition::History { first } => {
                                 if self.inputs == Inputs::History {
-                                    let limits = &mut self.splitter.limits;
+                                    let limits = self.splitter.limits();
                                     limits.deletions_moved = limits.deletions_moved.max(glsn);
                                 }
                                 self.history.add(&deletion, first, warmth)?;
@@ -556,6 +574,7 @@ impl Job {
         let (history, history_bytes) = self.history.finish()?;
         let run = |members: Vec<_>| (!members.is_empty()).then(|| Arc::new(Run::new(members)));
         let (current, history) = (run(current), run(history));
+        let limits = self.splitter.limits().clone();
         let (inputs, merged) = (self.inputs, &self.runs);
         if let (Inputs::Current { oldest: false }, Some(run)) = (inputs, &current) {
             let view = runs.sources.view();
@@ -580,7 +599,7 @@ impl Job {
                 added: current.iter().chain(&history).cloned().collect(),
                 runs: current_runs,
                 history: history_runs,
-                limits: self.splitter.limits,
+                limits: limits.clone(),
                 checkpoint: None,
                 takes_closed: None,
                 log_begins: None,
@@ -608,7 +627,7 @@ impl Job {
             current_bytes + history_bytes,
         );
         Ok(match (inputs, &history) {
-            (Inputs::History, Some(history)) => Some((Arc::downgrade(history), self.horizon)),
+            (Inputs::History, Some(history)) => Some((Arc::downgrade(history), self.retained)),
             _ => None,
         })
     }
@@ -631,8 +650,8 @@ fn is_small(runs: &Runs, info: &TableInfo) -> bool {
 struct In<'v>(&'v View);
 
 impl Elsewhere for In<'_> {
-    fn in_history(&mut self, key: &[u8]) -> Result<bool> {
-        self.0.in_history(key, Touch::Scan)
+    fn in_history(&mut self, key: &[u8], at: Glsn) -> Result<bool> {
+        Ok(self.0.newest_in_history(key, at)?.is_some())
     }
 
     fn in_runs(&mut self, key: &[u8], at: Glsn) -> Result<(bool, Option<Glsn>)> {

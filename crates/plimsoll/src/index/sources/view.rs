@@ -220,8 +220,10 @@ impl View {
     /// Refuses a moment whose versions may be gone, so that a wrong answer is never given.
     pub(crate) fn check_readable(&self, key: &[u8], at: Glsn) -> Result<()> {
         let keyspace = IndexKey::new(key).keyspace();
-        let oldest = self.oldest_readable_in(keyspace);
-        if at < oldest { Err(Error::Trimmed { asked: at, first: oldest }) } else { Ok(()) }
+        if self.limits.is_readable(keyspace, at) {
+            return Ok(());
+        }
+        Err(Error::Trimmed { asked: at, first: self.oldest_readable_in(keyspace) })
     }
 
     /// The newest version of `key` that is not younger than `at`, deletions included; `None` also
@@ -318,18 +320,6 @@ impl View {
         Ok(found)
     }
 
-    /// Whether history holds any version of `key`.
-    pub(crate) fn in_history(&self, key: &[u8], touch: Touch) -> Result<bool> {
-        for run in &self.history {
-            if let Some(table) = run.table_of(key)
-                && table.lookup(key, Glsn::MAX, touch)?.newest.is_some()
-            {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
     /// The versions of `key` in the current runs (memtables are left out: they may not be durable):
     /// whether there is any, and the newest that is not younger than `at`.
     pub(crate) fn in_runs(&self, key: &[u8], at: Glsn) -> Result<(bool, Option<Glsn>)> {
@@ -364,8 +354,8 @@ impl View {
     /// The youngest version of `key` that is younger than `after`.
     ///
     /// A deletion that compaction dropped is not found. No conflict is missed: only deletions at or
-    /// below the horizon are dropped, and the horizon is never above the snapshot of an open
-    /// transaction.
+    /// below the floor of the retained moments are dropped, and that is never above the snapshot of
+    /// an open transaction.
     pub(crate) fn changed(&self, key: &[u8], after: Glsn) -> Result<Option<Glsn>> {
         let deleted_at = self.ranges.newest_over(key, Glsn::MAX);
         if deleted_at > after {
@@ -433,7 +423,7 @@ impl View {
         self.memtables().any(|memtable| memtable.min_glsn() < glsn && !is_taken(memtable))
     }
 
-    /// Oldest moment at which a keyspace can be read.
+    /// The moment from which on a keyspace can be read at every one.
     pub(crate) fn oldest_readable_in(&self, keyspace: u32) -> Glsn {
         self.limits.oldest_readable_in(keyspace)
     }

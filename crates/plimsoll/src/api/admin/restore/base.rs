@@ -235,7 +235,10 @@ impl Output<'_> {
 fn up_to(limits: &Limits, newest: Glsn) -> Limits {
     let mut limits = limits.clone();
     limits.oldest_readable = limits.oldest_readable.min(newest);
-    limits.oldest_readable_in.iter_mut().for_each(|(_, oldest)| *oldest = (*oldest).min(newest));
+    limits
+        .readable_in
+        .iter_mut()
+        .for_each(|(_, readable)| readable.floor = readable.floor.min(newest));
     limits
 }
 
@@ -243,7 +246,8 @@ fn decode_limits(bytes: &[u8]) -> Option<Limits> {
     let mut from = codec::Reader::new(bytes);
     let mut limits = Limits { deletions_moved: Glsn(from.varint()?), ..Limits::default() };
     let oldest = Glsn(from.varint()?);
-    for set in [Limits::dropped, Limits::deletion_dropped] {
+    let dropped = |limits: &mut Limits, space, by| limits.dropped(space, by, &Arc::default());
+    for set in [dropped, Limits::deletion_dropped] {
         for _ in 0..from.varint()? {
             let space = u32::try_from(from.varint()?).ok()?;
             set(&mut limits, space, Glsn(from.varint()?));
