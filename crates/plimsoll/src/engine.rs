@@ -2,7 +2,6 @@
 
 pub(crate) mod collect_stats;
 pub(crate) mod cursor_commits;
-pub(crate) mod cursors;
 pub(crate) mod folder;
 pub(crate) mod io_choice;
 pub(crate) mod keyspace_commits;
@@ -27,14 +26,12 @@ pub(crate) mod unfinished_backup;
 pub(crate) mod work_steps;
 
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use plimsoll_disk::vfs::DirLock;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::pool::Pool;
 
-use crate::engine::cursors::Cursors;
 use crate::engine::io_choice::IoChoice;
 use crate::engine::maintenance::checkpoints::Checkpoints;
 use crate::engine::maintenance::upkeep::Upkeep;
@@ -42,6 +39,7 @@ use crate::engine::retention::RetentionHorizon;
 use crate::engine::shared::membership::Membership;
 use crate::engine::trim::LogSpace;
 use crate::read::moments::OpenMoment;
+use crate::read::own_records::OwnRecords;
 use crate::read::reader::Reader;
 use crate::txn::committer::Committer;
 use crate::types::error::{Lift, Result};
@@ -69,10 +67,8 @@ pub(crate) struct Engine {
 
 /// The registries of keyspaces, cursors and retention.
 pub(crate) struct Catalog {
-    pub(crate) cursors: Cursors,
+    pub(crate) records: Arc<OwnRecords>,
     pub(crate) horizon: Arc<RetentionHorizon>,
-    /// Whether the user has appended to a stream of their own.
-    pub(crate) streams_known: AtomicBool,
 }
 
 /// Background work; run step by step if there are no threads.

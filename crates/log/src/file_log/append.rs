@@ -29,8 +29,8 @@ use crate::file_log::segments::create::begin_segment;
 use crate::file_log::segments::entry_offsets::EntryOffsets;
 use crate::file_log::segments::list::Sealing;
 use crate::file_log::segments::offset_table::OffsetTable;
-use crate::file_log::segments::segment::Segment;
 use crate::file_log::tail::order::{End, Order};
+use crate::file_log::tail::segment_source::new_segment;
 use crate::format::fragment::FRAGMENT_HEADER_BYTES;
 use crate::format::layout::place_record;
 use crate::format::offset_table::{NamedBlob, TableHeader};
@@ -484,7 +484,7 @@ pub(crate) fn switch_to(
 ) {
     let NewSegment { header, file, zeroed, entry_offsets } = new;
     log.env.files.lend_unnamed(header.first, Arc::clone(&file));
-    let segment = Segment::new(header, &log.env, Arc::downgrade(&log.tail) as _);
+    let segment = new_segment(header, &log.env, Arc::downgrade(&log.tail));
     log.segments.push(Arc::clone(&segment));
     let mut tail = log.tail.write();
     tail.segment.seal(&header);

@@ -22,7 +22,6 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::pool::Pool;
 
-use crate::engine::cursors::Cursors;
 use crate::engine::folder::{
     LASTING, check_folder, find_or_make_folder, make_folders, set_foreign_aside,
 };
@@ -39,13 +38,12 @@ use crate::engine::retention::RetentionHorizon;
 use crate::engine::shared::joining::Entry;
 use crate::engine::shared::membership::Membership;
 use crate::engine::trim::LogSpace;
-use crate::engine::{
-    Catalog, Engine, Maintenance, Opened, cursor_commits, keyspace_commits, steps,
-};
+use crate::engine::{Catalog, Engine, Maintenance, Opened, steps};
 use crate::index::OpenIndex;
 use crate::index::env::{Context, Horizon};
 use crate::index::manifest::Manifest;
 use crate::read::moments::Snapshots;
+use crate::read::own_records::OwnRecords;
 use crate::read::reader::{Owner, Reader};
 use crate::rowcache::RowCache;
 use crate::txn::committer::Committer;
@@ -103,7 +101,9 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
     let replay_nanos = watch.nanos() - before_replay;
     sequencer.replayed(replayed.last);
     let warm = start_warm(&path, &options, &memory, (&log, &index, &sequencer))?;
-    let (peers, shared) = entry.peers(&options, &memory.budget, (&log, &index, &sequencer), floors);
+    let records = Arc::new(OwnRecords::new(&index, &keyspaces));
+    let (peers, shared) =
+        entry.peers(&options, &memory.budget, (&log, &index, &sequencer), &records, floors);
     let context =
         patience::Context { index: Arc::clone(&index), sequencer: Arc::clone(&sequencer) };
     let patience = Patience::new(&memory.budget, context, options.background && !options.read_only);
@@ -129,11 +129,7 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
         is_closed: AtomicBool::new(false),
         owner: Owner::here(),
     });
-    let catalog = Arc::new(Catalog {
-        cursors: Cursors::default(),
-        horizon,
-        streams_known: AtomicBool::new(false),
-    });
+    let catalog = Arc::new(Catalog { records, horizon });
     let space = Arc::new(LogSpace {
         reader: Arc::clone(&reader),
         sequencer: Arc::clone(&sequencer),
@@ -347,9 +343,7 @@ fn begin_work(
     checkpoint: Glsn,
     replayed: &Replayed,
 ) -> Result<()> {
-    store.membership.learn_by(&store.space);
-    keyspace_commits::load(store, replayed.last)?;
-    cursor_commits::learn(&store.space, replayed.last)?;
+    store.catalog.records.load(store.options.retention, replayed.last)?;
     let sweeps = !store.options.background && store.options.sizes.sweeps_at_open;
     if let Some(checkpoints) = store.maintenance.checkpoints.as_ref().filter(|_| sweeps) {
         // With threads, the checkpoint thread does this, and opening does not wait for it.

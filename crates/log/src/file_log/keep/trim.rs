@@ -234,8 +234,7 @@ mod tests {
     use crate::draft::{Draft, DraftEntry};
     use crate::file_log::FileLog;
     use crate::file_log::options::FileLogOptions;
-    use crate::file_log::segments::segment::Segment;
-    use crate::file_log::tail::Tail;
+    use crate::file_log::tail::segment_source::new_segment;
     use crate::format::segment_header::SegmentHeader;
     use crate::glsn::{Glsn, StreamId};
 
@@ -263,7 +262,7 @@ mod tests {
         // The next segment is in the list, and is not active yet.
         let active = log.log.tail.read().segment.header;
         let next = SegmentHeader { first: named.last.next(), ..active };
-        log.log.segments.push(Segment::new(next, &log.log.env, Weak::<Tail>::new() as _));
+        log.log.segments.push(new_segment(next, &log.log.env, Weak::new()));
         assert_eq!(log.sweep_blobs(&|_| false).unwrap(), 0);
         assert_eq!(log.open_blob(blob.id).unwrap().pages, blob.pages);
     }

@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use plimsoll_disk::vfs::{DirLock, LockError};
@@ -16,6 +16,7 @@ use plimsoll_memory::budget::Budget;
 use crate::engine::lock::take_lock_alone;
 use crate::index::OpenIndex;
 use crate::index::env::duty::Duty;
+use crate::read::own_records::OwnRecords;
 use crate::txn::peers::{Alone, Peers};
 use crate::txn::sequencer::CommitSequencer;
 use crate::txn::shared::Shared;
@@ -100,6 +101,7 @@ impl Entry {
         options: &Options,
         budget: &Budget,
         (log, index, sequencer): (&Arc<FileLog>, &Arc<OpenIndex>, &Arc<CommitSequencer>),
+        records: &Arc<OwnRecords>,
         floors: Floors,
     ) -> (Arc<dyn Peers>, Option<Arc<Shared>>) {
         let Some(members) = self.members() else {
@@ -112,7 +114,7 @@ impl Entry {
             index: Arc::clone(index),
             sequencer: Arc::clone(sequencer),
             is_buffered: options.durability == Durability::Buffered,
-            learn: OnceLock::new(),
+            records: Arc::clone(records),
             to_learn: Mutex::default(),
             is_to_learn: floors.is_to_learn,
         };

@@ -17,12 +17,11 @@ use plimsoll_memory::pool::Pool;
 
 use crate::engine::shared::{memory_share, requests};
 use crate::engine::trim::LogSpace;
-use crate::engine::{Engine, cursor_commits, keyspace_commits, steps};
+use crate::engine::{Engine, steps};
 use crate::index::OpenIndex;
 use crate::index::memtables::flush_policy;
 use crate::txn::committer::Committer;
 use crate::txn::shared::Shared;
-use crate::txn::shared::follower::Learn;
 use crate::types::error::{Lift, Result};
 use crate::types::lock::lock;
 
@@ -72,13 +71,6 @@ impl Membership {
     /// The members of the store, including this process; empty if it has the store alone.
     pub(crate) fn list(&self) -> Result<Vec<Member>> {
         self.members().map_or(Ok(Vec::new()), |members| members.list().lift())
-    }
-
-    /// From now on, `space` reloads records of the store itself that other processes have changed.
-    pub(crate) fn learn_by(&self, space: &Arc<LogSpace>) {
-        if let Some(shared) = &self.shared {
-            let _ = shared.follower.learn.set(Arc::downgrade(space) as _);
-        }
     }
 
     /// Starts the work for the other members.
@@ -321,16 +313,6 @@ fn close_if_wanted(committer: &Committer, members: &Members) -> Option<()> {
             memtables.close_if_none_waits(applied);
         }
     })
-}
-
-impl Learn for LogSpace {
-    fn learn_keyspaces(&self, at: Glsn) -> Result<()> {
-        keyspace_commits::learn(self, at)
-    }
-
-    fn learn_cursors(&self, at: Glsn) -> Result<()> {
-        cursor_commits::learn(self, at)
-    }
 }
 
 impl Engine {

@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
@@ -17,6 +17,7 @@ use plimsoll_memory::budget::Budget;
 
 use crate::borders::{Border, hit};
 use crate::index::OpenIndex;
+use crate::read::own_records::OwnRecords;
 use crate::txn::apply::{Apply, Touched, When};
 use crate::txn::sequencer::{CommitLock, CommitSequencer};
 use crate::types::error::{Error, Lift, Result};
@@ -27,22 +28,6 @@ pub(crate) const FEW: u64 = 16;
 /// How often more is taken in, where a moment was dropped that was about to be read.
 const ROUNDS: u32 = 16;
 
-/// Learns of keyspaces that other members have made, changed or dropped, and of the cursors that
-/// they have moved.
-pub(crate) trait Learn: Send + Sync {
-    /// Reads their records as of `at`.
-    ///
-    /// # Errors
-    /// The disk, the budget, corruption.
-    fn learn_keyspaces(&self, at: Glsn) -> Result<()>;
-
-    /// Reads where the cursors stand as of `at`.
-    ///
-    /// # Errors
-    /// As for [`Learn::learn_keyspaces`].
-    fn learn_cursors(&self, at: Glsn) -> Result<()>;
-}
-
 /// What a member needs to follow the others.
 pub(crate) struct Follower {
     pub(crate) members: Arc<Members>,
@@ -52,7 +37,7 @@ pub(crate) struct Follower {
     pub(crate) sequencer: Arc<CommitSequencer>,
     /// Whether commits are readable before they are durable.
     pub(crate) is_buffered: bool,
-    pub(crate) learn: OnceLock<Weak<dyn Learn>>,
+    pub(crate) records: Arc<OwnRecords>,
     /// Which of the store's own records have changed and are to be read.
     pub(crate) to_learn: Mutex<Touched>,
     pub(crate) is_to_learn: Arc<AtomicBool>,
@@ -279,18 +264,17 @@ impl Follower {
     /// Learns what the commits that were applied have changed of the store's own records. What
     /// fails is done the next time.
     pub(crate) fn learn(&self) -> Result<()> {
-        if !self.is_to_learn.load(Ordering::Relaxed) {
+        if !self.is_to_learn.load(Ordering::Relaxed) || !self.records.is_loaded() {
             return Ok(());
         }
-        let Some(learn) = self.learn.get().and_then(Weak::upgrade) else { return Ok(()) };
         hit(Border::Learning);
         let mut to_learn = self.to_learn.lock().unwrap_or_else(PoisonError::into_inner);
         if to_learn.keyspaces {
-            learn.learn_keyspaces(self.sequencer.applied())?;
+            self.records.refresh_keyspaces(self.sequencer.applied())?;
             to_learn.keyspaces = false;
         }
         if to_learn.cursors {
-            learn.learn_cursors(self.sequencer.applied())?;
+            self.records.refresh_cursors(self.sequencer.applied())?;
             to_learn.cursors = false;
         }
         // Release: who sees that nothing is to be learned sees what was.
@@ -417,7 +401,7 @@ mod tests {
         drop(Snapshot::newest(&one));
         cursor_commits::open(&two, "c", Glsn(1)).unwrap();
         let (follower, clock) = (&one.shared().follower, &one.options.clock);
-        let is_known = || one.catalog.cursors.find("c").is_some();
+        let is_known = || one.catalog.records.cursors.find("c").is_some();
         // The thread that takes it in is kept from noting that there is something to learn.
         let (to_learn, mut is_right) = (follower.to_learn.lock().unwrap(), true);
         std::thread::scope(|scope| {
@@ -483,7 +467,7 @@ mod tests {
             drop(to_learn);
         });
         let after = one.reader.log.bounds().first;
-        assert_eq!((after, one.catalog.cursors.find("c")), (before, Some(Glsn(1))));
+        assert_eq!((after, one.catalog.records.cursors.find("c")), (before, Some(Glsn(1))));
     }
 
     /// A reader without threads, which has taken in the first commit; what its writer did
