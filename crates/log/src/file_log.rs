@@ -344,7 +344,7 @@ impl FileLog {
     /// Closes the handles of files that other members have removed since the last call.
     pub fn close_removed(&self) {
         let Some(members) = self.log.env.members() else { return };
-        let removed = members.removed();
+        let removed = members.holds.removed();
         if self.removed_seen.swap(removed, Ordering::Relaxed) != removed {
             self.log.blobs.close_removed();
         }
@@ -381,8 +381,8 @@ impl FileLog {
         }
         // Also syncs a record that another thread is ordering now. Threads that come later find the
         // log closed.
-        let own_turn =
-            self.log.env.members().filter(|_| !is_last).map(Members::own_turn_if_free_soon);
+        let members = self.log.env.members().filter(|_| !is_last);
+        let own_turn = members.map(|members| members.turns.own_turn_if_free_soon());
         let ended = if is_last { self.end_in_order() } else { self.sync_published() };
         self.log.durability.group.close();
         drop(own_turn);
@@ -429,7 +429,7 @@ impl FileLog {
     /// record is left to them to remove.
     fn sync_published(&self) -> Result<(), LogError> {
         let Some(members) = self.log.env.members() else { return Ok(()) };
-        let published = Glsn(members.next().0.saturating_sub(1));
+        let published = Glsn(members.marks.next().0.saturating_sub(1));
         self.log.durability.wait(published.min(self.log.tail.last()))
     }
 
@@ -500,8 +500,8 @@ impl FileLog {
         is_ended: &dyn Fn() -> bool,
     ) -> Result<(), LogError> {
         let is_there = || {
-            members.newest().map_or(true, |newest| newest > glsn)
-                || members.is_poisoned()
+            members.following.newest().map_or(true, |newest| newest > glsn)
+                || members.health.is_poisoned()
                 || is_ended()
         };
         let clock = &self.log.env.options.clock;
@@ -511,7 +511,7 @@ impl FileLog {
             let Some(left) = patience.checked_sub(waited).filter(|left| !left.is_zero()) else {
                 break;
             };
-            members.wait_for_news(left, &is_there);
+            members.syncs.wait_for_news(left, &is_there);
         }
         self.catch_up()
     }
@@ -665,7 +665,7 @@ impl FileLog {
     /// Lets all that wait in [`FileLog::wait_beyond`] look whether their wait is ended.
     pub fn wake_waiters(&self) {
         match self.log.env.members() {
-            Some(members) => members.wake_followers(),
+            Some(members) => members.syncs.wake_followers(),
             None => self.log.durability.group.notify_followers(),
         }
     }

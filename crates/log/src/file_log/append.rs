@@ -215,16 +215,16 @@ pub(crate) fn publish(log: &OpenLog, order: &Order) -> Result<(), LogError> {
         .and_then(|(mut writer, ready)| writer.write_out(&log.tail, ready));
     // If the words are lost, the published record would be invisible to every other process.
     written
-        .and_then(|_| members.check_words())
+        .and_then(|_| members.table.check_words())
         .map_err(|error| log.durability.group.poison(&error))?;
-    members.set_end(&order.published_end());
+    members.marks.set_end(&order.published_end());
     Ok(())
 }
 
 /// As [`publish`], if there is something to publish.
 fn publish_placed(log: &OpenLog, order: &Order) -> Result<(), LogError> {
     match log.env.members() {
-        Some(members) if members.next() != order.end.next => publish(log, order),
+        Some(members) if members.marks.next() != order.end.next => publish(log, order),
         _ => Ok(()),
     }
 }

@@ -365,7 +365,7 @@ impl Runs {
                 // By the keeper that has replaced this one; or by one that this one has replaced,
                 // which was stopped while it took over, went on and sweeps what that manifest does
                 // not name.
-                members.lose_place();
+                members.keeper.lose_place();
                 return Err((outcome, self.env.duty().not_keeper()));
             }
             if outcome == Outcome::Unknown {
@@ -402,7 +402,7 @@ impl Runs {
             view.limits = limits;
         });
         if let Some(members) = self.env.duty().members() {
-            members.set_manifest(record.number);
+            members.marks.set_manifest(record.number);
         }
         if drops_ranges {
             events::ranges_absorbed(self.sources.current_view().ranges.fragments().len() as u64);
@@ -452,7 +452,7 @@ impl Runs {
         loop {
             tries += 1;
             self.refresh(|_, _| Ok(None))?;
-            if self.env.duty().members().is_some_and(|members| !members.may_keep()) {
+            if self.env.duty().members().is_some_and(|members| !members.keeper.may_keep()) {
                 // Replaced before it had begun, because it was stopped: what it installs would stop
                 // the keeper.
                 return Err(self.env.duty().not_keeper());

@@ -62,7 +62,7 @@ impl OpenLog {
             self.segments.pop_front();
             self.segments.remove_name(FileName::Segment(segment.first()))?;
             if let Some(members) = self.env.members() {
-                members.set_log_first(sealed.next);
+                members.marks.set_log_first(sealed.next);
             }
             self.env.options.disk.sync_dir(&self.env.options.dir)?;
             self.segments.remove_name(FileName::Table(segment.first()))?;
@@ -151,8 +151,8 @@ impl OpenLog {
     /// that no record of a member that has ended reappears.
     fn unpinned(&self) -> Result<BlobId, LogError> {
         let Some(members) = self.env.members() else { return Ok(BlobId(u64::MAX)) };
-        let mark = members.last_blob_id();
-        let pin = members.oldest_blob_pin()?;
+        let mark = members.blob_ids.last_blob_id();
+        let pin = members.blob_ids.oldest_blob_pin()?;
         with_order(self, |_| Ok(()))?;
         Ok(BlobId(pin.min(mark + 1)))
     }

@@ -31,19 +31,19 @@ impl Duty {
         match self {
             Self::Alone => Some(0),
             Self::ReadOnly => None,
-            Self::Member(members) => members.term(),
+            Self::Member(members) => members.keeper.term(),
         }
     }
 
     /// What a manifest of this process is named apart by while it is written: another process may
     /// be writing one of the same number.
     pub(crate) fn writer(&self) -> u64 {
-        self.members().map_or(0, |members| members.slot() as u64 + 1)
+        self.members().map_or(0, |members| members.table.slot() as u64 + 1)
     }
 
     /// Whether this process may remove files now: another member may be reading all of them.
     pub(crate) fn may_remove(&self) -> bool {
-        self.may_write() && self.members().is_none_or(|members| !members.are_files_held())
+        self.may_write() && self.members().is_none_or(|members| !members.holds.are_files_held())
     }
 
     /// Whether the store is open read-only, and nobody is followed.
@@ -57,7 +57,7 @@ impl Duty {
         match self {
             Self::Alone => false,
             Self::ReadOnly => true,
-            Self::Member(members) => members.is_reader(),
+            Self::Member(members) => members.table.is_reader(),
         }
     }
 
@@ -71,12 +71,12 @@ impl Duty {
 
     /// The members, while another one of them writes the files.
     pub(crate) fn followed(&self) -> Option<&Arc<Members>> {
-        self.members().filter(|members| !members.is_keeper())
+        self.members().filter(|members| !members.keeper.is_keeper())
     }
 
     /// The error of a process that does not write the files now.
     pub(crate) fn not_keeper(&self) -> Error {
-        Error::NotKeeper { pid: self.members().and_then(|members| members.keeper_pid()) }
+        Error::NotKeeper { pid: self.members().and_then(|members| members.keeper.pid()) }
     }
 
     /// The error of a job that was begun in `term`. If another process has replaced this one as the

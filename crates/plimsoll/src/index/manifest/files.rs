@@ -194,7 +194,7 @@ impl Files {
     /// Who will read what is written now.
     fn readers(&self) -> Readers {
         match self.duty.members() {
-            Some(members) if members.has_others() => Readers::Elsewhere,
+            Some(members) if members.slots.has_others() => Readers::Elsewhere,
             _ => Readers::Here,
         }
     }

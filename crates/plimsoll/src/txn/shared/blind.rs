@@ -110,7 +110,7 @@ impl BlindCommits {
         if !is_blind || !follower.is_known() {
             return Ok(None);
         }
-        if follower.members.next().0 > follower.log.bounds().next.0 + FEW {
+        if follower.members.marks.next().0 > follower.log.bounds().next.0 + FEW {
             // Before the turn is taken: others wait for it.
             follower.log.catch_up().lift()?;
         }
@@ -136,7 +136,7 @@ impl BlindCommits {
 
     /// Wakes the keeper's apply thread, if it is time.
     fn call_to_apply(&self) {
-        let is_time = || self.left() >= APPLIED_BEHIND && self.follower.members.is_keeper();
+        let is_time = || self.left() >= APPLIED_BEHIND && self.follower.members.keeper.is_keeper();
         // Relaxed, here and below: if a call is lost, the next commit makes it.
         if !self.is_called.load(Ordering::Relaxed)
             && is_time()
@@ -149,7 +149,7 @@ impl BlindCommits {
     /// The work of the keeper's apply thread: applies what is left in the log once
     /// [`APPLIED_BEHIND`] entries are.
     pub(crate) fn apply_left(&self) -> Result<()> {
-        let applied = if self.left() >= APPLIED_BEHIND && self.follower.members.is_keeper() {
+        let applied = if self.left() >= APPLIED_BEHIND && self.follower.members.keeper.is_keeper() {
             self.apply_now()
         } else {
             Ok(())
@@ -174,7 +174,7 @@ impl BlindCommits {
         if !self.blindness.is_blind() || !follower.is_known() {
             return Ok(None);
         }
-        if follower.members.next().0 > follower.log.bounds().next.0 + READ_AT_ONCE {
+        if follower.members.marks.next().0 > follower.log.bounds().next.0 + READ_AT_ONCE {
             follower.log.catch_up().lift()?;
         }
         // If it fails, the commit that has to apply everything learns why.
@@ -188,8 +188,8 @@ impl BlindCommits {
     fn apply_beside(&self) -> Result<()> {
         let follower = &*self.follower;
         if self.left() < APPLIED_BESIDE
-            || !follower.members.is_keeper()
-            || !follower.members.has_posts()
+            || !follower.members.keeper.is_keeper()
+            || !follower.members.posts.has_posts()
         {
             return Ok(());
         }
@@ -204,7 +204,7 @@ impl BlindCommits {
         let follower = &*self.follower;
         let (applied, entries) = (follower.sequencer.applied(), self.left());
         let bytes_max = LEFT_BYTES_MAX.min(LEFT_MEMTABLES * follower.index.memtables.limit_bytes());
-        (entries <= LEFT_ENTRIES_OF_KEEPER || !follower.members.is_keeper())
+        (entries <= LEFT_ENTRIES_OF_KEEPER || !follower.members.keeper.is_keeper())
             && follower.log.bytes_behind(applied).is_some_and(|left| left <= bytes_max)
     }
 
@@ -214,14 +214,14 @@ impl BlindCommits {
     pub(crate) fn keep_up(&self, now_nanos: u64) -> Result<()> {
         let follower = &*self.follower;
         let is_blind = self.blindness.is_blind()
-            && !follower.members.is_keeper()
-            && !follower.members.is_reader();
+            && !follower.members.keeper.is_keeper()
+            && !follower.members.table.is_reader();
         // Others want the log freed.
-        if !is_blind || follower.members.close_wanted() > follower.sequencer.applied() {
+        if !is_blind || follower.members.marks.close_wanted() > follower.sequencer.applied() {
             return follower.take_in();
         }
         follower.index.following.follow(&follower.members)?;
-        if follower.members.is_keeper() {
+        if follower.members.keeper.is_keeper() {
             // It has become the keeper just now.
             return follower.take_in();
         }
@@ -301,7 +301,7 @@ mod tests {
         put(&other, 2);
         let last = put(&other, 3);
         assert_eq!(applied(&other), before, "nothing was applied");
-        assert!(other.shared().members().durable_glsn() >= last);
+        assert!(other.shared().members().marks.durable_glsn() >= last);
         assert!((1..4).all(|key| has(&keeper, key) && has(&other, key)));
         assert_eq!((applied(&other), other.visible()), (last, last));
     }
@@ -589,10 +589,10 @@ mod tests {
         other.reader.index.following.follow(other.membership.members().unwrap()).unwrap();
         other.committer.promise_floor();
         let keepers = keeper.membership.members().unwrap();
-        assert!(keepers.oldest_floor() > before);
-        assert_eq!(keepers.oldest_needed(), before.next());
+        assert!(keepers.slots.oldest_floor() > before);
+        assert_eq!(keepers.slots.oldest_needed(), before.next());
         look(&other);
-        assert!(keepers.oldest_needed() > before.next());
+        assert!(keepers.slots.oldest_needed() > before.next());
     }
 
     #[test]

@@ -47,19 +47,19 @@ impl Follower {
     /// The newest commit that is readable anywhere now.
     pub(crate) fn readable(&self) -> Result<Glsn> {
         match self.is_buffered {
-            true if !self.members.is_reader() => self.ordered(),
-            _ => self.members.newest().lift(),
+            true if !self.members.table.is_reader() => self.ordered(),
+            _ => self.members.following.newest().lift(),
         }
     }
 
     /// The newest commit that was ordered anywhere.
     fn ordered(&self) -> Result<Glsn> {
-        self.members.newest_ordered().lift()
+        self.members.marks.newest_ordered().lift()
     }
 
     /// The newest commit that a process which reads what is ordered applies now.
     pub(crate) fn ordered_to_read(&self) -> Glsn {
-        let newest = if self.members.is_reader() { self.readable() } else { self.ordered() };
+        let newest = if self.members.table.is_reader() { self.readable() } else { self.ordered() };
         newest.unwrap_or(Glsn::NONE)
     }
 
@@ -93,7 +93,7 @@ impl Follower {
     pub(crate) fn is_known(&self) -> bool {
         // In this order: what was applied and is not learned yet says so before it counts as
         // applied.
-        let is_applied = self.members.to_be_known() <= self.sequencer.applied();
+        let is_applied = self.members.marks.to_be_known() <= self.sequencer.applied();
         is_applied && !self.is_to_learn.load(Ordering::Acquire)
     }
 
@@ -113,12 +113,12 @@ impl Follower {
     fn catch_up_once(&self) -> Result<()> {
         let lock = self.sequencer.lock()?;
         match self.log.catch_up() {
-            Err(LogError::Trimmed { .. }) if self.members.is_reader() => self.leap(&lock)?,
+            Err(LogError::Trimmed { .. }) if self.members.table.is_reader() => self.leap(&lock)?,
             done => done.lift()?,
         }
         match self.apply_rest(&lock) {
             // It was freed after it was taken in, and the runs hold it.
-            Err(Error::Trimmed { .. }) if self.members.is_reader() => {
+            Err(Error::Trimmed { .. }) if self.members.table.is_reader() => {
                 self.index.following.follow(&self.members)?;
                 self.pass_over(&lock);
                 self.apply_rest(&lock)
@@ -164,7 +164,7 @@ impl Follower {
     /// What a process is told for which nothing was kept.
     fn of_catching_up(&self, error: Error) -> Error {
         match error {
-            Error::Trimmed { asked, first } if self.members.is_reader() => Error::Behind {
+            Error::Trimmed { asked, first } if self.members.table.is_reader() => Error::Behind {
                 cause: format!(
                     "the log was trimmed below GLSN {first}, and this process has taken in only \
                      what is before {asked}; nothing is kept for one that may not write to the \
@@ -179,7 +179,7 @@ impl Follower {
     pub(crate) fn take_in_durably(&self) -> Result<()> {
         self.take_in()?;
         let applied = self.sequencer.applied();
-        if self.is_buffered && !self.members.is_reader() && applied > Glsn::NONE {
+        if self.is_buffered && !self.members.table.is_reader() && applied > Glsn::NONE {
             self.log.wait_durable(applied).lift()?;
         }
         Ok(())
@@ -188,7 +188,7 @@ impl Follower {
     /// Waits for the right to order a commit; no lock is held meanwhile. If others have ordered
     /// more than a few entries, takes these in first, so that little is left to do while they wait.
     pub(crate) fn wait_for_turn(&self) -> Result<Turn<'_>> {
-        if self.members.next().0 > self.sequencer.applied().next().0 + FEW {
+        if self.members.marks.next().0 > self.sequencer.applied().next().0 + FEW {
             self.catch_up()?;
         }
         Ok(self.log.turn().lift()?.expect("a member's log has turns"))
@@ -363,7 +363,7 @@ mod tests {
         drop(lock);
         keeper.committer.flush().unwrap();
         let in_runs = keeper.reader.index.sources.view().newest_in_runs;
-        let durable = follower.members.durable_glsn();
+        let durable = follower.members.marks.durable_glsn();
         assert!(in_runs <= durable, "a run holds {in_runs:?}, durable is {durable:?}");
         drop(not_durable);
     }
