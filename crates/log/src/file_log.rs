@@ -41,7 +41,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use plimsoll_disk::worker::{Next, Worker};
+use plimsoll_disk::crew::{Job, Urgency};
+use plimsoll_disk::worker::Next;
 use plimsoll_memory::budget::Kind;
 use plimsoll_memory::page::PAGE_BYTES;
 
@@ -81,7 +82,7 @@ pub struct FileLog {
     flusher: Mutex<Option<Flusher>>,
     /// Seals segments in the background; `None` if they are sealed by calls of
     /// [`FileLog::seal_behind`].
-    sealer: Option<Worker>,
+    sealer: Option<Job>,
     closed: AtomicBool,
     /// How many files other members had removed when this process last checked.
     removed_seen: AtomicU64,
@@ -259,7 +260,7 @@ impl FileLog {
         })
     }
 
-    /// Seals a segment that is followed by another one: one step of the sealer thread. Returns
+    /// Seals a segment that is followed by another one: one step of the sealing job. Returns
     /// whether a segment was waiting to be sealed.
     pub fn seal_behind(&self) -> bool {
         seal_step(&self.log.segments, &self.log.durability, &self.log.env)
@@ -525,12 +526,13 @@ impl FileLog {
     }
 }
 
-/// Starts the thread that seals segments.
-fn start_sealer(log: &OpenLog) -> Result<Worker, LogError> {
+/// Starts the job that seals segments.
+fn start_sealer(log: &OpenLog) -> Result<Job, LogError> {
     let (segments, durability, env) =
         (Arc::clone(&log.segments), Arc::clone(&log.durability), Arc::clone(&log.env));
-    Ok(Worker::start(
-        "plimsoll-seal",
+    Ok(log.env.options.crew.start(
+        "seal",
+        Urgency::Prompt,
         &log.segments.bell,
         || {},
         move |_| {

@@ -28,6 +28,7 @@ pub(crate) mod work_steps;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 
+use plimsoll_disk::crew::Crew;
 use plimsoll_disk::vfs::DirLock;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::pool::Pool;
@@ -79,6 +80,8 @@ pub(crate) struct Maintenance {
     pub(crate) warm: Option<Warm>,
     /// `None` if the store is read-only.
     pub(crate) checkpoints: Option<Checkpoints>,
+    /// The threads of the background jobs.
+    pub(crate) crew: Arc<Crew>,
 }
 
 /// The result of opening the store.
@@ -169,6 +172,7 @@ impl Engine {
         self.lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
         drop(no_backup);
         self.committer.wakers.stop();
+        self.maintenance.crew.end();
         left.and(flushed).and(closed)
     }
 
@@ -200,6 +204,7 @@ impl Engine {
         let handles = (&self.io, &self.reader, &self.committer, &self.catalog, &self.space);
         std::mem::forget((handles.0.clone(), handles.1.clone(), handles.2.clone()));
         std::mem::forget((handles.3.clone(), handles.4.clone(), self.maintenance.pool.clone()));
+        std::mem::forget(self.maintenance.crew.clone());
     }
 }
 

@@ -16,6 +16,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use plimsoll_disk::clock::Clock;
+use plimsoll_disk::crew::Crew;
 use plimsoll_log::file_log::options::{FileLogOptions, Mode};
 use plimsoll_log::file_log::{FileLog, id_in};
 use plimsoll_log::glsn::Glsn;
@@ -57,6 +58,10 @@ use crate::types::machine_memory::{ceiling_bytes, check_there_is};
 use crate::types::options::Options;
 use crate::types::stats::OpeningStats;
 use crate::warm::{self, WARM_DIR, Warm};
+
+/// The most threads of the background jobs: one for flushes and other jobs that others wait for,
+/// and one for compaction.
+const JOB_THREADS: usize = 2;
 
 /// Opens or creates the store at `path`.
 pub(crate) fn open(path: &Path, options: Options) -> Result<Arc<Engine>> {
@@ -113,11 +118,12 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
         index: Arc::clone(&index),
         sequencer: Arc::clone(&sequencer),
         peers: Arc::clone(&peers),
+        crew: Arc::clone(&memory.crew),
     };
     let checkpoints = (!options.read_only)
         .then(|| Checkpoints::start(context, options.background))
         .transpose()?;
-    let Memory { budget, pool, row_cache } = memory;
+    let Memory { budget, pool, row_cache, crew } = memory;
     let reader = Arc::new(Reader {
         budget,
         log,
@@ -150,7 +156,7 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
         committer: Arc::new(committer),
         catalog,
         space,
-        maintenance: Maintenance { pool, upkeep: Mutex::new(upkeep), warm, checkpoints },
+        maintenance: Maintenance { pool, upkeep: Mutex::new(upkeep), warm, checkpoints, crew },
         opened: Opened { stats: OnceLock::new(), warnings: opened.warnings },
         membership: Membership::new(shared),
         lock: Mutex::new(entry.lock.clone()),
@@ -185,11 +191,12 @@ fn open_folder(path: &Path, options: &mut Options) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The memory budget of a store, and its caches.
+/// The memory budget of a store, its caches, and the threads of its background jobs.
 struct Memory {
     budget: Budget,
     pool: Arc<Pool>,
     row_cache: Arc<RowCache>,
+    crew: Arc<Crew>,
 }
 
 fn open_memory(options: Options) -> Result<(Options, Arc<IoChoice>, Memory)> {
@@ -202,7 +209,8 @@ fn open_memory(options: Options) -> Result<(Options, Arc<IoChoice>, Memory)> {
     let pool = Pool::new(&budget, options.memory_bytes / POOL_FLOOR_SHARE).lift()?;
     let row_cache =
         if options.row_cache { RowCache::new(&budget, &pool)? } else { RowCache::none() };
-    Ok((options, io, Memory { budget, pool, row_cache }))
+    let crew = Crew::new(JOB_THREADS);
+    Ok((options, io, Memory { budget, pool, row_cache, crew }))
 }
 
 /// The results of opening the log.
@@ -267,6 +275,7 @@ fn log_options(
     }
     log.durability = options.durability;
     log.background = options.background;
+    log.crew = Arc::clone(&memory.crew);
     log.on_poison = Some(events::poisoned);
     // An empty index knows nothing about the log.
     log.known = manifest.map(|manifest| manifest.durable).filter(|known| known.glsn > Glsn::NONE);
@@ -301,6 +310,7 @@ fn open_index(
         step_bytes: options.sizes.step_bytes,
         duty: entry.duty(options),
         background: options.background && !options.read_only,
+        crew: Arc::clone(&memory.crew),
     };
     let horizon: Arc<dyn Horizon> = Arc::clone(horizon) as _;
     let index = OpenIndex::open(context, manifest, horizon)?;

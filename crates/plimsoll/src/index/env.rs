@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use plimsoll_disk::clock::Clock;
+use plimsoll_disk::crew::Crew;
 use plimsoll_disk::vfs::Disk;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::Glsn;
@@ -45,9 +46,10 @@ pub(crate) struct Context {
     pub(crate) step_bytes: u64,
     /// Whether this process changes the files.
     pub(crate) duty: Duty,
-    /// Whether flush and compaction run on their own threads. If not, `make_room` flushes when it
-    /// must, and the owner calls the steps.
+    /// Whether flush and compaction are jobs of the crew. If not, `make_room` flushes when it must,
+    /// and the owner calls the steps.
     pub(crate) background: bool,
+    pub(crate) crew: Arc<Crew>,
 }
 
 /// Which versions must be kept.

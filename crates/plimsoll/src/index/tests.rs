@@ -181,6 +181,7 @@ impl World {
             table_bytes: self.sizes.table_bytes,
             duty: crate::index::env::duty::Duty::Alone,
             background: self.background,
+            crew: plimsoll_disk::crew::Crew::new(2),
         }
     }
 

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use plimsoll_disk::crew::{Job, Urgency};
 use plimsoll_disk::worker::{Bell, Next, Worker};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::members::holds::Held;
@@ -45,7 +46,7 @@ pub(crate) struct Membership {
     is_ending: Arc<AtomicBool>,
     worker: Mutex<Option<Worker>>,
     /// While this process is the keeper, applies the log records that it has not applied yet.
-    applier: Mutex<Option<Worker>>,
+    applier: Mutex<Option<Job>>,
     /// Serves requests to the keeper.
     server: Mutex<Option<Worker>>,
     /// Answers nudges while other threads work, but no longer once a thread that other members need
@@ -213,20 +214,21 @@ impl Membership {
     }
 }
 
-/// Starts the apply thread, which applies log records that this process has not applied yet while
+/// Starts the apply job, which applies log records that this process has not applied yet while
 /// it is the keeper. `alarm` is called if it panics.
 fn start_to_apply(
     shared: &Arc<Shared>,
     committer: &Arc<Committer>,
     alarm: impl Fn() + Send + 'static,
-) -> Result<Worker> {
+) -> Result<Job> {
+    let crew = Arc::clone(&committer.reader.index.env.context.crew);
     let (applying, committer) = (Arc::clone(shared), Arc::clone(committer));
     let step = move |_| {
         // If this fails, the commit that needs everything applied retries and returns the error.
         let _ = committer.caught_up(|| applying.blind.apply_left());
         Next::Rung
     };
-    Ok(Worker::start("plimsoll-apply", &shared.blind.applier, alarm, step)?)
+    Ok(crew.start("apply", Urgency::Prompt, &shared.blind.applier, alarm, step)?)
 }
 
 /// The result of checking the other members.
