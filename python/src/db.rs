@@ -18,7 +18,7 @@ use crate::live_mapping::{self, LiveMapping, init};
 use crate::log::Log;
 use crate::members::MemberInfo;
 use crate::moments::When;
-use crate::options::{Folder, Keeps, Size, retention_to_python};
+use crate::options::{Compresses, Folder, Keeps, Size, retention_to_python};
 use crate::place::Place;
 use crate::snapshot::Snapshot;
 use crate::stats;
@@ -184,6 +184,24 @@ impl Db {
         let keyspace = existing(py, store, keyspace)?;
         let db = store.db()?;
         py.detach(|| db.set_retention(&keyspace, retention.0)).or_raise()
+    }
+
+    /// Changes how values of a keyspace are compressed that are put from then on, by a commit:
+    /// "none", "lz4" or "zstd:LEVEL".
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db.set_compression("default", "lz4")
+    /// >>> db.keyspace("default").compression
+    /// 'lz4'
+    fn set_compression(
+        this: PyRef<'_, Self>,
+        keyspace: &Bound<'_, PyAny>,
+        compression: Compresses,
+    ) -> PyResult<()> {
+        let (py, store) = (this.py(), store(&this));
+        let keyspace = existing(py, store, keyspace)?;
+        let db = store.db()?;
+        py.detach(|| db.set_compression(&keyspace, compression.0)).or_raise()
     }
 
     /// Begins a transaction. As a context manager it is committed at the end of the block, and

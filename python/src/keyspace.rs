@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 
 use crate::errors::OrRaise;
 use crate::live_mapping::{self, LiveMapping, init};
-use crate::options::{Keeps, retention_to_python};
+use crate::options::{Compresses, Keeps, retention_to_python};
 use crate::place::Place;
 use crate::store::Store;
 
@@ -34,6 +34,14 @@ fn place<'a>(this: &'a PyRef<'_, Keyspace>) -> &'a Place {
     live_mapping::place(this.as_super())
 }
 
+/// Its settings.
+fn info(this: &PyRef<'_, Keyspace>) -> PyResult<plimsoll::KeyspaceInfo> {
+    let place = place(this);
+    let all = place.store.db()?.keyspaces();
+    let info = all.into_iter().find(|info| info.name == place.keyspace.name());
+    info.ok_or_else(|| crate::errors::no_keyspace(place.keyspace.name()))
+}
+
 /// The engine's handle.
 pub(crate) fn handle(this: &PyRef<'_, Keyspace>) -> plimsoll::Keyspace {
     place(this).keyspace.clone()
@@ -57,11 +65,7 @@ impl Keyspace {
     /// 'latest'
     #[getter]
     fn retention<'py>(this: PyRef<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        let place = place(&this);
-        let all = place.store.db()?.keyspaces();
-        let info = all.into_iter().find(|info| info.name == place.keyspace.name());
-        let info = info.ok_or_else(|| crate::errors::no_keyspace(place.keyspace.name()))?;
-        retention_to_python(this.py(), info.retention)
+        retention_to_python(this.py(), info(&this)?.retention)
     }
 
     #[setter]
@@ -69,6 +73,27 @@ impl Keyspace {
         let place = place(&this);
         let db = place.store.db()?;
         this.py().detach(|| db.set_retention(&place.keyspace, retention.0)).or_raise()
+    }
+
+    /// How its values are compressed: "none", "lz4" or "zstd:LEVEL" (levels 1 to 22). Assigning to
+    /// it makes a commit, and applies to values above 1 KiB that are put from then on.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> pages = db.keyspace("pages")
+    /// >>> pages.compression = "lz4"
+    /// >>> pages[b"index"] = b"<p>" * 10_000
+    /// >>> pages.compression, pages.size().stored_bytes < 1000
+    /// ('lz4', True)
+    #[getter]
+    fn compression(this: PyRef<'_, Self>) -> PyResult<String> {
+        info(&this).map(|info| info.compression.to_string())
+    }
+
+    #[setter]
+    fn set_compression(this: PyRef<'_, Self>, compression: Compresses) -> PyResult<()> {
+        let place = place(&this);
+        let db = place.store.db()?;
+        this.py().detach(|| db.set_compression(&place.keyspace, compression.0)).or_raise()
     }
 
     /// Its current size. Counts up to `keys_max` keys and estimates the rest.
@@ -86,6 +111,7 @@ impl Keyspace {
         Ok(KeyspaceSize {
             keys: size.keys,
             bytes: size.bytes,
+            stored_bytes: size.stored_bytes,
             exact: size.exact,
             oldest: size.oldest.0,
         })
@@ -106,6 +132,8 @@ pub struct KeyspaceSize {
     keys: u64,
     /// Bytes of keys and values.
     bytes: u64,
+    /// The same with values as they are stored: fewer if they are compressed.
+    stored_bytes: u64,
     /// Whether all keys were counted; otherwise both numbers are estimates.
     exact: bool,
     /// The oldest GLSN at which the keyspace can be read.

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use crate::calls::interruptible;
 use crate::db::Db;
 use crate::errors::{OrRaise, invalid};
-use crate::options::{Folder, Keeps, Size, durability as durability_of, io as io_of};
+use crate::options::{Compresses, Folder, Keeps, Size, durability as durability_of, io as io_of};
 use crate::store::Store;
 
 /// Opens the store in a folder, or creates one there.
@@ -20,6 +20,9 @@ use crate::store::Store;
 ///   may lose the last 200 ms).
 /// - `retention`: the past versions kept by the keyspace "default", and by keyspaces created
 ///   without their own retention: "forever", "latest", a `timedelta`, or a number of GLSNs.
+/// - `compression`: how values above 1 KiB are compressed in the keyspace "default" and in
+///   keyspaces created from now on, unless theirs was set: "none" (the default), "lz4" or
+///   "zstd:LEVEL".
 /// - `read_only`: works beside a process that writes, and shows the state that was durable at
 ///   opening.
 /// - `create`: whether to create the store if it does not exist.
@@ -36,7 +39,7 @@ use crate::store::Store;
 /// ...     db[b"ada"]
 /// b'Ada Lovelace'
 #[pyfunction]
-#[pyo3(signature = (path, *, memory = None, durability = "sync", retention = None, read_only = false, create = true, warm = true, io = "auto", shared = false, memory_total = None))]
+#[pyo3(signature = (path, *, memory = None, durability = "sync", retention = None, compression = None, read_only = false, create = true, warm = true, io = "auto", shared = false, memory_total = None))]
 #[allow(clippy::too_many_arguments, reason = "they are keywords in Python")]
 pub(crate) fn open(
     py: Python<'_>,
@@ -44,6 +47,7 @@ pub(crate) fn open(
     memory: Option<Size>,
     durability: &str,
     retention: Option<Keeps>,
+    compression: Option<Compresses>,
     read_only: bool,
     create: bool,
     warm: bool,
@@ -51,7 +55,7 @@ pub(crate) fn open(
     shared: bool,
     memory_total: Option<Size>,
 ) -> PyResult<Py<Db>> {
-    let mut options = options(memory, durability, retention)?
+    let mut options = options(memory, durability, retention, compression)?
         .read_only(read_only)
         .create(create)
         .warm(warm)
@@ -81,25 +85,34 @@ pub(crate) fn open(
 /// >>> len(db)
 /// 1
 #[pyfunction]
-#[pyo3(signature = (*, memory = None, retention = None))]
+#[pyo3(signature = (*, memory = None, retention = None, compression = None))]
 pub(crate) fn in_memory(
     py: Python<'_>,
     memory: Option<Size>,
     retention: Option<Keeps>,
+    compression: Option<Compresses>,
 ) -> PyResult<Py<Db>> {
     const MEMORY: Size = Size(16 << 20);
-    let options = options(memory.or(Some(MEMORY)), "sync", retention)?;
+    let options = options(memory.or(Some(MEMORY)), "sync", retention, compression)?;
     let engine = py.detach(|| Engine::in_memory(options)).or_raise()?;
     Db::new(py, Store::new(engine, PathBuf::new(), false)?)
 }
 
-fn options(memory: Option<Size>, durability: &str, retention: Option<Keeps>) -> PyResult<Options> {
+fn options(
+    memory: Option<Size>,
+    durability: &str,
+    retention: Option<Keeps>,
+    compression: Option<Compresses>,
+) -> PyResult<Options> {
     let mut options = Options::new().durability(durability_of(durability)?);
     if let Some(Size(bytes)) = memory {
         options = options.memory_bytes(bytes);
     }
     if let Some(Keeps(retention)) = retention {
         options = options.retention(retention);
+    }
+    if let Some(Compresses(compression)) = compression {
+        options = options.compression(compression);
     }
     Ok(options)
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use plimsoll::{Durability, Io, Retention};
+use plimsoll::{Compression, Durability, Io, Retention};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDelta};
@@ -120,6 +120,23 @@ pub(crate) fn retention_to_python<'py>(
         Retention::Glsns(glsns) => glsns.into_bound_py_any(py),
         Retention::Time(age) => age.into_bound_py_any(py),
         other => other.to_string().into_bound_py_any(py),
+    }
+}
+
+/// A compression: "none", "lz4", "zstd" or "zstd:LEVEL".
+pub(crate) struct Compresses(pub(crate) Compression);
+
+impl<'py> FromPyObject<'_, 'py> for Compresses {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        let text = object.extract::<String>().map_err(|_| {
+            invalid(format!(
+                "a compression is \"none\", \"lz4\" or \"zstd:LEVEL\", not {}",
+                shown(&object)
+            ))
+        })?;
+        text.parse().map(Self).map_err(|error: plimsoll::InvalidInput| invalid(error.to_string()))
     }
 }
 

@@ -1,6 +1,6 @@
 //! A key range from callers: a start, a stop, a prefix, or a combination.
 
-use std::ops::Bound;
+use std::ops;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -59,13 +59,13 @@ impl KeySpan {
         &self,
         last: Option<&[u8]>,
         reverse: bool,
-    ) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
-        let mut start = self.start.clone().map_or(Bound::Unbounded, Bound::Included);
-        let mut stop = self.stop.clone().map_or(Bound::Unbounded, Bound::Excluded);
+    ) -> (ops::Bound<Vec<u8>>, ops::Bound<Vec<u8>>) {
+        let mut start = self.start.clone().map_or(ops::Bound::Unbounded, ops::Bound::Included);
+        let mut stop = self.stop.clone().map_or(ops::Bound::Unbounded, ops::Bound::Excluded);
         match (last, reverse) {
             (None, _) => {}
-            (Some(last), false) => start = Bound::Excluded(last.to_vec()),
-            (Some(last), true) => stop = Bound::Excluded(last.to_vec()),
+            (Some(last), false) => start = ops::Bound::Excluded(last.to_vec()),
+            (Some(last), true) => stop = ops::Bound::Excluded(last.to_vec()),
         }
         (start, stop)
     }

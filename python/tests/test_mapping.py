@@ -165,6 +165,29 @@ def test_large_values_are_read_piece_by_piece(db: plimsoll.Db) -> None:
         db.open_value(b"book")
 
 
+@pytest.mark.parametrize("compression", ["none", "lz4", "zstd:1", "zstd:22"])
+def test_compressed_values_come_back(db: plimsoll.Db, compression: str) -> None:
+    pages = db.keyspace("pages")
+    pages.compression = compression
+    value = b"compressible" * 20_000
+    pages[b"index"] = value
+    with db.transaction() as tx:
+        tx.keyspace(pages)[b"other"] = value
+        assert tx.keyspace(pages)[b"other"] == value
+    assert pages.compression == compression
+    assert pages[b"index"] == value and pages[b"other"] == value
+    assert (pages.size().stored_bytes < pages.size().bytes / 10) == (compression != "none")
+
+
+@pytest.mark.parametrize("wrong", ["gzip", "zstd:0", "zstd:23", "", 3, None])
+def test_an_unknown_compression_is_refused(db: plimsoll.Db, wrong: object) -> None:
+    with pytest.raises(plimsoll.InvalidInput, match="compression"):
+        db.set_compression("default", wrong)  # type: ignore[arg-type]
+    with pytest.raises(plimsoll.InvalidInput, match="compression"):
+        plimsoll.in_memory(compression="gzip")
+    assert plimsoll.in_memory(compression="lz4").keyspace("new").compression == "lz4"
+
+
 def test_keyspaces_are_apart_and_are_dropped(db: plimsoll.Db) -> None:
     cats = db.keyspace("cats", retention="latest")
     cats[b"tom"] = b"grey"

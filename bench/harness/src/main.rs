@@ -26,6 +26,7 @@ mod payload;
 mod peer;
 mod processes;
 mod quiet;
+mod range_deletes;
 mod report;
 mod resident;
 mod results;
@@ -90,6 +91,8 @@ enum Command {
     /// Data that fits in memory: gets, ranges, deletes, queues, large values and slow commits,
     /// against the peers
     Resident(resident::Resident),
+    /// Deletions of ranges: the call, reads beside many of them, the first key of a queue
+    RangeDeletes(range_deletes::RangeDeletes),
     /// Several processes that read and write one store: commits, reads, memory, deaths, against the
     /// peers
     Processes(processes::Processes),
@@ -142,6 +145,7 @@ fn main() -> Result<()> {
         Command::Tezos(tezos) => tezos.run(&places),
         Command::TezosReplay(replay) => replay.run(),
         Command::Resident(resident) => resident.run(&places),
+        Command::RangeDeletes(deletes) => deletes.run(&places),
         Command::Processes(processes) => processes.run(&places),
         Command::ProcessesWorker(worker) => worker.run(),
         Command::All(all) => all.run(&places),

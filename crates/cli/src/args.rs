@@ -36,8 +36,8 @@ pub(crate) use self::replay::Replay;
 pub(crate) use self::scripts::{Batch, Shell};
 pub(crate) use self::updates::{Add, Append, Cas};
 pub(crate) use self::upkeep::{
-    Compact, Count as CountKeys, Keyspace, KeyspaceCreate, KeyspaceDrop, KeyspaceRetention,
-    RestartTime, Trim,
+    Compact, Count as CountKeys, Keyspace, KeyspaceCompression, KeyspaceCreate, KeyspaceDrop,
+    KeyspaceRetention, RestartTime, Trim,
 };
 pub(crate) use self::watch::Watch;
 
@@ -423,7 +423,8 @@ metadata (of an imported Git commit: id, author, subject) or the payload. The ti
 commit is its committer's; with \
 --json, \"stored\" is the time of its import. With --ops, each operation follows on its own line: \
 + or -, keyspace, \
-bytes, key.
+bytes, key. The deletion of a range has its first key and, behind it, its end; in a pipe its sign \
+is --, in JSON its op is delete_range.
 
 --since and --until take times as `get --at` does. If committers' times go back, both work as in \
 git log: --since \

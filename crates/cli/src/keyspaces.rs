@@ -1,6 +1,6 @@
 //! Finds and lists keyspaces by name, and rejects writes to reserved ones.
 
-use plimsoll::{Db, Keyspace, Retention, Snapshot};
+use plimsoll::{Compression, Db, Keyspace, Retention, Snapshot};
 use serde_json::json;
 
 use crate::exit::Failure;
@@ -49,15 +49,23 @@ pub(crate) fn check_writable(name: &str) -> Result<(), Failure> {
     }
 }
 
-/// Lists all keyspaces with their retention.
+/// Lists all keyspaces with their settings.
 pub(crate) fn print_list(db: &Db, output: &mut Output) -> Result<(), Failure> {
     let keyspaces = db.keyspaces();
     let width = keyspaces.iter().map(|keyspace| keyspace.name.chars().count()).max().unwrap_or(0);
     keyspaces.iter().try_for_each(|keyspace| match output.reader() {
         Reader::People => {
             let name = output.paint(Style::Strong, &format!("{:<width$}", keyspace.name));
-            output.line(&format!("{name}  {}", keyspace.retention))
+            match keyspace.compression {
+                Compression::None => output.line(&format!("{name}  {}", keyspace.retention)),
+                other => output.line(&format!("{name}  {}, {other}", keyspace.retention)),
+            }
         }
+        Reader::Json => output.json(&json!({
+            "name": keyspace.name,
+            "retention": keyspace.retention.to_string(),
+            "compression": keyspace.compression.to_string(),
+        })),
         _ => print_one(&keyspace.name, keyspace.retention, output),
     })
 }

@@ -69,7 +69,7 @@ impl Arena {
         Ok(arena)
     }
 
-    /// The most chunks there can be.
+    /// Maximum number of chunks.
     pub(crate) fn ceiling(&self) -> u32 {
         self.ceiling
     }

@@ -60,6 +60,7 @@ mod probation_part;
 mod queue;
 mod queues;
 mod readers;
+mod removal;
 mod segments;
 mod shared;
 mod slot;
@@ -344,6 +345,14 @@ impl Cache {
     pub fn clear(&self) {
         self.inner.loads.supersede_all();
         self.inner.lock().entries.clear(&self.inner.shared);
+    }
+
+    /// Removes the entries that `is_unwanted` selects by key and value, and keeps values that are
+    /// being loaded from being cached. An entry that is inserted meanwhile may stay. Other threads
+    /// can use the cache meanwhile; `is_unwanted` is called under its lock.
+    pub fn remove_if(&self, mut is_unwanted: impl FnMut(&[u8], Value<'_>) -> bool) {
+        self.inner.loads.supersede_all();
+        removal::remove_if(&self.inner, &mut is_unwanted);
     }
 
     /// Changes the limit, up to [`CacheOptions::max_bytes`]. Evicts the excess, least used first,

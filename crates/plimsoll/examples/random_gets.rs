@@ -100,7 +100,7 @@ fn run(measured: &Measured) -> Result<(), String> {
     Ok(())
 }
 
-/// How many rows a store has that [`make`] made; `None` if it did not make it.
+/// Number of rows in a store created by [`make`]; `None` for any other store.
 fn rows_of(db: &Db) -> plimsoll::Result<Option<u64>> {
     let snapshot = db.snapshot();
     let Some(keyspace) = snapshot.keyspace("default")? else { return Ok(None) };

@@ -56,16 +56,16 @@ use crate::index::walk::seat::Seats;
 use crate::types::error::Result;
 use crate::types::stats::IndexStats;
 
-/// The owners of an open index, each of which knows only those before it. Their users name the one
+/// The owners of an open index. Each knows only those declared before it; callers name the owner
 /// that they need.
 #[derive(Debug)]
 pub(crate) struct OpenIndex {
     pub(crate) env: Arc<Env>,
-    /// The walks (iterators).
+    /// The iterators.
     pub(crate) seats: Arc<Seats>,
     /// The view of all sources.
     pub(crate) sources: Arc<Sources>,
-    /// The gaps of deleted keys that walks remember.
+    /// The gaps of deleted keys that scans share.
     pub(crate) gaps: Arc<Gaps>,
     pub(crate) runs: Arc<Runs>,
     pub(crate) following: Arc<Following>,
@@ -79,8 +79,8 @@ impl OpenIndex {
     /// Opens the index that the manifest describes. The caller replays the log beyond the
     /// manifest's checkpoint.
     ///
-    /// With `read_only`, a writing process may remove files after the manifest was read and before
-    /// this call opens them: the caller reads the manifest again after an error.
+    /// With `read_only`, a writing process may remove files between the caller's read of the
+    /// manifest and this call: after an error, the caller reads the manifest again.
     pub(crate) fn open(
         context: Context,
         manifest: Manifest,
@@ -114,7 +114,6 @@ impl OpenIndex {
         }))
     }
 
-    /// Counters.
     pub(crate) fn stats(&self) -> IndexStats {
         let view = self.sources.view();
         let memtables = || view.memtables();
@@ -126,7 +125,7 @@ impl OpenIndex {
             runs: view.runs.iter().map(|run| run.bytes()).collect(),
             depth: view.depth as u64,
             history_runs: view.history.iter().map(|run| run.bytes()).collect(),
-            deleted_ranges: view.ranges.fragments().len() as u64,
+            deleted_ranges: view.ranges.len() as u64,
             tables: view.all_runs().map(|run| run.tables().len() as u64).sum(),
             versions: view.all_runs().map(|run| run.versions()).sum(),
             bytes_in: count(&counters.bytes_in),

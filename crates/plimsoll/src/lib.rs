@@ -23,6 +23,7 @@ pub mod borders;
 #[cfg(not(feature = "testing"))]
 #[allow(unreachable_pub, reason = "simulations reach it")]
 mod borders;
+mod compression;
 mod engine;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
@@ -65,6 +66,7 @@ pub use txn::reads::Read;
 pub use txn::removals::ExtractIf;
 pub use txn::ticket::CommitTicket;
 pub use txn::transaction::Transaction;
+pub use types::compression::Compression;
 pub use types::cursors::CursorInfo;
 pub use types::damage::{Damage, DamagedKey, DamagedKeys};
 pub use types::error::{Error, Result};

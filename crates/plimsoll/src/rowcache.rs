@@ -44,6 +44,7 @@ use plimsoll_memory::doorkeeper::Doorkeeper;
 use plimsoll_memory::pool::Pool;
 
 use crate::rowcache::large::{LARGE_BYTES, LargeValues};
+use crate::rowcache::past::is_of_the_past;
 use crate::rowcache::share::{Balance, MAX_SHARE, WHOLE};
 use crate::types::value::{Value, is_free, room_for};
 use crate::types::version::Stored;
@@ -207,6 +208,17 @@ impl RowCache {
             | Stored::InBlob { .. }
             | Stored::Dropped { .. } => cache.remove(key),
         };
+    }
+
+    /// Drops the entries that `is_stale` selects by their key and the GLSN of their version: what
+    /// hides these versions is about to be forgotten. Called after [`RowCache::begin_runs`].
+    pub(crate) fn drop_stale(&self, is_stale: impl Fn(&[u8], Glsn) -> bool) {
+        let Some(kept) = &self.kept else { return };
+        kept.cache().remove_if(|key, entry| {
+            let [glsn] = glsns_of(entry);
+            !is_of_the_past(key) && is_stale(key, glsn)
+        });
+        kept.large.iter().for_each(|large| large.drop_stale(&is_stale));
     }
 
     /// Drops all entries.

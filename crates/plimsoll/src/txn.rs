@@ -1,4 +1,4 @@
-//! One transaction, and the order of all of them.
+//! Transactions, and the order of their commits.
 
 pub(crate) mod apply;
 pub(crate) mod bulk_load;

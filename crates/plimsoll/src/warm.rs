@@ -79,7 +79,7 @@ use crate::warm::rows_saver::RowsSaver;
 use crate::warm::saver::Saver;
 use crate::warm::segment::Rejection;
 
-/// The image's folder in the store's.
+/// The name of the image's folder, inside the store's folder.
 pub(crate) const WARM_DIR: &str = "warm";
 
 /// The time limit for writing changed rows at close.

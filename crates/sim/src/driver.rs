@@ -46,7 +46,7 @@ use crate::failure::{Failure, Outcome, ensure, same};
 use crate::judge::{Judge, Place, micros_of};
 use crate::model::reads::Reads;
 use crate::model::{Entry, Model, Writes, space_name};
-use crate::op::{Fault, Keep, Op};
+use crate::op::{Fault, Keep, Op, Span};
 use crate::world::World;
 
 const HOUR_MICROS: u64 = 60 * 60 * 1_000_000;
@@ -66,6 +66,8 @@ struct OpenTx {
     updates: Updates,
     /// One of its writes may have failed half-way, so it must not be committed.
     may_be_spoiled: bool,
+    /// Ranges of keys that it deletes.
+    ranges: Vec<(u8, Span)>,
 }
 
 /// The errors that the current faults excuse.

@@ -50,7 +50,7 @@ flush
 ";
 
 /// A store with every kind of file: sealed segments and their tables, blob files of new and of
-/// relocated values, current runs and history runs.
+/// relocated values, current runs and history runs; some values are compressed.
 pub const RICH: &str = "
 keyspace s2 latest
 begin t0
@@ -85,7 +85,12 @@ commit t0 0#0
 flush
 compact
 trim 3
+compress s2 lz4
+compress s0 zstd:3
 begin t0
+put t0 s2 =i 150000#18
+put t0 s2 =j 1500#20
+put t0 s0 =k 70000#22
 put t0 s0 =h 100#14
 commit t0 0#0
 append 2 7#15

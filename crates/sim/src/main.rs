@@ -237,7 +237,10 @@ fn borders_never_crossed(arguments: &Arguments, runs: u64) -> Vec<Border> {
     never
 }
 
-#[allow(clippy::disallowed_methods, reason = "the command's own input, no file of a store")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the file is an input of the command, not part of a store"
+)]
 fn replay(path: &PathBuf, case: &Case) -> Result<bool, String> {
     let text =
         std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;

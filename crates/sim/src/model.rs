@@ -107,13 +107,16 @@ pub struct Model {
     log: Vec<Placed>,
     acked: u64,
     first: u64,
+    /// Ranges that commits delete, by GLSN.
+    ranges: BTreeMap<u64, Vec<(u8, Span)>>,
 }
 
 impl Default for Model {
     fn default() -> Self {
         // Keyspace 0 is "default", which always exists.
         let default = Space { retention: vec![(0, Keep::Forever)], ..Space::default() };
-        Self { spaces: BTreeMap::from([(0, default)]), log: Vec::new(), acked: 0, first: 1 }
+        let spaces = BTreeMap::from([(0, default)]);
+        Self { spaces, log: Vec::new(), acked: 0, first: 1, ranges: BTreeMap::new() }
     }
 }
 
@@ -160,6 +163,20 @@ impl Model {
     /// The entry with a GLSN.
     pub fn entry(&self, glsn: u64) -> Option<&Placed> {
         self.log.get(glsn.checked_sub(1)? as usize)
+    }
+
+    /// The next commit, if it is submitted, deletes these ranges.
+    pub fn deletes_ranges_next(&mut self, ranges: Vec<(u8, Span)>) {
+        self.ranges.split_off(&(self.newest() + 1));
+        if !ranges.is_empty() {
+            self.ranges.insert(self.newest() + 1, ranges);
+        }
+    }
+
+    /// Whether commit `by` deletes a range that a key lies in.
+    pub fn deletes_in_range(&self, space: u8, key: &[u8], by: u64) -> bool {
+        let mut ranges = self.ranges.get(&by).into_iter().flatten();
+        ranges.any(|(of, span)| *of == space && span.contains(key))
     }
 
     /// Whether a keyspace like this was dropped before a commit.
@@ -351,6 +368,12 @@ impl Model {
             .get(&space)
             .and_then(|space| space.retention.last())
             .is_some_and(|&(since, kept)| since > 0 && kept == keep)
+    }
+
+    /// The present retention of a keyspace.
+    pub fn retention(&self, space: u8) -> Keep {
+        let last = self.spaces.get(&space).and_then(|space| space.retention.last());
+        last.map_or(Keep::Forever, |(_, keep)| *keep)
     }
 
     /// Whether the store has recorded that streams are in use.

@@ -16,7 +16,7 @@ mod within;
 
 use std::time::Duration;
 
-use plimsoll::Retention;
+use plimsoll::{Compression, Retention};
 
 use crate::content::Content;
 pub use crate::op::within::{Call, Deed, Feed, Within};
@@ -170,6 +170,13 @@ pub enum Op {
         how: Removal,
         /// Upper bound on the keys, for calls that return keys one by one.
         limit: u32,
+    },
+    /// Deletes a range of keys in a commit of its own.
+    DeleteRange {
+        /// The keyspace's number.
+        space: u8,
+        /// The range of keys.
+        span: Span,
     },
     /// Reads a key.
     Get {
@@ -365,6 +372,13 @@ pub enum Op {
         /// Its retention.
         retention: Keep,
     },
+    /// Changes how the values of a keyspace are compressed. No answer depends on it.
+    Compress {
+        /// Its number.
+        space: u8,
+        /// Its compression.
+        compression: Compression,
+    },
     /// Drops a keyspace with all its keys; the same number then refers to a new keyspace.
     DropSpace {
         /// Its number.
@@ -524,6 +538,7 @@ impl Op {
             | Op::LoadBegin { space, .. }
             | Op::Delete { space, .. }
             | Op::Remove { space, .. }
+            | Op::DeleteRange { space, .. }
             | Op::Watch { space, .. }
             | Op::Get { space, .. }
             | Op::Walk { space, .. }
@@ -532,6 +547,7 @@ impl Op {
             | Op::History { space, .. }
             | Op::Diff { space, .. }
             | Op::Keyspace { space, .. }
+            | Op::Compress { space, .. }
             | Op::DropSpace { space } => Some(space),
             Op::FeedBegin { feed: Feed::Watch { space, .. }, .. } => Some(space),
             Op::Amid { op, .. } | Op::Failing { op, .. } => op.space_mut(),

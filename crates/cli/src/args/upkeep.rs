@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use plimsoll::Retention;
+use plimsoll::{Compression, Retention};
 
 use super::{AtMoment, InKeyspace, KeysAs};
 use crate::moment::{At, parse_at};
@@ -12,12 +12,14 @@ use crate::retention::parse_retention;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Keyspace {
-    /// List the keyspaces with their retention
+    /// List the keyspaces with their settings
     List(KeyspaceList),
     /// Create a keyspace
     Create(KeyspaceCreate),
     /// Show or change which past versions a keyspace keeps
     Retention(KeyspaceRetention),
+    /// Show or change how the values of a keyspace are compressed
+    Compression(KeyspaceCompression),
     /// Delete a keyspace with all its keys
     Drop(KeyspaceDrop),
 }
@@ -36,8 +38,8 @@ pub(crate) struct KeyspaceList {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The first put into a keyspace also creates it. A keyspace that already exists is left unchanged; \
-                        if its retention differs, that is an error (`plimsoll keyspace \
-                        retention` changes it).
+                        if its retention or compression differs, that is an error (`plimsoll \
+                        keyspace retention` and `plimsoll keyspace compression` change them).
 
 Retention:
   forever    every version (default)
@@ -47,7 +49,8 @@ Retention:
 
 Examples:
   plimsoll keyspace create demo.plimsoll users
-  plimsoll keyspace create demo.plimsoll sessions --retention 7d")]
+  plimsoll keyspace create demo.plimsoll sessions --retention 7d
+  plimsoll keyspace create demo.plimsoll pages --compression lz4")]
 pub(crate) struct KeyspaceCreate {
     /// Store; created if it does not exist
     pub(crate) store: PathBuf,
@@ -56,6 +59,34 @@ pub(crate) struct KeyspaceCreate {
     /// Past versions to keep: forever, latest, an age such as 7d, or 1000glsns
     #[arg(long, value_parser = parse_retention, default_value = "forever", value_name = "RETENTION")]
     pub(crate) retention: Retention,
+    /// Compression of its values: none, lz4, or zstd:LEVEL with a level from 1 to 22 [default:
+    /// none]
+    #[arg(long, value_name = "COMPRESSION")]
+    pub(crate) compression: Option<Compression>,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+A new compression applies to values above 1 KiB that are written from then on. Values that exist \
+                        stay as they are, and readable. A value is stored compressed only if that \
+                        saves an eighth of it or more.
+
+Compression:
+  none     values are stored as they are (default)
+  lz4      fast, for values that are read often
+  zstd:3   smaller; levels from 1 (fast) to 22 (small), 3 if none is given
+
+Examples:
+  plimsoll keyspace compression demo.plimsoll pages
+  plimsoll keyspace compression demo.plimsoll pages lz4
+  plimsoll keyspace compression demo.plimsoll archive zstd:12")]
+pub(crate) struct KeyspaceCompression {
+    /// Store
+    pub(crate) store: PathBuf,
+    /// Name of the keyspace
+    pub(crate) name: String,
+    /// New compression: none, lz4, or zstd:LEVEL; if omitted, print the current one
+    pub(crate) compression: Option<Compression>,
 }
 
 #[derive(Args, Debug)]

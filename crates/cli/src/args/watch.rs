@@ -15,7 +15,10 @@ these \
                         fields separated by tabs, with tab, line breaks and backslash written as \
                         \\t, \\n, \\r, \\\\; a terminal shows the beginning of a value; --json \
                         prints one object per line: {\"glsn\", \"time\", \"op\", \"key\", \
-                        \"value\"}. A change is printed once it is durable, even if another \
+                        \"value\"}. The deletion of a range is one change: -- in a pipe, with the \
+                        range's first key and its end (empty: the end of the keyspace) in place of \
+                        key and value; in JSON the op delete_range, \"key\" and \"end\". A \
+                        change is printed once it is durable, even if another \
                         process commits it. Ctrl-C ends the command (exit code 130).
 
 To continue after a stop without a gap, pass the last printed GLSN as --from: its changes are \

@@ -1,9 +1,11 @@
 //! `plimsoll keyspace`: lists, creates, alters and drops keyspaces.
 
-use plimsoll::{Durability, Error, InvalidInput};
+use plimsoll::{Compression, Durability, Error, InvalidInput, KeyspaceInfo};
 use serde_json::json;
 
-use crate::args::{Globals, Keyspace, KeyspaceCreate, KeyspaceDrop, KeyspaceRetention};
+use crate::args::{
+    Globals, Keyspace, KeyspaceCompression, KeyspaceCreate, KeyspaceDrop, KeyspaceRetention,
+};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keyspaces;
 use crate::output::{Output, Reader};
@@ -17,6 +19,7 @@ pub(crate) fn run(globals: &Globals, command: &Keyspace, output: &mut Output) ->
         }
         Keyspace::Create(args) => create(globals, args, output)?,
         Keyspace::Retention(args) => retention(globals, args, output)?,
+        Keyspace::Compression(args) => compression(globals, args, output)?,
         Keyspace::Drop(args) => drop_keyspace(globals, args, output)?,
     }
     Ok(Exit::Done)
@@ -25,7 +28,16 @@ pub(crate) fn run(globals: &Globals, command: &Keyspace, output: &mut Output) ->
 fn create(globals: &Globals, args: &KeyspaceCreate, output: &mut Output) -> Result<(), Failure> {
     keyspaces::check_writable(&args.name)?;
     let db = store::open_to_write(globals, &args.store, true, Durability::Sync)?;
-    db.create_keyspace(&args.name, args.retention).map_err(|error| refused(error, args))?;
+    let known = info(&db, &args.name);
+    let keyspace =
+        db.create_keyspace(&args.name, args.retention).map_err(|error| refused(error, args))?;
+    match (args.compression, known) {
+        (Some(asked), Some(known)) if known.compression != asked => {
+            return Err(other_compression(args, known.compression, asked));
+        }
+        (Some(asked), None) => db.set_compression(&keyspace, asked)?,
+        _ => {}
+    }
     store::close_after_commits(db);
     let done = format!("Keyspace {} is in the store.", args.name);
     output.report(&done, |output| keyspaces::print_one(&args.name, args.retention, output))
@@ -45,6 +57,51 @@ fn refused(error: Error, args: &KeyspaceCreate) -> Failure {
     }
 }
 
+fn other_compression(args: &KeyspaceCreate, has: Compression, asked: Compression) -> Failure {
+    let (name, store) = (&args.name, args.store.display());
+    Failure::usage(format!(
+        "keyspace `{name}` exists with the compression {has}, not {asked}; `plimsoll keyspace \
+         compression {store} {name} {asked}` changes it"
+    ))
+}
+
+/// The settings of a keyspace, if it exists.
+fn info(db: &plimsoll::Db, name: &str) -> Option<KeyspaceInfo> {
+    db.keyspaces().into_iter().find(|known| known.name == name)
+}
+
+fn compression(
+    globals: &Globals,
+    args: &KeyspaceCompression,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    let Some(compression) = args.compression else {
+        let db = store::open_to_read(globals, &args.store)?;
+        let keyspace = keyspaces::known_keyspace(&db, &args.name)?;
+        let known = info(&db, keyspace.name()).expect("a keyspace that was just found is listed");
+        return print_compression(&args.name, known.compression, output);
+    };
+    let db = store::open_to_write(globals, &args.store, false, Durability::Sync)?;
+    let keyspace = keyspaces::known_keyspace(&db, &args.name)?;
+    db.set_compression(&keyspace, compression)?;
+    store::close_after_commits(db);
+    let done = format!("The compression of keyspace {} is now {compression}.", args.name);
+    output.report(&done, |output| print_compression(&args.name, compression, output))
+}
+
+fn print_compression(
+    name: &str,
+    compression: Compression,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    let shown = compression.to_string();
+    match output.reader() {
+        Reader::People => output.line(&format!("{name}  {shown}")),
+        Reader::Pipe => output.fields(&[name.as_bytes(), shown.as_bytes()]),
+        Reader::Json => output.json(&json!({ "name": name, "compression": shown })),
+    }
+}
+
 fn retention(
     globals: &Globals,
     args: &KeyspaceRetention,
@@ -53,8 +110,7 @@ fn retention(
     let Some(retention) = args.retention else {
         let db = store::open_to_read(globals, &args.store)?;
         let keyspace = keyspaces::known_keyspace(&db, &args.name)?;
-        let known = db.keyspaces().into_iter().find(|known| known.name == keyspace.name());
-        let known = known.expect("a keyspace that was just found is listed");
+        let known = info(&db, keyspace.name()).expect("a keyspace that was just found is listed");
         return keyspaces::print_one(&args.name, known.retention, output);
     };
     let db = store::open_to_write(globals, &args.store, false, Durability::Sync)?;

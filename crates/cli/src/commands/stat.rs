@@ -1,7 +1,9 @@
 //! `plimsoll stat`: the contents of a store, and its use of memory and disk.
 
 use jiff::Timestamp;
-use plimsoll::{CursorInfo, Db, Glsn, KeyspaceInfo, KeyspaceSize, MemberInfo, Moment, Stats};
+use plimsoll::{
+    Compression, CursorInfo, Db, Glsn, KeyspaceInfo, KeyspaceSize, MemberInfo, Moment, Stats,
+};
 use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::vfs::Disk;
 use serde_json::json;
@@ -137,13 +139,19 @@ fn of_opening(stats: &Stats) -> Vec<Fact> {
 
 fn of_keyspace(keyspace: &KeyspaceInfo, size: &KeyspaceSize) -> Fact {
     let amounts = format!("{}, {}", count_of(size.keys, "key", "keys"), show_size(size.bytes));
-    let shown = format!("{}; retention {}", about(size.exact, &amounts), keyspace.retention);
+    let mut shown = format!("{}; retention {}", about(size.exact, &amounts), keyspace.retention);
+    if keyspace.compression != Compression::None || size.stored_bytes < size.bytes {
+        let stored = about(size.exact, &show_size(size.stored_bytes));
+        shown += &format!("; compression {}, {stored} stored", keyspace.compression);
+    }
     let value = json!({
         "keys": size.keys,
         "bytes": size.bytes,
+        "stored_bytes": size.stored_bytes,
         "exact": size.exact,
         "first_readable_glsn": size.oldest.0,
         "retention": keyspace.retention.to_string(),
+        "compression": keyspace.compression.to_string(),
     });
     Fact::new(keyspace.name.clone(), shown, value).verbatim()
 }

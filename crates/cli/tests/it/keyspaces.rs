@@ -159,3 +159,39 @@ fn listings_span_a_drop_and_recreation() {
     run(&["diff", &store, "1", "2", "--keyspace", "never"])
         .fails(2, &["there is no keyspace `never`"]);
 }
+
+#[test]
+fn a_compression_is_set_shown_and_applied() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    run(&["keyspace", "create", &store, "pages", "--compression", "lz4"]).ok();
+    run(&["keyspace", "create", &store, "pages", "--compression", "lz4"]).ok();
+    run(&["keyspace", "create", &store, "pages"]).ok();
+    run(&["keyspace", "create", &store, "pages", "--compression", "zstd"]).fails(
+        2,
+        &[
+            "exists with the compression lz4, not zstd:3",
+            &format!("`plimsoll keyspace compression {store} pages zstd:3` changes it"),
+        ],
+    );
+    let shown = |name: &str| run(&["keyspace", "compression", &store, name]).ok().text();
+    assert_eq!(
+        (shown("pages"), shown("default")),
+        ("pages\tlz4\n".into(), "default\tnone\n".into())
+    );
+    let value = "compressible ".repeat(1000);
+    run(&["put", &store, "index", &value, "--keyspace", "pages"]).ok();
+    run(&["keyspace", "compression", &store, "default", "zstd:9"]).ok();
+    run(&["put", &store, "index", &value]).ok();
+    for keyspace in ["pages", "default"] {
+        assert_eq!(run(&["get", &store, "index", "--keyspace", keyspace]).ok().text(), value);
+        let stats = &run(&["stat", &store, "--json"]).ok().json()["keyspaces"][keyspace];
+        assert_eq!(stats["bytes"], value.len() + 5);
+        assert!(stats["stored_bytes"].as_u64().unwrap() < 300, "{stats}");
+    }
+    let listed = run(&["keyspace", "list", &store, "--json"]).ok().json_lines();
+    assert_eq!(listed[0]["compression"], "zstd:9");
+    run(&["keyspace", "compression", &store, "pages", "gzip"]).fails(2, &["zstd:LEVEL"]);
+    run(&["keyspace", "compression", &store, "pages", "zstd:23"]).fails(2, &["1 to 22"]);
+    run(&["keyspace", "compression", &store, "nowhere", "lz4"]).fails(2, &["no keyspace"]);
+}

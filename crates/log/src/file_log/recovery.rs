@@ -151,6 +151,6 @@ fn check_known(log: &OpenLog) -> Result<(), LogError> {
     }
     Err(LogError::Forked {
         glsn: known.glsn,
-        what: "its chain hash is not the one that was known".to_owned(),
+        what: "its chain hash differs from the known one".to_owned(),
     })
 }

@@ -37,6 +37,7 @@ use crate::txn::bulk_load::BulkLoad;
 use crate::txn::range_deletes::Reads;
 use crate::txn::retry;
 use crate::txn::transaction::Transaction;
+use crate::types::compression::Compression;
 use crate::types::error::{Error, Result};
 use crate::types::index_key::KeyBuffer;
 use crate::types::invalid_input::InvalidInput;
@@ -197,6 +198,16 @@ impl Db {
         keyspace_commits::set_retention(&self.store, keyspace, retention)
     }
 
+    /// Changes how values of a keyspace are compressed, by a commit. It applies to values that are
+    /// put from then on; those that exist stay as they are.
+    ///
+    /// # Errors
+    /// As for [`Db::set_retention`]; [`crate::Error::InvalidInput`] for a level of zstd that does
+    /// not exist, and for zstd in a build without it.
+    pub fn set_compression(&self, keyspace: &Keyspace, compression: Compression) -> Result<()> {
+        keyspace_commits::set_compression(&self.store, keyspace, compression)
+    }
+
     /// Deletes a keyspace with all its keys, in one commit. The name becomes free; the id is never
     /// reused. Puts through remaining handles are rejected, and open transactions that put into the
     /// keyspace are rejected when they commit. [`Snapshot::keyspace`] still reads earlier moments
@@ -239,6 +250,7 @@ impl Db {
             .map(|(name, record)| KeyspaceInfo {
                 name: name.to_string(),
                 retention: record.retention,
+                compression: record.compression,
             })
             .collect()
     }

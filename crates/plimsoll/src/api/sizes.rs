@@ -36,6 +36,8 @@ pub struct KeyspaceSize {
     pub keys: u64,
     /// Bytes of these keys and their values.
     pub bytes: u64,
+    /// The same with values as they are stored: fewer if they are compressed.
+    pub stored_bytes: u64,
     /// True if both were counted, false if they are estimates.
     pub exact: bool,
     /// The oldest moment at which the keyspace can be read.
@@ -55,22 +57,25 @@ pub(crate) fn size(
     store.reader.read(|view| {
         let span = Span::new(id, &(..));
         let mut walk = view.visible(span.lower(), span.upper(), at, Direction::Forward)?;
-        let (mut keys, mut bytes, mut key) = (0, 0, Vec::new());
+        let (mut keys, mut key, mut bytes, mut stored_bytes) = (0, Vec::new(), 0, 0);
         while keys < keys_max {
             let Some(version) = walk.next(&mut key)? else {
-                return Ok(KeyspaceSize { keys, bytes, exact: true, oldest });
+                return Ok(KeyspaceSize { keys, bytes, stored_bytes, exact: true, oldest });
             };
             keys += 1;
-            bytes += version.user_key().len() as u64 + version.stored.value_bytes();
+            let key_bytes = version.user_key().len() as u64;
+            bytes += key_bytes + version.stored.value_bytes();
+            stored_bytes += key_bytes + version.stored.stored_bytes();
         }
         if walk.next(&mut key)?.is_none() {
-            return Ok(KeyspaceSize { keys, bytes, exact: true, oldest });
+            return Ok(KeyspaceSize { keys, bytes, stored_bytes, exact: true, oldest });
         }
         let estimated = estimate::keys_in(view, (span.lower(), span.upper()))?.max(keys + 1);
-        let each = if keys == 0 { 0.0 } else { bytes as f64 / keys as f64 };
+        let scale = if keys == 0 { 0.0 } else { estimated as f64 / keys as f64 };
         Ok(KeyspaceSize {
             keys: estimated,
-            bytes: (estimated as f64 * each) as u64,
+            bytes: (bytes as f64 * scale) as u64,
+            stored_bytes: (stored_bytes as f64 * scale) as u64,
             exact: false,
             oldest,
         })

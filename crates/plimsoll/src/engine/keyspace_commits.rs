@@ -9,7 +9,9 @@ use plimsoll_log::glsn::Glsn;
 use crate::engine::Engine;
 use crate::read::own_records::STREAMS_MARK;
 use crate::txn::transaction::Transaction;
+use crate::types::compression::Compression;
 use crate::types::error::{Error, Result};
+use crate::types::events;
 use crate::types::index_key::{IndexKey, KeyBuffer};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::{
@@ -68,18 +70,50 @@ pub(crate) fn set_retention(
 ) -> Result<()> {
     let id = store.reader.keyspaces.id_to_put(keyspace)?;
     store.check_writable()?;
-    settle(store, keyspace.name(), Wish::Becomes(id, retention.as_recorded())).map(|_| ())
+    let change = Change::Retention(retention.as_recorded());
+    settle(store, keyspace.name(), Wish::Becomes(id, change)).map(|_| ())
+}
+
+/// Changes how values of a keyspace are compressed that are put from then on.
+pub(crate) fn set_compression(
+    store: &Arc<Engine>,
+    keyspace: &Keyspace,
+    compression: Compression,
+) -> Result<()> {
+    compression.check()?;
+    let id = store.reader.keyspaces.id_to_put(keyspace)?;
+    store.check_writable()?;
+    let change = Change::Compression(compression);
+    settle(store, keyspace.name(), Wish::Becomes(id, change))?;
+    events::compression_changed(keyspace.name(), compression);
+    Ok(())
 }
 
 /// The requested state of a keyspace.
 #[derive(Clone, Copy)]
 enum Wish {
-    /// It exists; if it has to be created, it gets the retention of the options.
+    /// It exists; if it has to be created, it gets the settings of the options.
     Exists,
     /// It exists with this retention.
     Keeps(Retention),
-    /// The keyspace with this id gets this retention, whatever its present one is.
-    Becomes(u32, Retention),
+    /// The keyspace with this id is changed.
+    Becomes(u32, Change),
+}
+
+/// A change of a keyspace's settings.
+#[derive(Clone, Copy)]
+enum Change {
+    Retention(Retention),
+    Compression(Compression),
+}
+
+impl Change {
+    fn of(self, record: Record) -> Record {
+        match self {
+            Self::Retention(retention) => Record { retention, ..record },
+            Self::Compression(compression) => record.with_compression(compression),
+        }
+    }
 }
 
 fn settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
@@ -128,7 +162,7 @@ fn try_settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
         }
     }
     drop(all);
-    // The default keyspace has no record until its retention is set.
+    // The default keyspace has no record until a setting of it is changed.
     let unrecorded =
         || store.reader.keyspaces.find(name).filter(|(_, record)| record.id == DEFAULT.1);
     let known = recorded.or_else(|| unrecorded().map(|(_, record)| record));
@@ -136,10 +170,8 @@ fn try_settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
         (known, Wish::Becomes(id, _)) if known.is_none_or(|record| record.id != id) => {
             return Err(dropped(name));
         }
-        (Some(record), Wish::Becomes(_, retention))
-            if recorded != Some(Record { retention, ..record }) =>
-        {
-            Record { retention, ..record }
+        (Some(record), Wish::Becomes(_, change)) if recorded != Some(change.of(record)) => {
+            change.of(record)
         }
         (Some(record), Wish::Keeps(retention)) if record.retention != retention => {
             let (name, keeps) = (name.to_owned(), record.retention);
@@ -149,9 +181,12 @@ fn try_settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
         (None, _) if count >= MAX_KEYSPACES => {
             return Err(InvalidInput::TooManyKeyspaces { limit: MAX_KEYSPACES as u64 }.into());
         }
-        (None, Wish::Exists) => Record::new(next_id, store.options.retention.as_recorded()),
-        (None, Wish::Keeps(retention) | Wish::Becomes(_, retention)) => {
-            Record::new(next_id, retention)
+        (None, Wish::Keeps(retention)) => {
+            Record::new(next_id, retention, store.options.compression)
+        }
+        (None, Wish::Exists | Wish::Becomes(..)) => {
+            let options = &store.options;
+            Record::new(next_id, options.retention.as_recorded(), options.compression)
         }
     };
     tx.put(&system(store), name.as_bytes(), &record.encode())?;
@@ -256,7 +291,7 @@ pub(crate) fn at(store: &Engine, name: &str, at: Glsn) -> Result<Option<Keyspace
     let record = store.reader.get(KeyBuffer::new(SYSTEM, name.as_bytes())?.get(), at)?;
     let id = match record {
         Some(record) => Record::decode(&record)?.id,
-        // It has no record until its retention is set.
+        // It has no record until a setting of it is changed.
         None if name == DEFAULT.0 => DEFAULT.1,
         None => return Ok(None),
     };

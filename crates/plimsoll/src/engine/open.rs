@@ -353,7 +353,8 @@ fn begin_work(
     checkpoint: Glsn,
     replayed: &Replayed,
 ) -> Result<()> {
-    store.catalog.records.load(store.options.retention, replayed.last)?;
+    let options = &store.options;
+    store.catalog.records.load(options.retention, options.compression, replayed.last)?;
     let sweeps = !store.options.background && store.options.sizes.sweeps_at_open;
     if let Some(checkpoints) = store.maintenance.checkpoints.as_ref().filter(|_| sweeps) {
         // With threads, the checkpoint thread does this, and opening does not wait for it.

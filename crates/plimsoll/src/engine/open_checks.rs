@@ -46,8 +46,8 @@ pub(super) fn check_pointers(path: &Path, index: &OpenIndex, log: &FileLog) -> R
     match index.sources.view().min_pointer().filter(|oldest| *oldest < first) {
         None => Ok(()),
         Some(oldest) => Err(Error::corrupt(format!(
-            "{}: the index needs entry {oldest} of the log, which begins with {first}: it is \
-             older than the log; put the whole folder back as it was at one time",
+            "{}: the index needs log entry {oldest}, but the log begins with {first}, so the \
+             index is older than the log; restore the whole folder from one point in time",
             path.display()
         ))),
     }

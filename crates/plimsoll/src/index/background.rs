@@ -17,14 +17,14 @@ use crate::index::memtables::Memtables;
 use crate::index::plan::policy::Priority;
 use crate::index::runs::Runs;
 
-/// An index that received almost no writes for this long, and has no other work, counts as idle;
-/// its runs are then settled (merged for reads).
+/// An index that received almost no writes for this long, and has no other work, counts as idle.
+/// Its runs are then settled (merged to make reads cheaper).
 const SETTLE_AFTER: Duration = Duration::from_millis(300);
 
 /// Divisor: "almost no writes" means less than this part of a memtable within [`SETTLE_AFTER`].
 const TRICKLE_PART: u64 = 256;
 
-/// The first and the longest wait between attempts that fail.
+/// The first and the longest delay between attempts after a failure.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
@@ -53,14 +53,14 @@ impl Jobs {
         Ok(Self { jobs: vec![flush, compaction] })
     }
 
-    /// Stops them and waits until they have ended.
+    /// Stops the threads and waits until they have ended.
     pub(crate) fn stop(&self, env: &Env, memtables: &Memtables, compaction: &Compaction) {
         env.signals.close();
         for job in &self.jobs {
             job.stop();
         }
-        // A writer may still be flushing or merging: nothing is written once the folder is given
-        // back.
+        // A writer may still be flushing or merging. Nothing may be written after the folder is
+        // released.
         memtables.wait();
         compaction.wait();
     }
@@ -71,11 +71,11 @@ fn retry_after(failures: u32) -> Duration {
     RETRY_FIRST.saturating_mul(1 << failures.min(16).saturating_sub(1)).min(RETRY_MAX)
 }
 
-/// Frees what the log need not keep any more because the runs have changed. Members do so in turn,
-/// with what they promised each other.
+/// Frees log segments that the changed runs no longer need. Members free them under the turn,
+/// subject to each other's floors.
 fn free_log(env: &Env) {
     if env.duty().members().is_none() && !env.signals.is_closing() {
-        // A flush is not to cause the next one.
+        // A flush must not cause the next one.
         env.free_log(false);
     }
 }
@@ -92,7 +92,7 @@ fn start_flushing(
     let step = move |_| match memtables.flush_step() {
         Ok(progress) => {
             failures = 0;
-            // Writers flush, too.
+            // Writers flush as well.
             let flushed = runs.flushed();
             if std::mem::replace(&mut freed_to, flushed) != flushed {
                 free_log(&looked);

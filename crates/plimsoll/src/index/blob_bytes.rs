@@ -1,4 +1,4 @@
-//! Reads values of plain bytes in blob files.
+//! Reads values from blob files of plain bytes.
 
 use plimsoll_log::blob::{BLOB_DROPPED_PAGE, BlobId};
 use plimsoll_log::file_log::FileLog;
@@ -9,7 +9,7 @@ use plimsoll_memory::pool::Touch;
 use crate::types::error::{Error, Lift, Result};
 
 /// Fills `into` with the bytes of a blob file from `offset` on, for the version at `glsn`. Returns
-/// whether a page of them was not in memory.
+/// whether some page had to be read from disk.
 pub(crate) fn read(
     log: &FileLog,
     glsn: Glsn,

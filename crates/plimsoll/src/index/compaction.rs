@@ -4,8 +4,8 @@
 //! versions and one of history. When all outputs are written and synced, the manifest is replaced
 //! and readers see the outputs instead of the inputs.
 //!
-//! Two jobs can run at once if the budget allows: a small job merges newer runs while a large one
-//! is under way, and takes precedence.
+//! Two jobs can run at once if the budget allows: a small job that merges newer runs takes
+//! precedence over a large one under way.
 
 mod job;
 mod vacate;
@@ -42,8 +42,8 @@ const TWO_JOBS_BYTES: u64 = 64 << 20;
 /// While a job is under way, another job merges newer runs once there are this many.
 const PILED_UP: usize = 4;
 
-/// Jobs of a full compaction in addition to one for each run: the job under way, relocation, and
-/// dropping what remains droppable.
+/// A full compaction runs at most one job per run plus this many: the job under way, relocation,
+/// and the removal of droppable versions.
 const JOBS_MORE: u64 = 6;
 
 /// Decides which runs are merged, and when.
@@ -51,16 +51,17 @@ pub(crate) struct Compaction {
     runs: Arc<Runs>,
     /// Held during a step.
     jobs: Mutex<Jobs>,
-    /// Cleared while nothing is to be merged only to make reads cheaper.
+    /// Whether runs may be merged only to make reads cheaper.
     may_settle: AtomicBool,
 }
 
-/// What becomes of the failure of a job that moves values although nobody asked for it.
+/// How a caller handles the failure of an unrequested relocation (one that the store chose by
+/// itself).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unasked {
-    /// The values stay where they are, and the next job begins.
+    /// Ignored: the values stay where they are, and the next job begins.
     IsLeft,
-    /// The caller is told, unless something is damaged: whoever reads that is told.
+    /// Returned to the caller, except damage: reads of the damaged value report that.
     IsTold,
 }
 
@@ -70,8 +71,8 @@ struct Jobs {
     slots: Vec<Slot>,
     /// Damage that a job found: compaction stops until the index is opened again.
     stopped: Option<Error>,
-    /// The history run that the last history job made, and the retained moments then. It is not
-    /// scanned again for droppable versions before one of them is released.
+    /// The run that the last history job made, and the retained moments at that time. It is not
+    /// scanned again for droppable versions before one of those moments is released.
     swept_history: Swept,
     /// Total bytes written when the owner last called for a step.
     seen_bytes_in: u64,
@@ -90,8 +91,8 @@ impl Jobs {
         Ok(Self { slots, stopped: None, swept_history: (Weak::new(), None), seen_bytes_in: 0 })
     }
 
-    /// Adapts to a changed budget. If there is no room for a second job yet, a later call may find
-    /// some.
+    /// Adapts the number of slots to the budget. If there is no memory for a second slot, a later
+    /// call tries again.
     fn fit(&mut self, context: &Context) {
         let wanted = slots_for(context);
         if self.slots.len() > wanted {
@@ -112,7 +113,7 @@ impl Jobs {
             for (at, shape) in shapes.iter_mut().enumerate() {
                 let row_bytes = row_bytes(&view.runs[at + 1..]);
                 shape.bytes += view.runs[at].deletions() * row_bytes;
-                // A merge that does not reach the oldest run clears nothing.
+                // A merge that does not reach the oldest run drops no deletion.
                 if at + FAN_IN >= view.runs.len() {
                     shape.clearance = clearance(&view.runs[at..], row_bytes);
                 }
@@ -143,8 +144,7 @@ impl Jobs {
     }
 }
 
-/// Bytes of the tables that transactions wrote as blob files (adopted ones), in entries from
-/// `log_keeps_from` on.
+/// Bytes of the tables that are adopted blob files named by log entries from `log_keeps_from` on.
 fn kept_bytes(run: &Run, log_keeps_from: Glsn) -> u64 {
     let is_kept = |info: &&TableInfo| info.fixed_glsn.is_some_and(|glsn| glsn >= log_keeps_from);
     run.infos().filter(is_kept).map(TableInfo::bytes).sum()
@@ -158,7 +158,7 @@ fn row_bytes(runs: &[Arc<Run>]) -> u64 {
     bytes / versions.max(1)
 }
 
-/// What a merge of the first of these runs with the others, down to the oldest, gains if a deletion
+/// The gain of merging the first of these runs with all others, down to the oldest, if a deletion
 /// hides a row of `row_bytes`.
 fn clearance(runs: &[Arc<Run>], row_bytes: u64) -> Clearance {
     let is_mostly_deleted = |info: &&TableInfo| 2 * info.deletions > info.versions;
@@ -203,7 +203,7 @@ impl Slot {
     }
 }
 
-/// Whether a job that failed would fail again.
+/// Whether a retry of the failed job would fail again.
 pub(crate) fn is_lasting(error: &Error) -> bool {
     matches!(error, Error::Corrupt { .. } | Error::Format { .. })
 }
@@ -226,17 +226,17 @@ impl Compaction {
         self.step_for(if seen == bytes_in { Priority::Settle } else { Priority::Due })
     }
 
-    /// Says whether runs may be merged only to make reads cheaper.
+    /// Sets whether runs may be merged only to make reads cheaper.
     pub(crate) fn set_may_settle(&self, may_settle: bool) {
-        // Relaxed: it guards nothing.
+        // Relaxed: the flag guards no other data.
         self.may_settle.store(may_settle, Ordering::Relaxed);
         if may_settle {
             self.runs.env.signals.call_compaction();
         }
     }
 
-    /// Merges until there is nothing left to merge; runs that are added meanwhile may stay. The log
-    /// keeps its entries from `log_keeps_from` on, and the files that they name.
+    /// Merges until nothing is left to merge; runs that are added meanwhile may stay. The log
+    /// retains its entries from `log_keeps_from` on, and the files that they name.
     pub(crate) fn run_all(&self, log_keeps_from: Glsn) -> Result<()> {
         let done = || self.runs.env.counters.compactions.load(Ordering::Relaxed);
         let view = self.runs.sources.view();
@@ -248,8 +248,8 @@ impl Compaction {
         self.check_stopped()
     }
 
-    /// Moves values out of the log entries that are to be freed and the blob files that are to be
-    /// vacated, and changes nothing else.
+    /// Moves values out of the log entries that are to be freed and out of the blob files that are
+    /// to be vacated. Changes nothing else.
     pub(crate) fn relocate(&self) -> Result<()> {
         let done = || self.runs.env.counters.compactions.load(Ordering::Relaxed);
         let view = self.runs.sources.view();
@@ -262,9 +262,9 @@ impl Compaction {
         self.check_stopped()
     }
 
-    /// Moves values out of blob files of which much is dead, as far as the copies take little space
-    /// beside what is live; nothing if that would free less than `worth_bytes` in this and later
-    /// calls. Returns whether it moved any: then more may be left.
+    /// Moves values out of blob files that are largely dead, as long as the copies are small
+    /// compared with the live data. Does nothing if this and later calls together would free less
+    /// than `worth_bytes`. Returns whether it moved any values; if so, more may be left.
     pub(crate) fn vacate_blobs(&self, worth_bytes: u64) -> Result<bool> {
         let view = self.runs.sources.view();
         let chosen = vacate::choose(&self.runs.env.context.log, &view, worth_bytes)?;
@@ -295,7 +295,7 @@ impl Compaction {
         let mut jobs = lock(&self.jobs);
         let term = self.runs.env.duty().term();
         for slot in &mut jobs.slots {
-            // One that another process's work has overtaken.
+            // Drop a job that another process's term has overtaken.
             slot.job.take_if(|job| !job.is_of(term));
         }
         if jobs.stopped.is_some() || term.is_none() {
@@ -326,10 +326,10 @@ impl Compaction {
         let result = match (result, unasked_below) {
             (Err(error), Some(below)) => {
                 self.runs.env.horizon.stop_relocating(below, &error);
-                // Whoever asks for what is damaged is told by that.
+                // Reads of the damaged value report it.
                 if unasked == Unasked::IsLeft || is_lasting(&error) { Ok(()) } else { Err(error) }
             }
-            // Another one has become the keeper.
+            // Another process has become the keeper.
             (Err(Error::NotKeeper { .. }), _) => Ok(()),
             (result, _) => result,
         };
@@ -343,12 +343,12 @@ impl Compaction {
         result.map(|()| Progress::Worked)
     }
 
-    /// Waits for the step of another thread.
+    /// Waits for a step on another thread.
     pub(crate) fn wait(&self) {
         drop(lock(&self.jobs));
     }
 
-    /// No step runs until the answer is dropped.
+    /// Blocks all steps until the result is dropped.
     #[cfg(test)]
     pub(crate) fn pause(&self) -> impl Sized + '_ {
         lock(&self.jobs)
@@ -362,7 +362,7 @@ impl Compaction {
     fn begin_jobs(&self, jobs: &mut Jobs, task: impl FnOnce(&Jobs) -> Option<Task>) {
         jobs.fit(&self.runs.env.context);
         if jobs.slots.first().is_some_and(|slot| slot.job.is_none()) {
-            // The second slot's work goes first: it is short.
+            // The second slot's job goes first because it is short.
             let other = jobs.slots.iter().any(|slot| slot.job.is_some());
             if !other && let Some(task) = task(jobs) {
                 jobs.slots[0].job = Some(Job::new(&self.runs, &jobs.slots[0].set_aside, task));
@@ -429,15 +429,15 @@ impl Compaction {
             };
             current.or_else(history)
         };
-        // What was asked for does not wait for the rest, nor fail with it.
+        // A requested relocation neither waits for the others nor fails with them.
         task(self.runs.env.horizon.must_relocate_below()).or_else(|| {
             let unasked = task(self.runs.env.horizon.relocate_below());
             unasked.map(|task| Task { moves_unasked: true, ..task })
         })
     }
 
-    /// The runs that have not absorbed the oldest range deletion, or a history run that has not
-    /// absorbed some.
+    /// A merge of the runs that have not absorbed the oldest range deletion; otherwise of a history
+    /// run that has not absorbed every one.
     fn absorption(&self, view: &View) -> Option<Task> {
         let checkpoint = self.runs.checkpoint().glsn;
         let ranges = view.ranges.retained(|_, glsn| glsn <= checkpoint);
@@ -454,7 +454,8 @@ impl Compaction {
             needed.min()
         };
         if let Some(glsn) = view.runs.iter().filter_map(oldest_needed).min() {
-            // The newer runs must have nothing older, in which it would hide versions.
+            // No newer run may hold a version older than the range deletion: a lookup would find it
+            // before the absorbed deletion.
             let from = view.runs.iter().position(|run| run.min_glsn() <= glsn)?;
             let to = view.runs.iter().rposition(|run| oldest_needed(run) == Some(glsn))?.max(from);
             let from = from.max((to + 1).saturating_sub(FAN_IN));

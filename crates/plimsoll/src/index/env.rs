@@ -1,5 +1,5 @@
-//! What every owner of the index works with: where the index lives, its settings, the process's
-//! duty, signals and counters.
+//! Shared by all owners of the index: its location and settings, the process's duty, signals and
+//! counters.
 
 pub(crate) mod counters;
 pub(crate) mod duty;
@@ -26,19 +26,19 @@ use crate::index::env::signals::Signals;
 use crate::rowcache::RowCache;
 use crate::types::error::Error;
 
-/// The environment of the index: where it lives, what it works with, and its settings.
+/// The environment of the index: its location, its services and its settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Context {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) clock: Arc<dyn Clock>,
-    /// The index's folder; it exists.
+    /// The index's folder, which exists.
     pub(crate) dir: PathBuf,
     pub(crate) budget: Budget,
     pub(crate) pool: Arc<Pool>,
     pub(crate) log: Arc<FileLog>,
     /// Notified when keys enter the runs, so that cached rows of older versions are invalidated.
     pub(crate) row_cache: Arc<RowCache>,
-    /// Bytes at which a memtable is flushed; `None`: a share of the budget.
+    /// Size at which a memtable is flushed; `None`: a share of the budget.
     pub(crate) memtable_bytes: Option<u64>,
     /// Size in bytes at which a table is cut.
     pub(crate) table_bytes: u64,
@@ -46,8 +46,8 @@ pub(crate) struct Context {
     pub(crate) step_bytes: u64,
     /// Whether this process changes the files.
     pub(crate) duty: Duty,
-    /// Whether flush and compaction are jobs of the crew. If not, `make_room` flushes when it must,
-    /// and the owner calls the steps.
+    /// Whether flush and compaction are jobs of the crew. If not, `make_room` flushes when
+    /// necessary, and the owner calls the steps.
     pub(crate) background: bool,
     pub(crate) crew: Arc<Crew>,
 }
@@ -55,28 +55,28 @@ pub(crate) struct Context {
 /// Which versions must be kept.
 pub(crate) trait Horizon: Send + Sync {
     /// The moments at which `keyspace` must stay readable. A version may be dropped if none of them
-    /// sees it; a deletion may be dropped if it is at or below their floor and none of them sees a
-    /// version that it hides. The floor is never above the oldest open snapshot. The set may grow
-    /// at any time: when a past moment is opened, for example.
+    /// sees it; a deletion, if it is at or below their floor and none of them sees a version that
+    /// it hides. The floor is never above the oldest open snapshot. The set may grow at any time,
+    /// for example when a past snapshot is opened.
     fn retained(&self, keyspace: u32) -> MomentSet;
 
     /// The log below this GLSN is to be freed: compaction copies live values that point below it
-    /// into a blob file of plain bytes. `Glsn::NONE` if nothing is to be freed.
+    /// into a blob file of plain bytes. `Glsn::NONE`: nothing is to be freed.
     fn relocate_below(&self) -> Glsn;
 
-    /// The same, as far as somebody asked for it: merges move values, too, and fail where they
-    /// cannot.
+    /// The part of [`Horizon::relocate_below`] that was requested. Merges move these values as
+    /// well, and fail if they cannot.
     fn must_relocate_below(&self) -> Glsn {
         self.relocate_below()
     }
 
-    /// Values below `below` that nobody asked to be moved cannot be: they stay where they are for a
-    /// while; if something is damaged, for good.
+    /// An unrequested relocation below `below` has failed. The values stay where they are for a
+    /// while, or for good if something is damaged.
     fn stop_relocating(&self, _below: Glsn, _error: &Error) {}
 }
 
-/// Frees the segments of the log that can be freed now, if no past versions are kept, and leaves
-/// the others for later calls. The argument: whether the memtable may be closed for that.
+/// Frees the segments of the log that can be freed, unless past versions are retained, and leaves
+/// the others to later calls. The argument: whether the memtable may be closed to free more.
 pub(crate) type FreeLog = Box<dyn Fn(bool) + Send + Sync>;
 
 /// The state that all owners of the index share.
@@ -110,7 +110,8 @@ impl Env {
         let _ = self.free_log.set(free_log);
     }
 
-    /// Frees what can be freed of the log; `may_flush`: closes the memtable for that if needed.
+    /// Frees what can be freed of the log; with `may_flush`, closes the memtable if that frees
+    /// more.
     pub(crate) fn free_log(&self, may_flush: bool) {
         if let Some(free_log) = self.free_log.get() {
             free_log(may_flush);

@@ -1,34 +1,39 @@
-//! Gaps of deleted keys that walks remember for each other.
+//! Gaps of deleted keys that scans share.
 //!
 //! A deletion hides its key until a compaction drops both, and each new walk would step over all of
 //! them: a queue that puts at its tail and deletes at its head becomes slower with every turn. So a
 //! walk that has stepped over deleted keys publishes the interval, and later walks seek to its end.
+//! A commit that deletes a range publishes the range.
 //!
-//! A gap is a fact about moments: *at every moment from `since` on, up to the first commit that
-//! puts into it, no key in it is alive.*
+//! The memory of recent commits also tells which ranges of keys no commit has written since a
+//! moment, so that the validation of a range that was read need not search the memtables.
+//!
+//! A gap states: *at every GLSN from `since` on, up to the first commit that puts into the
+//! interval, no key in it is alive.*
 //!
 //! Laws:
-//! 1. A commit takes its keys out of the gaps before its GLSN becomes the applied one
-//!    ([`Gaps::commit`]). So who reads at a moment in which the commit is visible finds no gap over
-//!    its keys, however long the commit had been on its way. A spilled commit takes out the spans
-//!    of its tables ([`Gaps::adopt`]).
-//! 2. A walk at the moment m publishes with `since` = m, and only if no commit after m has put into
-//!    the interval. Commits of which this is not known any more count as if they had. Commits that
-//!    are not applied yet come later under the same lock, and law 1 holds for them.
-//! 3. A reader at a moment before `since` does not use a gap.
+//! 1. A commit removes its keys from the gaps before its GLSN becomes the applied one
+//!    ([`Gaps::commit`]). A reader that sees the commit therefore finds no gap over its keys,
+//!    however long the commit took. A spilled commit removes the spans of its tables
+//!    ([`Gaps::adopt`]).
+//! 2. A scan at snapshot m publishes with `since` = m, and only if no commit after m has put into
+//!    the interval. A commit whose puts are no longer remembered counts as such a put. A commit
+//!    that is not applied yet takes the lock later, and law 1 covers it.
+//! 3. A reader at a snapshot before `since` does not use the gap.
 //! 4. Deletions, compaction, retention and dropped keyspaces bring no key to life, so they change
-//!    nothing here. Another process does: a read-only index keeps no gaps. An index that is opened
-//!    begins without any.
-//! 5. The list and the memory of recent puts are bounded, and charged once they are used. Where the
+//!    nothing here. Another process may, so a read-only index keeps no gaps. An index starts
+//!    without any.
+//! 5. The list and the memory of recent puts are bounded, and charged once they are used. If the
 //!    budget refuses, there are no gaps.
 //!
-//! The lock is a leaf: nothing is called while it is held. A walk takes it only after it has
-//! stepped over [`LOOK_AFTER`] deleted keys in a row, a commit for a few instructions.
+//! The lock is a leaf: nothing is called while it is held. A scan takes it only after
+//! [`LOOK_AFTER`] deleted keys in a row; a commit holds it for a few instructions.
 
 pub(crate) mod key_prefix;
 pub(crate) mod list;
 
 use std::collections::VecDeque;
+use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -39,11 +44,11 @@ use crate::borders::{Border, hit};
 use crate::index::gaps::key_prefix::prefix;
 use crate::index::gaps::list::{Gap, GapList, behind};
 
-/// A walk asks for a gap after it has stepped over this many deleted keys in a row,
+/// A scan looks a gap up after it has stepped over this many deleted keys in a row,
 pub(crate) const LOOK_AFTER: u64 = 4;
 /// publishes one of at least this many,
 pub(crate) const PUBLISH_FROM: u64 = 8;
-/// and after this many publishes what it has passed so far, and asks again.
+/// and after each further run of this many publishes what it has passed, and looks up again.
 pub(crate) const PUBLISH_EACH: u64 = 1024;
 
 /// Bytes of the list.
@@ -52,19 +57,19 @@ const LIST_BYTES: usize = 48 << 10;
 /// The most commits whose puts are remembered.
 const RECENT: usize = 256;
 
-/// Neighbouring gaps stay apart while one is known since a moment this close to the newest: readers
-/// of slightly older moments still use the other one.
+/// Neighbouring gaps are joined only if both have been known for this many commits. Before that, a
+/// reader at a slightly older snapshot can still use the older one.
 const SETTLED_AFTER: u64 = 128;
 
 /// Bytes charged for all of it.
-const CHARGED_BYTES: u64 = (LIST_BYTES + RECENT * size_of::<Puts>() + 4096) as u64;
+const CHARGED_BYTES: u64 = (LIST_BYTES + 2 * RECENT * size_of::<Span>() + 4096) as u64;
 
 /// The gaps of an index.
 #[derive(Debug)]
 pub(crate) struct Gaps {
     budget: Budget,
     enabled: bool,
-    /// Whether walks may publish: there is memory for it.
+    /// Whether scans may publish: the memory is charged.
     is_armed: AtomicBool,
     state: Mutex<State>,
 }
@@ -73,44 +78,94 @@ pub(crate) struct Gaps {
 struct State {
     list: GapList,
     lease: Option<Lease>,
-    /// Puts of the last commits, in order.
-    recent: VecDeque<Puts>,
-    /// Every commit with puts that is younger than this is in `recent`, unless it is not applied
-    /// yet.
+    /// Where the last commits put.
+    puts: Recent,
+    /// Where the last commits put or deleted keys.
+    writes: Recent,
+}
+
+/// The spans of the last commits, in order.
+#[derive(Debug)]
+struct Recent {
+    spans: VecDeque<Span>,
+    /// Every commit that is younger than this is in `spans`, unless it is not applied yet.
     known_since: Glsn,
-    /// No commit with puts that was applied is younger.
+    /// No commit that was applied is younger.
     newest: Glsn,
 }
 
-/// Where a commit put: the beginnings of its first and its last key.
+/// Keys of a commit: the beginnings of the first and of the last one.
 #[derive(Clone, Copy, Debug)]
-struct Puts {
+struct Span {
     glsn: Glsn,
     first: u128,
     last: u128,
 }
 
-/// The first and the last key that a commit puts; its deletions are left out.
+/// The prefixes of the first and the last key that a commit puts. Deletions do not count.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct PutSpan(Option<(u128, u128)>);
+pub(crate) struct WriteSpan {
+    puts: Option<(u128, u128)>,
+    writes: Option<(u128, u128)>,
+}
 
-impl PutSpan {
+impl WriteSpan {
     /// The next key in order.
-    pub(crate) fn add(&mut self, key: &[u8]) {
+    pub(crate) fn add(&mut self, key: &[u8], is_put: bool) {
         let key = prefix(key);
-        self.0 = Some((self.0.map_or(key, |(first, _)| first), key));
+        let longer = |span: Option<(u128, u128)>| Some((span.map_or(key, |(first, _)| first), key));
+        self.writes = longer(self.writes);
+        if is_put {
+            self.puts = longer(self.puts);
+        }
+    }
+}
+
+impl Recent {
+    fn new(newest: Glsn) -> Self {
+        Self { spans: VecDeque::new(), known_since: Glsn::NONE, newest }
+    }
+
+    fn begin(&mut self) {
+        self.spans = VecDeque::with_capacity(RECENT);
+        // Of earlier commits nothing was remembered.
+        self.known_since = self.newest;
+    }
+
+    /// Remembers the span of a commit if `is_armed`.
+    fn note(&mut self, span: Span, is_armed: bool) {
+        debug_assert!(
+            self.spans.back().is_none_or(|last| last.glsn <= span.glsn),
+            "commits are noted in their order"
+        );
+        self.newest = self.newest.max(span.glsn);
+        if !is_armed {
+            return;
+        }
+        if self.spans.len() == RECENT
+            && let Some(forgotten) = self.spans.pop_front()
+        {
+            self.known_since = self.known_since.max(forgotten.glsn);
+        }
+        self.spans.push_back(span);
+    }
+
+    /// Whether no commit after `after` has a key from one that begins with `first` to one that
+    /// begins with `last`, as far as that is known.
+    fn has_none_in(&self, first: u128, last: u128, after: Glsn) -> bool {
+        let later = || self.spans.iter().rev().take_while(|span| span.glsn > after);
+        after >= self.known_since && !later().any(|span| span.first <= last && first <= span.last)
     }
 }
 
 impl Gaps {
-    /// No gaps; runs hold commits up to `held`. Disabled, there never are any.
+    /// No gaps; runs hold commits up to `held`. If not `enabled`, there never are any.
     pub(crate) fn new(budget: &Budget, enabled: bool, held: Glsn) -> Self {
         let state = State {
             list: GapList::new(LIST_BYTES),
             lease: None,
-            recent: VecDeque::new(),
-            known_since: Glsn::NONE,
-            newest: held,
+            puts: Recent::new(held),
+            writes: Recent::new(held),
         };
         Self {
             budget: budget.clone(),
@@ -124,18 +179,19 @@ impl Gaps {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where a forward walk at the moment `at` goes on from `from`, if that lies in a gap.
+    /// The key at which a forward scan at snapshot `at` continues, if `from` lies in a gap.
     pub(crate) fn past(&self, from: &[u8], at: Glsn) -> Option<Vec<u8>> {
         self.skip(|list| list.past(from, at))
     }
 
-    /// What a backward walk at the moment `at` goes on before, if a gap reaches up to `upto`.
+    /// The key before which a backward scan at snapshot `at` continues, if a gap reaches up to
+    /// `upto`.
     pub(crate) fn before(&self, upto: &[u8], at: Glsn) -> Option<Vec<u8>> {
         self.skip(|list| list.before(upto, at))
     }
 
     fn skip(&self, look_up: impl FnOnce(&GapList) -> Option<&[u8]>) -> Option<Vec<u8>> {
-        // Relaxed: what is missed here is only slower.
+        // Relaxed: a missed gap only costs time.
         if !self.is_armed.load(Ordering::Relaxed) {
             self.arm();
             return None;
@@ -147,102 +203,112 @@ impl Gaps {
         to
     }
 
+    /// Takes memory for gaps that a commit is going to publish.
+    pub(crate) fn prepare(&self) {
+        if !self.is_armed.load(Ordering::Relaxed) {
+            self.arm();
+        }
+    }
+
     /// Takes memory, so that walks can publish. Refused, the next walk tries again.
     fn arm(&self) {
         if !self.enabled {
             return;
         }
-        // Before the lock: the budget may ask walks to get up.
+        // Before the lock, because the budget may ask iterators to release their sources.
         let Ok(lease) = self.budget.lease(Kind::Walks, CHARGED_BYTES) else { return };
         let mut state = self.lock();
         if state.lease.is_none() {
             state.lease = Some(lease);
-            state.recent = VecDeque::with_capacity(RECENT);
-            // Of earlier commits nothing was remembered.
-            state.known_since = state.newest;
+            state.puts.begin();
+            state.writes.begin();
             self.is_armed.store(true, Ordering::Relaxed);
         }
     }
 
-    /// A walk at the moment `at` found no key alive from `first` up to `end`, and stepped over
-    /// `dead` deletions.
+    /// Records that a scan at snapshot `at` found no key alive from `first` up to `end`, and
+    /// stepped over `dead` deletions.
     pub(crate) fn publish(&self, first: &[u8], end: &[u8], at: Glsn, dead: u64) {
         if self.is_armed.load(Ordering::Relaxed) && first < end {
             self.lock().publish(first, end, at, dead);
         }
     }
 
-    /// A commit at `glsn` has these gaps: it read them, and no other commit has put into them
+    /// Records the gaps that the commit at `glsn` has read. No other commit has put into them
     /// since.
     pub(crate) fn publish_committed(&self, gaps: Vec<Gap>, glsn: Glsn) {
         if gaps.is_empty() {
             return;
         }
-        if !self.is_armed.load(Ordering::Relaxed) {
-            self.arm();
-        }
+        self.prepare();
         if self.is_armed.load(Ordering::Relaxed) {
             let mut state = self.lock();
             gaps.iter().for_each(|gap| state.publish(&gap.first, &gap.end, glsn, gap.dead));
         }
     }
 
-    /// The commit at `glsn` puts keys of `span`; `keys` are all keys that it puts.
+    /// Removes the keys that the commit at `glsn` puts: all of them are in `keys` and within
+    /// `span`.
     pub(crate) fn commit<'k>(
         &self,
         glsn: Glsn,
-        span: PutSpan,
+        span: WriteSpan,
         keys: impl FnOnce(&mut dyn FnMut(&'k [u8])),
     ) {
-        let Some((first, last)) = span.0.filter(|_| self.enabled) else { return };
+        let Some((first, last)) = span.writes.filter(|_| self.enabled) else { return };
         let mut state = self.lock();
-        if state.note(Puts { glsn, first, last }) && state.list.touches(first, last) {
+        let is_armed = state.lease.is_some();
+        state.writes.note(Span { glsn, first, last }, is_armed);
+        let Some((first, last)) = span.puts else { return };
+        state.puts.note(Span { glsn, first, last }, is_armed);
+        if is_armed && state.list.touches(first, last) {
             keys(&mut |key| state.list.put(key));
         }
     }
 
-    /// The commit at `glsn` puts keys from `first` to `last`.
-    pub(crate) fn adopt(&self, glsn: Glsn, first: &[u8], last: &[u8]) {
-        if self.enabled {
-            let mut state = self.lock();
-            if state.note(Puts { glsn, first: prefix(first), last: prefix(last) }) {
-                let end = behind(last);
-                if state.list.touches(prefix(first), prefix(last)) {
-                    hit(Border::GapCutByRun);
-                }
-                state.list.cut(first, &end);
-            }
+    /// The commit at `glsn` writes keys from `first` to `last`, and `puts` some of them.
+    pub(crate) fn adopt(&self, glsn: Glsn, first: &[u8], last: &[u8], puts: bool) {
+        if !self.enabled {
+            return;
         }
+        let span = Span { glsn, first: prefix(first), last: prefix(last) };
+        let mut state = self.lock();
+        let is_armed = state.lease.is_some();
+        state.writes.note(span, is_armed);
+        if !puts {
+            return;
+        }
+        state.puts.note(span, is_armed);
+        if is_armed {
+            if state.list.touches(span.first, span.last) {
+                hit(Border::GapCutByRun);
+            }
+            state.list.cut(first, &behind(last));
+        }
+    }
+
+    /// Whether it is known that no commit after `after` has written a key of a range.
+    pub(crate) fn is_unwritten(
+        &self,
+        (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
+        after: Glsn,
+    ) -> bool {
+        if !self.is_armed.load(Ordering::Relaxed) {
+            self.arm();
+            return false;
+        }
+        let beginning = |bound: Bound<&[u8]>, open| match bound {
+            Bound::Included(key) | Bound::Excluded(key) => prefix(key),
+            Bound::Unbounded => open,
+        };
+        let (first, last) = (beginning(lower, 0), beginning(upper, u128::MAX));
+        self.lock().writes.has_none_in(first, last, after)
     }
 }
 
 impl State {
-    /// Remembers where a commit put. Returns whether anything is remembered.
-    fn note(&mut self, puts: Puts) -> bool {
-        debug_assert!(
-            self.recent.back().is_none_or(|last| last.glsn <= puts.glsn),
-            "commits are noted in their order"
-        );
-        self.newest = self.newest.max(puts.glsn);
-        if self.lease.is_none() {
-            return false;
-        }
-        if self.recent.len() == RECENT
-            && let Some(forgotten) = self.recent.pop_front()
-        {
-            self.known_since = self.known_since.max(forgotten.glsn);
-        }
-        self.recent.push_back(puts);
-        true
-    }
-
     fn publish(&mut self, first: &[u8], end: &[u8], at: Glsn, dead: u64) {
-        if at < self.known_since {
-            return;
-        }
-        let (from, to) = (prefix(first), prefix(end));
-        let later = self.recent.iter().rev().take_while(|puts| puts.glsn > at);
-        if later.into_iter().any(|puts| puts.first <= to && from <= puts.last) {
+        if !self.puts.has_none_in(prefix(first), prefix(end), at) {
             return;
         }
         hit(Border::GapPublished);

@@ -2,16 +2,16 @@
 //! with the next number.
 //!
 //! Laws:
-//! 1. A manifest is written in full under another name, synced, and then given its name by a link,
-//!    which fails where the name is taken: no manifest is ever replaced or changed. Every open
-//!    finds the one before or the new one.
-//! 2. Of those of the store's log, the one with the highest number counts, and no other: if it is
-//!    damaged, that is corruption. An older one may name files that are gone, or leave out what is
-//!    in the index. One of another log counts only if there is no other, and is refused.
-//! 3. The last [`KEPT`] are kept. Older ones, and unfinished ones, are removed after a newer one
-//!    has its name, and at the next open.
+//! 1. A manifest is written in full under another name and synced. Then a hard link gives it its
+//!    name, which fails if the name is taken: no manifest is ever replaced or changed. Every open
+//!    finds the previous manifest or the new one.
+//! 2. Of the manifests of the store's log, only the one with the highest number counts. If it is
+//!    damaged, that is corruption: an older one may name files that are gone, or lack files of the
+//!    index. A manifest of another log counts only if there is no other, and is refused.
+//! 3. The last [`KEPT`] are kept. Older and unfinished ones are removed after a newer one has its
+//!    name, and at the next open.
 //!
-//! [`format`] defines its bytes, [`blocks`] its checksums, [`names`] its name.
+//! [`format`] defines its encoding, [`blocks`] its checksums, [`names`] its file name.
 
 mod blocks;
 pub(crate) mod files;
@@ -52,29 +52,29 @@ pub(crate) struct RunInfo {
 pub(crate) struct Manifest {
     /// The log's id; a manifest of another log is refused.
     pub(crate) log_id: u128,
-    /// Counts manifests of this store.
+    /// The number of this manifest in the sequence of the store's manifests.
     pub(crate) number: u64,
-    /// The place in the log up to which the runs are complete.
+    /// The position in the log up to which the runs are complete.
     pub(crate) checkpoint: Position,
-    /// The newest durable place of the log when it was written.
+    /// The newest durable position of the log when the manifest was written.
     pub(crate) durable: Position,
     /// Id of the next run file.
     pub(crate) next_run: u64,
-    /// What can still be read. If an earlier version wrote the manifest, the youngest dropped
-    /// deletion of a keyspace is the oldest moment at which it can be read: any deletion dropped
-    /// above it is recorded there.
+    /// Which moments can still be read. If an earlier version wrote the manifest, the youngest
+    /// dropped deletion of a keyspace is the floor of its readable moments, which every drop of a
+    /// deletion above it would have raised.
     pub(crate) limits: Limits,
     /// Range deletions up to the checkpoint that some run has not absorbed.
     pub(crate) ranges: Arc<RangeSet>,
     /// The log had every entry from this one on when the manifest was written, and is only trimmed
-    /// below it: if its first entry is a later one, segments are missing. `None` if an earlier
+    /// below it. If the log's first entry is later, segments are missing. `None` if an earlier
     /// version wrote the manifest.
     pub(crate) log_begins: Option<Glsn>,
     /// Runs, newest first; then history runs, the most recently made first.
     pub(crate) runs: Vec<RunInfo>,
 }
 
-/// Everything in a manifest but the runs.
+/// All fields of a manifest except the runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) log_id: u128,
@@ -103,7 +103,7 @@ impl Manifest {
         }
     }
 
-    /// The manifest without its runs.
+    /// The head of the manifest.
     pub(crate) fn head(&self) -> Head {
         Head {
             log_id: self.log_id,
@@ -132,15 +132,15 @@ impl Manifest {
         }
     }
 
-    /// Reads the newest manifest of a folder, of whatever log; `None` if there is none (the index
-    /// is then rebuilt from the log).
+    /// Reads the newest manifest of a folder, of any log; `None` if there is none (the index is
+    /// then rebuilt from the log).
     #[cfg(any(test, feature = "testing", fuzzing))]
     pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Option<Manifest>> {
         Self::read_beyond(disk, dir, None, None)
     }
 
-    /// Reads the newest manifest of the store at `path` that belongs to its log. If there is none
-    /// but others, the newest of these; if the log is missing or cannot be read, the newest one.
+    /// Reads the newest manifest of the store at `path` that belongs to its log. If there are only
+    /// manifests of other logs, or the log is missing or cannot be read, reads the newest of all.
     pub(crate) fn read_of_store(disk: &dyn Disk, path: &Path) -> Result<Option<Manifest>> {
         let (index, log_id) = (path.join("index"), id_in(disk, &path.join("log")));
         match Self::read_beyond(disk, &index, log_id, None)? {
@@ -149,8 +149,8 @@ impl Manifest {
         }
     }
 
-    /// Reads the newest manifest, of this log if one is given; `None` also if it is not newer than
-    /// `known`.
+    /// Reads the newest manifest, of this log if `log_id` is given; `None` if there is none that is
+    /// newer than `known`.
     pub(crate) fn read_beyond(
         disk: &dyn Disk,
         dir: &Path,
@@ -163,7 +163,7 @@ impl Manifest {
             let path = dir.join(manifest_name(number));
             match disk.open(&path, Open::Read, Caching::Buffered) {
                 Ok(file) => return read_file(&*file, &path, number).map(Some),
-                // A process that writes has removed it: then there is a newer one.
+                // The writing process has removed it, so a newer one exists.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && before != Some(number) => {
                     before = Some(number)
                 }
@@ -172,7 +172,7 @@ impl Manifest {
         }
     }
 
-    /// Reads the manifest of a number, which need not be the newest.
+    /// Reads the manifest with this number, which need not be the newest.
     pub(crate) fn read_numbered(disk: &dyn Disk, dir: &Path, number: u64) -> Result<Manifest> {
         let path = dir.join(manifest_name(number));
         read_file(&*disk.open(&path, Open::Read, Caching::Buffered)?, &path, number)
@@ -198,7 +198,7 @@ fn read_file(file: &dyn File, path: &Path, number: u64) -> Result<Manifest> {
         },
     })?;
     if manifest.number != number {
-        return Err(damaged(path, "it is the manifest of another number"));
+        return Err(damaged(path, "it contains a manifest with another number"));
     }
     Ok(manifest)
 }
@@ -212,8 +212,8 @@ pub(crate) fn newest_number(disk: &dyn Disk, dir: &Path) -> Result<Option<u64>> 
     }
 }
 
-/// The number of the newest manifest of a log above `known`. A manifest whose log cannot be read
-/// counts as one of this log: it is damaged.
+/// The number of the newest manifest of a log above `known`. A manifest whose head cannot be read
+/// counts as one of this log, because it is damaged.
 fn newest_number_of(
     disk: &dyn Disk,
     dir: &Path,
@@ -235,13 +235,13 @@ fn newest_number_of(
     Ok(numbers.into_iter().find(is_own))
 }
 
-/// The log of a manifest, as far as its head can be read.
+/// The id of the log that a manifest belongs to, if its head can be read.
 fn log_id_of(disk: &dyn Disk, dir: &Path, number: u64) -> Option<u128> {
     let file = disk.open(&dir.join(manifest_name(number)), Open::Read, Caching::Buffered).ok()?;
     format::check_head(&*file).ok()
 }
 
-/// The names of the manifests of other logs that are in a folder.
+/// The names of the manifests in a folder that belong to other logs.
 pub(crate) fn foreign_names(disk: &dyn Disk, dir: &Path, log_id: u128) -> Result<Vec<String>> {
     let mut names = match disk.names(dir) {
         Ok(names) => names,
@@ -257,14 +257,14 @@ pub(crate) fn foreign_names(disk: &dyn Disk, dir: &Path, log_id: u128) -> Result
     Ok(names)
 }
 
-/// The number after a manifest's.
+/// The next manifest number.
 ///
 /// # Errors
-/// There is none: only a manifest that was tampered with has the last one.
+/// The number is the maximum, which only a tampered manifest has.
 pub(crate) fn number_after(number: u64) -> Result<u64> {
     number.checked_add(1).ok_or_else(|| {
         Error::corrupt(format!(
-            "{} has the last number that a manifest can have, which no store reaches; `plimsoll \
+            "{} has the highest possible number, which no store reaches by itself; `plimsoll \
              verify` says what helps",
             manifest_name(number)
         ))
@@ -280,18 +280,18 @@ fn damaged(path: &Path, what: &str) -> Error {
 /// Which manifest is the newest on disk after a write failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Another process's: it has written one of this number.
+    /// That of another process, with the same number.
     Taken,
-    /// Another process's, of a higher number; it may have gone on from this one.
+    /// That of another process, with a higher number; it may continue from this one.
     Overtaken,
-    /// The one before.
+    /// The previous manifest.
     Old,
-    /// Either: the link or its sync failed. The number must not be used again.
+    /// The previous or the new one: the link or its sync failed. The number must not be used again.
     Unknown,
 }
 
-/// Writes a manifest of `runs` (whether each is history, and its tables) under its number, and
-/// removes the one that is not kept any longer.
+/// Writes a manifest of `runs` (for each, whether it is history, and its tables) under its number,
+/// and removes the one that is no longer kept.
 pub(crate) fn write<'a, R, P>(
     disk: &dyn Disk,
     dir: &Path,
@@ -308,14 +308,14 @@ where
     write_new(disk, &new, head, runs).map_err(|error| (Outcome::Old, error.into()))?;
     give_name(disk, &new, &path, writer)?;
     disk.sync_dir(dir).map_err(|error| (Outcome::Unknown, error.into()))?;
-    // A member that was stopped finds the name free if others have installed so many since that
-    // theirs of this number is removed.
+    // After a long pause of this member, the name may be free although others installed this
+    // number: they have removed it again after later ones.
     let newer = || newest_number_of(disk, dir, Some(head.log_id), Some(head.number));
     if writer > 0 && newer().map_err(|error| (Outcome::Unknown, error))?.is_some() {
-        let what = "another process has installed a later manifest meanwhile";
+        let what = "another process has installed a later manifest";
         return Err((Outcome::Overtaken, Error::corrupt(format!("{}: {what}", path.display()))));
     }
-    // What cannot be removed now is swept at the next open.
+    // A file that cannot be removed now is swept at the next open.
     let _ = disk.remove(&new);
     if let Some(old) = head.number.checked_sub(KEPT) {
         let _ = disk.remove(&dir.join(manifest_name(old)));
@@ -331,8 +331,8 @@ fn give_name(
     writer: u64,
 ) -> Result<(), (Outcome, Error)> {
     let taken = || {
-        let what = "a manifest of this number is there already: another process wrote to the \
-                    index, or put an old one back";
+        let what = "a manifest with this number already exists because another process wrote to \
+                    the index or restored an old manifest";
         (
             Outcome::Taken,
             Error::corrupt(format!(
@@ -344,11 +344,11 @@ fn give_name(
     match disk.hard_link(new, path) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(taken()),
-        // While this process was stopped, another one took its place, and swept what it had not
-        // finished.
+        // Another process became the keeper while this one was stopped, and swept its unfinished
+        // files.
         Err(error) if writer > 0 && error.kind() == io::ErrorKind::NotFound => Err(taken()),
-        // A file system without links (exFAT). The store's lock keeps others out, so the name stays
-        // free between these two calls.
+        // The file system has no links (exFAT). The store's lock keeps other processes out, so the
+        // name stays free between the two calls.
         Err(error)
             if matches!(
                 error.kind(),
@@ -369,7 +369,7 @@ where
     R: ExactSizeIterator<Item = (bool, P)>,
     P: ExactSizeIterator<Item = &'a TableInfo>,
 {
-    // Left over from an attempt that failed.
+    // Remove the file of a failed attempt.
     match disk.remove(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}

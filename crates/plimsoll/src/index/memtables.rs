@@ -1,15 +1,15 @@
-//! The owner of the memtables: room for commits in the active one, and the flush of those that are
-//! closed. [`flush_policy`] decides when one is closed.
+//! The owner of the memtables: room for commits in the active one, and flushes of the closed ones.
+//! [`flush_policy`] decides when a memtable is closed.
 //!
 //! Laws:
 //! 1. Room that `make_room` promised is reserved until the [`Reservation`] is used or dropped:
-//!    inserting the promised versions cannot run out of memory, and neither can the flush of a
-//!    memtable that holds them.
-//! 2. A writer waits for a flush by doing it, or by queueing for the flush lock behind the thread
-//!    that does: no writer waits for a thread that may have ended.
-//! 3. A writer waits for a flush before it takes the commit lock, where it can
-//!    ([`Memtables::wait_for_room`]): others commit meanwhile. It never does while it has the
-//!    members' turn ([`Memtables::make_room_now`]).
+//!    neither inserting the promised versions nor flushing a memtable that holds them can run out
+//!    of memory.
+//! 2. A writer waits for a flush by running it, or by queueing for the flush lock behind the thread
+//!    that runs it, so it never waits for a thread that may have ended.
+//! 3. Where possible, a writer waits for a flush before it takes the commit lock
+//!    ([`Memtables::wait_for_room`]), so that others can commit in the meantime. It never waits for
+//!    one while it holds the members' turn ([`Memtables::make_room_now`]).
 
 mod flush;
 pub(crate) mod flush_policy;
@@ -44,14 +44,14 @@ use crate::types::lock::lock;
 /// Chunks reserved for a flush: outputs for current and superseded versions.
 const FLUSH_CHUNKS: u64 = 2 * OUTPUT_CHUNKS;
 
-/// The memtables: what no run holds yet.
+/// The memtables. They hold the versions that are not in any run yet.
 pub(crate) struct Memtables {
     env: Arc<Env>,
     sources: Arc<Sources>,
     runs: Arc<Runs>,
     following: Arc<Following>,
     gaps: Arc<Gaps>,
-    /// The active memtable, for the thread that commits.
+    /// The active memtable, for the committing thread.
     writer: Mutex<Arc<Memtable>>,
     /// Held during a flush.
     flush: Mutex<SetAside>,
@@ -62,7 +62,7 @@ enum Next<'a> {
     Done(Reservation<'a>),
     /// A memtable was closed.
     Again,
-    /// A flush is needed; the error, if the budget refused.
+    /// A flush is needed; with the error if the budget refused.
     Flush(Option<OutOfBudget>),
 }
 
@@ -87,11 +87,10 @@ impl Memtables {
     /// without failing. If the active memtable is full, or the budget has no room to grow it, it is
     /// closed at `boundary` (the last GLSN applied) and a new one is started. If flushing lags
     /// behind, the caller flushes or is slowed down. Called by one committer at a time, in GLSN
-    /// order, after the reservation before is dropped.
-    ///
+    /// order, after the previous reservation was dropped.
     /// # Errors
-    /// The budget has no room and there is nothing left to flush; or a flush that was needed
-    /// failed. Nothing is lost, and the next call tries again. A read-only index cannot flush: its
+    /// The budget has no room and there is nothing left to flush; or a necessary flush failed.
+    /// Nothing is lost, and the next call tries again. A read-only index cannot flush: its
     /// memtables grow as far as the budget allows.
     pub(crate) fn make_room(&self, bytes: usize, boundary: Glsn) -> Result<Reservation<'_>> {
         let mut stalled_nanos = 0;
@@ -111,7 +110,7 @@ impl Memtables {
                             || self.sources.current_view().closed.is_empty())
                         && let Some(refusal) = refusal
                     {
-                        // Try once more: memory may just have been released.
+                        // Retry once, because memory may just have been released.
                         return match self.try_to_make_room(bytes, boundary) {
                             Next::Done(reservation) => Ok(reservation),
                             _ => Err(refusal.into()),
@@ -126,8 +125,8 @@ impl Memtables {
         Ok(reservation)
     }
 
-    /// As [`Memtables::make_room`], where that waits for nothing: `None` if a memtable has to be
-    /// flushed before.
+    /// Like [`Memtables::make_room`], without waiting: `None` if a memtable has to be flushed
+    /// first.
     pub(crate) fn make_room_now(&self, bytes: usize, boundary: Glsn) -> Option<Reservation<'_>> {
         loop {
             match self.try_to_make_room(bytes, boundary) {
@@ -138,11 +137,11 @@ impl Memtables {
         }
     }
 
-    /// Flushes while a commit of `bytes` would find no room without that. The commit may still have
-    /// to wait in [`Memtables::make_room`]: others may take the room before it.
+    /// Flushes as long as a commit of `bytes` would find no room otherwise. The commit may still
+    /// have to wait in [`Memtables::make_room`], because others may take the room first.
     pub(crate) fn wait_for_room(&self, bytes: usize) -> Result<()> {
         let mut stalled_nanos = 0;
-        // A closing index is flushed by who closes it, who then gives the folder back.
+        // A closing index is flushed by the thread that closes it, which then releases the folder.
         let may_flush = || !self.env.duty().is_read_only() && !self.env.signals.is_closing();
         while may_flush()
             && self.is_full(&self.sources.current_view().active, bytes)
@@ -165,7 +164,7 @@ impl Memtables {
         flush_policy::is_full(active, bytes, self.limit_bytes())
     }
 
-    /// Bytes at which a memtable is full.
+    /// The size at which a memtable is full.
     pub(crate) fn limit_bytes(&self) -> u64 {
         let context = &self.env.context;
         context.memtable_bytes.unwrap_or_else(|| {
@@ -204,7 +203,7 @@ impl Memtables {
         bytes: usize,
     ) -> Result<Reservation<'_>, OutOfBudget> {
         if !self.env.duty().only_reads() {
-            // First: chunks of a memtable are kept, and it may be empty.
+            // Refill the reserve first: a new memtable keeps its chunks even if it stays empty.
             self.runs.files.fill_reserve()?;
         }
         memtable.map().reserve(bytes)?;
@@ -220,7 +219,7 @@ impl Memtables {
             .count()
     }
 
-    /// Memtables that may wait to be flushed before writers wait for them.
+    /// Number of memtables that may wait to be flushed before writers have to wait.
     pub(crate) fn closed_max(&self) -> usize {
         flush_policy::closed_max(self.env.context.budget.limit_bytes())
     }
@@ -237,12 +236,12 @@ impl Memtables {
         self.env.signals.call_flush();
     }
 
-    /// Makes deferred versions visible to lookups.
+    /// Makes versions inserted with `Link::Later` visible to lookups.
     pub(crate) fn settle(&self) {
         lock(&self.writer).map().settle();
     }
 
-    /// The same, at the end of a replay: no more are deferred in large numbers.
+    /// The same at the end of a replay, after which few versions are deferred.
     pub(crate) fn stop_deferring(&self) {
         lock(&self.writer).map().stop_deferring();
     }
@@ -261,16 +260,16 @@ impl Memtables {
 
     /// Adopts (ingests) runs that a transaction wrote as blob files, newest first; every version in
     /// them has `glsn`. The active memtable is first closed at `glsn - 1`. Idempotent: runs that
-    /// are in the index already are skipped. It cannot fail, because the record is already ordered
-    /// in the log: the tables are open, and neither the budget nor the disk is asked.
+    /// are already in the index are skipped. It cannot fail, because the record is already ordered
+    /// in the log: the tables are open, and neither the budget nor the disk is used.
     pub(crate) fn adopt(&self, runs: Vec<Vec<Table>>, glsn: Glsn) {
         if glsn <= self.runs.held {
             return;
         }
         let mut active = lock(&self.writer);
         let view = self.sources.current_view();
-        // A member may have read a manifest that names them before it takes in their record: only
-        // then are older rows and gaps of their keys known to be none.
+        // A member may have loaded a manifest that names these tables before it applies their
+        // record. Only now are cached rows and gaps of their keys known to be outdated.
         let member = |table: Table| {
             let mut members =
                 view.all_runs().flat_map(|run| (0..run.tables().len()).map(|at| run.member(at)));
@@ -289,10 +288,9 @@ impl Memtables {
             });
             adopted.push(Arc::new(Run::new(members.collect())));
         }
-        for info in
-            adopted.iter().flat_map(|run| run.infos()).filter(|info| info.deletions < info.versions)
-        {
-            self.gaps.adopt(glsn, &info.first_key, &info.last_key);
+        for info in adopted.iter().flat_map(|run| run.infos()) {
+            let puts = info.deletions < info.versions;
+            self.gaps.adopt(glsn, &info.first_key, &info.last_key, puts);
         }
         let bytes = adopted.iter().map(|run| run.bytes()).sum();
         if !active.is_empty() {
@@ -305,10 +303,10 @@ impl Memtables {
         self.env.signals.call_flush();
     }
 
-    /// Closes the active memtable at `boundary`, unless it or the closed ones end there already.
+    /// Closes the active memtable at `boundary`, unless a memtable already ends there.
     pub(crate) fn close_up_to(&self, boundary: Glsn) {
         let mut active = lock(&self.writer);
-        // Also an empty one: the checkpoint moves on over entries that are no transaction.
+        // Close an empty one as well: the checkpoint moves past entries that are not transactions.
         let closed_at =
             self.sources.current_view().closed.first().map_or(Glsn::NONE, |closed| closed.boundary);
         if !active.is_empty() || (!self.runs.is_flushed(boundary) && closed_at < boundary) {
@@ -316,8 +314,8 @@ impl Memtables {
         }
     }
 
-    /// As [`Memtables::close_up_to`], unless another memtable waits to be flushed: however often it
-    /// is asked for, no more of them wait.
+    /// Like [`Memtables::close_up_to`], but does nothing while another memtable waits to be
+    /// flushed, so that repeated calls do not pile up memtables.
     pub(crate) fn close_if_none_waits(&self, boundary: Glsn) {
         if self.unflushed().is_some() {
             self.close_up_to(boundary);
@@ -335,8 +333,7 @@ impl Memtables {
         view.closed.is_empty().then(|| of(&view.active))
     }
 
-    /// Whether a memtable is being flushed, or is about to be, and nothing is known to be in the
-    /// way.
+    /// Whether a memtable is being flushed or about to be, and the last flush did not fail.
     pub(crate) fn is_flushing(&self) -> bool {
         !self.sources.view().closed.is_empty() && !self.env.signals.has_flush_failed()
     }
@@ -356,7 +353,7 @@ impl Memtables {
         Ok(())
     }
 
-    /// Makes the oldest closed source durable in the log and flushes it, if there is one. Of a
+    /// Makes the oldest closed source durable in the log and flushes it, if there is one. In a
     /// member that is not the keeper: waits until the keeper has flushed it.
     pub(crate) fn flush_step(&self) -> Result<Progress> {
         let duty = &self.env.duty();
@@ -367,7 +364,7 @@ impl Memtables {
             return self.following.step(members);
         }
         if duty.members().is_some() && self.runs.release_held() {
-            // Another keeper has flushed it before this one took its place.
+            // A previous keeper has flushed it already.
             return Ok(Progress::Worked);
         }
         let set_aside = lock(&self.flush);
@@ -386,20 +383,20 @@ impl Memtables {
             events::flushed(closed.boundary, || flushed.tables(), flushed.written_bytes, nanos);
         }
         if matches!(done, Err(Error::NotKeeper { .. })) {
-            // Another one has become the keeper, and flushes.
+            // Another process has become the keeper, and flushes.
             return Ok(Progress::Worked);
         }
         self.env.signals.flush_ended(done.as_ref().err());
         done.map(|_| Progress::Worked)
     }
 
-    /// Waits for the flush of another thread.
+    /// Waits for a flush on another thread.
     pub(crate) fn wait(&self) {
         drop(lock(&self.flush));
     }
 
-    /// Loads the manifest that another process has written since, if there is one: of a read-only
-    /// index, whose memtables then hold what is behind the checkpoint; of a member, see
+    /// Loads the newest manifest if another process has written one. The memtables of a read-only
+    /// index then hold only the versions after the checkpoint. For a member see
     /// [`Following::take_in`].
     ///
     /// # Errors
@@ -430,7 +427,7 @@ impl Memtables {
         })
     }
 
-    /// A copy of the part of a memtable that is behind a checkpoint.
+    /// A copy of the part of a memtable that is after the checkpoint.
     fn behind(&self, memtable: &Arc<Memtable>, checkpoint: Glsn) -> Result<Arc<Memtable>> {
         if memtable.min_glsn() > checkpoint {
             return Ok(Arc::clone(memtable));
@@ -451,15 +448,15 @@ impl Memtables {
         Ok(Arc::new(rest))
     }
 
-    /// See [`Following::leap`]; up to `applied`, it was applied here.
+    /// See [`Following::leap`]; everything up to `applied` was applied here.
     pub(crate) fn leap(&self, members: &Members, applied: Glsn) -> Result<Glsn> {
         self.close_up_to(applied);
         self.following.leap(members)
     }
 
-    /// Goes on from the checkpoint of the manifest that is known, if it is behind `applied`, which
-    /// was applied here, and before `next`, the first entry that this process has not read in the
-    /// log. Returns that checkpoint. Law: the caller applies nothing else meanwhile.
+    /// Continues from the checkpoint of the known manifest if it is after `applied` (applied here)
+    /// and before `next` (the first log entry that this process has not read). Returns that
+    /// checkpoint. Law: the caller applies nothing else at the same time.
     pub(crate) fn pass_over(&self, members: &Members, applied: Glsn, next: Glsn) -> Option<Glsn> {
         let may_pass = |checkpoint: Glsn| applied < checkpoint && checkpoint < next;
         if !may_pass(self.runs.checkpoint().glsn) {

@@ -3,11 +3,12 @@
 //! Laws:
 //! 1. Writers are slowed down slightly for a long time rather than stopped: in proportion to how
 //!    far merges, or the flush, lag behind.
-//! 2. Writers stop when a walk over all runs would have to pin too many pages at once, until merges
+//! 2. Writers stop when a scan over all runs would have to pin too many pages at once, until merges
 //!    have caught up.
-//! 3. No writer waits here under the commit lock: a small commit passes a large one that waits.
-//!    Writers that wait at the same time queue, so that all of them together keep the pace.
-//! 4. A commit waits for its pace after it is ordered: the wait is not between its reads and their
+//! 3. No writer waits here under the commit lock, so a small commit can pass a large one that
+//!    waits. Concurrent waits are queued, so that all writers together keep the pace.
+//! 4. A commit is delayed only after it is ordered, so the delay does not fall between its reads
+//!    and their validation.
 //!    validation.
 
 use std::sync::atomic::Ordering;
@@ -28,41 +29,42 @@ use crate::types::lock::lock;
 /// If a key may lie in more runs than this, writers are slowed down.
 const DEPTH_SOFT: usize = 12;
 
-/// The same for the total number of runs, overlapping or not: each costs a search little, but takes
-/// space in the manifest and part in every walk.
+/// The same for the total number of runs, overlapping or not: each costs little in a search, but
+/// takes space in the manifest and part in every scan.
 const RUNS_SOFT: usize = 48;
 
-/// If a key may lie in this many runs, writers wait: a walk pins a page of each, and the smallest
-/// budget has room for some hundred.
+/// If a key may lie in this many runs, writers wait: a scan pins a page of each, and the smallest
+/// budget has room for about a hundred.
 const DEPTH_HARD: usize = 64;
 
 /// Nanoseconds per byte, multiplied by the square of the number of runs above a soft limit.
 const NANOS_PER_BYTE: u64 = 4;
 
-/// The longest wait of one call, ...
+/// The longest delay of one call is this,
 const WAIT_MAX_NANOS: u64 = 100_000_000;
 
-/// ... plus as much again for each of these many bytes, ...
+/// plus as much again for each of these many bytes,
 const WAIT_MAX_BYTES: u64 = 256 << 10;
 
-/// ... up to this limit: a transaction of any size has merged its own runs to a few before it comes
-/// here.
+/// but never more than this. Transactions of any size have merged their own runs to a few before
+/// they get here.
 const WAIT_LONGEST_NANOS: u64 = 10_000_000_000;
 
 /// The interval at which a stopped writer checks whether merges have caught up.
 const LOOK_NANOS: u64 = 100_000_000;
 
-/// The most compaction steps that a writer runs itself if there are no threads and too many runs.
+/// Maximum number of compaction steps that a writer runs itself if there are no threads and too
+/// many runs.
 const STEPS_INLINE: usize = 32;
 
-/// Holds writers back.
+/// Delays writers.
 #[derive(Debug)]
 pub(crate) struct Throttle {
     env: Arc<Env>,
     memtables: Arc<Memtables>,
     runs: Arc<Runs>,
     compaction: Arc<Compaction>,
-    /// What writers owe. A leaf: no other lock is taken under it.
+    /// The debt of the writers. A leaf lock: no other lock is taken under it.
     debt: Mutex<Debt>,
 }
 
@@ -81,11 +83,10 @@ impl Throttle {
         }
     }
 
-    /// Holds a writer back while there are too many runs; without threads, merges some of them. Not
-    /// under the commit lock: other commits go on meanwhile.
+    /// Blocks the writer while there are too many runs; without threads, runs merges instead. Not
+    /// called under the commit lock, so other commits proceed.
     ///
-    /// # Errors
-    /// A merge on this thread failed; without threads only.
+    /// A merge on this thread failed (without threads only).
     pub(crate) fn hold_back(&self) -> Result<()> {
         if !self.env.duty().may_write() || self.env.signals.is_closing() {
             return Ok(());
@@ -103,7 +104,7 @@ impl Throttle {
         Ok(())
     }
 
-    /// Slows the writer of `bytes` down while flushes or merges lag behind. Not under the commit
+    /// Delays a writer of `bytes` while flushes or merges lag behind. Not called under the commit
     /// lock.
     pub(crate) fn pay(&self, bytes: u64) {
         if !self.env.duty().may_write() || !self.env.context.background {
@@ -130,7 +131,7 @@ impl Throttle {
         self.env.counters.stalls.note(cause, self.env.context.clock.monotonic_nanos() - start);
     }
 
-    /// Waits for `delay` regardless of progress signals, but returns once nothing lags behind.
+    /// Waits for `delay`, not shortened by progress signals, but returns once nothing lags behind.
     fn wait_while_behind(&self, delay: u64) {
         let mut left = delay;
         while left > 0 && !self.env.signals.is_closing() {
@@ -141,14 +142,14 @@ impl Throttle {
                 lock(&self.debt).forgive();
                 break;
             }
-            // With a clock that does not advance, the wait still ends.
+            // The wait ends even if the clock does not advance.
             let least = if was_progress { WAIT_MIN_NANOS } else { part };
             left =
                 left.saturating_sub((self.env.context.clock.monotonic_nanos() - start).max(least));
         }
     }
 
-    /// Whether writers have to stop. Never if merges cannot continue: waiting for them would not
+    /// Whether writers have to stop. Never if merges cannot continue, because waiting would not
     /// help.
     fn is_overrun(&self) -> bool {
         self.runs.sources.current_view().depth >= DEPTH_HARD
@@ -168,7 +169,7 @@ impl Throttle {
         pace.for_merges +=
             self.runs.space.nanos_per_byte(unflushed_bytes, self.env.context.budget.limit_bytes());
         if pace.for_merges > 0 && self.env.signals.last_error().is_some() {
-            // Compaction cannot continue: waiting for it would not help.
+            // Merges cannot continue, so waiting would not help.
             pace.for_merges = 0;
         }
         if view.closed.len() >= self.memtables.closed_max() {
@@ -196,7 +197,7 @@ impl Throttle {
     }
 }
 
-/// The current cost of a byte for a writer, in nanoseconds.
+/// The current delay per byte for a writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Pace {
     for_merges: u64,
@@ -208,19 +209,19 @@ impl Pace {
         self.for_merges + self.for_flush
     }
 
-    /// The larger of the two.
+    /// The cause of the longer delay.
     fn cause(self) -> Cause {
         if self.for_flush > self.for_merges { Cause::FlushPace } else { Cause::MergePace }
     }
 }
 
-/// The cost of a byte with this many runs, of which `depth` may hold one key.
+/// The delay per byte with this many runs, of which `depth` may hold one key.
 fn nanos_for_runs(depth: usize, runs: usize) -> u64 {
     let above = runs_above(depth, runs);
     NANOS_PER_BYTE * above * above
 }
 
-/// The longest wait of one call for `bytes`, whatever is owed.
+/// The longest delay of one call for `bytes`, regardless of the debt.
 fn longest_wait_nanos(bytes: u64) -> u64 {
     WAIT_MAX_NANOS.saturating_mul(1 + bytes / WAIT_MAX_BYTES).min(WAIT_LONGEST_NANOS)
 }
@@ -230,8 +231,8 @@ fn runs_above(depth: usize, runs: usize) -> u64 {
     depth.saturating_sub(DEPTH_SOFT).max(runs.saturating_sub(RUNS_SOFT)) as u64
 }
 
-/// The cost of a byte while a flush lags behind and the active memtable is filled to `fill`: from
-/// one half on it approaches the rate at which bytes are flushed.
+/// The delay per byte while a flush lags behind and the active memtable is filled to `fill`. From
+/// one half on it approaches the flush's own time per byte.
 fn nanos_for_flush(spent_nanos: u64, flushed_bytes: u64, fill: f64) -> u64 {
     if flushed_bytes == 0 {
         return 0;
@@ -245,33 +246,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn writers_are_slowed_down_by_how_far_compaction_lags_behind() {
+    fn the_delay_grows_with_the_lag_of_compaction() {
         assert_eq!(nanos_for_runs(0, 0), 0);
         assert_eq!(nanos_for_runs(DEPTH_SOFT, DEPTH_SOFT), 0);
         assert!((1..=NANOS_PER_BYTE).contains(&nanos_for_runs(DEPTH_SOFT + 1, DEPTH_SOFT + 1)));
-        // 16 runs above: a megabyte a second.
+        // 16 runs above the limit: one megabyte a second.
         assert!((900..1200).contains(&nanos_for_runs(DEPTH_SOFT + 16, DEPTH_SOFT + 16)));
     }
 
     #[test]
-    fn a_wait_counts_for_what_costs_more() {
+    fn a_wait_is_attributed_to_the_larger_delay() {
         let pace = |for_merges, for_flush| Pace { for_merges, for_flush };
         assert_eq!((pace(1, 2).cause(), pace(3, 2).cause()), (Cause::FlushPace, Cause::MergePace));
         assert_eq!(pace(3, 2).nanos_per_byte(), 5);
     }
 
     #[test]
-    fn runs_side_by_side_slow_nobody_down_until_there_are_very_many() {
+    fn disjoint_runs_cause_no_delay_until_there_are_very_many() {
         assert_eq!(nanos_for_runs(1, RUNS_SOFT), 0);
         assert!(nanos_for_runs(1, RUNS_SOFT + 1) > 0);
     }
 
     #[test]
-    fn no_transaction_waits_longer_than_a_bound_however_large_it_is() {
+    fn the_delay_of_a_transaction_of_any_size_is_bounded() {
         assert_eq!(longest_wait_nanos(0), WAIT_MAX_NANOS);
         assert_eq!(longest_wait_nanos(WAIT_MAX_BYTES), 2 * WAIT_MAX_NANOS);
-        // 100,000 pairs of 16 B wait for all that they owe, up to 0.7 s: this keeps such commits
-        // from outrunning the merges.
+        // 100,000 pairs of 16 B wait for their whole debt, up to 0.7 s, so that such commits cannot
+        // outrun the merges.
         assert_eq!(longest_wait_nanos(1_600_000), 7 * WAIT_MAX_NANOS);
         for bytes in [64 << 20, 1 << 30, u64::MAX] {
             assert_eq!(longest_wait_nanos(bytes), WAIT_LONGEST_NANOS);
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn writers_come_down_to_the_pace_of_the_flush_while_the_memtable_fills_up() {
+    fn writers_approach_the_pace_of_the_flush_as_the_memtable_fills() {
         assert_eq!(nanos_for_flush(0, 0, 0.9), 0);
         assert_eq!(nanos_for_flush(1000, 100, 0.4), 0);
         assert_eq!(nanos_for_flush(1000, 100, 0.75), 5);

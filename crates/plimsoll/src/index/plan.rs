@@ -1,5 +1,5 @@
-//! Decides from numbers, mostly in pure functions: which runs are merged, where tables end, how
-//! large memtables and segments are beside the runs, and what writers owe.
+//! Decisions from numbers, mostly pure functions: which runs are merged, where tables end, how
+//! large memtables and segments are beside the runs, and how long writers are delayed.
 
 pub(crate) mod alignment;
 pub(crate) mod debt;

@@ -1,30 +1,42 @@
-//! Range deletions that some version may still need: disjoint intervals of index keys in key order,
+//! Range deletions that still apply to some source: disjoint intervals of index keys in key order,
 //! each with the GLSNs of the commits that deleted it.
 //!
-//! A range deletion at `g` hides every version of a key in it whose GLSN is below `g`. A version of
-//! the same commit has the same GLSN, so it survives.
+//! A range deletion at `g` hides every version of its keys with a GLSN below `g`. Versions of the
+//! same commit have the same GLSN, so they survive.
 //!
 //! Laws:
-//! 1. A set is immutable and belongs to a view, so that readers see runs and ranges change at once.
-//! 2. A range that is kept for longer than needed changes no answer: it hides only versions that
-//!    are deleted. A range leaves the set when every source that overlaps with it has absorbed it,
-//!    which means that the source holds a point deletion wherever the range deleted a version.
+//! 1. A set is immutable and belongs to a view, so that readers see changes of runs and ranges at
+//!    once.
+//! 2. Keeping a range longer than needed changes no answer, because it hides only deleted versions.
+//!    A range leaves the set when every source that overlaps with it has absorbed it, which means
+//!    that the source holds a point deletion wherever the range deleted a version.
 
+mod chunk;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::ops::Bound;
 use std::sync::Arc;
 
 use plimsoll_log::glsn::Glsn;
 use smallvec::SmallVec;
 
-use crate::types::index_key::MAX_INDEX_KEY_BYTES;
+use crate::index::env::moment_set::MomentSet;
+use crate::index::ranges::chunk::{Chunk, Directory, MOST};
+use crate::types::index_key::{IndexKey, MAX_INDEX_KEY_BYTES};
 
-/// The longest bound of a range: the key right behind the longest key.
+/// The longest bound of a range: the immediate successor of the longest key.
 pub(crate) const MAX_BOUND_BYTES: usize = MAX_INDEX_KEY_BYTES + 1;
 
-/// Bytes that an interval takes apart from its keys and GLSNs.
-const FRAGMENT_BYTES: usize = size_of::<Fragment>() + 4 * size_of::<usize>();
+/// Upper bound on the bytes that an interval takes apart from its keys and GLSNs, with its part of a
+/// chunk.
+const FRAGMENT_BYTES: usize = size_of::<Fragment>() + 6 * size_of::<usize>() + size_of::<u128>();
 
-/// An interval of index keys: from `first` up to `end`, which does not belong to it.
+/// Upper bound on the bytes that a chunk takes apart from its intervals and the beginning that their
+/// keys share, with its part of a set.
+const CHUNK_BYTES: usize = size_of::<Chunk>() + 4 * size_of::<usize>() + size_of::<u128>();
+
+/// An interval of index keys: from `first` up to `end`, exclusive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fragment {
     pub(crate) first: Arc<[u8]>,
@@ -36,29 +48,74 @@ pub(crate) struct Fragment {
 impl Fragment {
     /// The newest deletion that is not younger than `at`.
     pub(crate) fn newest_until(&self, at: Glsn) -> Option<Glsn> {
-        self.glsns.iter().copied().find(|glsn| *glsn <= at)
+        self.glsns.get(self.glsns.partition_point(|glsn| *glsn > at)).copied()
     }
 
     /// The oldest deletion that is younger than `after`.
     pub(crate) fn oldest_after(&self, after: Glsn) -> Option<Glsn> {
-        self.glsns.iter().copied().take_while(|glsn| *glsn > after).last()
+        self.glsns[..self.glsns.partition_point(|glsn| *glsn > after)].last().copied()
+    }
+
+    /// The interval, deleted once more.
+    fn deleted_at(&self, glsn: Glsn) -> SmallVec<[Glsn; 2]> {
+        match self.glsns.binary_search_by(|other| glsn.cmp(other)) {
+            Ok(_) => self.glsns.clone(),
+            Err(place) => {
+                let mut glsns = SmallVec::with_capacity(self.glsns.len() + 1);
+                glsns.extend_from_slice(&self.glsns[..place]);
+                glsns.push(glsn);
+                glsns.extend_from_slice(&self.glsns[place..]);
+                glsns
+            }
+        }
+    }
+
+    fn keyspace(&self) -> u32 {
+        IndexKey::new(&self.first).keyspace()
+    }
+
+    /// Whether all of its keys are of one keyspace.
+    fn is_of_one_keyspace(&self) -> bool {
+        let (keyspace, end) = (self.keyspace(), IndexKey::new(&self.end));
+        let ends_it = || end.begins_keyspace() && end.keyspace() == keyspace.wrapping_add(1);
+        end.is_in(keyspace) || ends_it()
     }
 
     fn bytes(&self) -> usize {
         let glsns =
             if self.glsns.spilled() { self.glsns.capacity() * size_of::<Glsn>() } else { 0 };
-        FRAGMENT_BYTES + self.first.len() + self.end.len() + glsns
+        size_of::<Self>() + 4 * size_of::<usize>() + self.first.len() + self.end.len() + glsns
     }
 }
 
-/// The range deletions of a store.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The range deletions of a store. Sets share the chunks in which they do not differ.
+#[derive(Clone, Default)]
 pub(crate) struct RangeSet {
-    fragments: Vec<Arc<Fragment>>,
+    chunks: Vec<Arc<Chunk>>,
+    directory: Directory,
+    len: usize,
     bytes: usize,
+    /// The newest deletion.
+    newest: Glsn,
+    /// The end of the last interval.
+    end: Option<Arc<[u8]>>,
 }
 
-/// The end of a range that ends behind all keys.
+impl PartialEq for RangeSet {
+    fn eq(&self, other: &Self) -> bool {
+        self.len == other.len && self.fragments().eq(other.fragments())
+    }
+}
+
+impl Eq for RangeSet {}
+
+impl fmt::Debug for RangeSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.fragments()).finish()
+    }
+}
+
+/// The exclusive end of a range that includes the last key.
 pub(crate) fn end_of_all() -> Vec<u8> {
     vec![u8::MAX; MAX_BOUND_BYTES]
 }
@@ -72,50 +129,107 @@ impl RangeSet {
                 && fragment.glsns.is_sorted_by(|a, b| a > b)
         };
         let in_order = fragments.windows(2).all(|pair| pair[0].end <= pair[1].first);
-        (in_order && fragments.iter().all(is_sound))
-            .then(|| Self::new(fragments.into_iter().map(Arc::new).collect()))
+        (in_order && fragments.iter().all(is_sound)).then(|| Self::new(chunks_of(fragments)))
     }
 
-    fn new(fragments: Vec<Arc<Fragment>>) -> Self {
-        let bytes = fragments.iter().map(|fragment| fragment.bytes()).sum();
-        Self { fragments, bytes }
+    fn new(chunks: Vec<Arc<Chunk>>) -> Self {
+        let directory = Directory::new(chunks.iter().map(|chunk| chunk.first()));
+        let len = chunks.iter().map(|chunk| chunk.fragments.len()).sum();
+        let bytes = chunks.iter().map(|chunk| chunk.bytes + size_of::<Arc<Chunk>>()).sum();
+        let newest = chunks.iter().map(|chunk| chunk.newest).max().unwrap_or(Glsn::NONE);
+        let last = chunks.last().and_then(|chunk| chunk.fragments.last());
+        let end = last.map(|last| Arc::clone(&last.end));
+        Self { chunks, directory, len, bytes, newest, end }
     }
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.fragments.is_empty()
+        self.chunks.is_empty()
+    }
+
+    /// Number of its intervals.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The newest deletion; [`Glsn::NONE`] if there is none.
+    #[inline]
+    pub(crate) fn newest(&self) -> Glsn {
+        self.newest
     }
 
     /// Its intervals, in key order.
-    pub(crate) fn fragments(&self) -> impl ExactSizeIterator<Item = &Fragment> + Clone {
-        self.fragments.iter().map(|fragment| &**fragment)
+    pub(crate) fn fragments(&self) -> impl Iterator<Item = &Fragment> + Clone {
+        self.chunks.iter().flat_map(|chunk| &chunk.fragments)
     }
 
-    /// Heap bytes.
+    /// Heap size in bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        (self.bytes + self.fragments.capacity() * size_of::<Arc<Fragment>>()) as u64
+        (self.bytes + self.directory.bytes()) as u64
     }
 
-    /// Upper bound on the bytes that one more range from `first` to `end` adds.
+    /// An upper bound of the bytes that a further range from `first` to `end` adds.
     pub(crate) fn bytes_of_one_more(&self, first: &[u8], end: &[u8]) -> u64 {
-        let touched = self.touching(first, end).len() + 2;
-        let bytes =
-            touched * (2 * size_of::<Glsn>() + FRAGMENT_BYTES) + 2 * (first.len() + end.len());
-        bytes as u64
+        let touched = self.within((Bound::Included(first), Bound::Excluded(end)));
+        let edges = touched.clone().take(1).chain(touched.clone().last());
+        let of_edges: usize = edges.map(|edge| size_of_val(&edge.glsns[..])).sum();
+        // One GLSN more may move a list of two to the heap.
+        let of_glsns = |fragment: &Fragment| match fragment.glsns.spilled() {
+            true => size_of::<Glsn>(),
+            false => 3 * size_of::<Glsn>(),
+        };
+        // It adds intervals at its ends and between those that it touches.
+        let of_one =
+            |next: &Fragment| of_glsns(next) + FRAGMENT_BYTES + next.first.len() + next.end.len();
+        let of_ends = 2 * FRAGMENT_BYTES + 4 * (first.len() + end.len());
+        // The changed chunks are divided anew, so that the keys of each may share more bytes.
+        let changed = &self.chunks[self.changed_by(first, end)];
+        let old_keys = changed.iter().flat_map(|chunk| &chunk.fragments).map(|old| old.first.len());
+        let longest = old_keys.chain([first.len(), end.len()]).max().unwrap_or(0);
+        let intervals = touched.clone().count() + 2;
+        let chunks = changed.len() + 2 * intervals / (MOST / 2) + 2;
+        let of_chunks = chunks * (CHUNK_BYTES + longest) + longest;
+        (of_edges + touched.map(of_one).sum::<usize>() + of_ends + of_chunks) as u64
     }
 
-    /// The interval that a key lies in.
+    /// The chunks that a range from `first` to `end` and its neighbours lie in.
+    fn changed_by(&self, first: &[u8], end: &[u8]) -> std::ops::Range<usize> {
+        let upto = (self.begun(end).chunk + 1).min(self.chunks.len());
+        self.begun(first).chunk.min(upto)..upto
+    }
+
+    /// The place behind the intervals that do not begin behind `key`.
+    #[inline]
+    fn begun(&self, key: &[u8]) -> Place {
+        match self.directory.begun(key, |at| self.chunks[at].first()) {
+            0 => Place { chunk: 0, at: 0 },
+            chunks => Place { chunk: chunks - 1, at: self.chunks[chunks - 1].begun(key) },
+        }
+    }
+
+    /// The interval before a place.
+    #[inline]
+    fn before(&self, place: Place) -> Option<&Fragment> {
+        let at = place.at.checked_sub(1)?;
+        self.chunks.get(place.chunk)?.fragments.get(at)
+    }
+
+    /// The intervals from a place on.
+    fn after(&self, place: Place) -> impl Iterator<Item = &Fragment> + Clone {
+        let chunks = self.chunks.get(place.chunk..).unwrap_or_default();
+        chunks.iter().flat_map(|chunk| &chunk.fragments).skip(place.at)
+    }
+
+    /// The interval that contains a key.
     #[inline]
     pub(crate) fn over(&self, key: &[u8]) -> Option<&Fragment> {
-        if self.fragments.is_empty() {
+        if self.end.as_ref().is_none_or(|end| **end <= *key) {
             return None;
         }
-        let begun = self.fragments.partition_point(|fragment| *fragment.first <= *key);
-        self.fragments[..begun].last().map(|last| &**last).filter(|last| *last.end > *key)
+        self.before(self.begun(key)).filter(|last| *last.end > *key)
     }
 
-    /// The newest deletion over a key that is not younger than `at`; [`Glsn::NONE`] if there is
-    /// none.
+    /// The newest deletion of a key that is not younger than `at`; [`Glsn::NONE`] if there is none.
     #[inline]
     pub(crate) fn newest_over(&self, key: &[u8], at: Glsn) -> Glsn {
         match self.over(key) {
@@ -124,19 +238,21 @@ impl RangeSet {
         }
     }
 
-    /// The first deletion of the version of `key` at `glsn`, if it comes before the next younger
-    /// version at `younger`.
+    /// The oldest deletion of the version of `key` at `glsn` that is older than the key's next
+    /// younger version, at `younger`.
     pub(crate) fn deletion_of(&self, key: &[u8], glsn: Glsn, younger: Glsn) -> Option<Glsn> {
+        if self.newest <= glsn {
+            return None;
+        }
         self.over(key)?.oldest_after(glsn).filter(|deletion| *deletion < younger)
     }
 
-    /// What covers a key for a reader of the moment `at`, and the keys around it for which that is
-    /// the same.
+    /// The deletion of a key as of snapshot `at`, and the surrounding keys for which it is the
+    /// same.
     pub(crate) fn cover_of(&self, key: &[u8], at: Glsn) -> Cover {
-        let begun = self.fragments.partition_point(|fragment| *fragment.first <= *key);
-        let next = self.fragments.get(begun).map(|next| Arc::clone(&next.first));
+        let begun = self.begun(key);
         let is_left_out = false;
-        match self.fragments[..begun].last() {
+        match self.before(begun) {
             Some(over) if *over.end > *key => Cover {
                 first: Some(Arc::clone(&over.first)),
                 end: Some(Arc::clone(&over.end)),
@@ -145,89 +261,123 @@ impl RangeSet {
             },
             before => {
                 let first = before.map(|before| Arc::clone(&before.end));
-                Cover { first, end: next, deleted_at: Glsn::NONE, is_left_out }
+                let end = self.after(begun).next().map(|next| Arc::clone(&next.first));
+                Cover { first, end, deleted_at: Glsn::NONE, is_left_out }
             }
         }
     }
 
-    fn touching(&self, first: &[u8], end: &[u8]) -> &[Arc<Fragment>] {
-        let from = self.fragments.partition_point(|fragment| *fragment.end <= *first);
-        let to = self.fragments.partition_point(|fragment| *fragment.first < *end);
-        self.fragments.get(from..to).unwrap_or_default()
-    }
-
     /// The intervals that may hold keys of a range.
-    pub(crate) fn within(
-        &self,
-        (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
-    ) -> impl Iterator<Item = &Fragment> {
+    pub(crate) fn within<'s>(
+        &'s self,
+        (lower, upper): (Bound<&'s [u8]>, Bound<&'s [u8]>),
+    ) -> impl Iterator<Item = &'s Fragment> + Clone {
         let from = match lower {
             Bound::Included(key) | Bound::Excluded(key) => {
-                self.fragments.partition_point(|fragment| *fragment.end <= *key)
+                let mut begun = self.begun(key);
+                if self.before(begun).is_some_and(|before| *before.end > *key) {
+                    begun.at -= 1;
+                }
+                begun
             }
-            Bound::Unbounded => 0,
+            Bound::Unbounded => Place { chunk: 0, at: 0 },
         };
-        let to = match upper {
-            Bound::Included(key) => {
-                self.fragments.partition_point(|fragment| *fragment.first <= *key)
-            }
-            Bound::Excluded(key) => {
-                self.fragments.partition_point(|fragment| *fragment.first < *key)
-            }
-            Bound::Unbounded => self.fragments.len(),
-        };
-        self.fragments.get(from..to).unwrap_or_default().iter().map(|fragment| &**fragment)
+        self.after(from).take_while(move |fragment| match upper {
+            Bound::Included(key) => *fragment.first <= *key,
+            Bound::Excluded(key) => *fragment.first < *key,
+            Bound::Unbounded => true,
+        })
     }
 
-    /// The set with one more range. Adding a range that is there changes nothing.
+    /// The set with one more range. Adding a range that is present changes nothing.
     pub(crate) fn with(&self, first: &[u8], end: &[u8], glsn: Glsn) -> Self {
         if first >= end {
             return self.clone();
         }
-        let touched = self.touching(first, end);
-        let from = self.fragments.partition_point(|fragment| *fragment.end <= *first);
-        let mut fragments = Vec::with_capacity(self.fragments.len() + 2);
-        fragments.extend_from_slice(&self.fragments[..from]);
-        let (new_first, new_end): (Arc<[u8]>, Arc<[u8]>) = (first.into(), end.into());
-        let mut add = |first: &Arc<[u8]>, end: &Arc<[u8]>, glsns: SmallVec<[Glsn; 2]>| {
-            if first < end {
-                let (first, end) = (Arc::clone(first), Arc::clone(end));
-                fragments.push(Arc::new(Fragment { first, end, glsns }));
-            }
-        };
-        let mut at = Arc::clone(&new_first);
-        for old in touched {
-            add(&old.first, &new_first, old.glsns.clone());
-            add(&at, &old.first, SmallVec::from_slice(&[glsn]));
-            let mut glsns = old.glsns.clone();
-            if let Err(place) = glsns.binary_search_by(|other| glsn.cmp(other)) {
-                glsns.insert(place, glsn);
-            }
-            let (inner_first, inner_end) = ((&old.first).max(&new_first), (&old.end).min(&new_end));
-            add(inner_first, inner_end, glsns);
-            add(&new_end, &old.end, old.glsns.clone());
-            at = Arc::clone(inner_end);
-        }
-        add(&at, &new_end, SmallVec::from_slice(&[glsn]));
-        fragments.extend_from_slice(&self.fragments[from + touched.len()..]);
-        Self::new(joined(fragments))
+        let range = self.changed_by(first, end);
+        let changed = self.chunks[range.clone()].iter().flat_map(|chunk| &chunk.fragments);
+        let new = added(changed, first, end, glsn);
+        let mut chunks = Vec::with_capacity(self.chunks.len() + 2);
+        chunks.extend_from_slice(&self.chunks[..range.start]);
+        chunks.extend(chunks_of(joined(new)));
+        chunks.extend_from_slice(&self.chunks[range.end..]);
+        Self::new(chunks)
     }
 
     /// The set with only those deletions of intervals that `keeps` selects.
-    pub(crate) fn retained(&self, keeps: impl Fn(&Fragment, Glsn) -> bool) -> Self {
-        let kept = |fragment: &Arc<Fragment>| {
-            let glsns: SmallVec<[Glsn; 2]> =
-                fragment.glsns.iter().copied().filter(|glsn| keeps(fragment, *glsn)).collect();
-            match glsns.len() {
-                0 => None,
-                len if len == fragment.glsns.len() => Some(Arc::clone(fragment)),
-                _ => Some(Arc::new(Fragment { glsns, ..Fragment::clone(fragment) })),
-            }
-        };
-        Self::new(joined(self.fragments.iter().filter_map(kept).collect()))
+    pub(crate) fn retained(&self, mut keeps: impl FnMut(&Fragment, Glsn) -> bool) -> Self {
+        self.mapped(|fragment| {
+            fragment.glsns.iter().copied().filter(|glsn| keeps(fragment, *glsn)).collect()
+        })
     }
 
-    /// Both sets together.
+    /// The deletions of intervals that `keeps` selects, and the others.
+    pub(crate) fn parted(&self, mut keeps: impl FnMut(&Fragment, Glsn) -> bool) -> (Self, Self) {
+        let mut others = Vec::new();
+        let kept = self.mapped(|fragment| {
+            let (kept, left_out): (SmallVec<[Glsn; 2]>, SmallVec<[Glsn; 2]>) =
+                fragment.glsns.iter().copied().partition(|glsn| keeps(fragment, *glsn));
+            if !left_out.is_empty() {
+                let (first, end) = (Arc::clone(&fragment.first), Arc::clone(&fragment.end));
+                others.push(Fragment { first, end, glsns: left_out });
+            }
+            kept
+        });
+        (kept, Self::new(chunks_of(joined(others))))
+    }
+
+    /// The keyspaces of which an interval was deleted more than once.
+    pub(crate) fn keyspaces_deleted_again(&self) -> BTreeSet<u32> {
+        self.fragments()
+            .filter(|fragment| fragment.glsns.len() > 1)
+            .map(Fragment::keyspace)
+            .collect()
+    }
+
+    /// The set without those deletions that no retained moment of their keyspace can tell from
+    /// younger ones; and, by keyspace, the youngest deletion that follows one that was left out: of
+    /// the moments before it, only the retained ones can still be read.
+    pub(crate) fn settled(
+        &self,
+        retained: impl Fn(u32) -> MomentSet,
+    ) -> (Self, BTreeMap<u32, Glsn>) {
+        let mut readable_from = BTreeMap::new();
+        let settled = self.mapped(|fragment| {
+            if !fragment.is_of_one_keyspace() {
+                return fragment.glsns.clone();
+            }
+            let keyspace = fragment.keyspace();
+            let retained = retained(keyspace);
+            let mut kept = SmallVec::from_slice(&fragment.glsns[..1]);
+            // A deletion is retained like a version that the next younger one supersedes.
+            for pair in fragment.glsns.windows(2) {
+                if retained.sees(pair[1], pair[0]) {
+                    kept.push(pair[1]);
+                } else {
+                    let from: &mut Glsn = readable_from.entry(keyspace).or_insert(Glsn::NONE);
+                    *from = pair[0].max(*from);
+                }
+            }
+            kept
+        });
+        (settled, readable_from)
+    }
+
+    /// The set with other deletions of each interval, some of those that it had.
+    fn mapped(&self, mut glsns_of: impl FnMut(&Fragment) -> SmallVec<[Glsn; 2]>) -> Self {
+        let mapped = self.fragments().filter_map(|fragment| {
+            let glsns = glsns_of(fragment);
+            let (first, end) = (&fragment.first, &fragment.end);
+            (!glsns.is_empty()).then(|| Fragment {
+                first: Arc::clone(first),
+                end: Arc::clone(end),
+                glsns,
+            })
+        });
+        Self::new(chunks_of(joined(mapped.collect())))
+    }
+
+    /// The union of both sets.
     pub(crate) fn union(&self, other: &RangeSet) -> Self {
         let all = other.fragments().flat_map(|fragment| {
             fragment.glsns.iter().map(move |glsn| (&fragment.first, &fragment.end, *glsn))
@@ -236,16 +386,77 @@ impl RangeSet {
     }
 }
 
+/// A place in a set: behind this many intervals of this chunk.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    chunk: usize,
+    at: usize,
+}
+
+/// Intervals and one more range.
+fn added<'f>(
+    fragments: impl Iterator<Item = &'f Fragment>,
+    first: &[u8],
+    end: &[u8],
+    glsn: Glsn,
+) -> Vec<Fragment> {
+    let (new_first, new_end): (Arc<[u8]>, Arc<[u8]>) = (first.into(), end.into());
+    let mut all = Vec::with_capacity(2 * MOST);
+    let mut add = |first: &Arc<[u8]>, end: &Arc<[u8]>, glsns: SmallVec<[Glsn; 2]>| {
+        if first < end {
+            all.push(Fragment { first: Arc::clone(first), end: Arc::clone(end), glsns });
+        }
+    };
+    let once = || SmallVec::from_slice(&[glsn]);
+    // The rest of the new range begins here.
+    let mut at = Arc::clone(&new_first);
+    for old in fragments {
+        if old.end <= new_first {
+            add(&old.first, &old.end, old.glsns.clone());
+            continue;
+        }
+        if old.first >= new_end {
+            add(&at, &new_end, once());
+            at = Arc::clone(&new_end);
+            add(&old.first, &old.end, old.glsns.clone());
+            continue;
+        }
+        add(&old.first, &new_first, old.glsns.clone());
+        add(&at, &old.first, once());
+        let (inner_first, inner_end) = ((&old.first).max(&new_first), (&old.end).min(&new_end));
+        add(inner_first, inner_end, old.deleted_at(glsn));
+        add(&new_end, &old.end, old.glsns.clone());
+        at = Arc::clone(inner_end);
+    }
+    add(&at, &new_end, once());
+    all
+}
+
+/// Intervals in chunks of about the same length.
+fn chunks_of(fragments: Vec<Fragment>) -> Vec<Arc<Chunk>> {
+    if fragments.is_empty() {
+        return Vec::new();
+    }
+    let count = fragments.len().div_ceil(MOST);
+    let each = fragments.len().div_ceil(count);
+    let mut fragments = fragments.into_iter().peekable();
+    let mut chunks = Vec::with_capacity(count);
+    while fragments.peek().is_some() {
+        chunks.push(Arc::new(Chunk::new(fragments.by_ref().take(each).collect())));
+    }
+    chunks
+}
+
 /// An interval of keys that a walk is in, and its deletion as of the walk's moment.
 #[derive(Debug, Default)]
 pub(crate) struct Cover {
-    /// `None`: it begins with the first key.
+    /// `None`: from the first key.
     pub(crate) first: Option<Arc<[u8]>>,
-    /// `None`: it ends with the last key.
+    /// `None`: to the last key.
     pub(crate) end: Option<Arc<[u8]>>,
-    /// [`Glsn::NONE`] if it is not deleted.
+    /// [`Glsn::NONE`]: not deleted.
     pub(crate) deleted_at: Glsn,
-    /// Whether the walk's sources that have nothing younger have left the interval.
+    /// Whether sources without younger versions have skipped the interval.
     pub(crate) is_left_out: bool,
 }
 
@@ -257,17 +468,12 @@ impl Cover {
 }
 
 /// Neighbours with the same deletions become one interval.
-fn joined(fragments: Vec<Arc<Fragment>>) -> Vec<Arc<Fragment>> {
-    let is_apart = |a: &Arc<Fragment>, b: &Arc<Fragment>| a.end != b.first || a.glsns != b.glsns;
-    if fragments.windows(2).all(|pair| is_apart(&pair[0], &pair[1])) {
-        return fragments;
-    }
-    let mut joined: Vec<Arc<Fragment>> = Vec::with_capacity(fragments.len());
+fn joined(fragments: Vec<Fragment>) -> Vec<Fragment> {
+    let mut joined: Vec<Fragment> = Vec::with_capacity(fragments.len());
     for fragment in fragments {
         match joined.last_mut() {
-            Some(last) if !is_apart(last, &fragment) => {
-                let first = Arc::clone(&last.first);
-                *last = Arc::new(Fragment { first, ..Fragment::clone(&fragment) });
+            Some(last) if last.end == fragment.first && last.glsns == fragment.glsns => {
+                last.end = fragment.end;
             }
             _ => joined.push(fragment),
         }
@@ -275,12 +481,12 @@ fn joined(fragments: Vec<Arc<Fragment>>) -> Vec<Arc<Fragment>> {
     joined
 }
 
-/// Adds the deletions that ranges stand for to a walk over versions in order (keys ascending, the
-/// versions of a key newest first).
+/// Adds point deletions for range deletions while versions pass by in order (keys ascending, one
+/// key's versions newest first).
 #[derive(Debug)]
 pub(crate) struct Absorber {
     ranges: Arc<RangeSet>,
-    /// Only ranges up to this GLSN are absorbed: they are durable.
+    /// Only ranges up to this GLSN, which are durable, are absorbed.
     upto: Glsn,
     key: Vec<u8>,
     younger: Glsn,
@@ -303,7 +509,7 @@ impl Absorber {
         &self.ranges
     }
 
-    /// The deletion that comes before the next version of the walk, if a range deleted that.
+    /// The point deletion to insert before the next version, if a range deleted that version.
     pub(crate) fn deletion_of(
         &mut self,
         key: &[u8],
@@ -333,7 +539,7 @@ mod tests {
         [0, 0, 0, 1, number as u8]
     }
 
-    /// Compares a set with a list of ranges, at every key and moment.
+    /// Compares a set with a list of ranges, at every key and GLSN.
     fn check(set: &RangeSet, list: &[(u64, u64, u64)]) {
         assert!(RangeSet::of(set.fragments().cloned().collect()).is_some(), "{set:?}");
         for number in 0..20 {
@@ -351,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_answers_as_the_list_of_its_ranges() {
+    fn a_set_answers_like_the_list_of_its_ranges() {
         for seed in 0..200 {
             let mut random = Random::new(seed);
             let (mut set, mut list) = (RangeSet::default(), Vec::new());
@@ -371,6 +577,94 @@ mod tests {
     }
 
     #[test]
+    fn a_set_of_many_intervals_answers_as_the_list_of_its_ranges() {
+        for seed in 0..10u64 {
+            let mut random = Random::new(seed);
+            let (mut set, mut list) = (RangeSet::default(), Vec::new());
+            let key =
+                |number: u64| [&b"\0\0\0\x01key"[..], &(number as u16).to_be_bytes()].concat();
+            for glsn in 1..400 {
+                let first = random.below(5000);
+                let wide = if random.below(20) == 0 { 2000 } else { 20 };
+                let end = first + 1 + random.below(wide);
+                let before = set.clone();
+                let room = set.bytes_of_one_more(&key(first), &key(end));
+                set = set.with(&key(first), &key(end), Glsn(glsn));
+                list.push((first, end, glsn));
+                assert!(set.bytes() <= before.bytes() + room, "seed {seed}: {glsn}");
+                assert_eq!((set.newest(), set.len()), (Glsn(glsn), set.fragments().count()));
+            }
+            assert!(RangeSet::of(set.fragments().cloned().collect()) == Some(set.clone()));
+            for _ in 0..1000 {
+                let (number, at) = (random.below(5500), random.below(400));
+                let over = list
+                    .iter()
+                    .filter(|(first, end, glsn)| (*first..*end).contains(&number) && *glsn <= at);
+                let newest = over.map(|range| range.2).max().unwrap_or(0);
+                assert_eq!(set.newest_over(&key(number), Glsn(at)), Glsn(newest), "seed {seed}");
+                let (from, to) = (key(number), key(number + random.below(300)));
+                let bounds = (Bound::Included(&from[..]), Bound::Excluded(&to[..]));
+                let is_within =
+                    |fragment: &&Fragment| *fragment.end > *from && *fragment.first < *to;
+                let wanted = set.fragments().filter(is_within);
+                assert!(from >= to || set.within(bounds).eq(wanted), "seed {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn nested_ranges_are_one_interval_once_no_reader_can_tell_them_apart() {
+        let nested = (1..200u64).fold(RangeSet::default(), |set, glsn| {
+            set.with(&key(200 - glsn), &key(200 + glsn.min(50)), Glsn(glsn))
+        });
+        let (same, from) = nested.settled(|_| MomentSet::all());
+        assert!(same == nested && from.is_empty());
+        let (settled, from) = nested.settled(|_| MomentSet::since(Glsn(150)));
+        assert!(settled.bytes() < nested.bytes() / 4, "{}", settled.bytes());
+        assert_eq!(from, BTreeMap::from([(1, Glsn(150))]));
+        for (number, at) in (0..250).flat_map(|number| (150..201).map(move |at| (number, at))) {
+            let newest = nested.newest_over(&key(number), Glsn(at));
+            assert_eq!(settled.newest_over(&key(number), Glsn(at)), newest, "{number} at {at}");
+        }
+        let (settled, _) = nested.settled(|_| MomentSet::since(Glsn(1000)));
+        assert_eq!(
+            settled.fragments().map(|fragment| &fragment.glsns[..]).collect::<Vec<_>>(),
+            [[Glsn(199)]]
+        );
+        let (kept, others) = nested.parted(|_, glsn| glsn.0 % 3 > 0);
+        assert!(kept.union(&others) == nested);
+    }
+
+    #[test]
+    fn a_settled_set_answers_the_same_at_every_retained_moment() {
+        for seed in 0..200 {
+            let mut random = Random::new(seed);
+            let set = (1..20u64).fold(RangeSet::default(), |set, glsn| {
+                let first = random.below(20);
+                set.with(&key(first), &key(first + 1 + random.below(10)), Glsn(glsn))
+            });
+            let mut pins: Vec<Glsn> =
+                (0..random.below(4)).map(|_| Glsn(random.below(20))).collect();
+            pins.sort_unstable();
+            pins.dedup();
+            let retained = MomentSet { floor: Glsn(random.below(25)), pins: pins.into() };
+            let (settled, from) = set.settled(|_| retained.clone());
+            let from = from.get(&1).copied().unwrap_or(Glsn::NONE);
+            assert!(from <= retained.floor, "seed {seed}: a moment from the floor on is lost");
+            for (number, at) in (0..30).flat_map(|number| (0..25).map(move |at| (number, Glsn(at))))
+            {
+                if at >= from || retained.contains(at) {
+                    assert_eq!(
+                        settled.newest_over(&key(number), at),
+                        set.newest_over(&key(number), at),
+                        "seed {seed}: {number} at {at}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
     fn each_version_that_a_range_deleted_gets_its_first_deletion() {
         let set = RangeSet::default();
         let set = [5, 10, 12, 30].iter().fold(set, |set, glsn| set.with(b"a", b"m", Glsn(*glsn)));
@@ -383,7 +677,7 @@ mod tests {
         assert_eq!(ask("b", 7, true), None);
         assert_eq!(ask("b", 3, false), Some(5));
         assert_eq!(ask("c", 11, false), Some(12));
-        assert_eq!(ask("c", 10, false), None, "it was overwritten before it was deleted");
+        assert_eq!(ask("c", 10, false), None, "overwritten before the range deletion");
         assert_eq!(ask("m", 3, false), None);
     }
 }

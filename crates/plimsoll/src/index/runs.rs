@@ -1,26 +1,27 @@
 //! The owner of the runs: their files, the manifest that names them, and how a changed set of runs
 //! is installed and published.
 //!
-//! Lock order: the writer's of [`crate::index::memtables`]; then the flush's or the compaction's
-//! (never both); then the record's; then the view's, which only those take that replace it, for a
+//! Lock order: the writer's lock of [`crate::index::memtables`]; the flush's or the compaction's
+//! (never both); the record's; the view's. The view's lock is only taken to replace the view, for a
 //! few instructions. Files are written and synced only under the job's own lock and the record's.
 
 pub(crate) mod blobs;
 pub(crate) mod check;
+mod range_deletions;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::{Glsn, Position};
-use plimsoll_memory::budget::{Kind, Lease, OutOfBudget};
+use plimsoll_memory::budget::OutOfBudget;
 
 use crate::borders::{Border, hit};
 use crate::index::env::Env;
+use crate::index::env::moment_set::MomentSet;
 use crate::index::gaps::Gaps;
 use crate::index::manifest::files::{FileGuard, Files, Member, run_of};
 use crate::index::manifest::limits::Limits;
@@ -30,39 +31,39 @@ use crate::index::plan::space::Space;
 use crate::index::ranges::{Fragment, RangeSet};
 use crate::index::run::table::{TableId, TableInfo};
 use crate::index::runs::blobs::Blobs;
+use crate::index::runs::range_deletions::{Left, RangeMemory, left_by};
 use crate::index::sources::Sources;
 use crate::index::sources::source::{Memtable, Run};
-use crate::index::sources::view::{Closed, Content, View, depth, newest_in, tables_in};
+use crate::index::sources::view::{Closed, Content, View, depth, newest_in};
 use crate::index::walk::seat::Seats;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::events;
 use crate::types::index_key::MAX_INDEX_KEY_BYTES;
 use crate::types::lock::lock;
 
-/// How often a new keeper tries to install a manifest beside one that still does so.
+/// How often a new keeper tries to install a manifest while the previous one still installs some.
 const FENCE_TRIES: u32 = 16;
 
-/// Range deletions take at most this part of the budget (a divisor).
-const RANGES_PART: u64 = 32;
+/// What a deleted range counts for beside other gaps: it holds at least about as many keys.
+const DEAD_IN_A_RANGE: u64 = 100;
 
-/// The runs, and what names them.
+/// The runs, their files and their manifest.
 pub(crate) struct Runs {
     pub(crate) env: Arc<Env>,
     pub(crate) sources: Arc<Sources>,
     seats: Arc<Seats>,
     pub(crate) files: Arc<Files>,
-    /// The last manifest without its runs; the lock is held while a manifest is written.
+    /// The head of the last manifest. The lock is held while a manifest is written.
     record: Mutex<Head>,
     pub(crate) blobs: Arc<Blobs>,
     pub(crate) space: Space,
     pub(crate) alignment: Alignment,
-    /// The runs held everything up to this GLSN when the index was opened: replayed versions up to
+    /// The runs held everything up to this GLSN when the index was opened. Replayed versions up to
     /// it are skipped.
     pub(crate) held: Glsn,
-    /// The boundary of the source that was flushed last.
+    /// The boundary of the last source that was flushed.
     flushed: AtomicU64,
-    /// The charge for the range deletions.
-    ranges: Mutex<Lease>,
+    range_memory: RangeMemory,
 }
 
 /// A change of the set of runs.
@@ -74,18 +75,18 @@ pub(crate) struct Change {
     /// The current and the history runs afterwards.
     pub(crate) runs: Vec<Arc<Run>>,
     pub(crate) history: Vec<Arc<Run>>,
-    /// The limits of readable moments after versions were dropped or moved.
+    /// The new limits of readable GLSNs, after versions were dropped or moved.
     pub(crate) limits: Limits,
     /// The new checkpoint, if it changed.
     pub(crate) checkpoint: Option<Position>,
     /// The oldest closed source, if the change replaces it by runs.
     pub(crate) takes_closed: Option<Closed>,
-    /// The log is going to be trimmed below this GLSN.
+    /// The GLSN below which the log is about to be trimmed.
     pub(crate) log_begins: Option<Glsn>,
 }
 
 impl Change {
-    /// The same runs under a new manifest.
+    /// No change of the runs.
     fn none(view: &View) -> Self {
         Self {
             removed: Vec::new(),
@@ -103,7 +104,7 @@ impl Change {
 /// Current runs, and history runs.
 type RunSets = (Vec<Arc<Run>>, Vec<Arc<Run>>);
 
-/// The sources that replace the memtables: the active one, and the closed ones.
+/// The replacement of the memtables: the active one and the closed ones.
 pub(crate) type Rest = (Arc<Memtable>, Vec<Closed>);
 
 impl Runs {
@@ -141,8 +142,7 @@ impl Runs {
             ranges: Arc::clone(&head.ranges),
             gaps,
         };
-        let mut ranges = context.budget.empty_lease(Kind::Metadata);
-        ranges.grow(view.ranges.bytes())?;
+        let range_memory = RangeMemory::new(&context.budget, &view.ranges)?;
         let space = Space::default();
         space.note_runs(&view.runs);
         if context.duty.may_write() {
@@ -155,7 +155,7 @@ impl Runs {
             seats: Arc::clone(seats),
             files,
             flushed: AtomicU64::new(head.checkpoint.glsn.0),
-            ranges: Mutex::new(ranges),
+            range_memory,
             record: Mutex::new(head),
             blobs: Arc::default(),
             space,
@@ -164,17 +164,17 @@ impl Runs {
         })
     }
 
-    /// Percent of what is live that may be superseded in the runs.
+    /// Percentage of the live bytes that may be superseded in the runs.
     pub(crate) fn superseded_max(&self) -> u64 {
         self.space.superseded_max(self.env.context.budget.limit_bytes())
     }
 
-    /// The last manifest without its runs.
+    /// The head of the last manifest.
     fn head(&self) -> Head {
         lock(&self.record).clone()
     }
 
-    /// The place in the log up to which the manifest's runs are complete.
+    /// The position in the log up to which the manifest's runs are complete.
     pub(crate) fn checkpoint(&self) -> Position {
         lock(&self.record).checkpoint
     }
@@ -184,14 +184,12 @@ impl Runs {
         lock(&self.record).number
     }
 
-    /// Whether the set of range deletions may grow by one: it stays small beside the budget.
+    /// Whether a further range deletion may be added; the set stays small compared with the budget.
     pub(crate) fn has_room_for_range(&self, first: &[u8], end: &[u8]) -> bool {
-        let view = self.sources.current_view();
-        let bytes = view.ranges.bytes() + view.ranges.bytes_of_one_more(first, end);
-        bytes <= self.env.context.budget.limit_bytes() / RANGES_PART
+        self.range_memory.has_room(&self.sources.current_view().ranges, first, end)
     }
 
-    /// Reserves memory for range deletions (first keys and ends), so that they can be applied.
+    /// Reserves memory for range deletions (first and end keys), so that they can be applied.
     ///
     /// # Errors
     /// The budget has no room.
@@ -199,18 +197,18 @@ impl Runs {
         &self,
         ranges: impl Iterator<Item = (&'r [u8], &'r [u8])>,
     ) -> Result<(), OutOfBudget> {
-        let view = self.sources.current_view();
-        let more: u64 = ranges.map(|(first, end)| view.ranges.bytes_of_one_more(first, end)).sum();
-        if more == 0 {
+        let mut ranges = ranges.peekable();
+        if ranges.peek().is_none() {
             return Ok(());
         }
-        let mut lease = lock(&self.ranges);
-        let missing = (view.ranges.bytes() + more).saturating_sub(lease.bytes());
-        lease.grow(missing)
+        let view = self.sources.current_view();
+        view.gaps.prepare();
+        self.range_memory.make_room(&view.ranges, ranges)
     }
 
     /// Applies the range deletions of the commit at `glsn`. Called before its versions are
-    /// inserted. Applying them again changes nothing.
+    /// inserted. Applying them again changes nothing. Each range is a gap of deleted keys until
+    /// something is put into it.
     pub(crate) fn delete_ranges<'r>(
         &self,
         glsn: Glsn,
@@ -222,8 +220,13 @@ impl Runs {
         self.sources.publish(|view| {
             let empty = RangeSet::clone(&view.ranges);
             let with = |set: RangeSet, (first, end)| set.with(first, end, glsn);
-            view.ranges = Arc::new(ranges.fold(empty, with));
+            view.ranges = Arc::new(ranges.clone().fold(empty, with));
         });
+        // Later puts that a run holds already are not replayed, and would not be taken out of them.
+        if glsn > self.held {
+            let view = self.sources.current_view();
+            ranges.for_each(|(first, end)| view.gaps.publish(first, end, glsn, DEAD_IN_A_RANGE));
+        }
     }
 
     /// Whether every closed source up to `boundary` is in the runs.
@@ -231,34 +234,33 @@ impl Runs {
         self.flushed() >= boundary
     }
 
-    /// The boundary of the source that was flushed last.
+    /// The boundary of the last source that was flushed.
     pub(crate) fn flushed(&self) -> Glsn {
         Glsn(self.flushed.load(Ordering::Acquire))
     }
 
-    /// The log behind this GLSN is needed: by the checkpoint, and by memtables. Those of a keeper
-    /// that has followed another one may reach back behind the checkpoint.
+    /// The log after this GLSN is needed, by the checkpoint and by memtables. After a change of
+    /// keeper, memtables may begin before the checkpoint.
     pub(crate) fn log_needed_from(&self) -> Glsn {
         self.needed_from(self.checkpoint().glsn)
     }
 
-    /// The log behind this GLSN is needed here: by the checkpoint that is known, and by what
-    /// memtables point to.
+    /// The log after this GLSN is needed: by `checkpoint`, and by memtables.
     fn needed_from(&self, checkpoint: Glsn) -> Glsn {
         let oldest = self.sources.view().oldest_unflushed();
         oldest.map_or(checkpoint, |oldest| checkpoint.min(Glsn(oldest.0 - 1)))
     }
 
-    /// The place in the log up to which all versions are in the runs, and the row cache was told of
-    /// them: the checkpoint, or, while a memtable reaches back behind it, the place before that; at
-    /// most `applied`, the last commit that this process had applied before. `None` if the log no
-    /// longer knows that place.
+    /// The position in the log up to which all versions are in the runs and have invalidated cached
+    /// rows: the checkpoint, or an earlier position if a memtable begins before it; at most
+    /// `applied`, the last commit that this process applied before. `None` if the log no longer has
+    /// that position.
     ///
     /// # Errors
     /// The log.
     pub(crate) fn told_to_rows(&self, applied: Glsn) -> Result<Option<Position>> {
-        // In this order: a memtable that is released or flushed in between has told the row cache
-        // of its versions before.
+        // Read the checkpoint first: a memtable that is released or flushed in between has already
+        // invalidated the rows of its versions.
         let checkpoint = self.checkpoint();
         let glsn = self.needed_from(checkpoint.glsn).min(applied);
         if glsn == checkpoint.glsn {
@@ -269,8 +271,8 @@ impl Runs {
         Ok(chain.map(|chain| Position { glsn, chain }))
     }
 
-    /// The current manifest, and a view that holds exactly its files and those that no manifest
-    /// names yet; no memtable. They stay for as long as the view is kept.
+    /// The current manifest, and a view of exactly its files and those not named by a manifest yet,
+    /// without memtables. The files stay as long as the view is kept.
     pub(crate) fn manifest(&self) -> (Manifest, Arc<View>) {
         // The record's lock excludes changes of the runs.
         let record = lock(&self.record);
@@ -295,21 +297,21 @@ impl Runs {
         (manifest, paths, view)
     }
 
-    /// Whether a blob file is a table of the index, holds values of one, or is about to.
+    /// Whether the index uses, or is about to use, a blob file as a table or for values.
     pub(crate) fn uses_blob(&self, blob: BlobId) -> bool {
         self.blobs.uses(blob, || self.sources.view())
     }
 
-    /// Whether a blob file must not be removed here: it is used, or another process is the keeper
-    /// now, whose runs may use it. To be asked after it is known which files are old enough to be
-    /// removed.
+    /// Whether a blob file must not be removed here: it is in use, or another process is the keeper
+    /// and its runs may use it. Call it only after the files that are old enough to be removed were
+    /// selected.
     pub(crate) fn must_keep_blob(&self, blob: BlobId) -> bool {
         !self.env.duty().may_write() || self.uses_blob(blob)
     }
 
-    /// The certified log position at `boundary`, if a record ends there. It does wherever commits
-    /// are applied in the order of their records. If not, the old checkpoint stays, and the
-    /// versions in between are replayed at the next open and recognised by their GLSNs.
+    /// The certified log position at `boundary`, if a record ends there. It does if commits are
+    /// applied in the order of their records. If not, the old checkpoint stays, and the next open
+    /// replays the versions in between and recognizes them by their GLSNs.
     pub(crate) fn place_of(&self, boundary: Glsn) -> Result<Option<Position>> {
         if boundary == Glsn::NONE {
             return Ok(None);
@@ -323,15 +325,19 @@ impl Runs {
             .map(|chain| Position { glsn: boundary, chain }))
     }
 
-    /// Lets `plan` decide how the runs change, writes the manifest, and publishes the new view.
-    /// `plan` is called under the record's lock, so the runs do not change in between. `term`: when
-    /// what `plan` makes known was begun.
+    /// Changes the runs as `plan` decides, writes the manifest, and publishes the new view. `plan`
+    /// is called under the record's lock, so the runs do not change in the meantime. `term`: the
+    /// term in which the job that calls `install` began.
     pub(crate) fn install(
         &self,
         term: Option<u64>,
         plan: impl FnOnce(&View) -> Change,
     ) -> Result<(), (Outcome, Error)> {
         hit(Border::RunsWritten);
+        // Asked for before the lock is taken: it may read the log.
+        let again = self.sources.current_view().ranges.keyspaces_deleted_again();
+        let retained: BTreeMap<u32, MomentSet> =
+            again.into_iter().map(|id| (id, self.env.horizon.retained(id))).collect();
         let mut record = lock(&self.record);
         if term.is_none() || self.env.duty().term() != term {
             return Err((Outcome::Old, self.env.duty().not_keeper()));
@@ -344,27 +350,30 @@ impl Runs {
         head.next_run = self.files.next_run();
         head.limits.merge(&change.limits);
         head.log_begins = head.log_begins.max(change.log_begins);
+        let view = self.sources.view();
         // What is flushed may be older than what another keeper has flushed.
         if let Some(checkpoint) = change.checkpoint.filter(|new| new.glsn > head.checkpoint.glsn) {
             head.checkpoint = checkpoint;
         }
-        let view = self.sources.view();
         let checkpoint = head.checkpoint.glsn;
-        let needed = |range: &Fragment, glsn| is_needed(&view, &change, checkpoint, range, glsn);
-        let ranges = view.ranges.retained(needed);
-        let drops_ranges = ranges != *view.ranges;
+        let Left { needed: ranges, absorbed, readable_from } =
+            left_by(&view, &change, checkpoint, &retained);
+        for (keyspace, by) in readable_from {
+            head.limits.dropped(keyspace, by, &retained[&keyspace].pins);
+        }
+        let ranges_change = ranges != *view.ranges;
         head.ranges = Arc::new(ranges.retained(|_, glsn| glsn <= checkpoint));
         if let Err((outcome, error)) = self.write_manifest(&head, &change) {
             if outcome == Outcome::Overtaken {
-                // One that the other keeper has gone on from may name them.
+                // A later manifest of the other keeper may name them.
                 guards(&change.added).for_each(|guard| guard.set_obsolete(false));
             }
             if matches!(outcome, Outcome::Taken | Outcome::Overtaken)
                 && let Some(members) = self.env.duty().members()
             {
-                // By the keeper that has replaced this one; or by one that this one has replaced,
-                // which was stopped while it took over, went on and sweeps what that manifest does
-                // not name.
+                // The manifest was installed by the keeper that has replaced this one, or by a
+                // keeper that this one has replaced, which was stopped during its takeover and then
+                // resumed; it sweeps files that its manifest does not name.
                 members.keeper.lose_place();
                 return Err((outcome, self.env.duty().not_keeper()));
             }
@@ -383,13 +392,13 @@ impl Runs {
         let depth = depth(change.runs.iter().map(|run| run.span()));
         let set = change.takes_closed.as_ref().map(|closed| self.tell_row_cache([&closed.content]));
         // Rows may be older than a range deletion that no reader meets any more.
-        let set = if drops_ranges { Some(self.clear_row_cache()) } else { set };
+        let set = if absorbed.is_empty() { set } else { Some(self.drop_hidden_rows(&absorbed)) };
         self.sources.publish(|view| {
             if change.takes_closed.is_some() {
                 view.closed.pop();
             }
             view.set = set.unwrap_or(view.set);
-            if drops_ranges {
+            if ranges_change {
                 // Those that were added meanwhile are behind the checkpoint.
                 let added = view.ranges.retained(|_, glsn| glsn > checkpoint);
                 view.ranges = Arc::new(ranges.union(&added));
@@ -404,11 +413,11 @@ impl Runs {
         if let Some(members) = self.env.duty().members() {
             members.marks.set_manifest(record.number);
         }
-        if drops_ranges {
-            events::ranges_absorbed(self.sources.current_view().ranges.fragments().len() as u64);
-            let mut lease = lock(&self.ranges);
-            let spare = lease.bytes().saturating_sub(self.sources.current_view().ranges.bytes());
-            lease.shrink(spare);
+        if !absorbed.is_empty() {
+            events::ranges_absorbed(self.sources.current_view().ranges.len() as u64);
+        }
+        if ranges_change {
+            self.range_memory.give_back(&self.sources.current_view().ranges);
         }
         self.blobs.note_removed(change.removed.iter().flat_map(|run| run.infos()));
         drop(record);
@@ -419,8 +428,8 @@ impl Runs {
         Ok(())
     }
 
-    /// Rewrites the manifest with the current runs if the log is durable beyond the durable place
-    /// in the last manifest.
+    /// Rewrites the manifest with the current runs if the log is durable beyond the durable
+    /// position in the last manifest.
     pub(crate) fn note_durable(&self) -> Result<()> {
         let term = self.env.duty().term();
         if term.is_none() || self.head().durable == self.env.context.log.position() {
@@ -429,14 +438,14 @@ impl Runs {
         self.install(term, Change::none).map_err(|(_, error)| error)
     }
 
-    /// Raises the limits of what can be read.
+    /// Raises the limits of readable GLSNs.
     pub(crate) fn note_limits(&self, limits: Limits) -> Result<()> {
         let change = |view: &View| Change { limits, ..Change::none(view) };
         self.install(self.env.duty().term(), change).map_err(|(_, error)| error)
     }
 
-    /// Records that the log is going to be trimmed below `until`, so that a first segment that is
-    /// lost later is not taken for a trimmed one.
+    /// Records that the log is about to be trimmed below `until`, so that a first segment lost
+    /// later is not mistaken for a trimmed one.
     pub(crate) fn note_trim(&self, until: Glsn) -> Result<()> {
         if self.head().log_begins >= Some(until) {
             return Ok(());
@@ -445,16 +454,15 @@ impl Runs {
         self.install(self.env.duty().term(), change).map_err(|(_, error)| error)
     }
 
-    /// Installs a manifest that changes nothing: from now on no keeper before this one can install
-    /// any.
+    /// Installs a manifest without changes. From then on, no earlier keeper can install one.
     pub(crate) fn fence(&self) -> Result<()> {
         let mut tries = 0;
         loop {
             tries += 1;
             self.refresh(|_, _| Ok(None))?;
             if self.env.duty().members().is_some_and(|members| !members.keeper.may_keep()) {
-                // Replaced before it had begun, because it was stopped: what it installs would stop
-                // the keeper.
+                // This process was replaced before it had begun, because it was stopped. Its
+                // manifest would make the actual keeper give up.
                 return Err(self.env.duty().not_keeper());
             }
             self.env.context.log.check_own().lift()?;
@@ -469,7 +477,7 @@ impl Runs {
                     *record = head;
                     return Ok(());
                 }
-                // It has installed one meanwhile.
+                // The previous keeper has installed one in the meantime.
                 Err((Outcome::Taken | Outcome::Overtaken, _)) if tries < FENCE_TRIES => {}
                 Err((outcome, error)) => {
                     if outcome == Outcome::Unknown {
@@ -481,17 +489,16 @@ impl Runs {
         }
     }
 
-    /// Loads the manifest that another process has written since, if there is one. Returns whether
-    /// it did. `rest` is asked what takes the place of the memtables, given the checkpoint; `None`:
-    /// they stay until they are released, because what is in them is younger than every row in the
-    /// cache, or the same.
+    /// Loads the newest manifest if another process has written one. `rest` returns the replacement
+    /// of the memtables, given the checkpoint; `None` keeps them until they are released, because
+    /// each of their versions is at least as young as the cached row of its key.
     ///
-    /// Law: no answer changes. Versions up to the new checkpoint come from the new runs; later
-    /// versions stay in memory; dropped moments are refused as usual. A version that is in both
-    /// counts once (see `view`).
+    /// Law: no answer changes. Versions up to the new checkpoint come from the new runs, later
+    /// versions stay in memory, and snapshots whose versions were dropped are refused as usual. A
+    /// version in both counts once (see `view`).
     ///
-    /// # Errors
-    /// The manifest or one of its files cannot be read, or the budget is exhausted. The sources
+    /// The manifest or one of its files cannot be read, or the budget is exhausted. The sources are
+    /// unchanged.
     /// stay as they were.
     pub(crate) fn refresh(
         &self,
@@ -507,14 +514,14 @@ impl Runs {
                 return Ok(());
             };
             if manifest.checkpoint.glsn < record.checkpoint.glsn {
-                // The current one was in doubt, and the writer went on from the one before:
-                // versions between the two are in this view only.
+                // The current manifest was in doubt, and the writer continued from the previous
+                // one: only this view has the versions between the two.
                 return Ok(());
             }
             match open_runs(&self.files, &manifest, Some(&view)) {
                 Ok(opened) => break (manifest, opened),
                 Err(error) if manifest.number == before => return Err(error),
-                // Its files may be gone as well: then there is a still newer manifest.
+                // If its files are gone, there is a still newer manifest.
                 Err(_) => before = manifest.number,
             }
         };
@@ -523,20 +530,23 @@ impl Runs {
         let rest = rest(&view, checkpoint)?;
         let head = manifest.head();
         let limits = Arc::new(head.limits.clone());
-        let known = |view: &View| {
-            let needed =
-                |_: &Fragment, glsn| glsn > checkpoint || view.has_unflushed_before(glsn, None);
-            head.ranges.union(&view.ranges.retained(needed))
+        let parted = |view: &View| {
+            view.ranges.parted(|_: &Fragment, glsn| {
+                glsn > checkpoint || view.has_unflushed_before(glsn, None)
+            })
         };
         let has_ranges = !view.ranges.is_empty() || !head.ranges.is_empty();
-        let drops_ranges = has_ranges && known(&view) != *view.ranges;
-        let set = (rest.is_some() || drops_ranges).then(|| self.clear_row_cache());
+        let set = match parted(&view).1 {
+            _ if rest.is_some() => Some(self.clear_row_cache()),
+            dropped if dropped.is_empty() => None,
+            dropped => Some(self.drop_hidden_rows(&dropped)),
+        };
         if rest.is_some() {
             self.flushed.store(checkpoint.0, Ordering::Release);
         }
         self.sources.publish(|view| {
             if has_ranges {
-                view.ranges = Arc::new(known(view));
+                view.ranges = Arc::new(head.ranges.union(&parted(view).0));
             }
             view.depth = depth(runs.iter().map(|run| run.span()));
             view.newest_in_runs = newest_in(&runs);
@@ -547,13 +557,13 @@ impl Runs {
             view.set = set.unwrap_or(view.set);
         });
         *record = head;
-        // Outside the lock: walks may release files.
+        // After the publish, because dropping the view may remove files.
         drop((record, view));
         self.seats.exchanged();
         Ok(())
     }
 
-    /// Releases the memtables that the runs hold. Returns whether there were any.
+    /// Releases the closed memtables that the runs hold completely. Returns whether there were any.
     pub(crate) fn release_held(&self) -> bool {
         let checkpoint = self.checkpoint().glsn;
         let is_held =
@@ -569,8 +579,9 @@ impl Runs {
                 .filter(|closed| closed.boundary <= checkpoint)
                 .cloned()
                 .collect();
-            // Older rows of their keys must not be found any more once the memtables are gone. The
-            // oldest first: the row of a key is the last one that is told.
+            // Older cached rows of their keys must be invalidated before the memtables are gone.
+            // The oldest memtable comes first, because the last version passed becomes the row of
+            // its key.
             let set = self.tell_row_cache(held.iter().rev().map(|closed| &closed.content));
             self.sources.publish(|view| {
                 view.closed.retain(|closed| closed.boundary > checkpoint);
@@ -583,8 +594,8 @@ impl Runs {
         releases
     }
 
-    /// What is before the checkpoint, if that may be passed, is read in the runs from now on;
-    /// returns the checkpoint.
+    /// Reads everything up to the checkpoint from the runs from now on, if `may_pass` allows it.
+    /// Returns the checkpoint.
     pub(crate) fn go_on_behind_runs(&self, may_pass: impl FnOnce(Glsn) -> bool) -> Option<Glsn> {
         let record = lock(&self.record);
         let checkpoint = record.checkpoint.glsn;
@@ -593,7 +604,7 @@ impl Runs {
         }
         // What was left out is in no memtable that could say so: rows and gaps of any key may be
         // older.
-        self.sources.view().gaps.adopt(checkpoint, &[], &[u8::MAX; MAX_INDEX_KEY_BYTES]);
+        self.sources.view().gaps.adopt(checkpoint, &[], &[u8::MAX; MAX_INDEX_KEY_BYTES], true);
         let set = self.clear_row_cache();
         self.sources.publish(|view| view.set = set);
         drop(record);
@@ -612,6 +623,17 @@ impl Runs {
         set
     }
 
+    /// Drops the cached rows that `ranges` hide, because readers no longer meet these. Called under
+    /// the record's lock. Returns the number of the new set of runs.
+    fn drop_hidden_rows(&self, ranges: &RangeSet) -> u64 {
+        let row_cache = &self.env.context.row_cache;
+        let set = self.sources.view().set + 1;
+        if row_cache.begin_runs(set) {
+            row_cache.drop_stale(|key, glsn| ranges.newest_over(key, Glsn::MAX) > glsn);
+        }
+        set
+    }
+
     /// Invalidates cached rows whose keys have younger versions in the runs to be added, which have
     /// `contents`, the oldest first. Called under the record's lock, before these runs are visible.
     /// Returns the number of the new set of runs.
@@ -624,7 +646,7 @@ impl Runs {
                     Content::Memtable(memtable) => memtable.for_each_newest(|version| {
                         row_cache.supersede(version.key, version.glsn, version.stored);
                     }),
-                    // There may be as many keys as fit on the disk: reading them would cost more
+                    // There may be as many keys as the disk can hold: reading them would cost more
                     // than loading the dropped rows again.
                     Content::Adopted(_) => row_cache.clear(),
                 }
@@ -634,10 +656,11 @@ impl Runs {
     }
 
     /// Resizes the row cache to its share of a budget of `bytes`. If the cache has to start empty,
-    /// views switch to the new one with it.
+    /// views switch to the new one in the same step.
     pub(crate) fn resize_row_cache(&self, bytes: u64) {
         let row_cache = &self.env.context.row_cache;
-        // Eviction runs beside other work; only the exchange itself needs the record's lock.
+        // Eviction runs concurrently with other work; only the exchange itself needs the record's
+        // lock.
         let Some(exchange) = row_cache.resize(bytes) else { return };
         let record = lock(&self.record);
         let before = row_cache.exchange(exchange);
@@ -678,26 +701,11 @@ impl fmt::Debug for Runs {
     }
 }
 
-/// Whether a range deletion may still hide a version once `change` is installed with `checkpoint`.
-/// What is behind the checkpoint is not durable yet, or not known to be in the manifest.
-fn is_needed(view: &View, change: &Change, checkpoint: Glsn, range: &Fragment, glsn: Glsn) -> bool {
-    let adopted = view.closed.iter().flat_map(|closed| match &closed.content {
-        Content::Adopted(runs) => &runs[..],
-        Content::Memtable(_) => &[],
-    });
-    let keys = (Bound::Included(&*range.first), Bound::Excluded(&*range.end));
-    let hides_some_of =
-        |run: &Arc<Run>| tables_in(run, keys).iter().any(|table| table.info.needs(range, glsn));
-    glsn > checkpoint
-        || view.has_unflushed_before(glsn, change.takes_closed.as_ref())
-        || adopted.chain(&change.runs).chain(&change.history).any(hides_some_of)
-}
-
 fn guards(runs: &[Arc<Run>]) -> impl Iterator<Item = &Arc<FileGuard>> {
     runs.iter().flat_map(|run| run.guards())
 }
 
-/// Opens the runs of a manifest; tables that `known` already has are shared.
+/// Opens the runs of a manifest. Tables that `known` already has are shared.
 fn open_runs(files: &Arc<Files>, manifest: &Manifest, known: Option<&View>) -> Result<RunSets> {
     let members = known
         .into_iter()

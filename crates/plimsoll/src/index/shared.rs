@@ -1,3 +1,3 @@
-//! The index of a process that follows the manifests of another one.
+//! The index of a process that follows the manifests of another process.
 
 pub(crate) mod follow;

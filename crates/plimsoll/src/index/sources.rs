@@ -1,5 +1,5 @@
-//! The sources of versions: memtables and runs, how they are merged, and the view of all of them at
-//! one moment. The owner of the current view is [`Sources`].
+//! The sources of versions: memtables and runs, their merge, and a consistent view of all of them.
+//! [`Sources`] owns the current view.
 
 pub(crate) mod merge;
 pub(crate) mod source;
@@ -12,8 +12,8 @@ use arc_swap::{ArcSwap, Guard};
 use crate::index::sources::view::View;
 use crate::types::lock::lock;
 
-/// The sources as they are now. Flushes, merges and writers publish a changed view; readers load it
-/// without a lock.
+/// The current sources. Flushes, merges and writers publish a changed view; readers load it without
+/// a lock.
 #[derive(Debug)]
 pub(crate) struct Sources {
     view: ArcSwap<View>,
@@ -26,12 +26,12 @@ impl Sources {
         Self { view: ArcSwap::from_pointee(view), replacing: Mutex::new(()) }
     }
 
-    /// The sources as they are now, to be kept.
+    /// The current view, which may be kept.
     pub(crate) fn view(&self) -> Arc<View> {
         self.view.load_full()
     }
 
-    /// The sources as they are now, for a short look: it writes no memory that other threads use.
+    /// The current view for short use, loaded without writing to shared memory.
     pub(crate) fn current_view(&self) -> Guard<Arc<View>> {
         self.view.load()
     }
@@ -43,7 +43,7 @@ impl Sources {
         change(&mut view);
         let old = self.view.swap(Arc::new(view));
         drop(replacing);
-        // Outside the lock: this may be the last reference to files that are to be removed.
+        // Outside the lock, because the last reference to a view removes files.
         drop(old);
     }
 }

@@ -1,4 +1,4 @@
-//! Tests the index against a model: a map of all versions ever written.
+//! Tests the index against a model: a map of all versions that were ever written.
 
 mod crashes;
 mod files;
@@ -45,11 +45,11 @@ use crate::types::index_key::{IndexKey, Prefix};
 use crate::types::lock::lock;
 use crate::types::version::{INLINE_BYTES, Stored, Version, value_sum};
 
-/// Keeps all versions.
+/// A keyspace that keeps all versions.
 const FOREVER: u32 = 1;
-/// Keeps the versions that open snapshots see.
+/// A keyspace that keeps the versions of open snapshots.
 const LATEST: u32 = 2;
-/// Keeps also the versions that the last [`WINDOW`] GLSNs see.
+/// A keyspace that also keeps the versions of the last [`WINDOW`] GLSNs.
 const RECENT: u32 = 300;
 const WINDOW: u64 = 40;
 
@@ -60,12 +60,12 @@ type Versions = BTreeMap<Vec<u8>, BTreeMap<Glsn, Option<Vec<u8>>>>;
 struct TestHorizon {
     /// The oldest open snapshot.
     snapshot: AtomicU64,
-    /// The newest readable moment: the durable one.
+    /// The newest readable GLSN, which is durable.
     visible: AtomicU64,
     /// Single moments that stay readable.
     pins: Mutex<BTreeSet<Glsn>>,
     relocate_below: AtomicU64,
-    /// Moves are wanted, and nobody asked for them.
+    /// Relocation is wanted but was not requested.
     unasked: AtomicBool,
 }
 
@@ -116,7 +116,7 @@ struct Sizes {
     keys: u64,
 }
 
-/// A log, a disk, an index, and their model.
+/// A log, a disk, an index and their model.
 struct World {
     disk: Arc<dyn Disk>,
     budget: Budget,
@@ -129,18 +129,18 @@ struct World {
     index: Option<Arc<OpenIndex>>,
     versions: Versions,
     commits: Vec<Commit>,
-    /// Last GLSN applied.
+    /// The last GLSN applied.
     applied: Glsn,
 }
 
 impl World {
-    /// The log has a disk of its own, which has no faults.
+    /// The log has a separate disk without faults.
     fn new(disk: Arc<dyn Disk>, seed: u64, sizes: Sizes) -> Self {
         Self::with_log_on(Arc::new(MemDisk::new()), disk, seed, sizes)
     }
 
     fn with_log_on(log_disk: Arc<dyn Disk>, disk: Arc<dyn Disk>, seed: u64, sizes: Sizes) -> Self {
-        // Every other world has room for two jobs at once.
+        // Every other world has room for two concurrent jobs.
         let budget =
             Budget::new(if seed.is_multiple_of(2) { 16 } else { 64 } << 20, Backing::Mapped)
                 .unwrap();
@@ -185,7 +185,7 @@ impl World {
         }
     }
 
-    /// Opens the index by its manifest and replays what the log holds beyond it.
+    /// Opens the index by its manifest and replays the log after the checkpoint.
     fn open(&mut self) -> Result<()> {
         let opened = self.open_and_replay();
         if opened.is_err() {
@@ -196,11 +196,11 @@ impl World {
 
     fn open_and_replay(&mut self) -> Result<()> {
         self.index = None;
-        assert_eq!(self.budget.usage().of(Kind::Sort), 0, "a closed index holds nothing");
+        assert_eq!(self.budget.usage().of(Kind::Sort), 0, "a closed index holds no memory");
         let manifest =
             Manifest::read(&*self.disk, &dir())?.unwrap_or_else(|| Manifest::empty(self.log.id()));
         let checkpoint = manifest.checkpoint;
-        assert!(checkpoint.glsn <= self.log.bounds().durable, "no manifest is ahead of the log");
+        assert!(checkpoint.glsn <= self.log.bounds().durable, "the checkpoint is durable");
         if checkpoint.glsn > Glsn::NONE {
             assert_eq!(self.log.chain_at(checkpoint.glsn).lift()?, Some(checkpoint.chain));
         }
@@ -217,14 +217,14 @@ impl World {
     }
 
     fn index(&self) -> &Arc<OpenIndex> {
-        self.index.as_ref().expect("it is open")
+        self.index.as_ref().expect("the index is open")
     }
 
     fn view(&self) -> Arc<View> {
         self.index().sources.view()
     }
 
-    /// Reserves room and inserts the versions, as the store does for one commit.
+    /// Reserves room and inserts the versions of one commit, like the store.
     fn apply(&self, commit: &Commit, boundary: Glsn) -> Result<()> {
         match &commit.writes {
             Writes::Versions(writes) => self
@@ -251,7 +251,7 @@ impl World {
         Ok(Table { info: Arc::new(info), file })
     }
 
-    /// A commit of these writes; large values are stored in the log's entry.
+    /// Commits these writes. Large values are stored in the log's entry.
     fn commit(&mut self, writes: BTreeMap<Vec<u8>, Option<Vec<u8>>>) -> Result<Glsn> {
         let mut payload = vec![7; self.random.below(50) as usize];
         let mut placed = Vec::new();
@@ -289,7 +289,7 @@ impl World {
         self.commits.push(commit);
     }
 
-    /// A transaction that was spilled into runs, newest first.
+    /// Commits a transaction that was spilled into runs, newest first.
     fn commit_spilled(&mut self, runs: Vec<BTreeMap<Vec<u8>, Option<Vec<u8>>>>) -> Result<Glsn> {
         let (mut blobs, mut infos) = (Vec::new(), Vec::new());
         for run in &runs {
@@ -321,7 +321,7 @@ impl World {
         applied.map(|()| glsn)
     }
 
-    /// Appends entries of a user's stream: GLSNs that belong to no transaction.
+    /// Appends entries of a user's stream, whose GLSNs belong to no transaction.
     fn append_other(&mut self) -> Result<()> {
         let last = self.submit(StreamId(5), &[b"one", b"two", b"three"], &[])?;
         self.applied = last;
@@ -361,7 +361,7 @@ impl World {
             .collect()
     }
 
-    /// The model's version of a key as of `at`; a deletion is none.
+    /// The model's version of a key as of `at`; `None` for a deletion.
     fn expected(&self, key: &[u8], at: Glsn) -> Option<(Glsn, &Vec<u8>)> {
         let (glsn, value) = self.versions.get(key)?.range(..=at).next_back()?;
         value.as_ref().map(|value| (*glsn, value))
@@ -375,7 +375,7 @@ impl World {
         self.horizon.retained(keyspace).floor
     }
 
-    /// A moment at which the keyspaces can be read.
+    /// A GLSN at which the keyspaces can be read.
     fn random_moment(&mut self, view: &View, keyspaces: &[u32]) -> Glsn {
         let mut oldest = Glsn::NONE;
         for &keyspace in keyspaces {
@@ -394,7 +394,7 @@ impl World {
         }
     }
 
-    /// The value of a version, wherever it is stored.
+    /// Loads the value of a version from the place where it is stored.
     fn load(&self, glsn: Glsn, stored: Stored<'_>) -> Vec<u8> {
         match stored {
             Stored::Deleted | Stored::Dropped { .. } => panic!("a deletion has no value"),
@@ -438,7 +438,7 @@ impl World {
 
     fn check_changed(&mut self) {
         let (view, key) = (self.view(), self.random_key());
-        // A reader at this moment has a snapshot open there.
+        // The reader has an open snapshot at this GLSN.
         let horizon = self.floor(Self::keyspace_of(&key));
         let after = Glsn(horizon.0 + self.random.below(self.applied.0 - horizon.0 + 1));
         let newest =
@@ -453,7 +453,7 @@ impl World {
     fn random_range(&mut self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
         let mut keys = [self.random_key(), self.random_key()];
         if self.random.chance(0.7) {
-            // Within one keyspace.
+            // Both keys are in one keyspace.
             let (prefix, _) = Prefix::split(&keys[0]);
             keys[1] = prefix.join(IndexKey::new(&keys[1]).user_key());
         }
@@ -508,7 +508,7 @@ impl World {
                 ));
                 self.move_now_and_then(&mut walk, &key);
             }
-            assert!(walk.next(&mut key).unwrap().is_none(), "the end stays the end");
+            assert!(walk.next(&mut key).unwrap().is_none(), "it stays at the end");
             if direction == Direction::Backward {
                 found.reverse();
             }
@@ -544,7 +544,7 @@ impl World {
             })
             .filter(|(_, glsn, _)| *glsn > after && *glsn <= upto)
             .collect();
-        // A version that may have been dropped need not be there; every other one must be.
+        // A version that may have been dropped may be missing; all others must be present.
         let needed =
             |(key, glsn, _): &(Vec<u8>, Glsn, _)| *glsn > self.floor(Self::keyspace_of(key));
         let strange: Vec<_> = found.iter().filter(|version| !all.contains(version)).collect();
@@ -554,7 +554,7 @@ impl World {
             "{range:?} {after}..={upto}"
         );
         let mut places = found.iter().map(|version| all.iter().position(|one| one == version));
-        assert!(places.by_ref().is_sorted_by(|a, b| a < b), "in order, each once");
+        assert!(places.by_ref().is_sorted_by(|a, b| a < b), "each version once, in order");
         let missing: Vec<_> =
             all.iter().filter(|one| needed(one) && !found.contains(one)).collect();
         assert_eq!(
@@ -564,7 +564,7 @@ impl World {
         );
     }
 
-    /// Makes a walk get up and sit down again in the current sources.
+    /// Makes an iterator release its sources and re-seek in the current ones.
     fn move_now_and_then(&mut self, walk: &mut impl Walk, key: &[u8]) {
         if self.random.below(4) == 0 {
             drop(walk.get_up());
@@ -572,7 +572,7 @@ impl World {
         }
     }
 
-    /// Reads everything at every kind of moment.
+    /// Reads everything at all kinds of GLSNs.
     fn check_all(&mut self) {
         let view = self.view();
         let keys: Vec<_> = self.versions.keys().cloned().collect();
@@ -610,13 +610,13 @@ impl World {
         problems
     }
 
-    /// Run files on disk, by name.
+    /// The names of the run files on disk.
     fn run_files(&self) -> Vec<String> {
         let names = self.disk.list(&dir()).unwrap().into_iter().map(|entry| entry.name);
         names.filter(|name| name.ends_with(".run")).collect()
     }
 
-    /// The run files that the manifest names.
+    /// The names of the run files in the manifest.
     fn named_files(&self) -> Vec<String> {
         let (_, paths, _) = self.index().runs.files();
         let mut names: Vec<_> = paths
@@ -635,8 +635,8 @@ fn index_key(keyspace: u32, key: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(key);
 }
 
-/// The seeds of a random test: `usual` of them, or the one in `PLIMSOLL_SEED`, or as many as
-/// `PLIMSOLL_SEEDS` says.
+/// The seeds of a random test: `usual` of them, the one in `PLIMSOLL_SEED`, or the number in
+/// `PLIMSOLL_SEEDS`.
 fn seeds(usual: u64) -> std::ops::Range<u64> {
     let number =
         |name| std::env::var(name).ok().and_then(|value: String| value.parse::<u64>().ok());
@@ -646,9 +646,8 @@ fn seeds(usual: u64) -> std::ops::Range<u64> {
     }
 }
 
-/// A log with memory of its own, so that only the index is refused any. Its segments are small, so
-/// that trimming removes some; those of worlds with large memtables have room for the largest
-/// record.
+/// A log with its own memory, so that the budget only refuses the index. Its segments are small, so
+/// that some are trimmed; in worlds with large memtables they have room for the largest record.
 fn open_log(disk: Arc<dyn Disk>, pool: &Arc<Pool>, seed: u64, sizes: Sizes) -> Arc<FileLog> {
     let budget = Budget::new(16 << 20, Backing::Heap).unwrap();
     let clock = Arc::new(ManualClock::new(1_000_000));
@@ -668,7 +667,10 @@ fn stored(value: &Option<Vec<u8>>, offset: u64) -> Stored<'_> {
     match value {
         None => Stored::Deleted,
         Some(value) if value.len() <= INLINE_BYTES => Stored::Inline(value),
-        Some(value) => Stored::InLog { offset, len: value.len() as u64, sum: value_sum(value) },
+        Some(value) => {
+            let (len, sum) = (value.len() as u64, value_sum(value));
+            Stored::InLog { offset, len, sum, packed: None }
+        }
     }
 }
 

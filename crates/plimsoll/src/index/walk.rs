@@ -1,5 +1,5 @@
-//! Walks (iterators) over the index: the keys of one moment ([`visible`]), and all versions
-//! ([`versions`]). `seat` defines when they are suspended and how they continue.
+//! Iterators over the index: the keys of one snapshot ([`visible`]), and all versions
+//! ([`versions`]). `seat` defines when they release their sources and how they continue.
 
 pub(crate) mod bounds;
 pub(crate) mod estimate;
@@ -26,12 +26,12 @@ use crate::types::error::Result;
 use crate::types::index_key::KeptKey;
 
 impl View {
-    /// Walks the keys of a range as of `at`, each with its newest version that is not younger;
-    /// deleted keys are left out.
+    /// Iterates over the keys of a range as of `at`, each with its newest version that is not
+    /// younger. Deleted keys are omitted.
     ///
     /// # Errors
-    /// `Trimmed` below the oldest moment at which the keyspace that the range begins in can be
-    /// read.
+    /// `Trimmed` if `at` is below the oldest readable GLSN of the keyspace in which the range
+    /// begins.
     pub(crate) fn visible(
         self: &Arc<Self>,
         lower: Bound<&[u8]>,
@@ -49,8 +49,8 @@ impl View {
     }
 
     #[cfg(test)]
-    /// Walks all versions of a range that are younger than `after` and not younger than `upto`,
-    /// deletions and history included: by key, newest first.
+    /// Iterates over all versions in a range that are younger than `after` and not younger than
+    /// `upto`, including deletions and history: by key, then newest first.
     pub(crate) fn versions(
         self: &Arc<Self>,
         lower: Bound<&[u8]>,

@@ -1,4 +1,4 @@
-//! Writes runs: what a flush and a merge both do with each version.
+//! Writes runs: the parts that flushes and merges share.
 
 pub(crate) mod output;
 pub(crate) mod relocate;
@@ -9,8 +9,8 @@ use plimsoll_memory::chunk::CHUNK_BYTES;
 
 use crate::types::error::Result;
 
-/// Memory reserved from the budget permanently, so that a job that frees memory never has to ask
-/// for any. It is a budget of its own, which the store's budget counts as one lease.
+/// Memory that is reserved from the budget permanently, so that a job that frees memory never has
+/// to request any. It is a separate budget, which the store's budget counts as one lease.
 #[derive(Debug)]
 pub(crate) struct SetAside {
     pub(crate) budget: Budget,
@@ -18,7 +18,7 @@ pub(crate) struct SetAside {
 }
 
 impl SetAside {
-    /// Reserves `chunks`.
+    /// Reserves this many chunks.
     pub(crate) fn new(budget: &Budget, chunks: u64) -> Result<Self> {
         let bytes = chunks * CHUNK_BYTES as u64;
         let lease = budget.lease(Kind::Sort, bytes)?;

@@ -12,6 +12,7 @@ use plimsoll_log::glsn::Glsn;
 use crate::index::OpenIndex;
 use crate::index::sources::view::Direction;
 use crate::read::span::Span;
+use crate::types::compression::Compression;
 use crate::types::cursors::{Cursors, damaged_cursor, decode_cursor};
 use crate::types::error::{Error, Result};
 use crate::types::keyspaces::{CURSORS, DEFAULT, Keyspaces, Record, SYSTEM, dropped_name};
@@ -44,14 +45,19 @@ impl OwnRecords {
         }
     }
 
-    /// Loads the records as of `at`, when the store is opened. The default keyspace has this
-    /// retention if it has no record.
+    /// Loads the records as of `at`, when the store is opened. The default keyspace has these
+    /// settings if it has no record.
     ///
     /// # Errors
     /// The disk, the budget, corruption.
-    pub(crate) fn load(&self, retention: Retention, at: Glsn) -> Result<()> {
+    pub(crate) fn load(
+        &self,
+        retention: Retention,
+        compression: Compression,
+        at: Glsn,
+    ) -> Result<()> {
         let (name, id) = DEFAULT;
-        self.keyspaces.learn(name, Record::new(id, retention));
+        self.keyspaces.learn(name, Record::new(id, retention, compression));
         self.refresh_keyspaces(at)?;
         self.refresh_cursors(at)?;
         // Release: partner of the load in `is_loaded`.

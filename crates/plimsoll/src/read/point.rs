@@ -8,15 +8,17 @@ use std::sync::{Arc, Weak};
 
 use plimsoll_disk::checksum::Running;
 use plimsoll_log::glsn::Glsn;
-use plimsoll_memory::budget::OutOfBudget;
 use plimsoll_memory::budget::account::Charge;
+use plimsoll_memory::budget::{Kind, OutOfBudget};
 use plimsoll_memory::buffer::Buffer;
 
 use crate::borders::{self, Border};
+use crate::compression::unpacker::{Fetch, Unpacker, unpack};
 use crate::index::blob_bytes;
 use crate::index::sources::view::{Hit, View};
 use crate::read::moments::OpenMoment;
 use crate::read::reader::Reader;
+use crate::types::compression::{Packed, VALUE_CHUNK_BYTES};
 use crate::types::error::{Error, Lift, Result};
 use crate::types::value::Value;
 use crate::types::version::{OwnedStored, Stored, running_value_sum, value_sum};
@@ -91,9 +93,9 @@ impl Reader {
         in_rows: impl Fn(&mut S, bool) -> Result<Option<T>, OutOfBudget>,
         in_runs: impl FnOnce(&mut S, Hit) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
-        let above = view.get_above(key, at)?;
+        let mut above = view.get_above(key, at)?;
         // A row of a key in a deleted range may be older than the deletion.
-        if above.leaves_it_to_the_runs() && view.ranges.newest_over(key, at) == Glsn::NONE {
+        if above.leaves_it_to_the_runs() && above.deleted_at(view, key, at) == Glsn::NONE {
             let mut kept = in_rows(state, false)?;
             if kept.is_none() && view.is_past(at) {
                 kept = in_rows(state, true)?;
@@ -153,9 +155,9 @@ impl Reader {
     /// Whether an index key has a value as of `at`.
     pub(crate) fn contains(&self, key: &[u8], at: Glsn) -> Result<bool> {
         self.read(|view| {
-            let above = view.get_above(key, at)?;
+            let mut above = view.get_above(key, at)?;
             let kept = above.leaves_it_to_the_runs()
-                && view.ranges.newest_over(key, at) == Glsn::NONE
+                && above.deleted_at(view, key, at) == Glsn::NONE
                 && view.rows.contains(key, at);
             Ok(kept || view.get_beneath(above, key, at)?.is_some_and(|hit| is_there(&hit)))
         })
@@ -180,8 +182,9 @@ impl Reader {
         let mut charge = self.index.seats.charge();
         charge.set((size_of::<ValueReader>() + key.len()) as u64 + small)?;
         let origin = Some(Origin { key: key.to_vec(), view, moment, _charge: charge });
-        let sum = running_value_sum();
-        Ok(Some(ValueReader { reader: Arc::clone(self), glsn, stored, at: 0, len, sum, origin }))
+        let pieces = Pieces::Plain(running_value_sum());
+        let reader = Arc::clone(self);
+        Ok(Some(ValueReader { reader, glsn, stored, at: 0, len, pieces, origin }))
     }
 
     /// Replaces the contents of `into` by the whole value of a version that is not a deletion.
@@ -193,14 +196,23 @@ impl Reader {
             return Ok(false);
         }
         into.resize(stored.value_bytes() as usize);
-        let missed = self.load_part(glsn, stored, 0, into)?;
+        if let (Some(elsewhere), Some(packed)) = (stored.elsewhere(), stored.packed()) {
+            let mut missed = false;
+            let fetch = &mut |at, bytes: &mut [u8]| {
+                missed |= self.load_stored(glsn, stored, at, bytes)?;
+                Ok(())
+            };
+            unpack(&self.budget, glsn, (elsewhere, packed), into, fetch)?;
+            return Ok(missed);
+        }
+        let missed = self.load_stored(glsn, stored, 0, into)?;
         stored.check_sum(glsn, value_sum(into))?;
         Ok(missed)
     }
 
-    /// Fills `into` with bytes of a version's value from `from` on. Returns whether a page of them
-    /// was not in memory.
-    pub(crate) fn load_part(
+    /// Fills `into` with stored bytes of a version's value from `from` on. Returns whether a page
+    /// of them was not in memory.
+    pub(crate) fn load_stored(
         &self,
         glsn: Glsn,
         stored: Stored<'_>,
@@ -262,10 +274,25 @@ pub struct ValueReader {
     stored: OwnedStored,
     at: u64,
     len: u64,
-    /// The checksum of the bytes read so far.
-    sum: Running,
+    pieces: Pieces,
     /// `None` for a transaction's own value, and for a value that is read from the log.
     origin: Option<Origin>,
+}
+
+/// The progress of a reader.
+enum Pieces {
+    /// Of a value that is not compressed, and before the first piece: the checksum of these bytes.
+    Plain(Running),
+    /// Of a compressed value.
+    Packed(Box<Unpacked>),
+}
+
+/// The chunk of a compressed value that is read.
+struct Unpacked {
+    unpacker: Unpacker,
+    chunk: Buffer,
+    /// Its number; `None` if `chunk` holds none.
+    number: Option<u64>,
 }
 
 /// The value's key and moment, to find it again after compaction has moved it.
@@ -281,15 +308,17 @@ struct Origin {
 impl ValueReader {
     pub(crate) fn of_value(reader: &Arc<Reader>, value: Value) -> Self {
         let len = value.len() as u64;
-        let (stored, sum) = (OwnedStored::Inline(value), running_value_sum());
-        Self { reader: Arc::clone(reader), glsn: Glsn::NONE, stored, at: 0, len, sum, origin: None }
+        Self::of_stored(reader, Glsn::NONE, OwnedStored::Inline(value), len)
     }
 
     /// A reader of a value that a commit in the log wrote, read from where the commit stored it.
     pub(crate) fn of_logged(reader: &Arc<Reader>, glsn: Glsn, stored: Stored<'_>) -> Self {
-        let (len, sum) = (stored.value_bytes(), running_value_sum());
-        let stored = OwnedStored::new(stored);
-        Self { reader: Arc::clone(reader), glsn, stored, at: 0, len, sum, origin: None }
+        Self::of_stored(reader, glsn, OwnedStored::new(stored), stored.value_bytes())
+    }
+
+    fn of_stored(reader: &Arc<Reader>, glsn: Glsn, stored: OwnedStored, len: u64) -> Self {
+        let (reader, pieces) = (Arc::clone(reader), Pieces::Plain(running_value_sum()));
+        Self { reader, glsn, stored, at: 0, len, pieces, origin: None }
     }
 
     /// Length of the whole value in bytes.
@@ -323,23 +352,65 @@ impl ValueReader {
         }
         let end = self.at + fits as u64;
         if fits > 0 && !matches!(self.stored, OwnedStored::Inline(_)) {
-            let before = (end == self.len).then(|| self.sum.clone());
-            self.sum.take(&into[..fits]);
-            if let Some(before) = before
-                && let Err(error) = self.stored.get().check_sum(self.glsn, self.sum.sum())
-            {
-                // A caller that continues to read gets the error again, not the end of the value.
-                self.sum = before;
-                return Err(error);
-            }
+            self.check(&into[..fits], end == self.len)?;
         }
         self.at = end;
         Ok(fits)
     }
 
-    fn fill(&self, into: &mut [u8]) -> Result<()> {
+    /// Takes note of a piece; if it is the last one, compares the value with its checksum. A caller
+    /// that continues to read after an error gets it again, not the end of the value.
+    fn check(&mut self, piece: &[u8], is_last: bool) -> Result<()> {
+        let sum = match &mut self.pieces {
+            Pieces::Packed(unpacked) if is_last => return unpacked.unpacker.check_all(),
+            Pieces::Packed(_) => return Ok(()),
+            Pieces::Plain(sum) => sum,
+        };
+        let before = is_last.then(|| sum.clone());
+        sum.take(piece);
+        if let Some(before) = before
+            && let Err(error) = self.stored.get().check_sum(self.glsn, sum.sum())
+        {
+            *sum = before;
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    fn fill(&mut self, into: &mut [u8]) -> Result<()> {
         self.reader.check_open()?;
-        self.reader.load_part(self.glsn, self.stored.get(), self.at, into).map(|_| ())
+        match self.stored.get().packed() {
+            Some(packed) => self.fill_unpacked(packed, into),
+            None => {
+                let stored = self.stored.get();
+                self.reader.load_stored(self.glsn, stored, self.at, into).map(|_| ())
+            }
+        }
+    }
+
+    /// As [`ValueReader::fill`], of a compressed value.
+    fn fill_unpacked(&mut self, packed: Packed, into: &mut [u8]) -> Result<()> {
+        let (reader, glsn, stored) = (&self.reader, self.glsn, self.stored.get());
+        let fetch =
+            &mut |at, bytes: &mut [u8]| reader.load_stored(glsn, stored, at, bytes).map(|_| ());
+        if let Pieces::Plain(_) = self.pieces {
+            let stored = stored.elsewhere().expect("an inline value is not compressed");
+            let unpacker = Unpacker::begin(&reader.budget, glsn, (stored, packed), fetch)?;
+            let chunk_bytes = unpacker.chunk_bytes(0);
+            let chunk = Buffer::with_capacity(&reader.budget, Kind::Staging, chunk_bytes)?;
+            self.pieces = Pieces::Packed(Box::new(Unpacked { unpacker, chunk, number: None }));
+        }
+        let Pieces::Packed(unpacked) = &mut self.pieces else { unreachable!("made above") };
+        let mut done = 0;
+        while done < into.len() {
+            let at = self.at + done as u64;
+            let bytes = unpacked.chunk_at(at / VALUE_CHUNK_BYTES as u64, fetch)?;
+            let bytes = &bytes[at as usize % VALUE_CHUNK_BYTES..];
+            let fits = bytes.len().min(into.len() - done);
+            into[done..done + fits].copy_from_slice(&bytes[..fits]);
+            done += fits;
+        }
+        Ok(())
     }
 
     /// Finds the value's current location after a read failed with `error`; returns that error if
@@ -354,6 +425,19 @@ impl ValueReader {
         self.stored = OwnedStored::new(hit.stored());
         origin.view = Arc::downgrade(&view);
         Ok(())
+    }
+}
+
+impl Unpacked {
+    /// A chunk of the value.
+    fn chunk_at(&mut self, number: u64, fetch: Fetch<'_>) -> Result<&[u8]> {
+        if self.number != Some(number) {
+            self.number = None;
+            self.chunk.resize(self.unpacker.chunk_bytes(number));
+            self.unpacker.chunk(number, &mut self.chunk, fetch)?;
+            self.number = Some(number);
+        }
+        Ok(&self.chunk)
     }
 }
 

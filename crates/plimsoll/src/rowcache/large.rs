@@ -213,6 +213,21 @@ impl LargeValues {
         drop(removed);
     }
 
+    /// Drops the entries that `is_stale` selects by their key and the GLSN of their version.
+    pub(crate) fn drop_stale(&self, is_stale: impl Fn(&[u8], Glsn) -> bool) {
+        let dropped: Vec<_> = {
+            let mut entries = self.lock();
+            let Entries { by_hash, order, .. } = &mut *entries;
+            let dropped = by_hash.extract_if(.., |_, entry| is_stale(&entry.key, entry.glsn));
+            let dropped: Vec<_> = dropped.collect();
+            if !dropped.is_empty() {
+                order.retain(|hash| by_hash.contains_key(hash));
+            }
+            dropped
+        };
+        drop(dropped);
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.lock().by_hash.is_empty()
     }

@@ -1,5 +1,5 @@
-//! Applies commits that are in the log to the index: those that are replayed when the store is
-//! opened, and those that other members order.
+//! Applies commits of the log to the index: those replayed when the store is opened, and those
+//! ordered by other members.
 
 use std::iter;
 use std::sync::Arc;
@@ -22,19 +22,19 @@ use crate::types::index_key::IndexKey;
 use crate::types::keyspaces::{CURSORS, SYSTEM};
 use crate::types::version::Stored;
 
-/// When a store is opened, memtable room is reserved this many bytes at a time, or this part of a
+/// During an open, memtable room is reserved in steps of this many bytes, or of this part of a
 /// memtable (a divisor) if that is less: a reservation costs as much as a small transaction.
 const ROOM_BYTES: usize = 64 << 10;
 const ROOM_PART: u64 = 16;
 
-/// When the commits are applied.
+/// When commits are applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When {
-    /// While the store is being opened: no read has begun.
+    /// During an open, before any read.
     Opening,
-    /// While the store is used, as other members order them.
+    /// During operation, as other members order them.
     Live,
-    /// The same, under the turn: no flush is waited for.
+    /// During operation, under the turn: without waiting for a flush.
     InTurn,
 }
 
@@ -46,23 +46,23 @@ pub(crate) struct Apply<'a> {
     when: When,
     /// The last GLSN applied to the index.
     applied: Glsn,
-    /// Room for the next commits.
+    /// Room for further commits.
     room: Option<Reservation<'a>>,
     touched: Touched,
     lacks_room: bool,
 }
 
-/// What of the store's own records was among what was applied.
+/// Which of the store's own records the applied commits have changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Touched {
     /// Records of keyspaces.
     pub(crate) keyspaces: bool,
-    /// Places of cursors.
+    /// Positions of cursors.
     pub(crate) cursors: bool,
 }
 
 impl<'a> Apply<'a> {
-    /// Everything up to `applied` is in the index.
+    /// Continues after `applied`, up to which everything is in the index.
     pub(crate) fn new(
         log: &'a Arc<FileLog>,
         budget: &'a Budget,
@@ -87,23 +87,23 @@ impl<'a> Apply<'a> {
         self.applied
     }
 
-    /// Whether it failed because a memtable has to be flushed before.
+    /// Whether it failed because a memtable has to be flushed first.
     pub(crate) fn lacks_room(&self) -> bool {
         self.lacks_room
     }
 
-    /// What of the store's own records was among what was applied.
+    /// Which of the store's own records the applied commits have changed.
     pub(crate) fn touched(&self) -> Touched {
         self.touched
     }
 
-    /// Makes what was applied visible to lookups. Law: this comes before the sequencer is told that
-    /// it was applied.
+    /// Makes applied commits visible to lookups. Law: called before the sequencer records them as
+    /// applied.
     pub(crate) fn settle(&self) {
         self.index.memtables.settle();
     }
 
-    /// Applies a commit, as a whole or not at all; lookups find it after [`Apply::settle`].
+    /// Applies a commit as a whole or not at all. Lookups find it after [`Apply::settle`].
     pub(crate) fn apply(&mut self, entry: &EntryView<'_>) -> Result<()> {
         let glsn = entry.meta.glsn;
         let Payload { ranges, writes, .. } = Payload::decode(entry.payload)?;
@@ -122,7 +122,7 @@ impl<'a> Apply<'a> {
                     in_order(operations, glsn),
                 )?;
                 if self.when != When::Opening {
-                    // The next one to ask for room may be a commit of this process.
+                    // The next reservation may be made by a commit of this process.
                     self.room = None;
                 }
                 self.touched.keyspaces |= touches.keyspaces;
@@ -143,7 +143,7 @@ impl<'a> Apply<'a> {
                         .any(|info| (of(&info.first_key)..=of(&info.last_key)).contains(&keyspace))
                 };
                 let (keyspaces, cursors) = (has(SYSTEM), has(CURSORS));
-                // It closes the memtable.
+                // Adopting runs closes the memtable.
                 self.room = None;
                 hit(Border::SpilledReplay);
                 self.index.memtables.make_room_for_runs(infos())?;
@@ -174,7 +174,8 @@ impl<'a> Apply<'a> {
                 When::InTurn => {
                     let room = self.index.memtables.make_room_now(bytes, self.applied);
                     self.lacks_room = room.is_none();
-                    // Seen by nobody: the turn is given back, and all is applied without it.
+                    // This error is not reported: the caller releases the turn and applies
+                    // everything without it.
                     return Ok(self.room.insert(room.ok_or(Error::Stalled { pid: None })?));
                 }
             }
@@ -193,7 +194,7 @@ impl<'a> Apply<'a> {
     }
 }
 
-/// The versions of the commit at `glsn`; an error if their keys are not ascending.
+/// The versions of the commit at `glsn`; an error unless their keys ascend.
 fn in_order<'v>(
     mut operations: Operations<'v>,
     glsn: Glsn,
@@ -203,8 +204,8 @@ fn in_order<'v>(
         let operation = operation?;
         if before.is_some_and(|before| before >= operation.key) {
             return Err(Error::corrupt(format!(
-                "the transaction at GLSN {glsn} does not name its keys in their order although \
-                 its checksum is right; see `plimsoll verify`"
+                "the keys of the transaction at GLSN {glsn} are out of order although its checksum \
+                 is valid; see `plimsoll verify`"
             )));
         }
         before = Some(operation.key);
@@ -212,7 +213,7 @@ fn in_order<'v>(
     })
 }
 
-/// The room that operations need, and what of the store's own records they change.
+/// The room that operations need, and which of the store's own records they change.
 fn survey(mut operations: Operations<'_>) -> Result<(usize, Touched)> {
     let (mut bytes, mut touches) = (0, Touched::default());
     while let Some(operation) = operations.next()? {

@@ -1,13 +1,13 @@
 //! Bulk loads: many rows of one keyspace in one commit, in any order.
 //!
-//! Rows are collected in memory, sorted by the beginnings of their keys, and written as a run into
-//! blob files, while the next ones are collected; nothing goes through a memtable, and a row costs
-//! its share of a sort instead of a place in a map. At the end the runs are merged into one, in as
-//! many parts at once as there are processors, and the index adopts it by one record of the log.
-//! Rows that come in order are written once and never merged.
+//! Rows are collected in memory, sorted by key prefix, and written as runs into blob files while
+//! the next rows are collected. Nothing passes through a memtable, and a row costs its share of a
+//! sort instead of an insertion. At the end, the runs are merged into one, in as many parallel
+//! parts as there are processors, and the index adopts it by one log record. Rows in key order are
+//! written once and not merged.
 //!
-//! Law: of several rows with one key the last one wins, within what is in memory
-//! (`plimsoll_memory::sort_buffer`) and among runs (a newer one hides an older one).
+//! Law: the last of several rows with one key wins, both in memory (`plimsoll_memory::sort_buffer`)
+//! and among runs (a newer one hides an older one).
 
 mod run_writer;
 
@@ -35,23 +35,24 @@ use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::Keyspace;
 use crate::types::version::{INLINE_BYTES, Stored, check_value_bytes};
 
-/// The fewest runs that are merged at once where memory is short.
+/// Minimum number of runs that are merged at once if memory is short.
 const FAN_IN_MIN: usize = 8;
 
-/// The most parts of a merge, whatever the number of processors: each reads all runs.
+/// Maximum number of parallel parts of a merge, because each part reads all runs.
 const MERGE_THREADS_MAX: usize = 4;
 
-/// Buffers of rows: one is filled while the other is written.
+/// Number of row buffers: one is filled while the other is written.
 const ROW_BUFFERS: usize = 2;
 
-/// Divisor: rows that would take at most this part of a record are committed as an ordinary
-/// transaction commits them.
+/// Divisor: rows that take at most this part of a record are committed like an ordinary
+/// transaction.
 const SMALL_PART: u64 = 2;
 
-/// Bytes of an operation beside key and value, at most.
+/// Maximum size of an operation besides its key and value.
 const OPERATION_BYTES: u64 = 16;
 
-/// An open bulk load: [`crate::Db::begin_bulk_load`]. Dropped without a commit, it leaves no trace.
+/// An open bulk load, see [`crate::Db::begin_bulk_load`]. If it is dropped without a commit, it
+/// leaves no trace.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -74,14 +75,14 @@ pub struct BulkLoad {
     key: Vec<u8>,
     writes: WriteSet,
     rows: SortBuffer,
-    /// Memory for rows, after which they are written.
+    /// Memory for rows; when it is full, they are written.
     limit_bytes: u64,
-    /// Bytes of the rows in memory, as operations of a record.
+    /// Size of the rows in memory as operations of a record.
     operation_bytes: u64,
     runs: RunWriter,
     len: u64,
     encoded: Vec<u8>,
-    /// Set when a put failed half-way.
+    /// Set when a put failed halfway.
     spoiled: bool,
     cancel: Cancel,
 }
@@ -95,7 +96,7 @@ impl BulkLoad {
             (options.bulk_load_limit_bytes(memory_bytes), options.body_limit_bytes());
         let writes = WriteSet::new(
             &committer.patience,
-            &reader.log,
+            (&reader.log, &reader.keyspaces),
             limit_bytes,
             options.sizes.table_bytes,
             body_limit,
@@ -119,12 +120,12 @@ impl BulkLoad {
         })
     }
 
-    /// Gives a key a value, in place of any that it has in the store or was given before. Keys may
-    /// come in any order; in ascending order they are loaded fastest.
+    /// Sets the value of a key, replacing its value in the store or from an earlier put. Keys may
+    /// come in any order; ascending order is fastest.
     ///
     /// # Errors
-    /// Key or value is too long (the load goes on without the row); the disk or the budget, after
-    /// which the load can only be dropped.
+    /// The key or value is too long (the load continues without the row). After a disk error or a
+    /// refusal by the budget, the load can only be dropped.
     pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         self.put_bytes(key.as_ref(), value.as_ref())
     }
@@ -136,7 +137,7 @@ impl BulkLoad {
         self.committer.reader.owner.check()?;
         check_key(key)?;
         check_value_bytes(value.len() as u64)?;
-        // A panic that the caller survives leaves it so.
+        // If the call panics, the load stays spoiled.
         self.spoiled = true;
         self.take(key, value)?;
         self.spoiled = false;
@@ -155,10 +156,11 @@ impl BulkLoad {
         if value.len() <= INLINE_BYTES {
             Stored::Inline(value).encode(&mut encoded);
         } else {
-            self.writes.put_outside(value)?.encode(&mut encoded);
+            self.writes.put_outside(&self.key, value)?.encode(&mut encoded);
         }
         if self.rows.push(&self.key, &encoded).is_err() {
-            // The other buffer makes room, then what is in memory, or others do.
+            // Free memory: first that of the other buffer, then that of the rows in memory; other
+            // users may free some as well.
             self.runs.release_rows()?;
             if self.rows.push(&self.key, &encoded).is_err() {
                 self.write_rows()?;
@@ -173,10 +175,10 @@ impl BulkLoad {
         Ok(())
     }
 
-    /// Lets another thread or a signal handler give up the commit, which sorts and merges what was
-    /// put and may take as long as the puts: once `flag` is set, [`BulkLoad::commit`] soon fails
-    /// with [`Error::Cancelled`] and leaves nothing. It comes too late once the commit has its
-    /// place in the log.
+    /// Allows another thread or a signal handler to cancel the commit, which sorts and merges the
+    /// rows and may take as long as the puts. Once `flag` is set, [`BulkLoad::commit`] soon fails
+    /// with [`Error::Cancelled`] and leaves nothing. After the commit is ordered in the log, the
+    /// flag has no effect.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -201,7 +203,7 @@ impl BulkLoad {
         self.runs.cancel_by(self.cancel.clone());
     }
 
-    /// How many rows were put, those included that a later one with the same key replaces.
+    /// Number of rows that were put, including rows that a later one with the same key replaces.
     pub fn len(&self) -> u64 {
         self.len
     }
@@ -211,27 +213,27 @@ impl BulkLoad {
         self.len == 0
     }
 
-    /// Has the rows in memory written.
+    /// Starts writing the rows in memory.
     fn write_rows(&mut self) -> Result<()> {
         self.committer.check_writable()?;
         self.operation_bytes = 0;
         self.runs.write(&mut self.rows)
     }
 
-    /// Waits until all rows are written, and gives back their memory.
+    /// Waits until all rows are written, and releases their memory.
     fn release_rows(&mut self) -> Result<()> {
         self.rows.release();
         self.runs.release_rows()
     }
 
-    /// Commits all rows at once; returns the commit's GLSN once it is durable (as the store's
-    /// durability says) and visible. It never conflicts. A load without rows returns the GLSN of
+    /// Commits all rows at once. Returns the commit's GLSN once it is durable (according to the
+    /// store's durability) and visible. It never conflicts. A load without rows returns the GLSN of
     /// the newest commit.
     ///
     /// # Errors
-    /// Nothing was committed, except with [`Error::Poisoned`], after which that is unknown until
-    /// the store is reopened, and [`Error::Stalled`]: it may have been ordered. The keyspace was
-    /// dropped, the disk, or the budget; or the load was cancelled.
+    /// The keyspace was dropped, the load was cancelled, the disk failed, or the budget refused;
+    /// nothing was committed. After [`Error::Poisoned`], the outcome is unknown until the store is
+    /// reopened; after [`Error::Stalled`], the commit may have been ordered.
     pub fn commit(mut self) -> Result<Glsn> {
         if self.spoiled {
             return Err(InvalidInput::TransactionFailed.into());
@@ -255,7 +257,7 @@ impl BulkLoad {
         self.cancel.check()?;
         let Self { committer, writes, rows, runs, keyspace, .. } = self;
         drop((rows, runs));
-        // Opened only now: a moment that is held keeps old versions.
+        // Opened as late as possible, because an open snapshot retains old versions.
         let moment = committer.open_newest();
         let reads = ReadSet::new(&committer.reader.budget, 0);
         let options = CommitOptions { spaces: &[keyspace], metadata: &[], waits: false };
@@ -267,11 +269,11 @@ impl BulkLoad {
         self.rows.sort();
         let mut rows = self.rows.rows();
         rows.try_for_each(|(key, stored)| {
-            self.writes.put_stored(key, Stored::decode(stored).expect("it was encoded here"))
+            self.writes.put_stored(key, Stored::decode(stored).expect("`put` encoded it"))
         })
     }
 
-    /// Merges the runs with the memory that the rows have left; fewer at once if the budget
+    /// Merges the runs in the memory that the rows have released; fewer at once if the budget
     /// refuses.
     fn merge_runs(&mut self) -> Result<()> {
         let Self { committer, runs, limit_bytes, .. } = self;

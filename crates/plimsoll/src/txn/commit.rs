@@ -1,15 +1,15 @@
 //! A commit: encode, order, apply.
 //!
 //! 1. [`Commit::encode`]: the write set is encoded and blob files are finished (only this committer
-//!    waits for that; where commits are buffered, the log syncs them later). A set that is too
+//!    waits for that; if commits are buffered, the log syncs the files later). A set that is too
 //!    large for a record is written as sorted runs into blob files, which the record names.
-//! 2. [`Commit::wait_ahead`]: flushes and merges that lag behind hold the committer back here,
-//!    while others commit.
+//! 2. [`Commit::wait_ahead`]: the committer is delayed while flushes and merges lag behind; other
+//!    commits proceed.
 //! 3. Under the commit lock, one commit at a time: [`Commit::validate`] checks everything that the
 //!    transaction read against the commits ordered since its snapshot; [`Commit::make_room`]
 //!    reserves room in the memtable; [`Commit::order`] orders the record in the log and applies its
-//!    versions to the memtable. [`crate::txn::peers::Peers::order`] calls them.
-//! 4. Without the lock, the [ticket](crate::txn::ticket) waits until the record is durable; one
+//!    versions to the memtable. [`crate::txn::peers::Peers::order`] calls these.
+//! 4. Without the lock, the [ticket](crate::txn::ticket) waits until the record is durable. One
 //!    sync serves all waiting committers.
 //!
 //! Law: versions are applied in GLSN order, and a version is visible only when its whole record is
@@ -41,29 +41,29 @@ use crate::types::index_key::IndexKey;
 use crate::types::keyspaces::{CURSORS, SYSTEM};
 use crate::types::version::{INLINE_BYTES, MAX_POINTER_BYTES, Stored, value_sum};
 
-/// A commit that is too large for one record is inserted into the memtable if it takes at most this
-/// part of one (a divisor). A larger one becomes runs of the index as it was written.
+/// Divisor: a commit that is too large for a record is inserted into the memtable if it takes at
+/// most this part of it. The index adopts the runs of a larger one.
 const MEMTABLE_PART: u64 = 2;
 
-/// The inputs of a commit beside what was read and written.
+/// The inputs of a commit besides its reads and writes.
 pub(crate) struct CommitOptions<'a> {
-    /// The keyspaces that it writes to.
+    /// The keyspaces that the commit writes to.
     pub(crate) spaces: &'a [u32],
     pub(crate) metadata: &'a [u8],
-    /// Whether the caller waits until it is durable: then it may be made so before there is a
-    /// ticket.
+    /// Whether the caller waits for durability. If so, the commit may become durable before it has
+    /// a ticket.
     pub(crate) waits: bool,
 }
 
-/// A commit that is encoded, and not ordered yet.
+/// A commit that is encoded but not ordered yet.
 pub(crate) struct Commit<'a> {
     reader: &'a Reader,
     sequencer: &'a CommitSequencer,
-    /// The snapshot that the transaction has read.
+    /// The snapshot that the transaction read.
     at: Glsn,
     reads: ReadSet,
     writes: WriteSet,
-    /// The intervals that it has read and emptied.
+    /// Intervals that the transaction read and that have no live keys.
     gaps: Vec<Gap>,
     updates: Resolution<'a>,
     spaces: &'a [u32],
@@ -72,7 +72,7 @@ pub(crate) struct Commit<'a> {
     body: Body,
 }
 
-/// A commit that has its place in the log.
+/// A commit that has its position in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ordered {
     pub(crate) glsn: Glsn,
@@ -80,12 +80,12 @@ pub(crate) struct Ordered {
     pub(crate) is_durable: bool,
 }
 
-/// Room for what a commit adds to the index; `None` for a commit whose runs the index adopts.
+/// Room for the commit's versions; `None` if the index adopts its runs.
 pub(crate) struct Room<'a>(Option<Reservation<'a>>);
 
 impl<'a> Commit<'a> {
-    /// Encodes the writes of a transaction that has read `reads` as of `at`. `gaps` are the
-    /// intervals that it has read and emptied; `updates` are of keys that are not in `writes`.
+    /// Encodes the writes of a transaction that read `reads` as of `at`. `gaps` are intervals that
+    /// it read and that have no live keys; `updates` are of keys not in `writes`.
     pub(crate) fn encode(
         (reader, sequencer, patience): (&'a Reader, &'a CommitSequencer, &Patience),
         at: Glsn,
@@ -116,7 +116,7 @@ impl<'a> Commit<'a> {
         })
     }
 
-    /// Waits for flushes and merges that lag behind, while others may commit.
+    /// Waits while flushes and merges lag behind. Other commits proceed.
     pub(crate) fn wait_ahead(&self) -> Result<()> {
         let index = &self.reader.index;
         index.throttle.hold_back()?;
@@ -127,15 +127,15 @@ impl<'a> Commit<'a> {
         }
     }
 
-    /// Checks that the keyspaces that it writes to are there. A commit that drops one is seen if it
-    /// was ordered and applied before.
+    /// Checks that the keyspaces that the commit writes to exist. A commit that dropped one is seen
+    /// if it was ordered and applied before.
     pub(crate) fn check_keyspaces(&self) -> Result<()> {
         self.reader.keyspaces.check_take_more(self.spaces.iter().copied())
     }
 
-    /// Checks that no commit which was applied since its snapshot conflicts with it, and computes
-    /// its updates from the newest values. Law: the commit lock is held, and everything that was
-    /// ordered before is applied.
+    /// Checks that no commit applied since its snapshot conflicts with it, and computes its updates
+    /// from the newest values. Law: the commit lock is held, and everything ordered before is
+    /// applied.
     pub(crate) fn validate(&mut self) -> Result<()> {
         self.check_keyspaces()?;
         self.reader.read(|view| validate(view, &self.reads, self.at))?;
@@ -147,18 +147,18 @@ impl<'a> Commit<'a> {
         Ok(())
     }
 
-    /// Whether its versions are inserted into the memtable.
+    /// Whether its versions go into the memtable.
     fn is_in_memory(&self) -> bool {
         self.writes.is_in_memory() || self.writes.spilled().is_empty()
     }
 
-    /// Makes room for what it adds to the index. Flushes a memtable if it must.
+    /// Makes room for the commit's versions. Flushes a memtable if necessary.
     pub(crate) fn make_room(&self) -> Result<Room<'a>> {
         let index = &self.reader.index;
         index.runs.make_room_for_ranges(self.ranges())?;
         if self.is_in_memory() {
             match index.memtables.make_room(self.body.room_bytes, self.sequencer.applied()) {
-                // Its runs need less memory.
+                // Adopting its runs needs less memory.
                 Err(Error::OutOfBudget(_)) if !self.writes.spilled().is_empty() => {}
                 room => return room.map(|room| Room(Some(room))),
             }
@@ -167,14 +167,14 @@ impl<'a> Commit<'a> {
         Ok(Room(None))
     }
 
-    /// As [`Commit::make_room`], without waiting: `None` if a memtable has to be flushed before.
+    /// Like [`Commit::make_room`], without waiting: `None` if a memtable has to be flushed first.
     pub(crate) fn make_room_now(&self) -> Result<Option<Room<'a>>> {
         let index = &self.reader.index;
         index.runs.make_room_for_ranges(self.ranges())?;
         if self.is_in_memory() {
             let room =
                 index.memtables.make_room_now(self.body.room_bytes, self.sequencer.applied());
-            // Runs need less memory.
+            // Adopting its runs needs less memory.
             if room.is_some() || self.writes.spilled().is_empty() {
                 return Ok(room.map(|room| Room(Some(room))));
             }
@@ -183,13 +183,13 @@ impl<'a> Commit<'a> {
         Ok(Some(Room(None)))
     }
 
-    /// The ranges that it deletes.
+    /// The ranges that the commit deletes.
     fn ranges(&self) -> impl Iterator<Item = (&[u8], &[u8])> + Clone {
         self.writes.ranges().iter().map(|range| (&range.first[..], &range.end[..]))
     }
 
-    /// Orders the record with `append` and applies its versions. Law: `lock` is held since
-    /// everything that was ordered before was applied.
+    /// Orders the record with `append` and applies its versions. Law: `lock` has been held since
+    /// everything ordered before was applied.
     pub(crate) fn order(
         &mut self,
         lock: CommitLock<'_>,
@@ -197,7 +197,7 @@ impl<'a> Commit<'a> {
         append: impl FnOnce(&Draft<'_>) -> Result<Ticket, LogError>,
     ) -> Result<Ordered> {
         if self.changes_nothing() {
-            // Its updates were computed from everything that is applied.
+            // The updates were computed from everything applied.
             return Ok(Ordered { glsn: self.sequencer.applied(), is_durable: false });
         }
         let glsn = self.sequencer.submit_and_apply(
@@ -210,7 +210,7 @@ impl<'a> Commit<'a> {
         Ok(Ordered { glsn, is_durable: false })
     }
 
-    /// Writes the record with `append`, without applying it.
+    /// Orders the record with `append` without applying it.
     pub(crate) fn append(
         &self,
         append: impl FnOnce(&Draft<'_>) -> Result<Ticket, LogError>,
@@ -235,7 +235,7 @@ impl<'a> Commit<'a> {
 
     fn apply(&self, room: Room<'a>, glsn: Glsn) -> Result<()> {
         let (body, writes) = (&self.body, &self.writes);
-        // Before the versions: what the commit puts into a range survives it.
+        // Before the versions, because the commit's own puts in a range survive its deletion.
         self.reader.index.runs.delete_ranges(glsn, self.ranges());
         match room.0 {
             Some(mut room) if writes.spilled().is_empty() => {
@@ -252,14 +252,14 @@ impl<'a> Commit<'a> {
             }
             None => {
                 hit(Border::SpilledCommit);
-                // It closes the memtable.
+                // Adopting runs closes the memtable.
                 self.reader.index.memtables.adopt(writes.spilled().adopted(glsn), glsn);
             }
         }
         Ok(())
     }
 
-    /// Whether its updates leave every value as it is, and it has no other writes.
+    /// Whether its updates leave every value unchanged, and it has no other writes.
     fn changes_nothing(&self) -> bool {
         let writes = &self.writes;
         self.body.count == 0 && writes.ranges().is_empty() && writes.spilled().is_empty()
@@ -271,9 +271,8 @@ impl<'a> Commit<'a> {
     }
 
     /// After a conflict, waits until the conflicting commit is visible, so that a retry does not
-    /// conflict with it a second time; after a refused update, until the value is visible that it
-    /// was refused for. If the store is poisoned, so that they never become visible, returns that
-    /// error instead.
+    /// conflict with it again. After a refused update, waits until the refusing value is visible.
+    /// If the store is poisoned, so that they never become visible, returns that error instead.
     pub(crate) fn settle(&mut self, error: Error) -> Error {
         self.updates.resume_panic();
         let met = match &error {
@@ -290,12 +289,12 @@ impl<'a> Commit<'a> {
         }
     }
 
-    /// The snapshot that the transaction has read.
+    /// The snapshot that the transaction read.
     pub(crate) fn at(&self) -> Glsn {
         self.at
     }
 
-    /// Whether the caller waits until it is durable.
+    /// Whether the caller waits for durability.
     pub(crate) fn waits(&self) -> bool {
         self.waits
     }
@@ -305,8 +304,8 @@ impl<'a> Commit<'a> {
         self.spaces.contains(&SYSTEM)
     }
 
-    /// Whether it can be ordered behind any other commit, and applied at any time: it has read
-    /// nothing, consists of operations only, and writes no record of the store itself.
+    /// Whether the commit may be ordered after any other commit and applied at any time: it has
+    /// read nothing, consists of operations only, and writes none of the store's own records.
     pub(crate) fn is_independent(&self) -> bool {
         let is_plain = self.writes.spilled().is_empty()
             && self.writes.blob_bytes() == 0
@@ -315,18 +314,18 @@ impl<'a> Commit<'a> {
         is_plain && self.writes.ranges().is_empty() && reads_nothing && self.gaps.is_empty()
     }
 
-    /// Its payload, if that is in one piece behind the head.
+    /// Its payload, if that is in one piece after the head.
     pub(crate) fn payload(&self) -> Option<[&[u8]; 2]> {
         let [Part::Small { start, end }] = self.body.parts[..] else { return None };
         Some([&self.body.head, &self.body.small[start..end]])
     }
 
-    /// Bytes that it takes in the log.
+    /// Size of the commit in the log.
     pub(crate) fn log_bytes(&self) -> u64 {
         self.body.bytes() + self.writes.blob_bytes()
     }
 
-    /// Bytes that it adds to the index.
+    /// Size of its versions in the index.
     pub(crate) fn index_bytes(&self) -> u64 {
         if self.is_in_memory() {
             self.body.room_bytes as u64
@@ -336,7 +335,7 @@ impl<'a> Commit<'a> {
     }
 }
 
-/// Rejects a transaction if an ordered commit after `at` changed anything in `reads`.
+/// Refuses a transaction if a commit ordered after `at` changed anything in `reads`.
 fn validate(view: &View, reads: &ReadSet, at: Glsn) -> Result<()> {
     for range in reads.ranges() {
         let changed = match range.last {
@@ -351,17 +350,17 @@ fn validate(view: &View, reads: &ReadSet, at: Glsn) -> Result<()> {
     Ok(())
 }
 
-/// A transaction's log entry, ready to be written.
+/// An encoded log entry of a transaction.
 struct Body {
     /// The bytes before the operations.
     head: Vec<u8>,
-    /// The number of operations.
+    /// Number of operations.
     count: u64,
-    /// Everything after the head except the values that remain in the write buffer.
+    /// Everything after the head except values that remain in the write set's buffer.
     small: Buffer,
-    /// The parts that follow the head, in order.
+    /// The parts after the head, in order.
     parts: Vec<Part>,
-    /// Bytes that the versions need in the memtable.
+    /// Size of the versions in the memtable.
     room_bytes: usize,
 }
 
@@ -374,7 +373,7 @@ enum Part {
         offset: u64,
         len: u64,
     },
-    /// A value that an update has computed.
+    /// A value computed by an update.
     Updated {
         number: usize,
         len: u64,
@@ -382,7 +381,7 @@ enum Part {
 }
 
 impl Body {
-    /// Length of the entry in bytes.
+    /// Size of the entry.
     fn bytes(&self) -> u64 {
         let part = |part: &Part| match part {
             Part::Small { start, end } => (end - start) as u64,
@@ -438,11 +437,13 @@ impl Body {
             let mut inline: &[u8] = &[];
             match write {
                 Write::Stored(stored) => inline = encode_operation(key, stored, &mut encoded),
-                Write::Buffered { len, .. } => encode_put(key, len, &mut encoded),
+                Write::Buffered { len, packed, .. } => {
+                    encode_put(key, len, packed, &mut encoded);
+                }
             }
             self.small.extend_from_slice(&encoded);
             self.small.extend_from_slice(inline);
-            if let Write::Buffered { offset, len, sum } = write {
+            if let Write::Buffered { offset, len, sum, .. } = write {
                 self.parts.push(Part::Small { start, end: self.small.len() });
                 self.parts.push(Part::Buffered { offset, len });
                 start = self.small.len();
@@ -462,7 +463,7 @@ impl Body {
         Ok(())
     }
 
-    /// Encodes an updated key. The part of `small` that is not in `parts` yet begins at `start`.
+    /// Encodes an updated key. The part of `small` from `start` on is not in `parts` yet.
     fn encode_updated(
         &mut self,
         InRecord { number, key, value }: InRecord<'_>,
@@ -480,7 +481,7 @@ impl Body {
                 self.small.extend_from_slice(inline);
             }
             Some(value) => {
-                encode_put(key, value.len() as u64, encoded);
+                encode_put(key, value.len() as u64, None, encoded);
                 self.small.extend_from_slice(encoded);
                 self.parts.push(Part::Small { start: *start, end: self.small.len() });
                 self.parts.push(Part::Updated { number, len: value.len() as u64 });
@@ -531,14 +532,14 @@ mod tests {
     }
 
     #[test]
-    fn after_a_commit_that_could_not_be_applied_nothing_is_until_the_next_opening() {
+    fn a_commit_that_cannot_be_applied_poisons_the_store_until_reopened() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let store = open(&path, options()).unwrap();
         put(&store, 1, 10).unwrap();
         let mut payload = Vec::new();
         encode_head(b"", &[], 1, &mut payload);
-        encode_put(b"\0\0\0\x01\0\0\0\x02", 0, &mut payload);
+        encode_put(b"\0\0\0\x01\0\0\0\x02", 0, None, &mut payload);
         let parts = [&payload[..]];
         let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &parts }];
         let order = || {
@@ -569,9 +570,9 @@ mod tests {
         put(&store, 3, 10).unwrap();
     }
 
-    /// More blob files were opened since those of its runs were written than are kept open.
+    /// More blob files are opened after those of the runs than are kept open.
     #[test]
-    fn a_commit_that_is_ordered_needs_no_memory_to_have_its_runs_adopted() {
+    fn adopting_the_runs_of_an_ordered_commit_needs_no_memory() {
         let dir = tempfile::tempdir().unwrap();
         let store = open(&dir.path().join("store"), options()).unwrap();
         let others: Vec<_> =
@@ -595,7 +596,7 @@ mod tests {
         put(&store, 1, 10).unwrap();
     }
 
-    /// Puts this many keys with values of 100 bytes, and deletes each hundredth again.
+    /// Puts this many keys with values of 100 bytes, and deletes every hundredth again.
     fn put_many(store: &Arc<Engine>, keys: u32) {
         let mut tx = Transaction::new(&store.committer);
         for key in (0..keys).rev() {
@@ -614,14 +615,13 @@ mod tests {
         }
     }
 
-    /// Bytes in the active memtable; `None` if the index holds anything else that is not flushed.
+    /// Bytes in the active memtable; `None` if the index has anything else unflushed.
     fn memtable_bytes(store: &Engine) -> Option<u64> {
         store.reader.index.memtables.unflushed().map(|unflushed| unflushed.bytes)
     }
 
     #[test]
-    fn a_commit_that_is_too_large_for_a_record_goes_into_the_memtable_where_it_is_small_beside_that()
-     {
+    fn a_commit_too_large_for_a_record_goes_into_a_much_larger_memtable() {
         let options = || Options::new().memory_bytes(64 << 20).background(false);
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
@@ -631,7 +631,7 @@ mod tests {
         assert_eq!(blob_files(&store), 1);
         assert!(memtable_bytes(&store).unwrap() > 15_000 * 100);
         has_many(&store, 15_000);
-        // A larger one becomes a run of the index.
+        // A larger commit becomes a run of the index.
         put_many(&store, 60_000);
         assert_eq!(memtable_bytes(&store), None);
         has_many(&store, 60_000);
@@ -649,9 +649,9 @@ mod tests {
     }
 
     #[test]
-    fn whatever_the_budget_refuses_a_transaction_is_whole_or_nothing_and_leaves_no_files() {
-        // Under 16 MiB its runs are adopted, under 64 MiB they are inserted into the memtable. A
-        // refusal is harmless where it only keeps a written blob file from staying open, or its
+    fn a_transaction_refused_at_any_reservation_is_whole_or_nothing() {
+        // With 16 MiB its runs are adopted; with 64 MiB they are inserted into the memtable. A
+        // refusal has no effect if it only keeps a written blob file from staying open, or its
         // pages from staying in memory.
         for (mebibytes, least) in [(16, 2), (64, 1)] {
             let refused = refuse(options().memory_bytes(mebibytes << 20));
@@ -659,7 +659,7 @@ mod tests {
         }
     }
 
-    /// The number of commits that were refused.
+    /// Returns the number of refused commits.
     fn refuse(options: Options) -> u64 {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");

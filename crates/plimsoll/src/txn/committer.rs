@@ -23,18 +23,18 @@ use crate::types::error::{Error, Lift, Result};
 use crate::types::lock::lock;
 use crate::types::options::Options;
 
-/// Begins and commits the transactions of one open store.
+/// Begins and commits the transactions of an open store.
 pub(crate) struct Committer {
     pub(crate) reader: Arc<Reader>,
     pub(crate) sequencer: Arc<CommitSequencer>,
     pub(crate) patience: Arc<Patience>,
     pub(crate) options: Options,
     pub(crate) peers: Arc<dyn Peers>,
-    /// As [`Peers::is_alone`]: reads of a store that no other process has open test no more.
+    /// Copy of [`Peers::is_alone`], so that reads of a store with one process test nothing else.
     is_alone: bool,
-    /// The tasks that await durable commits.
+    /// Tasks that await durable commits.
     pub(crate) wakers: Arc<DurableWakers>,
-    /// Held while a floor is found and told.
+    /// Held while a floor is computed and published.
     floor: Mutex<()>,
     /// Bytes committed since the last attempt to free log segments.
     bytes_since_free: AtomicU64,
@@ -64,7 +64,7 @@ impl Committer {
         }
     }
 
-    /// Returns an error if the store cannot be written.
+    /// An error if the store cannot be written.
     pub(crate) fn check_writable(&self) -> Result<()> {
         self.reader.check_open()?;
         check_computes_nothing(&self.reader)?;
@@ -72,7 +72,8 @@ impl Committer {
         if self.options.read_only { Err(Error::ReadOnly) } else { Ok(()) }
     }
 
-    /// Commits a transaction's writes. `gaps` are the intervals that it has read and emptied.
+    /// Commits the writes of a transaction. `gaps` are intervals that it read and that have no live
+    /// keys.
     pub(crate) fn commit(
         &self,
         moment: &OpenMoment,
@@ -85,8 +86,8 @@ impl Committer {
         Ok(self.commit_updates(moment, reads, writes, gaps, updates, options)?.0)
     }
 
-    /// As [`Committer::commit`], with updates of keys that are not in `writes`, in key order.
-    /// Returns the outcome for each updated key.
+    /// Like [`Committer::commit`], with updates of keys that are not in `writes`, in key order.
+    /// Returns the outcome of each updated key.
     pub(crate) fn commit_updates<'f>(
         &self,
         moment: &OpenMoment,
@@ -107,13 +108,13 @@ impl Committer {
         let ordered = ordered.map_err(|error| commit.settle(error))?;
         self.committed(commit.log_bytes());
         let index_bytes = commit.index_bytes();
-        // Releases its memory before the wait.
+        // Release the memory of the commit before the wait.
         let updated = commit.into_updated();
         self.reader.index.throttle.pay(index_bytes);
         Ok((ordered, updated))
     }
 
-    /// Appends entries that are not transactions; returns the GLSN of the first one, and the last.
+    /// Appends entries that are not transactions. Returns the GLSN of the first one, and the last.
     pub(crate) fn append(&self, stream: StreamId, payloads: &[&[u8]]) -> Result<(Glsn, Ordered)> {
         self.check_writable()?;
         let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [*payload]).collect();
@@ -126,32 +127,33 @@ impl Committer {
     /// Flushes the memtables into runs.
     pub(crate) fn flush(&self) -> Result<()> {
         self.check_writable()?;
-        // Also if there is nothing to flush.
+        // Check even if there is nothing to flush.
         self.reader.log.check_own().lift()?;
-        // The runs then also hold the commits that this process left in the log. If they cannot be
-        // applied now, a flush may make room.
+        // Apply the commits that this process left in the log, so that they are flushed as well. If
+        // they cannot be applied now, the flush may make room.
         let taken_in = self.fresh_and_ordered();
         self.sequencer.at_durable(|applied| self.reader.index.memtables.flush_up_to(applied))?;
         taken_in
     }
 
-    /// Opens a snapshot at the newest moment.
+    /// Opens a snapshot at the newest readable GLSN.
     pub(crate) fn open_newest(&self) -> OpenMoment {
         let moment = self.open_now(|| self.newest_to_open());
-        // Afterwards: what is promised to the other members meanwhile is not above the moment.
+        // Apply after the open: a floor that is promised in the meantime is then not above the
+        // snapshot.
         self.show_now(&moment);
         moment
     }
 
-    /// Opens the moment from which a transaction at `at` is updated: the newest, or `at`, which may
-    /// be ordered and not visible yet.
+    /// Opens the base snapshot of updates for a transaction at `at`: the newest, or `at` if that is
+    /// ordered but not visible yet.
     fn open_base(&self, at: Glsn) -> OpenMoment {
         let newest = self.open_newest();
         if newest.at() < at { self.open_now(|| at) } else { newest }
     }
 
-    /// As [`Committer::open_newest`], for a transaction, which may never read at it: its first read
-    /// takes in what others have committed ([`Committer::show`]).
+    /// Like [`Committer::open_newest`], for a transaction, which may never read: only its first
+    /// read applies the commits of others ([`Committer::show`]).
     pub(crate) fn open_unread(&self) -> OpenMoment {
         let moment = self.open_now(|| self.newest_to_open());
         if !self.shows_already(&moment) {
@@ -160,7 +162,7 @@ impl Committer {
         moment
     }
 
-    /// Takes in what an unread moment shows, before something is read at it.
+    /// Applies the commits that an unread snapshot shows, before its first read.
     pub(crate) fn show(&self, moment: &OpenMoment) -> Result<Glsn> {
         if !moment.is_shown() {
             self.show_now(moment);
@@ -168,7 +170,7 @@ impl Committer {
         moment.readable()
     }
 
-    /// Whether an unread moment can be read without taking anything in.
+    /// Whether an unread snapshot can be read without applying anything.
     pub(crate) fn is_shown_in_memory(&self, moment: &OpenMoment) -> bool {
         if !moment.is_shown() && self.shows_already(moment) {
             moment.shows(Ok(()));
@@ -182,12 +184,11 @@ impl Committer {
     }
 
     fn show_now(&self, moment: &OpenMoment) {
-        // A process that only reads may have outlived those that it followed.
+        // A read-only process may have outlived those that it followed.
         moment.shows(self.fresh().and_then(|()| reaches(self.sequencer.visible(), moment.at())));
     }
 
-    /// Opens a snapshot at the last commit that was ordered, here or by another member; it may not
-    /// be durable yet.
+    /// Opens a snapshot at the last commit ordered by any member, which may not be durable yet.
     pub(crate) fn open_ordered(&self) -> OpenMoment {
         self.note_read();
         let moment = self.open_now(|| self.peers.newest_ordered().max(self.sequencer.applied()));
@@ -197,14 +198,15 @@ impl Committer {
         moment
     }
 
-    /// Notes that something is read.
+    /// Records a read.
     pub(crate) fn note_read(&self) {
         if !self.is_alone {
             self.peers.note_read();
         }
     }
 
-    /// The newest moment that is readable anywhere. No moment below it is opened from now on.
+    /// The newest GLSN that is readable in any process. From now on no snapshot below it is opened,
+    /// unless it is requested.
     fn newest_to_open(&self) -> Glsn {
         let visible = self.sequencer.visible();
         if self.is_alone { visible } else { self.peers.newest_readable().max(visible) }
@@ -212,17 +214,17 @@ impl Committer {
 
     fn open_now(&self, at: impl Fn() -> Glsn) -> OpenMoment {
         if self.reader.owner.is_foreign() {
-            // Nothing is read at it.
+            // Nothing is read at this snapshot.
             return OpenMoment::of_nobody(at());
         }
         match self.reader.snapshots.open(&self.reader.budget, &at) {
             Ok(moment) => moment,
-            // A snapshot takes about a hundred bytes: leave it uncharged rather than fail.
+            // A snapshot takes about a hundred bytes. Leave it uncharged rather than fail.
             Err(_) => self.reader.snapshots.open_unleased(at),
         }
     }
 
-    /// Opens a snapshot at a past moment; waits for memory as writers do.
+    /// Opens a snapshot in the past. Waits for memory like writers.
     pub(crate) fn open_at(&self, at: Glsn) -> Result<OpenMoment> {
         let opened = self
             .patience
@@ -231,17 +233,17 @@ impl Committer {
         opened
     }
 
-    /// Takes in what other members have committed, so that what is read next is what is durable
-    /// anywhere now.
+    /// Applies the commits of other members, so that the next read sees everything durable in any
+    /// process.
     ///
     /// # Errors
-    /// [`Error::Behind`]: what would be read is not the newest. A moment that is opened all the
-    /// same keeps it ([`OpenMoment::shows`]).
+    /// [`Error::Behind`]: the next read would not see the newest commits. A snapshot opened
+    /// nevertheless keeps this error ([`OpenMoment::shows`]).
     pub(crate) fn fresh(&self) -> Result<()> {
         self.caught_up(|| self.peers.catch_up())
     }
 
-    /// Takes in what other members have ordered, whether it is durable or not.
+    /// Applies the commits that other members have ordered, durable or not.
     ///
     /// # Errors
     /// As for [`Committer::fresh`].
@@ -266,25 +268,26 @@ impl Committer {
         })
     }
 
-    /// The newest readable moment; `None` if the log would have to be read to take in what other
-    /// members have committed.
+    /// The newest readable GLSN; `None` if the log would have to be read first to apply the commits
+    /// of other members.
     pub(crate) fn visible_if_fresh(&self) -> Option<Glsn> {
         let is_fresh =
             !self.reader.owner.is_foreign() && (self.is_alone || self.peers.is_caught_up());
         is_fresh.then(|| self.sequencer.visible())
     }
 
-    /// Promises the other members to open no moment before those that are open here, or before the
-    /// newest that is readable. Returns whether one is open that is older.
+    /// Promises the other members that no snapshot older than the oldest open one here is opened,
+    /// or older than the newest readable GLSN if none is open. Returns whether an older one than
+    /// that GLSN is open.
     pub(crate) fn promise_floor(&self) -> bool {
-        // A floor that was found before one that is told already may be above it.
+        // Compute and publish under one lock: an earlier floor must not overwrite a later one.
         let _alone = lock(&self.floor);
         let oldest = self.reader.snapshots.oldest(|| self.newest_to_open());
         self.peers.promise_floor(oldest);
         oldest < self.newest_to_open()
     }
 
-    /// A reader of an index key's value as of a moment; waits for memory as writers do.
+    /// A reader of an index key's value as of a snapshot. Waits for memory like writers.
     pub(crate) fn value_reader(
         &self,
         key: &[u8],
@@ -293,7 +296,7 @@ impl Committer {
         self.patience.in_transaction(false, || self.reader.reader(key, moment))
     }
 
-    /// Counts the bytes of a commit. Frees old log segments after about every segment's worth of
+    /// Counts the bytes of a commit. Frees old log segments about once per segment's worth of
     /// bytes.
     pub(crate) fn committed(&self, bytes: u64) {
         let segment = self.options.segment_limit_bytes();
@@ -304,12 +307,10 @@ impl Committer {
     }
 }
 
-/// Fails if what was taken in up to `taken_in` is not all that a moment shows.
+/// Fails if `taken_in`, the last GLSN applied, does not reach the snapshot.
 fn reaches(taken_in: Glsn, at: Glsn) -> Result<()> {
     let cause = || {
-        format!(
-            "of the log, what is behind GLSN {taken_in} is not there to be read as of GLSN {at}"
-        )
+        format!("the log after GLSN {taken_in} is missing, so a read as of GLSN {at} is impossible")
     };
     if taken_in >= at { Ok(()) } else { Err(Error::Behind { cause: cause() }) }
 }
@@ -331,7 +332,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moment_that_was_opened_behind_others_is_never_read() {
+    fn a_snapshot_opened_behind_other_members_is_never_read() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let options = || Options::new().memory_bytes(16 << 20).background(false).shared(true);
@@ -342,15 +343,15 @@ mod tests {
         tx.put(&theirs, b"a", b"1").unwrap();
         tx.commit().unwrap();
         let is_behind = |error| assert!(matches!(error, Error::Behind { .. }), "{error}");
-        // The first is the snapshot itself, which is opened all the same.
+        // The first reservation is for the snapshot itself, which is opened anyway.
         two.reader.budget.fail_after(1);
         let snapshot = Snapshot::newest(&two);
         is_behind(snapshot.get(&space, b"a").unwrap_err());
-        // A transaction takes in what others have committed where it first reads.
+        // A transaction applies the commits of others at its first read.
         let tx = Transaction::new(&two.committer);
         two.reader.budget.fail_after(0);
         is_behind(tx.first(&space).unwrap_err());
-        // What could not be taken in is taken in now.
+        // The commits that could not be applied before are applied now.
         assert!(Snapshot::newest(&two).get(&space, b"a").unwrap().is_some());
         is_behind(snapshot.get(&space, b"a").unwrap_err());
         is_behind(snapshot.first(&space).unwrap_err());
@@ -360,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn why_a_process_is_behind_is_said_once() {
+    fn the_cause_of_being_behind_is_reported_once() {
         let dir = tempfile::tempdir().unwrap();
         let options = Options::new().memory_bytes(16 << 20).background(false).shared(true);
         let store = open(&dir.path().join("store"), options).unwrap();
@@ -371,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn no_moment_that_is_open_is_below_the_floor_that_others_are_told() {
+    fn no_open_snapshot_is_below_the_published_floor() {
         let dir = tempfile::tempdir().unwrap();
         let options = Options::new().memory_bytes(16 << 20).background(false).shared(true);
         let store = open(&dir.path().join("store"), options).unwrap();
@@ -389,7 +390,7 @@ mod tests {
                     committer.promise_floor();
                 }
             });
-            // Others that want the processor: a thread may be stopped anywhere.
+            // Competing threads, so that a thread may be stopped anywhere.
             for _ in 0..3 {
                 scope.spawn(|| {
                     while !is_over.load(Ordering::Relaxed) {

@@ -1,13 +1,13 @@
 //! Wakes the tasks that await commits once these are durable.
 //!
-//! The first task that has to wait starts a thread. The thread takes part in group commit like any
-//! committer, on behalf of all tasks, and wakes those whose commits are durable.
+//! The first task that has to wait starts a thread. On behalf of all tasks, the thread takes part
+//! in group commit like any committer, and wakes those whose commits are durable.
 //!
 //! Laws:
-//! 1. Wakers are called, cloned and dropped without holding a lock: they run user code, which may
-//!    commit, drop tickets or close the store.
-//! 2. A registered waker is called once its commit is durable, another process has kept it waiting
-//!    for too long, the log is poisoned, or the store is closed.
+//! 1. Wakers are called, cloned and dropped without holding a lock, because they run user code,
+//!    which may commit, drop tickets or close the store.
+//! 2. A registered waker is called once its commit is durable, another process has blocked it for
+//!    too long, the log is poisoned, or the store is closed.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,10 +21,10 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::types::error::{Error, Lift, Result};
 
-/// Key of a task's registered waker: the GLSN it waits for, and a unique number.
+/// Key of a registered waker: the GLSN that it waits for, and a unique number.
 pub(crate) type Registration = (Glsn, u64);
 
-/// The tasks that wait for commits of one open store.
+/// The tasks that wait for commits of an open store.
 pub(crate) struct DurableWakers {
     shared: Arc<Shared>,
     /// Whether a thread may be started.
@@ -42,12 +42,11 @@ struct Shared {
 struct Waiting {
     wakers: BTreeMap<Registration, Waker>,
     next: u64,
-    /// What those get that another process has kept waiting for too long: later ones may have more
-    /// luck.
+    /// Errors of tasks that another process blocked for too long. Later tasks may still succeed.
     stalled: BTreeMap<Registration, LogError>,
-    /// The failure after which nothing more becomes durable.
+    /// The error after which nothing becomes durable any more.
     failed: Option<LogError>,
-    /// Set at the end: no more wakers are registered.
+    /// Set at the end; no further wakers are registered.
     over: bool,
 }
 
@@ -116,7 +115,7 @@ impl DurableWakers {
         drop(waker);
     }
 
-    /// Starts the thread unless it runs already; false if it cannot be started.
+    /// Starts the thread unless it is running; false if it cannot be started.
     fn start(&self) -> bool {
         if !self.threaded {
             return false;
@@ -135,7 +134,7 @@ impl DurableWakers {
     }
 
     /// Stops the thread and wakes all tasks. The log is closed by now, so each task gets its result
-    /// when it polls.
+    /// at its next poll.
     pub(crate) fn stop(&self) {
         let worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(worker) = worker {
@@ -147,11 +146,11 @@ impl DurableWakers {
 
 impl Shared {
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        // Ignore poisoning: every change under this lock is complete, even after a panic.
+        // Ignore poisoning, because every change under this lock is atomic with respect to panics.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the registered commits are durable and wakes their tasks, until no task is left.
+    /// Waits until the registered commits are durable and wakes their tasks, until none is left.
     fn step(&self) {
         loop {
             let newest = self.waiting().wakers.last_key_value().map(|((glsn, _), _)| *glsn);
@@ -188,7 +187,7 @@ impl Shared {
 
 fn wake(wakers: BTreeMap<Registration, Waker>) {
     for waker in wakers.into_values() {
-        // A panic in one waker must not keep the other tasks from being woken.
+        // A panic in one waker must not prevent others from being woken.
         let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
     }
 }
@@ -210,7 +209,7 @@ mod tests {
 
     use super::*;
 
-    /// The log of a member that waits for others for so long.
+    /// A member's log that waits at most `patience` for other members.
     fn log_of_member(disk: &Arc<dyn Disk>, store: &Path, patience: Duration) -> Arc<FileLog> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let members = Arc::new(Members::join(disk, &clock, store, patience).unwrap());
@@ -228,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn one_commit_that_waited_too_long_for_another_process_fails_no_later_one() {
+    fn a_commit_that_waited_too_long_does_not_fail_later_ones() {
         let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
         let store = Path::new("/store");
         disk.create_dir(store).unwrap();

@@ -1,18 +1,20 @@
-//! The gaps of a transaction: intervals of keys in which it sees nothing, at its moment and with
-//! its own writes.
+//! The gaps of a transaction: intervals of keys in which it sees nothing, considering its snapshot
+//! and its own writes.
 //!
-//! Without them each walk would step over all that the transaction has deleted, and over the rows
-//! that these deletions hide. A walk adds a gap when it has stepped over own deletions, and seeks
-//! to the end of a gap that it meets.
+//! Without them, each scan would step over all keys that the transaction has deleted, and over the
+//! rows that these deletions hide. A scan adds a gap after it has stepped over own deletions, and
+//! seeks to the end of a known gap.
 //!
 //! Laws:
-//! 1. A walk adds only what it has walked over, after the read set covers it. A deletion lengthens
-//!    a gap; a put cuts it.
-//! 2. When the transaction is committed, its gaps are those of the index (`index::gaps`): its reads
-//!    of them were validated.
-//! 3. A walk that seeks over a gap still reads it: the read set notes the whole range. So a commit
-//!    of another transaction in a gap is a conflict as if its keys had been read one by one.
-//! 4. The list is bounded and charged to the budget. Where the budget refuses, the gaps are
+//! 1. A scan adds only what it has passed, after the read set covers it. A deletion extends a gap;
+//!    a put splits it.
+//! 2. When the transaction is committed, its gaps become gaps of the index (`index::gaps`), because
+//!    its reads of them were validated.
+//! 3. A scan that seeks over a gap still reads it: the read set records the whole range. A commit
+//!    of another transaction in a gap is therefore a conflict, as if the keys had been read one by
+//!    one.
+//! 4. The list is bounded and charged to the budget. If the budget refuses, the gaps are forgotten,
+//!    and no scan fails.
 //!    forgotten, and no walk fails.
 
 use plimsoll_log::glsn::Glsn;
@@ -23,7 +25,7 @@ use crate::index::gaps::list::{Gap, GapList};
 use crate::index::sources::view::Direction;
 use crate::index::walk::seat::Seats;
 
-/// The most bytes of a transaction's gaps.
+/// Maximum size of a transaction's gaps.
 const LIMIT_BYTES: usize = 16 << 10;
 
 /// The charge is a multiple of this many bytes.
@@ -42,16 +44,17 @@ impl OwnGaps {
         Self { list: GapList::new(LIMIT_BYTES), charge: None }
     }
 
-    /// Nothing is visible from `first` up to `end`, where `dead` deletions were stepped over.
+    /// Adds an interval without visible keys from `first` up to `end`, in which `dead` deletions
+    /// were stepped over.
     pub(crate) fn add(&mut self, seats: &Seats, first: &[u8], end: &[u8], dead: u64) {
-        // All are of the transaction's moment.
+        // All gaps hold at the transaction's snapshot, so `since` is not used.
         self.list.add(first, end, Glsn::NONE, dead, Glsn::NONE);
         self.charge.get_or_insert_with(|| seats.charge());
         self.fit();
     }
 
-    /// Where a walk goes on that is to continue at `from` (forward), or right before it (backward),
-    /// if that lies in a gap.
+    /// The key at which a scan continues that would continue at `from` (forward) or directly before
+    /// it (backward), if that is in a gap.
     pub(crate) fn skip(&self, direction: Direction, from: &[u8]) -> Option<Vec<u8>> {
         let skip = match direction {
             Direction::Forward => self.list.past(from, Glsn::NONE),
@@ -63,7 +66,7 @@ impl OwnGaps {
         })
     }
 
-    /// The transaction puts a key.
+    /// Records that the transaction puts a key.
     pub(crate) fn put(&mut self, key: &[u8]) {
         if !self.list.is_empty() {
             self.list.put(key);
@@ -71,7 +74,7 @@ impl OwnGaps {
         }
     }
 
-    /// The transaction deletes a key.
+    /// Records that the transaction deletes a key.
     pub(crate) fn delete(&mut self, key: &[u8]) {
         if !self.list.is_empty() {
             self.list.delete(key);
@@ -106,7 +109,7 @@ mod tests {
     use crate::types::options::Options;
 
     #[test]
-    fn gaps_that_find_no_room_are_forgotten_and_those_that_do_are_charged() {
+    fn gaps_are_charged_and_forgotten_if_the_budget_refuses() {
         let dir = tempfile::tempdir().unwrap();
         let options = Options::new().memory_bytes(16 << 20).background(false);
         let store = open(&dir.path().join("store"), options).unwrap();

@@ -1,15 +1,15 @@
 //! The ranges of keys that a transaction deletes.
 //!
-//! Their number is bounded: they travel in the head of the record. A transaction that has no room
-//! for another one deletes key by key.
+//! Their number is bounded, because they are stored in the head of the record. A transaction
+//! without room for another range deletes key by key.
 
 use crate::txn::payload::DeletedRange;
 use crate::types::index_key::IndexKey;
 
-/// The most bytes of the ranges of one transaction.
+/// Maximum size of a transaction's ranges.
 const LIMIT_BYTES: usize = 64 << 10;
 
-/// The ranges, sorted; none touches another of its keyspace.
+/// The ranges, sorted. Ranges of one keyspace do not touch.
 #[derive(Debug, Default)]
 pub(crate) struct OwnRanges {
     list: Vec<DeletedRange>,
@@ -20,17 +20,17 @@ impl OwnRanges {
         self.list.is_empty()
     }
 
-    /// Its ranges.
+    /// The ranges.
     pub(crate) fn list(&self) -> &[DeletedRange] {
         &self.list
     }
 
-    /// Whether there is room for one more.
+    /// Whether there is room for another range.
     pub(crate) fn has_room(&self) -> bool {
         self.encoded_bytes() < LIMIT_BYTES
     }
 
-    /// Upper bound on their bytes in a payload.
+    /// An upper bound of their size in a payload.
     pub(crate) fn encoded_bytes(&self) -> usize {
         self.list.iter().map(DeletedRange::encoded_bytes).sum()
     }
@@ -47,15 +47,15 @@ impl OwnRanges {
         self.list.insert(from, joined);
     }
 
-    /// The range that a key lies in.
+    /// The range that contains a key.
     pub(crate) fn over(&self, key: &[u8]) -> Option<&DeletedRange> {
         let begun = self.list.partition_point(|range| *range.first <= *key);
         self.list[..begun].last().filter(|range| *range.end > *key)
     }
 }
 
-/// Whether ranges with this end and this first key are one. Those of two keyspaces never are, so
-/// that a change of a commit is of one keyspace.
+/// Whether ranges with this end and this first key are joined. Ranges of two keyspaces never are,
+/// so that each range of a commit is in one keyspace.
 fn touches(end: &[u8], first: &[u8]) -> bool {
     first < end || (first == end && !IndexKey::new(first).begins_keyspace())
 }
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_of_two_keyspaces_stay_two() {
+    fn ranges_of_two_keyspaces_are_not_joined() {
         let mut ranges = OwnRanges::default();
         ranges.add(&[0, 0, 0, 17], &[0, 0, 0, 17, 5]);
         ranges.add(&[0, 0, 0, 16, 1], &[0, 0, 0, 17]);
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_touch_are_one() {
+    fn ranges_that_touch_are_joined() {
         for seed in 0..200 {
             let mut random = Random::new(seed);
             let (mut ranges, mut deleted) = (OwnRanges::default(), [false; 256]);

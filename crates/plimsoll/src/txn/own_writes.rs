@@ -1,4 +1,4 @@
-//! Walks a transaction's own writes in key order, merging memory and spilled runs.
+//! Iterates over a transaction's own writes in key order, merging memory and spilled runs.
 //!
 //! Law: each key comes once, with its newest write.
 
@@ -8,6 +8,7 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::buffer::Buffer;
 use plimsoll_memory::sorted::Position;
 
+use crate::compression::unpacker::unpack;
 use crate::index::run::cursor::RunCursor;
 use crate::index::sources::view::Direction;
 use crate::read::reader::Reader;
@@ -15,14 +16,14 @@ use crate::txn::write_set::{Write, WriteSet};
 use crate::types::error::Result;
 use crate::types::version::Stored;
 
-/// The walk. It is on a key, or behind the last one.
+/// The iterator. It is on a key or after the last one.
 pub(crate) struct OwnWrites<'t> {
     set: &'t WriteSet,
     direction: Direction,
     memory: Option<Position>,
     runs: Vec<RunCursor>,
     updated: UpdatedKeys,
-    /// In `updated`.
+    /// Index into `updated`.
     place: Option<usize>,
     standing: Option<Source>,
 }
@@ -34,13 +35,12 @@ enum Source {
     Updated(usize),
 }
 
-/// Keys that a transaction updates and that it did not write otherwise, in order, with their
-/// values.
+/// Keys that a transaction updates and has not written otherwise, in key order, with their values.
 pub(crate) type UpdatedKeys = Arc<[(Vec<u8>, Option<Vec<u8>>)]>;
 
 impl<'t> OwnWrites<'t> {
-    /// A walk that begins at the first key at or after `from` (forward), or at the last key before
-    /// `from` (backward).
+    /// An iterator that begins at the first key at or after `from` (forward), or at the last key
+    /// before it (backward).
     pub(crate) fn new(
         (set, updated): (&'t WriteSet, &UpdatedKeys),
         direction: Direction,
@@ -53,7 +53,7 @@ impl<'t> OwnWrites<'t> {
         Ok(walk)
     }
 
-    /// Goes to the first key at or after `from` (forward), or to the last key before `from`
+    /// Moves to the first key at or after `from` (forward), or to the last key before it
     /// (backward).
     pub(crate) fn seek(&mut self, from: Option<&[u8]>) -> Result<()> {
         let map = self.set.map();
@@ -82,18 +82,18 @@ impl<'t> OwnWrites<'t> {
         Ok(())
     }
 
-    /// Heap bytes of the walk.
+    /// Heap size of the iterator.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.runs.iter().map(RunCursor::heap_bytes).sum()
     }
 
-    /// Unpins the pages of spilled runs until [`OwnWrites::come_back`]: the walk may be idle for
-    /// long.
+    /// Unpins the pages of spilled runs until [`OwnWrites::come_back`], because the iterator may be
+    /// idle for a long time.
     pub(crate) fn leave_pages(&mut self) {
         self.runs.iter_mut().for_each(RunCursor::leave_page);
     }
 
-    /// Pins its pages again.
+    /// Pins the pages again.
     pub(crate) fn come_back(&mut self) -> Result<()> {
         self.runs.iter_mut().try_for_each(RunCursor::come_back)
     }
@@ -110,9 +110,9 @@ impl<'t> OwnWrites<'t> {
 
     fn current(&self, source: Source) -> (&[u8], Write<'_>) {
         match source {
-            Source::Memory => self.set.at(self.memory.expect("it stands there")),
+            Source::Memory => self.set.at(self.memory.expect("the memory source is current")),
             Source::Run(i) => {
-                let version = self.runs[i].current().expect("it stands there");
+                let version = self.runs[i].current().expect("the run is current");
                 (version.key, Write::Stored(version.stored))
             }
             Source::Updated(place) => {
@@ -122,7 +122,7 @@ impl<'t> OwnWrites<'t> {
         }
     }
 
-    /// Goes to the next key.
+    /// Moves to the next key.
     pub(crate) fn advance(&mut self) -> Result<()> {
         let Some(key) = self.key().map(<[u8]>::to_vec) else { return Ok(()) };
         if let Some(position) = self.memory
@@ -154,7 +154,7 @@ impl<'t> OwnWrites<'t> {
         Ok(())
     }
 
-    /// A backward walk meets a key's oldest write first.
+    /// A backward scan meets a key's oldest write first.
     fn newest_of_key(&self, position: Option<Position>) -> Option<Position> {
         match self.direction {
             Direction::Forward => position,
@@ -162,8 +162,8 @@ impl<'t> OwnWrites<'t> {
         }
     }
 
-    /// Selects the next key in the walk's direction; of several sources the newest, which comes
-    /// first here.
+    /// Selects the source of the next key in the iterator's direction. Of several sources with the
+    /// key, the newest comes first here.
     fn choose(&mut self) {
         let memory = self.memory.map(|_| Source::Memory);
         let runs =
@@ -186,7 +186,7 @@ impl<'t> OwnWrites<'t> {
     }
 }
 
-/// Replaces `into` by a value that a transaction wrote itself.
+/// Replaces `into` by a value that the transaction wrote itself.
 pub(crate) fn own_value(
     reader: &Reader,
     writes: &WriteSet,
@@ -195,7 +195,14 @@ pub(crate) fn own_value(
 ) -> Result<()> {
     into.clear();
     into.resize(write.value_bytes() as usize);
-    match writes.read_back(write, into)? {
+    if let Some((stored, packed)) = write.packed() {
+        let fetch = &mut |at, bytes: &mut [u8]| match writes.read_back(write, at, bytes)? {
+            None => Ok(()),
+            Some(stored) => reader.load_stored(Glsn::NONE, stored, at, bytes).map(|_| ()),
+        };
+        return unpack(&reader.budget, Glsn::NONE, (stored, packed), into, fetch);
+    }
+    match writes.read_back(write, 0, into)? {
         None => Ok(()),
         Some(stored) => reader.load(Glsn::NONE, stored, into).map(|_| ()),
     }

@@ -1,10 +1,10 @@
-//! Waits of writers for memory: in a queue, after a flush was requested, as long as memory is
-//! coming back.
+//! Waits of writers for memory: in a queue, after a flush was requested, and only as long as memory
+//! is being freed.
 //!
-//! Puts and commits have a queue each: a commit releases memory, so it never waits behind puts that
+//! Puts and commits have separate queues: a commit frees memory, so it never waits behind puts that
 //! wait for memory. No lock is held while a thread waits, in particular not the commit lock.
 //!
-//! A store without threads of its own never waits: no other thread could release memory.
+//! A store without background threads never waits, because no other thread could free memory.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,20 +18,20 @@ use crate::index::OpenIndex;
 use crate::txn::sequencer::CommitSequencer;
 use crate::types::error::{Error, Result};
 
-/// How long an operation waits before it fails: while no memory is given back and no flush is under
-/// way, and in any case.
+/// An operation fails after the first time without any memory being freed or a flush in progress,
+/// and in any case after the second.
 const PATIENCE: wait_queue::Patience =
     wait_queue::Patience { idle: Duration::from_secs(1), longest: Duration::from_secs(30) };
 
-/// Of a store without threads: no other thread could release memory.
+/// For a store without background threads, in which no other thread could free memory.
 const NO_PATIENCE: wait_queue::Patience =
     wait_queue::Patience { idle: Duration::ZERO, longest: Duration::ZERO };
 
-/// The sizes of a write set's first memory: most hold one small write. Larger sets then take pieces
-/// of the second size, then chunks.
+/// Sizes of a write set's first memory; most sets hold one small write. Larger sets take pieces of
+/// the second size, then chunks.
 const PIECES_BYTES: [usize; 2] = [512, 4096];
 
-/// What an early flush needs.
+/// The means of an early flush.
 pub(crate) struct Context {
     pub(crate) index: Arc<OpenIndex>,
     pub(crate) sequencer: Arc<CommitSequencer>,
@@ -48,7 +48,7 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// Writers wait if `background`.
+    /// Writers wait only if `background` is set.
     pub(crate) fn new(budget: &Budget, context: Context, background: bool) -> Self {
         let patience = if background { PATIENCE } else { NO_PATIENCE };
         Self {
@@ -64,13 +64,13 @@ impl Patience {
         &self.budget
     }
 
-    /// The pieces from which write sets take their first memory.
+    /// The pieces for the first memory of write sets.
     pub(crate) fn small(&self) -> &Arc<[Pieces]> {
         &self.small
     }
 
-    /// Runs an attempt in an open transaction, and again if the budget refused it and memory became
-    /// free. A refused attempt must leave everything as it was, or be harmless to repeat. An
+    /// Runs an attempt of an open transaction, and repeats it after memory became free if the
+    /// budget refused it. A refused attempt must change nothing, or be harmless to repeat. An
     /// attempt that needs no more memory does not wait behind others that do.
     pub(crate) fn in_transaction<T>(
         &self,
@@ -81,7 +81,7 @@ impl Patience {
         self.puts.attempt(order, is_refusal, &self.context, attempt)
     }
 
-    /// The same for a commit: most need no more memory.
+    /// The same for a commit, which usually needs no more memory.
     pub(crate) fn in_commit<T>(&self, attempt: impl FnMut() -> Result<T>) -> Result<T> {
         self.commits.attempt(Order::Ahead, is_refusal, &self.context, attempt)
     }

@@ -12,35 +12,41 @@
 //!     bytes   index key (varint length first): keyspace id, big-endian, and the key
 //!     kind 1: bytes   value (varint length first); if it is longer than 1024 bytes, u64 its checksum
 //!     kind 2: varint blob id, varint offset, varint length, u64 checksum of the value
+//!     kind 8: u8 codec, varint length of the value, bytes compressed value (varint length first),
+//!             u64 checksum of these bytes
+//!     kind 9: as kind 2, of the compressed value; then u8 codec, varint length of the value
 //! runs:        varint count, newest first, then for each: varint count of tables, varint blob id of each
 //! ```
 //!
-//! Operations are sorted by key, one for each key. Ranges are sorted, not empty, and do not
-//! overlap; each is of one keyspace. A range deletes what its keys had before the transaction: the transaction's own
+//! Operations are sorted by key, one per key. Ranges are sorted, not empty and disjoint; each is in
+//! one keyspace. A range deletes the previous versions of its keys; the transaction's own
 //! operations come after it.
 
 use plimsoll_disk::codec::{Reader, push_bytes, push_varint};
 use plimsoll_log::blob::BlobId;
 
 use crate::index::ranges::MAX_BOUND_BYTES;
+use crate::types::compression::Packed;
 use crate::types::error::{Error, Result};
 use crate::types::index_key::IndexKey;
 use crate::types::version::{INLINE_BYTES, Stored, value_sum};
 
 const VERSION: u8 = 2;
 const FLAG_RUNS: u8 = 1;
-/// Reserved: the id of the branch that the transaction writes to follows the flags. Those of the
-/// main branch have none.
+/// Reserved: the id of the branch that the transaction writes to follows the flags. Transactions of
+/// the main branch have none.
 const FLAG_BRANCH: u8 = 2;
 const FLAG_RANGES: u8 = 4;
 const DELETE: u8 = 0;
 const PUT: u8 = 1;
 const PUT_BLOB: u8 = 2;
+const PUT_PACKED: u8 = 8;
+const PUT_BLOB_PACKED: u8 = 9;
 
-/// The most bytes of metadata of one transaction: 64 KiB.
+/// Maximum size of a transaction's metadata: 64 KiB.
 pub const MAX_METADATA_BYTES: usize = 64 << 10;
 
-/// Appends the head, for `operations` operations to follow.
+/// Appends the head for `operations` operations.
 pub(crate) fn encode_head(
     metadata: &[u8],
     ranges: &[DeletedRange],
@@ -79,10 +85,10 @@ pub(crate) fn encode_runs(
     }
 }
 
-/// Appends an operation up to the bytes of an inline value, which follow it and are returned.
+/// Appends an operation except for the bytes of an inline value, which follow it and are returned.
 ///
 /// # Panics
-/// The value is in the log or lost: no transaction writes such a one.
+/// The value is in the log or lost, which no transaction writes.
 pub(crate) fn encode_operation<'a>(key: &[u8], stored: Stored<'a>, out: &mut Vec<u8>) -> &'a [u8] {
     match stored {
         Stored::Deleted => {
@@ -90,16 +96,17 @@ pub(crate) fn encode_operation<'a>(key: &[u8], stored: Stored<'a>, out: &mut Vec
             push_bytes(out, key);
         }
         Stored::Inline(value) => {
-            encode_put(key, value.len() as u64, out);
+            encode_put(key, value.len() as u64, None, out);
             return value;
         }
-        Stored::InBlob { blob, offset, len, sum } => {
-            out.push(PUT_BLOB);
+        Stored::InBlob { blob, offset, len, sum, packed } => {
+            out.push(if packed.is_some() { PUT_BLOB_PACKED } else { PUT_BLOB });
             push_bytes(out, key);
             push_varint(out, blob.0);
             push_varint(out, offset);
             push_varint(out, len);
             out.extend_from_slice(&sum.to_le_bytes());
+            packed.iter().for_each(|packed| packed.encode(out));
         }
         Stored::InLog { .. } | Stored::Dropped { .. } => {
             unreachable!("a transaction's value is inline or in a blob file")
@@ -108,15 +115,16 @@ pub(crate) fn encode_operation<'a>(key: &[u8], stored: Stored<'a>, out: &mut Vec
     &[]
 }
 
-/// Appends a put up to its value's bytes, which follow; and behind them, if they are more than
-/// [`INLINE_BYTES`], the value's checksum.
-pub(crate) fn encode_put(key: &[u8], value_bytes: u64, out: &mut Vec<u8>) {
-    out.push(PUT);
+/// Appends a put up to its value's stored bytes, which follow; and behind them, if they are
+/// compressed or more than [`INLINE_BYTES`], their checksum.
+pub(crate) fn encode_put(key: &[u8], stored_bytes: u64, packed: Option<Packed>, out: &mut Vec<u8>) {
+    out.push(if packed.is_some() { PUT_PACKED } else { PUT });
     push_bytes(out, key);
-    push_varint(out, value_bytes);
+    packed.iter().for_each(|packed| packed.encode(out));
+    push_varint(out, stored_bytes);
 }
 
-/// A range of index keys that a transaction deletes: from `first` up to `end`.
+/// A range of index keys that a transaction deletes: from `first` up to `end`, exclusive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeletedRange {
     pub(crate) first: Vec<u8>,
@@ -124,7 +132,7 @@ pub(crate) struct DeletedRange {
 }
 
 impl DeletedRange {
-    /// Upper bound on its bytes in a payload.
+    /// An upper bound of its size in a payload.
     pub(crate) fn encoded_bytes(&self) -> usize {
         self.first.len() + self.end.len() + 4
     }
@@ -135,7 +143,7 @@ impl DeletedRange {
 pub(crate) struct Payload<'a> {
     /// The user's metadata of the commit.
     pub(crate) metadata: &'a [u8],
-    /// The ranges that it deletes before it writes: first keys and ends.
+    /// The ranges that the transaction deletes before it writes: first keys and ends.
     pub(crate) ranges: Vec<(&'a [u8], &'a [u8])>,
     /// The writes.
     pub(crate) writes: Writes<'a>,
@@ -155,25 +163,26 @@ pub(crate) enum Writes<'a> {
 pub(crate) struct Operations<'a> {
     reader: Reader<'a>,
     left: u64,
-    /// The bytes of the last operation's value, where the payload holds them.
+    /// The value of the last operation, if the payload holds it.
     value: &'a [u8],
     /// Whether values are verified against their checksums.
     compared: bool,
-    /// Whether values longer than [`INLINE_BYTES`] are missing from the bytes that are read.
+    /// Whether values that are compressed or longer than [`INLINE_BYTES`] are missing from the
+    /// bytes that are read.
     misses_values: bool,
-    /// Bytes of the payload before the reader's position that are missing.
+    /// Number of missing bytes before the reader's position.
     missing_bytes: u64,
 }
 
 impl<'a> Payload<'a> {
-    /// Decodes a payload; its operations are checked as they are walked.
+    /// Decodes a payload. Its operations are checked during iteration.
     pub(crate) fn decode(bytes: &'a [u8]) -> Result<Self> {
         let mut reader = Reader::new(bytes);
         let version = reader.u8().ok_or_else(damaged)?;
         if version != VERSION {
             return Err(Error::format(format!(
-                "a transaction is written in encoding {version}, this version knows {VERSION}; \
-                 use a newer Plimsoll"
+                "a transaction has encoding {version}, but this version knows only {VERSION}; use \
+                 a newer Plimsoll"
             )));
         }
         let flags = reader.u8().ok_or_else(damaged)?;
@@ -199,8 +208,8 @@ impl<'a> Payload<'a> {
             FLAG_RUNS => Writes::Runs(decode_runs(&mut reader, count).ok_or_else(damaged)?),
             _ => {
                 return Err(Error::format(format!(
-                    "a transaction carries flags {flags:#x} that this version does not know; use \
-                     a newer Plimsoll"
+                    "a transaction has flags {flags:#x} that this version does not know; use a \
+                     newer Plimsoll"
                 )));
             }
         };
@@ -225,7 +234,7 @@ fn decode_ranges<'a>(reader: &mut Reader<'a>) -> Option<Vec<(&'a [u8], &'a [u8])
 }
 
 fn decode_runs(reader: &mut Reader<'_>, count: u64) -> Option<Vec<Vec<BlobId>>> {
-    // Each id takes a byte at least, so no count can be larger than what is left.
+    // Each id takes at least a byte, so no count can exceed the remaining bytes.
     let bounded = |reader: &Reader<'_>, n: u64| (n <= reader.remaining() as u64).then_some(n);
     let mut runs = Vec::new();
     for _ in 0..bounded(reader, count)? {
@@ -246,13 +255,13 @@ pub(crate) struct Operation<'a> {
 }
 
 impl<'a> Operations<'a> {
-    /// A copy for a further walk: values are not verified against their checksums again.
+    /// A copy for a second iteration, which does not verify values again.
     pub(crate) fn uncompared(&self) -> Self {
         Self { compared: false, ..self.clone() }
     }
 
-    /// `count` operations from which the values longer than [`INLINE_BYTES`] were left out. In the
-    /// payload `head_bytes` precede them.
+    /// `count` operations from which the values that are compressed or longer than
+    /// [`INLINE_BYTES`] were left out. In the payload `head_bytes` precede them.
     pub(crate) fn without_values(head_bytes: usize, count: u64, bytes: &'a [u8]) -> Self {
         let missing_bytes = head_bytes as u64;
         Self {
@@ -265,7 +274,7 @@ impl<'a> Operations<'a> {
         }
     }
 
-    /// The next operation; `None` behind the last.
+    /// The next operation; `None` after the last.
     pub(crate) fn next(&mut self) -> Result<Option<Operation<'a>>> {
         if self.left == 0 {
             return if self.reader.remaining() == 0 { Ok(None) } else { Err(damaged()) };
@@ -274,7 +283,7 @@ impl<'a> Operations<'a> {
         self.read().map(Some)
     }
 
-    /// The next operation with the bytes of its value; empty where the payload does not hold them.
+    /// The next operation with its value, which is empty if the payload does not hold it.
     pub(crate) fn next_with_value(&mut self) -> Result<Option<(Operation<'a>, &'a [u8])>> {
         self.value = &[];
         let operation = self.next()?;
@@ -289,8 +298,13 @@ impl<'a> Operations<'a> {
         }
         let stored = match kind {
             DELETE => Stored::Deleted,
-            PUT => self.put(key)?,
-            PUT_BLOB => self.put_blob().ok_or_else(damaged)?,
+            PUT => self.put(key, None)?,
+            PUT_PACKED => {
+                let packed = Packed::decode(&mut self.reader).ok_or_else(damaged)?;
+                self.put(key, Some(packed))?
+            }
+            PUT_BLOB => self.put_blob(false).ok_or_else(damaged)?,
+            PUT_BLOB_PACKED => self.put_blob(true).ok_or_else(damaged)?,
             _ => {
                 return Err(Error::format(format!(
                     "a transaction holds an operation of kind {kind} that this version does not \
@@ -301,9 +315,9 @@ impl<'a> Operations<'a> {
         Ok(Operation { key, stored })
     }
 
-    fn put(&mut self, key: &[u8]) -> Result<Stored<'a>> {
+    fn put(&mut self, key: &[u8], packed: Option<Packed>) -> Result<Stored<'a>> {
         let (offset, len) = self.place().ok_or_else(damaged)?;
-        let is_inline = len <= INLINE_BYTES as u64;
+        let is_inline = packed.is_none() && len <= INLINE_BYTES as u64;
         let value = if self.misses_values && !is_inline {
             self.missing_bytes += len;
             &[]
@@ -317,34 +331,35 @@ impl<'a> Operations<'a> {
         let sum = self.reader.u64().ok_or_else(damaged)?;
         if self.compared && value_sum(value) != sum {
             return Err(Error::corrupt(format!(
-                "the value of {} bytes that a transaction gave to {} is not the one that was \
-                 written; see `plimsoll verify`",
+                "the value of {} bytes that a transaction wrote to {} does not match its \
+                 checksum; see `plimsoll verify`",
                 value.len(),
                 IndexKey::new(key).user_key().escape_ascii()
             )));
         }
-        Ok(Stored::InLog { offset, len, sum })
+        let stored = Stored::InLog { offset, len, sum, packed };
+        if stored.has_possible_lengths() { Ok(stored) } else { Err(damaged()) }
     }
 
-    /// The offset in the whole payload of a value that begins here, and its length.
+    /// The offset in the whole payload, and the length, of a value that begins here.
     fn place(&mut self) -> Option<(u64, u64)> {
         let len = self.reader.varint()?;
         Some((self.reader.position() as u64 + self.missing_bytes, len))
     }
 
-    fn put_blob(&mut self) -> Option<Stored<'a>> {
-        Some(Stored::InBlob {
-            blob: BlobId(self.reader.varint()?),
-            offset: self.reader.varint()?,
-            len: self.reader.varint()?,
-            sum: self.reader.u64()?,
-        })
+    fn put_blob(&mut self, is_packed: bool) -> Option<Stored<'a>> {
+        let reader = &mut self.reader;
+        let (blob, offset) = (BlobId(reader.varint()?), reader.varint()?);
+        let (len, sum) = (reader.varint()?, reader.u64()?);
+        let packed = if is_packed { Some(Packed::decode(reader)?) } else { None };
+        let stored = Stored::InBlob { blob, offset, len, sum, packed };
+        stored.has_possible_lengths().then_some(stored)
     }
 }
 
 fn damaged() -> Error {
     Error::corrupt(
-        "a transaction's entry in the log cannot be decoded although its checksum is right; see \
+        "a transaction's entry in the log cannot be decoded although its checksum is valid; see \
          `plimsoll verify`",
     )
 }
@@ -352,6 +367,7 @@ fn damaged() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::compression::Codec;
 
     fn sample() -> Vec<u8> {
         let mut out = Vec::new();
@@ -360,7 +376,8 @@ mod tests {
             end: [b"\0\0\0\x01", &end[..]].concat(),
         });
         encode_head(b"meta", &ranges, 4, &mut out);
-        let blob = Stored::InBlob { blob: BlobId(7), offset: 5, len: 1 << 21, sum: 9 };
+        let blob =
+            Stored::InBlob { blob: BlobId(7), offset: 5, len: 1 << 21, sum: 9, packed: None };
         for (key, stored) in [
             (b"\0\0\0\x01a", Stored::Deleted),
             (b"\0\0\0\x01b", Stored::Inline(b"xyz")),
@@ -369,14 +386,14 @@ mod tests {
             let value = encode_operation(key, stored, &mut out);
             out.extend_from_slice(value);
         }
-        encode_put(b"\0\0\0\x01d", 2000, &mut out);
+        encode_put(b"\0\0\0\x01d", 2000, None, &mut out);
         out.extend_from_slice(&[8; 2000]);
         out.extend_from_slice(&value_sum(&[8; 2000]).to_le_bytes());
         out
     }
 
     #[test]
-    fn operations_come_back_as_they_were_written() {
+    fn operations_round_trip() {
         let bytes = sample();
         let payload = Payload::decode(&bytes).unwrap();
         assert_eq!(payload.metadata, b"meta");
@@ -384,15 +401,16 @@ mod tests {
         let seen = payload.ranges.iter().map(|(first, end)| (&first[..4], first[4], end[4]));
         assert_eq!(seen.collect::<Vec<_>>(), [range(b'a', b'b'), range(b'd', b'e')]);
         let Writes::Operations(mut operations) = payload.writes else {
-            panic!("operations were written")
+            panic!("the payload has operations")
         };
         let mut seen = Vec::new();
         while let Some(operation) = operations.next().unwrap() {
             seen.push((operation.key[4], operation.stored));
         }
-        let blob = Stored::InBlob { blob: BlobId(7), offset: 5, len: 1 << 21, sum: 9 };
-        let offset = (bytes.len() - 2008) as u64;
-        let long = Stored::InLog { offset, len: 2000, sum: value_sum(&[8; 2000]) };
+        let blob =
+            Stored::InBlob { blob: BlobId(7), offset: 5, len: 1 << 21, sum: 9, packed: None };
+        let (offset, sum) = ((bytes.len() - 2008) as u64, value_sum(&[8; 2000]));
+        let long = Stored::InLog { offset, len: 2000, sum, packed: None };
         assert_eq!(
             seen,
             [(b'a', Stored::Deleted), (b'b', Stored::Inline(b"xyz")), (b'c', blob), (b'd', long)]
@@ -400,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_value_that_is_another_than_was_written_is_refused() {
+    fn a_changed_long_value_is_refused() {
         let mut bytes = sample();
         let at = bytes.len() - 1000;
         bytes[at] ^= 1;
@@ -414,18 +432,50 @@ mod tests {
     }
 
     #[test]
-    fn runs_come_back_as_they_were_written() {
+    fn compressed_values_come_back_as_they_were_written() {
+        let packed = |value_bytes| Some(Packed { codec: Codec::Lz4, value_bytes });
+        let blob = |value_bytes| {
+            let packed = packed(value_bytes);
+            Stored::InBlob { blob: BlobId(7), offset: 5, len: 1 << 20, sum: 9, packed }
+        };
+        let mut out = Vec::new();
+        encode_head(b"", &[], 2, &mut out);
+        encode_operation(b"\0\0\0\x01a", blob(1 << 21), &mut out);
+        encode_put(b"\0\0\0\x01b", 300, packed(5000), &mut out);
+        out.extend_from_slice(&[8; 300]);
+        let sum = value_sum(&[8; 300]);
+        out.extend_from_slice(&sum.to_le_bytes());
+        let decode = |bytes: &[u8]| -> Result<Vec<Option<Packed>>> {
+            let Writes::Operations(mut operations) = Payload::decode(bytes)?.writes else {
+                panic!("operations were written")
+            };
+            let mut seen = Vec::new();
+            while let Some(operation) = operations.next()? {
+                seen.push(operation.stored.packed());
+            }
+            Ok(seen)
+        };
+        assert_eq!(decode(&out), Ok(vec![packed(1 << 21), packed(5000)]));
+        (0..out.len()).for_each(|len| assert!(decode(&out[..len]).is_err(), "cut at {len}"));
+        let mut bomb = Vec::new();
+        encode_head(b"", &[], 1, &mut bomb);
+        encode_operation(b"\0\0\0\x01a", blob(1 << 31), &mut bomb);
+        assert!(matches!(decode(&bomb), Err(Error::Corrupt { .. })));
+    }
+
+    #[test]
+    fn lists_of_runs_round_trip() {
         let runs = vec![vec![BlobId(9)], vec![BlobId(3), BlobId(300)]];
         let mut out = Vec::new();
         encode_runs(b"", &[], &runs, &mut out);
         let Writes::Runs(seen) = Payload::decode(&out).unwrap().writes else {
-            panic!("runs were written")
+            panic!("the payload has runs")
         };
         assert_eq!(seen, runs);
     }
 
     #[test]
-    fn a_transaction_of_a_branch_is_of_a_newer_version() {
+    fn a_transaction_of_a_branch_is_reported_as_newer() {
         for flags in [FLAG_BRANCH, FLAG_BRANCH | FLAG_RUNS] {
             let mut bytes = sample();
             bytes[1] = flags;
@@ -437,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_that_is_cut_anywhere_is_refused() {
+    fn a_truncated_payload_is_refused() {
         let bytes = sample();
         for len in 0..bytes.len() {
             let walked = Payload::decode(&bytes[..len]).and_then(|payload| match payload.writes {

@@ -1,7 +1,7 @@
-//! The seam to other processes: all that the commit, read, flush, trim and open paths know of the
-//! processes that may have the store open beside this one.
+//! The interface to other processes: all that the commit, read, flush, trim and open paths know of
+//! other processes that may have the store open.
 //!
-//! [`Alone`] is the store of one process: there is nobody to ask, so that most methods do nothing.
+//! [`Alone`] implements it for a store of one process, with mostly empty methods.
 //! [`crate::txn::shared::Shared`] is the other implementation.
 
 use std::fmt::Debug;
@@ -15,13 +15,13 @@ use crate::txn::commit::{Commit, Ordered};
 use crate::txn::sequencer::CommitSequencer;
 use crate::types::error::{Lift, Result};
 
-/// Removes files of the log; its argument says whether the log may be freed below a GLSN.
+/// Removes files of the log. Its argument returns whether the log may be freed below a GLSN.
 pub(crate) type Remove<'a> = dyn FnMut(&dyn Fn(Glsn) -> bool) + 'a;
 
-/// The other processes that have the store open. The defaults hold where there are none.
+/// The other processes that have the store open. The default methods apply if there are none.
 pub(crate) trait Peers: Send + Sync + Debug {
-    /// Orders a commit behind all that were ordered anywhere before, validates it against them, and
-    /// applies it: at once, or before the next read of this process.
+    /// Orders a commit after all commits ordered by any process, validates it against them, and
+    /// applies it: at once, or before this process's next read.
     ///
     /// # Errors
     /// Nothing was ordered, except with [`crate::types::error::Error::Poisoned`] and
@@ -39,20 +39,21 @@ pub(crate) trait Peers: Send + Sync + Debug {
         true
     }
 
-    /// Whether this process has only written for a while: a read would have to apply commits first.
+    /// Whether this process has only written for a while, so that a read would first have to apply
+    /// commits.
     fn only_writes(&self) -> bool {
         false
     }
 
-    /// Notes that this process reads.
+    /// Records that this process reads.
     fn note_read(&self) {}
 
-    /// Whether everything that is readable in any process is applied here. Reads words in memory.
+    /// Whether everything readable in any process is applied here. Only reads memory.
     fn is_caught_up(&self) -> bool {
         true
     }
 
-    /// Whether the store's own records (keyspaces, cursors) are known as of the last commit that is
+    /// Whether the store's own records (keyspaces, cursors) are loaded as of the last commit
     /// applied here.
     fn knows_own_records(&self) -> bool {
         true
@@ -68,15 +69,15 @@ pub(crate) trait Peers: Send + Sync + Debug {
         Glsn::NONE
     }
 
-    /// Applies everything that is readable in any process now, for a read.
+    /// Applies everything that is currently readable in any process, for a read.
     ///
     /// # Errors
-    /// The log, the disk, the budget: a part may be applied.
+    /// The log, the disk or the budget. A part may be applied.
     fn catch_up(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Applies everything that was ordered by any process, whether it is durable or not.
+    /// Applies everything ordered by any process, durable or not.
     ///
     /// # Errors
     /// As for [`Peers::catch_up`].
@@ -84,7 +85,7 @@ pub(crate) trait Peers: Send + Sync + Debug {
         Ok(())
     }
 
-    /// As [`Peers::catch_up`], and waits until what is applied is durable.
+    /// Like [`Peers::catch_up`], and waits until the applied commits are durable.
     ///
     /// # Errors
     /// As for [`Peers::catch_up`].
@@ -92,16 +93,17 @@ pub(crate) trait Peers: Send + Sync + Debug {
         Ok(())
     }
 
-    /// Reads the records of keyspaces that this process has just changed, because another one may
-    /// have changed them since. False if no other can: the caller knows them.
+    /// Reloads the records of keyspaces that this process has just changed, because another process
+    /// may have changed them since. False if no other process can, so that the caller's copy is
+    /// current.
     ///
     /// # Errors
-    /// As for [`Peers::catch_up`]: they are read later.
+    /// As for [`Peers::catch_up`]. The records are loaded later.
     fn reread_keyspaces(&self) -> Result<bool> {
         Ok(false)
     }
 
-    /// Promises that this process opens no moment below `floor`.
+    /// Promises that this process opens no snapshot below `floor`.
     fn promise_floor(&self, _floor: Glsn) {}
 
     /// Whether this process does the background work of the store.
@@ -109,37 +111,37 @@ pub(crate) trait Peers: Send + Sync + Debug {
         true
     }
 
-    /// The log from this GLSN on is needed by other processes.
+    /// Other processes need the log from this GLSN on.
     fn oldest_needed(&self) -> Glsn {
         Glsn::MAX
     }
 
-    /// Has all processes close memtables with commits up to `newest`, if `is_due`.
+    /// Asks all processes to close memtables with commits up to `newest`, if `is_due`.
     fn ask_to_close(&self, _newest: Glsn, _is_due: &mut dyn FnMut() -> bool) {}
 
-    /// Runs `remove`, which removes files of the log, unless another process reads all of them;
-    /// returns whether it ran. Before it removes records, `remove` asks whether the log may be
+    /// Runs `remove`, which removes files of the log, unless another process is reading all files.
+    /// Returns whether it ran. Before `remove` removes records, it asks whether the log may be
     /// freed below a GLSN.
     fn remove_files(&self, remove: &mut Remove<'_>) -> bool {
         remove(&|_| true);
         true
     }
 
-    /// How many processes were killed that may have left files.
+    /// Number of killed processes that may have left files.
     fn killed(&self) -> u64 {
         0
     }
 
-    /// The memory that all processes have together, if they share a total.
+    /// The total memory of all processes, if they share a limit.
     fn memory_total(&self) -> Option<u64> {
         None
     }
 
-    /// Tells the others that this process has this much memory.
+    /// Publishes the memory of this process.
     fn has_memory(&self, _bytes: u64) {}
 }
 
-/// No other process has the store open.
+/// The implementation for a store that no other process has open.
 #[derive(Debug)]
 pub(crate) struct Alone {
     log: Arc<FileLog>,

@@ -1,4 +1,4 @@
-//! The updates of a transaction that are computed when it is ordered.
+//! A transaction's updates that are computed when it is ordered.
 //!
 //! Law: no key has both a pending update and a write in the write set.
 
@@ -12,11 +12,11 @@ use crate::index::walk::seat::Seats;
 use crate::read::span::Span;
 use crate::types::update::Update;
 
-/// The most bytes of pending updates, so that the work under the commit lock is bounded. Further
-/// ones read and write, as a put after a get does.
+/// Maximum size of pending updates, which bounds the work under the commit lock. Further updates
+/// read and write at once, like a get and a put.
 pub(crate) const LIMIT_BYTES: usize = 64 << 10;
 
-/// Bytes of a pending update besides its key and operands.
+/// Size of a pending update without its key and operands.
 const UPDATE_BYTES: usize = 128;
 
 /// The updates of one key, in order.
@@ -45,7 +45,7 @@ impl Pending {
         self.bytes + bytes_of(key, update) <= LIMIT_BYTES
     }
 
-    /// Adds an update behind those that the key has.
+    /// Adds an update after the existing ones of the key.
     pub(crate) fn push(
         &mut self,
         seats: &Seats,
@@ -88,7 +88,7 @@ impl Pending {
         self.map.range::<[u8], _>(bounds).map(|(key, _)| key.as_slice())
     }
 
-    /// All of them, in key order.
+    /// All updates, in key order.
     pub(crate) fn into_updates<'f>(self) -> impl Iterator<Item = (Vec<u8>, Updates<'f>)> {
         self.map.into_iter().map(|(key, updates)| (key, updates as Updates<'f>))
     }

@@ -1,15 +1,15 @@
-//! Removing the first or the last key of a keyspace, again and again.
+//! Repeated removal of the first or the last key of a keyspace.
 //!
-//! A transaction that pops from the same end again has rows read ahead: beginning a walk costs
-//! several times what a row does.
+//! A transaction that pops from the same end again reads rows ahead, because beginning a scan costs
+//! several times as much as a row.
 //!
 //! Laws:
-//! 1. The rows ahead are what the transaction sees from its last pop on. A write of its own to a
-//!    key that is not behind all of them makes them be forgotten.
-//! 2. Only keys that were popped count as read, together with all before them. The read set and the
-//!    gaps learn of them before anything asks for these: a walk, a commit, a write among the keys
-//!    that were popped.
-//! 3. What is read ahead is charged. Where the budget refuses, each pop walks.
+//! 1. The rows ahead are what the transaction sees after its last pop. An own write to a key that
+//!    is not after all of them discards them.
+//! 2. Only popped keys count as read, together with all keys before them. They are added to the
+//!    read set and the gaps before anything uses these: a scan, a commit, or a write among the
+//!    popped keys.
+//! 3. Rows read ahead are charged. If the budget refuses, each pop begins a scan.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -26,29 +26,29 @@ use crate::txn::own_gaps::OwnGaps;
 use crate::txn::read_set::ReadSet;
 use crate::types::index_key::{IndexKey, Prefix};
 
-/// The most rows that are read ahead at once, and the bytes of their keys and values.
+/// Maximum number of rows read ahead at once, and maximum size of their keys and values.
 const ROWS_MAX: usize = 128;
 const BYTES_MAX: usize = 16 << 10;
 
-/// The bytes that a few rows may take, for each of them.
+/// Space reserved per row when few rows are read ahead.
 const BYTES_FOR_A_ROW: usize = 512;
 
-/// Where a transaction pops.
+/// The position at which a transaction pops.
 #[derive(Debug, Default)]
 pub(crate) struct Pops {
-    /// The keyspace and the end that the last pop was of; `None` where nothing was popped, or
-    /// something was written there since.
+    /// The keyspace and the end of the last pop; `None` if nothing was popped, or something was
+    /// written there since.
     place: Option<(u32, Direction)>,
-    /// The index key that was popped last.
+    /// The last popped index key.
     last: Vec<u8>,
-    /// Pops since the read set and the gaps were told.
+    /// Pops that were not added to the read set and the gaps yet.
     untold: u64,
-    /// Index keys and values of the rows ahead, one behind the other.
+    /// Index keys and values of the rows ahead, concatenated.
     bytes: Vec<u8>,
     rows: VecDeque<Ends>,
-    /// Where the first row begins.
+    /// Offset of the first row.
     begin: usize,
-    /// How many rows were read at once the last time.
+    /// How many rows the last read-ahead could take.
     at_once: usize,
     charge: Option<Charge>,
 }
@@ -60,8 +60,8 @@ struct Ends {
 }
 
 impl Pops {
-    /// An index key is written. True if it lies before the end of what was popped or read ahead:
-    /// the transaction is to tell what was popped, and everything else is forgotten.
+    /// Whether a write to this index key lies before the end of the popped or prefetched keys. If
+    /// so, the caller must record what was popped and discard the rest.
     pub(crate) fn is_disturbed_by(&self, key: &[u8]) -> bool {
         let Some((space, direction)) = self.place else { return false };
         let farthest = match self.rows.back() {
@@ -94,13 +94,13 @@ impl Pops {
         self.begin = 0;
     }
 
-    /// Makes room for more rows than the last time; returns how many.
+    /// Makes room for more rows than last time. Returns how many.
     pub(crate) fn make_room(&mut self, seats: &Seats) -> usize {
         self.clear();
         let rows = (2 * self.at_once).clamp(4, ROWS_MAX);
         let bytes = (rows * BYTES_FOR_A_ROW).min(BYTES_MAX);
         let charge = self.charge.get_or_insert_with(|| seats.charge());
-        // What was kept of more rows is charged, too.
+        // Charge the capacity kept from more rows as well.
         let (bytes_kept, rows_kept) =
             (self.bytes.capacity().max(bytes), self.rows.capacity().max(2 * rows));
         if charge.set((bytes_kept + rows_kept * size_of::<Ends>()) as u64).is_err() {
@@ -133,16 +133,16 @@ impl Pops {
         Some((&self.bytes[self.begin..ends.key], &self.bytes[ends.key..ends.value]))
     }
 
-    /// The first row was popped.
+    /// Removes the first row, which was popped.
     pub(crate) fn pass(&mut self) {
-        let ends = self.rows.pop_front().expect("looked at before");
+        let ends = self.rows.pop_front().expect("the caller has seen the row");
         self.last.clear();
         self.last.extend_from_slice(&self.bytes[self.begin..ends.key]);
         self.begin = ends.value;
         self.untold += 1;
     }
 
-    /// Bytes that are charged, and bytes of the rows ahead that it holds.
+    /// Bytes that are charged, and bytes of the rows ahead.
     #[cfg(feature = "testing")]
     pub(crate) fn charges(&self) -> (u64, u64) {
         let held = self.bytes.capacity() + self.rows.capacity() * size_of::<Ends>();
@@ -154,7 +154,7 @@ impl Pops {
         self.place == Some((space, direction))
     }
 
-    /// A key was popped where none was before, or not in this place; it is known to the read set.
+    /// Records the first pop at this position. The read set has the key already.
     pub(crate) fn begin(&mut self, space: u32, direction: Direction, key: &[u8]) {
         self.forget();
         self.place = Some((space, direction));
@@ -163,18 +163,18 @@ impl Pops {
         self.last.extend_from_slice(key);
     }
 
-    /// A key was popped that was not read ahead.
+    /// Records a pop of a key that was not read ahead.
     pub(crate) fn go_on(&mut self, index_key: Vec<u8>) {
         self.last = index_key;
         self.untold += 1;
     }
 
-    /// The key that was popped last.
+    /// The last popped key.
     pub(crate) fn last_key(&self) -> &[u8] {
         IndexKey::new(&self.last).user_key()
     }
 
-    /// Tells the read set and the gaps what was popped.
+    /// Adds what was popped to the read set and the gaps.
     pub(crate) fn tell(&mut self, reads: &Mutex<ReadSet>, gaps: &Mutex<OwnGaps>, seats: &Seats) {
         let dead = std::mem::take(&mut self.untold);
         let Some((space, direction)) = self.place.filter(|_| dead > 0) else { return };
@@ -187,7 +187,7 @@ impl Pops {
         };
         let mut reads = reads.lock().unwrap_or_else(PoisonError::into_inner);
         if reads.add(&first, Some(upper)).is_err() {
-            // As for a walk: without room everything counts as read.
+            // Like a scan: without room, everything counts as read.
             reads.add_everything();
         }
         drop(reads);
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_pops_keep_of_many_rows_is_charged_while_few_are_read_ahead() {
+    fn the_kept_capacity_of_many_rows_is_charged_while_few_are_read_ahead() {
         let dir = tempfile::tempdir().unwrap();
         let store = open(
             &dir.path().join("store"),

@@ -1,4 +1,4 @@
-//! Writes of a transaction that return the value before them.
+//! Writes of a transaction that return the previous value.
 
 use crate::txn::transaction::Transaction;
 use crate::types::error::Result;
@@ -6,8 +6,8 @@ use crate::types::keyspaces::Keyspace;
 use crate::types::value::Value;
 
 impl Transaction {
-    /// As [`Transaction::put`], but returns the previous value; `None` if the key had none. The key
-    /// counts as read.
+    /// Like [`Transaction::put`], but returns the previous value; `None` if the key had none. The
+    /// key counts as read.
     ///
     /// # Errors
     /// As for [`Transaction::get`] and [`Transaction::put`].
@@ -22,8 +22,8 @@ impl Transaction {
         Ok(previous)
     }
 
-    /// As [`Transaction::delete`], but returns the previous value; without one nothing is written.
-    /// The key counts as read.
+    /// Like [`Transaction::delete`], but returns the previous value. If there is none, nothing is
+    /// written. The key counts as read.
     ///
     /// # Errors
     /// As for [`Transaction::get`] and [`Transaction::delete`].

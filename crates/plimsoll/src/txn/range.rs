@@ -1,7 +1,7 @@
-//! Walks over keys and values, as of one moment, with a transaction's own writes on top.
+//! Iterators over keys and values of one snapshot, combined with a transaction's own writes.
 //!
-//! Law: between two calls a walk holds its own buffers, which are charged to the budget, and
-//! nothing of the store that others may want (`index::seat`).
+//! Law: between two calls an iterator holds its own buffers, which are charged to the budget, and
+//! nothing of the store that must be revocable (`index::seat`).
 
 mod visit;
 
@@ -33,12 +33,11 @@ use crate::types::index_key::{IndexKey, KeptKey};
 use crate::types::value::{Value, is_free, room_for};
 use crate::types::version::Stored;
 
-/// A walk over a range of keys. An iterator of keys and values; [`Range::advance`] lends them
-/// instead, without an allocation for each, and [`Range::visit`] lends them from where they are in
-/// memory.
+/// An iterator over the keys and values of a range. [`Range::advance`] lends them instead of
+/// allocating for each, and [`Range::visit`] lends them from their place in memory.
 ///
-/// The walk of a snapshot is a `Range<'static>`: it keeps the snapshot's moment open itself, and
-/// can be sent to another thread.
+/// The iterator of a snapshot is a `Range<'static>`: it keeps the snapshot open itself, and can be
+/// sent to another thread.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -55,63 +54,63 @@ use crate::types::version::Stored;
 /// ```
 pub struct Range<'t> {
     committer: Arc<Committer>,
-    /// `None` once the walk has begun where nobody asks for it any more.
+    /// `None` once the iterator has begun and nobody needs the span.
     span: Option<Span>,
     at: Glsn,
     direction: Direction,
     keys_only: bool,
     own: Option<(&'t WriteSet, UpdatedKeys)>,
     reads: Option<&'t Mutex<ReadSet>>,
-    /// The gaps of a transaction that wrote something.
+    /// The gaps of a transaction that has written something.
     gaps: Option<&'t Mutex<OwnGaps>>,
-    /// Of a snapshot: keeps its versions for as long as the walk lives.
+    /// For a snapshot: retains its versions as long as the iterator lives.
     _moment: Option<Arc<OpenMoment>>,
     walk: Option<Box<Walk<'t>>>,
-    /// It gave a key.
+    /// Whether it has returned a key.
     has_any: bool,
     finished: bool,
-    /// Rows read ahead, with the one that it gave last; if there are none, that is in `key` and
-    /// `value`.
+    /// Rows read ahead, beginning with the one returned last. If there are none, that row is in
+    /// `key` and `value`.
     rows: RowsAhead,
-    /// The key that the base has come to. Where a step failed, the one that was looked at.
+    /// The key that the base has reached. If a step failed, the one that was examined.
     key: RestingKey,
     value: Buffer,
 }
 
-/// The walk once it has begun.
+/// The state of an iterator that has begun.
 struct Walk<'t> {
     /// Over what is committed.
     base: Seat<Visible>,
-    /// The last key of the base, where that is not the range's.
+    /// The last key of the base, if it differs from the range's.
     base_key: Vec<u8>,
-    /// A base version that was found, and is given later: it lies behind the next own write, or
-    /// behind rows that were read ahead.
+    /// A base version that was found but is returned later, because it is after the next own write
+    /// or after rows read ahead.
     waiting: Option<Waiting>,
     base_done: bool,
     own: Option<OwnWrites<'t>>,
-    /// The keys since the last one that it gave.
+    /// The interval since the last returned key.
     passed: Passed,
 }
 
-/// What a walk with own writes has passed since the last key that it gave, in which nothing is
-/// visible.
+/// The interval without visible keys that an iterator with own writes has passed since its last
+/// returned key.
 #[derive(Default)]
 struct Passed {
-    /// Own deletions that were stepped over.
+    /// Number of own deletions stepped over.
     dead: u64,
-    /// Where it begins (forward) or ends (backward, exclusive); `None`: at the bound of the walk's
-    /// range.
+    /// Where the interval begins (forward) or ends (backward, exclusive); `None`: at the bound of
+    /// the iterator's range.
     edge: Option<Vec<u8>>,
-    /// It begins at the end of a gap.
+    /// Whether the interval begins at the end of a gap.
     skipped: bool,
 }
 
-/// A walk looks for a gap each time it has stepped over this many own deletions, and adds one from
-/// as many on.
+/// An iterator looks a gap up each time it has stepped over this many own deletions, and adds a gap
+/// of at least this many.
 const DEAD_FOR_A_GAP: u64 = 8;
 
 impl Walk<'_> {
-    /// Heap bytes that it takes; what is charged for the seat aside.
+    /// Heap size, without what is charged for the seat.
     fn heap_bytes(&self) -> usize {
         let waiting = self.waiting.as_ref().map_or(0, |waiting| waiting.encoded.capacity());
         let own = self.own.as_ref().map_or(0, OwnWrites::heap_bytes);
@@ -120,13 +119,13 @@ impl Walk<'_> {
     }
 }
 
-const SPAN: &str = "it is kept where it is asked for";
+const SPAN: &str = "the span is kept as long as it is needed";
 
 /// A copy of a version of the base's last key.
 struct Waiting {
     glsn: Glsn,
     encoded: Vec<u8>,
-    /// Where it was found.
+    /// The view in which it was found.
     view: Weak<View>,
 }
 
@@ -151,7 +150,7 @@ impl<'t> Range<'t> {
         }
     }
 
-    /// A walk at a moment that it keeps open.
+    /// An iterator over a snapshot that it keeps open.
     pub(crate) fn at_moment(
         committer: &Arc<Committer>,
         span: Span,
@@ -162,8 +161,8 @@ impl<'t> Range<'t> {
         range
     }
 
-    /// A transaction's walk: over what was committed until `at` and its own writes. It notes what
-    /// it reads.
+    /// A transaction's iterator: over what was committed up to `at` and its own writes. It records
+    /// what it reads.
     pub(crate) fn in_transaction(
         committer: &Arc<Committer>,
         span: Span,
@@ -180,14 +179,14 @@ impl<'t> Range<'t> {
         range
     }
 
-    /// Keys that the transaction updates and that are not in its write set: their new values are
-    /// given.
+    /// Adds keys that the transaction updates and that are not in its write set, with their new
+    /// values.
     pub(crate) fn with_updated(mut self, own: &'t WriteSet, updated: UpdatedKeys) -> Self {
         self.own = Some((own, updated));
         self
     }
 
-    /// Tells the transaction nothing: the caller says what was read.
+    /// Does not record reads; the caller does.
     pub(crate) fn unnoted(mut self) -> Self {
         (self.reads, self.gaps) = (None, None);
         self
@@ -197,15 +196,15 @@ impl<'t> Range<'t> {
         &self.committer.reader
     }
 
-    /// Walks from the last key to the first. Only before the walk has begun.
+    /// Iterates from the last key to the first. Only before the iteration has begun.
     #[must_use]
     pub fn reverse(mut self) -> Self {
-        assert!(self.walk.is_none(), "a walk is reversed before it begins");
+        assert!(self.walk.is_none(), "an iterator must be reversed before it begins");
         self.direction = Direction::Backward;
         self
     }
 
-    /// Leaves the values out: they are not read, and come as empty.
+    /// Omits the values: they are not read and returned as empty.
     #[must_use]
     pub fn keys_only(mut self) -> Self {
         self.keys_only = true;
@@ -213,10 +212,10 @@ impl<'t> Range<'t> {
         self
     }
 
-    /// The next key and value, lent until the next call; `None` at the end.
+    /// The next key and value, borrowed until the next call; `None` at the end.
     ///
     /// # Errors
-    /// The disk, the budget, or corruption; the walk is then at its end.
+    /// The disk, the budget, or corruption. The iterator is then at its end.
     #[allow(clippy::type_complexity, reason = "a key and a value need no name of their own")]
     pub fn advance(&mut self) -> Result<Option<(&[u8], &[u8])>> {
         if !self.go_on()? {
@@ -229,12 +228,12 @@ impl<'t> Range<'t> {
         }))
     }
 
-    /// The index key that it gave last.
+    /// The last returned index key.
     fn given_key(&self) -> Cow<'_, [u8]> {
         self.rows.current().map_or_else(|| self.key.index_key(), |(key, _)| Cow::Borrowed(key))
     }
 
-    /// Puts the next key and value into the buffers; false at the end.
+    /// Moves the next key and value into the buffers; false at the end.
     fn go_on(&mut self) -> Result<bool> {
         if self.finished {
             return Ok(false);
@@ -261,13 +260,14 @@ impl<'t> Range<'t> {
         self.rows = RowsAhead::default();
     }
 
-    /// Charges what the walk holds between two calls. Refused, it is at its end.
+    /// Charges what the iterator holds between two calls. If refused, the iterator is at its end.
     fn charge(&mut self) -> Result<()> {
         let Some(walk) = self.walk.as_mut().filter(|_| !self.rows.is_settled()) else {
             return Ok(());
         };
         let reader = &self.committer.reader;
-        // A walk that has begun goes ahead of those who wait: most steps need no more memory.
+        // An iterator that has begun goes ahead of waiting operations, because most steps need no
+        // more memory.
         let room = reader.index.seats.key_room();
         let key = &mut self.key;
         let rested = self.committer.patience.in_transaction(false, || Ok(key.rest(room)?));
@@ -286,7 +286,8 @@ impl<'t> Range<'t> {
         charged
     }
 
-    /// Bytes that are charged, and bytes that the walk holds between two calls: for simulations.
+    /// Bytes that are charged, and bytes that the iterator holds between two calls, for
+    /// simulations.
     #[doc(hidden)]
     #[cfg(feature = "testing")]
     pub fn charges(&self) -> (u64, u64) {
@@ -300,7 +301,7 @@ impl<'t> Range<'t> {
         (charged, base + (size_of::<Self>() + own + span) as u64)
     }
 
-    /// Puts the next key and value into the buffers; false at the end.
+    /// Moves the next key and value into the buffers; false at the end.
     fn step(&mut self) -> Result<bool> {
         self.reader().check_open()?;
         if self.rows.pass() {
@@ -322,7 +323,7 @@ impl<'t> Range<'t> {
         more
     }
 
-    /// Begins the walk; `None` if its whole range is a gap.
+    /// Begins the iteration; `None` if the whole range is a gap.
     fn begin(&mut self) -> Result<Option<Walk<'t>>> {
         let skip = self.gap_at_begin();
         if skip.as_ref().is_some_and(|skip| self.is_beyond(skip)) {
@@ -352,7 +353,7 @@ impl<'t> Range<'t> {
         Ok(Some(Walk { base, base_key: Vec::new(), waiting: None, base_done: false, own, passed }))
     }
 
-    /// Where the walk goes on if it begins in a gap.
+    /// The key at which the iterator continues if it begins in a gap.
     fn gap_at_begin(&self) -> Option<Vec<u8>> {
         let gaps = self.gaps?.lock().unwrap_or_else(PoisonError::into_inner);
         match self.direction {
@@ -361,7 +362,7 @@ impl<'t> Range<'t> {
         }
     }
 
-    /// Whether nothing of the range lies at or behind `to` in the walk's direction.
+    /// Whether no key of the range is at or after `to` in the iterator's direction.
     fn is_beyond(&self, to: &[u8]) -> bool {
         match self.direction {
             Direction::Forward => self.span().end().is_some_and(|end| *to >= *end),
@@ -369,15 +370,15 @@ impl<'t> Range<'t> {
         }
     }
 
-    /// Adds what was passed since the last key to the transaction's gaps, if it was many deletions
-    /// or lengthens a gap.
+    /// Adds the interval passed since the last key to the transaction's gaps, if it has many
+    /// deletions or extends a gap.
     fn note_gap(&mut self, is_first: bool, at_end: bool) {
         let (Some(gaps), Some(walk)) = (self.gaps, &mut self.walk) else { return };
         let Passed { dead, edge, skipped } = std::mem::take(&mut walk.passed);
         if (dead < DEAD_FOR_A_GAP && !skipped) || (edge.is_none() && !is_first) {
             return;
         }
-        // First: what is a gap was read.
+        // Record the reads first, because a gap must be covered by the read set.
         self.note_reads(at_end);
         let span = self.span();
         let key = if at_end { Cow::Borrowed(&[][..]) } else { self.given_key() };
@@ -401,8 +402,8 @@ impl<'t> Range<'t> {
         self.span.as_ref().expect(SPAN)
     }
 
-    /// Reads the next rows of the base; false at the end. The last one's value may be elsewhere:
-    /// then it waits for the ones before it.
+    /// Reads the next rows of the base; false at the end. If the last row's value must be loaded,
+    /// it waits until the rows before it were returned.
     fn step_in_base(&mut self, walk: &mut Walk<'t>, key: &mut Vec<u8>) -> Result<bool> {
         if walk.waiting.is_none() {
             walk.waiting = self.read_ahead(walk, key)?;
@@ -412,14 +413,14 @@ impl<'t> Range<'t> {
         }
         let Some(Waiting { glsn, encoded, view }) = walk.waiting.take() else { return Ok(false) };
         if !self.keys_only {
-            let stored = Stored::decode(&encoded).expect("encoded just now");
+            let stored = Stored::decode(&encoded).expect("the version was encoded above");
             self.load_value(key, glsn, stored, &view)?;
         }
         Ok(true)
     }
 
-    /// Reads as many rows of the base as this sitting is to read, in which `key` is left at the
-    /// last; returns one that is not small.
+    /// Reads as many rows of the base as may be read ahead, and leaves `key` at the last. Returns a
+    /// row that is too large to be read ahead.
     fn read_ahead(&mut self, walk: &mut Walk<'t>, key: &mut Vec<u8>) -> Result<Option<Waiting>> {
         let Self { committer, keys_only, rows, .. } = self;
         committer.reader.walk(&mut walk.base, key, |base, key| {
@@ -428,7 +429,7 @@ impl<'t> Range<'t> {
                     Ok(Some(version)) => version,
                     Ok(None) => break,
                     Err(error) if rows.current().is_none() => return Err(error),
-                    // The next sitting begins where this one failed.
+                    // The next step begins where this one failed.
                     Err(_) => break,
                 };
                 let (glsn, stored) = (version.glsn, version.stored);
@@ -447,7 +448,7 @@ impl<'t> Range<'t> {
         })
     }
 
-    /// Reads the value of the base version at `key`, which was found in `view`.
+    /// Loads the value of the base version at `key`, which was found in `view`.
     fn load_value(
         &mut self,
         key: &[u8],
@@ -462,8 +463,8 @@ impl<'t> Range<'t> {
         }
     }
 
-    /// Reads the value of the base version at `key` where it stands now, after reading it where it
-    /// stood in `view` failed.
+    /// Loads the value of the base version at `key` from the current view, after loading it from
+    /// `view` failed.
     fn load_again(&mut self, key: &[u8], view: &Weak<View>, error: Error) -> Result<()> {
         if self.reader().newer_view(view).is_none() {
             return Err(error);
@@ -475,7 +476,7 @@ impl<'t> Range<'t> {
         })
     }
 
-    /// Lets the next base version wait, if none does.
+    /// Fetches the next base version into `waiting`, unless one is there.
     fn wait_for_base(&self, walk: &mut Walk<'t>) -> Result<()> {
         if walk.waiting.is_some() || walk.base_done {
             return Ok(());
@@ -495,7 +496,7 @@ impl<'t> Range<'t> {
         let from = match (self.direction, self.span().lower(), self.span().upper()) {
             (Direction::Forward, Bound::Included(key) | Bound::Excluded(key), _) => Some(key),
             (Direction::Backward, _, Bound::Excluded(key)) => Some(key),
-            // From the very end: `settle_own` walks past what lies beyond the span.
+            // Begin at the end of the keyspace: `settle_own` skips keys beyond the span.
             (Direction::Backward, _, Bound::Included(key)) => {
                 return self.settle_own(OwnWrites::new(
                     set,
@@ -508,7 +509,7 @@ impl<'t> Range<'t> {
         self.settle_own(OwnWrites::new(set, self.direction, from)?)
     }
 
-    /// Leaves out what lies before the span begins (an excluded first key).
+    /// Skips keys before the beginning of the span (an excluded first key).
     fn settle_own(&self, mut own: OwnWrites<'t>) -> Result<OwnWrites<'t>> {
         while let Some(key) = own.key() {
             let before = match self.direction {
@@ -537,8 +538,7 @@ impl<'t> Range<'t> {
         more
     }
 
-    /// Forgets the own writes if the walk is behind the last of them: then it goes on as one
-    /// without, and reads rows ahead.
+    /// Drops the own writes if the iterator is past the last of them, so that it reads rows ahead.
     fn pass_own(&mut self, walk: &mut Walk<'t>) -> Result<()> {
         let Some(own) = &mut walk.own else { return Ok(()) };
         own.come_back()?;
@@ -547,7 +547,7 @@ impl<'t> Range<'t> {
             && !has_ranges
             && own.key().is_none_or(|key| !self.span().contains(key))
         {
-            // Told first: the base may not be as far as the key that was given last.
+            // Record reads first, because the base may be behind the last returned key.
             self.note_reads(false);
             walk.own = None;
             self.key.put(std::mem::take(&mut walk.base_key));
@@ -561,7 +561,7 @@ impl<'t> Range<'t> {
             if walk.waiting.is_some() && self.leave_own_range(walk)? {
                 continue;
             }
-            let own = walk.own.as_mut().expect("looked at above");
+            let own = walk.own.as_mut().expect("`own` was checked above");
             let own_key = own.key().filter(|key| self.span().contains(key));
             let base_key = walk.waiting.as_ref().map(|_| walk.base_key.as_slice());
             let take_own = match (own_key, base_key) {
@@ -574,10 +574,11 @@ impl<'t> Range<'t> {
                 },
             };
             if !take_own {
-                let Waiting { glsn, encoded, view } = walk.waiting.take().expect("it was there");
+                let Waiting { glsn, encoded, view } =
+                    walk.waiting.take().expect("`waiting` was checked above");
                 key.clone_from(&walk.base_key);
                 if !self.keys_only {
-                    let stored = Stored::decode(&encoded).expect("encoded just now");
+                    let stored = Stored::decode(&encoded).expect("the version was encoded above");
                     self.load_value(key, glsn, stored, &view)?;
                 }
                 return Ok(true);
@@ -586,11 +587,11 @@ impl<'t> Range<'t> {
                 walk.waiting = None;
             }
             key.clear();
-            key.extend_from_slice(own.key().expect("it was there"));
-            let write = own.write().expect("it was there");
+            key.extend_from_slice(own.key().expect("the own write was checked above"));
+            let write = own.write().expect("the own write was checked above");
             let deleted = write.is_deletion();
             if !deleted && !self.keys_only {
-                let set = self.own.as_ref().expect("there are own writes").0;
+                let set = self.own.as_ref().expect("the iterator has own writes").0;
                 make_value_room(&self.committer.reader, &mut self.value, write.value_bytes())?;
                 own_value(&self.committer.reader, set, write, &mut self.value)?;
             }
@@ -604,8 +605,8 @@ impl<'t> Range<'t> {
         }
     }
 
-    /// If the next key of the base lies in a range that the transaction deletes, the base goes on
-    /// behind the range. Returns whether it does.
+    /// If the base's next key is in a range that the transaction deletes, moves the base past the
+    /// range. Returns whether it did.
     fn leave_own_range(&self, walk: &mut Walk<'t>) -> Result<bool> {
         let Some(range) = self.own.as_ref().and_then(|(own, _)| own.range_over(&walk.base_key))
         else {
@@ -623,8 +624,8 @@ impl<'t> Range<'t> {
         Ok(true)
     }
 
-    /// An own deletion of `key` was stepped over: counts it, and seeks to the end of the gap in
-    /// which it may lie. False if that is behind the range.
+    /// Counts a step over an own deletion of `key`, and seeks to the end of a gap that contains it.
+    /// False if that is after the range.
     fn pass_deleted(&self, walk: &mut Walk<'t>, key: &[u8]) -> Result<bool> {
         let (direction, passed) = (self.direction, &mut walk.passed);
         if passed.edge.is_none() && self.has_any {
@@ -659,19 +660,19 @@ impl<'t> Range<'t> {
                 Ok(())
             })?;
         }
-        walk.own.as_mut().expect("looked at above").seek(Some(&skip))?;
+        walk.own.as_mut().expect("`own` was checked above").seek(Some(&skip))?;
         walk.passed = Passed { dead: 0, edge: Some(skip), skipped: true };
         Ok(true)
     }
 
-    /// Tells the transaction what was read: the whole span, or as far as the walk came. It needs no
-    /// telling after that.
+    /// Records in the transaction what was read: the whole span, or the part up to the current key.
+    /// Nothing is recorded after that.
     fn remember(&mut self, whole: bool) {
         self.note_reads(whole);
         self.reads = None;
     }
 
-    /// Tells the transaction what was read so far.
+    /// Records in the transaction what was read so far.
     fn note_reads(&self, whole: bool) {
         let Some(reads) = self.reads else { return };
         let span = self.span();
@@ -684,19 +685,20 @@ impl<'t> Range<'t> {
         };
         let mut reads = reads.lock().unwrap_or_else(PoisonError::into_inner);
         if reads.add(&first, Some(last)).is_err() {
-            // The set has no room for what was read: then everything counts as read, and any commit
-            // since is a conflict.
+            // The read set has no room, so everything counts as read: any commit since the snapshot
+            // is a conflict.
             reads.add_everything();
         }
     }
 }
 
-/// Makes `value` ready for `len` bytes; what a large one before it took is given back.
+/// Prepares `value` for `len` bytes. Memory of a previous large value is released.
 fn make_value_room(reader: &Reader, value: &mut Buffer, len: u64) -> Result<()> {
     let charged = value.charged_bytes();
     let fits = if is_free(len) { charged == 0 } else { (len..=2 * len).contains(&charged) };
     if !fits {
-        // Given back first: what it took may be what is missing.
+        // Release the old buffer first, because its own charge may be what makes the reservation
+        // fail.
         *value = Buffer::default();
         *value = room_for(&reader.budget, len)?;
     }
@@ -712,7 +714,7 @@ impl Iterator for Range<'_> {
             Ok(false) => None,
             Err(error) => Some(Err(error)),
             Ok(true) => {
-                // The value changes hands, a large one with what covers it.
+                // Move the value out; a large one takes its charge along.
                 let value = std::mem::take(&mut self.value);
                 if let Err(error) = self.charge() {
                     return Some(Err(error));

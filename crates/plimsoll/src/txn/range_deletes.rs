@@ -1,7 +1,7 @@
-//! Deletes all keys of a range.
+//! Deletes all keys in a range.
 //!
-//! A range that holds few keys is deleted key by key. Another one becomes a range deletion: one
-//! record, whatever is inside ([`crate::index::ranges`]).
+//! A range with few keys is deleted key by key. Any other becomes a range deletion: one record,
+//! regardless of its content ([`crate::index::ranges`]).
 
 use std::ops::Bound;
 use std::sync::{Arc, PoisonError};
@@ -17,22 +17,22 @@ use crate::types::invalid_input::InvalidInput;
 use crate::types::key_range::KeyRange;
 use crate::types::keyspaces::Keyspace;
 
-/// Own writes in a range are deleted in batches of this many bytes of keys.
+/// Own writes in a range are deleted in batches with this many bytes of keys.
 const BATCH_BYTES: usize = 32 << 10;
 
-/// What a deletion of a range depends on.
+/// What the deletion of a range depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reads {
     /// It conflicts with commits in the range since the transaction's snapshot.
     Range,
-    /// It deletes what is in the range when it is ordered.
+    /// It deletes whatever is in the range when it is ordered, without a conflict.
     Nothing,
 }
 
 impl Transaction {
-    /// Deletes all keys of a range. It takes as long as one deletion, whatever the range holds; the
-    /// space comes back in the background. Keys that the transaction puts afterwards stay. A commit
-    /// of another transaction in the range since the snapshot is a conflict.
+    /// Deletes all keys in a range. It takes as long as a single deletion, regardless of the number
+    /// of keys; the space is freed in the background. Keys that the transaction puts afterwards
+    /// stay. A commit of another transaction in the range since the snapshot is a conflict.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -48,23 +48,23 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// The range is empty: nothing is written. Others as for [`Transaction::put`].
+    /// The range is empty; nothing is written. Others as for [`Transaction::put`].
     pub fn delete_range(&mut self, keyspace: &Keyspace, range: impl KeyRange) -> Result<()> {
         let span = Span::new(self.id_of(keyspace)?, &range);
         self.delete_span(keyspace, &span, Reads::Range)
     }
 
-    /// Deletes all keys that begin with `prefix`; all keys of the keyspace if it is empty. See
+    /// Deletes all keys that begin with `prefix`; if it is empty, all keys of the keyspace. See
     /// [`Transaction::delete_range`].
     ///
     /// # Errors
-    /// The prefix is longer than a key may be; others as for [`Transaction::delete_range`].
+    /// The prefix is longer than the longest key. Others as for [`Transaction::delete_range`].
     pub fn delete_prefix(&mut self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Result<()> {
         let span = Span::prefix(self.id_of(keyspace)?, prefix.as_ref());
         self.delete_span(keyspace, &span, Reads::Range)
     }
 
-    /// Deletes all keys of a span.
+    /// Deletes all keys in a span.
     pub(crate) fn delete_span(
         &mut self,
         keyspace: &Keyspace,
@@ -85,7 +85,7 @@ impl Transaction {
             keys.iter().try_for_each(|key| self.delete(keyspace, key))?;
             return self.overwrite_updates(span);
         }
-        self.overwrite_updates(span)?;
+        self.delete_updated(keyspace, span)?;
         let end = span.end().map_or_else(end_of_all, |end| end.into_owned());
         let first = span.first().into_owned();
         let has_room = self.writes.has_room_for_range()
@@ -99,8 +99,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// Deletes a span by a range record, whatever it holds, without reading it: repeats a commit
-    /// that did so.
+    /// Deletes a span by a range record without reading it, to repeat a commit that did so.
     pub(crate) fn repeat_range(&mut self, keyspace: &Keyspace, span: &Span) -> Result<()> {
         if span.is_empty() {
             return Err(InvalidInput::EmptyRange.into());
@@ -112,7 +111,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// The user's keys of a span, own writes included, if they are few.
+    /// The user's keys in a span, including own writes, if they are few.
     fn few_keys(&self, span: &Span) -> Result<Option<Vec<Vec<u8>>>> {
         let mut walk = self.walk(span.clone())?.unnoted().keys_only();
         let limit = self.committer.options.sizes.range_keys;
@@ -126,13 +125,28 @@ impl Transaction {
         Ok(Some(keys))
     }
 
-    /// The updates of keys in a span come before its deletion.
+    /// Overwrites the pending updates of keys in a span, before the span is deleted.
     fn overwrite_updates(&mut self, span: &Span) -> Result<()> {
         let updated: Vec<_> = self.pending.in_span(span).map(<[u8]>::to_vec).collect();
         updated.iter().try_for_each(|key| self.overwrite_pending(key))
     }
 
-    /// The whole span was read.
+    /// Deletes the keys in a span that have pending updates, because a range deletion only hides
+    /// versions from before the transaction.
+    fn delete_updated(&mut self, keyspace: &Keyspace, span: &Span) -> Result<()> {
+        let updated: Vec<_> = self.pending.in_span(span).map(<[u8]>::to_vec).collect();
+        for key in &updated {
+            let user_key = IndexKey::new(key).user_key();
+            if self.contains_key(keyspace, user_key)? {
+                self.delete(keyspace, user_key)?;
+            } else {
+                self.overwrite_pending(key)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Records that the whole span was read.
     fn note_span(&self, span: &Span) {
         let mut reads = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
         if reads.add(&span.first(), Some(span.upper())).is_err() {
@@ -140,10 +154,10 @@ impl Transaction {
         }
     }
 
-    /// Deletes what the transaction itself has put from `first` up to `end`: a range deletes what
-    /// was there before the transaction.
+    /// Deletes the transaction's own puts from `first` up to `end`, because a range deletion only
+    /// hides versions from before the transaction.
     fn delete_own(&mut self, keyspace: &Keyspace, first: &[u8], end: &[u8]) -> Result<()> {
-        // Updates of keys in the range are gone.
+        // Updated keys in the range are deleted already.
         let updated: UpdatedKeys = Arc::new([]);
         let mut from = first.to_vec();
         loop {

@@ -1,6 +1,6 @@
-//! The read set of a transaction: its commit checks it for changes by others.
+//! The read set of a transaction. Its commit checks it for changes by others.
 //!
-//! A point read is a range of one key. When the set outgrows its share of the budget it is
+//! A point read is a range of one key. If the set outgrows its share of the budget, it is
 //! coarsened: adjacent ranges are merged into one that covers them. This may report a conflict for
 //! a change in between, but never misses one.
 
@@ -10,18 +10,17 @@ use plimsoll_memory::budget::{Budget, Kind, Lease, OutOfBudget};
 
 use crate::borders::{Border, hit};
 
-/// One range of index keys that was read.
+/// A range of index keys that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ReadRange {
     /// The first key.
     pub(crate) first: Vec<u8>,
-    /// The upper bound: the last key, or the bound up to which (exclusive) all keys were read;
-    /// `None`: only `first`.
+    /// The upper bound: the last key, or an exclusive bound; `None`: only `first` was read.
     pub(crate) last: Option<Bound<Vec<u8>>>,
 }
 
 impl ReadRange {
-    /// Heap bytes of its keys.
+    /// Heap size of its keys.
     fn key_bytes(&self) -> u64 {
         let last = match &self.last {
             Some(Bound::Included(key) | Bound::Excluded(key)) => key.len(),
@@ -30,7 +29,7 @@ impl ReadRange {
         (self.first.len() + last) as u64
     }
 
-    /// The upper bound in the form that the index takes.
+    /// The upper bound in the form that the index uses.
     pub(crate) fn upper(&self) -> Bound<&[u8]> {
         match &self.last {
             None => Bound::Included(&self.first),
@@ -41,7 +40,7 @@ impl ReadRange {
     }
 }
 
-/// The most recent ranges that may be widened.
+/// Number of most recent ranges that may be extended.
 const WIDENED: usize = 8;
 
 /// The read set. Law: its lease covers its list of ranges and their keys.
@@ -58,7 +57,7 @@ impl ReadSet {
         Self { ranges: Vec::new(), lease: budget.empty_lease(Kind::ReadSet), limit_bytes }
     }
 
-    /// Records that `first` to `last` was read.
+    /// Records that the keys from `first` to `last` were read.
     ///
     /// # Errors
     /// The budget has no room even after coarsening.
@@ -89,9 +88,9 @@ impl ReadSet {
         Ok(())
     }
 
-    /// Widens one of the ranges that were added last, if it overlaps with this one; returns whether
-    /// the set covers this one now. A queue's consumer reads from the same end again and again, and
-    /// several walks may advance in turns.
+    /// Extends one of the most recent ranges if it overlaps with this one. Returns whether the set
+    /// now covers this one. A consumer of a queue reads from the same end again and again, and
+    /// several scans may advance alternately.
     fn widen_recent(&mut self, first: &[u8], upper: Bound<&[u8]>) -> bool {
         let touches = |range: &ReadRange| {
             range.last.is_some()
@@ -124,45 +123,45 @@ impl ReadSet {
         true
     }
 
-    /// Most transactions that are open for long have read little: the list begins with room for
-    /// one.
+    /// The list begins with room for one range, because most transactions that stay open for long
+    /// read little.
     fn capacity_for_one_more(&self) -> usize {
         let (len, capacity) = (self.ranges.len(), self.ranges.capacity());
         if len < capacity { capacity } else { (2 * len).max(1) }
     }
 
-    /// Bytes by which the list grows before one more range is pushed.
+    /// Bytes by which the list grows when another range is pushed.
     fn list_bytes_for_one_more(&self) -> u64 {
         list_bytes(self.capacity_for_one_more() - self.ranges.capacity())
     }
 
-    /// Coarsens to the full range: everything counts as read. Needs no memory.
+    /// Coarsens the set to the full range: everything counts as read. Needs no memory.
     pub(crate) fn add_everything(&mut self) {
         hit(Border::AllRead);
         self.ranges.clear();
         self.ranges.push(ReadRange { first: Vec::new(), last: Some(Bound::Unbounded) });
-        // The keys are gone.
+        // Release the charge of the keys.
         self.lease.shrink(self.lease.bytes().saturating_sub(list_bytes(self.ranges.capacity())));
     }
 
-    /// The ranges that were read.
+    /// The ranges.
     pub(crate) fn ranges(&self) -> &[ReadRange] {
         &self.ranges
     }
 
-    /// Bytes that are charged, and bytes that it holds.
+    /// Bytes that are charged, and bytes held.
     #[cfg(feature = "testing")]
     pub(crate) fn charges(&self) -> (u64, u64) {
         let keys = self.ranges.iter().map(ReadRange::key_bytes).sum::<u64>();
         (self.lease.bytes(), list_bytes(self.ranges.capacity()) + keys)
     }
 
-    /// Merges adjacent ranges, eight into one.
+    /// Merges each eight adjacent ranges into one.
     fn coarsen(&mut self) {
         hit(Border::ReadSetCoarsened);
         let mut ranges = std::mem::take(&mut self.ranges);
         ranges.sort_by(|a, b| a.first.cmp(&b.first));
-        // As a range, a single key would take twice its bytes.
+        // A single key takes half the bytes of a range.
         let merge =
             |group: &[ReadRange]| if let [only] = group { only.clone() } else { cover(group) };
         self.ranges = ranges.chunks(8).map(merge).collect();
@@ -179,8 +178,7 @@ fn list_bytes(ranges: usize) -> u64 {
     (ranges * size_of::<ReadRange>()) as u64
 }
 
-/// The smallest range that covers all of `ranges`, which are sorted by their first key and not
-/// empty.
+/// The smallest range that covers `ranges`, which must be sorted by first key and not empty.
 fn cover(ranges: &[ReadRange]) -> ReadRange {
     let last = ranges
         .iter()
@@ -195,7 +193,7 @@ fn cover(ranges: &[ReadRange]) -> ReadRange {
     ReadRange { first: ranges[0].first.clone(), last: Some(last) }
 }
 
-/// Whether a range that begins at `first` begins within an upper bound.
+/// Whether a range that begins at `first` overlaps with or touches one with this upper bound.
 fn begins_by(first: &[u8], upper: Bound<&[u8]>) -> bool {
     match upper {
         Bound::Included(last) => first <= last,
@@ -249,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_coarsened_set_holds_no_more_than_is_charged() {
+    fn a_coarsened_set_holds_no_more_than_it_charges() {
         let budget = Budget::new(16 << 20, Backing::Heap).unwrap();
         let mut set = ReadSet::new(&budget, 1 << 20);
         for key in 0..8u8 {
@@ -266,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_that_is_read_again_and_further_is_kept_once() {
+    fn a_range_read_again_and_further_is_kept_once() {
         let budget = Budget::new(16 << 20, Backing::Heap).unwrap();
         let mut set = ReadSet::new(&budget, 1 << 20);
         for last in 0..1000u32 {
@@ -291,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn walks_that_advance_in_turns_are_a_range_each() {
+    fn scans_that_advance_alternately_keep_one_range_each() {
         let budget = Budget::new(16 << 20, Backing::Heap).unwrap();
         let mut set = ReadSet::new(&budget, 1 << 20);
         for last in 0..1000u32 {

@@ -1,4 +1,4 @@
-//! The common interface of snapshots and transactions: reads of the store at one moment.
+//! The common interface of snapshots and transactions.
 
 use std::ops::ControlFlow;
 
@@ -11,9 +11,9 @@ use crate::types::key_range::KeyRange;
 use crate::types::keyspaces::Keyspace;
 use crate::types::value::Value;
 
-/// Reads at one moment, implemented by [`crate::Snapshot`] and by [`crate::Transaction`], which
-/// also sees its own writes. For functions that accept either; both types have the same methods
-/// without this trait.
+/// Reads at one GLSN, implemented by [`crate::Snapshot`] and by [`crate::Transaction`], which also
+/// sees its own writes. For functions that accept either; both types have the same methods without
+/// this trait.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -34,18 +34,18 @@ use crate::types::value::Value;
 /// # }
 /// ```
 pub trait Read: sealed::Sealed {
-    /// The GLSN of the moment.
+    /// The GLSN of the snapshot.
     fn at(&self) -> Glsn;
 
     /// The value of a key; `None` if it has none.
     ///
     /// # Errors
-    /// [`crate::Error::Trimmed`] if the moment is no longer retained, the key is too long, disk
+    /// [`crate::Error::Trimmed`] if the snapshot is no longer retained; the key is too long; disk
     /// errors, the budget, or corruption.
     fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>>;
 
-    /// Calls `look` with the value of a key, and returns what it returns; `None` if it has no
-    /// value. The value is lent from where it is in memory: `look` should be short.
+    /// Calls `look` with the value of a key and returns its result; `None` if the key has no value.
+    /// The value is lent from its place in memory, so `look` should be short.
     ///
     /// # Errors
     /// As for [`Read::get`].
@@ -56,14 +56,14 @@ pub trait Read: sealed::Sealed {
         look: impl FnOnce(&[u8]) -> T,
     ) -> Result<Option<T>>;
 
-    /// A reader of a key's value, for values too large to hold in memory; `None` if it has none.
+    /// A reader of a key's value, for values too large for memory; `None` if the key has none.
     ///
     /// # Errors
     /// As for [`Read::get`].
     fn get_reader(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>)
     -> Result<Option<ValueReader>>;
 
-    /// Whether a key has a value; does not read the value.
+    /// Whether a key has a value. Does not read the value.
     ///
     /// # Errors
     /// As for [`Read::get`].
@@ -105,7 +105,7 @@ pub trait Read: sealed::Sealed {
         self.iter(keyspace)?.reverse().next().transpose()
     }
 
-    /// The number of keys. Walks all of them; [`crate::Db::keyspace_size`] returns an estimate at
+    /// The number of keys. Scans all of them; [`crate::Db::keyspace_size`] returns an estimate at
     /// bounded cost.
     ///
     /// # Errors
@@ -133,7 +133,7 @@ pub(crate) mod sealed {
     pub trait Sealed {}
 }
 
-/// Implements [`Read`] by the type's own methods; `$life` is the lifetime of its ranges.
+/// Implements [`Read`] with the type's own methods; `$life` is the lifetime of its ranges.
 macro_rules! reads_by_its_own_methods {
     ($reads:ty, $life:lifetime) => {
         impl $crate::txn::reads::sealed::Sealed for $reads {}
@@ -203,7 +203,7 @@ macro_rules! reads_by_its_own_methods {
                 $crate::txn::reads::Read::last(self, keyspace)
             }
 
-            /// The number of keys. Walks all of them; [`crate::Db::keyspace_size`] returns an
+            /// The number of keys. Scans all of them; [`crate::Db::keyspace_size`] returns an
             /// estimate at bounded cost.
             ///
             /// # Errors

@@ -1,8 +1,8 @@
-//! Removing what a walk finds: the first or the last key, and the keys that a function selects.
+//! Removal of scanned keys: the first or the last key, and keys selected by a function.
 //!
-//! A walk borrows the write set that a deletion changes, so a removal walks ahead by a batch of
-//! keys, lets go, and deletes. The next batch begins behind the last key. The batches are charged
-//! to the budget; where it refuses, a batch is one key.
+//! A scan borrows the write set that a deletion changes. A removal therefore scans a batch of keys,
+//! ends the scan, and deletes; the next batch begins after the last key. Batches are charged to the
+//! budget; if it refuses, a batch is one key.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -22,16 +22,16 @@ use crate::types::key_range::KeyRange;
 use crate::types::keyspaces::Keyspace;
 use crate::types::value::Value;
 
-/// Keys and values of a batch: after this many bytes it is full.
+/// Size of the keys and values at which a batch is full.
 const BATCH_BYTES: usize = 32 << 10;
 
-/// The most pairs of the first and of a later batch: who stops after a few pairs has hardly read
-/// more.
+/// Maximum number of pairs in the first and in later batches. The first is small, so that a caller
+/// that stops early has hardly read more.
 const FIRST_PAIRS: usize = 4;
 const MOST_PAIRS: usize = 256;
 
 impl Transaction {
-    /// Removes the first key, and returns it and its value; `None` if there is no key.
+    /// Removes the first key and returns it with its value; `None` if there is no key.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -54,7 +54,7 @@ impl Transaction {
         self.pop(keyspace, Direction::Forward)
     }
 
-    /// Removes the last key, and returns it and its value; `None` if there is no key. See
+    /// Removes the last key and returns it with its value; `None` if there is no key. See
     /// [`Transaction::pop_first`].
     ///
     /// # Errors
@@ -69,7 +69,7 @@ impl Transaction {
         direction: Direction,
     ) -> Result<Option<(Vec<u8>, Value)>> {
         let space = self.id_of(keyspace)?;
-        // Pops delete keys in the write set only.
+        // Compute updates first, because pops only delete keys in the write set.
         self.compute_pending()?;
         let goes_on = self.pops().are_at(space, direction);
         if goes_on {
@@ -80,7 +80,7 @@ impl Transaction {
                 return Ok(Some(pair));
             }
         }
-        // Also at the end: this walk notes that nothing is left.
+        // This scan also records that nothing is left.
         let found = match direction {
             Direction::Forward => self.first(keyspace)?,
             Direction::Backward => self.last(keyspace)?,
@@ -95,7 +95,7 @@ impl Transaction {
         Ok(found)
     }
 
-    /// Pops a row that was read ahead, if there is one.
+    /// Pops a row that was read ahead, if any.
     fn pop_ahead(&mut self) -> Result<Option<(Vec<u8>, Value)>> {
         let Self { committer, pops, writes, spoiled, .. } = self;
         let pops = pops.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -110,8 +110,8 @@ impl Transaction {
         Ok(Some(pair))
     }
 
-    /// Pops the first row behind those that were popped before, and reads some ahead that lie
-    /// behind it; `None` if there is none, or no memory.
+    /// Pops the first row after those popped before, and reads rows ahead that follow it; `None` if
+    /// there is none, or no memory.
     fn pop_and_read_ahead(
         &mut self,
         keyspace: &Keyspace,
@@ -124,7 +124,7 @@ impl Transaction {
         *self.pops() = pops;
         let Some(pair) = popped? else { return Ok(None) };
         let key = Prefix::of(space).join(&pair.0);
-        // The rows ahead lie behind this one: without it they are not the first ones.
+        // If this row cannot be deleted, the rows ahead are not the first ones, so discard them.
         self.write(|writes| writes.delete(&key)).inspect_err(|_| self.pops().forget())?;
         self.pops().go_on(key);
         Ok(Some(pair))
@@ -150,15 +150,15 @@ impl Transaction {
         for _ in 0..rows {
             match walk.advance() {
                 Ok(Some((key, value))) if pops.push(space, key, value) => {}
-                // A row that cannot be read fails when its turn comes.
+                // A row that cannot be read fails when it is popped.
                 _ => break,
             }
         }
         Ok(Some(first))
     }
 
-    /// Keeps those keys of a range for which `keep` returns true, and deletes the others; returns
-    /// how many it deleted.
+    /// Keeps the keys of a range for which `keep` returns true and deletes the others. Returns how
+    /// many it deleted.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -194,8 +194,7 @@ impl Transaction {
     }
 
     /// Removes the keys of a range for which `remove` returns true, and yields them with their
-    /// values, in key order. Each is deleted when it is yielded: what the iterator was not asked
-    /// for stays.
+    /// values, in key order. Each key is deleted when it is yielded; keys not yielded stay.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -236,18 +235,18 @@ impl Transaction {
 /// Keys to delete.
 #[derive(Default)]
 struct Found {
-    /// One behind the other.
+    /// The keys, concatenated.
     keys: Vec<u8>,
-    /// Where each of them ends.
+    /// End offsets of the keys.
     ends: Vec<usize>,
-    /// The key that was looked at last; `None` at the end of the range.
+    /// The last examined key; `None` at the end of the range.
     last: Option<Vec<u8>>,
 }
 
-/// A range of a user's keys.
+/// A range of user keys.
 type Rest = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
-/// Where the next batch of a removal begins, and how large it may be.
+/// The start and the maximum size of the next batch of a removal.
 struct Batch {
     /// The rest of the range; `None` at its end.
     rest: Option<Rest>,
@@ -261,8 +260,8 @@ impl Batch {
         Self { rest: Some(rest), pairs: FIRST_PAIRS, charge: tx.charge() }
     }
 
-    /// A walk from where the last batch ended, and the most pairs to take from it; `None` at the
-    /// end of the range.
+    /// An iterator from the end of the last batch, and the maximum number of pairs to take from it;
+    /// `None` at the end of the range.
     fn walk<'t>(
         &mut self,
         tx: &'t Transaction,
@@ -278,7 +277,7 @@ impl Batch {
         Ok(Some((walk, pairs)))
     }
 
-    /// Walks on until a batch is full: collects the keys that `keep` refuses. `None` at the end of
+    /// Scans until a batch is full, and collects the keys that `keep` rejects. `None` at the end of
     /// the range.
     fn collect(
         &mut self,
@@ -304,19 +303,19 @@ impl Batch {
         Ok(Some(found))
     }
 
-    /// The batch ended with this key; `None`: with the range.
+    /// Records that the batch ended with this key; `None`: with the range.
     fn pass(&mut self, last: Option<Vec<u8>>) {
         self.rest =
             last.and_then(|last| self.rest.take().map(|(_, upper)| (Bound::Excluded(last), upper)));
     }
 }
 
-/// The iterator of [`Transaction::extract_if`].
+/// The iterator returned by [`Transaction::extract_if`].
 pub struct ExtractIf<'t, F> {
     tx: &'t mut Transaction,
     keyspace: Keyspace,
     batch: Batch,
-    /// Pairs that were read and not looked at yet.
+    /// Pairs that were read but not examined yet.
     ahead: VecDeque<(Vec<u8>, Value)>,
     remove: F,
 }
@@ -382,7 +381,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rows_behind_one_that_could_not_be_popped_are_forgotten() {
+    fn rows_after_one_that_cannot_be_popped_are_discarded() {
         let dir = tempfile::tempdir().unwrap();
         let store = open(
             &dir.path().join("store"),
@@ -404,7 +403,7 @@ mod tests {
             .submit_and_apply(&lock, || Ok(()), |()| Err(Error::corrupt("a page")))
             .unwrap_err();
         drop(lock);
-        // This one walks, and is refused behind that.
+        // This pop scans, and is refused after the scan.
         assert!(tx.pops().first().is_none());
         tx.pop_first(&keyspace).unwrap_err();
         assert!(tx.pops().first().is_none());

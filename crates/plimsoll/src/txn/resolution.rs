@@ -1,17 +1,17 @@
-//! Resolves the updates of a commit: reads the values that they update, and computes the new ones.
+//! Resolves the updates of a commit: reads the old values, and computes the new ones.
 //!
-//! 1. [`Resolution::resolve`] reads the bases at the newest visible moment, without the commit
-//!    lock: this may read files.
+//! 1. [`Resolution::resolve`] reads the bases at the newest visible GLSN, without the commit lock,
+//!    because this may read files.
 //! 2. [`Resolution::settle`] checks under the commit lock whether a younger version of a key
-//!    exists, as the validation of reads does, and computes those again whose base has changed. The
-//!    younger version is in a memtable, unless it was flushed meanwhile.
+//!    exists, like the validation of reads, and computes updates whose base has changed again. The
+//!    younger version is in a memtable, unless it was flushed in the meantime.
 //!
-//! So an update is computed at its place in the order, and the record carries plain puts and
+//! An update is therefore computed at its position in the order, and the record only has puts and
 //! deletions: no other part of the store knows updates.
 //!
-//! Values are computed under the lock only if they are small. Larger ones, and those of a large
-//! transaction, are written to the write set before; if their base changes, the commit is refused
-//! with [`Error::Conflict`] and run again.
+//! Only small values are computed under the lock. Larger ones, and those of a large transaction,
+//! are written to the write set before. If their base changes, the commit is refused with
+//! [`Error::Conflict`] and must be repeated.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -34,34 +34,34 @@ use crate::types::invalid_input::InvalidInput;
 use crate::types::value::Value;
 use crate::types::version::check_value_bytes;
 
-/// The most bytes of a value that is computed under the commit lock.
+/// Maximum size of a value that is computed under the commit lock.
 const SMALL_BYTES: u64 = 64 << 10;
 
-/// The most bytes of such values in a commit, and of its other writes, which are encoded again
+/// Maximum size of all such values in a commit, and of its other writes, which are encoded again
 /// under the lock.
 const RECORD_BYTES: u64 = 256 << 10;
 
-/// The part of a record's body (a divisor) for such values.
+/// Divisor: such values take at most this part of a record's body.
 const BODY_PART: u64 = 16;
 
-/// What an operation takes in a record besides its key and its value.
+/// Size of an operation in a record without its key and value.
 const OPERATION_BYTES: u64 = 32;
 
 /// The resolved updates of one commit, in key order.
 #[derive(Default)]
 pub(crate) struct Resolution<'f> {
-    /// Kept open until the commit is ordered, so that no version is dropped that was read here.
+    /// Kept open until the commit is ordered, so that no version read here is dropped.
     moment: Option<OpenMoment>,
     keys: Vec<Resolved<'f>>,
-    /// The most bytes in the record; 0 if the values are in the write set.
+    /// Upper bound of the values' bytes in the record; 0 if the values are in the write set.
     record_bytes_max: u64,
-    /// Whether the values have changed since the record was encoded.
+    /// Whether values have changed since the record was encoded.
     is_stale: bool,
-    /// What a user's function panicked with.
+    /// The panic of a user's function.
     panic: Option<Box<dyn Any + Send>>,
 }
 
-/// The outcome of the updates of a key.
+/// The outcome of the updates of one key.
 pub(crate) struct Updated {
     /// The value before the updates.
     pub(crate) old: Option<Value>,
@@ -73,18 +73,18 @@ pub(crate) struct Updated {
 struct Resolved<'f> {
     key: Vec<u8>,
     updates: Updates<'f>,
-    /// The moment of the base.
+    /// The GLSN at which the base was read.
     base: Glsn,
-    /// The base.
+    /// The base value.
     old: Option<Value>,
     new: Option<Vec<u8>>,
-    /// Why it cannot be computed from this base.
+    /// Why the new value cannot be computed from this base.
     refusal: Option<Error>,
-    /// For a large new value.
+    /// The charge for a large new value.
     charge: Option<Charge>,
 }
 
-/// A new value in the record.
+/// A new value that goes into the record.
 #[derive(Clone, Copy)]
 pub(crate) struct InRecord<'a> {
     /// Its number, for [`Resolution::value`].
@@ -96,7 +96,7 @@ pub(crate) struct InRecord<'a> {
 }
 
 impl<'f> Resolution<'f> {
-    /// Of updates by index key, in order. `open` opens the newest moment, if there are any.
+    /// Updates by index key, in order. `open` opens the newest snapshot if there are any.
     pub(crate) fn new(
         updates: impl Iterator<Item = (Vec<u8>, Updates<'f>)>,
         open: impl FnOnce() -> OpenMoment,
@@ -110,7 +110,7 @@ impl<'f> Resolution<'f> {
         Ok(Self { moment: Some(moment), keys, ..Self::default() })
     }
 
-    /// Reads the bases and computes the new values. May be called again after an error.
+    /// Reads the bases and computes the new values. May be repeated after an error.
     pub(crate) fn resolve(&mut self, reader: &Reader) -> Result<()> {
         let Some(base) = self.moment.as_ref().map(OpenMoment::at) else { return Ok(()) };
         for number in 0..self.keys.len() {
@@ -122,25 +122,25 @@ impl<'f> Resolution<'f> {
     /// Reads the value of a key as of `base`, and computes the new one.
     fn resolve_key(&mut self, reader: &Reader, number: usize, base: Glsn) -> Result<()> {
         let resolved = &mut self.keys[number];
-        // Released first: the values hold memory.
+        // Release the old values first, because they hold memory.
         (resolved.old, resolved.new) = (None, None);
         resolved.old = reader.get(&resolved.key, base)?;
         match catch_unwind(AssertUnwindSafe(|| resolved.compute(reader))) {
             Ok(Ok(())) => {
-                // Last: after an error, the next attempt has to compute the value.
+                // Set last: after an error, the next attempt has to compute the value.
                 resolved.base = base;
                 Ok(())
             }
             Ok(failed) => failed,
             Err(panic) => {
                 self.panic = Some(panic);
-                // Nobody sees it: the panic goes on once no lock is held.
+                // This error is not reported: the panic is resumed once no lock is held.
                 Err(Error::Cancelled)
             }
         }
     }
 
-    /// Continues the panic of a user's function. Called without any lock.
+    /// Resumes the panic of a user's function. Must be called without any lock.
     pub(crate) fn resume_panic(&mut self) {
         if let Some(panic) = self.panic.take() {
             resume_unwind(panic);
@@ -151,14 +151,14 @@ impl<'f> Resolution<'f> {
         self.keys.is_empty()
     }
 
-    /// The outcome for each key.
+    /// The outcome of each key.
     pub(crate) fn into_updated(self) -> Vec<Updated> {
         let updated = |Resolved { old, new, .. }| Updated { old, new };
         self.keys.into_iter().map(updated).collect()
     }
 
-    /// Chooses whether the new values go into the record as they are computed, or into the write
-    /// set now. Returns the bytes to reserve in the record.
+    /// Decides whether the new values go into the record as computed, or into the write set now.
+    /// Returns the number of bytes to reserve in the record.
     pub(crate) fn place(&mut self, writes: &mut WriteSet, metadata_bytes: usize) -> Result<usize> {
         if self.keys.is_empty() {
             return Ok(metadata_bytes);
@@ -181,12 +181,12 @@ impl<'f> Resolution<'f> {
         Ok(metadata_bytes)
     }
 
-    /// Under the commit lock: computes those again whose base has changed since. `applied` is the
-    /// last commit that was ordered before. Returns whether the record has to be encoded again.
+    /// Under the commit lock: computes updates whose base has changed again. `applied` is the last
+    /// commit ordered before. Returns whether the record has to be encoded again.
     ///
     /// # Errors
-    /// An update is refused for the newest value; [`Error::Conflict`] if values that were written
-    /// before are out of date.
+    /// An update is refused for the newest value; [`Error::Conflict`] if values in the write set
+    /// are outdated.
     pub(crate) fn settle(&mut self, reader: &Reader, applied: Glsn) -> Result<bool> {
         if self.keys.is_empty() {
             return Ok(false);
@@ -234,12 +234,12 @@ impl<'f> Resolution<'f> {
         if resolved.is_small() { Ok(()) } else { Err(resolved.conflict(by)) }
     }
 
-    /// The record is encoded with the values as they are.
+    /// Records that the record was encoded with the current values.
     pub(crate) fn encoded(&mut self) {
         self.is_stale = false;
     }
 
-    /// Upper bound on the bytes of the operations in the record.
+    /// An upper bound of the operations' bytes in the record.
     pub(crate) fn operation_bytes(&self) -> u64 {
         let bytes = |resolved: &Resolved<'_>| {
             let value = resolved.new.as_ref().map_or(0, Vec::len) as u64;
@@ -248,7 +248,7 @@ impl<'f> Resolution<'f> {
         self.keys.iter().map(bytes).sum()
     }
 
-    /// The new values in the record, in key order.
+    /// The new values that go into the record, in key order.
     pub(crate) fn in_record(&self) -> impl Iterator<Item = InRecord<'_>> {
         let keys = if self.record_bytes_max > 0 { &self.keys[..] } else { &[] };
         let numbered = keys.iter().enumerate().filter(|(_, resolved)| resolved.has_changed());
@@ -259,7 +259,7 @@ impl<'f> Resolution<'f> {
         })
     }
 
-    /// The value with a number.
+    /// The value with this number.
     pub(crate) fn value(&self, number: usize) -> &[u8] {
         self.keys[number].new.as_deref().unwrap_or_default()
     }
@@ -289,7 +289,7 @@ impl<'f> Resolved<'f> {
         self.old.as_ref().map_or(0, |value| value.len() as u64)
     }
 
-    /// Upper bound on the bytes of the values that are computed from one of `old` bytes.
+    /// An upper bound of the value that is computed from one of `old` bytes.
     fn new_bytes(&self, old: u64) -> u64 {
         self.updates.iter().fold(old, |bytes, update| update.new_bytes(bytes))
     }
@@ -310,12 +310,12 @@ impl<'f> Resolved<'f> {
 }
 
 thread_local! {
-    /// The reader of the store for which this thread runs a user's function.
+    /// The reader of the store for which this thread is running a user's function.
     static COMPUTES_FOR: Cell<*const Reader> = const { Cell::new(ptr::null()) };
 }
 
-/// Rejects a call of the store by a function that computes an update: it may run under the commit
-/// lock.
+/// Refuses a call of the store by a function that computes an update, because it may run under the
+/// commit lock.
 pub(crate) fn check_computes_nothing(reader: &Reader) -> Result<()> {
     if ptr::eq(COMPUTES_FOR.get(), reader) {
         return Err(InvalidInput::UpdateUsesStore.into());
@@ -323,7 +323,7 @@ pub(crate) fn check_computes_nothing(reader: &Reader) -> Result<()> {
     Ok(())
 }
 
-/// Applies updates to the value of an index key, one after the other.
+/// Applies updates to the value of an index key, in order.
 pub(crate) fn compute(
     reader: &Reader,
     key: &[u8],
@@ -342,7 +342,7 @@ pub(crate) fn compute(
     Ok(value.map(Cow::into_owned))
 }
 
-/// Restores what was there before.
+/// Restores the previous value of [`COMPUTES_FOR`].
 struct Computes(*const Reader);
 
 impl Drop for Computes {

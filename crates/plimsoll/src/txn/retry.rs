@@ -2,7 +2,7 @@
 //!
 //! Each pause has a random length below a bound that doubles, so that two transactions that
 //! conflicted are less likely to conflict again. The clock is the store's, and the randomness
-//! derives from it and from the conflict, so that a simulated run can be replayed.
+//! derives from the clock and the conflict, so that a simulation can be replayed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,20 +15,20 @@ use crate::txn::transaction::Transaction;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::options::Durability;
 
-/// Attempts before a conflict is an error.
+/// Number of attempts before a conflict is returned.
 const ATTEMPTS: u32 = 32;
 
 /// From this attempt on, a transaction reads what is ordered, durable or not
-/// ([`Transaction::ordered`]). Where a sync takes long, one that reads what is durable conflicts
-/// with each commit that was ordered since the last sync, and could lose every time. It is not
-/// acknowledged before what it has read is durable.
+/// ([`Transaction::ordered`]). If a sync takes long, a transaction that reads what is durable
+/// conflicts with each commit ordered since the last sync, and could fail every time. The
+/// transaction is not acknowledged before what it has read is durable.
 const FIRST_ORDERED: u32 = 4;
 
-/// The bound of the first pause, and of the longest.
+/// The bounds of the first pause and of the longest.
 const FIRST_PAUSE: Duration = Duration::from_micros(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
-/// Runs `change` in transactions until one is committed.
+/// Runs `change` in new transactions until one is committed.
 pub(crate) fn transact<T, E: From<Error>>(
     committer: &Arc<Committer>,
     change: impl FnMut(&mut Transaction) -> Result<T, E>,
@@ -36,7 +36,7 @@ pub(crate) fn transact<T, E: From<Error>>(
     commit(committer, change).map(|(done, _)| done)
 }
 
-/// The same; returns the GLSN of the commit, too.
+/// Like [`transact`], but also returns the GLSN of the commit.
 pub(crate) fn commit<T, E: From<Error>>(
     committer: &Arc<Committer>,
     mut change: impl FnMut(&mut Transaction) -> Result<T, E>,
@@ -62,7 +62,7 @@ pub(crate) fn commit<T, E: From<Error>>(
     }
 }
 
-/// Runs `commit` with transactions until one is committed. It is to read nothing itself.
+/// Runs `commit` with new transactions until one is committed. It must not read anything itself.
 pub(crate) fn attempts<T>(
     committer: &Arc<Committer>,
     mut commit: impl FnMut(Transaction) -> Result<T>,
@@ -87,14 +87,14 @@ fn begin(committer: &Arc<Committer>, attempt: u32) -> Transaction {
     }
 }
 
-/// An error of the caller's may tell of what was read.
+/// The caller's own error may depend on what was read, so wait until that is durable.
 fn wait_for_what_was_read(committer: &Committer, attempt: u32, tx: &Transaction) -> Result<()> {
     let is_ordered = attempt >= FIRST_ORDERED && committer.options.durability == Durability::Sync;
     if !is_ordered || tx.at() <= committer.sequencer.visible() {
         return Ok(());
     }
     match committer.reader.log.wait_durable(tx.at()).lift() {
-        // The next commit says so.
+        // The next commit reports this.
         Err(Error::Poisoned { .. }) => Ok(()),
         waited => waited,
     }
@@ -107,7 +107,7 @@ fn pause(committer: &Committer, attempt: u32, conflict: u64) {
     clock.sleep(Duration::from_nanos(random.below(bound)));
 }
 
-/// The bound of the pause after the given attempt, counted from 1.
+/// The bound of the pause after this attempt, counted from 1.
 fn longest_pause(attempt: u32) -> Duration {
     FIRST_PAUSE.saturating_mul(1 << (attempt - 1).min(16)).min(LONGEST_PAUSE)
 }
@@ -119,7 +119,7 @@ mod tests {
     use crate::types::options::Options;
 
     #[test]
-    fn later_attempts_read_what_is_not_durable_yet() {
+    fn later_attempts_read_commits_that_are_not_durable_yet() {
         let dir = tempfile::tempdir().unwrap();
         let store = open(
             &dir.path().join("store"),

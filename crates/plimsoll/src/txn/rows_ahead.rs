@@ -1,33 +1,34 @@
-//! Rows that a walk has read ahead: taking a seat, leaving it and charging for it cost more than a
-//! small row.
+//! Rows that an iterator has read ahead, because being seated, released and charged costs more than
+//! reading a small row.
 //!
 //! Laws:
-//! 1. Rows are read ahead only of small keys and values, a few KiB at most: a walk that is left
-//!    alone holds no more.
-//! 2. A sitting reads more rows than the one before: a caller that wants few has few read in vain.
+//! 1. Only small keys and values are read ahead, a few KiB in all, so an idle iterator holds no
+//!    more.
+//! 2. Each batch is larger than the one before, so a caller that wants few rows causes few useless
+//!    reads.
 
 use std::collections::VecDeque;
 
-/// The most rows of a sitting, and the bytes after which it ends.
+/// Maximum number of rows in a batch, and the size at which it ends.
 const ROWS_MAX: usize = 16;
 const BYTES_MAX: usize = 2 << 10;
 
-/// A longer key, or a longer value, is not read ahead.
+/// Longer keys and values are not read ahead.
 const KEY_BYTES_MAX: usize = 512;
 const VALUE_BYTES_MAX: usize = 1 << 10;
 
-/// Rows in the order of the walk; the first is the one that the walk gave last.
+/// Rows in the order of the iterator. The first is the one that was returned last.
 #[derive(Debug, Default)]
 pub(crate) struct RowsAhead {
-    /// Keys and values, one behind the other.
+    /// Keys and values, concatenated.
     bytes: Vec<u8>,
-    /// Where they end, of the rows that were not passed.
+    /// End offsets of the rows that were not passed.
     rows: VecDeque<Ends>,
-    /// Where the first row begins.
+    /// Offset of the first row.
     begin: usize,
-    /// Rows of the last sitting.
+    /// Maximum number of rows in the current batch.
     of_sitting: usize,
-    /// Whether the first row is one of an earlier sitting than the last call.
+    /// Whether the first row was read before the last call.
     is_settled: bool,
 }
 
@@ -38,7 +39,7 @@ struct Ends {
 }
 
 impl RowsAhead {
-    /// A sitting begins.
+    /// Begins a batch.
     pub(crate) fn begin(&mut self) {
         self.clear();
         self.of_sitting = (2 * self.of_sitting + 1).min(ROWS_MAX);
@@ -51,7 +52,7 @@ impl RowsAhead {
         (self.begin, self.is_settled) = (0, false);
     }
 
-    /// Whether the sitting is to end.
+    /// Whether the batch is full.
     pub(crate) fn is_full(&self) -> bool {
         self.rows.len() >= self.of_sitting || self.bytes.len() >= BYTES_MAX
     }
@@ -68,28 +69,28 @@ impl RowsAhead {
         true
     }
 
-    /// The index key and the value of the row that the walk gave last, if that was read ahead.
+    /// The index key and the value of the row that was returned last, if it was read ahead.
     pub(crate) fn current(&self) -> Option<(&[u8], &[u8])> {
         let ends = self.rows.front()?;
         Some((&self.bytes[self.begin..ends.key], &self.bytes[ends.key..ends.value]))
     }
 
-    /// Passes the current row; false if it is the last, which then stays.
+    /// Passes the current row; false if it is the last, which stays.
     pub(crate) fn pass(&mut self) -> bool {
         if self.rows.len() < 2 {
             return false;
         }
-        let passed = self.rows.pop_front().expect("there are two");
+        let passed = self.rows.pop_front().expect("there are at least two");
         (self.begin, self.is_settled) = (passed.value, true);
         true
     }
 
-    /// Whether nothing was read since the walk was charged last.
+    /// Whether nothing was read since the iterator was last charged.
     pub(crate) fn is_settled(&self) -> bool {
         self.is_settled
     }
 
-    /// Heap bytes.
+    /// Heap size.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.bytes.capacity() + self.rows.capacity() * size_of::<Ends>()
     }
@@ -100,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_come_in_their_order_and_the_last_one_stays() {
+    fn rows_are_returned_in_order_and_the_last_one_stays() {
         let mut rows = RowsAhead::default();
         assert_eq!(rows.current(), None);
         assert!(!rows.pass());
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sitting_ends_after_a_few_kib_and_long_rows_are_left_out() {
+    fn a_batch_ends_after_a_few_kib_and_excludes_long_rows() {
         let mut rows = RowsAhead::default();
         (0..9).for_each(|_| rows.begin());
         assert!(

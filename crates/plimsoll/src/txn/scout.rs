@@ -1,12 +1,12 @@
-//! Looking for a gap right after a commit that deleted much: the next walk then seeks over keys
-//! that nobody has walked over.
+//! Searches for a gap right after a commit that deleted many keys, so that the next scan can seek
+//! over keys that no scan has passed yet.
 //!
 //! Laws:
-//! 1. It is a walk like any other, at a moment that is visible: what it publishes is as true as
-//!    what other walks publish.
-//! 2. It loads no page, waits for no memory, and fails nobody: what it cannot find is left to the
-//!    walk that comes.
-//! 3. It ends after a few keys that are alive: scattered deletions cost a few steps.
+//! 1. The search is an ordinary scan of a visible snapshot, so the gaps that it publishes are as
+//!    valid as any others.
+//! 2. It loads no page, waits for no memory, and reports no error. The next scan finds what it
+//!    misses.
+//! 3. It ends after a few live keys, so scattered deletions cost only a few steps.
 
 use std::sync::Arc;
 
@@ -18,16 +18,16 @@ use crate::txn::committer::Committer;
 use crate::txn::range::Range;
 use crate::types::index_key::IndexKey;
 
-/// A commit with fewer deletions is not followed by a search.
+/// Commits with fewer deletions cause no search.
 pub(crate) const DELETIONS_FOR_A_SEARCH: u64 = 16;
 
-/// The search ends at this many keys that are alive.
+/// The search ends after this many live keys.
 const ALIVE_MAX: usize = 4;
 
-/// Memory is free if more than one part in this of the budget is.
+/// Divisor: the search requires this part of the budget to be free.
 const KEPT_FREE: u64 = 8;
 
-/// Walks from the first key that a commit wrote, which is visible.
+/// Scans from the first key that a commit wrote; the commit is visible.
 pub(crate) fn search_for_gaps(committer: &Arc<Committer>, first: &[u8]) {
     let budget = &committer.reader.budget;
     let Some((space, key)) = IndexKey::new(first).split() else { return };

@@ -1,15 +1,14 @@
 //! Orders commits: one at a time gets its GLSN, is written to the log, and is applied to the index.
-//! (In a shared store, one that has read nothing may be applied later, as a commit of another
-//! process is: [`crate::txn::shared::blind`].)
+//! (In a shared store, a commit that has read nothing may be applied later, like a commit of
+//! another process: [`crate::txn::shared::blind`].)
 //!
 //! Laws:
 //! - Commits are applied in GLSN order, each as a whole. *Applied* is the GLSN of the last one; it
-//!   only moves forward.
+//!   only increases.
 //! - *Visible* is the lower of *applied* and the GLSN up to which the log permits reads (durable,
 //!   or submitted if commits are buffered).
 //! - If applying a record fails or panics after it was written to the log, the store is poisoned:
-//!   nothing is applied on top of it or flushed until the store is opened again, which replays the
-//!   record.
+//!   nothing is applied after it or flushed until the store is reopened, which replays the record.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,8 +23,8 @@ use plimsoll_log::glsn::Glsn;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::events;
 
-/// How many commits of others pass the thread that waits longest for the commit lock before it is
-/// handed the lock: measured in decision 15.
+/// How many other commits may pass the thread that has waited longest for the commit lock before it
+/// is handed the lock. Measured in decision 15.
 const PASSED_MAX: u32 = 64;
 
 /// Orders the commits of one open store.
@@ -33,7 +32,7 @@ pub(crate) struct CommitSequencer {
     log: Arc<FileLog>,
     /// Held while a commit gets its GLSN and is applied.
     lock: FairLock,
-    /// Set while a record is in the log and not applied yet. If it is set when the lock is taken,
+    /// Set while a record is in the log but not applied yet. If it is set when the lock is taken,
     /// the previous committer panicked in between.
     half_applied: AtomicBool,
     applied: AtomicU64,
@@ -43,7 +42,7 @@ pub(crate) struct CommitSequencer {
     pub(crate) alarm: Alarm,
 }
 
-/// Wakes a thread that looks at what is committed, and sleeps while nothing is.
+/// Wakes a thread that sleeps until the next commit.
 #[derive(Debug, Default)]
 pub(crate) struct Alarm {
     is_set: AtomicBool,
@@ -51,14 +50,14 @@ pub(crate) struct Alarm {
 }
 
 impl Alarm {
-    /// From now on the next commit rings the bell. What was committed before is to be looked at
-    /// after this.
+    /// Makes the next commit ring the bell. The caller must check for earlier commits after this
+    /// call.
     pub(crate) fn set(&self) {
-        // SeqCst: either the commit sees this, or whoever looks afterwards sees the commit.
+        // SeqCst: either the commit sees the flag, or the caller's later check sees the commit.
         self.is_set.store(true, Ordering::SeqCst);
     }
 
-    /// Rings the bell if that is wanted: one load from memory if not.
+    /// Rings the bell if the alarm is set; otherwise costs one load.
     pub(crate) fn ring_if_set(&self) {
         if self.is_set.load(Ordering::SeqCst) && self.is_set.swap(false, Ordering::SeqCst) {
             self.bell.ring();
@@ -70,8 +69,7 @@ impl Alarm {
 pub(crate) type CommitLock<'a> = FairGuard<'a>;
 
 impl CommitSequencer {
-    /// Nothing is applied yet: after the replay, [`CommitSequencer::replayed`] sets the last
-    /// applied GLSN.
+    /// A sequencer before the replay, which is followed by [`CommitSequencer::replayed`].
     pub(crate) fn new(log: &Arc<FileLog>) -> Self {
         Self {
             log: Arc::clone(log),
@@ -83,23 +81,23 @@ impl CommitSequencer {
         }
     }
 
-    /// Everything up to `last` was applied by replay.
+    /// Records that the replay has applied everything up to `last`.
     pub(crate) fn replayed(&self, last: Glsn) {
         self.applied.store(last.0, Ordering::Release);
     }
 
-    /// Everything up to `last`, which others have ordered, is applied.
+    /// Records that everything up to `last`, ordered by other processes, is applied.
     pub(crate) fn took_in(&self, _lock: &CommitLock<'_>, last: Glsn) {
         self.applied.store(last.0, Ordering::SeqCst);
         self.alarm.ring_if_set();
     }
 
-    /// The last applied commit.
+    /// The last commit applied.
     pub(crate) fn applied(&self) -> Glsn {
         Glsn(self.applied.load(Ordering::Acquire))
     }
 
-    /// The newest readable moment.
+    /// The newest readable GLSN.
     pub(crate) fn visible(&self) -> Glsn {
         self.log.readable().min(self.applied())
     }
@@ -112,12 +110,12 @@ impl CommitSequencer {
         self.checked(self.lock.lock())
     }
 
-    /// As [`CommitSequencer::lock`]; `None` if a commit is in progress.
+    /// Like [`CommitSequencer::lock`]; `None` if a commit is in progress.
     pub(crate) fn try_lock(&self) -> Result<Option<CommitLock<'_>>> {
         self.lock.try_lock().map(|lock| self.checked(lock)).transpose()
     }
 
-    /// As [`CommitSequencer::lock`]; `None` if it is held for longer than `patience`.
+    /// Like [`CommitSequencer::lock`]; `None` if the lock is held for longer than `patience`.
     pub(crate) fn lock_within(&self, patience: Duration) -> Result<Option<CommitLock<'_>>> {
         self.lock.lock_within(patience).map(|lock| self.checked(lock)).transpose()
     }
@@ -129,7 +127,7 @@ impl CommitSequencer {
         }
     }
 
-    /// Threads that wait for the lock now.
+    /// Number of threads that currently wait for the lock.
     #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {
         self.lock.waiting()
@@ -154,7 +152,7 @@ impl CommitSequencer {
         Ok(submitted)
     }
 
-    /// Runs `work` between two commits, with the last applied GLSN, once that is durable.
+    /// Runs `work` between two commits with the last GLSN applied, once that is durable.
     ///
     /// # Errors
     /// [`Error::Poisoned`], and those of the log and of `work`.
@@ -167,7 +165,7 @@ impl CommitSequencer {
         work(applied)
     }
 
-    /// Runs `work` between two commits, with the last applied GLSN; `None` if a commit is in
+    /// Runs `work` between two commits with the last GLSN applied; `None` if a commit is in
     /// progress, or was applied only in part.
     pub(crate) fn try_at_applied<T>(&self, work: impl FnOnce(Glsn) -> T) -> Option<T> {
         let _lock = self.lock.try_lock()?;
@@ -202,8 +200,8 @@ impl CommitSequencer {
     }
 }
 
-/// Poisons the store if it is dropped: who waits for a commit that panicked half way learns that it
-/// will not be seen.
+/// Poisons the store when it is dropped, so that threads waiting for a commit that panicked halfway
+/// learn that it will not become visible.
 struct PoisonOnUnwind<'a>(&'a CommitSequencer);
 
 impl Drop for PoisonOnUnwind<'_> {

@@ -1,8 +1,8 @@
 //! The commits of a store that several processes have open.
 //!
-//! A commit is ordered under the append lock of all processes (the log's [`Turn`]), once the
-//! commits of the others are applied; or, if it depends on no other commit, by a process that has
-//! only written for a while, without that ([`blind`]).
+//! A commit is ordered under the append lock of all processes (the log's [`Turn`]), after the
+//! commits of the others are applied. If it depends on no other commit and the process has only
+//! written for a while, it is ordered without applying them ([`blind`]).
 
 pub(crate) mod blind;
 pub(crate) mod blindness;
@@ -26,11 +26,11 @@ use crate::txn::shared::blind::BlindCommits;
 use crate::txn::shared::follower::Follower;
 use crate::types::error::{Lift, Result};
 
-/// How long the append lock is kept while another thread of this process has the commit lock:
-/// longer than most commits take to be applied.
+/// How long the append lock is held while another thread of this process has the commit lock:
+/// longer than applying most commits takes.
 const LOCK_PATIENCE: Duration = Duration::from_millis(2);
 
-/// Several processes have the store open.
+/// The implementation for a store that several processes have open.
 pub(crate) struct Shared {
     pub(crate) follower: Arc<Follower>,
     pub(crate) blind: BlindCommits,
@@ -48,8 +48,8 @@ impl Shared {
         &self.follower.members
     }
 
-    /// Takes the append lock and the commit lock; everything that was ordered before is applied.
-    /// The append lock is not held while a memtable is flushed, here or by another thread under the
+    /// Takes the append lock and the commit lock, with everything ordered before applied. The
+    /// append lock is not held during a flush, by this thread or by another thread that has the
     /// commit lock.
     fn begin_to_order(&self) -> Result<(Turn<'_>, CommitLock<'_>)> {
         let follower = &self.follower;
@@ -69,7 +69,7 @@ impl Shared {
     }
 
     /// Orders a commit under both locks. `None` if the append lock was released to wait for a
-    /// flush; to be called again.
+    /// flush; the caller retries.
     fn order_in_turn(&self, commit: &mut Commit<'_>) -> Result<Option<Ordered>> {
         let (mut turn, lock) = self.begin_to_order()?;
         commit.validate()?;
@@ -128,7 +128,7 @@ impl Peers for Shared {
     }
 
     fn newest_readable(&self) -> Glsn {
-        // A failure is reported by the read.
+        // The read reports a failure.
         self.follower.readable().unwrap_or(Glsn::NONE)
     }
 

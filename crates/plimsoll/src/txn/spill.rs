@@ -1,13 +1,13 @@
-//! The runs of blob files into which a transaction's writes were spilled.
+//! The runs (blob files) into which a transaction's writes were spilled.
 //!
 //! The runs are kept newest first, in tiers: eight runs of one tier are merged into one of the
 //! next, or only concatenated if their keys do not overlap (sorted input). A bulk load merges all
-//! of its runs at once, at its end, in parts ([`parts`]). When the transaction commits, the index
-//! adopts the runs without a rewrite; when it is dropped, they are removed.
+//! of its runs at its end, in parts ([`parts`]). On commit the index adopts the runs without a
+//! rewrite; when the transaction is dropped, they are removed.
 //!
-//! A record names a limited number of blob files. So runs that were concatenated too often are
-//! merged after all, and the tables of very large runs are larger: their number stays bounded,
-//! whatever the transaction's size.
+//! A record names a limited number of blob files. Runs that were concatenated too often are
+//! therefore merged after all, and very large runs have larger tables, so that their number stays
+//! bounded regardless of the transaction's size.
 
 pub(crate) mod merged_runs;
 mod parts;
@@ -38,24 +38,24 @@ use crate::types::error::{Lift, Result};
 /// Runs of one tier that are merged into one of the next.
 const FAN_IN: usize = 8;
 
-/// Runs that would have more blob files than this are not concatenated.
+/// Runs are not concatenated if they would have more blob files than this.
 const STRUNG_BLOBS_MAX: usize = 32;
 
 /// Divisor: a merge writes tables of at least this part of its input.
 const PARTITION_PART: u64 = 16;
 
-/// The most blob files of all runs; a record names one more, of values.
+/// Maximum number of blob files of all runs; a record names one more, for values.
 const BLOBS_MAX: usize = MAX_BLOBS - 1;
 
-/// Fewer bytes of input are not worth a thread of their own.
+/// Less input than this is not worth a separate thread.
 const PART_BYTES_MIN: u64 = 4 << 20;
 
-/// The threads and the memory for a merge of all runs.
+/// The threads and memory for a merge of all runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MergeMeans {
-    /// Buffers from which inputs are read.
+    /// Number of buffers for reading inputs.
     pub(crate) buffers: usize,
-    /// The most parts that are merged at once.
+    /// Maximum number of parts that are merged in parallel.
     pub(crate) threads: usize,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct Spill {
     site: Site,
     table_bytes: u64,
     runs: Vec<SpilledRun>,
-    /// Ends a merge.
+    /// Cancels merges.
     cancel: Cancel,
     kept: AtomicBool,
 }
@@ -81,7 +81,7 @@ impl Spill {
         }
     }
 
-    /// Merges fail from now on once they are cancelled.
+    /// Makes merges fail once `cancel` is set.
     pub(crate) fn cancel_by(&mut self, cancel: Cancel) {
         self.cancel = cancel;
     }
@@ -97,18 +97,18 @@ impl Spill {
         self.runs.len()
     }
 
-    /// Bytes of all runs.
+    /// Size of all runs.
     pub(crate) fn bytes(&self) -> u64 {
         self.runs.iter().map(SpilledRun::bytes).sum()
     }
 
-    /// Starts a run that is newer than all others.
+    /// Starts a run, which becomes the newest.
     pub(crate) fn begin(&self) -> SpillBuilder {
         SpillBuilder::new(self.site.clone(), self.table_bytes, false)
     }
 
-    /// Starts a run of a set that stays in memory, too, and is about to be committed. It is short:
-    /// through the page cache it is written sooner than past it.
+    /// Starts a run of a set that also stays in memory and is about to be committed. It is short,
+    /// so writing it through the page cache is faster.
     pub(crate) fn begin_beside_memory(&self) -> SpillBuilder {
         SpillBuilder::new(self.site.clone(), self.table_bytes, true)
     }
@@ -121,7 +121,7 @@ impl Spill {
         Ok(())
     }
 
-    /// Merges tiers that are full.
+    /// Merges full tiers.
     pub(crate) fn merge_full_tiers(&mut self) -> Result<()> {
         while let Some(tier) = self.full_tier() {
             let start =
@@ -131,7 +131,7 @@ impl Spill {
         Ok(())
     }
 
-    /// Merges all runs into one, as many at a time as there are buffers; runs whose keys do not
+    /// Merges all runs into one, as many at a time as there are buffers. Runs whose keys do not
     /// overlap are only concatenated.
     pub(crate) fn merge_all(&mut self, means: MergeMeans) -> Result<()> {
         while self.runs.len() > 1 {
@@ -149,8 +149,8 @@ impl Spill {
         Ok(())
     }
 
-    /// The runs to be merged next so that in the end one merge of `fan_in` runs is left and as
-    /// little as possible is written before it.
+    /// The runs to merge next, such that the last merge has `fan_in` inputs and as little as
+    /// possible is written before it.
     fn next_to_merge(&self, fan_in: usize) -> Range<usize> {
         let runs = self.runs.len();
         let count = if runs <= fan_in { runs } else { fan_in.min(runs - fan_in + 1) };
@@ -184,7 +184,7 @@ impl Spill {
         Ok(())
     }
 
-    /// The first tier with enough runs; runs of one tier are adjacent, newer tiers in front.
+    /// The first tier with enough runs. Runs of one tier are adjacent, newer tiers in front.
     fn full_tier(&self) -> Option<u32> {
         let mut tiers: Vec<u32> = self.runs.iter().map(|run| run.tier).collect();
         tiers.dedup();
@@ -193,8 +193,8 @@ impl Spill {
             .find(|&tier| self.runs.iter().filter(|run| run.tier == tier).count() >= FAN_IN)
     }
 
-    /// Replaces some runs by one with the newest write of each key, merged in at most `parts`
-    /// parts, and removes their files. On failure nothing changes.
+    /// Replaces runs by one with the newest write of each key, merged in at most `parts` parts, and
+    /// removes their files. Changes nothing on failure.
     fn replace_by_merged(&mut self, range: Range<usize>, tier: u32, parts: usize) -> Result<()> {
         hit(Border::SpillsMerged);
         let inputs = &self.runs[range.clone()];
@@ -240,7 +240,7 @@ impl Spill {
         self.runs.iter().flat_map(|run| &run.blobs)
     }
 
-    /// The runs' blob files, newest run first, as the commit's payload lists them.
+    /// The runs' blob files, newest run first, as listed in the commit's payload.
     pub(crate) fn layout(&self) -> Vec<Vec<BlobId>> {
         self.runs.iter().map(|run| run.blobs.iter().map(|blob| blob.id).collect()).collect()
     }
@@ -250,7 +250,7 @@ impl Spill {
         self.runs.iter().flat_map(|run| run.tables.iter().map(|table| &*table.info))
     }
 
-    /// The runs as the index adopts them.
+    /// The runs in the form in which the index adopts them.
     pub(crate) fn adopted(&self, glsn: Glsn) -> Vec<Vec<Table>> {
         let adopt = |table: &Table| Table {
             info: Arc::new(adopted(&table.info, glsn)),
@@ -259,21 +259,20 @@ impl Spill {
         self.runs.iter().map(|run| run.tables.iter().map(adopt).collect()).collect()
     }
 
-    /// Marks the blob files as owned by the log.
+    /// Records that the log owns the blob files.
     pub(crate) fn keep(&self) {
-        // Relaxed: one thread commits.
+        // Relaxed: only one thread commits.
         self.kept.store(true, Ordering::Relaxed);
     }
 }
 
-/// The metadata of a table once its transaction has a GLSN.
+/// The metadata of a table after its transaction got a GLSN.
 pub(crate) fn adopted(info: &TableInfo, glsn: Glsn) -> TableInfo {
     debug_assert!(matches!(info.id, TableId::Blob(_)));
     TableInfo { min_glsn: glsn, max_glsn: glsn, fixed_glsn: Some(glsn), ..info.clone() }
 }
 
-/// A walk over the writes of a commit that are stored in blob files: `runs` as its payload names
-/// them.
+/// An iterator over a commit's writes that are stored in blob files; `runs` as in its payload.
 pub(crate) fn side_runs(
     log: &Arc<FileLog>,
     budget: &Budget,
@@ -286,7 +285,7 @@ pub(crate) fn side_runs(
     MergedRuns::new(runs.collect::<Result<_>>()?, &Feed::Pool(Touch::Scan), None)
 }
 
-/// Opens a table that a committed transaction wrote, from the metadata in its file.
+/// Opens a table of a committed transaction, using the metadata in its file.
 pub(crate) fn open_table(
     log: &Arc<FileLog>,
     budget: &Budget,

@@ -1,4 +1,4 @@
-//! A commit's ticket: waits until the commit is durable, by blocking or as a future.
+//! A commit's ticket: waits for durability, by blocking or as a future.
 
 use std::fmt;
 use std::pin::Pin;
@@ -14,11 +14,11 @@ use crate::txn::durable_wakers::{DurableWakers, Registration};
 use crate::types::error::Result;
 use crate::types::options::Durability;
 
-/// A commit that is ordered but may not be durable yet, from
+/// A commit that is ordered but may not be durable yet, returned by
 /// [`Transaction::commit_submit`](crate::Transaction::commit_submit).
 ///
-/// Wait for it by [`CommitTicket::wait`], or await it: it is a future that works with any runtime.
-/// One sync serves all waiting tickets. Dropping a ticket does not affect the commit.
+/// Wait for it with [`CommitTicket::wait`], or await it: it is a future for any runtime. One sync
+/// serves all waiting tickets. Dropping a ticket does not affect the commit.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -72,23 +72,23 @@ use crate::types::options::Durability;
 /// # Ok(())
 /// # }
 /// ```
-#[must_use = "a ticket is waited for, or the commit may not be durable"]
+#[must_use = "wait for the ticket, or the commit may not be durable"]
 pub struct CommitTicket {
     wakers: Arc<DurableWakers>,
     glsn: Glsn,
-    /// Whether to wait until the commit is durable.
+    /// Whether to wait for durability.
     wait: bool,
-    /// It was durable before there was a ticket.
+    /// Whether the commit was durable before it had a ticket.
     was_durable: bool,
-    /// Registration of the task that polled it.
+    /// The registration of the task that polled it.
     registration: Option<Registration>,
 }
 
 impl CommitTicket {
     /// The ticket of a transaction that wrote nothing.
     pub(crate) fn of_snapshot(committer: &Committer, moment: &OpenMoment) -> Self {
-        // A transaction of `Db::begin_ordered` may have read what is not durable yet. What an
-        // unread one would have shown was readable when it began.
+        // A transaction of `Db::begin_ordered` may have read commits that are not durable yet. An
+        // unread transaction would only have seen commits that were readable when it began.
         let is_readable = moment.readable().is_ok();
         let is_behind =
             is_readable && moment.is_shown() && moment.at() > committer.sequencer.visible();
@@ -124,13 +124,13 @@ impl CommitTicket {
         self.was_durable || self.wakers.is_durable(self.glsn)
     }
 
-    /// Waits until the commit is visible and durable according to the store's durability setting.
-    /// May be called again, also by several threads at once.
+    /// Waits until the commit is visible and durable according to the store's durability. May be
+    /// called again, also by several threads at once.
     ///
     /// # Errors
-    /// [`Error::Poisoned`](crate::Error::Poisoned): whether the commit survives is unknown until
-    /// the store is reopened. [`Error::Stalled`](crate::Error::Stalled): it is ordered, and durable
-    /// once another process goes on or ends.
+    /// After [`Error::Poisoned`](crate::Error::Poisoned), it is unknown until the store is reopened
+    /// whether the commit survives. After [`Error::Stalled`](crate::Error::Stalled), the commit is
+    /// ordered, and becomes durable once the other process continues or ends.
     pub fn wait(&self) -> Result<Glsn> {
         if self.wait {
             self.wakers.wait(self.glsn)?;
@@ -178,7 +178,7 @@ mod tests {
     use crate::types::options::Options;
 
     #[test]
-    fn a_commit_is_durable_that_another_process_has_synced() {
+    fn a_commit_synced_by_another_process_is_durable() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let join = || {

@@ -1,8 +1,8 @@
-//! Transactions: optimistic, serializable.
+//! Optimistic, serializable transactions.
 //!
-//! A transaction reads at one moment plus its own writes, and remembers what it read. Its commit is
-//! refused with [`crate::Error::Conflict`] if anything of that was changed since by a commit that
-//! is ordered before it, durable or not (`txn::commit`).
+//! A transaction reads one snapshot plus its own writes, and records what it read. Its commit is
+//! refused with [`crate::Error::Conflict`] if any of that was changed by a commit that is ordered
+//! between the snapshot and this one, durable or not (`txn::commit`).
 
 use std::fmt;
 use std::io::Read;
@@ -40,13 +40,13 @@ use crate::types::key_range::KeyRange;
 use crate::types::keyspaces::Keyspace;
 use crate::types::update::Update;
 use crate::types::value::Value;
-use crate::types::version::{check_value_bytes, running_value_sum};
+use crate::types::version::check_value_bytes;
 
-/// Bytes that a streamed value is taken in at a time.
+/// Size of the pieces in which a streamed value is read.
 const PIECE_BYTES: usize = CHUNK_BYTES;
 
-/// An open transaction. Dropped without a commit, it leaves no trace. [`crate::Db::transact`] runs
-/// one again where it meets a conflict.
+/// An open transaction. If it is dropped without a commit, it leaves no trace.
+/// [`crate::Db::transact`] repeats a transaction after a conflict.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -67,23 +67,23 @@ const PIECE_BYTES: usize = CHUNK_BYTES;
 pub struct Transaction {
     pub(crate) committer: Arc<Committer>,
     moment: OpenMoment,
-    /// Under a lock, as reads may come from several threads.
+    /// Under a lock, because several threads may read.
     pub(crate) reads: Mutex<ReadSet>,
     pub(crate) writes: WriteSet,
     /// Updates of keys that are not in `writes`.
     pub(crate) pending: Pending,
     /// Under a lock for the same reason.
     gaps: Mutex<OwnGaps>,
-    /// Taken before the two others.
+    /// Locked before the other two.
     pub(crate) pops: Mutex<Pops>,
-    /// Charged: it may be as large as 64 KiB, and transactions may be many.
+    /// Charged, because it may have 64 KiB and there may be many transactions.
     metadata: Buffer,
-    /// Keyspaces that something was put into, in order, and the last of them.
+    /// Keyspaces that were written to, sorted, and the last of them.
     spaces: SmallVec<[u32; 4]>,
     last_space: Option<u32>,
-    /// Calls of [`Transaction::delete`].
+    /// Number of calls of [`Transaction::delete`].
     deletions: u64,
-    /// Set when a write failed half-way: what is in the set may be less than was asked for.
+    /// Set when a write failed halfway, so that the set may be incomplete.
     pub(crate) spoiled: bool,
 }
 
@@ -92,7 +92,7 @@ impl Transaction {
         Self::at_moment(committer, committer.open_unread())
     }
 
-    /// A transaction that reads what was ordered, durable or not.
+    /// A transaction that reads what is ordered, durable or not.
     pub(crate) fn ordered(committer: &Arc<Committer>) -> Self {
         Self::at_moment(committer, committer.open_ordered())
     }
@@ -104,7 +104,7 @@ impl Transaction {
             (options.write_set_limit_bytes(memory_bytes), options.body_limit_bytes());
         let writes = WriteSet::new(
             &committer.patience,
-            &committer.reader.log,
+            (&committer.reader.log, &committer.reader.keyspaces),
             limit,
             options.sizes.table_bytes,
             body_limit,
@@ -128,28 +128,28 @@ impl Transaction {
         }
     }
 
-    /// The GLSN of the snapshot that it reads at.
+    /// The GLSN of its snapshot.
     pub fn at(&self) -> Glsn {
         self.moment.at()
     }
 
-    /// The moment, for a read.
+    /// The GLSN of the snapshot, made ready for a read.
     pub(crate) fn read_at(&self) -> Result<Glsn> {
         self.committer.show(&self.moment)
     }
 
-    /// The value of a key; `None` if there is none.
+    /// The value of a key; `None` if it has none.
     ///
     /// # Errors
-    /// The key is too long, the disk, the budget, or corruption. [`crate::Error::Behind`], as long
-    /// as it lives, if what other processes had committed could not be taken in at its first read.
+    /// The key is too long, the disk, the budget, or corruption. If the commits of other processes
+    /// could not be applied at its first read, every read fails with [`crate::Error::Behind`].
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         self.get_by_key(self.key(keyspace, key.as_ref())?.get())
     }
 
-    /// Calls `look` with the value of a key, and returns what it returns; `None` if there is no
-    /// value. What the transaction did not write itself is lent from where it is in memory: `look`
-    /// should be short.
+    /// Calls `look` with the value of a key and returns its result; `None` if the key has no value.
+    /// A value that the transaction did not write itself is lent from its place in memory, so
+    /// `look` should be short.
     ///
     /// # Errors
     /// As for [`Transaction::get`].
@@ -169,7 +169,8 @@ impl Transaction {
         }
     }
 
-    /// As [`Transaction::get_with`], but answers only from memory: see [`crate::Db::get_resident`].
+    /// Like [`Transaction::get_with`], but answers only from memory: see
+    /// [`crate::Db::get_resident`].
     ///
     /// # Errors
     /// As for [`Transaction::get`].
@@ -188,7 +189,7 @@ impl Transaction {
             Resident::Value(None) => Ok(Resident::Absent),
             Resident::NotResident => Ok(Resident::NotResident),
             Resident::Absent if !self.is_shown_in_memory()? => Ok(Resident::NotResident),
-            // Its updates have left it without a value.
+            // Its updates leave the key without a value.
             Resident::Absent if self.pending.of(key.get()).is_some() => Ok(Resident::Absent),
             Resident::Absent => {
                 self.note_read(key.get())?;
@@ -197,8 +198,8 @@ impl Transaction {
         }
     }
 
-    /// Whether its moment can be read without taking in what others have committed, which may wait
-    /// for the disk.
+    /// Whether its snapshot can be read without applying the commits of others, which may wait for
+    /// the disk.
     fn is_shown_in_memory(&self) -> Result<bool> {
         self.committer.reader.check_open()?;
         self.committer.reader.owner.check()?;
@@ -219,7 +220,7 @@ impl Transaction {
         self.committer.patience.in_transaction(false, add)
     }
 
-    /// The value of an index key, by index key.
+    /// The value of an index key.
     pub(crate) fn get_by_key(&self, key: &[u8]) -> Result<Option<Value>> {
         match self.own(key)? {
             Some(own) => Ok(own),
@@ -230,8 +231,8 @@ impl Transaction {
         }
     }
 
-    /// What the transaction itself wrote to an index key: `Some(None)` if it deleted it. An update
-    /// reads the value that it updates.
+    /// What the transaction itself wrote to an index key: `Some(None)` if it deleted it. For an
+    /// update, reads the value that it changes.
     pub(crate) fn own(&self, key: &[u8]) -> Result<Option<Option<Value>>> {
         if let Some(updates) = self.pending.of(key) {
             let reader = &self.committer.reader;
@@ -252,7 +253,7 @@ impl Transaction {
         })
     }
 
-    /// A reader of a key's value, for values that are too large to hold; `None` if there is none.
+    /// A reader of a key's value, for values too large for memory; `None` if the key has none.
     ///
     /// # Errors
     /// As for [`Transaction::get`].
@@ -270,7 +271,7 @@ impl Transaction {
         self.committer.value_reader(index_key.get(), &self.moment)
     }
 
-    /// Whether a key has a value; does not read it.
+    /// Whether a key has a value. Does not read the value.
     ///
     /// # Errors
     /// As for [`Transaction::get`].
@@ -288,10 +289,11 @@ impl Transaction {
         self.committer.reader.contains(key.get(), self.read_at()?)
     }
 
-    /// Gives a key a value, in place of any it had.
+    /// Sets the value of a key.
     ///
     /// # Errors
-    /// Key or value is too long, the disk, or the budget; the transaction can then only be aborted.
+    /// The key or value is too long, the disk, or the budget. The transaction can then only be
+    /// aborted.
     pub fn put(
         &mut self,
         keyspace: &Keyspace,
@@ -310,11 +312,11 @@ impl Transaction {
         self.write(|writes| writes.put(key.get(), value))
     }
 
-    /// Gives a key the value that `value` yields up to its end, without holding it in memory;
-    /// returns its length in bytes.
+    /// Sets the value of a key to what `value` yields up to its end, without holding it in memory.
+    /// Returns its length in bytes.
     ///
     /// # Errors
-    /// As for [`Transaction::put`], and what `value` fails with.
+    /// As for [`Transaction::put`], and errors of `value`.
     pub fn put_reader(
         &mut self,
         keyspace: &Keyspace,
@@ -333,23 +335,20 @@ impl Transaction {
                 writes.put(key.get(), &piece[..first])?;
                 return Ok(first as u64);
             }
-            let (blob, offset) = writes.begin_large()?;
-            let (mut len, mut sum) = (0, running_value_sum());
-            let mut got = first;
+            let mut large = writes.begin_large(key.get())?;
+            let (mut len, mut got) = (0, first);
             while got > 0 {
                 len += got as u64;
                 check_value_bytes(len)?;
-                writes.continue_large(&piece[..got])?;
-                sum.take(&piece[..got]);
+                writes.continue_large(&mut large, &piece[..got])?;
                 got = fill(value, &mut piece)?;
             }
-            writes.end_large(key.get(), (blob, offset), len, sum.sum())?;
+            writes.end_large(key.get(), large)?;
             Ok(len)
         })
     }
 
-    /// The id of a keyspace that something is put into: its commit looks again whether it was
-    /// dropped.
+    /// The id of a keyspace that is written to. The commit checks that it was not dropped.
     pub(crate) fn space_to_put(&mut self, keyspace: &Keyspace) -> Result<u32> {
         let id = self.committer.reader.keyspaces.id_to_put(keyspace)?;
         if self.last_space != Some(id) {
@@ -361,7 +360,7 @@ impl Transaction {
         Ok(id)
     }
 
-    /// Takes a key's value away; nothing happens if it has none.
+    /// Deletes a key. Does nothing if it has no value.
     ///
     /// # Errors
     /// As for [`Transaction::put`].
@@ -375,8 +374,8 @@ impl Transaction {
         Ok(())
     }
 
-    /// The pending updates of an index key are about to be overwritten. Those that may be refused
-    /// are computed first: the transaction reads the key.
+    /// Called before the pending updates of an index key are overwritten. Updates that may be
+    /// refused are computed first, which reads the key.
     pub(crate) fn overwrite_pending(&mut self, key: &[u8]) -> Result<()> {
         if self.pending.is_empty() {
             return Ok(());
@@ -390,29 +389,30 @@ impl Transaction {
         Ok(())
     }
 
-    /// A write that computes updates has this result.
+    /// Called with the result of a write that computes updates; marks the transaction as spoiled if
+    /// it failed.
     pub(crate) fn spoil_if_failed<T>(&mut self, result: &Result<T>) {
         self.spoiled |=
             result.as_ref().is_err_and(|error| !matches!(error, Error::InvalidInput(_)));
     }
 
-    /// An empty charge for memory that a user holds for long.
+    /// An empty charge for memory that a user holds for a long time.
     pub(crate) fn charge(&self) -> Charge {
         self.committer.reader.index.seats.charge()
     }
 
-    /// What the transaction popped last.
+    /// The state of the transaction's pops.
     pub(crate) fn pops(&mut self) -> &mut Pops {
         self.pops.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the read set and the gaps what was popped: needed before anything looks at them.
+    /// Adds what was popped to the read set and the gaps, before these are used.
     pub(crate) fn tell_pops(&self) {
         let mut pops = self.pops.lock().unwrap_or_else(PoisonError::into_inner);
         pops.tell(&self.reads, &self.gaps, &self.committer.reader.index.seats);
     }
 
-    /// The transaction is about to write an index key.
+    /// Called before the transaction writes an index key.
     pub(crate) fn keep_pops_apart_from(&mut self, key: &[u8]) {
         if self.pops().is_disturbed_by(key) {
             self.tell_pops();
@@ -431,8 +431,7 @@ impl Transaction {
         written
     }
 
-    /// For each thing that it keeps: bytes that are charged, and bytes that it holds. For
-    /// simulations.
+    /// For each buffer that it keeps: bytes that are charged, and bytes held. For simulations.
     #[doc(hidden)]
     #[cfg(feature = "testing")]
     pub fn charges(&mut self) -> [(&'static str, u64, u64); 2] {
@@ -441,7 +440,7 @@ impl Transaction {
         [("read set", reads.0, reads.1), ("rows ahead of pops", pops.0, pops.1)]
     }
 
-    /// Walks a range of keys, own writes included.
+    /// Iterates over a range of keys, including own writes.
     ///
     /// # Errors
     /// [`crate::Error::InvalidInput`] if the handle belongs to another store or opening.
@@ -449,7 +448,7 @@ impl Transaction {
         self.walk(Span::new(self.id_of(keyspace)?, &range))
     }
 
-    /// Walks the keys that begin with `prefix`, own writes included.
+    /// Iterates over the keys that begin with `prefix`, including own writes.
     ///
     /// # Errors
     /// As for [`Transaction::range`].
@@ -466,16 +465,17 @@ impl Transaction {
         Ok(if updated.is_empty() { walk } else { walk.with_updated(writes, updated) })
     }
 
-    /// The keys of a span that the transaction updates, and their values.
+    /// The keys in a span that the transaction updates, with their values.
     fn updated_in(&self, span: &Span) -> Result<UpdatedKeys> {
         let value = |key| self.own(key).map(|own| own.flatten().map(Value::into_vec));
         self.pending.in_span(span).map(|key| Ok((key.to_vec(), value(key)?))).collect()
     }
 
-    /// Bytes that travel with the commit, up to 64 KiB: who, why, from where.
+    /// Sets metadata that is stored with the commit, up to 64 KiB: for example author, reason and
+    /// origin.
     ///
     /// # Errors
-    /// They are too many.
+    /// The metadata is too long.
     pub fn set_metadata(&mut self, metadata: &[u8]) -> Result<()> {
         if metadata.len() > MAX_METADATA_BYTES {
             let (bytes, limit_bytes) = (metadata.len() as u64, MAX_METADATA_BYTES as u64);
@@ -488,25 +488,26 @@ impl Transaction {
         Ok(())
     }
 
-    /// Commits; returns the commit's GLSN once it is durable (as the store's durability says) and
-    /// visible. A transaction that wrote nothing returns the GLSN of its snapshot.
+    /// Commits. Returns the commit's GLSN once it is durable (according to the store's durability)
+    /// and visible. A transaction that wrote nothing returns the GLSN of its snapshot.
     ///
     /// # Errors
-    /// [`crate::Error::Conflict`]: run it again. Others: nothing was committed, except with
-    /// [`crate::Error::Poisoned`], after which that is unknown until the store is reopened, and
-    /// [`crate::Error::Stalled`]: it may have been ordered, and become durable later.
+    /// After [`crate::Error::Conflict`], run the transaction again. After other errors nothing was
+    /// committed, with two exceptions: after [`crate::Error::Poisoned`], the outcome is unknown
+    /// until the store is reopened; after [`crate::Error::Stalled`], the commit may have been
+    /// ordered and become durable later.
     pub fn commit(self) -> Result<Glsn> {
         let committer = Arc::clone(&self.committer);
         let first = self.first_of_many_deletions();
         let glsn = self.commit_as(true)?.wait()?;
-        // A process that reads nothing would take in everything for this.
+        // A process that only writes would have to apply everything for this.
         if let Some(first) = first.filter(|_| !committer.peers.only_writes()) {
             search_for_gaps(&committer, &first);
         }
         Ok(glsn)
     }
 
-    /// The first index key that it wrote, if it has deleted many that no walk has met.
+    /// The first index key that it wrote, if it has deleted many keys that no scan has passed.
     fn first_of_many_deletions(&self) -> Option<Vec<u8>> {
         if self.deletions < DELETIONS_FOR_A_SEARCH {
             return None;
@@ -515,8 +516,7 @@ impl Transaction {
         Some(self.writes.at(map.first()?).0.to_vec())
     }
 
-    /// Gives the commit its place in the order without waiting until it is durable; later commits
-    /// queue behind it.
+    /// Orders the commit without waiting until it is durable. Later commits are ordered after it.
     ///
     /// # Errors
     /// As for [`Transaction::commit`].
@@ -528,8 +528,8 @@ impl Transaction {
         Ok(self.commit_with(None::<std::iter::Empty<_>>, waits)?.0)
     }
 
-    /// Commits with further updates, of keys that the transaction did not write; returns what
-    /// became of the updated keys.
+    /// Commits with further updates, of keys that the transaction did not write. Returns the
+    /// outcomes of the updated keys.
     pub(crate) fn commit_with<'f>(
         self,
         more: Option<impl Iterator<Item = (Vec<u8>, Updates<'f>)>>,
@@ -554,7 +554,7 @@ impl Transaction {
         Ok((CommitTicket::of_commit(&committer, ordered), updated))
     }
 
-    /// Leaves no trace; the same as dropping it.
+    /// Aborts the transaction, like dropping it.
     pub fn abort(self) {}
 }
 

@@ -1,9 +1,9 @@
-//! Updates of single keys: the calls of a transaction, and commits of one update.
+//! Updates of single keys: methods of a transaction, and commits of one update.
 //!
 //! An update is computed when its commit is ordered (`txn::resolution`), so the transaction does
-//! not read the key, and two updates of one key do not conflict. Exceptions are updates of keys
-//! that the transaction has put or deleted itself, and updates beyond a limit (`txn::pending`):
-//! they are computed at once.
+//! not read the key, and two updates of one key do not conflict. Updates of keys that the
+//! transaction has put or deleted itself, and updates beyond a limit (`txn::pending`), are computed
+//! at once instead.
 
 use std::borrow::Cow;
 use std::iter;
@@ -21,14 +21,14 @@ use crate::types::value::Value;
 use crate::types::version::check_value_bytes;
 
 impl Transaction {
-    /// Adds to the number that a key has, without reading it: transactions that add to one key do
+    /// Adds to the number stored at a key, without reading it: transactions that add to one key do
     /// not conflict. A number is an [`i64`] in 8 bytes, little endian; a key without a value counts
     /// as 0.
     ///
-    /// The sum is computed when the transaction is ordered, from the newest value. If that is
-    /// refused, [`Transaction::commit`] fails with [`crate::Error::InvalidInput`], and nothing is
-    /// written. A read of the key in this transaction returns the number as of its snapshot plus
-    /// what it has added, and counts as a read. [`crate::Db::add`] returns the sum.
+    /// The sum is computed from the newest value when the transaction is ordered. If the addition
+    /// is refused, [`Transaction::commit`] fails with [`crate::Error::InvalidInput`], and nothing
+    /// is written. A read of the key in this transaction returns the number as of its snapshot plus
+    /// its own additions, and counts as a read. [`crate::Db::add`] returns the sum.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -46,8 +46,8 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// As for [`Transaction::put`]. If the transaction has put or deleted the key before:
-    /// [`crate::Error::InvalidInput`] if the value is no number, or the sum overflows.
+    /// As for [`Transaction::put`]. If the transaction has already put or deleted the key:
+    /// [`crate::Error::InvalidInput`] if the value is not a number, or the sum overflows.
     pub fn add(
         &mut self,
         keyspace: &Keyspace,
@@ -58,8 +58,8 @@ impl Transaction {
         self.update_by(keyspace, key.as_ref(), Update::Add(number, overflow))
     }
 
-    /// Raises the number that a key has to at least `number`; a key without a value gets it. See
-    /// [`Transaction::add`].
+    /// Raises the number stored at a key to at least `number`, which is stored if the key has no
+    /// value. See [`Transaction::add`].
     ///
     /// # Errors
     /// As for [`Transaction::add`].
@@ -67,8 +67,8 @@ impl Transaction {
         self.update_by(keyspace, key.as_ref(), Update::Max(number))
     }
 
-    /// Lowers the number that a key has to at most `number`; a key without a value gets it. See
-    /// [`Transaction::add`].
+    /// Lowers the number stored at a key to at most `number`, which is stored if the key has no
+    /// value. See [`Transaction::add`].
     ///
     /// # Errors
     /// As for [`Transaction::add`].
@@ -76,8 +76,8 @@ impl Transaction {
         self.update_by(keyspace, key.as_ref(), Update::Min(number))
     }
 
-    /// Appends bytes to the value of a key, which is written anew as a whole. Updates of values
-    /// above 64 KiB may conflict.
+    /// Appends bytes to the value of a key. The whole value is rewritten. Updates of values above
+    /// 64 KiB may conflict.
     ///
     /// # Errors
     /// As for [`Transaction::put`].
@@ -92,7 +92,7 @@ impl Transaction {
         self.update_by(keyspace, key.as_ref(), Update::Append(Cow::Owned(bytes.to_vec())))
     }
 
-    /// Gives a key a value if it has none when the transaction is ordered.
+    /// Sets the value of a key if it has none when the transaction is ordered.
     ///
     /// # Errors
     /// As for [`Transaction::put`].
@@ -107,12 +107,12 @@ impl Transaction {
         self.update_by(keyspace, key.as_ref(), Update::SetIfAbsent(Cow::Owned(value.to_vec())))
     }
 
-    /// Replaces the value `expected` of a key by `new`; `None` is no value. If the key has another
-    /// value when the transaction is ordered, [`Transaction::commit`] fails with
+    /// Replaces the value `expected` of a key by `new`; `None` stands for no value. If the key has
+    /// another value when the transaction is ordered, [`Transaction::commit`] fails with
     /// [`crate::InvalidInput::NotAsExpected`], and nothing is written.
     ///
     /// # Errors
-    /// As for [`Transaction::put`]. If the transaction has put or deleted the key before:
+    /// As for [`Transaction::put`]. If the transaction has already put or deleted the key:
     /// [`crate::InvalidInput::NotAsExpected`].
     pub fn compare_and_swap(
         &mut self,
@@ -127,18 +127,18 @@ impl Transaction {
         self.update_by(keyspace, key.as_ref(), swap)
     }
 
-    /// Sets a bit of the value of a key: bit `n` is bit `n % 8`, counted from the lowest, of byte
-    /// `n / 8`. A value that is too short is filled with zeros.
+    /// Sets a bit in the value of a key: bit `n` is bit `n % 8`, counted from the lowest, of byte
+    /// `n / 8`. A value that is too short is extended with zeros.
     ///
     /// # Errors
-    /// As for [`Transaction::put`]; the bit lies beyond the longest value.
+    /// As for [`Transaction::put`], or the bit is beyond the longest value.
     pub fn set_bit(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, bit: u64) -> Result<()> {
         check_bit(bit)?;
         self.update_by(keyspace, key.as_ref(), Update::SetBit(bit))
     }
 
-    /// Clears a bit of the value of a key. See [`Transaction::set_bit`]; a value that is too short
-    /// stays as it is.
+    /// Clears a bit in the value of a key. See [`Transaction::set_bit`]; a value that is too short
+    /// is not changed.
     ///
     /// # Errors
     /// As for [`Transaction::set_bit`].
@@ -152,14 +152,15 @@ impl Transaction {
         self.update_by(keyspace, key.as_ref(), Update::ClearBit(bit))
     }
 
-    /// Gives a key the value that `compute` returns for the one that it has; `None` is no value.
+    /// Sets the value of a key to the result of `compute` for its current value; `None` stands for
+    /// no value.
     ///
-    /// `compute` may be called several times, and the last result counts. It may run while other
-    /// commits wait: it should be short, and it must not use the store. If it panics, the commit is
-    /// aborted and panics.
+    /// `compute` may be called several times; the last result counts. It may run while other
+    /// commits wait, so it should be short, and it must not use the store. If it panics, the commit
+    /// is aborted, and the panic propagates.
     ///
     /// # Errors
-    /// As for [`Transaction::put`]; writes of `compute` to the store are refused.
+    /// As for [`Transaction::put`]. Calls of the store by `compute` are refused.
     pub fn update(
         &mut self,
         keyspace: &Keyspace,
@@ -194,7 +195,8 @@ impl Transaction {
         committer.patience.in_transaction(true, || Ok(pending.push(seats, key, &update)?))
     }
 
-    /// Computes the pending updates of a key and then `update`, from what the transaction reads.
+    /// Computes the pending updates of a key and then `update`, from the values that the
+    /// transaction reads.
     fn update_now(&mut self, key: &[u8], update: Update<'static>) -> Result<()> {
         let old = self.get_by_key(key)?;
         let new = compute(&self.committer.reader, key, &vec![update], old.as_deref())?;
@@ -202,7 +204,7 @@ impl Transaction {
             old.as_deref() == new.as_deref()
         } else {
             drop(old);
-            // The transaction has read it: at the commit it still is the newest value.
+            // The transaction has read the key, so at the commit this still is the newest value.
             let base = self.committer.reader.get(key, self.read_at()?)?;
             base.as_deref() == new.as_deref()
         };
@@ -213,7 +215,7 @@ impl Transaction {
         self.put_computed(key, new)
     }
 
-    /// Writes the value that the pending updates of a key have become.
+    /// Writes the result of a key's pending updates.
     fn put_computed(&mut self, key: &[u8], new: Option<Vec<u8>>) -> Result<()> {
         self.write(|writes| match new {
             Some(value) => writes.put(key, &value),
@@ -223,7 +225,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// Computes all pending updates from what the transaction reads.
+    /// Computes all pending updates from the values that the transaction reads.
     pub(crate) fn compute_pending(&mut self) -> Result<()> {
         while let Some(key) = self.pending.first().map(<[u8]>::to_vec) {
             let own = self.get_by_key(&key);
@@ -235,7 +237,7 @@ impl Transaction {
     }
 }
 
-/// Commits one update, and returns what became of the key.
+/// Commits one update and returns its outcome.
 pub(crate) fn commit_one(
     committer: &Arc<Committer>,
     keyspace: &Keyspace,

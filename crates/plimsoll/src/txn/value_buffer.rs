@@ -1,4 +1,4 @@
-//! Buffer for uncommitted values: append-only, in chunks. A small first part is in a piece of a
+//! An append-only buffer of chunks for uncommitted values. It may begin with a small piece of a
 //! chunk.
 
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use plimsoll_memory::pieces::{Piece, Pieces};
 pub(crate) struct ValueBuffer {
     budget: Budget,
     small: Arc<[Pieces]>,
-    /// In front of the chunks.
+    /// The part before the chunks.
     piece: Option<Piece>,
     chunks: Vec<Chunk>,
     len: usize,
 }
 
 impl ValueBuffer {
-    /// An empty buffer; it takes its first memory with the first byte, from `small` if one of these
-    /// suffices.
+    /// An empty buffer. It takes its first memory with the first byte, from `small` if a piece is
+    /// sufficient.
     pub(crate) fn new(budget: &Budget, small: &Arc<[Pieces]>) -> Self {
         Self {
             budget: budget.clone(),
@@ -34,7 +34,7 @@ impl ValueBuffer {
     /// Appends and returns the offset.
     ///
     /// # Errors
-    /// The budget has no room; the buffer is as it was.
+    /// The budget has no room; the buffer is unchanged.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<u64, OutOfBudget> {
         let start = self.len;
         if start == 0
@@ -60,7 +60,7 @@ impl ValueBuffer {
             let into = match (&mut self.piece, self.len.checked_sub(first)) {
                 (Some(piece), None) => &mut piece[self.len..],
                 (_, at) => {
-                    let at = at.expect("without a piece all stands in chunks");
+                    let at = at.expect("without a piece everything is in chunks");
                     &mut self.chunks[at / CHUNK_BYTES][at % CHUNK_BYTES..]
                 }
             };
@@ -86,16 +86,16 @@ impl ValueBuffer {
         match (&self.piece, at.checked_sub(self.piece_bytes())) {
             (Some(piece), None) => &piece[at..],
             (_, at) => {
-                let at = at.expect("without a piece all stands in chunks");
+                let at = at.expect("without a piece everything is in chunks");
                 &self.chunks[at / CHUNK_BYTES][at % CHUNK_BYTES..]
             }
         }
     }
 
-    /// The bytes of a range that was pushed, in slices.
+    /// The bytes of a pushed range, in slices.
     pub(crate) fn slices(&self, offset: u64, len: u64) -> impl Iterator<Item = &[u8]> {
         let (mut at, end) = (offset as usize, (offset + len) as usize);
-        assert!(end <= self.len, "a range that was pushed");
+        assert!(end <= self.len, "the range was pushed");
         std::iter::from_fn(move || {
             if at == end {
                 return None;
@@ -107,7 +107,7 @@ impl ValueBuffer {
         })
     }
 
-    /// Bytes of memory held.
+    /// Memory held, in bytes.
     pub(crate) fn held_bytes(&self) -> u64 {
         (self.piece_bytes() + self.chunks.len() * CHUNK_BYTES) as u64
     }
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_span_chunks_come_back_whole() {
+    fn values_that_span_chunks_round_trip() {
         let budget = Budget::new(16 << 20, Backing::Heap).unwrap();
         for first in [1, 512, 3000, 4096, 5000] {
             let mut buffer = ValueBuffer::new(&budget, &small(&budget));
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_does_not_fit_leaves_the_buffer_as_it_was() {
+    fn a_value_that_does_not_fit_leaves_the_buffer_unchanged() {
         let budget = Budget::new(2 * CHUNK_BYTES as u64, Backing::Heap).unwrap();
         let mut buffer = ValueBuffer::new(&budget, &small(&budget));
         buffer.push(&[1; 10]).unwrap();

@@ -1,12 +1,12 @@
 //! The uncommitted writes of a transaction.
 //!
-//! Keys and small values live in a sorted map, values above [`INLINE_BYTES`] in a buffer of chunks;
-//! very large values are written to a blob file directly. When the set outgrows its share of the
+//! Keys and small values are in a sorted map, values above [`INLINE_BYTES`] in a buffer of chunks;
+//! very large values are written to a blob file directly. If the set outgrows its share of the
 //! budget, or the budget has no room, it is *spilled*: written as a sorted run into blob files,
-//! which the index adopts without a rewrite when the transaction commits. So a transaction may be
-//! larger than memory, and its bytes are written once.
+//! which the index adopts without a rewrite when the transaction commits. A transaction may
+//! therefore be larger than memory, and its bytes are written once.
 //!
-//! Law: of several writes of one key the last one wins. In the map it has the highest order, and a
+//! Law: the last of several writes of one key wins. In the map it has the highest order, and a
 //! newer run hides an older one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,17 +22,25 @@ use plimsoll_memory::page::PAGE_BYTES;
 use plimsoll_memory::sorted::{Position, SortedMap};
 
 use crate::borders::{Border, hit};
+use crate::compression::packer::{Bytes, Written, pack};
 use crate::txn::own_ranges::OwnRanges;
 use crate::txn::patience::Patience;
 use crate::txn::payload::DeletedRange;
 use crate::txn::spill::Spill;
 use crate::txn::spill::run_builder::SpillBuilder;
 use crate::txn::value_buffer::ValueBuffer;
+use crate::types::compression::{Compression, Packed};
 use crate::types::error::{Error, Lift, Result};
+use crate::types::index_key::IndexKey;
+use crate::types::keyspaces::Keyspaces;
 use crate::types::version::{INLINE_BYTES, Stored, value_sum};
 
-/// A value above this length is written to a blob file directly.
+/// A value of which more than this is stored is written to a blob file directly.
 pub(crate) const LARGE_VALUE_BYTES: usize = 256 << 10;
+
+/// A value up to this length is compressed in memory: it may become short enough for the log. A
+/// longer one is compressed while it is written.
+const PACKED_AT_ONCE_BYTES: usize = 1 << 20;
 
 /// Divisor: the part of a record's body that is reserved for everything but values (head,
 /// metadata).
@@ -41,16 +49,18 @@ const BODY_RESERVE_PART: u64 = 8;
 /// An uncommitted write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Write<'a> {
-    /// What the index will store: a deletion, an inline value, or a value in a blob file.
+    /// The final stored form: a deletion, an inline value, or a value in a blob file.
     Stored(Stored<'a>),
-    /// A value in the buffer, which moves to the log or to a blob file at the commit.
+    /// A value in the buffer, which is moved to the log or to a blob file at the commit.
     Buffered {
         /// Its offset in the buffer.
         offset: u64,
-        /// Its length.
+        /// Number of stored bytes.
         len: u64,
-        /// Its checksum.
+        /// Their checksum.
         sum: u64,
+        /// How they are compressed.
+        packed: Option<Packed>,
     },
 }
 
@@ -59,8 +69,19 @@ impl<'a> Write<'a> {
     pub(crate) fn value_bytes(&self) -> u64 {
         match *self {
             Write::Stored(stored) => stored.value_bytes(),
-            Write::Buffered { len, .. } => len,
+            Write::Buffered { len, packed, .. } => packed.map_or(len, |packed| packed.value_bytes),
         }
+    }
+
+    /// The stored bytes of a value that is compressed, and how.
+    pub(crate) fn packed(&self) -> Option<(Stored<'static>, Packed)> {
+        let stored = match *self {
+            Write::Stored(stored) => stored.elsewhere()?,
+            Write::Buffered { offset, len, sum, packed } => {
+                Stored::InLog { offset, len, sum, packed }
+            }
+        };
+        stored.packed().map(|packed| (stored, packed))
     }
 
     /// Whether the key is deleted.
@@ -71,11 +92,12 @@ impl<'a> Write<'a> {
     fn encode(&self, out: &mut Vec<u8>) {
         match *self {
             Write::Stored(stored) => stored.encode(out),
-            Write::Buffered { offset, len, sum } => {
+            Write::Buffered { offset, len, sum, packed } => {
                 out.push(BUFFERED);
                 push_varint(out, offset);
                 push_varint(out, len);
                 out.extend_from_slice(&sum.to_le_bytes());
+                packed.iter().for_each(|packed| packed.encode(out));
             }
         }
     }
@@ -85,39 +107,48 @@ impl<'a> Write<'a> {
             let mut reader = Reader::new(&bytes[1..]);
             let (offset, len, sum) = (reader.varint(), reader.varint(), reader.u64());
             return Write::Buffered {
-                offset: offset.expect("written by encode"),
-                len: len.expect("written by encode"),
-                sum: sum.expect("written by encode"),
+                offset: offset.expect("written by `encode`"),
+                len: len.expect("written by `encode`"),
+                sum: sum.expect("written by `encode`"),
+                packed: Packed::decode(&mut reader),
             };
         }
-        Write::Stored(Stored::decode(bytes).expect("written by encode"))
+        Write::Stored(Stored::decode(bytes).expect("written by `encode`"))
     }
 }
 
-/// Beyond the tags of [`Stored`].
+/// A tag beyond those of [`Stored`].
 const BUFFERED: u8 = 255;
+
+/// A value that is being written to a blob file.
+pub(crate) struct LargeValue {
+    blob: BlobId,
+    offset: u64,
+    bytes: Bytes,
+}
 
 /// The write set of one transaction.
 pub(crate) struct WriteSet {
     patience: Arc<Patience>,
     log: Arc<FileLog>,
+    keyspaces: Arc<Keyspaces>,
     map: SortedMap,
     values: ValueBuffer,
     order: u64,
     limit_bytes: u64,
-    /// Upper bound on the bytes of the operations in a record's body, without buffered values; with
-    /// those that were overwritten.
+    /// An upper bound of the operations in a record's body, without buffered values but including
+    /// overwritten operations.
     operation_bytes: u64,
-    /// Bytes of buffered values.
+    /// Size of the buffered values.
     value_bytes: u64,
-    /// Locked because reads of own writes may come from several threads.
+    /// Locked, because several threads may read own writes.
     large: Mutex<Option<BlobWriter>>,
     large_done: Vec<BlobRef>,
-    /// Whether a record names the blob files; they then belong to the log.
+    /// Whether a record names the blob files, so that the log owns them.
     named: AtomicBool,
     ranges: OwnRanges,
     spill: Spill,
-    /// The most bytes of a record's body.
+    /// Maximum size of a record's body.
     body_limit_bytes: u64,
     origin: Origin,
     /// Scratch space for encoding a write.
@@ -129,7 +160,7 @@ impl WriteSet {
     /// `body_limit_bytes` is committed within the record.
     pub(crate) fn new(
         patience: &Arc<Patience>,
-        log: &Arc<FileLog>,
+        (log, keyspaces): (&Arc<FileLog>, &Arc<Keyspaces>),
         limit_bytes: u64,
         table_bytes: u64,
         body_limit_bytes: u64,
@@ -138,6 +169,7 @@ impl WriteSet {
             origin: Origin::here(),
             patience: Arc::clone(patience),
             log: Arc::clone(log),
+            keyspaces: Arc::clone(keyspaces),
             map: empty_map(patience),
             values: ValueBuffer::new(patience.budget(), patience.small()),
             order: 0,
@@ -159,27 +191,27 @@ impl WriteSet {
         self.map.is_empty() && self.spill.is_empty() && self.ranges.is_empty()
     }
 
-    /// Deletes the keys from `first` up to `end`, which have no own write that is not a deletion.
+    /// Deletes the keys from `first` up to `end`, which must have no own puts.
     pub(crate) fn delete_range(&mut self, first: &[u8], end: &[u8]) {
         self.ranges.add(first, end);
     }
 
-    /// Whether one more range can be deleted as one.
+    /// Whether another range can be deleted by one record.
     pub(crate) fn has_room_for_range(&self) -> bool {
         self.ranges.has_room()
     }
 
-    /// The ranges that it deletes before it writes.
+    /// The ranges that are deleted before the writes.
     pub(crate) fn ranges(&self) -> &[DeletedRange] {
         self.ranges.list()
     }
 
-    /// The deleted range that a key lies in.
+    /// The deleted range that contains a key.
     pub(crate) fn range_over(&self, key: &[u8]) -> Option<&DeletedRange> {
         self.ranges.over(key)
     }
 
-    /// Upper bound on the bytes of the ranges in the record.
+    /// An upper bound of the ranges' bytes in the record.
     pub(crate) fn range_bytes(&self) -> usize {
         self.ranges.encoded_bytes()
     }
@@ -189,11 +221,22 @@ impl WriteSet {
         if value.len() <= INLINE_BYTES {
             return self.record(key, Write::Stored(Stored::Inline(value)));
         }
+        if value.len() > PACKED_AT_ONCE_BYTES {
+            let stored = self.put_outside(key, value)?;
+            return self.record(key, Write::Stored(stored));
+        }
+        let compressed = pack(self.patience.budget(), self.compression_of(key), value);
+        let (value, packed) = match &compressed {
+            Some((stored, packed)) => (&stored[..], Some(*packed)),
+            None => (value, None),
+        };
         let (len, sum) = (value.len() as u64, value_sum(value));
         if value.len() > LARGE_VALUE_BYTES {
-            let (blob, offset) = self.begin_large()?;
-            self.continue_large(value)?;
-            return self.record(key, Write::Stored(Stored::InBlob { blob, offset, len, sum }));
+            let (blob, offset) = self.begin_blob()?;
+            self.large_sink()(value)?;
+            hit(Border::LargeWritten);
+            let stored = Stored::InBlob { blob, offset, len, sum, packed };
+            return self.record(key, Write::Stored(stored));
         }
         let patience = Arc::clone(&self.patience);
         let offset = patience.in_transaction(!self.values.has_room(len), || {
@@ -205,7 +248,7 @@ impl WriteSet {
                 }
             }
         })?;
-        self.record(key, Write::Buffered { offset, len, sum })
+        self.record(key, Write::Buffered { offset, len, sum, packed })
     }
 
     /// Deletes a key.
@@ -213,11 +256,15 @@ impl WriteSet {
         self.record(key, Write::Stored(Stored::Deleted))
     }
 
-    /// Writes a value above [`INLINE_BYTES`] to a blob file, for a row of a run.
-    pub(crate) fn put_outside(&mut self, value: &[u8]) -> Result<Stored<'static>> {
-        let (blob, offset) = self.begin_large()?;
-        self.continue_large(value)?;
-        Ok(Stored::InBlob { blob, offset, len: value.len() as u64, sum: value_sum(value) })
+    /// Writes a value above [`INLINE_BYTES`] of this index key to a blob file, for a row of a run.
+    pub(crate) fn put_outside(&mut self, key: &[u8], value: &[u8]) -> Result<Stored<'static>> {
+        let mut large = self.begin_large(key)?;
+        self.continue_large(&mut large, value)?;
+        self.finish_large(large)
+    }
+
+    fn compression_of(&self, key: &[u8]) -> Compression {
+        self.keyspaces.compression(IndexKey::new(key).keyspace())
     }
 
     /// Writes a value that is inline or in a blob file.
@@ -225,8 +272,15 @@ impl WriteSet {
         self.record(key, Write::Stored(stored))
     }
 
-    /// Starts a value that arrives in pieces; returns its location.
-    pub(crate) fn begin_large(&mut self) -> Result<(BlobId, u64)> {
+    /// Starts a value of an index key that arrives in pieces.
+    pub(crate) fn begin_large(&mut self, key: &[u8]) -> Result<LargeValue> {
+        let (blob, offset) = self.begin_blob()?;
+        let bytes = Bytes::begin(self.patience.budget(), self.compression_of(key));
+        Ok(LargeValue { blob, offset, bytes })
+    }
+
+    /// Where the next bytes of large values go.
+    fn begin_blob(&mut self) -> Result<(BlobId, u64)> {
         let large = self.large.get_mut().unwrap_or_else(PoisonError::into_inner);
         if large.is_none() {
             *large = Some(self.log.create_blob_for_record().lift()?);
@@ -236,27 +290,29 @@ impl WriteSet {
     }
 
     /// Appends the next piece.
-    pub(crate) fn continue_large(&mut self, bytes: &[u8]) -> Result<()> {
-        let writer = self
-            .large
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner)
-            .as_mut()
-            .expect("begin_large was called");
-        writer.write(bytes).lift()?;
+    pub(crate) fn continue_large(&mut self, large: &mut LargeValue, bytes: &[u8]) -> Result<()> {
+        large.bytes.write(bytes, &mut self.large_sink())?;
         hit(Border::LargeWritten);
         Ok(())
     }
 
-    /// Ends the value: the key gets the value of `len` bytes with the checksum `sum`.
-    pub(crate) fn end_large(
-        &mut self,
-        key: &[u8],
-        (blob, offset): (BlobId, u64),
-        len: u64,
-        sum: u64,
-    ) -> Result<()> {
-        self.record(key, Write::Stored(Stored::InBlob { blob, offset, len, sum }))
+    /// Ends the value: the key gets it.
+    pub(crate) fn end_large(&mut self, key: &[u8], large: LargeValue) -> Result<()> {
+        let stored = self.finish_large(large)?;
+        self.record(key, Write::Stored(stored))
+    }
+
+    fn finish_large(&mut self, large: LargeValue) -> Result<Stored<'static>> {
+        let LargeValue { blob, offset, bytes } = large;
+        let Written { len, sum, packed } = bytes.finish(&mut self.large_sink())?;
+        Ok(Stored::InBlob { blob, offset, len, sum, packed })
+    }
+
+    /// Appends to the blob file of large values.
+    fn large_sink(&mut self) -> impl FnMut(&[u8]) -> Result<()> {
+        let large = self.large.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let writer = large.as_mut().expect("begin_large was called");
+        move |bytes| writer.write(bytes).lift()
     }
 
     fn record(&mut self, key: &[u8], write: Write<'_>) -> Result<()> {
@@ -279,8 +335,7 @@ impl WriteSet {
         let needs_memory = !self.map.has_room(key.len() + encoded.len());
         patience.in_transaction(needs_memory, || {
             let Err(refusal) = self.map.defer(key, self.order, encoded) else { return Ok(()) };
-            // The spill empties the buffer, and does not cover the value that was just pushed
-            // there.
+            // The spill empties the buffer, and does not include the value that was just pushed.
             write = Write::Stored(self.to_blob(write)?);
             encoded.clear();
             write.encode(encoded);
@@ -295,7 +350,7 @@ impl WriteSet {
         Ok(())
     }
 
-    /// Upper bound on the bytes of the operations in a record's body, without buffered values.
+    /// An upper bound of the operations in a record's body, without buffered values.
     pub(crate) fn operation_bytes(&self) -> u64 {
         self.operation_bytes
     }
@@ -316,7 +371,7 @@ impl WriteSet {
         self.write_run(self.spill.begin())?;
         self.clear_memory();
         match self.spill.merge_full_tiers() {
-            // The runs stay as they are, and are merged after the next spill.
+            // The runs are unchanged, and are merged after the next spill.
             Err(Error::OutOfBudget(_)) => Ok(()),
             done => done,
         }
@@ -340,11 +395,11 @@ impl WriteSet {
         (self.operation_bytes, self.value_bytes) = (0, 0);
     }
 
-    /// What the index stores for a write; a buffered value is copied to a blob file.
+    /// The stored form of a write. A buffered value is copied to a blob file.
     fn to_blob<'a>(&self, write: Write<'a>) -> Result<Stored<'a>> {
-        let (offset, len, sum) = match write {
+        let (offset, len, sum, packed) = match write {
             Write::Stored(stored) => return Ok(stored),
-            Write::Buffered { offset, len, sum } => (offset, len, sum),
+            Write::Buffered { offset, len, sum, packed } => (offset, len, sum, packed),
         };
         let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
         if large.is_none() {
@@ -355,7 +410,7 @@ impl WriteSet {
         for slice in self.values.slices(offset, len) {
             writer.write(slice).lift()?;
         }
-        Ok(Stored::InBlob { blob: writer.id(), offset: place, len, sum })
+        Ok(Stored::InBlob { blob: writer.id(), offset: place, len, sum, packed })
     }
 
     /// The newest write of the next key.
@@ -371,8 +426,8 @@ impl WriteSet {
         None
     }
 
-    /// The map, for walks in key order: of one key the newest comes first. It has no deferred
-    /// entries.
+    /// The map, for iteration in key order; the newest write of a key comes first. It has no
+    /// deferred entries.
     pub(crate) fn map(&self) -> &SortedMap {
         self.map.settle();
         &self.map
@@ -388,8 +443,8 @@ impl WriteSet {
         &mut self.spill
     }
 
-    /// Whether a prepared set is in the map as a whole: its versions can be inserted into the
-    /// memtable.
+    /// Whether a prepared set is completely in the map, so that its versions can be inserted into
+    /// the memtable.
     pub(crate) fn is_in_memory(&self) -> bool {
         !self.map.is_empty()
     }
@@ -402,8 +457,8 @@ impl WriteSet {
             let position = next?;
             next = self.after_key(position);
             let entry = self.map.at(position);
-            let stored = Stored::decode(entry.value)
-                .expect("nothing of a set that was written as a run is buffered");
+            let stored =
+                Stored::decode(entry.value).expect("a set written as a run has no buffered values");
             Some((entry.key, stored))
         })
     }
@@ -414,7 +469,7 @@ impl WriteSet {
         (entry.key, Write::decode(entry.value))
     }
 
-    /// The newest write of a key: applies `then` to it.
+    /// Applies `then` to the newest write of a key.
     pub(crate) fn find<T>(
         &self,
         key: &[u8],
@@ -435,18 +490,21 @@ impl WriteSet {
         }
     }
 
-    /// Fills `into` with the value of a write. Returns a value that is in a finished blob file
-    /// instead, for the caller to read.
+    /// Fills `into` with stored bytes of a write's value, from `from` on. Returns a value that is
+    /// in a finished blob file instead, for the caller to read.
     pub(crate) fn read_back<'a>(
         &self,
         write: Write<'a>,
+        from: u64,
         into: &mut [u8],
     ) -> Result<Option<Stored<'a>>> {
         match write {
-            Write::Stored(Stored::Inline(value)) => into.copy_from_slice(value),
-            Write::Buffered { offset, len, .. } => {
+            Write::Stored(Stored::Inline(value)) => {
+                into.copy_from_slice(&value[from as usize..from as usize + into.len()]);
+            }
+            Write::Buffered { offset, .. } => {
                 let mut at = 0;
-                for slice in self.values.slices(offset, len) {
+                for slice in self.values.slices(offset + from, into.len() as u64) {
                     into[at..at + slice.len()].copy_from_slice(slice);
                     at += slice.len();
                 }
@@ -454,18 +512,20 @@ impl WriteSet {
             Write::Stored(stored @ Stored::InBlob { blob, offset, .. }) => {
                 let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
                 match large.as_mut() {
-                    Some(writer) if writer.id() == blob => writer.read_back(offset, into).lift()?,
+                    Some(writer) if writer.id() == blob => {
+                        writer.read_back(offset + from, into).lift()?;
+                    }
                     _ => return Ok(Some(stored)),
                 }
             }
             Write::Stored(Stored::Deleted | Stored::InLog { .. } | Stored::Dropped { .. }) => {
-                unreachable!("no write has such a value")
+                unreachable!("writes have no such values")
             }
         }
         Ok(None)
     }
 
-    /// The most bytes of a record's body.
+    /// Maximum size of a record's body.
     pub(crate) fn body_limit_bytes(&self) -> u64 {
         self.body_limit_bytes
     }
@@ -482,9 +542,9 @@ impl WriteSet {
         self.body_limit_bytes.saturating_sub(reserve)
     }
 
-    /// Prepares the set for commit: either everything is in the map, with a body that fits into a
-    /// record, or everything is in runs, and still in the map too if it takes at most
-    /// `memtable_bytes` there. Blob files are finished.
+    /// Prepares the set for commit: either everything is in the map and its body fits into a
+    /// record, or everything is in runs, and also in the map if it takes at most `memtable_bytes`
+    /// there. Blob files are finished.
     pub(crate) fn prepare(&mut self, metadata_bytes: usize, memtable_bytes: u64) -> Result<()> {
         let room = self.room_in_record(metadata_bytes);
         if !self.spill.is_empty() && !self.map.is_empty() {
@@ -505,7 +565,7 @@ impl WriteSet {
         Ok(())
     }
 
-    /// Copies buffered values into the blob file, so that the body holds only their locations.
+    /// Copies buffered values into the blob file, so that the body has only their locations.
     fn buffered_to_blob(&mut self) -> Result<()> {
         let moved = empty_map(&self.patience);
         let mut bytes = 0;
@@ -531,28 +591,28 @@ impl WriteSet {
         self.values.slices(offset, len)
     }
 
-    /// Blob files that the commit's record must name: values, then runs.
+    /// The blob files that the commit's record must name: first of values, then of runs.
     pub(crate) fn blobs(&self) -> Vec<BlobRef> {
         self.large_done.iter().chain(self.spill.blobs()).copied().collect()
     }
 
-    /// Bytes of the blob files that the commit's record names.
+    /// Size of the blob files that the commit's record names.
     pub(crate) fn blob_bytes(&self) -> u64 {
         let pages =
             self.large_done.iter().chain(self.spill.blobs()).map(|blob| u64::from(blob.pages));
         pages.sum::<u64>() * PAGE_BYTES as u64
     }
 
-    /// A record names the blob files now: they belong to the log.
+    /// Records that a record names the blob files, so that the log owns them.
     pub(crate) fn named(&self) {
-        // Relaxed: one thread commits.
+        // Relaxed: only one thread commits.
         self.named.store(true, Ordering::Relaxed);
         self.spill.keep();
     }
 }
 
-/// Upper bound on the bytes of an operation, of which the set holds `encoded`: its kind, the two
-/// lengths, and the key.
+/// An upper bound of an operation's size: its kind, two lengths and the key. `encoded` is its form
+/// in the set.
 fn operation_bytes(key: &[u8], encoded: &[u8]) -> u64 {
     (key.len() + encoded.len() + 8) as u64
 }
@@ -566,8 +626,8 @@ impl Drop for WriteSet {
         if self.origin.is_foreign() {
             return;
         }
-        // An abort: no record names these files. A file that cannot be removed now is swept at the
-        // next open.
+        // After an abort, no record names these files. A file that cannot be removed now is swept
+        // at the next open.
         for blob in self.large_done.drain(..).filter(|_| !self.named.load(Ordering::Relaxed)) {
             let _ = self.log.discard_blob(blob.id);
         }

@@ -10,6 +10,7 @@ use std::path::Path;
 
 use plimsoll_log::glsn::Glsn;
 
+use crate::types::compression::Compression;
 use crate::types::stats::OpeningStats;
 
 macro_rules! emit {
@@ -70,6 +71,11 @@ pub(crate) fn compacted(
 /// `left` are those that remain.
 pub(crate) fn ranges_absorbed(left: u64) {
     emit!(DEBUG, "range deletions absorbed", left = left);
+}
+
+/// A keyspace got another compression.
+pub(crate) fn compression_changed(keyspace: &str, compression: Compression) {
+    emit!(INFO, "compression changed", keyspace = keyspace, compression = compression.to_string());
 }
 
 /// A writer waited.

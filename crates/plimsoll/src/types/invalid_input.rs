@@ -118,6 +118,23 @@ pub enum InvalidInput {
         /// The requested retention.
         asked: Retention,
     },
+    /// There is no such compression.
+    #[error(
+        "there is no compression {text:?}; give none, lz4, or zstd:LEVEL with a level from 1 to 22"
+    )]
+    UnknownCompression {
+        /// The compression.
+        text: String,
+    },
+    /// The program was built without zstd.
+    #[error(
+        "the compression {text} needs a program that is built with the feature `zstd` of the \
+         crate plimsoll; use lz4, or build it with that feature"
+    )]
+    NoZstd {
+        /// The compression.
+        text: String,
+    },
     /// There is no cursor with this name.
     #[error("there is no cursor {name:?}; create it by Log::cursor")]
     NoCursor {

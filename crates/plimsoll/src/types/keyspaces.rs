@@ -7,6 +7,9 @@
 //! u32     id (little-endian)
 //! u8      retention: 0 for ever, 1 latest, 2 GLSNs, 3 time
 //! varint  GLSNs, or microseconds (0 otherwise)
+//! settings, each absent if it is the default:
+//! u8      1: compression; then u8 codec (0 none, 1 LZ4, 2 zstd), u8 level (0 but for zstd),
+//!         u8 1 if values were ever compressed with zstd, else 0
 //! ```
 //!
 //! A dropped keyspace has its record under another key, which is never a valid name: its id is
@@ -27,6 +30,7 @@ use std::time::Duration;
 
 use plimsoll_disk::codec::{Reader, push_varint};
 
+use crate::types::compression::{Codec, Compression, HAS_ZSTD, no_zstd};
 use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::retention::Retention;
@@ -110,6 +114,8 @@ pub struct KeyspaceInfo {
     pub name: String,
     /// Which past versions it keeps.
     pub retention: Retention,
+    /// How values that are written from now on are compressed.
+    pub compression: Compression,
 }
 
 /// The result of dropping a keyspace.
@@ -141,11 +147,24 @@ pub struct DropReport {
 pub(crate) struct Record {
     pub(crate) id: u32,
     pub(crate) retention: Retention,
+    pub(crate) compression: Compression,
+    /// Whether values may be compressed with zstd.
+    pub(crate) has_zstd: bool,
 }
 
+/// The first byte of the setting of a record that says how values are compressed.
+const COMPRESSION: u8 = 1;
+
 impl Record {
-    pub(crate) fn new(id: u32, retention: Retention) -> Self {
-        Self { id, retention }
+    pub(crate) fn new(id: u32, retention: Retention, compression: Compression) -> Self {
+        let new = Self { id, retention, compression: Compression::None, has_zstd: false };
+        new.with_compression(compression)
+    }
+
+    /// The record with another compression. Values that exist stay as they are.
+    pub(crate) fn with_compression(self, compression: Compression) -> Self {
+        let has_zstd = self.has_zstd || compression.codec() == Some(Codec::Zstd);
+        Self { compression, has_zstd, ..self }
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -158,6 +177,14 @@ impl Record {
         let mut out = self.id.to_le_bytes().to_vec();
         out.push(tag);
         push_varint(&mut out, number);
+        if self.compression != Compression::None || self.has_zstd {
+            let level = match self.compression {
+                Compression::Zstd(level) => u8::try_from(level).expect("it was checked"),
+                Compression::None | Compression::Lz4 => 0,
+            };
+            let codec = self.compression.codec().map_or(0, |codec| codec as u8);
+            out.extend_from_slice(&[COMPRESSION, codec, level, u8::from(self.has_zstd)]);
+        }
         out
     }
 
@@ -175,7 +202,32 @@ impl Record {
             3 => Retention::Time(Duration::from_micros(number)),
             _ => return Err(damaged()),
         };
-        Ok(Self { id, retention })
+        let mut record = Self::new(id, retention, Compression::None);
+        while let Some(setting) = reader.u8() {
+            if setting != COMPRESSION {
+                return Err(Error::format(format!(
+                    "keyspace {id} has a setting of kind {setting} that this version does not \
+                     know; use a newer Plimsoll"
+                )));
+            }
+            record.decode_compression(&mut reader).ok_or_else(damaged)?;
+        }
+        if record.has_zstd && !HAS_ZSTD {
+            return Err(no_zstd(&format!("keyspace {id}")));
+        }
+        Ok(record)
+    }
+
+    fn decode_compression(&mut self, reader: &mut Reader<'_>) -> Option<()> {
+        let (codec, level, has_zstd) = (reader.u8()?, i32::from(reader.u8()?), reader.u8()?);
+        self.compression = match Codec::from_number(codec) {
+            Some(Codec::Lz4) => Compression::Lz4,
+            Some(Codec::Zstd) => Compression::Zstd(level),
+            None if codec == 0 => Compression::None,
+            None => return None,
+        };
+        self.has_zstd = has_zstd != 0;
+        Some(())
     }
 }
 
@@ -200,6 +252,8 @@ pub(crate) struct Keyspaces {
     /// Whether a keyspace was dropped or is being dropped. Writers check which one only if this is
     /// set.
     any_dropped: AtomicBool,
+    /// Whether a keyspace has a compression.
+    any_compressed: AtomicBool,
     /// Held while a keyspace is created or changed, so that changes are recorded in commit order.
     pub(crate) making: Mutex<()>,
 }
@@ -209,7 +263,9 @@ pub(crate) struct Keyspaces {
 struct Known {
     by_name: BTreeMap<Arc<str>, Record>,
     /// Dropped keyspaces by id, with their former names.
-    dropped: BTreeMap<u32, (Arc<str>, Retention)>,
+    dropped: BTreeMap<u32, (Arc<str>, Record)>,
+    /// The compression of the keyspaces that have one.
+    compressed: BTreeMap<u32, Compression>,
     /// The keyspace that is being dropped.
     dropping: Option<u32>,
 }
@@ -238,9 +294,29 @@ impl Keyspaces {
         self.known.write().expect("no code under this lock panics")
     }
 
-    /// Records a new keyspace, or its new retention.
+    /// Records a new keyspace, or its new settings.
     pub(crate) fn learn(&self, name: &str, record: Record) {
         self.write().by_name.insert(name.into(), record);
+        self.learn_compression(record.id, record.compression);
+    }
+
+    /// Records how values of a keyspace are compressed that are put from now on.
+    pub(crate) fn learn_compression(&self, id: u32, compression: Compression) {
+        let mut known = self.write();
+        match compression {
+            Compression::None => _ = known.compressed.remove(&id),
+            compression => _ = known.compressed.insert(id, compression),
+        }
+        // Relaxed: a put that misses the newest setting stores its value as it is.
+        self.any_compressed.store(!known.compressed.is_empty(), Ordering::Relaxed);
+    }
+
+    /// How values of a keyspace are compressed.
+    pub(crate) fn compression(&self, id: u32) -> Compression {
+        if !self.any_compressed.load(Ordering::Relaxed) {
+            return Compression::None;
+        }
+        self.read().compressed.get(&id).copied().unwrap_or_default()
     }
 
     /// Blocks all puts into the keyspace until the result is dropped: then the keyspace counts as
@@ -258,7 +334,7 @@ impl Keyspaces {
         if known.by_name.get(name).is_some_and(|live| live.id == record.id) {
             known.by_name.remove(name);
         }
-        known.dropped.insert(record.id, (name.into(), record.retention));
+        known.dropped.insert(record.id, (name.into(), record));
         self.any_dropped.store(true, Ordering::Release);
     }
 
@@ -321,7 +397,7 @@ impl Keyspaces {
     pub(crate) fn record(&self, id: u32) -> Option<Record> {
         let known = self.read();
         let live = known.by_name.values().find(|record| record.id == id).copied();
-        live.or_else(|| known.dropped.get(&id).map(|&(_, retention)| Record { id, retention }))
+        live.or_else(|| known.dropped.get(&id).map(|&(_, record)| record))
     }
 
     /// The name of an existing or dropped keyspace.
@@ -352,7 +428,7 @@ impl Keyspaces {
     /// The records of all keyspaces, dropped ones included.
     pub(crate) fn records(&self) -> Vec<Record> {
         let known = self.read();
-        let dropped = known.dropped.iter().map(|(&id, &(_, retention))| Record { id, retention });
+        let dropped = known.dropped.values().map(|&(_, record)| record);
         known.by_name.values().copied().chain(dropped).collect()
     }
 }
@@ -384,16 +460,34 @@ mod tests {
             Retention::Time(Duration::from_secs(86_400)),
         ];
         for (id, retention) in (7..).zip(retentions) {
-            let record = Record::new(id, retention);
-            assert_eq!(Record::decode(&record.encode()), Ok(record));
+            for compression in [Compression::None, Compression::Lz4] {
+                let record = Record::new(id, retention, compression);
+                assert_eq!(Record::decode(&record.encode()), Ok(record));
+            }
         }
         assert!(Record::decode(&[1, 2, 3]).is_err());
+        let newer = [&Record::new(7, Retention::Latest, Compression::None).encode()[..], &[99]];
+        assert!(matches!(Record::decode(&newer.concat()), Err(Error::Format { .. })));
+    }
+
+    #[test]
+    fn a_keyspace_that_had_zstd_needs_a_build_with_zstd() {
+        let zstd = Record::new(7, Retention::Latest, Compression::Zstd(9));
+        for record in [zstd, zstd.with_compression(Compression::None)] {
+            match Record::decode(&record.encode()) {
+                Ok(decoded) => assert!(HAS_ZSTD && decoded == record),
+                Err(Error::Format { message, .. }) => {
+                    assert!(!HAS_ZSTD && message.contains("feature `zstd`"), "{message}");
+                }
+                Err(other) => panic!("{other:?}"),
+            }
+        }
     }
 
     #[test]
     fn a_keyspace_whose_drop_panicked_accepts_puts() {
         let keyspaces = Keyspaces::default();
-        keyspaces.learn("rows", Record::new(7, Retention::Latest));
+        keyspaces.learn("rows", Record::new(7, Retention::Latest, Compression::None));
         let dropped = catch_unwind(AssertUnwindSafe(|| {
             let _dropping = keyspaces.begin_drop(7);
             assert!(keyspaces.check_take_more([7]).is_err());

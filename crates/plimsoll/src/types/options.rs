@@ -9,6 +9,7 @@ use plimsoll_disk::room::{OsRoomGauge, RoomGauge};
 use plimsoll_disk::vfs::Disk;
 use plimsoll_log::draft::MAX_BODY_BYTES;
 
+use crate::types::compression::Compression;
 use crate::types::error::Result;
 use crate::types::invalid_input::InvalidInput;
 use crate::types::io::Io;
@@ -125,6 +126,7 @@ pub struct Options {
     pub(crate) memory_total: Option<u64>,
     pub(crate) create: bool,
     pub(crate) retention: Retention,
+    pub(crate) compression: Compression,
     pub(crate) background: bool,
     pub(crate) evictor: bool,
     pub(crate) row_cache: bool,
@@ -151,6 +153,7 @@ impl Default for Options {
             memory_total: None,
             create: true,
             retention: Retention::Forever,
+            compression: Compression::None,
             background: true,
             evictor: true,
             row_cache: true,
@@ -250,6 +253,13 @@ impl Options {
     /// "default" until [`crate::Db::set_retention`] is called for it.
     pub fn retention(mut self, retention: Retention) -> Self {
         self.retention = retention;
+        self
+    }
+
+    /// The compression of keyspaces created from now on, and of the keyspace "default" until
+    /// [`crate::Db::set_compression`] is called for it. None by default.
+    pub fn compression(mut self, compression: Compression) -> Self {
+        self.compression = compression;
         self
     }
 
@@ -364,7 +374,7 @@ impl Options {
         if self.warm_interval < MIN_WARM_INTERVAL {
             return Err(InvalidInput::WarmIntervalTooShort { interval: self.warm_interval }.into());
         }
-        Ok(())
+        self.compression.check()
     }
 
     pub(crate) fn segment_limit_bytes(&self) -> u64 {

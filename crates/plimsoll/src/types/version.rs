@@ -6,18 +6,21 @@
 //! 1 bytes...            the value itself (at most INLINE_BYTES)
 //! 2 offset len sum      (varints, u64) the value is in the payload of the version's log entry
 //! 3 blob offset len sum (varints, u64) the value is in a blob file of plain bytes
+//! 2, 3: behind it, if the value is compressed: u8 codec, varint length of the value
 //! 0 len                 (varint, above INLINE_BYTES) damaged: a recovery could not read the value
 //! ```
 //!
-//! `sum` is the checksum of the whole value ([`value_sum`]), computed when it was written. It moves
-//! with the value and is verified whenever the whole value is read: pages and blocks that are
-//! individually valid may still be the wrong ones.
+//! `len` bytes are stored; `sum` is the checksum of all of them ([`value_sum`]), computed when they
+//! were written. It moves with the value and is verified whenever the whole value is read: pages
+//! and blocks that are individually valid may still be the wrong ones. The stored bytes of a value
+//! that is not compressed are the value.
 
 use plimsoll_disk::checksum::{Running, checksum};
 use plimsoll_disk::codec::{Reader, push_varint};
 use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::Glsn;
 
+use crate::types::compression::Packed;
 use crate::types::error::{Error, Result};
 use crate::types::index_key::IndexKey;
 use crate::types::invalid_input::InvalidInput;
@@ -41,14 +44,14 @@ pub const INLINE_BYTES: usize = 1024;
 /// The maximum length of an encoded [`Stored`].
 pub(crate) const MAX_STORED_BYTES: usize = 1 + INLINE_BYTES;
 
-/// The maximum length of an encoded [`Stored`] other than an inline value: a tag, three varints and
-/// a checksum.
-pub(crate) const MAX_POINTER_BYTES: usize = 39;
+/// The maximum length of an encoded [`Stored`] other than an inline value: a tag, three varints, a
+/// checksum, and how it is compressed.
+pub(crate) const MAX_POINTER_BYTES: usize = 39 + Packed::MAX_BYTES;
 
 /// Checksum seed that marks the checksum of a whole value.
 const VALUE_SEED: u64 = 0x5641_4c55_4531;
 
-/// The checksum of a whole value.
+/// The checksum of the stored bytes of a whole value.
 pub(crate) fn value_sum(value: &[u8]) -> u64 {
     checksum(VALUE_SEED, value)
 }
@@ -72,10 +75,12 @@ pub(crate) enum Stored<'a> {
     InLog {
         /// Byte offset in the entry's payload.
         offset: u64,
-        /// Its length.
+        /// Number of stored bytes.
         len: u64,
-        /// Its checksum.
+        /// Their checksum.
         sum: u64,
+        /// How they are compressed.
+        packed: Option<Packed>,
     },
     /// The value is in a blob file of plain bytes.
     InBlob {
@@ -83,10 +88,12 @@ pub(crate) enum Stored<'a> {
         blob: BlobId,
         /// Byte offset.
         offset: u64,
-        /// Its length.
+        /// Number of stored bytes.
         len: u64,
-        /// Its checksum.
+        /// Their checksum.
         sum: u64,
+        /// How they are compressed.
+        packed: Option<Packed>,
     },
     /// The value was damaged, and a recovery could not read it.
     Dropped {
@@ -110,18 +117,20 @@ impl<'a> Stored<'a> {
                 out.push(1);
                 return value;
             }
-            Stored::InLog { offset, len, sum } => {
+            Stored::InLog { offset, len, sum, packed } => {
                 out.push(2);
                 push_varint(out, offset);
                 push_varint(out, len);
                 out.extend_from_slice(&sum.to_le_bytes());
+                packed.iter().for_each(|packed| packed.encode(out));
             }
-            Stored::InBlob { blob, offset, len, sum } => {
+            Stored::InBlob { blob, offset, len, sum, packed } => {
                 out.push(3);
                 push_varint(out, blob.0);
                 push_varint(out, offset);
                 push_varint(out, len);
                 out.extend_from_slice(&sum.to_le_bytes());
+                packed.iter().for_each(|packed| packed.encode(out));
             }
             Stored::Dropped { len } => {
                 out.push(0);
@@ -144,9 +153,11 @@ impl<'a> Stored<'a> {
         match self {
             Stored::Inline(_) => None,
             Stored::Deleted => Some(Stored::Deleted),
-            Stored::InLog { offset, len, sum } => Some(Stored::InLog { offset, len, sum }),
-            Stored::InBlob { blob, offset, len, sum } => {
-                Some(Stored::InBlob { blob, offset, len, sum })
+            Stored::InLog { offset, len, sum, packed } => {
+                Some(Stored::InLog { offset, len, sum, packed })
+            }
+            Stored::InBlob { blob, offset, len, sum, packed } => {
+                Some(Stored::InBlob { blob, offset, len, sum, packed })
             }
             Stored::Dropped { len } => Some(Stored::Dropped { len }),
         }
@@ -192,16 +203,18 @@ impl<'a> Stored<'a> {
                 offset: reader.varint()?,
                 len: reader.varint()?,
                 sum: reader.u64()?,
+                packed: read_packed(&mut reader)?,
             },
             3 => Stored::InBlob {
                 blob: BlobId(reader.varint()?),
                 offset: reader.varint()?,
                 len: reader.varint()?,
                 sum: reader.u64()?,
+                packed: read_packed(&mut reader)?,
             },
             _ => return None,
         };
-        (reader.remaining() == 0 && stored.value_bytes() <= MAX_VALUE_BYTES).then_some(stored)
+        (reader.remaining() == 0 && stored.has_possible_lengths()).then_some(stored)
     }
 
     /// Compares the checksum `read` of the bytes read with the one computed when the value was
@@ -225,14 +238,48 @@ impl<'a> Stored<'a> {
         .at_glsn(glsn))
     }
 
+    /// How the value is compressed.
+    #[inline]
+    pub(crate) fn packed(&self) -> Option<Packed> {
+        match *self {
+            Stored::InLog { packed, .. } | Stored::InBlob { packed, .. } => packed,
+            Stored::Deleted | Stored::Inline(_) | Stored::Dropped { .. } => None,
+        }
+    }
+
+    /// Whether a value of this length may be stored in this many bytes. It bounds the memory that a
+    /// damaged or forged length can ask for.
+    pub(crate) fn has_possible_lengths(&self) -> bool {
+        let (value_bytes, stored_bytes) = (self.value_bytes(), self.stored_bytes());
+        let is_possible = |packed: Packed| {
+            value_bytes > INLINE_BYTES as u64
+                && stored_bytes > packed.tail_bytes()
+                && stored_bytes <= value_bytes + packed.tail_bytes()
+        };
+        value_bytes <= MAX_VALUE_BYTES && self.packed().is_none_or(is_possible)
+    }
+
     /// Length of the value in bytes; 0 for a deletion.
     pub(crate) fn value_bytes(&self) -> u64 {
+        self.packed().map_or_else(|| self.stored_bytes(), |packed| packed.value_bytes)
+    }
+
+    /// Bytes that are stored for the value: fewer than its length if it is compressed.
+    pub(crate) fn stored_bytes(&self) -> u64 {
         match *self {
             Stored::Deleted => 0,
             Stored::Inline(value) => value.len() as u64,
             Stored::InLog { len, .. } | Stored::InBlob { len, .. } | Stored::Dropped { len } => len,
         }
     }
+}
+
+/// Reads how a value is compressed, if it is; `None` if the bytes are invalid.
+fn read_packed(reader: &mut Reader<'_>) -> Option<Option<Packed>> {
+    if reader.remaining() == 0 {
+        return Some(None);
+    }
+    Packed::decode(reader).map(Some)
 }
 
 /// The stored content of a version, free of its storage.
@@ -307,6 +354,11 @@ impl<'a> From<Version<'a>> for VersionHead<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::compression::Codec;
+
+    fn packed(codec: Codec, value_bytes: u64) -> Option<Packed> {
+        Some(Packed { codec, value_bytes })
+    }
 
     #[test]
     fn stored_contents_decode_to_themselves() {
@@ -314,15 +366,43 @@ mod tests {
             Stored::Deleted,
             Stored::Inline(b""),
             Stored::Inline(b"value"),
-            Stored::InLog { offset: 70_000, len: 1 << 20, sum: 7 },
-            Stored::InBlob { blob: BlobId(9), offset: 1 << 33, len: 1 << 30, sum: u64::MAX },
+            Stored::InLog { offset: 70_000, len: 1 << 20, sum: 7, packed: None },
+            Stored::InLog { offset: 7, len: 900, sum: 7, packed: packed(Codec::Lz4, 5000) },
+            Stored::InBlob {
+                blob: BlobId(9),
+                offset: 1 << 33,
+                len: 1 << 30,
+                sum: u64::MAX,
+                packed: None,
+            },
+            Stored::InBlob {
+                blob: BlobId(u64::MAX),
+                offset: u64::MAX,
+                len: 1 << 29,
+                sum: u64::MAX,
+                packed: packed(Codec::Zstd, MAX_VALUE_BYTES),
+            },
             Stored::Dropped { len: 70_000 },
         ];
         for stored in all {
             let mut bytes = Vec::new();
             stored.encode(&mut bytes);
             assert_eq!(Stored::decode(&bytes), Some(stored));
+            assert!(bytes.len() <= stored.max_bytes());
         }
+    }
+
+    #[test]
+    fn a_length_that_the_stored_bytes_cannot_hold_is_refused() {
+        let fits = |value_bytes, len| {
+            let packed = packed(Codec::Lz4, value_bytes);
+            Stored::InLog { offset: 0, len, sum: 0, packed }.has_possible_lengths()
+        };
+        assert!(fits(2000, 100) && fits(2000, 2000));
+        assert!(!fits(2000, 2001) && !fits(2000, 0) && !fits(1024, 100));
+        assert!(fits(MAX_VALUE_BYTES, 1 << 20), "each chunk takes a few bytes");
+        assert!(!fits(MAX_VALUE_BYTES, 100_000), "its directory is longer");
+        assert!(!fits(MAX_VALUE_BYTES + 1, 1 << 20));
     }
 
     #[test]
@@ -335,6 +415,10 @@ mod tests {
             &[3, 1, 1],
             &[2, 1, 1],
             &[2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            &[2, 1, 100, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0x80, 0x10],
+            &[2, 1, 100, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0x80, 0x10, 0],
+            &[2, 1, 100, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0x80, 0x01],
+            &[2, 1, 100, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0x81, 0x80, 0x80, 0x80, 0x04],
         ] {
             assert_eq!(Stored::decode(bytes), None, "{bytes:?}");
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, Once};
 
-use plimsoll::{Db, Retention};
+use plimsoll::{Compression, Db, Retention};
 use plimsoll_disk::lying::LyingDisk;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -152,6 +152,7 @@ fn stores_life(world: &World) -> Collector {
             world.work(&db);
         }
         db.compact().unwrap();
+        db.set_compression(&db.keyspace("pages").unwrap(), Compression::Lz4).unwrap();
         db.log().trim(db.newest()).unwrap();
         world.pass_an_interval(&db);
         db.close().unwrap();
@@ -190,6 +191,8 @@ fn a_subscriber_sees_each_kind_of_event() {
     assert!(evicted.iter().any(|event| number(event, "pages") > 1), "batches, not pages");
     let trimmed = seen.all("log trimmed", Level::INFO, &["first_glsn", "entries", "nanos"]);
     assert!(number(&trimmed[0], "entries") > 0 && number(&trimmed[0], "first_glsn") > 1);
+    let changed = seen.all("compression changed", Level::INFO, &["keyspace", "compression"]);
+    assert_eq!((&changed[0]["keyspace"][..], &changed[0]["compression"][..]), ("pages", "lz4"));
     let warmed = seen.all("warm image restored", Level::INFO, &["pages", "rows", "nanos"]);
     assert!(number(warmed.last().unwrap(), "pages") > 0);
 }

@@ -11,7 +11,11 @@ const CRATES: [&str; 8] = ["disk", "memory", "log", "plimsoll", "git", "replay",
 /// Crates and folders that are built in layers, from the lowest to the highest; each may use those
 /// before it.
 const STOREYS: [(&str, &str, &[&str]); 3] = [
-    ("plimsoll", "", &["types", "rowcache", "index", "read", "txn", "warm", "engine", "api"]),
+    (
+        "plimsoll",
+        "",
+        &["types", "compression", "rowcache", "index", "read", "txn", "warm", "engine", "api"],
+    ),
     (
         "plimsoll",
         "index",

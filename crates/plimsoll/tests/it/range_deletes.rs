@@ -481,6 +481,7 @@ fn updates_and_range_deletions_of_one_transaction_apply_in_their_order() {
     let mut tx = db.begin();
     tx.add(&keyspace, key(7), 5, Overflow::Checked).unwrap();
     tx.add(&keyspace, "beside", 1, Overflow::Checked).unwrap();
+    tx.add(&keyspace, "000100+", 1, Overflow::Checked).unwrap();
     tx.delete_range(&keyspace, ..key(400)).unwrap();
     tx.add(&keyspace, key(8), 3, Overflow::Checked).unwrap();
     tx.append(&keyspace, key(9), "new").unwrap();
@@ -493,6 +494,8 @@ fn updates_and_range_deletions_of_one_transaction_apply_in_their_order() {
     assert_eq!(number(&key(9)), Some(b"new".to_vec()));
     assert_eq!(number(b"beside"), Some(1i64.to_le_bytes().to_vec()));
     assert_eq!(count(&db, &keyspace), 103);
+    // A key that the transaction itself had put is deleted by a version of its own.
+    assert_eq!(db.history(&keyspace, "000100+").unwrap().count(), 1);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::driver::step::{answered, said};
 use crate::driver::{Driver, OpenTx};
 use crate::failure::{Outcome, same};
 use crate::judge::{bound, is_value, show};
-use crate::model::space_name;
+use crate::model::{Entry, Writes, space_name};
 use crate::op::{Edge, Key, Removal, Span};
 
 impl Driver {
@@ -124,6 +124,31 @@ impl Driver {
         Ok(Some(taken))
     }
 
+    /// Deletes the keys of a span in a commit of its own.
+    pub(super) fn delete_range_now(&mut self, space: u8, span: &Span) -> Outcome<String> {
+        let Some(keyspace) = self.keyspace(space)? else { return said("failed") };
+        let read_at = self.db().newest().0;
+        if read_at != self.model.newest() {
+            return said("not all commits are visible");
+        }
+        let wanted = self.model.walk(space, span, read_at, &Writes::new());
+        let deleted = self.db().delete_range(&keyspace, range_of(span)).map(|glsn| glsn.0);
+        let what = "deletion of a range";
+        if let Err(Error::InvalidInput(InvalidInput::EmptyRange)) = &deleted {
+            same(format!("{what}: keys of a refused range"), &wanted.len(), &0)?;
+            return said("refused");
+        }
+        if wanted.is_empty() {
+            let Some(glsn) = self.expect(what, deleted)? else { return said("failed") };
+            same(format!("{what} without keys"), &glsn, &read_at)?;
+            return said("nothing");
+        }
+        let writes = wanted.into_iter().map(|(key, _)| ((space, key), None)).collect();
+        let entry = Entry::Commit { writes, metadata: Content::default(), read_at };
+        self.model.deletes_ranges_next(vec![(space, span.clone())]);
+        self.submitted(what, vec![entry], deleted, true)
+    }
+
     /// Deletes the keys of a span by a range record, unless they are few.
     fn delete_range(
         &self,
@@ -134,6 +159,7 @@ impl Driver {
         what: &str,
     ) -> Outcome<Option<Vec<Key>>> {
         let deleted = open.handle.delete_range(keyspace, range_of(span));
+        open.ranges.push((space, span.clone()));
         if let Err(Error::InvalidInput(InvalidInput::EmptyRange)) = &deleted {
             same(format!("{what}: keys of a refused range"), &wanted.len(), &0)?;
             return Ok(Some(Vec::new()));

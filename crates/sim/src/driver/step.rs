@@ -5,7 +5,7 @@ use std::collections::btree_map::Entry as Slot;
 use std::io::{Cursor, Read};
 use std::time::Duration;
 
-use plimsoll::{Db, Error, Glsn, InvalidInput};
+use plimsoll::{Compression, Db, Error, Glsn, InvalidInput};
 use plimsoll_disk::clock::Clock;
 
 use crate::content::Content;
@@ -75,6 +75,7 @@ impl Driver {
             Op::Remove { tx, space, span, how, limit } => {
                 self.remove(*tx, *space, span, *how, *limit)
             }
+            Op::DeleteRange { space, span } => self.delete_range_now(*space, span),
             Op::Get { space, key, how: Get::Now, .. } => self.get_now(*space, key),
             Op::Get { from, space, key, how } => self.get(*from, *space, key, *how),
             Op::Walk { from, space, span, reverse, limit, keys_only, amid } => {
@@ -134,6 +135,7 @@ impl Driver {
             }
             Op::Trim { back } => self.trim(*back),
             Op::Keyspace { space, retention } => self.change_keyspace(*space, *retention),
+            Op::Compress { space, compression } => self.compress(*space, *compression),
             Op::DropSpace { space } => self.drop_space(*space),
             Op::Cursor { name, back } => self.make_cursor(*name, *back),
             Op::AdvanceCursor { name, back } => self.advance_cursor(*name, *back),
@@ -277,6 +279,7 @@ impl Driver {
                 writes: Writes::new(),
                 updates: BTreeMap::new(),
                 may_be_spoiled: false,
+                ranges: Vec::new(),
             },
         );
         said(format!("at {at}"))
@@ -298,6 +301,7 @@ impl Driver {
                 writes: Writes::new(),
                 updates: BTreeMap::new(),
                 may_be_spoiled: false,
+                ranges: Vec::new(),
             },
         );
         said(format!("at {at}"))
@@ -499,6 +503,7 @@ impl Driver {
             return said(format!("glsn {glsn}"));
         }
         let entry = Entry::Commit { writes: open.writes, metadata, read_at: at.0 };
+        self.model.deletes_ranges_next(open.ranges);
         self.submitted("commit", vec![entry], committed.map(|glsn| glsn.0), wait)
     }
 
@@ -731,6 +736,17 @@ impl Driver {
             self.committed_unseen(&set, Entry::Keyspace { space, retention: keep });
         }
         answered(self.expect("set_retention", set)?.is_some())
+    }
+
+    fn compress(&mut self, space: u8, compression: Compression) -> Outcome<String> {
+        let Some(keyspace) = self.keyspace(space)? else { return said("failed") };
+        let set = self.db().set_compression(&keyspace, compression);
+        // The model does not hold the compression, so the store tells whether that was a commit.
+        if set.is_err() || self.db().newest().0 > self.model.newest() {
+            let retention = self.model.retention(space);
+            self.committed_unseen(&set, Entry::Keyspace { space, retention });
+        }
+        answered(self.expect("set_compression", set)?.is_some())
     }
 
     pub(super) fn upkeep(

@@ -69,7 +69,7 @@ impl Driver {
                 let updates = open.updates.entry(place.clone()).or_default();
                 updates.push(Pending { change, is_strict, may_be_computed });
             }
-            // Nothing is deleted by an update: no value was there if none is.
+            // An update deletes nothing: if there is no value afterwards, there was none before.
             if new.is_some() {
                 open.writes.insert(place, new);
             }

@@ -230,6 +230,7 @@ pub(super) fn perform(slot: &mut Option<Life>, order: &Order) -> Result<Answer> 
         | Act::TxRange { .. }
         | Act::TxPut { .. }
         | Act::TxPop { .. }
+        | Act::TxRemove { .. }
         | Act::TxDelete { .. } => transact(life, order).inspect_err(|error| {
             // After a failed write, or if it could not see everything, a transaction can only be
             // aborted.
@@ -399,6 +400,9 @@ fn transact(life: &mut Life, order: &Order) -> Result<Answer> {
             return read_tx(tx, spaces, Span { space: space % 2, from, to });
         }
         Act::TxPop { space, last } => return pop(tx, spaces, space % 2, last % 2 == 1),
+        Act::TxRemove { space, from, to } => {
+            return remove(tx, spaces, Span { space: space % 2, from, to });
+        }
         _ => return Ok(Answer::Done),
     };
     put(&mut tx.handle, &spaces[write.space as usize], &write)?;
@@ -440,6 +444,16 @@ fn pop(tx: &mut Tx, spaces: &[Keyspace; 2], number: u64, is_last: bool) -> Resul
     let deleted = rows.first().map(|(key, _)| Write { space: number, key: *key, content: None });
     tx.writes.extend(deleted);
     Ok(Answer::Rows { span, at: tx.at, own, rows })
+}
+
+/// Deletes a range of keys.
+fn remove(tx: &mut Tx, spaces: &[Keyspace; 2], span: Span) -> Result<Answer> {
+    let keys = key_bytes(span.from)..key_bytes(span.to);
+    tx.handle.delete_range(&spaces[span.space as usize], keys)?;
+    note_read(tx, span);
+    let deletion = |key| Write { space: span.space, key, content: None };
+    tx.writes.extend((span.from..span.to).map(deletion));
+    Ok(Answer::Done)
 }
 
 /// Reads of its own writes do not depend on other processes.

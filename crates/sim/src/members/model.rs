@@ -128,11 +128,17 @@ impl Model {
         rows
     }
 
-    /// A commit strictly between two moments that changed a key of the span.
+    /// A commit strictly between two moments that changed a key of the span. A deletion of a key
+    /// without a value is none: it may be that of a range.
     pub(super) fn changed(&self, span: Span, after: u64, before: u64) -> Option<u64> {
         let mut versions = self.versions.range((span.space, span.from)..(span.space, span.to));
         versions.find_map(|(_, versions)| {
-            versions.range(after + 1..before).next().map(|(glsn, _)| *glsn)
+            let is_change = |(glsn, content): &(&u64, &Option<Content>)| {
+                let had_value =
+                    || versions.range(..*glsn).next_back().is_some_and(|v| v.1.is_some());
+                content.is_some() || had_value()
+            };
+            versions.range(after + 1..before).find(is_change).map(|(glsn, _)| *glsn)
         })
     }
 }

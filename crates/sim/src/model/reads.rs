@@ -143,7 +143,9 @@ impl Reads {
     /// Whether commit `by` changed `key`, in a keyspace where the key was or may have been read.
     pub fn changed_by(&self, model: &Model, key: &[u8], by: u64) -> bool {
         self.spans.iter().chain(&self.perhaps).any(|(space, span)| {
-            span.contains(key) && model.changed(*space, key, by - 1).next() == Some(by)
+            let is_changed = model.changed(*space, key, by - 1).next() == Some(by);
+            // The deletion of a range also conflicts with a read of a key that had no value.
+            span.contains(key) && (is_changed || model.deletes_in_range(*space, key, by))
         })
     }
 }

@@ -61,6 +61,8 @@ pub enum Act {
     TxDelete { space: u64, key: u64 },
     /// Pops the first or last key in it.
     TxPop { space: u64, last: u64 },
+    /// Deletes a range of keys in it.
+    TxRemove { space: u64, from: u64, to: u64 },
     /// Commits it.
     TxCommit,
     /// Aborts it.
@@ -151,6 +153,7 @@ fn parts(act: Act) -> (&'static str, Vec<u64>) {
         Act::TxPut { space, key, bytes } => ("tx-put", vec![space, key, bytes]),
         Act::TxDelete { space, key } => ("tx-delete", vec![space, key]),
         Act::TxPop { space, last } => ("tx-pop", vec![space, last]),
+        Act::TxRemove { space, from, to } => ("tx-remove", vec![space, from, to]),
         Act::TxCommit => ("tx-commit", vec![]),
         Act::TxAbort => ("tx-abort", vec![]),
         Act::Get { space, key } => ("get", vec![space, key]),
@@ -210,6 +213,7 @@ fn act(name: &str, numbers: &[u64]) -> Option<Act> {
         ("tx-put", &[space, key, bytes]) => Act::TxPut { space, key, bytes },
         ("tx-delete", &[space, key]) => Act::TxDelete { space, key },
         ("tx-pop", &[space, last]) => Act::TxPop { space, last },
+        ("tx-remove", &[space, from, to]) => Act::TxRemove { space, from, to },
         ("tx-commit", []) => Act::TxCommit,
         ("tx-abort", []) => Act::TxAbort,
         ("get", &[space, key]) => Act::Get { space, key },

@@ -13,6 +13,7 @@ mod scenes;
 
 use std::collections::VecDeque;
 
+use plimsoll::Compression;
 use plimsoll_disk::random::Random;
 
 use crate::content::Content;
@@ -179,6 +180,7 @@ impl Generator {
                 after: 1 + generator.below(12),
             }),
             (if_so(settings.fault.is_some(), if self.faulty { 40 } else { 15 }), Self::fault),
+            (3, Self::compress),
         ]
     }
 
@@ -533,6 +535,15 @@ impl Generator {
             _ => Keep::Micros(self.below(20_000_000)),
         };
         Op::Keyspace { space, retention }
+    }
+
+    fn compress(&mut self) -> Op {
+        let compression = match self.below(4) {
+            0 => Compression::None,
+            1 => Compression::Zstd(1 + self.below(5) as i32),
+            _ => Compression::Lz4,
+        };
+        Op::Compress { space: self.space(), compression }
     }
 
     fn closed(&mut self) {

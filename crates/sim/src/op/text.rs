@@ -76,6 +76,7 @@ impl fmt::Display for Op {
             Op::Remove { tx, space, span, how, limit } => {
                 write!(f, "remove t{tx} s{space} {span} {how} {limit}")
             }
+            Op::DeleteRange { space, span } => write!(f, "delete-range s{space} {span}"),
             Op::Get { from, space, key, how } => {
                 write!(f, "{} {from} s{space} ={}", get_name(*how), Escaped(key))
             }
@@ -124,6 +125,7 @@ impl fmt::Display for Op {
             Op::Read { back } => write!(f, "read {back}"),
             Op::Trim { back } => write!(f, "trim {back}"),
             Op::Keyspace { space, retention } => write!(f, "keyspace s{space} {retention}"),
+            Op::Compress { space, compression } => write!(f, "compress s{space} {compression}"),
             Op::DropSpace { space } => write!(f, "drop-space s{space}"),
             Op::Cursor { name, back } => write!(f, "cursor c{name} {back}"),
             Op::AdvanceCursor { name, back } => write!(f, "advance-cursor c{name} {back}"),
@@ -389,6 +391,7 @@ impl<'a> Words<'a> {
             "delete" => {
                 Op::Delete { tx: self.sign("t")?, space: self.sign("s")?, key: self.key("=")? }
             }
+            "delete-range" => Op::DeleteRange { space: self.sign("s")?, span: self.span()? },
             "get" => self.get(Get::Value)?,
             "get-stream" => self.get(Get::Streamed)?,
             "contains" => self.get(Get::Contains)?,
@@ -451,6 +454,7 @@ impl<'a> Words<'a> {
             "read" => Op::Read { back: self.number()? },
             "trim" => Op::Trim { back: self.number()? },
             "keyspace" => Op::Keyspace { space: self.sign("s")?, retention: self.retention()? },
+            "compress" => Op::Compress { space: self.sign("s")?, compression: self.number()? },
             "drop-space" => Op::DropSpace { space: self.sign("s")? },
             "cursor" => Op::Cursor { name: self.sign("c")?, back: self.number()? },
             "advance-cursor" => Op::AdvanceCursor { name: self.sign("c")?, back: self.number()? },

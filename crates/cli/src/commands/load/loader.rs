@@ -58,7 +58,7 @@ pub(super) struct Loader<'a> {
 /// A failed commit that may still be found when the store is reopened.
 struct InDoubt {
     rows: u64,
-    /// The commit's GLSN if it exists, unless another process committed first.
+    /// The GLSN that the commit has if it is found, unless another process committed before it.
     glsn: Glsn,
 }
 
@@ -178,7 +178,7 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    /// After any other error, nothing of the commit exists.
+    /// Records a failed commit whose outcome is unknown. After other errors, it certainly failed.
     fn note_doubt(&mut self, error: &Error, commit: InDoubt) {
         if matches!(error, Error::Poisoned { .. } | Error::Stalled { .. }) {
             self.in_doubt = Some(commit);

@@ -142,7 +142,7 @@ impl SegmentWriter {
     pub(crate) fn turn_to(&mut self, file: Arc<dyn File>, first: Glsn, written: u64) {
         debug_assert!(
             self.behind.is_none() && self.unnamed.is_none(),
-            "the segment before has its name"
+            "the previous segment has its final name"
         );
         let before = std::mem::replace(&mut self.file, file);
         self.behind = (std::mem::take(&mut self.unsynced) > 0).then_some(before);

@@ -64,7 +64,7 @@ fn catch_up_to(
         if order.end.next != next.first || order.end.chain != next.previous_chain {
             return Err(strayed(
                 order,
-                "it does not lead to the next segment that another process began",
+                "it does not end where the next segment, begun by another process, begins",
             ));
         }
         follow(log, order, next)?;

@@ -100,7 +100,8 @@ pub(crate) fn backup(store: &Engine, dest: &Path, how: &BackupOptions) -> Result
     Ok(report)
 }
 
-/// The state of a store's files. Of a store open read-only, another process may drop files later.
+/// The state of a store's files. If the store is open read-only, another process may drop files
+/// later.
 struct Sources {
     first: Glsn,
     manifest: u64,

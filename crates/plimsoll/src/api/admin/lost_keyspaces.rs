@@ -19,6 +19,7 @@ use crate::engine::keyspace_commits::{FIRST_ID, note_streams, system};
 use crate::index::run::survey::survey;
 use crate::index::sources::view::Direction;
 use crate::txn::transaction::Transaction;
+use crate::types::compression::Compression;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::index_key::{IndexKey, Prefix};
 use crate::types::keyspaces::{Record, SYSTEM, check_name, dropped_name};
@@ -175,12 +176,14 @@ pub(crate) fn write_records(store: &Arc<Engine>, names: &BTreeMap<u32, String>) 
     }
     let mut tx = Transaction::new(&store.committer);
     for (id, name) in names {
-        tx.put(&system(store), name.as_bytes(), &Record::new(*id, Retention::Forever).encode())?;
+        let record = Record::new(*id, Retention::Forever, Compression::None);
+        tx.put(&system(store), name.as_bytes(), &record.encode())?;
     }
     tx.set_metadata(format!("{{\"recover_named\":{{\"keyspaces\":{}}}}}", names.len()).as_bytes())?;
     tx.commit()?;
     for (id, name) in names {
-        store.reader.keyspaces.learn(name, Record::new(*id, Retention::Forever));
+        let record = Record::new(*id, Retention::Forever, Compression::None);
+        store.reader.keyspaces.learn(name, record);
     }
     Ok(())
 }

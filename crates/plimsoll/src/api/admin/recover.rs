@@ -532,7 +532,7 @@ fn is_dropped(store: &Engine, blobs: &BTreeSet<BlobId>, version: &Version<'_>) -
             // Read one byte of each page that the value touches.
             for number in offset / page..=offset.saturating_add(len).saturating_sub(1) / page {
                 let at = (number * page).saturating_sub(offset);
-                match store.reader.load_part(version.glsn, stored, at, &mut [0]) {
+                match store.reader.load_stored(version.glsn, stored, at, &mut [0]) {
                     Err(Error::Dropped { .. }) => return Ok(true),
                     // Damaged but not dropped: reported as damage.
                     Err(Error::Corrupt { .. }) => return Ok(false),

@@ -35,11 +35,12 @@ use crate::api::admin::restore::place::Place;
 use crate::engine::open::open_by;
 use crate::engine::{Engine, keyspace_commits};
 use crate::index::manifest::Manifest;
+use crate::read::own_records::STREAMS_MARK;
 use crate::read::span::Span as KeySpan;
 use crate::txn::payload::{Payload, encode_head};
 use crate::txn::transaction::Transaction;
 use crate::types::error::{Error, Lift, Result};
-use crate::types::keyspaces::{CURSORS, DEFAULT, Keyspace, Record as Settings, SYSTEM};
+use crate::types::keyspaces::{CURSORS, Keyspace, Record as Settings, SYSTEM};
 use crate::types::options::{Durability, Options};
 
 /// Rows are committed once they have this many bytes, or are this many.
@@ -174,7 +175,7 @@ struct Span {
     micros: u64,
 }
 
-/// The entries that a record begins.
+/// The kind of a record of the dump, which determines the entries that follow it.
 enum Begun {
     Commit { read_at: Glsn, metadata: Vec<u8> },
     Entries { stream: u32 },
@@ -339,6 +340,7 @@ impl History<'_, '_> {
                 Record::Change(change) => {
                     changes += 1;
                     let change = Owned::of(change)?;
+                    note_compression(self.store, &change)?;
                     apply(self.store, &mut tx, change, self.from)?;
                 }
                 _ => return Err(self.from.out_of_place()),
@@ -392,6 +394,18 @@ fn user_space(space: u32) -> Result<u32> {
             "the dump changes a key of keyspace {space}, which is the store's own"
         ))),
         space => Ok(space),
+    }
+}
+
+/// Takes note of a keyspace's compression, which applies to what is put from here on.
+fn note_compression(store: &Engine, change: &Owned) -> Result<()> {
+    match change {
+        Owned::Put { space: SYSTEM, key, piece, .. } if key != STREAMS_MARK.as_bytes() => {
+            let settings = Settings::decode(piece)?;
+            store.reader.keyspaces.learn_compression(settings.id, settings.compression);
+            Ok(())
+        }
+        _ => Ok(()),
     }
 }
 
@@ -584,12 +598,20 @@ fn rows_done(store: &Arc<Engine>) -> Result<u64> {
 
 fn make_keyspace(store: &Arc<Engine>, name: &str, settings: Settings) -> Result<Keyspace> {
     let known = store.reader.keyspaces.find(name);
-    if let Some((keyspace, record)) = known {
-        // The default keyspace is there in every store.
-        if record.retention != settings.retention && name == DEFAULT.0 {
-            keyspace_commits::set_retention(store, &keyspace, settings.retention)?;
+    // The default keyspace is there in every store, others may be from an earlier attempt.
+    let (keyspace, record) = match known {
+        Some(known) => known,
+        None => {
+            let keyspace = keyspace_commits::create(store, name, settings.retention)?;
+            let record = store.reader.keyspaces.record(store.reader.keyspaces.id_of(&keyspace)?);
+            (keyspace, record.expect("it was just made"))
         }
-        return Ok(keyspace);
+    };
+    if record.retention != settings.retention {
+        keyspace_commits::set_retention(store, &keyspace, settings.retention)?;
     }
-    keyspace_commits::create(store, name, settings.retention)
+    if record.compression != settings.compression {
+        keyspace_commits::set_compression(store, &keyspace, settings.compression)?;
+    }
+    Ok(keyspace)
 }

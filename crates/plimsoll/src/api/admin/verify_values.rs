@@ -186,11 +186,11 @@ impl<'a> Values<'a> {
     }
 
     fn check_blob(&mut self, key: &[u8], glsn: Glsn, stored: Stored<'_>) -> Result<()> {
-        let (len, mut at, mut sum) = (stored.value_bytes(), 0, running_value_sum());
+        let (len, mut at, mut sum) = (stored.stored_bytes(), 0, running_value_sum());
         while at < len {
             let bytes = (len - at).min(self.piece.len() as u64) as usize;
             let piece = &mut self.piece[..bytes];
-            match self.store.reader.load_part(glsn, stored, at, piece) {
+            match self.store.reader.load_stored(glsn, stored, at, piece) {
                 Ok(_) => sum.take(piece),
                 // Dropped and no longer a value.
                 Err(Error::Dropped { .. }) => return Ok(()),
@@ -254,8 +254,8 @@ mod tests {
         let mut values = Values::new(&store).unwrap();
         for blob in [900, 901] {
             for number in 0..2 * MAX_BAD as u64 {
-                let stored =
-                    Stored::InBlob { blob: BlobId(blob), offset: number * 2000, len: 2000, sum: 0 };
+                let (blob, offset) = (BlobId(blob), number * 2000);
+                let stored = Stored::InBlob { blob, offset, len: 2000, sum: 0, packed: None };
                 values.check_version(&Version { key: b"\0\0\0\x01row", glsn: Glsn(1), stored });
             }
         }

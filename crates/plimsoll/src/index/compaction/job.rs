@@ -1,15 +1,13 @@
-//! A merge job: what it reads, how it goes on piece by piece, and how its outputs take the place of
-//! its inputs.
+//! A merge job: reads its inputs piece by piece and replaces them with its outputs.
 //!
 //! `split` decides where each version goes. Tables that overlap with no other input, and need no
 //! change, are linked instead of rewritten.
 //!
-//! A job that drops what was superseded frees its inputs part by part: wherever no input table
-//! reaches over a key, what was written up to there takes the place of the tables that were read up
-//! to there. So it never takes as much of the disk as its inputs. If it ends early, the oldest of
-//! its runs holds versions that are younger than some of the others, though of no key that these
-//! hold; such runs are merged before others are (`policy`), and meanwhile every key's versions are
-//! in order.
+//! A job that drops every superseded version frees its inputs part by part. At a key that no input
+//! table spans, the outputs written so far replace the tables read so far, so the job never needs
+//! disk space for a full copy of its inputs. If it ends early, the oldest of its runs holds
+//! versions that are younger than some in the others, but of different keys. Such runs are merged
+//! before any others (`policy`). The versions of each key are in order at all times.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, RangeInclusive};
@@ -43,32 +41,32 @@ use crate::types::events;
 use crate::types::index_key::IndexKey;
 use crate::types::version::{Stored, Version};
 
-/// The fixed cost of processing a version, in bytes, added to its size.
+/// Fixed cost of processing a version, in bytes, in addition to its size.
 const VERSION_COST_BYTES: u64 = 32;
 
 /// Divisor: a table below this part of the full size is small.
 const SMALL_PART: u64 = 8;
 
-/// Small tables that overlap with nothing are linked like others. A job with more of them than this
-/// writes them together with their neighbours, because each costs a file and a description in
-/// memory. A full compaction always does.
+/// A small table that overlaps with nothing is linked. If a job has more of them than this, it
+/// rewrites them together with their neighbours, because each costs a file and a description in
+/// memory. A full compaction always rewrites them.
 const SMALL_MAX: usize = 64;
 
-/// A job installs what it has done when it has read this part of its inputs (a divisor).
+/// Divisor: a job installs its outputs each time it has read this part of its inputs.
 const PARTS: u64 = 10;
 
-/// Tables of the oldest run are this part of it (a divisor), within bounds: the full size, and this
-/// part of it.
+/// Divisor: a table of the oldest run is this part of the run, but at most the full size and at
+/// least the full size divided by `LEAST_TABLE_PART`.
 const OLDEST_TABLES: u64 = alignment::PARTS as u64;
 const LEAST_TABLE_PART: u64 = 16;
 
-/// Where they are aligned, they may grow to this many times that size, and are no smaller than this
-/// part of it (a divisor).
+/// Aligned tables may grow to `ALIGNED_TABLES` times that size, and hold at least that size divided
+/// by `ALIGNED_LEAST_PART`.
 const ALIGNED_TABLES: u64 = 2;
 const ALIGNED_LEAST_PART: u64 = 4;
 
-/// The most keyspaces of one table whose retained moments are looked up; a table that spans more is
-/// rewritten.
+/// Maximum number of keyspaces in one table whose retained moments are looked up. A table that spans
+/// more is rewritten.
 const KEYSPACES_ASKED: u32 = 64;
 
 /// A history run, and the retained moments when the job that made it began.
@@ -81,10 +79,10 @@ pub(crate) type RetainedIn = Option<BTreeMap<u32, MomentSet>>;
 pub(crate) struct Task {
     pub(crate) inputs: Inputs,
     pub(crate) runs: Vec<Arc<Run>>,
-    /// Why it is done.
+    /// Why the runs are merged.
     pub(crate) priority: Priority,
-    /// Whether values are moved although nobody asked to free the log. Merges are not to fail
-    /// because of them.
+    /// Whether values are moved without a request to free the log. Merges must not fail because of
+    /// them.
     pub(crate) moves_unasked: bool,
 }
 
@@ -93,16 +91,16 @@ pub(crate) struct Task {
 pub(crate) struct Job {
     inputs: Inputs,
     moves_unasked: bool,
-    /// When it was begun.
+    /// The term in which the job began.
     term: Option<u64>,
     /// Newest first: if two hold the same version, the newer one wins.
     runs: Vec<Arc<Run>>,
-    /// For a job on history: the retained moments when it began.
+    /// For a job on history: the retained moments at its start.
     retained: RetainedIn,
-    /// Whether small tables that overlap with nothing are written together.
+    /// Whether small tables that overlap with nothing are rewritten together.
     joins_small: bool,
-    /// The runs when the job began. Law: a job holds no memtable, whose memory a flush in the
-    /// meantime is to give back.
+    /// The runs when the job began. Law: a job holds no memtable, because a concurrent flush must
+    /// be able to release its memory.
     view: Arc<View>,
     splitter: Splitter,
     absorber: Absorber,
@@ -116,13 +114,13 @@ pub(crate) struct Job {
     /// Bytes and tables of the inputs.
     input_bytes: u64,
     input_tables: u64,
-    /// Bytes to be read until what is done is installed, and those that were read since it was.
+    /// Bytes to read until the next part is installed, and bytes read since the last one.
     part_bytes: u64,
     read_bytes: u64,
-    /// Bytes of the output then, and the time.
+    /// Bytes of output when the last part was installed, and the time.
     written_bytes: u64,
     since_nanos: u64,
-    /// A table of the output ends with a part if it has this many bytes.
+    /// Minimum size of the table that a part cuts off.
     part_least_bytes: u64,
     merge: Merge,
     /// The last key of the segment being merged.
@@ -196,14 +194,14 @@ fn replace(all: &[Arc<Run>], inputs: &[Arc<Run>], output: &[Arc<Run>]) -> Vec<Ar
 impl Job {
     /// Begins a job.
     pub(crate) fn new(runs: &Runs, set_aside: &SetAside, task: Task) -> Self {
-        // First: the view has at least the ranges up to it.
+        // Read the checkpoint first, so that the view has every range deletion up to it.
         let flushed = runs.checkpoint().glsn;
         let view = runs.sources.view();
         let full_bytes = runs.env.context.table_bytes;
         let input_bytes: u64 = task.runs.iter().map(|run| run.bytes()).sum();
         let table_bytes = match task.inputs {
             Inputs::Current { oldest: true } if runs.files.may_cut() => {
-                // As far as it was estimated, what is superseded is not written.
+                // Subtract the estimate of superseded bytes, which are not written.
                 let newer = &task.runs[..task.runs.len() - 1];
                 let output_bytes =
                     input_bytes - newer.iter().map(|run| run.superseding_bytes()).sum::<u64>();
@@ -309,9 +307,9 @@ impl Job {
         Ok(false)
     }
 
-    /// Whether enough was read to install what was written. Only while all that was superseded is
-    /// dropped and no value was moved: otherwise the job frees little, and its other files would
-    /// have to be named, too.
+    /// Whether enough was read to install a part. False once a superseded version was kept or a
+    /// value was moved: such a job frees little, and the manifest would have to name its other
+    /// files as well.
     fn may_install_part(&self) -> bool {
         let drops_all =
             !self.history.is_open() && self.history.done().is_empty() && self.relocator.is_idle();
@@ -324,8 +322,8 @@ impl Job {
             && is_cut
     }
 
-    /// Names what was written so far in place of what was read so far, and lets go of that. The
-    /// oldest input takes the written tables.
+    /// Replaces the tables read so far with the outputs written so far, and releases them. The
+    /// outputs become part of the oldest input.
     fn install_part(&mut self, runs: &Runs) -> Result<()> {
         hit(Border::PartInstalled);
         self.current.cut()?;
@@ -340,7 +338,7 @@ impl Job {
             if !members.is_empty() {
                 let rest = Run::new(members);
                 if at < oldest {
-                    // As much for its size as the whole run.
+                    // Scale the estimate of the whole run by size.
                     let known = u128::from(run.superseding_bytes()) * u128::from(rest.bytes());
                     rest.supersedes((known / u128::from(run.bytes().max(1))) as u64);
                 }
@@ -371,7 +369,7 @@ impl Job {
         Ok(())
     }
 
-    /// Tells how long it took to free what was read since the last time.
+    /// Records the time it took to free the bytes since the last part.
     fn note_freed(&mut self, runs: &Runs) {
         let (written, now) =
             (self.current.written_bytes(), runs.env.context.clock.monotonic_nanos());
@@ -411,9 +409,9 @@ impl Job {
         }
     }
 
-    /// Whether a table that overlaps with no other input lies within a deleted range, and nobody
-    /// can read what it holds. Then it is dropped unread. What older runs and history have of its
-    /// keys is hidden by the range until they have absorbed it, too.
+    /// Whether a table that overlaps with no other input lies within a deleted range and no
+    /// retained moment sees any of its versions. Such a table is dropped unread. The range still
+    /// hides versions of its keys in older runs and history until they have absorbed it.
     fn drops(&mut self, runs: &Runs, input: usize, table: usize) -> bool {
         let info = &self.runs[input].tables()[table].info;
         let ranges = self.absorber.ranges();
@@ -433,7 +431,7 @@ impl Job {
         true
     }
 
-    /// Whether a table that overlaps with nothing is rewritten nevertheless.
+    /// Whether a table that overlaps with nothing is rewritten instead of linked.
     fn rewrites(&self, runs: &Runs, input: usize, table: usize) -> bool {
         let info = |input: usize, table: usize| &self.runs[input].tables()[table].info;
         let this = info(input, table);
@@ -443,8 +441,8 @@ impl Job {
         if !self.joins_small {
             return false;
         }
-        // A small table is written together with a neighbour that is rewritten anyway, or is small
-        // as well.
+        // A small table is rewritten together with a neighbour that is small or is rewritten
+        // anyway.
         let open = match self.inputs {
             Inputs::Current { .. } => self.current.is_open(),
             Inputs::History => self.history.is_open(),
@@ -499,9 +497,10 @@ impl Job {
                     let mut deletion =
                         self.absorber.deletion_of(version.key, version.glsn, is_deletion);
                     if let Some(glsn) = deletion {
-                        // Not deleted by the range if it was superseded before, or by a version
-                        // of the same commit: by one that went into history on its own, or, for a
-                        // version in history, also by one in the current runs.
+                        // The range does not delete a version that something older than the range,
+                        // or a version of the same commit, has superseded. The superseding version
+                        // may be in history or, if this version is itself in history, in the
+                        // current runs.
                         let newest = match self.inputs {
                             Inputs::Current { .. } => {
                                 self.view.newest_in_history(version.key, glsn)?
@@ -550,7 +549,7 @@ impl Job {
         Ok(())
     }
 
-    /// Whether it was begun in this term.
+    /// Whether the job began in this term.
     pub(crate) fn is_of(&self, term: Option<u64>) -> bool {
         self.term == term
     }
@@ -560,13 +559,13 @@ impl Job {
         self.runs.iter().any(|input| Arc::ptr_eq(input, run))
     }
 
-    /// Below which GLSN it moves values that nobody asked for, if it does.
+    /// The GLSN below which the job moves values without a request, if it does.
     pub(crate) fn moves_unasked_below(&self) -> Option<Glsn> {
         self.moves_unasked.then(|| self.relocator.below())
     }
 
     /// Ends a job whose input is processed: the manifest names its outputs in place of its inputs.
-    /// Returns the run of a history self.
+    /// Returns the output run of a job on history.
     pub(crate) fn finish(mut self, runs: &Runs) -> Result<Option<Swept>> {
         self.relocator.finish()?;
         let sample = self.current.take_sample();
@@ -645,8 +644,8 @@ fn is_small(runs: &Runs, info: &TableInfo) -> bool {
     info.bytes() < runs.env.context.table_bytes / SMALL_PART
 }
 
-/// Answers about a key from the sources at the start of a job. Later changes do not affect the
-/// versions that the job drops: later versions are younger, or were moved out of newer runs.
+/// Looks keys up in the sources of the job's start. Later changes do not affect the decision to
+/// drop a version: later versions are younger, or were moved out of newer runs.
 struct In<'v>(&'v View);
 
 impl Elsewhere for In<'_> {

@@ -1,9 +1,9 @@
-//! Finds the blob files that are to be vacated: much of what they hold belongs to no version any
-//! more, so a relocation moves the rest into a new file.
+//! Selects blob files to vacate: a relocation moves their live values into a new file, because much
+//! of their space belongs to no version any more.
 //!
-//! A file of moved values is removed once no version points to it, and each version that is
-//! overwritten leaves a hole. Where values are overwritten in any order, the last ones of each file
-//! would keep it, and files several times as large as what is live.
+//! A file of moved values is removed once no version points to it; until then each overwritten
+//! value leaves a hole. With overwrites in random order, a few live values would keep every file,
+//! and the files would be several times as large as the live data.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,9 +22,8 @@ use crate::types::version::Stored;
 /// A file is vacated if this part of it (a divisor) or more is dead.
 const DEAD_PART: u64 = 4;
 
-/// Files are vacated together as long as they hold at most this part of all that is live in blob
-/// files (a divisor), or these bytes if that is more: the copies take space until the old files are
-/// removed.
+/// Files are vacated together while they hold at most this part (a divisor) of all live blob bytes,
+/// or this many bytes if that is more. The copies take space until the old files are removed.
 const TOGETHER_PART: u64 = 8;
 const TOGETHER_BYTES: u64 = 4 << 20;
 
@@ -42,8 +41,8 @@ impl Used {
     }
 }
 
-/// The blob files that the next relocation is to vacate, if that frees `worth_bytes` or more in
-/// this and later calls.
+/// The blob files that the next relocation vacates, if this and later calls together free at least
+/// `worth_bytes`.
 pub(super) fn choose(log: &FileLog, view: &View, worth_bytes: u64) -> Result<BTreeSet<BlobId>> {
     Ok(choose_of(used_blobs(log, view)?, worth_bytes))
 }
@@ -69,14 +68,14 @@ fn used_blobs(log: &FileLog, view: &View) -> Result<Vec<Used>> {
     let is_table = |blob: BlobId| view.infos().any(|info| info.id == TableId::Blob(blob));
     let used =
         live.into_iter().filter(|(blob, _)| !is_table(*blob)).filter_map(|(blob, live_bytes)| {
-            // One that cannot be opened is left as it is: who reads from it is told.
+            // Skip a file that cannot be opened; a read of it reports the error.
             let pages = log.open_blob(blob).ok()?.pages;
             Some(Used { blob, file_bytes: u64::from(pages) * PAGE_BYTES as u64, live_bytes })
         });
     Ok(used.collect())
 }
 
-/// The files with the largest dead part, as many as may be vacated together. Pure.
+/// The files with the largest dead part, up to the limit for one call. Pure.
 fn choose_of(mut used: Vec<Used>, worth_bytes: u64) -> BTreeSet<BlobId> {
     let live_bytes: u64 = used.iter().map(|file| file.live_bytes).sum();
     used.retain(|file| file.dead_bytes() * DEAD_PART >= file.file_bytes);
@@ -112,15 +111,15 @@ mod tests {
     }
 
     #[test]
-    fn files_with_the_largest_dead_part_are_vacated_as_long_as_the_copies_are_few() {
-        assert_eq!(chosen(&[(8, 8), (8, 7)], 1), [0; 0], "none has enough that is dead");
+    fn files_with_the_largest_dead_part_are_vacated_while_copies_are_small() {
+        assert_eq!(chosen(&[(8, 8), (8, 7)], 1), [0; 0], "no file has a large enough dead part");
         assert_eq!(
             chosen(&[(8, 8), (8, 1), (8, 6), (8, 2)], 1),
             [2, 4],
             "the third would copy more than 4 MiB"
         );
-        assert_eq!(chosen(&[(8, 1)], 8), [0; 0], "it frees less than is worth the work");
-        assert_eq!(chosen(&[(64, 40)], 1), [1], "one file is vacated however large it is");
-        assert_eq!(chosen(&[(100, 90), (8, 6), (8, 4)], 1), [2, 3], "an eighth of what is live");
+        assert_eq!(chosen(&[(8, 1)], 8), [0; 0], "it frees less than `worth_bytes`");
+        assert_eq!(chosen(&[(64, 40)], 1), [1], "a single file is vacated at any size");
+        assert_eq!(chosen(&[(100, 90), (8, 6), (8, 4)], 1), [2, 3], "an eighth of the live bytes");
     }
 }

@@ -1,4 +1,4 @@
-//! What the index counts.
+//! Counters of the index.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

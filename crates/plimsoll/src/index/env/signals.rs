@@ -36,17 +36,17 @@ struct State {
 }
 
 impl Signals {
-    /// There is something to flush.
+    /// Wakes the flush thread.
     pub(crate) fn call_flush(&self) {
         self.flush.ring();
     }
 
-    /// There may be something to compact.
+    /// Wakes the compaction thread.
     pub(crate) fn call_compaction(&self) {
         self.compaction.ring();
     }
 
-    /// A flush ended.
+    /// Records the end of a flush.
     pub(crate) fn flush_ended(&self, error: Option<&Error>) {
         lock(&self.state).flush_error = error.map(ToString::to_string);
         self.progress.notify_all();
@@ -55,7 +55,7 @@ impl Signals {
         }
     }
 
-    /// A step of compaction ended; `changed`: there are fewer runs now.
+    /// Records the end of a compaction step; `changed`: there are fewer runs now.
     pub(crate) fn compaction_ended(&self, changed: bool, error: Option<&Error>) {
         lock(&self.state).compaction_error = error.map(ToString::to_string);
         if changed || error.is_some() {
@@ -63,19 +63,19 @@ impl Signals {
         }
     }
 
-    /// Why the last flush or step of compaction failed, if it did.
+    /// The error of the last flush or compaction step, if it failed.
     pub(crate) fn last_error(&self) -> Option<String> {
         let state = lock(&self.state);
         state.flush_error.clone().or_else(|| state.compaction_error.clone())
     }
 
-    /// Whether the last flush failed, or none is to come.
+    /// Whether the last flush failed, or no flush will run.
     pub(crate) fn has_flush_failed(&self) -> bool {
         let state = lock(&self.state);
         state.flush_error.is_some() || state.closing
     }
 
-    /// Waits for `delay`, or until a flush or compaction ended or failed. Returns whether one did.
+    /// Waits for `delay`, or until a flush or compaction step ends. Returns whether one did.
     pub(crate) fn wait_for_progress(&self, delay: Duration) -> bool {
         let state = lock(&self.state);
         if state.closing {
@@ -84,7 +84,7 @@ impl Signals {
         !self.progress.wait_timeout(state, delay).map_or(true, |(_, timeout)| timeout.timed_out())
     }
 
-    /// Records that a thread ended by a panic: the threads that wait for its work do it themselves.
+    /// Records that a thread panicked. Threads that wait for its work then run that work themselves.
     pub(crate) fn thread_panicked(&self, of: Thread) {
         let error = Some("the thread for it has panicked; open the store again".to_owned());
         let mut state = lock(&self.state);
@@ -97,12 +97,12 @@ impl Signals {
         self.progress.notify_all();
     }
 
-    /// Whether a thread ended by a panic.
+    /// Whether a thread has panicked.
     pub(crate) fn has_lost_thread(&self) -> bool {
         lock(&self.state).has_lost_thread
     }
 
-    /// The threads are to end, and all waits.
+    /// Ends the threads and all waits.
     pub(crate) fn close(&self) {
         lock(&self.state).closing = true;
         self.progress.notify_all();

@@ -1,6 +1,4 @@
-//! Counts the waits of writers by cause.
-//!
-//! One call of a writer may wait for more than one cause; each is counted separately.
+//! Counts the waits of writers by cause. One call may wait for several causes; each is counted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,6 +1,6 @@
-//! The beginning of an index key as a number, in the order of the keys: comparing numbers is cheap.
+//! The prefix of an index key as a number, in key order, so that comparisons are cheap.
 
-/// The first 16 bytes of a key as a number: the prefix and the beginning of the user's key decide
+/// The first 16 bytes of a key as a number. The keyspace and the beginning of the user's key decide
 /// most comparisons.
 pub(crate) fn prefix(key: &[u8]) -> u128 {
     let mut bytes = [0; 16];

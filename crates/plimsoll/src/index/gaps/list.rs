@@ -1,11 +1,11 @@
 //! A bounded list of gaps: intervals of index keys in which no key is alive.
 //!
-//! A gap is known from a moment on (`since`). Gaps do not overlap; neighbours that touch are one
-//! gap once a reader of every moment that still matters may use both. This file only keeps the
-//! list: what makes a gap true is decided by its users (`index::gaps`, `txn::own_gaps`).
+//! Each gap holds from a GLSN on (`since`). Gaps do not overlap. Neighbours that touch are joined
+//! once every current reader may use both. This file only keeps the list; its users (`index::gaps`,
+//! `txn::own_gaps`) decide what is a gap.
 //!
-//! Law: an interval is in the list only where it was added and nothing was put into it since;
-//! forgetting any part of it changes no answer.
+//! Law: an interval is in the list only if it was added and nothing was put into it since.
+//! Forgetting any part of it changes no answer.
 
 use std::borrow::Cow;
 
@@ -13,17 +13,17 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::index::gaps::key_prefix::prefix;
 
-/// Bytes that a gap takes apart from its keys.
+/// Size of a gap without its keys.
 const GAP_BYTES: usize = size_of::<Gap>();
 
-/// An interval of index keys: from `first` up to `end`, which does not belong to it.
+/// An interval of index keys: from `first` up to `end`, exclusive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Gap {
     pub(crate) first: Vec<u8>,
     pub(crate) end: Vec<u8>,
-    /// The oldest moment at which no key in it is alive.
+    /// The oldest GLSN at which no key in it is alive.
     pub(crate) since: Glsn,
-    /// The deleted keys in it that were stepped over: what the gap saves.
+    /// Number of deleted keys in it that a scan stepped over: the steps that the gap saves.
     pub(crate) dead: u64,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct GapList {
     limit_bytes: usize,
 }
 
-/// The first key behind `key`.
+/// The immediate successor of `key`.
 pub(crate) fn behind(key: &[u8]) -> Vec<u8> {
     let mut behind = Vec::with_capacity(key.len() + 1);
     behind.extend_from_slice(key);
@@ -53,13 +53,13 @@ pub(crate) fn behind(key: &[u8]) -> Vec<u8> {
     behind
 }
 
-/// Whether `key` is the first key behind `before`.
+/// Whether `key` is the immediate successor of `before`.
 fn is_behind(key: &[u8], before: &[u8]) -> bool {
     key.len() == before.len() + 1 && key.starts_with(before) && key.ends_with(&[0])
 }
 
 impl GapList {
-    /// An empty list that forgets the least useful gaps beyond `limit_bytes`.
+    /// An empty list of at most `limit_bytes`; beyond that, the least useful gaps are forgotten.
     pub(crate) fn new(limit_bytes: usize) -> Self {
         Self { gaps: Vec::new(), bytes: 0, limit_bytes }
     }
@@ -68,12 +68,12 @@ impl GapList {
         self.gaps.is_empty()
     }
 
-    /// Bytes of its gaps.
+    /// Bytes of all gaps.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Its gaps, in the order of the keys.
+    /// The gaps, in key order.
     pub(crate) fn into_gaps(self) -> Vec<Gap> {
         self.gaps
     }
@@ -88,8 +88,8 @@ impl GapList {
         self.gaps.partition_point(|gap| *gap.first <= *key)
     }
 
-    /// The end of the gaps that cover `from` for a reader of the moment `at`: no key from `from` up
-    /// to there is alive.
+    /// The end of the gaps that cover `from` for a reader at snapshot `at`: no key from `from` up
+    /// to it is alive.
     pub(crate) fn past(&self, from: &[u8], at: Glsn) -> Option<&[u8]> {
         let start =
             self.begun(from).checked_sub(1).filter(|&start| *self.gaps[start].end > *from)?;
@@ -104,8 +104,8 @@ impl GapList {
         past
     }
 
-    /// The beginning of the gaps that reach up to `upto` for a reader of the moment `at`: no key
-    /// from there up to `upto` is alive.
+    /// The beginning of the gaps that reach up to `upto` for a reader at snapshot `at`: no key from
+    /// it up to `upto` is alive.
     pub(crate) fn before(&self, upto: &[u8], at: Glsn) -> Option<&[u8]> {
         let end = self.gaps.partition_point(|gap| *gap.first < *upto);
         self.gaps[..end].last().filter(|gap| *gap.end >= *upto)?;
@@ -119,15 +119,14 @@ impl GapList {
         before
     }
 
-    /// Whether a gap may hold a key from one that begins with `first` to one that begins with
-    /// `last` (see [`prefix`]).
+    /// Whether a gap may hold a key whose prefix is between `first` and `last` (see [`prefix`]).
     pub(crate) fn touches(&self, first: u128, last: u128) -> bool {
         let begun = self.gaps.partition_point(|gap| prefix(&gap.first) <= last);
         begun.checked_sub(1).is_some_and(|at| prefix(&self.gaps[at].end) >= first)
     }
 
-    /// Adds a gap. Neighbours that touch it become one with it if both are known since `settled` at
-    /// the latest, or since the same moment.
+    /// Adds a gap. It is joined with neighbours that touch it if both are known since `settled` or
+    /// earlier, or since the same GLSN.
     pub(crate) fn add(&mut self, first: &[u8], end: &[u8], since: Glsn, dead: u64, settled: Glsn) {
         if first >= end {
             return;
@@ -135,11 +134,11 @@ impl GapList {
         if self.extend(first, end, since, dead) {
             return self.limit();
         }
-        // What is known from a later moment on gives way; what is known from an earlier one stays,
-        // and cuts the new one.
+        // The new gap replaces those known since a later GLSN. Those known since an earlier one
+        // stay and split the new one.
         let mut begin = self.gaps.partition_point(|gap| *gap.end < *first);
         let mut stop = self.gaps.partition_point(|gap| *gap.first <= *end).max(begin);
-        // All that touch each other: some of them may be one gap by now.
+        // Include all neighbours that touch each other, because some of them may be joined now.
         let touch = |at: usize| self.gaps[at - 1].end == self.gaps[at].first;
         while begin > 0 && begin < stop && touch(begin) {
             begin -= 1;
@@ -168,7 +167,7 @@ impl GapList {
                 }
                 list.push(gap);
             } else if gap.since > since {
-                // Its parts outside of the new one stay.
+                // Keep the parts outside the new gap.
                 let (before, after) = (*gap.first < *first, *gap.end > *end);
                 left += gap.dead;
                 if before {
@@ -214,8 +213,8 @@ impl GapList {
         self.limit();
     }
 
-    /// The common case of [`GapList::add`]: the new gap lengthens one that is known since the same
-    /// moment, and touches no other.
+    /// The common case of [`GapList::add`]: the new gap extends one of the same `since`, and
+    /// touches no other.
     fn extend(&mut self, first: &[u8], end: &[u8], since: Glsn, dead: u64) -> bool {
         let begun = self.begun(first);
         if let Some(at) = begun.checked_sub(1)
@@ -247,7 +246,7 @@ impl GapList {
         false
     }
 
-    /// A key beside a gap is deleted, from the moment of the gap on: the gap grows over it.
+    /// Extends a gap over an adjacent key that is dead at every GLSN from the gap's `since` on.
     pub(crate) fn delete(&mut self, key: &[u8]) {
         let begun = self.begun(key);
         if let Some(gap) = begun.checked_sub(1).and_then(|at| self.gaps.get_mut(at))
@@ -265,7 +264,7 @@ impl GapList {
         }
     }
 
-    /// Takes the keys from `first` up to `end` out of the gaps: something may be put there.
+    /// Removes the keys from `first` up to `end` from the gaps, because something may be put there.
     pub(crate) fn cut(&mut self, first: &[u8], end: &[u8]) {
         let begin = self.gaps.partition_point(|gap| *gap.end <= *first);
         let stop = self.gaps.partition_point(|gap| *gap.first < *end).max(begin);
@@ -292,7 +291,7 @@ impl GapList {
         self.limit();
     }
 
-    /// Takes a key out of its gap: it is put.
+    /// Removes a key from its gap, because it is put.
     pub(crate) fn put(&mut self, key: &[u8]) {
         let covers = self.begun(key).checked_sub(1).is_some_and(|at| *self.gaps[at].end > *key);
         if covers {
@@ -300,12 +299,12 @@ impl GapList {
         }
     }
 
-    /// Forgets gaps until the rest fits: those first that save the fewest steps.
+    /// Forgets the gaps that save the fewest steps until the rest fits.
     fn limit(&mut self) {
         while self.bytes > self.limit_bytes {
             let least = (0..self.gaps.len())
                 .min_by_key(|&at| self.gaps[at].dead)
-                .expect("bytes are those of gaps");
+                .expect("bytes are only counted for gaps in the list");
             self.bytes -= self.gaps.remove(least).bytes();
         }
     }
@@ -332,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_jumps_over_touching_gaps_that_are_known_since_its_moment() {
+    fn a_reader_skips_adjacent_gaps_known_at_its_snapshot() {
         let list = list(&[("b", "d", 5), ("d", "f", 7), ("g", "h", 1)]);
         let past = |from: &str, at| text(list.past(from.as_bytes(), Glsn(at)));
         assert_eq!(
@@ -355,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deleted_key_beside_a_gap_lengthens_it_and_a_put_cuts_it() {
+    fn a_gap_grows_over_an_adjacent_deleted_key_and_is_split_by_a_put() {
         let mut list = list(&[("b", "d", 0)]);
         list.delete(b"d");
         assert_eq!(list.past(b"b", Glsn(0)), Some(&b"d\0"[..]));
@@ -367,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_useful_gaps_are_forgotten_first() {
+    fn gaps_that_save_the_fewest_steps_are_forgotten_first() {
         let mut list = GapList::new(3 * GAP_BYTES);
         for (first, end, dead) in [("a", "b", 9), ("c", "d", 1), ("e", "f", 7), ("g", "h", 8)] {
             list.add(first.as_bytes(), end.as_bytes(), Glsn::NONE, dead, Glsn::NONE);
@@ -377,9 +376,8 @@ mod tests {
         assert_eq!(left, [9, 8]);
     }
 
-    /// For each key of the model, the moment since which it is known to be dead.
     #[test]
-    fn a_gap_that_grows_counts_like_a_new_one() {
+    fn a_growing_gap_counts_against_the_limit() {
         let mut list = GapList::new(4 << 10);
         for number in 0..20 {
             add(&mut list, &format!("{number:02}a"), &format!("{number:02}b"), 1);
@@ -396,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_knows_no_more_than_was_added_and_nothing_that_was_put_since() {
+    fn gaps_hold_only_added_intervals_without_later_puts() {
         for seed in 0..60 {
             let mut random = Random::new(seed);
             let mut list = GapList::new(1 << 20);
@@ -442,7 +440,7 @@ mod tests {
                             past.is_some(),
                             list.before(&behind(&name(key)), Glsn(at)).is_some()
                         );
-                        // A moment below which gaps are joined makes older ones known later.
+                        // Joining below `settled` raises the GLSN since which a gap is known.
                         assert!(
                             past.is_some() || !known || at < settled,
                             "{seed}: {key} at {at}: {list:?}"

@@ -1,4 +1,4 @@
-//! Reads and writes the manifest's file as a sequence of bytes under one checksum.
+//! Reads and writes a manifest's file as a sequence of bytes with one checksum.
 //!
 //! Laws:
 //! 1. The checksum covers every byte: each block's checksum is seeded with that of the previous
@@ -15,7 +15,7 @@ use crate::types::error::Error;
 
 const BLOCK_BYTES: usize = 16 << 10;
 const SUM_BYTES: u64 = 8;
-/// The most bytes of a manifest: a greater length is damage.
+/// Maximum length of a manifest; a longer file is damaged.
 const MAX_BYTES: u64 = 4 << 30;
 
 /// Why a manifest could not be read.
@@ -31,14 +31,13 @@ impl From<io::Error> for Failure {
     }
 }
 
-pub(super) const CUT: Failure = Failure::Damaged("the manifest ends in the middle of something");
-pub(super) const SENSELESS: Failure =
-    Failure::Damaged("the manifest describes a run that cannot be");
+pub(super) const CUT: Failure = Failure::Damaged("the manifest ends within a field");
+pub(super) const SENSELESS: Failure = Failure::Damaged("the manifest describes an impossible run");
 
 /// Computes the checksum of blocks and writes them.
 pub(super) struct Writer<'f> {
     file: &'f dyn File,
-    /// Bytes to be written: call [`Writer::drain`] before it has grown by another block.
+    /// Bytes to be written. Call [`Writer::drain`] before it has grown by another block.
     pub(super) block: Vec<u8>,
     at: u64,
     sum: u64,
@@ -72,7 +71,7 @@ impl<'f> Writer<'f> {
         Ok(())
     }
 
-    /// Writes the rest, followed by the checksum.
+    /// Writes the last block and the checksum.
     pub(super) fn finish(mut self) -> io::Result<()> {
         self.drain()?;
         if !self.block.is_empty() {
@@ -84,7 +83,7 @@ impl<'f> Writer<'f> {
 
 /// Reads a file sequentially, a block at a time. Its output must not be used before
 /// [`Input::check_sum`] has succeeded. The bytes are read only once, because a second read might
-/// return other bytes.
+/// return different ones.
 pub(super) struct Input<'f> {
     file: &'f dyn File,
     /// The offset of the next block.
@@ -97,16 +96,16 @@ pub(super) struct Input<'f> {
 }
 
 impl<'f> Input<'f> {
-    /// Starts at the first byte of the file, whose length must be valid for a manifest: at least
-    /// `least` bytes and the checksum.
+    /// Starts at the first byte of the file, which must be long enough for `least` bytes and the
+    /// checksum.
     pub(super) fn new(file: &'f dyn File, least: usize) -> Result<Self, Failure> {
         let len = file.len()?;
         let end = len.checked_sub(SUM_BYTES).filter(|&end| end >= least as u64 && len <= MAX_BYTES);
-        let end = end.ok_or(Failure::Damaged("the manifest has a length that none can have"))?;
+        let end = end.ok_or(Failure::Damaged("the manifest's length is invalid"))?;
         Ok(Self { file, at: 0, end, block: Vec::with_capacity(BLOCK_BYTES), used: 0, sum: 0 })
     }
 
-    /// The end offset of a field of this length that begins here; damage if it exceeds the file.
+    /// The end of a field of this length that begins here; damage if it exceeds the file.
     pub(super) fn end_of(&self, len: u64) -> Result<u64, Failure> {
         self.place().checked_add(len).filter(|end| *end <= self.end).ok_or(SENSELESS)
     }
@@ -124,7 +123,7 @@ impl<'f> Input<'f> {
         Ok(self.block[self.used - 1])
     }
 
-    /// False at the end.
+    /// Reads the next block; false at the end.
     fn next_block(&mut self) -> Result<bool, Failure> {
         let len = (self.end - self.at).min(BLOCK_BYTES as u64) as usize;
         if len == 0 {
@@ -138,12 +137,12 @@ impl<'f> Input<'f> {
         Ok(true)
     }
 
-    /// Damage if anything follows the bytes returned so far.
+    /// Damage if any bytes follow those returned so far.
     pub(super) fn must_be_at_end(&self) -> Result<(), Failure> {
         if self.place() == self.end {
             Ok(())
         } else {
-            Err(Failure::Damaged("the manifest goes on behind its end"))
+            Err(Failure::Damaged("the manifest has bytes after its end"))
         }
     }
 

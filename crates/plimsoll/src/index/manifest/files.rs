@@ -2,13 +2,14 @@
 //!
 //! Laws:
 //! 1. A run file that no manifest names is removed: when its last user releases it, or else at the
-//!    next open.
-//! 2. The id of a run file is never used again. Each opening leaves a gap above the highest known
-//!    id: files that were removed unnamed had ids, too.
+//! 1. A run file that no manifest names is removed when its last user releases it, or at the next
+//!    open.
+//! 2. The id of a run file is never used again. Each open leaves a gap above the highest known id,
+//!    because removed files that no manifest named also had ids.
 //! 3. A table's metadata is heap memory, charged to the budget before it is kept. A reserve is held
 //!    for the tables that flush and compaction are about to create, so that they can free memory
 //!    when the budget is exhausted. A commit gets no room in a memtable unless the reserve is full,
-//!    and only a flush may use all of it: so a flush is never refused.
+//!    and only a flush may use all of it, so a flush is never refused.
 
 use std::fmt;
 use std::io;
@@ -32,20 +33,20 @@ use crate::index::run::table::{Table, TableId, TableInfo, run_file_name};
 use crate::types::error::{Error, Lift, Result};
 use crate::types::lock::lock;
 
-/// Reserve beyond the metadata in use: a dozen descriptions with the longest keys.
+/// Reserve beyond the metadata in use: a dozen descriptions with keys of maximum length.
 const RESERVE_BYTES: u64 = 96 << 10;
 
-/// The gap that an opening leaves in the ids of runs, which have 64 bits.
+/// The gap that each open leaves in the 64-bit ids of runs.
 const GAP_BITS: u32 = 32;
 
-/// Under budgets from here on a few descriptions more do not count.
+/// With at least this budget, a few more descriptions are negligible.
 const PLENTY_BYTES: u64 = 64 << 20;
 
-/// The part of the reserve that is kept for flushes.
+/// Part of the reserve that only flushes may use.
 const FLUSH_RESERVE_BYTES: u64 = 64 << 10;
 
-/// Memory cost of a table besides its keys: its description twice (in a run and in the run that
-/// replaces it), guard, file and handle.
+/// Memory of a table besides its keys: its description twice (in a run and in the replacing run),
+/// guard, file and handle.
 const PARTITION_OVERHEAD_BYTES: u64 = 768;
 
 /// The files of an index.
@@ -59,16 +60,16 @@ pub(crate) struct Files {
     next_run: AtomicU64,
     budget: Budget,
     metadata: Mutex<Metadata>,
-    /// Obsolete files that were not removed because another member was reading all files.
+    /// Obsolete files whose removal was deferred because another member was reading all files.
     left: Mutex<Vec<u64>>,
 }
 
 /// How much of the reserve a job may use for the tables that it creates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reserve {
-    /// All: a flush.
+    /// All of it: a flush.
     Whole,
-    /// What is not kept for flushes: anything else.
+    /// The part that is not kept for flushes: any other job.
     Rest,
 }
 
@@ -89,7 +90,7 @@ struct Metadata {
     used_bytes: u64,
 }
 
-/// Keeps the file of one table; shared by the runs and views that use it.
+/// Keeps the file of one table alive; shared by the runs and views that use it.
 pub(crate) struct FileGuard {
     files: Arc<Files>,
     id: TableId,
@@ -98,24 +99,24 @@ pub(crate) struct FileGuard {
 }
 
 impl Files {
-    /// Lists the files in the index's folder; new files get ids above those of the files and from
-    /// `next_run` on.
+    /// Lists the files in the index's folder. New files get ids above those of all listed files,
+    /// starting at `next_run` at the earliest.
     pub(crate) fn new(context: &Context, next_run: u64) -> Result<Arc<Self>> {
         let lease = context.budget.lease(Kind::Metadata, RESERVE_BYTES)?;
         let mut next = next_run;
         let names = match context.disk.names(&context.dir) {
-            // The folder was removed: the next process that writes recreates it.
+            // The folder was removed; the next writing process creates it again.
             Err(error) if !context.duty.may_write() && error.kind() == io::ErrorKind::NotFound => {
                 Vec::new()
             }
             names => names?,
         };
         for name in names {
-            // Skip also the ids of files that an earlier process left and no manifest names.
+            // Skip the ids of files that an earlier process left and no manifest names.
             next = next.max(run_id_of(&name).map_or(0, |id| id.saturating_add(1)));
         }
-        // Also where there is no manifest: there was an index, and the pages that it left must not
-        // be taken for pages of the new one. Only a log without commits never had one.
+        // Leave a gap even without a manifest: the pages of a previous index must not be taken for
+        // pages of the new one. Only a log without commits certainly had no index.
         if context.duty.may_write() && context.log.bounds().next > Glsn::FIRST {
             next = first_id_after(next.saturating_sub(1), context.clock.wall_micros(), GAP_BITS);
         }
@@ -132,8 +133,7 @@ impl Files {
         }))
     }
 
-    /// From now on new files get ids above all that are in the folder, and above a gap, as in a
-    /// folder that was just opened.
+    /// Makes new files get ids above all in the folder, and above a gap as after an open.
     pub(crate) fn skip_those_in_folder(&self, wall_micros: u64) -> Result<()> {
         let names = self.disk.names(&self.dir)?;
         let ids = names.iter().filter_map(|name| run_id_of(name));
@@ -143,28 +143,28 @@ impl Files {
         Ok(())
     }
 
-    /// Files that another process has made since have ids below this one.
+    /// Skips the ids below this one, which another process has used.
     pub(crate) fn skip_to(&self, next_run: u64) {
         self.next_run.fetch_max(next_run, Ordering::AcqRel);
     }
 
-    /// Removes files that were left because another member was reading all files, if none does any
-    /// more.
+    /// Removes the files whose removal was deferred, unless another member is still reading all
+    /// files.
     pub(crate) fn remove_left(&self) {
         if self.duty.may_remove() {
             for id in std::mem::take(&mut *lock(&self.left)) {
-                // One that cannot be removed now is swept at the next open.
+                // A file that cannot be removed now is swept at the next open.
                 let _ = self.disk.remove(&self.path_of(id));
             }
         }
     }
 
-    /// The disk that holds them.
+    /// The disk that holds the files.
     pub(crate) fn disk(&self) -> &dyn Disk {
         &*self.disk
     }
 
-    /// Their folder.
+    /// The folder of the files.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
@@ -179,8 +179,7 @@ impl Files {
         self.dir.join(run_file_name(run))
     }
 
-    /// Creates a new file. It is removed when its guard is dropped, unless a manifest has come to
-    /// name it.
+    /// Creates a file. It is removed when its guard is dropped, unless a manifest names it by then.
     pub(crate) fn create(
         self: &Arc<Self>,
         budget: &Budget,
@@ -191,7 +190,7 @@ impl Files {
         Ok((self.guard(TableId::Run(id), true), sink.warm(&self.pool, self.readers())))
     }
 
-    /// Who will read what is written now.
+    /// Which processes will read the files that are written now.
     fn readers(&self) -> Readers {
         match self.duty.members() {
             Some(members) if members.slots.has_others() => Readers::Elsewhere,
@@ -204,7 +203,7 @@ impl Files {
         Arc::new(FileGuard { files: Arc::clone(self), id, obsolete, charged_bytes })
     }
 
-    /// Opens a table that was just written; `file` if the pool knows it already.
+    /// Opens a table that was just written; `file` if the pool already knows it.
     pub(crate) fn open_new(
         &self,
         info: TableInfo,
@@ -227,7 +226,7 @@ impl Files {
         self.open_kept(info, guard)
     }
 
-    /// Takes a table that a transaction's record names. The record is already ordered in the log:
+    /// Adopts a table that a transaction's record names. The record is already ordered in the log:
     /// if neither the budget nor the reserve suffices, the account is overdrawn until the budget
     /// has room.
     pub(crate) fn adopt(self: &Arc<Self>, table: Table) -> Member {
@@ -245,7 +244,7 @@ impl Files {
         self.metadata().make_room(bytes, FLUSH_RESERVE_BYTES)
     }
 
-    /// Fills the reserve again if jobs have used some of it.
+    /// Refills the reserve if jobs have used some of it.
     ///
     /// # Errors
     /// The budget has no room.
@@ -253,7 +252,7 @@ impl Files {
         self.metadata().make_room(0, RESERVE_BYTES)
     }
 
-    /// Whether a table may be cut that is not full: its description takes memory.
+    /// Whether a table may be cut before it is full; every table's description takes memory.
     pub(crate) fn may_cut(&self) -> bool {
         let has_reserve = || {
             let metadata = self.metadata();
@@ -273,8 +272,8 @@ impl Files {
 
     fn missing(&self, id: u64, error: Error) -> Error {
         match error {
-            // Not if another process has taken this one's place as the keeper (`Duty::of_job`). One
-            // that only reads tries again with the next manifest before it returns this
+            // A former keeper reports `NotKeeper` instead (`Duty::of_job`). A process that only
+            // reads retries with the next manifest before it returns this error
             // (`open_beside_a_writer`, `Runs::refresh`).
             Error::Io { kind: io::ErrorKind::NotFound, message, .. }
                 if self.duty.may_write() || self.duty.only_reads() =>
@@ -302,13 +301,13 @@ impl Files {
         Ok(Table { info: Arc::new(info), file: blob.file })
     }
 
-    /// The names in the folder.
+    /// The names of all files in the folder.
     pub(crate) fn names(&self) -> Result<Vec<String>> {
         Ok(self.disk.names(&self.dir)?)
     }
 
-    /// Removes leftovers of an earlier process that are among `names`: run files that `is_named`
-    /// does not know, and manifests that are unfinished or not kept beside the newest one.
+    /// Removes files among `names` that earlier processes left: run files for which `is_named` is
+    /// false, and manifests that are unfinished or older than the kept ones.
     pub(crate) fn sweep(
         &self,
         names: &[String],
@@ -320,7 +319,7 @@ impl Files {
             if is_leftover(name, newest_manifest) || run_id_of(name).is_some_and(|id| !is_named(id))
             {
                 match self.disk.remove(&self.dir.join(name)) {
-                    // Of a member that is ending: it has removed it itself.
+                    // The file belonged to a member that is closing and has removed it.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                     swept => swept?,
                 }
@@ -333,8 +332,8 @@ impl Files {
         Ok(())
     }
 
-    /// As [`Files::sweep`], later: by [`Files::remove_left`]. Law: no later manifest names any of
-    /// them.
+    /// Like [`Files::sweep`], but deferred to [`Files::remove_left`]. Law: no later manifest names
+    /// any of these files.
     pub(crate) fn leave(&self, names: &[String], is_named: impl Fn(u64) -> bool) {
         lock(&self.left)
             .extend(names.iter().filter_map(|name| run_id_of(name)).filter(|run| !is_named(*run)));
@@ -364,8 +363,8 @@ pub(crate) fn metadata_bytes(info: &TableInfo) -> u64 {
 }
 
 impl Metadata {
-    /// Makes room for `bytes` and at least `kept_bytes` of the reserve; for all of it if the budget
-    /// has room.
+    /// Makes room for `bytes` and at least `kept_bytes` of the reserve, or for all of the reserve
+    /// if the budget allows it.
     fn make_room(&mut self, bytes: u64, kept_bytes: u64) -> Result<(), OutOfBudget> {
         let missing = |kept_bytes: u64| {
             (self.used_bytes + bytes + kept_bytes).saturating_sub(self.lease.bytes())
@@ -394,7 +393,7 @@ impl Metadata {
     }
 }
 
-/// The id of the run file that holds a table, if it is one.
+/// The id of the run file that holds a table; `None` if it is not in a run file.
 pub(crate) fn run_of(info: &TableInfo) -> Option<u64> {
     match info.id {
         TableId::Run(id) => Some(id),
@@ -402,7 +401,7 @@ pub(crate) fn run_of(info: &TableInfo) -> Option<u64> {
     }
 }
 
-/// A table and the guard of its file.
+/// A table with the guard of its file.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     pub(crate) table: Table,
@@ -415,7 +414,7 @@ impl Member {
         &self.table.info
     }
 
-    /// Bytes of its pages.
+    /// Bytes of the table's pages.
     pub(crate) fn bytes(&self) -> u64 {
         self.info().bytes()
     }
@@ -424,8 +423,8 @@ impl Member {
 impl FileGuard {
     /// Sets whether the file is removed when its last user releases it.
     pub(crate) fn set_obsolete(&self, yes: bool) {
-        // Relaxed: the thread that drops the last `Arc` sees the stores made before the other
-        // drops.
+        // Relaxed: dropping the last `Arc` synchronizes with the other drops and the stores before
+        // them.
         self.obsolete.store(yes, Ordering::Relaxed);
     }
 }

@@ -1,7 +1,7 @@
 //! The manifest's encoding; `docs/reference/format.md` describes the bytes.
 //!
-//! Law: nothing is taken from a manifest before all of it was checked, and no length in it is
-//! trusted beyond the file's end.
+//! Law: no content is used before the whole manifest was checked, and no length in it is trusted
+//! beyond the end of the file.
 
 use std::io;
 use std::sync::Arc;
@@ -27,8 +27,8 @@ const FORMAT: u32 = 1;
 const PIECE_BYTES: usize = 4096;
 pub(super) const HEAD_BYTES: usize = 56;
 
-/// Tags of additions behind the runs. Each has a length, so that a version that does not know it
-/// skips it.
+/// Tags of additions after the runs. Each addition has a length, so that versions that do not know
+/// it can skip it.
 pub(super) const DELETIONS_DROPPED: u64 = 1;
 pub(super) const LOG_BEGINS: u64 = 2;
 const RANGES: u64 = 3;
@@ -38,7 +38,7 @@ const HAS_POINTER: u8 = 1;
 const HAS_FIXED_GLSN: u8 = 2;
 /// Reserved: the table has versions of branches (a leaf then has their ids).
 pub(super) const HAS_BRANCHES: u8 = 4;
-/// Earlier versions did not count the bytes of values in log entries.
+/// Set if the bytes of values in log entries are counted, which earlier versions did not do.
 pub(super) const HAS_LOG_BYTES: u8 = 8;
 const HAS_ABSORBED: u8 = 16;
 
@@ -67,7 +67,7 @@ fn encode_head(head: &Head, out: &mut Writer<'_>) -> io::Result<()> {
     let block = &mut out.block;
     block.extend_from_slice(&MAGIC);
     block.extend_from_slice(&FORMAT.to_le_bytes());
-    // Reserved, compatible features, incompatible features: none yet.
+    // Reserved bytes, compatible features, incompatible features: none yet.
     block.extend_from_slice(&[0; 4 + 8 + 8]);
     block.extend_from_slice(&head.log_id.to_le_bytes());
     let sum = checksum(0, block);
@@ -93,8 +93,8 @@ fn encode_head(head: &Head, out: &mut Writer<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the additions to the format; older versions skip them. An empty addition is written as
-/// well: a missing one means that nothing is known.
+/// Writes the additions, which older versions skip. An empty one is written as well, because a
+/// missing one means that nothing is known.
 fn encode_additions(head: &Head, out: &mut Writer<'_>) -> io::Result<()> {
     let dropped = &head.limits.deletions_dropped_in;
     let mut body = Vec::with_capacity(dropped.len() * 8);
@@ -194,12 +194,12 @@ pub(super) fn read(file: &dyn File) -> Result<Manifest, Failure> {
         input.byte()?;
     }
     match decode(log_id, &mut input) {
-        // Only if the bytes are as they were written.
+        // Reported only if the checksum shows that the bytes are as written.
         Err(Failure::Newer(what)) => input.check_sum().and(Err(Failure::Newer(what))),
         decoded => {
             let manifest = decoded?;
-            // The content says where the file ends. Its length alone is not trusted: the checksum
-            // of a file that was made longer would be computed over all of that.
+            // The content defines where the file ends. The length of the file is not trusted: if
+            // the file was lengthened, the checksum would be computed over all of it.
             input.must_be_at_end()?;
             input.check_sum()?;
             Ok(manifest)
@@ -207,12 +207,12 @@ pub(super) fn read(file: &dyn File) -> Result<Manifest, Failure> {
     }
 }
 
-/// Checks the head that all formats share; returns the log's id.
+/// Checks the head that all formats share. Returns the log's id.
 pub(super) fn check_head(file: &dyn File) -> Result<u128, Failure> {
     let mut head = [0; HEAD_BYTES];
     file.read_exact_at(&mut head, 0)?;
     if head[..8] != MAGIC {
-        return Err(Failure::Damaged("this is no manifest"));
+        return Err(Failure::Damaged("the file is not a manifest"));
     }
     if head[48..] != checksum(0, &head[..48]).to_le_bytes() {
         return Err(Failure::Damaged("the manifest's head does not match its checksum"));
@@ -265,7 +265,7 @@ fn decode(log_id: u128, input: &mut Input<'_>) -> Result<Manifest, Failure> {
         push_in_order(&mut readable_in, (input.u32()?, MomentSet::since(input.glsn()?)))?;
     }
     let mut runs = Vec::new();
-    // Each run and each table takes bytes of the file, so the file's length bounds the lists.
+    // Each run and each table takes bytes of the file, so its length bounds the lists.
     for _ in 0..input.varint()? {
         runs.push(decode_run(input)?);
     }
@@ -282,7 +282,7 @@ fn decode(log_id: u128, input: &mut Input<'_>) -> Result<Manifest, Failure> {
     Ok(Manifest::of(head, runs))
 }
 
-/// The additions behind the runs, each if it is there.
+/// The additions after the runs, as far as present.
 #[derive(Default)]
 struct Additions {
     dropped: Option<Vec<(u32, Glsn)>>,
@@ -291,13 +291,14 @@ struct Additions {
     pinned: Option<Vec<(u32, Arc<[Glsn]>)>>,
 }
 
-/// Reads the additions behind the runs. Unknown ones are skipped.
+/// Reads the additions after the runs; skips unknown ones.
 fn decode_additions(input: &mut Input<'_>) -> Result<Additions, Failure> {
     let Additions { mut dropped, mut log_begins, mut ranges, mut pinned } = Additions::default();
     for _ in 0..input.varint()? {
         let (what, len) = (input.varint()?, input.varint()?);
         if what == 0 {
-            // No kind has this number. Zeros are not passed one by one to the end of the file.
+            // No addition has tag 0. Refuse it, so that zeros are not read one by one up to the
+            // end.
             return Err(SENSELESS);
         }
         let end = input.end_of(len)?;
@@ -360,8 +361,8 @@ fn decode_pins(input: &mut Input<'_>, end: u64) -> Result<Arc<[Glsn]>, Failure> 
     Ok(pins.into())
 }
 
-/// Adds to a list that is sorted by keyspace; refuses what is out of order at once, so that zeros
-/// do not fill the memory.
+/// Appends to a list sorted by keyspace. An item out of order is refused at once, so that zeros
+/// cannot fill the memory.
 fn push_in_order<T>(list: &mut Vec<(u32, T)>, item: (u32, T)) -> Result<(), Failure> {
     if list.last().is_some_and(|last| last.0 >= item.0) {
         return Err(SENSELESS);
@@ -408,7 +409,7 @@ fn decode_table(input: &mut Input<'_>) -> Result<TableInfo, Failure> {
     let mut blobs = Vec::new();
     for _ in 0..input.varint()? {
         let blob = BlobId(input.varint()?);
-        // Ids begin at 1: zeros do not fill the memory.
+        // Ids begin at 1, so zeros cannot fill the memory.
         if blob.0 == 0 || blobs.last().is_some_and(|last| *last > blob) {
             return Err(SENSELESS);
         }

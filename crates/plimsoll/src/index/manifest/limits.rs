@@ -1,4 +1,4 @@
-//! The limits that flushes and merges set on what can still be read.
+//! Which versions flushes and merges have made unreadable.
 
 use std::sync::Arc;
 
@@ -6,24 +6,25 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::index::env::moment_set::MomentSet;
 
-/// The limits that compaction sets on readable moments.
+/// The limits that flushes and merges have set on readable GLSNs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Youngest deletion that was moved into history.
+    /// The youngest deletion that was moved into history.
     pub(crate) deletions_moved: Glsn,
-    /// Oldest moment at which every keyspace can be read.
+    /// The oldest GLSN at which every keyspace can be read.
     pub(crate) oldest_readable: Glsn,
-    /// The moments at which a keyspace can be read, sorted by keyspace; keyspaces that are not
-    /// listed lost no version.
+    /// The moments at which a keyspace can be read, sorted by keyspace. A keyspace that is not
+    /// listed has lost no version.
     pub(crate) readable_in: Vec<(u32, MomentSet)>,
-    /// Youngest deletion that was dropped together with all that it deleted, per keyspace, sorted;
-    /// keyspaces that are not listed lost none. It may be younger than the real one.
+    /// The youngest deletion that was dropped together with all versions that it deleted, per
+    /// keyspace, sorted. A keyspace that is not listed has lost none. An upper bound: it may be too
+    /// young.
     pub(crate) deletions_dropped_in: Vec<(u32, Glsn)>,
 }
 
 impl Limits {
-    /// A version of `keyspace` that was superseded by `by` was dropped; of the moments before that,
-    /// only the `pins` can still be read.
+    /// Records that a version of `keyspace`, superseded by `by`, was dropped. Of the moments before
+    /// `by`, only the `pins` can still be read.
     pub(crate) fn dropped(&mut self, keyspace: u32, by: Glsn, pins: &Arc<[Glsn]>) {
         self.oldest_readable = self.oldest_readable.max(by);
         let readable = MomentSet { floor: by, pins: Arc::clone(pins) };
@@ -38,8 +39,8 @@ impl Limits {
         }
     }
 
-    /// The youngest version of a key of `keyspace`, a deletion, was dropped, and so was all that it
-    /// deleted.
+    /// Records that a deletion, the youngest version of a key of `keyspace`, was dropped together
+    /// with all versions that it deleted.
     pub(crate) fn deletion_dropped(&mut self, keyspace: u32, deletion: Glsn) {
         raise(&mut self.deletions_dropped_in, keyspace, deletion);
     }
@@ -49,7 +50,7 @@ impl Limits {
         self.readable(keyspace).is_none_or(|readable| readable.contains(at))
     }
 
-    /// The moment from which on a keyspace can be read at every one.
+    /// The oldest GLSN from which a keyspace can be read at every moment.
     pub(crate) fn oldest_readable_in(&self, keyspace: u32) -> Glsn {
         self.readable(keyspace).map_or(Glsn::NONE, |readable| readable.floor)
     }
@@ -59,7 +60,7 @@ impl Limits {
         Some(&self.readable_in[at].1)
     }
 
-    /// The youngest dropped deletion of a keyspace; says nothing of younger deletions.
+    /// The youngest dropped deletion of a keyspace. Younger deletions may still exist.
     pub(crate) fn deletions_dropped_in(&self, keyspace: u32) -> Glsn {
         let limits = &self.deletions_dropped_in;
         let at = limits.binary_search_by_key(&keyspace, |entry| entry.0);

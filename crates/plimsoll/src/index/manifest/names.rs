@@ -1,13 +1,13 @@
-//! The names of manifests in the index's folder: `MANIFEST.<number>`, 20 digits.
+//! The names of manifests in the index's folder: `MANIFEST.` and 20 digits.
 
-/// Manifests that are kept: the newest, and older ones for readers that have chosen one and not
-/// opened it yet.
+/// Number of manifests that are kept: the newest, and older ones for readers that have chosen one
+/// but not yet opened it.
 pub(crate) const KEPT: u64 = 3;
 
 const PREFIX: &str = "MANIFEST.";
 const UNFINISHED: &str = ".new";
 
-/// Follows the name of a manifest of another log that was found in the folder.
+/// Suffix of the name that is given to a manifest of another log found in the folder.
 pub(crate) const FOREIGN: &str = ".of-another-log";
 
 /// The name of a manifest.
@@ -15,8 +15,8 @@ pub(crate) fn manifest_name(number: u64) -> String {
     format!("{PREFIX}{number:020}")
 }
 
-/// The name under which a manifest is written, before it gets its own: by a process that has the
-/// store alone (0), or by a member.
+/// The name under which a manifest is written before it gets its own name. `writer` is 0 for a
+/// process that has the store exclusively, or identifies a member.
 pub(crate) fn new_manifest_name(number: u64, writer: u64) -> String {
     match writer {
         0 => manifest_name(number) + UNFINISHED,
@@ -24,13 +24,13 @@ pub(crate) fn new_manifest_name(number: u64, writer: u64) -> String {
     }
 }
 
-/// The number of the manifest of this name; `None` if it is not the name of a manifest.
+/// The number of the manifest with this name; `None` if the name is not one of a manifest.
 pub(crate) fn manifest_number(name: &str) -> Option<u64> {
     let digits = name.strip_prefix(PREFIX)?;
     digits.parse().ok().filter(|number| manifest_name(*number) == name)
 }
 
-/// Whether a file is an unfinished manifest, or one that is not kept beside the manifest `newest`.
+/// Whether a file is an unfinished manifest, or an older one than those kept besides `newest`.
 pub(crate) fn is_leftover(name: &str, newest: u64) -> bool {
     match manifest_number(name) {
         Some(number) => number.saturating_add(KEPT) <= newest,
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_numbers_belong_together() {
+    fn manifest_names_and_numbers_round_trip() {
         assert_eq!(manifest_name(7), "MANIFEST.00000000000000000007");
         for number in [0, 7, u64::MAX] {
             assert_eq!(manifest_number(&manifest_name(number)), Some(number));
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_three_and_strange_files_are_no_leftovers() {
+    fn the_last_three_manifests_and_foreign_files_are_not_leftovers() {
         let leftover = |name: &str| is_leftover(name, 9);
         assert!(
             leftover(&manifest_name(6))

@@ -1,4 +1,4 @@
-//! The manifest: what comes back, what is refused, and what a crash leaves.
+//! Tests of the manifest: round trips, refused content, and crashes during a write.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -69,7 +69,7 @@ fn sample(tables: u64) -> Manifest {
 }
 
 #[test]
-fn a_manifest_comes_back_as_it_was_written() {
+fn a_manifest_round_trips() {
     let disk = MemDisk::new();
     let dir = Path::new("/");
     assert_eq!(Manifest::read(&disk, dir).unwrap(), None);
@@ -90,7 +90,7 @@ fn a_manifest_comes_back_as_it_was_written() {
 }
 
 #[test]
-fn the_newest_counts_also_if_it_is_damaged_or_has_the_number_of_another() {
+fn a_damaged_or_misnumbered_newest_manifest_is_corruption() {
     let (disk, dir) = (MemDisk::new(), Path::new("/"));
     sample(3).write(&disk, dir).unwrap();
     let newer = Manifest { number: 13, ..sample(6) };
@@ -113,7 +113,7 @@ fn the_newest_counts_also_if_it_is_damaged_or_has_the_number_of_another() {
 }
 
 #[test]
-fn the_last_number_has_no_next_one() {
+fn the_highest_manifest_number_has_no_successor() {
     let error = number_after(u64::MAX).unwrap_err();
     assert!(
         matches!(error, Error::Corrupt { .. })
@@ -124,13 +124,13 @@ fn the_last_number_has_no_next_one() {
 }
 
 #[test]
-fn a_number_that_is_taken_is_refused_and_what_has_it_stays() {
+fn a_taken_number_is_refused_and_its_manifest_stays() {
     let dir = Path::new("/");
     for links in [true, false] {
         let disk = Links { inner: MemDisk::new(), links };
         sample(3).write(&disk, dir).unwrap();
         let error = sample(6).write(&disk, dir).unwrap_err();
-        assert!(error.to_string().contains("is there already"), "{error}");
+        assert!(error.to_string().contains("already exists"), "{error}");
         assert_eq!(Manifest::read(&disk, dir).unwrap(), Some(sample(3)));
         let next = Manifest { number: 13, ..sample(6) };
         next.write(&disk, dir).unwrap();
@@ -138,7 +138,7 @@ fn a_number_that_is_taken_is_refused_and_what_has_it_stays() {
     }
 }
 
-/// A disk in memory that has links, or not.
+/// A disk in memory, with or without hard links.
 #[derive(Debug)]
 struct Links {
     inner: MemDisk,
@@ -182,7 +182,7 @@ impl Disk for Links {
     }
 }
 
-/// Writes what is shorter than a block under a sum that matches it.
+/// Writes bytes shorter than a block, with a valid checksum.
 fn write_bytes(disk: &MemDisk, dir: &Path, bytes: &[u8]) {
     let file = disk.open(&dir.join(manifest_name(12)), Open::ReadWrite, Caching::Buffered).unwrap();
     file.set_len(0).unwrap();
@@ -191,7 +191,7 @@ fn write_bytes(disk: &MemDisk, dir: &Path, bytes: &[u8]) {
 }
 
 #[test]
-fn what_is_not_known_behind_the_runs_is_passed_over_and_what_is_missing_there_is_assumed() {
+fn unknown_additions_are_skipped_and_missing_ones_have_defaults() {
     let (disk, dir) = (MemDisk::new(), Path::new("/"));
     let mut manifest = Manifest { ranges: Arc::default(), ..sample(6) };
     manifest.limits.readable_in =
@@ -204,7 +204,7 @@ fn what_is_not_known_behind_the_runs_is_passed_over_and_what_is_missing_there_is
     let (count, addition) = additions.split_at(1);
     assert_eq!((count, &addition[..2]), (&[2][..], &[DELETIONS_DROPPED as u8, 8][..]));
     assert_eq!(addition[10..], [LOG_BEGINS as u8, 1, 1]);
-    // As an earlier version wrote it.
+    // The encoding of an earlier version.
     write_bytes(&disk, dir, &[front, &[0]].concat());
     let limits = Limits {
         deletions_dropped_in: vec![(2, Glsn(30)), (9, Glsn(4))],
@@ -212,7 +212,7 @@ fn what_is_not_known_behind_the_runs_is_passed_over_and_what_is_missing_there_is
     };
     let assumed = Manifest { limits, log_begins: None, ..manifest.clone() };
     assert_eq!(Manifest::read(&disk, dir).unwrap(), Some(assumed));
-    // As a later version may write it.
+    // Possible encodings of a later version.
     for bytes in [
         [front, &[3], &[9, 3, 1, 2, 3], addition].concat(),
         [front, &[3], addition, &[9, 0]].concat(),
@@ -220,7 +220,7 @@ fn what_is_not_known_behind_the_runs_is_passed_over_and_what_is_missing_there_is
         write_bytes(&disk, dir, &bytes);
         assert_eq!(Manifest::read(&disk, dir).unwrap(), Some(manifest.clone()));
     }
-    // It is longer than the file, or ends within a number; or something follows.
+    // Too long for the file, cut within a number, or followed by more bytes.
     for bytes in [
         [front, &[1], &[9, 200, 1]].concat(),
         [front, &[1], &[1, 3, 2, 25, 2, 7]].concat(),
@@ -236,7 +236,7 @@ fn what_is_not_known_behind_the_runs_is_passed_over_and_what_is_missing_there_is
 }
 
 #[test]
-fn every_changed_bit_and_every_cut_is_reported() {
+fn every_flipped_bit_and_every_truncation_is_reported() {
     let disk = MemDisk::new();
     let dir = Path::new("/");
     let manifest = sample(6);
@@ -259,7 +259,7 @@ fn every_changed_bit_and_every_cut_is_reported() {
 }
 
 #[test]
-fn a_read_that_returns_a_wrong_bit_is_refused_or_changes_nothing() {
+fn a_read_with_a_flipped_bit_fails_or_changes_nothing() {
     let dir = Path::new("/");
     let manifest = sample(6);
     let mut refused = 0;
@@ -282,7 +282,7 @@ fn a_read_that_returns_a_wrong_bit_is_refused_or_changes_nothing() {
 }
 
 #[test]
-fn bytes_that_match_their_checksum_but_make_no_sense_are_reported() {
+fn inconsistent_content_with_a_valid_checksum_is_reported() {
     let disk = MemDisk::new();
     let dir = Path::new("/");
     sample(3).write(&disk, dir).unwrap();
@@ -298,7 +298,7 @@ fn bytes_that_match_their_checksum_but_make_no_sense_are_reported() {
         }
         file.write_at(&bytes, 0).unwrap();
         file.write_at(&checksum(0, &bytes).to_le_bytes(), bytes.len() as u64).unwrap();
-        // Either it is refused, or it makes sense: it is then written and read again alike.
+        // Content that is accepted must round-trip.
         if let Ok(Some(manifest)) = Manifest::read(&disk, dir) {
             let other = MemDisk::new();
             manifest.write(&other, dir).unwrap();
@@ -308,7 +308,7 @@ fn bytes_that_match_their_checksum_but_make_no_sense_are_reported() {
 }
 
 #[test]
-fn a_newer_format_is_named_as_such() {
+fn a_newer_format_is_reported_as_newer() {
     let dir = Path::new("/");
     for (at, what) in [(8, "format"), (24, "feature")] {
         let disk = MemDisk::new();
@@ -330,15 +330,15 @@ fn a_newer_format_is_named_as_such() {
 }
 
 #[test]
-fn versions_of_a_branch_are_of_a_newer_version() {
+fn a_table_with_branch_versions_is_reported_as_newer() {
     let (disk, dir) = (MemDisk::new(), Path::new("/"));
     let manifest = sample(2);
     manifest.write(&disk, dir).unwrap();
     let file = disk.open(&dir.join(manifest_name(12)), Open::Read, Caching::Buffered).unwrap();
     let mut bytes = vec![0; file.len().unwrap() as usize - 8];
     file.read_exact_at(&mut bytes, 0).unwrap();
-    // The flags of the first table: behind the head, eight numbers, the floors, and the counts of
-    // runs and tables.
+    // The offset of the first table's flags: after the head, eight numbers, the limits, and the
+    // counts of runs and tables.
     let flags = HEAD_BYTES + 64 + 7 + 1 + 1 + 1 + 1;
     assert_eq!(
         bytes[flags - 4..=flags],
@@ -355,7 +355,7 @@ fn versions_of_a_branch_are_of_a_newer_version() {
 }
 
 #[test]
-fn a_cut_of_the_power_leaves_the_old_one_or_the_new_one() {
+fn a_power_cut_leaves_the_old_or_the_new_manifest() {
     let dir = Path::new("/");
     let (old, new) = (sample(300), Manifest { number: 13, ..sample(700) });
     let mut seen = [false; 2];
@@ -371,12 +371,12 @@ fn a_cut_of_the_power_leaves_the_old_one_or_the_new_one() {
         let next = Manifest { number: read.number + 1, ..new.clone() };
         next.write(&disk, dir).unwrap();
         let read = Manifest::read(&disk, dir).unwrap();
-        assert_eq!(read, Some(next), "what a failed attempt left is no hindrance");
+        assert_eq!(read, Some(next), "the leftovers of a failed attempt do not matter");
     }
     assert_eq!(seen, [true; 2]);
 }
 
-/// A file that was made longer, without a byte on disk; counts the bytes that are read.
+/// A file with unlimited trailing zeros that take no space; counts the bytes that are read.
 #[derive(Debug)]
 struct Lengthened {
     bytes: Vec<u8>,
@@ -398,20 +398,20 @@ impl File for Lengthened {
     }
 
     fn write_at(&self, _: &[u8], _: u64) -> io::Result<()> {
-        unreachable!("it is only read")
+        unreachable!("the file is only read")
     }
 
     fn sync(&self) -> io::Result<()> {
-        unreachable!("it is only read")
+        unreachable!("the file is only read")
     }
 
     fn set_len(&self, _: u64) -> io::Result<()> {
-        unreachable!("it is only read")
+        unreachable!("the file is only read")
     }
 }
 
 #[test]
-fn a_lengthened_manifest_is_read_no_further_than_its_content() {
+fn a_lengthened_manifest_is_not_read_past_its_content() {
     let (disk, dir) = (MemDisk::new(), Path::new("/"));
     sample(8).write(&disk, dir).unwrap();
     let path = dir.join(manifest_name(12));
@@ -419,7 +419,7 @@ fn a_lengthened_manifest_is_read_no_further_than_its_content() {
     let mut bytes = vec![0; file.len().unwrap() as usize];
     file.read_exact_at(&mut bytes, 0).unwrap();
     for len in (HEAD_BYTES..=bytes.len()).rev() {
-        // Cut anywhere, it goes on with zeros.
+        // The content is cut anywhere and continues with zeros.
         let file = Lengthened { bytes: bytes[..len].to_vec(), read_bytes: AtomicU64::new(0) };
         let read = read_file(&file, &path, 12);
         assert!(matches!(read, Err(Error::Corrupt { .. })), "cut at {len}: {read:?}");

@@ -1,4 +1,4 @@
-//! Flushes a closed source: a memtable is written as a run, an adopted run is only named in the
+//! Flushes a closed source. A memtable is written as a run; an adopted run is only named in the
 //! manifest.
 
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::types::version::{Stored, Version};
 /// The result of flushing a source.
 #[derive(Default)]
 pub(super) struct Flushed {
-    /// Newest first.
+    /// The new runs, newest first.
     runs: Vec<Arc<Run>>,
     history: Option<Arc<Run>>,
     limits: Limits,
@@ -36,7 +36,7 @@ impl Flushed {
     }
 }
 
-/// Flushes a source, as a job that was begun in `term`.
+/// Flushes a source within `term`.
 pub(super) fn flush(
     runs: &Runs,
     set_aside: &SetAside,
@@ -44,11 +44,10 @@ pub(super) fn flush(
     term: Option<u64>,
 ) -> Result<Flushed> {
     if closed.boundary > Glsn::NONE {
-        // Law 1: a run must not hold versions that a crash could take back.
+        // Law 1 of the index: a run must not hold versions that a crash could take back.
         runs.env.context.log.wait_durable(closed.boundary).lift()?;
     }
-    // A keeper that followed another one: its sources may reach back behind the checkpoint, and
-    // the checkpoint beyond them.
+    // After a change of keeper, a source may begin before the checkpoint or end before it.
     let in_runs = runs.env.duty().members().map(|_| runs.checkpoint().glsn);
     let is_held = in_runs.is_some_and(|in_runs| closed.boundary <= in_runs);
     let mut flushed = match &closed.content {
@@ -79,8 +78,7 @@ pub(super) fn flush(
     Ok(flushed)
 }
 
-/// Writes the versions that are younger than `in_runs`, of a memtable that was closed at
-/// `boundary`.
+/// Writes the versions of a memtable, closed at `boundary`, that are younger than `in_runs`.
 fn write_memtable(
     runs: &Runs,
     set_aside: &SetAside,
@@ -89,7 +87,7 @@ fn write_memtable(
     boundary: Glsn,
 ) -> Result<Flushed> {
     let (bytes, view) = (memtable.map().used_bytes(), runs.sources.view());
-    // Law 1 again: later range deletions may not be durable.
+    // Law 1 again: later range deletions may not be durable yet.
     let mut absorber = Absorber::new(&view.ranges, boundary);
     let output = || {
         Output::new(&runs.files, &set_aside.budget, runs.env.context.table_bytes, Reserve::Whole)
@@ -118,8 +116,7 @@ fn write_memtable(
         for version in deletion.into_iter().chain([version]) {
             match splitter.disposition(&version, &*runs.env.horizon, &mut Nowhere)? {
                 Disposition::Current => current.add(&version, true, warmth)?,
-                // A version that was superseded while in memory is unlikely to be among those
-                // that were read.
+                // A version that was superseded in memory is unlikely to have been read.
                 Disposition::History { first } => history.add(&version, first, Warmth::Unread)?,
                 Disposition::Dropped => {}
             }
@@ -143,7 +140,7 @@ fn write_memtable(
     })
 }
 
-/// Bytes of a memtable that supersede what older runs hold, about.
+/// An estimate of the memtable's bytes that supersede versions in older runs.
 fn superseding_bytes(memtable: &Memtable, older: &[Arc<Run>]) -> u64 {
     let mut sample = Sample::default();
     memtable.map().estimate((b"", u64::MAX), None, |entry| {

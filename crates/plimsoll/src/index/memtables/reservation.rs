@@ -1,5 +1,4 @@
-//! Applies commits: inserts their versions into the active memtable, in room that was reserved
-//! before.
+//! Applies commits: inserts their versions into the active memtable, in room reserved in advance.
 
 use std::sync::Arc;
 
@@ -8,13 +7,13 @@ use plimsoll_memory::sorted::{Inserter, SortedMap};
 use smallvec::SmallVec;
 
 use crate::index::env::counters::Counters;
-use crate::index::gaps::{Gaps, PutSpan};
+use crate::index::gaps::{Gaps, WriteSpan};
 use crate::index::sources::source::Memtable;
 use crate::types::error::Result;
 use crate::types::version::{MAX_POINTER_BYTES, Stored};
 
-/// Room in the active memtable for the versions of the next commits. What is not used goes back
-/// when it is dropped.
+/// Room in the active memtable for the versions of the next commits. The unused part is returned on
+/// drop.
 pub(crate) struct Reservation<'a> {
     counters: &'a Counters,
     gaps: &'a Gaps,
@@ -24,21 +23,20 @@ pub(crate) struct Reservation<'a> {
     left_bytes: usize,
 }
 
-/// When versions that are inserted can be found.
+/// When inserted versions become visible to lookups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Link {
-    /// At once.
+    /// Immediately.
     Now,
     /// After [`super::Memtables::settle`]: several times cheaper for many versions in random order.
     Later,
 }
 
-/// Versions whose places in the memtable are prefetched together.
+/// Number of versions whose places in the memtable are prefetched together.
 const FETCHED_AT_ONCE: usize = 8;
 
 impl<'a> Reservation<'a> {
-    /// For `bytes` that were reserved in `memtable`, the active one. Runs hold everything up to
-    /// `held`.
+    /// Room of `bytes`, reserved in `memtable`, the active one. Runs hold everything up to `held`.
     pub(crate) fn new(
         counters: &'a Counters,
         gaps: &'a Gaps,
@@ -49,13 +47,13 @@ impl<'a> Reservation<'a> {
         Self { counters, gaps, held, memtable: Arc::clone(memtable), left_bytes: bytes }
     }
 
-    /// Bytes that are not used yet.
+    /// Bytes not used yet.
     pub(crate) fn left_bytes(&self) -> usize {
         self.left_bytes
     }
 
-    /// Inserts the versions of the commit at `glsn`, in key order. A replay of them reads
-    /// `log_bytes` of the log. Replayed versions that a run already holds are skipped.
+    /// Inserts the versions of the commit at `glsn`, in key order. Its replay reads `log_bytes` of
+    /// the log. Replayed versions that a run already holds are skipped.
     ///
     /// # Errors
     /// The first of `versions`; those before it are inserted.
@@ -72,12 +70,10 @@ impl<'a> Reservation<'a> {
         }
         let (memtable, left_bytes) = (Arc::clone(&self.memtable), &mut self.left_bytes);
         let mut inserter = memtable.inserter(glsn);
-        let (again, mut puts) = (versions.clone(), PutSpan::default());
+        let (again, mut span) = (versions.clone(), WriteSpan::default());
         let (mut head, mut bytes_in) = (Vec::with_capacity(MAX_POINTER_BYTES), 0);
         let mut insert = |inserter: &mut Inserter<'_>, (key, stored): (&[u8], Stored<'_>)| {
-            if stored != Stored::Deleted {
-                puts.add(key);
-            }
+            span.add(key, stored != Stored::Deleted);
             head.clear();
             let body = stored.encode_head(&mut head);
             let (value, bytes) = ([&head[..], body], head.len() + body.len());
@@ -85,7 +81,7 @@ impl<'a> Reservation<'a> {
                 Link::Now => inserter.insert(key, glsn.0, value),
                 Link::Later => inserter.defer(key, glsn.0, value),
             };
-            inserted.expect("make_room took the memory for it");
+            inserted.expect("make_room reserved the memory");
             *left_bytes = left_bytes.saturating_sub(SortedMap::entry_bytes(key.len(), bytes));
             bytes_in += (key.len() + bytes) as u64;
         };
@@ -110,7 +106,7 @@ impl<'a> Reservation<'a> {
             next.drain(..).for_each(|version| insert(&mut inserter, version));
         }
         Counters::add(&self.counters.bytes_in, bytes_in);
-        self.gaps.commit(glsn, puts, |put| {
+        self.gaps.commit(glsn, span, |put| {
             again
                 .map_while(Result::ok)
                 .filter(|(_, stored)| *stored != Stored::Deleted)

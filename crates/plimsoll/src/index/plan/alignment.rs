@@ -1,18 +1,18 @@
-//! The keys at which tables of all runs end, so that a table overlaps with few tables of other runs
-//! and a merge can free its inputs part by part (`job`).
+//! The keys at which tables of all runs end. Aligned tables overlap with few tables of other runs,
+//! so a merge can free its inputs part by part (`job`).
 //!
 //! Law: the keys stay while there is more than one run, unless the oldest run has outgrown them:
-//! runs that were cut at different keys overlap in chains.
+//! runs cut at different keys would overlap in chains.
 
 use std::sync::{Arc, Mutex};
 
 use crate::index::sources::source::Run;
 use crate::types::lock::lock;
 
-/// The most parts of the keys.
+/// Maximum number of parts of the key range.
 pub(crate) const PARTS: usize = 8;
 
-/// A run is cut if its parts then have at least this part of the full size of a table (a divisor).
+/// Divisor: a run is cut if its parts then have at least this part of a table's full size.
 const PART_OF_TABLE: u64 = 32;
 
 /// The keys at which tables end.
@@ -24,13 +24,13 @@ pub(crate) struct Alignment {
 #[derive(Debug, Default)]
 struct State {
     keys: Vec<Vec<u8>>,
-    /// Bytes of the oldest run then.
+    /// Bytes of the oldest run when the keys were chosen.
     oldest_bytes: u64,
 }
 
 impl Alignment {
-    /// The keys at which a run of `bytes` beside these runs is cut: fewer for a smaller run, and
-    /// then some of the same.
+    /// The keys at which a run of `bytes` is cut, beside these runs. A smaller run gets fewer cuts,
+    /// a subset of the keys.
     pub(crate) fn cuts(&self, runs: &[Arc<Run>], bytes: u64, table_bytes: u64) -> Vec<Vec<u8>> {
         let mut state = lock(&self.state);
         if let Some(oldest) = runs.last() {
@@ -51,7 +51,7 @@ impl Alignment {
     }
 }
 
-/// The number of parts of a run: a power of two.
+/// The number of parts of a run, a power of two.
 fn parts_of(bytes: u64, table_bytes: u64) -> usize {
     let parts = bytes / (table_bytes / PART_OF_TABLE).max(1);
     1 << parts.clamp(1, PARTS as u64).ilog2()
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_runs_are_not_cut_into_more_than_what_tables_may_be() {
+    fn small_runs_are_not_cut_into_parts_below_the_minimum_table_size() {
         let parts: Vec<_> =
             [0, 2, 3, 4, 7, 8, 15, 16, 900].map(|bytes| parts_of(bytes << 20, 64 << 20)).into();
         assert_eq!(parts, [1, 1, 1, 2, 2, 4, 4, 8, 8]);

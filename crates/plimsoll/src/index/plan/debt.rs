@@ -1,33 +1,32 @@
-//! The time that writers owe to flushes and merges that lag behind: how much, and who waits when.
-//! Pure.
+//! The time that writers owe to lagging flushes and merges, and how it is spread over them. Pure.
 
-/// Shorter waits are accumulated.
+/// Shorter waits are accumulated until they reach this.
 pub(crate) const WAIT_MIN_NANOS: u64 = 1_000_000;
 
-/// The longest time that those who wait take together.
+/// Maximum total wait of all queued writers.
 const QUEUE_MAX_NANOS: u64 = 10_000_000_000;
 
 /// The time that writers owe.
 #[derive(Debug, Default)]
 pub(crate) struct Debt {
     owed_nanos: u64,
-    /// When the last of those who wait has waited, by the monotonic clock.
+    /// The time at which the last queued writer finishes its wait, by the monotonic clock.
     paid_at_nanos: u64,
 }
 
 impl Debt {
-    /// Adds to what is owed.
+    /// Adds to the debt.
     pub(crate) fn owe(&mut self, nanos: u64) {
         self.owed_nanos = self.owed_nanos.saturating_add(nanos);
     }
 
-    /// Whether it is too little to wait for.
+    /// Whether the debt is too small to wait for.
     pub(crate) fn is_small(&self) -> bool {
         self.owed_nanos < WAIT_MIN_NANOS
     }
 
-    /// The time that the caller waits for all that is owed, after those who wait already: at most
-    /// `longest_nanos` for both.
+    /// Takes the whole debt. Returns the caller's wait, behind the queued writers: at most
+    /// `longest_nanos` in all.
     pub(crate) fn pay(&mut self, now_nanos: u64, longest_nanos: u64) -> u64 {
         let wait = std::mem::take(&mut self.owed_nanos).min(longest_nanos);
         let queue_end = now_nanos.saturating_add(QUEUE_MAX_NANOS);
@@ -35,7 +34,7 @@ impl Debt {
         (self.paid_at_nanos - now_nanos).min(longest_nanos)
     }
 
-    /// Nothing lags behind any more.
+    /// Clears the debt when nothing lags behind any more.
     pub(crate) fn forgive(&mut self) {
         *self = Self::default();
     }
@@ -46,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn writers_that_wait_at_once_wait_one_behind_the_other() {
+    fn concurrent_waits_are_queued() {
         let mut debt = Debt::default();
         debt.owe(WAIT_MIN_NANOS - 1);
         assert!(debt.is_small());
@@ -54,12 +53,12 @@ mod tests {
         assert!(!debt.is_small());
         assert_eq!(debt.pay(1_000, u64::MAX), 5_000_000);
         debt.owe(2_000_000);
-        // The first has 4 ms left.
+        // 4 ms of the first wait are left.
         assert_eq!(debt.pay(1_001_000, u64::MAX), 6_000_000);
         debt.owe(u64::MAX);
         assert_eq!(debt.pay(10_000_000, 3_000_000), 3_000_000);
-        // A small one that comes after a large one waits as long as a small one may, also if the
-        // clock does not advance.
+        // A small writer behind a large one waits no longer than its own maximum, even if the clock
+        // does not advance.
         for _ in 0..3 {
             debt.owe(8_000_000_000);
             assert!(debt.pay(10_000_000, u64::MAX) <= QUEUE_MAX_NANOS);

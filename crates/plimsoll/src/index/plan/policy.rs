@@ -1,40 +1,39 @@
-//! Chooses which runs to merge next. Changes nothing.
+//! Chooses which runs to merge next. Pure.
 //!
 //! Runs are considered in order of age, and only adjacent runs are merged (law 2 of the index). The
 //! rule is geometric: newer runs are merged into the next older one once together they are
 //! [`RATIO_FEW`] times its size. With many runs a lower ratio applies, so that their number stays
-//! bounded. A deletion counts as the row that it hides. For a random load of n equal flushes each
-//! byte is rewritten about log8(n) times; tables that do not overlap are linked instead of
-//! rewritten (`compaction`).
+//! bounded. A deletion counts as much as the row that it hides. For a random load of n equal
+//! flushes, each byte is rewritten about log8(n) times; tables that do not overlap are linked
+//! instead of rewritten (`compaction`).
 //!
-//! Where rows are written over, newer runs supersede what older ones hold; how much is estimated
-//! (`superseding`). Once it is a share of what is live, they are merged down to the oldest run,
-//! whatever their sizes: the share is smaller where the runs fit in memory (`space`).
+//! Under overwrites, newer runs supersede versions in older ones; the amount is estimated
+//! (`superseding`). Once it reaches a share of the live bytes, the runs are merged down to the
+//! oldest one, regardless of size. The share is smaller if the runs fit in memory (`space`).
 //!
-//! Deletions leave the current runs only in a merge with the oldest run. Where a table is mostly
-//! deletions, such a merge is due by what it gains, whatever the sizes of the runs: tables that do
-//! not overlap with the deletions are linked.
+//! Deletions leave the current runs only in a merge with the oldest run. For tables that consist
+//! mostly of deletions, such a merge is due once its gain justifies the cost, regardless of size:
+//! tables that do not overlap with the deletions are linked.
 
 use std::ops::Range;
 
-/// Newer runs are merged with an older one if together they are this many times its size: while
-/// there are few runs,
+/// Newer runs are merged with an older one if together they are this many times its size: this
+/// while there are few runs,
 const RATIO_FEW: u64 = 3;
-/// while there are more than [`FEW_RUNS`],
+/// this while there are more than [`FEW_RUNS`],
 const RATIO_SOME: u64 = 2;
-/// and while there are more than [`SOME_RUNS`].
+/// and this while there are more than [`SOME_RUNS`].
 const RATIO_MANY: u64 = 1;
 const FEW_RUNS: usize = 9;
 const SOME_RUNS: usize = 11;
-/// Above this many runs the cheapest merge is chosen, whatever its ratio.
+/// Above this many runs the cheapest merge is chosen, regardless of its ratio.
 const TOO_MANY_RUNS: usize = 14;
 
 /// Divisor: an idle store merges newer runs into an older one if together they are at least this
-/// part of its size. The remaining newer runs are then a small part of it, and most short walks
-/// read from one run.
+/// part of its size. Any remaining newer runs are small, so most short scans read from one run.
 const SETTLED_PART: u64 = 8;
-/// Runs are merged down to the oldest one if the deletions that leave, with the rows that they
-/// hide, are at least as many bytes as are rewritten; in an idle store, if they are this part of
+/// Runs are merged down to the oldest one if the removed deletions and the rows that they hide are
+/// at least as large as the rewritten tables; in an idle store, if they are at least this part of
 /// them (a divisor).
 const CLEARED_PART: u64 = 4;
 
@@ -46,30 +45,30 @@ const SETTLED_RUNS: usize = 3;
 pub(crate) struct RunShape {
     /// Bytes of its tables, and of the rows that its deletions hide.
     pub(crate) bytes: u64,
-    /// Bytes of its tables whose files stay when it is merged, because the log keeps them.
+    /// Bytes of its adopted tables whose files stay after a merge, because the log retains them.
     pub(crate) kept_bytes: u64,
-    /// Bytes of older runs that it supersedes, about.
+    /// Estimated bytes of older runs that it supersedes.
     pub(crate) superseding_bytes: u64,
-    /// What a merge of it with all older runs gains.
+    /// The gain of a merge with all older runs.
     pub(crate) clearance: Clearance,
-    /// Whether a compaction has it as an input already.
+    /// Whether it is an input of a running job.
     pub(crate) busy: bool,
-    /// Whether a run behind it holds versions of the same transaction, or younger ones: then a
-    /// merge of them has ended early.
+    /// Whether an older run holds versions of the same transaction, or younger ones, because a
+    /// spilled transaction left several runs or a merge ended early.
     pub(crate) fused: bool,
 }
 
-/// What a merge of a run with all older ones gains and costs. Nothing if none of its tables is
-/// mostly deletions.
+/// Gain and cost of a merge of a run with all older ones. Zero if none of its tables consists
+/// mostly of deletions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clearance {
-    /// Bytes of its tables that are mostly deletions, and of the rows that these hide.
+    /// Bytes of its tables that consist mostly of deletions, plus the rows that these hide.
     pub(crate) cleared_bytes: u64,
     /// Bytes of the tables that are rewritten.
     pub(crate) rewritten_bytes: u64,
 }
 
-/// The priority of a merge: why runs are considered.
+/// The priority of a merge: why the policy is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Priority {
     /// A run was added.
@@ -84,7 +83,7 @@ pub(crate) enum Priority {
 pub(crate) type Plan = Range<usize>;
 
 /// The runs to merge next, at most `fan_in` of them; `None` if nothing is due. `superseded_max`:
-/// percent of what is live that may be superseded beside it.
+/// the limit of superseded bytes, in percent of the live bytes.
 pub(crate) fn choose(
     runs: &[RunShape],
     fan_in: usize,
@@ -113,9 +112,9 @@ pub(crate) fn choose(
     }
 }
 
-/// The longest merge of the newest runs: the large old ones are rewritten once, at the end. If the
-/// log keeps the files of what is merged, a merge frees nothing of them, so that a store that was
-/// loaded at once would double. Then at least as much else must be merged.
+/// The longest merge of the newest runs, so that the large old ones are rewritten only once, at the
+/// end. A merge does not free files that the log retains, and would double a store that was loaded
+/// at once. Such a merge must therefore include at least as many other bytes.
 fn all(runs: &[RunShape], fan_in: usize) -> Option<Plan> {
     let is_worth = |plan: &Plan| {
         let sum = |bytes: fn(&RunShape) -> u64| runs[plan.clone()].iter().map(bytes).sum::<u64>();
@@ -128,8 +127,8 @@ fn all(runs: &[RunShape], fan_in: usize) -> Option<Plan> {
     (0..runs.len()).flat_map(plans).find(is_worth)
 }
 
-/// The longest merge down to the oldest run, if too much of the runs is superseded, and it frees at
-/// least half of that.
+/// The longest merge down to the oldest run, if too many bytes are superseded and it frees at least
+/// half of them.
 fn superseding(runs: &[RunShape], fan_in: usize, superseded_max: u64) -> Option<Plan> {
     let superseding = |runs: &[RunShape]| runs.iter().map(|run| run.superseding_bytes).sum::<u64>();
     let superseded = superseding(runs);
@@ -140,7 +139,7 @@ fn superseding(runs: &[RunShape], fan_in: usize, superseded_max: u64) -> Option<
     (is_due && 2 * superseding(&runs[start..]) >= superseded).then_some(start..runs.len())
 }
 
-/// The longest merge down to the oldest run that gains enough.
+/// The longest merge down to the oldest run whose gain is sufficient.
 fn clearing(runs: &[RunShape], fan_in: usize, part: u64) -> Option<Plan> {
     let gains = |at: &usize| {
         let Clearance { cleared_bytes, rewritten_bytes } = runs[*at].clearance;
@@ -149,15 +148,15 @@ fn clearing(runs: &[RunShape], fan_in: usize, part: u64) -> Option<Plan> {
     (runs.len().saturating_sub(fan_in)..runs.len()).find(gains).map(|at| at..runs.len())
 }
 
-/// The runs of one transaction that was spilled more than once, newest first, or those that a merge
-/// left which had installed a part. The first may hold copies of a version, which no other merge
-/// can tell apart, so they are merged into one before any other merge. The newest copies are always
-/// among the merged ones, so a deletion that leaves the current runs is never one that the same
-/// transaction took back.
+/// Runs of one transaction that was spilled more than once, newest first, or runs left by a merge
+/// that ended after it installed a part. Copies of one version may be in several of a transaction's
+/// runs, and other merges cannot distinguish them, so these runs are merged with each other first.
+/// The newest copies always take part, so no merge removes a deletion that the same transaction has
+/// overwritten.
 fn fused(runs: &[RunShape], fan_in: usize) -> Option<Plan> {
     let start = runs.iter().position(|run| run.fused)?;
     let end = start + runs[start..].iter().take_while(|run| run.fused).count() + 1;
-    // If the last of them is in a running merge, they wait.
+    // They wait while the last of them is in a running merge.
     (end <= runs.len()).then_some(start..end.min(start + fan_in))
 }
 
@@ -177,9 +176,9 @@ fn settling(bytes: &[u64], fan_in: usize) -> Option<Plan> {
         .or_else(|| (bytes.len() > SETTLED_RUNS).then(|| 0..(bytes.len() - 1).min(fan_in)))
 }
 
-/// The longest range in which the newer runs reach the oldest one as `reach` demands. Excludes a
-/// newest run that is more than `ratio` times as large as the others together: rewriting it would
-/// gain little.
+/// The longest range whose newer runs are large enough for its oldest one, as `reach` decides.
+/// Excludes a newest run that is more than `ratio` times as large as the others together, because
+/// rewriting it would gain little.
 fn geometric(
     bytes: &[u64],
     fan_in: usize,
@@ -213,14 +212,14 @@ fn cheapest(bytes: &[u64], fan_in: usize) -> Plan {
         (start + 2..=(start + fan_in).min(bytes.len())).map(move |end| start..end)
     });
     let cost = |range: &Plan| bytes[range.clone()].iter().sum::<u64>() / (range.len() as u64 - 1);
-    ranges.min_by_key(cost).expect("there are many runs")
+    ranges.min_by_key(cost).expect("there are more than `TOO_MANY_RUNS` runs")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// More than there ever is.
+    /// More than is ever superseded.
     const NEVER: u64 = u64::MAX;
 
     fn shapes(bytes: &[u64]) -> Vec<RunShape> {
@@ -238,8 +237,8 @@ mod tests {
             .collect()
     }
 
-    /// Flushes of the given sizes, with every due merge done at once. Returns the bytes rewritten
-    /// per byte flushed, and the most runs.
+    /// Flushes of the given sizes, each followed by all due merges. Returns the bytes rewritten per
+    /// byte flushed, and the maximum number of runs.
     fn load(sizes: impl Iterator<Item = u64>, fan_in: usize) -> (f64, usize) {
         let (mut runs, mut flushed, mut rewritten, mut most) = (Vec::new(), 0, 0, 0);
         for size in sizes {
@@ -282,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_merged_and_what_is_left_alone() {
+    fn merges_follow_the_size_ratios() {
         let due = |bytes: &[u64]| choose(&shapes(bytes), 8, Priority::Due, NEVER);
         let settle = |bytes: &[u64]| choose(&shapes(bytes), 8, Priority::Settle, NEVER);
         let all = |bytes: &[u64]| choose(&shapes(bytes), 8, Priority::All, NEVER);
@@ -300,7 +299,7 @@ mod tests {
         assert_eq!(
             settle(&[12, 100]),
             Some(0..2),
-            "a walk over both would read two leaves where one will do"
+            "a scan of both would read two leaves instead of one"
         );
         assert_eq!(
             settle(&[1, 1, 1, 100]),
@@ -314,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_compaction_does_not_rewrite_what_the_log_keeps_for_less_than_as_much_else() {
+    fn a_full_compaction_rewrites_retained_files_only_with_as_many_other_bytes() {
         let all = |bytes: &[u64], kept: &[usize]| {
             let mut runs = shapes(bytes);
             kept.iter().for_each(|&at| runs[at].kept_bytes = runs[at].bytes);
@@ -323,14 +322,14 @@ mod tests {
         assert_eq!(all(&[1, 100], &[1]), None);
         assert_eq!(all(&[100, 100], &[0, 1]), None, "two loads");
         assert_eq!(all(&[100, 100], &[1]), Some(0..2));
-        assert_eq!(all(&[1, 2, 100], &[2]), Some(0..2), "what came after a load");
-        assert_eq!(all(&[3, 100, 5, 5], &[1]), Some(2..4), "what came before it");
+        assert_eq!(all(&[1, 2, 100], &[2]), Some(0..2), "the runs after a load");
+        assert_eq!(all(&[3, 100, 5, 5], &[1]), Some(2..4), "the runs before it");
         assert_eq!(all(&[1, 1, 1, 1, 1, 100], &[5]), Some(0..4));
         assert_eq!(all(&[60, 100, 60], &[1]), Some(0..3));
     }
 
     #[test]
-    fn deletions_are_merged_with_what_they_hide_where_that_gains_as_much_as_it_costs() {
+    fn deletions_are_merged_with_the_rows_they_hide_if_gain_covers_cost() {
         let plan =
             |bytes: &[u64], at: usize, cleared_bytes: u64, rewritten_bytes: u64, priority| {
                 let mut runs = shapes(bytes);
@@ -338,19 +337,20 @@ mod tests {
                 choose(&runs, 8, priority, NEVER)
             };
         use Priority::{All, Due, Settle};
-        // A million deletions at the head of a queue, and far more rows behind it that are linked.
+        // A million deletions at the head of a queue, and many more rows behind it that are linked.
         assert_eq!(plan(&[190, 50_000], 0, 190, 200, Settle), Some(0..2));
         assert_eq!(plan(&[190, 50_000], 0, 190, 190, Due), Some(0..2));
-        // Beside writers it has to pay for itself; an idle store spends more on its readers.
+        // Beside writers the gain must cover the cost; an idle store spends more to make reads
+        // cheaper.
         assert_eq!(plan(&[190, 50_000], 0, 190, 191, Due), None);
         assert_eq!(plan(&[190, 50_000], 0, 190, 760, Settle), Some(0..2));
-        // Deletions all over the store.
+        // Deletions all over the key range.
         assert_eq!(plan(&[190, 50_000], 0, 190, 50_000, Settle), None);
-        // Newer runs without deletions stay as they are, and a run alone is cleared, too.
+        // Newer runs without deletions are not merged; a single run is cleared as well.
         assert_eq!(plan(&[9, 9, 190, 50_000], 2, 190, 200, Settle), Some(2..4));
         assert_eq!(plan(&[190], 0, 190, 190, Due), Some(0..1));
         assert_eq!(plan(&[190], 0, 190, 190, All), None, "a full compaction clears it at its end");
-        // Out of reach of one merge: the newer runs are merged first.
+        // The newer runs are merged first if one merge cannot reach the oldest.
         let many: Vec<u64> = (0..12).map(|at| 10 << (2 * at)).collect();
         assert_eq!(plan(&many, 2, 1000, 1000, Due), None);
         assert_eq!(plan(&many, 4, 1000, 1000, Due), Some(4..12));
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_superseded_stays_below_a_share_of_what_is_live() {
+    fn superseded_bytes_stay_below_a_share_of_the_live_bytes() {
         let plan = |superseding: &[u64], superseded_max| {
             let mut runs = shapes(&vec![10; superseding.len()]);
             runs.push(RunShape { bytes: 100, ..runs[0] });
@@ -372,8 +372,8 @@ mod tests {
         };
         assert_eq!(plan(&[10, 10, 10], 33), None, "30 of 100");
         assert_eq!(plan(&[10, 10, 10], 30), Some(0..4));
-        assert_eq!(plan(&[0, 0, 0], 0), None, "rows of a load");
-        assert_eq!(plan(&[10, 0, 0, 10], 15), Some(1..5), "half of it is in reach");
+        assert_eq!(plan(&[0, 0, 0], 0), None, "a load supersedes nothing");
+        assert_eq!(plan(&[10, 0, 0, 10], 15), Some(1..5), "one merge reaches half of it");
         assert_eq!(plan(&[10, 10, 0, 0, 10], 20), Some(1..5), "the newer runs are merged first");
     }
 

@@ -1,73 +1,74 @@
-//! How much of the disk the index takes beside what is live: what is superseded in its runs, and
-//! what its memtables hold back of the log.
+//! How much disk space the index takes beyond its live data: superseded versions in runs, and log
+//! segments that memtables retain.
 //!
-//! While rows are written over, memtables and segments of the log are small beside the runs, and
-//! writers are slowed down towards the rate at which merges free what is superseded. Only where the
-//! runs fit in memory: there a merge reads nothing from the disk.
+//! While rows are overwritten, memtables and log segments are kept small compared with the runs,
+//! and writers are slowed down towards the rate at which merges free superseded bytes. The slowdown
+//! applies only if the runs fit in memory, where merges do not read from disk.
 //!
-//! Law: where nothing is written over, no writer is slowed down, and memtables are as large as the
-//! budget allows once the runs are three times as large.
+//! Law: without overwrites, no writer is slowed down, and memtables are as large as the budget
+//! allows once the runs are three times as large.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::index::sources::source::Run;
 
-/// A segment is at most this part of the runs (a divisor), but never less than the bytes below
-/// because of it.
+/// Divisor: a segment is at most this part of the runs, but this limit never goes below the
+/// following number of bytes.
 const SEGMENT_PART: u64 = 8;
 const SEGMENT_LEAST: u64 = 16 << 20;
 
-/// Rows are written over if this part of a flush (a divisor) supersedes what older runs hold.
+/// Divisor: rows count as overwritten if this part of a flush supersedes versions in older runs.
 const OVER_PART: u64 = 4;
 
-/// Percent of what is live that may be superseded in the runs before they are merged: where they
-/// fit in memory, and where they do not. For uniform overwrites with memtables of a 16th of the
-/// runs, each byte is rewritten 3.2 or 1.7 times, and 1.5 times without this rule.
+/// Percentage of the live bytes that may be superseded before the runs are merged: if the runs fit
+/// in memory, and if they do not. For uniform overwrites with memtables of 1/16 of the runs, each
+/// byte is rewritten 3.2 or 1.7 times; without this rule, 1.5 times.
 const SUPERSEDED_MAX: (u64, u64) = (33, 100);
 
-/// The runs fit in memory if they take at most this part of the budget (a divisor).
+/// Divisor: the runs fit in memory if they take at most this part of the budget.
 const FITS_PART: u64 = 2;
 
-/// Writers are slowed down from this share of superseded bytes and memtables beside what is live,
-/// in percent, up to the pace of the merges at the second one. The first is below
-/// [`SUPERSEDED_MAX`], so they pay a little before a merge is due: memtables count here.
+/// Writers are slowed down from the first share of superseded bytes and memtables on, in percent of
+/// the live bytes, and are at the pace of the merges at the second. The first is below
+/// [`SUPERSEDED_MAX`], so the slowdown begins shortly before a merge is due; memtables count here.
 const SLOW_FROM: u64 = 25;
 const SLOW_TO: u64 = 60;
 
-/// What it takes to free a byte before any merge has shown it, in 1/1024 nanoseconds.
+/// Assumed time to free a byte before a merge was measured, in 1/1024 nanoseconds.
 const FREE_COST_FIRST: u64 = 3 * 1024;
 
-/// What the index takes of the disk.
+/// The disk space of the index.
 #[derive(Debug, Default)]
 pub(crate) struct Space {
     run_bytes: AtomicU64,
     superseded_bytes: AtomicU64,
     is_written_over: AtomicBool,
-    /// What it takes merges to free a byte, in 1/1024 nanoseconds: a moving mean, 0 if it is not
-    /// known.
+    /// The time in which merges free a byte, in 1/1024 nanoseconds: a moving average, 0 before the
+    /// first measurement.
     free_cost: AtomicU64,
 }
 
 impl Space {
-    /// The current runs are these now.
+    /// Records the current runs.
     pub(crate) fn note_runs(&self, runs: &[Arc<Run>]) {
-        // Relaxed, here and below: each is a number of its own that decides about speed only.
+        // Relaxed, here and below: each value stands alone and only affects speed.
         self.run_bytes.store(runs.iter().map(|run| run.bytes()).sum(), Ordering::Relaxed);
         let superseded = runs.iter().rev().skip(1).map(|run| run.superseding_bytes()).sum();
         self.superseded_bytes.store(superseded, Ordering::Relaxed);
     }
 
-    /// A memtable of `bytes` is written as a run, which supersedes some of older runs.
+    /// Records that a memtable of `bytes` was written as a run that supersedes `superseding_bytes`.
     pub(crate) fn note_flush(&self, bytes: u64, superseding_bytes: u64) {
         self.is_written_over.store(superseding_bytes > bytes / OVER_PART, Ordering::Relaxed);
     }
 
-    /// A merge has freed this many bytes in this time.
+    /// Records that a merge has freed this many bytes in this time.
     pub(crate) fn note_freed(&self, bytes: u64, nanos: u64) {
         if let Some(cost) = nanos.saturating_mul(1024).checked_div(bytes) {
             let before = self.free_cost.load(Ordering::Relaxed);
-            // One part of a merge may free next to nothing: it is not to outweigh all others.
+            // Bound the sample: a part of a merge that frees next to nothing must not outweigh all
+            // others.
             let mean = if before == 0 {
                 cost
             } else {
@@ -77,7 +78,7 @@ impl Space {
         }
     }
 
-    /// Whether the last flush superseded much of what older runs hold.
+    /// Whether the last flush superseded much of the older runs.
     pub(crate) fn is_written_over(&self) -> bool {
         self.is_written_over.load(Ordering::Relaxed)
     }
@@ -87,12 +88,12 @@ impl Space {
         self.run_bytes.load(Ordering::Relaxed)
     }
 
-    /// The size of a segment that takes little beside the runs.
+    /// The size of a segment that is small compared with the runs.
     pub(crate) fn segment_bytes(&self) -> u64 {
         (self.run_bytes() / SEGMENT_PART).max(SEGMENT_LEAST)
     }
 
-    /// Percent of what is live that may be superseded in the runs, under a budget of `limit_bytes`.
+    /// Percentage of the live bytes that may be superseded, with a budget of `limit_bytes`.
     pub(crate) fn superseded_max(&self, limit_bytes: u64) -> u64 {
         let (in_memory, beyond) = SUPERSEDED_MAX;
         if self.fits(limit_bytes) { in_memory } else { beyond }
@@ -102,8 +103,8 @@ impl Space {
         self.run_bytes() <= limit_bytes / FITS_PART
     }
 
-    /// What a byte costs a writer, in nanoseconds, with `unflushed_bytes` in memtables and a budget
-    /// of `limit_bytes`.
+    /// The delay of a writer per byte, with `unflushed_bytes` in memtables and a budget of
+    /// `limit_bytes`.
     pub(crate) fn nanos_per_byte(&self, unflushed_bytes: u64, limit_bytes: u64) -> u64 {
         let (run_bytes, superseded) =
             (self.run_bytes(), self.superseded_bytes.load(Ordering::Relaxed));
@@ -145,13 +146,13 @@ mod tests {
     }
 
     #[test]
-    fn less_may_be_superseded_where_merges_read_nothing_from_the_disk() {
+    fn less_may_be_superseded_if_the_runs_fit_in_memory() {
         let space = space(100, 0, false);
         assert_eq!((space.superseded_max(200 * MIB), space.superseded_max(199 * MIB)), (33, 100));
     }
 
     #[test]
-    fn a_flush_tells_whether_rows_are_written_over() {
+    fn a_flush_detects_overwrites() {
         let space = Space::default();
         space.note_flush(100, 26);
         assert!(space.is_written_over());
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn writers_come_down_to_the_rate_at_which_merges_free_what_is_superseded() {
+    fn writers_approach_the_rate_at_which_merges_free_superseded_bytes() {
         let cost = |superseded, unflushed| {
             space(100 + superseded, superseded, true).nanos_per_byte(unflushed * MIB, 1 << 30)
         };
@@ -171,11 +172,11 @@ mod tests {
             0,
             "the runs do not fit in memory"
         );
-        assert_eq!(space(200, 100, false).nanos_per_byte(0, 1 << 30), 0, "nothing is written over");
+        assert_eq!(space(200, 100, false).nanos_per_byte(0, 1 << 30), 0, "no overwrites");
     }
 
     #[test]
-    fn what_a_merge_takes_is_learned_from_the_last_ones() {
+    fn the_cost_to_free_a_byte_is_a_moving_average() {
         let space = Space::default();
         space.note_freed(1000, 8000);
         assert_eq!(space.free_cost.load(Ordering::Relaxed), 8 * 1024);

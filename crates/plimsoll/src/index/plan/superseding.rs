@@ -1,8 +1,8 @@
 //! Estimates how much of older runs a new run supersedes, from a sample of its keys.
 //!
-//! The sample is taken from a memtable, or while a merge writes the run. A key counts if the filter
-//! of an older run lets it pass, so at most a few index blocks of older runs are read, and only one
-//! or two where nothing is superseded.
+//! The sample is taken from a memtable, or from a run while a merge writes it. A key counts if the
+//! filter of an older run lets it pass, so the estimate reads at most a few index blocks of older
+//! runs, and only one or two if nothing is superseded.
 
 use std::sync::Arc;
 
@@ -11,24 +11,25 @@ use plimsoll_memory::pool::Touch;
 use crate::index::sources::source::Run;
 use crate::types::error::Result;
 
-/// The most keys of a sample, and how many are looked for before a run counts as new rows only.
+/// Maximum number of keys in a sample, and the number of lookups without a hit after which all rows
+/// count as new.
 const KEYS_MAX: usize = 32;
 const KEYS_FIRST: usize = 8;
 
-/// Longer keys are not kept.
+/// Longer keys are not sampled.
 const KEY_BYTES_MAX: usize = 256;
 
-/// Keys of a run that is being written, at equal distances.
+/// Keys of a run that is being written, at equal intervals.
 #[derive(Debug, Default)]
 pub(crate) struct Sample {
     keys: Vec<Box<[u8]>>,
     seen: u64,
-    /// One in two to this power is kept.
+    /// Log2 of the interval between sampled keys.
     distance_bits: u32,
 }
 
 impl Sample {
-    /// Takes the next key into account.
+    /// Considers the next key for the sample.
     pub(crate) fn add(&mut self, key: &[u8]) {
         let is_next = self.seen.trailing_zeros() >= self.distance_bits;
         self.seen += 1;
@@ -46,11 +47,11 @@ impl Sample {
         self.keys.push(key.into());
     }
 
-    /// Of `bytes` that were written, those whose keys `older` runs have, about: as many bytes of
-    /// these are superseded. None if they cannot be read; a merge reports it.
+    /// Estimates how many of the `bytes` written have keys in `older` runs; they supersede about as
+    /// many bytes there. 0 if the older runs cannot be read, which a merge reports.
     pub(crate) fn superseding_bytes(&self, bytes: u64, older: &[Arc<Run>]) -> u64 {
         let (mut asked, mut found) = (0, 0);
-        // The first ones from all over the run.
+        // Look up a few keys from all over the run first.
         let parts = KEYS_MAX / KEYS_FIRST;
         for first in 0..parts {
             for key in self.keys.iter().skip(first).step_by(parts) {
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sample_holds_keys_from_all_over_a_run_of_any_size() {
+    fn a_sample_spans_a_run_of_any_size() {
         for keys in [1, 20, 32, 33, 100_000] {
             let mut sample = Sample::default();
             (0..keys).for_each(|number: u64| sample.add(&number.to_be_bytes()));

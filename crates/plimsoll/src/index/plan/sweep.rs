@@ -1,9 +1,9 @@
-//! Walks through the tables of several runs in key order and finds those that overlap with no
+//! Iterates over the tables of several runs in key order and finds those that overlap with no
 //! other: they need not be merged.
 
 use crate::index::run::table::TableInfo;
 
-/// The next tables in key order.
+/// The next table, or group of tables, in key order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Segment {
     /// A table that overlaps with no other.
@@ -19,17 +19,17 @@ pub(crate) struct Sweep {
 }
 
 impl Sweep {
-    /// Before the first table of `inputs` runs.
+    /// A sweep over `inputs` runs, before their first tables.
     pub(crate) fn new(inputs: usize) -> Self {
         Self { at: vec![0; inputs] }
     }
 
-    /// After the tables that were found before, the first one: how many of each run were passed.
+    /// A sweep that has passed this many tables of each run.
     pub(crate) fn begin_at(passed: Vec<usize>) -> Self {
         Self { at: passed }
     }
 
-    /// How many tables of each run are in the segments up to here.
+    /// How many tables of each run are in the segments so far.
     pub(crate) fn passed(&self) -> &[usize] {
         &self.at
     }
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_that_overlap_nothing_stand_alone() {
+    fn tables_without_overlap_are_separate_segments() {
         let runs = [run(&[("c", "d"), ("g", "h")]), run(&[("a", "b"), ("e", "f")])];
         let alone = |input, table| Segment::Alone { input, table };
         assert_eq!(swept(&runs), [alone(1, 0), alone(0, 0), alone(1, 1), alone(0, 1)]);

@@ -1,8 +1,9 @@
 //! Writes a table sequentially.
 //!
-//! Versions go into the open leaf. A full leaf is written and joins the open group. A full group is
-//! written as a guide page (filter and index block) and joins the open inner page, and so on
-//! upwards. The last page left alone at its level is the root. No page is written twice and none is
+//! Versions are added to the open leaf. A full leaf is written and added to the open group. A full
+//! group is written as a guide page (filter and index block) and added to the open inner page, and
+//! so on upwards. The last page that is alone at its level is the root. No page is written twice,
+//! and none is read.
 //! read.
 
 use std::cmp::Ordering;
@@ -28,10 +29,10 @@ use crate::types::error::Result;
 use crate::types::index_key::MAX_INDEX_KEY_BYTES;
 use crate::types::version::{MAX_STORED_BYTES, Stored, Version};
 
-/// Pages in a chunk.
+/// Number of pages in a chunk.
 const PAGES: usize = CHUNK_BYTES / PAGE_BYTES;
 
-/// Bytes of a key's hash.
+/// Size of a key's hash.
 const HASH_BYTES: usize = 4;
 
 const _: () = assert!(
@@ -39,26 +40,26 @@ const _: () = assert!(
     "a chunk holds the hashes of a group and a leaf"
 );
 
-/// Memory of a blob file's id in the set of them and in the list made from it.
+/// Memory for the id of a blob file, in the set of ids and in the list made from it.
 const BLOB_BYTES: u64 = 48;
 
 /// The destination of a builder's pages: a run file of the index, or a blob file of the log.
 pub(crate) trait PageSink: Send {
     /// The table's id.
     fn id(&self) -> TableId;
-    /// The log whose commits the table holds; 0 if that is implied (a blob file of that log).
+    /// The log whose commits the table holds; 0 for a blob file, which belongs to its log.
     fn log_id(&self) -> u128 {
         0
     }
-    /// The checksum seed of its pages.
+    /// The seed of the page checksums.
     fn seed(&self) -> u64;
-    /// Takes the next page (numbers count from 0), sealed.
+    /// Writes the next page, sealed. Page numbers start at 0.
     fn write_page(&mut self, page: &[u8]) -> Result<()>;
 }
 
-/// Builds one table. Memory: three chunks of `Kind::Sort` (one more for every four levels beyond
-/// the first), whatever its size, and a lease for the ids of the blob files that it points to.
-/// After an error it must be dropped.
+/// Builds one table. It takes three chunks of `Kind::Sort` regardless of the table's size (one more
+/// for every four levels beyond the first), and a lease for the ids of the blob files that the
+/// table points to. It must be dropped after an error.
 #[derive(Debug)]
 pub(crate) struct TableBuilder<S: PageSink> {
     sink: S,
@@ -73,14 +74,14 @@ pub(crate) struct TableBuilder<S: PageSink> {
     leaf_keys: usize,
     /// The fence before the open leaf.
     leaf_fence: OwnedFence,
-    /// The fence before a page that joins the next level.
+    /// The fence before a page that is added to the next level.
     rising: OwnedFence,
     last_key: Vec<u8>,
     stored: Vec<u8>,
     tally: Tally,
 }
 
-/// The chunks of a builder.
+/// The memory chunks of a builder.
 #[derive(Debug)]
 struct Desk {
     /// The open leaf; the page being sealed; the open group's fences.
@@ -91,7 +92,7 @@ struct Desk {
     inner: Vec<Chunk>,
 }
 
-/// Counts for the footer.
+/// Statistics for the footer.
 #[derive(Debug)]
 struct Tally {
     versions: u64,
@@ -103,14 +104,14 @@ struct Tally {
     min_pointer: Option<Glsn>,
     log_bytes: u64,
     blobs: BTreeSet<u64>,
-    /// The last one pointed to: usually the next one as well.
+    /// The last blob file pointed to, which is usually the next one as well.
     last_blob: Option<BlobId>,
     blobs_lease: Lease,
 }
 
 impl<S: PageSink> TableBuilder<S> {
-    /// Starts a table. With `fixed_glsn_pending`, versions carry no GLSN of their own (they are
-    /// added with [`Glsn::NONE`] and get one when the table is adopted).
+    /// Starts a table. With `fixed_glsn_pending`, versions are added with [`Glsn::NONE`] and get a
+    /// common GLSN when the table is adopted.
     pub(crate) fn new(sink: S, budget: &Budget, fixed_glsn_pending: bool) -> Result<Self> {
         let mut builder = Self {
             sink,
@@ -160,7 +161,7 @@ impl<S: PageSink> TableBuilder<S> {
             let payload = &mut self.desk.work[PAGE_HEADER_BYTES..PAGE_BYTES];
             assert!(
                 self.leaf.add(payload, key, common, version.glsn, &self.stored),
-                "an empty leaf takes any entry"
+                "any entry fits into an empty leaf"
             );
         }
         if order != Ordering::Equal || self.leaf.entries() == 1 {
@@ -187,12 +188,12 @@ impl<S: PageSink> TableBuilder<S> {
         self.tally.versions
     }
 
-    /// The number of blob files that its values are in.
+    /// The number of blob files that contain its values.
     pub(crate) fn blobs(&self) -> usize {
         self.tally.blobs.len()
     }
 
-    /// Writes the remaining pages and the footer; returns the sink (not yet synced) and the table's
+    /// Writes the remaining pages and the footer. Returns the sink, not yet synced, and the table's
     /// metadata. At least one version must have been added.
     pub(crate) fn finish(mut self) -> Result<(S, TableInfo)> {
         assert!(self.versions() > 0, "a table holds at least one version");
@@ -229,7 +230,7 @@ impl<S: PageSink> TableBuilder<S> {
         assert!(!self.pending || version.glsn == Glsn::NONE, "a pending version has no GLSN yet");
     }
 
-    /// Writes the open leaf, which is not empty, and starts the one that begins with `next`.
+    /// Writes the open leaf, which must not be empty, and opens the one that begins with `next`.
     fn close_leaf(&mut self, next: Option<&Version<'_>>) -> Result<()> {
         if !self.guide.has_room(self.desk.split().fences, self.leaf_fence.get(), self.leaf_keys) {
             hit(Border::IndexBlockFull);
@@ -268,7 +269,7 @@ impl<S: PageSink> TableBuilder<S> {
     }
 
     /// Adds a page, with the fence `self.rising` before it, to the inner page at `level`. A full
-    /// inner page is written first and itself added to the next level.
+    /// inner page is first written and added to the next level.
     fn rise(&mut self, mut level: usize, mut child: u32) -> Result<()> {
         loop {
             if level == self.levels.len() {
@@ -296,7 +297,7 @@ impl<S: PageSink> TableBuilder<S> {
         self.write_out(INNER_PAGE, bytes)
     }
 
-    /// Writes the remaining pages of every level; returns the root's page.
+    /// Writes the remaining pages of every level. Returns the root's page number.
     fn close_levels(&mut self) -> Result<u32> {
         let mut level = 0;
         loop {
@@ -330,7 +331,7 @@ impl<S: PageSink> TableBuilder<S> {
     }
 }
 
-/// Seals a page as the next one and passes it to the sink; returns its number.
+/// Seals a page, passes it to the sink, and returns its number.
 fn write_sealed<S: PageSink>(
     sink: &mut S,
     pages: &mut u32,
@@ -339,7 +340,7 @@ fn write_sealed<S: PageSink>(
     bytes: usize,
 ) -> Result<u32> {
     let number = *pages;
-    *pages = number.checked_add(1).expect("a table ends far below 2^32 pages");
+    *pages = number.checked_add(1).expect("a table has far fewer than 2^32 pages");
     seal_page(page, sink.seed(), number, kind, bytes);
     sink.write_page(page)?;
     Ok(number)
@@ -374,7 +375,7 @@ impl Desk {
         Ok(())
     }
 
-    /// The raw children of a level, and the payload of the page being assembled.
+    /// The raw children of a level, and the payload buffer of the page being assembled.
     fn level(&mut self, level: usize) -> (&mut [u8], &mut [u8]) {
         let start = level % PAGES * PAGE_BYTES;
         let raw = &mut self.inner[level / PAGES][start..start + PAGE_BYTES];

@@ -8,7 +8,7 @@ use plimsoll_disk::codec::Reader;
 pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     let bound = a.len().min(b.len());
     let mut at = 0;
-    // Eight bytes at a time: sorted keys have long common prefixes.
+    // Compare eight bytes at a time, because sorted keys have long common prefixes.
     for (left, right) in a.chunks_exact(8).zip(b.chunks_exact(8)) {
         let difference = word(left) ^ word(right);
         if difference != 0 {
@@ -22,7 +22,7 @@ pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     at
 }
 
-/// The length of the common prefix, and the order.
+/// The length of the common prefix, and the order of two keys.
 pub(crate) fn compare(a: &[u8], b: &[u8]) -> (usize, Ordering) {
     let common = common_prefix(a, b);
     let order = match (a.get(common), b.get(common)) {
@@ -32,7 +32,7 @@ pub(crate) fn compare(a: &[u8], b: &[u8]) -> (usize, Ordering) {
     (common, order)
 }
 
-/// Decodes the varint at `at`, and moves `at` behind it.
+/// Decodes the varint at `at`, and moves `at` past it.
 #[inline]
 pub(crate) fn varint_at(bytes: &[u8], at: &mut usize) -> Option<u64> {
     let first = *bytes.get(*at)?;
@@ -40,7 +40,7 @@ pub(crate) fn varint_at(bytes: &[u8], at: &mut usize) -> Option<u64> {
         *at += 1;
         return Some(u64::from(first));
     }
-    // Two bytes are as frequent as one: the length of every value from 32 bytes on.
+    // Two bytes are as frequent as one: values of 32 bytes and more have a two-byte length.
     if let Some(&second @ 1..0x80) = bytes.get(*at + 1) {
         *at += 2;
         return Some(u64::from(first & 0x7f) | u64::from(second) << 7);
@@ -51,13 +51,13 @@ pub(crate) fn varint_at(bytes: &[u8], at: &mut usize) -> Option<u64> {
     Some(value)
 }
 
-/// Two little-endian bytes at `at`.
+/// The two little-endian bytes at `at`.
 pub(crate) fn u16_at(bytes: &[u8], at: usize) -> Option<usize> {
     let bytes = bytes.get(at..at + 2)?;
     Some(usize::from(u16::from_le_bytes([bytes[0], bytes[1]])))
 }
 
-/// Four little-endian bytes at `at`.
+/// The four little-endian bytes at `at`.
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes)
 }
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_distance_comes_back_from_its_zigzag() {
+    fn zigzag_round_trips() {
         for distance in [0, 1, -1, 63, -64, i64::MAX, i64::MIN] {
             assert_eq!(unzigzag(zigzag(distance)), distance);
         }

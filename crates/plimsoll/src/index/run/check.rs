@@ -1,8 +1,8 @@
 //! Verifies a table completely.
 //!
-//! Each page is read once from the file itself, bypassing the pool, on a walk from the root.
-//! Checked are its checksum and place, the order of keys, the fences around them, the filter over
-//! them, and at the end that all counts agree with the footer and the manifest.
+//! Reads each page once from the file, bypassing the pool, from the root downwards. Checks its
+//! checksum and location, the order of its keys, their fences and filter, and finally that all
+//! counts agree with the footer and the manifest.
 
 use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::Glsn;
@@ -22,14 +22,14 @@ use crate::types::version::{Stored, Version};
 /// The check stops after this many problems.
 const MAX_PROBLEMS: usize = 100;
 
-/// The most levels of inner pages: more than any table has.
+/// Maximum number of levels of inner pages; no table has more.
 const MAX_HEIGHT: usize = 32;
 
-/// Reads the whole table and reports its problems; none if it is as it was written. `each` receives
-/// every version.
+/// Reads the whole table and returns its problems, none if it is sound. `each` receives every
+/// version.
 ///
 /// # Errors
-/// The budget refuses: then nothing is known. Errors of the disk are reported as problems.
+/// The budget refuses; the check is then incomplete. Disk errors are reported as problems.
 pub(crate) fn check_table(
     table: &Table,
     budget: &Budget,
@@ -40,13 +40,13 @@ pub(crate) fn check_table(
     let read = read_info(&**table.file.source(), info.pages, info.id, budget);
     let Some(said) = walk.keep(read)? else { return Ok(walk.problems) };
     if !agree(&said, info) {
-        walk.report(format!("{}: the footer says {said:?}, the manifest {info:?}", info.id));
+        walk.report(format!("{}: the footer has {said:?}, the manifest {info:?}", info.id));
     }
     walk.seen.blobs.clone_from(&said.blobs);
     walk.check_tree(said.root, None, &Bounds { lower: OwnedFence::lowest(), upper: None })?;
     if walk.problems.is_empty() && !walk.seen.agrees(&said) {
         let seen = format!("{:?}", walk.seen);
-        walk.report(format!("{}: the footer says {said:?}, its pages {seen}", info.id));
+        walk.report(format!("{}: the footer has {said:?}, the pages have {seen}", info.id));
     }
     Ok(walk.problems)
 }
@@ -58,12 +58,12 @@ type Flaw = Option<&'static str>;
 fn agree(said: &TableInfo, info: &TableInfo) -> bool {
     let mut said = said.clone();
     if info.fixed_glsn.is_some() {
-        // It was written before the GLSN was known.
+        // The footer was written before the GLSN was known.
         (said.min_glsn, said.max_glsn, said.min_pointer) =
             (info.min_glsn, info.max_glsn, info.min_pointer);
     }
     said.fixed_glsn = info.fixed_glsn;
-    // Only the manifest knows it.
+    // The footer does not record it.
     said.absorbed = info.absorbed;
     said == *info
 }
@@ -87,7 +87,7 @@ impl Walk<'_> {
         self.report(format!("{}, page {number}: {what}", self.table.info.id));
     }
 
-    /// The result of a read; an error becomes a problem, unless it is of the budget.
+    /// The result of a read. An error is recorded as a problem, unless the budget refused.
     fn keep<T>(&mut self, read: Result<T>) -> Result<Option<T>> {
         match read {
             Ok(value) => Ok(Some(value)),
@@ -105,7 +105,7 @@ impl Walk<'_> {
         Ok(self.keep(loaded.lift())?.is_some())
     }
 
-    /// Checks the page and all below it. `height` is known except for the root.
+    /// Checks a page and everything below it. `height` is known for all pages but the root.
     fn check_tree(&mut self, number: u32, height: Option<usize>, bounds: &Bounds) -> Result<()> {
         let mut chunk = self.budget.take(Kind::Sort)?;
         let (page, rest) = chunk.split_at_mut(PAGE_BYTES);
@@ -120,7 +120,7 @@ impl Walk<'_> {
             (INNER_PAGE, None | Some(1..)) => {
                 self.check_children(number, payload, height, bounds)?
             }
-            _ => Some("the page is of another kind than its parent says"),
+            _ => Some("the page's kind differs from the one that its parent implies"),
         };
         if let Some(what) = flaw {
             self.report_page(number, what);
@@ -128,7 +128,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Checks an inner page and all below it; returns the fault of the page itself.
+    /// Checks an inner page and everything below it. Returns the fault of the page itself.
     fn check_children(
         &mut self,
         number: u32,
@@ -143,14 +143,14 @@ impl Walk<'_> {
         if !(1..=MAX_HEIGHT).contains(&inner.height())
             || height.is_some_and(|height| height != inner.height())
         {
-            return Ok(Some("the page's height is not what its parent says"));
+            return Ok(Some("the page's height differs from the one that its parent implies"));
         }
         for child in 0..inner.children() {
             match (inner.child(child), bounds.of_child(inner.fences(), child, inner.children())) {
                 (Some(page), Some(bounds)) if page < number => {
                     self.check_tree(page, Some(inner.height() - 1), &bounds)?;
                 }
-                _ => return Ok(Some("a child is not named, or stands behind its parent")),
+                _ => return Ok(Some("a child is missing, or stored after its parent")),
             }
             if self.problems.len() >= MAX_PROBLEMS {
                 break;
@@ -159,7 +159,7 @@ impl Walk<'_> {
         Ok(None)
     }
 
-    /// Checks a guide and its leaves, which are read into `page`; returns the fault of the guide
+    /// Checks a guide and its leaves, which are read into `page`. Returns the fault of the guide
     /// itself.
     fn check_group(
         &mut self,
@@ -173,14 +173,14 @@ impl Walk<'_> {
             Err(what) => return Ok(Some(what)),
         };
         if guide.first_leaf() + guide.leaves() != number {
-            return Ok(Some("the guide does not stand behind its leaves"));
+            return Ok(Some("the guide does not follow its leaves"));
         }
         let mut keys = 0;
         for leaf in 0..guide.leaves() {
             let Some(bounds) =
                 bounds.of_child(guide.fences(), leaf as usize, guide.leaves() as usize)
             else {
-                return Ok(Some("a fence cannot be read"));
+                return Ok(Some("a fence cannot be decoded"));
             };
             let leaf = guide.first_leaf() + leaf;
             if self.load(leaf, page)? {
@@ -188,10 +188,11 @@ impl Walk<'_> {
                     self.check_leaf(leaf, page, &bounds, |key| guide.may_contain(key_hash(key)));
             }
         }
-        Ok((keys != guide.keys()).then_some("the guide counts other keys than its leaves have"))
+        Ok((keys != guide.keys())
+            .then_some("the guide's key count differs from that of its leaves"))
     }
 
-    /// Checks a leaf; returns the number of its keys.
+    /// Checks a leaf. Returns the number of its keys.
     fn check_leaf(
         &mut self,
         number: u32,
@@ -200,7 +201,7 @@ impl Walk<'_> {
         passes: impl Fn(&[u8]) -> bool,
     ) -> u32 {
         if page_kind(page) != LEAF_PAGE {
-            self.report_page(number, "the page is no leaf");
+            self.report_page(number, "the page is not a leaf");
             return 0;
         }
         let (mut keys, mut last_key) = (0, Vec::new());
@@ -220,7 +221,7 @@ impl Walk<'_> {
             self.report_page(number, what);
         }
         let findings = [
-            (is_outside, "a version stands outside the fences around its leaf"),
+            (is_outside, "a version is outside the fences around its leaf"),
             (is_filtered, "a key does not pass the filter of its group"),
             (is_loose, "a value is in a blob file that the footer does not name"),
         ];
@@ -258,7 +259,7 @@ impl Bounds {
     }
 }
 
-/// Counts of the walk.
+/// Statistics of the visited pages.
 #[derive(Debug, Default)]
 struct Seen {
     tree_pages: u32,
@@ -269,12 +270,12 @@ struct Seen {
     log_bytes: u64,
     first_key: Vec<u8>,
     last_key: Vec<u8>,
-    /// Blob files to which values may point.
+    /// The blob files that the footer names; values may point to no others.
     blobs: Vec<BlobId>,
 }
 
 impl Seen {
-    /// Counts a version; returns whether its value is where it may be.
+    /// Counts a version. Returns whether its value is in an allowed place.
     fn note(&mut self, key: &[u8], glsn: Glsn, stored: Stored<'_>) -> bool {
         if self.versions == 0 {
             key.clone_into(&mut self.first_key);
@@ -288,7 +289,7 @@ impl Seen {
             Stored::Inline(_) | Stored::Dropped { .. } => {}
             Stored::InLog { len, .. } => {
                 self.min_pointer = Some(self.min_pointer.map_or(glsn, |oldest| oldest.min(glsn)));
-                // The length is any number in a page that is damaged.
+                // Saturate, because a damaged page can contain any length.
                 self.log_bytes = self.log_bytes.saturating_add(len);
             }
             Stored::InBlob { blob, .. } => return self.blobs.binary_search(&blob).is_ok(),
@@ -296,8 +297,8 @@ impl Seen {
         true
     }
 
-    /// Whether the counts agree with the footer. The pages from 1 to the root are all pages between
-    /// header and footer.
+    /// Whether the counts agree with the footer. Pages 1 to the root are all pages between header
+    /// and footer.
     fn agrees(&self, said: &TableInfo) -> bool {
         self.tree_pages == said.root
             && (self.versions, self.deletions) == (said.versions, said.deletions)

@@ -1,7 +1,7 @@
 //! Iterates over the versions of a run, forward or backward.
 //!
-//! Leaves are stored in key order, so a walk needs no path: it reads page after page and skips
-//! those that are not leaves. Only a seek descends from the root.
+//! Leaves are stored in key order, so a scan needs no path: it reads page after page and skips
+//! pages that are not leaves. Only a seek descends from the root.
 
 use std::cmp::{Ordering, Reverse};
 use std::fmt;
@@ -19,7 +19,7 @@ use crate::types::error::{Lift, Result};
 use crate::types::index_key::IndexKey;
 use crate::types::version::{INLINE_TAG, Stored, Version, VersionHead};
 
-/// A walk over more leaves than this is a scan.
+/// A scan over more leaves than this is a long one.
 const SHORT_WALK_LEAVES: u32 = 8;
 
 const OUT_OF_ORDER: &str = "versions out of order";
@@ -27,33 +27,35 @@ const OUT_OF_ORDER: &str = "versions out of order";
 /// Pages that a private feed reads at once.
 const WINDOW_PAGES: u32 = (CHUNK_BYTES / PAGE_BYTES) as u32;
 
-/// Read-ahead of a long walk, in pages: several reads at the same time.
+/// Read-ahead of a long scan, in pages: several concurrent reads.
 const AHEAD_PAGES: u32 = 4 * WINDOW_PAGES;
 
-/// Bytes at the beginning of the next leaf that a walk prefetches: its head, its first keys.
+/// Number of bytes at the beginning of the next leaf that a scan prefetches: its head and first
+/// keys.
 const FETCHED_BYTES: usize = 256;
 
-/// A walk that begins in a leaf with no more entries from there on expects to leave it.
+/// If at most this many entries of its leaf are left, a scan that begins there prefetches the next
+/// leaf.
 const FEW_ENTRIES: usize = 16;
 
-/// Bodies of this many bytes are far enough from each other that the processor does not fetch them
-/// by itself; and how many ahead one is prefetched.
+/// Bodies of at least this many bytes are too far apart for the hardware prefetcher, so the cursor
+/// prefetches them; how many entries ahead is the second constant.
 const FAR_BODY_BYTES: usize = 256;
 const BODIES_AHEAD: usize = 3;
 
 /// How a cursor gets its pages.
 #[derive(Clone, Debug)]
 pub(crate) enum Feed {
-    /// From the pool: as points while the walk is short, as a scan once it is long.
+    /// From the pool: as point reads while the scan is short, as a scan once it is long.
     Pool(Touch),
-    /// Into a chunk of its own (`Kind::Sort`), for compaction: copied from the pool where that has
-    /// them, otherwise read from the file, 64 KiB at a time. The pool's pages stay as hot or cold
-    /// as they are.
+    /// Into its own chunk (`Kind::Sort`), for compaction: copied from the pool if present,
+    /// otherwise read from the file, 64 KiB at a time. The heat of the pool's pages does not
+    /// change.
     Private(Budget),
 }
 
-/// A walk over a run: its tables do not overlap and are sorted, and no key has versions in two of
-/// them.
+/// A cursor over a run: its tables are sorted and disjoint, and all versions of a key are in one
+/// table.
 #[derive(Debug)]
 pub(crate) struct RunCursor {
     tables: Arc<[Table]>,
@@ -61,20 +63,20 @@ pub(crate) struct RunCursor {
     stand: Stand,
     /// The key of the current version.
     key: Vec<u8>,
-    /// The key of the version that was current before it moved to another leaf, or backward.
+    /// The previous version's key, kept when the cursor moves to another leaf or backward.
     before: Vec<u8>,
-    /// A leaf (its table's index, its page) and whether it is hot in the pool.
+    /// A leaf (table index and page) and whether it is hot in the pool.
     heat: Option<(usize, u32, bool)>,
 }
 
 /// The position of a cursor.
 #[derive(Clone, Copy, Debug)]
 enum Stand {
-    /// Not placed yet, or lost by an error.
+    /// Not positioned yet, or lost after an error.
     Nowhere,
     /// Before the first version.
     Before,
-    /// Behind the last version.
+    /// After the last version.
     Behind,
     /// On an entry of the leaf that `Pages` holds.
     On(Place),
@@ -90,17 +92,17 @@ struct Place {
     spot: Spot,
 }
 
-/// The direction of a walk.
+/// How a page is accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     On,
     Back,
-    /// To one page only.
+    /// A single page, without continuing from it.
     Down,
 }
 
 impl RunCursor {
-    /// A cursor without a position yet.
+    /// An unpositioned cursor.
     pub(crate) fn new(tables: Arc<[Table]>, feed: Feed) -> Self {
         let pages = Pages {
             feed,
@@ -119,7 +121,7 @@ impl RunCursor {
         }
     }
 
-    /// Lets go of its tables and pages, and is a cursor over `tables` without a position. Keeps its
+    /// Releases its tables and pages, and becomes an unpositioned cursor over `tables`. Keeps its
     /// buffers.
     pub(crate) fn begin(&mut self, tables: Arc<[Table]>) {
         self.lift();
@@ -134,13 +136,13 @@ impl RunCursor {
         self.place(key, glsn, Way::On)
     }
 
-    /// As [`RunCursor::seek`]; a walk goes on from there in this direction.
+    /// Like [`RunCursor::seek`]; the scan continues in direction `way`.
     fn place(&mut self, key: &[u8], glsn: Glsn, way: Way) -> Result<()> {
         self.search(key, glsn, way)?;
         self.check_place(key, glsn, Ordering::Greater)
     }
 
-    /// Where keys are out of order, it may stand anywhere afterwards.
+    /// If keys are out of order, the resulting position is arbitrary.
     fn search(&mut self, key: &[u8], glsn: Glsn, way: Way) -> Result<()> {
         self.lift();
         let number = self.tables.partition_point(|table| &table.info.last_key[..] < key);
@@ -177,9 +179,9 @@ impl RunCursor {
         self.check_place(key, glsn, Ordering::Less)
     }
 
-    /// After a search for (`key`, `glsn`): checks that it stands before it (`Less`), or at or
-    /// behind it. Who goes on where it was relies on it: otherwise it would come to the same
-    /// versions again and again.
+    /// After a search for (`key`, `glsn`): checks that the position is before it (`Less`), or at or
+    /// after it. A caller that resumes at a key relies on this check, because otherwise it could
+    /// return the same versions again and again.
     fn check_place(&mut self, key: &[u8], glsn: Glsn, order: Ordering) -> Result<()> {
         let Stand::On(place) = &self.stand else { return Ok(()) };
         let is_before = (&self.key[..], Reverse(place.spot.entry.glsn)) < (key, Reverse(glsn));
@@ -209,8 +211,8 @@ impl RunCursor {
         }
     }
 
-    /// The key, GLSN and kind (whether it is a deletion) of the current version: cheaper than all
-    /// of it.
+    /// The key, GLSN and kind (whether it is a deletion) of the current version. Cheaper than
+    /// [`RunCursor::current`].
     #[inline]
     pub(crate) fn head(&self) -> Option<VersionHead<'_>> {
         let Stand::On(place) = &self.stand else { return None };
@@ -222,18 +224,18 @@ impl RunCursor {
         })
     }
 
-    /// The current version; `None` before the first, behind the last, or without a position.
+    /// The current version; `None` before the first, after the last, or if unpositioned.
     #[inline]
     pub(crate) fn current(&self) -> Option<Version<'_>> {
         let Stand::On(place) = &self.stand else { return None };
         let leaf = place.shape.on(page_payload(self.pages.held(place.leaf)));
         let stored =
-            leaf.stored(&place.spot.entry).expect("it was read once when the cursor came here");
+            leaf.stored(&place.spot.entry).expect("it was decoded when the cursor was placed here");
         Some(Version { key: &self.key, glsn: place.spot.entry.glsn, stored })
     }
 
-    /// The value of that version, where the version holds it. Not through [`RunCursor::current`],
-    /// whose answer is copied from call to call.
+    /// The current version's value if it is inline. Does not use [`RunCursor::current`], whose
+    /// result would be copied through each call.
     #[inline]
     pub(crate) fn inline_value(&self) -> Option<&[u8]> {
         let Stand::On(place) = &self.stand else { return None };
@@ -245,12 +247,12 @@ impl RunCursor {
         }
     }
 
-    /// The key of that version.
+    /// The key of the current version.
     pub(crate) fn key(&self) -> Option<&[u8]> {
         matches!(self.stand, Stand::On(_)).then_some(&self.key[..])
     }
 
-    /// Heap bytes of the cursor, itself included; pages and chunks are not.
+    /// Heap size of the cursor including itself, without pages and chunks.
     pub(crate) fn heap_bytes(&self) -> usize {
         size_of::<Self>() + self.key.capacity() + self.before.capacity()
     }
@@ -269,7 +271,7 @@ impl RunCursor {
         Ok(())
     }
 
-    /// Whether the current leaf is hot in the pool, as of the first call on that leaf.
+    /// Whether the current leaf was hot in the pool at the first call on that leaf.
     pub(crate) fn is_on_hot_leaf(&mut self) -> bool {
         let Stand::On(place) = &self.stand else { return false };
         match self.heat {
@@ -282,14 +284,14 @@ impl RunCursor {
         }
     }
 
-    /// Moves one version forward: from before the first (or no position) to the first, from the
-    /// last to behind it, where it stays.
+    /// Moves one version forward: from before the first (or unpositioned) to the first, from the
+    /// last to after it, where it stays.
     pub(crate) fn next(&mut self) -> Result<()> {
         self.pass_version().map(drop)
     }
 
-    /// As [`RunCursor::next`]; returns whether the next version is of the same key: cheaper than a
-    /// comparison.
+    /// Like [`RunCursor::next`], but returns whether the next version has the same key, which is
+    /// cheaper than a comparison.
     #[inline]
     pub(crate) fn pass_version(&mut self) -> Result<bool> {
         let place = match &mut self.stand {
@@ -300,7 +302,7 @@ impl RunCursor {
         let leaf = place.shape.on(page_payload(self.pages.held(place.leaf)));
         let from = place.spot.entry.glsn;
         let moved = leaf.step(&mut place.spot, &mut self.key);
-        // Most steps stay in the leaf: then nothing but the entry changes.
+        // Most steps stay in the leaf and change only the entry.
         if let Some(Stepped::ToNextKey | Stepped::ToSameKey) = moved
             && leaf.stored(&place.spot.entry).is_some()
             && IndexKey::is_valid_len(self.key.len())
@@ -312,8 +314,8 @@ impl RunCursor {
         self.leave_leaf(place, moved, from)
     }
 
-    /// The rest of [`RunCursor::pass_version`], where the step from the version with the GLSN
-    /// `from` has left the leaf or failed.
+    /// The slow path of [`RunCursor::pass_version`]: the step from the version with GLSN `from` has
+    /// left the leaf or failed.
     #[cold]
     fn leave_leaf(&mut self, place: Place, moved: Option<Stepped>, from: Glsn) -> Result<bool> {
         self.stand = Stand::Nowhere;
@@ -331,7 +333,7 @@ impl RunCursor {
         }
     }
 
-    /// Moves one version back: from behind the last (or no position) to the last, from the first to
+    /// Moves one version back: from after the last (or unpositioned) to the last, from the first to
     /// before it, where it stays.
     pub(crate) fn prev(&mut self) -> Result<()> {
         let place = match self.stand {
@@ -353,8 +355,8 @@ impl RunCursor {
         self.check_order(place.spot.entry.glsn, Ordering::Greater)
     }
 
-    /// After a step from a version with the GLSN `from`, whose key is in `before`: checks that it
-    /// is in `order` to the current one. Merges and walks rely on it.
+    /// After a step from the version (`before`, `from`): checks that it is in `order` to the
+    /// current version. Merges and iterators rely on this.
     fn check_order(&mut self, from: Glsn, order: Ordering) -> Result<()> {
         let Stand::On(place) = &self.stand else { return Ok(()) };
         let (before, now) = (Reverse(from), Reverse(place.spot.entry.glsn));
@@ -366,7 +368,7 @@ impl RunCursor {
         Err(error)
     }
 
-    /// Clears the position; a new walk begins.
+    /// Clears the position, and the memory of pages accessed by the current scan.
     fn lift(&mut self) {
         self.stand = Stand::Nowhere;
         self.pages.leaves_walked = 0;
@@ -411,14 +413,14 @@ impl RunCursor {
         }
     }
 
-    /// Makes an entry current whose key has been assembled and whose leaf is held; checks that it
-    /// can be read.
+    /// Makes an entry current. Its key is assembled and its leaf is held. Checks that the entry can
+    /// be decoded.
     fn stand_on(&mut self, place: Place) -> Result<()> {
         let leaf = place.shape.on(page_payload(self.pages.held(place.leaf)));
         let table = &self.tables[place.table];
         table.read(place.leaf, leaf.stored(&place.spot.entry))?;
         if !IndexKey::is_valid_len(self.key.len()) {
-            return Err(table.corrupt(place.leaf, "a key that is too short or too long"));
+            return Err(table.corrupt(place.leaf, "a key of invalid length"));
         }
         self.stand = Stand::On(place);
         Ok(())
@@ -429,14 +431,14 @@ impl RunCursor {
 struct Pages {
     feed: Feed,
     held: Held,
-    /// The buffer of a private feed.
+    /// The chunk of a private feed.
     chunk: Option<Chunk>,
     leaves_walked: u32,
-    /// Pages that this walk has accessed: returning to a page does not make it hot.
+    /// Pages that this scan has accessed, so that a repeated access does not make a page hot.
     recent: RecentPages,
 }
 
-/// The held pages of table `number`.
+/// The page or pages of table `number` that are held.
 enum Held {
     Nothing,
     /// A page of the pool.
@@ -457,7 +459,7 @@ impl Pages {
     /// Page `at` of table `number`.
     fn get(&mut self, number: usize, table: &Table, at: u32, way: Way) -> Result<&[u8]> {
         if at >= table.info.pages {
-            return Err(table.corrupt(at, "a page beyond the last"));
+            return Err(table.corrupt(at, "a reference to a page after the last"));
         }
         let is_held = match self.held {
             Held::Nothing => false,
@@ -473,7 +475,7 @@ impl Pages {
     }
 
     fn load(&mut self, number: usize, table: &Table, at: u32, way: Way) -> Result<()> {
-        // Release first: with a small budget this page may be the one that makes room.
+        // Release the old page first: a small budget may need its memory to load the new one.
         self.held = Held::Nothing;
         let budget = match &self.feed {
             Feed::Pool(touch) => {
@@ -498,14 +500,14 @@ impl Pages {
             Some(chunk) => chunk,
             none => none.insert(budget.take(Kind::Sort)?),
         };
-        // A page that was damaged in memory would be written with a checksum that calls it good: it
-        // is read from the file instead.
+        // Verify the checksum, because a page damaged in memory would be written with a valid
+        // checksum. If it does not match, read the page from the file.
         let resident =
             table.file.find(at, Touch::Again).filter(|page| table.file.source().is_sound(at, page));
         self.held = match resident {
             Some(page) => {
-                // Copied: a job keeps its pages from step to step, and a pinned page would be
-                // missing in a small pool.
+                // Copy the page: a job keeps pages between steps, and a small pool cannot spare a
+                // pinned page.
                 chunk[..PAGE_BYTES].copy_from_slice(&page);
                 Held::Window { number, first: at, count: 1 }
             }
@@ -524,10 +526,10 @@ impl Pages {
     /// The held page `at`.
     fn held(&self, at: u32) -> &[u8] {
         match &self.held {
-            Held::Nothing => unreachable!("a page is held from when it is got until the next is"),
+            Held::Nothing => unreachable!("`get` holds a page until its next call"),
             Held::Pinned { page, .. } => page,
             Held::Window { first, .. } => {
-                let chunk = self.chunk.as_ref().expect("a window stands in a chunk");
+                let chunk = self.chunk.as_ref().expect("a window is in a chunk");
                 &chunk[(at - first) as usize * PAGE_BYTES..][..PAGE_BYTES]
             }
         }
@@ -545,8 +547,8 @@ impl Pages {
         }
     }
 
-    /// The first entry of the leaf at page `at`, or the last for a backward walk; `None` if it is
-    /// no leaf.
+    /// The first entry of the leaf at page `at`, or the last for a backward scan; `None` if the
+    /// page is not a leaf.
     fn enter(
         &mut self,
         number: usize,
@@ -574,7 +576,7 @@ impl Pages {
     }
 }
 
-/// Prefetches a body further on, after a step. Its offset is estimated from this body's length.
+/// Prefetches a later body after a step. Its offset is estimated from this body's length.
 #[inline]
 fn fetch_body(leaf: &Leaf<'_>, entry: &Entry) {
     let body_bytes = entry.end - entry.body;
@@ -583,8 +585,7 @@ fn fetch_body(leaf: &Leaf<'_>, entry: &Entry) {
     }
 }
 
-/// Prefetches the bodies that [`fetch_body`] does not reach: those of the first entries of a walk
-/// in a leaf.
+/// Prefetches the first bodies of a scan in a leaf, which [`fetch_body`] does not reach.
 #[inline]
 fn fetch_first_bodies(leaf: &Leaf<'_>, entry: &Entry) {
     let body_bytes = entry.end - entry.body;
@@ -593,14 +594,14 @@ fn fetch_first_bodies(leaf: &Leaf<'_>, entry: &Entry) {
     }
 }
 
-/// Requests the next pages of a long walk, each time it has finished a read's worth of pages.
+/// Requests the next pages of a long scan, each time it has used up one read's worth of pages.
 fn read_ahead(table: &Table, at: u32, way: Way) {
     match way {
         Way::On if at.is_multiple_of(WINDOW_PAGES) => {
             table.file.prefetch(at, AHEAD_PAGES.min(table.info.pages - at));
         }
         Way::Back if (at + 1).is_multiple_of(WINDOW_PAGES) => {
-            // No more than will be read, so that the nearest are among them.
+            // Request no more than will be read, so that the nearest pages are among them.
             let count = AHEAD_PAGES.min(table.file.read_ahead_max()).min(at + 1);
             table.file.prefetch(at + 1 - count, count);
         }

@@ -13,9 +13,9 @@
 //! ```
 //!
 //! `place` is 0 for a file of the index and 1 for a blob file of the log. Flag 1 of header and
-//! footer: versions have no GLSN of their own. Flag 2 of the footer: there is a min pointer. A
-//! blobs page holds ids of blob files, ascending, each as its distance to the previous one (the
-//! first of a page, to 0).
+//! footer: versions have no GLSN of their own. Flag 2 of the footer: there is a min pointer. Flag
+//! 4: the footer has `log bytes`. A blobs page holds ids of blob files, ascending, each as its
+//! difference from the previous one (the first of a page, from 0).
 
 use plimsoll_disk::codec::{Reader, put_varint, varint_len};
 use plimsoll_log::blob::BlobId;
@@ -25,32 +25,32 @@ use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
 use crate::index::run::table::{TableId, TableInfo};
 use crate::types::index_key::MAX_INDEX_KEY_BYTES;
 
-/// Kind byte of the footer.
+/// The kind byte of the footer.
 pub(crate) const FOOTER_PAGE: u8 = 19;
-/// Kind byte of the header.
+/// The kind byte of the header.
 pub(crate) const HEADER_PAGE: u8 = 20;
-/// Kind byte of pages that list blob files.
+/// The kind byte of pages that list blob files.
 pub(crate) const BLOBS_PAGE: u8 = 21;
 
-/// "PLIMRUN" and the format's number.
+/// `PLIMRUN` and the format number.
 const MAGIC: &[u8; 8] = b"PLIMRUN\x02";
 
-/// Features without which a reader would return wrong data; none is known yet.
+/// Features that a reader must know in order to return correct data; none is defined yet.
 const KNOWN_INCOMPATIBLE: u32 = 0;
 
 const HEADER_BYTES: usize = 64;
 
 const PENDING_FLAG: u8 = 1;
 const POINTER_FLAG: u8 = 2;
-/// Earlier versions did not count the bytes of values in log entries.
+/// Set if the bytes of values in log entries are counted, which earlier versions did not do.
 const LOG_BYTES_FLAG: u8 = 4;
 
 /// The contents of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// Which file it is.
+    /// The table's id.
     pub(crate) id: TableId,
-    /// The log whose commits it holds.
+    /// The log whose commits the table holds.
     pub(crate) log_id: u128,
     /// Whether versions have no GLSN of their own.
     pub(crate) pending: bool,
@@ -80,12 +80,12 @@ impl Header {
 pub(crate) fn check_header(payload: &[u8]) -> Result<Header, &'static str> {
     let mut reader = Reader::new(payload);
     if payload.len() != HEADER_BYTES || reader.take(7) != Some(&MAGIC[..7]) {
-        return Err("this is not the header of a run");
+        return Err("the page is not the header of a run");
     }
     if reader.u8() != Some(MAGIC[7]) {
         return Err("the run is of a format that this version does not know");
     }
-    let broken = "the header is cut short";
+    let broken = "the header is truncated";
     let _compatible = reader.u32().ok_or(broken)?;
     if reader.u32().ok_or(broken)? & !KNOWN_INCOMPATIBLE != 0 {
         return Err("the run has features that this version does not know");
@@ -114,9 +114,9 @@ pub(crate) struct Footer {
     pub(crate) min_pointer: Option<Glsn>,
     /// Bytes of values in log entries; `None` if an earlier version wrote the table.
     pub(crate) log_bytes: Option<u64>,
-    /// The number of blob files pointed to.
+    /// The number of blob files that values point to.
     pub(crate) blobs: u32,
-    /// The page where their list begins; it ends before the footer.
+    /// The first page of their list, which ends before the footer.
     pub(crate) blobs_page: u32,
     pub(crate) pending: bool,
     pub(crate) first_key: Vec<u8>,
@@ -152,7 +152,7 @@ impl Footer {
         at
     }
 
-    /// The metadata that the manifest keeps.
+    /// The metadata as kept in the manifest.
     pub(crate) fn into_info(self, id: TableId, blobs: Vec<BlobId>) -> TableInfo {
         TableInfo {
             id,
@@ -178,20 +178,20 @@ impl Footer {
 /// # Errors
 /// The fault of the footer.
 pub(crate) fn check_footer(payload: &[u8]) -> Result<Footer, &'static str> {
-    let footer = read_footer(payload).ok_or("the footer is cut short")?;
-    let last = footer.pages.checked_sub(1).ok_or("the footer counts no pages")?;
+    let footer = read_footer(payload).ok_or("the footer is truncated")?;
+    let last = footer.pages.checked_sub(1).ok_or("the footer's page count is 0")?;
     if footer.root == 0
         || footer.root >= last
         || footer.blobs_page > last
         || footer.blobs_page <= footer.root
     {
-        return Err("the footer names pages that are not there");
+        return Err("the footer refers to nonexistent pages");
     }
     if (footer.blobs == 0) != (footer.blobs_page == last) {
-        return Err("the footer's blob files do not agree with their pages");
+        return Err("the footer's count of blob files does not match their pages");
     }
     if footer.versions == 0 || footer.deletions > footer.versions {
-        return Err("the footer's counts cannot be");
+        return Err("the footer's counts are impossible");
     }
     if footer.first_key > footer.last_key || footer.min_glsn > footer.max_glsn {
         return Err("the footer's bounds are out of order");
@@ -233,7 +233,7 @@ fn read_footer(payload: &[u8]) -> Option<Footer> {
     })
 }
 
-/// Writes as many ids of blob files as fit into a payload and returns its length.
+/// Writes as many ids of blob files as fit into a payload. Returns its length.
 pub(crate) fn write_blobs(
     ids: &mut std::iter::Peekable<impl Iterator<Item = u64>>,
     payload: &mut [u8],
@@ -257,7 +257,7 @@ pub(crate) fn check_blobs(
     mut each: impl FnMut(BlobId),
 ) -> Result<(), &'static str> {
     let mut reader = Reader::new(payload);
-    let broken = "the list of blob files is broken";
+    let broken = "the list of blob files cannot be decoded";
     let mut id = 0u64;
     for number in 0..reader.u16().ok_or(broken)? {
         let distance = reader.varint().ok_or(broken)?;

@@ -1,8 +1,8 @@
 //! Fences: the separators between the children of a page.
 //!
-//! A fence is a position in the order of versions: a key, and `below`. All versions at or after it
-//! are to its right. With `below` 0 these are all versions of the key; otherwise only those with a
-//! GLSN less than `below` (one key's versions may fill several leaves).
+//! A fence is a position in the order of versions: a key and `below`. All versions at or after it
+//! are to its right. If `below` is 0, these include all versions of the key; otherwise only those
+//! with a GLSN less than `below` (one key's versions may fill several leaves).
 //!
 //! ```text
 //! | prefix length | prefix | fence ... fence | offsets (u16 each) |
@@ -12,8 +12,8 @@
 //!          varint   u32, only where named
 //! ```
 //!
-//! The prefix is common to all keys. A page with n children has n − 1 fences: the fence before its
-//! first child is in the page above.
+//! All keys share the prefix. A page with n children has n − 1 fences: the fence before its first
+//! child is in the parent page.
 
 use std::cmp::Ordering;
 
@@ -53,17 +53,17 @@ pub(crate) struct OwnedFence {
 }
 
 impl OwnedFence {
-    /// The fence before everything.
+    /// The fence before all keys.
     pub(crate) fn lowest() -> Self {
         Self::default()
     }
 
-    /// The fence.
+    /// A borrowed view of the fence.
     pub(crate) fn get(&self) -> Fence<'_> {
         Fence { key: &self.key, below: self.below }
     }
 
-    /// Becomes a copy of `fence`.
+    /// Copies `fence` into this one.
     pub(crate) fn set(&mut self, fence: Fence<'_>) {
         self.key.clear();
         self.key.extend_from_slice(fence.key);
@@ -85,17 +85,17 @@ fn stands_left(order: Ordering, below: u64, glsn: Glsn) -> bool {
     }
 }
 
-/// Bytes before a raw fence's key: child, below, length.
+/// Size of a raw fence without its key: child, below, length.
 const RAW_HEADER_BYTES: usize = 4 + 8 + 2;
 
-/// Children collected for a page, each with the fence before it. They are kept in a raw buffer that
-/// the caller passes to every call, until their number and their common prefix are known.
+/// The children collected for a page, each with the fence before it. Until their number and common
+/// prefix are known, they are kept in a raw buffer that the caller passes to every call.
 #[derive(Debug, Default)]
 pub(crate) struct FenceDraft {
     names_children: bool,
     children: usize,
     used: usize,
-    /// Offset of the second fence: the first that the page itself will hold.
+    /// Offset of the second fence, the first one that the page itself stores.
     second: usize,
     prefix: usize,
     key_bytes: usize,
@@ -103,22 +103,22 @@ pub(crate) struct FenceDraft {
 }
 
 impl FenceDraft {
-    /// No children yet. With `names_children`, the page holds each child's number.
+    /// An empty draft. With `names_children`, the page stores each child's number.
     pub(crate) fn new(names_children: bool) -> Self {
         Self { names_children, ..Self::default() }
     }
 
-    /// Children collected.
+    /// Number of children collected.
     pub(crate) fn children(&self) -> usize {
         self.children
     }
 
-    /// Bytes that the page would have now.
+    /// Size of the page so far.
     pub(crate) fn bytes(&self) -> usize {
         2 + self.prefix + self.key_bytes - self.fences() * self.prefix + self.other_bytes
     }
 
-    /// The same with one more child, behind `fence`; `None` if the buffer cannot take it.
+    /// Its size with one more child, after `fence`; `None` if the buffer has no room for it.
     pub(crate) fn bytes_with(&self, raw: &[u8], fence: Fence<'_>) -> Option<usize> {
         if self.used + RAW_HEADER_BYTES + fence.key.len() > raw.len() {
             return None;
@@ -126,7 +126,7 @@ impl FenceDraft {
         Some(self.grown(raw, fence).bytes())
     }
 
-    /// Adds a child; `bytes_with` has shown that there is room for it.
+    /// Adds a child that fits according to `bytes_with`.
     pub(crate) fn add(&mut self, raw: &mut [u8], child: u32, fence: Fence<'_>) {
         let used = self.used;
         *self = self.grown(raw, fence);
@@ -137,14 +137,14 @@ impl FenceDraft {
         out[RAW_HEADER_BYTES..].copy_from_slice(fence.key);
     }
 
-    /// The first child, and the fence before it.
+    /// The first child and the fence before it.
     pub(crate) fn first<'a>(&self, raw: &'a [u8]) -> (u32, Fence<'a>) {
         let (child, fence, _) = raw_fence(raw, 0);
         (child, fence)
     }
 
-    /// Writes the fences after the first at `start` of a payload, which takes
-    /// [`FenceDraft::bytes`], and starts anew.
+    /// Writes all fences but the first at `start` of a payload ([`FenceDraft::bytes`] bytes), and
+    /// clears the draft.
     pub(crate) fn finish(&mut self, raw: &[u8], payload: &mut [u8], start: usize) {
         let offsets_start = start + self.bytes() - 2 * self.fences();
         payload[start..start + 2].copy_from_slice(&(self.prefix as u16).to_le_bytes());
@@ -212,7 +212,8 @@ fn raw_fence(raw: &[u8], at: usize) -> (u32, Fence<'_>, usize) {
     (child, Fence { key: &rest[..len], below }, at + RAW_HEADER_BYTES + len)
 }
 
-/// The fences of a page being read. For any bytes, a method returns an answer or `None`.
+/// Reads the fences of a page. Its methods accept any bytes and return `None` if they cannot be
+/// decoded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fences<'a> {
     payload: &'a [u8],
@@ -222,7 +223,7 @@ pub(crate) struct Fences<'a> {
     names_children: bool,
 }
 
-/// A fence in a page: its key after the page's prefix, and its child if the page names them.
+/// A fence in a page: its key after the page's prefix, and its child if the page stores children.
 #[derive(Clone, Copy, Debug)]
 struct PageFence<'a> {
     below: u64,
@@ -231,7 +232,7 @@ struct PageFence<'a> {
 }
 
 impl<'a> Fences<'a> {
-    /// The `count` fences that fill a payload from `start`.
+    /// The `count` fences that fill a payload from `start` on.
     pub(crate) fn new(
         payload: &'a [u8],
         start: usize,
@@ -250,7 +251,7 @@ impl<'a> Fences<'a> {
         })
     }
 
-    /// Number of the child that contains (`key`, `glsn`).
+    /// The number of the child that contains (`key`, `glsn`).
     pub(crate) fn find(&self, key: &[u8], glsn: Glsn) -> Option<usize> {
         let front = &key[..key.len().min(self.prefix.len())];
         match self.prefix.cmp(front) {
@@ -272,12 +273,12 @@ impl<'a> Fences<'a> {
         Some(low)
     }
 
-    /// Page of child `number`, which is not the first.
+    /// The page of child `number`, which must not be the first.
     pub(crate) fn child(&self, number: usize) -> Option<u32> {
         Some(self.fence(number.checked_sub(1)?)?.child)
     }
 
-    /// The fence before child `number`, which is not the first; its key is assembled in `key`.
+    /// The fence before child `number`, which must not be the first. Its key is assembled in `key`.
     pub(crate) fn before<'k>(&self, number: usize, key: &'k mut Vec<u8>) -> Option<Fence<'k>> {
         let fence = self.fence(number.checked_sub(1)?)?;
         key.clear();
@@ -286,14 +287,14 @@ impl<'a> Fences<'a> {
         Some(Fence { key, below: fence.below })
     }
 
-    /// Reads every fence.
+    /// Decodes every fence.
     ///
     /// # Errors
     /// The fault.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         let mut before: Option<PageFence<'_>> = None;
         for number in 0..self.count {
-            let fence = self.fence(number).ok_or("a fence is cut short")?;
+            let fence = self.fence(number).ok_or("a fence is truncated")?;
             if self.prefix.len() + fence.rest.len() > MAX_INDEX_KEY_BYTES {
                 return Err("a fence's key is too long");
             }

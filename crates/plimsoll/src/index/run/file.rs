@@ -1,9 +1,9 @@
-//! Tables on disk: files of the index's folder, and blob files of the log.
+//! Table files: files in the index's folder, and blob files of the log.
 //!
-//! A run file is named by its id, twenty digits and `.run`. It is a sequence of pages and nothing
-//! else, written past the system's page cache. Reads go past it or through it
-//! ([`plimsoll_disk::switching`]), but never before the file is complete. An unfinished file is
-//! removed when its sink is dropped, or swept at the next open.
+//! A run file is named by its id: twenty digits and `.run`. It consists only of pages, and is
+//! written past the system's page cache. It is read through the cache or past it
+//! ([`plimsoll_disk::switching`]), but never before it is complete. An unfinished file is removed
+//! when its sink is dropped, or swept at the next open.
 
 use std::fmt;
 use std::io;
@@ -30,21 +30,21 @@ use crate::index::run::table::{Table, TableId, TableInfo, run_file_name};
 use crate::index::run::warmth::{Scale, Warmth};
 use crate::types::error::{Error, Lift, Result};
 
-/// The most chunks of pages that are written together.
+/// Maximum number of chunks that are written together.
 const WAITING_CHUNKS: usize = 16;
 
-/// Pages between warm ones that are fetched with them: one request for all takes less time than
-/// two.
+/// Gaps of at most this size between warm ranges are fetched with them: one request takes less time
+/// than two.
 const GAP_BYTES: u64 = 4 * PAGE_BYTES as u64;
 
-/// Fewest pages of a table: header, leaf, guide, footer.
+/// Minimum number of pages of a table: header, leaf, guide, footer.
 const MIN_PAGES: u32 = 4;
 
-/// The highest id that a run is taken to have: with the gaps that openings leave, ids last for 2^31
-/// openings. A file with a higher number would leave no ids above it, so it is none of the index's.
+/// The highest valid run id. With the gap that each open leaves, this allows 2^31 opens. A file
+/// with a higher number does not belong to the index: it would leave no ids above it.
 const LAST_RUN: u64 = u64::MAX / 2;
 
-/// The id of the run that has this name; `None` if no run has.
+/// The id of the run with this file name; `None` if it is not the name of a run.
 pub(crate) fn run_id_of(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(".run")?;
     let id = digits.parse().ok()?;
@@ -55,8 +55,8 @@ pub(crate) fn run_seed(log_id: u128, id: u64) -> u64 {
     seed(&[log_id as u64, (log_id >> 64) as u64, id])
 }
 
-/// Checks whole pages of a run's file, starting at `at`, that were read to be copied; files of
-/// other names are not runs.
+/// Checks whole pages of a run's file, starting at `at`, that were read for a copy. Ignores files
+/// that are not runs.
 pub(crate) fn check_piece(log_id: u128, name: &str, at: u64, bytes: &[u8]) -> Result<()> {
     let Some(id) = run_id_of(name) else { return Ok(()) };
     for (number, page) in ((at / PAGE_BYTES as u64) as u32..).zip(bytes.chunks(PAGE_BYTES)) {
@@ -68,7 +68,7 @@ pub(crate) fn check_piece(log_id: u128, name: &str, at: u64, bytes: &[u8]) -> Re
     Ok(())
 }
 
-/// Writes a run file. If it is dropped before it is finished, the file is removed.
+/// Writes a run file. If the sink is dropped before it is finished, the file is removed.
 pub(crate) struct RunFileSink {
     disk: Arc<dyn Disk>,
     path: PathBuf,
@@ -76,7 +76,7 @@ pub(crate) struct RunFileSink {
     id: u64,
     log_id: u128,
     seed: u64,
-    /// Pages to be written together: one chunk, and more where memory is free.
+    /// Pages to be written together: one chunk, and more if memory is free.
     waiting: Vec<Chunk>,
     waiting_bytes: usize,
     written_bytes: u64,
@@ -88,15 +88,15 @@ pub(crate) struct RunFileSink {
 struct Warmer {
     pool: Arc<Pool>,
     scale: Scale,
-    /// Open from the first warm page on: as the pool knows it, and to read it.
+    /// Opened at the first warm page: the pool's handle, and the file for reading.
     file: Option<(PoolFile, Arc<dyn File>)>,
-    /// The parts of the file whose pages were put into the pool; `None` if no other process reads
-    /// them. For a table of 64 MiB at most 16 KiB.
+    /// The ranges of the file whose pages entered the pool; `None` if no other process reads them.
+    /// At most 16 KiB for a table of 64 MiB.
     told: Option<Vec<Range<u64>>>,
 }
 
 impl Warmer {
-    /// The page at `at` was put into the pool.
+    /// Records that the page at `at` entered the pool.
     fn note(&mut self, at: u64) {
         let Some(told) = &mut self.told else { return };
         let end = at + PAGE_BYTES as u64;
@@ -106,7 +106,7 @@ impl Warmer {
         }
     }
 
-    /// The file is complete.
+    /// Announces the warm ranges of the complete file if other processes read it.
     fn finish(self) -> Option<PoolFile> {
         let (pooled, file) = self.file?;
         for part in self.told.unwrap_or_default() {
@@ -116,18 +116,18 @@ impl Warmer {
     }
 }
 
-/// Who reads a run.
+/// Which processes read a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Readers {
-    /// This process, whose pool has the warm pages.
+    /// Only this process, whose pool has the warm pages.
     Here,
-    /// Other processes as well. The pages that they have are of the runs before. So the warm pages
-    /// are fetched into the page cache, which all share, if reads go through it.
+    /// Other processes as well. Their pools have pages of the replaced runs, so the warm pages are
+    /// fetched into the shared page cache, if reads go through it.
     Elsewhere,
 }
 
 impl RunFileSink {
-    /// A new file in `dir`; it holds one chunk of `Kind::Staging`.
+    /// Creates a file in `dir`; the sink holds one chunk of `Kind::Staging`.
     pub(crate) fn create(
         disk: &Arc<dyn Disk>,
         dir: &Path,
@@ -161,16 +161,15 @@ impl RunFileSink {
         self
     }
 
-    /// Records how the version that was just added, of this many bytes, was accessed in its source.
+    /// Records the warmth of the version that was just added, of this many bytes.
     pub(crate) fn weigh(&mut self, bytes: u64, warmth: Warmth) {
         if let Some(warmer) = &mut self.warmer {
             warmer.scale.add(bytes, warmth);
         }
     }
 
-    /// Writes the buffered pages and syncs the file. The caller must sync the folder: only then
-    /// does the file survive a power failure. Returns the file as the pool knows it, if pages
-    /// entered the pool.
+    /// Writes the buffered pages and syncs the file. The caller must sync the folder, too; only
+    /// then does the file survive a power cut. Returns the pool's handle if pages entered the pool.
     pub(crate) fn finish(mut self) -> Result<Option<PoolFile>> {
         self.write_waiting()?;
         self.file.sync()?;
@@ -190,7 +189,8 @@ impl RunFileSink {
             return;
         }
         if warmer.file.is_none() {
-            // If it cannot be opened now, its pages are loaded when they are read, like all others.
+            // If the file cannot be opened now, its pages are loaded when they are read, like all
+            // others.
             let Some(directory) = self.path.parent() else { return };
             let Ok(run) = RunFile::open(&*self.disk, directory, self.id, self.log_id) else {
                 return;
@@ -210,7 +210,7 @@ impl RunFileSink {
         }
     }
 
-    /// A further chunk for waiting pages, where memory is free.
+    /// Another chunk for waiting pages, if memory is free.
     fn another_chunk(&self) -> Option<Chunk> {
         let pool = &self.warmer.as_ref()?.pool;
         if self.waiting.len() < WAITING_CHUNKS { pool.take_if_free(Kind::Sort) } else { None }
@@ -262,7 +262,8 @@ impl PageSink for RunFileSink {
 impl Drop for RunFileSink {
     fn drop(&mut self) {
         if !self.finished {
-            // A file that cannot be removed now is swept at the next open: no manifest names it.
+            // A file that cannot be removed now is swept at the next open, because no manifest
+            // names it.
             let _ = self.disk.remove(&self.path);
         }
     }
@@ -285,7 +286,7 @@ impl BlobSink {
         Self { writer }
     }
 
-    /// Ends the file ([`BlobWriter::finish`]). Only then may a record name it.
+    /// Ends the file ([`BlobWriter::finish`]). A record may name it only after that.
     pub(crate) fn finish(self) -> Result<BlobRef> {
         self.writer.finish().lift()
     }
@@ -311,7 +312,7 @@ impl fmt::Debug for BlobSink {
     }
 }
 
-/// A run file open for reading.
+/// A run file that is open for reading.
 struct RunFile {
     file: Arc<dyn File>,
     path: PathBuf,
@@ -325,7 +326,7 @@ impl RunFile {
         Ok(Self { file, path, seed: run_seed(log_id, id) })
     }
 
-    /// The number of its pages; an error if the length is not a whole number of pages or too large.
+    /// The number of pages; an error if the length is too large or not a multiple of the page size.
     fn pages(&self) -> Result<u32> {
         let bytes = self.file.len()?;
         match u32::try_from(bytes / PAGE_BYTES as u64) {
@@ -375,22 +376,20 @@ pub(crate) fn open_run(
     log_id: u128,
     info: TableInfo,
 ) -> Result<Table> {
-    let TableId::Run(id) = info.id else {
-        panic!("{} does not stand in the index's folder", info.id)
-    };
+    let TableId::Run(id) = info.id else { panic!("{} is not in the index's folder", info.id) };
     let file = RunFile::open(disk, dir, id, log_id)?;
     let pages = file.pages()?;
     if pages != info.pages {
         let path = file.path.display();
         return Err(Error::corrupt(format!(
-            "{path}: the file has {pages} pages, the manifest says {}",
+            "{path}: the file has {pages} pages, the manifest has {}",
             info.pages
         )));
     }
     Ok(Table { info: Arc::new(info), file: pool.attach(Arc::new(file)) })
 }
 
-/// The pages of a run file, whatever its length.
+/// Reads the pages of a run file of any length.
 pub(crate) fn pages_of_run(
     disk: &dyn Disk,
     dir: &Path,
@@ -400,13 +399,13 @@ pub(crate) fn pages_of_run(
     Ok(Arc::new(RunFile::open(disk, dir, id, log_id)?))
 }
 
-/// The whole pages of a run file.
+/// The number of whole pages in a run file.
 pub(crate) fn pages_in_file(disk: &dyn Disk, dir: &Path, id: u64) -> Result<u32> {
     let bytes = disk.open(&dir.join(run_file_name(id)), Open::Read, Caching::Buffered)?.len()?;
     Ok(u32::try_from(bytes / PAGE_BYTES as u64).unwrap_or(u32::MAX))
 }
 
-/// The youngest version in the run files of a folder, as far as they can be read.
+/// The youngest version in the readable run files of a folder.
 pub(crate) fn newest_in_folder(
     disk: &dyn Disk,
     dir: &Path,
@@ -430,7 +429,7 @@ pub(crate) fn newest_in_folder(
     Ok(newest)
 }
 
-/// A table's metadata from its own pages, read past the pool. The caller leases its memory.
+/// Reads a table's metadata from its own pages, bypassing the pool. The caller leases its memory.
 pub(crate) fn read_info(
     source: &dyn PageSource,
     pages: u32,
@@ -448,13 +447,13 @@ pub(crate) fn read_info(
     let last = pages - 1;
     let footer = ends.read(last, FOOTER_PAGE, check_footer)?;
     if footer.pages != pages || footer.pending != header.pending {
-        return Err(ends.corrupt(last, "a footer that does not agree with the file"));
+        return Err(ends.corrupt(last, "a footer that does not match the file"));
     }
     let blobs = ends.read_blobs(&footer)?;
     Ok(footer.into_info(id, blobs))
 }
 
-/// Reads the pages at a table's ends, one at a time.
+/// Reads the first and last pages of a table, one at a time.
 struct Ends<'a> {
     source: &'a dyn PageSource,
     id: TableId,
@@ -484,7 +483,7 @@ impl Ends<'_> {
         for number in footer.blobs_page..last {
             self.read(number, BLOBS_PAGE, |payload| {
                 check_blobs(payload, |blob| {
-                    // One more than allowed is enough to detect an excess.
+                    // One id more than allowed is enough to detect an excess.
                     if blobs.len() <= count {
                         blobs.push(blob);
                     }
@@ -492,9 +491,7 @@ impl Ends<'_> {
             })?;
         }
         if blobs.len() != count || !blobs.is_sorted_by(|a, b| a < b) {
-            return Err(
-                self.corrupt(last, "a footer that does not agree with the list of blob files")
-            );
+            return Err(self.corrupt(last, "a footer that does not match the list of blob files"));
         }
         Ok(blobs)
     }

@@ -1,7 +1,8 @@
-//! Filters: test whether a key may be among a guide's leaves.
+//! Filters: tell whether a key may be in a guide's leaves.
 //!
-//! A blocked Bloom filter: a key's hash picks one block of 64 bytes (one cache line) and [`PROBES`]
-//! bits in it. An absent key passes with a chance below one in a hundred; a present one always
+//! A blocked Bloom filter: a key's hash selects one block of 64 bytes (one cache line) and
+//! [`PROBES`] bits in it. An absent key passes with a probability below 1 %; a present one always
+//! does.
 //! does. After Putze, Sanders and Singler, "Cache-, Hash- and Space-Efficient Bloom Filters"
 //! (2007).
 
@@ -10,36 +11,36 @@ use plimsoll_disk::checksum::checksum;
 /// Bytes of a block.
 pub(crate) const BLOCK_BYTES: usize = 64;
 
-/// Bits set for a key.
+/// Number of bits set for a key.
 const PROBES: u32 = 6;
 
-/// Fewest bits for a key, in tenths.
+/// Minimum number of bits per key, in tenths.
 const TENTHS_OF_BITS: usize = 105;
 
-/// More bits per key than this gain nothing with [`PROBES`].
+/// More bits per key than this bring nothing with [`PROBES`].
 const MAX_BITS: usize = 16;
 
-/// The hash of an index key, by which a filter knows it.
+/// The hash of an index key that filters use.
 pub(crate) fn key_hash(key: &[u8]) -> u32 {
     (checksum(0, key) >> 32) as u32
 }
 
-/// Fewest blocks for this many keys.
+/// Minimum number of blocks for this many keys.
 pub(crate) fn blocks_for(keys: usize) -> usize {
     (keys * TENTHS_OF_BITS).div_ceil(10 * 8 * BLOCK_BYTES).max(1)
 }
 
-/// The most keys for a filter of at most this many bytes.
+/// Maximum number of keys in a filter of at most this many bytes.
 pub(crate) const fn max_keys(bytes: usize) -> usize {
     bytes * 8 * 10 / TENTHS_OF_BITS
 }
 
-/// Blocks for this many keys if there is room for `room` of them.
+/// Number of blocks for this many keys, at most `room`.
 pub(crate) fn blocks_within(keys: usize, room: usize) -> usize {
     room.min((keys * MAX_BITS).div_ceil(8 * BLOCK_BYTES).max(1))
 }
 
-/// Adds a key to a filter, which is a whole number of blocks.
+/// Adds a key to a filter, whose size is a whole number of blocks.
 pub(crate) fn insert(filter: &mut [u8], hash: u32) {
     let at = block_of(filter.len(), hash);
     let block = &mut filter[at..at + BLOCK_BYTES];
@@ -52,8 +53,8 @@ pub(crate) fn insert(filter: &mut [u8], hash: u32) {
 pub(crate) fn may_contain(filter: &[u8], hash: u32) -> bool {
     let at = block_of(filter.len(), hash);
     let block = &filter[at..at + BLOCK_BYTES];
-    // All bits are tested without a branch: they are in one cache line, and a branch for each would
-    // be mispredicted for most absent keys.
+    // Test all bits without a branch: they are in one cache line, and a branch per bit would be
+    // mispredicted for most absent keys.
     bits(hash).fold(1, |all, bit| all & (block[bit / 8] >> (bit % 8))) != 0
 }
 
@@ -62,10 +63,10 @@ fn block_of(filter_bytes: usize, hash: u32) -> usize {
     ((u64::from(hash) * blocks) >> 32) as usize * BLOCK_BYTES
 }
 
-/// The bits of a key within its block.
+/// The bits of a key in its block.
 fn bits(hash: u32) -> impl Iterator<Item = usize> {
-    // The hash's upper bits selected the block. After this mixing step (of the finalizer of
-    // MurmurHash3) all bits of the hash determine each probe.
+    // The upper bits of the hash select the block. This mixing step (from MurmurHash3's finalizer)
+    // makes every probe depend on all bits.
     let mut stirred = u64::from(hash).wrapping_mul(0xff51_afd7_ed55_8ccd);
     stirred ^= stirred >> 33;
     stirred = stirred.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
@@ -77,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_that_was_added_always_passes_and_one_that_was_not_hardly_ever() {
+    fn present_keys_always_pass_and_absent_keys_rarely() {
         for keys in [1usize, 100, 1000, 12_000] {
             let mut filter = vec![0; blocks_for(keys) * BLOCK_BYTES];
             let hash =

@@ -7,12 +7,11 @@
 //! ```
 //!
 //! Laws:
-//! 1. The leaves of a group are consecutive pages, and the guide is the page behind the last of
-//!    them.
-//! 2. Every key of its leaves passes the filter.
+//! 1. The leaves of a group are consecutive pages, directly followed by the guide.
+//! 2. Every key of the leaves passes the filter.
 //!
-//! So one page tells without a leaf read that a key is absent, and otherwise which leaf it is in.
-//! The filter begins at a cache line.
+//! One page therefore tells, without reading a leaf, either that a key is absent or which leaf it
+//! is in. The filter begins on a cache line.
 
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
@@ -21,16 +20,16 @@ use crate::index::run::bytes::{u16_at, u32_at};
 use crate::index::run::fences::{Fence, FenceDraft, Fences};
 use crate::index::run::filter::{self, BLOCK_BYTES};
 
-/// Kind byte of guide pages.
+/// The kind byte of guide pages.
 pub(crate) const GUIDE_PAGE: u8 = 17;
 
-/// Where the filter begins: 64 bytes behind the page's start.
+/// Offset of the filter in the payload; it is 64 bytes from the start of the page.
 const FILTER_START: usize = 48;
 
-/// The most keys of a group: the capacity of a filter over the whole page.
+/// Maximum number of keys in a group: the capacity of a filter that fills the page.
 pub(crate) const MAX_GUIDE_KEYS: usize = filter::max_keys(PAGE_PAYLOAD_BYTES);
 
-/// A group of leaves being collected.
+/// A group of leaves that is being collected.
 #[derive(Debug)]
 pub(crate) struct GuideDraft {
     fences: FenceDraft,
@@ -38,22 +37,22 @@ pub(crate) struct GuideDraft {
 }
 
 impl GuideDraft {
-    /// No leaves yet.
+    /// An empty draft.
     pub(crate) fn new() -> Self {
         Self { fences: FenceDraft::new(false), keys: 0 }
     }
 
-    /// Keys of its leaves; a key in two leaves counts twice.
+    /// Number of keys in the leaves; a key in two leaves counts twice.
     pub(crate) fn keys(&self) -> usize {
         self.keys
     }
 
-    /// Whether it has no leaf.
+    /// Whether it has no leaves.
     pub(crate) fn is_empty(&self) -> bool {
         self.fences.children() == 0
     }
 
-    /// Whether a leaf with this many keys behind `fence` fits.
+    /// Whether a leaf with this many keys, after `fence`, fits.
     pub(crate) fn has_room(&self, raw: &[u8], fence: Fence<'_>, keys: usize) -> bool {
         let filter_bytes = filter::blocks_for(self.keys + keys) * BLOCK_BYTES;
         self.fences.bytes_with(raw, fence).is_some_and(|fences_bytes| {
@@ -61,19 +60,19 @@ impl GuideDraft {
         })
     }
 
-    /// Adds a leaf that fits.
+    /// Adds a leaf, which must fit.
     pub(crate) fn add(&mut self, raw: &mut [u8], leaf: u32, fence: Fence<'_>, keys: usize) {
         self.fences.add(raw, leaf, fence);
         self.keys += keys;
     }
 
-    /// The fence before its first leaf.
+    /// The fence before the first leaf.
     pub(crate) fn first_fence<'a>(&self, raw: &'a [u8]) -> Fence<'a> {
         self.fences.first(raw).1
     }
 
-    /// Writes the page's payload, returns its length, and starts a new group. `hashes` are those of
-    /// its keys.
+    /// Writes the page's payload and starts a new group. `hashes` are those of its keys. Returns
+    /// the payload's length.
     pub(crate) fn finish(
         &mut self,
         raw: &[u8],
@@ -96,7 +95,7 @@ impl GuideDraft {
     }
 }
 
-/// A guide being read. For any bytes, a method returns an answer or `None`.
+/// Reads a guide. Its methods accept any bytes and return `None` if they cannot be decoded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Guide<'a> {
     leaves: u32,
@@ -107,7 +106,7 @@ pub(crate) struct Guide<'a> {
 }
 
 impl<'a> Guide<'a> {
-    /// Reads a guide's payload.
+    /// Reads the head of a guide's payload.
     pub(crate) fn new(payload: &'a [u8]) -> Option<Self> {
         let leaves = u16_at(payload, 0)?;
         let first_leaf = u32_at(payload, 4)?;
@@ -121,43 +120,43 @@ impl<'a> Guide<'a> {
         Some(Self { leaves: leaves as u32, first_leaf, keys: u32_at(payload, 8)?, filter, fences })
     }
 
-    /// Whether a key with this hash may be among its leaves.
+    /// Whether a key with this hash may be in the leaves.
     pub(crate) fn may_contain(&self, hash: u32) -> bool {
         filter::may_contain(self.filter, hash)
     }
 
-    /// Page of the leaf that contains (`key`, `glsn`).
+    /// The page of the leaf that contains (`key`, `glsn`).
     pub(crate) fn find(&self, key: &[u8], glsn: Glsn) -> Option<u32> {
         Some(self.first_leaf + self.fences.find(key, glsn)? as u32)
     }
 
-    /// Page of its first leaf.
+    /// The page of the first leaf.
     pub(crate) fn first_leaf(&self) -> u32 {
         self.first_leaf
     }
 
-    /// Leaves of the group.
+    /// Number of leaves.
     pub(crate) fn leaves(&self) -> u32 {
         self.leaves
     }
 
-    /// Keys of its leaves; a key in two leaves counts twice.
+    /// Number of keys in the leaves; a key in two leaves counts twice.
     pub(crate) fn keys(&self) -> u32 {
         self.keys
     }
 
-    /// The separators of its leaves.
+    /// The separators of the leaves.
     pub(crate) fn fences(&self) -> &Fences<'a> {
         &self.fences
     }
 }
 
-/// Reads a whole guide.
+/// Decodes a whole guide.
 ///
 /// # Errors
 /// The fault of the guide.
 pub(crate) fn check_guide(payload: &[u8]) -> Result<Guide<'_>, &'static str> {
-    let guide = Guide::new(payload).ok_or("the guide's frame is broken")?;
+    let guide = Guide::new(payload).ok_or("the guide's head is invalid")?;
     guide.fences.check()?;
     Ok(guide)
 }
@@ -167,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_guide_finds_every_leaf_for_which_it_had_room() {
+    fn a_full_guide_finds_each_of_its_leaves() {
         for key_bytes in (0..60).chain([4000, 4096]) {
             for keys in [1, 2, 15, 333, 1310, 3744] {
                 let (mut raw, mut payload) = (vec![0; 2 * 16384], vec![0; PAGE_PAYLOAD_BYTES]);
@@ -201,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guide_whose_first_leaf_is_the_header_is_broken() {
+    fn a_guide_whose_first_leaf_is_the_header_page_is_invalid() {
         for first_leaf in [0, 1] {
             let (mut raw, mut payload) = (vec![0; 2 * 16384], vec![0; PAGE_PAYLOAD_BYTES]);
             let mut draft = GuideDraft::new();

@@ -5,8 +5,8 @@
 //! | children | height | first child | fences, each with its child |
 //! ```
 //!
-//! `height` is 1 above guides and one more with each level. Law: children are stored before their
-//! parent page in the file.
+//! `height` is 1 directly above guides and increases by one with each level. Law: children are
+//! stored before their parent in the file.
 
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
@@ -14,12 +14,12 @@ use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
 use crate::index::run::bytes::{u16_at, u32_at};
 use crate::index::run::fences::{Fence, FenceDraft, Fences};
 
-/// Kind byte of inner pages.
+/// The kind byte of inner pages.
 pub(crate) const INNER_PAGE: u8 = 18;
 
 const FENCES_START: usize = 8;
 
-/// An inner page being collected.
+/// An inner page that is being collected.
 #[derive(Debug)]
 pub(crate) struct InnerDraft {
     fences: FenceDraft,
@@ -27,34 +27,34 @@ pub(crate) struct InnerDraft {
 }
 
 impl InnerDraft {
-    /// No children yet.
+    /// An empty draft.
     pub(crate) fn new(height: u16) -> Self {
         Self { fences: FenceDraft::new(true), height }
     }
 
-    /// Children collected.
+    /// Number of children collected.
     pub(crate) fn children(&self) -> usize {
         self.fences.children()
     }
 
-    /// Whether a child behind `fence` fits.
+    /// Whether a child after `fence` fits.
     pub(crate) fn has_room(&self, raw: &[u8], fence: Fence<'_>) -> bool {
         self.fences
             .bytes_with(raw, fence)
             .is_some_and(|bytes| FENCES_START + bytes <= PAGE_PAYLOAD_BYTES)
     }
 
-    /// Adds a child that fits.
+    /// Adds a child, which must fit.
     pub(crate) fn add(&mut self, raw: &mut [u8], child: u32, fence: Fence<'_>) {
         self.fences.add(raw, child, fence);
     }
 
-    /// The first child, and the fence before it.
+    /// The first child and the fence before it.
     pub(crate) fn first<'a>(&self, raw: &'a [u8]) -> (u32, Fence<'a>) {
         self.fences.first(raw)
     }
 
-    /// Writes the page's payload, returns its length, and starts anew.
+    /// Writes the page's payload and clears the draft. Returns the payload's length.
     pub(crate) fn finish(&mut self, raw: &[u8], payload: &mut [u8]) -> usize {
         payload[..2].copy_from_slice(&(self.fences.children() as u16).to_le_bytes());
         payload[2..4].copy_from_slice(&self.height.to_le_bytes());
@@ -65,7 +65,7 @@ impl InnerDraft {
     }
 }
 
-/// An inner page being read. For any bytes, a method returns an answer or `None`.
+/// Reads an inner page. Its methods accept any bytes and return `None` if they cannot be decoded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Inner<'a> {
     children: usize,
@@ -75,7 +75,7 @@ pub(crate) struct Inner<'a> {
 }
 
 impl<'a> Inner<'a> {
-    /// Reads an inner page's payload.
+    /// Reads the head of an inner page's payload.
     pub(crate) fn new(payload: &'a [u8]) -> Option<Self> {
         let children = u16_at(payload, 0)?;
         let fences = Fences::new(payload, FENCES_START, children.checked_sub(1)?, true)?;
@@ -87,7 +87,7 @@ impl<'a> Inner<'a> {
         })
     }
 
-    /// Page of the child that contains (`key`, `glsn`).
+    /// The page of the child that contains (`key`, `glsn`).
     pub(crate) fn find(&self, key: &[u8], glsn: Glsn) -> Option<u32> {
         self.child(self.fences.find(key, glsn)?)
     }
@@ -97,28 +97,28 @@ impl<'a> Inner<'a> {
         self.children
     }
 
-    /// Levels below it, without leaves.
+    /// Number of levels below it, without the leaves.
     pub(crate) fn height(&self) -> usize {
         self.height
     }
 
-    /// Page of child `number`.
+    /// The page of child `number`.
     pub(crate) fn child(&self, number: usize) -> Option<u32> {
         if number == 0 { Some(self.first_child) } else { self.fences.child(number) }
     }
 
-    /// The separators of its children.
+    /// The separators of the children.
     pub(crate) fn fences(&self) -> &Fences<'a> {
         &self.fences
     }
 }
 
-/// Reads a whole inner page.
+/// Decodes a whole inner page.
 ///
 /// # Errors
 /// The fault of the page.
 pub(crate) fn check_inner(payload: &[u8]) -> Result<Inner<'_>, &'static str> {
-    let inner = Inner::new(payload).ok_or("the inner page's frame is broken")?;
+    let inner = Inner::new(payload).ok_or("the inner page's head is invalid")?;
     inner.fences.check()?;
     Ok(inner)
 }
@@ -128,12 +128,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_inner_page_finds_every_child_for_which_it_had_room() {
+    fn a_full_inner_page_finds_each_of_its_children() {
         for key_bytes in (0..200).chain([4000, 4096]) {
             for below in [0, 1, u64::MAX] {
                 let (mut raw, mut payload) = (vec![0; 16384], vec![0; PAGE_PAYLOAD_BYTES]);
                 let mut draft = InnerDraft::new(1);
-                // The keys have no common prefix: with a long `below` the page fills up first,
+                // The keys have no common prefix. With a long `below`, the page fills up first,
                 // otherwise the buffer.
                 let key = |n: usize| {
                     [&((n as u32) << 22).to_be_bytes()[..], &vec![7; key_bytes]].concat()
@@ -143,7 +143,7 @@ mod tests {
                     draft.add(&mut raw, 9 + children as u32, Fence { key: &key(children), below });
                     children += 1;
                 }
-                assert!(children >= 3, "the tree grows wider than high");
+                assert!(children >= 3, "the tree is wide rather than deep");
                 let bytes = draft.finish(&raw, &mut payload);
                 let inner = check_inner(&payload[..bytes]).unwrap();
                 assert_eq!((inner.children(), inner.height()), (children, 1));

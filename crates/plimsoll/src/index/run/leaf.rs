@@ -12,23 +12,23 @@
 //!   one byte          varint         varint       varint   varint
 //! ```
 //!
-//! Keys and bodies are apart because a search reads keys only: those of a block are in a few
-//! consecutive cache lines, whatever the values' size. The hints follow the head for the same
-//! reason. So a search waits for memory about three times: head, block, body.
+//! Keys and bodies are stored apart because a search reads only keys: those of a block are in a few
+//! consecutive cache lines, regardless of the size of the values. The hints follow the head for the
+//! same reason. A search therefore waits for memory about three times: head, block, body.
 //!
 //! Laws:
 //! 1. Entries are sorted by key, then newest first; no two are equal.
-//! 2. Every 16th entry is a *restart*: it shares bytes with the page's first key, all other entries
-//!    with the previous one. The shared length is always maximal, so that a search can often order
-//!    a key by that length alone. The leaf has the offset of a restart's entry and of its body (u16
-//!    each).
-//! 3. All keys have their first `prefix` bytes in common. A restart's hint is the four bytes of its
-//!    key after these (zeros where the key ends), so that a search touches few cache lines before
-//!    it has found its block.
-//! 4. `glsn` is the zigzag of the distance to the page's base.
+//! 2. Every 16th entry is a *restart*: it shares bytes with the page's first key, every other entry
+//!    with the previous key. The shared length is always maximal, so that a search can often order
+//!    a key by that length alone. For each restart the leaf has the offsets of its entry and its
+//!    body (u16 each).
+//! 3. `prefix` is the number of leading bytes that all keys share. A restart's hint is the next
+//!    four bytes of its key (zeros after its end), so that a search finds its block within few
+//!    cache lines.
+//! 4. `glsn` is the zigzag-encoded difference from the page's base.
 //!
-//! The bytes have passed their checksum but are not trusted: for any bytes, a method returns an
-//! answer or `None`.
+//! The bytes have passed their checksum but are not trusted: all methods accept any bytes and
+//! return `None` if they cannot be decoded.
 
 #[cfg(test)]
 mod tests;
@@ -44,10 +44,10 @@ use crate::index::run::bytes::{common_prefix, compare, u16_at, unzigzag, varint_
 use crate::types::index_key::{IndexKey, MAX_INDEX_KEY_BYTES};
 use crate::types::version::{MAX_STORED_BYTES, Stored};
 
-/// Kind byte of leaf pages.
+/// The kind byte of leaf pages.
 pub(crate) const LEAF_PAGE: u8 = 16;
 
-/// Every entry at this interval can be read without those before it.
+/// The interval of restarts, which can be decoded without preceding entries.
 const RESTART_EVERY: usize = 16;
 
 /// Offset of the hints.
@@ -55,29 +55,29 @@ const HINTS_START: usize = 14;
 
 const HINT_BYTES: usize = 4;
 
-/// Bytes of a restart's offsets: of its entry, and of its body.
+/// Size of a restart's offsets: of its entry and of its body.
 const OFFSETS_BYTES: usize = 4;
 
-/// Bytes of a restart.
+/// Size of a restart.
 const RESTART_BYTES: usize = HINT_BYTES + OFFSETS_BYTES;
 
-/// Lengths from here on are stored in a varint of their own.
+/// Lengths from this on are stored in a separate varint.
 const NIBBLE: usize = 15;
 
-/// The longest entry: head, two lengths, GLSN, length and tag, key, body.
+/// Size of the longest entry: head, two lengths, GLSN, length and tag, key, body.
 const MAX_ENTRY_BYTES: usize = 1 + 2 + 2 + 10 + 2 + MAX_INDEX_KEY_BYTES + MAX_STORED_BYTES;
 
-/// The most keys in a leaf: each takes at least four bytes, and its part of a restart.
+/// Maximum number of keys in a leaf: each takes at least four bytes and a share of a restart.
 pub(crate) const MAX_LEAF_KEYS: usize =
     (PAGE_PAYLOAD_BYTES / (4 * RESTART_EVERY + RESTART_BYTES) + 1) * RESTART_EVERY;
 
 const _: () = assert!(
     HINTS_START + MAX_ENTRY_BYTES + RESTART_BYTES <= PAGE_PAYLOAD_BYTES,
-    "a leaf takes at least one entry"
+    "a leaf has room for at least one entry"
 );
 
-/// A leaf being written. Its bytes are in a draft of [`PAGE_PAYLOAD_BYTES`] that the caller passes
-/// to every call: entries from the front on, bodies from the end on, backward.
+/// A leaf that is being written. Its bytes are in a draft of [`PAGE_PAYLOAD_BYTES`] that the caller
+/// passes to every call: entries grow from the front, bodies from the end.
 #[derive(Debug)]
 pub(crate) struct LeafDraft {
     entries: usize,
@@ -95,18 +95,18 @@ impl LeafDraft {
         Self { entries: 0, keys: 0, bodies: 0, base: 0, first_key: (0, 0) }
     }
 
-    /// Entries in it.
+    /// Number of entries.
     pub(crate) fn entries(&self) -> usize {
         self.entries
     }
 
-    /// Bytes of its payload.
+    /// Size of its payload.
     pub(crate) fn bytes(&self) -> usize {
         HINTS_START + RESTART_BYTES * self.entries.div_ceil(RESTART_EVERY) + self.keys + self.bodies
     }
 
-    /// Adds an entry whose key has `common` bytes in common with the previous one. `false` if it
-    /// does not fit. `stored` is encoded.
+    /// Adds an entry whose key shares `common` bytes with the previous key. `false` if it does not
+    /// fit. `stored` is encoded.
     pub(crate) fn add(
         &mut self,
         draft: &mut [u8],
@@ -147,8 +147,8 @@ impl LeafDraft {
         true
     }
 
-    /// Writes the leaf of a draft to `payload`, returns its length, and starts an empty leaf. The
-    /// last entry has `last_key`.
+    /// Writes the leaf of a draft to `payload` and starts an empty leaf. `last_key` is the key of
+    /// the last entry. Returns the payload's length.
     pub(crate) fn finish(&mut self, draft: &[u8], payload: &mut [u8], last_key: &[u8]) -> usize {
         let bytes = self.bytes();
         let prefix = common_prefix(&draft[self.first_key.0..self.first_key.1], last_key);
@@ -159,11 +159,13 @@ impl LeafDraft {
         payload[12..HINTS_START].copy_from_slice(&(bodies as u16).to_le_bytes());
         payload[bodies - self.keys..bodies].copy_from_slice(&draft[..self.keys]);
         let shape = LeafShape::of(&payload[..bytes], None)
-            .expect("its head and its first entry were just written");
+            .expect("the head and the first entry were just written");
         let (mut offset, mut body, mut drafted) = (shape.keys_start(), bodies, PAGE_PAYLOAD_BYTES);
         for number in 0..self.entries {
-            let entry =
-                shape.on(&payload[..bytes]).entry(offset, body).expect("it was written there");
+            let entry = shape
+                .on(&payload[..bytes])
+                .entry(offset, body)
+                .expect("the restart was written at these offsets");
             if number.is_multiple_of(RESTART_EVERY) {
                 let hint = shape.on(&payload[..bytes]).hint_of(&entry, prefix);
                 let (block, offsets) = (number / RESTART_EVERY, shape.offsets_start());
@@ -191,12 +193,12 @@ struct EntryDraft<'a> {
 }
 
 impl EntryDraft<'_> {
-    /// Length of the body, with its tag in the low bits.
+    /// The length of the body, with its tag in the low bits.
     fn length_and_tag(&self) -> u64 {
         ((self.stored.len() as u64 - 1) << 2) | u64::from(self.stored[0])
     }
 
-    /// Bytes without the body.
+    /// Size without the body.
     fn bytes(&self) -> usize {
         1 + extension_len(self.shared)
             + extension_len(self.rest.len())
@@ -224,33 +226,33 @@ fn extension_len(len: usize) -> usize {
     if len < NIBBLE { 0 } else { varint_len((len - NIBBLE) as u64) }
 }
 
-/// The shape of a leaf: enough to read its payload again without decoding its first entry.
+/// The shape of a leaf: sufficient to read the payload again without decoding its first entry.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LeafShape {
     entries: usize,
     base: u64,
-    /// Bytes that all keys have in common.
+    /// Number of leading bytes that all keys share.
     prefix: usize,
     fixed: Option<Glsn>,
-    /// End of the entries, and offset of the first body.
+    /// End of the entries and offset of the first body.
     bodies: usize,
     first_key: (usize, usize),
 }
 
-/// What is wrong with a leaf that has versions of branches.
+/// The fault of a leaf that has versions of branches.
 pub(crate) const BRANCHES: &str = "versions of a branch, written by a newer version of Plimsoll";
 
-/// Bit of the number of entries, reserved: each entry has a branch id behind its GLSN. Leaves of
-/// the main branch never set it.
+/// Reserved bit of the entry count: each entry has a branch id after its GLSN. Never set in leaves
+/// of the main branch.
 const HAS_BRANCHES: u16 = 1 << 15;
 
-/// Whether a leaf has versions of branches: a newer version of Plimsoll wrote it.
+/// Whether a leaf has versions of branches, which only newer versions of Plimsoll write.
 pub(crate) fn has_branches(payload: &[u8]) -> bool {
     u16_at(payload, 0).is_some_and(|entries| entries & usize::from(HAS_BRANCHES) != 0)
 }
 
 impl LeafShape {
-    /// Reads it from a payload. With `fixed`, every entry has that GLSN.
+    /// Reads the shape from a payload. If `fixed` is set, every entry has that GLSN.
     pub(crate) fn of(payload: &[u8], fixed: Option<Glsn>) -> Option<Self> {
         let entries = u16_at(payload, 0)?;
         let base = u64::from_le_bytes(payload.get(2..10)?.try_into().ok()?);
@@ -280,13 +282,13 @@ impl LeafShape {
         self.entries.div_ceil(RESTART_EVERY)
     }
 
-    /// The leaf, given the payload that the shape was read from.
+    /// The leaf in `payload`, from which the shape was read.
     pub(crate) fn on(self, payload: &[u8]) -> Leaf<'_> {
         Leaf { shape: self, payload }
     }
 }
 
-/// A leaf to read.
+/// A leaf to be read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leaf<'a> {
     shape: LeafShape,
@@ -296,18 +298,18 @@ pub(crate) struct Leaf<'a> {
 /// One entry: offsets into the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// Bytes of its key that are stored elsewhere.
+    /// Number of bytes of its key that are stored in another entry.
     shared: usize,
     /// Offset of the rest of its key.
     rest: usize,
-    /// End of its key's rest, and offset of the next entry.
+    /// End of its key, and offset of the next entry.
     next: usize,
     /// Offset of its body.
     pub(crate) body: usize,
-    /// End of its body, and offset of the next one.
+    /// End of its body, and offset of the next body.
     pub(crate) end: usize,
-    /// The kind of [`Stored`] in the body. As wide as its neighbours, so that an entry is copied in
-    /// whole words.
+    /// The kind of [`Stored`] in the body. A `u64` like its neighbours, so that an entry is copied
+    /// in whole words.
     pub(crate) tag: u64,
     /// The commit that wrote it.
     pub(crate) glsn: Glsn,
@@ -328,16 +330,16 @@ pub(crate) enum Stepped {
     /// To an older version of the same key.
     ToSameKey,
     ToNextKey,
-    /// There is none: the leaf ends.
+    /// There is no next entry in the leaf.
     AtEnd,
 }
 
 /// The result of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sought {
-    /// At an entry; whether its key is the one that was sought.
+    /// At an entry, and whether its key is the sought key.
     At(Spot, bool),
-    /// Behind the last entry.
+    /// After the last entry.
     Behind,
 }
 
@@ -347,7 +349,7 @@ impl<'a> Leaf<'a> {
         Some(LeafShape::of(payload, fixed)?.on(payload))
     }
 
-    /// Entries in it.
+    /// Number of entries.
     pub(crate) fn entries(&self) -> usize {
         self.shape.entries
     }
@@ -366,7 +368,7 @@ impl<'a> Leaf<'a> {
             return Some(Sought::At(Spot { number: 0, entry }, order == Ordering::Equal));
         }
         if common < self.shape.prefix {
-            // It is above the common prefix of all keys.
+            // The key is greater than all keys with the common prefix.
             return Some(Sought::Behind);
         }
         let block = self.block_before(key, at, common)?;
@@ -374,7 +376,7 @@ impl<'a> Leaf<'a> {
     }
 
     /// The last block whose restart comes before (`key`, `at`). The first entry is before it, and
-    /// has `common` bytes in common with `key`.
+    /// its key shares `common` bytes with `key`.
     fn block_before(&self, key: &[u8], at: Glsn, common: usize) -> Option<usize> {
         let hint = hint(|i| key.get(self.shape.prefix + i));
         let hints = self.hints()?;
@@ -391,12 +393,12 @@ impl<'a> Leaf<'a> {
         Some(below)
     }
 
-    /// Searches a block whose restart comes before (`key`, `at`); the first key has `common` bytes
-    /// in common with `key`.
+    /// Searches a block whose restart comes before (`key`, `at`). The first key shares `common`
+    /// bytes with `key`.
     fn seek_in_block(&self, block: usize, common: usize, key: &[u8], at: Glsn) -> Option<Sought> {
         let (start, body) = self.restart_offsets(block)?;
-        // Its lines follow each other, but the processor would notice only after it has waited for
-        // some of them.
+        // Prefetch the block's lines. They are consecutive, but the hardware prefetcher would start
+        // only after some of them were loaded.
         let is_last = (block + 1) * RESTART_EVERY >= self.shape.entries;
         let next = if is_last { None } else { self.restart_offsets(block + 1) };
         let end = next.map_or(self.shape.bodies, |(end, _)| end.min(self.shape.bodies));
@@ -421,15 +423,15 @@ impl<'a> Leaf<'a> {
         Some(Sought::At(Spot { number: behind, entry }, order == Ordering::Equal))
     }
 
-    /// Compares an entry's key with `key`. The key that the entry shares bytes with is not after
-    /// `key` and agrees with it in `matched` bytes. Returns the number of bytes in which they
-    /// agree, and the entry's order to `key`.
+    /// Compares an entry's key with `key`. The preceding key (the one that the entry shares bytes
+    /// with) is not after `key`, and shares `matched` bytes with it. Returns the number of bytes
+    /// that the entry's key shares with `key`, and its order to `key`.
     fn compare_after(&self, entry: &Entry, key: &[u8], matched: usize) -> (usize, Ordering) {
         match entry.shared.cmp(&matched) {
-            // It shares the byte in which its predecessor is below the key.
+            // It shares the byte in which the preceding key is less than `key`.
             Ordering::Greater => (matched, Ordering::Less),
-            // It differs from its predecessor in a byte in which that one agrees with the key, so
-            // it is above both.
+            // It differs from the preceding key in a byte that that key shares with `key`, so it is
+            // greater than both.
             Ordering::Less => (entry.shared, Ordering::Greater),
             Ordering::Equal => {
                 let (common, order) =
@@ -439,7 +441,7 @@ impl<'a> Leaf<'a> {
         }
     }
 
-    /// Entry `number`; its key is assembled in `key`.
+    /// Entry `number`. Its key is assembled in `key`.
     pub(crate) fn spot(&self, number: usize, key: &mut Vec<u8>) -> Option<Spot> {
         let block = number / RESTART_EVERY;
         let mut entry = self.restart(block)?;
@@ -452,14 +454,14 @@ impl<'a> Leaf<'a> {
         Some(Spot { number, entry })
     }
 
-    /// Assembles in `key` the key of the entry that a search for `sought` has found: from the
-    /// sought key, rather than entry by entry.
+    /// Assembles in `key` the key of the entry that a search for `sought` has found, from the
+    /// sought key rather than entry by entry.
     pub(crate) fn found_key(&self, found: &Spot, sought: &[u8], key: &mut Vec<u8>) -> Option<()> {
         if found.number.is_multiple_of(RESTART_EVERY) {
             return self.restart_key(&found.entry, key);
         }
-        // The entry before it is not after the sought key, and agrees with it at least as far as
-        // the two entries do (`compare_after`).
+        // The preceding key is not after the sought key, and shares at least as many bytes with it
+        // as with the found key (`compare_after`).
         let front = sought.get(..found.entry.shared)?;
         key.clear();
         key.extend_from_slice(front);
@@ -467,11 +469,11 @@ impl<'a> Leaf<'a> {
         Some(())
     }
 
-    /// Moves `spot` to the next entry. `key` holds the key of `spot` and is changed to the new
-    /// one's. Where it returns `None`, both are as before or worthless.
+    /// Moves `spot` to the next entry. `key` must hold the key of `spot` and is changed to the new
+    /// key. After `None`, both are unchanged or invalid.
     ///
-    /// In place, because a walk takes one for each version: a copy of what was written just now
-    /// waits for the processor's store buffer.
+    /// Works in place because an iterator takes a step per version: copying a value that was just
+    /// written would stall on the processor's store buffer.
     #[inline]
     pub(crate) fn step(&self, spot: &mut Spot, key: &mut Vec<u8>) -> Option<Stepped> {
         let number = spot.number + 1;
@@ -496,7 +498,7 @@ impl<'a> Leaf<'a> {
         Some(stepped)
     }
 
-    /// Asks the processor for the byte at an offset of the payload.
+    /// Prefetches the byte at an offset of the payload.
     #[inline]
     pub(crate) fn fetch(&self, offset: usize) {
         prefetch_at(self.payload, offset);
@@ -515,12 +517,12 @@ impl<'a> Leaf<'a> {
         Some(())
     }
 
-    /// Turns `key` from the previous entry's (whose GLSN is `before`) into that of `entry`; `None`
-    /// if the two are out of order.
+    /// Changes `key` from the previous entry's key (with GLSN `before`) to the key of `entry`;
+    /// `None` if the two are out of order.
     #[inline]
     fn extend_key(&self, entry: &Entry, before: Glsn, key: &mut Vec<u8>) -> Option<()> {
         let rest = &self.payload[entry.rest..entry.next];
-        // The shared length is maximal (law 2): the first byte after it determines the order.
+        // The shared length is maximal (law 2), so the first byte after it decides the order.
         let follows = match (key.get(entry.shared), rest.first()) {
             (Some(old), Some(new)) => old < new,
             (Some(_), None) => false,
@@ -535,13 +537,13 @@ impl<'a> Leaf<'a> {
         Some(())
     }
 
-    /// The order of `key` to a restart's.
+    /// The order of `key` to the key of a restart.
     fn order_to_restart(&self, restart: &Entry, key: &[u8]) -> Option<Ordering> {
         let front = self.first_key().get(..restart.shared)?;
         let rest = &self.payload[restart.rest..restart.next];
         Some(match key.split_at_checked(front.len()) {
             Some((same, other)) => same.cmp(front).then_with(|| other.cmp(rest)),
-            // It is shorter than the part that the restart shares: never equal to it.
+            // `key` is shorter than the shared part, so it is never equal.
             None => key.cmp(front),
         })
     }
@@ -555,7 +557,7 @@ impl<'a> Leaf<'a> {
         self.entry(offset, body)
     }
 
-    /// Offset of a restart's entry, and of its body.
+    /// The offsets of a restart's entry and of its body.
     fn restart_offsets(&self, block: usize) -> Option<(usize, usize)> {
         let at = self.shape.offsets_start() + OFFSETS_BYTES * block;
         Some((u16_at(self.payload, at)?, u16_at(self.payload, at + 2)?))
@@ -565,7 +567,7 @@ impl<'a> Leaf<'a> {
         self.payload.get(HINTS_START..self.shape.offsets_start())
     }
 
-    /// The hint of a restart, if all keys have `prefix` bytes in common.
+    /// The hint of a restart, if all keys share `prefix` bytes.
     fn hint_of(&self, restart: &Entry, prefix: usize) -> u32 {
         let rest = &self.payload[restart.rest..restart.next];
         hint(|i| match (prefix + i).checked_sub(restart.shared) {
@@ -583,7 +585,7 @@ impl<'a> Leaf<'a> {
         self.entry(entry.next, entry.end)
     }
 
-    /// The entry at an offset, with its body at another.
+    /// The entry at offset `offset`, with its body at offset `body`.
     #[inline(always)]
     fn entry(&self, offset: usize, body: usize) -> Option<Entry> {
         let bytes = self.payload.get(..self.shape.bodies)?;
@@ -612,13 +614,13 @@ impl<'a> Leaf<'a> {
     }
 }
 
-/// The four bytes that `byte` returns, as a number with the same order; zeros where it returns
-/// none.
+/// The four bytes that `byte` returns, as a number with the same order. Missing bytes count as
+/// zeros.
 fn hint<'b>(byte: impl Fn(usize) -> Option<&'b u8>) -> u32 {
     (0..HINT_BYTES).fold(0, |hint, i| hint << 8 | u32::from(*byte(i).unwrap_or(&0)))
 }
 
-/// The number of sorted `hints` for which `is_near` holds.
+/// The number of leading `hints` for which `is_near` holds; they are sorted.
 fn partition_point(hints: &[u8], is_near: impl Fn(u32) -> bool) -> usize {
     let (mut start, mut len) = (0, hints.len() / HINT_BYTES);
     while len > 0 {
@@ -631,7 +633,8 @@ fn partition_point(hints: &[u8], is_near: impl Fn(u32) -> bool) -> usize {
     start
 }
 
-/// Whether a version whose key is in `order` to the sought one comes before (sought key, `at`).
+/// Whether a version at `glsn` comes before (sought key, `at`), if its key is in `order` to the
+/// sought key.
 pub(crate) fn comes_before(order: Ordering, glsn: Glsn, at: Glsn) -> bool {
     order == Ordering::Less || order == Ordering::Equal && glsn > at
 }
@@ -645,7 +648,7 @@ fn extended(bytes: &[u8], at: &mut usize, nibble: usize) -> Option<usize> {
     (more <= bytes.len() as u64).then_some(NIBBLE + more as usize)
 }
 
-/// Reads a whole leaf and passes each entry's key, GLSN and stored form to `each`, in order.
+/// Decodes a whole leaf and passes each entry's key, GLSN and stored form to `each`, in order.
 ///
 /// # Errors
 /// The fault of the leaf.
@@ -657,33 +660,37 @@ pub(crate) fn check_leaf(
     if has_branches(payload) {
         return Err(BRANCHES);
     }
-    let leaf = Leaf::new(payload, fixed).ok_or("the leaf's frame is broken")?;
+    let leaf = Leaf::new(payload, fixed).ok_or("the leaf's head is invalid")?;
     let (mut key, mut last_key, mut last_glsn) = (Vec::new(), Vec::new(), Glsn::NONE);
     let (mut offset, mut body) = (leaf.shape.keys_start(), leaf.shape.bodies);
     for number in 0..leaf.entries() {
-        let entry = leaf.entry(offset, body).ok_or("an entry is cut short")?;
+        let entry = leaf.entry(offset, body).ok_or("an entry is truncated")?;
         let shared_with = if number.is_multiple_of(RESTART_EVERY) {
             check_restart(&leaf, number / RESTART_EVERY, (offset, body), &entry)?;
             leaf.restart_key(&entry, &mut key);
             leaf.first_key()
         } else {
             if entry.shared > last_key.len() {
-                return Err("an entry shares more bytes than there are");
+                return Err("an entry shares more bytes than the previous key has");
             }
             key.truncate(entry.shared);
             key.extend_from_slice(&leaf.payload[entry.rest..entry.next]);
             &last_key
         };
         if number > 0 && common_prefix(shared_with, &key) != entry.shared {
-            return Err("an entry does not share all it could");
+            return Err("an entry's shared length is not maximal");
         }
         if number > 0 && !comes_before(last_key.cmp(&key), last_glsn, entry.glsn) {
             return Err("entries are out of order");
         }
         if !IndexKey::is_valid_len(key.len()) {
-            return Err("a key is too long, or too short to name a keyspace");
+            return Err("a key is too long, or shorter than a keyspace id");
         }
-        each(&key, entry.glsn, leaf.stored(&entry).ok_or("what a version stored cannot be read")?);
+        each(
+            &key,
+            entry.glsn,
+            leaf.stored(&entry).ok_or("a version's stored form cannot be decoded")?,
+        );
         key.clone_into(&mut last_key);
         (last_glsn, offset, body) = (entry.glsn, entry.next, entry.end);
     }
@@ -691,12 +698,12 @@ pub(crate) fn check_leaf(
         return Err("the leaf's entries do not fill it");
     }
     if common_prefix(leaf.first_key(), &last_key) != leaf.shape.prefix {
-        return Err("the leaf's prefix is not what its keys have in common");
+        return Err("the leaf's prefix length differs from that of its keys");
     }
     Ok(())
 }
 
-/// Checks the leaf's data on a restart; `offsets` are those of its entry and its body.
+/// Checks a restart. `offsets` are those of its entry and its body.
 fn check_restart(
     leaf: &Leaf<'_>,
     block: usize,
@@ -704,13 +711,13 @@ fn check_restart(
     entry: &Entry,
 ) -> Result<(), &'static str> {
     if leaf.restart_offsets(block) != Some(offsets) {
-        return Err("a restart does not stand where the leaf says");
+        return Err("a restart is not at the offset in the leaf's head");
     }
     if entry.shared > leaf.first_key().len() {
-        return Err("a restart shares more bytes than there are");
+        return Err("a restart shares more bytes than the first key has");
     }
     let hint = leaf.hint_of(entry, leaf.shape.prefix).to_be_bytes();
     let said =
         leaf.hints().and_then(|hints| hints.get(HINT_BYTES * block..HINT_BYTES * (block + 1)));
-    if said == Some(&hint[..]) { Ok(()) } else { Err("a restart's hint is not of its key") }
+    if said == Some(&hint[..]) { Ok(()) } else { Err("a restart's hint does not match its key") }
 }

@@ -1,12 +1,12 @@
-//! Reads the readable part of a damaged table: its leaves in file order, independent of guides and
-//! inner pages, which may be damaged too.
+//! Reads the readable part of a damaged table: its leaves in file order, without guides and inner
+//! pages, which may be damaged as well.
 //!
 //! Laws:
 //! 1. For each unreadable leaf, the span of keys that it may have held is reported. An unreadable
-//!    guide or inner page loses nothing.
-//! 2. A leaf that holds what it cannot hold, under a right checksum, is unreadable: keys outside
-//!    those of the table, or versions that do not follow the ones before it. Then the leaf before
-//!    it may be the wrong one, so the span begins before both.
+//!    guide or inner page loses no version.
+//! 2. A leaf with a valid checksum counts as unreadable if its content is impossible: keys outside
+//!    the table, or versions that do not follow the preceding ones. In the latter case the
+//!    preceding leaf may be the wrong one, so the span includes both.
 
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Budget, Kind};
@@ -28,8 +28,8 @@ pub(crate) struct Survey {
     pub(crate) lost: Vec<LostSpan>,
 }
 
-/// Index keys of which versions may be lost: from `first` to `last`, each bound inclusive or
-/// exclusive.
+/// A span of index keys whose versions may be lost, from `first` to `last`. Each bound may be
+/// inclusive or exclusive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LostSpan {
     pub(crate) page: u32,
@@ -40,24 +40,24 @@ pub(crate) struct LostSpan {
 }
 
 impl LostSpan {
-    /// Whether versions of a key may be lost.
+    /// Whether versions of `key` may be lost.
     pub(crate) fn holds(&self, key: &[u8]) -> bool {
         let above = key > &self.first[..] || (self.with_first && key == &self.first[..]);
         above && (key < &self.last[..] || (self.with_last && key == &self.last[..]))
     }
 }
 
-/// An unreadable page whose kind, or whose last key, is not known yet.
+/// An unreadable page whose kind or following key is not known yet.
 struct Missing {
     page: u32,
-    /// The last key before it.
+    /// The last readable key before it.
     before: Option<Vec<u8>>,
-    /// The first key after it, and whether versions of that key may be lost too.
+    /// The first readable key after it, and whether versions of that key may be lost as well.
     behind: Option<(Vec<u8>, bool)>,
     is_leaf: Option<bool>,
 }
 
-/// A version's place in the order.
+/// A version's position in the order.
 type Spot = (Vec<u8>, Glsn);
 
 /// The first and the last version of a leaf.
@@ -67,7 +67,7 @@ struct Ends {
 }
 
 impl Ends {
-    /// Those of a leaf that can be read, and that holds keys of the table only.
+    /// The ends of a leaf, if it can be decoded and holds only keys of the table.
     fn of(payload: &[u8], info: &TableInfo) -> Option<Self> {
         let (mut first, mut last): (Option<Spot>, Spot) = (None, (Vec::new(), Glsn::NONE));
         let checked = check_leaf(payload, info.fixed_glsn, |key, glsn, _| {
@@ -80,7 +80,7 @@ impl Ends {
     }
 }
 
-/// The end of what was taken.
+/// The end of the versions that were accepted.
 #[derive(Default)]
 struct Taken {
     /// The last key before the last leaf.
@@ -93,7 +93,7 @@ impl Taken {
         self.last.as_ref().map(|(key, _)| key.clone())
     }
 
-    /// Whether a version may follow.
+    /// Whether a version may follow the accepted ones.
     fn leads_to(&self, (key, glsn): &Spot) -> bool {
         self.last.as_ref().is_none_or(|(last, newer)| comes_before(last.cmp(key), *newer, *glsn))
     }
@@ -104,14 +104,13 @@ impl Taken {
     }
 }
 
-/// The survey stops after this many unreadable pages in a row, more than a table has.
+/// The survey stops after this many consecutive unreadable pages, more than any table has.
 const BAD_MAX: u32 = 1 << 16;
 
-/// Reads a table; `each` receives every readable version, in order. Without a `source` the file is
-/// missing.
+/// Reads a table; `each` receives every readable version, in order. `source` is `None` if the file
+/// is missing.
 ///
-/// # Errors
-/// The budget, or what `each` returns. A page that the disk cannot read is an unreadable page.
+/// The budget refuses, or `each` fails. A page that the disk cannot read counts as unreadable.
 pub(crate) fn survey(
     source: Option<&dyn PageSource>,
     info: &TableInfo,
@@ -137,7 +136,7 @@ pub(crate) fn survey(
         };
         in_a_row = if is_good { 0 } else { in_a_row + 1 };
         if in_a_row > BAD_MAX {
-            // The file has ended, whatever the manifest says of its length.
+            // The file has ended, regardless of the length in the manifest.
             break;
         }
         let in_tree = (1..=info.root).contains(&number);
@@ -157,7 +156,7 @@ pub(crate) fn survey(
                     outcome = each(&Version { key, glsn, stored });
                 }
             });
-            debug_assert!(read.is_ok(), "it was read a moment ago");
+            debug_assert!(read.is_ok(), "the leaf was decoded above");
             outcome?;
             let open = missing.iter_mut().filter(|missing| missing.behind.is_none());
             open.for_each(|missing| missing.behind = Some((ends.first.0.clone(), true)));
@@ -184,8 +183,9 @@ pub(crate) fn survey(
     Ok(found)
 }
 
-/// Decides the kind of pages below `first_leaf` that no guide describes: a single one is the guide
-/// of the leaves before it, or an inner page; of several, some may have been leaves.
+/// Decides the kind of the unreadable pages below `first_leaf` that no guide describes. A single
+/// one is the guide of the leaves before it, or an inner page. Of several, some may have been
+/// leaves.
 fn judge(missing: &mut [Missing], first_leaf: u32) {
     let unknown = |missing: &&mut Missing| missing.is_leaf.is_none() && missing.page < first_leaf;
     let count = missing.iter_mut().filter(unknown).count();
@@ -198,7 +198,7 @@ impl Survey {
         self.bad = Some((first, count + 1));
     }
 
-    /// A guide tells which of the pages before it are its leaves.
+    /// Marks the unreadable pages that a guide lists as its leaves.
     fn take_guide(&mut self, guide: &Guide<'_>, missing: &mut Vec<Missing>, info: &TableInfo) {
         let leaves = guide.first_leaf()..guide.first_leaf().saturating_add(guide.leaves());
         judge(missing, leaves.start);
@@ -210,7 +210,7 @@ impl Survey {
                 .then(|| guide.fences().before(next, &mut key))
                 .flatten();
             if let (Some((behind, with)), Some(fence)) = (&mut page.behind, fence) {
-                // A fence within the versions of a key tells how far they extend.
+                // A fence between versions of one key shows where they continue.
                 *with = fence.below != 0 && fence.key == &behind[..];
             }
         }
@@ -226,7 +226,7 @@ impl Survey {
             let first = page.before.unwrap_or_else(|| info.first_key.clone());
             let (last, with_last) = page.behind.unwrap_or_else(|| (info.last_key.clone(), true));
             match self.lost.last_mut() {
-                // One behind the other.
+                // Consecutive leaves form one span.
                 Some(before) if before.first == first => {
                     (before.last, before.with_last) = (last, with_last)
                 }

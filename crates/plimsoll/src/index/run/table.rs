@@ -1,4 +1,4 @@
-//! Table metadata, which is known without reading the file, and point look-ups in a table.
+//! Table metadata, which is available without reading the file, and point lookups in a table.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::index::run::leaf::{
 use crate::types::error::{Error, Result};
 use crate::types::version::Stored;
 
-/// The most leaves between its ends that an estimate of a range reads.
+/// Maximum number of leaves that an estimate reads between the first and the last one.
 const LEAVES_SAMPLED: u32 = 8;
 
 /// The location of a table's pages.
@@ -40,13 +40,13 @@ impl fmt::Display for TableId {
     }
 }
 
-/// Name of a run's file in the index's folder.
+/// The name of a run's file in the index's folder.
 pub(crate) fn run_file_name(id: u64) -> String {
     format!("{id:020}.run")
 }
 
 impl TableId {
-    /// Its file, from the store's folder on.
+    /// The path of its file, relative to the store's folder.
     pub(crate) fn file(self) -> String {
         match self {
             Self::Run(id) => format!("index/{}", run_file_name(id)),
@@ -55,50 +55,50 @@ impl TableId {
     }
 }
 
-/// Metadata of a table: kept in the manifest, and in memory.
+/// Metadata of a table, kept in the manifest and in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TableInfo {
-    /// Its file.
+    /// The table's id.
     pub(crate) id: TableId,
-    /// Its pages.
+    /// Number of pages.
     pub(crate) pages: u32,
-    /// Page of its root.
+    /// Page number of the root.
     pub(crate) root: u32,
-    /// Versions in it.
+    /// Number of versions.
     pub(crate) versions: u64,
-    /// Deletions among them.
+    /// Number of deletions among them.
     pub(crate) deletions: u64,
-    /// First index key.
+    /// The first index key.
     pub(crate) first_key: Vec<u8>,
-    /// Last index key.
+    /// The last index key.
     pub(crate) last_key: Vec<u8>,
-    /// Oldest commit in it.
+    /// The oldest commit.
     pub(crate) min_glsn: Glsn,
-    /// Newest commit in it.
+    /// The newest commit.
     pub(crate) max_glsn: Glsn,
     /// The oldest log entry that one of its values points to.
     pub(crate) min_pointer: Option<Glsn>,
-    /// Bytes of its values that lie in log entries; `None` if an earlier version wrote it, which
-    /// did not count them.
+    /// Bytes of its values that are in log entries; `None` if an earlier version, which did not
+    /// count them, wrote the table.
     pub(crate) log_bytes: Option<u64>,
     /// Blob files that its values point to, sorted.
     pub(crate) blobs: Vec<BlobId>,
-    /// Set if every version has this GLSN, whatever the pages say (a transaction that was written
+    /// If set, every version has this GLSN, regardless of the pages (a transaction that was written
     /// before its GLSN was known).
     pub(crate) fixed_glsn: Option<Glsn>,
-    /// The range deletions up to this GLSN are absorbed: the table has a deletion wherever one of
+    /// Range deletions up to this GLSN are absorbed: the table has a point deletion wherever one of
     /// them deleted a version in it.
     pub(crate) absorbed: Glsn,
 }
 
 impl TableInfo {
-    /// Bytes of its pages.
+    /// Size of its pages.
     pub(crate) fn bytes(&self) -> u64 {
         u64::from(self.pages) * PAGE_BYTES as u64
     }
 
-    /// Whether the deletion of a range at `glsn` may hide a version of the table that no deletion
-    /// in it hides.
+    /// Whether the deletion of `range` at `glsn` may hide a version of the table that no point
+    /// deletion in the table hides.
     pub(crate) fn needs(&self, range: &Fragment, glsn: Glsn) -> bool {
         self.absorbed < glsn
             && self.min_glsn < glsn
@@ -116,23 +116,23 @@ pub(crate) struct Table {
     pub(crate) file: PoolFile,
 }
 
-/// The result of a point look-up.
+/// The result of a point lookup.
 #[derive(Debug)]
 pub(crate) struct Lookup {
-    /// Newest version of the key in this table, whatever the snapshot.
+    /// The newest version of the key in this table, regardless of the snapshot.
     pub(crate) newest: Option<Glsn>,
-    /// Newest version that is not younger than the snapshot.
+    /// The newest version that is not younger than the snapshot.
     pub(crate) found: Option<Found>,
-    /// Whether a page was not in memory.
+    /// Whether some page was not in memory.
     pub(crate) missed: bool,
 }
 
-/// The leaf that may hold a key, as far as its guide shows.
+/// The leaf that may hold a key, according to its guide.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Guided {
-    /// Its page; `None` if the filter says that the key is absent.
+    /// Its page; `None` if the filter excludes the key.
     pub(crate) leaf: Option<u32>,
-    /// Pages that were not in memory.
+    /// Number of pages that were not in memory.
     pub(crate) misses: u32,
 }
 
@@ -151,7 +151,7 @@ impl Found {
     /// Its stored form.
     pub(crate) fn stored(&self) -> Stored<'_> {
         Stored::from_parts(self.tag, &self.page[self.start as usize..self.end as usize])
-            .expect("it was read once when it was found, and pages do not change")
+            .expect("it was decoded when it was found, and pages do not change")
     }
 }
 
@@ -159,7 +159,7 @@ impl Found {
 #[derive(Debug)]
 enum InLeaf {
     Found(Found),
-    /// The leaf goes on with another key.
+    /// The leaf continues with another key.
     Absent,
     /// The leaf ends before the version.
     Behind,
@@ -174,11 +174,11 @@ impl InLeaf {
     }
 }
 
-/// The next step of a descent.
+/// The result of one level of a descent.
 pub(crate) enum Step<'a> {
-    /// A page further down.
+    /// The next page further down.
     Child(u32),
-    /// The page itself: it is a guide.
+    /// The page itself, which is a guide.
     Guide(Guide<'a>),
 }
 
@@ -189,7 +189,7 @@ impl Lookup {
 }
 
 impl Table {
-    /// Looks `key` up as of `at`. The filter is checked first: a miss reads no leaf.
+    /// Looks `key` up as of `at`. The filter is checked first: an absent key usually reads no leaf.
     pub(crate) fn lookup(&self, key: &[u8], at: Glsn, touch: Touch) -> Result<Lookup> {
         if key < &self.info.first_key[..] || key > &self.info.last_key[..] {
             return Ok(Lookup::nothing(false));
@@ -205,7 +205,7 @@ impl Table {
         if newest.glsn <= at {
             return Ok(Lookup { newest: newest_glsn, found: Some(newest), missed });
         }
-        // An older version is in the same leaf, unless the key's versions go on in another one.
+        // An older version is in the same leaf, unless the key's versions continue in the next one.
         let mut found = self.find_in_page(leaf, newest.page, key, at)?;
         if matches!(found, InLeaf::Behind) {
             let (leaf, _) = self.leaf_of(key, at, touch)?;
@@ -214,8 +214,8 @@ impl Table {
         Ok(Lookup { newest: newest_glsn, found: found.found(), missed })
     }
 
-    /// As [`Table::lookup`], without the newest version: one search, where that takes two if the
-    /// newest one is younger than `at`. Returns the version, and whether a page was not in memory.
+    /// Like [`Table::lookup`], but without the newest version, which saves a search if that is
+    /// younger than `at`. Returns the version, and whether some page was not in memory.
     pub(crate) fn find_as_of(
         &self,
         key: &[u8],
@@ -232,12 +232,12 @@ impl Table {
         Ok((found, missed))
     }
 
-    /// The leaf in which `key` begins, if the filter lets it pass.
+    /// The leaf in which `key` begins, unless the filter excludes the key.
     pub(crate) fn leaf_that_may_have(&self, key: &[u8], touch: Touch) -> Result<Guided> {
         self.leaf_that_may_have_at(key, Glsn::MAX, touch)
     }
 
-    /// The leaf that contains (`key`, `glsn`), if the filter lets the key pass.
+    /// The leaf that contains (`key`, `glsn`), unless the filter excludes the key.
     fn leaf_that_may_have_at(&self, key: &[u8], glsn: Glsn, touch: Touch) -> Result<Guided> {
         let (number, page, misses) = self.guide_of(key, glsn, touch)?;
         let guide = self.read(number, Guide::new(page_payload(&page)))?;
@@ -263,7 +263,7 @@ impl Table {
         self.find_in_page(number, page, key, at)
     }
 
-    /// As [`Table::find_in_leaf`], in a page that is held.
+    /// Like [`Table::find_in_leaf`], in a page that is held already.
     fn find_in_page(&self, number: u32, page: Page, key: &[u8], at: Glsn) -> Result<InLeaf> {
         let leaf = self.leaf(number, &page)?;
         let spot = match self.read(number, leaf.seek(key, at))? {
@@ -277,18 +277,17 @@ impl Table {
         Ok(InLeaf::Found(Found { glsn, page, tag: tag as u8, start, end }))
     }
 
-    /// Page of the leaf that contains (`key`, `glsn`), and the leaves of its guide. If that leaf
-    /// ends before it, the next one begins after it.
+    /// The page of the leaf that contains (`key`, `glsn`), and the number of leaves of its guide.
+    /// If the leaf ends before that version, the next leaf begins after it.
     fn leaf_of(&self, key: &[u8], glsn: Glsn, touch: Touch) -> Result<(u32, u32)> {
         let (number, page, _) = self.guide_of(key, glsn, touch)?;
         let guide = self.read(number, Guide::new(page_payload(&page)))?;
         Ok((self.read(number, guide.find(key, glsn))?, guide.leaves()))
     }
 
-    /// Estimates a sum over the versions from the place `from` up to `to` (`None`: the table's
-    /// ends), whose order is by key and then from the newest on: `weigh` is called with the keys
-    /// and stored forms of the first leaf, of the last one, and of a few in between. Exact for a
-    /// few leaves.
+    /// Estimates a sum over the versions from `from` up to `to` (`None`: the table's ends), in the
+    /// order of keys and then newest first. `weigh` is called with the keys and stored forms of the
+    /// first leaf, the last one, and a few in between. Exact if there are only a few leaves.
     pub(crate) fn estimate(
         &self,
         from: Option<(&[u8], Glsn)>,
@@ -330,7 +329,7 @@ impl Table {
             let number = first
                 + 1
                 + (u64::from(between) * u64::from(2 * page + 1) / u64::from(2 * pages)) as u32;
-            // A page of another kind lies among leaves.
+            // Use the next page if this one is not a leaf.
             let there = match in_leaf(number)? {
                 None if number + 1 < last && pages < between => in_leaf(number + 1)?,
                 there => there,
@@ -342,13 +341,12 @@ impl Table {
         if pages == between {
             return Ok(sum + sampled);
         }
-        // Among them is a guide for each of as many leaves as the first one has.
+        // Subtract the guides: there is one per as many leaves as the first leaf's guide has.
         let leaves_between = f64::from(between) * f64::from(of_guide) / f64::from(of_guide + 1);
         Ok(sum + sampled / f64::max(leaves, 1.0) * leaves_between)
     }
 
-    /// Keys at about equal distances, the first one included. Reads a page or two for each other
-    /// one.
+    /// Keys at about equal intervals, including the first. Reads one or two pages per further key.
     pub(crate) fn sample_keys(&self, count: usize) -> Result<Vec<Vec<u8>>> {
         let mut keys = vec![self.info.first_key.clone()];
         for part in 1..count {
@@ -357,8 +355,8 @@ impl Table {
         Ok(keys)
     }
 
-    /// The first key and the number of versions of a leaf, `part` of `count` parts of the table
-    /// behind its beginning.
+    /// The first key and the number of versions of the leaf at the fraction `part`/`count` of the
+    /// table.
     pub(crate) fn sample_leaf(&self, part: usize, count: usize) -> Result<(Vec<u8>, usize)> {
         let mut number = (u64::from(self.info.root) * part as u64 / count as u64).max(1) as u32;
         let mut page = self.load(number, Touch::Scan)?;
@@ -370,7 +368,7 @@ impl Table {
         Ok((leaf.first_key().to_vec(), leaf.entries()))
     }
 
-    /// The guide over the leaf that contains (`key`, `glsn`), and the number of pages on the way
+    /// The guide of the leaf that contains (`key`, `glsn`), and the number of pages on the path
     /// that were not in memory.
     fn guide_of(&self, key: &[u8], glsn: Glsn, touch: Touch) -> Result<(u32, Page, u32)> {
         let (mut number, mut misses) = (self.info.root, 0);
@@ -384,7 +382,7 @@ impl Table {
         }
     }
 
-    /// Reads page `number` on the way from the root to (`key`, `glsn`).
+    /// Reads page `number` on the path from the root to (`key`, `glsn`).
     pub(crate) fn step_down<'a>(
         &self,
         number: u32,
@@ -402,7 +400,7 @@ impl Table {
                 if child < number {
                     Ok(Step::Child(child))
                 } else {
-                    Err(self.corrupt(number, "a child that stands behind it"))
+                    Err(self.corrupt(number, "a child that is stored after it"))
                 }
             }
             _ => Err(self.corrupt(number, "neither a guide nor an inner page")),
@@ -426,14 +424,14 @@ impl Table {
 
     fn load(&self, number: u32, touch: Touch) -> Result<Page> {
         if number >= self.info.pages {
-            return Err(self.corrupt(number, "a page beyond the last"));
+            return Err(self.corrupt(number, "a reference to a page after the last"));
         }
         self.file.get(number, touch).map_err(|error| self.failed_to_load(error))
     }
 
-    /// The data read from page `number`, or an error if it cannot be read.
+    /// The data decoded from page `number`, or an error if there is none.
     pub(crate) fn read<T>(&self, number: u32, read: Option<T>) -> Result<T> {
-        read.ok_or_else(|| self.corrupt(number, "bytes that are not what a page of its kind holds"))
+        read.ok_or_else(|| self.corrupt(number, "bytes that are invalid for a page of its kind"))
     }
 
     pub(crate) fn corrupt(&self, number: u32, what: &str) -> Error {
@@ -444,7 +442,7 @@ impl Table {
         .in_file(|| self.info.id.file())
     }
 
-    /// The error of a page that cannot be loaded, with the file.
+    /// The error for a page that cannot be loaded, with the name of the file.
     pub(crate) fn failed_to_load(&self, error: LoadError) -> Error {
         Error::of_load(error).in_file(|| self.info.id.file())
     }

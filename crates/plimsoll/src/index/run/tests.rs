@@ -35,6 +35,7 @@ use crate::index::run::inner::{Inner, check_inner};
 use crate::index::run::leaf::{LEAF_PAGE, Leaf, check_leaf};
 use crate::index::run::table::{Table, TableId, TableInfo, run_file_name};
 use crate::index::run::warmth::Warmth;
+use crate::types::compression::{Codec, Packed};
 use crate::types::error::{Error, Result};
 use crate::types::index_key::MAX_INDEX_KEY_BYTES;
 use crate::types::version::{INLINE_BYTES, Stored, Version};
@@ -64,7 +65,7 @@ impl PageSink for Pages {
     }
 }
 
-/// Pages in memory, which a test may damage.
+/// Pages in memory that a test may damage.
 struct Source(Mutex<Vec<u8>>);
 
 impl PageSource for Source {
@@ -114,7 +115,7 @@ fn table_of(budget: &Budget, pool: &Arc<Pool>, model: &Model) -> Table {
     open(pool, pages, info)
 }
 
-/// Shapes of keys that tables must handle well.
+/// Shapes of keys that tables must support.
 #[derive(Clone, Copy, Debug)]
 enum Shape {
     Integers,
@@ -139,8 +140,8 @@ fn random_key(random: &mut Random, shape: Shape) -> Vec<u8> {
             key.extend(format!("file{}", random.below(3000)).bytes());
         }
         Shape::Long => {
-            // Prefixes nearly as long as the longest key: a few that many keys share, and some that
-            // no two keys share.
+            // Prefixes nearly as long as the longest key: a few shared by many keys, and some
+            // shared by none.
             let mut front = [random.below(3) as u8; 4080];
             if random.below(3) == 0 {
                 front.fill_with(|| random.below(256) as u8);
@@ -166,8 +167,13 @@ fn random_stored(random: &mut Random) -> Vec<u8> {
     let stored = match random.below(20) {
         0 => Stored::Deleted,
         1 => Stored::Inline(&value),
-        2 => Stored::InLog { offset, len, sum: offset },
-        3 => Stored::InBlob { blob: BlobId(random.below(9)), offset, len, sum: len },
+        2 => Stored::InLog { offset, len, sum: offset, packed: None },
+        3 => {
+            let blob = BlobId(random.below(9));
+            let stored = |packed| Stored::InBlob { blob, offset, len, sum: len, packed };
+            let packed = stored(Some(Packed { codec: Codec::Zstd, value_bytes: 2 * len }));
+            if packed.has_possible_lengths() { packed } else { stored(None) }
+        }
         _ => Stored::Inline(&value[..value.len() / 100]),
     };
     let mut bytes = Vec::new();
@@ -191,7 +197,7 @@ fn random_model(random: &mut Random, shape: Shape, versions: usize) -> Model {
     model
 }
 
-/// The expected look-up: the newest GLSN of all, and the newest version at a moment.
+/// The expected result of a lookup: the newest GLSN of all, and the newest version as of `at`.
 fn expected<'a>(model: &'a Model, key: &[u8], at: u64) -> (Option<u64>, Option<(u64, &'a [u8])>) {
     let first_at = |glsn: u64| {
         let (found, stored) = model.range((key.to_vec(), Reverse(glsn))..).next()?;

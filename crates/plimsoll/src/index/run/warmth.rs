@@ -1,11 +1,11 @@
 //! Decides which pages of a new run enter the pool while it is written. Versions that were read in
-//! the inputs are likely to be read again, so the pages that replace theirs enter the pool at once
-//! instead of being loaded one by one.
+//! the inputs are likely to be read again, so their new pages enter the pool at once instead of
+//! being loaded one by one.
 
-/// How versions were accessed in their source.
+/// How often versions were read in their source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Warmth {
-    /// Rarely, or unknown.
+    /// Rarely or unknown.
     Unread,
     /// Recently: their pages enter the pool as if they had been loaded.
     Read,
@@ -13,13 +13,13 @@ pub(crate) enum Warmth {
     Hot,
 }
 
-/// Weighs the versions of a page, and decides how the page enters the pool.
+/// Aggregates the warmth of the versions of a page and decides how the page enters the pool.
 #[derive(Debug, Default)]
 pub(crate) struct Scale {
     bytes: u64,
     read_bytes: u64,
     hot_bytes: u64,
-    /// The warmest leaf since the last page above leaves.
+    /// The warmest leaf since the last page that is not a leaf.
     below: Option<Warmth>,
 }
 
@@ -32,12 +32,12 @@ impl Scale {
     }
 
     /// The warmth of a page that is not a leaf: that of the warmest leaf since the previous such
-    /// page. The open leaf does not count: a guide may be written to make room for it.
+    /// page. The open leaf does not count, because a guide may be written to make room for it.
     pub(crate) fn take_above(&mut self) -> Warmth {
         self.below.take().unwrap_or(Warmth::Unread)
     }
 
-    /// The warmth of the leaf that was filled: that of at least half of its bytes.
+    /// The warmth of the leaf that was filled: the highest that at least half of its bytes have.
     pub(crate) fn take_leaf(&mut self) -> Warmth {
         let is_most = |part: u64| 2 * part >= self.bytes;
         let warmth = match (is_most(self.hot_bytes), is_most(self.read_bytes)) {
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_is_as_warm_as_half_of_it_and_one_above_as_the_warmest_leaf() {
+    fn a_leaf_is_as_warm_as_half_of_its_bytes_and_its_guide_as_the_warmest_leaf() {
         let mut scale = Scale::default();
         let leaf = |scale: &mut Scale, parts: &[(u64, Warmth)]| {
             parts.iter().for_each(|&(bytes, warmth)| scale.add(bytes, warmth));
@@ -73,14 +73,18 @@ mod tests {
             Warmth::Read
         );
         assert_eq!(scale.take_above(), Warmth::Read, "the guide over both");
-        assert_eq!(scale.take_above(), Warmth::Unread, "a page above that has no leaf of its own");
+        assert_eq!(
+            scale.take_above(),
+            Warmth::Unread,
+            "an inner page without a leaf since the guide"
+        );
         assert_eq!(leaf(&mut scale, &[(50, Warmth::Unread), (50, Warmth::Hot)]), Warmth::Hot);
         assert_eq!(leaf(&mut scale, &[(50, Warmth::Unread)]), Warmth::Unread);
         assert_eq!(scale.take_above(), Warmth::Hot);
     }
 
     #[test]
-    fn a_guide_that_makes_room_for_a_leaf_takes_nothing_of_it() {
+    fn a_guide_written_before_a_leaf_does_not_count_it() {
         let mut scale = Scale::default();
         scale.add(50, Warmth::Unread);
         assert_eq!(scale.take_leaf(), Warmth::Unread);

@@ -1,8 +1,8 @@
-//! Which blob files the index uses, and which it may have stopped using since the log last removed
-//! some.
+//! The blob files that the index uses, and those that it may have stopped using since the log last
+//! removed files.
 //!
-//! Law: a blob file is used while a manifest names it or may come to name it, and while a job reads
-//! through a view that has it. Readers need no such promise: they ask again in a newer view.
+//! Law: a blob file is in use while a manifest names it or may come to name it, and while a job
+//! reads through a view that has it. Other readers retry with a newer view instead.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, Weak};
@@ -13,26 +13,26 @@ use crate::index::run::table::{TableId, TableInfo};
 use crate::index::sources::view::View;
 use crate::types::lock::lock;
 
-/// The most blob files that are remembered one by one.
+/// Maximum number of blob files that are remembered individually.
 const LEFT_MAX: usize = 4096;
 
-/// The blob files of an open index, beside those that its current view names.
+/// The blob files of an open index, in addition to those in its current view.
 #[derive(Debug, Default)]
 pub(crate) struct Blobs {
-    /// Being written, or written and not named by a manifest yet.
+    /// Files being written, and files not named by a manifest yet.
     in_work: Mutex<BTreeSet<BlobId>>,
     /// The views through which jobs read.
     of_jobs: Mutex<Vec<Weak<View>>>,
     left: Mutex<Left>,
-    /// Values are to be moved out of these.
+    /// Files whose values are to be moved out.
     vacated: Mutex<Arc<BTreeSet<BlobId>>>,
 }
 
-/// Files of tables that are no longer current: other tables may use them.
+/// Files of tables that are no longer current. Other tables may still use them.
 #[derive(Debug)]
 pub(crate) enum Left {
     These(BTreeSet<BlobId>),
-    /// More than are remembered.
+    /// More files than are remembered.
     Many,
 }
 
@@ -43,39 +43,39 @@ impl Default for Left {
 }
 
 impl Blobs {
-    /// A file is about to be written that a manifest is to name.
+    /// Registers a file that is about to be written and then named by a manifest.
     pub(crate) fn begin(&self, blob: BlobId) {
         lock(&self.in_work).insert(blob);
     }
 
-    /// A manifest names the file, or none ever will.
+    /// Ends the registration: a manifest names the file, or none ever will.
     pub(crate) fn end(&self, blob: BlobId) {
         lock(&self.in_work).remove(&blob);
     }
 
-    /// Jobs that begin from now on move the values out of these files.
+    /// Selects files for new jobs to move the values out of.
     pub(crate) fn vacate(&self, blobs: BTreeSet<BlobId>) {
         *lock(&self.vacated) = Arc::new(blobs);
     }
 
-    /// A value in the file is damaged, and stays there.
+    /// Excludes a file that has a damaged value, which stays there.
     pub(crate) fn stop_vacating(&self, blob: BlobId) {
         Arc::make_mut(&mut lock(&self.vacated)).remove(&blob);
     }
 
-    /// The files that values are to be moved out of.
+    /// The files whose values are to be moved out.
     pub(crate) fn vacated(&self) -> Arc<BTreeSet<BlobId>> {
         Arc::clone(&lock(&self.vacated))
     }
 
-    /// A job reads through this view, or copies its files, for as long as it keeps it.
+    /// Registers a view through which a job reads or copies files, for as long as the job keeps it.
     pub(crate) fn job_reads(&self, view: &Arc<View>) {
         let mut views = lock(&self.of_jobs);
         views.retain(|view| view.strong_count() > 0);
         views.push(Arc::downgrade(view));
     }
 
-    /// Tables are no longer current.
+    /// Records tables that are no longer current.
     pub(crate) fn note_removed<'a>(&self, tables: impl Iterator<Item = &'a TableInfo>) {
         let mut left = lock(&self.left);
         for table in tables {
@@ -90,8 +90,8 @@ impl Blobs {
         }
     }
 
-    /// The files of tables that are no longer current, since the last call; those that jobs still
-    /// need are told the next time.
+    /// The files of tables that ceased to be current since the last call. Files that jobs still
+    /// need are returned by a later call.
     pub(crate) fn take_left(&self) -> Left {
         let taken = std::mem::take(&mut *lock(&self.left));
         let Left::These(these) = taken else { return Left::Many };
@@ -103,7 +103,7 @@ impl Blobs {
         Left::These(now)
     }
 
-    /// The files could not be removed: they are told again.
+    /// Returns files that could not be removed, for a later call.
     pub(crate) fn put_back(&self, blobs: Left) {
         let mut left = lock(&self.left);
         match (&mut *left, blobs) {
@@ -113,8 +113,8 @@ impl Blobs {
         }
     }
 
-    /// Whether a file is in use, given the current view: `view` is asked for after the files in
-    /// work, so that a file that a manifest comes to name in between is found in the view.
+    /// Whether a file is in use. `view` is loaded after the registered files were checked, so that
+    /// a file that a manifest begins to name in between is found in the view.
     pub(crate) fn uses(&self, blob: BlobId, view: impl FnOnce() -> Arc<View>) -> bool {
         self.is_in_work(blob) || names(&view(), blob)
     }
@@ -126,9 +126,9 @@ impl Blobs {
         self.views_of_jobs().iter().any(|view| names(view, blob))
     }
 
-    /// The views through which jobs read now.
+    /// The views through which jobs currently read.
     pub(crate) fn views_of_jobs(&self) -> Vec<Arc<View>> {
-        // Outside of the lock: the last owner of a view removes its files.
+        // Outside the lock, because dropping the last reference to a view removes its files.
         lock(&self.of_jobs).iter().filter_map(Weak::upgrade).collect()
     }
 }

@@ -1,4 +1,4 @@
-//! Checks the index: every page of every table, and the laws that can be checked from the manifest.
+//! Checks the index: every page of every table, and the laws that the manifest shows.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use crate::index::sources::view::tables_in;
 use crate::types::error::Result;
 use crate::types::version::Version;
 
-/// Reads every table. `each` receives every version, `checked` each table with its faults.
-/// `report` receives faults between tables.
+/// Reads every table. `each` receives every version, `checked` each table with its faults, `report`
+/// faults between tables.
 pub(crate) fn verify(
     runs: &Runs,
     each: &mut dyn FnMut(&Version<'_>),
@@ -31,7 +31,7 @@ pub(crate) fn verify(
     }
     check_ages(&view.runs, report);
     let youngest = view.runs.iter().chain(&view.history).map(|run| run.max_glsn()).max();
-    // Beside a writing process the manifest may be younger than the log bounds known here.
+    // While another process writes, the manifest may be younger than the log bounds known here.
     let durable = runs.env.context.log.bounds().durable.max(manifest.durable.glsn);
     if let Some(youngest) = youngest.filter(|&youngest| youngest > durable) {
         report(format!(
@@ -47,8 +47,8 @@ pub(crate) fn verify(
     Ok(())
 }
 
-/// Whether the manifest on disk names this table. Beside a writing process, the table may have
-/// been merged away and its file removed.
+/// Whether the manifest on disk names this table. Another writing process may have merged the table
+/// away and removed its file.
 fn is_named(runs: &Runs, id: TableId) -> Result<bool> {
     if runs.env.duty().may_write() {
         return Ok(true);
@@ -67,8 +67,8 @@ fn check_order(run: &Run, report: &mut dyn FnMut(String)) {
     }
 }
 
-/// Checks law 2 as far as the oldest and newest commits of tables show it. Where a merge has ended
-/// early, tables that do not overlap may be the other way round.
+/// Checks law 2 by the oldest and newest commits of tables. After a merge that ended early, tables
+/// that do not overlap may be in reverse order.
 fn check_ages(runs: &[Arc<Run>], report: &mut dyn FnMut(String)) {
     for pair in runs.windows(2) {
         for newer in pair[0].infos() {
@@ -78,7 +78,7 @@ fn check_ages(runs: &[Arc<Run>], report: &mut dyn FnMut(String)) {
             if let Some(older) = youngest.filter(|older| newer.min_glsn < *older) {
                 let newer = newer.min_glsn;
                 report(format!(
-                    "a newer run holds GLSN {newer}, older than GLSN {older} of the run behind it"
+                    "a newer run holds GLSN {newer}, older than GLSN {older} of the run after it"
                 ));
             }
         }

@@ -1,11 +1,11 @@
-//! The index of a member that is not the keeper: its memtables are never written, they are released
-//! once the keeper's runs hold what is in them.
+//! The index of a member that is not the keeper: its memtables are not flushed but released once
+//! the keeper's runs hold their content.
 //!
 //! Laws:
-//! 1. A memtable is released when the checkpoint of the manifest that is read reaches its boundary.
-//!    One that reaches beyond stays whole: a version that is in it and in a run counts once.
-//! 2. Whoever waits for room asks the keeper to flush, and takes its place if that is free, or if
-//!    the keeper does not answer.
+//! 1. A memtable is released when the checkpoint of the loaded manifest reaches its boundary.
+//!    Otherwise it stays complete: a version that is both in it and in a run counts once.
+//! 2. A process that waits for room asks the keeper to flush, and becomes the keeper if there is
+//!    none or if it does not answer.
 //! 3. A new keeper removes and reuses nothing before it has installed a manifest: see
 //!    [`plimsoll_log::members::keeper`].
 
@@ -28,17 +28,17 @@ use crate::index::sources::Sources;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::lock::lock;
 
-/// The longest wait for the keeper until a look at what it has done.
+/// The interval at which the keeper's progress is checked.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// How long the keeper may do nothing until whoever waits for it gives up.
+/// A waiter gives up after the keeper made no progress for this long.
 const PATIENCE_NANOS: u64 = 10_000_000_000;
 
-/// How long the keeper may leave nudges unanswered until another one takes its place. It costs work
-/// and no data if it only was slow.
+/// A keeper that leaves nudges unanswered for this long is replaced. If it was only slow, this
+/// costs work but no data.
 const ANSWERS_WITHIN_NANOS: u64 = 2_000_000_000;
 
-/// Watches whether the keeper answers, while it is waited for.
+/// Watches whether the keeper answers while a thread waits for it.
 #[derive(Debug)]
 pub(crate) struct KeeperWatch {
     pulse: (u64, u64),
@@ -51,7 +51,7 @@ impl KeeperWatch {
         Self { pulse: members.keeper.pulse(), since: clock.monotonic_nanos() }
     }
 
-    /// The keeper's pulse, if it has not answered for too long. To be called again and again.
+    /// The keeper's pulse, if it has not answered for too long. Call it repeatedly.
     pub(crate) fn stopped(&mut self, members: &Members, clock: &dyn Clock) -> Option<(u64, u64)> {
         let (pulse, now) = (members.keeper.pulse(), clock.monotonic_nanos());
         if pulse != self.pulse {
@@ -62,8 +62,8 @@ impl KeeperWatch {
     }
 }
 
-/// The owner of the duty in a store that several processes share: follows the keeper, and takes its
-/// place.
+/// The owner of the keeper's duty in a store that several processes share: follows the keeper, and
+/// replaces it if necessary.
 #[derive(Debug)]
 pub(crate) struct Following {
     env: Arc<Env>,
@@ -71,7 +71,7 @@ pub(crate) struct Following {
     runs: Arc<Runs>,
     /// Held while this process tries to become the keeper.
     keeping: Mutex<()>,
-    /// Held while it is told which part of the log is needed here.
+    /// Held while the needed part of the log is published.
     telling: Mutex<()>,
 }
 
@@ -86,8 +86,7 @@ impl Following {
         }
     }
 
-    /// For a member: takes in what the keeper has installed, and becomes the keeper if there is
-    /// none.
+    /// In a member: loads the keeper's newest manifest, and becomes the keeper if there is none.
     ///
     /// # Errors
     /// As for [`Runs::refresh`].
@@ -99,8 +98,8 @@ impl Following {
         Ok(())
     }
 
-    /// Takes in what the keeper has installed, and releases what its runs hold. While memtables
-    /// wait to be released, waits for the keeper.
+    /// Loads the keeper's newest manifest and releases the memtables that its runs hold. While
+    /// memtables wait to be released, waits for the keeper.
     pub(crate) fn step(&self, members: &Arc<Members>) -> Result<Progress> {
         let clock = &self.env.context.clock;
         let begun = clock.monotonic_nanos();
@@ -112,12 +111,12 @@ impl Following {
             }
             let now = clock.monotonic_nanos();
             if now.saturating_sub(told) >= LOOK.as_nanos() as u64 {
-                // Another keeper may not have been told.
+                // A new keeper may not have received the request.
                 told = now;
                 members.table.tell();
             }
-            // Read after what this one tells above, which is not to wake it. What it tells when it
-            // takes in a manifest may: one look more.
+            // Read the state after our own notification, so that it cannot wake us. Loading a
+            // manifest notifies again, which costs one extra iteration.
             let seen = members.table.state();
             if self.take_in(members)? {
                 return Ok(Progress::Worked);
@@ -144,7 +143,7 @@ impl Following {
         }
     }
 
-    /// Takes in the newest manifest, if it is not known yet. Returns whether memtables were
+    /// Loads the newest manifest, unless it is loaded already. Returns whether memtables were
     /// released.
     pub(crate) fn take_in(&self, members: &Members) -> Result<bool> {
         if members.marks.manifest() > self.runs.manifest_number() {
@@ -155,25 +154,25 @@ impl Following {
         Ok(releases)
     }
 
-    /// Tells the other members which part of the log is needed here.
+    /// Publishes which part of the log this process needs.
     pub(crate) fn tell_needs(&self, members: &Members) {
-        // What was found earlier is not told later: it may be too little by then.
+        // Read and publish under one lock, so that an outdated value cannot overwrite a newer one.
         let _alone = lock(&self.telling);
         members.needs.set_checkpoint(self.runs.log_needed_from());
     }
 
-    /// Goes on from the newest manifest, which holds everything that was committed up to the GLSN
-    /// that is returned. Law: the memtables are closed ([`crate::index::memtables`]), and the
-    /// caller applies nothing meanwhile.
+    /// Continues from the newest manifest, and returns the GLSN up to which it holds every commit.
+    /// Law: the memtables are closed ([`crate::index::memtables`]), and the caller applies nothing
+    /// in the meantime.
     ///
     /// # Errors
     /// As for [`Following::follow`].
     pub(crate) fn leap(&self, members: &Members) -> Result<Glsn> {
         self.take_in(members)?;
-        Ok(self.runs.go_on_behind_runs(|_| true).expect("any checkpoint will do"))
+        Ok(self.runs.go_on_behind_runs(|_| true).expect("every checkpoint is accepted"))
     }
 
-    /// Goes on from the checkpoint of the manifest that is known, if it may be passed. Returns that
+    /// Continues from the checkpoint of the loaded manifest if `may_pass` allows it. Returns that
     /// checkpoint. Law: as for [`Following::leap`].
     pub(crate) fn pass_over(
         &self,
@@ -226,13 +225,14 @@ impl Following {
         Ok(true)
     }
 
-    /// The files are as the newest manifest says: what an earlier keeper left behind is removed,
-    /// and its ids are not used again. It may be there still, in the middle of its work.
+    /// Brings the files into the state of the newest manifest: removes leftovers of earlier
+    /// keepers, and skips their ids. An earlier keeper may still be running, in the middle of a
+    /// job.
     fn prepare_to_keep(&self, members: &Members) -> Result<()> {
         self.runs.files.skip_those_in_folder(self.env.context.clock.wall_micros())?;
-        // Listed before the manifest is installed. Of these files, no later manifest names one that
-        // this does not name: so it does not matter if this process is stopped now, and others
-        // write files meanwhile.
+        // List the files before the manifest is installed. Later manifests name none of the listed
+        // files that this one does not name, so a sweep of these files stays correct even if this
+        // process is delayed while others write files.
         let names = self.runs.files.names()?;
         self.runs.fence()?;
         let named: BTreeSet<u64> = self.sources.view().infos().filter_map(run_of).collect();
@@ -245,8 +245,8 @@ impl Following {
         self.runs.files.sweep(&names, self.runs.manifest_number(), is_named)
     }
 
-    /// Runs beside those that the manifest has `named` whose files are being copied here: they are
-    /// removed when that is done.
+    /// The runs not in `named` whose files this process is copying. They are removed at the end of
+    /// the copy.
     fn leave_to_copies(&self, named: &BTreeSet<u64>) -> BTreeSet<u64> {
         let mut copied = BTreeSet::new();
         for view in self.runs.blobs.views_of_jobs() {

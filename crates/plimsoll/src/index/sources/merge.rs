@@ -1,9 +1,9 @@
-//! Merges sorted sources into one order: by key, and for one key newest first.
+//! Merges sorted sources into one order: by key, then newest first.
 //!
 //! Laws:
 //! 1. If two sources hold the same key and GLSN (a transaction that was spilled more than once),
-//!    the source given first takes precedence: its copy comes first in a forward walk, and last in
-//!    a backward walk.
+//!    the earlier source takes precedence: its copy comes first in a forward scan and last in a
+//!    backward scan.
 //! 2. No allocation per entry: the top version is borrowed from its source.
 
 use std::cmp::Ordering;
@@ -22,7 +22,7 @@ use crate::index::sources::source::Memtable;
 use crate::types::error::Result;
 use crate::types::version::{Version, VersionHead};
 
-/// The direction of a walk.
+/// The direction of a scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Direction {
     #[default]
@@ -30,7 +30,7 @@ pub(crate) enum Direction {
     Backward,
 }
 
-/// A walk over one source.
+/// A cursor over one source.
 #[derive(Debug)]
 pub(crate) enum Cursor {
     Memtable(MemtableCursor),
@@ -39,7 +39,7 @@ pub(crate) enum Cursor {
     List(tests::ListCursor),
 }
 
-/// A walk over a memtable.
+/// A cursor over a memtable.
 #[derive(Debug)]
 pub(crate) struct MemtableCursor {
     memtable: Arc<Memtable>,
@@ -47,12 +47,12 @@ pub(crate) struct MemtableCursor {
 }
 
 impl Cursor {
-    /// A cursor over the tables of a run, by the pool, not yet positioned.
+    /// An unpositioned cursor over the tables of a run that reads from the pool.
     pub(crate) fn run(tables: Arc<[Table]>) -> Self {
         Self::Run(Box::new(RunCursor::new(tables, Feed::Pool(Touch::Point))))
     }
 
-    /// A cursor over a memtable, not yet positioned.
+    /// An unpositioned cursor over a memtable.
     pub(crate) fn memtable(memtable: &Arc<Memtable>) -> Self {
         Self::Memtable(MemtableCursor { memtable: Arc::clone(memtable), at: None })
     }
@@ -105,7 +105,7 @@ impl Cursor {
         }
     }
 
-    /// The head of that version: cheaper than all of it.
+    /// The head of the current version. Cheaper than [`Cursor::current`].
     #[inline]
     fn head(&self) -> Option<VersionHead<'_>> {
         match self {
@@ -114,7 +114,7 @@ impl Cursor {
         }
     }
 
-    /// The value of that version, where the version holds it.
+    /// The current version's value if it is inline.
     #[inline]
     fn inline_value(&self) -> Option<&[u8]> {
         match self {
@@ -123,7 +123,7 @@ impl Cursor {
         }
     }
 
-    /// The key of that version: cheaper still.
+    /// The key of the current version. Cheaper still.
     fn key(&self) -> Option<&[u8]> {
         match self {
             Cursor::Memtable(cursor) => {
@@ -135,7 +135,7 @@ impl Cursor {
         }
     }
 
-    /// Heap bytes of the cursor.
+    /// Heap size of the cursor.
     fn heap_bytes(&self) -> usize {
         match self {
             Cursor::Run(cursor) => cursor.heap_bytes(),
@@ -164,12 +164,12 @@ impl Cursor {
 struct Head {
     cursor: Cursor,
     prefix: u128,
-    /// No version that the merge's user looks for is younger.
+    /// No version that the caller wants from this cursor is younger.
     newest: Glsn,
 }
 
 impl Head {
-    /// Call after moving the cursor: records its key's prefix if it is to be compared with others.
+    /// Call after the cursor was moved: records its key's prefix, unless it is the only cursor.
     /// Returns whether it has a current version.
     fn note(&mut self, is_alone: bool) -> bool {
         match self.cursor.key() {
@@ -185,20 +185,20 @@ impl Head {
 #[derive(Debug, Default)]
 pub(crate) struct Merge {
     direction: Direction,
-    /// In the order of precedence.
+    /// In order of precedence.
     heads: Vec<Head>,
-    /// Indexes into `heads`; the next version is on top.
+    /// Indexes into `heads`; the top is the next version.
     heap: Vec<u32>,
-    /// Cursors without a source, for those that [`Merge::add_run`] adds.
+    /// Idle cursors for [`Merge::add_run`] to reuse.
     #[allow(
         clippy::vec_box,
-        reason = "they are boxed in `Cursor::Run`, and go from one to the other"
+        reason = "cursors move between this list and `Cursor::Run`, which boxes them"
     )]
     idle: Vec<Box<RunCursor>>,
 }
 
 impl Merge {
-    /// A merge of cursors in order of precedence, not yet positioned.
+    /// An unpositioned merge of cursors in order of precedence.
     pub(crate) fn new(cursors: Vec<Cursor>, direction: Direction) -> Self {
         let heap = Vec::with_capacity(cursors.len());
         let heads = cursors
@@ -208,19 +208,19 @@ impl Merge {
         Self { direction, heads, heap, idle: Vec::new() }
     }
 
-    /// Begins a walk of a merge without cursors.
+    /// Begins a scan with a merge that has no cursors.
     pub(crate) fn begin(&mut self, direction: Direction) {
         debug_assert!(self.heads.is_empty());
         self.direction = direction;
     }
 
-    /// Adds a cursor, behind those that it has in the order of precedence. Only before it is
-    /// positioned. No version that the walk may return is younger than `newest`.
+    /// Adds a cursor with the lowest precedence, before the merge is positioned. No version that
+    /// the scan may return from it is younger than `newest`.
     pub(crate) fn add(&mut self, cursor: Cursor, newest: Glsn) {
         self.heads.push(Head { cursor, prefix: 0, newest });
     }
 
-    /// The same, with a cursor over the tables of a run, by the pool.
+    /// Like [`Merge::add`], with a cursor over the tables of a run that reads from the pool.
     pub(crate) fn add_run(&mut self, tables: &Arc<[Table]>, newest: Glsn) {
         let tables = Arc::clone(tables);
         let cursor = match self.idle.pop() {
@@ -233,7 +233,7 @@ impl Merge {
         self.add(cursor, newest);
     }
 
-    /// Lets go of all sources. Cursors over runs are kept for other walks, with `nothing` to read.
+    /// Releases all sources. Run cursors are kept for later scans, with `nothing` to read.
     pub(crate) fn end(&mut self, nothing: &Arc<[Table]>) {
         self.heap.clear();
         for head in self.heads.drain(..) {
@@ -244,7 +244,7 @@ impl Merge {
         }
     }
 
-    /// Heap bytes of the merge and its cursors.
+    /// Heap size of the merge and its cursors.
     pub(crate) fn heap_bytes(&self) -> usize {
         let cursors: usize = self.heads.iter().map(|head| head.cursor.heap_bytes()).sum();
         let idle: usize = self.idle.iter().map(|cursor| cursor.heap_bytes()).sum();
@@ -264,7 +264,7 @@ impl Merge {
         self.place(|cursor| cursor.seek_before(key, glsn))
     }
 
-    /// Moves to the start of the walk (the last version for a backward walk).
+    /// Moves to the start of a scan (the last version for a backward scan).
     pub(crate) fn seek_end(&mut self) -> Result<()> {
         let direction = self.direction;
         self.place(|cursor| cursor.seek_end(direction))
@@ -274,8 +274,8 @@ impl Merge {
         self.place_heads(|head| seek(&mut head.cursor))
     }
 
-    /// Moves the cursors that have nothing younger than `glsn` out of an interval in the merge's
-    /// direction: to the first version at or after `to`, or to the last one before it.
+    /// Moves cursors without versions younger than `glsn` in the merge's direction out of an
+    /// interval: to the first version at or after `to`, or to the last one before it.
     pub(crate) fn leave_older(&mut self, to: &[u8], glsn: Glsn) -> Result<()> {
         let direction = self.direction;
         self.place_heads(|head| match (head.cursor.key(), direction) {
@@ -304,34 +304,34 @@ impl Merge {
         Ok(())
     }
 
-    /// The top version, borrowed until the merge is moved.
+    /// The top version, borrowed until the merge moves.
     #[inline]
     pub(crate) fn top(&self) -> Option<Version<'_>> {
         let &top = self.heap.first()?;
         self.heads[top as usize].cursor.current()
     }
 
-    /// The value of the version on top, where the version holds it.
+    /// The value of the top version if it is inline.
     #[inline]
     pub(crate) fn top_inline_value(&self) -> Option<&[u8]> {
         let &top = self.heap.first()?;
         self.heads[top as usize].cursor.inline_value()
     }
 
-    /// The head of the version on top.
+    /// The head of the top version.
     #[inline]
     pub(crate) fn top_head(&self) -> Option<VersionHead<'_>> {
         let &top = self.heap.first()?;
         self.heads[top as usize].cursor.head()
     }
 
-    /// The key of the version on top.
+    /// The key of the top version.
     pub(crate) fn top_key(&self) -> Option<&[u8]> {
         let &top = self.heap.first()?;
         self.heads[top as usize].cursor.key()
     }
 
-    /// How the leaf that holds the top version was accessed.
+    /// The warmth of the leaf that holds the top version.
     pub(crate) fn top_warmth(&mut self) -> Warmth {
         let Some(&top) = self.heap.first() else { return Warmth::Unread };
         let hot = match &mut self.heads[top as usize].cursor {
@@ -341,7 +341,7 @@ impl Merge {
         if hot { Warmth::Hot } else { Warmth::Unread }
     }
 
-    /// Moves by one version in the merge's direction.
+    /// Moves one version in the merge's direction.
     pub(crate) fn advance(&mut self) -> Result<()> {
         let Some(&top) = self.heap.first() else { return Ok(()) };
         let head = &mut self.heads[top as usize];
@@ -349,8 +349,8 @@ impl Merge {
         self.settle_top()
     }
 
-    /// Forward walks only: moves by one version, from one of `key`; returns whether the next one is
-    /// of another key.
+    /// Forward only: moves one version on from a version of `key`. Returns whether the next version
+    /// has another key.
     #[inline]
     pub(crate) fn pass_version(&mut self, key: &[u8]) -> Result<bool> {
         if let [Head { cursor: Cursor::Run(cursor), .. }] = &mut self.heads[..] {
@@ -377,12 +377,12 @@ impl Merge {
         Ok(())
     }
 
-    /// Whether it has one source, so that nothing is ever compared.
+    /// Whether there is only one source, so that nothing is compared.
     fn is_of_one(&self) -> bool {
         self.heads.len() == 1
     }
 
-    /// Forward walks only: skips the versions before (`key`, `glsn`) by a lookup in each source.
+    /// Forward only: skips the versions before (`key`, `glsn`) by a seek in each source.
     pub(crate) fn skip_to(&mut self, key: &[u8], glsn: Glsn) -> Result<()> {
         debug_assert_eq!(self.direction, Direction::Forward);
         while self.top().is_some_and(|top| {
@@ -394,8 +394,8 @@ impl Merge {
         Ok(())
     }
 
-    /// Backward walks only, with every cursor at or before `key`: passes the newest version of
-    /// `key` that is not younger than `at` to `see`, and moves before the key.
+    /// Backward only, with every cursor at or before `key`: passes the newest version of `key` that
+    /// is not younger than `at` to `see`, and moves before the key.
     pub(crate) fn look_up_and_leave(
         &mut self,
         key: &[u8],
@@ -417,7 +417,7 @@ impl Merge {
             }
         }
         if let Some((_, index)) = best {
-            see(self.heads[index].cursor.current().expect("it was just found"));
+            see(self.heads[index].cursor.current().expect("the version was just found"));
         }
         self.seek_before(key, Glsn::MAX)
     }
@@ -426,7 +426,7 @@ impl Merge {
         loop {
             let (left, right) = (2 * at + 1, 2 * at + 2);
             let first = match (self.heap.get(left), self.heap.get(right)) {
-                // Added, not branched: a processor cannot guess which one it is.
+                // Branch-free, because the comparison is unpredictable.
                 (Some(&one), Some(&other)) => left + usize::from(self.before(other, one)),
                 (Some(_), None) => left,
                 (None, _) => return,
@@ -462,7 +462,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::types::version::Stored;
 
-    /// A walk over a sorted list: (key, GLSN, deleted).
+    /// A cursor over a sorted list of (key, GLSN, value).
     #[derive(Debug)]
     pub(crate) struct ListCursor {
         list: Vec<(Vec<u8>, u64, &'static [u8])>,
@@ -562,14 +562,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn sources_come_in_one_order_and_the_first_wins_where_two_are_equal() {
+    fn sources_merge_in_order_and_the_first_wins_for_equal_versions() {
         let mut merge = Merge::new(sources(), Direction::Forward);
         merge.seek_end().unwrap();
         assert_eq!(walk(&mut merge), in_order());
     }
 
     #[test]
-    fn a_walk_back_is_the_walk_forward_reversed() {
+    fn a_backward_scan_is_the_reversed_forward_scan() {
         let mut merge = Merge::new(sources(), Direction::Backward);
         merge.seek_end().unwrap();
         let mut seen = walk(&mut merge);
@@ -588,7 +588,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_skip_leaves_out_what_stands_before_and_nothing_else() {
+    fn a_skip_omits_exactly_the_versions_before_its_target() {
         let mut merge = Merge::new(sources(), Direction::Forward);
         merge.seek_end().unwrap();
         merge.skip_to(b"b", Glsn::NONE).unwrap();
@@ -596,7 +596,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_key_is_looked_up_and_left_while_walking_back() {
+    fn a_backward_scan_can_look_a_key_up_and_leave_it() {
         let mut merge = Merge::new(sources(), Direction::Backward);
         merge.seek_before(b"b", Glsn::NONE).unwrap();
         let mut seen = 0;

@@ -1,5 +1,4 @@
-//! The sources of versions in memory and on disk: memtables, and runs together with the files that
-//! they keep.
+//! The sources of versions: memtables in memory, and runs with the files that they keep.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -20,22 +19,22 @@ pub(crate) struct Memtable {
     map: SortedMap,
     min_glsn: AtomicU64,
     max_glsn: AtomicU64,
-    /// Bytes of the log that a replay reads to rebuild it.
+    /// Bytes of the log that a replay of its commits reads.
     log_bytes: AtomicU64,
-    /// Sampled count of the versions that readers found here.
+    /// Sampled number of versions that readers found here.
     reads_counted: AtomicU64,
 }
 
-/// Sampling interval: one found version of this many is counted as read. Counting all would have
-/// every reader write to one place in memory.
+/// Sampling interval: one of this many found versions is counted. Counting all of them would make
+/// every reader write to the same memory.
 const READS_FOR_A_COUNT: usize = 16;
 
-/// A memtable is worth keeping in memory if readers found at least one version for this many that
+/// A memtable is worth keeping in memory if readers found at least one version per this many that
 /// it holds.
 const READ_PART: u64 = 2;
 
 impl Memtable {
-    /// An empty one; it takes memory with the first reservation.
+    /// An empty memtable. It takes memory at the first reservation.
     pub(crate) fn new(budget: &Budget) -> Self {
         Self {
             map: SortedMap::new(budget, Kind::Memtable),
@@ -46,21 +45,21 @@ impl Memtable {
         }
     }
 
-    /// Its entries.
+    /// The map of its entries.
     pub(crate) fn map(&self) -> &SortedMap {
         &self.map
     }
 
-    /// Excludes other writers, for the versions of the commit at `glsn`.
+    /// Excludes other writers while the versions of the commit at `glsn` are inserted.
     pub(crate) fn inserter(&self, glsn: Glsn) -> Inserter<'_> {
         self.will_hold(glsn);
         self.map.inserter()
     }
 
     fn will_hold(&self, glsn: Glsn) {
-        // Before the entry can be found: a search for changes must not skip this memtable. The
-        // commit's own lock orders the two for validation, the visible watermark for reads. Only
-        // one thread at a time inserts, so a plain check is enough to know that nothing changes.
+        // Set the bounds before an entry can be found, because a search for changes must not skip
+        // this memtable. The commit lock orders this for validation, the visible watermark for
+        // reads. Only one thread at a time inserts, so this check needs no synchronization.
         if self.min_glsn.load(Ordering::Relaxed) > glsn.0 {
             self.min_glsn.store(glsn.0, Ordering::Release);
         }
@@ -69,48 +68,48 @@ impl Memtable {
         }
     }
 
-    /// Whether it holds nothing.
+    /// Whether it has no entries.
     pub(crate) fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
 
-    /// Oldest commit in it; [`Glsn::MAX`] if there is none.
+    /// The oldest commit; [`Glsn::MAX`] if there is none.
     pub(crate) fn min_glsn(&self) -> Glsn {
         // Acquire: pairs with the Release in `will_hold`.
         Glsn(self.min_glsn.load(Ordering::Acquire))
     }
 
-    /// Newest commit in it.
+    /// The newest commit.
     pub(crate) fn max_glsn(&self) -> Glsn {
         // Acquire: pairs with the Release in `will_hold`.
         Glsn(self.max_glsn.load(Ordering::Acquire))
     }
 
-    /// Adds to the bytes of the log that a replay reads to rebuild it.
+    /// Adds to [`Memtable::log_bytes`].
     pub(crate) fn add_log_bytes(&self, bytes: u64) {
         self.log_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes of the log that a replay reads to rebuild it.
+    /// Bytes of the log that a replay of its commits reads.
     pub(crate) fn log_bytes(&self) -> u64 {
         self.log_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether readers read recent writes back, so that the memtable's versions are worth keeping
-    /// in memory.
+    /// Whether readers read recent writes often enough that the memtable's versions are worth
+    /// keeping in memory.
     pub(crate) fn is_read(&self) -> bool {
         let reads = self.reads_counted.load(Ordering::Relaxed) * READS_FOR_A_COUNT as u64;
         reads >= self.map.len() as u64 / READ_PART && reads > 0
     }
 
     fn note_read(&self, found: &Version<'_>) {
-        // Sample by entry address: effectively random, but deterministic for a given seed.
+        // Sample by entry address, which is effectively random but deterministic for a given seed.
         if found.key.as_ptr().addr().div_ceil(8).is_multiple_of(READS_FOR_A_COUNT) {
             self.reads_counted.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Its last key.
+    /// The last key.
     pub(crate) fn last_key(&self) -> Option<&[u8]> {
         self.map.last().map(|last| self.map.at(last).key)
     }
@@ -118,7 +117,7 @@ impl Memtable {
     /// The version at a position.
     pub(crate) fn version(&self, position: Position) -> Version<'_> {
         let entry = self.map.at(position);
-        let stored = Stored::decode(entry.value).expect("a memtable holds what was encoded");
+        let stored = Stored::decode(entry.value).expect("a memtable holds encoded versions");
         Version { key: entry.key, glsn: Glsn(entry.order), stored }
     }
 
@@ -135,13 +134,13 @@ impl Memtable {
         }
     }
 
-    /// The first version at or after (`key`, `glsn`), if it is of that key.
+    /// The first version at or after (`key`, `glsn`), if it has that key.
     pub(crate) fn find(&self, key: &[u8], glsn: Glsn) -> Option<Position> {
         self.map.seek(key, glsn.0).filter(|&position| self.map.at(position).key == key)
     }
 }
 
-/// A run: sorted tables that do not overlap. Holding it keeps their files.
+/// A run: sorted, disjoint tables. It keeps their files.
 #[derive(Debug)]
 pub(crate) struct Run {
     tables: Arc<[Table]>,
@@ -152,7 +151,7 @@ pub(crate) struct Run {
     min_glsn: Glsn,
     max_glsn: Glsn,
     min_pointer: Option<Glsn>,
-    /// Bytes that it supersedes in older runs, about, if that was estimated.
+    /// Estimated bytes of older runs that it supersedes, if known.
     superseding_bytes: OnceLock<u64>,
 }
 
@@ -176,64 +175,65 @@ impl Run {
         }
     }
 
-    /// Its tables, sorted.
+    /// The tables, sorted.
     pub(crate) fn tables(&self) -> &Arc<[Table]> {
         &self.tables
     }
 
-    /// The metadata of its tables.
+    /// The metadata of the tables.
     pub(crate) fn infos(&self) -> impl Iterator<Item = &TableInfo> {
         self.tables.iter().map(|table| &*table.info)
     }
 
-    /// The guards of its files, in the order of the tables.
+    /// The guards of the files, in the order of the tables.
     pub(crate) fn guards(&self) -> &[Arc<FileGuard>] {
         &self.guards
     }
 
-    /// One of its tables with its guard.
+    /// A table with its guard.
     pub(crate) fn member(&self, at: usize) -> Member {
         Member { table: self.tables[at].clone(), guard: Arc::clone(&self.guards[at]) }
     }
 
-    /// Its first and last key.
+    /// The first and the last key.
     pub(crate) fn span(&self) -> (&[u8], &[u8]) {
         let (first, last) = (self.tables.first(), self.tables.last());
         let (first, last) = first.zip(last).expect("a run is never empty");
         (&first.info.first_key, &last.info.last_key)
     }
 
-    /// Bytes of its pages.
+    /// Size of the pages.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Versions in it.
+    /// Number of versions.
     pub(crate) fn versions(&self) -> u64 {
         self.versions
     }
 
-    /// Deletions among them.
+    /// Number of deletions.
     pub(crate) fn deletions(&self) -> u64 {
         self.deletions
     }
 
-    /// It supersedes this many bytes in older runs, about. An estimate that is known stays.
+    /// Records an estimate of the bytes of older runs that it supersedes. A known estimate is not
+    /// changed.
     pub(crate) fn supersedes(&self, bytes: u64) {
         let _ = self.superseding_bytes.set(bytes);
     }
 
-    /// Bytes that it supersedes in older runs, about; 0 if that is not known.
+    /// Estimated bytes of older runs that it supersedes; 0 if unknown.
     pub(crate) fn superseding_bytes(&self) -> u64 {
         self.superseding_bytes.get().copied().unwrap_or(0)
     }
 
-    /// Oldest commit in it.
+    /// The oldest commit.
     pub(crate) fn min_glsn(&self) -> Glsn {
         self.min_glsn
     }
 
-    /// Newest commit in it.
+    /// The newest commit.
     pub(crate) fn max_glsn(&self) -> Glsn {
         self.max_glsn
     }
@@ -261,15 +261,15 @@ pub(crate) enum Source<'a> {
 
 /// The result of looking up a key in a source.
 pub(crate) struct Answer {
-    /// Whether the source holds, or may hold, a version younger than the requested moment.
+    /// Whether the source has, or may have, a version younger than the requested GLSN.
     pub(crate) younger: bool,
-    /// Newest version that is not younger.
+    /// The newest version that is not younger.
     pub(crate) found: Option<Place>,
-    /// Whether a page was not in memory.
+    /// Whether some page was not in memory.
     pub(crate) missed: bool,
 }
 
-/// A version that was found; it pins the memory that holds it.
+/// A version that was found. It pins the memory that holds it.
 #[derive(Debug)]
 pub(crate) enum Place {
     Memtable(Arc<Memtable>, Position),
@@ -295,7 +295,7 @@ impl Place {
 }
 
 impl Source<'_> {
-    /// Oldest commit in it; [`Glsn::MAX`] if there is none.
+    /// The oldest commit; [`Glsn::MAX`] if there is none.
     pub(crate) fn min_glsn(self) -> Glsn {
         match self {
             Source::Memtable(memtable) => memtable.min_glsn(),
@@ -303,7 +303,7 @@ impl Source<'_> {
         }
     }
 
-    /// Newest commit in it.
+    /// The newest commit.
     pub(crate) fn max_glsn(self) -> Glsn {
         match self {
             Source::Memtable(memtable) => memtable.max_glsn(),
@@ -319,7 +319,7 @@ impl Source<'_> {
         }
     }
 
-    /// The newest version of `key` in it.
+    /// The newest version of `key`.
     pub(crate) fn newest(self, key: &[u8]) -> Result<Option<Glsn>> {
         match self {
             Source::Memtable(memtable) => {

@@ -1,15 +1,15 @@
-//! The sources of the index at one moment, and point reads in them as of a GLSN.
+//! A consistent view of all sources, and point reads in it as of a GLSN.
 //!
-//! How the version of a key as of `at` is found: current sources are searched from the newest to
-//! the oldest until one has a version that is not younger than `at`; by law 2 of the index it is
-//! the newest such version among them. A history run can hold a younger one only if the version
-//! that superseded it is younger than `at` (and is in a newer source, or in a merge's output), or
-//! if it is a deletion that was moved. So history is searched only if a version younger than `at`
-//! was seen, or nothing was found and `at` lies below the youngest deletion that was moved.
+//! To find the version of a key as of `at`, the current sources are searched from the newest to the
+//! oldest until one has a version that is not younger than `at`. By law 2 of the index, it is the
+//! newest such version in the current sources. A history run can have a younger one only if that
+//! was superseded by a version younger than `at` (in a newer source, or in a merge's output), or if
+//! it is a deletion that was moved. History is therefore searched only if a version younger than
+//! `at` was seen, or if nothing was found and `at` is below the youngest moved deletion.
 //!
-//! Several versions with one key and one GLSN come from a transaction that was spilled more than
-//! once; the newest source takes precedence. Such runs are merged with each other before they are
-//! merged with any other (`policy`), so history holds no copies of a version.
+//! Several versions with the same key and GLSN come from a transaction that was spilled more than
+//! once; the newest source takes precedence. Such runs are merged with each other before any other
+//! merge (`policy`), so history has no copies of a version.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -35,28 +35,28 @@ use crate::types::version::Stored;
 /// A range of index keys.
 pub(crate) type KeyRange<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
-/// A range of index keys, owned.
+/// An owned range of index keys.
 pub(crate) type OwnRange = (Bound<KeptKey>, Bound<KeptKey>);
 
 /// A source that waits to be flushed.
 #[derive(Clone, Debug)]
 pub(crate) struct Closed {
     pub(crate) content: Content,
-    /// The last GLSN that was applied when it was closed.
+    /// The last GLSN applied when it was closed.
     pub(crate) boundary: Glsn,
 }
 
 /// The content of a closed source.
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
-    /// A memtable to be written as a run.
+    /// A memtable that will be written as a run.
     Memtable(Arc<Memtable>),
-    /// Runs of a large transaction, newest first: the manifest has only to name them.
+    /// Runs of a large transaction, newest first. They only need to be named in the manifest.
     Adopted(Vec<Arc<Run>>),
 }
 
-/// The sources at one moment: memtables, adopted runs, runs, history runs. A view keeps their
-/// files.
+/// A consistent set of sources: memtables, adopted runs, current runs, history runs. A view keeps
+/// their files.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     pub(crate) active: Arc<Memtable>,
@@ -66,22 +66,22 @@ pub(crate) struct View {
     pub(crate) runs: Vec<Arc<Run>>,
     /// The newest commit in `runs`.
     pub(crate) newest_in_runs: Glsn,
-    /// Number of this set of runs: it changes each time younger versions enter it.
+    /// The number of this set of runs. It changes whenever younger versions enter the runs.
     pub(crate) set: u64,
     /// The row cache for values of these runs.
     pub(crate) rows: RowHandle,
-    /// The most of `runs` that one key can lie in (the read amplification).
+    /// Maximum number of `runs` that may hold one key (the read amplification).
     pub(crate) depth: usize,
-    /// Most recently made first.
+    /// The most recently made first.
     pub(crate) history: Vec<Arc<Run>>,
     pub(crate) limits: Arc<Limits>,
     /// Range deletions that some source has not absorbed.
     pub(crate) ranges: Arc<RangeSet>,
-    /// Known gaps of deleted keys, of every view of the index.
+    /// Known gaps of deleted keys, shared by all views.
     pub(crate) gaps: Arc<Gaps>,
 }
 
-/// A version that was found; it pins the memory that holds it.
+/// A version that was found. It pins the memory that holds it.
 #[derive(Debug)]
 pub(crate) struct Hit {
     place: Place,
@@ -100,45 +100,53 @@ impl Hit {
         self.place.stored()
     }
 
-    /// Whether it is in a run: no commit at or before a moment that can be read puts another
-    /// version into it.
+    /// Whether it is in a run. Later commits do not change the answer for the snapshot any more.
     pub(crate) fn is_in_a_run(&self) -> bool {
         matches!(self.place, Place::Page(_))
     }
 
-    /// Whether it is in a run and known to be the newest version of its key in the view's runs.
+    /// Whether it is in a run and known to be the newest version of its key in all runs of the
+    /// view.
     pub(crate) fn is_newest_in_runs(&self) -> bool {
         self.newest_in_runs
     }
 
-    /// Whether a page was not in memory when it was looked for.
+    /// Whether the lookup needed a page that was not in memory.
     pub(crate) fn is_miss(&self) -> bool {
         self.missed
     }
 }
 
-/// The result of searching the sources above the runs for a key as of a moment.
+/// The result of searching the sources above the runs.
 #[derive(Debug, Default)]
 pub(crate) struct Above {
     younger: bool,
     missed: bool,
     found: Option<Place>,
+    /// The newest range deletion over the key, if that was asked for.
+    deleted_at: Option<Glsn>,
 }
 
 impl Above {
-    /// Whether the runs decide the key's version.
+    /// Whether the version must be looked up in the runs.
     pub(crate) fn leaves_it_to_the_runs(&self) -> bool {
         self.found.is_none()
+    }
+
+    /// The newest range deletion over the key as of `at`, in the view that was searched;
+    /// [`Glsn::NONE`] if there is none.
+    pub(crate) fn deleted_at(&mut self, view: &View, key: &[u8], at: Glsn) -> Glsn {
+        *self.deleted_at.get_or_insert_with(|| view.ranges.newest_over(key, at))
     }
 }
 
 impl View {
-    /// Whether a row of the past may answer a moment: the runs have younger commits.
+    /// Whether cached rows of the past may answer for `at`, because the runs have younger commits.
     pub(crate) fn is_past(&self, at: Glsn) -> bool {
         at < self.newest_in_runs
     }
 
-    /// The same runs, and nothing that waits to be flushed.
+    /// The same view without memtables and other unflushed sources.
     pub(crate) fn without_memtables(&self, budget: &Budget) -> Self {
         Self { active: Arc::new(Memtable::new(budget)), closed: Vec::new(), ..self.clone() }
     }
@@ -148,7 +156,7 @@ impl View {
         self.above().chain(self.runs.iter().map(Source::Run))
     }
 
-    /// The sources that are in no run of the manifest yet, newest first.
+    /// The sources that the manifest does not name yet, newest first.
     fn above(&self) -> impl Iterator<Item = Source<'_>> {
         let active = std::iter::once(Source::Memtable(&self.active));
         let closed = self.closed.iter().flat_map(|closed| {
@@ -161,7 +169,7 @@ impl View {
         active.chain(closed)
     }
 
-    /// A copy without memtables: for callers that keep files for long.
+    /// A copy without memtables, for callers that keep files for a long time.
     pub(crate) fn of_files(&self, budget: &Budget) -> View {
         let is_on_disk = |closed: &&Closed| matches!(closed.content, Content::Adopted(_));
         View {
@@ -171,7 +179,7 @@ impl View {
         }
     }
 
-    /// Every run: adopted ones, current ones and history.
+    /// All runs: adopted, current and history runs.
     pub(crate) fn all_runs(&self) -> impl Iterator<Item = &Arc<Run>> {
         let adopted = self.closed.iter().flat_map(|closed| match &closed.content {
             Content::Memtable(_) => &[][..],
@@ -180,7 +188,7 @@ impl View {
         adopted.chain(&self.runs).chain(&self.history)
     }
 
-    /// Every memtable.
+    /// All memtables.
     pub(crate) fn memtables(&self) -> impl Iterator<Item = &Arc<Memtable>> {
         let closed = self.closed.iter().filter_map(|closed| match &closed.content {
             Content::Memtable(memtable) => Some(memtable),
@@ -189,16 +197,16 @@ impl View {
         std::iter::once(&self.active).chain(closed)
     }
 
-    /// The metadata of every table.
+    /// The metadata of all tables.
     pub(crate) fn infos(&self) -> impl Iterator<Item = &TableInfo> {
         self.all_runs().flat_map(|run| run.infos())
     }
 
-    /// The oldest commit that is in no run of the manifest yet, and so needs its log.
+    /// The oldest commit that needs the log, because the manifest names no run with it yet.
     pub(crate) fn oldest_unflushed(&self) -> Option<Glsn> {
         let closed = self.closed.iter().map(|closed| match &closed.content {
             Content::Memtable(memtable) => memtable.min_glsn(),
-            // Its record names the files of the runs.
+            // The transaction's record names the files of the runs.
             Content::Adopted(_) => closed.boundary,
         });
         closed.chain([self.active.min_glsn()]).filter(|oldest| *oldest > Glsn::NONE).min()
@@ -209,15 +217,15 @@ impl View {
         self.all_runs().filter_map(|run| run.min_pointer()).min()
     }
 
-    /// Bytes of the values in log entries that runs point to, also those that a merge will drop;
-    /// `None` if a table does not tell.
+    /// Bytes of the values in log entries that runs point to, including those that a merge will
+    /// drop; `None` if a table does not record them.
     pub(crate) fn log_bytes(&self) -> Option<u64> {
         let mut counts =
             self.infos().filter(|info| info.min_pointer.is_some()).map(|info| info.log_bytes);
         counts.try_fold(0u64, |sum, bytes| Some(sum.saturating_add(bytes?)))
     }
 
-    /// Refuses a moment whose versions may be gone, so that a wrong answer is never given.
+    /// Refuses a GLSN whose versions may have been dropped, so that no wrong answer is given.
     pub(crate) fn check_readable(&self, key: &[u8], at: Glsn) -> Result<()> {
         let keyspace = IndexKey::new(key).keyspace();
         if self.limits.is_readable(keyspace, at) {
@@ -226,17 +234,17 @@ impl View {
         Err(Error::Trimmed { asked: at, first: self.oldest_readable_in(keyspace) })
     }
 
-    /// The newest version of `key` that is not younger than `at`, deletions included; `None` also
+    /// The newest version of `key` that is not younger than `at`, including deletions; `None` also
     /// if a range deletion hides it.
     ///
     /// # Errors
-    /// `Trimmed` below the oldest moment at which the key's keyspace can be read.
+    /// `Trimmed` if `at` is below the oldest readable GLSN of the key's keyspace.
     pub(crate) fn get(self: &Arc<Self>, key: &[u8], at: Glsn) -> Result<Option<Hit>> {
         let above = self.get_above(key, at)?;
         self.get_beneath(above, key, at)
     }
 
-    /// The first half of [`View::get`]: the sources that are in no run yet.
+    /// The first half of [`View::get`]: searches the sources above the runs.
     ///
     /// # Errors
     /// As for [`View::get`].
@@ -255,14 +263,15 @@ impl View {
         Ok(above)
     }
 
-    /// The second half of [`View::get`]: runs, and history if it may matter.
+    /// The second half of [`View::get`]: searches the runs, and history if necessary.
     pub(crate) fn get_beneath(
         self: &Arc<Self>,
-        above: Above,
+        mut above: Above,
         key: &[u8],
         at: Glsn,
     ) -> Result<Option<Hit>> {
-        let Above { mut younger, mut missed, mut found } = above;
+        let (mut younger, mut missed) = (above.younger, above.missed);
+        let mut found = above.found.take();
         let mut younger_in_runs = false;
         let mut in_runs = false;
         if found.is_none() {
@@ -284,15 +293,17 @@ impl View {
             in_runs &= in_current == found.as_ref().map(Place::glsn);
         }
         let newest_in_runs = in_runs && !younger_in_runs;
-        let deleted_at = self.ranges.newest_over(key, at);
-        Ok(found.filter(|place| place.glsn() >= deleted_at).map(|place| Hit {
+        let mut is_deleted = |place: &Place| {
+            self.ranges.newest() > place.glsn() && above.deleted_at(self, key, at) > place.glsn()
+        };
+        Ok(found.filter(|place| !is_deleted(place)).map(|place| Hit {
             place,
             newest_in_runs,
             missed,
         }))
     }
 
-    /// The youngest of `found` and the version of `key` in history as of `at`. Sets `missed` if a
+    /// The younger of `found` and the version of `key` in history as of `at`. Sets `missed` if some
     /// page was not in memory.
     fn get_in_history(
         &self,
@@ -320,7 +331,7 @@ impl View {
         Ok(found)
     }
 
-    /// The versions of `key` in the current runs (memtables are left out: they may not be durable):
+    /// The versions of `key` in the current runs, without memtables, which may not be durable:
     /// whether there is any, and the newest that is not younger than `at`.
     pub(crate) fn in_runs(&self, key: &[u8], at: Glsn) -> Result<(bool, Option<Glsn>)> {
         let mut any = false;
@@ -353,13 +364,15 @@ impl View {
 
     /// The youngest version of `key` that is younger than `after`.
     ///
-    /// A deletion that compaction dropped is not found. No conflict is missed: only deletions at or
-    /// below the floor of the retained moments are dropped, and that is never above the snapshot of
-    /// an open transaction.
+    /// A deletion that compaction dropped is not found. No conflict is missed, because only
+    /// deletions at or below the floor of the retained moments are dropped, and the floor is never
+    /// above the snapshot of an open transaction.
     pub(crate) fn changed(&self, key: &[u8], after: Glsn) -> Result<Option<Glsn>> {
-        let deleted_at = self.ranges.newest_over(key, Glsn::MAX);
-        if deleted_at > after {
-            return Ok(Some(deleted_at));
+        if self.ranges.newest() > after {
+            let deleted_at = self.ranges.newest_over(key, Glsn::MAX);
+            if deleted_at > after {
+                return Ok(Some(deleted_at));
+            }
         }
         for source in self.sources().filter(|source| source.max_glsn() > after) {
             if let Some(newest) = source.newest(key)? {
@@ -378,8 +391,8 @@ impl View {
         Ok(newest)
     }
 
-    /// Some version in the range of keys that is younger than `after`: its key and GLSN. Searches
-    /// only sources that hold such versions.
+    /// Some version in a range of keys that is younger than `after`: its key and GLSN. Searches
+    /// only sources with such versions.
     pub(crate) fn changed_in(
         &self,
         lower: Bound<&[u8]>,
@@ -387,8 +400,21 @@ impl View {
         after: Glsn,
     ) -> Result<Option<(Vec<u8>, Glsn)>> {
         let range = (lower, upper);
-        if let Some(deleted) = self.ranges.within(range).find(|deleted| deleted.glsns[0] > after) {
-            return Ok(Some((deleted.first.to_vec(), deleted.glsns[0])));
+        if self.ranges.newest() > after {
+            let deleted = self.ranges.within(range).find(|deleted| deleted.glsns[0] > after);
+            if let Some(deleted) = deleted {
+                let key = match lower {
+                    Bound::Included(key) | Bound::Excluded(key) => key.max(&deleted.first),
+                    Bound::Unbounded => &deleted.first,
+                };
+                return Ok(Some((key.to_vec(), deleted.glsns[0])));
+            }
+        }
+        // A search of the memtables takes as long as the range has keys.
+        if self.memtables().any(|memtable| memtable.max_glsn() > after)
+            && self.gaps.is_unwritten(range, after)
+        {
+            return Ok(None);
         }
         for source in self.sources().filter(|source| source.max_glsn() > after) {
             let changed = match source {
@@ -413,8 +439,8 @@ impl View {
         Ok(None)
     }
 
-    /// Whether a source that is not flushed yet may hold a version that a deletion at `glsn` hides.
-    /// `taken` is left out: it is being replaced by a run.
+    /// Whether an unflushed source other than `taken`, which a run is replacing, may hold a version
+    /// that a deletion at `glsn` hides.
     pub(crate) fn has_unflushed_before(&self, glsn: Glsn, taken: Option<&Closed>) -> bool {
         let is_taken = |memtable: &Arc<Memtable>| {
             matches!(taken, Some(Closed { content: Content::Memtable(taken), .. })
@@ -423,28 +449,29 @@ impl View {
         self.memtables().any(|memtable| memtable.min_glsn() < glsn && !is_taken(memtable))
     }
 
-    /// The moment from which on a keyspace can be read at every one.
+    /// The oldest GLSN from which a keyspace can be read at every moment.
     pub(crate) fn oldest_readable_in(&self, keyspace: u32) -> Glsn {
         self.limits.oldest_readable_in(keyspace)
     }
 
-    /// The youngest dropped deletion of a keyspace; says nothing of younger deletions.
+    /// The youngest dropped deletion of a keyspace. Younger deletions may still exist.
     pub(crate) fn deletions_dropped_in(&self, keyspace: u32) -> Glsn {
         self.limits.deletions_dropped_in(keyspace)
     }
 }
 
-/// The newest commit in runs.
+/// The newest commit in these runs.
 pub(crate) fn newest_in(runs: &[Arc<Run>]) -> Glsn {
     runs.iter().map(|run| run.max_glsn()).max().unwrap_or(Glsn::NONE)
 }
 
-/// The most runs that one key can lie in, given the first and the last key of each.
+/// Maximum number of runs that may hold one key, given the first and the last key of each.
 pub(crate) fn depth<'r>(spans: impl Iterator<Item = (&'r [u8], &'r [u8])>) -> usize {
     let (mut firsts, mut lasts): (Vec<_>, Vec<_>) = spans.unzip();
     firsts.sort_unstable();
     lasts.sort_unstable();
-    // At the start of a run, it is overlapped by all runs that began before it and have not ended.
+    // The number is greatest at the start of a run, where it is overlapped by all runs that began
+    // before it and have not ended.
     let under =
         |(before, first): (usize, &&[u8])| before + 1 - lasts.partition_point(|last| last < first);
     firsts.iter().enumerate().map(under).max().unwrap_or(0)
@@ -461,7 +488,7 @@ fn change_in_run(run: &Run, range: KeyRange<'_>, after: Glsn) -> Result<Option<(
     Ok(None)
 }
 
-/// The first version of a range that is younger than `after`.
+/// The first version in a range that is younger than `after`.
 fn first_change(
     cursors: Vec<Cursor>,
     range: KeyRange<'_>,
@@ -478,17 +505,17 @@ fn first_change(
     Ok(None)
 }
 
-/// Moves to the start of a forward walk from `lower`.
+/// Moves to the start of a forward scan from `lower`.
 pub(crate) fn seek_lower(merge: &mut Merge, lower: Bound<&[u8]>) -> Result<()> {
     match lower {
         Bound::Included(key) => merge.seek(key, Glsn::MAX),
-        // No version has GLSN 0, so this is behind all versions of the key.
+        // No version has GLSN 0, so this is after all versions of the key.
         Bound::Excluded(key) => merge.seek(key, Glsn::NONE),
         Bound::Unbounded => merge.seek_end(),
     }
 }
 
-/// Moves to the start of a backward walk from `upper`.
+/// Moves to the start of a backward scan from `upper`.
 pub(crate) fn seek_upper(merge: &mut Merge, upper: Bound<&[u8]>) -> Result<()> {
     match upper {
         Bound::Included(key) => merge.seek_before(key, Glsn::NONE),
@@ -497,10 +524,10 @@ pub(crate) fn seek_upper(merge: &mut Merge, upper: Bound<&[u8]>) -> Result<()> {
     }
 }
 
-/// Whether a key lies behind the range.
+/// Whether a key is after the range.
 #[inline]
 pub(crate) fn beyond(key: &[u8], upper: Bound<&[u8]>) -> bool {
-    // Most ranges end with their keyspace, which the first bytes tell.
+    // Most ranges end with their keyspace, which the first bytes show.
     if let Bound::Included(bound) | Bound::Excluded(bound) = upper
         && let Some((keyspace, _)) = IndexKey::new(key).split()
         && keyspace < IndexKey::new(bound).keyspace()
@@ -514,7 +541,7 @@ pub(crate) fn beyond(key: &[u8], upper: Bound<&[u8]>) -> bool {
     }
 }
 
-/// Whether a key lies in front of the range.
+/// Whether a key is before the range.
 pub(crate) fn in_front(key: &[u8], lower: Bound<&[u8]>) -> bool {
     match lower {
         Bound::Included(bound) => key < bound,
@@ -541,7 +568,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_beyond_a_range_as_bytes_are_compared() {
+    fn a_key_is_after_a_range_in_byte_order() {
         let keys: [&[u8]; 9] =
             [b"", b"a", b"aaa", b"aaaa", b"aaaaa", b"aaab", b"aaaba", b"b", b"baaa"];
         for key in keys {
@@ -554,13 +581,13 @@ mod tests {
     }
 
     #[test]
-    fn depth_counts_the_runs_that_lie_over_each_other_and_not_those_side_by_side() {
+    fn depth_counts_overlapping_runs_only() {
         let of = |spans: &[(&'static str, &'static str)]| {
             depth(spans.iter().map(|(first, last)| (first.as_bytes(), last.as_bytes())))
         };
         assert_eq!(of(&[]), 0);
         assert_eq!(of(&[("a", "b"), ("c", "d"), ("e", "e")]), 1);
-        assert_eq!(of(&[("c", "d"), ("a", "c"), ("d", "f")]), 2, "their ends belong to them");
+        assert_eq!(of(&[("c", "d"), ("a", "c"), ("d", "f")]), 2, "the ends are inclusive");
         assert_eq!(of(&[("a", "z"), ("b", "c"), ("d", "e"), ("f", "g")]), 2);
         assert_eq!(of(&[("a", "z"), ("a", "z"), ("a", "a")]), 3);
         assert_eq!(of(&[("a", "m"), ("b", "f"), ("c", "d"), ("e", "z"), ("n", "o")]), 3);

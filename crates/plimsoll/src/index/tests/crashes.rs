@@ -1,5 +1,5 @@
-//! Crash tests: the power is cut at every sync of a run of random operations, those of the log
-//! included. The index found afterwards holds exactly the commits that the log holds.
+//! Crash tests: the power is cut at every sync of random operations, including those of the log.
+//! The recovered index has exactly the commits of the log.
 
 use plimsoll_disk::lying::LyingDisk;
 
@@ -18,8 +18,8 @@ impl World {
         Self::with_log_on(Arc::new(disk.clone()), Arc::new(disk.clone()), seed, sizes(seed))
     }
 
-    /// Closes everything, and opens the log as the power cut left it. The model forgets the commits
-    /// that are lost.
+    /// Closes everything, and opens the log as the power cut left it. The model forgets lost
+    /// commits.
     fn restore_power(&mut self, disk: &LyingDisk, seed: u64) {
         self.index = None;
         assert!(self.log.close().is_err(), "the power is cut");
@@ -44,7 +44,7 @@ impl World {
 }
 
 #[test]
-fn after_a_power_cut_at_any_sync_everything_durable_is_there() {
+fn everything_durable_survives_a_power_cut_at_any_sync() {
     for seed in seeds(4) {
         println!("seed {seed}");
         let disk = LyingDisk::new(seed);
@@ -73,7 +73,7 @@ fn after_a_power_cut_at_any_sync_everything_durable_is_there() {
 }
 
 #[test]
-fn a_full_disk_loses_nothing_and_is_no_hindrance_once_there_is_space() {
+fn a_full_disk_loses_nothing_and_writes_resume_once_there_is_space() {
     for seed in seeds(10) {
         println!("seed {seed}");
         let disk = LyingDisk::new(seed);

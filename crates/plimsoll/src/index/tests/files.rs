@@ -1,4 +1,4 @@
-//! Files of the index: what a failed job leaves, what is swept, damage, a manifest in doubt.
+//! Tests of the index's files: failed jobs, sweeps, damage, and a manifest in doubt.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ fn a_failed_job_leaves_no_blob_file_behind() {
     assert_eq!(
         world.log.sweep_blobs(&|blob| world.index().runs.uses_blob(blob)).unwrap(),
         0,
-        "it was removed at once"
+        "it was removed immediately"
     );
     disk.fill_up(None);
     world.index().compaction.run_all(Glsn::MAX).unwrap();
@@ -54,7 +54,7 @@ fn a_view_keeps_its_files_until_it_is_dropped() {
 }
 
 #[test]
-fn run_files_that_no_manifest_names_are_swept_and_their_ids_not_used_again() {
+fn unnamed_run_files_are_swept_and_their_ids_not_reused() {
     let mut world = world(FLUSHED);
     world.flush_keys(FOREVER, 0..10, Some(b"value"));
     let stray = dir().join(run_file_name(70));
@@ -76,7 +76,7 @@ fn run_files_that_no_manifest_names_are_swept_and_their_ids_not_used_again() {
 }
 
 #[test]
-fn damage_stops_compaction_and_nothing_else() {
+fn damage_stops_only_compaction() {
     let disk = LyingDisk::new(1);
     let mut world = World::new(Arc::new(disk.clone()), 1, FLUSHED);
     for _ in 0..3 {
@@ -91,7 +91,7 @@ fn damage_stops_compaction_and_nothing_else() {
     );
     assert!(world.index().stats().last_error.is_some());
     assert_eq!(world.index().compaction.step().unwrap(), Progress::Idle);
-    assert!(world.index().compaction.run_all(Glsn::MAX).is_err(), "it is not forgotten");
+    assert!(world.index().compaction.run_all(Glsn::MAX).is_err(), "the damage is remembered");
     world.flush_keys(FOREVER, 0..3000, Some(&[2; 40]));
     assert_eq!(world.view().get(&key(FOREVER, 7), Glsn::MAX).unwrap().unwrap().glsn(), Glsn(4));
     assert!(!world.problems().is_empty());
@@ -123,7 +123,7 @@ fn an_index_of_another_log_is_refused() {
 }
 
 #[test]
-fn a_manifest_whose_name_is_in_doubt_keeps_its_number() {
+fn the_number_of_a_manifest_in_doubt_is_not_reused() {
     let mut took_effect = [false; 2];
     for seed in 0..12 {
         let disk = LyingDisk::new(seed);

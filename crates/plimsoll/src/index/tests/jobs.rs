@@ -1,5 +1,5 @@
-//! Tests of flushes and merges: their cost, the files that they leave alone, and their behaviour on
-//! errors.
+//! Tests of flushes and merges: their cost, the files that they do not rewrite, and their behaviour
+//! after errors.
 
 use super::*;
 use crate::index::env::Progress;
@@ -20,7 +20,7 @@ pub(super) fn key(keyspace: u32, number: u64) -> Vec<u8> {
 }
 
 impl World {
-    /// A flush of these keys in one commit.
+    /// Commits these keys at once and flushes them.
     pub(super) fn flush_keys(
         &mut self,
         keyspace: u32,
@@ -35,7 +35,7 @@ impl World {
         glsn
     }
 
-    /// Does the work that is due, and no more.
+    /// Runs due jobs only.
     pub(super) fn compact_due(&self) {
         while self.index().compaction.step_for(crate::index::plan::policy::Priority::Due).unwrap()
             == Progress::Worked
@@ -49,7 +49,7 @@ impl World {
 
 #[test]
 fn a_sorted_load_is_written_once_and_linked() {
-    // Flushes of about a third of a table: none is small.
+    // Each flush is about a third of a table, so none is small.
     let mut world = world(FLUSHED);
     for flush in 0..60 {
         world.flush_keys(FOREVER, flush * 10_000..flush * 10_000 + 9000, Some(&[7; 60]));
@@ -63,7 +63,7 @@ fn a_sorted_load_is_written_once_and_linked() {
 }
 
 #[test]
-fn few_small_flushes_of_a_sorted_load_are_linked_as_they_are() {
+fn few_small_flushes_of_a_sorted_load_are_linked_unchanged() {
     let mut world = world(FLUSHED);
     for flush in 0..50 {
         world.flush_keys(FOREVER, flush * 10_000..flush * 10_000 + 2000, Some(&[7; 60]));
@@ -75,7 +75,7 @@ fn few_small_flushes_of_a_sorted_load_are_linked_as_they_are() {
     world.index().compaction.run_all(Glsn::MAX).unwrap();
     assert!(
         world.index().stats().tables <= 15,
-        "a whole compaction joins them: {:?}",
+        "a full compaction joins them: {:?}",
         world.index().stats()
     );
     assert_eq!(world.problems(), [""; 0]);
@@ -147,7 +147,8 @@ fn the_laws_of_runs_hold_after_random_operations() {
                 assert!(keys.is_sorted_by(|a, b| a.0 < b.0), "law 4: one version of a key");
                 for (key, glsn, _) in keys {
                     let younger = oldest.insert(key, glsn);
-                    // Copies of one transaction's writes are told apart by the order of their runs.
+                    // Copies of one transaction's writes are distinguished by the order of their
+                    // runs.
                     assert!(
                         younger.is_none_or(|younger| younger >= glsn),
                         "law 2: newer runs hold younger versions"
@@ -155,14 +156,17 @@ fn the_laws_of_runs_hold_after_random_operations() {
                 }
             }
             for (key, glsn, deleted) in view.history.iter().flat_map(|run| run_keys(run)) {
-                assert!(deleted || newest[&key] > glsn, "law 3: what is in history was superseded");
+                assert!(
+                    deleted || newest[&key] > glsn,
+                    "law 3: versions in history are superseded"
+                );
             }
         }
     }
 }
 
 #[test]
-fn while_a_large_merge_is_under_way_newer_runs_are_merged_by_a_small_one() {
+fn a_small_merge_of_newer_runs_overtakes_a_large_merge() {
     let mut world = world(FLUSHED);
     world.index = None;
     world.pool = Pool::new(&Budget::new(64 << 20, Backing::Mapped).unwrap(), 1 << 20).unwrap();
@@ -186,14 +190,14 @@ fn while_a_large_merge_is_under_way_newer_runs_are_merged_by_a_small_one() {
     while world.index().stats().compactions == 0 {
         assert_eq!(due(&world), Progress::Worked);
     }
-    assert_eq!(world.index().stats().runs.len(), 5, "the small one came first");
+    assert_eq!(world.index().stats().runs.len(), 5, "the small merge ended first");
     while due(&world) == Progress::Worked {}
     assert_eq!(world.index().stats().runs.len(), 2);
     world.check_visible();
     assert_eq!(world.problems(), [""; 0]);
 }
 
-/// A world with two runs of the same 40,000 keys: the older one alone, then both.
+/// A world with two runs of the same 40,000 keys; the bytes of the older run alone, and of both.
 fn written_over() -> (World, u64, u64) {
     let mut world = world(FLUSHED);
     world.flush_keys(LATEST, 0..40_000, Some(&[1; 200]));
@@ -214,7 +218,7 @@ fn step(world: &World) -> Progress {
 }
 
 #[test]
-fn a_merge_of_what_was_written_over_frees_its_inputs_part_by_part() {
+fn a_merge_of_overwritten_rows_frees_its_inputs_part_by_part() {
     let (mut world, before, both) = written_over();
     assert_eq!(world.index().stats().runs.len(), 2);
     let mut peak = both;
@@ -222,7 +226,7 @@ fn a_merge_of_what_was_written_over_frees_its_inputs_part_by_part() {
         assert_eq!(step(&world), Progress::Worked, "two runs of the same keys are due");
         peak = peak.max(bytes_of_runs(&world));
     }
-    assert!(peak - both < before / 3, "{before} and {both} bytes, {peak} at the most");
+    assert!(peak - both < before / 3, "{before} and {both} bytes, peak {peak}");
     assert_eq!(world.index().stats().runs.len(), 1);
     let after = bytes_of_runs(&world);
     assert!(after < before + before / 8, "{before} bytes, {after} afterwards");
@@ -236,7 +240,7 @@ fn a_merge_that_ends_early_leaves_every_key_in_order_and_is_done_first_after_it(
     let before = world.index().runs.manifest_number();
     while world.index().runs.manifest_number() == before {
         assert_eq!(step(&world), Progress::Worked);
-        assert_eq!(world.index().stats().compactions, 0, "it has installed a part");
+        assert_eq!(world.index().stats().compactions, 0, "the merge has only installed a part");
     }
     world.open().unwrap();
     assert_eq!(world.index().stats().runs.len(), 2);
@@ -248,13 +252,17 @@ fn a_merge_that_ends_early_leaves_every_key_in_order_and_is_done_first_after_it(
     while world.index().stats().compactions == 0 {
         assert_eq!(step(&world), Progress::Worked);
     }
-    assert_eq!(world.index().stats().runs.len(), 2, "the two that were left, without the new one");
+    assert_eq!(
+        world.index().stats().runs.len(),
+        2,
+        "the two that the merge left, but not the new one"
+    );
     world.check_all();
     assert_eq!(world.problems(), [""; 0]);
 }
 
 #[test]
-fn however_often_a_flush_is_asked_for_one_memtable_waits() {
+fn repeated_flush_requests_leave_only_one_memtable_waiting() {
     let mut world = world(FLUSHED);
     for number in 0..20 {
         let glsn = world.commit([(key(FOREVER, number), Some(vec![7]))].into()).unwrap();
@@ -263,8 +271,7 @@ fn however_often_a_flush_is_asked_for_one_memtable_waits() {
     assert_eq!(world.index().sources.view().closed.len(), 1);
 }
 
-/// Does all the work there is, while the horizon falls and rises between `low` and `high` from step
-/// to step.
+/// Runs all jobs, while the horizon alternates between `low` and `high` from step to step.
 fn compact_with_a_horizon_that_falls(world: &World, low: Glsn, high: Glsn) {
     for turn in 0.. {
         let horizon = if turn % 2 == 0 { high } else { low };
@@ -277,7 +284,7 @@ fn compact_with_a_horizon_that_falls(world: &World, low: Glsn, high: Glsn) {
     }
 }
 
-/// Keys of `LATEST` that a walk finds as of `at`.
+/// The number of keys of `LATEST` that a scan finds as of `at`.
 fn keys_at(world: &World, at: Glsn) -> usize {
     let (lower, upper) = (key(LATEST, 0), key(LATEST, u64::MAX));
     let (view, mut buffer, mut found) = (world.view(), Vec::new(), 0);
@@ -297,14 +304,14 @@ fn a_deleted_row_stays_deleted_if_the_horizon_falls_within_a_merge() {
         let written = world.flush_keys(LATEST, 0..KEYS, Some(&[1; 8]));
         let deleted = world.flush_keys(LATEST, 0..KEYS, None);
         if history {
-            // Nothing may be dropped yet: all of it is moved into history.
+            // Nothing may be dropped yet, so everything is moved into history.
             world.horizon.snapshot.store(written.0, Ordering::Relaxed);
             world.index().compaction.run_all(Glsn::MAX).unwrap();
             assert!(world.view().runs.is_empty() && !world.view().history.is_empty());
         }
         compact_with_a_horizon_that_falls(&world, written, deleted);
         assert!(world.index().stats().compactions > 0);
-        // What is younger than a moment has a walk ask history, too.
+        // A version younger than the snapshot makes a scan search history as well.
         world.commit([(key(LATEST, KEYS), Some(vec![2]))].into()).unwrap();
         assert_eq!(keys_at(&world, deleted), 0, "history {history}");
         (0..KEYS)
@@ -316,7 +323,7 @@ fn a_deleted_row_stays_deleted_if_the_horizon_falls_within_a_merge() {
 }
 
 #[test]
-fn a_past_moment_opened_within_a_merge_is_refused_after_it_and_never_answered_wrongly() {
+fn a_past_snapshot_opened_during_a_merge_is_refused_after_it() {
     const KEYS: u64 = 3000;
     let mut world = world(FLUSHED);
     let first = world.flush_keys(LATEST, 0..KEYS, Some(&[1; 8]));

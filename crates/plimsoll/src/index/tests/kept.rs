@@ -1,5 +1,5 @@
-//! What flushes and merges keep: deletions, versions that a moment needs, values that move out of
-//! the log.
+//! Tests of what flushes and merges keep: deletions, versions that a snapshot needs, and values
+//! that move out of the log.
 
 use plimsoll_disk::lying::LyingDisk;
 
@@ -9,7 +9,7 @@ use crate::index::env::Progress;
 use crate::types::error::Error;
 
 #[test]
-fn a_deleted_key_leaves_nothing_behind_once_nobody_can_read_below() {
+fn a_deleted_key_leaves_nothing_once_no_snapshot_is_below() {
     let mut world = world(FLUSHED);
     for round in 0..3 {
         world.flush_keys(LATEST, 0..500, Some(&[round; 30]));
@@ -36,7 +36,7 @@ fn a_deleted_key_leaves_nothing_behind_once_nobody_can_read_below() {
 }
 
 #[test]
-fn a_deletion_is_kept_in_history_where_everything_is_kept() {
+fn a_deletion_stays_in_history_if_all_versions_are_kept() {
     let mut world = world(FLUSHED);
     let put = world.flush_keys(FOREVER, 0..500, Some(b"value"));
     let deleted = world.flush_keys(FOREVER, 100..300, None);
@@ -47,18 +47,18 @@ fn a_deletion_is_kept_in_history_where_everything_is_kept() {
     assert_eq!(
         view.changed(&key(FOREVER, 200), put).unwrap(),
         Some(deleted),
-        "a conflict is still seen"
+        "a conflict is still detected"
     );
     assert_eq!(view.changed(&key(FOREVER, 50), put).unwrap(), None);
     world.check_all();
-    // Reborn, and moved on.
+    // Put again, and moved on.
     world.flush_keys(FOREVER, 200..250, Some(b"again"));
     world.index().compaction.run_all(Glsn::MAX).unwrap();
     world.check_all();
 }
 
 #[test]
-fn values_leave_log_entries_that_are_wanted_back() {
+fn values_are_moved_out_of_log_entries_to_be_freed() {
     let mut world = world(FLUSHED);
     for round in 0..9 {
         let writes = (0..6).map(|number| {
@@ -86,7 +86,7 @@ fn values_leave_log_entries_that_are_wanted_back() {
 }
 
 #[test]
-fn only_tables_with_values_that_are_to_move_are_rewritten() {
+fn only_tables_with_values_to_move_are_rewritten() {
     let mut world = world(FLUSHED);
     world.flush_keys(FOREVER, 0..20_000, Some(&[5; 60]));
     let writes = (0..3).map(|number| (key(FOREVER, 1 << 40 | number), Some(vec![9; 50_000])));
@@ -103,7 +103,7 @@ fn only_tables_with_values_that_are_to_move_are_rewritten() {
 }
 
 #[test]
-fn moves_that_nobody_asked_for_and_that_fail_for_now_hinder_nobody() {
+fn failed_unrequested_relocations_block_nothing() {
     let disk = LyingDisk::new(1);
     let mut world = World::new(Arc::new(disk.clone()), 1, FLUSHED);
     let writes = (0..3).map(|number| (key(FOREVER, number), Some(vec![9; 50_000])));
@@ -118,7 +118,7 @@ fn moves_that_nobody_asked_for_and_that_fail_for_now_hinder_nobody() {
     assert_eq!(world.index().stats().last_error, None);
     assert!(world.index().sources.view().min_pointer().is_some());
     want(&world);
-    assert!(world.index().compaction.relocate().is_err(), "who asks is told");
+    assert!(world.index().compaction.relocate().is_err(), "a request reports the error");
     disk.fill_up(None);
     want(&world);
     while world.index().compaction.step().unwrap() == Progress::Worked {}
@@ -127,7 +127,7 @@ fn moves_that_nobody_asked_for_and_that_fail_for_now_hinder_nobody() {
 }
 
 #[test]
-fn a_moment_whose_versions_may_be_gone_is_refused() {
+fn a_glsn_whose_versions_may_be_dropped_is_refused() {
     let mut world = world(FLUSHED);
     for round in 0..3 {
         world.flush_keys(LATEST, 0..10, Some(&[round]));
@@ -149,11 +149,11 @@ fn a_moment_whose_versions_may_be_gone_is_refused() {
 }
 
 #[test]
-fn of_a_transaction_that_was_spilled_many_times_the_last_writes_count() {
+fn the_last_writes_of_a_repeatedly_spilled_transaction_win() {
     for last_is_deletion in [false, true] {
         let mut world = world(FLUSHED);
         world.flush_keys(FOREVER, 0..50, Some(b"before"));
-        // Newest first; each run writes all keys, now and then as a deletion.
+        // Newest first. Each run writes all keys, sometimes as deletions.
         let value = |run: u64| (run % 2 != u64::from(last_is_deletion)).then(|| vec![run as u8; 9]);
         let runs = (0..11)
             .map(|run| (0..50).map(|number| (key(FOREVER, number), value(run + 1))).collect());
@@ -175,7 +175,7 @@ fn of_a_transaction_that_was_spilled_many_times_the_last_writes_count() {
 }
 
 #[test]
-fn what_runs_hold_already_is_not_taken_in_again() {
+fn a_replay_skips_versions_that_runs_hold() {
     let mut world = world(FLUSHED);
     world.flush_keys(FOREVER, 0..50, Some(b"value"));
     let runs = vec![(0..20).map(|number| (key(FOREVER, number), None)).collect()];

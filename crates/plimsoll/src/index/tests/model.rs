@@ -1,4 +1,4 @@
-//! Random operations: every answer is the model's.
+//! Random operations whose results are compared with the model.
 
 use super::*;
 
@@ -46,7 +46,7 @@ impl World {
         Ok(())
     }
 
-    /// Old snapshots are closed.
+    /// Closes old snapshots.
     fn move_snapshot(&mut self) {
         let oldest = self.horizon.snapshot.load(Ordering::Relaxed);
         let newest = self.horizon.visible.load(Ordering::Relaxed);
@@ -62,7 +62,7 @@ impl World {
         lock(&self.horizon.pins).insert(Glsn(pinned));
     }
 
-    /// As the store trims its log.
+    /// Trims the log like the store.
     fn trim(&mut self) -> Result<()> {
         let until = Glsn(self.random.below(self.applied.0 + 1));
         self.horizon.relocate_below.fetch_max(until.0, Ordering::Relaxed);
@@ -72,7 +72,7 @@ impl World {
         }
         assert!(
             self.index().sources.view().min_pointer().is_none_or(|oldest| oldest >= until),
-            "everything below was moved"
+            "all values below were moved"
         );
         let until = until.min(self.index().runs.checkpoint().glsn.next());
         self.log.trim(until, &|blob| self.index().runs.uses_blob(blob)).lift()?;
@@ -94,7 +94,7 @@ impl World {
 }
 
 #[test]
-fn random_operations_are_answered_as_by_the_model() {
+fn random_operations_match_the_model() {
     for seed in seeds(24) {
         println!("seed {seed}");
         let mut world =
@@ -106,7 +106,7 @@ fn random_operations_are_answered_as_by_the_model() {
         world.check_all();
         assert_eq!(world.problems(), [""; 0], "seed {seed}");
         while world.index().compaction.step().unwrap() == crate::index::env::Progress::Worked {}
-        assert_eq!(world.run_files(), world.named_files(), "seed {seed}: nothing is left behind");
+        assert_eq!(world.run_files(), world.named_files(), "seed {seed}: no file is left behind");
         world.log.sync().unwrap();
         world.open().unwrap();
         world.check_all();
@@ -121,7 +121,7 @@ fn random_operations_are_answered_as_by_the_model() {
         assert_eq!(
             world.index().stats().bytes_compaction_written,
             bytes_written,
-            "seed {seed}: there is nothing left to do"
+            "seed {seed}: no work is left"
         );
     }
 }

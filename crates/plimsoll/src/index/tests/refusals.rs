@@ -1,4 +1,5 @@
-//! The budget refuses: the operation fails or succeeds, nothing is lost, nothing leaks.
+//! Tests of refusals by the budget: the operation fails or succeeds, nothing is lost, nothing
+//! leaks.
 
 use plimsoll_memory::budget::Kind;
 use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
@@ -41,7 +42,7 @@ fn a_refusal_at_any_reservation_loses_nothing_and_leaks_nothing() {
             assert_eq!(world.budget.usage().of(kind), 0, "refused after {n}: {kind:?} leaks");
         }
     }
-    // Most are answered by an early flush.
+    // An early flush avoids most refusals.
     assert!(refused > 3, "{refused}");
 }
 
@@ -53,7 +54,7 @@ fn hog(world: &World, leave: u64) -> Vec<Chunk> {
 }
 
 #[test]
-fn memtables_are_flushed_early_where_there_is_no_memory_for_more() {
+fn memtables_are_flushed_early_without_memory_to_grow() {
     let sizes = Sizes { memtable_bytes: 4 << 20, table_bytes: 1 << 20, keys: 5000 };
     let mut world = world(3, sizes);
     let hogged = hog(&world, 8);
@@ -69,14 +70,17 @@ fn memtables_are_flushed_early_where_there_is_no_memory_for_more() {
 }
 
 #[test]
-fn with_no_memory_at_all_a_writer_is_refused_and_goes_on_later() {
+fn a_writer_without_memory_is_refused_and_continues_later() {
     let mut world = world(4, SMALL);
     let hogged = hog(&world, 0);
     for _ in 0..20 {
         let writes = world.random_writes(20, false);
         match world.commit(writes) {
             Err(Error::OutOfBudget(refusal)) => {
-                assert!(refusal.usage.of(Kind::WriteSet) > 8 << 20, "it says who holds what");
+                assert!(
+                    refusal.usage.of(Kind::WriteSet) > 8 << 20,
+                    "the error lists the users of memory"
+                );
             }
             other => panic!("{other:?}"),
         }
@@ -84,7 +88,7 @@ fn with_no_memory_at_all_a_writer_is_refused_and_goes_on_later() {
     drop(hogged);
     let writes = world.random_writes(20, false);
     world.commit(writes).unwrap();
-    // The room of one memtable is enough to continue; the memory of flush and merges is reserved.
+    // The memory of one memtable is enough to continue; that of flushes and merges is reserved.
     let hogged = hog(&world, 0);
     for _ in 0..200 {
         let writes = world.random_writes(20, false);
@@ -97,9 +101,9 @@ fn with_no_memory_at_all_a_writer_is_refused_and_goes_on_later() {
 }
 
 #[test]
-fn a_flush_is_never_refused_whatever_the_tables_names_take() {
+fn a_flush_is_never_refused_whatever_the_size_of_table_metadata() {
     let mut world = world(4, Sizes { memtable_bytes: 64 << 10, ..SMALL });
-    // Each chunk that comes free goes elsewhere, as to thousands of walks that have begun.
+    // Each chunk that becomes free is taken, as if by thousands of new iterators.
     let mut hogged = hog(&world, 2);
     let (mut written, mut refused) = (0_u32, 0_u32);
     for number in 0..600_u32 {
@@ -125,7 +129,7 @@ fn a_flush_is_never_refused_whatever_the_tables_names_take() {
 }
 
 #[test]
-fn what_an_aborted_commit_reserved_is_taken_back() {
+fn the_reservation_of_an_aborted_commit_is_returned() {
     let world = world(5, SMALL);
     let before = world.index().stats().memtable_bytes;
     for _ in 0..1000 {
@@ -137,7 +141,7 @@ fn what_an_aborted_commit_reserved_is_taken_back() {
 }
 
 #[test]
-fn a_store_open_to_read_only_replays_as_far_as_its_budget_goes_and_says_so() {
+fn a_read_only_index_replays_as_far_as_its_budget_allows_and_reports_it() {
     let mut world = world(6, SMALL);
     for _ in 0..50 {
         let writes = world.random_writes(20, false);
@@ -147,7 +151,7 @@ fn a_store_open_to_read_only_replays_as_far_as_its_budget_goes_and_says_so() {
     world.index = None;
     let files = world.run_files();
     let context = Context { duty: crate::index::env::duty::Duty::ReadOnly, ..world.context() };
-    let manifest = Manifest::read(&*world.disk, &dir()).unwrap().expect("it was flushed");
+    let manifest = Manifest::read(&*world.disk, &dir()).unwrap().expect("the index was flushed");
     let checkpoint = manifest.checkpoint.glsn;
     world.index =
         Some(OpenIndex::open(context, manifest, Arc::clone(&world.horizon) as _).unwrap());

@@ -1,4 +1,4 @@
-//! Writers beside the threads that flush and merge: their pace, the smallest budget.
+//! Tests with background threads: the pace of writers, and the smallest budget.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use super::jobs::{FLUSHED, key, world};
 use super::*;
 
 #[test]
-fn writers_of_whole_runs_are_paced_like_all_others() {
+fn writers_of_adopted_runs_are_paced_like_all_others() {
     let mut world = world(FLUSHED);
     world.background = true;
     world.open().unwrap();
     let index = Arc::clone(world.index());
-    // No merge runs in between.
+    // Block merges.
     let compactor = index.compaction.pause();
     for _ in 0..20 {
         let run = (0..200).map(|number| (key(FOREVER, number), Some(vec![1; 9]))).collect();
@@ -29,12 +29,12 @@ fn writers_of_whole_runs_are_paced_like_all_others() {
 }
 
 #[test]
-fn writers_of_whole_runs_stop_where_runs_are_too_many_to_walk_over() {
+fn writers_of_adopted_runs_stop_if_there_are_too_many_runs_for_a_scan() {
     let mut world = world(FLUSHED);
     world.background = true;
     world.open().unwrap();
     let index = Arc::clone(world.index());
-    // No merge runs in between.
+    // Block merges.
     let compactor = index.compaction.pause();
     for _ in 0..70 {
         let run = (0..50).map(|number| (key(FOREVER, number), Some(vec![1; 9]))).collect();
@@ -44,7 +44,7 @@ fn writers_of_whole_runs_stop_where_runs_are_too_many_to_walk_over() {
     assert_eq!(index.stats().depth, 70);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| index.throttle.hold_back().unwrap());
-        // As long as nothing is merged it waits, however often something else makes progress.
+        // It waits until something is merged, regardless of other progress.
         for _ in 0..20 {
             index.env.signals.flush_ended(None);
             index.env.signals.wait_for_progress(Duration::from_millis(20));
@@ -59,7 +59,7 @@ fn writers_of_whole_runs_stop_where_runs_are_too_many_to_walk_over() {
 }
 
 #[test]
-fn an_index_that_nobody_writes_to_is_settled_by_its_thread() {
+fn an_idle_index_is_settled_by_its_thread() {
     let mut world = world(FLUSHED);
     world.background = true;
     world.open().unwrap();
@@ -68,7 +68,7 @@ fn an_index_that_nobody_writes_to_is_settled_by_its_thread() {
     }
     let index = Arc::clone(world.index());
     let bytes: Vec<_> = index.sources.view().runs.iter().map(|run| run.bytes()).collect();
-    assert!(bytes.len() < 2 || bytes[0] < bytes[1], "nothing is due: {bytes:?}");
+    assert!(bytes.len() < 2 || bytes[0] < bytes[1], "no merge is due: {bytes:?}");
     let mut waits = 0;
     while index.stats().runs.len() > 1 {
         waits += 1;
@@ -79,7 +79,7 @@ fn an_index_that_nobody_writes_to_is_settled_by_its_thread() {
 }
 
 #[test]
-fn threads_keep_up_with_writers_and_answers_stay_the_same() {
+fn threads_keep_up_with_writers_and_answers_match_the_model() {
     let sizes = Sizes { memtable_bytes: 60 << 10, table_bytes: 200 << 10, keys: 2000 };
     let mut world = world(sizes);
     world.background = true;
@@ -105,7 +105,7 @@ fn threads_keep_up_with_writers_and_answers_stay_the_same() {
     assert_eq!(stats.last_error, None);
     world.index().close();
     assert_eq!(world.problems(), [""; 0]);
-    // Without threads: a merge that is on its way has files that no manifest names yet.
+    // Without threads, because a running merge has files that no manifest names yet.
     world.background = false;
     world.open().unwrap();
     assert_eq!(world.run_files(), world.named_files());
@@ -113,14 +113,14 @@ fn threads_keep_up_with_writers_and_answers_stay_the_same() {
 }
 
 #[test]
-fn the_smallest_budget_has_room_for_memtables_flush_and_a_merge_of_eight() {
+fn the_smallest_budget_suffices_for_memtables_a_flush_and_a_merge_of_eight() {
     assert_eq!(MIN_BUDGET_BYTES, 16 << 20);
     let mut world = world(Sizes { memtable_bytes: 2 << 20, table_bytes: 1 << 20, keys: 100 });
-    // The pool's floor, and what write sets, read sets and the log may hold.
+    // The minimum of the pool, and the maximum of write sets, read sets and the log.
     let _pool = Pool::new(&world.budget, 1 << 20).unwrap();
     let _others = world.budget.lease(plimsoll_memory::budget::Kind::WriteSet, 5 << 20).unwrap();
     for _ in 0..40 {
-        // Each key twice in a memtable: history is written too.
+        // Each key twice per memtable, so that history is written as well.
         for _ in 0..2 {
             let writes = (0..3000).map(|number| (key(FOREVER, number * 7), Some(vec![1; 40])));
             world.commit(writes.collect()).unwrap();

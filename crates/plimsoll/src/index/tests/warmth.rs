@@ -1,4 +1,4 @@
-//! Which pages are in memory after a flush or a merge.
+//! Tests of which pages are in memory after a flush or a merge.
 
 use plimsoll_memory::budget::Lease;
 
@@ -8,7 +8,7 @@ use crate::index::manifest::files::Reserve;
 use crate::index::run::warmth::Warmth;
 use crate::index::write::output::Output;
 
-/// Takes so much memory that pages enter the pool only where they were read.
+/// Takes so much memory that only warm pages enter the pool.
 fn leave_no_free_memory(world: &World) -> Lease {
     let kept = world.budget.limit_bytes() / 8;
     let lease = world.budget.lease(Kind::Staging, world.budget.free_bytes() - kept).unwrap();
@@ -17,7 +17,7 @@ fn leave_no_free_memory(world: &World) -> Lease {
 }
 
 #[test]
-fn what_was_written_is_in_memory_where_memory_is_free() {
+fn written_pages_are_in_memory_if_memory_is_free() {
     let mut world = world(FLUSHED);
     world.flush_keys(FOREVER, 0..3000, Some(&[7; 60]));
     assert_eq!(loads_of(&world, 0..3000), 0);
@@ -25,7 +25,7 @@ fn what_was_written_is_in_memory_where_memory_is_free() {
     assert_eq!(loads_of(&world, 0..3000), 0);
 }
 
-/// Pages loaded while these keys are read, all of which are there.
+/// The number of pages loaded by reads of these keys, all of which exist.
 fn loads_of(world: &World, numbers: std::ops::Range<u64>) -> u64 {
     let before = world.pool.stats().loads;
     for number in numbers {
@@ -38,7 +38,7 @@ fn loads_of(world: &World, numbers: std::ops::Range<u64>) -> u64 {
 }
 
 #[test]
-fn what_was_hot_before_a_merge_is_in_memory_after_it() {
+fn rows_hot_before_a_merge_are_in_memory_after_it() {
     let mut world = world(FLUSHED);
     let _taken = leave_no_free_memory(&world);
     for first in [0, 1] {
@@ -48,12 +48,12 @@ fn what_was_hot_before_a_merge_is_in_memory_after_it() {
     assert!(leaves >= 6, "{leaves} pages");
     world.index().compaction.run_all(Glsn::MAX).unwrap();
     assert_eq!(world.index().stats().runs.len(), 1);
-    assert!(loads_of(&world, 0..1000) <= 1, "all but the leaf at the border");
-    assert!(loads_of(&world, 2000..6000) >= 10, "what nobody had read");
+    assert!(loads_of(&world, 0..1000) <= 1, "all except the leaf at the border");
+    assert!(loads_of(&world, 2000..6000) >= 10, "rows that were not read before");
 }
 
 #[test]
-fn what_was_read_in_a_memtable_is_in_memory_once_it_is_flushed() {
+fn rows_read_in_a_memtable_are_in_memory_after_its_flush() {
     let mut world = world(FLUSHED);
     let _taken = leave_no_free_memory(&world);
     for (reads, loads) in [(2, 0..1), (0, 6..1000)] {
@@ -68,8 +68,8 @@ fn what_was_read_in_a_memtable_is_in_memory_once_it_is_flushed() {
     }
 }
 
-/// Pages in the pool after a run was written whose versions are as long as `lens` says, of which
-/// those that `is_hot` says were read; and the pages of the run.
+/// Writes a run with versions of these lengths, of which those with `is_hot` were read. Returns the
+/// number of its pages in the pool, and of all its pages.
 fn warm_pages(lens: &[usize], is_hot: impl Fn(usize) -> bool) -> (u64, u32) {
     let world = world(FLUSHED);
     let _taken = leave_no_free_memory(&world);
@@ -90,11 +90,10 @@ fn warm_pages(lens: &[usize], is_hot: impl Fn(usize) -> bool) -> (u64, u32) {
 }
 
 #[test]
-fn a_version_that_begins_a_leaf_says_nothing_of_how_the_leaf_before_it_was_read() {
+fn the_first_version_of_a_leaf_does_not_affect_the_warmth_of_the_previous_leaf() {
     let pages_of = |count| warm_pages(&vec![400; count], |_| false).1;
     let in_leaf = (1..100).find(|&count| pages_of(count + 1) > pages_of(1)).unwrap();
-    // A leaf that was read by less than half; behind it one whose first version was read, and is
-    // long.
+    // A leaf of which less than half was read; then one whose first version was read and is long.
     let lens: Vec<usize> =
         (0..in_leaf + 6).map(|number| if number == in_leaf { 1000 } else { 400 }).collect();
     let read = in_leaf.div_ceil(2) - 1;

@@ -1,4 +1,4 @@
-//! The range of a walk, and how far it has come in it.
+//! The range of an iterator, and its progress in it.
 
 use std::ops::Bound;
 
@@ -6,12 +6,12 @@ use crate::index::sources::merge::Direction;
 use crate::index::sources::view::{KeyRange, OwnRange};
 use crate::types::index_key::{KeptKey, bound_heap_bytes};
 
-/// The bounds of the range that is not walked over yet.
+/// The bounds of the range that is not scanned yet.
 #[derive(Debug)]
 pub(super) struct Bounds {
     lower: Bound<KeptKey>,
     upper: Bound<KeptKey>,
-    /// The walk has passed the bound at which it began.
+    /// Whether the iterator has passed the bound at which it began.
     is_past: bool,
 }
 
@@ -28,8 +28,8 @@ impl Bounds {
         self.upper.as_ref().map(|key| &key[..])
     }
 
-    /// The walk has a key to continue from: only the keyspace of the bound at which it began is
-    /// kept, for [`crate::index::sources::view::View::check_readable`].
+    /// Call once the iterator has a key to continue from. Of the bound at which it began, only the
+    /// keyspace is kept, for [`crate::index::sources::view::View::check_readable`].
     pub(super) fn pass(&mut self, direction: Direction) {
         if !std::mem::replace(&mut self.is_past, true) {
             match (direction, &mut self.lower) {
@@ -45,18 +45,18 @@ impl Bounds {
     }
 }
 
-/// The progress of a walk.
+/// The progress of an iterator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Before,
-    /// At its key, which was not answered yet.
+    /// At its key, which was not returned yet.
     At,
-    /// It has answered its key, or passed it.
+    /// Past its key, which was returned or skipped.
     Past,
     Behind,
 }
 
-/// The rest of a walk's range.
+/// The rest of an iterator's range.
 pub(super) fn rest_of<'a>(
     bounds: &'a Bounds,
     place: Place,

@@ -1,14 +1,14 @@
-//! Estimates the number of keys in a range without a scan of it.
+//! Estimates the number of keys in a range without scanning it.
 //!
-//! A source adds the keys whose newest version in it is a value. It takes away the keys that are
-//! alive in the sources beneath it: the source overwrites or deletes them, so they must not be
-//! counted twice or must not be counted at all. The estimate takes both numbers from samples. Keys
-//! and values: a memtable from a sample of its list, a table from its metadata if the range covers
-//! it, else from some of its leaves. Keys that are alive beneath: up to [`SAMPLED`] keys of the
-//! source are looked up in the sources beneath it.
+//! A source adds the keys whose newest version in it is a value, and subtracts the keys that are
+//! alive in the sources beneath it: it overwrites or deletes those, so they must be counted once or
+//! not at all. Both numbers are estimated. Keys and values are counted from a sample of a
+//! memtable's entries, and from a table's metadata if the range covers it, otherwise from some of
+//! its leaves. The keys alive beneath are estimated by looking up to [`SAMPLED`] keys of the source
+//! up in the sources beneath it.
 //!
-//! The oldest source has nothing beneath it, so the error of the second sample is relative to the
-//! younger sources, which are smaller.
+//! The oldest source has nothing beneath it, so the second error only concerns the younger sources,
+//! which are smaller.
 
 use std::cmp::Reverse;
 use std::ops::Bound;
@@ -24,21 +24,21 @@ use crate::index::sources::view::{KeyRange, View, tables_in};
 use crate::types::error::Result;
 use crate::types::version::Stored;
 
-/// The most keys of a source that are looked up in the sources beneath it.
+/// Maximum number of keys of a source that are looked up in the sources beneath it.
 const SAMPLED: usize = 32;
 
-/// Keys of a memtable that are counted one by one before they are sampled.
+/// Number of a memtable's keys that are counted exactly before sampling begins.
 const KEYS_COUNTED: usize = 128;
 
-/// The most deleted ranges that are left out of a count.
+/// Maximum number of deleted ranges that are excluded from a count.
 const RANGES_ASKED: usize = 64;
 
-/// One key of this many in a leaf is a candidate for the sample: adjacent keys are often written
-/// together.
+/// One in this many keys of a leaf is a candidate for the sample, because adjacent keys are often
+/// written together.
 const LEAF_STEP: usize = 8;
 
-/// Keys of a range that have a value now, about. Reads some pages of each run, and looks up to
-/// [`SAMPLED`] keys of each source up.
+/// Estimates the number of keys in a range that have a value now. Reads some pages of each run, and
+/// looks up at most [`SAMPLED`] keys of each source.
 pub(crate) fn keys_in(view: &View, range: KeyRange<'_>) -> Result<u64> {
     let sources: Vec<Source<'_>> = view.sources().collect();
     let mut alive = 0.0;
@@ -64,8 +64,8 @@ fn in_source(source: &Source<'_>, range: KeyRange<'_>, sample: &mut Sample) -> R
     }
 }
 
-/// The parts of a range that were deleted after everything in a source was written, as far as
-/// they are few.
+/// The parts of a range that were deleted after everything in a source was written, up to
+/// [`RANGES_ASKED`].
 fn deleted_parts<'v>(
     view: &'v View,
     range: KeyRange<'v>,
@@ -85,7 +85,7 @@ fn deleted_parts<'v>(
     })
 }
 
-/// Keys of one source in the range, and those of them whose newest version there is a value.
+/// The number of keys of a source in the range, and of those whose newest version in it is a value.
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
     keys: f64,
@@ -112,7 +112,7 @@ impl Count {
     }
 }
 
-/// Keys of one source, each with the number of keys that it stands for, up to a common factor.
+/// Keys of one source, each with the number of keys that it represents, up to a common factor.
 struct Sample {
     /// Whether there is a source beneath.
     is_wanted: bool,
@@ -126,7 +126,7 @@ impl Sample {
         }
     }
 
-    /// The part of the keys that have a value in the sources beneath; these are listed newest
+    /// The fraction of the keys that have a value in the sources beneath, which are listed newest
     /// first.
     fn part_alive_in(&self, beneath: &[Source<'_>]) -> Result<f64> {
         let count = self.keys.len().min(SAMPLED);
@@ -161,7 +161,7 @@ fn in_memtable(memtable: &Memtable, range: KeyRange<'_>, sample: &mut Sample) ->
     let is_within = |entry: &Entry<'_>| {
         to.is_none_or(|to| comes_before(entry.key.cmp(to.0), Glsn(entry.order), to.1))
     };
-    // Key by key, while there are few.
+    // Count the first keys exactly.
     let (mut seen, mut count) = (0, Count::default());
     let mut next = map.seek(from.0, from.1.0);
     while let Some(newest) = next.map(|at| map.at(at)).filter(is_within) {
@@ -179,8 +179,9 @@ fn in_memtable(memtable: &Memtable, range: KeyRange<'_>, sample: &mut Sample) ->
     count
 }
 
-/// The keys of a memtable from `first` up to `to`, by a sample of its versions: each stands for its
-/// part of a key. The keys before `first` are few beside these, and are not sampled.
+/// Estimates the keys of a memtable from `first` up to `to` by a sample of its versions, each of
+/// which represents a fraction of a key. The keys before `first` were counted exactly and are not
+/// sampled.
 fn behind(
     memtable: &Memtable,
     first: &[u8],
@@ -190,7 +191,7 @@ fn behind(
     let map = memtable.map();
     sample.keys.clear();
     let mut seen = Count::default();
-    // Samples of one key follow each other.
+    // Samples of one key are consecutive.
     let (mut key, mut part, mut is_alive) = (Vec::new(), 0.0, false);
     let keys = map.estimate((first, u64::MAX), to.map(|(key, glsn)| (key, glsn.0)), |entry| {
         if key != entry.key {
@@ -217,7 +218,7 @@ fn in_run(run: &Run, range: KeyRange<'_>, sample: &mut Sample) -> Result<Count> 
     Ok(count)
 }
 
-/// The keys of a table of current versions: it has one version of each key.
+/// The keys of a table of current versions, which has one version per key.
 fn in_table(
     table: &Table,
     range: KeyRange<'_>,
@@ -231,7 +232,7 @@ fn in_table(
         .filter(|(key, glsn)| (*key, Reverse(*glsn)) < (&info.last_key, Reverse(Glsn::NONE)));
     if from.is_none() && to.is_none() {
         if sample.is_wanted {
-            // Leaves at equal distances: one with short versions stands for more keys.
+            // Leaves at equal intervals; a leaf with short versions represents more keys.
             let leaves: Vec<_> = (0..keys_each)
                 .map(|part| table.sample_leaf(part, keys_each))
                 .collect::<Result<_>>()?;
@@ -262,7 +263,7 @@ fn is_value(stored: &[u8]) -> bool {
     Stored::decode(stored) != Some(Stored::Deleted)
 }
 
-/// The first place of the range in the order of versions.
+/// The first position of the range in the order of versions.
 fn place_of_lower(bound: Bound<&[u8]>) -> Option<(&[u8], Glsn)> {
     match bound {
         Bound::Included(key) => Some((key, Glsn::MAX)),
@@ -271,7 +272,7 @@ fn place_of_lower(bound: Bound<&[u8]>) -> Option<(&[u8], Glsn)> {
     }
 }
 
-/// The first place behind the range.
+/// The first position after the range.
 fn place_of_upper(bound: Bound<&[u8]>) -> Option<(&[u8], Glsn)> {
     match bound {
         Bound::Included(key) => Some((key, Glsn::NONE)),

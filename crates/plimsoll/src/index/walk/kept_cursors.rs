@@ -1,11 +1,11 @@
-//! Cursors of visits that have ended, kept for those to come: a visit of a few rows would spend a
+//! Cursors of finished visits, kept for later ones: otherwise a visit of a few rows would spend a
 //! tenth of its time on allocations.
 //!
 //! Laws:
-//! 1. What is kept holds nothing of the index: no tables, no pages, no memtables.
-//! 2. It is charged for as long as it is kept, and is no more than [`KEPT_BYTES_MAX`] in each of
-//!    [`PARTS`] parts.
-//! 3. A visit does not wait for another one: if there are no kept cursors it makes its own.
+//! 1. Kept cursors hold nothing of the index: no tables, no pages, no memtables.
+//! 2. They are charged as long as they are kept, at most [`KEPT_BYTES_MAX`] in each of [`PARTS`]
+//!    parts.
+//! 3. A visit does not wait for another one: if there are no kept cursors, it makes its own.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ use crate::index::run::table::Table;
 use crate::index::sources::merge::Merge;
 use crate::types::thread_part::{PARTS, part_of_thread};
 
-/// Cursors that have grown larger are dropped: those of many runs, or with long keys.
+/// Cursors that have grown larger, because of many runs or long keys, are dropped.
 const KEPT_BYTES_MAX: usize = 4 << 10;
 
 /// The kept cursors of an index.
@@ -26,18 +26,18 @@ pub(crate) struct Keep {
     parts: [Part; PARTS],
 }
 
-/// On a cache line of its own.
+/// A part, on its own cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Part(Mutex<Option<Box<KeptCursors>>>);
 
 impl Keep {
-    /// Takes what this thread may find here.
+    /// Takes the cursors that are kept for this thread, if any.
     pub(crate) fn take(&self) -> Option<Box<KeptCursors>> {
         self.parts[part_of_thread()].0.try_lock().ok()?.take()
     }
 
-    /// Keeps `cursors` for the next visit, if they are small and charged.
+    /// Keeps `cursors` for a later visit if they are small and charged.
     pub(crate) fn keep(&self, mut cursors: Box<KeptCursors>) {
         let bytes = cursors.heap_bytes();
         if bytes <= KEPT_BYTES_MAX
@@ -45,22 +45,19 @@ impl Keep {
             && let Ok(mut part) = self.parts[part_of_thread()].0.try_lock()
         {
             if cursors.charge.bytes() > KEPT_BYTES_MAX as u64 {
-                // What else the visit needed is gone.
-                cursors
-                    .charge
-                    .set(KEPT_BYTES_MAX as u64)
-                    .expect("a charge becomes less without asking");
+                // Release the part of the charge that only the visit needed.
+                cursors.charge.set(KEPT_BYTES_MAX as u64).expect("reducing a charge never fails");
             }
             *part = Some(cursors);
         }
     }
 }
 
-/// Cursors without a source, and what a visit needs beside them.
+/// Cursors without sources, and the buffers of a visit.
 pub(crate) struct KeptCursors {
-    /// A merge of nothing.
+    /// A merge without cursors in use.
     merge: Merge,
-    /// No tables: what an idle cursor reads.
+    /// The empty list of tables that idle cursors read.
     nothing: Arc<[Table]>,
     /// A buffer for the visit's key.
     pub(crate) key: Vec<u8>,
@@ -68,26 +65,26 @@ pub(crate) struct KeptCursors {
 }
 
 impl KeptCursors {
-    /// None yet, and an empty charge.
+    /// No cursors yet, and an empty charge.
     pub(crate) fn new(charge: Charge) -> Self {
         Self { merge: Merge::default(), nothing: Arc::from([]), key: Vec::new(), charge }
     }
 
-    /// A merge without cursors, to be handed back when the walk gets up.
+    /// Lends the merge, which is to be returned when the iterator releases its sources.
     pub(crate) fn lend(&mut self) -> Merge {
         std::mem::take(&mut self.merge)
     }
 
-    /// Takes a merge back, which lets go of its sources.
+    /// Takes a merge back. It releases its sources.
     pub(crate) fn take_back(&mut self, mut merge: Merge) {
         merge.end(&self.nothing);
         self.merge = merge;
     }
 
-    /// Makes the charge cover `bytes`, for the walk as well.
+    /// Raises the charge to `bytes`, including the iterator's share.
     ///
     /// # Errors
-    /// [`OutOfBudget`]; the charge stays as it was.
+    /// [`OutOfBudget`]; the charge is unchanged.
     pub(crate) fn cover(&mut self, bytes: usize) -> Result<(), OutOfBudget> {
         if bytes as u64 <= self.charge.bytes() { Ok(()) } else { self.charge.set(bytes as u64) }
     }
@@ -97,7 +94,7 @@ impl KeptCursors {
         self.charge.bytes() == 0
     }
 
-    /// Heap bytes, itself included; what was lent aside.
+    /// Heap size including itself, without a lent merge.
     pub(crate) fn heap_bytes(&self) -> usize {
         size_of::<Self>() + self.merge.heap_bytes() + self.key.capacity()
     }
@@ -126,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_cursors_hold_no_source_and_stay_charged() {
+    fn kept_cursors_hold_no_sources_and_stay_charged() {
         let (budget, account) = account();
         let (memtable, tables) = (Arc::new(Memtable::new(&budget)), Arc::from([]));
         let keep = Keep::default();
@@ -143,7 +140,7 @@ mod tests {
             cursors.cover(1000 + cursors.heap_bytes()).unwrap();
             keep.keep(cursors);
             assert!(account.charged_bytes() >= 1000);
-            cursors = keep.take().expect("it was kept by this thread");
+            cursors = keep.take().expect("this thread kept cursors");
             assert!(keep.take().is_none());
         }
         drop(cursors);
@@ -151,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_large_or_not_charged_is_not_kept() {
+    fn large_or_uncharged_cursors_are_not_kept() {
         let (_budget, account) = account();
         let keep = Keep::default();
         keep.keep(Box::new(KeptCursors::new(account.charge())));
@@ -165,11 +162,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_not_charged_for_what_the_visit_before_needed() {
+    fn kept_cursors_are_charged_only_for_themselves() {
         let (_budget, account) = account();
         let keep = Keep::default();
         let mut cursors = Box::new(KeptCursors::new(account.charge()));
-        // A visit of a range with long bounds, backward.
+        // A backward visit of a range with long bounds.
         cursors.cover(20_000).unwrap();
         keep.keep(cursors);
         assert!(account.charged_bytes() <= KEPT_BYTES_MAX as u64, "{}", account.charged_bytes());

@@ -1,20 +1,21 @@
-//! What a walk has passed, in which no key is alive: the gaps that it publishes, and jumps over.
+//! The interval without live keys that an iterator has passed: it publishes it as a gap, and seeks
+//! over known gaps.
 
 use plimsoll_log::glsn::Glsn;
 
 use crate::index::gaps::list::behind;
-use crate::index::gaps::{Gaps, LOOK_AFTER, PUBLISH_EACH, PUBLISH_FROM};
+use crate::index::gaps::{Gaps, LOOK_AFTER, PUBLISH_EACH};
 use crate::index::sources::merge::Direction;
 
-/// What a walk has passed since its last answer, in which no key is alive.
+/// The interval without live keys that an iterator has passed since its last result.
 #[derive(Debug, Default)]
 pub(super) struct Passed {
-    /// Deleted keys that were stepped over.
+    /// Number of deleted keys stepped over.
     pub(super) dead: u64,
-    /// Where it begins (forward) or ends (backward, exclusive). Meaningful if `dead` or `from_gap`
-    /// is set.
+    /// Where the interval begins (forward) or ends (backward, exclusive). Valid if `dead` or
+    /// `from_gap` is set.
     pub(super) edge: Vec<u8>,
-    /// It begins at the end of a gap.
+    /// Whether the interval begins at the end of a gap.
     from_gap: bool,
 }
 
@@ -23,14 +24,15 @@ impl Passed {
         (self.dead, self.from_gap) = (0, false);
     }
 
-    /// A deleted key was stepped over. If it is time to ask for a gap, or the walk knows one,
-    /// returns where the walk can go on.
+    /// Records a step over a deleted key, and publishes or looks up a gap if it is time to. Returns
+    /// the key at which the iterator can continue, if a gap is known.
     pub(super) fn step_over(
         &mut self,
         key: &[u8],
         gaps: &Gaps,
         direction: Direction,
         at: Glsn,
+        asks: bool,
     ) -> Option<Vec<u8>> {
         let is_first = self.dead == 0 && !self.from_gap;
         self.dead += 1;
@@ -46,11 +48,12 @@ impl Passed {
             }
             _ => {}
         }
-        if self.dead != LOOK_AFTER && !self.dead.is_multiple_of(PUBLISH_EACH) {
+        let publishes = self.dead.is_multiple_of(PUBLISH_EACH);
+        if self.dead != LOOK_AFTER && !publishes && !asks {
             return None;
         }
         let (upto, from) = (behind(key), key);
-        if self.dead >= PUBLISH_FROM {
+        if publishes {
             let edge = std::mem::take(&mut self.edge);
             match direction {
                 Direction::Forward => gaps.publish(&edge, &upto, at, PUBLISH_EACH),

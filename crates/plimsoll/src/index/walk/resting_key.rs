@@ -1,8 +1,8 @@
-//! The key of a suspended walk (between two calls).
+//! The key of a suspended iterator (between two calls).
 //!
-//! A short key stays in the walk's vector. A long key moves into a piece of a chunk: thousands of
-//! walks may be suspended at keys of 4 KiB each, and an allocator may keep the blocks that they
-//! free, which no lease covers any more.
+//! A short key stays in the iterator's vector. A long key is moved into a piece of a chunk:
+//! thousands of iterators may be suspended at keys of 4 KiB each, and an allocator may retain the
+//! blocks that they free, which no lease covers then.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -14,7 +14,8 @@ use plimsoll_memory::pieces::{Piece, Pieces};
 /// A key of at most this many bytes stays in its vector.
 const SHORT_BYTES: usize = 512;
 
-/// Piece sizes for longer keys, without their prefix: 16 of the longest fill a chunk.
+/// Sizes of the pieces for longer keys, without their prefix: a chunk has room for 16 of the
+/// largest.
 const PIECE_BYTES: [usize; 3] = [1024, 2048, MAX_KEY_BYTES];
 
 /// The memory for long keys.
@@ -30,24 +31,24 @@ impl KeyRoom {
         self.0
             .iter()
             .find(|pieces| bytes <= pieces.piece_bytes())
-            .expect("the largest piece has room for any key")
+            .expect("any key fits into the largest piece")
     }
 }
 
 thread_local! {
-    /// The vector of the last key that moved into a piece: the next call of any walk needs one.
+    /// The vector of the last key that was moved into a piece, for the next call of any iterator.
     static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// An index key, suspended or in use.
+/// An index key that is suspended or in use.
 #[derive(Debug, Default)]
 pub(crate) struct RestingKey {
-    /// The key, unless it rests in `piece`.
+    /// The key, unless it is in `piece`.
     key: Vec<u8>,
-    /// The prefix of a key in `piece`, which holds only the user's key.
+    /// The prefix of a key in `piece`, which has only the user's key.
     prefix: Prefix,
     piece: Option<Piece>,
-    /// Bytes of the user's key in `piece`; 0: the key is in `key`.
+    /// Length of the user's key in `piece`; 0 if the key is in `key`.
     long_bytes: usize,
 }
 
@@ -55,7 +56,7 @@ impl RestingKey {
     /// The user's key.
     ///
     /// # Panics
-    /// There is none yet.
+    /// There is no key yet.
     pub(crate) fn user_key(&self) -> &[u8] {
         self.at_rest().unwrap_or_else(|| IndexKey::new(&self.key).user_key())
     }
@@ -72,8 +73,7 @@ impl RestingKey {
         self.piece.as_ref().filter(|_| self.long_bytes > 0).map(|piece| &piece[..self.long_bytes])
     }
 
-    /// Takes out the vector that holds the key, for the duration of a step; [`RestingKey::put`]
-    /// returns it.
+    /// Takes the vector with the key for the duration of a step; [`RestingKey::put`] returns it.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         let Some(long) = self.at_rest() else { return std::mem::take(&mut self.key) };
         let mut key = SPARE.take();
@@ -89,10 +89,10 @@ impl RestingKey {
         (self.key, self.long_bytes) = (key, 0);
     }
 
-    /// Suspends the key: moves a long one into a piece.
+    /// Suspends the key, and moves a long one into a piece.
     ///
     /// # Errors
-    /// [`OutOfBudget`]; the key stays where it is, and this can be called again.
+    /// [`OutOfBudget`]; the key is unchanged, and the call can be repeated.
     pub(crate) fn rest(&mut self, room: &KeyRoom) -> Result<(), OutOfBudget> {
         if self.long_bytes > 0 {
             return Ok(());
@@ -115,7 +115,7 @@ impl RestingKey {
         Ok(())
     }
 
-    /// Heap bytes of the key.
+    /// Heap size of the key.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.key.capacity()
     }
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_any_length_rests_and_is_taken_up_again() {
+    fn a_key_of_any_length_can_be_suspended_and_resumed() {
         let budget = Budget::new(4 * CHUNK_BYTES as u64, Backing::Heap).unwrap();
         let room = KeyRoom::new(&budget);
         let mut resting = RestingKey::default();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_many_walks_fill_chunks_and_one_that_finds_no_room_stays_as_it_is() {
+    fn suspended_keys_fill_chunks_and_a_refused_key_is_unchanged() {
         let budget = Budget::new(2 * CHUNK_BYTES as u64, Backing::Heap).unwrap();
         let room = KeyRoom::new(&budget);
         let mut resting: Vec<RestingKey> = (0..33).map(|_| RestingKey::default()).collect();

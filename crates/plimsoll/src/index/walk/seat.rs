@@ -1,37 +1,37 @@
-//! Suspended walks (iterators): their state between two calls, and how it is revoked.
+//! Suspended iterators: their state between two calls, and how it is revoked.
 //!
-//! A walk that has begun holds the sources of one moment: memtables, the files of runs, a page of
-//! each. Its user may leave it idle for any time, so all of this can be revoked:
+//! An iterator that has begun is *seated*: it holds the memtables, run files and pinned pages of
+//! one view. Its user may leave it idle for any time, so all of this can be revoked:
 //!
-//! 1. Between two calls the walk lies in a slot that other threads can reach. Getting up drops
-//!    everything but the walk's bounds, its moment and the position after its last answer. The next
-//!    call sits down in the current sources.
-//! 2. After each exchange of sources (a flush, a step of compaction), all walks in older sources
-//!    get up: an idle walk at once, a walk in the middle of a call at the end of it. So no idle
-//!    walk holds a memtable that was flushed, or a file that was merged.
-//! 3. If the budget finds no room otherwise, all idle walks get up: the pages that they pinned can
-//!    be evicted.
-//! 4. The heap memory of a walk is charged: separately for the part that it keeps (its bounds, its
-//!    user's key) and the part that it drops when it gets up (a cursor for each run, with two
-//!    keys). The latter is limited for all walks together to a [`SEATED_PART`] of the budget, and
-//!    to [`SEATED_BYTES_MAX`]; beyond it, the walks get up that were not stepped since the limit
-//!    was last reached. A walk that cannot be charged for its cursors gets up at the end of each
-//!    call.
+//! 1. Between two calls the iterator is in a slot that other threads can access. When it is
+//!    revoked, it releases everything except its bounds, its snapshot and the position after its
+//!    last result. The next call re-seeks in the current view.
+//! 2. After each exchange of the view (a flush, a step of compaction), all iterators with older
+//!    views are revoked: idle ones immediately, others at the end of the current call. So no idle
+//!    iterator holds a flushed memtable or a merged file.
+//! 3. If the budget finds no memory otherwise, all idle iterators are revoked, so that the pages
+//!    they pinned can be evicted.
+//! 4. The heap memory of an iterator is charged, separately for the part that it keeps (its bounds,
+//!    its user's key) and the part that it releases when revoked (a cursor for each run, with two
+//!    keys). The latter is limited for all iterators together to a [`SEATED_PART`] of the budget
+//!    and to [`SEATED_BYTES_MAX`]. Beyond the limit, iterators that took no step since the limit
+//!    was last reached are revoked. An iterator whose cursors cannot be charged releases them at
+//!    the end of each call.
 //!
-//! Why no answer changes: the answer for a key is a function of the key's versions up to the walk's
-//! moment. While the moment is open (`snapshots`), every later view holds these versions, or the
-//! versions that decide between them. A walk moves strictly in one direction and never returns to
-//! keys before the last one that it answered (or looked at and skipped). So it may sit down in any
-//! later view strictly behind that key, in either direction. If a call failed after a key was
-//! looked at and before it was answered, the walk sits down *at* this key.
+//! Why no answer changes: the answer for a key is a function of the key's versions up to the
+//! iterator's snapshot. While the snapshot is open (`snapshots`), every later view has these
+//! versions, or those that decide between them. An iterator moves strictly in one direction and
+//! never returns to keys before the last one that it returned (or examined and skipped). It may
+//! therefore re-seek in any later view strictly after that key, in its direction. If a call failed
+//! after a key was examined and before it was returned, the iterator re-seeks *at* this key.
 //!
-//! Why no idle walk is missed: the exchange number is raised after the view is exchanged and before
-//! the slots are visited. A walk reads the number before it takes the view, and again after it has
-//! released its slot's lock at the end of a call. A visit that finds the lock taken happens before
-//! that release, so the walk then reads the new number and gets up by itself.
+//! Why no idle iterator is missed: the exchange number is raised after the view is exchanged and
+//! before the slots are visited. An iterator reads the number before it takes the view, and again
+//! after it has released its slot's lock at the end of a call. A visit that finds the lock taken
+//! happens before that release, so the iterator then reads the new number and revokes itself.
 //!
-//! Locks: a slot's is held during a call, the list's for a few instructions. A visit only tries a
-//! slot's lock: it never waits for a walk.
+//! Locks: a slot's lock is held during a call, the list's for a few instructions. A visit only
+//! tries a slot's lock, so it never waits for an iterator.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -49,69 +49,69 @@ use crate::index::walk::resting_key::KeyRoom;
 use crate::types::error::Result;
 use crate::types::lock::lock;
 
-/// Divisor: all seated walks together may take this part of the budget for their cursors before
-/// idle ones have to get up.
+/// Divisor: the cursors of all seated iterators together may take this part of the budget before
+/// idle iterators are revoked.
 const SEATED_PART: u64 = 32;
 
-/// And no more than this, however large the budget is. Cursors lie in the process's allocator,
-/// between what walks keep. It gives hardly any of that back to the system when they get up, while
-/// their charge goes at once: so this much may be held beside the budget.
+/// An absolute limit in addition, because the allocator returns hardly any of the cursors' memory
+/// to the system, while their charge is released at once: up to this much may be held beyond the
+/// budget.
 const SEATED_BYTES_MAX: u64 = 4 << 20;
 
-/// Memory of a walk's entry in the list of walks.
+/// Memory of an iterator's entry in the list.
 const LISTED_BYTES: usize = 64;
 
-/// A walk that can get up and sit down again.
+/// An iterator that can release its sources and re-seek.
 pub(crate) trait Walk: Send {
-    /// Drops all state but its position. Returns the view that it sat in, if any.
+    /// Releases all state except its position. Returns the view that it held, if any.
     fn get_up(&mut self) -> Option<Arc<View>>;
 
-    /// Sits down in `view`, behind its last answer, to which `key` belongs. Does nothing if it
-    /// sits.
+    /// Seats the iterator in `view`, after its last result, to which `key` belongs. Does nothing if
+    /// it is seated.
     fn sit_down(&mut self, view: &Arc<View>, key: &[u8]) -> Result<()>;
 
     fn is_seated(&self) -> bool;
 
-    /// Heap bytes that getting up frees.
+    /// Heap size of the state that [`Walk::get_up`] releases.
     fn seated_bytes(&self) -> usize;
 
-    /// Heap bytes that it keeps.
+    /// Heap size of the state that it keeps.
     fn kept_bytes(&self) -> usize;
 }
 
-/// A walk's slot, which other threads can reach.
+/// An iterator's slot, which other threads can access.
 struct Slot<W>(Mutex<Sitting<W>>);
 
 struct Sitting<W> {
     walk: W,
-    /// The exchange number before it sat down.
+    /// The exchange number before it was seated.
     sat_at: u64,
-    /// Whether it took a step since idle walks were last looked through.
+    /// Whether it took a step since idle iterators were last examined.
     stepped: bool,
-    /// The charge for the state that it drops when it gets up.
+    /// The charge for the state that it releases when revoked.
     seated: Charge,
 }
 
 impl<W: Walk> Sitting<W> {
     fn get_up(&mut self) -> Option<Arc<View>> {
         let view = self.walk.get_up();
-        // Reducing a charge is never refused.
+        // Reducing a charge never fails.
         let _ = self.seated.set(0);
         view
     }
 }
 
-/// Which idle walks get up.
+/// Which idle iterators are revoked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Which {
     All,
-    /// Those that took no step since the last look.
+    /// Those that took no step since the last examination.
     Left,
 }
 
-/// A slot of any kind of walk.
+/// A slot of an iterator of any type.
 trait Revocable: Send + Sync {
-    /// Makes the walk get up if it is idle. Returns the view that it sat in.
+    /// Revokes the iterator if it is idle. Returns the view that it held.
     fn revoke(&self, which: Which) -> Option<Arc<View>>;
 }
 
@@ -122,30 +122,30 @@ impl<W: Walk> Revocable for Slot<W> {
                 let stepped = std::mem::take(&mut held.stepped);
                 if which == Which::Left && stepped { None } else { held.get_up() }
             }
-            // A call that panicked left it half way.
+            // A call panicked in the middle.
             Err(TryLockError::Poisoned(held)) => held.into_inner().get_up(),
             Err(TryLockError::WouldBlock) => None,
         }
     }
 }
 
-/// The walks of an index.
+/// The iterators of an index.
 pub(crate) struct Seats {
     origin: Origin,
     slots: Mutex<Slots>,
-    /// Number of the last exchange of sources.
+    /// The number of the last exchange of the view.
     exchange: AtomicU64,
     pool: Arc<Pool>,
     budget: Budget,
     key_room: KeyRoom,
-    /// Cursors of visits, which have no seats.
+    /// Cursors for visits, which have no seats.
     keep: Keep,
-    /// The account for the state that walks keep.
+    /// The account of the state that iterators keep.
     kept: Arc<Account>,
-    /// The account for the state that they drop when they get up.
+    /// The account of the state that they release when revoked.
     seated: Arc<Account>,
-    /// Views of walks that got up to free memory. Dropping a view may remove files, which must not
-    /// happen under the locks of the thread that asked for memory.
+    /// Views of iterators that were revoked to free memory. Dropping a view may remove files, which
+    /// must not happen under the locks of the thread that needed memory.
     left: Mutex<Vec<Arc<View>>>,
 }
 
@@ -171,35 +171,35 @@ impl Seats {
         }))
     }
 
-    /// The memory for long keys of suspended walks.
+    /// The memory for long keys of suspended iterators.
     pub(crate) fn key_room(&self) -> &KeyRoom {
         &self.key_room
     }
 
-    /// Cursors for a visit: kept ones, or new ones that nothing is charged for yet.
+    /// Cursors for a visit: kept ones, or new ones without a charge.
     pub(crate) fn take_cursors(&self) -> Box<KeptCursors> {
         self.keep.take().unwrap_or_else(|| Box::new(KeptCursors::new(self.kept.charge())))
     }
 
-    /// Keeps the cursors of a visit that has ended.
+    /// Keeps the cursors of a finished visit.
     pub(crate) fn keep_cursors(&self, cursors: Box<KeptCursors>) {
         self.keep.keep(cursors);
     }
 
-    /// A charge for memory that the store's user holds for long and that cannot be revoked.
+    /// A charge for memory that the store's user holds for a long time and that cannot be revoked.
     pub(crate) fn charge(&self) -> Charge {
         self.kept.charge()
     }
 
-    /// The initial charge for a walk that has not sat down yet.
+    /// The initial charge for an iterator that is not seated yet.
     pub(crate) fn charge_for(&self, walk: &impl Walk) -> Result<Charge, OutOfBudget> {
         let mut charge = self.kept.charge();
         charge.set((walk.kept_bytes() + LISTED_BYTES) as u64)?;
         Ok(charge)
     }
 
-    /// Call after a walk sat down and was charged: makes others get up if all of them take too
-    /// much.
+    /// Call after an iterator was seated and charged: revokes others if all together exceed the
+    /// limit.
     fn limit_seated(&self) {
         if self.seated.charged_bytes()
             > (self.budget.limit_bytes() / SEATED_PART).min(SEATED_BYTES_MAX)
@@ -208,22 +208,22 @@ impl Seats {
         }
     }
 
-    /// Number of the last exchange of sources, raised after the view is exchanged.
+    /// The number of the last exchange of the view, raised after the exchange.
     pub(crate) fn exchange_number(&self) -> u64 {
         self.exchange.load(Ordering::SeqCst)
     }
 
-    /// Call after the sources were exchanged: walks in older ones get up.
+    /// Call after the view was exchanged: revokes iterators with older views.
     pub(crate) fn exchanged(&self) {
-        // SeqCst: ordered before the visit, and seen by a call that ends after the visit.
+        // SeqCst: ordered before the visit, and seen by a call that ends after it.
         self.exchange.fetch_add(1, Ordering::SeqCst);
         let left = std::mem::take(&mut *lock(&self.left));
         drop((self.revoke_idle(Which::All), left));
     }
 
-    /// Makes idle walks get up. Returns the views that they sat in.
+    /// Revokes idle iterators. Returns the views that they held.
     fn revoke_idle(&self, which: Which) -> Vec<Arc<View>> {
-        // Outside the list's lock: releasing a walk's state may take a while.
+        // Outside the list's lock, because releasing an iterator's state may take a while.
         let slots: Vec<_> =
             lock(&self.slots).by_number.values().filter_map(Weak::upgrade).collect();
         slots.iter().filter_map(|slot| slot.revoke(which)).collect()
@@ -253,14 +253,14 @@ pub(crate) struct Seat<W: Walk + 'static> {
     slot: Arc<Slot<W>>,
     seats: Arc<Seats>,
     number: u64,
-    /// The charge for the walk's kept state and its user's.
+    /// The charge for the state that the iterator and its user keep.
     kept: Charge,
-    /// Bytes that the walk keeps since its last step.
+    /// Bytes that the iterator keeps since its last step.
     walk_bytes: u64,
 }
 
 impl<W: Walk + 'static> Seat<W> {
-    /// A seat for a walk that has not sat down yet; `kept` covers what it keeps
+    /// A seat for an iterator that is not seated yet. `kept` covers the state that it keeps
     /// ([`Seats::charge_for`]).
     pub(crate) fn new(seats: &Arc<Seats>, walk: W, kept: Charge) -> Self {
         let walk_bytes = (walk.kept_bytes() + LISTED_BYTES) as u64;
@@ -275,23 +275,23 @@ impl<W: Walk + 'static> Seat<W> {
         Self { slot, seats: Arc::clone(seats), number, kept, walk_bytes }
     }
 
-    /// Charges the bytes that the walk keeps since its last step, and `bytes` that its user holds
-    /// to continue it. If refused, it can be called again.
+    /// Charges the bytes that the iterator keeps since its last step, and `bytes` that its user
+    /// holds to continue it. After a refusal, the call can be repeated.
     pub(crate) fn charge_user(&mut self, bytes: usize) -> Result<(), OutOfBudget> {
         let bytes = self.walk_bytes + bytes as u64;
         if bytes == self.kept.bytes() { Ok(()) } else { self.kept.set(bytes) }
     }
 
-    /// Bytes that are charged, and bytes that the walk keeps.
+    /// The charged bytes, and the bytes that the iterator keeps.
     #[cfg(feature = "testing")]
     pub(crate) fn charges(&self) -> (u64, u64) {
         (self.kept.bytes(), self.walk_bytes)
     }
 
-    /// Runs `step` with the walk seated: where it was, or in the current sources that `view`
-    /// returns. `key` is the key that the last step left there. Every step is followed by
-    /// [`Seat::charge_user`], which charges the memory that the walk then keeps: a step that has
-    /// moved on cannot be refused.
+    /// Runs `step` with the iterator seated, in its current view or else in the one that `view`
+    /// returns. `key` is the key that the last step left there. Each step must be followed by
+    /// [`Seat::charge_user`], which charges the memory that the iterator keeps then; the step
+    /// itself cannot be refused once it has moved.
     pub(crate) fn step<T>(
         &mut self,
         key: &mut Vec<u8>,
@@ -299,14 +299,14 @@ impl<W: Walk + 'static> Seat<W> {
         step: impl FnOnce(&mut W, &mut Vec<u8>) -> Result<T>,
     ) -> Result<T> {
         let mut held = self.slot.0.lock().unwrap_or_else(|poisoned| {
-            // A call that panicked left the walk half way; its position is consistent.
+            // A call panicked in the middle. The iterator's position is consistent.
             let mut held = poisoned.into_inner();
             drop(held.get_up());
             held
         });
         let sitting = &mut *held;
         if !sitting.walk.is_seated() {
-            // Before the view is taken: an exchange in between is detected below.
+            // Before the view is taken, so that an exchange in between is detected below.
             sitting.sat_at = self.seats.exchange_number();
             sitting.walk.sit_down(&view(), key)?;
         }
@@ -339,12 +339,13 @@ impl<W: Walk + 'static> Seat<W> {
 impl<W: Walk + 'static> Drop for Seat<W> {
     fn drop(&mut self) {
         if self.seats.origin.is_foreign() {
-            // What it holds stays for ever: a thread that the child does not have may hold the
-            // locks.
+            // In a forked child, leak the slot and its state: a thread that the child does not have
+            // may hold the locks.
             std::mem::forget((Arc::clone(&self.slot), Arc::clone(&self.seats)));
             return;
         }
-        // Here, rather than in a visit that may hold the slot's last reference: see `Seats::left`.
+        // Drop the view here rather than in a visit that may hold the slot's last reference: see
+        // `Seats::left`.
         drop(self.slot.revoke(Which::All));
         lock(&self.seats.slots).by_number.remove(&self.number);
     }
@@ -362,7 +363,7 @@ mod tests {
 
     use super::*;
 
-    /// A walk that takes 8 KiB while it sits. It is born seated, and never sits down again.
+    /// An iterator of 8 KiB that is seated from the start and never seated again.
     struct Born(bool);
 
     impl Walk for Born {
@@ -372,7 +373,7 @@ mod tests {
         }
 
         fn sit_down(&mut self, _: &Arc<View>, _: &[u8]) -> Result<()> {
-            unreachable!("it sits until it gets up for good")
+            unreachable!("it is never seated again")
         }
 
         fn is_seated(&self) -> bool {
@@ -389,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn seated_walks_hold_no_more_than_the_allocator_may_keep_of_them_under_any_budget() {
+    fn seated_iterators_stay_below_the_limit_under_any_budget() {
         for (budget_bytes, most) in
             [(16 << 20, (16 << 20) / SEATED_PART), (1 << 30, SEATED_BYTES_MAX)]
         {
@@ -409,7 +410,7 @@ mod tests {
                     .unwrap();
                 highest = highest.max(seats.seated.charged_bytes());
             }
-            // Who was stepped since the last look may stay until the next one.
+            // Iterators that took a step since the last examination may stay until the next one.
             assert!((most / 2..=most + (16 << 10)).contains(&highest), "{highest} of {most}");
         }
     }

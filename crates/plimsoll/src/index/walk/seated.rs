@@ -1,4 +1,4 @@
-//! What a walk holds while it is seated.
+//! The state of a seated iterator.
 
 use std::sync::Arc;
 
@@ -9,18 +9,20 @@ use crate::index::sources::merge::{Direction, Merge};
 use crate::index::sources::view::View;
 use crate::types::error::Result;
 
-/// After this many unwanted versions of one key, the walk seeks past them instead of stepping on.
+/// After this many unwanted versions of one key, an iterator seeks past the rest instead of
+/// stepping.
 pub(super) const STEPS_MAX: u32 = 8;
 
-/// The state that a walk holds while it is seated.
+/// The state that an iterator holds while it is seated.
 #[derive(Debug)]
 pub(super) struct Sat {
     pub(super) merge: Merge,
-    /// Whether the merge is positioned where the walk continues.
+    /// Whether the merge is positioned where the iterator continues.
     pub(super) is_placed: bool,
     pub(super) view: Arc<View>,
-    /// The interval of range deletions that it is in; `None` before it was asked for.
-    pub(super) cover: Option<Cover>,
+    /// The interval between range deletions that contains the last key; `None` if it was not looked
+    /// up yet. Boxed, because few stores have range deletions, and an idle iterator is small.
+    pub(super) cover: Option<Box<Cover>>,
 }
 
 impl Sat {
@@ -28,8 +30,8 @@ impl Sat {
         Self { merge, is_placed: false, view: Arc::clone(view), cover: None }
     }
 
-    /// The newest range deletion over a key that is not younger than `at`; [`Glsn::NONE`] if there
-    /// is none.
+    /// The newest range deletion of a key that is not younger than `at`; [`Glsn::NONE`] if there is
+    /// none.
     #[inline]
     pub(super) fn deleted_at(&mut self, key: &[u8], at: Glsn) -> Glsn {
         if self.view.ranges.is_empty() {
@@ -37,8 +39,13 @@ impl Sat {
         }
         match &self.cover {
             Some(cover) if cover.contains(key) => cover.deleted_at,
-            _ => self.cover.insert(self.view.ranges.cover_of(key, at)).deleted_at,
+            _ => self.cover.insert(Box::new(self.view.ranges.cover_of(key, at))).deleted_at,
         }
+    }
+
+    /// Whether it is the first key of the interval that [`Sat::deleted_at`] was asked for.
+    pub(super) fn enters_range(&self) -> bool {
+        self.cover.as_ref().is_some_and(|cover| !cover.is_left_out)
     }
 
     /// Moves those sources out of the interval that [`Sat::deleted_at`] was asked for that have
@@ -63,7 +70,7 @@ impl Sat {
     }
 }
 
-pub(super) const SITS: &str = "a walk sits down before it is asked";
+pub(super) const SITS: &str = "an iterator is seated before it is used";
 
 pub(super) fn merge_of(sat: &mut Option<Sat>) -> &mut Merge {
     &mut sat.as_mut().expect(SITS).merge

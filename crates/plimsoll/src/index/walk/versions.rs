@@ -1,4 +1,4 @@
-//! A walk over all versions.
+//! An iterator over all versions.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -15,24 +15,24 @@ use crate::index::walk::seated::{SITS, STEPS_MAX, Sat, merge_of};
 use crate::types::error::Result;
 use crate::types::version::{Stored, Version};
 
-/// A walk over all versions. The caller keeps the key of the version that was returned or passed
-/// last, and passes it to each step.
+/// An iterator over all versions. The caller keeps the key of the version that was last returned or
+/// skipped, and passes it to each step.
 #[derive(Debug)]
 pub(crate) struct Versions {
     sat: Option<Sat>,
     bounds: Bounds,
     after: Glsn,
     upto: Glsn,
-    /// A moment that must be readable in each view that the walk sits in.
+    /// A GLSN that must be readable in each view that the iterator is seated in.
     readable_at: Option<Glsn>,
     place: Place,
-    /// The version that was returned or passed last.
+    /// The version that was last returned or skipped.
     glsn: Glsn,
-    /// It is the deletion of the version that comes next, by a range.
+    /// Whether it is the range deletion of the version that comes next.
     is_range_deletion: bool,
     /// The number of versions of its key that were returned.
     lent: u64,
-    /// Bytes of table descriptions that only this walk holds.
+    /// Size of table descriptions that only this iterator holds.
     tables_bytes: usize,
 }
 
@@ -80,7 +80,7 @@ impl Walk for Versions {
 }
 
 impl Versions {
-    /// A walk that is not seated yet.
+    /// An iterator that is not seated yet.
     pub(crate) fn new(range: OwnRange, after: Glsn, upto: Glsn) -> Self {
         Self {
             sat: None,
@@ -96,18 +96,18 @@ impl Versions {
         }
     }
 
-    /// Rejects views in which the keyspace cannot be read as of `at` any more.
+    /// Refuses views in which the keyspace can no longer be read as of `at`.
     pub(crate) fn readable_at(self, at: Glsn) -> Self {
         Self { readable_at: Some(at), ..self }
     }
 
-    /// Whether the last returned version is the first one of its key.
+    /// Whether the last returned version was the first one of its key.
     pub(crate) fn is_first_of_key(&self) -> bool {
         self.lent == 1
     }
 
-    /// The next version, borrowed until the next call. `key` receives its key; it must hold the key
-    /// left there by the last call. The walk must be seated.
+    /// The next version, borrowed until the next call. `key` receives its key and must hold the key
+    /// that the last call left there. The iterator must be seated.
     pub(crate) fn next<'a>(&'a mut self, key: &'a mut Vec<u8>) -> Result<Option<Version<'a>>> {
         if self.place == Place::Behind {
             return Ok(None);
@@ -139,7 +139,7 @@ impl Versions {
         match (sat.is_placed, self.place) {
             (true, _) if self.is_range_deletion => {}
             (true, _) => sat.merge.advance()?,
-            // Versions of one key come in descending order, and none has GLSN 0 but a forged one.
+            // Versions of one key have descending GLSNs, and only a forged one has GLSN 0.
             (false, Place::Past) => sat.merge.seek(key, Glsn(self.glsn.0.saturating_sub(1)))?,
             (false, _) => seek_lower(&mut sat.merge, self.bounds.lower())?,
         }
@@ -190,8 +190,8 @@ impl Versions {
     }
 }
 
-/// A cursor over the tables of a source that may hold wanted versions; adds the bytes that it holds
-/// apart from the source to `own`.
+/// A cursor over the tables of a source that may have wanted versions. Adds the bytes that it holds
+/// in addition to the source to `own`.
 fn version_cursor(
     source: Source<'_>,
     range: KeyRange<'_>,
@@ -212,14 +212,14 @@ fn version_cursor(
     }
 }
 
-/// All tables of the run if most of them may hold wanted versions, otherwise only those that may.
+/// All tables of the run if most of them may have wanted versions, otherwise only those.
 fn wanted_tables(run: &Run, range: KeyRange<'_>, after: Glsn, upto: Glsn) -> Option<Arc<[Table]>> {
     let wanted = |table: &&Table| table.info.max_glsn > after && table.info.min_glsn <= upto;
     let inside = tables_in(run, range);
     let count = inside.iter().filter(wanted).count();
     match count {
         0 => None,
-        // A few hundred descriptions cost little; more are shared with the run instead of copied.
+        // A few hundred descriptions are cheap to copy; beyond that, share the run's own list.
         1..=256 => Some(inside.iter().filter(wanted).cloned().collect()),
         _ => Some(Arc::clone(run.tables())),
     }

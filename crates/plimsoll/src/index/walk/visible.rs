@@ -1,4 +1,4 @@
-//! A walk over the keys of one moment.
+//! An iterator over the keys of one snapshot.
 
 use std::ops::Bound;
 use std::sync::{Arc, Weak};
@@ -22,23 +22,24 @@ use crate::index::walk::seated::{SITS, STEPS_MAX, Sat, merge_of};
 use crate::types::error::Result;
 use crate::types::version::{Stored, Version};
 
-/// A walk over keys as of one moment. The caller keeps the key that was answered last, or is being
-/// looked at, and passes it to each step.
+/// An iterator over keys as of one snapshot. The caller keeps the key that was last returned or
+/// examined, and passes it to each step.
 #[derive(Debug)]
 pub(crate) struct Visible {
     sat: Option<Sat>,
-    /// What it sits down with, and keeps when it gets up.
+    /// The cursors that it is seated with, and keeps when it is revoked.
     kept: Option<Box<KeptCursors>>,
     bounds: Bounds,
     at: Glsn,
     direction: Direction,
     place: Place,
-    /// For a backward walk: the passed version that may be the answer.
+    /// For a backward scan: the passed version that may be the result.
     held: Held,
     passed: Passed,
 }
 
-/// A copy of a version: a backward walk has left it by the time it is known to be the newest.
+/// A copy of a version. A backward scan has left a version by the time it is known to be the
+/// newest.
 #[derive(Debug, Default)]
 struct Held {
     glsn: Glsn,
@@ -53,7 +54,7 @@ impl Held {
     }
 
     fn stored(&self) -> Stored<'_> {
-        Stored::decode(&self.encoded).expect("it was encoded here")
+        Stored::decode(&self.encoded).expect("`set` encoded it")
     }
 }
 
@@ -107,7 +108,7 @@ impl Walk for Visible {
 }
 
 impl Visible {
-    /// A walk that is not seated yet.
+    /// An iterator that is not seated yet.
     pub(crate) fn new(range: OwnRange, at: Glsn, direction: Direction) -> Self {
         let (held, passed) = (Held::default(), Passed::default());
         Self {
@@ -122,38 +123,38 @@ impl Visible {
         }
     }
 
-    /// The same walk with cursors that it keeps whenever it gets up, until [`Visible::take_kept`].
+    /// The same iterator with cursors that it keeps when revoked, until [`Visible::take_kept`].
     pub(crate) fn with(self, kept: Box<KeptCursors>) -> Self {
         Self { kept: Some(kept), ..self }
     }
 
-    /// Makes the charge of the cursors that it keeps cover `bytes`.
+    /// Raises the charge of the cursors that it keeps to `bytes`.
     ///
     /// # Errors
-    /// [`OutOfBudget`]; the charge stays as it was.
+    /// [`OutOfBudget`]; the charge is unchanged.
     pub(crate) fn cover(&mut self, bytes: usize) -> Result<(), OutOfBudget> {
         self.kept.as_mut().map_or(Ok(()), |kept| kept.cover(bytes))
     }
 
-    /// Gets up, and returns the cursors that it kept.
+    /// Releases the sources and returns the kept cursors.
     pub(crate) fn take_kept(&mut self) -> Option<Box<KeptCursors>> {
         drop(self.get_up());
         self.kept.take()
     }
 
-    /// The view that it sits in.
+    /// The view that it is seated in.
     pub(crate) fn view(&self) -> Weak<View> {
         self.sat.as_ref().map_or_else(Weak::new, |sat| Arc::downgrade(&sat.view))
     }
 
-    /// The next key's version, borrowed until the next call. `key` receives the key itself; it must
-    /// hold the key left there by the last call. The walk must be seated.
+    /// The next key's version, borrowed until the next call. `key` receives the key and must hold
+    /// the key that the last call left there. The iterator must be seated.
     pub(crate) fn next<'a>(&'a mut self, key: &'a mut Vec<u8>) -> Result<Option<Version<'a>>> {
         Ok(if self.step(key)? { self.current(key) } else { None })
     }
 
-    /// Moves to the next key, as [`Visible::next`] does; false at the end.
-    /// [`Visible::inline_value`] and [`Visible::current`] tell what is there.
+    /// Moves to the next key like [`Visible::next`]; false at the end. [`Visible::inline_value`]
+    /// and [`Visible::current`] return what is there.
     pub(crate) fn step(&mut self, key: &mut Vec<u8>) -> Result<bool> {
         if self.place == Place::Behind {
             return Ok(false);
@@ -183,8 +184,8 @@ impl Visible {
         found
     }
 
-    /// The value at the key that [`Visible::step`] moved to, where the version holds it. Cheaper
-    /// than the version.
+    /// The value of the key that [`Visible::step`] moved to if it is inline. Cheaper than the
+    /// version.
     #[inline]
     pub(crate) fn inline_value(&self) -> Option<&[u8]> {
         match self.direction {
@@ -203,8 +204,8 @@ impl Visible {
         }
     }
 
-    /// Goes on at `to` (forward), or right before it (backward), which lies ahead: the caller knows
-    /// that nothing in between is wanted. `key` receives `to`.
+    /// Continues at `to` (forward) or directly before it (backward). The caller knows that no key
+    /// in between is wanted. `key` receives `to`.
     pub(crate) fn skip(&mut self, key: &mut Vec<u8>, to: &[u8]) {
         if self.place == Place::Behind {
             return;
@@ -221,7 +222,8 @@ impl Visible {
         }
     }
 
-    /// Publishes what was passed before `key` was found; `None`: up to the end of the range.
+    /// Publishes the interval that was passed before `key` was found; `None`: up to the end of the
+    /// range.
     fn publish_gap(&self, key: Option<&Vec<u8>>) {
         let gaps = &self.sat.as_ref().expect(SITS).view.gaps;
         let (at, Passed { dead, edge, .. }) = (self.at, &self.passed);
@@ -242,8 +244,7 @@ impl Visible {
         }
     }
 
-    /// Moves the merge to where the walk continues, unless it is there; returns whether it was
-    /// there already.
+    /// Moves the merge to where the iterator continues. Returns whether it was there already.
     fn was_placed(&mut self, key: &[u8]) -> Result<bool> {
         if self.sat.as_ref().expect(SITS).is_placed {
             return Ok(true);
@@ -273,7 +274,7 @@ impl Visible {
             key.extend_from_slice(version.key);
             self.place = Place::At;
             if glsn > self.at {
-                // Either to the wanted version of the key, or to the next key if there is none.
+                // Moves to the wanted version of the key, or to the next key if there is none.
                 self.pass_younger(key)?;
             } else {
                 let sat = self.sat.as_mut().expect(SITS);
@@ -281,7 +282,9 @@ impl Visible {
                 if !is_deleted && !is_in_range {
                     return Ok(true);
                 }
-                let skip = self.passed.step_over(key, &sat.view.gaps, self.direction, self.at);
+                let asks = is_in_range && sat.enters_range();
+                let gaps = &sat.view.gaps;
+                let skip = self.passed.step_over(key, gaps, self.direction, self.at, asks);
                 if let Some(to) = skip {
                     sat.merge.skip_to(&to, Glsn::MAX)?;
                     continue;
@@ -297,7 +300,7 @@ impl Visible {
         }
     }
 
-    /// Passes the remaining versions of `key`.
+    /// Skips the remaining versions of `key`.
     fn pass_key_forward(&mut self, key: &[u8]) -> Result<()> {
         let merge = merge_of(&mut self.sat);
         for _ in 0..STEPS_MAX {
@@ -308,7 +311,7 @@ impl Visible {
         merge.skip_to(key, Glsn::NONE)
     }
 
-    /// Passes the versions of `key` that are too young.
+    /// Skips the versions of `key` that are too young.
     fn pass_younger(&mut self, key: &[u8]) -> Result<()> {
         let merge = merge_of(&mut self.sat);
         for _ in 0..STEPS_MAX {
@@ -321,7 +324,7 @@ impl Visible {
         merge.skip_to(key, self.at)
     }
 
-    /// Moves before the next key in a backward walk and holds its visible version; false at the
+    /// Moves before the next key in a backward scan and holds its visible version; false at the
     /// end.
     fn find_backward(&mut self, key: &mut Vec<u8>) -> Result<bool> {
         self.was_placed(key)?;
@@ -341,7 +344,9 @@ impl Visible {
             if !is_in_range && self.held.stored() != Stored::Deleted {
                 return Ok(true);
             }
-            let skip = self.passed.step_over(key, &sat.view.gaps, self.direction, self.at);
+            let asks = is_in_range && sat.enters_range();
+            let gaps = &sat.view.gaps;
+            let skip = self.passed.step_over(key, gaps, self.direction, self.at, asks);
             if let Some(to) = skip {
                 sat.merge.seek_before(&to, Glsn::MAX)?;
             } else if is_in_range {
@@ -350,8 +355,8 @@ impl Visible {
         }
     }
 
-    /// Passes all versions of `key`, oldest first, and holds the newest that is not too young;
-    /// returns whether there is one.
+    /// Skips all versions of `key`, oldest first, and holds the newest that is not too young.
+    /// Returns whether there is one.
     fn hold_newest(&mut self, key: &[u8]) -> Result<bool> {
         let (at, held, merge) = (self.at, &mut self.held, merge_of(&mut self.sat));
         let mut any = false;
@@ -373,7 +378,7 @@ impl Visible {
     }
 }
 
-/// Adds cursors over the sources that may hold a version visible at `at`, newer current sources
+/// Adds cursors for the sources that may have a version visible at `at`, newer current sources
 /// first.
 fn add_visible(merge: &mut Merge, view: &View, range: KeyRange<'_>, at: Glsn) {
     let mut history_wanted = at < view.limits.deletions_moved;

@@ -1,4 +1,4 @@
-//! Writes a run: a sequence of tables, cut only between keys.
+//! Writes a run: a sequence of tables that are cut only between keys.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use crate::index::run::warmth::Warmth;
 use crate::types::error::Result;
 use crate::types::version::{Stored, Version};
 
-/// The most chunks that one output takes: three for the builder and one for a tall tree, one for
-/// the sink, and one for the list of blob files.
+/// Maximum number of chunks of one output: three for the builder, one for a tall tree, one for the
+/// sink, and one for the list of blob files.
 pub(crate) const OUTPUT_CHUNKS: u64 = 6;
 
-/// A table is cut when its values are stored in this many blob files: their list takes memory.
+/// A table is cut when its values are in this many blob files, because their list takes memory.
 const BLOBS_MAX: usize = 1024;
 
-/// A run being written. If it is dropped before it is finished, its files are removed.
+/// A run that is being written. If it is dropped before it is finished, its files are removed.
 #[derive(Debug)]
 pub(crate) struct Output {
     files: Arc<Files>,
@@ -31,10 +31,10 @@ pub(crate) struct Output {
     table_bytes: u64,
     reserve: Reserve,
     /// A table ends before each of these keys, so that it overlaps with fewer tables of other runs.
-    /// Ascending; those behind the last key.
+    /// Ascending; only those after the last key added.
     cuts: VecDeque<Vec<u8>>,
     sample: Sample,
-    /// The range deletions up to this GLSN are absorbed in what is written.
+    /// Range deletions up to this GLSN are absorbed in the versions written.
     absorbed: Glsn,
     open: Option<OpenTable>,
     done: Vec<Member>,
@@ -48,7 +48,7 @@ struct OpenTable {
 }
 
 impl Output {
-    /// An empty run; takes [`OUTPUT_CHUNKS`] of `budget` with the first version.
+    /// An empty run. It takes [`OUTPUT_CHUNKS`] of `budget` at the first version.
     pub(crate) fn new(
         files: &Arc<Files>,
         budget: &Budget,
@@ -69,20 +69,20 @@ impl Output {
         }
     }
 
-    /// Ends a table before each of these keys, too; they ascend.
+    /// Also ends a table before each of these keys, which ascend.
     pub(crate) fn cut_before(mut self, keys: impl IntoIterator<Item = Vec<u8>>) -> Self {
         self.cuts = keys.into_iter().collect();
         self
     }
 
-    /// Its versions include the deletions of all ranges up to this GLSN.
+    /// Declares that the versions include the point deletions of all ranges up to this GLSN.
     pub(crate) fn absorbing(mut self, upto: Glsn) -> Self {
         self.absorbed = upto;
         self
     }
 
-    /// Adds a version: keys ascending, the versions of one key newest first. `starts_key`: it is
-    /// the first of its key in this run. `warmth`: how it was accessed in its source.
+    /// Adds a version: keys ascending, one key's versions newest first. `starts_key`: it is the
+    /// first of its key in this run. `warmth`: how often it was read in its source.
     pub(crate) fn add(
         &mut self,
         version: &Version<'_>,
@@ -104,7 +104,7 @@ impl Output {
         let open = self.open.as_mut().expect("made above");
         let inline = if let Stored::Inline(value) = version.stored { value.len() } else { 0 };
         open.builder.add(version)?;
-        // Not earlier: adding the version may have written the page before its own.
+        // After the version was added, because adding it may have written the page before its own.
         open.builder.sink_mut().weigh((version.key.len() + inline) as u64, warmth);
         Ok(())
     }
@@ -119,7 +119,7 @@ impl Output {
         if is_cut && self.files.may_cut() { self.cut() } else { Ok(()) }
     }
 
-    /// Adds an existing table unchanged; its keys come after all keys added before.
+    /// Adds an existing table unchanged. Its keys are after all keys added before.
     pub(crate) fn link(&mut self, member: Member) -> Result<()> {
         self.cut()?;
         self.done.push(member);
@@ -131,22 +131,22 @@ impl Output {
         self.open.is_some()
     }
 
-    /// Bytes of the table that is being written.
+    /// Size of the table that is being written.
     pub(crate) fn open_bytes(&self) -> u64 {
         self.open.as_ref().map_or(0, |open| open.builder.bytes())
     }
 
-    /// Bytes of the tables that are written.
+    /// Size of the finished tables.
     pub(crate) fn written_bytes(&self) -> u64 {
         self.written_bytes
     }
 
-    /// The tables that are written.
+    /// The finished tables.
     pub(crate) fn done(&self) -> &[Member] {
         &self.done
     }
 
-    /// Ends the table that is being written, if there is one.
+    /// Ends the table that is being written, if any.
     pub(crate) fn cut(&mut self) -> Result<()> {
         let Some(open) = self.open.take() else { return Ok(()) };
         let (sink, info) = open.builder.finish()?;
@@ -163,7 +163,7 @@ impl Output {
         std::mem::take(&mut self.sample)
     }
 
-    /// Finishes the run: returns its tables, synced (their names are not), and the bytes written.
+    /// Finishes the run. Returns its tables, synced except for their names, and the bytes written.
     pub(crate) fn finish(mut self) -> Result<(Vec<Member>, u64)> {
         self.cut()?;
         Ok((self.done, self.written_bytes))

@@ -1,8 +1,8 @@
 //! Copies values out of log entries that are to be freed, and out of blob files that are to be
 //! vacated, into a blob file of plain bytes, piece by piece.
 //!
-//! Law: a value is copied only if it matches its checksum: a copy of a damaged value would look
-//! sound for ever.
+//! Law: a value is copied only if it matches its checksum, because a copy of a damaged value would
+//! look valid forever.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -42,26 +42,26 @@ pub(crate) struct Relocator {
 /// A partly copied value.
 #[derive(Debug)]
 struct Copying {
-    /// Where it begins in the blob file.
+    /// Offset of its beginning in the blob file.
     start: u64,
-    /// Bytes copied so far.
+    /// Number of bytes copied so far.
     copied: u64,
-    /// The checksum over them.
+    /// The checksum of the copied bytes.
     sum: Running,
 }
 
-/// The state of a version's value.
+/// The progress of moving a version's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moved<'a> {
-    /// The version can be written; this is its new stored form.
+    /// The version can be written with this new stored form.
     Ready(Stored<'a>),
-    /// Part of the value is still to be copied.
+    /// Part of the value is not copied yet.
     Partly,
 }
 
 impl Relocator {
-    /// Copies the values in entries below `below`, and those in the blob files that are to be
-    /// vacated; takes one chunk of `budget`.
+    /// Copies the values in entries below `below` and in the blob files that are to be vacated.
+    /// Takes one chunk of `budget`.
     pub(crate) fn new(
         log: &Arc<FileLog>,
         blobs: &Arc<Blobs>,
@@ -83,40 +83,40 @@ impl Relocator {
         }
     }
 
-    /// Values of entries below this one are copied.
+    /// Values in entries below this one are copied.
     pub(crate) fn below(&self) -> Glsn {
         self.below
     }
 
-    /// Whether it has copied nothing.
+    /// Whether nothing was copied.
     pub(crate) fn is_idle(&self) -> bool {
         self.blob.is_none()
     }
 
-    /// Whether values of this entry are copied.
+    /// Whether values in this entry are copied.
     fn wants(&self, glsn: Glsn) -> bool {
         glsn < self.below
     }
 
-    /// Whether values of this table are copied.
+    /// Whether any value of this table is copied.
     pub(crate) fn wants_some_of(&self, table: &TableInfo) -> bool {
         table.min_pointer.is_some_and(|pointer| self.wants(pointer))
             || points_into(table, &self.vacated)
     }
 
     /// The stored form of `version` after the move. Copies at most `allowance` bytes (plus one
-    /// piece) and subtracts them from it.
+    /// piece) and subtracts the copied bytes from it.
     pub(crate) fn relocate<'a>(
         &mut self,
         version: &Version<'a>,
         allowance: &mut u64,
     ) -> Result<Moved<'a>> {
-        let (from, offset, len, sum) = match version.stored {
-            Stored::InLog { offset, len, sum } if self.wants(version.glsn) => {
-                (None, offset, len, sum)
+        let (from, offset, len, sum, packed) = match version.stored {
+            Stored::InLog { offset, len, sum, packed } if self.wants(version.glsn) => {
+                (None, offset, len, sum, packed)
             }
-            Stored::InBlob { blob, offset, len, sum } if self.vacated.contains(&blob) => {
-                (Some(blob), offset, len, sum)
+            Stored::InBlob { blob, offset, len, sum, packed } if self.vacated.contains(&blob) => {
+                (Some(blob), offset, len, sum, packed)
             }
             stored => return Ok(Moved::Ready(stored)),
         };
@@ -140,8 +140,9 @@ impl Relocator {
             let at = offset + copying.copied;
             match from {
                 None => match self.log.read_range(version.glsn, at, into) {
-                    // The entry was dropped: the version records it from now on.
+                    // The entry was dropped; the version records that from now on.
                     Err(LogError::Dropped { .. }) => {
+                        let len = version.stored.value_bytes();
                         return Ok(Moved::Ready(Stored::Dropped { len }));
                     }
                     read => _ = read.lift()?,
@@ -156,15 +157,15 @@ impl Relocator {
             copying.copied += bytes;
             *allowance = allowance.saturating_sub(bytes);
         }
-        let stored = Stored::InBlob { blob, offset: copying.start, len, sum };
+        let stored = Stored::InBlob { blob, offset: copying.start, len, sum, packed };
         match (version.stored.check_sum(version.glsn, copying.sum.sum()), from) {
             (Err(_), Some(vacated)) => Ok(self.leave(version, vacated)),
             (checked, _) => checked.map(|()| Moved::Ready(stored)),
         }
     }
 
-    /// Leaves a damaged value where it is: nothing needs its file to go, so the job does not fail
-    /// because of it.
+    /// Leaves a damaged value in its file. Nothing requires the file to go, so the job does not
+    /// fail.
     fn leave<'a>(&self, version: &Version<'a>, blob: BlobId) -> Moved<'a> {
         self.blobs.stop_vacating(blob);
         Moved::Ready(version.stored)
@@ -190,13 +191,13 @@ impl Relocator {
         Ok(())
     }
 
-    /// Call when a manifest names the blob file, or may name it.
+    /// Call once a manifest names the blob file, or may name it.
     pub(crate) fn set_named(&mut self) {
         self.named = true;
     }
 
-    /// Call when the view has the runs that use the blob file: once no run does, a sweep may remove
-    /// it.
+    /// Call once the view has the runs that use the blob file. A sweep may remove it when no run
+    /// uses it any more.
     pub(crate) fn hand_over(&self) {
         if let Some(blob) = self.blob {
             self.log.hand_over_blob(blob);
@@ -204,7 +205,7 @@ impl Relocator {
     }
 }
 
-/// Whether values of a table are in one of these files.
+/// Whether any value of a table is in one of these files.
 pub(crate) fn points_into(table: &TableInfo, blobs: &BTreeSet<BlobId>) -> bool {
     !blobs.is_empty() && table.blobs.iter().any(|blob| blobs.contains(blob))
 }

@@ -1,19 +1,18 @@
 //! Decides the disposition of each version in a flush or a merge: it stays current, goes into
 //! history, or is dropped.
 //!
-//! For each key the newest version stays current. An older version goes into history as long as a
+//! The newest version of each key stays current. An older version goes into history as long as a
 //! retained moment sees it. Otherwise it is dropped, and reads below the version that superseded it
 //! are refused, except at retained moments.
 //!
 //! A deletion that is the newest version only hides older ones. If the merge includes the oldest
-//! current run, nothing older is left in the current runs, so the deletion leaves them as well. If
-//! no retained moment sees a version that it hides and history has nothing of its key, it is
-//! dropped. Otherwise it goes into history, where it still records from when on the key was
-//! deleted.
+//! current run, nothing older is left in the current runs, so the deletion leaves them as well. It
+//! is dropped if no retained moment sees a version that it hides and history has no version of its
+//! key. Otherwise it goes into history, where it still records when the key was deleted.
 //!
-//! Law: one set of retained moments decides for all versions of a key. It may grow at any time, and
-//! a deletion that was dropped takes everything older with it: a version that stayed would rise
-//! again.
+//! Law: all versions of a key are decided by one set of retained moments. The set may grow at any
+//! time, and a dropped deletion requires that everything older is dropped with it: an older version
+//! that stayed would become visible again.
 
 use plimsoll_log::glsn::Glsn;
 
@@ -26,12 +25,12 @@ use crate::types::version::{Stored, Version};
 /// The disposition of a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Disposition {
-    /// It is the newest of its key.
+    /// The newest version of its key.
     Current,
-    /// It was superseded and is still needed. `first`: it is the first of its key in the history
+    /// Superseded but still needed. `first`: it is the first version of its key in the history
     /// output.
     History { first: bool },
-    /// It is not needed.
+    /// Not needed.
     Dropped,
 }
 
@@ -44,12 +43,12 @@ pub(crate) enum Inputs {
     History,
 }
 
-/// Facts about a key outside the merge; looked up only where they decide something.
+/// Facts about a key outside the merge, looked up only if the decision depends on them.
 pub(crate) trait Elsewhere {
     /// Whether history runs hold a version of the key that is not younger than `at`.
     fn in_history(&mut self, key: &[u8], at: Glsn) -> crate::types::error::Result<bool>;
 
-    /// Whether current runs hold any version of the key, and the newest one that is not younger
+    /// Whether current runs have any version of the key, and the newest one that is not younger
     /// than `at`.
     fn in_runs(
         &mut self,
@@ -58,7 +57,7 @@ pub(crate) trait Elsewhere {
     ) -> crate::types::error::Result<(bool, Option<Glsn>)>;
 }
 
-/// No facts: for a flush, which needs none.
+/// No facts, for a flush, which needs none.
 pub(crate) struct Nowhere;
 
 impl Elsewhere for Nowhere {
@@ -71,31 +70,31 @@ impl Elsewhere for Nowhere {
     }
 }
 
-/// Walks over versions in order and decides the disposition of each.
+/// Passes over versions in order and decides the disposition of each.
 #[derive(Debug)]
 pub(crate) struct Splitter {
     inputs: Inputs,
-    /// Whether no history is left out of the merge.
+    /// Whether the merge includes all history runs.
     all_history: bool,
     key: Vec<u8>,
-    /// The preceding version of `key`; for the first one of a history run, the version that
-    /// superseded it as far as it is known.
+    /// The preceding version of `key`; for the first version of `key` in a history run, the version
+    /// that superseded it, if known.
     younger: Option<Glsn>,
     history_begun: bool,
     /// The keyspace of `key`, and its retained moments.
     retained: (u32, MomentSet),
-    /// Whether the next key asks for the retained moments again.
+    /// Whether the retained moments are looked up again at the next key.
     is_stale: bool,
-    /// The youngest version that superseded a dropped one since the retained moments were asked
-    /// for.
+    /// The youngest version that superseded a dropped one since the retained moments were looked
+    /// up.
     dropped_by: Glsn,
-    /// The limits of readable moments that follow from versions that were dropped before that, and
-    /// from moved ones.
+    /// The limits of readable GLSNs that follow from the versions dropped before that lookup, and
+    /// from the moved ones.
     limits: Limits,
 }
 
 impl Splitter {
-    /// A splitter that has seen no version. `all_history`: a merge of history includes all of it.
+    /// A splitter before the first version. `all_history`: a merge of history includes all of it.
     pub(crate) fn new(inputs: Inputs, all_history: bool) -> Self {
         Self {
             inputs,
@@ -110,12 +109,12 @@ impl Splitter {
         }
     }
 
-    /// Has the next key ask for the retained moments again: they change while a job runs.
+    /// Looks the retained moments up again at the next key, because they change while a job runs.
     pub(crate) fn refresh(&mut self) {
         self.is_stale = true;
     }
 
-    /// The limits of readable moments that follow from the dropped and moved versions.
+    /// The limits of readable GLSNs that follow from the dropped and moved versions.
     pub(crate) fn limits(&mut self) -> &mut Limits {
         if self.dropped_by > Glsn::NONE {
             let (keyspace, retained) = &self.retained;
@@ -125,8 +124,8 @@ impl Splitter {
         &mut self.limits
     }
 
-    /// The disposition of the next version. A version with the same key and GLSN as the one before
-    /// is a copy and is dropped.
+    /// The disposition of the next version. A version with the same key and GLSN as the previous
+    /// one is a copy and is dropped.
     pub(crate) fn disposition(
         &mut self,
         version: &Version<'_>,
@@ -155,7 +154,7 @@ impl Splitter {
         }
     }
 
-    /// Looks the retained moments up for a key that begins.
+    /// Looks up the retained moments of a key at its first version.
     fn begin_key(&mut self, key: &[u8], horizon: &dyn Horizon) {
         let keyspace = IndexKey::new(key).keyspace();
         if self.is_stale || self.retained.0 != keyspace {
@@ -166,7 +165,7 @@ impl Splitter {
         }
     }
 
-    /// The disposition of a version that `superseded_by` superseded.
+    /// The disposition of a version that was superseded by `superseded_by`.
     fn older(&mut self, glsn: Glsn, superseded_by: Option<Glsn>) -> Disposition {
         match superseded_by {
             Some(by) if !self.retained.1.sees(glsn, by) => {
@@ -187,8 +186,8 @@ impl Splitter {
         Disposition::History { first: !std::mem::replace(&mut self.history_begun, true) }
     }
 
-    /// The disposition of a deletion that is the newest of its key, with nothing older outside of
-    /// this merge and of history.
+    /// The disposition of a deletion that is the newest version of its key, if older versions are
+    /// only in this merge and in history.
     fn deletion(
         &mut self,
         glsn: Glsn,
@@ -208,8 +207,8 @@ impl Splitter {
         Ok(self.keep_in_history())
     }
 
-    /// The disposition of the newest version of its key in the history runs that are merged. The
-    /// version that superseded it is in the current runs, unless it is a deletion that was moved.
+    /// The disposition of the newest version of its key in the merged history runs. The version
+    /// that superseded it is in the current runs, unless it is itself a moved deletion.
     fn newest_of_history(
         &mut self,
         version: &Version<'_>,
@@ -233,7 +232,8 @@ impl Splitter {
                 Some(pinned) => elsewhere.in_history(version.key, pinned)?,
                 None => false,
             };
-            // The older versions in this merge are dropped with it: no retained moment sees them.
+            // Older versions in this merge are dropped as well, because no retained moment sees
+            // them.
             if !hides_retained {
                 return Ok(self.drop_deletion(glsn));
             }
@@ -289,8 +289,8 @@ mod tests {
     const CURRENT: Inputs = Inputs::Current { oldest: false };
     const OLDEST: Inputs = Inputs::Current { oldest: true };
 
-    /// The dispositions of one key's versions, newest first (a GLSN, below 0 if it is a deletion):
-    /// c(urrent), h(istory), -(dropped).
+    /// The dispositions of one key's versions, newest first (a GLSN, negative for a deletion):
+    /// c(urrent), h(istory), - (dropped).
     fn dispositions(
         inputs: Inputs,
         floor: u64,
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_stays_and_older_ones_go_as_far_as_somebody_may_read_them() {
+    fn the_newest_version_stays_and_unreadable_older_ones_are_dropped() {
         let versions = [9, 7, 5, 3];
         for (horizon, expected) in [
             (0, "chhh"),
@@ -343,7 +343,7 @@ mod tests {
         ] {
             let (dispositions, limits) = dispositions(CURRENT, horizon, NOTHING, &versions);
             assert_eq!(dispositions, expected, "horizon {horizon}");
-            // A read at the oldest readable moment sees the same as before.
+            // A read at the oldest readable GLSN returns the same as before.
             let oldest_kept = versions
                 .iter()
                 .zip(dispositions.chars())
@@ -360,19 +360,19 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_of_a_version_is_left_out_and_supersedes_nothing() {
+    fn a_copy_of_a_version_is_dropped_and_supersedes_nothing() {
         let (dispositions, limits) = dispositions(CURRENT, 99, NOTHING, &[9, 9, 9]);
         assert_eq!((&dispositions[..], limits), ("c--", Limits::default()));
     }
 
     #[test]
-    fn a_deletion_stays_where_older_runs_may_hold_its_key() {
+    fn a_deletion_stays_if_older_runs_may_hold_its_key() {
         assert_eq!(told(CURRENT, 99, NOTHING, &[-9, 5]), "c-");
         assert_eq!(told(CURRENT, 0, NOTHING, &[-9, 5]), "ch");
     }
 
     #[test]
-    fn a_deletion_above_nothing_is_dropped_or_moved() {
+    fn a_deletion_with_nothing_beneath_is_dropped_or_moved() {
         let (gone, limits) = dispositions(OLDEST, 99, NOTHING, &[-9, 5]);
         assert_eq!((&gone[..], limits.deletions_dropped_in), ("--", vec![(5, Glsn(9))]));
         let (moved, limits) = dispositions(OLDEST, 8, NOTHING, &[-9, 5]);
@@ -382,15 +382,18 @@ mod tests {
         assert_eq!(
             (&superseded[..], limits.deletions_dropped_in),
             ("c--", vec![]),
-            "a younger version is still there"
+            "a younger version is still present"
         );
         let known = Knows { in_history: true, in_runs: None };
         let (dispositions, limits) = dispositions(OLDEST, 99, known, &[-9, 5]);
-        assert_eq!(dispositions, "h-", "without it, what history has of the key would rise again");
+        assert_eq!(
+            dispositions, "h-",
+            "otherwise the key's versions in history would become visible again"
+        );
         assert_eq!(limits.deletions_moved, Glsn(9));
     }
 
-    /// The dispositions of one key's versions if the horizon falls to 0 behind the first one.
+    /// The dispositions of one key's versions if the horizon falls to 0 after the first one.
     fn told_over_a_fall(inputs: Inputs, versions: &[i64]) -> String {
         let (mut splitter, mut told, mut horizon) =
             (Splitter::new(inputs, true), String::new(), keeps(99, &[]));
@@ -411,12 +414,12 @@ mod tests {
     }
 
     #[test]
-    fn a_horizon_that_falls_is_asked_again_at_the_next_key() {
+    fn a_fallen_horizon_takes_effect_at_the_next_key() {
         for inputs in [OLDEST, Inputs::History] {
             assert_eq!(
                 told_over_a_fall(inputs, &[-9, 5, 3]),
                 "---",
-                "what was deleted would rise again"
+                "the deleted versions would become visible again"
             );
         }
         assert_eq!(told_over_a_fall(CURRENT, &[9, 5, 3]), "c--");
@@ -432,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn history_goes_once_what_superseded_it_lies_at_the_horizon() {
+    fn a_history_version_is_dropped_once_its_successor_is_at_the_horizon() {
         let by = |glsn| Knows { in_history: false, in_runs: Some(glsn) };
         assert_eq!(told(Inputs::History, 99, by(9), &[7, 5]), "--");
         assert_eq!(told(Inputs::History, 8, by(9), &[7, 5]), "h-");
@@ -441,12 +444,12 @@ mod tests {
         assert_eq!(
             told(Inputs::History, 99, NOTHING, &[7, 5]),
             "h-",
-            "what superseded it is not known: it stays"
+            "it stays because its successor is unknown"
         );
     }
 
     #[test]
-    fn a_moved_deletion_goes_once_nothing_of_its_key_is_left() {
+    fn a_moved_deletion_is_dropped_once_nothing_of_its_key_is_left() {
         let older = Knows { in_history: false, in_runs: Some(5) };
         let (gone, limits) = dispositions(Inputs::History, 99, NOTHING, &[-9, 5]);
         assert_eq!((&gone[..], limits.deletions_dropped_in), ("--", vec![(5, Glsn(9))]));

@@ -1,9 +1,9 @@
-//! Writes the rows of a bulk load as runs, beside the thread that puts the next ones.
+//! Writes the rows of a bulk load as runs, in parallel with the thread that puts the next rows.
 //!
 //! Laws:
-//! 1. Runs are written in the order in which their rows were put: a newer one hides an older one.
-//! 2. When the writer is dropped, its thread has ended and its files are gone; but for a forked
-//!    child, which has no such thread and leaves the files alone.
+//! 1. Runs are written in the order of their puts, because a newer run hides an older one.
+//! 2. When the writer is dropped, its thread has ended and its files are removed. In a forked
+//!    child, which has no such thread, the files are left alone.
 
 use std::mem::{forget, swap};
 use std::panic::resume_unwind;
@@ -23,9 +23,9 @@ use crate::types::version::Stored;
 
 /// Writes runs, one at a time.
 pub(super) struct RunWriter {
-    /// Locked by its thread while that writes.
+    /// Locked by the thread while it writes.
     runs: Arc<Mutex<Runs>>,
-    /// Writes the rows that were handed over last.
+    /// Writes the last rows handed over.
     thread: Option<JoinHandle<Result<()>>>,
     has_threads: bool,
     origin: Origin,
@@ -33,9 +33,9 @@ pub(super) struct RunWriter {
 
 struct Runs {
     spill: Spill,
-    /// The newest run: rows that are all greater continue it.
+    /// The newest run. Rows with only greater keys are appended to it.
     open: Option<OpenRun>,
-    /// Rows that are being written; otherwise empty.
+    /// Rows being written; otherwise empty.
     rows: SortBuffer,
 }
 
@@ -46,15 +46,15 @@ struct OpenRun {
 }
 
 impl RunWriter {
-    /// A writer of runs for an empty `spill`. With `has_threads`, rows are written while others are
-    /// put.
+    /// A writer of runs into an empty `spill`. With `has_threads`, rows are written while others
+    /// are put.
     pub(super) fn new(spill: Spill, rows: SortBuffer, has_threads: bool) -> Self {
         let runs = Arc::new(Mutex::new(Runs { spill, open: None, rows }));
         Self { runs, thread: None, has_threads, origin: Origin::here() }
     }
 
-    /// Writes rows as a run, or behind the newest one if they are all greater. Leaves an empty
-    /// buffer in their place. Fails if these rows or those before them could not be written.
+    /// Writes rows as a run, or appends them to the newest run if all keys are greater. Leaves an
+    /// empty buffer in `rows`. Fails if these or earlier rows could not be written.
     pub(super) fn write(&mut self, rows: &mut SortBuffer) -> Result<()> {
         self.wait()?;
         if rows.is_empty() {
@@ -63,19 +63,19 @@ impl RunWriter {
         swap(&mut self.lock().rows, rows);
         if self.has_threads {
             let runs = Arc::clone(&self.runs);
-            // Without a thread they are written here.
+            // Without a thread, write the rows here.
             self.thread = spawn("plimsoll-load", move || lock(&runs).write()).ok();
         }
         if self.thread.is_none() {
             let mut runs = self.lock();
             runs.write()?;
-            // One buffer is enough.
+            // One buffer is sufficient.
             swap(&mut runs.rows, rows);
         }
         Ok(())
     }
 
-    /// Waits until all rows are written, and gives back the memory of the buffer.
+    /// Waits until all rows are written, and releases the memory of the buffer.
     pub(super) fn release_rows(&mut self) -> Result<()> {
         self.wait()?;
         self.lock().rows.release();
@@ -96,7 +96,7 @@ impl RunWriter {
         Ok(runs.open.is_none() && runs.spill.is_empty())
     }
 
-    /// The runs that have ended.
+    /// Number of finished runs.
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
         self.lock().spill.runs()
@@ -109,7 +109,7 @@ impl RunWriter {
         end_run(open, spill)
     }
 
-    /// Merges fail from now on once they are cancelled.
+    /// Makes merges fail once `cancel` is set.
     pub(super) fn cancel_by(&mut self, cancel: Cancel) {
         self.lock().spill.cancel_by(cancel);
     }
@@ -119,7 +119,7 @@ impl RunWriter {
         self.lock().spill.merge_all(means)
     }
 
-    /// Gives away the runs for an empty spill.
+    /// Swaps the runs with an empty spill.
     pub(super) fn exchange(&mut self, spill: &mut Spill) {
         swap(&mut self.lock().spill, spill);
     }
@@ -129,7 +129,7 @@ impl RunWriter {
     }
 }
 
-/// A panic with it held is passed on by [`RunWriter::wait`].
+/// If a thread panics with the lock held, [`RunWriter::wait`] propagates the panic.
 fn lock(runs: &Mutex<Runs>) -> MutexGuard<'_, Runs> {
     runs.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -150,7 +150,7 @@ impl Runs {
         let mut key: &[u8] = &[];
         for (next, stored) in rows {
             key = next;
-            run.builder.add(key, Stored::decode(stored).expect("it was encoded here"))?;
+            run.builder.add(key, Stored::decode(stored).expect("`put` encoded it"))?;
         }
         run.last_key.clear();
         run.last_key.extend_from_slice(key);
@@ -170,10 +170,10 @@ impl Drop for RunWriter {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if self.origin.is_foreign() {
-            // Its thread is not in this process and would never end.
+            // The parent's thread does not exist in this process and would never end.
             forget(thread);
         } else {
-            // What it wrote is dropped with it.
+            // The result is dropped together with the files.
             drop(thread.join());
         }
     }

@@ -1,4 +1,4 @@
-//! Bulk loads: one commit or nothing, whatever is loaded and whatever is refused.
+//! Tests of bulk loads: a load is one commit or nothing, whatever is loaded or refused.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::types::retention::Retention;
 
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Runs of some hundred rows, tables of some thousand.
+/// Runs of a few hundred rows, and tables of a few thousand.
 fn options() -> Options {
     let sizes = Sizes { write_set_bytes: Some(64 << 10), table_bytes: 128 << 10, ..Sizes::USUAL };
     Options::new()
@@ -34,7 +34,7 @@ fn rows_of(db: &Db) -> Rows {
     all.map(|row| row.map(|(key, value)| (key, value.to_vec())).unwrap()).collect()
 }
 
-/// Some rows; a key may come more than once.
+/// Random rows; keys may repeat.
 fn rows(random: &mut Random, count: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut row = |number: usize| {
         let key = random.below(count as u64).to_string().into_bytes();
@@ -49,7 +49,7 @@ fn rows(random: &mut Random, count: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
 }
 
 #[test]
-fn a_load_is_one_commit_whose_last_rows_win_over_the_others_and_over_the_store() {
+fn a_load_is_one_commit_in_which_the_last_row_of_a_key_wins() {
     let mut random = Random::new(3);
     for (count, background) in
         [(0, false), (1, false), (30, false), (2000, false), (20_000, false), (20_000, true)]
@@ -104,7 +104,7 @@ fn keyspace_of(db: &Db) -> Keyspace {
 }
 
 #[test]
-fn rows_in_order_are_written_once_and_a_few_need_no_file() {
+fn ordered_rows_are_written_once_and_few_rows_need_no_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let db = Db::open(&path, options()).unwrap();
@@ -118,8 +118,8 @@ fn rows_in_order_are_written_once_and_a_few_need_no_file() {
     }
     assert_eq!((load.runs.count(), load.len()), (0, 30_000));
     load.commit().unwrap();
-    // Nothing of it was merged: else there were more bytes than those of one run, whose small
-    // tables have more than rows.
+    // Nothing was merged: otherwise there would be more bytes than in one run, although its small
+    // tables hold more than the rows.
     let bytes: u64 = 30_000 * (4 + 4 + 100);
     assert!(blob_bytes(&path) < bytes * 8 / 5, "{}", blob_bytes(&path));
     assert_eq!(rows_of(&db).len(), 30_002);
@@ -132,7 +132,7 @@ fn blob_bytes(store: &Path) -> u64 {
 }
 
 #[test]
-fn a_load_that_is_dropped_or_comes_too_late_leaves_nothing() {
+fn a_dropped_or_late_load_leaves_nothing() {
     for background in [false, true] {
         leaves_nothing(&|| options().background(background));
     }
@@ -169,14 +169,14 @@ fn leaves_nothing(options: &dyn Fn() -> Options) {
 }
 
 #[test]
-fn a_load_that_is_cancelled_leaves_nothing_and_others_go_on() {
+fn a_cancelled_load_leaves_nothing_and_others_continue() {
     use std::sync::atomic::Ordering;
 
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let db = Db::open(&path, options()).unwrap();
     let keyspace = keyspace_of(&db);
-    // Few rows, which need no file; rows whose runs would be merged; and no row at all.
+    // Few rows, which need no file; rows whose runs are merged; and no rows.
     for (count, files) in [(10_u32, false), (20_000, true), (0, false)] {
         let flag = Arc::new(AtomicBool::new(false));
         let mut load = db.begin_bulk_load(&keyspace).unwrap();
@@ -194,7 +194,7 @@ fn a_load_that_is_cancelled_leaves_nothing_and_others_go_on() {
 }
 
 #[test]
-fn a_row_that_is_refused_as_too_long_does_not_end_the_load() {
+fn a_row_that_is_too_long_does_not_end_the_load() {
     let db = Db::in_memory(options()).unwrap();
     let keyspace = keyspace_of(&db);
     let mut load = db.begin_bulk_load(&keyspace).unwrap();
@@ -206,7 +206,7 @@ fn a_row_that_is_refused_as_too_long_does_not_end_the_load() {
 }
 
 #[test]
-fn whatever_the_budget_refuses_a_load_is_whole_or_nothing_and_leaves_no_files() {
+fn a_load_refused_at_any_reservation_is_whole_or_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let store = crate::engine::open::open(&path, options()).unwrap();
@@ -220,7 +220,7 @@ fn whatever_the_budget_refuses_a_load_is_whole_or_nothing_and_leaves_no_files() 
             let mut load = BulkLoad::new(&store.committer, &keyspace)?;
             for number in (0..9000_u32).rev() {
                 if let Err(error) = load.put(number.to_be_bytes(), [n as u8; 60]) {
-                    // It stays refused, whatever memory there is.
+                    // The load stays spoiled even with free memory.
                     store.reader.budget.fail_after(u64::MAX);
                     assert!(matches!(load.put("more", "rows"), Err(Error::InvalidInput(_))), "{n}");
                     return Err(error);

@@ -1,10 +1,9 @@
-//! Visits: walks that lend each row, from where it is in memory, to a closure.
+//! Visits: iterations that lend each row, from its place in memory, to a closure.
 //!
 //! Laws:
-//! 1. A visit holds a page of each run and the memtables of one moment of the index. Once the
-//!    sources were exchanged (a flush, a step of compaction) it holds those that it began with
-//!    until the closure returns, and no longer.
-//! 2. What it needs of memory beyond that is charged.
+//! 1. A visit holds a page of each run and the memtables of one view. After an exchange of the view
+//!    (a flush, a step of compaction) it keeps the old view only until the closure returns.
+//! 2. Its other memory is charged.
 
 use std::mem::take;
 use std::ops::ControlFlow;
@@ -16,20 +15,20 @@ use crate::index::walk::visible::Visible;
 use crate::types::error::{Error, Result};
 use crate::types::index_key::IndexKey;
 
-/// Charged for the cursors of a visit before it sits down; what they take beyond that is charged
-/// when they are there.
+/// Charged for the cursors of a visit before it is seated. Anything beyond that is charged
+/// afterwards.
 const CURSORS_BYTES: usize = 1 << 10;
 
-/// What the cursors take is charged once in as many rows: it grows with the longest key.
+/// The charge is updated once in this many rows, because the memory grows with the longest key.
 const ROWS_A_CHARGE: u64 = 64;
 
 impl<'t> Range<'t> {
-    /// Calls `each` with the remaining keys and values, in order, until it breaks; returns the
-    /// value that it breaks with, `None` at the end.
+    /// Calls `each` with the remaining keys and values, in order, until it breaks. Returns the
+    /// value of the break; `None` at the end.
     ///
-    /// The fastest way to read many rows: keys and values are lent from where they are in memory,
-    /// nothing is copied, and nothing is allocated for a row. `each` should be short, although it
-    /// may use the store: while it runs, the memory that the walk uses is not freed.
+    /// The fastest way to read many rows: keys and values are lent from their place in memory,
+    /// without copies or allocations per row. `each` may use the store but should be short, because
+    /// the memory of the iterator is not freed while it runs.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -66,24 +65,24 @@ impl<'t> Range<'t> {
     }
 }
 
-/// A visit of what is committed.
+/// A visit of committed rows.
 struct Visit<'r, 't> {
     range: &'r mut Range<'t>,
     base: Visible,
-    /// The key that the base has come to.
+    /// The key that the base has reached.
     key: Vec<u8>,
-    /// A row was lent.
+    /// Whether a row was lent.
     has_any: bool,
 }
 
-/// Why a visit has left its sources.
+/// Why a visit has released its sources.
 enum Left<B> {
     Broke(B),
     AtEnd,
-    /// The sources were exchanged, or its cursors could not be charged for: it sits down anew.
+    /// The view was exchanged, or the cursors could not be charged: the visit is seated again.
     Early,
-    /// A value could not be read, in newer sources neither. It has come to that row: sitting down
-    /// anew would leave it out.
+    /// A value could not be read, not even in the newest view. The base has passed this row, so the
+    /// visit must not be seated again: it would omit the row.
     Failed(Error),
 }
 
@@ -98,8 +97,8 @@ impl<'r, 't> Visit<'r, 't> {
         let base = Visible::new(span.expect(super::SPAN).into_range(), range.at, range.direction)
             .with(cursors);
         let mut visit = Self { base, range, key, has_any: false };
-        // What is charged for kept cursors is about what this visit needs; the rest is charged at
-        // its first row.
+        // The charge of kept cursors is about what this visit needs; the rest is charged at its
+        // first row.
         if is_free {
             let Self { base, range, .. } = &mut visit;
             let bytes = base.kept_bytes() + CURSORS_BYTES;
@@ -123,7 +122,7 @@ impl<'r, 't> Visit<'r, 't> {
                 }
                 Ok(Left::Early) => {}
                 Ok(Left::Failed(error)) => return Err(error),
-                // What the old sources needed may be gone.
+                // The memory charged for the previous cursors may have been taken since.
                 Err(error) => {
                     let view = view.as_ref().map_or_else(Weak::new, Arc::downgrade);
                     drop(self.range.reader().newer_view(&view).ok_or(error)?);
@@ -132,8 +131,8 @@ impl<'r, 't> Visit<'r, 't> {
         }
     }
 
-    /// Lends rows from the view that it sits in, which was taken after the exchange with this
-    /// number.
+    /// Lends rows from the view that the visit is seated in, which was loaded after the exchange
+    /// with this number.
     fn lend<B>(
         &mut self,
         exchange: u64,
@@ -150,7 +149,7 @@ impl<'r, 't> Visit<'r, 't> {
                 _ if range.keys_only => &[],
                 Some(value) => value,
                 None => {
-                    let version = base.current(key).expect("it has moved there");
+                    let version = base.current(key).expect("the base was moved to a row");
                     if let Err(error) =
                         range.load_value(version.key, version.glsn, version.stored, &base.view())
                     {
@@ -176,7 +175,7 @@ impl<'r, 't> Visit<'r, 't> {
         }
     }
 
-    /// Hands the range what it needs to say what was read.
+    /// Passes the range what it needs to record reads.
     fn settle(&mut self) {
         self.range.has_any = self.has_any;
         if self.range.reads.is_some() {
@@ -185,7 +184,7 @@ impl<'r, 't> Visit<'r, 't> {
     }
 }
 
-/// Also where the closure panics: what was lent was read.
+/// Also runs if the closure panics, because the rows lent so far count as read.
 impl Drop for Visit<'_, '_> {
     fn drop(&mut self) {
         self.settle();

@@ -1,18 +1,19 @@
-//! Blind commits: commits of transactions that have read nothing. A process that shares a store and
-//! has lately read nothing orders them and makes them durable without applying them to its index.
-//! They stay in the log until the process reads; in the keeper, until its apply thread takes them.
+//! Blind commits: commits of transactions that have read nothing. In a shared store, a process that
+//! has not read for a while orders them and makes them durable without applying them to its index.
+//! They stay in the log until the process reads; in the keeper, until its apply thread applies
+//! them.
 //!
-//! A blind commit conflicts with nothing, so it can be ordered without the commits of other
-//! processes. Inserting these is most of the work of a process that only writes (decision 14).
+//! A blind commit conflicts with nothing, so it can be ordered without applying the commits of
+//! other processes, which is most of the work of a process that only writes (decision 14).
 //!
 //! Laws:
-//! 1. A read sees every commit that was durable in any process when its moment was opened: it
-//!    applies what was left in the log first.
-//! 2. A process orders a blind commit only if it has applied and learned every commit that changes
-//!    the records of keyspaces. Commits that write the store's own records are never left in the
-//!    log.
+//! 1. A read sees every commit that was durable in any process when its snapshot was opened,
+//!    because it first applies what was left in the log.
+//! 2. A process orders a blind commit only if it has applied every commit that changes records of
+//!    keyspaces, and loaded those records. Commits that write the store's own records are never
+//!    left in the log.
 //! 3. The unapplied part of the log is bounded. Beyond the bound, a commit applies it and waits for
-//!    the keeper, as all writers do.
+//!    the keeper, like all writers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,23 +30,24 @@ use crate::txn::shared::follower::{FEW, Follower};
 use crate::types::error::{Lift, Result};
 
 /// A member leaves at most this many bytes of the log unapplied, and at most this many memtables'
-/// worth. The runs do not hold the contents of the keeper's memtables yet; the part that they hold
-/// is passed over.
+/// worth: that is what the keeper's memtables may hold that the runs do not have yet. The part that
+/// the runs have is skipped.
 const LEFT_BYTES_MAX: u64 = 16 << 20;
 const LEFT_MEMTABLES: u64 = 2;
 
-/// The keeper, which has to apply every entry, leaves at most this many unapplied: applying them
-/// together, before it takes the turn, costs less than applying each by itself.
+/// The keeper has to apply every entry and leaves at most this many unapplied: applying them
+/// together before it takes the turn costs less than applying each separately.
 const LEFT_ENTRIES_OF_KEEPER: u64 = 256;
 
-/// Unapplied entries at which the keeper's apply thread is woken.
+/// Number of unapplied entries at which the keeper's apply thread is woken.
 const APPLIED_BEHIND: u64 = 64;
 
-/// Entries that a thread of the keeper applies before it posts, while other threads wait for their
-/// posts. It takes some 50 us, less than a sync.
+/// Number of entries from which a thread of the keeper applies them before it posts, while other
+/// threads wait for their posts. This takes about 50 µs, less than a sync.
 const APPLIED_BESIDE: u64 = 32;
 
-/// A process whose posts others order reads the log when it has more new entries than this.
+/// A process whose posts are ordered by others reads the log once it has more new entries than
+/// this.
 const READ_AT_ONCE: u64 = 128;
 
 /// The commits that this process leaves in the log.
@@ -54,7 +56,7 @@ pub(crate) struct BlindCommits {
     pub(crate) blindness: Blindness,
     /// Wakes the keeper's apply thread.
     pub(crate) applier: Arc<Bell>,
-    /// Whether the apply thread was woken and has not applied anything since.
+    /// Whether the apply thread was woken and has not finished since.
     is_called: AtomicBool,
 }
 
@@ -69,22 +71,22 @@ impl BlindCommits {
         }
     }
 
-    /// Orders a commit that depends on no other, and leaves it in the log; `None` if it is to be
-    /// applied.
+    /// Orders an independent commit and leaves it in the log; `None` if it must be applied.
     pub(crate) fn order(&self, commit: &Commit<'_>) -> Result<Option<Glsn>> {
         if !commit.is_independent() {
             return Ok(None);
         }
         let Some(mut turn) = self.turn()? else { return Ok(None) };
-        // A drop by this process is ordered in a turn, too, and its record is to be known.
+        // Check under the turn: a drop by this process is ordered under a turn as well, and its
+        // record must be loaded.
         commit.check_keyspaces()?;
         let glsn = commit.append(|draft| turn.submit(draft))?;
         hit(Border::LeftInLog);
         Ok(Some(glsn))
     }
 
-    /// Commits what depends on no other commit together with what other threads and processes
-    /// commit now, and waits until it is durable. `None` if it is to be ordered by itself.
+    /// Posts an independent commit, so that it is ordered together with those of other threads and
+    /// processes, and waits until it is durable. `None` if it must be ordered separately.
     pub(crate) fn post(&self, commit: &Commit<'_>) -> Result<Option<Glsn>> {
         if !commit.waits() || !commit.is_independent() || self.follower.is_buffered {
             return Ok(None);
@@ -101,7 +103,7 @@ impl BlindCommits {
         Ok(glsn)
     }
 
-    /// Takes the turn for a blind commit that is left in the log. `None` if the commit is to be
+    /// Takes the turn for a blind commit that is left in the log. `None` if the commit must be
     /// applied: the process reads, too much of the log is unapplied, or a change of keyspaces is.
     fn turn(&self) -> Result<Option<Turn<'_>>> {
         let follower = &*self.follower;
@@ -111,7 +113,7 @@ impl BlindCommits {
             return Ok(None);
         }
         if follower.members.marks.next().0 > follower.log.bounds().next.0 + FEW {
-            // Before the turn is taken: others wait for it.
+            // Before the turn is taken, because others wait for it.
             follower.log.catch_up().lift()?;
         }
         if !self.may_leave() {
@@ -127,17 +129,17 @@ impl BlindCommits {
         Ok(turn)
     }
 
-    /// The entries that are read and not applied.
+    /// Number of entries that are read but not applied.
     fn left(&self) -> u64 {
-        // In this order: what is applied is read.
+        // Load `applied` first, because it never exceeds the entries read.
         let applied = self.follower.sequencer.applied();
         self.follower.log.bounds().next.0 - applied.next().0
     }
 
-    /// Wakes the keeper's apply thread, if it is time.
+    /// Wakes the keeper's apply thread if enough entries are unapplied.
     fn call_to_apply(&self) {
         let is_time = || self.left() >= APPLIED_BEHIND && self.follower.members.keeper.is_keeper();
-        // Relaxed, here and below: if a call is lost, the next commit makes it.
+        // Relaxed, here and below: if a call is lost, the next commit repeats it.
         if !self.is_called.load(Ordering::Relaxed)
             && is_time()
             && !self.is_called.swap(true, Ordering::Relaxed)
@@ -146,8 +148,8 @@ impl BlindCommits {
         }
     }
 
-    /// The work of the keeper's apply thread: applies what is left in the log once
-    /// [`APPLIED_BEHIND`] entries are.
+    /// The work of the keeper's apply thread: applies the entries left in the log once there are
+    /// [`APPLIED_BEHIND`].
     pub(crate) fn apply_left(&self) -> Result<()> {
         let applied = if self.left() >= APPLIED_BEHIND && self.follower.members.keeper.is_keeper() {
             self.apply_now()
@@ -160,14 +162,14 @@ impl BlindCommits {
 
     fn apply_now(&self) -> Result<()> {
         let follower = &*self.follower;
-        // Before the lock is taken: others commit while a memtable is flushed.
+        // Before the lock is taken, so that others commit while a memtable is flushed.
         let bytes = follower.log.bytes_behind(follower.sequencer.applied()).unwrap_or_default();
         follower.index.memtables.wait_for_room(bytes as usize)?;
         follower.apply_rest(&follower.sequencer.lock()?)
     }
 
-    /// The GLSN up to which this process has applied and learned all changes, if its next commit
-    /// may be posted.
+    /// The GLSN up to which this process has applied all commits and loaded changed records, if its
+    /// next commit may be posted.
     fn may_post(&self) -> Result<Option<Glsn>> {
         let follower = &*self.follower;
         let known = follower.sequencer.applied();
@@ -177,14 +179,14 @@ impl BlindCommits {
         if follower.members.marks.next().0 > follower.log.bounds().next.0 + READ_AT_ONCE {
             follower.log.catch_up().lift()?;
         }
-        // If it fails, the commit that has to apply everything learns why.
+        // If it fails, the commit that has to apply everything reports the error.
         let _ = self.apply_beside();
         self.call_to_apply();
         Ok(Some(known).filter(|_| self.may_leave()))
     }
 
-    /// The keeper, which has to apply everything, applies what is left while other threads of its
-    /// process commit: they do not wait for it.
+    /// In the keeper: applies the entries left in the log while other threads of the process commit
+    /// without waiting for it.
     fn apply_beside(&self) -> Result<()> {
         let follower = &*self.follower;
         if self.left() < APPLIED_BESIDE
@@ -199,7 +201,7 @@ impl BlindCommits {
         }
     }
 
-    /// Whether little enough of what this process has read of the log is unapplied.
+    /// Whether the unapplied part of the log is within the bounds.
     fn may_leave(&self) -> bool {
         let follower = &*self.follower;
         let (applied, entries) = (follower.sequencer.applied(), self.left());
@@ -208,21 +210,21 @@ impl BlindCommits {
             && follower.log.bytes_behind(applied).is_some_and(|left| left <= bytes_max)
     }
 
-    /// Takes in what is readable anywhere now, so that other members need not keep the log for this
-    /// one. A process that reads nothing reads the log and passes over what the runs hold, without
-    /// applying it.
+    /// Applies everything readable in any process, so that other members need not retain the log
+    /// for this one. A process that does not read only reads the log and skips what the runs have,
+    /// without applying it.
     pub(crate) fn keep_up(&self, now_nanos: u64) -> Result<()> {
         let follower = &*self.follower;
         let is_blind = self.blindness.is_blind()
             && !follower.members.keeper.is_keeper()
             && !follower.members.table.is_reader();
-        // Others want the log freed.
+        // Others want the log to be freed.
         if !is_blind || follower.members.marks.close_wanted() > follower.sequencer.applied() {
             return follower.take_in();
         }
         follower.index.following.follow(&follower.members)?;
         if follower.members.keeper.is_keeper() {
-            // It has become the keeper just now.
+            // This process has just become the keeper.
             return follower.take_in();
         }
         follower.log.catch_up().lift()?;
@@ -230,7 +232,7 @@ impl BlindCommits {
             || follower.index.env.context.row_cache.is_empty();
         if is_unread && follower.index.runs.checkpoint().glsn > follower.sequencer.applied() {
             let lock = follower.sequencer.lock()?;
-            // A read may have applied it since.
+            // A read may have applied it in the meantime.
             follower.pass_over(&lock);
             follower.learn()?;
         }
@@ -257,7 +259,7 @@ mod tests {
     use crate::types::options::{Options, Sizes};
     use crate::types::retention::Retention;
 
-    /// A member that leaves each commit in the log that has read nothing.
+    /// A member that leaves every blind commit in the log.
     fn join(path: &Path) -> Arc<Engine> {
         let sizes = Sizes { blind_after: 0, ..Sizes::USUAL };
         let options =
@@ -292,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_in_the_log_is_there_for_the_next_read_of_any_process() {
+    fn commits_left_in_the_log_are_seen_by_the_next_read_of_any_process() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let (keeper, other) = (join(&path), join(&path));
@@ -320,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transaction_reads_as_of_its_beginning_however_late_it_first_reads() {
+    fn a_late_first_read_sees_the_snapshot_of_the_transactions_beginning() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let (one, two) = (join(&path), join(&path));
@@ -329,7 +331,7 @@ mod tests {
         assert_eq!(tx.at(), newest);
         put_into(&one, &default(&one), 1, b"younger").unwrap();
         put(&two, 2);
-        // It is applied by another one's read, and flushed, with the moment open.
+        // Another member's read applies it, and it is flushed while the snapshot is open.
         assert!(has(&two, 2) && has(&one, 2));
         one.flush().unwrap();
         look(&two);
@@ -347,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transaction_that_was_not_shown_what_it_sees_finds_nothing_in_memory() {
+    fn an_unread_transaction_finds_nothing_in_memory() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let (one, two) = (join(&path), join(&path));
@@ -360,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transaction_that_does_nothing_commits_also_where_others_are_ahead() {
+    fn an_empty_transaction_commits_even_if_others_are_ahead() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let (one, two) = (join(&path), join(&path));
@@ -372,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_reads_what_is_ordered_reads() {
+    fn an_ordered_transaction_counts_as_a_read() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let sizes = Sizes { blind_after: 1, ..Sizes::USUAL };
@@ -387,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn estimates_count_what_is_left_in_the_log() {
+    fn estimates_count_commits_left_in_the_log() {
         let dir = tempfile::tempdir().unwrap();
         let store = join(&dir.path().join("store"));
         (0..50).for_each(|key| {
@@ -398,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_that_comes_before_makes_passing_over_needless() {
+    fn nothing_is_skipped_after_a_read_has_applied_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let (keeper, other) = (join(&path), join(&path));
@@ -418,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_know_no_more_than_was_applied() {
+    fn cached_rows_reflect_only_applied_commits() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let (keeper, other) = (join(&path), join(&path));
@@ -461,14 +463,14 @@ mod tests {
             matches!(&refused, Err(Error::InvalidInput(input)) if matches!(input, InvalidInput::KeyspaceDropped { .. })),
             "{refused:?}"
         );
-        // Others are left in the log again.
+        // Further commits are left in the log again.
         let before = applied(&two);
         put(&two, 4);
         assert_eq!(applied(&two), before);
     }
 
     #[test]
-    fn the_keeper_leaves_so_many_entries_and_no_more() {
+    fn the_keeper_leaves_a_bounded_number_of_entries() {
         let dir = tempfile::tempdir().unwrap();
         let keeper = join(&dir.path().join("store"));
         (0..3 * LEFT_ENTRIES_OF_KEEPER as u32).for_each(|key| {
@@ -481,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_keeper_leaves_is_applied_behind_its_commits() {
+    fn entries_left_by_the_keeper_are_applied_in_the_background() {
         let dir = tempfile::tempdir().unwrap();
         let keeper = join(&dir.path().join("store"));
         let blind = &keeper.shared().blind;
@@ -505,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_is_there_that_applies_what_the_keeper_leaves() {
+    fn the_keeper_has_an_apply_thread() {
         let dir = tempfile::tempdir().unwrap();
         let keeper =
             open(&dir.path().join("store"), Options::new().memory_bytes(16 << 20).shared(true))
@@ -513,7 +515,7 @@ mod tests {
         let blind = &keeper.shared().blind;
         blind.is_called.store(true, Ordering::Relaxed);
         blind.applier.ring();
-        // Nothing else takes a call back.
+        // Nothing else resets the call.
         let clock = &keeper.options.clock;
         let begun = clock.monotonic_nanos();
         while blind.is_called.load(Ordering::Relaxed) {
@@ -526,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn others_leave_so_many_bytes_and_no_more() {
+    fn other_members_leave_a_bounded_number_of_bytes() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let (keeper, other) = (join(&path), join(&path));
@@ -543,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_runs_hold_is_passed_over_and_known_all_the_same() {
+    fn commits_in_runs_are_skipped_and_still_visible() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let (keeper, other) = (join(&path), join(&path));
@@ -551,7 +553,7 @@ mod tests {
         assert!(has(&other, 1));
         put(&other, 2);
         let held = Snapshot::newest(&other);
-        // While it does not look: a new row, one written over, a keyspace.
+        // Changes while the other member does not read: a new row, an overwritten row, a keyspace.
         put(&keeper, 3);
         put_into(&keeper, &default(&keeper), 1, b"younger").unwrap();
         let theirs = keyspace_commits::open(&keeper, "new").unwrap();
@@ -560,7 +562,11 @@ mod tests {
         put(&keeper, 4);
         look(&other);
         let checkpoint = keeper.reader.index.runs.checkpoint().glsn;
-        assert_eq!(applied(&other), checkpoint, "passed over, and what is behind it was left");
+        assert_eq!(
+            applied(&other),
+            checkpoint,
+            "skipped up to the checkpoint, and the rest was left"
+        );
         assert_eq!(other.reader.index.sources.view().active.max_glsn(), Glsn::NONE);
         assert!(other.reader.keyspaces.find("new").is_some());
         let get = |snapshot: &Snapshot, key: u32| {
@@ -574,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_stays_that_a_blind_process_has_not_applied() {
+    fn the_log_is_retained_for_a_blind_process() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let (keeper, other) = (join(&path), join(&path));
@@ -585,7 +591,7 @@ mod tests {
             put(&keeper, key);
         });
         keeper.flush().unwrap();
-        // It takes in the manifest, and has promised to open no moment before the newest.
+        // It loads the manifest, and has promised to open no snapshot before the newest.
         other.reader.index.following.follow(other.membership.members().unwrap()).unwrap();
         other.committer.promise_floor();
         let keepers = keeper.membership.members().unwrap();
@@ -596,7 +602,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_in_the_log_is_in_the_store_when_all_have_closed_it() {
+    fn commits_left_in_the_log_are_in_the_store_after_all_have_closed_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let (keeper, other) = (join(&path), join(&path));

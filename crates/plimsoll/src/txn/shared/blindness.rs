@@ -1,21 +1,21 @@
-//! Whether a process reads: one that only writes leaves its commits in the log
+//! Detects processes that only write: such a process leaves its commits in the log
 //! ([`crate::txn::shared::blind`]).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A process gives up its rows to pass over what the runs hold after it has read nothing for this
-/// long.
+/// After this long without a read, a process drops its cached rows in order to skip commits that
+/// the runs have.
 const UNREAD_WITH_ROWS: Duration = Duration::from_secs(10);
 
-/// Counts what a process does between its reads.
+/// Counts the commits of a process since its last read.
 #[derive(Debug)]
 pub(crate) struct Blindness {
-    /// Blind commits since the last read.
+    /// Number of blind commits since the last read.
     commits: AtomicU32,
     /// Number of blind commits without a read after which further ones are left in the log.
     after: u32,
-    /// When the other members were first looked at since that read; 0: they were not.
+    /// When other members' commits were first polled since the last read; 0: not yet.
     since_nanos: AtomicU64,
 }
 
@@ -25,8 +25,8 @@ impl Blindness {
         Self { commits: AtomicU32::new(0), after, since_nanos: AtomicU64::new(0) }
     }
 
-    /// Something is read. Writes to memory that other threads use only if there were commits, or
-    /// looks at other members, since the last read.
+    /// Records a read. Writes to shared memory only if there were commits or polls since the last
+    /// read.
     pub(crate) fn note_read(&self) {
         if self.commits.load(Ordering::Relaxed) > 0 {
             self.commits.store(0, Ordering::Relaxed);
@@ -36,19 +36,19 @@ impl Blindness {
         }
     }
 
-    /// Whether this process reads nothing.
+    /// Whether this process currently only writes.
     pub(crate) fn is_blind(&self) -> bool {
         self.commits.load(Ordering::Relaxed) >= self.after
     }
 
-    /// A commit that has read nothing is made.
+    /// Records a commit that has read nothing.
     pub(crate) fn note_commit(&self) {
         if !self.is_blind() {
             self.commits.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Whether nothing was read for long.
+    /// Whether nothing was read for a long time.
     pub(crate) fn is_blind_for_long(&self, now_nanos: u64) -> bool {
         match self.since_nanos.load(Ordering::Relaxed) {
             0 => {

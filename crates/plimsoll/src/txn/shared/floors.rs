@@ -1,4 +1,4 @@
-//! The oldest moment that other processes still read. Versions that it needs are not dropped.
+//! The oldest snapshot that other processes may read. Versions that it needs are not dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::members::Members;
 
-/// The floors that other processes have promised, and whether the retention of keyspaces is known.
+/// The floors promised by other processes, and whether the retention of keyspaces is up to date.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Floors {
     /// `None` if no other process has the store open.
     members: Option<Arc<Members>>,
-    /// Whether records of the store itself have changed that this process has not read yet.
+    /// Whether the store's own records have changed and were not loaded yet.
     pub(crate) is_to_learn: Arc<AtomicBool>,
 }
 
@@ -20,14 +20,14 @@ impl Floors {
         Self { members: members.cloned(), is_to_learn: Arc::default() }
     }
 
-    /// The oldest moment that another process may read.
+    /// The oldest GLSN that another process may read.
     pub(crate) fn oldest(&self) -> Glsn {
         self.members.as_ref().map_or(Glsn::MAX, |members| members.slots.oldest_floor())
     }
 
-    /// Whether the retention of keyspaces is known as of everything that is applied here.
+    /// Whether the retention of keyspaces is loaded as of everything applied here.
     pub(crate) fn is_retention_known(&self) -> bool {
-        // Acquire: the partner of the store that clears it.
+        // Acquire: pairs with the store that clears it.
         !self.is_to_learn.load(Ordering::Acquire)
     }
 }

@@ -1,8 +1,8 @@
-//! Follows what other members of the store commit: their commits are applied to this process's
-//! index before it reads a moment that holds them, and before it orders a commit of its own that
-//! has read something ([`crate::txn::shared::blind`] has the others).
+//! Follows the commits of other members: they are applied to this process's index before it reads a
+//! snapshot that includes them, and before it orders a commit of its own that has read something
+//! ([`crate::txn::shared::blind`] handles the others).
 //!
-//! Law: what was durable anywhere when a read begins is seen by it.
+//! Law: a read sees everything that was durable in any process when it began.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,13 +22,13 @@ use crate::txn::apply::{Apply, Touched, When};
 use crate::txn::sequencer::{CommitLock, CommitSequencer};
 use crate::types::error::{Error, Lift, Result};
 
-/// Entries that are taken in under the turn: for so few, one look at the log is cheaper than two.
+/// Up to this many entries are applied under the turn, which is cheaper than reading the log twice.
 pub(crate) const FEW: u64 = 16;
 
-/// How often more is taken in, where a moment was dropped that was about to be read.
+/// How often catching up is repeated if a snapshot that is about to be read was dropped.
 const ROUNDS: u32 = 16;
 
-/// What a member needs to follow the others.
+/// The means of a member to follow the others.
 pub(crate) struct Follower {
     pub(crate) members: Arc<Members>,
     pub(crate) log: Arc<FileLog>,
@@ -38,13 +38,13 @@ pub(crate) struct Follower {
     /// Whether commits are readable before they are durable.
     pub(crate) is_buffered: bool,
     pub(crate) records: Arc<OwnRecords>,
-    /// Which of the store's own records have changed and are to be read.
+    /// Which of the store's own records have changed and must be loaded.
     pub(crate) to_learn: Mutex<Touched>,
     pub(crate) is_to_learn: Arc<AtomicBool>,
 }
 
 impl Follower {
-    /// The newest commit that is readable anywhere now.
+    /// The newest commit that is currently readable in any process.
     pub(crate) fn readable(&self) -> Result<Glsn> {
         match self.is_buffered {
             true if !self.members.table.is_reader() => self.ordered(),
@@ -52,46 +52,46 @@ impl Follower {
         }
     }
 
-    /// The newest commit that was ordered anywhere.
+    /// The newest commit ordered by any process.
     fn ordered(&self) -> Result<Glsn> {
         self.members.marks.newest_ordered().lift()
     }
 
-    /// The newest commit that a process which reads what is ordered applies now.
+    /// The newest commit that a process applies if it reads what is ordered.
     pub(crate) fn ordered_to_read(&self) -> Glsn {
         let newest = if self.members.table.is_reader() { self.readable() } else { self.ordered() };
         newest.unwrap_or(Glsn::NONE)
     }
 
-    /// Whether everything that is readable anywhere was taken in. Reads words in memory.
+    /// Whether everything readable in any process is applied. Only reads memory.
     ///
     /// # Errors
-    /// Nobody is followed any more.
+    /// There is no process to follow any more.
     pub(crate) fn is_fresh(&self) -> Result<bool> {
-        // Acquire: partner of the store that clears it in `learn`.
+        // Acquire: pairs with the store that clears it in `learn`.
         Ok(self.sequencer.visible() >= self.readable()?
             && !self.is_to_learn.load(Ordering::Acquire))
     }
 
-    /// Takes in what is readable anywhere now.
+    /// Applies everything that is currently readable in any process.
     pub(crate) fn take_in(&self) -> Result<()> {
         if self.is_fresh()? { Ok(()) } else { self.catch_up() }
     }
 
-    /// Takes in everything that was ordered anywhere.
+    /// Applies everything ordered by any process.
     pub(crate) fn take_in_ordered(&self) -> Result<()> {
         if self.sequencer.applied() >= self.ordered()? { Ok(()) } else { self.catch_up() }
     }
 
-    /// Whether the store's own records have changed and are to be read.
+    /// Whether the store's own records have changed and must be loaded.
     pub(crate) fn has_to_learn(&self) -> bool {
         self.is_to_learn.load(Ordering::Acquire)
     }
 
-    /// Whether every commit that changes the records of keyspaces is applied and learned. Does not
-    /// change while the turn is held.
+    /// Whether every commit that changes records of keyspaces is applied, and the records are
+    /// loaded. Does not change while the turn is held.
     pub(crate) fn is_known(&self) -> bool {
-        // In this order: what was applied and is not learned yet says so before it counts as
+        // Read `applied` first: `is_to_learn` is set before a commit with changed records counts as
         // applied.
         let is_applied = self.members.marks.to_be_known() <= self.sequencer.applied();
         is_applied && !self.is_to_learn.load(Ordering::Acquire)
@@ -102,8 +102,8 @@ impl Follower {
         loop {
             rounds += 1;
             match self.catch_up_once() {
-                // The manifest is ahead of what was taken in. What dropped the moment is younger,
-                // and is there to be taken in.
+                // The manifest is ahead of the applied commits. The commit that dropped the
+                // snapshot is younger and can be applied.
                 Err(Error::Trimmed { .. }) if rounds < ROUNDS => {}
                 done => return done.map_err(|error| self.of_catching_up(error)),
             }
@@ -117,7 +117,7 @@ impl Follower {
             done => done.lift()?,
         }
         match self.apply_rest(&lock) {
-            // It was freed after it was taken in, and the runs hold it.
+            // The entries were freed after they were read, so the runs have them.
             Err(Error::Trimmed { .. }) if self.members.table.is_reader() => {
                 self.index.following.follow(&self.members)?;
                 self.pass_over(&lock);
@@ -127,7 +127,7 @@ impl Follower {
         }
     }
 
-    /// Goes on behind what the runs hold, without applying it.
+    /// Skips the commits that the runs have, without applying them.
     pub(crate) fn pass_over(&self, lock: &CommitLock<'_>) {
         let (applied, next) = (self.sequencer.applied(), self.log.bounds().next);
         if let Some(last) = self.index.memtables.pass_over(&self.members, applied, next) {
@@ -136,8 +136,8 @@ impl Follower {
         }
     }
 
-    /// Nothing was kept for this process, and what it was to take in next is gone: it goes on from
-    /// the newest manifest, which holds that.
+    /// The log was not retained for this process, and the next entries are gone: continues from the
+    /// newest manifest, whose runs have them.
     fn leap(&self, lock: &CommitLock<'_>) -> Result<()> {
         let mut rounds = 0;
         let first = loop {
@@ -152,8 +152,8 @@ impl Follower {
         self.log.catch_up().map_err(|error| self.of_catching_up(Error::of_log(error)))
     }
 
-    /// Everything up to `last` is in the runs, and counts as applied. What others have changed
-    /// meanwhile of the store's own records was not seen.
+    /// Records that everything up to `last` is in the runs and counts as applied. Changes of the
+    /// store's own records in the skipped part were not seen, so all are loaded.
     pub(crate) fn passed(&self, lock: &CommitLock<'_>, last: Glsn) {
         *self.to_learn.lock().unwrap_or_else(PoisonError::into_inner) =
             Touched { keyspaces: true, cursors: true };
@@ -161,21 +161,22 @@ impl Follower {
         self.sequencer.took_in(lock, last);
     }
 
-    /// What a process is told for which nothing was kept.
+    /// The error of a process for which the log was not retained.
     fn of_catching_up(&self, error: Error) -> Error {
         match error {
             Error::Trimmed { asked, first } if self.members.table.is_reader() => Error::Behind {
                 cause: format!(
-                    "the log was trimmed below GLSN {first}, and this process has taken in only \
-                     what is before {asked}; nothing is kept for one that may not write to the \
-                     store's folder, nor by one that has the store for itself"
+                    "the log was trimmed below GLSN {first}, but this process has applied only \
+                     what is before GLSN {asked}; the log is not retained for a process that may \
+                     not write to the store's folder, nor by a process that has the store \
+                     exclusively"
                 ),
             },
             error => error,
         }
     }
 
-    /// Takes in everything that was committed anywhere, and waits until it is durable.
+    /// Applies everything committed by any process, and waits until it is durable.
     pub(crate) fn take_in_durably(&self) -> Result<()> {
         self.take_in()?;
         let applied = self.sequencer.applied();
@@ -185,8 +186,8 @@ impl Follower {
         Ok(())
     }
 
-    /// Waits for the right to order a commit; no lock is held meanwhile. If others have ordered
-    /// more than a few entries, takes these in first, so that little is left to do while they wait.
+    /// Waits for the right to order a commit, without holding a lock. If others have ordered more
+    /// than a few entries, applies these first, so that little is left to do under the turn.
     pub(crate) fn wait_for_turn(&self) -> Result<Turn<'_>> {
         if self.members.marks.next().0 > self.sequencer.applied().next().0 + FEW {
             self.catch_up()?;
@@ -194,19 +195,20 @@ impl Follower {
         Ok(self.log.turn().lift()?.expect("a member's log has turns"))
     }
 
-    /// Takes in everything that was ordered, under the turn: from here on nothing else is. False if
-    /// a memtable has to be flushed before: not under the turn, but by [`Follower::apply_rest`].
+    /// Applies everything ordered, under the turn, so that nothing else is ordered from now on.
+    /// False if a memtable has to be flushed first, which [`Follower::apply_rest`] does without the
+    /// turn.
     pub(crate) fn begin(&self, turn: &mut Turn<'_>, lock: &CommitLock<'_>) -> Result<bool> {
         let tip = turn.begin().lift()?;
         self.apply(lock, tip.next(), When::InTurn)
     }
 
-    /// Applies what was taken into the log. May wait for a flush.
+    /// Applies the entries that were read. May wait for a flush.
     pub(crate) fn apply_rest(&self, lock: &CommitLock<'_>) -> Result<()> {
         self.apply(lock, self.log.bounds().next, When::Live).map(drop)
     }
 
-    /// Applies what was taken into the log, up to `next`. False if there is no room for it now.
+    /// Applies the entries that were read, up to `next`. False if there is no room now.
     fn apply(&self, lock: &CommitLock<'_>, next: Glsn, when: When) -> Result<bool> {
         let from = self.sequencer.applied().next();
         if from >= next {
@@ -225,11 +227,11 @@ impl Follower {
                 }
             }
         };
-        // All at once, in the order of their keys: one by one, each would wait for memory by
-        // itself.
+        // Link all versions at once in key order, because linking them one by one would wait for
+        // memory each time.
         apply.settle();
-        // Before it is visible: a thread that sees the commit also sees that there is something to
-        // learn.
+        // Before the commits are visible, so that a thread that sees a commit also sees that
+        // records must be loaded.
         let touched = apply.touched();
         if touched != Touched::default() {
             let mut to_learn = self.to_learn.lock().unwrap_or_else(PoisonError::into_inner);
@@ -237,8 +239,8 @@ impl Follower {
             to_learn.cursors |= touched.cursors;
             self.is_to_learn.store(true, Ordering::Relaxed);
         }
-        // Entries of other streams may come last. And the log may have been taken in further
-        // meanwhile, by a thread that has not the lock.
+        // The last entries may belong to other streams. Another thread without the lock may have
+        // read further entries in the meantime.
         if applied.is_err() && apply.applied() >= from {
             hit(Border::CatchUpFailed);
         }
@@ -252,8 +254,8 @@ impl Follower {
         self.learn().map(|()| true)
     }
 
-    /// Learns, in the order of the commits, what this process has changed of the records of
-    /// keyspaces: another member may have changed them since. What fails is learned the next time.
+    /// Loads, in commit order, the records of keyspaces that this process has changed, because
+    /// another member may have changed them since. After an error, they are loaded the next time.
     pub(crate) fn learn_own(&self) -> Result<()> {
         let _lock = self.sequencer.lock()?;
         self.to_learn.lock().unwrap_or_else(PoisonError::into_inner).keyspaces = true;
@@ -261,8 +263,8 @@ impl Follower {
         self.learn()
     }
 
-    /// Learns what the commits that were applied have changed of the store's own records. What
-    /// fails is done the next time.
+    /// Loads the store's own records that were changed by applied commits. After an error, they are
+    /// loaded the next time.
     pub(crate) fn learn(&self) -> Result<()> {
         if !self.is_to_learn.load(Ordering::Relaxed) || !self.records.is_loaded() {
             return Ok(());
@@ -277,7 +279,7 @@ impl Follower {
             self.records.refresh_cursors(self.sequencer.applied())?;
             to_learn.cursors = false;
         }
-        // Release: who sees that nothing is to be learned sees what was.
+        // Release: a thread that sees that nothing is to be loaded sees the loaded records.
         self.is_to_learn.store(false, Ordering::Release);
         Ok(())
     }
@@ -301,10 +303,10 @@ mod tests {
     use crate::types::options::Options;
     use crate::types::retention::Retention;
 
-    /// A thread that waits for news of the log, or asks for a trim, takes in what was ordered
-    /// without holding the lock of commits.
+    /// A thread that waits for news of the log, or asks for a trim, reads what was ordered without
+    /// holding the commit lock.
     #[test]
-    fn what_is_applied_is_told_where_the_log_was_taken_in_meanwhile() {
+    fn applied_is_exact_while_another_thread_reads_the_log() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let join = || {
@@ -323,7 +325,7 @@ mod tests {
         put(2);
         let follower = &two.shared().follower;
         follower.log.catch_up().unwrap();
-        // As `apply_rest` does; then another thread catches up.
+        // Like `apply_rest`; then another thread reads further entries.
         let next = follower.log.bounds().next;
         put(3);
         follower.log.catch_up().unwrap();
@@ -334,9 +336,9 @@ mod tests {
         assert_eq!(follower.sequencer.applied(), in_memory);
     }
 
-    /// The same, and what that commit did is not durable yet.
+    /// The same, with a further commit that is not durable yet.
     #[test]
-    fn no_run_holds_what_a_crash_could_take_back_where_the_log_was_taken_in_meanwhile() {
+    fn no_run_holds_undurable_commits_while_another_thread_reads_the_log() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let join = || {
@@ -369,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_member_makes_and_drops_of_keyspaces_the_others_know_once_they_have_taken_it_in() {
+    fn members_see_keyspaces_created_and_dropped_by_others() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let join = || {
@@ -390,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_finds_all_taken_in_while_it_is_not_known_where_cursors_stand() {
+    fn a_member_is_not_fresh_before_cursors_are_loaded() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let join = || {
@@ -402,7 +404,8 @@ mod tests {
         cursor_commits::open(&two, "c", Glsn(1)).unwrap();
         let (follower, clock) = (&one.shared().follower, &one.options.clock);
         let is_known = || one.catalog.records.cursors.find("c").is_some();
-        // The thread that takes it in is kept from noting that there is something to learn.
+        // The thread that applies the commit is blocked before it can record that records must be
+        // loaded.
         let (to_learn, mut is_right) = (follower.to_learn.lock().unwrap(), true);
         std::thread::scope(|scope| {
             scope.spawn(|| one.committer.fresh().unwrap());
@@ -420,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_that_a_durable_cursor_needs_stays_while_another_thread_takes_that_in() {
+    fn the_log_of_a_durable_cursor_is_retained_while_another_thread_applies_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let options = || {
@@ -443,7 +446,7 @@ mod tests {
         drop(Snapshot::newest(&two));
         let members = &two.shared().follower.members;
         two.reader.index.following.follow(members).unwrap();
-        // What the runs hold it does not need from the log.
+        // It does not need the log for what the runs have.
         two.committer
             .sequencer
             .try_at_applied(|applied| two.reader.index.memtables.close_up_to(applied));
@@ -460,7 +463,7 @@ mod tests {
                 std::thread::yield_now();
             }
             clock.sleep(std::time::Duration::from_millis(100));
-            // Where nothing is found to take in, it does not wait for the other thread.
+            // If nothing is to be applied, it does not wait for the other thread.
             if follower.is_fresh().unwrap() {
                 steps::free_log(&one.space).unwrap();
             }
@@ -470,8 +473,8 @@ mod tests {
         assert_eq!((after, one.catalog.records.cursors.find("c")), (before, Some(Glsn(1))));
     }
 
-    /// A reader without threads, which has taken in the first commit; what its writer did
-    /// afterwards; and a first member that does not finish joining.
+    /// A reader without threads that has applied the first commit; then commits of the writer; and
+    /// a first member that does not finish joining.
     fn while_one_joins(
         then: impl FnOnce(&std::path::Path),
     ) -> Result<Option<crate::types::value::Value>> {
@@ -504,12 +507,12 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_sees_the_last_commits_of_those_that_left_while_a_first_member_joins() {
+    fn a_reader_sees_the_last_commits_while_a_first_member_joins() {
         assert_eq!(&while_one_joins(|_| ()).unwrap().unwrap()[..], b"x");
     }
 
     #[test]
-    fn a_reader_is_behind_while_a_first_member_joins_after_one_that_had_the_store_alone() {
+    fn a_reader_is_behind_while_a_first_member_joins_after_an_exclusive_process() {
         let read = while_one_joins(|path| {
             let alone =
                 open(path, Options::new().memory_bytes(16 << 20).background(false)).unwrap();

@@ -1,4 +1,4 @@
-//! A walk over several runs, each key once.
+//! Iterates over several runs, each key once.
 
 use std::sync::Arc;
 
@@ -10,15 +10,15 @@ use crate::index::sources::merge::{Cursor, Direction, Merge};
 use crate::types::error::Result;
 use crate::types::version::Version;
 
-/// A walk over several runs, newest first, in key order: each key once, with its newest write.
+/// An iterator over several runs, newest first, in key order: each key once, with its newest write.
 pub(crate) struct MergedRuns {
     merge: Merge,
-    /// The key of the last write returned.
+    /// The key of the last returned write.
     key: Option<Vec<u8>>,
 }
 
 impl MergedRuns {
-    /// Begins at the first write at or after `from`, or at the first one.
+    /// Positions it at the first write at or after `from`, or at the first one.
     pub(super) fn new(runs: Vec<Arc<[Table]>>, feed: &Feed, from: Option<&[u8]>) -> Result<Self> {
         let cursor = |tables| Cursor::Run(Box::new(RunCursor::new(tables, feed.clone())));
         let mut merge = Merge::new(runs.into_iter().map(cursor).collect(), Direction::Forward);

@@ -1,7 +1,6 @@
-//! A merge of runs in parts: ranges of keys of about the same size, each written by a thread of its
-//! own.
+//! Merges runs in parts: ranges of keys of about equal size, each written by a separate thread.
 //!
-//! Law: the parts, in the order of their keys, are what one merge would write.
+//! Law: the parts, in key order, are equal to what a single merge would write.
 
 use std::iter::once;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -17,22 +16,22 @@ use crate::txn::spill::run_builder::{Site, SpillBuilder, SpilledRun};
 use crate::types::cancel::Cancel;
 use crate::types::error::Result;
 
-/// Keys of a table that are looked at, for each part.
+/// Number of sampled keys of a table, per part.
 const SAMPLES: usize = 2;
 
 /// A merge.
 pub(super) struct PartedMerge {
     site: Site,
-    /// Newest first.
+    /// The inputs, newest first.
     inputs: Vec<Arc<[Table]>>,
     table_bytes: u64,
     tier: u32,
     cancel: Cancel,
-    /// A part has failed: the others need not go on.
+    /// Set when a part has failed, so that the others stop.
     failed: AtomicBool,
 }
 
-/// From which key on (`None`: the first), and up to which one, exclusive.
+/// The first key (`None`: from the beginning), and the exclusive end.
 type Part = (Option<Vec<u8>>, Option<Vec<u8>>);
 
 impl PartedMerge {
@@ -48,13 +47,13 @@ impl PartedMerge {
         }
     }
 
-    /// The same merge, which fails once it is cancelled.
+    /// The same merge, which fails once `cancel` is set.
     pub(super) fn cancelled_by(self, cancel: Cancel) -> Self {
         Self { cancel, ..self }
     }
 
-    /// Merges in at most `count` parts at once; returns what was written, in the order of keys. A
-    /// failure leaves nothing.
+    /// Merges in at most `count` parallel parts. Returns what was written, in key order. A failure
+    /// leaves nothing.
     pub(super) fn write(self, count: usize) -> Result<Vec<SpilledRun>> {
         let parts = self.parts(count)?;
         let merge = Arc::new(self);
@@ -64,10 +63,10 @@ impl PartedMerge {
         };
         let threads: Vec<_> = parts[1..].iter().map(start).collect();
         let first = catch_unwind(AssertUnwindSafe(|| merge.write_part(&parts[0])));
-        // All of them end before this does, whatever becomes of one.
+        // All parts end before this call does, even if one fails.
         let others = threads.into_iter().zip(&parts[1..]).map(|(thread, part)| match thread {
             Ok(thread) => thread.join(),
-            // The system gives no thread.
+            // The system provides no thread.
             Err(_) => catch_unwind(AssertUnwindSafe(|| merge.write_part(part))),
         });
         let written: Vec<_> = once(first).chain(others).collect();
@@ -102,7 +101,7 @@ impl PartedMerge {
     fn write_part(&self, part: &Part) -> Result<Option<SpilledRun>> {
         let written = self.try_part(part);
         if written.is_err() {
-            // Relaxed: it only saves work.
+            // Relaxed: the flag only saves work.
             self.failed.store(true, Ordering::Relaxed);
         }
         written
@@ -126,8 +125,8 @@ impl PartedMerge {
     }
 }
 
-/// Keys that divide the samples, each with its weight, into `count` parts of about the same weight;
-/// fewer where keys are heavy.
+/// Keys that divide the samples, each with its weight, into `count` parts of about equal weight;
+/// fewer if single keys are heavy.
 fn borders(mut samples: Vec<(Vec<u8>, u64)>, count: usize) -> Vec<Vec<u8>> {
     samples.sort_unstable();
     let total: u64 = samples.iter().map(|(_, weight)| weight).sum();
@@ -149,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn borders_divide_by_weight_and_are_no_more_than_there_are_keys() {
+    fn borders_divide_by_weight_and_never_exceed_the_keys() {
         let samples = |weights: &[(u8, u64)]| {
             weights.iter().map(|&(key, weight)| (vec![key], weight)).collect()
         };

@@ -1,4 +1,4 @@
-//! A run of blob files while it is written, and when it is there.
+//! A run of blob files, while it is written and afterwards.
 
 use std::sync::Arc;
 
@@ -15,11 +15,10 @@ use crate::index::run::table::{Table, TableInfo};
 use crate::types::error::{Lift, Result};
 use crate::types::version::{Stored, Version};
 
-/// Divisor: a table of a run that goes on and on takes at least this part of what was written
-/// before it.
+/// Divisor: a table of a long run takes at least this part of what was written before it.
 const GROWTH_PART: u64 = 8;
 
-/// Where runs are written: the log that has their files, and the memory for it.
+/// The destination of runs: the log with their files, and the memory.
 #[derive(Clone)]
 pub(super) struct Site {
     pub(super) origin: Origin,
@@ -28,7 +27,7 @@ pub(super) struct Site {
 }
 
 impl Site {
-    /// Removes blob files that no record names. A forked child leaves those of its parent alone.
+    /// Removes blob files that no record names. A forked child leaves its parent's files alone.
     pub(super) fn discard(&self, blobs: &[BlobRef]) {
         if self.origin.is_foreign() {
             return;
@@ -40,7 +39,7 @@ impl Site {
     }
 }
 
-/// A run.
+/// A finished run.
 pub(super) struct SpilledRun {
     pub(super) tier: u32,
     pub(super) tables: Arc<[Table]>,
@@ -60,34 +59,34 @@ impl SpilledRun {
         &self.tables.last().expect("a run is never empty").info.last_key
     }
 
-    /// Removes its files.
+    /// Removes the files.
     pub(super) fn discard(self, site: &Site) {
         drop(self.tables);
         site.discard(&self.blobs);
     }
 }
 
-/// A run being written. If it is dropped before its end, its files are removed.
+/// A run that is being written. If it is dropped unfinished, its files are removed.
 pub(crate) struct SpillBuilder {
     site: Site,
     table_bytes: u64,
     open: Option<TableBuilder<BlobSink>>,
-    /// Its files may be synced together with the record that names them.
+    /// Whether its files may be synced together with the record that names them.
     synced_later: bool,
-    /// Bytes of the finished tables.
+    /// Size of the finished tables.
     written_bytes: u64,
     tables: Vec<Table>,
     blobs: Vec<BlobRef>,
 }
 
 impl SpillBuilder {
-    /// A run of tables of `table_bytes`, and larger ones once it is long.
+    /// A run with tables of `table_bytes`, and larger ones once it is long.
     pub(super) fn new(site: Site, table_bytes: u64, synced_later: bool) -> Self {
         let (tables, blobs) = (Vec::new(), Vec::new());
         Self { site, table_bytes, open: None, synced_later, written_bytes: 0, tables, blobs }
     }
 
-    /// Adds a write: keys ascend, each once.
+    /// Adds a write: keys ascending, each once.
     pub(crate) fn add(&mut self, key: &[u8], stored: Stored<'_>) -> Result<()> {
         let table_bytes = self.table_bytes.max(self.written_bytes / GROWTH_PART);
         if self.open.as_ref().is_some_and(|open| open.bytes() >= table_bytes) {

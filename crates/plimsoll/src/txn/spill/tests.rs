@@ -1,5 +1,5 @@
-//! Merges of spilled runs: whatever the number of parts, the newest write of each key, or nothing
-//! changes.
+//! Tests of merges of spilled runs: with any number of parts, the result has the newest write of
+//! each key, or nothing changes.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::types::error::Error;
 use crate::types::options::Options;
 use crate::types::version::Stored;
 
-/// A key in an index key's form, and the number of the run that it was written to last.
+/// A key in the form of an index key, and the number of the run that wrote it last.
 type Writes = BTreeMap<Vec<u8>, u8>;
 
 fn store(dir: &tempfile::TempDir) -> Arc<Engine> {
@@ -20,7 +20,7 @@ fn store(dir: &tempfile::TempDir) -> Arc<Engine> {
         .unwrap()
 }
 
-/// Runs of a few MiB that overlap; some keys are in several.
+/// Overlapping runs of a few MiB; some keys are in several.
 fn spilled(store: &Engine, runs: u8) -> (Spill, Writes) {
     let mut random = Random::new(7);
     let mut spill = Spill::new(&store.reader.budget, &store.reader.log, 256 << 10);
@@ -48,7 +48,7 @@ fn writes(spill: &Spill) -> Writes {
         let value = version.stored.inline_value().unwrap();
         assert!(value.len() == 250 && value.iter().all(|byte| *byte == value[0]));
         let before = found.last_key_value().is_none_or(|(last, _)| &last[..] < version.key);
-        assert!(before, "each key once, in their order");
+        assert!(before, "each key once, in order");
         found.insert(version.key.to_vec(), value[0]);
         cursor.next().unwrap();
     }
@@ -61,14 +61,14 @@ fn a_merge_in_parts_has_the_newest_write_of_each_key() {
     let store = store(&dir);
     for threads in 1..=3 {
         let (mut spill, expected) = spilled(&store, 5);
-        assert!(spill.bytes() > 3 * PART_BYTES_MIN, "worth {threads} threads");
+        assert!(spill.bytes() > 3 * PART_BYTES_MIN, "enough input for {threads} threads");
         spill.merge_all(MergeMeans { buffers: 64, threads }).unwrap();
         assert_eq!(writes(&spill), expected, "{threads}");
     }
 }
 
 #[test]
-fn parts_are_of_about_the_same_size() {
+fn parts_have_about_equal_sizes() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(&dir);
     let (spill, all) = spilled(&store, 5);
@@ -85,7 +85,7 @@ fn parts_are_of_about_the_same_size() {
 }
 
 #[test]
-fn a_merge_that_the_budget_refuses_changes_nothing_and_leaves_no_files() {
+fn a_merge_refused_by_the_budget_changes_nothing_and_leaves_no_files() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(&dir);
     let blob_files = || {
@@ -108,7 +108,7 @@ fn a_merge_that_the_budget_refuses_changes_nothing_and_leaves_no_files() {
                 refused += 1;
                 assert_eq!((spill.runs(), blob_files()), (5, before), "{n}");
             }
-            // What was refused was not needed, or there were fewer reservations.
+            // The refused reservation was optional, or there were fewer reservations.
             Ok(()) => {
                 assert_eq!(writes(&spill), expected, "{n}");
                 (spill, expected) = spilled(&store, 5);
@@ -123,7 +123,7 @@ fn a_merge_that_the_budget_refuses_changes_nothing_and_leaves_no_files() {
 }
 
 #[test]
-fn a_merge_that_is_cancelled_fails_and_changes_nothing() {
+fn a_cancelled_merge_fails_and_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(&dir);
     for threads in [1, 3] {

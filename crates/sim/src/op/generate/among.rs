@@ -162,6 +162,9 @@ fn transact(random: &mut Random, of: &Interests) -> Act {
         4 => Act::TxRange { space, from: key, to: key + 1 + random.below(5) },
         5..8 => Act::TxPut { space, key, bytes: bytes(random, of) },
         8 => Act::TxDelete { space, key },
+        9 if random.below(2) == 0 => {
+            Act::TxRemove { space, from: key, to: key + 1 + random.below(12) }
+        }
         9 => Act::TxPop { space, last: random.below(2) },
         10..12 => Act::TxCommit,
         _ if random.below(4) == 0 => Act::TxAbort,

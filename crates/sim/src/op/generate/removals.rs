@@ -10,7 +10,8 @@ const BATCHED: u64 = 40;
 
 impl Generator {
     pub(super) fn remove(&mut self) -> Op {
-        let (how, span) = match self.below(11) {
+        let (how, span) = match self.below(12) {
+            11 => return Op::DeleteRange { space: self.space(), span: self.narrow_span() },
             0 | 1 => (Removal::First, ALL),
             2 | 3 => (Removal::Last, ALL),
             4 | 5 => (Removal::Retain(1 + self.below(5) as u8), self.narrow_span()),

@@ -10,6 +10,7 @@ use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::{FileLogOptions, Mode};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::Budget;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -17,15 +18,19 @@ use crate::api::admin::diagnose::look_at;
 use crate::api::admin::dump::records::{DumpReader, Header, Record};
 use crate::api::admin::restore::place::Place;
 use crate::api::admin::restore::{Owned, ValueOf};
+use crate::compression::packer::{Bytes, Written};
 use crate::index::manifest::limits::Limits;
 use crate::index::manifest::{Head, Manifest, RunInfo};
 use crate::index::run::builder::TableBuilder;
 use crate::index::run::file::RunFileSink;
 use crate::index::run::table::TableInfo;
+use crate::read::own_records::STREAMS_MARK;
+use crate::types::compression::Compression;
 use crate::types::error::{Lift, Result};
 use crate::types::index_key::KeyBuffer;
+use crate::types::keyspaces::{Record as Settings, SYSTEM};
 use crate::types::options::Options;
-use crate::types::version::{INLINE_BYTES, MAX_VALUE_BYTES, Stored, Version, running_value_sum};
+use crate::types::version::{INLINE_BYTES, MAX_VALUE_BYTES, Stored, Version};
 
 /// Bytes of a blob file after which the next value goes into another one.
 const BLOB_BYTES: u64 = 256 << 20;
@@ -77,6 +82,7 @@ pub(super) fn write(
         builder: None,
         tables: Vec::new(),
         blob: None,
+        compressions: BTreeMap::new(),
         last: None,
     };
     let mut versions = 0;
@@ -106,6 +112,8 @@ struct Output<'a> {
     builder: Option<TableBuilder<RunFileSink>>,
     tables: Vec<TableInfo>,
     blob: Option<BlobWriter>,
+    /// The compression of each keyspace.
+    compressions: BTreeMap<u32, Compression>,
     /// The index key and the GLSN of the last version.
     last: Option<(Vec<u8>, Glsn)>,
 }
@@ -129,10 +137,13 @@ impl Output<'_> {
                 self.add(&Version { key, glsn, stored: Stored::Deleted }, is_new)?;
             }
             Owned::Put { len, piece, .. } if *len <= INLINE_BYTES as u64 => {
+                if space == SYSTEM && user_key != STREAMS_MARK.as_bytes() {
+                    self.note_settings(piece)?;
+                }
                 self.add(&Version { key, glsn, stored: Stored::Inline(piece) }, is_new)?;
             }
             Owned::Put { len, piece, .. } => {
-                let stored = self.in_blob(*len, piece, from)?;
+                let stored = self.in_blob(space, (*len, piece), from)?;
                 self.add(&Version { key, glsn, stored }, is_new)?;
             }
         }
@@ -140,16 +151,24 @@ impl Output<'_> {
         Ok(())
     }
 
-    /// Writes a value into a blob file.
+    /// Notes the settings of a keyspace, which come before its keys, the newest of each first.
+    fn note_settings(&mut self, settings: &[u8]) -> Result<()> {
+        let settings = Settings::decode(settings)?;
+        self.compressions.entry(settings.id).or_insert(settings.compression);
+        Ok(())
+    }
+
+    /// Writes a value of a keyspace into a blob file.
     fn in_blob(
         &mut self,
-        len: u64,
-        piece: &[u8],
+        space: u32,
+        (len, piece): (u64, &[u8]),
         from: &mut DumpReader<'_>,
     ) -> Result<Stored<'static>> {
         if len > MAX_VALUE_BYTES {
             return Err(from.out_of_place());
         }
+        let compression = self.compressions.get(&space).copied().unwrap_or_default();
         if self.blob.as_ref().is_some_and(|blob| blob.position() >= BLOB_BYTES) {
             self.end_blob()?;
         }
@@ -157,18 +176,20 @@ impl Output<'_> {
             Some(blob) => blob,
             none => none.insert(self.log.create_blob().lift()?),
         };
-        let (offset, mut sum) = (blob.position(), running_value_sum());
+        let (id, offset) = (blob.id(), blob.position());
+        let mut bytes = Bytes::begin(self.budget, compression);
+        let mut out = |bytes: &[u8]| blob.write(bytes).lift();
         let left = len - piece.len() as u64;
         let mut value = ValueOf { from, piece: piece.to_vec(), at: 0, left, failure: None };
         loop {
-            sum.take(&value.piece);
-            blob.write(&value.piece).lift()?;
+            bytes.write(&value.piece, &mut out)?;
             if value.left == 0 {
                 break;
             }
             value.next_piece()?;
         }
-        Ok(Stored::InBlob { blob: blob.id(), offset, len, sum: sum.sum() })
+        let Written { len, sum, packed } = bytes.finish(&mut out)?;
+        Ok(Stored::InBlob { blob: id, offset, len, sum, packed })
     }
 
     fn end_blob(&mut self) -> Result<()> {
@@ -231,7 +252,7 @@ impl Output<'_> {
     }
 }
 
-/// The limits, with no readable moment behind `newest`.
+/// The limits, with each oldest readable GLSN lowered to at most `newest`.
 fn up_to(limits: &Limits, newest: Glsn) -> Limits {
     let mut limits = limits.clone();
     limits.oldest_readable = limits.oldest_readable.min(newest);

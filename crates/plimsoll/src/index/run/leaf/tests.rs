@@ -1,4 +1,4 @@
-//! Leaves as they were written, sought in, and damaged.
+//! Tests of leaves: round trips, searches, and damage.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -7,7 +7,8 @@ use plimsoll_disk::random::Random;
 
 use super::*;
 
-/// Keys of few letters, so that they share much and every relation of two keys occurs.
+/// Keys from a small alphabet, so that they share long prefixes and all relations of two keys
+/// occur.
 fn random_key(random: &mut Random, front: &[u8]) -> Vec<u8> {
     let mut key = front.to_vec();
     (0..random.below(6)).for_each(|_| key.push([0, 1, 255][random.below(3) as usize]));
@@ -29,7 +30,7 @@ fn write(versions: &BTreeSet<(Vec<u8>, Reverse<u64>)>) -> Vec<u8> {
 }
 
 #[test]
-fn a_search_ends_where_the_order_says_for_keys_that_are_and_are_not_there() {
+fn a_search_finds_the_position_of_present_and_absent_keys() {
     for seed in 0..300 {
         let mut random = Random::new(seed);
         let front = vec![1; [4, 5, 7, 20][random.below(4) as usize]];
@@ -77,7 +78,7 @@ fn a_search_ends_where_the_order_says_for_keys_that_are_and_are_not_there() {
 }
 
 #[test]
-fn a_step_says_whether_the_key_is_the_same_at_restarts_as_elsewhere() {
+fn a_step_reports_key_changes_at_restarts_too() {
     let of_three = |key: u8| [9, 5, 2].map(|glsn| (vec![1, 1, 1, 1, key], Reverse(glsn)));
     let versions: BTreeSet<_> = (0..40).flat_map(of_three).collect();
     let payload = write(&versions);
@@ -92,7 +93,7 @@ fn a_step_says_whether_the_key_is_the_same_at_restarts_as_elsewhere() {
 }
 
 #[test]
-fn no_leaf_holds_more_keys_than_is_counted_on() {
+fn no_leaf_holds_more_than_the_maximum_number_of_keys() {
     let (mut draft, mut payload) = (vec![0; PAGE_PAYLOAD_BYTES], vec![0; PAGE_PAYLOAD_BYTES]);
     let mut leaf = LeafDraft::new();
     let mut last = 0u32.to_be_bytes();
@@ -110,7 +111,7 @@ fn no_leaf_holds_more_keys_than_is_counted_on() {
 }
 
 #[test]
-fn a_leaf_with_versions_of_branches_is_of_a_newer_version() {
+fn a_leaf_with_branch_versions_is_reported_as_newer() {
     let mut payload = write(&BTreeSet::from([(vec![1; 4], Reverse(0)), (vec![2; 4], Reverse(0))]));
     assert!(!has_branches(&payload));
     payload[1] |= 0x80;

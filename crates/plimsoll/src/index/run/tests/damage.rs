@@ -3,13 +3,13 @@
 use super::*;
 
 #[test]
-fn a_flipped_bit_anywhere_is_an_error_or_changes_no_answer() {
+fn a_flipped_bit_causes_an_error_or_changes_nothing() {
     let mut random = Random::new(40);
     let budget = budget();
     let pool = pool(&budget);
     let model = random_model(&mut random, Shape::Paths, 60);
     let (pages, info) = build(&budget, versions(&model), false);
-    assert!(info.pages <= 5, "every byte is tried: few pages suffice");
+    assert!(info.pages <= 5, "the table is small because every byte is tried");
     let keys: Vec<_> = model.keys().cloned().collect();
     for at in 0..pages.len() {
         let mut spoiled = pages.clone();
@@ -33,7 +33,7 @@ fn a_flipped_bit_anywhere_is_an_error_or_changes_no_answer() {
 }
 
 #[test]
-fn verification_sees_what_a_checksum_cannot() {
+fn verification_finds_faults_under_valid_checksums() {
     let budget = budget();
     let (pages, info) = build_integers(&budget, 0..20_000);
     let problems_of = |pages: Vec<u8>, info: TableInfo| {
@@ -54,14 +54,14 @@ fn verification_sees_what_a_checksum_cannot() {
     assert_eq!(problems_of(pages.clone(), info.clone()), "");
     for (page, at, byte, problem) in [
         (guide, 48 + 64 * 100, 0, "does not pass the filter"),
-        (guide, 4, 2, "does not stand behind its leaves"),
-        (guide, 8, 0, "counts other keys"),
-        (info.root, 2, 9, "another kind than its parent says"),
+        (guide, 4, 2, "does not follow its leaves"),
+        (guide, 8, 0, "key count differs"),
+        (info.root, 2, 9, "kind differs from the one that its parent implies"),
         (info.root, 2, 200, "height"),
         (1, 0, 1, "the leaf"),
         (footer, 8, 0xff, "the manifest"),
         (0, 33, 9, "the header of run 9"),
-        (0, 41, 1, "does not agree with the file"),
+        (0, 41, 1, "does not match the file"),
     ] {
         let problems = problems_of(changed(page, at, byte), info.clone());
         assert!(problems.contains(problem), "page {page}, offset {at}: {problems:?}");
@@ -73,11 +73,11 @@ fn verification_sees_what_a_checksum_cannot() {
     let mut seen = 0;
     let table = open(&pool(&budget), pages.clone(), info.clone());
     check_table(&table, &budget, &mut |_| seen += 1).unwrap();
-    assert_eq!(seen, info.versions, "every version is shown");
+    assert_eq!(seen, info.versions, "every version is visited");
 }
 
 #[test]
-fn pages_of_any_bytes_under_a_good_checksum_never_panic() {
+fn arbitrary_pages_with_valid_checksums_never_panic() {
     let mut random = Random::new(50);
     let budget = budget();
     for shape in SHAPES {
@@ -94,9 +94,9 @@ fn pages_of_any_bytes_under_a_good_checksum_never_panic() {
     }
 }
 
-/// Who goes on where it was would otherwise come to the same versions again and again.
+/// Otherwise a caller that resumes at a key could return the same versions again and again.
 #[test]
-fn a_search_in_pages_of_any_bytes_stands_on_the_side_that_was_asked_for_or_fails() {
+fn a_seek_in_arbitrary_pages_lands_on_the_requested_side_or_fails() {
     let mut random = Random::new(60);
     let budget = budget();
     let (mut before, mut behind) = (0, 0);
@@ -134,7 +134,7 @@ fn a_search_in_pages_of_any_bytes_stands_on_the_side_that_was_asked_for_or_fails
             }
         }
     }
-    assert!(before > 1000 && behind > 1000, "most searches find something: {before}, {behind}");
+    assert!(before > 1000 && behind > 1000, "most seeks find a version: {before}, {behind}");
 }
 
 /// Changes a few bytes of one page and seals it again.
@@ -151,7 +151,7 @@ fn spoil_page(random: &mut Random, pages: &mut [u8]) {
     seal_page(page, SEED, number as u32, kind, len as usize);
 }
 
-/// Does everything that can be done with a table and ignores the answers.
+/// Performs all read operations of a table and ignores the results.
 fn read_everything(budget: &Budget, table: Table, keys: &[(Vec<u8>, Reverse<u64>)]) {
     let _ = check_table(&table, budget, &mut |_| ());
     let _ = read_info(&**table.file.source(), table.info.pages, table.info.id, budget);
@@ -174,7 +174,7 @@ fn read_everything(budget: &Budget, table: Table, keys: &[(Vec<u8>, Reverse<u64>
 }
 
 #[test]
-fn a_leaf_out_of_order_is_an_error_whichever_way_it_is_walked() {
+fn a_leaf_out_of_order_is_an_error_in_both_directions() {
     let mut random = Random::new(14);
     let budget = budget();
     let mut refused = 0;
@@ -182,7 +182,7 @@ fn a_leaf_out_of_order_is_an_error_whichever_way_it_is_walked() {
         let model = random_model(&mut random, SHAPES[round % SHAPES.len()], 300);
         let (mut pages, info) = build(&budget, versions(&model), false);
         if round % 5 == 0 {
-            // A whole page from another place in the file.
+            // A whole page from another position in the file.
             let (from, to) = (1 + random.below(3).min(u64::from(info.root) - 1), 1);
             pages.copy_within(
                 from as usize * PAGE_BYTES..(from as usize + 1) * PAGE_BYTES,
@@ -213,7 +213,7 @@ fn a_leaf_out_of_order_is_an_error_whichever_way_it_is_walked() {
 }
 
 #[test]
-fn decoders_answer_on_random_bytes() {
+fn decoders_accept_random_bytes() {
     let mut random = Random::new(60);
     for _ in 0..20_000 {
         let payload: Vec<u8> =
@@ -228,7 +228,7 @@ fn decoders_answer_on_random_bytes() {
     }
 }
 
-/// Pages of which each is damaged in memory after it was loaded for the first time.
+/// Pages that are damaged in memory after they were loaded for the first time.
 struct Fading {
     pages: Vec<u8>,
     loaded: Mutex<Vec<u32>>,
@@ -240,7 +240,7 @@ impl PageSource for Fading {
         let mut loaded = self.loaded.lock().unwrap();
         if !loaded.contains(&number) {
             loaded.push(number);
-            // In the middle of an entry: what a leaf is read by stays as it is.
+            // Damage the middle of an entry, so that the leaf's head stays intact.
             page[PAGE_BYTES / 2] ^= 1;
         }
         Ok(())
@@ -252,7 +252,7 @@ impl PageSource for Fading {
 }
 
 #[test]
-fn what_was_damaged_in_memory_is_not_merged() {
+fn a_page_damaged_in_memory_is_not_merged() {
     let budget = budget();
     let pool = pool(&budget);
     let model = random_model(&mut Random::new(41), Shape::Integers, 2000);
@@ -261,7 +261,7 @@ fn what_was_damaged_in_memory_is_not_merged() {
     let table = Table { info: Arc::new(info), file };
     for page in 0..table.info.pages {
         table.file.get(page, Touch::Point).unwrap();
-        assert!(table.file.find(page, Touch::Again).is_some(), "all of it is in memory");
+        assert!(table.file.find(page, Touch::Again).is_some(), "all pages are in memory");
     }
     let mut cursor = RunCursor::new([table].into(), Feed::Private(budget.clone()));
     for version in versions(&model) {

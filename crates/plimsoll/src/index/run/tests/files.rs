@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_is_known_of_a_table_is_true_and_stands_in_its_file() {
+fn table_metadata_is_correct_and_stored_in_the_file() {
     for (seed, shape) in (30..).zip(SHAPES) {
         let mut random = Random::new(seed);
         let budget = budget();
@@ -39,7 +39,7 @@ fn what_is_known_of_a_table_is_true_and_stands_in_its_file() {
 }
 
 #[test]
-fn a_table_may_point_into_more_blob_files_than_a_page_lists() {
+fn a_list_of_blob_files_may_span_several_pages() {
     let budget = budget();
     let pool = pool(&budget);
     let mut builder = TableBuilder::new(Pages::default(), &budget, false).unwrap();
@@ -49,6 +49,7 @@ fn a_table_may_point_into_more_blob_files_than_a_page_lists() {
             offset: n,
             len: 1,
             sum: 0,
+            packed: None,
         };
         builder.add(&Version { key: &n.to_be_bytes(), glsn: Glsn(1), stored }).unwrap();
     }
@@ -59,7 +60,7 @@ fn a_table_may_point_into_more_blob_files_than_a_page_lists() {
 }
 
 #[test]
-fn versions_without_a_glsn_all_have_the_one_that_their_table_gets() {
+fn pending_versions_get_the_glsn_of_their_table() {
     let budget = budget();
     let pool = pool(&budget);
     let keys: Vec<_> = (0..5000u64).map(|n| (n * 2).to_be_bytes()).collect();
@@ -111,7 +112,7 @@ fn a_full_disk_is_an_error_that_leaves_no_file() {
 }
 
 #[test]
-fn a_run_file_is_read_as_it_was_written_and_its_errors_name_file_and_page() {
+fn a_run_file_round_trips_and_its_errors_name_file_and_page() {
     let mut random = Random::new(80);
     let budget = budget();
     let pool = pool(&budget);
@@ -154,11 +155,11 @@ fn a_run_file_is_read_as_it_was_written_and_its_errors_name_file_and_page() {
 }
 
 #[test]
-fn the_warm_pages_of_a_run_are_announced_for_readers_elsewhere_and_little_more() {
+fn warm_pages_are_announced_for_other_readers_with_small_gaps() {
     for readers in [Readers::Here, Readers::Elsewhere] {
         let budget = budget();
         let pool = pool(&budget);
-        // So that pages enter the pool only where they were read.
+        // Leave no free memory, so that only warm pages enter the pool.
         let _taken =
             budget.lease(Kind::Staging, budget.free_bytes() - budget.limit_bytes() / 8).unwrap();
         let lying = LyingDisk::new(1);
@@ -170,7 +171,7 @@ fn the_warm_pages_of_a_run_are_announced_for_readers_elsewhere_and_little_more()
         for number in 0..100_000_u64 {
             let stored = Stored::Inline(&[7; 100]);
             builder.add(&Version { key: &number.to_be_bytes(), glsn: Glsn(1), stored }).unwrap();
-            // The rows of a leaf or two in each twenty-seven.
+            // The rows of one or two in every 27 leaves are hot.
             let warmth = if number % 4000 < 320 { Warmth::Hot } else { Warmth::Unread };
             builder.sink_mut().weigh(108, warmth);
         }
@@ -185,8 +186,8 @@ fn the_warm_pages_of_a_run_are_announced_for_readers_elsewhere_and_little_more()
         );
         match readers {
             Readers::Here => assert_eq!(announced, 0),
-            // A group of leaves ends with its guide, and what lies between two warm pages may be as
-            // long as the gap that is closed.
+            // A group of leaves ends with its guide, and gaps between warm pages are announced as
+            // well.
             Readers::Elsewhere => {
                 assert!(
                     (resident..2 * resident).contains(&announced),
@@ -198,7 +199,7 @@ fn the_warm_pages_of_a_run_are_announced_for_readers_elsewhere_and_little_more()
 }
 
 #[test]
-fn a_run_of_another_log_or_under_another_name_is_refused() {
+fn a_run_of_another_log_or_with_another_name_is_refused() {
     let budget = budget();
     let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
     let dir = Path::new("index");
@@ -221,7 +222,7 @@ fn a_run_of_another_log_or_under_another_name_is_refused() {
 }
 
 #[test]
-fn a_name_is_a_runs_only_in_full() {
+fn only_exact_run_file_names_are_recognized() {
     assert_eq!(run_file_name(7), "00000000000000000007.run");
     assert_eq!(run_id_of("00000000000000000007.run"), Some(7));
     for name in [

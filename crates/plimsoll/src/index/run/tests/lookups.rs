@@ -1,10 +1,10 @@
-//! Point look-ups.
+//! Tests of point lookups.
 
 use super::*;
 use crate::types::index_key::MAX_INDEX_KEY_BYTES;
 
 #[test]
-fn every_version_is_found_at_every_moment_and_nothing_else() {
+fn lookups_return_each_version_at_its_snapshots() {
     for (seed, shape) in (0..).zip(SHAPES) {
         let mut random = Random::new(seed);
         let budget = budget();
@@ -26,7 +26,7 @@ fn every_version_is_found_at_every_moment_and_nothing_else() {
 }
 
 #[test]
-fn a_table_of_one_version_is_whole() {
+fn a_table_of_one_version_is_complete() {
     let (budget, mut random) = (budget(), Random::new(5));
     let pool = pool(&budget);
     for key in [&[0; 4][..], &[0, 0, 0, 1], &[9; MAX_INDEX_KEY_BYTES]] {
@@ -40,7 +40,7 @@ fn a_table_of_one_version_is_whole() {
 }
 
 #[test]
-fn the_largest_versions_make_a_deep_tree_in_which_all_is_found() {
+fn a_deep_tree_of_the_largest_versions_finds_all() {
     const COUNT: u64 = 27_000;
     let budget = budget();
     let pool = pool(&budget);
@@ -107,7 +107,7 @@ fn height(table: &Table) -> usize {
 }
 
 #[test]
-fn absent_keys_hardly_ever_cost_a_leaf_and_present_ones_one() {
+fn absent_keys_rarely_read_a_leaf_and_present_keys_read_one() {
     let budget = budget();
     let pool = pool(&budget);
     let (pages, info) = build_integers(&budget, (0..200_000).map(|n| n * 2));
@@ -132,7 +132,7 @@ fn absent_keys_hardly_ever_cost_a_leaf_and_present_ones_one() {
 }
 
 #[test]
-fn a_version_that_is_too_young_costs_no_second_descent() {
+fn a_too_young_version_costs_no_second_descent() {
     let budget = budget();
     let pool = pool(&budget);
     let (pages, info) = build_integers(&budget, 0..100_000);
@@ -144,7 +144,7 @@ fn a_version_that_is_too_young_costs_no_second_descent() {
         let lookup = table.lookup(&key, Glsn::NONE, Touch::Point).unwrap();
         assert!(lookup.newest.is_some() && lookup.found.is_none());
     }
-    // The way down and the leaf; only behind the last key of a leaf is there more to look at.
+    // The path and the leaf. More is read only after the last key of a leaf.
     let needed = 100_000 * (height(&table) as u64 + 2);
     let touched = pages_touched() - before;
     assert!((needed..needed + 2_000).contains(&touched), "{touched} pages, {needed} needed");

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_refusing_budget_is_an_error_everywhere_and_nothing_leaks() {
+fn a_budget_refusal_at_any_point_is_an_error_and_leaks_nothing() {
     let mut random = Random::new(70);
     let budget = budget();
     let model = random_model(&mut random, Shape::Mixed, 400);
@@ -26,7 +26,7 @@ fn a_refusing_budget_is_an_error_everywhere_and_nothing_leaks() {
         assert_eq!(budget.free_bytes(), free, "after {n} reservations");
         assert_eq!(disk.list(dir).unwrap(), [], "after {n} reservations");
     }
-    assert!(succeeded > 50 && succeeded < 95, "{succeeded} of 100 went through");
+    assert!(succeeded > 50 && succeeded < 95, "{succeeded} of 100 succeeded");
 }
 
 fn use_all(

@@ -1,12 +1,12 @@
-//! The cost of a pair of integers: its size on disk, and the speed of reading and writing it.
+//! The size of a pair of integers on disk, and the speed of reads and writes.
 
 use super::*;
 
 #[test]
 fn a_pair_of_integers_takes_few_bytes() {
     let budget = budget();
-    // Random keys differ in more bytes the fewer there are: here 300,000 of 56 bits, as dense as 60
-    // million of 64 bits.
+    // Random keys differ in more bytes the fewer there are: these 300,000 of 56 bits are as dense
+    // as 60 million of 64 bits.
     let random = random_numbers(300_000);
     for (name, in_leaves, in_all, numbers) in [
         ("consecutive", 13.0, 14.5, (0..300_000).collect()),
@@ -20,13 +20,15 @@ fn a_pair_of_integers_takes_few_bytes() {
             .sum();
         let (leaf, all) =
             (leaf_bytes as f64 / info.versions as f64, pages.len() as f64 / info.versions as f64);
-        println!("{name}: {leaf:.2} bytes per pair in leaves, {all:.2} with all that leads to it");
+        println!(
+            "{name}: {leaf:.2} bytes per pair in leaves, {all:.2} with guides and inner pages"
+        );
         assert!(leaf <= in_leaves && all <= in_all, "{name}: {leaf} and {all}");
     }
 }
 
-/// Prints how fast it goes: `cargo test --release -p plimsoll run::tests::size_and_speed::speed --
-/// --ignored --nocapture`.
+/// Prints timings: `cargo test --release -p plimsoll run::tests::size_and_speed::speed -- --ignored
+/// --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 fn speed() {

@@ -1,10 +1,9 @@
-//! Tests of surveys: leaves with right checksums that hold what they cannot hold are named, and not
-//! taken.
+//! Tests of surveys: leaves with valid checksums but impossible content are reported and skipped.
 
 use super::*;
 use crate::index::run::survey::{Survey, survey};
 
-/// Integers on many leaves, and the pages of the leaves.
+/// A table of integers with many leaves, and the page numbers of the leaves.
 fn leaves(budget: &Budget) -> (Vec<u8>, TableInfo, Vec<usize>) {
     let (pages, info) = build_integers(budget, (0..20_000).map(|n| 3 * n));
     let kinds = pages.chunks_exact(PAGE_BYTES).map(page_kind).enumerate();
@@ -14,7 +13,7 @@ fn leaves(budget: &Budget) -> (Vec<u8>, TableInfo, Vec<usize>) {
     (pages, info, leaves)
 }
 
-/// Writes a copy of the page `from` in place of the page `to`, under a right checksum.
+/// Overwrites the page `to` with a copy of the page `from`, under a valid checksum.
 fn put_copy(pages: &mut [u8], from: usize, to: usize) {
     let mut page = pages[from * PAGE_BYTES..][..PAGE_BYTES].to_vec();
     let (kind, len) = (page_kind(&page), page_payload(&page).len());
@@ -33,7 +32,7 @@ fn survey_of(budget: &Budget, pages: Vec<u8>, info: &TableInfo) -> (Survey, Vec<
 }
 
 #[test]
-fn leaves_out_of_order_are_damage_and_all_keys_that_are_missing_are_in_its_spans() {
+fn leaves_out_of_order_are_damage_and_their_spans_cover_all_missing_keys() {
     let budget = budget();
     let (pages, info, leaves) = leaves(&budget);
     let (found, all) = survey_of(&budget, pages.clone(), &info);
@@ -42,21 +41,21 @@ fn leaves_out_of_order_are_damage_and_all_keys_that_are_missing_are_in_its_spans
         let mut pages = pages.clone();
         put_copy(&mut pages, leaves[from], leaves[to]);
         let (found, keys) = survey_of(&budget, pages, &info);
-        assert!(found.bad.is_some(), "from {from} to {to}: not named");
+        assert!(found.bad.is_some(), "from {from} to {to}: not reported");
         for key in all.iter().filter(|key| keys.binary_search(key).is_err()) {
             assert!(
                 found.lost.iter().any(|span| span.holds(key)),
                 "from {from} to {to}: {key:02x?} is in no span"
             );
         }
-        // Leaves before the two are taken.
+        // The leaves before both pages are read.
         let untouched = all.len() / leaves.len() * from.min(to).saturating_sub(1);
         assert_eq!(keys[..untouched], all[..untouched]);
     }
 }
 
 #[test]
-fn a_leaf_with_keys_that_the_manifest_excludes_is_damage_and_costs_no_other_leaf() {
+fn a_leaf_with_keys_outside_the_table_loses_no_other_leaf() {
     let budget = budget();
     let (pages, info, leaves) = leaves(&budget);
     let (other, _) = build_integers(&budget, 900_000..920_000);
@@ -73,7 +72,7 @@ fn a_leaf_with_keys_that_the_manifest_excludes_is_damage_and_costs_no_other_leaf
 }
 
 #[test]
-fn a_leaf_with_a_key_that_is_shorter_than_a_keyspace_is_damage() {
+fn a_leaf_with_a_key_shorter_than_a_keyspace_id_is_damage() {
     let budget = budget();
     for bytes in 0..8 {
         let stored = Stored::Inline(b"value");
@@ -95,7 +94,7 @@ fn a_leaf_with_a_key_that_is_shorter_than_a_keyspace_is_damage() {
     }
 }
 
-/// Pages of which the disk cannot read one.
+/// Pages one of which the disk cannot read.
 struct Failing(Source, u32);
 
 impl PageSource for Failing {
@@ -109,7 +108,7 @@ impl PageSource for Failing {
 }
 
 #[test]
-fn a_leaf_that_the_disk_cannot_read_costs_no_other_leaf() {
+fn an_unreadable_leaf_loses_no_other_leaf() {
     let budget = budget();
     let (pages, info, leaves) = leaves(&budget);
     let mut spoiled = pages.clone();

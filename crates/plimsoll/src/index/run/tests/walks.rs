@@ -1,8 +1,8 @@
-//! Cursors, on every feed.
+//! Tests of cursors with every feed.
 
 use super::*;
 
-/// A run of several tables, cut between keys.
+/// A run of several tables that are cut between keys.
 fn run_of(budget: &Budget, pool: &Arc<Pool>, model: &Model, cuts: usize) -> Arc<[Table]> {
     let mut parts = vec![Model::new()];
     for ((key, glsn), stored) in model {
@@ -21,7 +21,7 @@ fn feeds(budget: &Budget) -> [Feed; 3] {
 }
 
 #[test]
-fn cursors_walk_everything_both_ways_on_every_feed() {
+fn cursors_scan_all_versions_in_both_directions_with_every_feed() {
     for (seed, shape) in (10..).zip(SHAPES) {
         let mut random = Random::new(seed);
         let budget = budget();
@@ -40,7 +40,7 @@ fn cursors_walk_everything_both_ways_on_every_feed() {
             }
             assert_eq!(cursor.current(), None);
             assert!(!cursor.pass_version().unwrap());
-            assert_eq!(cursor.current(), None, "behind the last it stays there");
+            assert_eq!(cursor.current(), None, "it stays after the last");
             for version in versions(&model).rev() {
                 cursor.prev().unwrap();
                 assert_eq!(cursor.current(), Some(version));
@@ -51,7 +51,7 @@ fn cursors_walk_everything_both_ways_on_every_feed() {
             assert_eq!(
                 cursor.current(),
                 versions(&model).next(),
-                "from before the first it comes back"
+                "it returns from before the first"
             );
             cursor.seek_last().unwrap();
             assert_eq!(cursor.current(), versions(&model).next_back());
@@ -60,7 +60,7 @@ fn cursors_walk_everything_both_ways_on_every_feed() {
 }
 
 #[test]
-fn a_seek_finds_its_place_from_anywhere_and_the_walk_goes_on_from_there() {
+fn a_seek_works_from_any_position_and_the_scan_continues_from_there() {
     for (seed, shape) in (20..).zip(SHAPES) {
         let mut random = Random::new(seed);
         println!("{shape:?}: seed {seed}");
@@ -117,7 +117,7 @@ fn to_version<'a>(
 }
 
 #[test]
-fn a_short_walk_warms_its_pages_and_a_long_one_does_not() {
+fn a_short_scan_heats_its_pages_and_a_long_one_does_not() {
     let budget = budget();
     let pool = pool(&budget);
     let (pages, info) = build_integers(&budget, 0..100_000);
@@ -132,11 +132,11 @@ fn a_short_walk_warms_its_pages_and_a_long_one_does_not() {
     };
     let loads = pool.stats().loads;
     walk(Feed::Private(budget.clone()));
-    assert_eq!(pool.stats().loads, loads, "a private feed leaves the pool alone");
+    assert_eq!(pool.stats().loads, loads, "a private feed does not change the pool");
     for _ in 0..3 {
         walk(Feed::Pool(Touch::Point));
     }
-    assert!(table.file.is_hot(1), "the first leaf was touched by three short walks");
+    assert!(table.file.is_hot(1), "the first leaf was touched by three short scans");
     assert!((last_leaf - 20..=last_leaf).all(|page| !table.file.is_hot(page)));
     for _ in 0..3 {
         walk(Feed::Pool(Touch::Scan));
@@ -145,14 +145,14 @@ fn a_short_walk_warms_its_pages_and_a_long_one_does_not() {
 }
 
 #[test]
-fn a_walk_that_goes_to_and_fro_warms_its_pages_no_more_than_one_that_goes_on() {
+fn a_scan_that_changes_direction_heats_its_pages_only_once() {
     let budget = budget();
     let pool = pool(&budget);
     let (pages, info) = build_integers(&budget, 0..10_000);
     let table = open(&pool, pages, info);
     let mut cursor = RunCursor::new([table.clone()].into(), Feed::Pool(Touch::Point));
     cursor.seek_first().unwrap();
-    // To and fro over the end of the first leaf.
+    // Back and forth across the end of the first leaf.
     while pool.stats().loads < 2 {
         cursor.next().unwrap();
     }
@@ -161,7 +161,7 @@ fn a_walk_that_goes_to_and_fro_warms_its_pages_no_more_than_one_that_goes_on() {
         cursor.next().unwrap();
     }
     assert!((1..3).all(|page| !table.file.is_hot(page)));
-    // Another walk over them is another operation.
+    // A further scan of them is another operation.
     cursor.seek_first().unwrap();
     assert!(table.file.is_hot(1) && !table.file.is_hot(2));
 }

@@ -41,7 +41,7 @@ fn value_of(store: &Arc<Engine>, key: u32) -> Vec<u8> {
     Snapshot::newest(store).get(&default(store), key.to_be_bytes()).unwrap().unwrap().to_vec()
 }
 
-/// Two members, of which the other one has a row of key 1, and no memtable.
+/// Two members. The second has a cached row of key 1 and no closed memtable.
 fn with_a_row(path: &std::path::Path) -> (Arc<Engine>, Arc<Engine>) {
     let (keeper, other) = (join(path), join(path));
     put_value(&keeper, 1, b"1");
@@ -57,7 +57,7 @@ fn with_a_row(path: &std::path::Path) -> (Arc<Engine>, Arc<Engine>) {
 }
 
 #[test]
-fn of_several_memtables_that_are_released_at_once_the_newest_versions_become_rows() {
+fn releasing_several_memtables_caches_the_newest_versions() {
     let dir = tempfile::tempdir().unwrap();
     let (keeper, other) = with_a_row(&dir.path().join("store"));
     for value in [b"2", b"3"] {
@@ -71,10 +71,10 @@ fn of_several_memtables_that_are_released_at_once_the_newest_versions_become_row
     assert_eq!(value_of(&other, 1), b"3");
 }
 
-/// A commit that becomes runs, of which another member reads in a manifest before it takes in
-/// the commit.
+/// A large commit becomes runs, and another member loads a manifest that names them before it
+/// applies the commit.
 #[test]
-fn runs_that_a_manifest_names_before_their_commit_is_taken_in_supersede_rows_and_memtables() {
+fn runs_loaded_before_their_commit_is_applied_supersede_rows_and_memtables() {
     for has_row in [true, false] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
@@ -101,7 +101,7 @@ fn runs_that_a_manifest_names_before_their_commit_is_taken_in_supersede_rows_and
         for key in [1, 2, 19_999] {
             assert_eq!(value_of(&other, key), [2; 700]);
         }
-        // It names no table twice once it is the keeper.
+        // Its manifest names no table twice after it has become the keeper.
         drop(keeper);
         put_value(&other, 20_000, b"new");
         other.flush().unwrap();
@@ -111,10 +111,10 @@ fn runs_that_a_manifest_names_before_their_commit_is_taken_in_supersede_rows_and
     }
 }
 
-/// The pages that another member has in its pool are of runs that are gone after a merge; it
-/// finds those of the new run in the page cache.
+/// After a merge, another member's pool has pages of the old runs; it finds those of the new run in
+/// the page cache.
 #[test]
-fn what_is_written_is_fetched_into_the_page_cache_for_other_members_only() {
+fn written_pages_are_fetched_into_the_page_cache_only_for_other_members() {
     for has_other in [false, true] {
         let disk = LyingDisk::new(1);
         let options = || {
@@ -146,7 +146,7 @@ fn what_is_written_is_fetched_into_the_page_cache_for_other_members_only() {
 }
 
 #[test]
-fn one_that_was_replaced_while_it_took_over_installs_nothing() {
+fn a_keeper_replaced_during_its_takeover_installs_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let (first, slow, keeper) = (join(&path), join(&path), join(&path));
@@ -169,7 +169,7 @@ fn one_that_was_replaced_while_it_took_over_installs_nothing() {
 }
 
 #[test]
-fn a_new_keeper_that_lags_behind_the_manifest_does_not_set_the_checkpoint_back() {
+fn a_new_keeper_behind_the_manifest_does_not_lower_the_checkpoint() {
     for is_closed_before in [true, false] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
@@ -198,7 +198,7 @@ fn a_new_keeper_that_lags_behind_the_manifest_does_not_set_the_checkpoint_back()
 }
 
 #[test]
-fn a_new_keeper_keeps_the_files_that_its_own_backup_reads_until_that_is_done() {
+fn a_new_keeper_keeps_the_files_of_its_own_running_backup() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let (before, next) = (join(&path), join(&path));
@@ -220,7 +220,7 @@ fn a_new_keeper_keeps_the_files_that_its_own_backup_reads_until_that_is_done() {
 }
 
 #[test]
-fn what_a_new_keeper_may_not_remove_yet_it_removes_when_nobody_reads_all_files_any_more() {
+fn a_new_keeper_defers_removals_until_no_member_reads_all_files() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let (before, next, reads) = (join(&path), join(&path), join(&path));
@@ -245,7 +245,7 @@ fn what_a_new_keeper_may_not_remove_yet_it_removes_when_nobody_reads_all_files_a
 }
 
 #[test]
-fn a_member_that_takes_in_a_manifest_knows_the_newest_version_in_its_runs() {
+fn loading_a_manifest_sets_the_newest_version_in_runs() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let (keeper, other) = (join(&path), join(&path));
@@ -258,7 +258,7 @@ fn a_member_that_takes_in_a_manifest_knows_the_newest_version_in_its_runs() {
 }
 
 #[test]
-fn a_commit_that_needs_a_flush_fails_where_the_store_is_being_closed() {
+fn a_commit_that_needs_a_flush_fails_while_the_store_closes() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let (_keeper, other) = (join(&path), join(&path));
@@ -271,9 +271,9 @@ fn a_commit_that_needs_a_flush_fails_where_the_store_is_being_closed() {
     assert!(matches!(refused, Err(Error::Closed)));
 }
 
-/// A flush holds the commit lock.
+/// A flush holds the commit lock in this test.
 #[test]
-fn others_commit_while_a_thread_waits_for_the_commit_lock_of_its_process() {
+fn other_members_commit_while_a_thread_waits_for_the_commit_lock() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let (keeper, other) = (join(&path), join(&path));
@@ -297,17 +297,17 @@ fn others_commit_while_a_thread_waits_for_the_commit_lock_of_its_process() {
     });
 }
 
-/// There is room for a commit before it takes the turn. Once it has applied the commits of others,
-/// there is none.
+/// A commit finds room before it takes the turn. After it has applied the commits of others, there
+/// is no room left.
 #[test]
-fn others_commit_while_one_waits_for_its_memtable_to_be_flushed() {
+fn other_members_commit_while_one_waits_for_a_flush() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let (keeper, other) = (join(&path), join(&path));
     let put_rows = |store: &Arc<Engine>, rows: u32| {
         let mut tx = Transaction::new(&store.committer);
         let space = store.reader.keyspaces.find("default").unwrap().0;
-        // A commit that has read nothing would be left in the log.
+        // Read first: a blind commit would only be left in the log.
         tx.get(&space, b"none").unwrap();
         (0..rows).for_each(|row| tx.put(&space, row.to_be_bytes(), [7; 900]).unwrap());
         tx
@@ -315,7 +315,7 @@ fn others_commit_while_one_waits_for_its_memtable_to_be_flushed() {
     put(&other, 1);
     let index = &other.reader.index;
     index.memtables.close_up_to(other.committer.sequencer.applied());
-    // Room for a hundred rows, not for three hundred.
+    // Leave room for a hundred rows, but not for three hundred.
     while index.sources.view().active.map().used_bytes() + 300 * 1000
         < index.memtables.limit_bytes()
     {
@@ -333,7 +333,7 @@ fn others_commit_while_one_waits_for_its_memtable_to_be_flushed() {
             has_ended.store(true, Ordering::SeqCst);
             done
         });
-        // The keeper is not stopped, but takes its time.
+        // The keeper is slow, but not stopped.
         scope.spawn(|| {
             let mut nudges = 0;
             while !is_over.load(Ordering::SeqCst) {
@@ -353,6 +353,6 @@ fn others_commit_while_one_waits_for_its_memtable_to_be_flushed() {
     assert_eq!(
         ended,
         (true, false),
-        "it has waited, and still did when the other one's commit was done"
+        "it was still waiting when the other member's commit was done"
     );
 }

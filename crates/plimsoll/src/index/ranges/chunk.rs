@@ -1,0 +1,120 @@
+//! Neighbouring intervals of a set, and how the one around a key is found: by numbers that lie side
+//! by side, instead of keys each of which is a miss in the processor's caches.
+
+use plimsoll_log::glsn::Glsn;
+
+use crate::index::gaps::key_prefix::prefix;
+use crate::index::ranges::Fragment;
+
+/// The most intervals of a chunk: adding a range copies a few chunks.
+pub(super) const MOST: usize = 64;
+
+/// The first keys of a list in order, for searches.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Directory {
+    /// Bytes that all first keys begin with.
+    common: Vec<u8>,
+    /// The beginning of the rest of each key.
+    prefixes: Vec<u128>,
+}
+
+impl Directory {
+    /// Of first keys in ascending order.
+    pub(super) fn new<'k>(firsts: impl DoubleEndedIterator<Item = &'k [u8]> + Clone) -> Self {
+        let mut ends = firsts.clone();
+        let Some(first) = ends.next() else { return Self::default() };
+        let last = ends.next_back().unwrap_or(first);
+        let len = first.iter().zip(last).take_while(|(a, b)| a == b).count();
+        let prefixes = firsts.map(|key| prefix(&key[len..])).collect();
+        Self { common: first[..len].to_vec(), prefixes }
+    }
+
+    /// Number of keys that are not behind `key`. `first_of` is the whole key at a place.
+    #[inline]
+    pub(super) fn begun<'k>(&self, key: &[u8], first_of: impl Fn(usize) -> &'k [u8]) -> usize {
+        let len = self.common.len().min(key.len());
+        match key[..len].cmp(&self.common[..]) {
+            std::cmp::Ordering::Less => return 0,
+            std::cmp::Ordering::Greater => return self.prefixes.len(),
+            std::cmp::Ordering::Equal => {}
+        }
+        let wanted = prefix(&key[len..]);
+        let mut begun = self.prefixes.partition_point(|prefix| *prefix < wanted);
+        // Keys with the same beginning are compared as a whole.
+        let same = self.prefixes[begun..].iter().take_while(|prefix| **prefix == wanted).count();
+        if same > 0 {
+            let (mut from, mut to) = (begun, begun + same);
+            while from < to {
+                let middle = from + (to - from) / 2;
+                if first_of(middle) <= key { from = middle + 1 } else { to = middle }
+            }
+            begun = from;
+        }
+        begun
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.common.capacity() + self.prefixes.capacity() * size_of::<u128>()
+    }
+}
+
+/// Neighbouring intervals: at least one.
+#[derive(Debug)]
+pub(super) struct Chunk {
+    pub(super) fragments: Vec<Fragment>,
+    directory: Directory,
+    pub(super) bytes: usize,
+    pub(super) newest: Glsn,
+}
+
+impl Chunk {
+    pub(super) fn new(mut fragments: Vec<Fragment>) -> Self {
+        // A copy of a list may have room for more than it holds.
+        fragments.iter_mut().for_each(|fragment| fragment.glsns.shrink_to_fit());
+        let directory = Directory::new(fragments.iter().map(|fragment| &*fragment.first));
+        let bytes = fragments.iter().map(Fragment::bytes).sum::<usize>()
+            + size_of::<Self>()
+            + directory.bytes();
+        let newest = fragments.iter().map(|fragment| fragment.glsns[0]).max();
+        Self { fragments, directory, bytes, newest: newest.unwrap_or(Glsn::NONE) }
+    }
+
+    pub(super) fn first(&self) -> &[u8] {
+        self.fragments.first().map_or(&[], |fragment| &fragment.first)
+    }
+
+    /// Number of its intervals that do not begin behind `key`.
+    #[inline]
+    pub(super) fn begun(&self, key: &[u8]) -> usize {
+        self.directory.begun(key, |at| &self.fragments[at].first)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_disk::random::Random;
+
+    use super::*;
+
+    #[test]
+    fn a_directory_finds_what_a_search_of_the_keys_finds() {
+        for seed in 0..300 {
+            let mut random = Random::new(seed);
+            let mut key = || {
+                let common = [&b""[..], b"abc", b"abcdefghijklmnopqrstuvwxyz"];
+                let mut key = common[random.below(3).min(seed % 4) as usize].to_vec();
+                key.extend((0..random.below(4)).map(|_| random.below(3) as u8));
+                key.extend_from_slice(&[0; 20][..random.below(20) as usize]);
+                key
+            };
+            let mut keys: Vec<Vec<u8>> = (0..seed % 30).map(|_| key()).collect();
+            keys.sort_unstable();
+            keys.dedup();
+            let directory = Directory::new(keys.iter().map(|key| &key[..]));
+            for wanted in (0..30).map(|_| key()).chain(keys.clone()) {
+                let begun = keys.partition_point(|key| *key <= wanted);
+                assert_eq!(directory.begun(&wanted, |at| &keys[at]), begun, "seed {seed}");
+            }
+        }
+    }
+}
