@@ -354,6 +354,17 @@ impl Compaction {
         lock(&self.jobs)
     }
 
+    /// Merges all history runs in one job.
+    #[cfg(test)]
+    pub(crate) fn merge_history(&self) -> Result<()> {
+        let jobs = lock(&self.jobs);
+        let view = self.runs.sources.view();
+        let task = history_task(&view, 0..view.history.len(), Priority::All);
+        let mut job = Job::new(&self.runs, &jobs.slots[0].set_aside, task);
+        while !job.step(&self.runs)? {}
+        job.finish(&self.runs).map(drop)
+    }
+
     /// Adapts to a changed budget.
     pub(crate) fn fit(&self) {
         lock(&self.jobs).fit(&self.runs.env.context);
@@ -444,15 +455,7 @@ impl Compaction {
         if ranges.is_empty() {
             return None;
         }
-        let oldest_needed = |run: &Arc<Run>| {
-            let needed = ranges.fragments().flat_map(|range| {
-                let keys = (Bound::Included(&*range.first), Bound::Excluded(&*range.end));
-                let tables = tables_in(run, keys);
-                let needs = |glsn: &Glsn| tables.iter().any(|table| table.info.needs(range, *glsn));
-                range.glsns.iter().copied().filter(needs)
-            });
-            needed.min()
-        };
+        let oldest_needed = |run: &Arc<Run>| job::oldest_needed(&ranges, run);
         if let Some(glsn) = view.runs.iter().filter_map(oldest_needed).min() {
             // No newer run may hold a version older than the range deletion: a lookup would find it
             // before the absorbed deletion.

@@ -5,6 +5,7 @@ mod files;
 mod jobs;
 mod kept;
 mod model;
+mod range_deletions;
 mod refusals;
 mod threads;
 mod warmth;

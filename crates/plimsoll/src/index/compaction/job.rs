@@ -25,13 +25,13 @@ use crate::index::manifest::files::Reserve;
 use crate::index::plan::alignment;
 use crate::index::plan::policy::Priority;
 use crate::index::plan::sweep::{Segment, Sweep};
-use crate::index::ranges::Absorber;
+use crate::index::ranges::{Absorber, RangeSet};
 use crate::index::run::cursor::{Feed, RunCursor};
 use crate::index::run::table::TableInfo;
 use crate::index::runs::{Change, Runs};
 use crate::index::sources::merge::{Cursor, Direction, Merge};
 use crate::index::sources::source::Run;
-use crate::index::sources::view::View;
+use crate::index::sources::view::{View, tables_in};
 use crate::index::write::SetAside;
 use crate::index::write::output::Output;
 use crate::index::write::relocate::{Moved, Relocator};
@@ -170,11 +170,27 @@ fn keyspaces_of(info: &TableInfo) -> Option<RangeInclusive<u32>> {
     (last - first < KEYSPACES_ASKED).then_some(first..=last)
 }
 
+/// The oldest of some range deletions that may hide a version of a run.
+pub(super) fn oldest_needed(ranges: &RangeSet, run: &Run) -> Option<Glsn> {
+    let needed = ranges.fragments().flat_map(|range| {
+        let keys = (Bound::Included(&*range.first), Bound::Excluded(&*range.end));
+        let tables = tables_in(run, keys);
+        let needs = |glsn: &Glsn| tables.iter().any(|table| table.info.needs(range, *glsn));
+        range.glsns.iter().copied().filter(needs)
+    });
+    needed.min()
+}
+
 /// The GLSN up to which a job absorbs range deletions: they are durable, and older than everything
 /// in newer runs, so that no deletion is younger than a version of its key in a newer run.
+///
+/// History absorbs a deletion after the current runs. Otherwise a version in history would get no
+/// point deletion because a version in the current runs supersedes it, and would become visible
+/// again after a merge has dropped the table of that version unread.
 fn absorbed_upto(flushed: Glsn, view: &View, task: &Task) -> Glsn {
     if task.inputs == Inputs::History {
-        return flushed;
+        let needed = view.runs.iter().filter_map(|run| oldest_needed(&view.ranges, run)).min();
+        return needed.map_or(flushed, |needed| flushed.min(Glsn(needed.0 - 1)));
     }
     let is_newer = |run: &&Arc<Run>| !Arc::ptr_eq(run, &task.runs[0]);
     let newer = view.runs.iter().take_while(is_newer).map(|run| run.min_glsn()).min();
@@ -409,17 +425,24 @@ impl Job {
         }
     }
 
-    /// Whether a table that overlaps with no other input lies within a deleted range and no
-    /// retained moment sees any of its versions. Such a table is dropped unread. The range still
-    /// hides versions of its keys in older runs and history until they have absorbed it.
+    /// Whether a table of current versions that overlaps with no other input lies within a deleted
+    /// range and no retained moment sees any of its versions. Such a table is dropped unread. The
+    /// range still hides versions of its keys in older runs and history until they have absorbed
+    /// it. A table that has absorbed it is read: they may have absorbed it, too, and rely on the
+    /// table's deletions.
     fn drops(&mut self, runs: &Runs, input: usize, table: usize) -> bool {
+        if self.inputs == Inputs::History {
+            // Other history runs may rely on its deletions.
+            return false;
+        }
         let info = &self.runs[input].tables()[table].info;
         let ranges = self.absorber.ranges();
         let Some(range) = ranges.over(&info.first_key).filter(|range| *range.end > *info.last_key)
         else {
             return false;
         };
-        let Some(glsn) = range.oldest_after(info.max_glsn) else { return false };
+        let oldest = range.oldest_after(info.max_glsn);
+        let Some(glsn) = oldest.filter(|glsn| info.needs(range, *glsn)) else { return false };
         let keyspace = IndexKey::new(&info.first_key).keyspace();
         let retained = runs.env.horizon.retained(keyspace);
         if !IndexKey::new(&info.last_key).is_in(keyspace) || retained.sees(info.min_glsn, glsn) {
