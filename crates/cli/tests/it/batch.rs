@@ -153,10 +153,10 @@ fn signal_stops_batch_waiting_for_input() {
     for (mode, committed, said) in [
         (
             &["--each-line"][..],
-            "1",
+            ["1", "2"],
             "interrupted before line 3\nThe transactions before it are committed",
         ),
-        (&[], "", "interrupted; nothing was committed"),
+        (&[], ["", ""], "interrupted; nothing was committed"),
     ] {
         let folder = Folder::new();
         let store = folder.at("store");
@@ -171,13 +171,17 @@ fn signal_stops_batch_waiting_for_input() {
         let mut lines = child.stdin.take().unwrap();
         lines.write_all(b"put a 1\nput b 2\nput c").unwrap();
         let begun = Instant::now();
-        while rustix::io::ioctl_fionread(&lines).unwrap() > 0 {
-            assert!(begun.elapsed() < Duration::from_secs(60), "the lines are not read");
+        while rustix::io::ioctl_fionread(&lines).unwrap() > 0
+            || run(&["get", &store, "b"]).out != committed[1].as_bytes()
+        {
+            assert!(begun.elapsed() < Duration::from_secs(60), "the lines are not committed");
             std::thread::sleep(Duration::from_millis(2));
         }
         let ran = stopped(child, Signal::INT).fails(130, &[said]);
         assert!(!ran.err.contains("panicked"), "{}", ran.err);
-        assert_eq!(run(&["get", &store, "a"]).out, committed.as_bytes());
+        for (key, value) in ["a", "b"].into_iter().zip(committed) {
+            assert_eq!(run(&["get", &store, key]).out, value.as_bytes());
+        }
         run(&["get", &store, "c"]).fails(1, &[]);
         drop(lines);
     }

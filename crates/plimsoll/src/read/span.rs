@@ -57,6 +57,11 @@ impl Span {
         Self { lower: Bound::Included(lower), upper }
     }
 
+    /// The span with these bounds.
+    pub(crate) fn between(lower: Bound<KeptKey>, upper: Bound<KeptKey>) -> Self {
+        Self { lower, upper }
+    }
+
     /// Its bounds.
     pub(crate) fn into_range(self) -> OwnRange {
         (self.lower, self.upper)

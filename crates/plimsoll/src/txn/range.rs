@@ -3,6 +3,7 @@
 //! Law: between two calls an iterator holds its own buffers, which are charged to the budget, and
 //! nothing of the store that must be revocable (`index::seat`).
 
+mod iterator;
 mod visit;
 
 use std::borrow::Cow;
@@ -30,7 +31,7 @@ use crate::txn::rows_ahead::RowsAhead;
 use crate::txn::write_set::WriteSet;
 use crate::types::error::{Error, Result};
 use crate::types::index_key::{IndexKey, KeptKey};
-use crate::types::value::{Value, is_free, room_for};
+use crate::types::value::{is_free, room_for};
 use crate::types::version::Stored;
 
 /// An iterator over the keys and values of a range. [`Range::advance`] lends them instead of
@@ -75,6 +76,9 @@ pub struct Range<'t> {
     /// The key that the base has reached. If a step failed, the one that was examined.
     key: RestingKey,
     value: Buffer,
+    /// The iterator from the other end, once [`DoubleEndedIterator::next_back`] was called. Its
+    /// span begins behind the key that this one had reached then.
+    back: Option<Box<Range<'t>>>,
 }
 
 /// The state of an iterator that has begun.
@@ -147,6 +151,7 @@ impl<'t> Range<'t> {
             rows: RowsAhead::default(),
             key: RestingKey::default(),
             value: Buffer::default(),
+            back: None,
         }
     }
 
@@ -199,7 +204,8 @@ impl<'t> Range<'t> {
     /// Iterates from the last key to the first. Only before the iteration has begun.
     #[must_use]
     pub fn reverse(mut self) -> Self {
-        assert!(self.walk.is_none(), "an iterator must be reversed before it begins");
+        let has_begun = self.walk.is_some() || self.back.is_some();
+        assert!(!has_begun, "an iterator must be reversed before it begins");
         self.direction = Direction::Backward;
         self
     }
@@ -209,6 +215,7 @@ impl<'t> Range<'t> {
     pub fn keys_only(mut self) -> Self {
         self.keys_only = true;
         self.value.clear();
+        self.back = self.back.take().map(|back| Box::new(back.keys_only()));
         self
     }
 
@@ -243,6 +250,11 @@ impl<'t> Range<'t> {
             Ok(true) => {
                 let is_first = !std::mem::replace(&mut self.has_any, true);
                 self.note_gap(is_first, false);
+                if self.has_met() {
+                    self.remember(false);
+                    self.finish();
+                    return Ok(false);
+                }
             }
             Ok(false) => {
                 self.remember(true);
@@ -258,6 +270,7 @@ impl<'t> Range<'t> {
         self.finished = true;
         self.walk = None;
         self.rows = RowsAhead::default();
+        self.back = None;
     }
 
     /// Charges what the iterator holds between two calls. If refused, the iterator is at its end.
@@ -291,6 +304,13 @@ impl<'t> Range<'t> {
     #[doc(hidden)]
     #[cfg(feature = "testing")]
     pub fn charges(&self) -> (u64, u64) {
+        let (charged, held) = self.back.as_ref().map_or((0, 0), |back| back.charges());
+        let own = self.own_charges();
+        (own.0 + charged, own.1 + held)
+    }
+
+    #[cfg(feature = "testing")]
+    fn own_charges(&self) -> (u64, u64) {
         let Some(walk) = self.walk.as_ref().filter(|_| !self.rows.is_settled()) else {
             return (0, 0);
         };
@@ -704,30 +724,6 @@ fn make_value_room(reader: &Reader, value: &mut Buffer, len: u64) -> Result<()> 
     }
     value.clear();
     Ok(())
-}
-
-impl Iterator for Range<'_> {
-    type Item = Result<(Vec<u8>, Value)>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        match self.go_on() {
-            Ok(false) => None,
-            Err(error) => Some(Err(error)),
-            Ok(true) => {
-                // Move the value out; a large one takes its charge along.
-                let value = std::mem::take(&mut self.value);
-                if let Err(error) = self.charge() {
-                    return Some(Err(error));
-                }
-                Some(Ok(match self.rows.current() {
-                    Some((key, value)) => {
-                        (IndexKey::new(key).user_key().to_vec(), Value::new(value.to_vec().into()))
-                    }
-                    None => (self.key.user_key().to_vec(), Value::new(value)),
-                }))
-            }
-        }
-    }
 }
 
 impl Drop for Range<'_> {

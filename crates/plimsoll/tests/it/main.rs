@@ -13,6 +13,7 @@ mod backup_faults;
 mod bad_input;
 mod beside;
 mod blocks;
+mod both_ends;
 mod change_feed;
 mod checkpoints;
 mod closing;

@@ -30,6 +30,9 @@ pub(super) struct Pending {
 /// An update above this size may be computed at once, so that the key counts as read.
 const LARGE_BYTES: u32 = 8 << 10;
 
+/// An update above this size is computed at once.
+const LARGEST_PENDING_BYTES: u32 = 64 << 10;
+
 /// A transaction with more updates may compute further ones at once.
 const MANY: usize = 5;
 
@@ -60,7 +63,15 @@ impl Driver {
         };
         if updated.is_ok() {
             let is_pending = open.updates.contains_key(&place);
-            if own.is_none() || is_pending {
+            if (own.is_none() || is_pending) && change.bytes() > LARGEST_PENDING_BYTES {
+                // With all earlier updates of the key; a value that stays the same is not written.
+                open.updates.remove(&place);
+                open.reads.key(space, key);
+                if new == self.model.get(space, key, open.handle.at().0) {
+                    open.writes.remove(&place);
+                    return self.written(tx, &format!("update {} by {change}", show(key)), updated);
+                }
+            } else if own.is_none() || is_pending {
                 let may_be_computed = open.updates.len() >= MANY || change.bytes() > LARGE_BYTES;
                 if may_be_computed {
                     open.reads.perhaps_key(space, key);

@@ -166,6 +166,29 @@ fn a_table_in_a_deleted_range_stays_while_a_pin_sees_it() {
 }
 
 #[test]
+fn a_version_in_history_stays_deleted_after_its_successor_is_dropped_unread() {
+    let mut world = world(FLUSHED);
+    let held = world.flush_keys(LATEST, 0..100, Some(b"one"));
+    world.latest_only();
+    world.horizon.snapshot.store(held.0, Ordering::Relaxed);
+    world.flush_keys(LATEST, 0..100, Some(b"two"));
+    world.index().compaction.run_all(Glsn::MAX).unwrap();
+    assert_eq!(world.view().history.len(), 1, "a snapshot sees the first versions");
+    world.delete_range(LATEST, 0..100);
+    world.flush();
+    // History is merged before the current runs.
+    world.index().compaction.merge_history().unwrap();
+    world.latest_only();
+    world.compact_all();
+    assert!(world.view().ranges.is_empty(), "{:?}", world.view().ranges);
+    world.check_retained(LATEST);
+    world.flush_keys(LATEST, 0..100, Some(b"three"));
+    world.check_retained(LATEST);
+    world.compact_all();
+    world.check_retained(LATEST);
+}
+
+#[test]
 fn a_pinned_version_in_history_stays_deleted_after_its_successor_is_dropped_unread() {
     let mut world = world(FLUSHED);
     let pinned = world.flush_keys(LATEST, 0..100, Some(b"one"));

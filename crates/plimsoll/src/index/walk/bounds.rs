@@ -28,6 +28,12 @@ impl Bounds {
         self.upper.as_ref().map(|key| &key[..])
     }
 
+    /// Both bounds. The one at which the iterator began is exact only until [`Bounds::pass`].
+    pub(super) fn copy(&self) -> OwnRange {
+        let copy = |bound: Bound<&[u8]>| bound.map(KeptKey::from_slice);
+        (copy(self.lower()), copy(self.upper()))
+    }
+
     /// Call once the iterator has a key to continue from. Of the bound at which it began, only the
     /// keyspace is kept, for [`crate::index::sources::view::View::check_readable`].
     pub(super) fn pass(&mut self, direction: Direction) {

@@ -123,6 +123,11 @@ impl Visible {
         }
     }
 
+    /// Its range. The bound at which it began is exact only until its first step.
+    pub(crate) fn range(&self) -> OwnRange {
+        self.bounds.copy()
+    }
+
     /// The same iterator with cursors that it keeps when revoked, until [`Visible::take_kept`].
     pub(crate) fn with(self, kept: Box<KeptCursors>) -> Self {
         Self { kept: Some(kept), ..self }

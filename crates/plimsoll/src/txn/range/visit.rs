@@ -53,7 +53,8 @@ impl<'t> Range<'t> {
         mut self,
         mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>,
     ) -> Result<Option<B>> {
-        if self.own.is_some() || self.walk.is_some() || self.finished {
+        let has_begun = self.walk.is_some() || self.back.is_some();
+        if self.own.is_some() || has_begun || self.finished {
             while let Some((key, value)) = self.advance()? {
                 if let ControlFlow::Break(found) = each(key, value) {
                     return Ok(Some(found));
