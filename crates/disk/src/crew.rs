@@ -1,20 +1,20 @@
 //! A few threads that share the background jobs of a store. A job works in steps, as a [`Worker`]
-//! does, and a thread takes the most urgent step that is due.
+//! does. A thread takes a prompt step before a patient one, except that a patient job goes first
+//! after [`PASSED_OVER_MAX`] steps of others.
 //!
 //! Invariants:
 //! 1. A job takes one step at a time. No ring of its bell is lost: a ring during a step leads to
 //!    another step.
-//! 2. A patient job never takes the last free thread, unless there is only one, so a prompt job
-//!    waits for no step of a patient one.
-//! 3. [`Job::stop`] returns when the running step of the job has ended, unless a step of the job
-//!    calls it. No step of it begins afterwards.
+//! 2. Steps of patient jobs never occupy all threads, unless there is only one. A prompt job that
+//!    finds all threads occupied waits for the end of one step.
+//! 3. [`Job::stop`] returns when the running step of the job has ended and the job's closure was
+//!    dropped, unless a step of the job calls it. No step of it begins afterwards.
 //! 4. A step that panics ends its job, not the thread. The alarm of the job is called.
 //! 5. While a step is due later, a thread sleeps until the first of them; a thread without such a
 //!    step sleeps until there is one.
 //!
 //! [`Worker`]: crate::worker::Worker
 
-use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -36,14 +36,37 @@ pub enum Urgency {
     Patient,
 }
 
-thread_local! {
-    /// The name of the job whose step this thread runs.
-    static RUNNING: Cell<Option<&'static str>> = const { Cell::new(None) };
-}
+/// While no patient step runs, a patient job goes first after this many steps of others. Otherwise
+/// prompt jobs that always have work would starve it.
+const PASSED_OVER_MAX: u64 = 4;
 
-/// The name of the job whose step the calling thread runs.
-pub fn running_job() -> Option<&'static str> {
-    RUNNING.get()
+/// The job whose step a thread runs, for tests.
+#[cfg(any(test, feature = "testing"))]
+pub mod running {
+    use std::cell::Cell;
+
+    use super::{Next, Woken};
+
+    thread_local! {
+        static JOB: Cell<Option<&'static str>> = const { Cell::new(None) };
+    }
+
+    /// The name of the job whose step the calling thread runs.
+    pub fn job() -> Option<&'static str> {
+        JOB.get()
+    }
+
+    pub(super) fn named(
+        name: &'static str,
+        mut step: impl FnMut(Woken) -> Next + Send + 'static,
+    ) -> impl FnMut(Woken) -> Next + Send + 'static {
+        move |woken| {
+            JOB.set(Some(name));
+            let next = step(woken);
+            JOB.set(None);
+            next
+        }
+    }
 }
 
 type Step = Box<dyn FnMut(Woken) -> Next + Send>;
@@ -57,7 +80,6 @@ struct Work {
 /// A job in the list.
 struct Entry {
     id: u64,
-    name: &'static str,
     urgency: Urgency,
     bell: Arc<Bell>,
     /// `None` while a thread runs a step.
@@ -75,7 +97,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// Why a step is due, if it is. `None` in `rings` means that the job was told to end.
+    /// Why a step is due, if it is.
     fn woken(&self, now: u64) -> Option<Woken> {
         self.work.as_ref()?;
         let rings = self.bell.rings()?;
@@ -149,6 +171,8 @@ impl Crew {
         alarm: impl Fn() + Send + 'static,
         step: impl FnMut(Woken) -> Next + Send + 'static,
     ) -> io::Result<Job> {
+        #[cfg(any(test, feature = "testing"))]
+        let step = running::named(name, step);
         self.make_room()?;
         let shared = Arc::downgrade(&self.shared);
         bell.also_calls(move || {
@@ -161,7 +185,6 @@ impl Crew {
         let id = state.last_id;
         state.jobs.push(Entry {
             id,
-            name,
             urgency,
             bell: Arc::clone(bell),
             work: Some(Work { step: Box::new(step), alarm: Box::new(alarm) }),
@@ -254,16 +277,28 @@ impl Shared {
         crate::worker::sleeps::end();
     }
 
-    /// The most urgent job with a step that is due.
+    /// Whether a step of a job leaves a thread to prompt jobs.
+    fn may_run(&self, state: &State, entry: &Entry) -> bool {
+        entry.urgency == Urgency::Prompt || state.patient + 1 < self.threads_max.max(2)
+    }
+
+    /// The next step that is due.
     fn choose(&self, state: &State, now: u64) -> Option<(usize, Woken)> {
-        let is_last = state.patient + 1 >= self.threads_max.max(2);
-        let may_run = |entry: &&Entry| entry.urgency == Urgency::Prompt || !is_last;
         let due = |entry: &Entry| {
             if entry.must_end() { Some(Woken::Rung) } else { entry.woken(now) }
         };
+        let order = |entry: &Entry| {
+            let is_passed_over = state.patient == 0 && state.steps - entry.turn >= PASSED_OVER_MAX;
+            let class = match entry.urgency {
+                Urgency::Patient if is_passed_over => 0,
+                Urgency::Prompt => 1,
+                Urgency::Patient => 2,
+            };
+            (class, entry.turn)
+        };
         let (at, _, woken) = (state.jobs.iter().enumerate())
-            .filter(|(_, entry)| may_run(entry) || entry.must_end())
-            .filter_map(|(at, entry)| Some((at, (entry.urgency, entry.turn), due(entry)?)))
+            .filter(|(_, entry)| self.may_run(state, entry) || entry.must_end())
+            .filter_map(|(at, entry)| Some((at, order(entry), due(entry)?)))
             .min_by_key(|(_, order, _)| *order)?;
         Some((at, woken))
     }
@@ -278,19 +313,11 @@ impl Shared {
         state.steps += 1;
         let steps = state.steps;
         let entry = &mut state.jobs[at];
-        let Some(rings) = entry.bell.rings() else {
-            let ended = state.jobs.swap_remove(at);
-            drop(state);
-            // Its closure may own anything.
-            drop(ended);
-            let state = self.state();
-            self.stepped.notify_all();
-            return state;
-        };
-        let (id, name, is_patient) = (entry.id, entry.name, entry.urgency == Urgency::Patient);
+        let (id, is_patient) = (entry.id, entry.urgency == Urgency::Patient);
         let mut work = entry.work.take().expect("chosen: no thread runs it");
-        (entry.seen, entry.turn, entry.runner) =
-            (Some(rings), steps, Some(std::thread::current().id()));
+        (entry.turn, entry.runner) = (steps, Some(std::thread::current().id()));
+        let Some(rings) = entry.bell.rings() else { return self.remove(state, id, work) };
+        entry.seen = Some(rings);
         state.patient += usize::from(is_patient);
         let (watched_until, now) = (state.watched_until, self.clock.monotonic_nanos());
         let needs_thread = |entry: &Entry| {
@@ -304,38 +331,27 @@ impl Shared {
             // It takes the next step, or sleeps until that is due.
             self.changed.notify_one();
         }
-        let before = RUNNING.replace(Some(name));
         let next = catch_unwind(AssertUnwindSafe(|| (work.step)(woken)));
-        RUNNING.set(before);
         let next = next.unwrap_or_else(|_| {
             let _ = catch_unwind(AssertUnwindSafe(|| (work.alarm)()));
             Next::End
         });
-        let mut ended = None;
         let mut state = self.state();
         state.patient -= usize::from(is_patient);
-        if let Some(at) = state.jobs.iter().position(|entry| entry.id == id) {
-            let entry = &mut state.jobs[at];
-            entry.runner = None;
-            entry.next = Some(next);
-            entry.due = match next {
-                Next::Within(time) => {
-                    Some(self.clock.monotonic_nanos() + time.min(SLEEP_MAX).as_nanos() as u64)
-                }
-                Next::Again | Next::Rung | Next::End => None,
-            };
-            if next == Next::End {
-                state.jobs.swap_remove(at);
-                ended = Some(work);
-            } else {
-                entry.work = Some(work);
+        let entry = state.jobs.iter_mut().find(|entry| entry.id == id);
+        // A step may have stopped its own job.
+        let Some(entry) = entry.filter(|_| next != Next::End) else {
+            return self.remove(state, id, work);
+        };
+        entry.runner = None;
+        entry.next = Some(next);
+        entry.due = match next {
+            Next::Within(time) => {
+                Some(self.clock.monotonic_nanos() + time.min(SLEEP_MAX).as_nanos() as u64)
             }
-        }
-        if ended.is_some() {
-            drop(state);
-            drop(ended);
-            state = self.state();
-        }
+            Next::Again | Next::Rung | Next::End => None,
+        };
+        entry.work = Some(work);
         self.stepped.notify_all();
         if is_patient {
             // A patient job may have waited for this thread.
@@ -344,10 +360,29 @@ impl Shared {
         state
     }
 
+    /// Drops the closures of a job, then the job, so that they own nothing once [`Job::stop`] finds
+    /// no job.
+    fn remove<'s>(
+        &'s self,
+        state: MutexGuard<'s, State>,
+        id: u64,
+        work: Work,
+    ) -> MutexGuard<'s, State> {
+        drop(state);
+        // Dropped without the lock, because they may own anything, even jobs of this crew.
+        drop(work);
+        let mut state = self.state();
+        state.jobs.retain(|entry| entry.id != id);
+        self.stepped.notify_all();
+        self.changed.notify_one();
+        state
+    }
+
     /// Sleeps until there may be a step: one thread until the first job is due, the others until
     /// they are woken.
     fn sleep<'s>(&'s self, mut state: MutexGuard<'s, State>, now: u64) -> MutexGuard<'s, State> {
-        let idle = state.jobs.iter().filter(|entry| entry.work.is_some());
+        let may_run = |entry: &&Entry| entry.work.is_some() && self.may_run(&state, entry);
+        let idle = state.jobs.iter().filter(may_run);
         let first = idle.filter_map(|entry| entry.due).min();
         let first = first.filter(|due| is_before(*due, state.watched_until));
         let time = first.map_or(SLEEP_MAX, |due| Duration::from_nanos(due.saturating_sub(now)));
@@ -357,8 +392,6 @@ impl Shared {
             return self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         };
         state.watched_until = Some(due);
-        // Due, but a patient job must not take the last thread.
-        let time = time.max(Duration::from_millis(1));
         let waited = self.changed.wait_timeout(state, time);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if state.watched_until == Some(due) {
@@ -443,7 +476,7 @@ mod tests {
     ) -> (Job, Arc<Bell>, Sender<Next>) {
         let (bell, begun, (go_on, told)) = (Arc::new(Bell::default()), begun.clone(), channel());
         let step = move |_| {
-            assert_eq!(running_job(), Some(name));
+            assert_eq!(running::job(), Some(name));
             begun.send(name).unwrap();
             told.recv_timeout(LONG).unwrap()
         };
@@ -472,6 +505,26 @@ mod tests {
         end_two.send(Next::End).unwrap();
         end_prompt.send(Next::End).unwrap();
         assert!(one.stop() && !one.stop() && two.stop() && prompt.stop());
+    }
+
+    #[test]
+    fn a_patient_job_gets_steps_beside_prompt_ones_that_are_always_due() {
+        let (crew, (told, begun)) = (Crew::new(2), channel());
+        let jobs =
+            [("one", Urgency::Prompt), ("two", Urgency::Prompt), ("other", Urgency::Patient)]
+                .map(|(name, urgency)| held(&crew, name, urgency, &told));
+        let mut others = 0;
+        for _ in 0..60 {
+            let name = begun.recv_timeout(LONG).unwrap();
+            let at = jobs.iter().position(|(job, _, _)| job.name == name).unwrap();
+            jobs[at].2.send(Next::Again).unwrap();
+            others += usize::from(name == "other");
+        }
+        assert!((8..=30).contains(&others), "{others} of 60 steps");
+        jobs.iter().for_each(|(_, bell, _)| bell.stop());
+        jobs.iter().for_each(|(_, _, go_on)| {
+            let _ = go_on.send(Next::End);
+        });
     }
 
     #[test]
@@ -562,6 +615,52 @@ mod tests {
         let (_job, _, go_on) = held(&crew, "next", Urgency::Prompt, &told);
         assert_eq!(all(&begun, 1), ["next"], "the thread goes on");
         go_on.send(Next::Rung).unwrap();
+    }
+
+    /// Takes the crew's lock when it is dropped, and reports that it was.
+    struct Owned(Arc<Crew>, Arc<Bell>, Sender<()>);
+
+    impl Drop for Owned {
+        fn drop(&mut self) {
+            self.1.ring();
+            drop(self.0.shared.state());
+            let _ = self.2.send(());
+        }
+    }
+
+    #[test]
+    fn a_job_has_dropped_what_its_closure_owns_when_it_is_stopped() {
+        for seed in 0..30 {
+            let (crew, bell) = (Crew::new(2), Arc::new(Bell::default()));
+            let (told, dropped) = channel();
+            let owned = Owned(Arc::clone(&crew), Arc::clone(&bell), told);
+            let step = move |_| {
+                let _ = &owned;
+                Next::Again
+            };
+            let job = crew.start("job", Urgency::Prompt, &bell, || {}, step).unwrap();
+            (0..seed).for_each(|_| std::thread::yield_now());
+            // A thread may find this before the job is stopped.
+            bell.stop();
+            (0..seed % 7).for_each(|_| std::thread::yield_now());
+            job.stop();
+            assert_eq!(dropped.try_recv(), Ok(()), "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn a_step_that_stops_its_own_job_drops_its_closure_without_the_lock() {
+        let (crew, bell) = (Crew::new(1), Arc::new(Bell::default()));
+        let (give, given) = channel::<Job>();
+        let (told, dropped) = channel();
+        let owned = Owned(Arc::clone(&crew), Arc::clone(&bell), told);
+        let step = move |_| {
+            let _ = &owned;
+            given.recv_timeout(LONG).unwrap().stop();
+            Next::Again
+        };
+        give.send(crew.start("job", Urgency::Prompt, &bell, || {}, step).unwrap()).unwrap();
+        assert_eq!(dropped.recv_timeout(LONG), Ok(()));
     }
 
     #[test]

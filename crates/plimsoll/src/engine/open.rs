@@ -357,7 +357,7 @@ fn begin_work(
     store.catalog.records.load(options.retention, options.compression, replayed.last)?;
     let sweeps = !store.options.background && store.options.sizes.sweeps_at_open;
     if let Some(checkpoints) = store.maintenance.checkpoints.as_ref().filter(|_| sweeps) {
-        // With threads, the checkpoint thread does this, and opening does not wait for it.
+        // With background jobs, the checkpoint job does this, and opening does not wait for it.
         checkpoints.sweep()?;
     }
     let _ = store.catalog.horizon.ready.set(());

@@ -18,7 +18,7 @@ use crate::types::error::Error;
 use crate::types::keyspaces::{CURSORS, Keyspaces, SYSTEM};
 use crate::types::retention::Retention;
 
-/// The horizon of an open store.
+/// The retained moments of the keyspaces of an open store.
 pub(crate) struct RetentionHorizon {
     pub(crate) log: Arc<FileLog>,
     pub(crate) sequencer: Arc<CommitSequencer>,

@@ -11,7 +11,7 @@ use plimsoll_disk::worker::{Next, Woken};
 use plimsoll_log::glsn::Glsn;
 
 use crate::index::compaction::Compaction;
-use crate::index::env::signals::Thread;
+use crate::index::env::signals::IndexJob;
 use crate::index::env::{Env, Progress};
 use crate::index::memtables::Memtables;
 use crate::index::plan::policy::Priority;
@@ -53,7 +53,7 @@ impl Jobs {
         Ok(Self { jobs: vec![flush, compaction] })
     }
 
-    /// Stops the threads and waits until they have ended.
+    /// Stops the jobs and waits for their running steps.
     pub(crate) fn stop(&self, env: &Env, memtables: &Memtables, compaction: &Compaction) {
         env.signals.close();
         for job in &self.jobs {
@@ -104,7 +104,7 @@ fn start_flushing(
             Next::Within(retry_after(failures))
         }
     };
-    let alarm = move || alarmed.signals.thread_panicked(Thread::Flush);
+    let alarm = move || alarmed.signals.job_panicked(IndexJob::Flush);
     crew.start("flush", Urgency::Prompt, &env.signals.flush, alarm, step)
 }
 
@@ -126,7 +126,11 @@ fn start_compacting(
             Woken::TimedOut | Woken::Rung => Priority::Due,
         };
         before = bytes_in;
-        match compaction.step_for(priority) {
+        // Another thread may run steps in the foreground.
+        let Some(step) = compaction.try_step_for(priority) else {
+            return Next::Within(SETTLE_AFTER);
+        };
+        match step {
             Ok(progress) => {
                 failures = 0;
                 let compactions = looked.counters.compactions.load(Ordering::Relaxed);
@@ -145,7 +149,7 @@ fn start_compacting(
             }
         }
     };
-    let alarm = move || alarmed.signals.thread_panicked(Thread::Compaction);
+    let alarm = move || alarmed.signals.job_panicked(IndexJob::Compaction);
     crew.start("compact", Urgency::Patient, &env.signals.compaction, alarm, step)
 }
 

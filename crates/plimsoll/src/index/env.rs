@@ -52,7 +52,7 @@ pub(crate) struct Context {
     pub(crate) crew: Arc<Crew>,
 }
 
-/// Which versions must be kept.
+/// The moments that must stay readable, and the values that must be moved.
 pub(crate) trait Horizon: Send + Sync {
     /// The moments at which `keyspace` must stay readable. A version may be dropped if none of them
     /// sees it; a deletion, if it is at or below their floor and none of them sees a version that

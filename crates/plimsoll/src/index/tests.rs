@@ -126,6 +126,8 @@ struct World {
     horizon: Arc<TestHorizon>,
     sizes: Sizes,
     background: bool,
+    /// Threads for the background jobs.
+    threads: usize,
     random: Random,
     index: Option<Arc<OpenIndex>>,
     versions: Versions,
@@ -157,6 +159,7 @@ impl World {
             horizon: Arc::default(),
             sizes,
             background: false,
+            threads: 2,
             random: Random::new(seed),
             index: None,
             versions: BTreeMap::new(),
@@ -182,7 +185,7 @@ impl World {
             table_bytes: self.sizes.table_bytes,
             duty: crate::index::env::duty::Duty::Alone,
             background: self.background,
-            crew: plimsoll_disk::crew::Crew::new(2),
+            crew: plimsoll_disk::crew::Crew::new(self.threads),
         }
     }
 

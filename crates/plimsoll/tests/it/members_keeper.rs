@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use plimsoll::{Db, Error, Glsn, Keyspace, Options, Retention};
 use plimsoll_disk::clock::{Clock, SystemClock};
-use plimsoll_disk::crew::running_job;
+use plimsoll_disk::crew::running;
 use plimsoll_disk::os::OsDisk;
 
 use crate::members::{default, number, open, options, trim_beyond, verify};
@@ -337,7 +337,7 @@ impl Clock for PanicsOnce {
 
     fn monotonic_nanos(&self) -> u64 {
         let thread = std::thread::current();
-        let is_here = [thread.name(), running_job()].contains(&Some(self.in_thread));
+        let is_here = [thread.name(), running::job()].contains(&Some(self.in_thread));
         assert!(!is_here || !self.is_armed.swap(false, Ordering::SeqCst), "on purpose");
         self.clock.monotonic_nanos()
     }

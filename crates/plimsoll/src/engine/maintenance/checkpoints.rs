@@ -133,7 +133,7 @@ impl Core {
             Next::Within(if core.is_watching() { LOOK } else { LOOK_IDLE })
         };
         let bell = &self.context.sequencer.alarm.bell;
-        self.context.crew.start("checkpoint", Urgency::Prompt, bell, || {}, step)
+        self.context.crew.start("checkpoint", Urgency::Patient, bell, || {}, step)
     }
 
     /// Whether something may become due soon. If not, the next commit rings the bell.
@@ -177,7 +177,7 @@ impl Core {
         Ok(Swept::All)
     }
 
-    /// Sweeps when a store closes whose thread had no time to do so, if there are few files.
+    /// Sweeps when a store closes whose job had no time to do so, if there are few files.
     fn sweep_if_few(&self) {
         if lock(&self.swept).is_none()
             && self.context.log.file_count().is_ok_and(|files| files <= FEW_FILES)

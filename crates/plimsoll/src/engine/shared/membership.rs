@@ -143,7 +143,7 @@ impl Membership {
         let mut nudges = 0;
         let step = move |_| {
             let has_lost_thread = has_lost_thread.load(Ordering::Acquire)
-                || space.reader.index.env.signals.has_lost_thread();
+                || space.reader.index.env.signals.has_lost_job();
             if is_ending.load(Ordering::Acquire) || has_lost_thread {
                 return Next::End;
             }
@@ -179,7 +179,7 @@ impl Membership {
         Ok(index.env.duty().may_write())
     }
 
-    /// Stops the threads that serve other members, apply, and answer nudges.
+    /// Stops the threads that serve other members and answer nudges, and the apply job.
     fn stop(&self, members: &Members) {
         self.is_ending.store(true, Ordering::Release);
         let (worker, applier) = (lock(&self.worker).take(), lock(&self.applier).take());

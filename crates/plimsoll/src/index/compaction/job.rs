@@ -70,10 +70,16 @@ const ALIGNED_LEAST_PART: u64 = 4;
 const KEYSPACES_ASKED: u32 = 64;
 
 /// A history run, and the retained moments when the job that made it began.
-pub(crate) type Swept = (Weak<Run>, RetainedIn);
+pub(crate) type Swept = (Weak<Run>, Option<RetainedIn>);
 
-/// The retained moments of the keyspaces in a run; `None` if there are too many to look up.
-pub(crate) type RetainedIn = Option<BTreeMap<u32, MomentSet>>;
+/// The retained moments of the keyspaces in some runs.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct RetainedIn {
+    /// The highest floor; [`Glsn::MAX`] if a table has too many keyspaces to look up.
+    floor: Glsn,
+    /// The keyspaces with pins.
+    pinned: BTreeMap<u32, MomentSet>,
+}
 
 /// The inputs of a job.
 pub(crate) struct Task {
@@ -96,7 +102,7 @@ pub(crate) struct Job {
     /// Newest first: if two hold the same version, the newer one wins.
     runs: Vec<Arc<Run>>,
     /// For a job on history: the retained moments at its start.
-    retained: RetainedIn,
+    retained: Option<RetainedIn>,
     /// Whether small tables that overlap with nothing are rewritten together.
     joins_small: bool,
     /// The runs when the job began. Law: a job holds no memtable, because a concurrent flush must
@@ -144,23 +150,31 @@ pub(super) fn retained_in<'r>(
     horizon: &dyn Horizon,
     runs: impl IntoIterator<Item = &'r Arc<Run>>,
 ) -> RetainedIn {
-    let mut retained = BTreeMap::new();
+    let mut all = RetainedIn { floor: Glsn::NONE, pinned: BTreeMap::new() };
     for info in runs.into_iter().flat_map(|run| run.infos()) {
-        for keyspace in keyspaces_of(info)? {
-            retained.entry(keyspace).or_insert_with(|| horizon.retained(keyspace));
+        let Some(keyspaces) = keyspaces_of(info) else {
+            all.floor = Glsn::MAX;
+            continue;
+        };
+        for keyspace in keyspaces {
+            let retained = horizon.retained(keyspace);
+            all.floor = all.floor.max(retained.floor);
+            if !retained.pins.is_empty() {
+                all.pinned.entry(keyspace).or_insert(retained);
+            }
         }
     }
-    Some(retained)
+    all
 }
 
-/// Whether all moments that were retained `then`, if that is known, still are.
-pub(super) fn lacks_none_of(then: &RetainedIn, now: &RetainedIn) -> bool {
-    let Some(then) = then else { return true };
-    let Some(now) = now else { return false };
-    let lacks_none = |(keyspace, now): (&u32, &MomentSet)| {
-        then.get(keyspace).is_some_and(|then| now.includes(then))
-    };
-    now.iter().all(lacks_none)
+impl RetainedIn {
+    /// Whether no floor rose above all floors of `then`, and no pin of then was released.
+    pub(super) fn includes(&self, then: &Self) -> bool {
+        let is_included = |(keyspace, then)| {
+            self.pinned.get(keyspace).is_some_and(|now: &MomentSet| now.includes(then))
+        };
+        self.floor <= then.floor && then.pinned.iter().all(is_included)
+    }
 }
 
 /// The keyspaces from a table's first key to its last; `None` if there are too many to look up.
@@ -244,7 +258,7 @@ impl Job {
         };
         let retained = match task.inputs {
             Inputs::Current { .. } => None,
-            Inputs::History => retained_in(&*runs.env.horizon, &task.runs),
+            Inputs::History => Some(retained_in(&*runs.env.horizon, &task.runs)),
         };
         if matches!(task.inputs, Inputs::History) && task.runs.len() < view.history.len() {
             hit(Border::PartOfHistoryMerged);
@@ -673,7 +687,7 @@ struct In<'v>(&'v View);
 
 impl Elsewhere for In<'_> {
     fn in_history(&mut self, key: &[u8], at: Glsn) -> Result<bool> {
-        Ok(self.0.newest_in_history(key, at)?.is_some())
+        self.0.in_history(key, at)
     }
 
     fn in_runs(&mut self, key: &[u8], at: Glsn) -> Result<(bool, Option<Glsn>)> {

@@ -352,6 +352,16 @@ impl View {
         Ok(in_runs.max(self.newest_in_history(key, at)?))
     }
 
+    /// Whether history runs have a version of `key` that is not younger than `at`.
+    pub(crate) fn in_history(&self, key: &[u8], at: Glsn) -> Result<bool> {
+        for table in self.history.iter().filter_map(|run| run.table_of(key)) {
+            if table.find_as_of(key, at, Touch::Scan)?.0.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// The newest version of `key` in history runs that is not younger than `at`.
     pub(crate) fn newest_in_history(&self, key: &[u8], at: Glsn) -> Result<Option<Glsn>> {
         let mut newest = None;

@@ -1,6 +1,6 @@
 //! Blind commits: commits of transactions that have read nothing. In a shared store, a process that
 //! has not read for a while orders them and makes them durable without applying them to its index.
-//! They stay in the log until the process reads; in the keeper, until its apply thread applies
+//! They stay in the log until the process reads; in the keeper, until its apply job applies
 //! them.
 //!
 //! A blind commit conflicts with nothing, so it can be ordered without applying the commits of
@@ -39,7 +39,7 @@ const LEFT_MEMTABLES: u64 = 2;
 /// together before it takes the turn costs less than applying each separately.
 const LEFT_ENTRIES_OF_KEEPER: u64 = 256;
 
-/// Number of unapplied entries at which the keeper's apply thread is woken.
+/// Number of unapplied entries at which the keeper's apply job is woken.
 const APPLIED_BEHIND: u64 = 64;
 
 /// Number of entries from which a thread of the keeper applies them before it posts, while other
@@ -54,9 +54,9 @@ const READ_AT_ONCE: u64 = 128;
 pub(crate) struct BlindCommits {
     follower: Arc<Follower>,
     pub(crate) blindness: Blindness,
-    /// Wakes the keeper's apply thread.
+    /// Wakes the keeper's apply job.
     pub(crate) applier: Arc<Bell>,
-    /// Whether the apply thread was woken and has not finished since.
+    /// Whether the apply job was woken and has not finished since.
     is_called: AtomicBool,
 }
 
@@ -136,7 +136,7 @@ impl BlindCommits {
         self.follower.log.bounds().next.0 - applied.next().0
     }
 
-    /// Wakes the keeper's apply thread if enough entries are unapplied.
+    /// Wakes the keeper's apply job if enough entries are unapplied.
     fn call_to_apply(&self) {
         let is_time = || self.left() >= APPLIED_BEHIND && self.follower.members.keeper.is_keeper();
         // Relaxed, here and below: if a call is lost, the next commit repeats it.
@@ -148,7 +148,7 @@ impl BlindCommits {
         }
     }
 
-    /// The work of the keeper's apply thread: applies the entries left in the log once there are
+    /// The work of the keeper's apply job: applies the entries left in the log once there are
     /// [`APPLIED_BEHIND`].
     pub(crate) fn apply_left(&self) -> Result<()> {
         let applied = if self.left() >= APPLIED_BEHIND && self.follower.members.keeper.is_keeper() {
@@ -521,7 +521,7 @@ mod tests {
         while blind.is_called.load(Ordering::Relaxed) {
             assert!(
                 clock.monotonic_nanos() - begun < 120_000_000_000,
-                "the apply thread does not answer"
+                "the apply job does not answer"
             );
             clock.sleep(Duration::from_millis(1));
         }

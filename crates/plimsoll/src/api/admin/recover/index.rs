@@ -249,7 +249,8 @@ fn record_id(stored: &Stored<'_>) -> Option<u32> {
     Record::decode(record).ok().map(|record| record.id)
 }
 
-/// The moments from which on the keyspaces can be read.
+/// The moments from which on the keyspaces can be read. Single retained moments below the youngest
+/// dropped version are not restored: the recovered store refuses to read them.
 fn limits(
     source: &Source,
     replayed: &Manifest,
