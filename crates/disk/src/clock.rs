@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A source of time.
 pub trait Clock: Send + Sync + Debug {
-    /// Microseconds since 1970-01-01 UTC; may jump both ways.
+    /// Microseconds since 1970-01-01 UTC; may jump forwards or back.
     fn wall_micros(&self) -> u64;
 
     /// Nanoseconds since a fixed moment; never goes back.
@@ -24,7 +24,7 @@ pub struct SystemClock {
 
 impl SystemClock {
     /// A clock whose monotonic time starts now.
-    #[allow(clippy::disallowed_methods, reason = "this is the door")]
+    #[allow(clippy::disallowed_methods, reason = "the only module that reads the clock")]
     pub fn new() -> Self {
         Self { start: Instant::now() }
     }
@@ -36,7 +36,7 @@ impl Default for SystemClock {
     }
 }
 
-#[allow(clippy::disallowed_methods, reason = "this is the door")]
+#[allow(clippy::disallowed_methods, reason = "the only module that reads the clock")]
 impl Clock for SystemClock {
     fn wall_micros(&self) -> u64 {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64)
@@ -60,12 +60,12 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// A clock set to `wall_micros`.
+    /// A clock whose wall time is `wall_micros`.
     pub fn new(wall_micros: u64) -> Self {
         Self { wall: AtomicU64::new(wall_micros), monotonic: AtomicU64::new(0) }
     }
 
-    /// Jumps, forwards or back; monotonic time does not move.
+    /// Sets the wall clock, forwards or back; monotonic time does not change.
     pub fn set_wall_micros(&self, wall_micros: u64) {
         self.wall.store(wall_micros, Ordering::Relaxed);
     }

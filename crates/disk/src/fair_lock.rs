@@ -3,9 +3,10 @@
 //! The standard library's lock goes to the first thread that asks while it is free. That is fast,
 //! because a thread continues while it has a processor. But a sleeping thread must be woken, may
 //! find the lock taken again, and sleeps again. A lock that is always handed to the longest waiter
-//! idles each time until that thread is scheduled. This lock behaves the first way for a while, and
-//! then once the second way: *eventual fairness*, as in WebKit's locks (Pizlo, "Locking in WebKit",
-//! 2016), in `parking_lot` and in Go's `sync.Mutex`. Those measure time; this one counts releases.
+//! idles each time until that thread is scheduled. This lock lets running threads take it first for
+//! a while, and then hands it to the longest waiter once: *eventual fairness*, as in WebKit's locks
+//! (Pizlo, "Locking in WebKit", 2016), in `parking_lot` and in Go's `sync.Mutex`. Those measure
+//! time; this one counts releases.
 //!
 //! Invariants:
 //! 1. A free lock goes to the first thread that asks, even if others sleep for it.
@@ -36,7 +37,7 @@ mod sync {
 }
 
 /// Number of spins on a taken lock before sleeping; the same as in the standard library.
-const LOOKS: u32 = if cfg!(shuttle) { 0 } else { 100 };
+const SPINS: u32 = if cfg!(shuttle) { 0 } else { 100 };
 
 /// The lock. It guards no value, and is not poisoned by a panic.
 pub struct FairLock {
@@ -101,7 +102,7 @@ impl Waiter {
         std::mem::take(&mut news)
     }
 
-    /// Like [`Waiter::sleep`], but for at most about `patience`; then returns [`News::None`].
+    /// Like [`Waiter::sleep`], but returns [`News::None`] after about `patience`.
     fn doze(&self, patience: Duration) -> News {
         let news = lock(&self.news);
         let dozed = self.changed.wait_timeout_while(news, patience, |news| *news == News::None);
@@ -127,13 +128,13 @@ impl FairLock {
 
     /// Waits for the lock.
     pub fn lock(&self) -> FairGuard<'_> {
-        self.look().unwrap_or_else(|| self.wait())
+        self.spin().unwrap_or_else(|| self.wait())
     }
 
     /// Waits for at most `patience`; `None` if the lock stays taken. A wait that finds the lock
     /// released and taken again starts over, so it may last longer.
     pub fn lock_within(&self, patience: Duration) -> Option<FairGuard<'_>> {
-        self.look().or_else(|| self.wait_within(patience))
+        self.spin().or_else(|| self.wait_within(patience))
     }
 
     /// Takes the lock if it is free.
@@ -150,9 +151,9 @@ impl FairLock {
     }
 
     /// Takes the lock if it is free, spinning briefly.
-    fn look(&self) -> Option<FairGuard<'_>> {
+    fn spin(&self) -> Option<FairGuard<'_>> {
         self.try_lock().or_else(|| {
-            (0..LOOKS).find_map(|_| {
+            (0..SPINS).find_map(|_| {
                 std::hint::spin_loop();
                 if self.is_held.load(Ordering::Relaxed) { None } else { self.try_lock() }
             })
@@ -198,13 +199,14 @@ impl FairLock {
         self.waiting.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Removes a thread from the queue that took the lock by itself.
+    /// Removes from the queue a thread that took the lock itself.
     fn leave(&self, waiter: &Arc<Waiter>) {
         let is_out = self.take_out(waiter);
         debug_assert!(is_out, "while this thread holds the lock, it is handed to no other");
     }
 
-    /// Removes a thread from the queue that stops waiting. It may have received the lock meanwhile.
+    /// Removes from the queue a thread that stops waiting. The lock may have been handed to it
+    /// meanwhile; then returns the lock.
     fn give_up(&self, waiter: &Arc<Waiter>) -> Option<FairGuard<'_>> {
         if !self.take_out(waiter) {
             // The lock was handed to this waiter, and the message is on its way.
@@ -236,7 +238,7 @@ impl FairLock {
     fn tell_first(&self) {
         loop {
             let first = lock(&self.line).waiters.front().cloned();
-            // A waiter that has given up has left the queue before.
+            // If the waiter has given up, it has already left the queue; try the next one.
             if first.is_none_or(|first| first.tell(News::Released)) {
                 return;
             }

@@ -1,4 +1,4 @@
-//! Makes what a parent process had open unusable in its forked children.
+//! Makes the resources of a parent process unusable in its forked children.
 //!
 //! A child has its parent's memory and descriptors, but none of its threads: a mutex that a thread
 //! held stays locked in the child, and changes that the child makes to a file affect the parent.
@@ -14,7 +14,7 @@
 //! A child created without the fork handlers, by a bare `clone`, has none of this protection.
 #![allow(
     unsafe_code,
-    reason = "asks the system to be told of forks, and exchanges descriptors and memory in a child"
+    reason = "registers fork handlers, and replaces descriptors and memory in a child"
 )]
 
 use std::cell::RefCell;
@@ -106,7 +106,7 @@ fn hear_of_forks() {
         // SAFETY: the handlers do not unwind, and do only what is allowed in a child of a
         // multithreaded process.
         let refused = unsafe { pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
-        assert_eq!(refused, 0, "the system has no memory to note what is to be done at a fork");
+        assert_eq!(refused, 0, "cannot register the fork handlers: out of memory");
     });
 }
 
@@ -129,8 +129,8 @@ extern "C" fn in_child() {
 }
 
 impl Withheld {
-    /// Replaces everything, once, because the child may close descriptors and reuse their numbers.
-    /// Allocates nothing.
+    /// Replaces every descriptor and mapping. Runs once, because the child may later close
+    /// descriptors and reuse their numbers. Allocates nothing.
     fn withhold(&mut self) {
         for (descriptor, nothing) in self.descriptors.iter().zip(self.nothing.iter().cycle()) {
             // SAFETY: the descriptor is open, because its owner removes it from this list before

@@ -7,8 +7,8 @@
 //!    order, but independently of the bytes; a file that grew without its bytes reads zeros there.
 //! 2. Of the unsynced operations on the names of a folder, a prefix survives. Syncing a file does
 //!    not save its name.
-//! 3. A failed sync decides which writes were saved, and hides it until the next crash; later syncs
-//!    do not help.
+//! 3. A failed sync saves only some of the writes. Readers cannot tell which until the next crash,
+//!    and later syncs do not save the others.
 //! 4. Handles and locks do not survive.
 //!
 //! One seed and one sequence of calls always give the same results. Clones are the same disk;
@@ -50,8 +50,8 @@ use crate::vfs::{
 
 const LOCK_NAME: &str = "LOCK";
 
-/// The simulated machine has one process. Its number is fixed, because a real one would change
-/// lengths from run to run.
+/// The process id of the only process. It is fixed, because the length of a real one varies from
+/// run to run.
 const PID: u32 = 1;
 
 /// Counts of the faults injected so far.
@@ -97,7 +97,7 @@ struct State {
     locked: BTreeSet<NodeId>,
     /// Number of holders that share the lock of a folder.
     shared: BTreeMap<NodeId, usize>,
-    /// Incremented at each crash, so that earlier handles and locks are recognised.
+    /// Incremented at each crash, which invalidates earlier handles and locks.
     generation: u64,
     power_is_cut: bool,
     cut_at_sync: Option<u64>,
@@ -255,9 +255,9 @@ impl LyingDisk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Restores the power as if only the process had ended at the cut: every write and every name
-    /// still exists, synced or not, and a later cut may lose unsynced ones. Cancels a scheduled
-    /// cut.
+    /// Restores the power as if only the process had ended at the cut. Every write and every name
+    /// still exists, synced or not; a later power cut may lose the unsynced ones. Cancels a
+    /// scheduled cut.
     pub fn restart_process(&self) {
         self.state().begin_anew();
         self.sharing.forget_all();

@@ -1,5 +1,5 @@
 //! Memory of the machine, and the memory limit of this process's container.
-#![allow(clippy::disallowed_methods, reason = "this is the door; these files are the kernel's")]
+#![allow(clippy::disallowed_methods, reason = "reads files of the kernel, not of a store")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub fn cgroup_limit_bytes() -> Option<u64> {
 }
 
 /// Parses `hierarchy:controllers:path`, e.g. `0::/app` (version 2) or `4:memory:/app` (version 1).
-/// The path may not be visible from within the container; its limit is at the root then.
+/// If the path is not visible from within the container, its limit is at the root.
 fn limit_of_line(line: &str, mount: &Path) -> Option<u64> {
     let (groups, version) = memory_groups(line, mount)?;
     groups.iter().filter_map(|group| read_limit(&group.join(version.limit_file()))).min()

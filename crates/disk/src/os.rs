@@ -53,7 +53,7 @@ use crate::vfs::{
 pub struct OsDisk {
     /// The only process that may change files through it; `None`: any process.
     owner: Option<Origin>,
-    /// The folder of its store; `None` if it is not tied to a store.
+    /// The folder of its store; `None` for a disk that serves no store in particular.
     root: Option<Arc<Root>>,
 }
 
@@ -110,8 +110,8 @@ impl OsDisk {
 /// Fails in a forked child of the process that opened a store or file.
 fn check_owner(owner: Origin, path: &Path) -> io::Result<()> {
     if owner.is_foreign() {
-        let what = "this was opened by the process that this one was forked from, which may be \
-                    writing to it; open it here anew";
+        let what = "the parent of this forked process opened this and may be writing to it; \
+                    open it again in this process";
         return Err(at_path(path, io::Error::new(io::ErrorKind::PermissionDenied, what)));
     }
     Ok(())
@@ -204,7 +204,7 @@ impl Disk for OsDisk {
         let is_dir = FileType::from_raw_mode(stat.st_mode).is_dir();
         let name =
             path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-        #[allow(clippy::unnecessary_cast, reason = "on some machines it has 32 bits")]
+        #[allow(clippy::unnecessary_cast, reason = "the field has 32 bits on some platforms")]
         let links = stat.st_nlink as u64;
         let (len, links) = if is_dir { (0, 1) } else { (stat.st_size as u64, links) };
         Ok(Some(DirEntry { name, len, is_dir, links }))
@@ -314,7 +314,7 @@ fn check_regular(fd: &OwnedFd, path: &Path) -> io::Result<()> {
         FileType::RegularFile => Ok(()),
         FileType::Directory => Err(of_kind(path, io::ErrorKind::IsADirectory)),
         other => {
-            let what = format!("this is a {}, a regular file is needed", name_of_type(other));
+            let what = format!("this is a {}, not a regular file", name_of_type(other));
             Err(at_path(path, io::Error::new(io::ErrorKind::InvalidInput, what)))
         }
     }

@@ -1,6 +1,6 @@
 //! Detects a shortage of processors: the number of runnable threads on this machine, and the time
 //! that a thread waits for a processor.
-#![allow(clippy::disallowed_methods, reason = "this is the door; these files are the kernel's")]
+#![allow(clippy::disallowed_methods, reason = "reads files of the kernel, not of a store")]
 
 use std::fs::{self, File};
 use std::num::NonZero;

@@ -3,7 +3,7 @@
 //!
 //! Pages of the page cache are charged to the cgroup that reads them. The system drops clean pages
 //! when memory is needed, so they do not count as used here; dirty pages do.
-#![allow(clippy::disallowed_methods, reason = "this is the door; these files are the kernel's")]
+#![allow(clippy::disallowed_methods, reason = "reads files of the kernel, not of a store")]
 
 use std::fmt::Debug;
 use std::fs;

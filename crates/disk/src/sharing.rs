@@ -1,5 +1,4 @@
-//! State that processes with one folder open share beside its files: system locks, and words of
-//! memory.
+//! State that processes share besides the files of a folder: system locks, and words of memory.
 //!
 //! Invariants of every implementation:
 //! 1. At most one [`LockFile`] of a path is locked at a time. The system unlocks it when its
@@ -10,8 +9,8 @@
 //!    else: their values are meaningless after a restart of the machine.
 //! 3. Both invariants hold for files of one [identity](LockFile::identity); a file that was removed
 //!    and recreated is another file.
-//! 4. Words whose file was truncated read as zeros from the first access in this process that
-//!    detects it; an access never ends the process.
+//! 4. After their file was truncated, words read as zeros in a process from the first access that
+//!    detects it. Such an access never ends the process.
 
 use std::fmt::Debug;
 use std::io;
@@ -40,7 +39,7 @@ pub trait LockFile: Send + Sync + Debug {
     ///
     /// # Errors
     ///
-    /// As stated, or an error of the system.
+    /// As stated above, or an error of the operating system.
     fn check(&self) -> io::Result<()>;
 }
 
@@ -63,7 +62,7 @@ pub trait SharedWords: Send + Sync + Debug {
     ///
     /// # Errors
     ///
-    /// As stated, or an error of the system.
+    /// As stated above, or an error of the operating system.
     fn check(&self) -> io::Result<()>;
 
     /// Called between two stores to words that are published together, so that a simulation can

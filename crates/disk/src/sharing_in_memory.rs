@@ -56,7 +56,7 @@ impl SharingInMemory {
     /// Cuts the power: no lock holds, and the words are gone.
     #[cfg_attr(
         not(any(test, feature = "testing")),
-        allow(dead_code, reason = "only disks that lie lose power")
+        allow(dead_code, reason = "only the simulated disk loses power")
     )]
     pub(crate) fn forget_all(&self) {
         let mut state = self.state();

@@ -4,7 +4,8 @@
 use std::io;
 use std::thread::{Builder, JoinHandle};
 
-/// Stack size of a background thread in bytes; small, because stacks are outside the budget.
+/// Stack size of a background thread in bytes; small, because the memory budget does not cover
+/// stacks.
 pub const STACK_BYTES: usize = 512 * 1024;
 
 /// Starts a named thread.

@@ -17,7 +17,7 @@ use crate::sharing::{LockFile, SharedWords};
 /// Direct I/O requires offsets, lengths and memory addresses to be multiples of this many bytes.
 pub const DIRECT_ALIGN: usize = 4096;
 
-/// Follows the name of a folder that is created under a temporary name, and precedes a number. A
+/// Marks the temporary name of a folder that is being created, such as `NAME.new-PID-NUMBER`. A
 /// leftover folder is empty.
 pub const NEW_FOLDER_MARK: &str = ".new-";
 
@@ -97,8 +97,8 @@ pub trait File: Send + Sync + Debug {
     /// Makes all writes durable (fdatasync: data, and the length if it changed).
     fn sync(&self) -> io::Result<()>;
 
-    /// Announces a `sync`, after which the page cache need not keep the bytes. An implementation
-    /// may start writing out, and does not wait. Makes nothing durable.
+    /// Announces a `sync`; after it, the page cache need not keep the bytes. An implementation may
+    /// start writing them out, but does not wait. Makes nothing durable.
     fn begin_sync(&self) {}
 
     /// Length in bytes.
@@ -198,11 +198,11 @@ pub trait Disk: Send + Sync + Debug {
         std::process::id()
     }
 
-    /// The same disk for one store that this process opens in a folder, and the path by which the
-    /// store names its files from then on. No operation of the returned disk reaches another folder
-    /// that later appears at the path, and a forked child cannot change anything through it. The
-    /// folders `lasting` inside are fixed while the store is open. `None` if this disk serves as
-    /// well.
+    /// Restricts this disk to the store that this process opens in a folder. Returns the restricted
+    /// disk, and the path by which the store names its files from then on. No operation of the
+    /// returned disk reaches another folder that later appears at the path, and a forked child
+    /// cannot change anything through it. The folders `lasting` inside are fixed while the store is
+    /// open. `None` if this disk needs no restriction.
     fn of_store(
         &self,
         folder: &Path,
@@ -212,8 +212,9 @@ pub trait Disk: Send + Sync + Debug {
         Ok(None)
     }
 
-    /// For the disk of a store: fails once its folder, its lock file or a fixed folder was moved,
-    /// removed or replaced. From then on no name of the store is changed.
+    /// For the disk of a store ([`Disk::of_store`]): fails once the store's folder, its lock file
+    /// or a fixed folder was moved, removed or replaced. From then on no name of the store is
+    /// changed.
     fn check_own(&self) -> io::Result<()> {
         Ok(())
     }
@@ -245,7 +246,7 @@ pub trait Disk: Send + Sync + Debug {
     /// Removes an empty folder.
     fn remove_dir(&self, path: &Path) -> io::Result<()>;
 
-    /// Creates a hard link; an error if the file system has none.
+    /// Creates a hard link; an error if the file system does not support them.
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Makes all writes of several files durable, like [`File::sync`] of each; an implementation

@@ -46,7 +46,7 @@ impl Watch {
 }
 
 #[cfg(test)]
-#[allow(clippy::disallowed_methods, reason = "these tests write beside the door")]
+#[allow(clippy::disallowed_methods, reason = "these tests write without a `Disk`")]
 mod tests {
     use super::*;
 

@@ -1,10 +1,11 @@
 //! Blob files: immutable bytes that are too large for a record's body.
 //!
 //! A blob file is a sequence of pages ([`plimsoll_memory::page`]), so that it is checked page by
-//! page and read through the pool. It is written front to back, synced, and then named by a record.
-//! (Where commits are buffered, that record may be ordered before the sync, but it is written after
-//! it.) A file that no record names is removed by a sweep. The caller decides what the pages hold:
-//! pages of a run, or plain bytes ([`BlobWriter::write`](crate::file_log::BlobWriter::write)).
+//! page and read through the pool. The file is written front to back, synced, and then named by a
+//! record. (With buffered commits, the record may be ordered before the sync, but it is written
+//! after the sync.) A file that no record names is removed by a sweep. The caller decides the
+//! content of the pages: pages of a run, or plain bytes
+//! ([`BlobWriter::write`](crate::file_log::BlobWriter::write)).
 
 use plimsoll_memory::pool::PoolFile;
 
@@ -42,7 +43,7 @@ pub struct BlobRef {
 /// Kind byte of pages of plain bytes.
 pub const BLOB_BYTES_PAGE: u8 = 1;
 
-/// Kind byte of a page that replaces one that a recovery could not read; it has no payload.
+/// Kind byte of a page without payload that replaces a page that recovery could not read.
 pub const BLOB_DROPPED_PAGE: u8 = 0x21;
 
 /// A blob file to read, through the pool.

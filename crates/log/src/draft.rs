@@ -1,4 +1,4 @@
-//! A record that is to be appended.
+//! A record to be appended.
 
 use crate::blob::BlobRef;
 use crate::glsn::{Glsn, StreamId};
@@ -22,8 +22,8 @@ pub struct Draft<'a> {
     pub entries: &'a [DraftEntry<'a>],
     /// The GLSN that the transaction read at ([`Glsn::NONE`] for plain appends).
     pub read_at: Glsn,
-    /// Blob files that the record names: finished before it is submitted, and durable before it is
-    /// written. At most [`MAX_BLOBS`].
+    /// Blob files that the record names, at most [`MAX_BLOBS`]. They are finished before the record
+    /// is submitted, and durable before it is written.
     pub blobs: &'a [BlobRef],
 }
 
@@ -37,7 +37,7 @@ impl DraftEntry<'_> {
     }
 }
 
-/// The GLSNs that were assigned to a draft, which is not durable yet.
+/// The GLSNs assigned to a draft that is not durable yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
     /// GLSN of the first entry.

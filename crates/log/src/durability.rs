@@ -1,4 +1,4 @@
-//! When an append is durable.
+//! The durability that an append waits for.
 
 use std::time::Duration;
 

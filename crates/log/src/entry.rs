@@ -36,8 +36,8 @@ pub struct EntryView<'a> {
     pub payload: &'a [u8],
 }
 
-/// An entry read by its GLSN; dereferences to its payload. It pins the page of its payload, or,
-/// where the payload spans several blocks, owns a copy under a lease.
+/// An entry read by its GLSN; dereferences to its payload. It pins the page of its payload, or owns
+/// a copy under a lease if the payload spans several blocks.
 pub struct Entry {
     /// The metadata.
     pub meta: EntryMeta,

@@ -23,7 +23,7 @@ pub enum LogError {
     },
     /// The log is trimmed and does not know which entry was the last at that time: ask for
     /// `since_micros` or later.
-    #[error("the log is trimmed: the first moment whose time is known is GLSN {first}")]
+    #[error("the log is trimmed; times are known only from GLSN {first} on")]
     TimeTrimmed {
         /// The earliest time that can be looked up, in microseconds since 1970 UTC.
         since_micros: u64,
@@ -106,7 +106,7 @@ pub enum LogError {
         ahead_micros / 3_600_000_000
     )]
     ClockBehind {
-        /// By how many microseconds.
+        /// The difference in microseconds.
         ahead_micros: u64,
     },
     /// The draft breaks a rule; see the message.

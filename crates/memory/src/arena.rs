@@ -3,11 +3,11 @@
 //! The arena reserves address space up to a ceiling. Only the chunks below `usable` may be touched.
 //!
 //! Laws:
-//! 1. A withdrawn chunk is not resident, and does not come back as part of a huge page: while any
-//!    chunk of a 2 MiB block is withdrawn, the block uses small pages. (The system backs an
-//!    untouched block with a huge page on the first touch of any byte, and its daemon collapses
-//!    partly touched blocks into huge pages.) A block all of whose chunks are withdrawn has no page
-//!    table either.
+//! 1. A withdrawn chunk is not resident. While any chunk of a 2 MiB block is withdrawn, the block
+//!    uses small pages, because a huge page would make the withdrawn chunk resident again. (The
+//!    system backs an untouched block with a huge page on the first touch of any byte, and its
+//!    daemon collapses partly touched blocks into huge pages.) If all chunks of a block are
+//!    withdrawn, the block has no page table either.
 //! 2. The bytes are initialised (zero from the start, later the last holder's contents) and stay
 //!    mapped until the arena is dropped. An address inside it is valid as long as the arena is
 //!    held.
@@ -39,7 +39,7 @@ pub(crate) struct Arena {
     usable: AtomicU32,
     ceiling: u32,
     backing: Backing,
-    /// By block: chunks that are withdrawn.
+    /// Indexed by block: chunks that are withdrawn.
     withdrawn: Reserved<AtomicU8>,
 }
 
@@ -62,7 +62,7 @@ impl Arena {
             }
         };
         let blocks = (ceiling as usize).div_ceil(CHUNKS_PER_BLOCK);
-        // SAFETY: a zero is all zeros.
+        // SAFETY: all-zero bytes are a valid zero.
         let withdrawn = unsafe { Reserved::zeroed(blocks, backing) }?;
         let arena = Self { base, usable: AtomicU32::new(0), ceiling, backing, withdrawn };
         arena.grow(chunks)?;
@@ -121,7 +121,7 @@ impl Arena {
         }
     }
 
-    /// As [`Arena::withdraw`], in one call, for chunks that were never restored nor touched.
+    /// Like [`Arena::withdraw`], in one call, for chunks that were never restored nor touched.
     pub(crate) fn withdraw_fresh(&self, chunks: Range<u32>) {
         let of_block = |block: usize| {
             let start = (block * CHUNKS_PER_BLOCK).max(chunks.start as usize);
@@ -141,15 +141,15 @@ impl Arena {
         self.advise(start, end - start, rustix::mm::Advice::LinuxDontNeed);
     }
 
-    /// Upper bound on the system's page tables while no more than `chunks` are not withdrawn and
-    /// the first `usable` are usable.
+    /// Upper bound on the system's page tables if the first `usable` chunks are usable and at most
+    /// `chunks` of them are not withdrawn.
     pub(crate) fn page_table_bytes(chunks: usize, usable: usize) -> usize {
         // In the worst case each chunk that is not withdrawn lies in a block of its own.
         chunks.min(usable.max(chunks).div_ceil(CHUNKS_PER_BLOCK)) * PAGE_TABLE_BYTES
     }
 
-    /// Remaps a block all of whose chunks are withdrawn: after `madvise` alone the system keeps the
-    /// page table.
+    /// Remaps the block of a chunk, because after `madvise` alone the system keeps the page table.
+    /// All chunks of the block must be withdrawn.
     fn renew_block(&self, chunk: u32) {
         use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
         let start = chunk as usize / CHUNKS_PER_BLOCK * BLOCK_BYTES;
@@ -171,8 +171,8 @@ impl Arena {
             unsafe { rustix::mm::msync(address, BLOCK_BYTES, flags) }.is_ok()
         };
         if renewed.is_err() && !is_mapped() {
-            // Linux before 6.12 drops the old mapping first. Another mapping may be placed in the
-            // gap, and would be overwritten.
+            // Linux before 6.12 drops the old mapping before it fails. Another thread may map
+            // memory in the gap, and the arena would then overwrite it.
             std::process::abort();
         }
         self.advise_block(chunk, rustix::mm::Advice::LinuxNoHugepage);
@@ -198,7 +198,7 @@ impl Arena {
             assert!(from + bytes <= self.usable.load(Ordering::Relaxed) as usize * CHUNK_BYTES);
             let address = self.base.as_ptr().wrapping_add(from).cast();
             // SAFETY: the range lies inside the mapping and is made of whole pages. The advice
-            // given concerns the size of pages, or a chunk that is not held. A system that refuses
+            // concerns only the size of pages, or a chunk that is not held. If the system refuses,
             // it keeps more memory; nothing else changes.
             let _ = unsafe { rustix::mm::madvise(address, bytes, advice) };
         }
@@ -224,7 +224,8 @@ fn layout(bytes: usize) -> std::alloc::Layout {
         .expect("a chunk's size is a power of two")
 }
 
-/// Address space for `bytes`, aligned to a huge page; nothing of it may be touched yet.
+/// Reserves address space for `bytes`, aligned to a huge page. It must not be touched before
+/// [`open_range`].
 fn reserve(bytes: usize) -> io::Result<NonNull<u8>> {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
     // One huge page more than needed, so that the start can be aligned to one.
@@ -252,14 +253,14 @@ fn reserve(bytes: usize) -> io::Result<NonNull<u8>> {
     NonNull::new(base).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
 }
 
-/// Opens bytes `from..to` of the address space from `reserve`.
+/// Makes bytes `from..to` of the reserved address space readable and writable.
 fn open_range(base: *mut u8, from: usize, to: usize) -> io::Result<()> {
     use rustix::mm::{Advice, MprotectFlags, madvise, mprotect};
     let start = base.wrapping_add(from).cast();
     // SAFETY: page-aligned and inside the mapping; no address in it was handed out yet.
     unsafe {
         mprotect(start, to - from, MprotectFlags::READ | MprotectFlags::WRITE)?;
-        // A system without huge pages refuses, and small pages are used.
+        // A system without huge pages refuses; it then uses small pages.
         let _ = madvise(start, to - from, Advice::LinuxHugepage);
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! The source of memory.
 
-/// The source of an arena's bytes, and of mappings beside it.
+/// The source of an arena's bytes, and of the mappings of large buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
     /// An anonymous mapping, with huge pages where the system has them. Pages are taken from the

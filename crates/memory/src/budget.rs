@@ -67,7 +67,7 @@ pub(crate) struct Inner {
     freed: Condvar,
     by_kind: [AtomicU64; Kind::ALL.len()],
     reclaimers: Mutex<Vec<Weak<dyn Reclaim>>>,
-    /// Holders of memory that would be free without them.
+    /// Holders of memory that would otherwise be free.
     lenders: Mutex<Vec<Weak<dyn Reclaim>>>,
     /// A forked child gives nothing back, because a thread that exists only in the parent may hold
     /// the lock.
@@ -80,20 +80,20 @@ struct State {
     /// resident. Retired from the front.
     free: Free,
     retired: Vec<u32>,
-    /// By chunk: whether its memory was given to the system and the chunk not taken since. Such a
-    /// chunk may be free; it is taken last.
+    /// Indexed by chunk: whether its memory was given to the system, and the chunk was not taken
+    /// since. Such a chunk may be free; it is then taken last.
     out: Vec<bool>,
     /// Chunks removed from the budget when it was made smaller.
     withdrawn: Vec<u32>,
     /// Chunks from this number on were never in the budget.
     made: u32,
     leased_bytes: u64,
-    /// Covered by leases of [`Kind::Spare`].
+    /// Spare mappings, covered by leases of [`Kind::Spare`].
     spare: Vec<Mapping>,
     peak_chunks: usize,
     /// The evictor is called when fewer chunks than this are free.
     low_watermark: usize,
-    /// Total chunks taken, by leases too, but not by the page pool.
+    /// Total chunks taken, including those of leases but not those of the page pool.
     taken: u64,
     /// Total times that holders other than the page pool and the object cache gave chunks back.
     given: u64,
@@ -183,7 +183,7 @@ impl Budget {
         self.inner.resize(limit_bytes, &mut self.empty_lease(Kind::Pages), 0)
     }
 
-    /// As [`Budget::resize`]; also resizes `lease` to `leased_bytes`, atomically: no other thread
+    /// Like [`Budget::resize`]; also resizes `lease` to `leased_bytes`, atomically: no other thread
     /// can take the memory in between.
     pub(crate) fn resize_with(
         &self,
@@ -233,8 +233,8 @@ impl Budget {
                 Err(refusal) if waited >= patience => return Err(refusal),
                 Err(_) => {
                     self.inner.lock().pressure.waits += u64::from(waited.is_zero());
-                    // In short steps: a chunk may also become reclaimable without being given back
-                    // (a pin is dropped).
+                    // Wait in short steps, because a chunk may also become reclaimable without
+                    // being given back (a pin is dropped).
                     let step = Duration::from_millis(5).min(patience);
                     let mut state = self.inner.lock();
                     if state.free.is_empty() {
@@ -310,7 +310,7 @@ impl Budget {
         self.fail_some_after(n, 1)
     }
 
-    /// As [`Budget::fail_after`], but refuses `count` reservations, one after the other.
+    /// Like [`Budget::fail_after`], but refuses `count` reservations, one after the other.
     #[cfg(any(test, feature = "testing"))]
     pub fn fail_some_after(&self, n: u64, count: u64) -> bool {
         let mut state = self.inner.lock();

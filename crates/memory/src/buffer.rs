@@ -29,7 +29,7 @@ const STEP_BYTES: usize = 16 << 10;
 pub struct Buffer<T: Copy = u8> {
     /// Dropped before the lease.
     memory: Memory<T>,
-    /// `None`: the memory is the user's own.
+    /// `None` if the memory belongs to the user and is not charged.
     lease: Option<Lease>,
 }
 
@@ -55,7 +55,7 @@ impl<T: Copy> Buffer<T> {
         Self::in_lease(&budget.empty_lease(kind), capacity)
     }
 
-    /// As [`Buffer::with_capacity`], with the budget and kind of a lease.
+    /// Like [`Buffer::with_capacity`], with the budget and kind of a lease.
     fn in_lease(of: &Lease, capacity: usize) -> Result<Self, OutOfBudget> {
         const { assert!(size_of::<T>() > 0 && align_of::<T>() <= MAPPING_ALIGN) };
         let bytes = capacity.saturating_mul(size_of::<T>());
@@ -68,8 +68,8 @@ impl<T: Copy> Buffer<T> {
             if let Some(mapping) = Mapping::new(bytes, of.backing()) {
                 return Ok(Self { memory: Memory::Mapped { mapping, len: 0 }, lease: Some(lease) });
             }
-            // The system has no mapping left (`vm.max_map_count`): the heap is slower to give back,
-            // but works.
+            // The system has no mapping left (`vm.max_map_count`). Use the heap, which is slower to
+            // give memory back.
             return Ok(Self {
                 memory: Memory::Heap(Vec::with_capacity(capacity)),
                 lease: Some(lease),
@@ -79,7 +79,8 @@ impl<T: Copy> Buffer<T> {
         Ok(Self { memory: Memory::Heap(Vec::with_capacity(capacity)), lease: Some(lease) })
     }
 
-    /// Elements that fit. A buffer that is not charged to a budget can grow beyond.
+    /// The number of elements that fit. A buffer that is not charged to a budget can grow beyond
+    /// it.
     pub fn capacity(&self) -> usize {
         match &self.memory {
             Memory::Heap(elements) => elements.capacity(),
@@ -87,7 +88,7 @@ impl<T: Copy> Buffer<T> {
         }
     }
 
-    /// Makes room for `more` elements behind the present ones; at least doubles the capacity.
+    /// Makes room for `more` elements after the present ones; at least doubles the capacity.
     ///
     /// # Errors
     /// [`OutOfBudget`]; the buffer stays as it was.
@@ -133,13 +134,16 @@ impl<T: Copy> Buffer<T> {
         let room = self.capacity() - self.len();
         match &mut self.memory {
             Memory::Heap(elements) => {
-                assert!(!charged || more.len() <= room, "room was made for what is appended");
+                assert!(
+                    !charged || more.len() <= room,
+                    "room is reserved before elements are appended"
+                );
                 elements.extend_from_slice(more);
             }
             Memory::Mapped { mapping, len } => {
-                assert!(more.len() <= room, "room was made for what is appended");
-                // SAFETY: the elements fit in behind the first `len`, as just checked; the mapping
-                // has no other holder, and it is aligned for `T`.
+                assert!(more.len() <= room, "room is reserved before elements are appended");
+                // SAFETY: the elements fit after the first `len`, as just checked; the mapping has
+                // no other holder, and it is aligned for `T`.
                 unsafe {
                     let end = mapping.base().cast::<T>().add(*len);
                     end.as_ptr().copy_from_nonoverlapping(more.as_ptr(), more.len());
@@ -162,13 +166,14 @@ impl<T: Copy> Buffer<T> {
         self.truncate(0);
     }
 
-    /// Gives all of its memory back. If it was charged to the budget, its next allocation is, too.
+    /// Gives all of its memory back. If it was charged to the budget, its next allocation is
+    /// charged too.
     pub fn release(&mut self) {
         drop(self.take());
     }
 
-    /// Takes the elements, with their memory and its charge, and leaves an empty buffer as
-    /// [`Buffer::release`] does.
+    /// Takes the elements, their memory and the charge, and leaves an empty buffer, like
+    /// [`Buffer::release`].
     #[must_use]
     pub fn take(&mut self) -> Self {
         let lease = self.lease.as_ref().map(Lease::empty_like_it);
@@ -225,11 +230,11 @@ impl Buffer<u8> {
         let (charged, room) = (self.lease.is_some(), self.capacity());
         match &mut self.memory {
             Memory::Heap(bytes) => {
-                assert!(!charged || new <= room, "room was made for what is added");
+                assert!(!charged || new <= room, "room is reserved before bytes are added");
                 bytes.resize(new, 0);
             }
             Memory::Mapped { len, .. } => {
-                assert!(new <= room, "room was made for what is added");
+                assert!(new <= room, "room is reserved before bytes are added");
                 // All bytes of a mapping are initialised, and any byte is a `u8`.
                 *len = new;
             }
@@ -407,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "room was made")]
+    #[should_panic(expected = "room is reserved")]
     fn buffer_does_not_grow_beyond_its_charge() {
         let budget = Budget::new(1 << 20, BACKINGS[0]).unwrap();
         Buffer::with_capacity(&budget, Kind::Staging, 3).unwrap().extend_from_slice(b"abcd");

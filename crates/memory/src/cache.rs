@@ -1,9 +1,9 @@
 //! The object cache: keys and values of any size, under one byte limit that counts everything.
 //!
 //! Entries are bytes in segments of the budget's chunks, stored one after the other in two queues.
-//! Eviction processes the queues from their old ends, which also compacts them, so no memory is
-//! lost to size classes. The index, its ghosts and the half-filled segments count toward the limit;
-//! tables in proportion to the cache are leased from the same budget.
+//! Eviction processes the queues from their old ends, and thereby compacts them. There are no size
+//! classes that would waste memory. The index, its ghosts and the half-filled segments count toward
+//! the limit; tables in proportion to the cache are leased from the same budget.
 //!
 //! ```text
 //! index   pages of 8-byte slots: fingerprint, touches, place       (index.rs, slot.rs)
@@ -192,14 +192,14 @@ impl Cache {
         self.inner.read(key, |value| Some(look(value)))
     }
 
-    /// As [`Cache::read`], but `look` may reject the value: that counts as a miss and not as a
+    /// Like [`Cache::read`], but `look` may reject the value: that counts as a miss and not as a
     /// touch.
     #[inline]
     pub fn read_if<R>(&self, key: &[u8], look: impl FnOnce(Value<'_>) -> Option<R>) -> Option<R> {
         self.inner.read(key, look)
     }
 
-    /// As [`Cache::read`], without any effect on the statistics or on the entry's eviction state.
+    /// Like [`Cache::read`], without any effect on the statistics or on the entry's eviction state.
     #[inline]
     pub fn peek<R>(&self, key: &[u8], look: impl FnOnce(Value<'_>) -> R) -> Option<R> {
         self.inner.find(key, false, |value| Some(look(value)))
@@ -214,12 +214,13 @@ impl Cache {
         self.inner.change(key, value, None)
     }
 
-    /// As [`Cache::insert`], for a value in parts, and only if `is_current` returns true.
-    /// `is_current` is called under the cache's lock. An invalidator that first changes its result
-    /// and then removes or replaces the key either finds this value in the cache or has kept it
-    /// out. Use it to insert a value that was loaded a while ago. Returns `false` without any
-    /// change if `is_current` does. A load of the key that is under way is not cached, as for
-    /// [`Cache::insert`], even if `is_current` returns false.
+    /// Like [`Cache::insert`], for a value in parts, and only if `is_current` returns true.
+    /// `is_current` is called under the cache's lock. An invalidator that first changes the result
+    /// of `is_current`, and then removes or replaces the key, leaves no stale value: either this
+    /// insertion sees the change, or the invalidator removes the value. Use it to insert a value
+    /// that was loaded a while ago. Returns `false` without any change if `is_current` does. As for
+    /// [`Cache::insert`], the result of a load of the key that is in progress is not cached, even
+    /// if `is_current` returns false.
     pub fn insert_if(
         &self,
         key: &[u8],
@@ -234,8 +235,8 @@ impl Cache {
         is_current() && writer.insert(&self.inner.shared, &arrival)
     }
 
-    /// As [`Cache::insert_if`], unless the key has a value already, or another thread holds the
-    /// writer's lock: for an insertion that is not worth waiting for.
+    /// Like [`Cache::insert_if`], but does nothing if the key has a value already or another thread
+    /// holds the writer's lock. For insertions that are not worth waiting for.
     pub fn offer(&self, key: &[u8], parts: &[&[u8]], is_current: impl FnOnce() -> bool) -> bool {
         self.inner.loads.supersede(key);
         let hash = self.inner.shared.hash(key);
@@ -250,8 +251,9 @@ impl Cache {
             && writer.insert(shared, &arrival)
     }
 
-    /// Replaces the value of `key`, given in parts; the new entry inherits the eviction state of
-    /// the old one. Returns `false` if there is none, or as for [`Cache::insert`].
+    /// Replaces the value of `key` with the concatenated `parts`. The new entry inherits the
+    /// eviction state of the old one. Returns `false` if the key has no value, or in the cases of
+    /// [`Cache::insert`].
     pub fn replace(&self, key: &[u8], parts: &[&[u8]]) -> bool {
         self.inner.loads.supersede(key);
         let arrival =
@@ -264,7 +266,7 @@ impl Cache {
         self.inner.lock().entries.count() == 0
     }
 
-    /// As [`Cache::insert`]; the value expires after `time_to_live`.
+    /// Like [`Cache::insert`]; the value expires after `time_to_live`.
     pub fn insert_for(&self, key: &[u8], value: &[u8], time_to_live: Duration) -> bool {
         self.inner.change(key, value, Some(self.inner.expiry(time_to_live)))
     }
@@ -293,7 +295,7 @@ impl Cache {
         self.load(key, None, load)
     }
 
-    /// As [`Cache::get_or_load`]; a loaded value expires after `time_to_live`.
+    /// Like [`Cache::get_or_load`]; a loaded value expires after `time_to_live`.
     ///
     /// # Errors
     /// As for [`Cache::get_or_load`].
@@ -376,7 +378,7 @@ impl Cache {
         (self.inner.limit_bytes(&writer), is_there)
     }
 
-    /// The cache's miss traffic, and how much of it a larger cache would have kept.
+    /// The size of the cache, and the hits that a larger cache would have had.
     pub fn turnover(&self) -> Turnover {
         let shared = &self.inner.shared;
         let writer = self.inner.lock();
@@ -389,9 +391,9 @@ impl Cache {
         }
     }
 
-    /// The range of places of the entries of a standing, the oldest first. A place is never reused
-    /// for another key; entries keep theirs until they move to the young end of a queue.
-    /// [`Cache::insert`] may write another value of the key there, [`Cache::replace`] does not.
+    /// The range of places of the entries in one queue, oldest first. A place is never reused for
+    /// another key. An entry keeps its place until it moves to the young end of a queue.
+    /// [`Cache::insert`] may write a new value of the key in place; [`Cache::replace`] does not.
     pub fn places(&self, standing: Standing) -> Range<u64> {
         let writer = self.inner.lock();
         let ends = writer.entries.queues.ends(standing.queue());
@@ -409,13 +411,12 @@ impl Cache {
         }
     }
 
-    /// Copies entries in this range of places, from the first on, until `into`, which is emptied
-    /// before, has no room for the next. An entry that exceeds all the room, or that expires, is
-    /// left out.
+    /// Empties `into`, and fills it with copies of the entries in this range of places, in order,
+    /// until it has no room for the next. Skips an entry that expires or is larger than `into`.
     ///
-    /// Returns the start of the next entry: at or behind the end of `places` if there is none.
-    /// `places` begins at an entry: at the beginning of [`Cache::places`], or where an earlier call
-    /// ended.
+    /// Returns the start of the next entry, which is at or after the end of `places` if there is
+    /// none. `places` must begin at an entry: at the beginning of [`Cache::places`], or where an
+    /// earlier call ended.
     pub fn copy_entries(&self, standing: Standing, places: Range<u64>, into: &mut Copies) -> u64 {
         into.clear();
         warm::scan(&self.inner, standing, places, &mut |placed, touches| into.push(placed, touches))
@@ -443,8 +444,8 @@ impl Cache {
     /// without an eviction. This saves moving entries as the index grows. Returns whether to call
     /// it again.
     pub fn expect_entries(&self, entries: u64, mean_bytes: u64) -> bool {
-        // No more than fit: an entry has some words beside its key and value, and some bytes in the
-        // index.
+        // Limit the count to the entries that fit. Besides its key and value, an entry takes some
+        // words, and some bytes in the index.
         let entries = entries.min(self.turnover().limit_bytes / (mean_bytes + 26));
         self.inner.lock().entries.add_pages_for(&self.inner.shared, entries, mean_bytes)
     }

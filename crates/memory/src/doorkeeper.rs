@@ -3,9 +3,9 @@
 //!
 //! Laws:
 //! 1. It may report a new key as seen, and may forget a key. Neither changes an answer.
-//! 2. A key is recognized until newcomers have taken a quarter of the slots after it. In an endless
-//!    stream of new keys, a third is reported as new; the others share a slot with a key of the
-//!    last two generations.
+//! 2. A key is recognized until newer keys have taken a quarter of the slots. In an endless stream
+//!    of new keys, a third is reported as new; the others share a slot with a key of the last two
+//!    generations.
 //! 3. A request writes at most one byte, and nothing if the key was seen in this generation.
 #![allow(unsafe_code, reason = "makes an array of atomics from zeroed memory")]
 
@@ -15,17 +15,18 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use crate::budget::{Budget, Kind, Lease};
 use crate::reserved::Reserved;
 
-/// One newcomer in this many is counted, chosen by its hash. Counting all would make every thread
+/// One new key in this many is counted, chosen by its hash. If all were counted, every thread would
 /// write the counter.
 const NEWCOMERS_A_COUNT: u64 = 64;
 
-/// A generation ends when its newcomers have taken one slot in this many. With more than half of
-/// the slots, so few slots would be without a known key that no generation would end.
+/// A generation ends when its new keys have taken one slot in this many. If a generation needed
+/// more than half of the slots, nearly every slot would hold a known key, and no generation would
+/// end.
 const GENERATION_PART: u64 = 4;
 
 /// A table of the generations in which keys were seen last.
 pub struct Doorkeeper {
-    /// By hash: the generation in which a key with this hash was last seen; 0 if never.
+    /// Indexed by hash: the generation in which a key with this hash was last seen; 0 if never.
     slots: Reserved<AtomicU8>,
     /// The present generation, from 1 on. Keys of this generation and the one before it are known.
     generation: AtomicU8,
@@ -40,7 +41,7 @@ impl Doorkeeper {
     pub fn new(budget: &Budget, slots: u64) -> Option<Self> {
         let slots = usize::try_from(slots).ok()?.clamp(1, u32::MAX as usize);
         let lease = budget.lease(Kind::Objects, slots as u64).ok()?;
-        // SAFETY: a zero is all zeros, and a slot is an atomic.
+        // SAFETY: all-zero bytes are a valid zero, and a slot is an atomic.
         let slots = unsafe { Reserved::zeroed(slots, budget.backing()) }.ok()?;
         Some(Self {
             slots,

@@ -1,10 +1,10 @@
 //! The memory budget: all memory that grows with data, under one limit.
 //!
 //! A [`budget::Budget`] is one mapping cut into chunks of 64 KiB. All memory that grows with data
-//! comes from it, in one of three forms: a [`chunk::Chunk`]; a [`buffer::Buffer`], where the memory
-//! must be contiguous; or a [`budget::Lease`], which retires as many chunks as small heap
-//! allocations need. Built on these are the [`pool`] of pages read from immutable files, the
-//! [`cache`] of objects of any size, and the [`sorted`] map behind memtables and write sets.
+//! comes from it, in one of three forms: a [`chunk::Chunk`], a contiguous [`buffer::Buffer`], or a
+//! [`budget::Lease`] for small heap allocations, which retires as many chunks as they need. Built
+//! on these are the [`pool`] of pages read from immutable files, the [`cache`] of objects of any
+//! size, and the [`sorted`] map behind memtables and write sets.
 //!
 //! This crate knows bytes and pages, never keys of a store, commits or GLSNs. Nearly all of the
 //! project's unsafe code is here. The crate is usable alone: [`cache::Cache`] as a cache with a

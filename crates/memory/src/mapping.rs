@@ -1,6 +1,6 @@
 //! A mapping: page-aligned memory that goes back to the system when it is dropped.
 //!
-//! Law: the bytes are initialised at every moment: zeros at first, later a holder's contents.
+//! Law: the bytes are always initialised: with zeros at first, later with a holder's contents.
 #![allow(unsafe_code, reason = "maps memory and lends it as slices")]
 
 use std::fmt;
@@ -83,10 +83,10 @@ fn map(bytes: usize) -> Option<*mut u8> {
         (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
     // SAFETY: a new private mapping overlaps no other memory.
     let base = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags) }.ok()?;
-    // Without huge pages: touching one byte would make all 2 MiB resident, and a huge page may
-    // extend into a neighbouring mapping that is unmapped first. An error means that the system has
-    // no huge pages. SAFETY: the range is the mapping just made, and the advice concerns only the
-    // size of its pages.
+    // Disable huge pages, because touching one byte would make all 2 MiB resident, and a huge page
+    // may extend into a neighbouring mapping that is unmapped first. An error means that the system
+    // has no huge pages. SAFETY: the range is the mapping just made, and the advice concerns only
+    // the size of its pages.
     let _ = unsafe { madvise(base, bytes, Advice::LinuxNoHugepage) };
     Some(base.cast())
 }

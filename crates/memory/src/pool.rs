@@ -1,6 +1,6 @@
 //! The page pool: pages of immutable files in frames, evicted by a clock.
 //!
-//! A hit takes no lock. It writes no memory that other threads write unless it makes the page
+//! A hit takes no lock. It writes no memory that other threads write, unless it makes the page
 //! hotter: a table leads to the frame ([`frame`]), and the thread publishes its use of the frame in
 //! a hazard line of its own ([`hazard`]). Everything else happens under one lock, which is never
 //! held while a page is read from its file. [`keeper`] decides which pages stay.
@@ -8,8 +8,7 @@
 //! Laws:
 //! 1. Concurrent requests for a page share one load. An error reaches all of them; the next request
 //!    tries again.
-//! 2. A page in use stays where it is and its bytes do not change, even if the pool is dropped
-//!    first.
+//! 2. A page in use keeps its address and its bytes, even if the pool is dropped first.
 //! 3. Evicting everything at any moment changes no answer.
 //! 4. Lock order: a sorted map's, the pool's, the budget's. The budget holds no lock while it asks
 //!    for chunks.
@@ -200,7 +199,7 @@ fn headroom(chunks: usize) -> usize {
 pub struct Pool {
     budget: Budget,
     next_file: AtomicU64,
-    /// This field and the next two outlive the pool if its pages are held when it is dropped.
+    /// This field and the next two outlive the pool if pages are held when the pool is dropped.
     frames: ManuallyDrop<Frames>,
     keeper: ManuallyDrop<Mutex<Keeper>>,
     /// Covers the tables for the largest number of frames currently possible, and the system's page
@@ -237,13 +236,13 @@ pub struct PoolStats {
     pub hits: u64,
     /// Pages read from their file.
     pub loads: u64,
-    /// Of these, pages read ahead of a scan.
+    /// The part of `loads` that was read ahead of a scan.
     pub read_ahead: u64,
     /// Waits for a load by another thread.
     pub waits: u64,
     /// Pages evicted, for any reason.
     pub evictions: u64,
-    /// Of these, pages evicted inline by a thread that needed a frame at once.
+    /// The part of `evictions` that a thread made inline because it needed a frame at once.
     pub inline_evictions: u64,
     /// Frames held now.
     pub frames: u64,
@@ -311,7 +310,7 @@ impl Pool {
         self.lock().clear(&self.frames);
     }
 
-    /// Pages read from their file since the pool was made. Without a lock.
+    /// The number of pages read from their file since the pool was made. Takes no lock.
     #[inline]
     pub fn loads(&self) -> u64 {
         self.loads.load(Ordering::Relaxed)
@@ -327,7 +326,7 @@ impl Pool {
         if self.has_free_memory() { self.budget.try_take(kind) } else { None }
     }
 
-    /// The pool's miss traffic, and how much of it a larger pool would have kept.
+    /// The size of the pool, and the hits that a larger pool would have had.
     pub fn turnover(&self) -> Turnover {
         self.lock().turnover()
     }
@@ -545,7 +544,8 @@ impl Reclaim for Pool {
 impl Drop for Pool {
     #[allow(unsafe_code, reason = "moves out of a value that is being dropped")]
     fn drop(&mut self) {
-        // While a page is held, only its memory stays; all other memory goes back now.
+        // If a page is held, only the memory of the frames stays until it is released. All other
+        // memory goes back now.
         if hazard::is_any_held(&self.frames.addresses()) {
             self.lock().give_all_back(&self.frames);
         }
@@ -679,7 +679,7 @@ impl PoolFile {
         filling.finish(false);
     }
 
-    /// As [`PoolFile::put`] of a page that is not hot, but evicts nothing and leaves one part in
+    /// Like [`PoolFile::put`] of a page that is not hot, but evicts nothing and leaves one part in
     /// [`LEFT_FREE`] of the budget free.
     ///
     /// # Panics
@@ -696,7 +696,8 @@ impl PoolFile {
         &self.file.source
     }
 
-    /// Whether page `number` is resident and hot. Compaction asks this before it passes heat on.
+    /// Whether page `number` is resident and hot. Compaction uses this to make the pages that it
+    /// writes hot as well.
     pub fn is_hot(&self, number: u32) -> bool {
         let frames = &self.file.pool.frames;
         let _keeper = self.file.pool.lock();
@@ -724,8 +725,8 @@ impl fmt::Debug for PoolFile {
 impl Drop for File {
     fn drop(&mut self) {
         if self.pool.budget.is_foreign() {
-            // In a forked child, a thread that exists only in the parent may hold the lock. The
-            // pool must not be dropped either.
+            // Do nothing in a forked child, because a thread that exists only in the parent may
+            // hold the lock. For the same reason, never drop the pool.
             std::mem::forget(Arc::clone(&self.pool));
             return;
         }

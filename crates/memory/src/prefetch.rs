@@ -1,5 +1,5 @@
 //! Processor prefetch: loads bytes into the cache before they are read. It is a hint that changes
-//! no answer, and does nothing where no instruction for it is known.
+//! no result, and does nothing on processors without a known instruction for it.
 #![allow(unsafe_code, reason = "the instructions take addresses")]
 
 /// Size of a cache line.
@@ -8,13 +8,13 @@ const LINE_BYTES: usize = 64;
 /// Prefetches `bytes`, without waiting.
 #[inline]
 pub fn prefetch(bytes: &[u8]) {
-    // The last byte may be in a line that no step from the start reaches.
+    // The last byte may be in a line that the steps from the start skip.
     for byte in bytes.iter().step_by(LINE_BYTES).chain(bytes.last()) {
         prefetch_line(byte);
     }
 }
 
-/// Prefetches the line of the byte at `at`, if there is one.
+/// Prefetches the cache line of the byte at `at`; does nothing beyond the end of `bytes`.
 #[inline]
 pub fn prefetch_at(bytes: &[u8], at: usize) {
     if let Some(byte) = bytes.get(at) {

@@ -137,7 +137,7 @@ mod tests {
         for backing in
             if cfg!(miri) { [Backing::Heap; 2] } else { [Backing::Heap, Backing::Mapped] }
         {
-            // SAFETY: a zero is all zeros.
+            // SAFETY: all-zero bytes are a valid zero.
             let array: Reserved<AtomicU64> = unsafe { Reserved::zeroed(1000, backing) }.unwrap();
             array[999].store(7, Ordering::Relaxed);
             assert_eq!(array.iter().map(|element| element.load(Ordering::Relaxed)).sum::<u64>(), 7);
@@ -149,7 +149,7 @@ mod tests {
         for backing in
             if cfg!(miri) { [Backing::Heap; 2] } else { [Backing::Heap, Backing::Mapped] }
         {
-            // SAFETY: a zero is all zeros.
+            // SAFETY: all-zero bytes are a valid zero.
             let array: Reserved<AtomicU64> = unsafe { Reserved::zeroed(5000, backing) }.unwrap();
             array.iter().for_each(|element| element.store(7, Ordering::Relaxed));
             array.release(1000);
@@ -167,7 +167,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "asks the system")]
     fn refused_address_space_is_an_error_with_a_remedy() {
         for len in [1 << 46, usize::MAX] {
-            // SAFETY: a zero is all zeros.
+            // SAFETY: all-zero bytes are a valid zero.
             let array: io::Result<Reserved<AtomicU64>> =
                 unsafe { Reserved::zeroed(len, Backing::Mapped) };
             let error = array.expect_err("no processor has that much address space");

@@ -51,7 +51,7 @@ impl SortBuffer {
     /// An empty buffer. It takes memory with the first row.
     ///
     /// # Errors
-    /// None at present, because nothing is taken yet.
+    /// None at present, because no memory is taken yet.
     pub fn new(budget: &Budget, kind: Kind) -> Result<Self, OutOfBudget> {
         Ok(Self {
             budget: budget.clone(),
@@ -122,8 +122,8 @@ impl SortBuffer {
         self.slots.is_empty()
     }
 
-    /// Memory that the rows and their list take. A list kept for more rows counts at most twice the
-    /// size that these rows need.
+    /// Memory of the rows and their list. If the list was kept from a larger set of rows, it counts
+    /// at most twice the size that these rows need.
     pub fn row_bytes(&self) -> u64 {
         let needed = 2 * (self.slots.len() * size_of::<u128>()) as u64;
         (self.used * CHUNK_BYTES) as u64 + self.slots.charged_bytes().min(needed)
@@ -196,7 +196,7 @@ impl SortBuffer {
 /// Bits of a slot that hold the row's place.
 const PLACE_BITS: u32 = 32;
 
-/// The first bytes of the rest of a key, as the high bytes of a slot.
+/// The first bytes of `rest`, the key without the common prefix, as the high bytes of a slot.
 fn prefix(rest: &[u8]) -> [u8; 16] {
     let mut bytes = [0; 16];
     let len = rest.len().min(PREFIX_BYTES);

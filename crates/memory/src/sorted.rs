@@ -8,13 +8,13 @@
 //! Laws:
 //! 1. A reader takes no lock and sees each entry whole or not at all.
 //! 2. An insert that fails leaves the map as it was.
-//! 3. A reservation made by [`SortedMap::reserve`] is kept: entries of that many bytes find room
-//!    whatever happens to the budget.
+//! 3. A reservation made by [`SortedMap::reserve`] is kept: entries of that many bytes fit even if
+//!    the budget is exhausted later.
 //! 4. A deferred entry counts in `len` at once and is found once it is settled, in the same order
 //!    as if it had been inserted at once.
 #![allow(
     unsafe_code,
-    reason = "the list trusts its one writer; the lock that makes it the one is here"
+    reason = "the list requires a single writer, which the lock in this file ensures"
 )]
 
 mod deferred;
@@ -100,8 +100,8 @@ impl SortedMap {
         Self::beginning_small(budget, kind, &Arc::default())
     }
 
-    /// An empty map whose first entries go into one piece from each of `small`, in this order, and
-    /// only then into chunks. It does not support reservations.
+    /// An empty map that stores its first entries in one piece from each of `small`, in this order,
+    /// and later entries in chunks. It does not support reservations.
     pub fn beginning_small(budget: &Budget, kind: Kind, small: &Arc<[Pieces]>) -> Self {
         Self {
             budget: budget.clone(),
@@ -163,12 +163,12 @@ impl SortedMap {
         writer::room_of(key_bytes + value_bytes)
     }
 
-    /// Excludes other writers until the result is dropped: for many inserts in a row.
+    /// Excludes other writers until the result is dropped. For many inserts in a row.
     pub fn inserter(&self) -> Inserter<'_> {
         Inserter { map: self, writer: self.lock() }
     }
 
-    /// As [`Inserter::insert`], for one entry.
+    /// Like [`Inserter::insert`], for one entry.
     ///
     /// # Errors
     /// The budget has no room; the map is as it was.
@@ -179,7 +179,7 @@ impl SortedMap {
         self.inserter().insert(key, order, [value, &[]])
     }
 
-    /// As [`Inserter::defer`], for one entry.
+    /// Like [`Inserter::defer`], for one entry.
     ///
     /// # Errors
     /// The budget has no room; the map is as it was.
@@ -195,7 +195,7 @@ impl SortedMap {
         self.link_deferred(&mut self.lock());
     }
 
-    /// As [`SortedMap::settle`]; also frees the list of deferred entries. For a map that is kept
+    /// Like [`SortedMap::settle`]; also frees the list of deferred entries. For a map that is kept
     /// but unlikely to get another deferred entry.
     pub fn stop_deferring(&self) {
         let mut writer = self.lock();
@@ -263,8 +263,8 @@ impl SortedMap {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
-    /// The first entry at or behind (`key`, `order`); `order` = `u64::MAX` finds the first of the
-    /// key.
+    /// The first entry at or after (`key`, `order`). `order` = `u64::MAX` finds the first entry of
+    /// the key.
     pub fn seek(&self, key: &[u8], order: u64) -> Option<Position> {
         self.entries.around(&Probe::new(key, order)).1
     }
@@ -454,8 +454,8 @@ impl Inserter<'_> {
     }
 
     /// Prefetches the memory that inserts of these keys, in ascending order, are going to touch,
-    /// for all keys in parallel. Changes nothing. For large maps, and a handful of keys at a time.
-    /// Keys right behind the last insert need no prefetch.
+    /// for all keys in parallel. Changes nothing. Intended for large maps and a handful of keys at
+    /// a time. Keys right after the last insert need no prefetch.
     pub fn fetch(&self, keys: &[&[u8]]) {
         let (map, gap) = (self.map, &self.writer.gap);
         let (Some(first), Some(last)) = (keys.first(), keys.last()) else { return };

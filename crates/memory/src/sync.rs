@@ -1,8 +1,8 @@
 //! Synchronisation primitives of this crate: those of `std`, or of a model checker.
 //!
-//! - loom, every order of a small scene: `RUSTFLAGS="--cfg loom" cargo test -p plimsoll-memory
+//! - loom, every schedule of a small test: `RUSTFLAGS="--cfg loom" cargo test -p plimsoll-memory
 //!   --lib --release loom`
-//! - shuttle, many random orders of a large one: `RUSTFLAGS="--cfg shuttle" cargo test -p
+//! - shuttle, many random schedules of a large test: `RUSTFLAGS="--cfg shuttle" cargo test -p
 //!   plimsoll-memory --lib --release shuttle`
 
 #[cfg(loom)]

@@ -1,4 +1,4 @@
-//! The worth of memory to a cache: the common measure by which two caches of one budget are
+//! The value of more memory to a cache, in a measure by which the caches of one budget are
 //! compared.
 
 /// A cache's size, and the hits that a larger one would have had.
@@ -12,7 +12,7 @@ pub struct Turnover {
     /// Total misses on entries that were evicted at most `window_bytes` of evictions ago: hits that
     /// this much more memory would have brought.
     pub returns: u64,
-    /// How far back evictions are remembered, in bytes.
+    /// The length of the eviction history, in bytes of evictions.
     pub window_bytes: u64,
 }
 

@@ -81,7 +81,7 @@ impl State {
             return change(self);
         }
         if self.crash_random.chance(0.5) {
-            // Nobody sees its result.
+            // The change takes effect, but the caller sees only the power cut.
             let _ = change(self);
         }
         self.cut_power();

@@ -18,7 +18,7 @@ pub(super) struct LyingLock {
 }
 
 impl LyingLock {
-    /// Creates a taken lock; one without a file is shared.
+    /// Creates a lock that is held. A lock without a file is shared.
     pub(super) fn new(
         disk: LyingDisk,
         generation: u64,
@@ -28,7 +28,7 @@ impl LyingLock {
         Self { disk, generation, folder, file, is_shared: AtomicBool::new(file.is_none()) }
     }
 
-    /// Its process was killed, so the file still names it.
+    /// Drops the lock of a killed process. The lock file still names the process.
     pub(super) fn abandon(mut self) {
         self.file = None;
     }

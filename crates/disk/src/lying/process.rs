@@ -123,7 +123,7 @@ impl Process {
         state.stop_at_change = Some(AtChange { nth, ..change });
     }
 
-    /// Kills the process when one of its syncs fails, so that no other process hears of the
+    /// Kills the process when one of its syncs fails, so that no other process learns of the
     /// failure.
     pub fn kill_at_failed_sync(&self) {
         self.state().killed_by_failed_sync = true;
@@ -206,7 +206,8 @@ impl Process {
         self.inner.changed.notify_all();
     }
 
-    /// Sets the action while the process waits at a shared word: it must let the given time pass.
+    /// Sets the action that runs while the process waits at a shared word. The action must let the
+    /// given time pass.
     pub fn when_idle(&self, idle: impl Fn(Duration) + Send + Sync + 'static) {
         *self.inner.idle.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(idle));
     }

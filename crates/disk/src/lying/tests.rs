@@ -1,4 +1,4 @@
-//! The aftermath of power cuts, ends of processes and faults.
+//! Tests of the disk after power cuts, process exits and faults.
 
 use super::*;
 

@@ -9,9 +9,10 @@
 //! 2. The handler is installed when the first file is mapped, and again whenever one is mapped and
 //!    another handler was installed meanwhile.
 //! 3. A handler that was installed later and raises the signal again for its predecessor, as
-//!    Python's `faulthandler` does, is supported; then the files show which mapping is meant.
+//!    Python's `faulthandler` does, is supported. Such a signal has no address, so every mapping
+//!    whose file was truncated is replaced.
 //! 4. The handler allocates nothing and takes no lock.
-#![allow(unsafe_code, reason = "installs a signal handler, and exchanges memory in it")]
+#![allow(unsafe_code, reason = "installs a signal handler, which replaces memory")]
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -44,7 +45,7 @@ static PLACES: AtomicPtr<Place> = AtomicPtr::new(ptr::null_mut());
 /// The previous handler; null: the system's.
 static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 
-/// Set while a signal is passed on, so that a returning signal does not loop for ever.
+/// Set while a signal is passed on, so that a signal that comes back does not loop for ever.
 static PASSES_ON: AtomicBool = AtomicBool::new(false);
 
 /// Keeps the loss of a mapping from ending the process, until dropped. Drop it before unmapping.
@@ -185,7 +186,7 @@ fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, code
     // SAFETY: null, or a value stored by `install`, which is never freed.
     let before = unsafe { BEFORE.load(Ordering::Acquire).as_ref() };
     let handler = before.map_or(libc::SIG_DFL, |before| before.sa_sigaction);
-    // The system ignores no access that fails.
+    // A `SIGBUS` that the kernel raises for a failed access cannot be ignored.
     let is_ignored = handler == libc::SIG_IGN && code <= 0;
     let is_default = handler == libc::SIG_DFL || handler == libc::SIG_IGN;
     let goes_round = PASSES_ON.swap(true, Ordering::SeqCst);
@@ -255,7 +256,7 @@ mod tests {
         ftruncate(Place::by_path(&path).open(OFlags::RDWR).unwrap(), 0).unwrap();
         assert_eq!(words.words()[0].load(Ordering::SeqCst), 0);
         assert_eq!(action_now().sa_sigaction, ours as usize);
-        // Another handler beside this one is put in front of it, and the signal does not loop.
+        // Installing the other handler in front again does not make the signal loop.
         // SAFETY: as above.
         assert_eq!(unsafe { libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut()) }, 0);
         let again = OsWords::open(&Place::by_path(&path), 1088).unwrap();

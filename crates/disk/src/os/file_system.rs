@@ -23,10 +23,10 @@ const REFUSED: [(u32, &str); 17] = [
     (0x0116_1970, "GFS2"),
     (0x7461_636f, "OCFS2"),
     (0x4750_4653, "GPFS"),
-    // A network file system may be behind it, undetectably.
+    // FUSE may serve a network file system, which cannot be detected.
     (0x6573_5546, "FUSE"),
     (0x6a65_6a63, "virtiofs"),
-    // Without hard links.
+    // No hard links.
     (0x4d44, "FAT"),
     (0x2011_bab0, "exFAT"),
 ];

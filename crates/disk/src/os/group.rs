@@ -128,10 +128,10 @@ pub(super) fn open_or_make(place: &Place<'_>) -> io::Result<OwnedFd> {
 }
 
 /// Creates a folder. If it needs another owner or more permissions, it is created under a temporary
-/// name and renamed afterwards, because another process may create files in it as soon as it has
-/// its name, and these get the folder's owner and permissions.
+/// name and renamed afterwards. Otherwise another process could create files in it, which inherit
+/// its owner and permissions, before these are set.
 pub(super) fn make_folder(place: &Place<'_>) -> io::Result<()> {
-    // Most exist already.
+    // Usually the folder exists already.
     let is_there = place.stat().is_ok();
     let folder = place.stat_parent()?;
     let is_shared = is_for_group(&folder) || place.is_below();
@@ -145,8 +145,8 @@ pub(super) fn make_folder(place: &Place<'_>) -> io::Result<()> {
         (place.name().with_file_name(&new_name), place.path.with_file_name(&new_name));
     let new = place.beside(&new_name, &new_path);
     if make_plain_folder(&new, &folder).is_err() {
-        // It fails there too, and the error names the requested folder. A name that is too long
-        // fails only with the suffix.
+        // Create the folder without a temporary name. If that fails too, the error names the
+        // requested folder. This succeeds if the only problem was the length of the temporary name.
         return make_plain_folder(place, &folder);
     }
     let renamed = renameat_with(

@@ -162,7 +162,7 @@ pub(super) fn is_in_use(dir: &Place<'_>) -> io::Result<bool> {
             let _ = rustix::fs::flock(&folder, FlockOperation::Unlock);
             Ok(false)
         }
-        // Assume so if unknown.
+        // If the system does not say, assume that it is in use.
         Err(_) => Ok(true),
     }
 }
@@ -235,8 +235,8 @@ impl DirLock for OsLock {
         let pid = std::process::id();
         if pid != self.pid {
             let what = format!(
-                "process {} opened this for writing, and process {pid}, its forked child, must \
-                 not write to it; open it there anew once the other has closed it",
+                "process {} opened this for writing, and its forked child, process {pid}, must \
+                 not write to it; open it again in the child once the parent has closed it",
                 self.pid
             );
             return Err(at_path(
@@ -289,17 +289,18 @@ impl Drop for OsLock {
             return;
         }
         if self.held() == ALONE {
-            // An unheld lock file names no holder.
+            // The lock file names no holder while the lock is free.
             self.unname();
         }
-        // Not left to the closing of the descriptors, because forked children may have copies.
+        // Unlock explicitly, because closing the descriptors would not, while forked children have
+        // copies.
         let _ = rustix::fs::flock(&self.file.fd, FlockOperation::Unlock);
         let _ = rustix::fs::flock(&self.folder, FlockOperation::Unlock);
     }
 }
 
 #[cfg(test)]
-#[allow(clippy::disallowed_methods, reason = "tests change the files behind the lock's back")]
+#[allow(clippy::disallowed_methods, reason = "tests change files while they are locked")]
 mod tests {
     use std::fs;
 

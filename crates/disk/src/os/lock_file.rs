@@ -33,8 +33,8 @@ pub(super) struct OsLockFile {
 impl OsLockFile {
     /// Opens the file, creating it if it is missing.
     pub(super) fn open(place: &Place<'_>) -> io::Result<Self> {
-        // Opened for writing too, because on an overlay a file that is opened only for reading
-        // becomes another file later.
+        // Opened for writing too, because an overlay file system replaces a file by a copy when it
+        // is first opened for writing.
         Self::of(fork::opened(|| open_or_make(place))?, place.path)
     }
 
@@ -62,10 +62,11 @@ impl OsLockFile {
 impl LockFile for OsLockFile {
     fn try_lock(&self) -> io::Result<bool> {
         if self.origin.is_foreign() {
-            // To the system it would be the parent's lock, which the parent may hold.
+            // The system does not distinguish the child's lock from the parent's, which may be
+            // held.
             let what = format!(
-                "process {} opened this, and process {}, its forked child, must not write to it; \
-                 open it there anew",
+                "process {} opened this, and its forked child, process {}, must not write to it; \
+                 open it again in the child",
                 self.pid,
                 std::process::id()
             );
@@ -82,8 +83,8 @@ impl LockFile for OsLockFile {
     }
 
     fn unlock(&self) {
-        // Not left to the closing of the descriptor, because a child may have a copy of it. The
-        // parent's lock is not the child's to release.
+        // Unlock explicitly, because closing the descriptor would not, while a child has a copy. A
+        // child must not release its parent's lock.
         if self.held.swap(false, Ordering::Relaxed) && !self.origin.is_foreign() {
             let _ = flock(&self.fd, FlockOperation::Unlock);
         }

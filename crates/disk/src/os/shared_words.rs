@@ -36,7 +36,7 @@ const WORD_BYTES: usize = size_of::<u64>();
 /// The mapped words.
 #[derive(Debug)]
 pub(super) struct OsWords {
-    /// Gives forked children private words instead. `None` only during drop.
+    /// Gives forked children private words in place of these. `None` only during drop.
     kept: Option<Kept>,
     /// `None` only during drop.
     guarded: Option<Guarded>,

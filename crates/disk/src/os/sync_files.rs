@@ -27,7 +27,7 @@ pub(super) fn sync_files(files: &[Arc<dyn File>]) -> io::Result<()> {
     std::thread::scope(|scope| {
         for _ in 0..THREADS.min(files.len().saturating_sub(1)) {
             let thread = Builder::new().name("plimsoll-sync".to_owned()).stack_size(STACK_BYTES);
-            // Without this thread, the others sync its share.
+            // If the thread cannot be started, the other threads sync its share.
             let _ = thread.spawn_scoped(scope, sync_rest);
         }
         sync_rest();

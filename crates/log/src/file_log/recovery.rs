@@ -1,5 +1,5 @@
 //! Opens a log: finds its segments, checks that they belong together, reads the last one, and
-//! decides what its end means.
+//! decides whether its end is clean, torn or corrupt.
 //!
 //! Law: recovery is idempotent, even if it is killed at any point. It overwrites cut bytes with
 //! zeros before any other change, and a partly zeroed tail still counts as torn.
@@ -67,8 +67,8 @@ pub(crate) fn open(options: FileLogOptions) -> Result<(OpenLog, OpenReport), Log
     Ok((log, report))
 }
 
-/// Opens a log without changing anything. Another process may be writing; damage at a place that
-/// changes between two rounds was a write in progress.
+/// Opens a log without changing anything. Another process may be writing. Damage that moves between
+/// two rounds was a write in progress.
 fn open_read_only(options: FileLogOptions) -> Result<(OpenLog, OpenReport), LogError> {
     let mut bad_before = None;
     let mut rounds = 0;
@@ -112,7 +112,7 @@ fn create_log(
     if let Some(known) = options.known.filter(|known| known.glsn > Glsn::NONE) {
         return Err(LogError::Forked {
             glsn: known.glsn,
-            what: "was known, and there is no log".to_owned(),
+            what: "an entry was known, but the log is missing".to_owned(),
         });
     }
     let log_id = match options.id {

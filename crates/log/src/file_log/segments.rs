@@ -1,4 +1,4 @@
-//! Segments: their blocks, the list of them, and where their entries are.
+//! Segments: their blocks, their list, and the places of their entries.
 
 pub(crate) mod create;
 pub(crate) mod entry_offsets;

@@ -40,7 +40,7 @@ fn the_folder_stays_locked_while_a_thread_writes_though_the_log_is_closed() {
     std::thread::scope(|scope| {
         scope.spawn(|| log.wait_durable(glsn));
         disk.wait_for_held();
-        // Otherwise closing would wait for a sync.
+        // Poison the log, because closing would otherwise wait for a sync.
         log.log
             .durability
             .group

@@ -125,7 +125,7 @@ impl SoFar {
     /// Adds the next fragment, which ends at `end`; `Err` has the reason that it does not follow.
     fn take(&mut self, fragment: &Fragment<'_>, end: usize) -> Result<(), &'static str> {
         if self.goes_on {
-            return Err("a fragment behind a part that goes on in the next block");
+            return Err("a fragment after a part that continues in the next block");
         }
         if fragment.epoch < self.epoch {
             return Err("a fragment of an earlier epoch: stale bytes");
@@ -297,7 +297,7 @@ mod tests {
                 assert_eq!(bad[ends[damaged + 1]..], block[ends[damaged + 1]..]);
             }
         }
-        assert!(!blank_damage(&mut vec![7; BLOCK_BYTES], 1, SEED, 3), "nothing of it is sound");
+        assert!(!blank_damage(&mut vec![7; BLOCK_BYTES], 1, SEED, 3), "no fragment is sound");
         assert!(!blank_damage(&mut vec![0; BLOCK_BYTES], 1, SEED, 3), "zeros are no fragment");
         assert!(!blank_damage(&mut block[..100], 1, SEED, 3), "a part of a block");
     }

@@ -1,9 +1,9 @@
 //! The chain hash: one number that covers a record's content and the whole log before it.
 //!
 //! It is XXH3-64 (seed 0) of the record's bytes from [`CONTENT_AT`] on, as if the record were one
-//! fragment: the GLSN, the chain hash of the record before it and the other fields of its header
-//! that the record's writer chose, its blob references, and of each entry stream, length and
-//! payload. Laws:
+//! fragment: the GLSN, the chain hash of the record before it, the other header fields that the
+//! record's writer chose, the blob references, and the stream, length and payload of each entry.
+//! Laws:
 //!
 //! 1. It does not depend on segments, blocks, fragments or epochs: logs with equal contents have
 //!    equal chains at every GLSN. Therefore [`EntryHeader::back`] counts no fragment headers here,
@@ -27,7 +27,7 @@ pub struct ContentHash {
     running: Running,
     /// Distance from the record's header, as if the record were one fragment.
     at: usize,
-    /// Padded payload bytes of the last entry still to come.
+    /// Padded payload bytes of the last entry that were not added yet.
     payload_left: usize,
 }
 
@@ -44,7 +44,8 @@ impl ContentHash {
     }
 
     /// The hash of a record whose first fragment begins with `bytes`, up to the end of that
-    /// fragment; `head_bytes` of them come before its first entry. They need not be valid.
+    /// fragment. The first `head_bytes` bytes come before its first entry. The bytes need not be
+    /// valid.
     pub fn of_first(bytes: &[u8], head_bytes: usize) -> Self {
         let mut hash =
             Self { running: Running::new(CONTENT_SEED), at: CONTENT_AT, payload_left: 0 };

@@ -73,7 +73,7 @@ pub struct Fragment<'a> {
     /// The chain hash of its record: for a whole record the hash of its content, for a middle or
     /// last part the stored one.
     pub chain: Option<u64>,
-    /// Of a middle or last part: the record that it continues.
+    /// The record that a middle or last part continues.
     pub continues: Option<Continues>,
     /// Its bytes after the header.
     pub bytes: &'a [u8],

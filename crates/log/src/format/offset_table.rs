@@ -66,7 +66,7 @@ pub struct TableHeader {
     pub first_timestamp: u64,
     /// Timestamp of the segment's last record.
     pub last_timestamp: u64,
-    /// Where the segment's fragments end.
+    /// The end of the segment's fragments.
     pub end: u32,
     /// Streams with an entry in the segment.
     pub streams: u32,

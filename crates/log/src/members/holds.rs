@@ -1,11 +1,11 @@
 //! Holds of files: while a member reads all files of the log, no other member removes any.
 //!
-//! Law: a member that removes files first publishes below which GLSN it frees the log, and then
-//! checks whether a member holds the files. A member that takes a hold first publishes the hold,
-//! and then reads what others are removing. So at least one of the two sees the other, and a member
-//! that was suspended while removing need not be waited for. The holder treats the published part
-//! of the log as gone. Blob files that are removed meanwhile are named by no record and no run, and
-//! never will be.
+//! Law: a member that removes files first publishes the GLSN below which it frees the log, and then
+//! checks whether another member holds the files. A member that takes a hold first publishes the
+//! hold, and then reads the GLSNs that others have published. So at least one of the two sees the
+//! other, and the holder need not wait for a member that was suspended while removing. The holder
+//! treats the published part of the log as gone. No record and no run names a blob file that is
+//! removed meanwhile, now or later.
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -49,12 +49,12 @@ impl Holds {
         Self { table: Arc::clone(table), slots: Arc::clone(slots), removing: Mutex::new(()) }
     }
 
-    /// Keeps other members from removing any file that this one knows until the result is dropped,
-    /// except for [`Held::gone_below`]. Waits at most two seconds for a removal that is in
-    /// progress. Without the right to write to the words, nothing is held.
+    /// Until the result is dropped, keeps other members from removing any file that this member
+    /// knows, except those below [`Held::gone_below`]. Waits at most two seconds for a removal that
+    /// is in progress. A member that may not write to the shared words holds nothing.
     ///
     /// # Errors
-    /// The system.
+    /// An error of the operating system.
     pub fn hold_files(self: &Arc<Self>) -> Result<Held, LogError> {
         if !self.table.may_write_words() {
             return Ok(Held { holds: Arc::clone(self), gone_below: Glsn::NONE });
@@ -100,7 +100,7 @@ impl Holds {
     pub fn unless_held<T>(&self, remove: impl FnOnce(&Removal<'_>) -> T) -> Option<T> {
         // All threads of a process share one word.
         let _alone = self.removing.lock().unwrap_or_else(PoisonError::into_inner);
-        // Either the next member to take a hold sees this, or its hold is seen here.
+        // Either the next member to take a hold sees this, or this thread sees its hold.
         self.table.set(SlotWord::Removing, REMOVES);
         let before = self.removed();
         let removed = if self.are_files_held() { None } else { Some(remove(&Removal(self))) };
@@ -130,8 +130,8 @@ impl fmt::Debug for Holds {
 }
 
 impl Removal<'_> {
-    /// Publishes that the log is freed below `until`; returns whether it may be, because no member
-    /// has held the files since.
+    /// Publishes that the log is freed below `until`. Returns whether it may be freed: no other
+    /// member holds the files.
     pub fn may_free_below(&self, until: Glsn) -> bool {
         self.0.table.set(SlotWord::Removing, until.0.max(REMOVES));
         !self.0.are_files_held()
@@ -151,7 +151,8 @@ impl Drop for Held {
         let table = &self.holds.table;
         if table.may_write_words() && !table.has_left.load(Ordering::SeqCst) {
             table.said[SlotWord::Holds as usize].fetch_sub(1, Ordering::SeqCst);
-            // The word may have been cleared by a first member that initialized the words.
+            // The count may be zero already, because the first member to join initializes the
+            // words.
             let less = |holds: u64| holds.checked_sub(1);
             let holds = table.slot_word(table.slot, SlotWord::Holds);
             let _ = holds.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);

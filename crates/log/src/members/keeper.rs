@@ -1,14 +1,14 @@
 //! Elects the member that does the background work of the index: the keeper.
 //!
 //! The keeper holds an operating-system lock, which is released when its process ends. A process
-//! may also be suspended, or hang, and keep the lock: then another member begins a new
-//! *generation*, whose keeper has a lock of its own, and the previous keeper has lost its role when
-//! it resumes. It may resume in the middle of any operation. So a new keeper changes nothing before
-//! it has installed a manifest: a previous keeper that resumes after that finds its manifest number
-//! taken, and removes only files that its last installed manifest does not name.
+//! may also be suspended, or hang, and keep the lock. Then another member begins a new
+//! *generation*, whose keeper has a lock of its own. The previous keeper has lost its role when it
+//! resumes, but it may resume in the middle of any operation. Therefore a new keeper changes
+//! nothing before it has installed a manifest. A previous keeper that resumes after that finds its
+//! manifest number taken, and removes only files that its last installed manifest does not name.
 //!
-//! A member that prepares to be the keeper is named in the keeper's word as well, because it may
-//! also be suspended and must then be replaced.
+//! The keeper's word also names a member that prepares to be the keeper, because that member may be
+//! suspended too and must then be replaced.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -72,11 +72,11 @@ impl Keeper {
     }
 
     /// Tries to acquire the right to do the background work of the index, if no member has it. A
-    /// member that gets it prepares and calls [`Keeper::keep`], or releases the right. Law: only
-    /// one thread of a process at a time.
+    /// member that gets it prepares and calls [`Keeper::keep`], or releases the right. Only one
+    /// thread of a process may call this at a time.
     ///
     /// # Errors
-    /// The system.
+    /// An error of the operating system.
     pub fn try_to_keep(&self) -> Result<bool, LogError> {
         if self.table.is_reader() {
             return Ok(false);
@@ -85,7 +85,7 @@ impl Keeper {
         self.try_generation(self.table.word(GENERATION))
     }
 
-    /// As [`Keeper::try_to_keep`], but replaces the keeper for which [`Keeper::pulse`]
+    /// Like [`Keeper::try_to_keep`], but replaces the keeper for which [`Keeper::pulse`]
     /// returned `stopped` and which does not answer. That member is no longer the keeper.
     ///
     /// # Errors
@@ -177,8 +177,8 @@ impl Keeper {
         }
         self.terms.fetch_add(1, Ordering::SeqCst);
         self.table.words.words()[KEEPER].store(self.table.here(), Ordering::SeqCst);
-        // If a new generation was begun just now, its keeper's name was overwritten by this
-        // member's. Then there is no keeper, and the next candidate starts again.
+        // If a new generation was begun just now, this member has overwritten the name of its
+        // keeper. Then there is no keeper, and the next candidate starts again.
         if !self.may_keep() {
             self.table.no_keeper(self.table.slot);
         }
@@ -195,7 +195,7 @@ impl Keeper {
 
     /// Gives up the role of keeper, because a keeper that this member had replaced has installed a
     /// manifest after this member's own. The next keeper, which may be this member again, begins a
-    /// new term, in which no work of an earlier term is finished.
+    /// new term and does not finish work of an earlier term.
     pub fn lose_place(&self) {
         // Under this lock, so that no other thread becomes the keeper in between.
         let mut held = self.held();
@@ -263,7 +263,7 @@ impl Keeper {
         self.answer_nudges(nudges)
     }
 
-    /// As [`Keeper::answer_nudge`], without waiting for one.
+    /// Like [`Keeper::answer_nudge`], without waiting for one.
     pub fn answer_nudges(&self, nudges: u64) -> u64 {
         let seen = self.table.word(NUDGE);
         if seen != nudges && !self.table.has_left.load(Ordering::SeqCst) {

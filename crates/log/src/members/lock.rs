@@ -1,5 +1,5 @@
-//! A lock between members, with a timeout, that reports whether its last holder ended while it held
-//! the lock.
+//! A lock between members, with a timeout. It reports whether its last holder ended while holding
+//! it.
 //!
 //! The lock itself is an operating-system lock. A member that does not get it sleeps on a word for
 //! at most a millisecond and retries. So waits can time out, and a wake-up that is lost because a
@@ -56,8 +56,8 @@ pub(crate) enum Got {
     Needless,
 }
 
-/// A lock between members. Law: only one thread of a process uses it at a time, under a lock of
-/// that process.
+/// A lock between members. Only one thread of a process may use it at a time, under a lock of that
+/// process.
 pub(crate) struct MemberLock {
     file: Box<dyn LockFile>,
     words: Arc<dyn SharedWords>,
@@ -90,7 +90,7 @@ impl MemberLock {
         self.take_waiting_at(&|| self.places.queue(), patience, holder, is_needless)
     }
 
-    /// As [`MemberLock::take`], for a lock with several queues of waiters: `queue` returns the
+    /// Like [`MemberLock::take`], for a lock with several queues of waiters: `queue` returns the
     /// queue to sleep in.
     pub(super) fn take_waiting_at(
         &self,
@@ -124,7 +124,8 @@ impl MemberLock {
             if got? {
                 break;
             }
-            // Usually this is why it was woken, and it need not ask the system for the lock.
+            // Usually the thread was woken because the lock became needless; then it need not ask
+            // the system.
             if is_needless() {
                 return Ok(Got::Needless);
             }
@@ -165,7 +166,7 @@ impl MemberLock {
         self.wake(self.places.queue(), 1);
     }
 
-    /// As [`MemberLock::release`], for a lock with several queues of waiters: wakes a waiter of
+    /// Like [`MemberLock::release`], for a lock with several queues of waiters: wakes a waiter of
     /// `next`.
     pub(super) fn release_to(&self, next: WaitQueue) {
         self.words.words()[self.places.holder].store(0, Ordering::SeqCst);
@@ -175,12 +176,13 @@ impl MemberLock {
 
     /// Wakes all waiters, because the lock may have become needless for them.
     pub(crate) fn wake_all(&self) {
-        // The caller wrote the state that makes the lock needless before this reads the waiters;
-        // `take` does the two in the opposite order.
+        // The caller has written the state that makes the lock needless, and this then reads the
+        // waiters. `take` counts its waiter before it reads that state, so one of the two sees the
+        // other.
         self.wake_all_at(self.places.queue());
     }
 
-    /// As [`MemberLock::wake_all`], for one queue.
+    /// Like [`MemberLock::wake_all`], for one queue.
     pub(super) fn wake_all_at(&self, queue: WaitQueue) {
         fence(Ordering::SeqCst);
         self.wake(queue, u32::MAX);

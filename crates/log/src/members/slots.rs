@@ -1,4 +1,4 @@
-//! The living members: the values that each has published, and the needs of the oldest one.
+//! The living members: the values that each has published, and the oldest GLSNs that they need.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,9 +22,9 @@ pub struct Member {
     pub pid: u32,
     /// Whether it is the keeper.
     pub is_keeper: bool,
-    /// The oldest moment that it may read.
+    /// The oldest GLSN that it may read at.
     pub floor: Glsn,
-    /// The last commit that its manifest holds; it may still need the log after it.
+    /// The last commit in its manifest; it may still need the log after that.
     pub checkpoint: Glsn,
     /// When it joined: microseconds since 1970 UTC.
     pub since_micros: u64,
@@ -93,7 +93,7 @@ impl Slots {
     /// All living members; slots of those that have ended are cleared.
     ///
     /// # Errors
-    /// The system.
+    /// An error of the operating system.
     pub fn list(&self) -> Result<Vec<Member>, LogError> {
         let mut members = self.others()?;
         if self.table.slot < SLOTS {
@@ -136,7 +136,8 @@ impl Slots {
     /// The other living members; slots of members that have ended are cleared.
     ///
     /// # Errors
-    /// `Format` if the words or the file of a member's lock are lost; the system.
+    /// `Format` if the words or the file of a member's lock are lost; otherwise an error
+    /// of the operating system.
     pub fn others(&self) -> Result<Vec<Member>, LogError> {
         let mut others = Vec::new();
         for slot in self.table.others_in_words() {
@@ -156,7 +157,7 @@ impl Slots {
         Ok(others)
     }
 
-    /// Records that the process that owned this slot has ended. Law: the caller holds the slot's
+    /// Records that the process that owned this slot has ended. The caller must hold the slot's
     /// lock.
     pub(super) fn note_ended(&self, slot: usize) {
         self.table.no_keeper(slot);
@@ -168,8 +169,8 @@ impl Slots {
         }
     }
 
-    /// Counts the members that ended while they may have been writing blob files, and so may have
-    /// left some behind.
+    /// The number of members that ended while they may have been writing blob files, and so may
+    /// have left unnamed ones.
     pub fn leftovers(&self) -> u64 {
         self.table.word(LEFTOVERS)
     }
@@ -231,7 +232,7 @@ impl Slots {
 /// The members of the store at `path`, the oldest first, for a process that is not a member.
 ///
 /// # Errors
-/// The system, for example if this process may not write there.
+/// An error of the operating system, for example if this process may not write there.
 pub fn members_of(disk: &Arc<dyn Disk>, path: &Path) -> Result<Vec<Member>, LogError> {
     let (dir, file) = (path.join(LOCKS_DIR), path.join(WORDS_FILE));
     if disk.entry(&dir)?.is_none() || disk.entry(&file)?.is_none() {
@@ -248,7 +249,7 @@ pub fn members_of(disk: &Arc<dyn Disk>, path: &Path) -> Result<Vec<Member>, LogE
         }
         let lock = disk.lock_file_to_read(&slot_path(&dir, slot))?;
         let recorded = words[SLOT_FILES + slot].load(Ordering::SeqCst);
-        // The lock of a different file proves nothing.
+        // Only a lock on the recorded file proves that the process has ended.
         if [0, lock.identity()].contains(&recorded) && lock.try_lock()? {
             // Its process has ended.
             lock.unlock();

@@ -1,5 +1,5 @@
-//! Makes the threads of a process that wait one after the other for the same lock of another
-//! process time out together.
+//! Lets threads of a process time out together when they wait, one after the other, for a lock that
+//! another process holds.
 //!
 //! Each try to get the lock has the whole timeout. Without this, the last of many threads would get
 //! its error only after the sum of all timeouts.
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::LogError;
 
-/// Counts the tries to get a lock. Law: they are made one after the other.
+/// Counts the tries to get a lock, which are made one after the other.
 #[derive(Debug, Default)]
 pub(crate) struct Tries {
     begun: AtomicU64,

@@ -23,9 +23,9 @@ pub(crate) enum Cause {
     Frames,
     /// Free chunks of the budget fell below theirs.
     Chunks,
-    /// A caller found no room at all, and evicted inline.
+    /// A caller found no room, and evicted inline.
     Inline,
-    /// Few free chunks are cleared.
+    /// Too few free chunks are pre-faulted.
     NeverTaken,
 }
 
@@ -63,7 +63,8 @@ impl Bell {
         }
     }
 
-    /// Whether a call would wake the evictor. Call it under the lock under which room is counted.
+    /// Whether [`Bell::ring`] would wake the evictor. Call it under the lock under which room is
+    /// counted.
     pub(crate) fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Relaxed)
     }

@@ -1,5 +1,5 @@
 //! A chunk: the unit in which the budget hands out memory.
-#![allow(unsafe_code, reason = "a chunk is a slice of the arena that nobody else holds")]
+#![allow(unsafe_code, reason = "a chunk is a slice of the arena with a single holder")]
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};

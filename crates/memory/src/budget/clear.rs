@@ -9,7 +9,7 @@
 //!    wait.
 //! 2. While a block is touched, at least [`never_taken_min`] other chunks remain that were never
 //!    taken, so that no request fails because of the block.
-//! 3. The evictor's thread clears a block when the first chunk is taken, later an amount in
+//! 3. The evictor's thread clears a block when the first chunk is taken. Later it clears in
 //!    proportion to the chunks taken so far ([`ahead`]), and nothing while no chunk is taken.
 
 use std::sync::Arc;
@@ -30,16 +30,16 @@ fn are_enough(never_taken: usize, limit: usize) -> bool {
     never_taken >= never_taken_min(limit) + CHUNKS_PER_BLOCK
 }
 
-/// How many free chunks are to be cleared when `taken` of `limit` chunks were taken: a quarter of
-/// them, at most a 64th of the budget, at least one block.
+/// The number of free chunks to keep pre-faulted when `taken` of `limit` chunks were taken: a
+/// quarter of `taken`, at most a 64th of the budget, at least one block.
 fn ahead(taken: usize, limit: usize) -> usize {
     (taken / 4).min(limit / 64).max(CHUNKS_PER_BLOCK)
 }
 
 impl Budget {
-    /// Touches the chunks of the next block that were never taken, whose memory most likely has not
-    /// come from the system yet. They are the next to be taken. Returns their bytes, or 0 if too
-    /// few chunks are left.
+    /// Touches the never-taken chunks of the next block. They are the next to be taken, and most
+    /// likely have no memory from the system yet. Returns their bytes, or 0 if too few chunks are
+    /// left.
     pub fn clear_block(&self) -> usize {
         let inner = &self.inner;
         let _turn = inner.resizing.lock().expect("no code under this lock panics");
@@ -68,7 +68,7 @@ impl Budget {
         bytes
     }
 
-    /// Whether few free chunks are cleared, and [`Budget::clear_block`] can change that.
+    /// Whether too few free chunks are cleared, and [`Budget::clear_block`] can clear more.
     pub(crate) fn wants_clearing(&self) -> bool {
         self.inner.wants_clearing(&self.inner.lock())
     }
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(
             places[..2],
             [CHUNKS_PER_BLOCK, CHUNKS_PER_BLOCK + 1],
-            "what was touched last is taken first"
+            "the chunk touched last is taken first"
         );
         while budget.clear_block() > 0 {}
         assert_eq!(budget.free_bytes(), free - (CHUNKS_PER_BLOCK * CHUNK_BYTES) as u64);

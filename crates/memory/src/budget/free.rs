@@ -1,15 +1,15 @@
 //! The free chunks, in the order in which they were released.
 //!
-//! Chunks that were never taken are stored as a range of numbers: making a budget costs the same
-//! for any size.
+//! Chunks that were never taken are stored as a range of numbers: the cost of making a budget does
+//! not depend on its size.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use crate::arena::CHUNKS_PER_BLOCK;
 
-/// From the front: chunks pushed to the front, chunks never taken (the last number first), chunks
-/// given back (the latest last).
+/// The free chunks. From the front: chunks pushed to the front, chunks never taken (the last number
+/// first), and chunks given back (the latest last).
 #[derive(Debug, Default)]
 pub(super) struct Free {
     front: VecDeque<u32>,
@@ -42,7 +42,7 @@ impl Free {
         }
     }
 
-    /// Adds a chunk where it is retired first, and taken last.
+    /// Adds a chunk to the front, where it is retired first and taken last.
     pub(super) fn push_front(&mut self, id: u32) {
         self.front.push_front(id);
     }

@@ -147,10 +147,10 @@ impl Inner {
         }
     }
 
-    /// Gives the memory of the `count` free chunks that are retired next to the system, except for
-    /// the last batch, releasing the lock between batches. The chunks stay free; retiring them
-    /// later is then cheap. Chunks that were never taken are skipped: they have no memory yet, and
-    /// retiring them is cheap anyway.
+    /// Gives memory to the system ahead of time: that of the `count` free chunks that are retired
+    /// next, except for the last batch. Releases the lock between batches. The chunks stay free;
+    /// retiring them later is then cheap. Chunks that were never taken are skipped: they have no
+    /// memory yet, and retiring them is cheap anyway.
     fn withdraw_ahead<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -190,7 +190,7 @@ impl Inner {
             state.retired.extend(fresh.clone().rev());
         }
         for _ in fresh.len()..missing {
-            let id = self.withdraw_one(state).expect("as many as are missing are free");
+            let id = self.withdraw_one(state).expect("enough chunks are free");
             state.retired.push(id);
         }
         state.leased_bytes += bytes;

@@ -14,7 +14,7 @@ pub trait Reclaim: Send + Sync {
 }
 
 impl Budget {
-    /// Asks the reclaimers once, for a caller whose own memory is all in use.
+    /// Asks the reclaimers once, for a caller that has no memory of its own left to evict.
     pub(crate) fn press(&self) {
         drop(self.inner.reclaim(self.inner.lock(), 1));
     }
@@ -35,7 +35,7 @@ impl Budget {
         lenders.push(lender);
     }
 
-    /// Asks the lenders for `chunks`; returns how many more are free.
+    /// Asks the lenders for `chunks` chunks; returns how many more are free afterwards.
     pub(crate) fn take_back(&self, chunks: usize) -> usize {
         self.inner.take_back(chunks)
     }
@@ -69,8 +69,8 @@ impl Inner {
             .filter_map(Weak::upgrade)
             .collect();
         let given = reclaimers.iter().any(|reclaimer| reclaimer.reclaim(chunks) > 0);
-        // Not under the lock, because this may drop the last owner of a reclaimer, which then gives
-        // back its memory.
+        // Drop them without the lock: this may be the last owner of a reclaimer, whose drop takes
+        // the lock to give back its memory.
         drop(reclaimers);
         let state = self.lock();
         // Another thread, such as the evictor or a reclaimer asked by another caller, may have
@@ -92,7 +92,7 @@ impl Inner {
             return 0;
         }
         drop(lenders);
-        // A large buffer is kept as a spare when it is dropped.
+        // A lender's large buffer became a spare when it was dropped, so give up the spares too.
         let mut state = self.lock();
         if state.free.len() < before + chunks && !state.spare.is_empty() {
             let spare = std::mem::take(&mut state.spare);

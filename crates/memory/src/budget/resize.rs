@@ -13,7 +13,7 @@ use super::{Inner, Lease, State, Usage};
 use crate::budget::chunk::CHUNK_BYTES;
 use crate::sync::{MutexGuard, Ordering};
 
-/// Why a budget could not be resized; it is as it was.
+/// Why a budget could not be resized. The budget is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResizeError {
     /// The request exceeds the address space that was reserved when the budget was made (or is
@@ -31,7 +31,7 @@ pub enum ResizeError {
         /// Bytes held, by kind.
         usage: Box<Usage>,
     },
-    /// The system gives no memory.
+    /// The system refuses the memory.
     Refused {
         /// The system's message.
         message: String,
@@ -132,7 +132,7 @@ impl Inner {
     /// Withdraws the chunks beyond `wanted` from the budget; they are free.
     fn withdraw_over(&self, state: &mut State, wanted: u32) {
         while self.chunks.load(Ordering::Relaxed) > wanted {
-            // Chunks unretired a moment ago are in front.
+            // The chunks that were just unretired are at the front.
             let id = state.free.pop_front().expect("the surplus was counted as retired");
             self.withdraw(state, id);
             state.withdrawn.push(id);

@@ -26,7 +26,7 @@ pub enum Kind {
     Staging,
     /// Metadata of files, snapshots, keyspaces.
     Metadata,
-    /// Large buffers that were given back and are kept for reuse.
+    /// Large buffers that were returned and are kept for reuse.
     Spare,
     /// Open iterators: their keys, values and cursors.
     Walks,

@@ -1,11 +1,11 @@
-//! A FIFO queue of threads that wait for memory, as long as memory is coming back.
+//! A FIFO queue of threads that wait for memory while other holders are returning some.
 //!
 //! Laws:
 //! 1. Only the first in the queue retries. A thread that arrives while others wait queues behind
 //!    them, even if memory has just come free.
 //! 2. A thread gives up after [`Patience::idle`] without progress: no memory was given back, no
-//!    waiter was served, and no operation that frees memory is in progress. It gives up in any case
-//!    after [`Patience::longest`], not counting the time of its own attempts.
+//!    waiter was served, and no operation that frees memory is in progress. Even with progress, it
+//!    gives up after [`Patience::longest`], not counting the time of its own attempts.
 //! 3. If no memory was given back since a wait timed out, and no operation that frees memory is in
 //!    progress, the next request is refused at once, because it would time out too.
 //!
@@ -34,12 +34,12 @@ pub enum Order {
     Behind,
 }
 
-/// The time that a thread waits.
+/// The limits of a thread's wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// Without progress. Zero disables waiting.
+    /// The limit without progress. Zero disables waiting.
     pub idle: Duration,
-    /// In any case.
+    /// The limit even with progress.
     pub longest: Duration,
 }
 
@@ -161,7 +161,8 @@ impl WaitQueue {
         Standing { queue: self, number }
     }
 
-    /// Whether a thread is the first; if not, after waiting for a step.
+    /// Returns whether a thread is the first in the queue. If it is not, waits for a step before it
+    /// returns.
     fn is_first(&self, place: &Standing<'_>) -> bool {
         let state = self.lock();
         let is_first = state.waiting.front() == Some(&place.number);
@@ -238,7 +239,7 @@ mod tests {
         Patience { idle: Duration::from_millis(idle_millis), ..LONG }
     }
 
-    /// Relief that frees nothing; an operation may be in progress.
+    /// Relief that frees nothing, and may report an operation in progress.
     #[derive(Default)]
     struct Nothing {
         is_under_way: AtomicBool,
@@ -371,7 +372,7 @@ mod tests {
             };
             let waiting = scope.spawn(move || take().map(drop));
             await_waiting(&queue, 1);
-            // Longer than it waits while nothing moves.
+            // Sleep longer than a wait without progress lasts.
             SystemClock::new().sleep(Duration::from_millis(100));
             assert!(!waiting.is_finished());
             drop(held);

@@ -2,7 +2,7 @@
 //! entries.
 //!
 //! An entry is inserted in the index once its bytes are in a queue, and leaves the index before its
-//! bytes are dropped. Which entries to evict is decided in [`super::eviction`].
+//! bytes are dropped. [`super::eviction`] decides which entries to evict.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,8 +21,8 @@ pub(super) struct Entries {
     pages: Pages,
     count: u64,
     evictions: u64,
-    /// Bytes evicted from the probation queue since the last tick of the ghosts' clock. It ticks
-    /// for each [`GHOST_TICKS`]th of the ghosts' window.
+    /// Bytes evicted from the probation queue since the last tick of the ghosts' clock. The clock
+    /// ticks each time that a [`GHOST_TICKS`]th of the ghosts' window was evicted.
     bytes_since_tick: u64,
     /// Milliseconds; entries that expire at or before this count as gone.
     pub(super) now: u64,
@@ -192,8 +192,8 @@ impl Entries {
         true
     }
 
-    /// Splits the page of this hash, which is not crowded as a whole, but is in the buckets of the
-    /// hash. Returns whether it did.
+    /// Splits the page of this hash, of which only the buckets of the hash are full. Returns
+    /// whether it did.
     fn split_full_page(&mut self, shared: &Shared, hash: u64) -> bool {
         self.queues.reserve(shared, 1) && self.split_page(shared, hash)
     }
@@ -223,7 +223,7 @@ impl Entries {
         true
     }
 
-    /// Counts an entry as dead that lost its slot because its page became full.
+    /// Counts an entry as dead because it lost its slot when its page became full.
     fn lose(&mut self, shared: &Shared, slot: Slot) {
         if let Kind::Entry(queue) = slot.kind() {
             let position = self.queues.ends(queue).position_of(slot.place());
@@ -239,7 +239,11 @@ impl Entries {
         self.pages.for_each(&shared.segments, |slot| {
             indexed += usize::from(matches!(slot.kind(), Kind::Entry(_)))
         });
-        assert_eq!(indexed, self.pages.entries(), "entries in the index, by its pages");
+        assert_eq!(
+            indexed,
+            self.pages.entries(),
+            "entries in the index, and the sum over its pages"
+        );
         let queued = self.queues.check(shared, self.pages.len());
         assert_eq!(
             (queued, queued as u64),

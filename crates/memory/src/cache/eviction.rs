@@ -1,8 +1,8 @@
-//! Eviction: makes room by processing the oldest entries of the queues, each of which is moved on
-//! or evicted, until there is enough. Runs under the cache's lock.
+//! Eviction: makes room by moving or evicting the oldest entries of the queues, one by one, until
+//! there is enough. Runs under the cache's lock.
 //!
 //! [`super::policy`] chooses the queue and decides which entries stay. This file decides when to
-//! evict, when to clean dead bytes away, and how much a large entry must be worth.
+//! evict, when to reclaim dead bytes, and whether a large entry is worth its room.
 
 use std::sync::atomic::Ordering;
 
@@ -15,28 +15,26 @@ use super::queues::{Located, RESERVE};
 use super::shared::Shared;
 use super::slot::Slot;
 
-/// Dead bytes that cleaning recovers are cleaned away once they exceed one part in this many of the
-/// cache.
+/// Cleaning starts once the dead bytes that it recovers exceed one part in this many of the cache.
 const DEAD_PART: u64 = 32;
 
 /// An entry larger than one part in this many of the cache must be worth the entries that it
 /// displaces before it enters the protected queue.
 const LARGE_PART: u64 = 64;
 
-/// A touch of a large entry weighs as much as this many of those it displaces. A weight of one
-/// would serve hits best and bytes worst.
+/// A touch of a large entry weighs as much as this many touches of the entries that it displaces. A
+/// weight of one would maximise the hit rate and minimise the byte hit rate.
 const WEIGHT_OF_LARGE: u64 = 4;
 
-/// While no segment is to spare, each insertion evicts this many quarters of its own size, so that
-/// the next segment is free a little before it is needed, and no insertion evicts a whole one at
-/// once.
+/// While no segment is spare, each insertion evicts this many quarters of its own size. So the next
+/// segment is free a little before it is needed, and no insertion evicts a whole segment at once.
 const QUARTERS_EVICTED_AHEAD: u64 = 5;
 
 /// Upper bound on the entries processed per insertion, unless the insertion needs more for its own
 /// room.
 const ENTRIES_PROCESSED_AHEAD: u32 = 16;
 
-/// Upper bound on the victims examined to estimate the worth of all.
+/// Upper bound on the victims examined to estimate the value of all victims.
 const VICTIMS_EXAMINED: u64 = 1024;
 
 /// No position.
@@ -46,7 +44,7 @@ pub(super) struct Eviction {
     /// Whether anything was ever evicted for room.
     was_full: bool,
     probation_part: ProbationPart,
-    /// By queue: the position of the entry to be processed next, and the hash of its key.
+    /// Indexed by queue: the position of the entry to be processed next, and the hash of its key.
     next: [(u64, u64); 2],
     moved_bytes: u64,
     returns: u64,
@@ -105,9 +103,9 @@ impl Eviction {
         policy::first_queue(returned, &self.occupancy(shared, entries))
     }
 
-    /// Whether an entry at this position will not leave much sooner than one inserted now. Always
-    /// true in a cache that never had to evict, and in the protected queue, where it makes another
-    /// round; in the probation queue it must be in the younger half.
+    /// Whether an entry at this position will stay about as long as one inserted now. Always true
+    /// in a cache that never had to evict, and in the protected queue, where the entry makes
+    /// another round. In the probation queue, the entry must be in the younger half.
     pub(super) fn stays_for_long(&self, entries: &Entries, queue: Queue, position: u64) -> bool {
         let ends = entries.queues.ends(queue);
         !self.was_full
@@ -116,7 +114,7 @@ impl Eviction {
     }
 
     /// Evicts in advance of the next segment, in proportion to an entry that is about to be
-    /// written, unless a segment is to spare.
+    /// written, unless a segment is spare.
     pub(super) fn evict_ahead(&mut self, shared: &Shared, entries: &mut Entries, header: Header) {
         let words =
             (header.words() * QUARTERS_EVICTED_AHEAD / 4).min(1 << shared.segments.words_shift());
@@ -167,8 +165,8 @@ impl Eviction {
         true
     }
 
-    /// Evicts until no more than the limit is in use. Returns `false` if readers hold more than
-    /// that.
+    /// Evicts until the segments in use are within the limit. Returns `false` if readers hold more
+    /// than the limit.
     pub(super) fn shrink_to_limit(&mut self, shared: &Shared, entries: &mut Entries) -> bool {
         let is_over =
             |entries: &Entries| entries.queues.owner.used() > entries.queues.owner.limit();
@@ -185,8 +183,8 @@ impl Eviction {
     /// none.
     pub(super) fn process_oldest(&mut self, shared: &Shared, entries: &mut Entries) -> bool {
         let queues = [Queue::Probation, Queue::Protected].map(|queue| entries.queues.ends(queue));
-        // Processing each entry once without evicting leaves none of these bytes: cleaning ends,
-        // however long the heads of entries are.
+        // Processing each entry once without evicting removes all of these bytes, so cleaning ends
+        // even if the heads of entries are long.
         let dead = queues.map(Ends::cleanable_bytes);
         let cleans = dead[0] + dead[1] > entries.limit_bytes(shared) / DEAD_PART;
         let chosen = match cleans {
@@ -239,8 +237,8 @@ impl Eviction {
         }
     }
 
-    /// Moves the oldest entry of a queue to its next place, or evicts it, including when there is
-    /// no room for it.
+    /// Moves the oldest entry of a queue to its next place. Evicts it if the policy says so, or if
+    /// there is no room for it.
     fn move_or_evict(
         &mut self,
         shared: &Shared,
@@ -274,7 +272,7 @@ fn parts(shared: &Shared, entries: &Entries) -> (f64, f64) {
     )
 }
 
-/// The entry's next queue and its touches there, or `None` if it leaves.
+/// The entry's next queue and its touches there, or `None` if it is evicted.
 fn verdict(
     shared: &Shared,
     entries: &Entries,

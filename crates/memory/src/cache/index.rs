@@ -2,9 +2,9 @@
 //!
 //! The index is a row of pages. A page is a segment of buckets of eight slots (a cache line). The
 //! top bits of a hash choose a *cell*, and each page serves a run of adjacent cells. When a page
-//! gets crowded, it and a neighbour share their cells with a third page. The index therefore grows
-//! page by page, and pages stay at least two thirds full. The lowest bits of the hash choose a
-//! bucket, and the fingerprint a second one; a key is in one of the two. Buckets do not depend on
+//! gets crowded, it and a neighbour give some of their cells to a new page. The index therefore
+//! grows page by page, and pages stay at least two thirds full. The lowest bits of the hash choose
+//! a bucket, and the fingerprint a second one; a key is in one of the two. Buckets do not depend on
 //! the page, so a slot can move to another page without its key. If both buckets of a key are full,
 //! one of their entries moves to its other bucket. A page whose contents fit into its neighbours
 //! gives its segment back.
@@ -41,7 +41,7 @@ fn crowded_percent(mean_bytes: u64) -> usize {
     }
 }
 
-/// Number of pages that share with a new one.
+/// Number of pages that give cells to a new page.
 const SHARING: usize = 2;
 
 /// A page is spare if its neighbours, after taking over its contents, would have at most this
@@ -61,20 +61,21 @@ pub(super) struct Full;
 /// Slots that lie in one cache line.
 type Bucket = [AtomicU64; BUCKET];
 
-/// The readers' part.
+/// The part of the index that readers use.
 pub(super) struct Index {
-    /// By cell: the page's segment.
+    /// Indexed by cell: the page's segment.
     cells: Box<[AtomicU32]>,
     cell_shift: u32,
     buckets: usize,
-    /// Odd while pages share.
+    /// Odd while slots move.
     changes: AtomicU64,
 }
 
 impl Index {
     /// Makes an index that may grow to `max_segments`.
     pub(super) fn new(segments: &Segments, max_segments: usize) -> Self {
-        // Two or more for each page, because a small entry needs twice as much memory as its slot.
+        // At least two cells for each page, because a small entry needs twice as much memory as its
+        // slot.
         let cells = max_segments.next_power_of_two().clamp(2, MAX_CELLS);
         Self {
             cells: zeros(cells),
@@ -89,7 +90,7 @@ impl Index {
         size_of_val(&*self.cells) as u64
     }
 
-    /// Changes each time that pages share; odd while they do.
+    /// Changes each time that slots move; odd while they do.
     #[inline]
     pub(super) fn changes(&self) -> u64 {
         // Acquire: pairs with the Release in `Pages::grow`; slots moved before are visible.
@@ -133,7 +134,7 @@ impl Index {
     /// Prefetches the slots in which a key with this hash can be.
     #[inline]
     pub(super) fn prefetch(&self, segments: &Segments, hash: u64) {
-        // By address only: the page may have been reused by the time of the prefetch.
+        // Prefetch by address without reading, because the page may have been reused meanwhile.
         let (page, number) = (self.page_of(hash), self.first_bucket(hash));
         for number in [number, self.other_bucket(number, hash)] {
             segments.prefetch(page, number * size_of::<Bucket>());
@@ -263,11 +264,11 @@ impl Page {
     }
 }
 
-/// The writer's part. Under the cache's lock.
+/// The part of the index that only the writer uses, under the cache's lock.
 pub(super) struct Pages {
-    /// In the order of their cells.
+    /// The pages, in the order of their cells.
     pages: Vec<Page>,
-    /// By segment: the number of entries in it, if it is a page.
+    /// Indexed by segment: the number of entries in it, if it is a page.
     entries: Box<[u16]>,
     /// The next page to check for being spare.
     next: usize,
@@ -416,7 +417,8 @@ impl Pages {
     /// Enters an entry.
     ///
     /// # Errors
-    /// Both buckets are full of entries, and so are the others of these; nothing is changed.
+    /// Both buckets are full, and so is the other bucket of each of their entries; nothing is
+    /// changed.
     pub(super) fn insert(
         &mut self,
         index: &Index,
@@ -509,8 +511,8 @@ impl Pages {
         at.saturating_sub(1)..(at + 2).min(self.pages.len())
     }
 
-    /// The cells of a page's neighbours once it is gone: page, first cell, end. As even as
-    /// possible.
+    /// The cells of a page's neighbours after the page is removed: page, first cell, end.
+    /// Distributes the cells evenly.
     fn after_merge(&self, at: usize) -> [Option<(usize, usize, usize)>; 2] {
         let around = self.neighbourhood(at);
         let cells_of = |at: usize| {
@@ -550,7 +552,7 @@ impl Pages {
                 }
             }
             if at + 1 == self.pages.len() {
-                // Behind all cells.
+                // Its position is after all cells.
                 self.pages[at].first_cell = index.cells.len() as u32;
             }
             self.move_out(index, segments, at, &mut lost);

@@ -1,4 +1,4 @@
-//! An open cache: the shared state, the writer behind its lock, the loads under way, and look-ups.
+//! An open cache: the shared state, the writer and its lock, the loads in progress, and look-ups.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -32,7 +32,7 @@ pub(super) struct Inner {
 impl Inner {
     pub(super) fn lock(&self) -> MutexGuard<'_, Writer> {
         let mut writer =
-            self.wait_for_writer().expect("a cache whose writer panicked is not used any more");
+            self.wait_for_writer().expect("the cache is not used after its writer panicked");
         if self.expires.load(Ordering::Relaxed) {
             writer.entries.now = self.now();
         }
@@ -103,7 +103,8 @@ impl Inner {
     ) -> Option<R> {
         let shared = &self.shared;
         let hash = shared.hash(key);
-        // Before the line is claimed, because all later reads wait for that claim.
+        // Prefetch before the line is claimed, because the processor delays all later reads until
+        // the claim is done.
         shared.index.prefetch(&shared.segments, hash);
         loop {
             let changes = shared.index.changes();
@@ -137,7 +138,7 @@ impl Inner {
         }
     }
 
-    /// As `find`, for a reader that finds no free line. It must not wait for one, because the
+    /// Like `find`, for a reader that finds no free line. It must not wait for one, because the
     /// calling thread may hold the lines itself.
     #[cold]
     fn find_under_lock<R>(
@@ -154,7 +155,7 @@ impl Inner {
             }
             (!writer.entries.has_expired(&entry)).then(|| Value::new(entry.placed).to_vec())
         });
-        // Not under the lock: `look` may insert.
+        // Release the lock first, because `look` may insert.
         drop(writer);
         let result = copy.and_then(|copy| look(Value::copied(&copy)));
         if counts {

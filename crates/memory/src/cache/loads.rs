@@ -43,7 +43,7 @@ impl Error for LoadFailed {
 /// The result of a load.
 pub(super) type Loaded = Result<Arc<Vec<u8>>, LoadFailed>;
 
-/// Loads under way.
+/// Loads in progress.
 #[derive(Default)]
 pub(super) struct Loads {
     by_key: Mutex<HashMap<Box<[u8]>, Arc<Load>>>,
@@ -88,7 +88,7 @@ pub(super) struct Loading<'a> {
 }
 
 impl Loads {
-    /// Registers a load of this key, or waits for the one under way.
+    /// Registers a load of this key, or waits for the one in progress.
     pub(super) fn begin<'a>(&'a self, key: &'a [u8]) -> Turn<'a> {
         let mut by_key = self.lock();
         if let Some(load) = by_key.get(key).map(Arc::clone) {
@@ -184,7 +184,7 @@ impl Drop for Loading<'_> {
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
-#[allow(clippy::unwrap_used, reason = "a test fails where something is not as it should be")]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 mod tests {
     use std::time::Duration;
 

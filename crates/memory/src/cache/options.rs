@@ -9,8 +9,8 @@ use plimsoll_disk::clock::{Clock, SystemClock};
 #[non_exhaustive]
 pub struct CacheOptions {
     /// The limit in bytes, at least [`MIN_CACHE_BYTES`](crate::cache::MIN_CACHE_BYTES). All memory
-    /// that the budget charges to the cache stays within it, except that a cache below 512 KiB may
-    /// hold a chunk of which it uses only a part.
+    /// that the budget charges to the cache stays within this limit. The exception is a cache below
+    /// 512 KiB, which may hold a chunk and use only a part of it.
     pub memory_bytes: u64,
     /// The largest value that [`Cache::set_memory`](crate::cache::Cache::set_memory) accepts later;
     /// it determines the size of the tables. At least `memory_bytes`.
@@ -19,7 +19,7 @@ pub struct CacheOptions {
     /// a 64th of the cache stays for long only if it is accessed as often as the entries that it
     /// displaces.
     pub largest_part: f64,
-    /// The clock that times to live are measured with.
+    /// The clock that measures times to live.
     pub clock: Arc<dyn Clock>,
 }
 

@@ -3,16 +3,16 @@
 //!
 //! S3-FIFO (Yang, Zhang, Qiu, Yue, Vinayak: SOSP 2023), over bytes, with a probation queue that
 //! adapts its size from a tenth of the cache upwards ([`super::probation_part`]). Entries are in
-//! two queues, first in, first out, and carry a count of touches from 0 to 3. New entries start in
-//! the probation queue, entries accessed there are promoted to the protected queue, and ghosts
-//! detect entries that were evicted from probation too early. Scans do not flush the working set.
+//! two FIFO queues, and carry a count of touches from 0 to 3. New entries start in the probation
+//! queue, entries accessed there are promoted to the protected queue, and ghosts detect entries
+//! that were evicted from probation too early. Scans do not flush the working set.
 
 /// One of the two queues of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Queue {
     /// New entries, on probation.
     Probation,
-    /// Entries that have been found again.
+    /// Entries that were accessed again.
     Protected,
 }
 
@@ -36,9 +36,10 @@ impl Occupancy {
 /// Touches that promote an entry of the probation queue.
 const PROOF: u8 = 2;
 
-/// The queue in which a new entry begins. `returned`: a ghost shows that it was evicted from
-/// probation recently. Until the cache is first full, entries beyond the probation queue's share
-/// begin in the protected queue; otherwise the cache would fill as one probation queue.
+/// The queue in which a new entry begins. `returned` is set if a ghost shows that the entry was
+/// evicted from probation recently. Until the cache is first full, entries beyond the probation
+/// queue's share begin in the protected queue; otherwise the cache would fill as one probation
+/// queue.
 pub(super) fn first_queue(returned: bool, occupancy: &Occupancy) -> Queue {
     if returned || (!occupancy.was_full && occupancy.probation_is_full()) {
         Queue::Protected

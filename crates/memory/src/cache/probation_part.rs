@@ -2,10 +2,10 @@
 //!
 //! A tenth serves most workloads. It fails if entries are requested again slightly after their
 //! eviction from probation, while the protected queue may hold entries that are no longer used. The
-//! probation queue therefore grows with each entry that returns soon after its eviction, as the age
-//! of its ghost shows: a slightly longer queue would have kept it. It shrinks with each entry of
-//! the protected queue that was found only once in a round: a slightly shorter queue might not have
-//! kept it. Entries count equally, whatever their size, because hits do.
+//! probation queue therefore grows with each entry that returns soon after its eviction (by the age
+//! of its ghost), because a slightly longer queue would have kept it. It shrinks with each entry of
+//! the protected queue that was found only once in a round, because a slightly shorter protected
+//! queue might not have kept it. Entries of any size count equally, because hits do.
 //!
 //! Late returns are ignored. Otherwise a loop longer than the cache would give all space to the
 //! probation queue without gaining hits.
@@ -19,8 +19,8 @@ const MOST: f64 = 0.9;
 /// Age of a ghost in ticks up to which its entry returned soon.
 const SOON: u64 = 1;
 
-/// Bytes evicted from the probation queue in that time, as a fraction of the cache. The window of
-/// the ghosts is 27/20 of the cache, and the present tick is half over on average.
+/// Bytes evicted from the probation queue within [`SOON`], as a fraction of the cache. The window
+/// of the ghosts is 27/20 of the cache, and the present tick is half over on average.
 const REACH: f64 = (SOON as f64 + 0.5) * 27.0 / 20.0 / GHOST_TICKS as f64;
 
 /// Weight of an entry found once in the protected queue, relative to one that returns soon. With a
@@ -66,7 +66,7 @@ impl ProbationPart {
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
-#[allow(clippy::unwrap_used, reason = "a test fails where something is not as it should be")]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 mod tests {
     use super::*;
     use crate::budget::{Backing, Budget};

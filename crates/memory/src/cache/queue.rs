@@ -50,7 +50,7 @@ pub(super) struct Ends {
     pub(super) queue: Queue,
     /// Position of the oldest entry.
     pub(super) old: u64,
-    /// Position behind the youngest.
+    /// Position after the youngest entry.
     pub(super) young: u64,
     /// Bytes of the entries that the index refers to.
     pub(super) live_bytes: u64,
@@ -156,8 +156,8 @@ impl Ends {
         Some(position)
     }
 
-    /// Overwrites an entry of `room` words within one segment, which the index no longer refers to
-    /// and which has no reader. The remaining words become a filler.
+    /// Overwrites an entry of `room` words, which is in one segment. The index must not refer to
+    /// the entry any more, and it must have no reader. The remaining words become a filler.
     #[allow(unsafe_code, reason = "writes bytes without readers")]
     pub(super) fn write_over(
         &mut self,
@@ -183,7 +183,7 @@ impl Ends {
         let segment = ring.get(sequence_of(segments, position));
         let mut at = offset_of(segments, position);
         let mut write = |bytes: &[u8]| {
-            // SAFETY: behind the young end there is no published entry. Elsewhere, the caller has
+            // SAFETY: there is no published entry after the young end. Elsewhere, the caller has
             // removed the entry that was here, and it has no reader. The caller holds the lock.
             unsafe { segments.write(segment, at, bytes) }
             at += bytes.len();
@@ -242,8 +242,8 @@ impl Ends {
         (position, key.len() % 8)
     }
 
-    /// Writes one piece of the value, which begins `at` bytes behind the whole words written so
-    /// far. Returns the place of the next.
+    /// Writes one piece of the value, which begins `at` bytes after the whole words written so far.
+    /// Returns the place of the next.
     pub(super) fn write_value(
         &mut self,
         segments: &Segments,
@@ -288,7 +288,7 @@ impl Ends {
     fn put(&self, segments: &Segments, ring: &Ring, at: usize, bytes: &[u8]) {
         if !bytes.is_empty() {
             let segment = ring.get(sequence_of(segments, self.young));
-            // SAFETY: there is no published entry behind the young end, and the caller holds the
+            // SAFETY: there is no published entry after the young end, and the caller holds the
             // lock.
             unsafe { segments.write(segment, offset_of(segments, self.young) + at, bytes) }
         }
@@ -338,7 +338,8 @@ impl Ends {
         }
         self.old = to;
         if self.is_empty() && offset_of(segments, to) > 0 {
-            // Both ends are in one segment, which is now empty. The next entry begins in a new one.
+            // Both ends are in one segment, which is now empty. The next entry begins in a new
+            // segment.
             let left = emptied(segments, self.queue, to);
             leave(left, ring.get(left.sequence));
             self.old = ((to >> shift) + 1) << shift;

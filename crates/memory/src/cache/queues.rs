@@ -27,8 +27,8 @@ use super::slot::{Slot, fingerprint};
 /// Segments that stay free for moves.
 pub(super) const RESERVE: usize = 2;
 
-/// Segments that can be retired without a lease for the list. More of them take some 40 bytes for
-/// each segment of at least 4 KiB.
+/// Segments that can be retired without a lease for the list. Each further one takes some 40 bytes,
+/// for a segment of at least 4 KiB.
 const RETIRED: usize = 16;
 
 /// An entry that the index refers to, and its place.
@@ -80,7 +80,7 @@ impl RetiredFrom {
 pub(super) struct Queues {
     pub(super) owner: Owner,
     ends: [Ends; 2],
-    /// By queue: the fingerprints of all entries that were in the segment of its old end.
+    /// Indexed by queue: the fingerprints of all entries that were in the segment of its old end.
     passed: [FingerprintFilter; 2],
     retired: Vec<Retired>,
 }
@@ -196,10 +196,10 @@ impl Queues {
         self.ends_mut(queue).uncount(header);
     }
 
-    /// Overwrites the entry of the same key in its place, which leaves no dead segment to clean,
-    /// and counts as a touch. Returns `false` without any change if the new entry is larger, the
-    /// old one crosses segments, or a reader may use it. That is decided by the readers' lines
-    /// ([`super::readers`]), as for segments: the slot is emptied first, and then no line may hold
+    /// Overwrites the entry of the same key in its place. This leaves no dead bytes to clean, and
+    /// counts as a touch. Returns `false` without any change if the new entry is larger, the old
+    /// one crosses segments, or a reader may use it. The readers' lines show whether a reader may
+    /// use it ([`super::readers`]), as for segments: after the slot is emptied, no line may hold
     /// the entry's fingerprint or its segment.
     pub(super) fn write_over(
         &mut self,
@@ -286,9 +286,9 @@ impl Queues {
         moved_to
     }
 
-    /// Whether a long entry can be moved segment by segment, each given up before the next is
-    /// needed. It can if no reader uses the entry or the entries before it in its first segment. No
-    /// later reader finds them, because the index no longer refers to them.
+    /// Whether a long entry can be moved segment by segment, giving up each before the next is
+    /// needed. It can if no reader uses the entry or the entries before it in its first segment.
+    /// Later readers do not find these entries, because the index no longer refers to them.
     fn can_move_in_steps(&mut self, shared: &Shared, entry: &Located<'_>) -> bool {
         let (queue, count) = (entry.placed.queue, entry.placed.segment_count());
         if count < 2 || !self.owner.provide_to_move(&shared.segments, RESERVE) {
@@ -352,7 +352,7 @@ impl Queues {
         self.advance(shared, queue, None, end);
     }
 
-    /// As [`Queues::advance`], for segments without readers.
+    /// Like [`Queues::advance`], for segments without readers.
     fn advance_unread(&mut self, shared: &Shared, queue: Queue, to: u64) {
         let owner = &mut self.owner;
         let give_back = |_, segment| owner.give_back(&shared.segments, segment);
@@ -421,7 +421,7 @@ impl Queues {
             spanned += ((last >> shift) - (ends.old >> shift)) as usize;
         }
         assert_eq!(spanned, self.owner.used(), "segments of the queues, the index, and retired");
-        assert!(self.owner.used() <= self.owner.limit(), "segments in use and the limit");
+        assert!(self.owner.used() <= self.owner.limit(), "segments in use are within the limit");
         self.owner.check(&shared.segments);
         entries
     }

@@ -12,8 +12,8 @@
 //! 2. Index pages follow the same protocol: a reader publishes the use of the index and then looks
 //!    up the page; a page's removal changes the cells first and then reads the lines.
 //! 3. A line that publishes the use of the index protects the segments that held an entry with its
-//!    fingerprint ([`FingerprintFilter`]), and no others. A reader preempted there retains index
-//!    pages and next to nothing else.
+//!    fingerprint ([`FingerprintFilter`]), and no others. A reader that is preempted during its
+//!    search retains index pages and very few segments.
 
 #[cfg(loom)]
 use loom::sync::atomic::fence;
@@ -195,8 +195,7 @@ impl Readers {
         })
     }
 
-    /// Of the lines that [`Readers::reading`] returned, those that may still be reading the
-    /// segment.
+    /// Those of `lines`, a result of [`Readers::reading`], that may still be reading the segment.
     pub(super) fn still_reading(&self, lines: u64, emptied: Emptied) -> u64 {
         self.lines_that(lines, |word| match Span::of_word(word) {
             Some(span) => span.holds(emptied),
@@ -211,7 +210,7 @@ impl Readers {
         self.still_in_index(u64::MAX)
     }
 
-    /// Of these lines, those that use the index.
+    /// Those of `lines` that still use the index.
     pub(super) fn still_in_index(&self, lines: u64) -> u64 {
         self.lines_that(lines, |word| word & IN_INDEX > 0)
     }
@@ -235,8 +234,8 @@ impl Readers {
 }
 
 impl Reading<'_> {
-    /// Ends the use of the index and publishes the span being read, which the line protected so
-    /// far.
+    /// Ends the use of the index and publishes the span being read. Until now the use of the index
+    /// protected that span.
     #[inline]
     pub(super) fn leave_index(&self, span: Span) {
         // Release: the index was read before; pairs with the loads in `lines_that`.
@@ -251,7 +250,7 @@ impl Reading<'_> {
             .store(self.line.hits.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Counts an unsuccessful look-up; likewise.
+    /// Counts an unsuccessful look-up. The count has no other writer: the line is claimed.
     #[inline]
     pub(super) fn count_miss(&self) {
         self.line
@@ -320,7 +319,7 @@ mod loom_tests {
 
         /// Enters an entry into an unread segment, as under the lock.
         fn enter(&self, number: u64) {
-            #[allow(unsafe_code, reason = "loom's cell wants it")]
+            #[allow(unsafe_code, reason = "loom's cell gives raw pointers only")]
             // SAFETY (of the model): loom reports a race if there is one.
             self.bytes.with_mut(|bytes| unsafe { *bytes = number });
             self.ring.store(0, Ordering::Release);
@@ -331,7 +330,7 @@ mod loom_tests {
         fn evict(&self) -> bool {
             self.slot.store(0, Ordering::Release);
             self.ring.store(1, Ordering::Release);
-            #[allow(unsafe_code, reason = "loom's cell wants it")]
+            #[allow(unsafe_code, reason = "loom's cell gives raw pointers only")]
             // SAFETY (of the model): loom reports a race if there is one.
             self.later.with_mut(|bytes| unsafe { *bytes = 3 });
             let mut fingerprints = FingerprintFilter::none(4096);
@@ -350,7 +349,7 @@ mod loom_tests {
             let number = self.slot.swap(0, Ordering::AcqRel);
             let free = self.readers.reading(EMPTIED, |fingerprint| fingerprint == FINGERPRINT) == 0;
             if free {
-                #[allow(unsafe_code, reason = "loom's cell wants it")]
+                #[allow(unsafe_code, reason = "loom's cell gives raw pointers only")]
                 // SAFETY (of the model): loom reports a race if there is one.
                 self.bytes.with_mut(|bytes| unsafe { *bytes = number });
             }
@@ -367,7 +366,7 @@ mod loom_tests {
                 lines = self.readers.still_in_index(lines);
             }
             if lines == 0 {
-                #[allow(unsafe_code, reason = "loom's cell wants it")]
+                #[allow(unsafe_code, reason = "loom's cell gives raw pointers only")]
                 // SAFETY (of the model): loom reports a race if there is one.
                 self.page.with_mut(|page| unsafe { *page = 1 });
             }
@@ -379,7 +378,7 @@ mod loom_tests {
             if self.cell.load(Ordering::SeqCst) == 0 {
                 return false;
             }
-            #[allow(unsafe_code, reason = "loom's cell wants it")]
+            #[allow(unsafe_code, reason = "loom's cell gives raw pointers only")]
             // SAFETY (of the model): loom reports a race if there is one.
             let written_over = self.page.with(|page| unsafe { *page });
             assert_eq!(written_over, 0);
@@ -392,7 +391,7 @@ mod loom_tests {
                 return false;
             }
             reading.leave_index(Span { queue: Queue::Protected, first: 3, count: 1 });
-            #[allow(unsafe_code, reason = "loom's cell wants it")]
+            #[allow(unsafe_code, reason = "loom's cell gives raw pointers only")]
             // SAFETY (of the model): loom reports a race if there is one.
             let found = segment.with(|bytes| unsafe { *bytes });
             assert_eq!(found, number);

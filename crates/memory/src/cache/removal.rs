@@ -8,15 +8,15 @@ use super::queues::Located;
 /// Entries visited per acquisition of the lock.
 const ENTRIES_PER_LOCK: usize = 256;
 
-/// Acquisitions of the lock after which the rest is visited under one, so that the scan ends
-/// however many entries move meanwhile.
+/// After this many acquisitions of the lock, the rest is visited under a single one, so that the
+/// scan ends even if many entries move meanwhile.
 const LOCKS_MAX: usize = 1 << 16;
 
 /// Removes every entry that `is_unwanted` selects by its key and value. An entry that is inserted
 /// meanwhile may stay.
 ///
-/// An entry that moves goes to the young end of a queue. So each entry is met once the scan is at
-/// both young ends at the same time.
+/// An entry that moves goes to the young end of a queue. So the scan has visited each entry once it
+/// is at both young ends at the same time.
 pub(super) fn remove_if(inner: &Inner, is_unwanted: &mut dyn FnMut(&[u8], Value<'_>) -> bool) {
     const QUEUES: [Queue; 2] = [Queue::Probation, Queue::Protected];
     let shared = &inner.shared;
@@ -49,7 +49,7 @@ pub(super) fn remove_if(inner: &Inner, is_unwanted: &mut dyn FnMut(&[u8], Value<
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
-#[allow(clippy::unwrap_used, reason = "a test fails where something is not as it should be")]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 mod tests {
     use crate::budget::{Backing, Budget};
     use crate::cache::{Cache, CacheOptions};

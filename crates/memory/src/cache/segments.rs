@@ -1,8 +1,8 @@
 //! The cache's memory: chunks of the budget, cut into segments of one size.
 //!
 //! A segment is a whole chunk in a large cache and a part of one in a small cache, so that
-//! half-filled segments cost little in either. A segment belongs to a queue or to the index, or is
-//! free.
+//! half-filled segments waste little memory in both. A segment belongs to a queue or to the index,
+//! or is free.
 //!
 //! Law: the chunks of all segments are held until the cache is dropped or gives them back, and only
 //! free segments are given back.
@@ -23,7 +23,7 @@ const MIN_SEGMENT_BYTES: u64 = 4096;
 pub(super) struct Segments {
     shift: u32,
     chunks: Box<[AtomicPtr<u8>]>,
-    /// By segment: the segment where an entry that crosses its end continues.
+    /// Indexed by segment: the segment where an entry that crosses its end continues.
     next: Box<[AtomicU32]>,
 }
 
@@ -141,13 +141,13 @@ pub(super) struct Owner {
     /// By chunk number, up to the highest assigned so far. The unused rest of these tables takes no
     /// memory or time.
     chunks: Vec<Option<Chunk>>,
-    /// By chunk: bitmask of its free segments.
+    /// Indexed by chunk: bitmask of its free segments.
     free_of_chunk: Vec<u16>,
-    /// By chunk: its position in its list.
+    /// Indexed by chunk: its position in its list.
     place_of_chunk: Vec<u32>,
-    /// Chunks of which some segments are free, but not all.
+    /// Chunks with some free segments, but not all.
     partly_free: Vec<u32>,
-    /// Chunks of which all segments are free.
+    /// Chunks with only free segments.
     wholly_free: Vec<u32>,
     /// Numbers below `chunks.len()` that no chunk has any more.
     vacant: Vec<u32>,
@@ -218,7 +218,7 @@ impl Owner {
         self.used() + wanted <= self.limit && self.hold(segments, wanted)
     }
 
-    /// As [`Owner::provide`], for moving an entry, which frees as much soon after.
+    /// Like [`Owner::provide`], for moving an entry, which soon frees as many segments as it takes.
     pub(super) fn provide_to_move(&mut self, segments: &Segments, wanted: usize) -> bool {
         self.used() + wanted <= self.ceiling && self.hold(segments, wanted)
     }

@@ -23,7 +23,7 @@ pub(super) struct Shared {
 
 /// Result of a reader's search.
 pub(super) enum Found<'a> {
-    /// The reader's line now protects the entry, and no longer the index.
+    /// The entry was found. The reader's line now protects it, and no longer the index.
     Here(Placed<'a>),
     Nothing,
     /// A slot changed during the search: search again.
@@ -93,8 +93,8 @@ impl Shared {
     #[inline]
     fn placed(&self, slot: &AtomicU64, word: Slot, queue: Queue) -> Option<Placed<'_>> {
         let segment = self.ring(queue).get(sequence_of(&self.segments, word.place()));
-        // Acquire: a second load of the slot, after the ring's. As long as the slot refers to the
-        // entry, the ring leads to its segment.
+        // Acquire: loads the slot again, after the ring. While the slot refers to the entry, the
+        // ring names the entry's segment.
         if !Slot(slot.load(Ordering::Acquire)).is_same_entry(word) {
             return None;
         }
@@ -108,11 +108,11 @@ impl Shared {
     }
 }
 
-/// Records a touch, unless the slot has changed meanwhile: a lost touch does no harm.
+/// Records a touch, unless the slot has changed meanwhile. A lost touch is harmless.
 #[inline]
 pub(super) fn touch(slot: &AtomicU64, word: Slot) {
     if let Some(touched) = word.touched() {
-        // Relaxed: nothing is handed over.
+        // Relaxed: a touch publishes no other data.
         let _ = slot.compare_exchange(word.0, touched.0, Ordering::Relaxed, Ordering::Relaxed);
     }
 }

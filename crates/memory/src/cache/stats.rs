@@ -29,9 +29,9 @@ pub struct CacheStats {
     pub dead_bytes: u64,
     /// Memory in use: all segments, whole, and the tables.
     pub memory_bytes: u64,
-    /// Of that, the index.
+    /// The part of `memory_bytes` that the index takes.
     pub index_bytes: u64,
-    /// Of that, the tables.
+    /// The part of `memory_bytes` that the tables take.
     pub table_bytes: u64,
     /// Upper bound on `memory_bytes`, with everything counted.
     pub limit_bytes: u64,

@@ -1,6 +1,6 @@
 //! Tests of the cache by theme, and their shared helpers: answers against a plain map, counters
 //! against a recount, readers against the writer.
-#![allow(clippy::unwrap_used, reason = "a test fails where something is not as it should be")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod answers;
 mod loads;

@@ -99,7 +99,7 @@ pub struct Copied<'a> {
     pub key: &'a [u8],
     /// Its value.
     pub value: &'a [u8],
-    /// Touches since it reached its place, up to three.
+    /// Touches since it was written to its present place, up to three.
     pub touches: u8,
 }
 
@@ -147,7 +147,7 @@ impl Copies {
 }
 
 /// Calls `visit` with the entries in this range of places, and their touches, until it returns
-/// false. Returns the place of the refused entry, or of the next entry behind all.
+/// false. Returns the place of the refused entry, or of the first entry after the range.
 pub(super) fn scan(
     inner: &Inner,
     standing: Standing,
@@ -194,7 +194,7 @@ fn live_at<'a>(
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
-#[allow(clippy::unwrap_used, reason = "a test fails where something is not as it should be")]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 mod tests {
     use super::*;
     use crate::budget::{Backing, Budget};
@@ -344,7 +344,7 @@ mod tests {
         other.insert(&number(3), b"newer");
         let all = all_of(&full);
         let returning = |(key, value, touches): &'_ (Vec<u8>, Vec<u8>, u8)| {
-            // A group of one.
+            // A group of one entry.
             other
                 .bring_back(&[other.returning(key, [&value[..40], &value[40..]], *touches)], || {
                     true

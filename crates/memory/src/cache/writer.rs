@@ -1,7 +1,7 @@
 //! The cache's writer, under the cache's lock: inserts, replaces and removes entries, and changes
 //! the limit.
 //!
-//! Owners, each knowing only those before it: [`super::segments::Owner`] (memory),
+//! Layers, each of which uses only those before it: [`super::segments::Owner`] (memory),
 //! [`super::queues::Queues`] (bytes of entries), [`super::entries::Entries`] (index and queues in
 //! step), [`super::eviction::Eviction`] (which entries leave), and the writer.
 
@@ -16,7 +16,7 @@ use crate::budget::chunk::CHUNK_BYTES;
 /// Step by which the limit is lowered; at least a segment.
 const STEP_BYTES: usize = 256 << 10;
 
-/// Minimum number of segments beside the index, in the smallest cache.
+/// Minimum number of segments besides the index, in the smallest cache.
 const LEAST_SEGMENTS: usize = 12;
 
 /// Below this many chunks a limit is not rounded to whole ones.
@@ -71,7 +71,8 @@ impl Writer {
 
     /// Replaces the entry with the same key, in the same queue and with the same touches, if there
     /// is one. Returns whether it did. A refused entry still removes its predecessor. The new entry
-    /// gets a new place, so that a saver that goes by places finds it there.
+    /// gets a new place, so that a copy of entries in the order of their places ([`super::warm`])
+    /// does not miss it.
     pub(super) fn replace(&mut self, shared: &Shared, arrival: &Arrival<'_>) -> bool {
         let Some(before) = self.entries.find(shared, arrival.hash, arrival.key) else {
             return false;
@@ -103,8 +104,8 @@ impl Writer {
         {
             return Some(false);
         }
-        // One segment more than the entry needs, for a page of the index: with these nothing has to
-        // be evicted.
+        // One segment more than the entry needs, for a page of the index. With these segments,
+        // nothing has to be evicted.
         let queues = &mut self.entries.queues;
         let wanted = queues.ends(Queue::Protected).segments_for(&shared.segments, header) + 1;
         if !queues.reserve(shared, wanted) {
@@ -159,9 +160,9 @@ impl Writer {
         self.entries.queues.owner.end_shrinking();
     }
 
-    /// The segments for a limit in bytes. Rounded to whole chunks, so that the memory held does not
-    /// exceed it either, unless rounding would take much of a very small cache. At least enough
-    /// segments to keep entries of some size beside the index.
+    /// The number of segments for a limit in bytes. Rounded down to whole chunks, so that the
+    /// chunks held do not exceed the limit either, unless rounding would take much of a very small
+    /// cache. At least enough to keep entries of some size besides the index.
     fn limit_for(&self, shared: &Shared, bytes: u64) -> usize {
         let of_chunk = CHUNK_BYTES / shared.segments.bytes();
         let segments = (bytes / shared.segments.bytes() as u64) as usize;
@@ -174,8 +175,8 @@ impl Writer {
     }
 
     /// Moves the limit toward `wanted_bytes`: at once if it grows, else by at most [`STEP_BYTES`],
-    /// so that the lock is not held for long. Returns whether the cache is at the final limit,
-    /// which it is not while readers hold more than that.
+    /// so that the lock is not held for long. Returns whether the cache is at the final limit. It
+    /// is not while readers hold more memory than that.
     pub(super) fn approach(&mut self, shared: &Shared, wanted_bytes: u64) -> bool {
         let wanted = self.limit_for(shared, wanted_bytes);
         let step = (STEP_BYTES / shared.segments.bytes()).max(1);
@@ -194,7 +195,7 @@ impl Writer {
     }
 
     /// Gives up to `chunks` chunks back to the budget, evicting for them. Returns how many. While
-    /// there are entries, the room to move them stays.
+    /// the cache has entries, it keeps the room to move them.
     pub(super) fn give_back(&mut self, shared: &Shared, chunks: usize) -> usize {
         let Self { entries, eviction, .. } = self;
         let mut given = entries.queues.owner.release_chunks(&shared.segments, chunks, RESERVE);

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! `low` is the amount allocated during the evictor's reaction (rate times reaction time). `high`
-//! is twice that, so that at the start of a round the present room equals the room to be made. All
+//! is twice that, so that at the start of a round the room left equals the room to be made. All
 //! arithmetic saturates: a surplus never becomes a negative shortfall.
 
 /// Batch size in pages: the least, and the most.

@@ -31,7 +31,7 @@ fn assert_is(page: &[u8], number: u32) {
     );
 }
 
-/// Few enough that the tables of the pool fit into one chunk.
+/// The chunks of the budget: so few that the tables of the pool fit into one chunk.
 const CHUNKS: u64 = if cfg!(miri) { 40 } else { 152 };
 
 struct World {

@@ -9,7 +9,7 @@ pub struct EvictorStats {
     pub victims: u64,
     /// Bytes freed: frames for pages, and chunks for everything else.
     pub bytes: u64,
-    /// Of these, bytes of chunks that went back to the budget.
+    /// The part of `bytes` in chunks that went back to the budget.
     pub chunk_bytes: u64,
     /// Times it was woken because free frames were few.
     pub woken_for_frames: u64,
@@ -17,9 +17,9 @@ pub struct EvictorStats {
     pub woken_for_chunks: u64,
     /// Times it was woken by a caller that had to evict inline.
     pub woken_inline: u64,
-    /// Nanoseconds from a wake-up call to the first room, on average.
+    /// Average nanoseconds from a wake-up call to the first memory freed.
     pub reaction_nanos: u64,
-    /// Free frames at which it stops.
+    /// Number of free frames at which it stops.
     pub high_frames: u64,
     /// Free chunks at which it stops.
     pub high_chunks: u64,

@@ -20,11 +20,11 @@
 //! Laws:
 //! 1. A frame moves along the arrows only under the pool's lock, except `try_hold` and `unpin`,
 //!    which need no lock.
-//! 2. The key changes only while the frame is free. A reader that finds the same word after
-//!    publishing as before it read the key therefore holds that key: a change would have raised the
-//!    version. The version never resets, even if a descriptor's memory went back to the system:
-//!    before the frame is used again its version continues from the last version of any such frame
-//!    ([`Frame::raise_version`]).
+//! 2. The key changes only while the frame is free. Therefore, a reader that reads the word, then
+//!    the key, publishes the frame, and finds the same word again, holds the page of that key: a
+//!    change would have raised the version. The version never resets, even if a descriptor's memory
+//!    went back to the system: before the frame is used again its version continues from the last
+//!    version of any such frame ([`Frame::raise_version`]).
 //! 3. Bytes are written only while the frame is loading, and read only while it is pinned or
 //!    published.
 //! 4. A hit writes to the word only if it makes the page hotter.
@@ -33,7 +33,7 @@ use super::Touch;
 use super::hazard::{self, Hazard, Tried};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// Names a page: the file's id in the pool, and its number in the file.
+/// Identifies a page by its file's id in the pool and its number in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PageKey {
     pub(super) file: u64,
@@ -67,7 +67,7 @@ pub(super) enum Heat {
     Scan = 0,
     /// Accessed once.
     Cold = 1,
-    /// Accessed again; the clock takes this degree away first.
+    /// Accessed again; the clock cools the page to `Cold` before it evicts the page.
     Hot = 2,
     /// Hot, and accessed since the clock's hand last passed.
     HotAndTouched = 3,
@@ -140,7 +140,7 @@ impl State {
     }
 
     fn pinned(self, touch: Touch) -> u64 {
-        assert!(self.0 & PINS < PINS / 2, "a page is pinned half a million times over");
+        assert!(self.0 & PINS < PINS / 2, "a page is pinned more than half a million times");
         self.with_heat(self.heat().touched(touch)) + PIN
     }
 
@@ -167,10 +167,10 @@ pub(super) struct Frame {
     number: AtomicU32,
 }
 
-/// How a reader keeps a page in its frame.
+/// The means by which a reader keeps a page in its frame.
 pub(super) enum Pin {
     Published(Hazard),
-    /// To be undone by [`Frame::unpin`].
+    /// A pin counted in the frame's word; [`Frame::unpin`] releases it.
     Counted,
 }
 
@@ -228,7 +228,7 @@ impl Frame {
         State(self.word.load(Ordering::SeqCst)).is_as(seen)
     }
 
-    /// Records an access. If the frame has changed since `seen`, only that change counts.
+    /// Records an access, unless the frame has changed since `seen`.
     #[inline]
     fn warm(&self, seen: State, touch: Touch) {
         let heat = seen.heat().touched(touch);
@@ -311,7 +311,7 @@ impl Frame {
         self.try_evict_unless(seen, || hazard::is_held(self.address()))
     }
 
-    /// As [`Frame::try_evict`]; `is_held` returns whether a hazard slot publishes the frame.
+    /// Like [`Frame::try_evict`]; `is_held` returns whether a hazard slot publishes the frame.
     fn try_evict_unless(&self, seen: State, is_held: impl Fn() -> bool) -> bool {
         // A hot page is likely to be in use, and freeing its frame even for a moment would send its
         // readers to the lock.
@@ -388,7 +388,7 @@ mod loom_tests {
         /// Fills a free frame, as under the lock.
         fn fill(&self, key: PageKey) {
             self.frame.begin(key, Heat::Cold);
-            #[allow(unsafe_code, reason = "loom's cell wants it")]
+            #[allow(unsafe_code, reason = "loom's cell gives raw pointers only")]
             // SAFETY (of the model): loom reports a race if there is one.
             self.bytes.with_mut(|bytes| unsafe { *bytes = key.number });
             self.frame.finish();
@@ -403,7 +403,7 @@ mod loom_tests {
         }
 
         fn look_at_bytes(&self, key: PageKey) {
-            #[allow(unsafe_code, reason = "loom's cell wants it")]
+            #[allow(unsafe_code, reason = "loom's cell gives raw pointers only")]
             // SAFETY (of the model): loom reports a race if there is one.
             let number = self.bytes.with(|bytes| unsafe { *bytes });
             assert_eq!(number, key.number);

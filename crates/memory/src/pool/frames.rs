@@ -69,9 +69,9 @@ impl Frames {
         self.table.resize(slots_for(chunks));
     }
 
-    /// Shrinks the table as far as `chunks` allow, and gives the memory behind them back to the
-    /// system. `used`: chunks from this one on were never held. Under the pool's lock; the frames
-    /// from `chunks` on are free.
+    /// Shrinks the table as far as `chunks` allow, and gives the memory after them back to the
+    /// system. Chunks from `used` on were never held. Under the pool's lock; the frames from
+    /// `chunks` on are free.
     pub(super) fn shrink(&self, chunks: usize, used: usize) {
         let behind = &self.frames[chunks * FRAMES_PER_CHUNK..used.max(chunks) * FRAMES_PER_CHUNK];
         let last = behind.iter().map(|frame| frame.state().version()).max().unwrap_or(0);
@@ -92,15 +92,15 @@ impl Frames {
         &self.frames[..chunks * FRAMES_PER_CHUNK]
     }
 
-    /// The frame that holds the page, if `is_it` agrees. See [`Table`] for entries that it can miss
-    /// without the pool's lock.
+    /// The frame that holds the page, if `is_it` returns true for it. [`Table`] describes the
+    /// entries that a search without the pool's lock may miss.
     #[inline]
     pub(super) fn find(&self, key: PageKey, mut is_it: impl FnMut(&Frame) -> bool) -> Option<u32> {
         self.table.find(Fingerprint::of(key), |frame| is_it(self.get(frame)))
     }
 
-    /// The frame that holds the page, kept there. See [`Table`] for entries that it can miss
-    /// without the pool's lock.
+    /// The frame that holds the page, and a pin that keeps the page there. [`Table`] describes the
+    /// entries that a search without the pool's lock may miss.
     #[inline]
     pub(super) fn hold(&self, key: PageKey, touch: Touch) -> Option<(u32, Pin)> {
         let mut pin = None;
@@ -114,7 +114,7 @@ impl Frames {
         pin.map(|pin| (frame, pin))
     }
 
-    /// Address range of the descriptors; everything that this pool publishes is in it.
+    /// Address range of the descriptors, and so of everything that this pool's readers publish.
     pub(super) fn addresses(&self) -> Range<usize> {
         let frames = self.frames.as_ptr_range();
         frames.start.addr()..frames.end.addr()
@@ -205,7 +205,7 @@ fn free_frames(frames: usize, backing: Backing) -> io::Result<Descriptors> {
 
 #[cfg(not(any(loom, all(test, shuttle))))]
 fn free_slots(slots: usize, backing: Backing) -> io::Result<Slots> {
-    // SAFETY: a zero is all zeros, and a slot is an atomic.
+    // SAFETY: all-zero bytes are a valid zero, and a slot is an atomic.
     unsafe { Reserved::zeroed(slots, backing) }
 }
 

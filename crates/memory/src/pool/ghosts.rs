@@ -3,10 +3,10 @@
 //! any eviction estimates the hits that a slightly larger pool would have had.
 //!
 //! A ghost is a fingerprint in a table in proportion to the pool: sets of four, each with the time
-//! (counted in ghosts) at which it was noted. A ghost older than as many others as there are frames
-//! no longer counts. A fingerprint has 31 bits and may match another page, which then becomes hot
-//! too early; there is no other effect. From the ghost queue of S3-FIFO (Yang et al., "FIFO queues
-//! are all you need for cache eviction", SOSP 2023).
+//! (counted in ghosts) at which it was noted. A ghost expires once as many newer ghosts were noted
+//! as the pool has frames. A fingerprint has 31 bits and may match another page, which then becomes
+//! hot too early; there is no other effect. From the ghost queue of S3-FIFO (Yang et al., "FIFO
+//! queues are all you need for cache eviction", SOSP 2023).
 
 use super::frame::PageKey;
 

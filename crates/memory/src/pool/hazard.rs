@@ -21,8 +21,8 @@
 //! 2. All four steps are sequentially consistent: a reader's publication and second read, and an
 //!    evictor's change of the word and read of the slots. So either the evictor sees the slot, or
 //!    the reader sees the new version.
-//! 3. A line whose thread has ended may still have slots in use: the next thread skips them and
-//!    does not clear them.
+//! 3. A line whose thread has ended may still have slots in use. The next owner of the line skips
+//!    these slots and does not clear them.
 
 use std::any::Any;
 use std::ops::Range;
@@ -31,10 +31,10 @@ use std::sync::PoisonError;
 
 use crate::sync::{AtomicBool, AtomicUsize, Ordering};
 
-/// Pages that a thread can hold published. Further pages are counted in their frames.
+/// The number of pages that a thread can publish. Further pages are counted in their frames.
 const SLOTS: usize = if cfg!(all(test, shuttle)) { 2 } else { 16 };
 
-/// Threads that can publish. Further threads count.
+/// The number of threads that can publish. Further threads count their pages in the frames.
 pub(super) const LINES: usize = if cfg!(all(test, shuttle)) { 6 } else { 128 };
 
 /// Times that a dropped pool checks again for pages that are being released at that moment.
@@ -181,7 +181,7 @@ mod threads {
     };
 
     std::thread_local! {
-        /// Without a destructor, so that reading it needs no check for whether it is still alive.
+        /// Has no destructor, so that an access needs no check that the value is still alive.
         static MINE: Cell<Mine> = const { Cell::new(Mine::Without(0)) };
         static LEAVER: Leaver = const { Leaver };
     }
@@ -389,6 +389,6 @@ fn drop_unheld() {
         retired::COUNT.fetch_sub(unheld.len(), Ordering::SeqCst);
         unheld
     };
-    // Not under the lock, because this gives chunks back to a budget.
+    // Without the lock, because this gives chunks back to a budget.
     drop(unheld);
 }

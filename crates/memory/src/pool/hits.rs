@@ -1,5 +1,5 @@
-//! Hit counters, one for each thread, so that a hit writes to no cache line that other threads
-//! read.
+//! Hit counters, one for each thread, so that a hit does not write to a cache line that other
+//! threads use.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,7 +7,7 @@ use super::hazard::{LINES, this_line};
 
 /// Counters since the pool was made.
 pub(super) struct Hits {
-    /// By the thread's hazard line; the last one is shared by all threads that have none.
+    /// Indexed by the thread's hazard line. All threads without a line share the last counter.
     by_line: Box<[Counter]>,
 }
 

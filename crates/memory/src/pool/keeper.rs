@@ -8,7 +8,7 @@
 //! 1. from the pages accessed only by scans, oldest first, except for a ring of the youngest;
 //! 2. from probation, where every cold page begins, oldest first, while it holds more than a tenth
 //!    of the frames. A page that was accessed again moves to the clock; any other is evicted and
-//!    leaves a ghost ([`super::ghosts`]). A miss that finds a ghost brings the page back hot, past
+//!    leaves a ghost ([`super::ghosts`]). A miss that finds a ghost loads the page hot and skips
 //!    probation. Pages accessed once therefore displace only each other;
 //! 3. from the clock, whose hand walks the descriptors of pages in no queue: it cools hot pages by
 //!    one degree and evicts cold ones.
@@ -19,7 +19,7 @@
 //! Laws:
 //! 1. A frame in the free queue is free, and its chunk is held; a frame of a chunk not held is free
 //!    and in no queue.
-//! 2. Held and loading frames stay.
+//! 2. Held and loading frames keep their pages.
 //! 3. The pool never shrinks below `min_chunks` once it has them. It asks the budget for free
 //!    chunks only.
 
@@ -36,12 +36,13 @@ use crate::budget::{Budget, Kind};
 use crate::page::PAGE_BYTES;
 use crate::turnover::Turnover;
 
-/// Scanned pages tried to find an unpinned one, and doomed pages tried before them.
+/// The most scanned pages that are tried to find an unpinned one; also the most doomed pages, which
+/// are tried first.
 const SCANNED_TRIES: usize = 16;
 const DOOMED_TRIES: usize = 4;
 
-/// Pages on probation tried to find one that was not accessed again. Pages that were accessed again
-/// leave the queue, so each is tried once.
+/// The most pages on probation that are tried to find one that was not accessed again. Pages that
+/// were accessed again leave the queue, so each is tried once.
 const PROBATION_TRIES: usize = 64;
 
 /// Pages on probation are not evicted while they are fewer than one in this many of the frames.
@@ -59,8 +60,8 @@ const FRAMES_PER_LOCK: usize = 1024;
 /// Number of chunks among which the coldest is chosen.
 const CHUNK_CHOICES: usize = 64;
 
-/// Rounds of the hand after which every unpinned page is evicted: the rounds that the hottest page
-/// survives, and one more.
+/// Rounds of the hand after which every unpinned page is evicted: one more than the hottest page
+/// survives.
 const CLOCK_ROUNDS: usize = Heat::HotAndTouched as usize;
 
 pub(super) struct Keeper {
@@ -253,7 +254,7 @@ impl Keeper {
         self.queues.len(Queue::Free) > self.low_frames || self.can_grow(budget)
     }
 
-    /// The pool's miss traffic, and how much of it a larger pool would have kept.
+    /// The size of the pool, and the hits that a larger pool would have had.
     pub(super) fn turnover(&self) -> Turnover {
         let window = self.ghosts.window(self.slots.held() * FRAMES_PER_CHUNK);
         Turnover {

@@ -18,7 +18,7 @@ const CHUNK: u64 = CHUNK_BYTES as u64;
 struct Source {
     loads: AtomicU64,
     fails: AtomicBool,
-    /// While set, a load does not end.
+    /// While set, loads block.
     held_up: AtomicBool,
 }
 

@@ -14,7 +14,7 @@ use super::hazard::Hazard;
 use super::{LoadError, Pool};
 use crate::page::PAGE_BYTES;
 
-/// A page that stays where it is until this is dropped, even if the pool is dropped first.
+/// A page that keeps its address until this is dropped, even if the pool is dropped first.
 pub struct Page {
     address: NonNull<u8>,
     missed: bool,

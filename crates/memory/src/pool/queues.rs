@@ -17,12 +17,12 @@ pub(super) enum Queue {
 /// Number of queues, and of sentinels.
 const ENDS: usize = 4;
 
-/// Rings of frames, each closed by a sentinel; the sentinels precede the frames. Links are stored
-/// plus one, so that 0 means no ring and the memory of unused frames stays untouched.
+/// Rings of frames, each closed by a sentinel; the sentinels precede the frames. A link is stored
+/// as the place plus one. So 0 means no ring, and the memory of unused frames stays untouched.
 pub(super) struct Queues {
     next: Vec<u32>,
     prev: Vec<u32>,
-    /// By place: its queue plus one; 0 if it is in none.
+    /// Indexed by place: its queue plus one; 0 if it is in none.
     queue: Vec<u8>,
     lens: [usize; ENDS],
 }
@@ -54,7 +54,7 @@ impl Queues {
         grow(&mut self.queue, frames + ENDS);
     }
 
-    /// Shrinks to places for `frames` frames; the frames behind are in no queue.
+    /// Shrinks to places for `frames` frames; the frames after them are in no queue.
     pub(super) fn shrink(&mut self, frames: usize) {
         let places = frames + ENDS;
         assert!(

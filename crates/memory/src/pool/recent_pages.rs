@@ -1,9 +1,9 @@
 //! Deduplicates the accesses of one operation: a page counts once, however often the operation
 //! returns to it.
 //!
-//! A page becomes hot by the second operation that needs it, not by the second read. An operation
-//! that may read a page repeatedly (a cursor between a leaf and the page above it, a record in
-//! several fragments) keeps a [`RecentPages`] for that time.
+//! A page becomes hot when a second operation accesses it, not at the second read of one operation.
+//! An operation that may read a page repeatedly (a cursor between a leaf and the page above it, a
+//! record in several fragments) keeps a [`RecentPages`] for that time.
 
 use super::frame::PageKey;
 use super::{LoadError, Page, PoolFile, Touch};
@@ -31,7 +31,7 @@ impl RecentPages {
 }
 
 impl PoolFile {
-    /// As [`PoolFile::get`], for an operation that may have accessed the page before.
+    /// Like [`PoolFile::get`], for an operation that may have accessed the page before.
     ///
     /// # Errors
     /// As for [`PoolFile::get`].

@@ -32,7 +32,7 @@ impl ResidentOnly {
         Self { before: RESIDENT_ONLY.replace(true), _thread: PhantomData }
     }
 
-    /// Calls `then` as if it had not been entered.
+    /// Calls `then` without the restriction.
     #[inline]
     pub fn pause<T>(then: impl FnOnce() -> T) -> T {
         let _back = Self { before: RESIDENT_ONLY.replace(false), _thread: PhantomData };

@@ -36,8 +36,8 @@ const CHUNKS_AT_ONCE: usize = 16;
 /// Shuttle explores every check, so it gets fewer.
 const PASSES_MORE: usize = if cfg!(all(test, shuttle)) { 4 } else { 64 };
 
-/// Number of the last passes that sleep first, because the holder of a page may itself be waiting
-/// for a processor.
+/// This many of the last passes sleep first, because the holder of a page may itself be waiting for
+/// a processor.
 const PASSES_WAITED_FOR: usize = if cfg!(all(test, shuttle)) { 0 } else { 4 };
 const WAIT: Duration = Duration::from_millis(1);
 
@@ -108,7 +108,8 @@ impl Pool {
     }
 }
 
-/// Yields to other threads. A notification when a page is released would burden every reader.
+/// Yields to other threads. It waits for no notification, because a notification at each release of
+/// a page would slow down every reader.
 fn rest(pass: usize) {
     match pass + PASSES_WAITED_FOR < PASSES_MORE {
         true => std::thread::yield_now(),

@@ -26,7 +26,7 @@ impl Slots {
         Self { chunks: Vec::with_capacity(max), vacant: Vec::with_capacity(max), held: 0, max }
     }
 
-    /// The most chunks that the pool may hold, apart from chunks with held pages.
+    /// The most chunks that the pool may hold. Chunks with held pages may exceed it.
     pub(super) fn max(&self) -> usize {
         self.max
     }

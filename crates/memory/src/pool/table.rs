@@ -4,8 +4,8 @@
 //! Laws:
 //! 1. The table changes only under the pool's lock. A look-up under the lock finds every entry.
 //! 2. A look-up without the lock may miss an entry that is being moved, and may find one that is
-//!    gone. The frame itself records which page it holds, and a reader that missed searches again
-//!    under the lock. A prefetch does neither.
+//!    gone. Readers therefore check the key in the frame, and search again under the lock after a
+//!    miss. A prefetch does neither.
 //! 3. The table grows and shrinks in place, under the lock: the address space for its largest size
 //!    is reserved from the start.
 
@@ -20,10 +20,12 @@ use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 /// Slots for each frame: at most half of them are ever in use, so a search ends soon.
 pub(super) const SLOTS_PER_FRAME: usize = 2;
 
-/// In a slot: its entry has not yet reached its place in a table whose length has just changed.
+/// A bit of a slot: its entry has not yet reached its new place after a change of the table's
+/// length.
 const UNSETTLED: u64 = 1 << 31;
 
-/// Each slot: the page's fingerprint above, the frame plus one below, or 0.
+/// One word for each slot: the page's fingerprint in the upper half, the frame plus one in the
+/// lower half; 0 if the slot is empty.
 pub(super) struct Table {
     slots: Slots,
     /// Slots in use; the others are zero.
@@ -78,9 +80,9 @@ impl Table {
         }
     }
 
-    /// Puts an entry into the first slot from its home on that is free or has an unsettled entry;
-    /// then the displaced entry, until no entry is displaced. At each step, all slots between a
-    /// home and its entry are therefore taken.
+    /// Puts an entry into the first slot, from its home on, that is free or has an unsettled entry.
+    /// Then does the same with the displaced entry, until no entry is displaced. So all slots
+    /// between an entry and its home are taken at each step.
     fn settle(&self, entry: u64) {
         let mut left = entry;
         while left > 0 {
@@ -158,14 +160,14 @@ impl Table {
             if slot > 0 && frame_in(slot) != frame {
                 return ControlFlow::Continue(());
             }
-            assert!(slot > 0, "what is removed was inserted");
+            assert!(slot > 0, "a removed entry was inserted before");
             hole = Some(at);
             ControlFlow::Break(())
         });
-        self.close(hole.expect("what is removed was inserted"));
+        self.close(hole.expect("a removed entry was inserted before"));
     }
 
-    /// Moves up entries behind a hole that would not be found across it.
+    /// Moves up the entries after a hole that a search would not find across the hole.
     fn close(&self, mut hole: usize) {
         let len = self.len();
         let mut at = hole;
@@ -304,9 +306,9 @@ mod tests {
     use super::*;
     use crate::budget::Backing;
 
-    #[allow(unsafe_code, reason = "a zero is all zeros")]
+    #[allow(unsafe_code, reason = "all-zero bytes are a valid zero")]
     fn table_of(most: usize, len: usize) -> Table {
-        // SAFETY: a zero is all zeros.
+        // SAFETY: all-zero bytes are a valid zero.
         Table::new(unsafe { Reserved::zeroed(most, Backing::Heap) }.unwrap(), len)
     }
 

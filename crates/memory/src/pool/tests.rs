@@ -62,7 +62,7 @@ impl PageSource for Numbered {
             panic!("injected");
         }
         if self.fails_one_in > 0 && loads.is_multiple_of(self.fails_one_in) {
-            // Leave half a page behind.
+            // Leave a half-written page.
             page[..100].fill(0xee);
             return Err(LoadError::Corrupt { message: format!("page {number}, load {loads}") });
         }
@@ -77,7 +77,7 @@ fn budget(chunks: u64) -> Budget {
     Budget::new(chunks * CHUNK, Backing::Heap).unwrap()
 }
 
-/// A pool of exactly `chunks` chunks: all chunks beside its tables are its minimum, and the
+/// A pool of exactly `chunks` chunks. All chunks besides its tables are its minimum, and the
 /// headroom stops it from growing.
 fn pool_of(chunks: u64) -> (Budget, Arc<Pool>) {
     let budget = budget(chunks + 1);

@@ -36,8 +36,8 @@ pub enum Warmed {
 }
 
 impl Pool {
-    /// Calls `visit` with each resident page that was accessed by more than scans, in the order of
-    /// the frames.
+    /// Calls `visit` with each resident page, in the order of the frames, except for pages that
+    /// only long scans accessed.
     pub fn residents(&self, visit: &mut dyn FnMut(Resident)) {
         let mut found = Vec::with_capacity(FRAMES_PER_LOCK);
         let mut first = 0;
@@ -77,8 +77,8 @@ impl PoolFile {
         self.file.id
     }
 
-    /// Reads the missing ones among `count` pages from `first` on into spare frames, with one read
-    /// for each chunk of them. Skips unreadable pages; a later request for one gets the error.
+    /// Reads those of the `count` pages from `first` on that are not resident into spare frames,
+    /// one chunk of pages per read. Skips unreadable pages; a later request for one gets the error.
     pub fn warm(&self, first: u32, count: u32, hot: bool) -> Warmed {
         let pool = &self.file.pool;
         let heat = if hot { Heat::Hot } else { Heat::Cold };

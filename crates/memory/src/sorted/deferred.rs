@@ -24,7 +24,7 @@ struct Slot {
 #[derive(Default)]
 pub(super) struct Deferred {
     slots: Buffer<Slot>,
-    /// The budget once had no room. It is not asked again.
+    /// Whether the budget once had no room. It is not asked again.
     is_refused: bool,
 }
 

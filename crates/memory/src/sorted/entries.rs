@@ -28,7 +28,7 @@ use crate::budget::chunk::CHUNK_BYTES;
 
 /// The most levels of a tower.
 pub(super) const MAX_HEIGHT: usize = 12;
-/// One entry of four on a level is on the next one too: 4 = 2 to the power of this.
+/// One in four entries on a level is also on the next level; four is 2 to the power of this.
 pub(super) const BITS_A_LEVEL: usize = 2;
 
 /// No entry; as the start of a search, the head.
@@ -103,8 +103,8 @@ pub(super) struct Placement {
 }
 
 impl Placement {
-    /// The place of an entry that may begin at `start` of a chunk, or a piece of one, of `room`
-    /// bytes, and the first byte behind it. `None` if it does not fit.
+    /// The place of an entry in a chunk, or in a piece of one, of `room` bytes that are free from
+    /// `start` on; and the first byte after it. `None` if it does not fit.
     pub(super) fn fit(
         chunk: usize,
         room: usize,
@@ -123,7 +123,7 @@ impl Placement {
     }
 }
 
-/// An entry that is written and has no neighbours yet.
+/// An entry that is written but not linked to neighbours yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unlinked {
     at: u32,
@@ -140,7 +140,7 @@ impl Unlinked {
 /// Number of descents interleaved.
 pub(super) const DESCENTS: usize = 8;
 
-/// A search on its way down: it is on the level below `levels`, behind `before`.
+/// A search on its way down. It is on the level below `levels`, after `before`.
 struct Descent<'a> {
     levels: usize,
     before: u32,
@@ -157,7 +157,7 @@ pub(super) struct Entries {
     id: u64,
     head: [Link; MAX_HEIGHT],
     height: AtomicUsize,
-    /// How many towers have each height, from one on.
+    /// The number of towers of each height, from one on.
     towers: [AtomicU64; MAX_HEIGHT],
     segments: [OnceLock<Box<[AtomicPtr<u8>]>>; SEGMENTS],
 }
@@ -197,7 +197,7 @@ impl Entries {
         table[at].store(address.as_ptr(), atomic::Ordering::Release);
     }
 
-    /// Removes a chunk from the table, in which no entry was ever written.
+    /// Removes from the table a chunk in which no entry was ever written.
     pub(super) fn forget_chunk(&self, index: usize) {
         let (segment, at) = segment_of(index);
         if let Some(table) = self.segments[segment].get() {
@@ -267,7 +267,7 @@ impl Entries {
         unsafe { self.read(self.own(position)) }
     }
 
-    /// The last entry before the probe, and the first at or behind it.
+    /// The last entry before the probe, and the first at or after it.
     pub(super) fn around(&self, probe: &Probe<'_>) -> (Option<Position>, Option<Position>) {
         let (before, after) = self.search(probe, |_, _, _| {});
         (self.position(before), self.position(after))
@@ -300,7 +300,7 @@ impl Entries {
         let level =
             (1..levels).rev().find(|&level| on(level).take(least).count() == least).unwrap_or(0);
         on(level).filter_map(|at| self.position(at)).for_each(&mut each);
-        // Relaxed: it is a ratio of numbers that change while they are read.
+        // Relaxed: the result is an estimate, and the counters change while they are read.
         let towers = |from: usize| {
             self.towers[from..]
                 .iter()
@@ -334,7 +334,7 @@ impl Entries {
                 usize::from(address.add(10).cast::<u16>().read()),
             )
         };
-        // SAFETY: this many bytes were written behind the header, in the same chunk, and never
+        // SAFETY: this many bytes were written after the header, in the same chunk, and never
         // change while `self` lives.
         let (key, value) = unsafe {
             let key = address.add(HEADER_BYTES);
@@ -361,7 +361,7 @@ impl Entries {
                 u128::from_be(address.add(HEADER_BYTES).cast::<u128>().read_unaligned()),
             )
         };
-        // Bytes behind a short key are not part of it.
+        // Bytes after a short key are not part of it.
         let prefix = if key_bytes < PREFIX_BYTES {
             prefix & !(u128::MAX >> (8 * key_bytes))
         } else {
@@ -375,14 +375,14 @@ impl Entries {
         entry.key.cmp(probe.key).then(probe.order.cmp(&entry.order))
     }
 
-    /// The neighbours of the probe's place: the last entry before it and the first at or behind it.
-    /// Calls `record` with the same for every level in use.
+    /// The neighbours of the probe's place: the last entry before it and the first at or after it.
+    /// Calls `record` with the neighbours on every level in use.
     fn search(&self, probe: &Probe<'_>, record: impl FnMut(usize, u32, u32)) -> (u32, u32) {
         self.search_below(self.height.load(atomic::Ordering::Relaxed), (NONE, NONE), probe, record)
     }
 
-    /// The same on the lowest `levels` levels, starting between two entries that are on all of
-    /// these levels and enclose the place.
+    /// Like [`Entries::search`], but on the lowest `levels` levels. Starts between two entries that
+    /// are on all of these levels and enclose the place.
     fn search_below(
         &self,
         levels: usize,
@@ -479,9 +479,9 @@ impl Entries {
             && self.compare_or(gap.after[0], &last, Ordering::Greater) == Ordering::Greater
     }
 
-    /// Moves `gap`, which was found in this list with no insert since elsewhere, to the probe's
-    /// place. Returns whether no entry is exactly there. A place a little behind the gap is found
-    /// in a few steps, without a descent from the top.
+    /// Moves `gap` to the probe's place. The gap was found in this list, and nothing was inserted
+    /// elsewhere since. Returns whether no entry has the probe's key and order. A place shortly
+    /// after the gap is found in a few steps, without a descent from the top.
     pub(super) fn find_gap(&self, gap: &mut Gap, probe: &Probe<'_>) -> bool {
         let mut levels = self.height.load(atomic::Ordering::Relaxed);
         let mut between = (NONE, NONE);
@@ -524,7 +524,7 @@ impl Entries {
             address.add(8).cast::<u16>().write(key.len() as u16);
             address.add(10).cast::<u16>().write((head.len() + body.len()) as u16);
         }
-        // SAFETY: as above for the bytes behind the header; the key and the parts cannot overlap
+        // SAFETY: as above for the bytes after the header; the key and the parts cannot overlap
         // bytes that no reader could reach.
         unsafe {
             let to = address.add(HEADER_BYTES);
@@ -536,7 +536,7 @@ impl Entries {
         Unlinked { at, height: place.height as u32 }
     }
 
-    /// Links a written entry into `gap`, which becomes the gap behind it.
+    /// Links a written entry into `gap`, which becomes the gap after the entry.
     ///
     /// # Safety
     /// The caller is the only writer; [`Entries::write`] of this list gave `entry`, and it was not

@@ -32,8 +32,8 @@ impl Link {
 }
 
 /// Links an entry with `height` levels, written and not yet reachable, between its neighbours.
-/// `own` yields its links, `before` the links that will lead to it, and `after` the entries behind
-/// it.
+/// `own` returns its links, `before` the links that will lead to it, and `after` the entries that
+/// follow it.
 pub(super) fn splice<'a>(
     entry: u32,
     height: usize,
@@ -78,7 +78,7 @@ mod loom_tests {
             let writer = thread::spawn(move || {
                 for (at, after) in [(2, [0, 0]), (1, [2, 2])] {
                     // SAFETY (of the model): loom reports a race if a reader gets here early.
-                    #[allow(unsafe_code, reason = "loom's cell wants it")]
+                    #[allow(unsafe_code, reason = "loom's cell gives raw pointers only")]
                     shared[at].bytes.with_mut(|bytes| unsafe { *bytes = at as u64 });
                     splice(
                         at as u32,
@@ -95,7 +95,7 @@ mod loom_tests {
                 let mut at = entries[0].tower[level].follow();
                 while at != 0 {
                     let entry = &entries[at as usize];
-                    #[allow(unsafe_code, reason = "loom's cell wants it")]
+                    #[allow(unsafe_code, reason = "loom's cell gives raw pointers only")]
                     // SAFETY (of the model): loom reports a race if the writer is still writing.
                     let bytes = entry.bytes.with(|bytes| unsafe { *bytes });
                     assert_eq!(bytes, u64::from(at));

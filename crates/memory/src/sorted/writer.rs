@@ -1,8 +1,8 @@
 //! The inserter's state: the chunk that is being filled, the reservations, and the height limit of
 //! the next tower.
 //!
-//! Law: entries whose [`room_of`] adds up to an amount that [`Writer::has_room_for`] accepted find
-//! room, however they are cut and however tall their towers are.
+//! Law: if [`Writer::has_room_for`] accepts an amount, entries whose [`room_of`] adds up to it fit,
+//! in any order and with towers of any height.
 
 use std::ptr::NonNull;
 
@@ -51,14 +51,15 @@ pub(super) struct Writer {
     pub(super) chunks: Vec<Holding>,
     /// Covers the table of chunks and `chunks` itself.
     pub(super) tables: Option<Lease>,
-    /// The chunk that is being filled, and how far.
+    /// The index of the chunk that is being filled.
     pub(super) current: usize,
+    /// Bytes used of that chunk.
     pub(super) filled: usize,
     /// Bytes reserved and not inserted yet.
     pub(super) promised: usize,
     links_saved: usize,
     random: u64,
-    /// The gap behind the last insert: the place of the next entry of an ascending series.
+    /// The gap after the last insert, where the next entry of an ascending series goes.
     pub(super) gap: Gap,
     /// Entries written and not linked yet.
     pub(super) deferred: Deferred,
@@ -84,15 +85,15 @@ impl Writer {
         self.links_saved = (self.links_saved + LINKS_EARNED).min(LINKS_SAVED_MAX + height) - height;
     }
 
-    /// Whether entries adding up to `promised` fit into the memory held (no pieces), however they
-    /// are cut and however tall their towers are.
+    /// Whether entries that add up to `promised` fit into the memory held (without pieces), in any
+    /// order and with towers of any height.
     pub(super) fn has_room_for(&self, promised: usize) -> bool {
         // Saved links may all be spent at once.
         let needed = promised + LINKS_SAVED_MAX * LINK_BYTES * 9 / 8;
         let started = usize::from(self.filled > 0);
         let rest = started * (CHUNK_BYTES - self.filled);
-        // Either all of it fits behind the last entry, or the spare chunks suffice without that
-        // rest.
+        // Either the rest of the current chunk has room for all of it, or the spare chunks suffice
+        // without that rest.
         needed <= rest || needed <= (self.chunks.len() - self.current - started) * CHUNK_BYTES
     }
 

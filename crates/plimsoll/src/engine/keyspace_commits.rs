@@ -9,7 +9,7 @@ use plimsoll_log::glsn::Glsn;
 use crate::engine::Engine;
 use crate::read::own_records::STREAMS_MARK;
 use crate::txn::transaction::Transaction;
-use crate::types::compression::Compression;
+use crate::types::compression::{Codec, Compression};
 use crate::types::error::{Error, Result};
 use crate::types::events;
 use crate::types::index_key::{IndexKey, KeyBuffer};
@@ -98,6 +98,8 @@ enum Wish {
     Keeps(Retention),
     /// The keyspace with this id is changed.
     Becomes(u32, Change),
+    /// Its record says that values may be compressed with zstd.
+    HasZstd,
 }
 
 /// A change of a keyspace's settings.
@@ -110,7 +112,7 @@ enum Change {
 impl Change {
     fn of(self, record: Record) -> Record {
         match self {
-            Self::Retention(retention) => Record { retention, ..record },
+            Self::Retention(retention) => record.with_retention(retention),
             Self::Compression(compression) => record.with_compression(compression),
         }
     }
@@ -162,16 +164,24 @@ fn try_settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
         }
     }
     drop(all);
-    // The default keyspace has no record until a setting of it is changed.
-    let unrecorded =
-        || store.reader.keyspaces.find(name).filter(|(_, record)| record.id == DEFAULT.1);
-    let known = recorded.or_else(|| unrecorded().map(|(_, record)| record));
+    // The default keyspace has no record until a setting of it is changed, and its record has only
+    // the settings that were changed.
+    let known = if name == DEFAULT.0 {
+        let options = of_options(store);
+        Some(recorded.map_or(options, |record: Record| record.or(options)))
+    } else {
+        recorded
+    };
+    let is_recorded = |record: &Record| recorded.map(|it| it.encode()) == Some(record.encode());
     let record = match (known, wish) {
         (known, Wish::Becomes(id, _)) if known.is_none_or(|record| record.id != id) => {
             return Err(dropped(name));
         }
-        (Some(record), Wish::Becomes(_, change)) if recorded != Some(change.of(record)) => {
+        (Some(record), Wish::Becomes(_, change)) if !is_recorded(&change.of(record)) => {
             change.of(record)
+        }
+        (Some(record), Wish::HasZstd) if !recorded.is_some_and(|record| record.has_zstd) => {
+            record.with_zstd()
         }
         (Some(record), Wish::Keeps(retention)) if record.retention != retention => {
             let (name, keeps) = (name.to_owned(), record.retention);
@@ -184,7 +194,7 @@ fn try_settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
         (None, Wish::Keeps(retention)) => {
             Record::new(next_id, retention, store.options.compression)
         }
-        (None, Wish::Exists | Wish::Becomes(..)) => {
+        (None, Wish::Exists | Wish::Becomes(..) | Wish::HasZstd) => {
             let options = &store.options;
             Record::new(next_id, options.retention.as_recorded(), options.compression)
         }
@@ -214,7 +224,7 @@ pub(crate) fn drop_keyspace(store: &Arc<Engine>, keyspace: &Keyspace) -> Result<
 
 /// As [`drop_keyspace`], but its past versions are not kept.
 pub(crate) fn forget_keyspace(store: &Arc<Engine>, keyspace: &Keyspace) -> Result<DropReport> {
-    drop_with(store, keyspace, |record| Record { retention: Retention::Latest, ..record })
+    drop_with(store, keyspace, |record| record.with_retention(Retention::Latest))
 }
 
 /// Drops a keyspace; `keep` makes the record that remains of it.
@@ -308,4 +318,19 @@ pub(crate) fn note_streams(store: &Arc<Engine>) -> Result<()> {
         store.catalog.records.streams_known.store(true, Ordering::Release);
     }
     Ok(())
+}
+
+/// The settings that the default keyspace has where none is recorded.
+pub(crate) fn of_options(store: &Engine) -> Record {
+    let options = &store.options;
+    Record::of_options(DEFAULT.1, options.retention.as_recorded(), options.compression)
+}
+
+/// Records that values of the default keyspace may be compressed with zstd, if the options say so
+/// and its record does not: a build without zstd must refuse the store.
+pub(crate) fn record_zstd(store: &Arc<Engine>) -> Result<()> {
+    if store.options.compression.codec() != Some(Codec::Zstd) || store.options.read_only {
+        return Ok(());
+    }
+    settle(store, DEFAULT.0, Wish::HasZstd).map(|_| ())
 }

@@ -39,7 +39,7 @@ use crate::engine::retention::RetentionHorizon;
 use crate::engine::shared::joining::Entry;
 use crate::engine::shared::membership::Membership;
 use crate::engine::trim::LogSpace;
-use crate::engine::{Catalog, Engine, Maintenance, Opened, steps};
+use crate::engine::{Catalog, Engine, Maintenance, Opened, keyspace_commits, steps};
 use crate::index::OpenIndex;
 use crate::index::env::{Context, Horizon};
 use crate::index::manifest::Manifest;
@@ -65,11 +65,14 @@ const JOB_THREADS: usize = 2;
 
 /// Opens or creates the store at `path`.
 pub(crate) fn open(path: &Path, options: Options) -> Result<Arc<Engine>> {
-    if !options.read_only && !options.shared {
-        return open_by(path, options);
-    }
-    let read = || read_manifest(path, &options);
-    open_beside_a_writer(&read, || open_by(path, options.clone()))
+    let store = if options.read_only || options.shared {
+        let read = || read_manifest(path, &options);
+        open_beside_a_writer(&read, || open_by(path, options.clone()))
+    } else {
+        open_by(path, options)
+    }?;
+    keyspace_commits::record_zstd(&store)?;
+    Ok(store)
 }
 
 fn read_manifest(path: &Path, options: &Options) -> Result<Option<Manifest>> {
@@ -354,7 +357,7 @@ fn begin_work(
     replayed: &Replayed,
 ) -> Result<()> {
     let options = &store.options;
-    store.catalog.records.load(options.retention, options.compression, replayed.last)?;
+    store.catalog.records.load(keyspace_commits::of_options(store), replayed.last)?;
     let sweeps = !store.options.background && store.options.sizes.sweeps_at_open;
     if let Some(checkpoints) = store.maintenance.checkpoints.as_ref().filter(|_| sweeps) {
         // With background jobs, the checkpoint job does this, and opening does not wait for it.

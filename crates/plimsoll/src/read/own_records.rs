@@ -12,11 +12,9 @@ use plimsoll_log::glsn::Glsn;
 use crate::index::OpenIndex;
 use crate::index::sources::view::Direction;
 use crate::read::span::Span;
-use crate::types::compression::Compression;
 use crate::types::cursors::{Cursors, damaged_cursor, decode_cursor};
 use crate::types::error::{Error, Result};
 use crate::types::keyspaces::{CURSORS, DEFAULT, Keyspaces, Record, SYSTEM, dropped_name};
-use crate::types::retention::Retention;
 use crate::types::version::Stored;
 
 /// The key, beside the keyspaces' names, whose record shows that the user has appended to a stream
@@ -45,19 +43,13 @@ impl OwnRecords {
         }
     }
 
-    /// Loads the records as of `at`, when the store is opened. The default keyspace has these
-    /// settings if it has no record.
+    /// Loads the records as of `at`, when the store is opened. The default keyspace has the settings
+    /// of `default` where its record has none.
     ///
     /// # Errors
     /// The disk, the budget, corruption.
-    pub(crate) fn load(
-        &self,
-        retention: Retention,
-        compression: Compression,
-        at: Glsn,
-    ) -> Result<()> {
-        let (name, id) = DEFAULT;
-        self.keyspaces.learn(name, Record::new(id, retention, compression));
+    pub(crate) fn load(&self, default: Record, at: Glsn) -> Result<()> {
+        self.keyspaces.learn(DEFAULT.0, default);
         self.refresh_keyspaces(at)?;
         self.refresh_cursors(at)?;
         // Release: partner of the load in `is_loaded`.

@@ -5,12 +5,15 @@
 //!
 //! ```text
 //! u32     id (little-endian)
-//! u8      retention: 0 for ever, 1 latest, 2 GLSNs, 3 time
+//! u8      retention: 0 for ever, 1 latest, 2 GLSNs, 3 time, 255 not set
 //! varint  GLSNs, or microseconds (0 otherwise)
 //! settings, each absent if it is the default:
-//! u8      1: compression; then u8 codec (0 none, 1 LZ4, 2 zstd), u8 level (0 but for zstd),
-//!         u8 1 if values were ever compressed with zstd, else 0
+//! u8      1: compression; then u8 codec (0 none, 1 LZ4, 2 zstd, 255 not set), u8 level (0 but
+//!         for zstd), u8 1 if values were ever compressed with zstd, else 0
 //! ```
+//!
+//! Only the keyspace `default` has settings that are not set. For these, each process uses its own
+//! options.
 //!
 //! A dropped keyspace has its record under another key, which is never a valid name: its id is
 //! never reused, its retention still determines how long its past is kept, and its name is still
@@ -150,25 +153,61 @@ pub(crate) struct Record {
     pub(crate) compression: Compression,
     /// Whether values may be compressed with zstd.
     pub(crate) has_zstd: bool,
+    /// Whether the retention is set, rather than taken from the options.
+    sets_retention: bool,
+    /// Whether the compression is set, rather than taken from the options.
+    sets_compression: bool,
 }
+
+/// The number of a setting that is not set.
+const NOT_SET: u8 = 255;
 
 /// The first byte of the setting of a record that says how values are compressed.
 const COMPRESSION: u8 = 1;
 
 impl Record {
     pub(crate) fn new(id: u32, retention: Retention, compression: Compression) -> Self {
-        let new = Self { id, retention, compression: Compression::None, has_zstd: false };
-        new.with_compression(compression)
+        Self::of_options(id, retention, compression).as_set()
+    }
+
+    /// A record of a keyspace whose settings are those of the options.
+    pub(crate) fn of_options(id: u32, retention: Retention, compression: Compression) -> Self {
+        let has_zstd = compression.codec() == Some(Codec::Zstd);
+        let (sets_retention, sets_compression) = (false, false);
+        Self { id, retention, compression, has_zstd, sets_retention, sets_compression }
+    }
+
+    /// The record with its settings set.
+    pub(crate) fn as_set(self) -> Self {
+        Self { sets_retention: true, sets_compression: true, ..self }
+    }
+
+    /// The record with another retention.
+    pub(crate) fn with_retention(self, retention: Retention) -> Self {
+        Self { retention, sets_retention: true, ..self }
     }
 
     /// The record with another compression. Values that exist stay as they are.
     pub(crate) fn with_compression(self, compression: Compression) -> Self {
         let has_zstd = self.has_zstd || compression.codec() == Some(Codec::Zstd);
-        Self { compression, has_zstd, ..self }
+        Self { compression, has_zstd, sets_compression: true, ..self }
+    }
+
+    /// The record that says that values may be compressed with zstd.
+    pub(crate) fn with_zstd(self) -> Self {
+        Self { has_zstd: true, ..self }
+    }
+
+    /// The record with the settings of `other` in place of those that are not set.
+    pub(crate) fn or(self, other: Self) -> Self {
+        let retention = if self.sets_retention { self.retention } else { other.retention };
+        let compression = if self.sets_compression { self.compression } else { other.compression };
+        Self { retention, compression, has_zstd: self.has_zstd || other.has_zstd, ..self }
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let (tag, number) = match self.retention {
+            _ if !self.sets_retention => (NOT_SET, 0),
             Retention::Forever => (0, 0),
             Retention::Latest => (1, 0),
             Retention::Glsns(glsns) => (2, glsns),
@@ -177,12 +216,17 @@ impl Record {
         let mut out = self.id.to_le_bytes().to_vec();
         out.push(tag);
         push_varint(&mut out, number);
-        if self.compression != Compression::None || self.has_zstd {
-            let level = match self.compression {
-                Compression::Zstd(level) => u8::try_from(level).expect("it was checked"),
-                Compression::None | Compression::Lz4 => 0,
+        let is_none = self.sets_compression && self.compression == Compression::None;
+        let is_default = if self.id == DEFAULT.1 { !self.sets_compression } else { is_none };
+        if !is_default || self.has_zstd {
+            let (codec, level) = match (self.compression, self.sets_compression) {
+                (_, false) => (NOT_SET, 0),
+                (Compression::None, _) => (0, 0),
+                (Compression::Lz4, _) => (Codec::Lz4 as u8, 0),
+                (Compression::Zstd(level), _) => {
+                    (Codec::Zstd as u8, u8::try_from(level).expect("it was checked"))
+                }
             };
-            let codec = self.compression.codec().map_or(0, |codec| codec as u8);
             out.extend_from_slice(&[COMPRESSION, codec, level, u8::from(self.has_zstd)]);
         }
         out
@@ -196,13 +240,15 @@ impl Record {
         let tag = reader.u8().ok_or_else(damaged)?;
         let number = reader.varint().ok_or_else(damaged)?;
         let retention = match tag {
-            0 => Retention::Forever,
+            0 | NOT_SET => Retention::Forever,
             1 => Retention::Latest,
             2 => Retention::Glsns(number),
             3 => Retention::Time(Duration::from_micros(number)),
             _ => return Err(damaged()),
         };
-        let mut record = Self::new(id, retention, Compression::None);
+        let mut record = Self::of_options(id, retention, Compression::None);
+        record.sets_retention = tag != NOT_SET;
+        record.sets_compression = id != DEFAULT.1;
         while let Some(setting) = reader.u8() {
             if setting != COMPRESSION {
                 return Err(Error::format(format!(
@@ -223,9 +269,10 @@ impl Record {
         self.compression = match Codec::from_number(codec) {
             Some(Codec::Lz4) => Compression::Lz4,
             Some(Codec::Zstd) => Compression::Zstd(level),
-            None if codec == 0 => Compression::None,
+            None if codec == 0 || codec == NOT_SET => Compression::None,
             None => return None,
         };
+        self.sets_compression = codec != NOT_SET;
         self.has_zstd = has_zstd != 0;
         Some(())
     }
@@ -296,7 +343,11 @@ impl Keyspaces {
 
     /// Records a new keyspace, or its new settings.
     pub(crate) fn learn(&self, name: &str, record: Record) {
-        self.write().by_name.insert(name.into(), record);
+        let mut known = self.write();
+        let before = known.by_name.get(name).filter(|before| before.id == record.id);
+        let record = before.map_or(record, |before| record.or(*before));
+        known.by_name.insert(name.into(), record);
+        drop(known);
         self.learn_compression(record.id, record.compression);
     }
 
@@ -335,6 +386,8 @@ impl Keyspaces {
             known.by_name.remove(name);
         }
         known.dropped.insert(record.id, (name.into(), record));
+        known.compressed.remove(&record.id);
+        self.any_compressed.store(!known.compressed.is_empty(), Ordering::Relaxed);
         self.any_dropped.store(true, Ordering::Release);
     }
 
@@ -464,6 +517,24 @@ mod tests {
                 let record = Record::new(id, retention, compression);
                 assert_eq!(Record::decode(&record.encode()), Ok(record));
             }
+        }
+        let (id, retention) = (DEFAULT.1, Retention::Time(Duration::from_secs(1)));
+        let unset = Record::of_options(id, Retention::Forever, Compression::None);
+        let all = [
+            unset,
+            unset.with_retention(retention),
+            unset.with_compression(Compression::None),
+            unset.with_compression(Compression::Lz4),
+            unset.with_retention(retention).with_compression(Compression::None),
+        ];
+        for record in all {
+            assert_eq!(Record::decode(&record.encode()), Ok(record));
+            let options = Record::of_options(id, Retention::Latest, Compression::Lz4);
+            let both = Record::decode(&record.encode()).unwrap().or(options);
+            let kept = if record.sets_retention { record.retention } else { Retention::Latest };
+            assert_eq!(both.retention, kept);
+            let used = if record.sets_compression { record.compression } else { Compression::Lz4 };
+            assert_eq!(both.compression, used);
         }
         assert!(Record::decode(&[1, 2, 3]).is_err());
         let newer = [&Record::new(7, Retention::Latest, Compression::None).encode()[..], &[99]];

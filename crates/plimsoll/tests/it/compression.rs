@@ -142,6 +142,60 @@ fn a_setting_applies_to_what_is_put_from_then_on() {
     assert!(stored(&db, &pages) < 10_000);
 }
 
+/// Retention and compression of the default keyspace.
+fn default_settings(db: &Db) -> (Retention, Compression) {
+    let info = db.keyspaces().into_iter().find(|info| info.name == "default").unwrap();
+    (info.retention, info.compression)
+}
+
+#[test]
+fn a_change_of_one_setting_of_the_default_keyspace_leaves_the_other_to_the_options() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    let db = Db::open(&path, options().retention(Retention::Latest)).unwrap();
+    db.put(&db.keyspace("default").unwrap(), "a", "1").unwrap();
+    drop(db);
+    // A program with other options changes the compression alone.
+    let db = Db::open(&path, options()).unwrap();
+    db.set_compression(&db.keyspace("default").unwrap(), Compression::Lz4).unwrap();
+    assert_eq!(default_settings(&db), (Retention::Forever, Compression::Lz4));
+    drop(db);
+    let db = Db::open(&path, options().retention(Retention::Latest)).unwrap();
+    assert_eq!(default_settings(&db), (Retention::Latest, Compression::Lz4));
+    db.set_compression(&db.keyspace("default").unwrap(), Compression::None).unwrap();
+    drop(db);
+    let db = Db::open(&path, options().compression(Compression::Lz4)).unwrap();
+    assert_eq!(default_settings(&db), (Retention::Forever, Compression::None));
+
+    // A program changes the retention alone.
+    let path = folder.path().join("other");
+    let db = Db::open(&path, options()).unwrap();
+    db.set_retention(&db.keyspace("default").unwrap(), Retention::Glsns(7)).unwrap();
+    drop(db);
+    let db = Db::open(&path, options().compression(Compression::Lz4)).unwrap();
+    assert_eq!(default_settings(&db), (Retention::Glsns(7), Compression::Lz4));
+    let text = value(5000, 3);
+    db.put(&db.keyspace("default").unwrap(), "a", &text).unwrap();
+    let size = db.keyspace_size(&db.keyspace("default").unwrap(), 10).unwrap();
+    assert!(size.stored_bytes < 5000, "{size:?}");
+}
+
+#[test]
+fn the_record_of_the_default_keyspace_says_that_the_options_use_zstd() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    let zstd = || Db::open(&path, options().compression(Compression::Zstd(3))).unwrap();
+    let db = zstd();
+    let recorded = db.newest();
+    assert!(recorded > plimsoll::Glsn::NONE, "opening has committed the record");
+    assert_eq!(default_settings(&db), (Retention::Forever, Compression::Zstd(3)));
+    drop(db);
+    assert_eq!(zstd().newest(), recorded, "the record is written once");
+    // The compression itself is still that of the options.
+    let db = Db::open(&path, options()).unwrap();
+    assert_eq!(default_settings(&db), (Retention::Forever, Compression::None));
+}
+
 #[test]
 fn an_update_of_a_compressed_value_sees_the_value() {
     let db = Db::in_memory(options().compression(Compression::Lz4)).unwrap();

@@ -46,8 +46,7 @@ pub(crate) fn write_record(
     if start + (FRAGMENT_HEADER_BYTES + header.head_bytes()) as u64 + u64::from(header.body_bytes)
         > block_end(start)
     {
-        // Its middle and last fragments contain the chain hash, so it is computed before the first
-        // of them is written.
+        // Compute the chain hash first, because the middle and last fragments contain it.
         record.chain = Some(chain_of(header, draft));
     }
     record.begin(FragmentType::First)?;
@@ -153,7 +152,7 @@ impl<'a> RecordWriter<'a> {
         Ok(())
     }
 
-    /// Makes sure that the byte at `at` has a place in the buffer.
+    /// Makes sure that the buffer has room for the byte at `at`.
     fn enter_chunk(&mut self) -> Result<(), LogError> {
         while self.at >= self.tail.buffer.current_start() + CHUNK_BYTES as u64 {
             if !self.tail.buffer.advance() {
@@ -212,7 +211,7 @@ impl<'a> RecordWriter<'a> {
         if let Some(head) = self.head {
             let chain = self
                 .chain
-                .expect("the chain hash of a record in several fragments is computed before");
+                .expect("the chain hash of a record in several fragments is computed first");
             Continues { head, chain }.put(fragment);
         }
         let (sum, content) = seal_fragment(

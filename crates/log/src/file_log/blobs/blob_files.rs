@@ -50,8 +50,8 @@ impl Blobs {
         })
     }
 
-    /// Removes a blob file that no record names. Fails once the log is closed: by then another
-    /// opening may have swept the file and assigned its id to another one.
+    /// Removes a blob file that no record names. Fails once the log is closed, because a later
+    /// opening may have swept the file and assigned its id to another file.
     pub(crate) fn discard(&self, id: BlobId) -> Result<(), LogError> {
         self.durability.group.check()?;
         self.remove(id).map(|_| ())

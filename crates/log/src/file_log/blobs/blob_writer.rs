@@ -28,17 +28,17 @@ use crate::format::blob_trailer::{
 /// Bytes written at a time; less where the budget is short.
 const WRITE_BYTES: [usize; 3] = [256 << 10, 64 << 10, PAGE_BYTES];
 
-/// The most bytes of a file that are synced after it is finished. A longer file bypasses the page
-/// cache from there on.
+/// The most bytes of a file that are synced after it is finished. Bytes beyond them bypass the page
+/// cache.
 const LATER_BYTES: u64 = 8 << 20;
 
 /// When a blob file is synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Synced {
-    /// When it is finished; from then on anything may name it.
+    /// When it is finished. After that, anything may name the file.
     Finished,
-    /// Before the record that names it is written, if commits are buffered. Nothing else may name
-    /// it before that.
+    /// If commits are buffered: before the record that names the file is written. Nothing else may
+    /// name the file until then.
     ForRecord,
 }
 
@@ -48,11 +48,11 @@ pub struct BlobWriter {
     id: BlobId,
     seed: u64,
     file: Arc<dyn File>,
-    /// Its pages in the pool, and their number once they may be read.
+    /// Its pages in the pool.
     pool_file: PoolFile,
     pages: Arc<AtomicU32>,
     staging: AlignedBytes,
-    /// For pages that are read back.
+    /// Buffer for pages that are read back.
     reading: Option<AlignedBytes>,
     /// Pages in the file.
     written: u32,
@@ -180,7 +180,7 @@ impl BlobWriter {
         if self.reading.is_none() {
             self.reading = Some(AlignedBytes::new(PAGE_BYTES, &self.blobs.env.options.budget)?);
         }
-        let page = self.reading.as_mut().expect("it was just made").get_mut();
+        let page = self.reading.as_mut().expect("the buffer was just allocated").get_mut();
         let place = number * PAGE_BYTES as u64;
         self.file.read_exact_at(page, place)?;
         check_page(page, self.seed, number as u32)
@@ -224,7 +224,7 @@ impl BlobWriter {
     /// file holds either plain bytes or whole pages.
     ///
     /// # Errors
-    /// The disk or the budget refuses; the file cannot be used after that.
+    /// An I/O error, or the budget has no room. The file cannot be used after that.
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), LogError> {
         while !bytes.is_empty() {
             let step = bytes.len().min(PAGE_PAYLOAD_BYTES - self.filled);
@@ -257,7 +257,7 @@ impl BlobWriter {
     /// from memory or from the file.
     ///
     /// # Errors
-    /// The disk or the budget refuses, or the range was not written.
+    /// An I/O error, the budget has no room, or the range was not written.
     pub fn read_back(&mut self, offset: u64, into: &mut [u8]) -> Result<(), LogError> {
         let end = offset.checked_add(into.len() as u64);
         if end.is_none_or(|end| end > self.position) {
@@ -283,12 +283,12 @@ impl BlobWriter {
         self.position
     }
 
-    /// Ends the file. Only then may a record name it. The file and its name are synced here, or
-    /// before that record is written
+    /// Ends the file. A record may name it only after that. The file and its name are synced here,
+    /// or before that record is written
     /// ([`FileLog::create_blob_for_record`](crate::file_log::FileLog::create_blob_for_record)).
     ///
     /// # Errors
-    /// The disk refuses; nothing is left behind.
+    /// An I/O error. No file remains.
     pub fn finish(mut self) -> Result<BlobRef, LogError> {
         let blob = self.write_all()?;
         self.finished = true;

@@ -1,4 +1,4 @@
-//! The thread that syncs appends of `Durability::Buffered`. It sleeps until there are some.
+//! The thread that syncs appends of `Durability::Buffered`. It sleeps while there are none.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -8,8 +8,8 @@ use plimsoll_disk::thread;
 use crate::durability::BUFFERED_DELAY;
 use crate::error::LogError;
 
-/// With this many unsynced bytes the thread syncs at once. (Appends write by themselves when half
-/// of the buffer is full.) A smaller value means more syncs, each of which takes processor time
+/// With this many unsynced bytes the thread syncs at once. (Appends write out the buffer themselves
+/// when half of it is full.) A smaller value means more syncs, each of which takes processor time
 /// from the appends; a larger value makes each sync longer.
 const UNSYNCED_BYTES_MAX: u64 = 2 << 20;
 

@@ -72,7 +72,7 @@ impl GroupCommit {
         if self.poisoned.load(Ordering::Acquire) { Err(self.state().poison()) } else { Ok(()) }
     }
 
-    /// Poisons the log: nothing more is accepted. Returns the error that all callers get.
+    /// Poisons the log, which then accepts nothing more. Returns the error that all callers get.
     pub(crate) fn poison(&self, cause: &LogError) -> LogError {
         let (error, is_first) = self.refuse_more(cause);
         if let Some(on_poison) = self.on_poison.filter(|_| is_first) {
@@ -81,7 +81,7 @@ impl GroupCommit {
         error
     }
 
-    /// Nothing more is accepted, because the log is closed.
+    /// Makes the log accept nothing more, because it is closed.
     pub(crate) fn close(&self) {
         self.refuse_more(&LogError::Format { message: "the log is closed".to_owned() });
     }
@@ -142,7 +142,8 @@ impl GroupCommit {
     /// Waits until `is_over` returns true, `patience` is over, or the log is poisoned.
     pub(crate) fn wait_for_news(&self, patience: Duration, is_over: &dyn Fn() -> bool) {
         let followers = &self.followers;
-        // SeqCst: either `notify_followers` sees this waiter, or its news are seen below.
+        // SeqCst: either `notify_followers` sees this waiter, or this thread sees the new state
+        // below.
         followers.waiting.fetch_add(1, Ordering::SeqCst);
         let guard = followers.lock.lock().expect("no code under this lock panics");
         let goes_on = |(): &mut ()| !is_over() && !self.poisoned.load(Ordering::SeqCst);

@@ -1,5 +1,5 @@
-//! Threads that wait for the same event. The first one leads: it does the work that all wait for,
-//! and wakes the others.
+//! Threads that wait for the same event. The first thread leads: it does the work that all of them
+//! wait for, and then wakes the others.
 //!
 //! Before that, the leader gives the threads of the last group a short time to return
 //! ([`GATHER_NANOS`]); if all of them have arrived, it does not wait. There is no timer.
@@ -57,9 +57,9 @@ impl Leading {
             if let Some(outcome) = outcome() {
                 return outcome;
             }
-            // A leader that began after this call has timed out, so this thread has waited as long.
-            // If each retried by itself, the last of many threads would wait for the sum of all
-            // timeouts.
+            // A leader that began after this call has timed out, so this thread has waited for the
+            // whole timeout as well. If each thread retried, the last of many would wait for the
+            // sum of all timeouts.
             if let Some((_, stalled)) = state.stalled.as_ref().filter(|(group, _)| *group > before)
             {
                 return Err(stalled.clone());

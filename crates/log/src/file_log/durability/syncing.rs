@@ -4,9 +4,9 @@
 //! 1. A segment gets its name when all bytes of the previous segment, and its own header, are
 //!    durable. A crash before that leaves a file under a temporary name, which the next opening
 //!    removes: none of its records was durable.
-//! 2. After a failed sync no thread syncs again: the system reports lost bytes once, and the next
-//!    sync would succeed without them. A waiting thread has not seen the failure, so the error is
-//!    stored here.
+//! 2. After a failed sync no thread syncs again, because the system reports lost bytes only once:
+//!    the next sync would succeed without them. The error is stored here for threads that wait to
+//!    sync and have not seen the failure.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ impl Syncing {
             return Err(error.clone());
         }
         sync().inspect_err(|error| {
-            // If another process delays it, nothing was tried, and the error is not final.
+            // A sync that another process delays was not attempted, so that error is not final.
             self.failed =
                 Some(error.clone()).filter(|error| !matches!(error, LogError::Stalled { .. }));
         })

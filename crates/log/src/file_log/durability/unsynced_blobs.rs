@@ -19,7 +19,7 @@ use crate::file_log::tail::Tail;
 use crate::file_log::tail::order::End;
 use crate::glsn::Glsn;
 
-/// Each of them has an open handle.
+/// The most unsynced files before a sync is due; each has an open handle.
 const FILES_MAX: usize = 64;
 
 /// Blob files that are not synced.
@@ -37,7 +37,7 @@ impl UnsyncedBlobs {
         lock(&self.files).entry(id).or_insert_with(|| Arc::clone(file));
     }
 
-    /// Removes a file that is about to be deleted, or that its writer syncs.
+    /// Removes a file that is about to be deleted or that its writer syncs itself.
     pub(crate) fn forget(&self, id: BlobId) {
         lock(&self.files).remove(&id);
     }
@@ -63,7 +63,7 @@ impl UnsyncedBlobs {
         synced
     }
 
-    /// Whether there is none, and none is being synced.
+    /// Whether no file is unsynced or being synced.
     fn are_none(&self) -> bool {
         self.syncing.try_lock().is_ok_and(|failed| failed.is_none() && lock(&self.files).is_empty())
     }
@@ -74,8 +74,8 @@ fn sync_all(files: &[Arc<dyn File>], env: &Env) -> Result<(), LogError> {
     Ok(env.options.disk.sync_dir(&env.options.dir)?)
 }
 
-/// How far the active segment's bytes may be written: all blob files that the records up to there
-/// name are durable.
+/// The end up to which the active segment may be written. All blob files that the records up to
+/// this end name are durable.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ready {
     segment: Glsn,

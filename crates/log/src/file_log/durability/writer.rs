@@ -2,8 +2,8 @@
 //! [`Unsynced`].
 //!
 //! One thread at a time holds the writer. Full chunks are written without any other lock; the new
-//! part of the current chunk is copied first. The writer is not held during a sync, so that a full
-//! buffer waits for no sync.
+//! part of the current chunk is copied first. The writer is not held during a sync, so that an
+//! append to a full buffer does not wait for the sync.
 //!
 //! Law: exactly the new bytes are written, never a rounded range, so newer bytes are never
 //! overwritten. Only the first write after opening may start earlier, at the beginning of the block
@@ -33,8 +33,8 @@ pub(crate) struct SegmentWriter {
     pub(crate) file: Arc<dyn File>,
     /// Its bytes below this offset were written.
     pub(crate) written: u64,
-    /// The offset at which the first write begins, if that is before `written`: bytes found there
-    /// may be in memory only.
+    /// The offset at which the first write begins, if it is before `written`. Bytes between the two
+    /// were found at opening and may be only in the page cache.
     pub(crate) again_from: Option<u64>,
     /// Bytes that were written since the last sync began.
     pub(crate) unsynced: u64,
@@ -57,7 +57,7 @@ impl SegmentWriter {
         let full: Vec<_> = {
             let tail = tail.read();
             if !ready.is_in(tail.first) {
-                // Another segment was begun since, and all of the previous one was written then.
+                // A new segment was begun since, which wrote all of the previous one.
                 return Ok(end);
             }
             tail.buffer.full_chunks().map(|(start, chunk)| (start, Arc::clone(chunk))).collect()
@@ -112,8 +112,8 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Writes the full chunks and releases them, in the middle of a record. The blob files that it
-    /// names are durable.
+    /// Writes the full chunks and releases them, in the middle of a record. The blob files that the
+    /// record names are durable.
     pub(crate) fn write_full_chunks(&mut self, tail: &mut TailState) -> Result<(), LogError> {
         let full: Vec<_> =
             tail.buffer.full_chunks().map(|(start, chunk)| (start, Arc::clone(chunk))).collect();

@@ -20,7 +20,8 @@ impl AlignedBytes {
         let mut bytes = Buffer::zeroed(budget, Kind::Staging, whole)?;
         let mut start = bytes.as_ptr().align_offset(DIRECT_ALIGN);
         if start + len > bytes.len() {
-            // If the system has no mapping left, the large buffer is on the heap.
+            // If the system has no mapping left, the large buffer is on the heap and unaligned.
+            // Make room to align it.
             bytes = Buffer::zeroed(budget, Kind::Staging, len + DIRECT_ALIGN)?;
             start = bytes.as_ptr().align_offset(DIRECT_ALIGN);
         }

@@ -23,8 +23,8 @@ pub(crate) struct OpenFiles {
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// The active segment while its file has a temporary name, so that it cannot be opened by its
-    /// own.
+    /// The active segment while its file has a temporary name, because it cannot be opened by its
+    /// final name yet.
     unnamed: Option<(FileName, Arc<dyn File>)>,
     handles: HashMap<FileName, Handle>,
     clock: u64,
@@ -72,8 +72,8 @@ impl OpenFiles {
         self.kept().handles.remove(&name);
     }
 
-    /// Closes the handles of files whose names are gone: an open handle keeps the space of a
-    /// removed file. Returns these names.
+    /// Closes the handles of files whose names are gone, because an open handle keeps the space of
+    /// a removed file. Returns these names.
     pub(crate) fn close_removed(&self) -> Vec<FileName> {
         let mut names: Vec<FileName> = self.kept().handles.keys().copied().collect();
         names.retain(|name| matches!(self.disk.entry(&self.path(*name)), Ok(None)));

@@ -59,8 +59,7 @@ pub(crate) fn replace_file(
     Ok(disk.sync_dir(dir)?)
 }
 
-/// Copies the first `end` bytes of a segment; bytes after the source's end are zeros, as for every
-/// reader.
+/// Copies the first `end` bytes of a segment. Bytes after the end of the source file read as zeros.
 pub(crate) fn copy_front(
     source: &dyn File,
     target: &dyn File,
@@ -78,8 +77,8 @@ pub(crate) fn copy_front(
     Ok(())
 }
 
-/// Reads bytes twice that are about to be written back, so that a bit that flips during a read does
-/// not become permanent.
+/// Reads bytes twice before they are written back, so that a bit that flips during a read does not
+/// become permanent.
 pub(crate) fn read_twice(
     file: &dyn File,
     bytes: &mut [u8],
@@ -115,8 +114,8 @@ pub(crate) fn write_again(
     Ok(())
 }
 
-/// Reads bytes of a segment; after the file's end they are zeros. A file that was cut within the
-/// last record's padding has lost nothing.
+/// Reads bytes of a segment; after the file's end they are zeros. A file that was truncated within
+/// the padding of its last record has lost nothing.
 pub(crate) fn read_zero_padded(file: &dyn File, into: &mut [u8], at: u64) -> io::Result<()> {
     let n = file.read_at(into, at)?;
     into[n..].fill(0);

@@ -51,7 +51,8 @@ impl OpenLog {
             (end, self.segments.all(), tail.first, blobs)
         };
         for segment in segments.iter().filter(|segment| segment.first() < active) {
-            // Blob files first: a copy that lacks their records only has files to sweep.
+            // Blob files first. A copy that has blob files but not their records only has files to
+            // sweep.
             let count = self.segments.with_table(segment, |table| Ok(table.blob_count()))?;
             for index in 0..count {
                 let blob = self.segments.with_table(segment, |table| table.blob(index))?;
@@ -69,9 +70,9 @@ impl OpenLog {
     }
 
     /// Checks whole blocks or pages that begin at `at` of a file of the log, as read for a copy up
-    /// to the offset `end`. `immutable` is the value of [`BackupFile::immutable`] in the listing: a
-    /// segment that was active then may be sealed by now, but its copy still ends where the listing
-    /// says. Tables are not checked, because a table that does not match is rebuilt.
+    /// to the offset `end`. `immutable` is the value of [`BackupFile::immutable`] in the listing. A
+    /// segment that was active at the listing may be sealed by now, but its copy still ends where
+    /// the listing says. Tables are not checked, because a table that does not match is rebuilt.
     pub(crate) fn check_piece(
         &self,
         name: &str,

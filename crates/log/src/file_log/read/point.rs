@@ -1,8 +1,8 @@
 //! Reads entries by GLSN: one look-up in a table and one decode.
 //!
-//! Law: bytes that span blocks are read only through [`OpenLog::follow`]: the next block must
-//! continue the same record wherever its bytes are used. A block whose checksum matches may still
-//! be an older version than the one written there last.
+//! Law: a record that spans blocks is read only through [`OpenLog::follow`], which checks that the
+//! next block continues the same record. A block with a valid checksum may still be an older
+//! version than the one written there last.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ impl RecordStart {
     pub(crate) fn decode(bytes: &[u8], fragment_at: u32) -> Result<Self, &'static str> {
         let fragment = FragmentHeader::decode(bytes)
             .filter(|fragment| matches!(fragment.part, FragmentType::Whole | FragmentType::First))
-            .ok_or("no record begins where an entry says that its record does")?;
+            .ok_or("no record begins where the entry locates its record")?;
         let header =
             bytes.get(FRAGMENT_HEADER_BYTES..fragment.bytes.min(bytes.len())).unwrap_or_default();
         let header = RecordHeader::decode(header).map_err(|refusal| refusal.what)?;
@@ -139,8 +139,8 @@ impl OpenLog {
         Ok(Entry::copied(meta, bytes))
     }
 
-    /// Compares a record that spans blocks with the chain hash after it, because all of it may be
-    /// an older record that was started in this place and cut.
+    /// Compares a record that spans blocks with the chain hash after it. Without this check, an
+    /// older record that began at the same place and was cut could be returned.
     fn check_chain(
         &self,
         segment: &Segment,
@@ -196,8 +196,8 @@ impl OpenLog {
         self.meta_of(&place.segment, glsn, place.offset, &header, &record.header)
     }
 
-    /// Fills `into` with a part of an entry's payload. Returns whether a block of it was not in
-    /// memory.
+    /// Fills `into` with a part of an entry's payload. Returns whether any block of that part was
+    /// not in memory.
     pub(crate) fn read_part(
         &self,
         glsn: Glsn,
@@ -222,7 +222,7 @@ impl OpenLog {
         let end = offset.checked_add(into.len() as u64);
         if end.is_none_or(|end| end > u64::from(header.payload_bytes)) {
             let what = format!(
-                "{} bytes at {offset} were asked for, the entry's payload has {}",
+                "{} bytes at {offset} were requested, but the entry's payload has {}",
                 into.len(),
                 header.payload_bytes
             );
@@ -292,7 +292,7 @@ impl OpenLog {
             };
             (all[at].first().0 - 1, all.get(at + 1).map_or(readable.0, |next| next.first().0 - 1))
         };
-        // Raised to `low` as well, because a segment may begin before the previous one is durable.
+        // `low` is limited as well, because a segment may begin before the previous one is durable.
         high = high.min(readable.0);
         low = low.min(high);
         // Timestamps up to `low` are at most `micros`; those after `high` are greater.

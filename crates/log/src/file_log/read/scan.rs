@@ -33,8 +33,8 @@ use crate::glsn::{Glsn, StreamId};
 /// Offsets that are looked up at a time.
 const BATCH: usize = 32;
 
-/// Entries of the active segment that are searched for a stream before the lock is released for
-/// writers.
+/// The most entries of the active segment that are searched for a stream at a time. Writers can
+/// take the lock in between.
 const LOOKED_AT: u64 = 1 << 16;
 
 /// A scan of at least this many entries evicts nothing else from the pool.
@@ -43,11 +43,11 @@ const LONG_SCAN: u64 = 4096;
 /// Bytes are prefetched into the processor's cache up to this far ahead.
 const AHEAD_BYTES: usize = 2048;
 
-/// The next prefetch starts when no more than this many prefetched bytes are left.
+/// The next prefetch starts when at most this many prefetched bytes are left.
 const AHEAD_LEFT_BYTES: usize = 1024;
 
-/// Bytes before an entry's offset that it needs (its record's header), and bytes after it that most
-/// entries need.
+/// Bytes to prefetch before an entry's offset (its record's header), and after it (enough for most
+/// entries).
 const BEFORE_ENTRY_BYTES: usize = RECORD_HEADER_BYTES;
 const BEHIND_OFFSET_BYTES: u64 = 256;
 
@@ -55,7 +55,7 @@ const BEHIND_OFFSET_BYTES: u64 = 256;
 pub struct FileScan<'a> {
     log: &'a OpenLog,
     stream: Option<StreamId>,
-    /// Whether the scan also returns entries that are ordered and not readable yet.
+    /// Whether the scan also returns entries that are ordered but not readable yet.
     is_of_ordered: bool,
     /// The next GLSN to look up.
     next: Glsn,
@@ -73,8 +73,8 @@ pub struct FileScan<'a> {
     block_number: u64,
     /// Bytes of the block that are filled.
     filled: usize,
-    /// The end, in the block, of the prefetched bytes; `usize::MAX` if there is nothing more to
-    /// prefetch.
+    /// The end of the prefetched bytes, as an offset in the block; `usize::MAX` if there is nothing
+    /// more to prefetch.
     near: usize,
     /// The next block, pinned if it was resident when the scan approached it.
     next_block: Option<Page>,
@@ -89,10 +89,9 @@ pub struct FileScan<'a> {
     head: u64,
     /// The block that `fragment_end` belongs to.
     fragment_block: u64,
-    /// The end, in the block, of the fragment that holds the record's entries.
+    /// The end of the fragment that holds the record's entries, as an offset in the block.
     fragment_end: usize,
-    /// The GLSN after a record that ended in an earlier block or began there, and the chain hash
-    /// after it.
+    /// The GLSN and the chain hash after a record that began or ended in an earlier block.
     expected: Option<(Glsn, u64)>,
     /// An entry that spans blocks.
     whole: Buffer,
@@ -301,8 +300,8 @@ impl<'a> FileScan<'a> {
             && chain != said.previous_chain
             && let Some(segment) = &self.segment
         {
-            let what = "the chain hash does not match the records before it: one of them is not \
-                        the one that was written"
+            let what = "the chain hash does not match: a record before this one is not the one \
+                        that was written"
                 .to_owned();
             return Err(self.log.corrupt(segment, glsn, u64::from(record_at), what));
         }
@@ -500,7 +499,7 @@ impl<'a> FileScan<'a> {
         Ok(())
     }
 
-    /// Looks up the next offsets; `false` at the end, `Err` if `failure` has the error.
+    /// Looks up the next offsets. Returns `false` at the end. On `Err`, the error is in `failure`.
     #[inline]
     fn look_up(&mut self) -> Result<bool, ()> {
         self.try_look_up().map_err(|error| self.failure = Some(Box::new(error)))
@@ -527,7 +526,7 @@ impl<'a> FileScan<'a> {
         }
     }
 
-    /// Looks into the active segment; `None` if the next entry is in a sealed one.
+    /// Searches the active segment; `None` if the next entry is in a sealed one.
     fn look_up_in_tail(&mut self, limit: Glsn) -> Option<usize> {
         let log = self.log;
         let tail = log.tail.read();
@@ -619,7 +618,7 @@ impl<'a> FileScan<'a> {
         let next = if beyond || found == 0 { below } else { self.indexes[found - 1] + 1 };
         self.next = Glsn(segment.first().0 + u64::from(next));
         if beyond {
-            // Entries that become readable later were skipped by these postings.
+            // These postings skipped entries that may become readable later.
             self.postings = None;
         }
         Ok(found)

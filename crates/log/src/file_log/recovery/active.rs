@@ -1,5 +1,5 @@
-//! Reads the active segment, cuts a torn tail, and makes the rest durable, unless the caller knows
-//! that the rest is durable.
+//! Reads the active segment, cuts a torn tail, and makes the remaining records durable unless they
+//! are known to be.
 
 use std::sync::Arc;
 
@@ -37,11 +37,11 @@ pub(crate) struct Active {
     pub(crate) outcome: Outcome,
     pub(crate) entry_offsets: EntryOffsets,
     pub(crate) blobs: NamedBlobs,
-    /// The entry offsets do not fit into their memory.
+    /// Whether the entry offsets exceed their memory limit.
     pub(crate) too_many: bool,
     pub(crate) epoch: u32,
-    /// All records are known to be durable, and the file was not changed. A mark after them may be
-    /// only in the page cache, and must be rewritten before anything after it.
+    /// Whether the file was left unchanged, because all records are known to be durable. A mark
+    /// after them may be only in the page cache, so it must be rewritten before anything after it.
     pub(crate) left_as_found: bool,
 }
 
@@ -73,8 +73,9 @@ pub(crate) fn read_active(
     }
     let is_known =
         |known: Position| (known.glsn.next(), known.chain) == (outcome.next, outcome.chain);
-    // A cleanly closed store needs no write, nor does a segment that has no record beyond the known
-    // one. At a block boundary, the buffer does not hold the previous block.
+    // Rewrite nothing if the store was closed cleanly or the segment has no record after the known
+    // one. A segment that ends at a block boundary is excluded, because the buffer does not hold
+    // the previous block.
     let left_as_found = may_cut
         && report.cut.is_none()
         && known.next() >= header.first
@@ -97,7 +98,7 @@ pub(crate) fn read_active(
     report.replayed = outcome.next.0 - header.first.0;
     if let Some(at) = outcome.dirty_padding {
         report.warnings.push(format!(
-            "{} has bytes at offset {at} where only padding should be; no entry is concerned",
+            "{} has bytes at offset {at} where only padding should be; no entry is affected",
             FileName::Segment(header.first).name()
         ));
     }
@@ -113,11 +114,11 @@ pub(crate) fn read_active(
     })
 }
 
-/// Makes the records that were read durable. Bytes of a killed process may be only in the page
-/// cache, and after a failed sync the system may consider unwritten bytes clean, so that another
-/// sync would skip them. The records are therefore rewritten first. `from` is the offset of the
-/// last entry that is known to be synced, 0 if none is; all entries before it were synced, too.
-/// After a mark only the mark itself may be unsynced.
+/// Makes the records that were read durable. Rewrites them before the sync: bytes of a killed
+/// process may be only in the page cache, and after a failed sync the system may consider them
+/// clean, so that another sync would skip them. `from` is the offset of the last entry that is
+/// known to be synced, 0 if none is; all entries before it were synced, too. After a mark only the
+/// mark itself may be unsynced.
 fn make_durable(
     options: &FileLogOptions,
     file: &dyn File,
@@ -166,7 +167,8 @@ impl<'a> ActiveVisitor<'a> {
         })
     }
 
-    /// Only counts entries from now on, because a sealed segment finds them through its table.
+    /// Stops collecting offsets and only counts entries. The segment will be sealed, and its table
+    /// then finds the entries.
     fn give_up(&mut self) {
         self.too_many = true;
         self.entry_offsets.clear();
@@ -232,12 +234,12 @@ pub(crate) fn enlarge_if_empty(
     };
     let file = match create_segment(&*options.disk, &options.dir, &header, CHUNK_BYTES as u64) {
         Ok(file) => file,
-        // Without room for it the small segment is used.
+        // If the disk has no room for the larger segment, keep the small one.
         Err(NotCreated::Cleanly(error)) if has_no_room(&error) => return Ok(active),
-        // The open file may no longer be the one under its name.
+        // The name may refer to another file than the open one.
         Err(NotCreated::Cleanly(error) | NotCreated::Perhaps(error)) => return Err(error.into()),
     };
-    *found.headers.last_mut().expect("the active segment is in it") = header;
+    *found.headers.last_mut().expect("the list includes the active segment") = header;
     let outcome = Outcome { end: SEGMENT_HEADER_BYTES as u32, marked: false, ..active.outcome };
     Ok(Active { file, header, outcome, ..active })
 }

@@ -1,4 +1,4 @@
-//! Decides what the end of the active segment means: a clean end, a torn tail, or corruption.
+//! Classifies the end of the active segment: a clean end, a torn tail, or corruption.
 //!
 //! For a bad record at GLSN g, where D is the highest GLSN that is known to be durable (from the
 //! caller, any good record before or after it, or a mark):
@@ -12,7 +12,7 @@ use crate::file_log::options::Cut;
 use crate::file_log::segments::walk::Outcome;
 use crate::glsn::Glsn;
 
-/// Decides what the end of the log means: `None` if it is clean.
+/// Returns the cut of a torn tail, `None` if the end is clean, or an error for corruption.
 ///
 /// `first` is the first GLSN of the active segment, `known` the highest that the caller knows to be
 /// durable, and `outcome` the walk over the segment.
@@ -38,8 +38,10 @@ pub(crate) fn decide(first: Glsn, known: Glsn, outcome: &Outcome) -> Result<Opti
             why: problem.what.to_owned(),
         })),
         None if outcome.next <= known => {
-            let what =
-                format!("was known to be durable, and the log ends with {}", outcome.next.0 - 1);
+            let what = format!(
+                "an entry was known to be durable, but the log ends with {}",
+                outcome.next.0 - 1
+            );
             Err(LogError::Forked { glsn: known, what })
         }
         None => Ok(None),

@@ -34,13 +34,16 @@ pub(crate) fn find_folder(options: &FileLogOptions) -> Result<(), LogError> {
     match options.disk.entry(&options.dir)? {
         Some(entry) if entry.is_dir => Ok(()),
         Some(_) => {
-            let message =
-                format!("{} is a file, a log is a folder: check the path", options.dir.display());
+            let message = format!(
+                "{} is a file, but a log is a folder: check the path",
+                options.dir.display()
+            );
             Err(LogError::Format { message })
         }
         None if options.mode == Mode::Create => {
             match options.disk.create_dir(&options.dir) {
-                // Another process was faster. The lock decides between the two.
+                // Another process created it first. The lock decides which of the two opens the
+                // log.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 made => made?,
             }
@@ -79,7 +82,7 @@ pub(crate) fn find_files(options: &FileLogOptions) -> Result<LogFiles, LogError>
     find_named_files(options, options.disk.names(&options.dir)?)
 }
 
-/// As [`find_files`], in a folder with these names.
+/// Like [`find_files`], in a folder with these names.
 pub(crate) fn find_named_files(
     options: &FileLogOptions,
     names: Vec<String>,
@@ -110,7 +113,7 @@ pub(crate) fn find_named_files(
     if found.headers.is_empty()
         && let Some(file) = others
     {
-        let what = "the log's segments are missing, this file of it is there".to_owned();
+        let what = "the log's segments are missing, but this file exists".to_owned();
         return Err(LogError::Corrupt { glsn: Glsn::FIRST, file, offset: 0, what });
     }
     found.headers.sort_unstable_by_key(|header| header.first);
@@ -125,7 +128,7 @@ pub(crate) fn find_named_files(
 }
 
 /// Looks for missing segments: each table has the position after its segment. If a table does not
-/// fit, its segment is read; a missing table is rebuilt when it is needed.
+/// match, its segment is read. A missing table is rebuilt when it is needed.
 pub(crate) fn check_tables(
     options: &FileLogOptions,
     headers: &[SegmentHeader],

@@ -20,11 +20,11 @@ use crate::format::segment_header::SegmentHeader;
 use crate::format::{BLOCK_BYTES, segment_seed};
 use crate::glsn::{Glsn, StreamId};
 
-/// The number of entries for which the headers of segment and record take the space in the first
-/// block, rounded up.
+/// The number of entry headers, rounded up, that would fit into the space that the segment's and
+/// the record's headers take in the first block.
 const SEGMENT_SLACK: usize = 16;
 
-/// The least that a record's first fragment takes.
+/// Minimum bytes of a record's first fragment.
 const HEAD_BYTES: u64 = (FRAGMENT_HEADER_BYTES + RECORD_HEADER_BYTES + ENTRY_HEADER_BYTES) as u64;
 
 /// Fills the zeros between `lost.start` and `lost.end`.
@@ -34,7 +34,7 @@ pub(crate) fn fill(file: &dyn File, segment: &SegmentHeader, lost: &Lost) -> Res
     }
     let Some((fragments, last_payload)) = plan(lost) else {
         let what = format!(
-            "{} bytes do not hold the headers of the {} entries that were there",
+            "{} bytes are too few for the headers of {} lost entries",
             lost.end - lost.start,
             lost.next.0 - lost.from.0
         );
@@ -130,8 +130,8 @@ pub(crate) fn fits(lost: &Lost) -> bool {
     plan(lost).is_some()
 }
 
-/// The offset, in whole blocks, at which `entries` lost entries end if they start at the front of a
-/// segment. `None` if a segment cannot hold as many.
+/// The end of `entries` lost entries that start at the front of a segment, rounded up to whole
+/// blocks. `None` if a segment cannot hold that many.
 pub(crate) fn room_for(entries: u64) -> Option<u32> {
     let in_a_block =
         ((BLOCK_BYTES - CONTINUED_HEADER_BYTES) / ENTRY_HEADER_BYTES - SEGMENT_SLACK) as u64;

@@ -65,7 +65,7 @@ impl Copied {
 /// Hard-links an immutable file into the folder `into`, or copies it where the disk has no links.
 ///
 /// # Errors
-/// The disk, the budget.
+/// An I/O error, or the budget has no room.
 pub fn link_or_copy(
     options: &FileLogOptions,
     from: &Path,
@@ -90,7 +90,7 @@ pub fn link_or_copy(
 /// Writes the segments of a surveyed log into the existing folder `into`.
 ///
 /// # Errors
-/// The disk, the budget.
+/// An I/O error, or the budget has no room.
 pub fn write_segments(
     options: &FileLogOptions,
     survey: &Survey,
@@ -117,7 +117,7 @@ pub fn write_segments(
 /// their damaged pages.
 ///
 /// # Errors
-/// The disk, the budget.
+/// An I/O error, or the budget has no room.
 pub fn write_blobs(
     options: &FileLogOptions,
     log_id: u128,

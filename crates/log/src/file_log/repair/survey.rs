@@ -1,10 +1,10 @@
 //! Reads all segments of a damaged log that is not open, past damage, and plans the segments of a
 //! sound copy.
 //!
-//! Each record has the chain hash of the record before it. So the good record after damage says how
-//! the chain continues, and a lost record with that hash replaces the damaged ones. Segments that
-//! are missing, and the end of the log up to what is known to have been durable, become segments
-//! with lost records only.
+//! Each record contains the chain hash of the record before it. So the good record after damage
+//! states the hash that must precede it, and a lost record with that hash replaces the damaged
+//! ones. Missing segments are replaced by segments that contain only lost records. The end of the
+//! log, up to the newest position that is known to have been durable, is replaced in the same way.
 //!
 //! Law: the survey changes nothing. It drops only damaged records, and those that its caller cannot
 //! use.
@@ -34,7 +34,7 @@ use crate::glsn::{Glsn, Position, StreamId};
 /// The most entries of a segment that has lost records only.
 const LOST_IN_A_SEGMENT_MAX: u64 = 1 << 25;
 
-/// A log to survey.
+/// The log to survey, and the facts that the caller knows about it.
 pub struct Scope<'a> {
     /// Its disk, folder and budget (one chunk), and the size of new segments.
     pub options: &'a FileLogOptions,
@@ -42,7 +42,7 @@ pub struct Scope<'a> {
     pub log_id: Option<u128>,
     /// The newest position that is known to have been durable.
     pub known: Position,
-    /// The log is known to have had every entry from this one on: it was trimmed only below it.
+    /// The first entry that the log is known to have had: it was trimmed only below this one.
     pub begins: Option<Glsn>,
     /// Whether to drop the record that begins at a GLSN, although it can be read.
     pub unusable: &'a dyn Fn(Glsn) -> bool,
@@ -109,7 +109,7 @@ pub(super) struct Planned {
 }
 
 impl Survey {
-    /// The first GLSN of the copy, and the one after its last.
+    /// The first GLSN of the copy, and the GLSN after its last.
     pub fn bounds(&self) -> Range<Glsn> {
         let first = self.segments.first().map_or(Glsn::FIRST, |segment| segment.header.first);
         first..self.segments.last().map_or(first, |segment| segment.leads_to.0)
@@ -161,8 +161,8 @@ impl Survey {
 /// Reads all of a log. The caller excludes writers.
 ///
 /// # Errors
-/// `Corrupt` if the log's id cannot be found, or if its segments do not belong together; `Format`
-/// for a newer format; the disk, the budget.
+/// `Corrupt` if the log's id cannot be found, or if its segments do not belong together;
+/// `Format` for a newer format; an I/O error; or the budget has no room.
 pub fn survey(scope: &Scope<'_>) -> Result<Survey, LogError> {
     let mut firsts: Vec<Glsn> = Vec::new();
     for name in names(&*scope.options.disk, &scope.options.dir)? {
@@ -628,7 +628,7 @@ impl Visitor for DamageVisitor<'_> {
                 next: glsns.end,
                 chain: header.previous_chain,
                 chain_after: 0,
-                // Read later, from its own fragment.
+                // Set later, when its own fragment is read.
                 epoch: 0,
                 timestamp: self.seen.unwrap_or(header.timestamp_micros.saturating_sub(1)),
             });

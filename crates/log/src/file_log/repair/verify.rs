@@ -33,7 +33,7 @@ pub struct Finding {
     pub offset: u64,
     /// The first GLSN concerned, if entries are.
     pub glsn: Option<Glsn>,
-    /// The last one, if it is known.
+    /// The last GLSN concerned, if it is known.
     pub last: Option<Glsn>,
     /// What is wrong.
     pub what: String,
@@ -90,8 +90,8 @@ pub struct VerifyScope<'a> {
     pub dir: &'a Path,
     /// The budget of its memory: two chunks.
     pub budget: &'a Budget,
-    /// Everything up to here must be readable; entries after it may still be in writing. `None` if
-    /// the log is not open.
+    /// The last GLSN that must be readable; later entries may still be incomplete. `None` if the
+    /// log is not open.
     pub durable: Option<Glsn>,
     /// Blob files that are being written.
     pub unfinished: &'a dyn Fn(BlobId) -> bool,
@@ -247,8 +247,8 @@ impl Check<'_> {
         let found_before = self.findings.len();
         self.segment_there(first, next, staging)?;
         if self.open(name)?.is_none() {
-            // Trimmed while it was read: the files that it names may be gone too, and there is no
-            // previous segment to compare the next one with.
+            // The segment was trimmed while it was read. The files that it names may be gone too,
+            // and the next segment has no predecessor to be compared with.
             self.findings.truncate(found_before);
             self.before = None;
         }
@@ -270,7 +270,7 @@ impl Check<'_> {
         let len = file.len()?;
         if len > u64::from(header.segment_bytes) {
             let what = format!(
-                "the file has {len} bytes, a segment at most {}; the rest is not read",
+                "the file has {len} bytes, but a segment has at most {}; the rest is not read",
                 header.segment_bytes
             );
             self.report_harmless(name, u64::from(header.segment_bytes), what);
@@ -487,8 +487,8 @@ impl Check<'_> {
                 break;
             }
             if !last && is_trailer(page, (log_id, id), number) {
-                let what = "the blob file continues after its last page; if that is all, cutting \
-                            it there mends it";
+                let what = "the blob file continues after its last page; if that is the only \
+                            damage, truncate the file there";
                 bad.add(number as u32 + 1, what, false);
                 lost_from = None;
                 self.advance((pages - number) * PAGE_BYTES as u64);
@@ -512,7 +512,7 @@ impl Check<'_> {
                 {
                     bad.add(
                         number as u32,
-                        "the blob file's last page does not fit the others",
+                        "the blob file's last page does not match the others",
                         false,
                     );
                 }
@@ -586,8 +586,8 @@ impl Check<'_> {
         }
     }
 
-    /// Decides about the damaged blob files: one that something needs is damage of the log, any
-    /// other is the leftover of a killed writer.
+    /// Classifies the damaged blob files. A file that something needs is damage of the log; any
+    /// other file is the leftover of a killed writer.
     fn judge_unsound_blobs(&mut self) -> Result<(), LogError> {
         for unsound in std::mem::take(&mut self.unsound) {
             if unsound.named_by.is_some() || (self.scope.kept)(unsound.id) {
@@ -595,12 +595,12 @@ impl Check<'_> {
             } else if self.open(FileName::Blob(unsound.id))?.is_some() {
                 let UnsoundBlob { id, offset, what, .. } = unsound;
                 let what = format!(
-                    "{what}, and nothing names it: a killed writer left it, the next one \
+                    "{what}, and nothing names it: a killed writer left it, and the next writer \
                      removes it"
                 );
                 self.report_harmless(FileName::Blob(id), offset, what);
             }
-            // A file that is gone and no longer needed was removed meanwhile.
+            // Otherwise the file was removed meanwhile and is no longer needed.
         }
         Ok(())
     }
@@ -625,7 +625,7 @@ impl Check<'_> {
         blob: &BlobRef,
     ) -> Result<Option<&'static str>, LogError> {
         if self.unsound.binary_search_by_key(&blob.id, |unsound| unsound.id).is_ok() {
-            // It is reported together with its pages.
+            // The file is reported together with its pages.
             return Ok(None);
         }
         let Some(file) = self.open(FileName::Blob(blob.id))? else {
@@ -639,8 +639,8 @@ impl Check<'_> {
     }
 }
 
-/// Consecutive pages of zeros (4 MiB) after which a blob file without a trailer is not read any
-/// further.
+/// After this many consecutive pages of zeros (4 MiB), a blob file without a trailer is not read
+/// any further.
 const ZERO_PAGES_MAX: u64 = 256;
 
 /// Whether the last page of a blob file, `number`, is its trailer.
@@ -706,7 +706,7 @@ struct VerifyVisitor<'c, 'a> {
     count: u32,
     /// Damaged records of the segment.
     lost: Vec<Lost>,
-    /// The counts of the record that may not be complete.
+    /// The counts of the current record, which may not be complete.
     of_record: (u64, u32),
     blobs: (u64, u32),
 }

@@ -74,7 +74,7 @@ impl TableCheck<'_> {
         Ok(page_payload(self.page).get(place.1..place.1 + len).ok_or("a page that ends too early"))
     }
 
-    /// Compares the whole table; returns the offset of the damage and what it is.
+    /// Compares the whole table; returns the offset and the kind of the damage.
     pub(crate) fn table(
         &mut self,
         segment: &SegmentHeader,

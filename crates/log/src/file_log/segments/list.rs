@@ -41,15 +41,15 @@ pub(crate) struct Segments {
 #[derive(Clone, Debug)]
 pub(crate) struct Sealing {
     pub(crate) segment: Arc<Segment>,
-    /// In memory.
+    /// Its table in memory.
     pub(crate) table: Arc<OffsetTable>,
     pub(crate) header: TableHeader,
     /// The segment's file.
     pub(crate) file: Arc<dyn File>,
 }
 
-/// Budget for segment descriptions: always one more than there are, so that a new segment never
-/// fails for lack of memory.
+/// Reserved memory for segment descriptions. There is always room for one more than the list has,
+/// so that a new segment never fails for lack of memory.
 #[derive(Debug)]
 struct Room {
     lease: Lease,

@@ -17,9 +17,9 @@ pub(crate) enum OffsetTable {
     /// In memory, because the file cannot be written: the log is open read-only, or the disk is
     /// full.
     Memory {
-        /// Of all entries.
+        /// The offsets of all entries.
         entry_offsets: EntryOffsets,
-        /// Of all records.
+        /// The blob files of all records.
         blobs: NamedBlobs,
     },
 }
@@ -55,8 +55,8 @@ impl OffsetTable {
     }
 
     /// Fills `into` with the indexes of the entries of a stream from `index` on; returns how many,
-    /// 0 at the end. `postings` is what the last call left, if that call ended right before
-    /// `index`; it saves the search.
+    /// 0 at the end. If the last call ended right before `index`, `postings` continues from it
+    /// without a search.
     ///
     /// Law: a segment's table may be replaced by one of the other kind between two calls. The
     /// position of a scan is `index`; `postings` is only its position in a file.

@@ -1,5 +1,5 @@
 //! Opens the offset tables of sealed segments, and rebuilds those that are missing or damaged from
-//! their segments. A table is not needed to know what the log holds, only to find it fast.
+//! their segments. A table holds no information of its own; it only makes look-ups fast.
 
 use std::io;
 use std::sync::Arc;
@@ -123,8 +123,8 @@ struct FromSegment<'a> {
 }
 
 impl FromSegment<'_> {
-    /// Walks the whole segment. Every walk, not only the first, is compared with the segment's end:
-    /// a walk that met a bad byte and ended early would leave entries or blob files out of the
+    /// Walks the whole segment. Compares every walk, not only the first, with the segment's end,
+    /// because a walk that ended early at a bad byte would omit entries or blob files from the
     /// table.
     fn walk(&mut self, visitor: &mut dyn Visitor) -> Result<Outcome, LogError> {
         let name = FileName::Segment(self.segment.first());

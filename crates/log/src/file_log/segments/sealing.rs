@@ -1,8 +1,8 @@
-//! Seals segments in the background: once the next segment has begun, the offset table of the
-//! previous one is written to a file, which finds its entries from then on.
+//! Seals segments in the background. Once the next segment has begun, the offset table of the
+//! previous one is written to a file. From then on, its entries are found through the file.
 //!
-//! Until then, the table in memory that was filled while the segment was active finds the entries.
-//! A crash before that loses nothing, because a missing table is rebuilt when it is needed
+//! Until then, they are found through the table in memory that was filled while the segment was
+//! active. A crash before that loses nothing, because a missing table is rebuilt when it is needed
 //! ([`super::rebuild`]).
 //!
 //! Law: at most one segment waits to be sealed.
@@ -82,7 +82,7 @@ impl Segments {
         written.ok().and_then(|_| TableFile::open(&self.env, header.first).ok())
     }
 
-    /// Drops the queued segment, because it and its table are about to be removed.
+    /// Drops the segment from the queue, because it and its table are about to be removed.
     pub(crate) fn seal_no_more(&self, first: Glsn) {
         let _rebuilding = lock(&self.rebuilding);
         lock(&self.sealing).take_if(|sealing| sealing.header.first == first);

@@ -1,7 +1,7 @@
 //! Reads a segment front to back and checks everything in it: for recovery, for lost tables, and
 //! for `verify`.
 //!
-//! Law: a walk reports where the good records end and what follows them; it decides nothing.
+//! Law: a walk reports where the good records end and which bytes follow them; it decides nothing.
 //! `recovery::decide` does.
 
 use plimsoll_disk::vfs::File;
@@ -67,7 +67,7 @@ pub(crate) struct Problem {
     pub(crate) at: u64,
     /// The kind of damage.
     pub(crate) what: &'static str,
-    /// The bytes are intact, and of a newer format.
+    /// Whether the bytes are intact but of a newer format.
     pub(crate) newer: bool,
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct Lost {
     /// Chain hashes at both ends.
     pub(crate) chain: u64,
     pub(crate) chain_after: u64,
-    /// Of the last good record.
+    /// Epoch and timestamp of the last good record.
     pub(crate) epoch: u32,
     pub(crate) timestamp: u64,
 }
@@ -119,8 +119,8 @@ pub(crate) struct Outcome {
     pub(crate) dirty_padding: Option<u64>,
 }
 
-/// Bytes per read-ahead request, and how far ahead of the walk the requests are: a disk reads large
-/// pieces, several at once, two to four times as fast as one request after the other.
+/// Bytes per read-ahead request, and the distance of the requests ahead of the walk. A disk reads
+/// several large pieces at once two to four times as fast as one after the other.
 const AHEAD_BYTES: u64 = 4 << 20;
 
 /// Reads the segment with this header through `staging` (a multiple of a block), up to `limit`
@@ -148,9 +148,8 @@ pub(crate) struct Start {
     pub(crate) epoch: u32,
 }
 
-/// As [`walk_segment`], but from a place within the segment up to `limit`, where a record ends. If
-/// `staging` has room for all blocks in between, it holds their bytes from that place on
-/// afterwards.
+/// Like [`walk_segment`], but from a place within the segment up to `limit`, where a record ends.
+/// If `staging` has room for all blocks in between, it then holds their bytes from that place on.
 pub(crate) fn walk_on(
     file: &dyn File,
     header: &SegmentHeader,
@@ -169,7 +168,7 @@ pub(crate) fn walk_on(
     run_between(from, limit, file, staging, walk)
 }
 
-/// As [`walk_segment`] of the whole segment, but continues with the next good record after damage
+/// Like [`walk_segment`] of the whole segment, but continues with the next good record after damage
 /// and reports the lost records to the visitor. Damage without a good record after it is the
 /// outcome's problem.
 pub(crate) fn walk_past_damage(
@@ -243,16 +242,16 @@ struct SegmentWalk<'v> {
     blank: bool,
     /// Whether the walk continues after damage.
     passes: bool,
-    /// The offset of the record with which it last continued.
+    /// The offset of the record at which the walk last resumed after damage.
     resumed_at: u32,
-    /// Where it begins in its first block, if not at the block's beginning.
+    /// Offset in the first block at which the walk begins.
     begin: usize,
     /// Whether a record is known to end at the limit, so that the rest of that block is not
     /// checked.
     ends_at_limit: bool,
 }
 
-/// A record of which some fragments are still to come.
+/// A record whose last fragment was not read yet.
 struct OpenRecord {
     header: RecordHeader,
     /// Offset of its header.
@@ -262,7 +261,7 @@ struct OpenRecord {
     chain: RecordChain,
     epoch: u32,
     entries_seen: u32,
-    /// Padded payload bytes of the last entry still to come.
+    /// Padded payload bytes of the last entry that were not read yet.
     payload_left: usize,
     body_left: u64,
 }
@@ -355,7 +354,7 @@ impl<'v> SegmentWalk<'v> {
         Ok(())
     }
 
-    /// Looks for the next good record in a block, from `at` on, and continues there; returns its
+    /// Searches a block for the next good record, from `at` on, and continues there; returns its
     /// place.
     fn resume(
         &mut self,
@@ -447,7 +446,7 @@ impl<'v> SegmentWalk<'v> {
         self.visitor.abandon();
     }
 
-    /// Takes one more intact fragment; `Err` is the reason why it does not follow.
+    /// Adds the next intact fragment; `Err` is the reason why it does not follow.
     fn fragment(
         &mut self,
         offset: u32,
@@ -457,7 +456,7 @@ impl<'v> SegmentWalk<'v> {
             return Ok(Err(Refusal::bad("a fragment of an earlier epoch: stale bytes")));
         }
         if self.blank {
-            return Ok(Err(Refusal::bad("a fragment behind the end of the log")));
+            return Ok(Err(Refusal::bad("a fragment after the end of the log")));
         }
         let taken = match fragment.part {
             FragmentType::Mark => self.mark(fragment),
@@ -591,7 +590,7 @@ impl<'v> SegmentWalk<'v> {
                 continue;
             }
             if open.entries_seen == open.header.count {
-                return Ok(Err(Refusal::bad("bytes behind a record's last entry")));
+                return Ok(Err(Refusal::bad("bytes after a record's last entry")));
             }
             let Some(entry) = EntryHeader::decode(&bytes[pos..]) else {
                 return Ok(Err(Refusal::bad("an entry's header is cut short")));
@@ -647,8 +646,8 @@ impl<'v> SegmentWalk<'v> {
         Ok(Ok(()))
     }
 
-    /// After a bad fragment, intact ones may still show which GLSN was durable when they were
-    /// written.
+    /// Searches the fragments after a bad one: each intact fragment states a GLSN that was durable
+    /// when it was written.
     fn look_for_evidence(&mut self, block: &[u8], block_offset: u32, from: usize) {
         let mut at = from;
         while at + FRAGMENT_HEADER_BYTES <= block.len() {
@@ -674,11 +673,8 @@ impl<'v> SegmentWalk<'v> {
                 let end = self.outcome.end;
                 self.fail(end, Refusal::bad("a record whose end is missing"));
             } else if let Some(at) = self.dirty {
-                self.outcome.problem = Some(Problem {
-                    at,
-                    what: "bytes that are not zero behind the last record",
-                    newer: false,
-                });
+                self.outcome.problem =
+                    Some(Problem { at, what: "nonzero bytes after the last record", newer: false });
             }
         }
         self.outcome

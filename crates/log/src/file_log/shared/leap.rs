@@ -12,8 +12,8 @@ use crate::file_log::shared::catch_up::follow;
 use crate::file_log::tail::order::{End, Order};
 use crate::glsn::Glsn;
 
-/// Makes the oldest existing segment the one that is read from. Entries up to `known` need not be
-/// read. Returns the first GLSN to read.
+/// Continues reading at the oldest existing segment. Entries up to `known` need not be read.
+/// Returns the first GLSN to read.
 pub(crate) fn leap(log: &OpenLog, order: &mut Order, known: Glsn) -> Result<Glsn, LogError> {
     let (options, before) = (&log.env.options, order.header.first);
     let names = options.disk.names(&options.dir)?;

@@ -71,8 +71,8 @@ impl TailBuffer {
         end.saturating_sub(held).div_ceil(CHUNK_BYTES as u64) as usize
     }
 
-    /// Whether `chunks` more can be started; takes them from the budget while the buffer is below
-    /// its limit.
+    /// Whether `chunks` more chunks can be started. Allocates them from the budget while the buffer
+    /// is below its limit.
     pub(crate) fn prepare(&mut self, chunks: usize, budget: &Budget) -> bool {
         while self.spares.len() < chunks && self.full.len() + self.spares.len() < CHUNKS_MAX {
             match budget.take(Kind::LogBuffer) {

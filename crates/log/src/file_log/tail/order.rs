@@ -50,7 +50,8 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// Records end at or below this offset: the last block is reserved for a mark.
+    /// The limit of records: they end at or below this offset, because the last block is reserved
+    /// for a mark.
     pub(crate) fn limit(&self) -> u64 {
         u64::from(self.header.segment_bytes) - BLOCK_BYTES as u64
     }

@@ -9,8 +9,8 @@ use crate::budget::Kind;
 use crate::budget::chunk::CHUNK_BYTES;
 use crate::cache::{Cache, CacheOptions, MIN_CACHE_BYTES};
 
-/// The contents of a cache after four times as many entries as it holds have passed through it, one
-/// in three of them replacing another if `replace`: entries, bytes of their keys and values, and
+/// Fills a cache with four times as many entries as it holds; if `replace`, one in three of them
+/// replaces another. Returns the number of entries, the bytes of their keys and values, and the
 /// bytes that the budget has charged for them.
 fn churned(
     bytes: u64,
@@ -42,8 +42,8 @@ fn churned(
 }
 
 /// Regression: the head of an entry, including its key, is in one segment. With keys of 4 KiB, the
-/// unused ends of segments exceed the threshold of cleaning, but cleaning only recreates them, so
-/// that it never ended.
+/// unused ends of segments exceed the threshold of cleaning. Cleaning only recreated them, and so
+/// never ended.
 #[test]
 #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
 fn cache_of_long_keys_makes_room() {
@@ -167,7 +167,7 @@ fn one_step_to_a_lower_limit_evicts_little() {
         let (limit, is_there) = cache.approach_memory(16 << 20);
         let stats = cache.stats();
         assert_eq!((limit, stats.memory_bytes <= limit), (stats.limit_bytes, true));
-        // 256 KiB, and the segments being written.
+        // A step evicts at most 256 KiB, and the segments being written.
         assert!(
             (entries - stats.entries) * 416 <= (256 << 10) + 4 * CHUNK_BYTES as u64,
             "{entries}, {stats:?}"

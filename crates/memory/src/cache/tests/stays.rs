@@ -47,7 +47,7 @@ fn insert_overwrites_in_place_when_it_fits_and_has_no_reader() {
     let dead = || cache.stats().dead_bytes;
     assert!(cache.insert(b"key", &[1; 100]) && cache.insert(b"key", &[2; 101]));
     assert_eq!((cache.get(b"key"), dead()), (Some(vec![2; 101]), 0));
-    // One of the words for 8 + 3 + 101 bytes is left.
+    // One of the words for 8 + 3 + 101 bytes stays unused.
     assert!(cache.insert(b"key", &[3; 90]));
     assert_eq!((cache.get(b"key"), dead()), (Some(vec![3; 90]), 8));
     cache.check();
@@ -153,7 +153,7 @@ fn used_entries_survive_a_lower_limit() {
         cache.set_memory(bytes * 2 / 5);
         cache.check();
         let kept = hot_percent(&cache, bytes);
-        assert!(kept >= 95, "{kept} of a hundred hot ones");
+        assert!(kept >= 95, "{kept} of a hundred hot entries");
     }
 }
 
@@ -168,5 +168,5 @@ fn used_entries_survive_reclaim() {
     let _others: Vec<_> = (0..wanted).map(|_| budget.take(Kind::Sort).unwrap()).collect();
     cache.check();
     let kept = hot_percent(&cache, bytes);
-    assert!(kept >= 95, "{kept} of a hundred hot ones: {:?}", cache.stats());
+    assert!(kept >= 95, "{kept} of a hundred hot entries: {:?}", cache.stats());
 }

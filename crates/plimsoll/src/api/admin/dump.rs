@@ -258,7 +258,7 @@ fn dump_newest(
         let Some(keyspace) = snapshot.keyspace(&name)? else { continue };
         let id = store.reader.keyspaces.id_of(&keyspace)?;
         let Some(record) = store.reader.keyspaces.record(id) else { continue };
-        let settings = record.encode();
+        let settings = record.as_set().encode();
         dump.out.write(&Record::Keyspace { name: name.as_bytes(), settings: &settings })?;
         dump.rows(&snapshot, &keyspace, id)?;
     }

@@ -87,7 +87,7 @@ fn a_value_is_stored_as_it_is_unless_an_eighth_is_saved() {
 }
 
 #[test]
-fn every_flipped_byte_and_every_cut_is_found() {
+fn every_flipped_byte_is_found() {
     let budget = budget();
     for bytes in [2000, 2 * CHUNK + 300] {
         let (stored, written) = written(&budget, &compressible(bytes), bytes);
@@ -122,7 +122,7 @@ fn a_chunk_of_another_place_or_of_another_value_is_refused() {
 }
 
 #[test]
-fn a_length_beyond_the_chunks_is_refused_before_memory_is_taken() {
+fn a_length_that_differs_from_the_chunks_is_refused() {
     let budget = budget();
     let (stored, written) = written(&budget, &compressible(3 * CHUNK), CHUNK);
     for value_bytes in [3 * CHUNK as u64 + 1, 3 * CHUNK as u64 - 1, 40 * CHUNK as u64] {
