@@ -266,7 +266,8 @@ impl Gaps {
         }
     }
 
-    /// The commit at `glsn` writes keys from `first` to `last`, and `puts` some of them.
+    /// The commit at `glsn` writes keys from `first` to `last`, and `puts` some of them. For ranges
+    /// that it deletes, `last` is the end of the last range.
     pub(crate) fn adopt(&self, glsn: Glsn, first: &[u8], last: &[u8], puts: bool) {
         if !self.enabled {
             return;
@@ -287,14 +288,15 @@ impl Gaps {
         }
     }
 
-    /// Whether it is known that no commit after `after` has written a key of a range.
+    /// Whether it is known that no commit after `after` has written a key of a range or deleted a
+    /// range that overlaps with it.
     pub(crate) fn is_unwritten(
         &self,
         (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
         after: Glsn,
     ) -> bool {
+        // Without gaps, the memtables are searched.
         if !self.is_armed.load(Ordering::Relaxed) {
-            self.arm();
             return false;
         }
         let beginning = |bound: Bound<&[u8]>, open| match bound {

@@ -22,18 +22,17 @@ use plimsoll_log::glsn::Glsn;
 use smallvec::SmallVec;
 
 use crate::index::env::moment_set::MomentSet;
-use crate::index::ranges::chunk::{Chunk, Directory, MOST};
+use crate::index::ranges::chunk::{Chunk, Chunks, Directory, MOST, chunks_of, joined};
 use crate::types::index_key::{IndexKey, MAX_INDEX_KEY_BYTES};
 
 /// The longest bound of a range: the immediate successor of the longest key.
 pub(crate) const MAX_BOUND_BYTES: usize = MAX_INDEX_KEY_BYTES + 1;
 
-/// Upper bound on the bytes that an interval takes apart from its keys and GLSNs, with its part of a
-/// chunk.
+/// Upper bound on the bytes that an interval takes in its chunk, without its keys and GLSNs.
 const FRAGMENT_BYTES: usize = size_of::<Fragment>() + 6 * size_of::<usize>() + size_of::<u128>();
 
-/// Upper bound on the bytes that a chunk takes apart from its intervals and the beginning that their
-/// keys share, with its part of a set.
+/// Upper bound on the bytes that a chunk takes in its set, without its intervals and the prefix
+/// that their keys share.
 const CHUNK_BYTES: usize = size_of::<Chunk>() + 4 * size_of::<usize>() + size_of::<u128>();
 
 /// An interval of index keys: from `first` up to `end`, exclusive.
@@ -326,7 +325,7 @@ impl RangeSet {
         (kept, Self::new(chunks_of(joined(others))))
     }
 
-    /// The keyspaces of which an interval was deleted more than once.
+    /// The keyspaces with an interval that was deleted more than once.
     pub(crate) fn keyspaces_deleted_again(&self) -> BTreeSet<u32> {
         self.fragments()
             .filter(|fragment| fragment.glsns.len() > 1)
@@ -334,9 +333,9 @@ impl RangeSet {
             .collect()
     }
 
-    /// The set without those deletions that no retained moment of their keyspace can tell from
-    /// younger ones; and, by keyspace, the youngest deletion that follows one that was left out: of
-    /// the moments before it, only the retained ones can still be read.
+    /// The set without the deletions that no retained moment of their keyspace can tell from
+    /// younger ones. Also returns, for each keyspace that loses a deletion, the youngest deletion
+    /// that follows a lost one: of the moments before it, only the retained ones can be read.
     pub(crate) fn settled(
         &self,
         retained: impl Fn(u32) -> MomentSet,
@@ -363,27 +362,85 @@ impl RangeSet {
         (settled, readable_from)
     }
 
-    /// The set with other deletions of each interval, some of those that it had.
+    /// The set with a subset of the deletions of each interval.
+    /// Both sets share the chunks that do not change.
     fn mapped(&self, mut glsns_of: impl FnMut(&Fragment) -> SmallVec<[Glsn; 2]>) -> Self {
-        let mapped = self.fragments().filter_map(|fragment| {
-            let glsns = glsns_of(fragment);
-            let (first, end) = (&fragment.first, &fragment.end);
-            (!glsns.is_empty()).then(|| Fragment {
-                first: Arc::clone(first),
-                end: Arc::clone(end),
-                glsns,
-            })
-        });
-        Self::new(chunks_of(joined(mapped.collect())))
+        let mut chunks = Chunks::default();
+        for chunk in &self.chunks {
+            let glsns: Vec<_> = chunk.fragments.iter().map(&mut glsns_of).collect();
+            if chunk.fragments.iter().map(|fragment| &fragment.glsns).eq(&glsns) {
+                chunks.share(chunk);
+                continue;
+            }
+            let mapped = chunk.fragments.iter().zip(glsns).filter(|(_, glsns)| !glsns.is_empty());
+            chunks.changed.extend(mapped.map(|(old, glsns)| Fragment { glsns, ..old.clone() }));
+        }
+        Self::new(chunks.finish())
     }
 
-    /// The union of both sets.
+    /// The union of both sets. It shares the chunks of this set in which the other has nothing.
     pub(crate) fn union(&self, other: &RangeSet) -> Self {
-        let all = other.fragments().flat_map(|fragment| {
-            fragment.glsns.iter().map(move |glsn| (&fragment.first, &fragment.end, *glsn))
-        });
-        all.fold(self.clone(), |set, (first, end, glsn)| set.with(first, end, glsn))
+        if other.is_empty() {
+            return self.clone();
+        }
+        let mut chunks = Chunks::default();
+        let mut others = other.fragments().cloned();
+        let mut next = others.next();
+        for chunk in &self.chunks {
+            while let Some(before) = next.take_if(|next| *next.end <= *chunk.first()) {
+                chunks.changed.push(before);
+                next = others.next();
+            }
+            if next.as_ref().is_none_or(|next| chunk.end() <= &*next.first) {
+                chunks.share(chunk);
+                continue;
+            }
+            for fragment in &chunk.fragments {
+                let mut rest = Some(fragment.clone());
+                while let Some(old) = rest.take() {
+                    let Some(new) = next.take_if(|next| next.first < old.end) else {
+                        chunks.changed.push(old);
+                        break;
+                    };
+                    (rest, next) = merged(old, new, &mut chunks.changed);
+                    next = next.or_else(|| others.next());
+                }
+            }
+        }
+        chunks.changed.extend(next.into_iter().chain(others));
+        Self::new(chunks.finish())
     }
+
+    /// Whether one interval of the set contains all keys of `fragment` and was deleted at `glsn`.
+    pub(crate) fn has(&self, fragment: &Fragment, glsn: Glsn) -> bool {
+        let over = self.over(&fragment.first).filter(|over| over.end >= fragment.end);
+        over.is_some_and(|over| over.glsns.contains(&glsn))
+    }
+}
+
+/// Adds the union of two intervals to `all`, up to the lower of their ends, and returns the rest of
+/// each. If they do not overlap, it adds the first one only.
+fn merged(
+    old: Fragment,
+    new: Fragment,
+    all: &mut Vec<Fragment>,
+) -> (Option<Fragment>, Option<Fragment>) {
+    if new.end <= old.first {
+        all.push(new);
+        return (Some(old), None);
+    }
+    let (begun, both) = ((&old.first).max(&new.first), (&old.end).min(&new.end));
+    for one in [&old, &new].into_iter().filter(|one| one.first < *begun) {
+        all.push(Fragment { end: Arc::clone(begun), ..one.clone() });
+    }
+    let mut glsns: SmallVec<[Glsn; 2]> = old.glsns.iter().chain(&new.glsns).copied().collect();
+    glsns.sort_unstable_by(|a, b| b.cmp(a));
+    glsns.dedup();
+    all.push(Fragment { first: Arc::clone(begun), end: Arc::clone(both), glsns });
+    let rest = |one: &Fragment| {
+        (one.end > *both).then(|| Fragment { first: Arc::clone(both), ..one.clone() })
+    };
+    (rest(&old), rest(&new))
 }
 
 /// A place in a set: behind this many intervals of this chunk.
@@ -432,21 +489,6 @@ fn added<'f>(
     all
 }
 
-/// Intervals in chunks of about the same length.
-fn chunks_of(fragments: Vec<Fragment>) -> Vec<Arc<Chunk>> {
-    if fragments.is_empty() {
-        return Vec::new();
-    }
-    let count = fragments.len().div_ceil(MOST);
-    let each = fragments.len().div_ceil(count);
-    let mut fragments = fragments.into_iter().peekable();
-    let mut chunks = Vec::with_capacity(count);
-    while fragments.peek().is_some() {
-        chunks.push(Arc::new(Chunk::new(fragments.by_ref().take(each).collect())));
-    }
-    chunks
-}
-
 /// An interval of keys that a walk is in, and its deletion as of the walk's moment.
 #[derive(Debug, Default)]
 pub(crate) struct Cover {
@@ -465,20 +507,6 @@ impl Cover {
         self.first.as_ref().is_none_or(|first| **first <= *key)
             && self.end.as_ref().is_none_or(|end| *key < **end)
     }
-}
-
-/// Neighbours with the same deletions become one interval.
-fn joined(fragments: Vec<Fragment>) -> Vec<Fragment> {
-    let mut joined: Vec<Fragment> = Vec::with_capacity(fragments.len());
-    for fragment in fragments {
-        match joined.last_mut() {
-            Some(last) if last.end == fragment.first && last.glsns == fragment.glsns => {
-                last.end = fragment.end;
-            }
-            _ => joined.push(fragment),
-        }
-    }
-    joined
 }
 
 /// Adds point deletions for range deletions while versions pass by in order (keys ascending, one
@@ -570,9 +598,15 @@ mod tests {
             }
             let bound = random.below(18);
             let kept = set.retained(|_, glsn| glsn.0 > bound);
-            list.retain(|range| range.2 > bound);
-            check(&kept, &list);
+            let parted =
+                |kept: bool| list.iter().filter(move |range| (range.2 > bound) == kept).copied();
+            check(&kept, &parted(true).collect::<Vec<_>>());
             assert_eq!(RangeSet::default().union(&set), set);
+            let others = parted(false).fold(RangeSet::default(), |set, (first, end, glsn)| {
+                set.with(&key(first), &key(end), Glsn(glsn))
+            });
+            check(&kept.union(&others), &list);
+            check(&others.union(&kept), &list);
         }
     }
 
@@ -610,6 +644,27 @@ mod tests {
                 assert!(from >= to || set.within(bounds).eq(wanted), "seed {seed}");
             }
         }
+    }
+
+    #[test]
+    fn sets_share_the_chunks_in_which_they_do_not_differ() {
+        let key = |number: u16| [&[0, 0, 0, 1][..], &number.to_be_bytes()].concat();
+        let set = (1..2000).fold(RangeSet::default(), |set, number| {
+            set.with(&key(10 * number), &key(10 * number + 5), Glsn(u64::from(number)))
+        });
+        let new_in = |other: &RangeSet| {
+            let is_new =
+                |chunk: &&Arc<Chunk>| !set.chunks.iter().any(|old| Arc::ptr_eq(old, chunk));
+            (other.chunks.len(), other.chunks.iter().filter(is_new).count())
+        };
+        let count = set.chunks.len();
+        assert!(count > 30, "{count}");
+        assert_eq!(new_in(&set.retained(|_, _| true)), (count, 0));
+        assert_eq!(new_in(&set.retained(|_, glsn| glsn.0 != 1000)), (count, 1));
+        assert_eq!(new_in(&set.parted(|_, glsn| glsn.0 != 1000).0), (count, 1));
+        let one = RangeSet::default().with(&key(10_001), &key(10_002), Glsn(3000));
+        let (chunks, new) = new_in(&set.union(&one));
+        assert!(chunks <= count + 1 && new <= 2, "{chunks} chunks, {new} of them new");
     }
 
     #[test]

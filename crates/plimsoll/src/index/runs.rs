@@ -28,9 +28,10 @@ use crate::index::manifest::limits::Limits;
 use crate::index::manifest::{self, Head, Manifest, Outcome, number_after, run_infos};
 use crate::index::plan::alignment::Alignment;
 use crate::index::plan::space::Space;
-use crate::index::ranges::{Fragment, RangeSet};
+use crate::index::ranges::RangeSet;
 use crate::index::run::table::{TableId, TableInfo};
 use crate::index::runs::blobs::Blobs;
+pub(crate) use crate::index::runs::range_deletions::RangeRoom;
 use crate::index::runs::range_deletions::{Left, RangeMemory, left_by};
 use crate::index::sources::Sources;
 use crate::index::sources::source::{Memtable, Run};
@@ -44,7 +45,8 @@ use crate::types::lock::lock;
 /// How often a new keeper tries to install a manifest while the previous one still installs some.
 const FENCE_TRIES: u32 = 16;
 
-/// What a deleted range counts for beside other gaps: it holds at least about as many keys.
+/// The number of deletions that a deleted range counts as, compared with other gaps: most ranges
+/// hold at least about as many keys.
 const DEAD_IN_A_RANGE: u64 = 100;
 
 /// The runs, their files and their manifest.
@@ -184,39 +186,48 @@ impl Runs {
         lock(&self.record).number
     }
 
-    /// Whether a further range deletion may be added; the set stays small compared with the budget.
-    pub(crate) fn has_room_for_range(&self, first: &[u8], end: &[u8]) -> bool {
-        self.range_memory.has_room(&self.sources.current_view().ranges, first, end)
+    /// Upper bound on the bytes that a further range deletion adds to the set.
+    pub(crate) fn bytes_of_range(&self, first: &[u8], end: &[u8]) -> u64 {
+        self.sources.current_view().ranges.bytes_of_one_more(first, end)
     }
 
-    /// Reserves memory for range deletions (first and end keys), so that they can be applied.
+    /// Whether range deletions that add `bytes` to the set may be applied; the set stays small
+    /// compared with the budget.
+    pub(crate) fn has_room_for_ranges(&self, bytes: u64) -> bool {
+        self.range_memory.has_room(&self.sources.current_view().ranges, bytes)
+    }
+
+    /// Reserves memory for range deletions (first and end keys, in key order), until they are
+    /// applied.
     ///
     /// # Errors
     /// The budget has no room.
     pub(crate) fn make_room_for_ranges<'r>(
         &self,
         ranges: impl Iterator<Item = (&'r [u8], &'r [u8])>,
-    ) -> Result<(), OutOfBudget> {
+    ) -> Result<Option<RangeRoom<'_>>, OutOfBudget> {
         let mut ranges = ranges.peekable();
         if ranges.peek().is_none() {
-            return Ok(());
+            return Ok(None);
         }
         let view = self.sources.current_view();
         view.gaps.prepare();
-        self.range_memory.make_room(&view.ranges, ranges)
+        let bytes = ranges.map(|(first, end)| view.ranges.bytes_of_one_more(first, end)).sum();
+        self.range_memory.make_room(&view.ranges, bytes).map(Some)
     }
 
-    /// Applies the range deletions of the commit at `glsn`. Called before its versions are
-    /// inserted. Applying them again changes nothing. Each range is a gap of deleted keys until
-    /// something is put into it.
+    /// Applies the range deletions of the commit at `glsn`, in key order. Called before its
+    /// versions are inserted. Applying them again changes nothing. Each range is a gap of deleted
+    /// keys until something is put into it.
     pub(crate) fn delete_ranges<'r>(
         &self,
         glsn: Glsn,
         ranges: impl Iterator<Item = (&'r [u8], &'r [u8])> + Clone,
     ) {
-        if ranges.clone().next().is_none() {
-            return;
-        }
+        let Some((first, _)) = ranges.clone().next() else { return };
+        let (_, end) = ranges.clone().last().unwrap_or_default();
+        // Validation of a range that was read still finds the commit after the ranges are absorbed.
+        self.sources.current_view().gaps.adopt(glsn, first, end, false);
         self.sources.publish(|view| {
             let empty = RangeSet::clone(&view.ranges);
             let with = |set: RangeSet, (first, end)| set.with(first, end, glsn);
@@ -391,17 +402,24 @@ impl Runs {
         *record = head;
         let depth = depth(change.runs.iter().map(|run| run.span()));
         let set = change.takes_closed.as_ref().map(|closed| self.tell_row_cache([&closed.content]));
-        // Rows may be older than a range deletion that no reader meets any more.
+        // A cached row may be older than a range deletion that leaves the view.
         let set = if absorbed.is_empty() { set } else { Some(self.drop_hidden_rows(&absorbed)) };
+        let joined = |now: &RangeSet| {
+            // Commits may have added range deletions since `view` was loaded.
+            let is_new = |range: &_, glsn| glsn > checkpoint || !view.ranges.has(range, glsn);
+            Arc::new(ranges.union(&now.retained(is_new)))
+        };
+        // Joined here, because commits wait for the view's lock.
+        let expected = ranges_change.then(|| joined(&view.ranges));
+        let before = Arc::clone(&view.ranges);
         self.sources.publish(|view| {
             if change.takes_closed.is_some() {
                 view.closed.pop();
             }
             view.set = set.unwrap_or(view.set);
-            if ranges_change {
-                // Those that were added meanwhile are behind the checkpoint.
-                let added = view.ranges.retained(|_, glsn| glsn > checkpoint);
-                view.ranges = Arc::new(ranges.union(&added));
+            if let Some(expected) = expected {
+                let is_as_before = Arc::ptr_eq(&view.ranges, &before);
+                view.ranges = if is_as_before { expected } else { joined(&view.ranges) };
             }
             view.newest_in_runs = newest_in(&change.runs);
             self.space.note_runs(&change.runs);
@@ -417,7 +435,7 @@ impl Runs {
             events::ranges_absorbed(self.sources.current_view().ranges.len() as u64);
         }
         if ranges_change {
-            self.range_memory.give_back(&self.sources.current_view().ranges);
+            self.range_memory.give_back(|| self.sources.current_view().ranges.bytes());
         }
         self.blobs.note_removed(change.removed.iter().flat_map(|run| run.infos()));
         drop(record);
@@ -497,9 +515,9 @@ impl Runs {
     /// versions stay in memory, and snapshots whose versions were dropped are refused as usual. A
     /// version in both counts once (see `view`).
     ///
+    /// # Errors
     /// The manifest or one of its files cannot be read, or the budget is exhausted. The sources are
     /// unchanged.
-    /// stay as they were.
     pub(crate) fn refresh(
         &self,
         rest: impl FnOnce(&View, Glsn) -> Result<Option<Rest>>,
@@ -527,26 +545,30 @@ impl Runs {
         };
         let checkpoint = manifest.checkpoint.glsn;
         self.files.skip_to(manifest.next_run);
-        let rest = rest(&view, checkpoint)?;
         let head = manifest.head();
-        let limits = Arc::new(head.limits.clone());
-        let parted = |view: &View| {
-            view.ranges.parted(|_: &Fragment, glsn| {
-                glsn > checkpoint || view.has_unflushed_before(glsn, None)
-            })
+        let room = match head.ranges.is_empty() {
+            true => None,
+            false => Some(self.range_memory.make_room(&view.ranges, head.ranges.bytes())?),
         };
-        let has_ranges = !view.ranges.is_empty() || !head.ranges.is_empty();
-        let set = match parted(&view).1 {
-            _ if rest.is_some() => Some(self.clear_row_cache()),
-            dropped if dropped.is_empty() => None,
-            dropped => Some(self.drop_hidden_rows(&dropped)),
+        let rest = rest(&view, checkpoint)?;
+        let limits = Arc::new(head.limits.clone());
+        let is_dropped = |glsn: Glsn| glsn <= checkpoint && !view.has_unflushed_before(glsn, None);
+        let dropped = view.ranges.retained(|_, glsn| is_dropped(glsn));
+        let ranges_change = !dropped.is_empty() || !head.ranges.is_empty();
+        let set = match rest.is_some() {
+            true => Some(self.clear_row_cache()),
+            false if dropped.is_empty() => None,
+            false => Some(self.drop_hidden_rows(&dropped)),
         };
         if rest.is_some() {
             self.flushed.store(checkpoint.0, Ordering::Release);
         }
         self.sources.publish(|view| {
-            if has_ranges {
-                view.ranges = Arc::new(head.ranges.union(&parted(view).0));
+            if ranges_change {
+                // A range deletion that was added meanwhile stays, because the rows that it hides
+                // are still cached.
+                let kept = view.ranges.retained(|range, glsn| !dropped.has(range, glsn));
+                view.ranges = Arc::new(head.ranges.union(&kept));
             }
             view.depth = depth(runs.iter().map(|run| run.span()));
             view.newest_in_runs = newest_in(&runs);
@@ -557,6 +579,10 @@ impl Runs {
             view.set = set.unwrap_or(view.set);
         });
         *record = head;
+        drop(room);
+        if ranges_change {
+            self.range_memory.give_back(|| self.sources.current_view().ranges.bytes());
+        }
         // After the publish, because dropping the view may remove files.
         drop((record, view));
         self.seats.exchanged();
@@ -602,8 +628,7 @@ impl Runs {
         if !may_pass(checkpoint) {
             return None;
         }
-        // What was left out is in no memtable that could say so: rows and gaps of any key may be
-        // older.
+        // No memtable has the skipped versions, so cached rows and gaps of any key may be stale.
         self.sources.view().gaps.adopt(checkpoint, &[], &[u8::MAX; MAX_INDEX_KEY_BYTES], true);
         let set = self.clear_row_cache();
         self.sources.publish(|view| view.set = set);
@@ -623,8 +648,8 @@ impl Runs {
         set
     }
 
-    /// Drops the cached rows that `ranges` hide, because readers no longer meet these. Called under
-    /// the record's lock. Returns the number of the new set of runs.
+    /// Drops the cached rows that `ranges` hide, before these leave the view. Called under the
+    /// record's lock. Returns the number of the new set of runs.
     fn drop_hidden_rows(&self, ranges: &RangeSet) -> u64 {
         let row_cache = &self.env.context.row_cache;
         let set = self.sources.view().set + 1;

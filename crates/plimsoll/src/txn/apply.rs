@@ -108,7 +108,7 @@ impl<'a> Apply<'a> {
         let glsn = entry.meta.glsn;
         let Payload { ranges, writes, .. } = Payload::decode(entry.payload)?;
         if !ranges.is_empty() {
-            self.index.runs.make_room_for_ranges(ranges.iter().copied())?;
+            let _room = self.index.runs.make_room_for_ranges(ranges.iter().copied())?;
             self.index.runs.delete_ranges(glsn, ranges.iter().copied());
         }
         match writes {

@@ -28,6 +28,7 @@ use plimsoll_memory::sorted::SortedMap;
 use crate::borders::{Border, hit};
 use crate::index::gaps::list::Gap;
 use crate::index::memtables::reservation::{Link, Reservation};
+use crate::index::runs::RangeRoom;
 use crate::index::sources::view::View;
 use crate::read::reader::Reader;
 use crate::txn::patience::Patience;
@@ -80,8 +81,13 @@ pub(crate) struct Ordered {
     pub(crate) is_durable: bool,
 }
 
-/// Room for the commit's versions; `None` if the index adopts its runs.
-pub(crate) struct Room<'a>(Option<Reservation<'a>>);
+/// Room for the commit's ranges and versions.
+pub(crate) struct Room<'a> {
+    /// `None` if it deletes no range.
+    ranges: Option<RangeRoom<'a>>,
+    /// `None` if the index adopts its runs.
+    versions: Option<Reservation<'a>>,
+}
 
 impl<'a> Commit<'a> {
     /// Encodes the writes of a transaction that read `reads` as of `at`. `gaps` are intervals that
@@ -155,32 +161,32 @@ impl<'a> Commit<'a> {
     /// Makes room for the commit's versions. Flushes a memtable if necessary.
     pub(crate) fn make_room(&self) -> Result<Room<'a>> {
         let index = &self.reader.index;
-        index.runs.make_room_for_ranges(self.ranges())?;
+        let ranges = index.runs.make_room_for_ranges(self.ranges())?;
         if self.is_in_memory() {
             match index.memtables.make_room(self.body.room_bytes, self.sequencer.applied()) {
                 // Adopting its runs needs less memory.
                 Err(Error::OutOfBudget(_)) if !self.writes.spilled().is_empty() => {}
-                room => return room.map(|room| Room(Some(room))),
+                room => return Ok(Room { ranges, versions: Some(room?) }),
             }
         }
         index.memtables.make_room_for_runs(self.writes.spilled().infos())?;
-        Ok(Room(None))
+        Ok(Room { ranges, versions: None })
     }
 
     /// Like [`Commit::make_room`], without waiting: `None` if a memtable has to be flushed first.
     pub(crate) fn make_room_now(&self) -> Result<Option<Room<'a>>> {
         let index = &self.reader.index;
-        index.runs.make_room_for_ranges(self.ranges())?;
+        let ranges = index.runs.make_room_for_ranges(self.ranges())?;
         if self.is_in_memory() {
-            let room =
+            let versions =
                 index.memtables.make_room_now(self.body.room_bytes, self.sequencer.applied());
             // Adopting its runs needs less memory.
-            if room.is_some() || self.writes.spilled().is_empty() {
-                return Ok(room.map(|room| Room(Some(room))));
+            if versions.is_some() || self.writes.spilled().is_empty() {
+                return Ok(versions.map(|versions| Room { ranges, versions: Some(versions) }));
             }
         }
         index.memtables.make_room_for_runs(self.writes.spilled().infos())?;
-        Ok(Some(Room(None)))
+        Ok(Some(Room { ranges, versions: None }))
     }
 
     /// The ranges that the commit deletes.
@@ -237,7 +243,8 @@ impl<'a> Commit<'a> {
         let (body, writes) = (&self.body, &self.writes);
         // Before the versions, because the commit's own puts in a range survive its deletion.
         self.reader.index.runs.delete_ranges(glsn, self.ranges());
-        match room.0 {
+        drop(room.ranges);
+        match room.versions {
             Some(mut room) if writes.spilled().is_empty() => {
                 let mut operations =
                     Operations::without_values(body.head.len(), body.count, &body.small);

@@ -2,20 +2,22 @@
 //!
 //! ```text
 //! u8      version of this encoding: 2
-//! u8      flags: bit 0 = the writes are in runs (blob files), not in operations; bit 2 = with ranges
+//! u8      flags: bit 0: the writes are in runs (blob files), not in operations; bit 2: with ranges
 //! bytes   metadata (varint length first)
 //! ranges, if bit 2 is set: varint count, then for each:
 //!     bytes   first index key (varint length first)
 //!     bytes   end: the index key behind the range (varint length first)
 //! operations:  varint count, then for each
-//!     u8      kind: 0 delete, 1 put, 2 put of a value that is stored in a blob file; 3 to 7 reserved (merge, expiry, ...)
+//!     u8      kind: 0 delete, 1 put, 2 put of a value in a blob file, 3 to 7 reserved (merge,
+//!             expiry, ...), 8 and 9 puts of compressed values
 //!     bytes   index key (varint length first): keyspace id, big-endian, and the key
-//!     kind 1: bytes   value (varint length first); if it is longer than 1024 bytes, u64 its checksum
+//!     kind 1: bytes value (varint length first); if it is longer than 1024 bytes, u64 its checksum
 //!     kind 2: varint blob id, varint offset, varint length, u64 checksum of the value
 //!     kind 8: u8 codec, varint length of the value, bytes compressed value (varint length first),
 //!             u64 checksum of these bytes
 //!     kind 9: as kind 2, of the compressed value; then u8 codec, varint length of the value
-//! runs:        varint count, newest first, then for each: varint count of tables, varint blob id of each
+//! runs:        varint count, newest first, then for each
+//!     varint count of tables, varint blob id of each
 //! ```
 //!
 //! Operations are sorted by key, one per key. Ranges are sorted, not empty and disjoint; each is in
@@ -250,7 +252,7 @@ fn decode_runs(reader: &mut Reader<'_>, count: u64) -> Option<Vec<Vec<BlobId>>> 
 pub(crate) struct Operation<'a> {
     /// The index key.
     pub(crate) key: &'a [u8],
-    /// What the index stores for it.
+    /// The value that the index stores for it.
     pub(crate) stored: Stored<'a>,
 }
 

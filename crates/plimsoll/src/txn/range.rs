@@ -55,7 +55,7 @@ use crate::types::version::Stored;
 /// ```
 pub struct Range<'t> {
     committer: Arc<Committer>,
-    /// `None` once the iterator has begun and nobody needs the span.
+    /// `None` once the iterator has begun and the span is not needed any more.
     span: Option<Span>,
     at: Glsn,
     direction: Direction,

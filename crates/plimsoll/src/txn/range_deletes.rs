@@ -20,12 +20,12 @@ use crate::types::keyspaces::Keyspace;
 /// Own writes in a range are deleted in batches with this many bytes of keys.
 const BATCH_BYTES: usize = 32 << 10;
 
-/// What the deletion of a range depends on.
+/// The reads that the deletion of a range adds to its transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reads {
     /// It conflicts with commits in the range since the transaction's snapshot.
     Range,
-    /// It deletes whatever is in the range when it is ordered, without a conflict.
+    /// None: it deletes all keys that are in the range when it is ordered, without a conflict.
     Nothing,
 }
 
@@ -88,14 +88,16 @@ impl Transaction {
         self.delete_updated(keyspace, span)?;
         let end = span.end().map_or_else(end_of_all, |end| end.into_owned());
         let first = span.first().into_owned();
+        let runs = &self.committer.reader.index.runs;
+        let bytes = runs.bytes_of_range(&first, &end);
         let has_room = self.writes.has_room_for_range()
-            && self.committer.reader.index.runs.has_room_for_range(&first, &end);
+            && runs.has_room_for_ranges(self.writes.range_index_bytes() + bytes);
         if !has_room {
             self.note_span(span);
             return self.retain(keyspace, user_range(span), |_, _| false).map(drop);
         }
         self.delete_own(keyspace, &first, &end)?;
-        self.writes.delete_range(&first, &end);
+        self.writes.delete_range(&first, &end, bytes);
         Ok(())
     }
 
@@ -107,7 +109,8 @@ impl Transaction {
         let end = span.end().map_or_else(end_of_all, |end| end.into_owned());
         let first = span.first().into_owned();
         self.delete_own(keyspace, &first, &end)?;
-        self.writes.delete_range(&first, &end);
+        let bytes = self.committer.reader.index.runs.bytes_of_range(&first, &end);
+        self.writes.delete_range(&first, &end, bytes);
         Ok(())
     }
 

@@ -231,8 +231,8 @@ impl Transaction {
         }
     }
 
-    /// What the transaction itself wrote to an index key: `Some(None)` if it deleted it. For an
-    /// update, reads the value that it changes.
+    /// The value that the transaction itself wrote to an index key: `Some(None)` if it deleted the
+    /// key. For an update, reads the value that it changes.
     pub(crate) fn own(&self, key: &[u8]) -> Result<Option<Option<Value>>> {
         if let Some(updates) = self.pending.of(key) {
             let reader = &self.committer.reader;

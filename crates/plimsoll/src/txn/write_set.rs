@@ -147,6 +147,8 @@ pub(crate) struct WriteSet {
     /// Whether a record names the blob files, so that the log owns them.
     named: AtomicBool,
     ranges: OwnRanges,
+    /// Upper bound on the bytes that applying the ranges adds to the index.
+    range_index_bytes: u64,
     spill: Spill,
     /// Maximum size of a record's body.
     body_limit_bytes: u64,
@@ -181,6 +183,7 @@ impl WriteSet {
             named: AtomicBool::new(false),
             body_limit_bytes,
             ranges: OwnRanges::default(),
+            range_index_bytes: 0,
             spill: Spill::new(patience.budget(), log, table_bytes),
             encoded: Vec::new(),
         }
@@ -191,9 +194,16 @@ impl WriteSet {
         self.map.is_empty() && self.spill.is_empty() && self.ranges.is_empty()
     }
 
-    /// Deletes the keys from `first` up to `end`, which must have no own puts.
-    pub(crate) fn delete_range(&mut self, first: &[u8], end: &[u8]) {
+    /// Deletes the keys from `first` up to `end`, which must have no own puts. Applying the range
+    /// adds at most `index_bytes` to the index.
+    pub(crate) fn delete_range(&mut self, first: &[u8], end: &[u8], index_bytes: u64) {
         self.ranges.add(first, end);
+        self.range_index_bytes += index_bytes;
+    }
+
+    /// Upper bound on the bytes that applying the ranges adds to the index.
+    pub(crate) fn range_index_bytes(&self) -> u64 {
+        self.range_index_bytes
     }
 
     /// Whether another range can be deleted by one record.

@@ -463,12 +463,17 @@ fn write(
         writer.header.note = Note { share: context.row_cache.share() as u8, round: when }.encode();
         let mut at = places.start;
         while at < places.end {
+            // Loaded before the copy: rows that a range deletion hides leave the cache before the
+            // range deletion leaves the view.
+            let view = context.index.sources.view();
             let next = round.cache.copy_entries(standing, at..places.end, &mut copies);
             for copied in copies.iter().filter(|copied| Rounds::of(copied.touches) == when) {
                 let Some((glsn, value)) = parts_of(copied.value) else { continue };
                 let bytes = copied.key.len() + copied.value.len();
-                // A flush after this file's position has put younger versions there.
+                // A flush after this file's position has put younger versions there; or a range
+                // deletion, which may be gone when the row is restored, hides the row.
                 if glsn > round.position.glsn
+                    || view.ranges.newest_over(copied.key, Glsn::MAX) > glsn
                     || bytes > OBJECT_BYTES_MAX
                     || copied.key.len() < 4
                     || is_of_the_past(copied.key)
@@ -624,5 +629,41 @@ mod tests {
         assert_eq!(save(&store), 0, "the new cache has nothing to save");
         assert!(BETWEEN.take().is_none(), "the hook was called");
         assert_eq!(after_a_kill(&disk), (b"new".to_vec(), 0));
+    }
+
+    #[test]
+    fn a_row_that_a_range_deletion_hides_is_not_saved() {
+        let disk = LyingDisk::new(1);
+        let store = open(&disk);
+        let space = default(&store);
+        let commit = |act: &dyn Fn(&mut Transaction)| {
+            let mut tx = Transaction::new(&store.committer);
+            act(&mut tx);
+            tx.commit().unwrap();
+            store.flush().unwrap();
+        };
+        commit(&|tx| {
+            (0..200u8).for_each(|number| tx.put(&space, [b'k', number], b"old").unwrap());
+        });
+        let read = |store: &Arc<Engine>, number: u8| {
+            Snapshot::newest(store).get(&space, &[b'k', number]).unwrap().is_some()
+        };
+        store.maintenance.pool.clear();
+        assert!(read(&store, 7));
+        store.maintenance.pool.clear();
+        assert!(read(&store, 190));
+        assert_eq!(store.reader.row_cache.warm_cache().unwrap().stats().entries, 2);
+        commit(&|tx| tx.delete_range(&space, [b'k', 0]..[b'k', 180]).unwrap());
+        commit(&|tx| tx.put(&space, b"elsewhere", b"").unwrap());
+        assert_eq!(store.reader.index.sources.view().ranges.len(), 1, "it is not absorbed");
+        assert!(save(&store) > 0);
+        store.reader.index.compaction.run_all(Glsn::MAX).unwrap();
+        assert!(store.reader.index.sources.view().ranges.is_empty(), "it is absorbed");
+
+        let store = open(&disk.snapshot());
+        let warm = store.maintenance.warm.as_ref().unwrap();
+        warm.step();
+        assert_eq!((read(&store, 7), read(&store, 190)), (false, true));
+        assert_eq!(warm.stats().rows_restored, 1);
     }
 }

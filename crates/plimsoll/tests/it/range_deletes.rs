@@ -335,6 +335,23 @@ fn a_range_deletion_conflicts_with_reads_and_writes_in_its_range() {
 }
 
 #[test]
+fn an_absorbed_range_deletion_conflicts_with_a_range_that_was_read() {
+    let (_dir, db, keyspace) = open_with(Retention::Latest);
+    load(&db, &keyspace, 0..1000, "one");
+    db.flush().unwrap();
+    let mut tx = db.begin();
+    assert_eq!(tx.range(&keyspace, key(100)..key(200)).unwrap().count(), 100);
+    db.delete_range(&keyspace, key(10)..key(990)).unwrap();
+    db.flush().unwrap();
+    db.compact().unwrap();
+    assert_eq!(db.stats().index.deleted_ranges, 0, "it is absorbed");
+    db.put(&keyspace, key(5000), "outside").unwrap();
+    tx.put(&keyspace, key(6000), "two").unwrap();
+    let committed = tx.commit();
+    assert!(matches!(committed, Err(Error::Conflict { .. })), "{committed:?}");
+}
+
+#[test]
 fn what_is_put_behind_a_range_deletion_in_its_transaction_stays() {
     let (dir, db, keyspace) = open_with(Retention::Latest);
     load(&db, &keyspace, 0..500, "one");
@@ -437,6 +454,22 @@ fn many_ranges_in_one_transaction_and_ranges_beside_runs_are_deleted() {
     db.flush().unwrap();
     db.compact().unwrap();
     assert_eq!(count(&db, &keyspace), 30 * 50 + 1 + 50_000);
+}
+
+#[test]
+fn the_ranges_of_one_transaction_fit_into_the_memory_for_range_deletions() {
+    let (_dir, db, keyspace) = open_with(Retention::Latest);
+    for part in 0..6 {
+        load(&db, &keyspace, part * 10_100..(part + 1) * 10_100, "one");
+    }
+    let mut tx = db.begin();
+    for first in (0..60_600).step_by(101) {
+        tx.delete_range(&keyspace, key(first)..key(first + 100)).unwrap();
+    }
+    tx.commit().unwrap();
+    let ranges = db.stats().index.deleted_ranges;
+    assert!((100..600).contains(&ranges), "{ranges} of 600 ranges");
+    assert_eq!(count(&db, &keyspace), 600);
 }
 
 #[test]

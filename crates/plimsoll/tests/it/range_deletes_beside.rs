@@ -146,6 +146,29 @@ fn a_range_deletion_conflicts_with_no_commit_outside_of_its_range() {
 }
 
 #[test]
+fn an_absorbed_range_deletion_of_another_process_conflicts_with_a_range_that_was_read() {
+    for reader_keeps in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let (first, second) = (members::open(&path), members::open(&path));
+        let (reader, other) = if reader_keeps { (first, second) } else { (second, first) };
+        let (of_reader, of_other) = (members::default(&reader), members::default(&other));
+        load(&other, &of_other, 0..1000, b"one");
+        other.flush().unwrap();
+        let mut tx = reader.begin();
+        assert_eq!(tx.range(&of_reader, key(100)..key(200)).unwrap().count(), 100);
+        other.delete_range(&of_other, key(10)..key(990)).unwrap();
+        reader.get(&of_reader, key(0)).unwrap();
+        other.flush().unwrap();
+        other.compact().unwrap();
+        reader.put(&of_reader, key(5000), "outside").unwrap();
+        tx.put(&of_reader, key(6000), "two").unwrap();
+        let committed = tx.commit();
+        assert!(matches!(committed, Err(Error::Conflict { .. })), "{reader_keeps}: {committed:?}");
+    }
+}
+
+#[test]
 fn the_first_key_behind_many_deleted_ranges_is_found() {
     let dir = tempfile::tempdir().unwrap();
     let (db, keyspace) = alone(&dir);

@@ -7,12 +7,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Crates from the lowest layer to the highest, with the crates that each may use.
-const ARROWS: [(&str, &[&str]); 8] = [
+const ARROWS: [(&str, &[&str]); 9] = [
     ("disk", &[]),
     ("memory", &["disk"]),
     ("log", &["disk", "memory"]),
     ("plimsoll", &["disk", "memory", "log"]),
     ("sim", &["disk", "memory", "log", "plimsoll"]),
+    ("typed", &["plimsoll"]),
     ("git", &["disk", "plimsoll"]),
     ("replay", &["disk", "memory"]),
     ("cli", &["disk", "plimsoll", "git", "replay"]),
@@ -194,7 +195,9 @@ fn test_hooks_exist_only_with_the_feature_testing() {
             );
         }
     }
-    for krate in ["crates/cli", "crates/git", "crates/replay", "python", "bench/harness"] {
+    for krate in
+        ["crates/cli", "crates/git", "crates/typed", "crates/replay", "python", "bench/harness"]
+    {
         let manifest = fs::read_to_string(root().join(krate).join("Cargo.toml")).unwrap();
         assert!(!manifest.contains("\"testing\""), "{krate} is built with test hooks");
     }

@@ -179,7 +179,7 @@ impl Files {
         self.dir.join(run_file_name(run))
     }
 
-    /// Creates a file. It is removed when its guard is dropped, unless a manifest names it by then.
+    /// Creates a file. Dropping its guard removes the file unless a manifest names it.
     pub(crate) fn create(
         self: &Arc<Self>,
         budget: &Budget,

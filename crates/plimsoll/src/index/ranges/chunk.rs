@@ -1,6 +1,8 @@
 //! Neighbouring intervals of a set, and how the one around a key is found: by numbers that lie side
 //! by side, instead of keys each of which is a miss in the processor's caches.
 
+use std::sync::Arc;
+
 use plimsoll_log::glsn::Glsn;
 
 use crate::index::gaps::key_prefix::prefix;
@@ -83,11 +85,71 @@ impl Chunk {
         self.fragments.first().map_or(&[], |fragment| &fragment.first)
     }
 
+    /// The end of its last interval.
+    pub(super) fn end(&self) -> &[u8] {
+        self.fragments.last().map_or(&[], |fragment| &fragment.end)
+    }
+
     /// Number of its intervals that do not begin behind `key`.
     #[inline]
     pub(super) fn begun(&self, key: &[u8]) -> usize {
         self.directory.begun(key, |at| &self.fragments[at].first)
     }
+}
+
+/// The chunks of a new set, which shares some chunks with another set.
+#[derive(Default)]
+pub(super) struct Chunks {
+    done: Vec<Arc<Chunk>>,
+    /// The next intervals, which are in no chunk yet.
+    pub(super) changed: Vec<Fragment>,
+}
+
+impl Chunks {
+    /// Adds a chunk of the other set.
+    pub(super) fn share(&mut self, chunk: &Arc<Chunk>) {
+        self.divide();
+        self.done.push(Arc::clone(chunk));
+    }
+
+    /// Puts the next intervals into new chunks.
+    fn divide(&mut self) {
+        self.done.extend(chunks_of(joined(std::mem::take(&mut self.changed))));
+    }
+
+    pub(super) fn finish(mut self) -> Vec<Arc<Chunk>> {
+        self.divide();
+        self.done
+    }
+}
+
+/// Intervals in chunks of about the same length.
+pub(super) fn chunks_of(fragments: Vec<Fragment>) -> Vec<Arc<Chunk>> {
+    if fragments.is_empty() {
+        return Vec::new();
+    }
+    let count = fragments.len().div_ceil(MOST);
+    let each = fragments.len().div_ceil(count);
+    let mut fragments = fragments.into_iter().peekable();
+    let mut chunks = Vec::with_capacity(count);
+    while fragments.peek().is_some() {
+        chunks.push(Arc::new(Chunk::new(fragments.by_ref().take(each).collect())));
+    }
+    chunks
+}
+
+/// Neighbours with the same deletions become one interval.
+pub(super) fn joined(fragments: Vec<Fragment>) -> Vec<Fragment> {
+    let mut joined: Vec<Fragment> = Vec::with_capacity(fragments.len());
+    for fragment in fragments {
+        match joined.last_mut() {
+            Some(last) if last.end == fragment.first && last.glsns == fragment.glsns => {
+                last.end = fragment.end;
+            }
+            _ => joined.push(fragment),
+        }
+    }
+    joined
 }
 
 #[cfg(test)]

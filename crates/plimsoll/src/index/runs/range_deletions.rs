@@ -15,48 +15,78 @@ use crate::index::sources::view::{Content, View, tables_in};
 use crate::types::lock::lock;
 
 /// Range deletions take at most this part of the budget (a divisor).
-const BUDGET_PART: u64 = 32;
+const BUDGET_PART: u64 = 16;
 
-/// The charge for the range deletions.
+/// Upper bound on the number of copies of the set in memory: those of the newest view, of the last
+/// manifest, and of a merge. They share the chunks in which they do not differ.
+const COPIES: u64 = 3;
+
+/// The charge for the range deletions. Law: the lease covers the set of the current view and all
+/// [`RangeRoom`]s.
 pub(super) struct RangeMemory {
     budget: Budget,
-    lease: Mutex<Lease>,
+    charged: Mutex<Charged>,
+}
+
+struct Charged {
+    lease: Lease,
+    /// Bytes of the lease that commits need for ranges which they have not applied yet.
+    reserved: u64,
+}
+
+/// Memory for ranges that are about to be applied. Dropped after that.
+#[must_use]
+pub(crate) struct RangeRoom<'a> {
+    memory: &'a RangeMemory,
+    bytes: u64,
 }
 
 impl RangeMemory {
     /// Charges for `ranges`.
     pub(super) fn new(budget: &Budget, ranges: &RangeSet) -> Result<Self, OutOfBudget> {
         let mut lease = budget.empty_lease(Kind::Metadata);
-        lease.grow(ranges.bytes())?;
-        Ok(Self { budget: budget.clone(), lease: Mutex::new(lease) })
+        lease.grow(COPIES * ranges.bytes())?;
+        let charged = Mutex::new(Charged { lease, reserved: 0 });
+        Ok(Self { budget: budget.clone(), charged })
     }
 
-    /// Whether the set may grow by a range: it stays small beside the budget.
-    pub(super) fn has_room(&self, ranges: &RangeSet, first: &[u8], end: &[u8]) -> bool {
-        let bytes = ranges.bytes() + ranges.bytes_of_one_more(first, end);
-        bytes <= self.budget.limit_bytes() / BUDGET_PART
+    /// Whether the set may grow by `more` bytes: it stays small compared with the budget.
+    pub(super) fn has_room(&self, ranges: &RangeSet, more: u64) -> bool {
+        COPIES * (ranges.bytes() + more) <= self.budget.limit_bytes() / BUDGET_PART
     }
 
-    /// Charges for more ranges (first keys and ends).
+    /// Reserves memory for ranges that add `more` bytes to the set `ranges` of the current view.
     ///
     /// # Errors
     /// The budget has no room.
-    pub(super) fn make_room<'r>(
+    pub(super) fn make_room(
         &self,
         ranges: &RangeSet,
-        more: impl Iterator<Item = (&'r [u8], &'r [u8])>,
-    ) -> Result<(), OutOfBudget> {
-        let more: u64 = more.map(|(first, end)| ranges.bytes_of_one_more(first, end)).sum();
-        let mut lease = lock(&self.lease);
-        let missing = (ranges.bytes() + more).saturating_sub(lease.bytes());
-        lease.grow(missing)
+        more: u64,
+    ) -> Result<RangeRoom<'_>, OutOfBudget> {
+        let bytes = COPIES * more;
+        let mut charged = lock(&self.charged);
+        let needed = COPIES * ranges.bytes() + charged.reserved + bytes;
+        let missing = needed.saturating_sub(charged.lease.bytes());
+        charged.lease.grow(missing)?;
+        charged.reserved += bytes;
+        Ok(RangeRoom { memory: self, bytes })
     }
 
-    /// Gives back what `ranges` do not need.
-    pub(super) fn give_back(&self, ranges: &RangeSet) {
-        let mut lease = lock(&self.lease);
-        let spare = lease.bytes().saturating_sub(ranges.bytes());
-        lease.shrink(spare);
+    /// Gives back memory that neither a reservation nor the current set needs, whose size is
+    /// `set_bytes`.
+    pub(super) fn give_back(&self, set_bytes: impl FnOnce() -> u64) {
+        let mut charged = lock(&self.charged);
+        // Read under the lock: a commit publishes its ranges before it drops its reservation.
+        let needed = COPIES * set_bytes() + charged.reserved;
+        let spare = charged.lease.bytes().saturating_sub(needed);
+        charged.lease.shrink(spare);
+    }
+}
+
+impl Drop for RangeRoom<'_> {
+    fn drop(&mut self) {
+        lock(&self.memory.charged).reserved -= self.bytes;
     }
 }
 
@@ -66,13 +96,13 @@ pub(super) struct Left {
     pub(super) needed: RangeSet,
     /// Those that every source has absorbed.
     pub(super) absorbed: RangeSet,
-    /// By keyspace, if deletions were left out: of the moments before this one, only the retained
-    /// ones can still be read.
+    /// In each keyspace whose older deletions are left out: of the moments before this one, only
+    /// the retained ones can be read.
     pub(super) readable_from: BTreeMap<u32, Glsn>,
 }
 
-/// The range deletions of a view after `change` with `checkpoint`; `retained` are the retained
-/// moments of the keyspaces of which an interval was deleted more than once.
+/// The range deletions of a view after `change` with `checkpoint`. `retained` has the retained
+/// moments of the keyspaces with an interval that was deleted more than once.
 pub(super) fn left_by(
     view: &View,
     change: &Change,
@@ -95,7 +125,8 @@ pub(super) fn left_by(
 }
 
 /// Whether a range deletion may still hide a version once `change` is installed with `checkpoint`.
-/// What is behind the checkpoint is not durable yet, or not known to be in the manifest.
+/// A range deletion after the checkpoint stays, because it may not be durable yet, or no manifest
+/// may name the runs that absorbed it.
 fn is_needed(view: &View, change: &Change, checkpoint: Glsn, range: &Fragment, glsn: Glsn) -> bool {
     let adopted = view.closed.iter().flat_map(|closed| match &closed.content {
         Content::Adopted(runs) => &runs[..],
@@ -107,4 +138,29 @@ fn is_needed(view: &View, change: &Change, checkpoint: Glsn, range: &Fragment, g
     glsn > checkpoint
         || view.has_unflushed_before(glsn, change.takes_closed.as_ref())
         || adopted.chain(&change.runs).chain(&change.history).any(hides_some_of)
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_memory::budget::Backing;
+
+    use super::*;
+
+    #[test]
+    fn memory_reserved_for_a_range_is_not_given_back() {
+        let budget = Budget::new(16 << 20, Backing::Heap).unwrap();
+        let memory = RangeMemory::new(&budget, &RangeSet::default()).unwrap();
+        let charged = || lock(&memory.charged).lease.bytes();
+        let first = memory.make_room(&RangeSet::default(), 1000).unwrap();
+        let second = memory.make_room(&RangeSet::default(), 500).unwrap();
+        assert_eq!(charged(), COPIES * 1500);
+        memory.give_back(|| 0);
+        assert_eq!(charged(), COPIES * 1500);
+        drop(first);
+        memory.give_back(|| 200);
+        assert_eq!(charged(), COPIES * 700);
+        drop(second);
+        memory.give_back(|| 0);
+        assert_eq!(charged(), 0);
+    }
 }

@@ -135,7 +135,17 @@ impl Above {
 
     /// The newest range deletion over the key as of `at`, in the view that was searched;
     /// [`Glsn::NONE`] if there is none.
+    #[inline]
     pub(crate) fn deleted_at(&mut self, view: &View, key: &[u8], at: Glsn) -> Glsn {
+        if view.ranges.newest() == Glsn::NONE {
+            return Glsn::NONE;
+        }
+        self.find_deletion(view, key, at)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_deletion(&mut self, view: &View, key: &[u8], at: Glsn) -> Glsn {
         *self.deleted_at.get_or_insert_with(|| view.ranges.newest_over(key, at))
     }
 }

@@ -101,11 +101,11 @@ impl<W: Walk> Sitting<W> {
     }
 }
 
-/// Which idle iterators are revoked.
+/// The idle iterators that are revoked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Which {
     All,
-    /// Those that took no step since the last examination.
+    /// Iterators that took no step since the last examination.
     Left,
 }
 
