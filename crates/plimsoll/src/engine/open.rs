@@ -356,7 +356,6 @@ fn begin_work(
     checkpoint: Glsn,
     replayed: &Replayed,
 ) -> Result<()> {
-    let options = &store.options;
     store.catalog.records.load(keyspace_commits::of_options(store), replayed.last)?;
     let sweeps = !store.options.background && store.options.sizes.sweeps_at_open;
     if let Some(checkpoints) = store.maintenance.checkpoints.as_ref().filter(|_| sweeps) {
