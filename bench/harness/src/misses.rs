@@ -131,7 +131,7 @@ impl Misses {
         let budget = Budget::new(self.pool + self.pool / 16 + (1 << 20), Backing::Mapped)?;
         let pool = Pool::new(&budget, self.pool / 8)?;
         let evictor = EvictorThread::start(Evictor::new(&pool, Arc::new(SystemClock::new())))?;
-        let readers = ReaderThreads::start(&pool, self.readers as usize)?;
+        let readers = ReaderThreads::start(&pool, self.readers as usize);
         let file = OsDisk::new().open(path, Open::Read, Caching::Direct)?;
         let file = pool.attach(Arc::new(Direct(file)));
         Ok(World { file, pool, pages, _evictor: evictor, _readers: readers })

@@ -3,8 +3,8 @@
 //! Files ([`vfs`], with real files in [`os`], switchable page caching in [`switching`]; files in
 //! memory in [`mem`]; with the feature `testing`, simulated faults in `lying`; what processes share
 //! in [`sharing`]; what a forked child may do in [`fork`]), memory of the system ([`machine`],
-//! [`room`]), its processors ([`processors`]), time ([`clock`]), threads ([`thread`], [`worker`])
-//! and their fair lock ([`fair_lock`]), randomness ([`random`]), the one checksum
+//! [`room`]), its processors ([`processors`]), time ([`clock`]), threads ([`thread`], [`worker`],
+//! [`crew`]) and their fair lock ([`fair_lock`]), randomness ([`random`]), the one checksum
 //! ([`checksum`]) and the encoding of integers ([`codec`]). The crates above never call the
 //! operating system themselves; this lets one seed replay a whole run.
 
@@ -13,6 +13,7 @@ pub mod borders;
 pub mod checksum;
 pub mod clock;
 pub mod codec;
+pub mod crew;
 mod descriptor;
 pub mod fair_lock;
 pub mod fork;

@@ -16,7 +16,7 @@ use std::time::Duration;
 use crate::thread::spawn;
 
 /// The longest sleep, because clocks have limited range.
-const SLEEP_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+pub(crate) const SLEEP_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The idle sleeps of this process's threads, for tests of the cost of an idle store.
 #[cfg(any(test, feature = "testing"))]
@@ -46,7 +46,7 @@ pub mod sleeps {
     }
 
     /// Records that the calling thread ends.
-    pub(super) fn end() {
+    pub(crate) fn end() {
         let _no_fork = fork::none_meanwhile();
         sleeps().remove(&here());
     }
@@ -83,34 +83,59 @@ pub enum Woken {
 }
 
 /// Wakes a worker. It may exist before the worker starts, or without one.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Bell {
     state: Mutex<State>,
     changed: Condvar,
 }
 
-#[derive(Debug, Default)]
+impl fmt::Debug for Bell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Bell({} rings)", self.state().rings)
+    }
+}
+
+#[derive(Default)]
 struct State {
     rings: u64,
     stopping: bool,
+    /// Called after each change, without the lock held.
+    also: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
 impl Bell {
     /// Wakes the worker, or makes it take another step after the current one.
     pub fn ring(&self) {
-        self.state().rings += 1;
-        self.changed.notify_all();
+        let mut state = self.state();
+        state.rings += 1;
+        self.notify(state);
     }
 
     /// Tells the worker to end, without waiting, so that an owner can stop several workers before
     /// waiting for the first.
     pub fn stop(&self) {
-        self.state().stopping = true;
+        let mut state = self.state();
+        state.stopping = true;
+        self.notify(state);
+    }
+
+    /// From now on, it also calls `also`.
+    pub(crate) fn also_calls(&self, also: impl Fn() + Send + Sync + 'static) {
+        self.state().also = Some(Arc::new(also));
+    }
+
+    /// Wakes whoever waits for the new state.
+    fn notify(&self, state: MutexGuard<'_, State>) {
+        let also = state.also.clone();
+        drop(state);
         self.changed.notify_all();
+        if let Some(also) = also {
+            also();
+        }
     }
 
     /// Number of rings so far; `None` if the worker must end.
-    fn rings(&self) -> Option<u64> {
+    pub(crate) fn rings(&self) -> Option<u64> {
         let state = self.state();
         (!state.stopping).then_some(state.rings)
     }

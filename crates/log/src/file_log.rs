@@ -41,7 +41,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use plimsoll_disk::worker::{Next, Worker};
+use plimsoll_disk::crew::{Job, Urgency};
+use plimsoll_disk::worker::Next;
 use plimsoll_memory::budget::Kind;
 use plimsoll_memory::page::PAGE_BYTES;
 
@@ -81,7 +82,7 @@ pub struct FileLog {
     flusher: Mutex<Option<Flusher>>,
     /// Seals segments in the background; `None` if they are sealed by calls of
     /// [`FileLog::seal_behind`].
-    sealer: Option<Worker>,
+    sealer: Option<Job>,
     closed: AtomicBool,
     /// How many files other members had removed when this process last checked.
     removed_seen: AtomicU64,
@@ -259,7 +260,7 @@ impl FileLog {
         })
     }
 
-    /// Seals a segment that is followed by another one: one step of the sealer thread. Returns
+    /// Seals a segment that is followed by another one: one step of the sealing job. Returns
     /// whether a segment was waiting to be sealed.
     pub fn seal_behind(&self) -> bool {
         seal_step(&self.log.segments, &self.log.durability, &self.log.env)
@@ -344,7 +345,7 @@ impl FileLog {
     /// Closes the handles of files that other members have removed since the last call.
     pub fn close_removed(&self) {
         let Some(members) = self.log.env.members() else { return };
-        let removed = members.removed();
+        let removed = members.holds.removed();
         if self.removed_seen.swap(removed, Ordering::Relaxed) != removed {
             self.log.blobs.close_removed();
         }
@@ -381,8 +382,8 @@ impl FileLog {
         }
         // Also syncs a record that another thread is ordering now. Threads that come later find the
         // log closed.
-        let own_turn =
-            self.log.env.members().filter(|_| !is_last).map(Members::own_turn_if_free_soon);
+        let members = self.log.env.members().filter(|_| !is_last);
+        let own_turn = members.map(|members| members.turns.own_turn_if_free_soon());
         let ended = if is_last { self.end_in_order() } else { self.sync_published() };
         self.log.durability.group.close();
         drop(own_turn);
@@ -429,7 +430,7 @@ impl FileLog {
     /// record is left to them to remove.
     fn sync_published(&self) -> Result<(), LogError> {
         let Some(members) = self.log.env.members() else { return Ok(()) };
-        let published = Glsn(members.next().0.saturating_sub(1));
+        let published = Glsn(members.marks.next().0.saturating_sub(1));
         self.log.durability.wait(published.min(self.log.tail.last()))
     }
 
@@ -500,8 +501,8 @@ impl FileLog {
         is_ended: &dyn Fn() -> bool,
     ) -> Result<(), LogError> {
         let is_there = || {
-            members.newest().map_or(true, |newest| newest > glsn)
-                || members.is_poisoned()
+            members.following.newest().map_or(true, |newest| newest > glsn)
+                || members.health.is_poisoned()
                 || is_ended()
         };
         let clock = &self.log.env.options.clock;
@@ -511,7 +512,7 @@ impl FileLog {
             let Some(left) = patience.checked_sub(waited).filter(|left| !left.is_zero()) else {
                 break;
             };
-            members.wait_for_news(left, &is_there);
+            members.syncs.wait_for_news(left, &is_there);
         }
         self.catch_up()
     }
@@ -525,12 +526,13 @@ impl FileLog {
     }
 }
 
-/// Starts the thread that seals segments.
-fn start_sealer(log: &OpenLog) -> Result<Worker, LogError> {
+/// Starts the job that seals segments.
+fn start_sealer(log: &OpenLog) -> Result<Job, LogError> {
     let (segments, durability, env) =
         (Arc::clone(&log.segments), Arc::clone(&log.durability), Arc::clone(&log.env));
-    Ok(Worker::start(
-        "plimsoll-seal",
+    Ok(log.env.options.crew.start(
+        "seal",
+        Urgency::Prompt,
         &log.segments.bell,
         || {},
         move |_| {
@@ -665,7 +667,7 @@ impl FileLog {
     /// Lets all that wait in [`FileLog::wait_beyond`] look whether their wait is ended.
     pub fn wake_waiters(&self) {
         match self.log.env.members() {
-            Some(members) => members.wake_followers(),
+            Some(members) => members.syncs.wake_followers(),
             None => self.log.durability.group.notify_followers(),
         }
     }

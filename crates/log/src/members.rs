@@ -4,31 +4,39 @@
 //! are released when their process ends ([`lock`]), and a few words of shared memory ([`words`]),
 //! which hold the end of the log and its durable end. The words are a cache of the log: the first
 //! member initializes them, and nothing depends on their earlier contents except read-only
-//! processes that were open before ([`reading`]).
+//! processes that were open before ([`following`]).
 //!
 //! Locks, in the order in which they are taken: `join` (while joining and leaving), `posting` (to
 //! order and sync the records of several members; see [`posts`]), `turn` (to order a record),
 //! `sync` (to make durable), `keeper` (for as long as a member does the background work of the
-//! index; see [`keeping`]), and one for each slot, which its member holds until it ends: a free
+//! index; see [`keeper`]), and one for each slot, which its member holds until it ends: a free
 //! slot lock proves that the member has ended.
 
+pub mod blob_ids;
 pub mod budgets;
+pub mod files;
+pub mod following;
 mod gathering;
-pub mod holding;
-mod intact;
-pub mod keeping;
-mod listing;
+pub mod health;
+pub mod holds;
+pub mod keeper;
 pub(crate) mod lock;
-pub(crate) mod posts;
-pub mod reading;
-pub(crate) mod requests;
+pub mod marks;
+pub mod needs;
+pub mod posts;
+pub mod requests;
+pub mod slots;
+pub mod syncs;
+pub mod table;
 pub(crate) mod tries;
+pub mod turns;
 pub(crate) mod words;
 
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use plimsoll_disk::clock::Clock;
@@ -36,18 +44,28 @@ use plimsoll_disk::sharing::{LockFile, SharedWords};
 use plimsoll_disk::vfs::Disk;
 
 use crate::error::LogError;
-use crate::glsn::Glsn;
-use crate::members::keeping::Keeping;
-pub use crate::members::listing::{Member, members_of};
-use crate::members::lock::{Got, MemberLock, Places};
-use crate::members::posts::OwnCells;
-use crate::members::reading::Access;
+use crate::members::blob_ids::BlobIds;
+use crate::members::budgets::Budgets;
+use crate::members::files::Files;
+use crate::members::following::Following;
+use crate::members::health::Health;
+use crate::members::holds::Holds;
+use crate::members::keeper::Keeper;
+use crate::members::lock::{MemberLock, Places};
+use crate::members::marks::Marks;
+use crate::members::needs::Needs;
+use crate::members::posts::Posts;
 pub use crate::members::requests::Asked;
-use crate::members::tries::Tries;
+use crate::members::requests::Requests;
+use crate::members::slots::Slots;
+pub use crate::members::slots::{Member, members_of};
+use crate::members::syncs::Syncs;
+use crate::members::table::{Access, Table};
+use crate::members::turns::Turns;
 use crate::members::words::{
-    BLOB_MARK, CLOSE_WANTED, Durable, ENTRIES_MAX, End, FLUSH_WANTED, FOLLOWERS, INSTANCE,
-    LOG_FIRST, MAGIC, MANIFEST, NEWS, POISON, POSTING, Published, RESTING, SLOT_WORDS, SLOTS,
-    SLOTS_AT, STATE, SYNC, Slot, SlotWord, TO_BE_KNOWN, TURN, WORDS,
+    CELLS_AT, DURABLE, FILES_AT, FOLLOWERS, INSTANCE, JOIN, KEEPER_FILES, LAST, LAYOUT, MAGIC,
+    MEMORY_TOTAL, NEWS, POSTING, SLOT_FILES, SLOT_WORDS, SLOTS, SLOTS_AT, SLOTS_END, STATE, SYNC,
+    Slot, SlotWord, TURN, WORDS,
 };
 
 /// The folder of the locks, in the store's folder.
@@ -59,74 +77,69 @@ pub const WORDS_FILE: &str = "SHARED";
 /// How long a member waits for another one before it reports that member as stalled.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Version of the words' layout; also shows that the words are initialized.
-const LAYOUT: u64 = 0x706c_696d_6d62_000c;
-
 /// No blob file is being written.
 const NO_BLOB: u64 = u64::MAX;
 
-/// This process's part in a store that several have open.
+/// The remedy for files or words that are lost.
+const REMEDY: &str = "close the store in every process, then open it again";
+
+/// The bits of the first instance.
+const SEED_MASK: u64 = (1 << 30) - 1;
+
+/// This process's part in a store that several have open: the owners of its state, each of which
+/// knows only those before it. This type joins and leaves.
 pub struct Members {
+    /// The shared words, and this process's slot.
+    pub table: Arc<Table>,
+    /// The ends of the log, and what members want flushed.
+    pub marks: Arc<Marks>,
+    /// The slots of all members.
+    pub slots: Arc<Slots>,
+    /// The right to append.
+    pub turns: Arc<Turns>,
+    /// Records that members leave for the one that orders them.
+    pub posts: Arc<Posts>,
+    /// The lock of syncs.
+    pub syncs: Arc<Syncs>,
+    /// Whether the log is poisoned.
+    pub health: Arc<Health>,
+    /// Which member does the background work.
+    pub keeper: Arc<Keeper>,
+    /// Checks of the shared files.
+    pub files: Arc<Files>,
+    /// The members that a read-only process follows.
+    pub following: Following,
+    /// Holds of files.
+    pub holds: Arc<Holds>,
+    /// This member's memory.
+    pub budgets: Budgets,
+    /// Requests to the keeper.
+    pub requests: Requests,
+    /// What this member needs.
+    pub needs: Needs,
+    /// Ids of blob files.
+    pub blob_ids: BlobIds,
+    join: Arc<MemberLock>,
+    /// Whether this member initializes the words.
+    is_first: AtomicBool,
+}
+
+/// The shared files of a process that has no slot yet.
+struct Joining {
     words: Arc<dyn SharedWords>,
-    end: Published<6>,
-    durable: Published<4>,
     join: MemberLock,
-    /// Held by an append, under the log's own order.
-    pub(crate) turn: MemberLock,
-    own_turn: Mutex<()>,
-    pub(crate) turn_tries: Tries,
-    /// Held across a sync, under the log's own.
-    pub(crate) sync: MemberLock,
-    /// Held by the member that orders and syncs the posts of all members.
-    pub(crate) posting: MemberLock,
-    own_cells: OwnCells,
-    /// Handles of the slots' locks, to check whether their processes are alive.
-    slot_locks: [OnceLock<Box<dyn LockFile>>; SLOTS],
-    keeping: Keeping,
-    slot: usize,
-    has_left: AtomicBool,
-    /// The values that this member has published in its slot.
-    said: [AtomicU64; SLOT_WORDS],
-    /// Held while files of the log are removed.
-    removing: Mutex<()>,
-    /// `None` if this process may not write to the words: then it has no slot.
-    slot_lock: Option<Box<dyn LockFile>>,
+    turn: MemberLock,
+    sync: MemberLock,
+    posting: MemberLock,
     access: Access,
-    /// In a read-only process: the instance of the words that it follows.
-    instance: AtomicU64,
-    follows: AtomicBool,
-    patience: Duration,
     disk: Arc<dyn Disk>,
     clock: Arc<dyn Clock>,
     dir: PathBuf,
-    /// Whether this member initializes the words.
-    is_first: AtomicBool,
-    /// Whether the words must have their layout: in a writing process, from the end of joining
-    /// until leaving.
-    needs_words: AtomicBool,
-    /// When to check the names of the files next, by the monotonic clock.
-    next_check: AtomicU64,
+    patience: Duration,
 }
 
-impl Members {
-    /// Opens the shared files, waits for the right to join, and takes a slot. The caller then finds
-    /// out by the store's lock whether it is the first member ([`Members::begin`]).
-    ///
-    /// # Errors
-    /// `Stalled` if another process does not finish joining or leaving; `Locked` if the number of
-    /// members is at its maximum; the disk.
-    pub fn join(
-        disk: &Arc<dyn Disk>,
-        clock: &Arc<dyn Clock>,
-        store: &Path,
-        patience: Duration,
-    ) -> Result<Self, LogError> {
-        let joining = Self::open(disk, clock, store, patience, Access::Writes)?;
-        joining.join.take(patience, 0, &|| false)?;
-        joining.take_slot(store)
-    }
-
-    pub(crate) fn open(
+impl Joining {
+    fn open(
         disk: &Arc<dyn Disk>,
         clock: &Arc<dyn Clock>,
         store: &Path,
@@ -137,7 +150,7 @@ impl Members {
         let may_write = access != Access::Watches;
         if may_write {
             match disk.create_dir(&dir) {
-                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                     return Err(error.into());
                 }
                 _ => {}
@@ -156,42 +169,25 @@ impl Members {
             Ok(MemberLock::new(file, &words, clock, places))
         };
         Ok(Self {
-            join: lock("join", words::JOIN)?,
+            join: lock("join", JOIN)?,
             turn: lock("turn", TURN)?,
             sync: lock("sync", SYNC)?,
             posting: lock("posting", POSTING)?,
-            own_cells: OwnCells::default(),
-            slot_locks: [const { OnceLock::new() }; SLOTS],
-            end: Published::end(),
-            durable: Published::durable(),
-            own_turn: Mutex::new(()),
-            turn_tries: Tries::default(),
-            keeping: Keeping::default(),
-            slot: SLOTS,
-            has_left: AtomicBool::new(false),
-            said: [const { AtomicU64::new(0) }; SLOT_WORDS],
-            removing: Mutex::new(()),
-            slot_lock: None,
             access,
-            instance: AtomicU64::new(words.words()[INSTANCE].load(Ordering::SeqCst)),
-            follows: AtomicBool::new(false),
             disk: Arc::clone(disk),
             clock: Arc::clone(clock),
             patience,
             dir,
-            is_first: AtomicBool::new(false),
-            needs_words: AtomicBool::new(false),
-            next_check: AtomicU64::new(0),
             words,
         })
     }
 
-    fn take_slot(mut self, store: &Path) -> Result<Self, LogError> {
+    /// Takes a free slot. Law: the caller holds `join`.
+    fn take_slot(self, store: &Path) -> Result<Members, LogError> {
         for slot in 0..SLOTS {
             let slot_lock = self.disk.lock_file(&slot_path(&self.dir, slot))?;
             if slot_lock.try_lock()? {
-                (self.slot, self.slot_lock) = (slot, Some(slot_lock));
-                return Ok(self);
+                return Ok(self.end(slot, Some(slot_lock)));
             }
         }
         Err(LogError::Locked {
@@ -203,6 +199,91 @@ impl Members {
         })
     }
 
+    /// The owners of the state of a process that has this slot.
+    fn end(self, slot: usize, slot_lock: Option<Box<dyn LockFile>>) -> Members {
+        let table = Arc::new(Table {
+            words: self.words,
+            slot,
+            slot_lock,
+            access: self.access,
+            said: [const { AtomicU64::new(0) }; SLOT_WORDS],
+            has_left: AtomicBool::new(false),
+            needs_words: AtomicBool::new(false),
+            disk: self.disk,
+            clock: self.clock,
+            dir: self.dir,
+            patience: self.patience,
+        });
+        let join = Arc::new(self.join);
+        let marks = Arc::new(Marks::new(&table));
+        let slots = Arc::new(Slots::new(&table));
+        let turns = Arc::new(Turns::new(&table, self.turn));
+        let posts = Arc::new(Posts::new((&table, &marks, &slots), self.posting));
+        let syncs = Arc::new(Syncs::new((&table, &marks, &posts), self.sync));
+        let health = Arc::new(Health::new(&table, &posts, &syncs));
+        let keeper = Arc::new(Keeper::new(&table, &health));
+        let files = Arc::new(Files {
+            table: Arc::clone(&table),
+            join: Arc::clone(&join),
+            slots: Arc::clone(&slots),
+            turns: Arc::clone(&turns),
+            posts: Arc::clone(&posts),
+            syncs: Arc::clone(&syncs),
+            health: Arc::clone(&health),
+            keeper: Arc::clone(&keeper),
+        });
+        Members {
+            following: Following::new((&table, &marks, &slots), &files),
+            holds: Arc::new(Holds::new(&table, &slots)),
+            budgets: Budgets::new(&table, &slots, &join),
+            requests: Requests::new(&table),
+            needs: Needs::new(&table, &marks),
+            blob_ids: BlobIds::new(&table, &slots),
+            is_first: AtomicBool::new(false),
+            table,
+            marks,
+            slots,
+            turns,
+            posts,
+            syncs,
+            health,
+            keeper,
+            files,
+            join,
+        }
+    }
+}
+
+impl Members {
+    /// Opens the shared files, waits for the right to join, and takes a slot. The caller then finds
+    /// out by the store's lock whether it is the first member ([`Members::begin`]).
+    ///
+    /// # Errors
+    /// `Stalled` if another process does not finish joining or leaving; `Locked` if the number of
+    /// members is at its maximum; the disk.
+    pub fn join(
+        disk: &Arc<dyn Disk>,
+        clock: &Arc<dyn Clock>,
+        store: &Path,
+        patience: Duration,
+    ) -> Result<Self, LogError> {
+        let joining = Joining::open(disk, clock, store, patience, Access::Writes)?;
+        joining.join.take(patience, 0, &|| false)?;
+        joining.take_slot(store)
+    }
+
+    /// A process that only watches, with no right to write to the words.
+    #[cfg(test)]
+    pub(crate) fn watching(
+        disk: &Arc<dyn Disk>,
+        clock: &Arc<dyn Clock>,
+        store: &Path,
+        patience: Duration,
+    ) -> Result<Self, LogError> {
+        let joining = Joining::open(disk, clock, store, patience, Access::Watches)?;
+        Ok(joining.end(SLOTS, None))
+    }
+
     /// The first member initializes the words; every other member checks them.
     ///
     /// # Errors
@@ -212,17 +293,17 @@ impl Members {
         self.is_first.store(is_first, Ordering::SeqCst);
         if is_first {
             self.make_anew()?;
-            self.record_files();
-        } else if !self.are_words_known() {
+            self.files.record_files();
+        } else if !self.table.are_words_known() {
             return Err(LogError::Format {
                 message: format!(
                     "{}: other processes have the store open, and this file was removed, or is of \
                      another version; close the store everywhere, and open it again",
-                    self.dir.with_file_name(WORDS_FILE).display()
+                    self.table.dir.with_file_name(WORDS_FILE).display()
                 ),
             });
         } else {
-            self.compare_files()?;
+            self.files.compare_files()?;
         }
         self.enter(pid, now_micros);
         Ok(())
@@ -232,9 +313,9 @@ impl Members {
     fn enter(&self, pid: u32, now_micros: u64) {
         // Only now: until the lock's file is known to be the recorded one, the slot may belong to
         // another member.
-        self.forget_posts();
-        self.note_ended(self.slot);
-        self.record_slot();
+        self.posts.forget_posts();
+        self.slots.note_ended(self.table.slot);
+        self.slots.record_slot();
         for (word, value) in [
             (SlotWord::Floor, 0),
             (SlotWord::Checkpoint, 0),
@@ -245,60 +326,32 @@ impl Members {
             (SlotWord::Pulse, 0),
             (SlotWord::Budget, 0),
             (SlotWord::Wanted, 0),
-            (SlotWord::Reads, u64::from(self.is_reader())),
+            (SlotWord::Reads, u64::from(self.table.is_reader())),
             (SlotWord::Since, now_micros),
             (SlotWord::Pid, u64::from(pid)),
         ] {
-            self.set(word, value);
+            self.table.set(word, value);
         }
-    }
-
-    /// The process's own part of the turn, which is taken before the members' part.
-    pub(crate) fn own_turn(&self) -> MutexGuard<'_, ()> {
-        self.own_turn.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// As [`Members::own_turn`]; `None` if the thread that holds it has waited for another member
-    /// longer than the patience for a turn.
-    pub(crate) fn own_turn_if_free_soon(&self) -> Option<MutexGuard<'_, ()>> {
-        for _ in 0..self.patience.as_millis().max(1) {
-            match self.own_turn.try_lock() {
-                Ok(own) => return Some(own),
-                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) => self.turn.sleep(),
-            }
-        }
-        None
-    }
-
-    /// Takes the turn.
-    pub(crate) fn take_turn(&self) -> Result<Got, LogError> {
-        self.turn_tries.counted(|| self.turn.take(self.patience, self.here(), &|| false))
-    }
-
-    /// Takes the lock of syncs, unless `is_needless` says that a sync is no longer needed.
-    pub(crate) fn take_sync(&self, is_needless: &dyn Fn() -> bool) -> Result<Got, LogError> {
-        self.sync.take(self.patience, self.here(), is_needless)
     }
 
     /// Marks the words as complete, so that others may join.
     pub fn joined(&self) {
-        match self.access {
+        match self.table.access {
             Access::Writes => {}
             Access::Reads => return self.join.release(),
             Access::Watches => return self.join.release_without_words(),
         }
         // If the words were lost after another member had joined, they are not marked as complete.
         if self.is_first.load(Ordering::SeqCst)
-            && self.words.words()[MAGIC].swap(LAYOUT, Ordering::SeqCst) != LAYOUT
+            && self.table.words.words()[MAGIC].swap(LAYOUT, Ordering::SeqCst) != LAYOUT
         {
             // Wake the readers of an earlier instance, which have news to read. Do so before
             // another member can join: if this process is killed here, the next one to join is a
             // first member again.
-            self.ring(NEWS);
-            self.tell();
+            self.table.ring(NEWS);
+            self.table.tell();
         }
-        self.needs_words.store(true, Ordering::SeqCst);
+        self.table.needs_words.store(true, Ordering::SeqCst);
         self.join.release();
     }
 
@@ -308,340 +361,148 @@ impl Members {
     /// # Errors
     /// As for [`Members::join`].
     pub fn leave(&self) -> Result<bool, LogError> {
-        if !self.may_write_words() {
+        if !self.table.may_write_words() {
             return Ok(false);
         }
-        self.join.take(self.patience, self.here(), &|| false)?;
-        if self.access == Access::Writes {
+        self.join.take(self.table.patience, self.table.here(), &|| false)?;
+        if self.table.access == Access::Writes {
             // Read-only processes that stay open learn from this that they follow no member any
             // more.
-            self.check_names().map_err(|error| self.note_lost(error.into()))?;
+            self.files.check_names().map_err(|error| self.health.note_lost(error.into()))?;
         }
-        Ok(self.writers()?.is_empty())
+        Ok(self.slots.writers()?.is_empty())
     }
 
     /// Releases the slot and all locks.
     pub fn left(&self) {
-        if !self.may_write_words() {
+        if !self.table.may_write_words() {
             return;
         }
-        self.needs_words.store(false, Ordering::SeqCst);
-        self.no_keeper(self.slot);
-        self.set(SlotWord::Pid, 0);
+        self.table.needs_words.store(false, Ordering::SeqCst);
+        self.table.no_keeper(self.table.slot);
+        self.table.set(SlotWord::Pid, 0);
         // Set before the slot can belong to another member.
-        self.has_left.store(true, Ordering::SeqCst);
-        self.give_keeping_back();
-        if let Some(lock) = &self.slot_lock {
+        self.table.has_left.store(true, Ordering::SeqCst);
+        self.keeper.give_keeping_back();
+        if let Some(lock) = &self.table.slot_lock {
             lock.unlock();
         }
         self.join.release();
         // If this member was the keeper, another one must replace it.
-        self.tell();
+        self.table.tell();
     }
 
-    /// The number by which the words refer to this member: its slot, counted from one.
-    fn here(&self) -> u64 {
-        self.slot as u64 + 1
-    }
-
-    /// The number of this member's slot.
-    pub fn slot(&self) -> usize {
-        self.slot
-    }
-
-    /// Promises to open no moment below `floor`.
-    pub fn set_floor(&self, floor: Glsn) {
-        self.set(SlotWord::Floor, floor.0);
-    }
-
-    /// Publishes the checkpoint of this member's manifest.
-    pub fn set_checkpoint(&self, checkpoint: Glsn) {
-        let (_, before, _) = self.own_needs();
-        self.set(SlotWord::Checkpoint, checkpoint.0);
-        if (before.next()..=checkpoint).contains(&self.close_wanted()) {
-            // The keeper may free the log now.
-            self.tell();
-        }
-    }
-
-    /// The needs that this member has published: its floor (older snapshots), its checkpoint and
-    /// the last GLSN that it has applied (the log after both).
-    pub fn own_needs(&self) -> (Glsn, Glsn, Glsn) {
-        if !self.may_write_words() {
-            return (Glsn::NONE, Glsn::NONE, Glsn::NONE);
-        }
-        let word = |word| Glsn(self.slot_word(self.slot, word).load(Ordering::SeqCst));
-        (word(SlotWord::Floor), word(SlotWord::Checkpoint), word(SlotWord::Applied))
-    }
-
-    /// Publishes that this member has applied the log up to `applied`, and needs the log after it.
-    /// Law: [`Members::set_checkpoint`] was called before, and covers the part of the log that the
-    /// memtables still need.
-    pub fn set_applied(&self, applied: Glsn) {
-        self.set(SlotWord::Applied, applied.0);
-    }
-
-    /// The GLSN up to which a member applies the log before it orders a record. It is constant
-    /// while the caller holds the turn.
-    pub fn to_be_known(&self) -> Glsn {
-        Glsn(self.word(TO_BE_KNOWN))
-    }
-
-    /// From now on, members apply the record at `glsn` before they order another one. Law: the
-    /// caller holds the turn and orders that record next. (If it fails to do so, members apply more
-    /// than they need.)
-    pub fn set_to_be_known(&self, glsn: Glsn) {
-        self.words.words()[TO_BE_KNOWN].fetch_max(glsn.0, Ordering::SeqCst);
-    }
-
-    /// The first GLSN of the log, as published by the members that trim it.
-    pub fn log_first(&self) -> Glsn {
-        Glsn(self.word(LOG_FIRST))
-    }
-
-    /// The log begins here from now on.
-    pub(crate) fn set_log_first(&self, first: Glsn) {
-        self.words.words()[LOG_FIRST].fetch_max(first.0, Ordering::SeqCst);
-    }
-
-    /// Where the log ends, for all members.
-    pub(crate) fn end(&self) -> End {
-        End::of(self.end.read(&*self.words))
-    }
-
-    /// The GLSN of the next entry of the log, whichever member orders it.
-    pub fn next(&self) -> Glsn {
-        self.end().next
-    }
-
-    /// The last entry of the log, whichever member ordered it.
+    /// As [`Members::join`], for a read-only process. Without the right to write to the words, it
+    /// gets no slot.
     ///
     /// # Errors
-    /// `Format` if the words are lost.
-    pub fn newest_ordered(&self) -> Result<Glsn, LogError> {
-        let last = Glsn(self.next().0.saturating_sub(1));
-        if self.are_words_whole() { Ok(last) } else { Err(self.lost_words()) }
-    }
-
-    /// Publishes a new end. Law: the caller holds the turn.
-    pub(crate) fn set_end(&self, end: &End) {
-        self.end.write(&*self.words, end.words());
-    }
-
-    /// The durable end of the log.
-    pub(crate) fn durable(&self) -> Durable {
-        Durable::of(self.durable.read(&*self.words))
-    }
-
-    /// The last durable GLSN, whichever member synced it.
-    pub fn durable_glsn(&self) -> Glsn {
-        Glsn(self.durable().next.0.saturating_sub(1))
-    }
-
-    /// Publishes the durable end, and wakes the threads that wait for it. Law: the caller holds the
-    /// lock of syncs.
-    pub(crate) fn set_durable(&self, durable: &Durable) {
-        self.durable.write(&*self.words, durable.words());
-        self.sync.wake_all();
-        self.wake_group();
-        if self.word(FOLLOWERS) > 0 {
-            self.ring(NEWS);
+    /// As for [`Members::join`]; without the right to write, `NotFound` if no process ever shared
+    /// the store.
+    pub fn join_to_read(
+        disk: &Arc<dyn Disk>,
+        clock: &Arc<dyn Clock>,
+        store: &Path,
+        patience: Duration,
+    ) -> Result<Self, LogError> {
+        match Joining::open(disk, clock, store, patience, Access::Reads) {
+            Ok(joining) => {
+                joining.join.take(patience, 0, &|| false)?;
+                match joining.take_slot(store) {
+                    Err(error) if is_forbidden(&error) => {}
+                    joined => return joined,
+                }
+            }
+            Err(error) if is_forbidden(&error) => {}
+            Err(error) => return Err(error),
         }
-        // Cleared first: the comment at `RESTING` states the cost if this member is killed before
-        // it wakes the others. The fence pairs with the one in `rest`.
-        fence(Ordering::SeqCst);
-        if self.word(RESTING) > 0 && self.words.words()[RESTING].swap(0, Ordering::SeqCst) > 0 {
-            self.tell();
+        let watching = Joining::open(disk, clock, store, patience, Access::Watches)?;
+        watching.join.take_without_words(patience)?;
+        Ok(watching.end(SLOTS, None))
+    }
+
+    /// After [`Members::join_to_read`]: returns whether there are writing members to follow. If
+    /// there are none, nothing changes until one joins.
+    ///
+    /// # Errors
+    /// `Format` if the words are of another version, or are not those that the living members use;
+    /// the system.
+    pub fn begin_to_read(&self, pid: u32, now_micros: u64) -> Result<bool, LogError> {
+        let is_followed = match self.slots.writers() {
+            // No process has the store open: it is a copy, or its shared files were removed after
+            // all processes had ended.
+            Err(LogError::Format { .. })
+                if self.table.dir.parent().is_some_and(|store| self.following.is_unused(store)) =>
+            {
+                if self.table.may_write_words() {
+                    self.slots.forget_strayed()?;
+                }
+                false
+            }
+            writers => !writers?.is_empty(),
+        };
+        if self.table.may_write_words() && self.slots.others()?.is_empty() {
+            // The value is from an earlier instance.
+            self.table.words.words()[MEMORY_TOTAL].store(0, Ordering::SeqCst);
         }
-    }
-
-    /// Publishes the end that the first member has recovered. Waiters are woken when it has joined.
-    pub(crate) fn set_recovered(&self, end: &End) {
-        self.durable.write(&*self.words, end.as_durable().words());
-        self.set_end(end);
-    }
-
-    /// Waits until something may have become durable, or until `patience` has elapsed.
-    pub(crate) fn wait_for_news(&self, patience: Duration, is_there: &dyn Fn() -> bool) {
-        if !self.may_write_words() {
-            return self.watch_for_news(patience, is_there);
+        match (self.table.may_write_words(), is_followed) {
+            (true, true) => self.begin(false, pid, now_micros)?,
+            // The checks of the words apply to members; while there are none, the words mean
+            // nothing.
+            (true, false) => self.enter(pid, now_micros),
+            (false, true) if !self.table.are_words_known() => {
+                return Err(self.following.other_words());
+            }
+            (false, true) => self.files.compare_files()?,
+            (false, false) => {}
         }
-        let words = self.words.words();
-        words[FOLLOWERS].fetch_add(1, Ordering::SeqCst);
-        let seen = self.word(NEWS);
-        if !is_there() {
-            self.words.wait(NEWS, seen, patience);
+        self.following.begin(is_followed);
+        Ok(is_followed)
+    }
+
+    /// Initializes the words, as the first member. The values that read-only processes have
+    /// published stay, and so does the durable end, which these processes use until others may
+    /// join.
+    fn make_anew(&self) -> Result<(), LogError> {
+        let words = self.table.words.words();
+        let is_known = self.table.are_words_known();
+        let (instance, total) = (self.table.word(INSTANCE), self.table.word(MEMORY_TOTAL));
+        // If the words were cleared, choose an instance that differs from any that earlier readers
+        // may have followed.
+        let instance =
+            if instance == 0 { self.table.clock.wall_micros() & SEED_MASK } else { instance };
+        words[MAGIC].store(0, Ordering::SeqCst);
+        // Written first and never cleared, so that a process that is killed in between has begun an
+        // instance as well.
+        words[INSTANCE].store(instance.wrapping_add(1), Ordering::SeqCst);
+        if is_known {
+            self.slots.forget_strayed()?;
         }
-        words[FOLLOWERS].fetch_sub(1, Ordering::SeqCst);
-    }
-
-    /// Wakes the threads of all members that wait for news, so that each checks whether its wait
-    /// has ended.
-    pub(crate) fn wake_followers(&self) {
-        self.ring(NEWS);
-    }
-
-    /// Poisons the log for all members because a sync failed: nothing more becomes durable.
-    pub(crate) fn poison(&self) {
-        self.poison_as(intact::SYNC_FAILED);
-    }
-
-    fn poison_as(&self, why: u64) {
-        self.words.words()[POISON].store(why, Ordering::SeqCst);
-        self.sync.wake_all();
-        self.wake_all_groups();
-    }
-
-    /// Whether nothing more may be ordered; [`Members::check`] returns the reason.
-    pub(crate) fn is_poisoned(&self) -> bool {
-        self.word(POISON) != 0 || !self.are_words_whole()
-    }
-
-    /// The maximum number of entries of a segment: the smallest limit of any member's memory.
-    pub(crate) fn entries_max(&self) -> u32 {
-        self.word(ENTRIES_MAX) as u32
-    }
-
-    /// Lowers that maximum to the number of entries that this member's memory allows.
-    pub(crate) fn allow_entries(&self, most: u32) {
-        let most = u64::from(most);
-        let lower = |now: u64| (now == 0 || now > most).then_some(most);
-        let _ =
-            self.words.words()[ENTRIES_MAX].fetch_update(Ordering::SeqCst, Ordering::SeqCst, lower);
-    }
-
-    /// The highest blob file id that any member has assigned.
-    pub(crate) fn last_blob_id(&self) -> u64 {
-        self.word(BLOB_MARK)
-    }
-
-    /// Sets that id, while this is the first member.
-    pub(crate) fn set_last_blob_id(&self, id: u64) {
-        self.words.words()[BLOB_MARK].store(id, Ordering::SeqCst);
-    }
-
-    /// Assigns the next blob file id, at most `last`; `None` if the words are lost.
-    pub(crate) fn next_blob_id(&self, last: u64) -> Option<u64> {
-        let next = |before: u64| (before < last).then(|| before + 1);
-        let before = self.words.words()[BLOB_MARK]
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, next)
-            .ok()?;
-        self.are_words_whole().then_some(before + 1)
-    }
-
-    /// Publishes that this member may be writing blob files from this id on; `None` if it writes
-    /// none.
-    pub(crate) fn pin_blobs(&self, from: Option<u64>) {
-        self.set(SlotWord::BlobPin, from.unwrap_or(NO_BLOB));
-    }
-
-    /// No other member is writing a blob file below this id.
-    pub(crate) fn oldest_blob_pin(&self) -> Result<u64, LogError> {
-        // A member that has ended writes nothing: clear its slot first.
-        self.others()?;
-        let pins = self
-            .others_in_words()
-            .map(|slot| self.slot_word(slot, SlotWord::BlobPin).load(Ordering::SeqCst));
-        let oldest = pins.min().unwrap_or(NO_BLOB);
-        self.check_words().map(|()| oldest)
-    }
-
-    /// The number of the newest manifest that the keeper has installed.
-    pub fn manifest(&self) -> u64 {
-        self.word(MANIFEST)
-    }
-
-    /// Publishes that the keeper has installed a manifest, and wakes all other members.
-    pub fn set_manifest(&self, number: u64) {
-        // `fetch_max`: a keeper that was suspended here and then replaced does not lower the
-        // number.
-        self.words.words()[MANIFEST].fetch_max(number, Ordering::SeqCst);
-        self.tell();
-    }
-
-    /// The GLSN up to which some member wants the index flushed.
-    pub fn flush_wanted(&self) -> Glsn {
-        Glsn(self.word(FLUSH_WANTED))
-    }
-
-    /// Asks the keeper to flush up to this GLSN. Wakes the members only if this was not asked for
-    /// before, so that repeated requests do not wake the others, and this member itself, each time.
-    pub fn want_flush(&self, glsn: Glsn) {
-        if self.may_write_words()
-            && self.words.words()[FLUSH_WANTED].fetch_max(glsn.0, Ordering::SeqCst) < glsn.0
-        {
-            self.tell();
+        let readers = if is_known { self.slots.others()? } else { Vec::new() };
+        // Earlier readers may be waiting, and decrement these counters when their wait ends. A
+        // counter that is too high costs some needless wake-ups.
+        let is_kept =
+            |at: &usize| [INSTANCE, FOLLOWERS, NEWS, STATE].contains(at) || DURABLE.contains(at);
+        let shared_by_all = (1..SLOTS_AT)
+            .filter(|at| !is_kept(at))
+            .chain(SLOTS_END..CELLS_AT)
+            .chain(FILES_AT..SLOT_FILES)
+            .chain(KEEPER_FILES..LAST);
+        shared_by_all.for_each(|at| words[at].store(0, Ordering::SeqCst));
+        if !readers.is_empty() {
+            words[MEMORY_TOTAL].store(total, Ordering::SeqCst);
         }
-    }
-
-    /// The GLSN up to which the keeper wants memtables closed.
-    pub fn close_wanted(&self) -> Glsn {
-        Glsn(self.word(CLOSE_WANTED))
-    }
-
-    /// Asks all members to close the memtables that hold anything up to this GLSN, and to have them
-    /// flushed, because these memtables pin the log. Law: only the keeper calls this. A call by a
-    /// keeper that was replaced in the meantime costs a needless flush, but no data.
-    pub fn want_closed(&self, glsn: Glsn) {
-        self.words.words()[CLOSE_WANTED].fetch_max(glsn.0, Ordering::SeqCst);
-        self.tell();
-    }
-
-    /// Counts the wake-ups of [`Members::tell`].
-    pub fn state(&self) -> u64 {
-        self.word(STATE)
-    }
-
-    /// Wakes all members that wait for a change of the manifest, of the keeper, or of a request to
-    /// the keeper.
-    pub fn tell(&self) {
-        self.ring(STATE);
-    }
-
-    /// Waits until [`Members::state`] differs from `seen`, or until `patience` has elapsed.
-    pub fn wait_for_change(&self, seen: u64, patience: Duration) {
-        self.words.wait(STATE, seen, patience);
-    }
-
-    /// As [`Members::wait_for_change`], but also ends at the next sync of a commit. `next` and
-    /// `durable` are [`Members::next`] and the durable GLSN as this member read them before its
-    /// last check; if either has changed since, returns at once.
-    pub fn rest(&self, seen: u64, next: Glsn, durable: Glsn, patience: Duration) {
-        if self.may_write_words() {
-            // Set the word first: then a commit that is already published or durable is seen below,
-            // and the sync of a later commit sees the word.
-            self.words.words()[RESTING].store(1, Ordering::SeqCst);
-            fence(Ordering::SeqCst);
+        for slot in (0..SLOTS).filter(|slot| *slot != self.table.slot) {
+            let is_read =
+                is_known && self.table.slot_word(slot, SlotWord::Pid).load(Ordering::SeqCst) > 0;
+            if !is_read {
+                let Slot(at) = Slot::of(slot);
+                words[at..WORDS.min(at + SLOT_WORDS)]
+                    .iter()
+                    .for_each(|word| word.store(0, Ordering::SeqCst));
+                words[SLOT_FILES + slot].store(0, Ordering::SeqCst);
+            }
         }
-        if self.next() == next && self.durable_glsn() == durable {
-            self.wait_for_change(seen, patience);
-        }
-    }
-
-    fn ring(&self, word: usize) {
-        if !self.may_write_words() {
-            return;
-        }
-        self.words.words()[word].fetch_add(1, Ordering::SeqCst);
-        self.words.wake(word, u32::MAX);
-    }
-
-    fn word(&self, at: usize) -> u64 {
-        self.words.words()[at].load(Ordering::SeqCst)
-    }
-
-    fn slot_word(&self, slot: usize, word: SlotWord) -> &AtomicU64 {
-        let Slot(at) = Slot::of(slot);
-        debug_assert!(at >= SLOTS_AT && at + SLOT_WORDS <= WORDS);
-        &self.words.words()[at + word as usize]
-    }
-
-    fn set(&self, word: SlotWord, value: u64) {
-        if self.has_left.load(Ordering::SeqCst) || !self.may_write_words() {
-            return;
-        }
-        self.said[word as usize].store(value, Ordering::SeqCst);
-        self.slot_word(self.slot, word).store(value, Ordering::SeqCst);
+        Ok(())
     }
 }
 
@@ -658,6 +519,26 @@ fn slot_path(dir: &Path, slot: usize) -> PathBuf {
 
 impl fmt::Debug for Members {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Members({}, slot {})", self.dir.display(), self.slot)
+        write!(f, "Members({}, slot {})", self.table.dir.display(), self.table.slot)
     }
+}
+
+/// The word that records the file of a generation's lock.
+fn keeper_file(generation: u64) -> usize {
+    KEEPER_FILES + (generation % SLOTS as u64) as usize
+}
+
+/// The error of a process that has opened a different file than the processes that have the store
+/// open.
+fn replaced(path: &Path) -> LogError {
+    let message = format!(
+        "{}: the file was removed or replaced while processes shared it; {REMEDY}",
+        path.display()
+    );
+    LogError::Format { message }
+}
+
+fn is_forbidden(error: &LogError) -> bool {
+    let forbidden = [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem];
+    matches!(error, LogError::Io { kind, .. } if forbidden.contains(kind))
 }

@@ -98,7 +98,7 @@ fn scan(path: &Path, threads: usize) {
     let clock = SystemClock::new();
     let budget = Budget::new(64 << 20, Backing::Mapped).expect("address space");
     let pool = Pool::new(&budget, 8 << 20).expect("room");
-    let readers = (threads > 0).then(|| ReaderThreads::start(&pool, threads).expect("threads"));
+    let readers = (threads > 0).then(|| ReaderThreads::start(&pool, threads));
     let handle = OsDisk::new().open(path, Open::Read, Caching::Direct).expect("a file");
     let pages = (handle.len().expect("a length") / PAGE_BYTES as u64) as u32;
     let file = pool.attach(Arc::new(Direct(handle)));

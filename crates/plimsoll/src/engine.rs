@@ -2,7 +2,6 @@
 
 pub(crate) mod collect_stats;
 pub(crate) mod cursor_commits;
-pub(crate) mod cursors;
 pub(crate) mod folder;
 pub(crate) mod io_choice;
 pub(crate) mod keyspace_commits;
@@ -27,14 +26,13 @@ pub(crate) mod unfinished_backup;
 pub(crate) mod work_steps;
 
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 
+use plimsoll_disk::crew::Crew;
 use plimsoll_disk::vfs::DirLock;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::pool::Pool;
 
-use crate::engine::cursors::Cursors;
 use crate::engine::io_choice::IoChoice;
 use crate::engine::maintenance::checkpoints::Checkpoints;
 use crate::engine::maintenance::upkeep::Upkeep;
@@ -42,6 +40,7 @@ use crate::engine::retention::RetentionHorizon;
 use crate::engine::shared::membership::Membership;
 use crate::engine::trim::LogSpace;
 use crate::read::moments::OpenMoment;
+use crate::read::own_records::OwnRecords;
 use crate::read::reader::Reader;
 use crate::txn::committer::Committer;
 use crate::types::error::{Lift, Result};
@@ -69,10 +68,8 @@ pub(crate) struct Engine {
 
 /// The registries of keyspaces, cursors and retention.
 pub(crate) struct Catalog {
-    pub(crate) cursors: Cursors,
+    pub(crate) records: Arc<OwnRecords>,
     pub(crate) horizon: Arc<RetentionHorizon>,
-    /// Whether the user has appended to a stream of their own.
-    pub(crate) streams_known: AtomicBool,
 }
 
 /// Background work; run step by step if there are no threads.
@@ -83,6 +80,8 @@ pub(crate) struct Maintenance {
     pub(crate) warm: Option<Warm>,
     /// `None` if the store is read-only.
     pub(crate) checkpoints: Option<Checkpoints>,
+    /// The threads of the background jobs.
+    pub(crate) crew: Arc<Crew>,
 }
 
 /// The result of opening the store.
@@ -173,6 +172,7 @@ impl Engine {
         self.lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
         drop(no_backup);
         self.committer.wakers.stop();
+        self.maintenance.crew.end();
         left.and(flushed).and(closed)
     }
 
@@ -204,6 +204,7 @@ impl Engine {
         let handles = (&self.io, &self.reader, &self.committer, &self.catalog, &self.space);
         std::mem::forget((handles.0.clone(), handles.1.clone(), handles.2.clone()));
         std::mem::forget((handles.3.clone(), handles.4.clone(), self.maintenance.pool.clone()));
+        std::mem::forget(self.maintenance.crew.clone());
     }
 }
 
@@ -306,7 +307,7 @@ mod tests {
         let store = open(&dir.path().join("store"), options).unwrap();
         put(&store, b"one");
         let follower = &store.shared().follower;
-        let horizon = || crate::index::env::Horizon::of(&*store.catalog.horizon, 1);
+        let horizon = || store.catalog.horizon.floor(1);
         assert_eq!(horizon(), store.visible());
         follower.is_to_learn.store(true, Ordering::Release);
         assert_eq!(horizon(), Glsn::NONE);

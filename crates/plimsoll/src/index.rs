@@ -42,7 +42,7 @@ pub(crate) mod write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::index::background::Threads;
+use crate::index::background::Jobs;
 use crate::index::compaction::Compaction;
 use crate::index::env::{Context, Env, Horizon};
 use crate::index::gaps::Gaps;
@@ -72,7 +72,7 @@ pub(crate) struct OpenIndex {
     pub(crate) memtables: Arc<Memtables>,
     pub(crate) compaction: Arc<Compaction>,
     pub(crate) throttle: Throttle,
-    threads: Threads,
+    jobs: Jobs,
 }
 
 impl OpenIndex {
@@ -86,7 +86,7 @@ impl OpenIndex {
         manifest: Manifest,
         horizon: Arc<dyn Horizon>,
     ) -> Result<Arc<Self>> {
-        let has_threads = context.background && !context.duty.is_read_only();
+        let has_jobs = context.background && !context.duty.is_read_only();
         let env = Arc::new(Env::new(context, horizon));
         let seats = Seats::new(&env.context.budget, &env.context.pool)?;
         let runs = Arc::new(Runs::open(&env, &seats, manifest)?);
@@ -95,10 +95,10 @@ impl OpenIndex {
         let memtables = Arc::new(Memtables::new(&runs, &following)?);
         let compaction = Arc::new(Compaction::new(&runs)?);
         let throttle = Throttle::new(&runs, &memtables, &compaction);
-        let threads = if has_threads {
-            Threads::start(&env, &runs, &memtables, &compaction)?
+        let jobs = if has_jobs {
+            Jobs::start(&env.context.crew, &env, &runs, &memtables, &compaction)?
         } else {
-            Threads::none()
+            Jobs::none()
         };
         Ok(Arc::new(Self {
             sources: Arc::clone(&runs.sources),
@@ -110,7 +110,7 @@ impl OpenIndex {
             memtables,
             compaction,
             throttle,
-            threads,
+            jobs,
         }))
     }
 
@@ -141,7 +141,7 @@ impl OpenIndex {
 
     /// Stops background work and waits for it.
     pub(crate) fn close(&self) {
-        self.threads.stop(&self.env, &self.memtables, &self.compaction);
+        self.jobs.stop(&self.env, &self.memtables, &self.compaction);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Reads as of a moment.
 
 pub(crate) mod moments;
+pub(crate) mod own_records;
 pub(crate) mod point;
 pub(crate) mod reader;
 pub(crate) mod resident;

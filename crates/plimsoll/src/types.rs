@@ -3,6 +3,7 @@
 
 pub(crate) mod cancel;
 pub(crate) mod compression;
+pub(crate) mod cursors;
 pub(crate) mod damage;
 pub(crate) mod error;
 pub(crate) mod events;

@@ -29,8 +29,8 @@ use crate::file_log::segments::create::begin_segment;
 use crate::file_log::segments::entry_offsets::EntryOffsets;
 use crate::file_log::segments::list::Sealing;
 use crate::file_log::segments::offset_table::OffsetTable;
-use crate::file_log::segments::segment::Segment;
 use crate::file_log::tail::order::{End, Order};
+use crate::file_log::tail::segment_source::new_segment;
 use crate::format::fragment::FRAGMENT_HEADER_BYTES;
 use crate::format::layout::place_record;
 use crate::format::offset_table::{NamedBlob, TableHeader};
@@ -215,16 +215,16 @@ pub(crate) fn publish(log: &OpenLog, order: &Order) -> Result<(), LogError> {
         .and_then(|(mut writer, ready)| writer.write_out(&log.tail, ready));
     // If the words are lost, the published record would be invisible to every other process.
     written
-        .and_then(|_| members.check_words())
+        .and_then(|_| members.table.check_words())
         .map_err(|error| log.durability.group.poison(&error))?;
-    members.set_end(&order.published_end());
+    members.marks.set_end(&order.published_end());
     Ok(())
 }
 
 /// As [`publish`], if there is something to publish.
 fn publish_placed(log: &OpenLog, order: &Order) -> Result<(), LogError> {
     match log.env.members() {
-        Some(members) if members.next() != order.end.next => publish(log, order),
+        Some(members) if members.marks.next() != order.end.next => publish(log, order),
         _ => Ok(()),
     }
 }
@@ -484,7 +484,7 @@ pub(crate) fn switch_to(
 ) {
     let NewSegment { header, file, zeroed, entry_offsets } = new;
     log.env.files.lend_unnamed(header.first, Arc::clone(&file));
-    let segment = Segment::new(header, &log.env, Arc::downgrade(&log.tail) as _);
+    let segment = new_segment(header, &log.env, Arc::downgrade(&log.tail));
     log.segments.push(Arc::clone(&segment));
     let mut tail = log.tail.write();
     tail.segment.seal(&header);

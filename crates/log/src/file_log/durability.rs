@@ -83,7 +83,7 @@ impl DurabilityState {
         let mut durable = Position { glsn: Glsn(end.next.0 - 1), chain: end.chain };
         if let Some(beside) = env.options.shared.as_ref().filter(|shared| !shared.is_first) {
             // Other members may not have synced all of it.
-            let theirs = beside.members.durable();
+            let theirs = beside.members.marks.durable();
             if theirs.next < end.next {
                 durable =
                     Position { glsn: Glsn(theirs.next.0.saturating_sub(1)), chain: theirs.chain };
@@ -223,7 +223,7 @@ impl DurabilityState {
                 Wanted { file: Arc::clone(&writer.file), segment: tail.first, next: tail.end.next },
             )
         };
-        let published = members.end();
+        let published = members.marks.end();
         if published.next < end.next {
             // Another thread is publishing the newest record.
             end = End {
@@ -315,7 +315,7 @@ impl DurabilityState {
     /// As [`DurabilityState::check_locks`], for a log that several processes write and that
     /// therefore has no lock of its own.
     fn check_beside(&self, members: &Members) -> Result<(), LogError> {
-        members.check_files()?;
+        members.files.check_files()?;
         self.check_locks()?;
         let options = &self.env.options;
         options.disk.check_own()?;
@@ -341,9 +341,9 @@ impl DurabilityState {
     /// Fails, and poisons the log, if processes share it and this process must not continue.
     pub(crate) fn check_shared(&self) -> Result<(), LogError> {
         self.group.check()?;
-        match self.env.members().filter(|members| !members.is_reader()) {
+        match self.env.members().filter(|members| !members.table.is_reader()) {
             Some(members) => {
-                let checked = members.check().and_then(|()| self.check_beside(members));
+                let checked = members.health.check().and_then(|()| self.check_beside(members));
                 checked.map_err(|error| self.group.poison(&error))
             }
             None => Ok(()),

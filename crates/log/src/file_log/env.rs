@@ -81,7 +81,7 @@ impl Env {
         let (name, dir) = (FileName::Table(first), &self.options.dir);
         TablePlace {
             path: name.path(dir),
-            draft: self.members().map(|members| name.draft_of(members.slot(), dir)),
+            draft: self.members().map(|members| name.draft_of(members.table.slot(), dir)),
         }
     }
 
@@ -90,7 +90,7 @@ impl Env {
         match self.options.disk.remove(&self.files.path(name)) {
             Ok(()) => {
                 if let Some(members) = self.members() {
-                    members.note_removed();
+                    members.holds.note_removed();
                 }
                 Ok(true)
             }

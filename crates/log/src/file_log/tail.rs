@@ -8,6 +8,7 @@
 
 pub(crate) mod buffer;
 pub(crate) mod order;
+pub(crate) mod segment_source;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -16,7 +17,7 @@ use crate::error::LogError;
 use crate::file_log::env::lock;
 use crate::file_log::segments::entry_offsets::EntryOffsets;
 use crate::file_log::segments::named_blobs::NamedBlobs;
-use crate::file_log::segments::segment::{Segment, Unwritten};
+use crate::file_log::segments::segment::Segment;
 use crate::file_log::tail::buffer::TailBuffer;
 use crate::file_log::tail::order::{End, Order};
 use crate::format::BLOCK_BYTES;
@@ -87,14 +88,10 @@ impl Tail {
         // Release: pairs with the Acquire in `next`.
         self.next.store(next.0, Ordering::Release);
     }
-}
 
-impl Unwritten for Tail {
-    fn copy_block(&self, first: Glsn, block: u32, into: &mut [u8]) -> bool {
-        self.read().copy_block(first, block, into)
-    }
-
-    fn end_of(&self, first: Glsn) -> u32 {
+    /// The offset where the complete records of the segment that begins with `first` end; 0 if it
+    /// is not the active one.
+    pub(crate) fn end_of(&self, first: Glsn) -> u32 {
         let state = self.read();
         if state.first == first { state.end.offset } else { 0 }
     }

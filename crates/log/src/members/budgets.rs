@@ -6,11 +6,14 @@
 //! member joins, leaves or grows. So the sum of all budgets is within the total at any time, even
 //! while members join and leave.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::error::LogError;
-use crate::members::Members;
+use crate::members::lock::MemberLock;
+use crate::members::slots::Slots;
+use crate::members::table::Table;
 use crate::members::words::{MEMORY_TOTAL, SLOTS, SlotWord};
 
 /// How long a joining member waits for its whole share before it accepts less.
@@ -30,10 +33,22 @@ pub enum First {
     },
 }
 
-impl Members {
+/// The memory of this member beside the others'.
+pub struct Budgets {
+    table: Arc<Table>,
+    slots: Arc<Slots>,
+    /// Held while this member grows, so that no other one joins, leaves or grows.
+    join: Arc<MemberLock>,
+}
+
+impl Budgets {
+    pub(super) fn new(table: &Arc<Table>, slots: &Arc<Slots>, join: &Arc<MemberLock>) -> Self {
+        Self { table: Arc::clone(table), slots: Arc::clone(slots), join: Arc::clone(join) }
+    }
+
     /// The memory of all members together, in bytes; `None` if each member has its own budget.
     pub fn memory_total(&self) -> Option<u64> {
-        Some(self.word(MEMORY_TOTAL)).filter(|bytes| *bytes > 0)
+        Some(self.table.word(MEMORY_TOTAL)).filter(|bytes| *bytes > 0)
     }
 
     /// Requests `wanted` bytes of memory; returns the budget from the start, which is at least
@@ -48,11 +63,11 @@ impl Members {
         wanted: u64,
         least: u64,
     ) -> Result<First, LogError> {
-        let words = self.words.words();
-        let members = self.others()?.len() as u64;
+        let words = self.table.words.words();
+        let members = self.slots.others()?.len() as u64;
         let Some(total_bytes) = total.or(self.memory_total()) else {
-            self.set(SlotWord::Wanted, wanted);
-            self.set(SlotWord::Budget, wanted);
+            self.table.set(SlotWord::Wanted, wanted);
+            self.table.set(SlotWord::Budget, wanted);
             return Ok(First::Bytes(wanted));
         };
         if total_bytes / (members + 1) < least {
@@ -62,68 +77,68 @@ impl Members {
         if let Some(bytes) = total {
             words[MEMORY_TOTAL].store(bytes, Ordering::SeqCst);
         }
-        self.set(SlotWord::Wanted, wanted);
+        self.table.set(SlotWord::Wanted, wanted);
         let pause = Duration::from_millis(5);
-        for waited in 0..self.patience.as_millis() / pause.as_millis() {
-            let seen = self.state();
+        for waited in 0..self.table.patience.as_millis() / pause.as_millis() {
+            let seen = self.table.state();
             let (share, free) = (self.share(total_bytes), self.free_of(total_bytes)?);
             let is_content = pause * waited as u32 > WHOLE_SHARE_PATIENCE && free >= least;
             if free >= share || is_content {
                 let bytes = share.min(free);
-                self.set(SlotWord::Budget, bytes);
+                self.table.set(SlotWord::Budget, bytes);
                 return Ok(First::Bytes(bytes));
             }
             self.tell_once(waited == 0);
-            self.wait_for_change(seen, pause);
+            self.table.wait_for_change(seen, pause);
         }
-        self.set(SlotWord::Wanted, 0);
+        self.table.set(SlotWord::Wanted, 0);
         words[MEMORY_TOTAL].store(before, Ordering::SeqCst);
         Err(LogError::Stalled { pid: self.largest(), since_micros: 0 })
     }
 
     fn tell_once(&self, is_first: bool) {
         if is_first {
-            self.tell();
+            self.table.tell();
         }
     }
 
     /// The process id of the other member with the largest budget.
     fn largest(&self) -> Option<u32> {
-        let others = self.others().unwrap_or_default();
+        let others = self.slots.others().unwrap_or_default();
         others.iter().max_by_key(|member| member.budget_bytes).map(|member| member.pid)
     }
 
     /// This member's share of the total; `None` if there is no total, or this process has no slot.
     pub fn memory_share(&self) -> Option<u64> {
-        Some(self.share(self.memory_total().filter(|_| self.has_slot())?))
+        Some(self.share(self.memory_total().filter(|_| self.table.has_slot())?))
     }
 
     fn share(&self, total: u64) -> u64 {
         let wants: Vec<u64> =
             self.living_slots().map(|slot| self.budget_word(slot, SlotWord::Wanted)).collect();
-        share_of(total, &wants, self.budget_word(self.slot, SlotWord::Wanted))
+        share_of(total, &wants, self.budget_word(self.table.slot, SlotWord::Wanted))
     }
 
     /// The part of the total that the other members do not have.
     fn free_of(&self, total: u64) -> Result<u64, LogError> {
-        let had: u64 = self.others()?.iter().map(|member| member.budget_bytes).sum();
+        let had: u64 = self.slots.others()?.iter().map(|member| member.budget_bytes).sum();
         Ok(total.saturating_sub(had))
     }
 
-    /// Slots in use, including this member's. Killed members count until [`Members::list`] has
-    /// found that they ended.
+    /// Slots in use, including this member's. Killed members count until
+    /// [`crate::members::slots::Slots::list`] has found that they ended.
     fn living_slots(&self) -> impl Iterator<Item = usize> {
         (0..SLOTS).filter(|slot| self.budget_word(*slot, SlotWord::Pid) > 0)
     }
 
     pub(super) fn budget_word(&self, slot: usize, word: SlotWord) -> u64 {
-        self.slot_word(slot, word).load(Ordering::SeqCst)
+        self.table.slot_word(slot, word).load(Ordering::SeqCst)
     }
 
     /// Publishes this member's budget, which must not have grown where there is a total.
     pub fn has_memory(&self, bytes: u64) {
-        self.set(SlotWord::Budget, bytes);
-        self.tell();
+        self.table.set(SlotWord::Budget, bytes);
+        self.table.tell();
     }
 
     /// Tries to get this member's whole share of memory; returns its budget from now on. Law: not
@@ -132,12 +147,16 @@ impl Members {
     /// # Errors
     /// The system; `Stalled` if another member joins, leaves or grows; the caller retries.
     pub fn grow(&self) -> Result<Option<u64>, LogError> {
-        let Some(total) = self.memory_total().filter(|_| self.has_slot()) else { return Ok(None) };
-        self.join.take(Duration::ZERO, self.here(), &|| false)?;
+        let Some(total) = self.memory_total().filter(|_| self.table.has_slot()) else {
+            return Ok(None);
+        };
+        self.join.take(Duration::ZERO, self.table.here(), &|| false)?;
         let grown = self.free_of(total).map(|free| {
-            let bytes =
-                self.share(total).min(free).max(self.budget_word(self.slot, SlotWord::Budget));
-            self.set(SlotWord::Budget, bytes);
+            let bytes = self
+                .share(total)
+                .min(free)
+                .max(self.budget_word(self.table.slot, SlotWord::Budget));
+            self.table.set(SlotWord::Budget, bytes);
             bytes
         });
         self.join.release();

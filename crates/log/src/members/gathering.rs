@@ -2,11 +2,12 @@
 //! them serves all, in the same way as a process gathers its threads
 //! (`file_log::durability::group_commit`).
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use plimsoll_disk::clock::Clock;
 
-use crate::members::Members;
+use crate::members::table::Table;
 use crate::members::words::Gathered;
 
 /// The longest that a sync waits for the processes of the last group.
@@ -15,36 +16,46 @@ const GATHER_NANOS: u64 = 50_000;
 /// Yields after which the sync begins anyway, because a simulated clock may not advance.
 const GATHER_YIELDS: u32 = 200;
 
-impl Members {
+/// The processes that wait for one kind of service.
+pub(crate) struct Gathering {
+    table: Arc<Table>,
+    at: Gathered,
+}
+
+impl Gathering {
+    pub(super) fn new(table: &Arc<Table>, at: Gathered) -> Self {
+        Self { table: Arc::clone(table), at }
+    }
+
     /// Counts this process among those that wait. If it is killed then, it is counted once too
     /// often until the next group.
-    pub(crate) fn arrive(&self, at: Gathered) {
-        self.words.words()[at.arrived].fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn arrive(&self) {
+        self.table.words.words()[self.at.arrived].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Gives the processes of the last group time to come back; returns how many have arrived. Law:
     /// the caller holds the lock that they wait for.
-    pub(crate) fn gather(&self, at: Gathered, clock: &dyn Clock) -> u64 {
-        let words = self.words.words();
-        let expected = words[at.expected].load(Ordering::Relaxed);
+    pub(crate) fn gather(&self, clock: &dyn Clock) -> u64 {
+        let words = self.table.words.words();
+        let expected = words[self.at.expected].load(Ordering::Relaxed);
         let start = clock.monotonic_nanos();
         for _ in 0..GATHER_YIELDS {
-            if words[at.arrived].load(Ordering::Relaxed) >= expected
+            if words[self.at.arrived].load(Ordering::Relaxed) >= expected
                 || clock.monotonic_nanos() - start > GATHER_NANOS
             {
                 break;
             }
             std::thread::yield_now();
         }
-        words[at.arrived].swap(0, Ordering::Relaxed)
+        words[self.at.arrived].swap(0, Ordering::Relaxed)
     }
 
     /// Sets the expected size of the next group, after a group of `group` processes was served:
     /// these, and those that arrived meanwhile.
-    pub(crate) fn expect(&self, at: Gathered, group: u64) {
-        let words = self.words.words();
-        words[at.expected]
-            .store(group + words[at.arrived].load(Ordering::Relaxed), Ordering::Relaxed);
+    pub(crate) fn expect(&self, group: u64) {
+        let words = self.table.words.words();
+        words[self.at.expected]
+            .store(group + words[self.at.arrived].load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }
 
@@ -60,7 +71,7 @@ mod tests {
     use plimsoll_disk::vfs::Disk;
 
     use super::*;
-    use crate::members::words::SYNCS;
+    use crate::members::Members;
 
     /// A clock that advances by one microsecond at each reading, and so counts the readings.
     #[derive(Debug, Default)]
@@ -88,27 +99,27 @@ mod tests {
 
     fn looks(members: &Members) -> (u64, u64) {
         let clock = Looks::default();
-        (members.gather(SYNCS, &clock), clock.0.load(Ordering::Relaxed) / 1000)
+        (members.syncs.gathering.gather(&clock), clock.0.load(Ordering::Relaxed) / 1000)
     }
 
     #[test]
     fn a_sync_waits_for_the_processes_of_the_last_group_and_only_for_them() {
         let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
         let (one, two) = (members(&disk, true), members(&disk, false));
-        one.arrive(SYNCS);
+        one.syncs.gathering.arrive();
         assert_eq!(looks(&one), (1, 1), "no other was there: it waits for none");
         // The other one arrived during the sync.
-        two.arrive(SYNCS);
-        one.expect(SYNCS, 1);
+        two.syncs.gathering.arrive();
+        one.syncs.gathering.expect(1);
         let (group, waited) = looks(&two);
         assert_eq!(group, 1);
         assert!((GATHER_NANOS / 1000..GATHER_NANOS / 1000 + 5).contains(&waited), "{waited}");
-        two.expect(SYNCS, group);
-        one.arrive(SYNCS);
+        two.syncs.gathering.expect(group);
+        one.syncs.gathering.arrive();
         assert_eq!(looks(&one), (1, 1), "a process that did not arrive is not expected again");
-        one.expect(SYNCS, 2);
-        one.arrive(SYNCS);
-        two.arrive(SYNCS);
+        one.syncs.gathering.expect(2);
+        one.syncs.gathering.arrive();
+        two.syncs.gathering.arrive();
         assert_eq!(looks(&one), (2, 1));
     }
 }

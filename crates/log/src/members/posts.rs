@@ -10,22 +10,27 @@
 //! Laws:
 //! 1. A post is ordered at most once. A member that is killed between writing a GLSN and publishing
 //!    the end leaves the turn abandoned; the next holder takes the GLSN back before it orders
-//!    anything else ([`Members::take_back_unpublished`]).
+//!    anything else ([`Posts::take_back_unpublished`]).
 //! 2. A cell does not change while its bit is set. A process that gets a slot clears its bits when
 //!    it joins. It holds the turn once before its first post, so that no member is still reading a
 //!    cell of the slot's previous owner.
 //! 3. A post is ordered only while its owner is alive and has not returned `Stalled` for it. So it
 //!    never overwrites a value that was committed long after it was posted.
 
+use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::error::LogError;
 use crate::glsn::Glsn;
-use crate::members::Members;
-use crate::members::lock::{Got, WaitQueue};
+use crate::members::gathering::Gathering;
+use crate::members::lock::{Got, MemberLock, WaitQueue};
+use crate::members::marks::Marks;
+use crate::members::slots::Slots;
+use crate::members::table::Table;
 use crate::members::words::{
     CELL_WORDS, CELLS, CELLS_AT, GROUP_BEGUN, GROUP_WHOLE, POSTED_AT, POSTING, POSTING_QUEUES,
-    SLOTS,
+    POSTS, SLOTS,
 };
 
 /// The words of a cell before the payload.
@@ -46,9 +51,15 @@ const REFUSED: u64 = u64::MAX;
 /// The holder of the turn is about to order the post.
 const CLAIMED: u64 = u64::MAX - 1;
 
-/// This member's own cells.
-#[derive(Debug, Default)]
-pub(super) struct OwnCells {
+/// The posts of all members, and this member's own cells.
+pub struct Posts {
+    table: Arc<Table>,
+    marks: Arc<Marks>,
+    slots: Arc<Slots>,
+    /// Held by the member that orders and syncs the posts of all members.
+    pub(crate) posting: MemberLock,
+    /// The processes that wait for their posts to be ordered.
+    pub(crate) gathering: Gathering,
     /// A bit for each cell that a thread uses.
     used: AtomicU64,
     /// Whether the slot's cells hold no post of an earlier owner of the slot.
@@ -81,7 +92,7 @@ pub(crate) enum Answer {
 /// A post of this member. Its cell can be used again when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Post<'a> {
-    members: &'a Members,
+    posts: &'a Posts,
     pub(crate) cell: Cell,
 }
 
@@ -90,8 +101,8 @@ impl Post<'_> {
     pub(crate) fn answer(&self) -> Answer {
         // Read the durable GLSN first. Otherwise it could belong to another record, to which the
         // GLSN was assigned after it was taken back from this post.
-        let durable = self.members.durable().next;
-        match self.members.post_answer(self.cell) {
+        let durable = self.posts.marks.durable().next;
+        match self.posts.post_answer(self.cell) {
             Answer::Claimed => Answer::None,
             Answer::Ordered(glsn) if glsn >= durable => Answer::None,
             answer => answer,
@@ -101,34 +112,50 @@ impl Post<'_> {
 
 impl Drop for Post<'_> {
     fn drop(&mut self) {
-        self.members.own_cells.used.fetch_and(!(1 << self.cell.index), Ordering::AcqRel);
+        self.posts.used.fetch_and(!(1 << self.cell.index), Ordering::AcqRel);
     }
 }
 
-impl Members {
+impl Posts {
+    pub(super) fn new(
+        (table, marks, slots): (&Arc<Table>, &Arc<Marks>, &Arc<Slots>),
+        posting: MemberLock,
+    ) -> Self {
+        Self {
+            table: Arc::clone(table),
+            marks: Arc::clone(marks),
+            slots: Arc::clone(slots),
+            posting,
+            gathering: Gathering::new(table, POSTS),
+            used: AtomicU64::new(0),
+            are_cleared: AtomicBool::new(false),
+            stalled_since: AtomicU64::new(0),
+        }
+    }
+
     /// Whether this member may post.
     pub(crate) fn may_post(&self) -> bool {
-        self.own_cells.are_cleared.load(Ordering::Acquire)
+        self.are_cleared.load(Ordering::Acquire)
     }
 
     /// Whether threads of this process have posted and are waiting.
     pub fn has_posts(&self) -> bool {
-        self.own_cells.used.load(Ordering::Relaxed) != 0
+        self.used.load(Ordering::Relaxed) != 0
     }
 
     /// Permits this member to post. Law: the caller holds the turn.
     pub(crate) fn begin_to_post(&self) {
-        if self.has_slot() && !self.may_post() {
+        if self.table.has_slot() && !self.may_post() {
             self.forget_posts();
-            self.own_cells.are_cleared.store(true, Ordering::Release);
+            self.are_cleared.store(true, Ordering::Release);
         }
     }
 
     /// Drops the posts in this member's slot, which belong to an earlier owner. Law: this member
     /// has not posted anything.
     pub(super) fn forget_posts(&self) {
-        if self.has_slot() {
-            self.posted(self.slot).store(0, Ordering::SeqCst);
+        if self.table.has_slot() {
+            self.posted(self.table.slot).store(0, Ordering::SeqCst);
         }
     }
 
@@ -139,20 +166,20 @@ impl Members {
         if len > POST_BYTES_MAX || !self.may_post() || self.is_posting_stalled() {
             return None;
         }
-        let posted = self.posted(self.slot);
+        let posted = self.posted(self.table.slot);
         let mut index = 0;
         let take = |used: u64| {
             let free = !(used | posted.load(Ordering::Acquire)) & ((1 << CELLS) - 1);
             index = free.trailing_zeros() as usize;
             (free != 0).then(|| used | (1 << index))
         };
-        self.own_cells.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).ok()?;
+        self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).ok()?;
         if posted.load(Ordering::Acquire) & (1 << index) != 0 {
             // Another thread used the cell meanwhile; it gets its answer before the bit is cleared.
-            self.own_cells.used.fetch_and(!(1 << index), Ordering::AcqRel);
+            self.used.fetch_and(!(1 << index), Ordering::AcqRel);
             return None;
         }
-        let cell = Cell { slot: self.slot, index };
+        let cell = Cell { slot: self.table.slot, index };
         let words = self.cell(cell);
         words[LEFT].store(0, Ordering::Relaxed);
         words[ANSWER].store(NONE, Ordering::Relaxed);
@@ -160,7 +187,7 @@ impl Members {
         words[KNOWN].store(known.0, Ordering::Relaxed);
         words[LEN].store(len as u64, Ordering::Relaxed);
         #[cfg(feature = "testing")]
-        self.words.between_stores();
+        self.table.words.between_stores();
         let mut bytes = [0; POST_BYTES_MAX];
         let mut rest = &mut bytes[..];
         for part in parts {
@@ -176,20 +203,20 @@ impl Members {
         }
         posted.fetch_or(1 << index, Ordering::Release);
         #[cfg(feature = "testing")]
-        self.words.between_stores();
-        Some(Post { members: self, cell })
+        self.table.words.between_stores();
+        Some(Post { posts: self, cell })
     }
 
     /// The slots, this member's own first.
     fn slots_to_ask(&self) -> impl Iterator<Item = usize> {
-        let own = self.slot;
+        let own = self.table.slot;
         std::iter::once(own)
             .chain((0..SLOTS).filter(move |slot| *slot != own))
             .filter(|slot| *slot < SLOTS)
     }
 
     /// The cells whose bits are set, this member's own first. Law: the caller holds the turn.
-    pub(crate) fn posts(&self) -> impl Iterator<Item = Cell> {
+    pub(crate) fn pending(&self) -> impl Iterator<Item = Cell> {
         self.slots_to_ask().flat_map(move |slot| {
             let bits = self.posted(slot).load(Ordering::Acquire);
             (0..CELLS)
@@ -199,27 +226,9 @@ impl Members {
     }
 
     /// Whether the process that posted this is alive. A post of a process that has ended is never
-    /// ordered, however late its end is detected.
+    /// ordered, however late its end is detected: its owner, if it is alive, orders it by itself.
     pub(crate) fn is_owner_there(&self, cell: Cell) -> bool {
-        if cell.slot == self.slot {
-            return true;
-        }
-        let lock = match self.slot_locks[cell.slot].get() {
-            Some(lock) => lock,
-            None => match self.lock_of(cell.slot) {
-                Ok(lock) => self.slot_locks[cell.slot].get_or_init(|| lock),
-                // The owner orders it by itself.
-                Err(_) => return false,
-            },
-        };
-        match lock.try_lock() {
-            Ok(true) => {
-                lock.unlock();
-                false
-            }
-            Ok(false) => true,
-            Err(_) => false,
-        }
+        self.slots.is_alive(cell.slot)
     }
 
     /// Claims a post, to order it. False if its owner has withdrawn or left it, or if it was
@@ -230,7 +239,7 @@ impl Members {
             return false;
         }
         #[cfg(feature = "testing")]
-        self.words.between_stores();
+        self.table.words.between_stores();
         if self.cell(cell)[LEFT].load(Ordering::Acquire) != 0 {
             self.answer_post(cell, Answer::Refused);
             return false;
@@ -290,7 +299,7 @@ impl Members {
         };
         self.cell(cell)[ANSWER].store(word, Ordering::Release);
         #[cfg(feature = "testing")]
-        self.words.between_stores();
+        self.table.words.between_stores();
     }
 
     /// Clears the bit of an answered post whose record, if it was ordered, is published. Law: the
@@ -298,14 +307,14 @@ impl Members {
     pub(crate) fn clear_post(&self, cell: Cell) {
         self.posted(cell.slot).fetch_and(!(1 << cell.index), Ordering::AcqRel);
         #[cfg(feature = "testing")]
-        self.words.between_stores();
+        self.table.words.between_stores();
     }
 
     /// Takes back the claims of a member, and the GLSNs that it assigned to posts, if it ended
     /// before it published them. Law: the caller holds the turn and has not ordered anything yet.
     pub(crate) fn take_back_unpublished(&self) {
-        let next = self.next();
-        let cells: Vec<Cell> = self.posts().collect();
+        let next = self.marks.next();
+        let cells: Vec<Cell> = self.pending().collect();
         for cell in cells {
             let is_unpublished = match self.post_answer(cell) {
                 Answer::Claimed => true,
@@ -332,27 +341,28 @@ impl Members {
         // durable yet belongs to the group that was begun last.
         let queue = || {
             // Read before the answer; otherwise a group could close in between.
-            let next = self.word(GROUP_WHOLE) + 1;
+            let next = self.table.word(GROUP_WHOLE) + 1;
             let is_ordered = !matches!(self.post_answer(post), Answer::None);
-            post_queue(if is_ordered { self.word(GROUP_BEGUN) } else { next })
+            post_queue(if is_ordered { self.table.word(GROUP_BEGUN) } else { next })
         };
-        self.posting.take_waiting_at(&queue, self.patience, self.here(), is_needless)
+        self.posting.take_waiting_at(&queue, self.table.patience, self.table.here(), is_needless)
     }
 
-    /// Begins a group: the posts that are found from here on, until [`Members::end_group`]. Law:
+    /// Begins a group: the posts that are found from here on, until [`Posts::end_group`]. Law:
     /// the caller holds the lock of posts and the turn.
     pub(crate) fn begin_group(&self) {
-        self.words.words()[GROUP_BEGUN].store(self.word(GROUP_WHOLE) + 1, Ordering::SeqCst);
+        self.table.words.words()[GROUP_BEGUN]
+            .store(self.table.word(GROUP_WHOLE) + 1, Ordering::SeqCst);
     }
 
     /// Closes the group: later posts belong to the next one.
     pub(crate) fn end_group(&self) {
-        self.words.words()[GROUP_WHOLE].store(self.word(GROUP_BEGUN), Ordering::SeqCst);
+        self.table.words.words()[GROUP_WHOLE].store(self.table.word(GROUP_BEGUN), Ordering::SeqCst);
     }
 
     /// Wakes the owners of the posts of the last group, which have their answers.
     pub(crate) fn wake_group(&self) {
-        self.posting.wake_all_at(post_queue(self.word(GROUP_BEGUN)));
+        self.posting.wake_all_at(post_queue(self.table.word(GROUP_BEGUN)));
     }
 
     /// Wakes all owners that wait for answers, because the log is poisoned.
@@ -363,35 +373,42 @@ impl Members {
     /// Records that a wait for the lock of posts has timed out: nothing is posted until that lock
     /// is released.
     pub(crate) fn note_posting_stalled(&self) {
-        self.own_cells.stalled_since.store(self.word(POSTING.since), Ordering::Relaxed);
+        self.stalled_since.store(self.table.word(POSTING.since), Ordering::Relaxed);
     }
 
     fn is_posting_stalled(&self) -> bool {
-        let stalled_since = self.own_cells.stalled_since.load(Ordering::Relaxed);
+        let stalled_since = self.stalled_since.load(Ordering::Relaxed);
         if stalled_since == 0 {
             return false;
         }
-        let holder = self.word(POSTING.holder) as usize;
-        let is_same = self.word(POSTING.since) == stalled_since && (1..=SLOTS).contains(&holder);
+        let holder = self.table.word(POSTING.holder) as usize;
+        let is_same =
+            self.table.word(POSTING.since) == stalled_since && (1..=SLOTS).contains(&holder);
         let is_stalled = is_same && self.is_owner_there(Cell { slot: holder - 1, index: 0 });
         if !is_stalled {
-            self.own_cells.stalled_since.store(0, Ordering::Relaxed);
+            self.stalled_since.store(0, Ordering::Relaxed);
         }
         is_stalled
     }
 
     /// Releases the lock of posts, to an owner of the next group.
     pub(crate) fn release_posting(&self) {
-        self.posting.release_to(post_queue(self.word(GROUP_WHOLE) + 1));
+        self.posting.release_to(post_queue(self.table.word(GROUP_WHOLE) + 1));
     }
 
     fn posted(&self, slot: usize) -> &AtomicU64 {
-        &self.words.words()[POSTED_AT + slot]
+        &self.table.words.words()[POSTED_AT + slot]
     }
 
     fn cell(&self, cell: Cell) -> &[AtomicU64] {
         let at = CELLS_AT + (cell.slot * CELLS + cell.index) * CELL_WORDS;
-        &self.words.words()[at..at + CELL_WORDS]
+        &self.table.words.words()[at..at + CELL_WORDS]
+    }
+}
+
+impl fmt::Debug for Posts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Posts(of slot {})", self.table.slot)
     }
 }
 

@@ -3,10 +3,11 @@
 //! The requests of a kind are numbered. The keeper performs them and publishes up to which number
 //! they are done. If the keeper ends, the next one performs the rest.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::glsn::Glsn;
-use crate::members::Members;
+use crate::members::table::Table;
 use crate::members::words::{COMPACT, Request, TRIM, TRIM_WANTED};
 
 /// A kind of request.
@@ -14,7 +15,7 @@ use crate::members::words::{COMPACT, Request, TRIM, TRIM_WANTED};
 pub enum Asked {
     /// To merge all runs of the index.
     Compact,
-    /// To free the log below [`Members::trim_wanted`].
+    /// To free the log below [`Requests::trim_wanted`].
     Trim,
 }
 
@@ -31,56 +32,67 @@ fn bit_of(number: u64) -> u64 {
     1 << (number % 64)
 }
 
-impl Members {
+/// The requests of this member, and their answers.
+pub struct Requests {
+    table: Arc<Table>,
+}
+
+impl Requests {
+    pub(super) fn new(table: &Arc<Table>) -> Self {
+        Self { table: Arc::clone(table) }
+    }
+
     /// Asks the keeper to compact the index; returns the request's number.
     pub fn ask_to_compact(&self) -> u64 {
         self.ask(Asked::Compact)
     }
 
     fn ask(&self, what: Asked) -> u64 {
-        let number = self.words.words()[what.words().asked].fetch_add(1, Ordering::SeqCst) + 1;
-        self.tell();
+        let number =
+            self.table.words.words()[what.words().asked].fetch_add(1, Ordering::SeqCst) + 1;
+        self.table.tell();
         number
     }
 
     /// Asks the keeper to trim the log below `until`; returns the request's number.
     pub fn ask_to_trim(&self, until: Glsn) -> u64 {
-        self.words.words()[TRIM_WANTED].fetch_max(until.0, Ordering::SeqCst);
+        self.table.words.words()[TRIM_WANTED].fetch_max(until.0, Ordering::SeqCst);
         self.ask(Asked::Trim)
     }
 
     /// Below which GLSN members have asked to trim the log.
     pub fn trim_wanted(&self) -> Glsn {
-        Glsn(self.word(TRIM_WANTED))
+        Glsn(self.table.word(TRIM_WANTED))
     }
 
     /// Whether a request succeeded (`true`) or failed; `None` if it is not done yet.
     pub fn answer(&self, what: Asked, number: u64) -> Option<bool> {
         let words = what.words();
-        (self.word(words.done) >= number).then(|| self.word(words.failed) & bit_of(number) == 0)
+        (self.table.word(words.done) >= number)
+            .then(|| self.table.word(words.failed) & bit_of(number) == 0)
     }
 
     /// The number of the last request, if it is not done yet.
     pub fn is_asked(&self, what: Asked) -> Option<u64> {
         let words = what.words();
-        Some(self.word(words.asked)).filter(|asked| *asked > self.word(words.done))
+        Some(self.table.word(words.asked)).filter(|asked| *asked > self.table.word(words.done))
     }
 
     /// Publishes that all requests up to `number` are done, or have failed. Law: only the keeper
     /// calls this.
     pub fn answered(&self, what: Asked, number: u64, is_done: bool) {
         let words = what.words();
-        let before = self.word(words.done);
+        let before = self.table.word(words.done);
         let answered =
             (before + 1..=number).rev().take(64).fold(0, |bits, number| bits | bit_of(number));
-        let failed = &self.words.words()[words.failed];
+        let failed = &self.table.words.words()[words.failed];
         if is_done {
             failed.fetch_and(!answered, Ordering::SeqCst);
         } else {
             failed.fetch_or(answered, Ordering::SeqCst);
         }
-        self.words.words()[words.done].fetch_max(number, Ordering::SeqCst);
-        self.tell();
+        self.table.words.words()[words.done].fetch_max(number, Ordering::SeqCst);
+        self.table.tell();
     }
 }
 
@@ -95,6 +107,7 @@ mod tests {
     use plimsoll_disk::vfs::Disk;
 
     use super::*;
+    use crate::members::Members;
 
     #[test]
     fn a_request_that_succeeded_stays_done_when_a_later_one_fails() {
@@ -103,16 +116,19 @@ mod tests {
         let members =
             Members::join(&disk, &clock, Path::new("/"), Duration::from_millis(100)).unwrap();
         members.begin(true, 7, 0).unwrap();
-        let [first, second, third, fourth] = [(); 4].map(|()| members.ask_to_compact());
-        members.answered(Asked::Compact, first, true);
-        members.answered(Asked::Compact, third, false);
-        let answer = |number| members.answer(Asked::Compact, number);
+        let [first, second, third, fourth] = [(); 4].map(|()| members.requests.ask_to_compact());
+        members.requests.answered(Asked::Compact, first, true);
+        members.requests.answered(Asked::Compact, third, false);
+        let answer = |number| members.requests.answer(Asked::Compact, number);
         assert_eq!(
             [first, second, third, fourth].map(answer),
             [Some(true), Some(false), Some(false), None]
         );
-        assert_eq!(members.answer(Asked::Trim, members.ask_to_trim(Glsn(1))), None);
-        members.answered(Asked::Compact, fourth, true);
+        assert_eq!(
+            members.requests.answer(Asked::Trim, members.requests.ask_to_trim(Glsn(1))),
+            None
+        );
+        members.requests.answered(Asked::Compact, fourth, true);
         assert_eq!([third, fourth].map(answer), [Some(false), Some(true)]);
     }
 }

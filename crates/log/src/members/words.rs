@@ -57,6 +57,10 @@ use crate::members::lock::{Places, WaitQueue};
 /// How often the keeper was replaced while its process was alive; the number of the keeper's lock
 /// file.
 pub(super) const GENERATION: usize = 7;
+/// Version of the words' layout; also shows that the words are initialized.
+pub(super) const LAYOUT: u64 = 0x706c_696d_6d62_000c;
+/// In the keeper's word: this member is preparing, and is not the keeper yet.
+pub(super) const PREPARES: u64 = 1 << 32;
 /// The version of the layout; shows that the words are complete.
 pub(super) const MAGIC: usize = 0;
 const END_AT: usize = 8;
@@ -134,7 +138,7 @@ pub(super) const CELLS: usize = 8;
 pub(super) const CELL_WORDS: usize = 40;
 pub(super) const CELLS_AT: usize = POSTED_AT + SLOTS;
 
-/// The identities of the files ([`crate::members::intact`]); 0: not recorded.
+/// The identities of the files ([`crate::members::files`]); 0: not recorded.
 pub(super) const FILES_AT: usize = CELLS_AT + SLOTS * CELLS * CELL_WORDS;
 pub(super) const JOIN_FILE: usize = FILES_AT;
 pub(super) const TURN_FILE: usize = FILES_AT + 1;

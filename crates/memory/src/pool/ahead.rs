@@ -11,10 +11,10 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use plimsoll_disk::thread::spawn;
 
@@ -36,6 +36,9 @@ pub(super) type FrameRun<'a> = [Option<Filling<'a>>; RUN_PAGES as usize];
 /// The most reads that can be queued.
 const WAITING_MAX: usize = 32;
 
+/// A thread that got no request for this long ends; a later request starts another one.
+const IDLE: Duration = Duration::from_secs(5);
+
 /// A run of pages to read.
 struct Run {
     file: PoolFile,
@@ -43,60 +46,103 @@ struct Run {
     count: u32,
 }
 
-/// The queue of runs.
+/// The queue of runs, and the threads that read them.
 pub(super) struct Waiting {
     state: Mutex<State>,
     more: Condvar,
+    threads_max: usize,
 }
 
 struct State {
     runs: VecDeque<Run>,
     closed: bool,
+    /// Threads that have not ended, and those of them that wait for a run.
+    threads: usize,
+    idle: usize,
+    handles: Vec<JoinHandle<()>>,
 }
 
 impl Waiting {
-    fn new() -> Self {
-        Self {
-            state: Mutex::new(State { runs: VecDeque::with_capacity(WAITING_MAX), closed: false }),
-            more: Condvar::new(),
-        }
+    fn new(threads_max: usize) -> Self {
+        let state = State {
+            runs: VecDeque::with_capacity(WAITING_MAX),
+            closed: false,
+            threads: 0,
+            idle: 0,
+            handles: Vec::new(),
+        };
+        Self { state: Mutex::new(state), more: Condvar::new(), threads_max }
     }
 
-    /// Adds a run; false if the queue is full or closed.
-    fn push(&self, run: Run) -> bool {
+    /// Adds a run, and starts a thread if all are busy; false if the queue is full or closed.
+    fn push(self: &Arc<Self>, run: Run) -> bool {
         let mut state = self.lock();
-        let has_place = !state.closed && state.runs.len() < WAITING_MAX;
-        if has_place {
-            state.runs.push_back(run);
-            drop(state);
-            self.more.notify_one();
+        if state.closed || state.runs.len() >= WAITING_MAX {
+            return false;
         }
-        has_place
+        state.runs.push_back(run);
+        if state.runs.len() > state.idle && state.threads < self.threads_max {
+            self.add_thread(&mut state);
+        }
+        drop(state);
+        self.more.notify_one();
+        true
     }
 
-    /// Takes the next run, waiting for one; `None` once closed.
+    /// Starts a thread. If the system refuses one, the busy threads read the run later; if there is
+    /// none, a later request tries again.
+    fn add_thread(self: &Arc<Self>, state: &mut State) {
+        let waiting = Arc::clone(self);
+        let body = move || {
+            while let Some(run) = waiting.pop() {
+                // If the source panics, the frame reports it to the page's waiters, and the rest of
+                // the run is dropped.
+                let read = AssertUnwindSafe(|| run.file.read_run(run.first, run.count));
+                _ = catch_unwind(read);
+            }
+        };
+        state.handles.retain(|handle| !handle.is_finished());
+        if let Ok(handle) = spawn("plimsoll-read", body) {
+            state.handles.push(handle);
+            state.threads += 1;
+        }
+    }
+
+    /// Takes the next run, waiting for one; `None` if the thread must end.
     fn pop(&self) -> Option<Run> {
         let mut state = self.lock();
-        loop {
+        let run = loop {
             if state.closed {
-                return None;
+                break None;
             }
-            match state.runs.pop_front() {
-                Some(run) => return Some(run),
-                None => state = self.more.wait(state).expect("no code under this lock panics"),
+            if let Some(run) = state.runs.pop_front() {
+                return Some(run);
             }
-        }
+            state.idle += 1;
+            let waited = self.more.wait_timeout(state, IDLE);
+            let (waited, timeout) = waited.expect("no code under this lock panics");
+            state = waited;
+            state.idle -= 1;
+            if timeout.timed_out() && state.runs.is_empty() {
+                break None;
+            }
+        };
+        state.threads -= 1;
+        run
     }
 
-    fn close(&self) {
+    /// Ends the threads, and returns them.
+    fn close(&self) -> Vec<JoinHandle<()>> {
         let mut state = self.lock();
         state.closed = true;
+        let handles = std::mem::take(&mut state.handles);
         // Drop the runs after unlocking: that may drop the last clone of a file, which takes the
         // pool's lock.
         let runs = std::mem::take(&mut state.runs);
         drop(state);
         self.more.notify_all();
         drop(runs);
+        handles
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -104,45 +150,31 @@ impl Waiting {
     }
 }
 
-/// Threads that read ahead for a pool. They end when this is dropped; later read-ahead requests are
-/// ignored. In a pool that never had such threads, the requesting thread reads the pages itself.
+/// Threads that read ahead for a pool: they start with the first requests and end when there are
+/// none for a while, or when this is dropped. Later read-ahead requests are ignored then. In a pool
+/// that never had such threads, the requesting thread reads the pages itself.
 pub struct ReaderThreads {
     waiting: Arc<Waiting>,
-    handles: Vec<JoinHandle<()>>,
 }
 
 impl ReaderThreads {
-    /// Starts this many threads; each has one read in flight.
-    ///
-    /// # Errors
-    /// The system cannot create a thread.
+    /// At most this many threads; each has one read in flight.
     ///
     /// # Panics
     /// The pool already has reader threads.
-    pub fn start(pool: &Pool, threads: usize) -> io::Result<Self> {
-        let waiting = Arc::new(Waiting::new());
-        let mut readers =
-            Self { waiting: Arc::clone(&waiting), handles: Vec::with_capacity(threads) };
-        for _ in 0..threads {
-            let waiting = Arc::clone(&waiting);
-            readers.handles.push(spawn("plimsoll-read", move || {
-                while let Some(run) = waiting.pop() {
-                    // If the source panics, the frame reports it to the page's waiters, and the
-                    // rest of the run is dropped.
-                    let read = AssertUnwindSafe(|| run.file.read_run(run.first, run.count));
-                    _ = catch_unwind(read);
-                }
-            })?);
-        }
-        assert!(pool.ahead.set(waiting).is_ok(), "a pool has one set of readers at most");
-        Ok(readers)
+    pub fn start(pool: &Pool, threads: usize) -> Self {
+        let waiting = Arc::new(Waiting::new(threads));
+        assert!(
+            pool.ahead.set(Arc::clone(&waiting)).is_ok(),
+            "a pool has one set of readers at most"
+        );
+        Self { waiting }
     }
 }
 
 impl Drop for ReaderThreads {
     fn drop(&mut self) {
-        self.waiting.close();
-        for handle in self.handles.drain(..) {
+        for handle in self.waiting.close() {
             // Only a source can panic there, and its panic is caught.
             let _ = handle.join();
         }
@@ -151,7 +183,7 @@ impl Drop for ReaderThreads {
 
 impl fmt::Debug for ReaderThreads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ReaderThreads({})", self.handles.len())
+        write!(f, "ReaderThreads(at most {})", self.waiting.threads_max)
     }
 }
 

@@ -13,11 +13,11 @@ use crate::api::follow::LogFollow;
 use crate::api::log_entry::{DROPPED_STREAM, LogEntry, LogEntryRef};
 use crate::engine::Engine;
 use crate::engine::cursor_commits;
-use crate::engine::cursors::CursorInfo;
 use crate::engine::keyspace_commits;
 use crate::engine::log_time;
 use crate::engine::shared::requests;
 use crate::txn::ticket::CommitTicket;
+use crate::types::cursors::CursorInfo;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::stats::LogBounds;
@@ -208,7 +208,7 @@ impl<'db> Log<'db> {
     pub fn cursors(&self) -> Vec<CursorInfo> {
         // If newer commits cannot be applied, returns the cursors that are known.
         let _ = self.store.committer.fresh();
-        self.store.catalog.cursors.all()
+        self.store.catalog.records.cursors.all()
     }
 
     /// Restarts the log's time, after commits under a clock that was ahead; returns the last commit

@@ -1,4 +1,4 @@
-//! Creates, moves and drops the named cursors of the log, and loads them when a store is opened.
+//! Creates, moves and drops the named cursors of the log.
 //!
 //! Cursors are keys of an internal keyspace, so moving one is an ordinary commit: the name, and the
 //! GLSN to read next (u64, little-endian). That keyspace keeps only the newest versions.
@@ -6,21 +6,17 @@
 //! Other members of the store move cursors as well, so each change reads the cursor that it
 //! changes, and is retried if another change came first.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 
 use plimsoll_log::glsn::Glsn;
 
 use crate::borders::{Border, hit};
 use crate::engine::Engine;
-use crate::engine::trim::LogSpace;
-use crate::index::sources::view::Direction;
-use crate::read::span::Span;
 use crate::txn::transaction::Transaction;
+use crate::types::cursors::decode_cursor;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::{CURSORS, Keyspace, check_name};
-use crate::types::version::Stored;
 
 /// The most cursors of a store.
 const MAX_CURSORS: usize = 1000;
@@ -33,9 +29,9 @@ fn keyspace(store: &Engine) -> Keyspace {
 /// read next.
 pub(crate) fn open(store: &Arc<Engine>, name: &str, from: Glsn) -> Result<Glsn> {
     check_name(name)?;
-    let _moving = store.catalog.cursors.lock_moving();
+    let _moving = store.catalog.records.cursors.lock_moving();
     store.committer.fresh()?;
-    if let Some(next) = store.catalog.cursors.find(name) {
+    if let Some(next) = store.catalog.records.cursors.find(name) {
         return Ok(next);
     }
     store.check_writable()?;
@@ -46,7 +42,7 @@ pub(crate) fn open(store: &Arc<Engine>, name: &str, from: Glsn) -> Result<Glsn> 
     hold(store, from)?;
     hit(Border::CursorHeld);
     let written = change(store, name, |now| Ok(Some(now.unwrap_or(from))));
-    store.catalog.cursors.places().set_coming(None);
+    store.catalog.records.cursors.places().set_coming(None);
     Ok(written?.unwrap_or(from))
 }
 
@@ -58,7 +54,7 @@ fn hold(store: &Engine, from: Glsn) -> Result<()> {
     if from < first {
         return Err(Error::Trimmed { asked: from, first });
     }
-    let mut places = store.catalog.cursors.places();
+    let mut places = store.catalog.records.cursors.places();
     if places.len() >= MAX_CURSORS {
         return Err(InvalidInput::TooManyCursors { limit: MAX_CURSORS as u64 }.into());
     }
@@ -68,9 +64,9 @@ fn hold(store: &Engine, from: Glsn) -> Result<()> {
 
 /// Moves a cursor forward: everything below `next` was processed.
 pub(crate) fn advance(store: &Arc<Engine>, name: &str, next: Glsn) -> Result<()> {
-    let _moving = store.catalog.cursors.lock_moving();
+    let _moving = store.catalog.records.cursors.lock_moving();
     store.committer.fresh()?;
-    let now = store.catalog.cursors.find(name).ok_or_else(|| not_there(name))?;
+    let now = store.catalog.records.cursors.find(name).ok_or_else(|| not_there(name))?;
     if next == now {
         return Ok(());
     }
@@ -87,9 +83,9 @@ pub(crate) fn advance(store: &Arc<Engine>, name: &str, next: Glsn) -> Result<()>
 
 /// Removes a cursor, which no longer prevents trimming of the log.
 pub(crate) fn drop_cursor(store: &Arc<Engine>, name: &str) -> Result<()> {
-    let _moving = store.catalog.cursors.lock_moving();
+    let _moving = store.catalog.records.cursors.lock_moving();
     store.committer.fresh()?;
-    store.catalog.cursors.find(name).ok_or_else(|| not_there(name))?;
+    store.catalog.records.cursors.find(name).ok_or_else(|| not_there(name))?;
     change(store, name, |_| Ok(None)).map(drop)
 }
 
@@ -112,8 +108,10 @@ fn change(
     loop {
         // Cursor changes that another member has ordered are known here, whether durable or not.
         let mut tx = Transaction::ordered(&store.committer);
-        let now =
-            tx.get(&keyspace(store), name.as_bytes())?.map(|record| decode(&record)).transpose()?;
+        let now = tx
+            .get(&keyspace(store), name.as_bytes())?
+            .map(|record| decode_cursor(&record))
+            .transpose()?;
         let next = to(now)?;
         match next {
             Some(next) => tx.put(&keyspace(store), name.as_bytes(), &next.0.to_le_bytes())?,
@@ -124,36 +122,9 @@ fn change(
             committed => Glsn(committed?.0),
         };
         store.reader.log.wait_durable(glsn).lift()?;
-        store.catalog.cursors.places().moved(name, next, glsn);
+        store.catalog.records.cursors.places().moved(name, next, glsn);
         return Ok(next);
     }
-}
-
-fn decode(record: &[u8]) -> Result<Glsn> {
-    record.try_into().map(|next| Glsn(u64::from_le_bytes(next))).map_err(|_| damaged())
-}
-
-fn damaged() -> Error {
-    Error::corrupt("the record of a cursor cannot be decoded; see `plimsoll verify`")
-}
-
-/// Loads the positions of all cursors as of `at`.
-pub(crate) fn learn(space: &LogSpace, at: Glsn) -> Result<()> {
-    let span = Span::new(CURSORS, &(..));
-    let mut walk = space.reader.index.sources.view().visible(
-        span.lower(),
-        span.upper(),
-        at,
-        Direction::Forward,
-    )?;
-    let (mut key, mut all) = (Vec::new(), BTreeMap::new());
-    while let Some(version) = walk.next(&mut key)? {
-        let Stored::Inline(record) = version.stored else { return Err(damaged()) };
-        let name = std::str::from_utf8(version.user_key()).map_err(|_| damaged())?;
-        all.insert(name.to_owned(), decode(record)?);
-    }
-    space.catalog.cursors.places().learn(all, at);
-    Ok(())
 }
 
 #[cfg(test)]
@@ -180,7 +151,7 @@ mod tests {
         tx.put(&keyspace(&one), b"mine", &1u64.to_le_bytes()).unwrap();
         let ordered = tx.commit_submit().unwrap();
         drop(Transaction::ordered(&other.committer));
-        assert_eq!(other.catalog.cursors.find("mine"), Some(Glsn(1)), "it is known");
+        assert_eq!(other.catalog.records.cursors.find("mine"), Some(Glsn(1)), "it is known");
         assert!(!ordered.is_durable());
         advance(&other, "mine", Glsn(2)).unwrap();
         assert_eq!(open(&other, "mine", Glsn(1)).unwrap(), Glsn(2));

@@ -7,9 +7,7 @@ use std::sync::atomic::Ordering;
 use plimsoll_log::glsn::Glsn;
 
 use crate::engine::Engine;
-use crate::engine::trim::LogSpace;
-use crate::index::sources::view::Direction;
-use crate::read::span::Span;
+use crate::read::own_records::STREAMS_MARK;
 use crate::txn::transaction::Transaction;
 use crate::types::compression::{Codec, Compression};
 use crate::types::error::{Error, Result};
@@ -21,14 +19,9 @@ use crate::types::keyspaces::{
     dropped_name,
 };
 use crate::types::retention::Retention;
-use crate::types::version::Stored;
 
 /// Ids below this one are reserved for the store.
 pub(crate) const FIRST_ID: u32 = 16;
-
-/// The key, beside the keyspaces' names, whose record shows that the user has appended to a stream
-/// of their own; no keyspace can have this name.
-pub(crate) const STREAMS_MARK: &str = "\u{1}streams";
 
 /// A handle of the keyspace that holds the records of all keyspaces.
 pub(crate) fn system(store: &Engine) -> Keyspace {
@@ -318,25 +311,19 @@ pub(crate) fn at(store: &Engine, name: &str, at: Glsn) -> Result<Option<Keyspace
 /// Records, once, that the log contains streams of the user, after which it is never trimmed
 /// automatically.
 pub(crate) fn note_streams(store: &Arc<Engine>) -> Result<()> {
-    if !store.catalog.streams_known.load(Ordering::Acquire) {
+    if !store.catalog.records.streams_known.load(Ordering::Acquire) {
         let mut tx = Transaction::new(&store.committer);
         tx.put(&system(store), STREAMS_MARK.as_bytes(), b"")?;
         tx.commit()?;
-        store.catalog.streams_known.store(true, Ordering::Release);
+        store.catalog.records.streams_known.store(true, Ordering::Release);
     }
     Ok(())
 }
 
 /// The settings that the default keyspace has where none is recorded.
-fn of_options(store: &Engine) -> Record {
+pub(crate) fn of_options(store: &Engine) -> Record {
     let options = &store.options;
     Record::of_options(DEFAULT.1, options.retention.as_recorded(), options.compression)
-}
-
-/// Loads all keyspaces as of `at`.
-pub(crate) fn load(store: &Engine, at: Glsn) -> Result<()> {
-    store.reader.keyspaces.learn(DEFAULT.0, of_options(store));
-    learn(&store.space, at)
 }
 
 /// Records that values of the default keyspace may be compressed with zstd, if the options say so
@@ -346,38 +333,4 @@ pub(crate) fn record_zstd(store: &Arc<Engine>) -> Result<()> {
         return Ok(());
     }
     settle(store, DEFAULT.0, Wish::HasZstd).map(|_| ())
-}
-
-/// Loads the records of all keyspaces as of `at`. A keyspace without a record keeps its state, so
-/// that no knowledge is lost at any time.
-pub(crate) fn learn(space: &LogSpace, at: Glsn) -> Result<()> {
-    let span = Span::new(SYSTEM, &(..));
-    let mut walk = space.reader.index.sources.view().visible(
-        span.lower(),
-        span.upper(),
-        at,
-        Direction::Forward,
-    )?;
-    let mut key = Vec::new();
-    while let Some(version) = walk.next(&mut key)? {
-        if version.user_key() == STREAMS_MARK.as_bytes() {
-            space.catalog.streams_known.store(true, Ordering::Release);
-            continue;
-        }
-        let Stored::Inline(record) = version.stored else {
-            return Err(Error::corrupt(
-                "the record of a keyspace has the wrong key; see `plimsoll verify`",
-            ));
-        };
-        let dropped = dropped_name(version.user_key());
-        let name = std::str::from_utf8(dropped.unwrap_or(version.user_key())).map_err(|_| {
-            Error::corrupt("the name of a keyspace is not valid UTF-8; see `plimsoll verify`")
-        })?;
-        let record = Record::decode(record)?;
-        match dropped {
-            Some(_) => space.reader.keyspaces.learn_dropped(name, record),
-            None => space.reader.keyspaces.learn(name, record),
-        }
-    }
-    Ok(())
 }

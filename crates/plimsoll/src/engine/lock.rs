@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use plimsoll_disk::io_cause::IoCause;
 use plimsoll_disk::vfs::{DirLock, LockError};
+use plimsoll_log::members::following::tell_readers_of_one_alone;
 use plimsoll_log::members::members_of;
-use plimsoll_log::members::reading::tell_readers_of_one_alone;
 
 use crate::types::error::{Error, Lift, Result};
 use crate::types::options::Options;

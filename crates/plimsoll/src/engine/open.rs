@@ -16,13 +16,13 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use plimsoll_disk::clock::Clock;
+use plimsoll_disk::crew::Crew;
 use plimsoll_log::file_log::options::{FileLogOptions, Mode};
 use plimsoll_log::file_log::{FileLog, id_in};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::pool::Pool;
 
-use crate::engine::cursors::Cursors;
 use crate::engine::folder::{
     LASTING, check_folder, find_or_make_folder, make_folders, set_foreign_aside,
 };
@@ -39,13 +39,12 @@ use crate::engine::retention::RetentionHorizon;
 use crate::engine::shared::joining::Entry;
 use crate::engine::shared::membership::Membership;
 use crate::engine::trim::LogSpace;
-use crate::engine::{
-    Catalog, Engine, Maintenance, Opened, cursor_commits, keyspace_commits, steps,
-};
+use crate::engine::{Catalog, Engine, Maintenance, Opened, keyspace_commits, steps};
 use crate::index::OpenIndex;
 use crate::index::env::{Context, Horizon};
 use crate::index::manifest::Manifest;
 use crate::read::moments::Snapshots;
+use crate::read::own_records::OwnRecords;
 use crate::read::reader::{Owner, Reader};
 use crate::rowcache::RowCache;
 use crate::txn::committer::Committer;
@@ -59,6 +58,10 @@ use crate::types::machine_memory::{ceiling_bytes, check_there_is};
 use crate::types::options::Options;
 use crate::types::stats::OpeningStats;
 use crate::warm::{self, WARM_DIR, Warm};
+
+/// The most threads of the background jobs: one for flushes and other jobs that others wait for,
+/// and one for compaction.
+const JOB_THREADS: usize = 2;
 
 /// Opens or creates the store at `path`.
 pub(crate) fn open(path: &Path, options: Options) -> Result<Arc<Engine>> {
@@ -106,7 +109,9 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
     let replay_nanos = watch.nanos() - before_replay;
     sequencer.replayed(replayed.last);
     let warm = start_warm(&path, &options, &memory, (&log, &index, &sequencer))?;
-    let (peers, shared) = entry.peers(&options, &memory.budget, (&log, &index, &sequencer), floors);
+    let records = Arc::new(OwnRecords::new(&index, &keyspaces));
+    let (peers, shared) =
+        entry.peers(&options, &memory.budget, (&log, &index, &sequencer), &records, floors);
     let context =
         patience::Context { index: Arc::clone(&index), sequencer: Arc::clone(&sequencer) };
     let patience = Patience::new(&memory.budget, context, options.background && !options.read_only);
@@ -116,11 +121,12 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
         index: Arc::clone(&index),
         sequencer: Arc::clone(&sequencer),
         peers: Arc::clone(&peers),
+        crew: Arc::clone(&memory.crew),
     };
     let checkpoints = (!options.read_only)
         .then(|| Checkpoints::start(context, options.background))
         .transpose()?;
-    let Memory { budget, pool, row_cache } = memory;
+    let Memory { budget, pool, row_cache, crew } = memory;
     let reader = Arc::new(Reader {
         budget,
         log,
@@ -132,11 +138,7 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
         is_closed: AtomicBool::new(false),
         owner: Owner::here(),
     });
-    let catalog = Arc::new(Catalog {
-        cursors: Cursors::default(),
-        horizon,
-        streams_known: AtomicBool::new(false),
-    });
+    let catalog = Arc::new(Catalog { records, horizon });
     let space = Arc::new(LogSpace {
         reader: Arc::clone(&reader),
         sequencer: Arc::clone(&sequencer),
@@ -157,7 +159,7 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
         committer: Arc::new(committer),
         catalog,
         space,
-        maintenance: Maintenance { pool, upkeep: Mutex::new(upkeep), warm, checkpoints },
+        maintenance: Maintenance { pool, upkeep: Mutex::new(upkeep), warm, checkpoints, crew },
         opened: Opened { stats: OnceLock::new(), warnings: opened.warnings },
         membership: Membership::new(shared),
         lock: Mutex::new(entry.lock.clone()),
@@ -192,11 +194,12 @@ fn open_folder(path: &Path, options: &mut Options) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The memory budget of a store, and its caches.
+/// The memory budget of a store, its caches, and the threads of its background jobs.
 struct Memory {
     budget: Budget,
     pool: Arc<Pool>,
     row_cache: Arc<RowCache>,
+    crew: Arc<Crew>,
 }
 
 fn open_memory(options: Options) -> Result<(Options, Arc<IoChoice>, Memory)> {
@@ -209,7 +212,8 @@ fn open_memory(options: Options) -> Result<(Options, Arc<IoChoice>, Memory)> {
     let pool = Pool::new(&budget, options.memory_bytes / POOL_FLOOR_SHARE).lift()?;
     let row_cache =
         if options.row_cache { RowCache::new(&budget, &pool)? } else { RowCache::none() };
-    Ok((options, io, Memory { budget, pool, row_cache }))
+    let crew = Crew::new(JOB_THREADS);
+    Ok((options, io, Memory { budget, pool, row_cache, crew }))
 }
 
 /// The results of opening the log.
@@ -274,6 +278,7 @@ fn log_options(
     }
     log.durability = options.durability;
     log.background = options.background;
+    log.crew = Arc::clone(&memory.crew);
     log.on_poison = Some(events::poisoned);
     // An empty index knows nothing about the log.
     log.known = manifest.map(|manifest| manifest.durable).filter(|known| known.glsn > Glsn::NONE);
@@ -308,6 +313,7 @@ fn open_index(
         step_bytes: options.sizes.step_bytes,
         duty: entry.duty(options),
         background: options.background && !options.read_only,
+        crew: Arc::clone(&memory.crew),
     };
     let horizon: Arc<dyn Horizon> = Arc::clone(horizon) as _;
     let index = OpenIndex::open(context, manifest, horizon)?;
@@ -350,12 +356,10 @@ fn begin_work(
     checkpoint: Glsn,
     replayed: &Replayed,
 ) -> Result<()> {
-    store.membership.learn_by(&store.space);
-    keyspace_commits::load(store, replayed.last)?;
-    cursor_commits::learn(&store.space, replayed.last)?;
+    store.catalog.records.load(keyspace_commits::of_options(store), replayed.last)?;
     let sweeps = !store.options.background && store.options.sizes.sweeps_at_open;
     if let Some(checkpoints) = store.maintenance.checkpoints.as_ref().filter(|_| sweeps) {
-        // With threads, the checkpoint thread does this, and opening does not wait for it.
+        // With background jobs, the checkpoint job does this, and opening does not wait for it.
         checkpoints.sweep()?;
     }
     let _ = store.catalog.horizon.ready.set(());

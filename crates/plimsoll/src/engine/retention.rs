@@ -1,4 +1,4 @@
-//! The garbage-collection watermark: versions that retention promises, or that open snapshots read,
+//! The moments that stay readable: versions that retention promises, or that open snapshots read,
 //! are kept.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,6 +10,7 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::index::compaction::is_lasting;
 use crate::index::env::Horizon;
+use crate::index::env::moment_set::MomentSet;
 use crate::read::moments::Snapshots;
 use crate::txn::sequencer::CommitSequencer;
 use crate::txn::shared::floors::Floors;
@@ -17,7 +18,7 @@ use crate::types::error::Error;
 use crate::types::keyspaces::{CURSORS, Keyspaces, SYSTEM};
 use crate::types::retention::Retention;
 
-/// The horizon of an open store.
+/// The retained moments of the keyspaces of an open store.
 pub(crate) struct RetentionHorizon {
     pub(crate) log: Arc<FileLog>,
     pub(crate) sequencer: Arc<CommitSequencer>,
@@ -61,10 +62,9 @@ impl RetentionHorizon {
     fn oldest_read(&self) -> Glsn {
         self.snapshots.oldest(|| self.sequencer.visible()).min(self.floors.oldest())
     }
-}
 
-impl Horizon for RetentionHorizon {
-    fn of(&self, keyspace: u32) -> Glsn {
+    /// The oldest moment from which on every one must stay readable.
+    pub(crate) fn floor(&self, keyspace: u32) -> Glsn {
         if keyspace == SYSTEM || self.ready.get().is_none() {
             return Glsn::NONE;
         }
@@ -92,6 +92,12 @@ impl Horizon for RetentionHorizon {
                 oldest.min(self.log.glsn_at(then).unwrap_or(Glsn::NONE))
             }
         }
+    }
+}
+
+impl Horizon for RetentionHorizon {
+    fn retained(&self, keyspace: u32) -> MomentSet {
+        MomentSet::since(self.floor(keyspace))
     }
 
     fn relocate_below(&self) -> Glsn {

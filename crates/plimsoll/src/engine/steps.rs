@@ -114,7 +114,9 @@ fn ask_to_close(space: &LogSpace, until: Glsn) {
 pub(super) fn may_be_freed(space: &LogSpace) -> Result<Option<Glsn>> {
     // Read this first: a stream or keyspace that becomes known later has no commit up to here.
     let newest = space.sequencer.visible();
-    if !space.peers.knows_own_records() || space.catalog.streams_known.load(Ordering::Acquire) {
+    if !space.peers.knows_own_records()
+        || space.catalog.records.streams_known.load(Ordering::Acquire)
+    {
         return Ok(None);
     }
     let (unlimited, limited): (Vec<_>, Vec<_>) = space
@@ -125,7 +127,7 @@ pub(super) fn may_be_freed(space: &LogSpace) -> Result<Option<Glsn>> {
         .partition(|record| record.retention == Retention::Forever);
     // The log maps moments to GLSNs as far back as a keyspace can be read. Read before the next
     // check, so that anything written later is younger.
-    let oldest = limited.iter().map(|record| space.catalog.horizon.of(record.id)).min();
+    let oldest = limited.iter().map(|record| space.catalog.horizon.floor(record.id)).min();
     let Some(oldest) = oldest else { return Ok(None) };
     for record in unlimited {
         if was_written_to(space, record.id)? {
@@ -135,7 +137,7 @@ pub(super) fn may_be_freed(space: &LogSpace) -> Result<Option<Glsn>> {
     // If nothing older than the newest commit can be read, its entry is not needed either, because
     // its time is known without it.
     let until = if oldest >= newest { newest.next() } else { oldest };
-    Ok(Some(until.min(space.catalog.cursors.oldest())))
+    Ok(Some(until.min(space.catalog.records.cursors.oldest())))
 }
 
 /// If values that runs point to pin much of the log, makes compaction move them into blob files,

@@ -38,7 +38,7 @@ pub(crate) fn trim(space: &LogSpace, committer: &Committer, until: Glsn) -> Resu
     if until > newest.next() {
         return Err(Error::Future { asked: until, newest });
     }
-    let until = until.min(space.catalog.cursors.oldest());
+    let until = until.min(space.catalog.records.cursors.oldest());
     space.catalog.horizon.trim_wanted.fetch_max(until.0, Ordering::AcqRel);
     committer.flush()?;
     if space.reader.index.sources.view().min_pointer().is_some_and(|oldest| oldest < until) {
@@ -97,7 +97,7 @@ fn free(space: &LogSpace, until: Glsn, active: Active) -> Result<Glsn> {
         // A process that creates a cursor holds the files until the cursor is committed.
         let caught_up = space.peers.catch_up_durably();
         // While the lock of trims is held, no cursor is created here.
-        let until = || until.min(space.catalog.cursors.oldest());
+        let until = || until.min(space.catalog.records.cursors.oldest());
         freed = Some(caught_up.and_then(|()| free_up_to(space, until(), active, may_free_below)));
     });
     // If another process is reading the files, a later call removes them.

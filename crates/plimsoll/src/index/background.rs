@@ -1,16 +1,17 @@
-//! The background threads of the index. A thread runs steps while there is work and sleeps until it
-//! is signalled.
+//! The background jobs of the index. A job takes steps while there is work and rests until it is
+//! signalled.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use plimsoll_disk::worker::{Next, Woken, Worker};
+use plimsoll_disk::crew::{Crew, Job, Urgency};
+use plimsoll_disk::worker::{Next, Woken};
 use plimsoll_log::glsn::Glsn;
 
 use crate::index::compaction::Compaction;
-use crate::index::env::signals::Thread;
+use crate::index::env::signals::IndexJob;
 use crate::index::env::{Env, Progress};
 use crate::index::memtables::Memtables;
 use crate::index::plan::policy::Priority;
@@ -27,35 +28,36 @@ const TRICKLE_PART: u64 = 256;
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
-/// The threads; they end when the index is closed.
+/// The jobs; they end when the index is closed.
 #[derive(Debug)]
-pub(crate) struct Threads {
-    workers: Vec<Worker>,
+pub(crate) struct Jobs {
+    jobs: Vec<Job>,
 }
 
-impl Threads {
-    /// No threads: the owner calls the steps.
+impl Jobs {
+    /// No jobs: the owner calls the steps.
     pub(crate) fn none() -> Self {
-        Self { workers: Vec::new() }
+        Self { jobs: Vec::new() }
     }
 
-    /// Starts one thread for flushes and one for compaction.
+    /// Starts one job for flushes and one for compaction.
     pub(crate) fn start(
+        crew: &Arc<Crew>,
         env: &Arc<Env>,
         runs: &Arc<Runs>,
         memtables: &Arc<Memtables>,
         compaction: &Arc<Compaction>,
     ) -> io::Result<Self> {
-        let flush = start_flushing(env, runs, memtables)?;
-        let compaction = start_compacting(env, memtables, compaction)?;
-        Ok(Self { workers: vec![flush, compaction] })
+        let flush = start_flushing(crew, env, runs, memtables)?;
+        let compaction = start_compacting(crew, env, memtables, compaction)?;
+        Ok(Self { jobs: vec![flush, compaction] })
     }
 
-    /// Stops the threads and waits until they have ended.
+    /// Stops the jobs and waits for their running steps.
     pub(crate) fn stop(&self, env: &Env, memtables: &Memtables, compaction: &Compaction) {
         env.signals.close();
-        for worker in &self.workers {
-            worker.stop();
+        for job in &self.jobs {
+            job.stop();
         }
         // A writer may still be flushing or merging. Nothing may be written after the folder is
         // released.
@@ -79,10 +81,11 @@ fn free_log(env: &Env) {
 }
 
 fn start_flushing(
+    crew: &Arc<Crew>,
     env: &Arc<Env>,
     runs: &Arc<Runs>,
     memtables: &Arc<Memtables>,
-) -> io::Result<Worker> {
+) -> io::Result<Job> {
     let (memtables, runs) = (Arc::clone(memtables), Arc::clone(runs));
     let (looked, alarmed) = (Arc::clone(env), Arc::clone(env));
     let (mut failures, mut freed_to) = (0, Glsn::NONE);
@@ -101,15 +104,16 @@ fn start_flushing(
             Next::Within(retry_after(failures))
         }
     };
-    let alarm = move || alarmed.signals.thread_panicked(Thread::Flush);
-    Worker::start("plimsoll-flush", &env.signals.flush, alarm, step)
+    let alarm = move || alarmed.signals.job_panicked(IndexJob::Flush);
+    crew.start("flush", Urgency::Prompt, &env.signals.flush, alarm, step)
 }
 
 fn start_compacting(
+    crew: &Arc<Crew>,
     env: &Arc<Env>,
     memtables: &Arc<Memtables>,
     compaction: &Arc<Compaction>,
-) -> io::Result<Worker> {
+) -> io::Result<Job> {
     let (memtables, compaction) = (Arc::clone(memtables), Arc::clone(compaction));
     let (looked, alarmed) = (Arc::clone(env), Arc::clone(env));
     let (mut failures, mut priority, mut before, mut freed_at) = (0, Priority::Due, 0, 0);
@@ -122,7 +126,11 @@ fn start_compacting(
             Woken::TimedOut | Woken::Rung => Priority::Due,
         };
         before = bytes_in;
-        match compaction.step_for(priority) {
+        // Another thread may run steps in the foreground.
+        let Some(step) = compaction.try_step_for(priority) else {
+            return Next::Within(SETTLE_AFTER);
+        };
+        match step {
             Ok(progress) => {
                 failures = 0;
                 let compactions = looked.counters.compactions.load(Ordering::Relaxed);
@@ -141,8 +149,8 @@ fn start_compacting(
             }
         }
     };
-    let alarm = move || alarmed.signals.thread_panicked(Thread::Compaction);
-    Worker::start("plimsoll-compact", &env.signals.compaction, alarm, step)
+    let alarm = move || alarmed.signals.job_panicked(IndexJob::Compaction);
+    crew.start("compact", Urgency::Patient, &env.signals.compaction, alarm, step)
 }
 
 #[cfg(test)]

@@ -14,11 +14,11 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use plimsoll_log::glsn::Glsn;
 
-use crate::index::compaction::job::{Job, Swept, Task};
+use crate::index::compaction::job::{Job, RetainedIn, Swept, Task};
 use crate::index::env::{Context, Progress};
 use crate::index::plan::policy::{Clearance, Plan, Priority, RunShape, choose};
 use crate::index::plan::sweep::{Segment, Sweep};
@@ -31,7 +31,7 @@ use crate::index::write::output::OUTPUT_CHUNKS;
 use crate::index::write::relocate::points_into;
 use crate::index::write::split::Inputs;
 use crate::types::error::{Error, Result};
-use crate::types::lock::lock;
+use crate::types::lock::{lock, try_lock};
 
 /// The most runs that one job merges.
 const FAN_IN: usize = 8;
@@ -71,8 +71,8 @@ struct Jobs {
     slots: Vec<Slot>,
     /// Damage that a job found: compaction stops until the index is opened again.
     stopped: Option<Error>,
-    /// The run that the last history job made, and the horizon at that time. It is not scanned
-    /// again for droppable versions before the horizon has moved.
+    /// The run that the last history job made, and the retained moments at that time. It is not
+    /// scanned again for droppable versions before one of those moments is released.
     swept_history: Swept,
     /// Total bytes written when the owner last called for a step.
     seen_bytes_in: u64,
@@ -88,12 +88,7 @@ impl Jobs {
     /// Reserves the memory for jobs.
     fn new(context: &Context) -> Result<Self> {
         let slots = (0..slots_for(context)).map(|_| Slot::new(context)).collect::<Result<_>>()?;
-        Ok(Self {
-            slots,
-            stopped: None,
-            swept_history: (Weak::new(), Glsn::NONE),
-            seen_bytes_in: 0,
-        })
+        Ok(Self { slots, stopped: None, swept_history: (Weak::new(), None), seen_bytes_in: 0 })
     }
 
     /// Adapts the number of slots to the budget. If there is no memory for a second slot, a later
@@ -247,8 +242,11 @@ impl Compaction {
         let view = self.runs.sources.view();
         let enough = done() + (view.runs.len() + view.history.len()) as u64 + JOBS_MORE;
         drop(view);
-        let step =
-            || self.work(Unasked::IsLeft, |jobs| self.task(jobs, Priority::All, log_keeps_from));
+        let step = || {
+            self.work(lock(&self.jobs), Unasked::IsLeft, |jobs| {
+                self.task(jobs, Priority::All, log_keeps_from)
+            })
+        };
         while step()? == Progress::Worked && done() < enough {}
         self.check_stopped()
     }
@@ -260,10 +258,12 @@ impl Compaction {
         let view = self.runs.sources.view();
         let enough = done() + (view.runs.len() + view.history.len()) as u64 + JOBS_MORE;
         drop(view);
-        while self.work(Unasked::IsTold, |_| self.relocation(&self.runs.sources.view()))?
-            == Progress::Worked
-            && done() < enough
-        {}
+        let step = || {
+            self.work(lock(&self.jobs), Unasked::IsTold, |_| {
+                self.relocation(&self.runs.sources.view())
+            })
+        };
+        while step()? == Progress::Worked && done() < enough {}
         self.check_stopped()
     }
 
@@ -289,15 +289,30 @@ impl Compaction {
 
     /// Does a bounded piece of a job; starts one first if it is due.
     pub(crate) fn step_for(&self, priority: Priority) -> Result<Progress> {
+        self.step_with(lock(&self.jobs), priority)
+    }
+
+    /// As [`Compaction::step_for`]; `None` if another thread is doing a step. A background job must
+    /// not wait for it: a caller that merges in the foreground takes the lock again at once after
+    /// each step, and the job would keep its thread from flushes meanwhile.
+    pub(crate) fn try_step_for(&self, priority: Priority) -> Option<Result<Progress>> {
+        try_lock(&self.jobs).map(|jobs| self.step_with(jobs, priority))
+    }
+
+    fn step_with(&self, jobs: MutexGuard<'_, Jobs>, priority: Priority) -> Result<Progress> {
         let may_settle = self.may_settle.load(Ordering::Relaxed);
         let priority =
             if priority == Priority::Settle && !may_settle { Priority::Due } else { priority };
-        self.work(Unasked::IsLeft, |jobs| self.task(jobs, priority, Glsn::MAX))
+        self.work(jobs, Unasked::IsLeft, |jobs| self.task(jobs, priority, Glsn::MAX))
     }
 
     /// Does a bounded piece of a job; starts the job that `task` returns if none is under way.
-    fn work(&self, unasked: Unasked, task: impl FnOnce(&Jobs) -> Option<Task>) -> Result<Progress> {
-        let mut jobs = lock(&self.jobs);
+    fn work(
+        &self,
+        mut jobs: MutexGuard<'_, Jobs>,
+        unasked: Unasked,
+        task: impl FnOnce(&Jobs) -> Option<Task>,
+    ) -> Result<Progress> {
         let term = self.runs.env.duty().term();
         for slot in &mut jobs.slots {
             // Drop a job that another process's term has overtaken.
@@ -484,9 +499,11 @@ impl Compaction {
         }
         let [run] = &view.history[..] else { return None };
         let (swept, then) = &jobs.swept_history;
+        let includes =
+            |then: &RetainedIn| job::retained_in(&*self.runs.env.horizon, [run]).includes(then);
         let swept = swept.upgrade().is_some_and(|swept| Arc::ptr_eq(&swept, run))
-            && job::horizon_of_run(&*self.runs.env.horizon, run) <= *then;
-        let passed = run.infos().any(|info| job::horizon_passed(&*self.runs.env.horizon, info));
+            && then.as_ref().is_some_and(includes);
+        let passed = run.infos().any(|info| job::floor_passed(&*self.runs.env.horizon, info));
         (passed && !swept).then(|| history_task(view, 0..1, Priority::All))
     }
 }

@@ -3,6 +3,7 @@
 
 pub(crate) mod counters;
 pub(crate) mod duty;
+pub(crate) mod moment_set;
 pub(crate) mod signals;
 pub(crate) mod stalls;
 
@@ -11,6 +12,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use plimsoll_disk::clock::Clock;
+use plimsoll_disk::crew::Crew;
 use plimsoll_disk::vfs::Disk;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::Glsn;
@@ -19,6 +21,7 @@ use plimsoll_memory::pool::Pool;
 
 use crate::index::env::counters::Counters;
 use crate::index::env::duty::Duty;
+use crate::index::env::moment_set::MomentSet;
 use crate::index::env::signals::Signals;
 use crate::rowcache::RowCache;
 use crate::types::error::Error;
@@ -43,18 +46,19 @@ pub(crate) struct Context {
     pub(crate) step_bytes: u64,
     /// Whether this process changes the files.
     pub(crate) duty: Duty,
-    /// Whether flush and compaction run on their own threads. If not, `make_room` flushes when
+    /// Whether flush and compaction are jobs of the crew. If not, `make_room` flushes when
     /// necessary, and the owner calls the steps.
     pub(crate) background: bool,
+    pub(crate) crew: Arc<Crew>,
 }
 
-/// The garbage-collection watermark: which versions must be kept.
+/// The moments that must stay readable, and the values that must be moved.
 pub(crate) trait Horizon: Send + Sync {
-    /// The watermark of `keyspace`. A version may be dropped if a younger version of its key is not
-    /// younger than this GLSN; a deletion, if it is itself not younger. `Glsn::NONE` keeps
-    /// everything. Never above the oldest open snapshot. It may fall, for example when a past
-    /// snapshot is opened.
-    fn of(&self, keyspace: u32) -> Glsn;
+    /// The moments at which `keyspace` must stay readable. A version may be dropped if none of them
+    /// sees it; a deletion, if it is at or below their floor and none of them sees a version that
+    /// it hides. The floor is never above the oldest open snapshot. The set may grow at any time,
+    /// for example when a past snapshot is opened.
+    fn retained(&self, keyspace: u32) -> MomentSet;
 
     /// The log below this GLSN is to be freed: compaction copies live values that point below it
     /// into a blob file of plain bytes. `Glsn::NONE`: nothing is to be freed.

@@ -60,17 +60,10 @@ pub(crate) struct Manifest {
     pub(crate) durable: Position,
     /// Id of the next run file.
     pub(crate) next_run: u64,
-    /// The youngest deletion that compaction moved out of the current runs. At or above it, a key
-    /// that is not found does not exist.
-    pub(crate) deletions_moved: Glsn,
-    /// The oldest GLSN that can still be read. Superseded versions below it may be gone.
-    pub(crate) oldest_readable: Glsn,
-    /// The same per keyspace, sorted by id. A keyspace that is not listed has lost no version.
-    pub(crate) oldest_readable_in: Vec<(u32, Glsn)>,
-    /// The youngest deletion that was dropped, per keyspace, sorted by id. A keyspace that is not
-    /// listed has lost none. If an earlier version wrote the manifest, this is
-    /// `oldest_readable_in`, which every drop of a deletion above it would have raised.
-    pub(crate) deletions_dropped_in: Vec<(u32, Glsn)>,
+    /// Which moments can still be read. If an earlier version wrote the manifest, the youngest
+    /// dropped deletion of a keyspace is the floor of its readable moments, which every drop of a
+    /// deletion above it would have raised.
+    pub(crate) limits: Limits,
     /// Range deletions up to the checkpoint that some run has not absorbed.
     pub(crate) ranges: Arc<RangeSet>,
     /// The log had every entry from this one on when the manifest was written, and is only trimmed
@@ -103,10 +96,7 @@ impl Manifest {
             checkpoint: Position::default(),
             durable: Position::default(),
             next_run: 1,
-            deletions_moved: Glsn::NONE,
-            oldest_readable: Glsn::NONE,
-            oldest_readable_in: Vec::new(),
-            deletions_dropped_in: Vec::new(),
+            limits: Limits::default(),
             ranges: Arc::default(),
             log_begins: Some(Glsn::FIRST),
             runs: Vec::new(),
@@ -121,12 +111,7 @@ impl Manifest {
             checkpoint: self.checkpoint,
             durable: self.durable,
             next_run: self.next_run,
-            limits: Limits {
-                deletions_moved: self.deletions_moved,
-                oldest_readable: self.oldest_readable,
-                oldest_readable_in: self.oldest_readable_in.clone(),
-                deletions_dropped_in: self.deletions_dropped_in.clone(),
-            },
+            limits: self.limits.clone(),
             ranges: Arc::clone(&self.ranges),
             log_begins: self.log_begins,
         }
@@ -140,10 +125,7 @@ impl Manifest {
             checkpoint: head.checkpoint,
             durable: head.durable,
             next_run: head.next_run,
-            deletions_moved: head.limits.deletions_moved,
-            oldest_readable: head.limits.oldest_readable,
-            oldest_readable_in: head.limits.oldest_readable_in,
-            deletions_dropped_in: head.limits.deletions_dropped_in,
+            limits: head.limits,
             ranges: head.ranges,
             log_begins: head.log_begins,
             runs,

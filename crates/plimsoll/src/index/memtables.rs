@@ -339,7 +339,7 @@ impl Memtables {
     }
 
     /// Closes the active memtable at `boundary` and waits until all versions up to it are in runs
-    /// that the manifest names. Flushes on this thread if there is no flush thread.
+    /// that the manifest names. Flushes on this thread if there is no flush job.
     pub(crate) fn flush_up_to(&self, boundary: Glsn) -> Result<()> {
         if self.env.duty().is_read_only() {
             return Ok(());

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use plimsoll_log::glsn::Glsn;
 use smallvec::SmallVec;
 
+use crate::index::env::moment_set::MomentSet;
 use crate::index::ranges::chunk::{Chunk, Chunks, Directory, MOST, chunks_of, joined};
 use crate::types::index_key::{IndexKey, MAX_INDEX_KEY_BYTES};
 
@@ -332,21 +333,31 @@ impl RangeSet {
             .collect()
     }
 
-    /// The set without the deletions that only readers below the horizon of their keyspace can tell
-    /// from younger ones. Also returns, for each keyspace that loses a deletion, the oldest GLSN
-    /// that can still be read.
-    pub(crate) fn settled(&self, horizon: impl Fn(u32) -> Glsn) -> (Self, BTreeMap<u32, Glsn>) {
+    /// The set without the deletions that no retained moment of their keyspace can tell from
+    /// younger ones. Also returns, for each keyspace that loses a deletion, the youngest deletion
+    /// that follows a lost one: of the moments before it, only the retained ones can be read.
+    pub(crate) fn settled(
+        &self,
+        retained: impl Fn(u32) -> MomentSet,
+    ) -> (Self, BTreeMap<u32, Glsn>) {
         let mut readable_from = BTreeMap::new();
         let settled = self.mapped(|fragment| {
-            let keyspace = fragment.keyspace();
-            let horizon =
-                if fragment.is_of_one_keyspace() { horizon(keyspace) } else { Glsn::NONE };
-            let younger = fragment.glsns.partition_point(|glsn| *glsn > horizon);
-            if younger + 1 < fragment.glsns.len() {
-                let from: &mut Glsn = readable_from.entry(keyspace).or_insert(Glsn::NONE);
-                *from = fragment.glsns[younger].max(*from);
+            if !fragment.is_of_one_keyspace() {
+                return fragment.glsns.clone();
             }
-            SmallVec::from_slice(&fragment.glsns[..fragment.glsns.len().min(younger + 1)])
+            let keyspace = fragment.keyspace();
+            let retained = retained(keyspace);
+            let mut kept = SmallVec::from_slice(&fragment.glsns[..1]);
+            // A deletion is retained like a version that the next younger one supersedes.
+            for pair in fragment.glsns.windows(2) {
+                if retained.sees(pair[1], pair[0]) {
+                    kept.push(pair[1]);
+                } else {
+                    let from: &mut Glsn = readable_from.entry(keyspace).or_insert(Glsn::NONE);
+                    *from = pair[0].max(*from);
+                }
+            }
+            kept
         });
         (settled, readable_from)
     }
@@ -661,22 +672,51 @@ mod tests {
         let nested = (1..200u64).fold(RangeSet::default(), |set, glsn| {
             set.with(&key(200 - glsn), &key(200 + glsn.min(50)), Glsn(glsn))
         });
-        let (same, from) = nested.settled(|_| Glsn::NONE);
+        let (same, from) = nested.settled(|_| MomentSet::all());
         assert!(same == nested && from.is_empty());
-        let (settled, from) = nested.settled(|_| Glsn(150));
+        let (settled, from) = nested.settled(|_| MomentSet::since(Glsn(150)));
         assert!(settled.bytes() < nested.bytes() / 4, "{}", settled.bytes());
         assert_eq!(from, BTreeMap::from([(1, Glsn(150))]));
         for (number, at) in (0..250).flat_map(|number| (150..201).map(move |at| (number, at))) {
             let newest = nested.newest_over(&key(number), Glsn(at));
             assert_eq!(settled.newest_over(&key(number), Glsn(at)), newest, "{number} at {at}");
         }
-        let (settled, _) = nested.settled(|_| Glsn(1000));
+        let (settled, _) = nested.settled(|_| MomentSet::since(Glsn(1000)));
         assert_eq!(
             settled.fragments().map(|fragment| &fragment.glsns[..]).collect::<Vec<_>>(),
             [[Glsn(199)]]
         );
         let (kept, others) = nested.parted(|_, glsn| glsn.0 % 3 > 0);
         assert!(kept.union(&others) == nested);
+    }
+
+    #[test]
+    fn a_settled_set_answers_the_same_at_every_retained_moment() {
+        for seed in 0..200 {
+            let mut random = Random::new(seed);
+            let set = (1..20u64).fold(RangeSet::default(), |set, glsn| {
+                let first = random.below(20);
+                set.with(&key(first), &key(first + 1 + random.below(10)), Glsn(glsn))
+            });
+            let mut pins: Vec<Glsn> =
+                (0..random.below(4)).map(|_| Glsn(random.below(20))).collect();
+            pins.sort_unstable();
+            pins.dedup();
+            let retained = MomentSet { floor: Glsn(random.below(25)), pins: pins.into() };
+            let (settled, from) = set.settled(|_| retained.clone());
+            let from = from.get(&1).copied().unwrap_or(Glsn::NONE);
+            assert!(from <= retained.floor, "seed {seed}: a moment from the floor on is lost");
+            for (number, at) in (0..30).flat_map(|number| (0..25).map(move |at| (number, Glsn(at))))
+            {
+                if at >= from || retained.contains(at) {
+                    assert_eq!(
+                        settled.newest_over(&key(number), at),
+                        set.newest_over(&key(number), at),
+                        "seed {seed}: {number} at {at}"
+                    );
+                }
+            }
+        }
     }
 
     #[test]

@@ -21,6 +21,7 @@ use plimsoll_memory::budget::OutOfBudget;
 
 use crate::borders::{Border, hit};
 use crate::index::env::Env;
+use crate::index::env::moment_set::MomentSet;
 use crate::index::gaps::Gaps;
 use crate::index::manifest::files::{FileGuard, Files, Member, run_of};
 use crate::index::manifest::limits::Limits;
@@ -346,8 +347,8 @@ impl Runs {
         hit(Border::RunsWritten);
         // Asked for before the lock is taken: it may read the log.
         let again = self.sources.current_view().ranges.keyspaces_deleted_again();
-        let horizons: BTreeMap<u32, Glsn> =
-            again.into_iter().map(|id| (id, self.env.horizon.of(id))).collect();
+        let retained: BTreeMap<u32, MomentSet> =
+            again.into_iter().map(|id| (id, self.env.horizon.retained(id))).collect();
         let mut record = lock(&self.record);
         if term.is_none() || self.env.duty().term() != term {
             return Err((Outcome::Old, self.env.duty().not_keeper()));
@@ -367,8 +368,10 @@ impl Runs {
         }
         let checkpoint = head.checkpoint.glsn;
         let Left { needed: ranges, absorbed, readable_from } =
-            left_by(&view, &change, checkpoint, &horizons);
-        readable_from.into_iter().for_each(|(keyspace, by)| head.limits.dropped(keyspace, by));
+            left_by(&view, &change, checkpoint, &retained);
+        for (keyspace, by) in readable_from {
+            head.limits.dropped(keyspace, by, &retained[&keyspace].pins);
+        }
         let ranges_change = ranges != *view.ranges;
         head.ranges = Arc::new(ranges.retained(|_, glsn| glsn <= checkpoint));
         if let Err((outcome, error)) = self.write_manifest(&head, &change) {
@@ -382,7 +385,7 @@ impl Runs {
                 // The manifest was installed by the keeper that has replaced this one, or by a
                 // keeper that this one has replaced, which was stopped during its takeover and then
                 // resumed; it sweeps files that its manifest does not name.
-                members.lose_place();
+                members.keeper.lose_place();
                 return Err((outcome, self.env.duty().not_keeper()));
             }
             if outcome == Outcome::Unknown {
@@ -426,7 +429,7 @@ impl Runs {
             view.limits = limits;
         });
         if let Some(members) = self.env.duty().members() {
-            members.set_manifest(record.number);
+            members.marks.set_manifest(record.number);
         }
         if !absorbed.is_empty() {
             events::ranges_absorbed(self.sources.current_view().ranges.len() as u64);
@@ -475,7 +478,7 @@ impl Runs {
         loop {
             tries += 1;
             self.refresh(|_, _| Ok(None))?;
-            if self.env.duty().members().is_some_and(|members| !members.may_keep()) {
+            if self.env.duty().members().is_some_and(|members| !members.keeper.may_keep()) {
                 // This process was replaced before it had begun, because it was stopped. Its
                 // manifest would make the actual keeper give up.
                 return Err(self.env.duty().not_keeper());

@@ -11,11 +11,11 @@ mod threads;
 mod warmth;
 
 use crate::rowcache::RowCache;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use plimsoll_disk::clock::{ManualClock, SystemClock};
 use plimsoll_disk::mem::MemDisk;
@@ -32,6 +32,7 @@ use plimsoll_memory::pool::{Pool, Touch};
 use plimsoll_memory::sorted::SortedMap;
 
 use crate::index::OpenIndex;
+use crate::index::env::moment_set::MomentSet;
 use crate::index::env::{Context, Horizon};
 use crate::index::manifest::Manifest;
 use crate::index::memtables::reservation::Link;
@@ -42,6 +43,7 @@ use crate::index::sources::view::{Direction, View};
 use crate::index::walk::seat::Walk;
 use crate::types::error::{Lift, Result};
 use crate::types::index_key::{IndexKey, Prefix};
+use crate::types::lock::lock;
 use crate::types::version::{INLINE_BYTES, Stored, Version, value_sum};
 
 /// A keyspace that keeps all versions.
@@ -61,20 +63,23 @@ struct TestHorizon {
     snapshot: AtomicU64,
     /// The newest readable GLSN, which is durable.
     visible: AtomicU64,
+    /// Single moments that stay readable.
+    pins: Mutex<BTreeSet<Glsn>>,
     relocate_below: AtomicU64,
     /// Relocation is wanted but was not requested.
     unasked: AtomicBool,
 }
 
 impl Horizon for TestHorizon {
-    fn of(&self, keyspace: u32) -> Glsn {
+    fn retained(&self, keyspace: u32) -> MomentSet {
         let snapshot = self.snapshot.load(Ordering::Relaxed);
         let visible = self.visible.load(Ordering::Relaxed);
-        Glsn(match keyspace {
+        let floor = Glsn(match keyspace {
             LATEST => snapshot,
             RECENT => snapshot.min(visible.saturating_sub(WINDOW)),
             _ => 0,
-        })
+        });
+        MomentSet { floor, pins: lock(&self.pins).iter().copied().collect() }
     }
 
     fn relocate_below(&self) -> Glsn {
@@ -121,6 +126,8 @@ struct World {
     horizon: Arc<TestHorizon>,
     sizes: Sizes,
     background: bool,
+    /// Threads for the background jobs.
+    threads: usize,
     random: Random,
     index: Option<Arc<OpenIndex>>,
     versions: Versions,
@@ -152,6 +159,7 @@ impl World {
             horizon: Arc::default(),
             sizes,
             background: false,
+            threads: 2,
             random: Random::new(seed),
             index: None,
             versions: BTreeMap::new(),
@@ -177,6 +185,7 @@ impl World {
             table_bytes: self.sizes.table_bytes,
             duty: crate::index::env::duty::Duty::Alone,
             background: self.background,
+            crew: plimsoll_disk::crew::Crew::new(self.threads),
         }
     }
 
@@ -366,13 +375,25 @@ impl World {
         IndexKey::new(key).keyspace()
     }
 
-    /// A GLSN at which the keyspace can be read.
-    fn random_moment(&mut self, view: &View, keyspace: u32) -> Glsn {
-        let oldest = view.oldest_readable_in(keyspace);
-        assert!(oldest <= self.horizon.of(keyspace), "nothing is dropped above the horizon");
-        match self.random.below(4) {
+    fn floor(&self, keyspace: u32) -> Glsn {
+        self.horizon.retained(keyspace).floor
+    }
+
+    /// A GLSN at which the keyspaces can be read.
+    fn random_moment(&mut self, view: &View, keyspaces: &[u32]) -> Glsn {
+        let mut oldest = Glsn::NONE;
+        for &keyspace in keyspaces {
+            let (readable, retained) =
+                (view.oldest_readable_in(keyspace), self.horizon.retained(keyspace));
+            assert!(readable <= retained.floor, "nothing is dropped above the floor");
+            oldest = oldest.max(readable);
+            let is_readable = |at: &Glsn| view.limits.is_readable(keyspace, *at);
+            assert!(retained.pins.iter().all(is_readable), "a pinned moment stays readable");
+        }
+        match self.random.below(5) {
             0 => Glsn::MAX,
             1 => self.applied.max(oldest),
+            2 => lock(&self.horizon.pins).first().copied().unwrap_or(Glsn::MAX),
             _ => Glsn(oldest.0 + self.random.below(self.applied.0.saturating_sub(oldest.0) + 2)),
         }
     }
@@ -403,7 +424,7 @@ impl World {
 
     fn check_get(&mut self) {
         let (view, key) = (self.view(), self.random_key());
-        let at = self.random_moment(&view, Self::keyspace_of(&key));
+        let at = self.random_moment(&view, &[Self::keyspace_of(&key)]);
         self.check_get_at(&view, &key, at);
     }
 
@@ -422,7 +443,7 @@ impl World {
     fn check_changed(&mut self) {
         let (view, key) = (self.view(), self.random_key());
         // The reader has an open snapshot at this GLSN.
-        let horizon = self.horizon.of(Self::keyspace_of(&key));
+        let horizon = self.floor(Self::keyspace_of(&key));
         let after = Glsn(horizon.0 + self.random.below(self.applied.0 - horizon.0 + 1));
         let newest =
             self.versions.get(&key).and_then(|versions| versions.keys().next_back().copied());
@@ -479,12 +500,7 @@ impl World {
 
     fn check_visible(&mut self) {
         let (view, range) = (self.view(), self.random_range());
-        let keyspaces = [FOREVER, LATEST, RECENT];
-        let at = keyspaces
-            .map(|keyspace| self.random_moment(&view, keyspace))
-            .into_iter()
-            .max()
-            .unwrap();
+        let at = self.random_moment(&view, &[FOREVER, LATEST, RECENT]);
         for direction in [Direction::Forward, Direction::Backward] {
             let mut walk = view.visible(borrow(&range.0), borrow(&range.1), at, direction).unwrap();
             let (mut found, mut key) = (Vec::new(), Vec::new());
@@ -534,7 +550,7 @@ impl World {
             .collect();
         // A version that may have been dropped may be missing; all others must be present.
         let needed =
-            |(key, glsn, _): &(Vec<u8>, Glsn, _)| *glsn > self.horizon.of(Self::keyspace_of(key));
+            |(key, glsn, _): &(Vec<u8>, Glsn, _)| *glsn > self.floor(Self::keyspace_of(key));
         let strange: Vec<_> = found.iter().filter(|version| !all.contains(version)).collect();
         assert_eq!(
             strange,
@@ -565,10 +581,13 @@ impl World {
         let view = self.view();
         let keys: Vec<_> = self.versions.keys().cloned().collect();
         for key in keys {
-            let oldest = view.oldest_readable_in(Self::keyspace_of(&key));
+            let keyspace = Self::keyspace_of(&key);
             let moments: Vec<Glsn> =
                 self.versions[&key].keys().flat_map(|glsn| [Glsn(glsn.0 - 1), *glsn]).collect();
-            for at in moments.into_iter().chain([Glsn::MAX]).filter(|&at| at >= oldest) {
+            for at in moments.into_iter().chain([Glsn::MAX]) {
+                if !view.limits.is_readable(keyspace, at) {
+                    continue;
+                }
                 self.check_get_at(&view, &key, at);
             }
         }

@@ -170,7 +170,7 @@ impl Reader {
         moment: &OpenMoment,
     ) -> Result<Option<ValueReader>> {
         let at = moment.readable()?;
-        // While the snapshot at `at` is open, no horizon passes the second moment either.
+        // While the snapshot at `at` is open, the second moment is retained, too.
         let moment = self.snapshots.open(&self.budget, || at)?;
         let found = self.read(|view| {
             let hit = find(view, key, at)?;

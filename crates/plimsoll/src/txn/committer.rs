@@ -402,7 +402,7 @@ mod tests {
             let begun = clock.monotonic_nanos();
             while !is_below && clock.monotonic_nanos() - begun < 1_000_000_000 {
                 let moment = committer.open_at(Glsn(1)).unwrap();
-                is_below = (0..2000).any(|_| members.own_needs().0 > moment.at());
+                is_below = (0..2000).any(|_| members.needs.own_needs().0 > moment.at());
             }
             is_over.store(true, Ordering::Relaxed);
             is_below

@@ -17,7 +17,7 @@ use plimsoll_log::draft::{Draft, Ticket};
 use plimsoll_log::file_log::shared::turn::Turn;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::members::Members;
-use plimsoll_log::members::holding::Removal;
+use plimsoll_log::members::holds::Removal;
 
 use crate::txn::commit::{Commit, Ordered};
 use crate::txn::peers::{Peers, Remove};
@@ -79,7 +79,7 @@ impl Shared {
             return Ok(None);
         };
         if commit.writes_keyspaces() {
-            self.members().set_to_be_known(self.members().next());
+            self.members().marks.set_to_be_known(self.members().marks.next());
         }
         // The append lock is released as soon as the commit is ordered, before it is applied.
         commit.order(lock, room, move |draft| turn.submit(draft)).map(Some)
@@ -142,7 +142,7 @@ impl Peers for Shared {
     }
 
     fn catch_up_with_ordered(&self) -> Result<()> {
-        match self.members().is_reader() {
+        match self.members().table.is_reader() {
             true => self.catch_up(),
             false => self.follower.take_in_ordered(),
         }
@@ -157,38 +157,38 @@ impl Peers for Shared {
     }
 
     fn promise_floor(&self, floor: Glsn) {
-        self.members().set_floor(floor);
+        self.members().needs.set_floor(floor);
     }
 
     fn keeps(&self) -> bool {
-        self.members().is_keeper()
+        self.members().keeper.is_keeper()
     }
 
     fn oldest_needed(&self) -> Glsn {
-        self.members().oldest_needed()
+        self.members().slots.oldest_needed()
     }
 
     fn ask_to_close(&self, newest: Glsn, is_due: &mut dyn FnMut() -> bool) {
         if is_due() {
-            self.members().want_closed(newest);
+            self.members().marks.want_closed(newest);
         }
     }
 
     fn remove_files(&self, remove: &mut Remove<'_>) -> bool {
         let remove = |removal: &Removal<'_>| remove(&|until| removal.may_free_below(until));
-        self.members().unless_held(remove).is_some()
+        self.members().holds.unless_held(remove).is_some()
     }
 
     fn killed(&self) -> u64 {
-        self.members().leftovers()
+        self.members().slots.leftovers()
     }
 
     fn memory_total(&self) -> Option<u64> {
-        self.members().memory_total()
+        self.members().budgets.memory_total()
     }
 
     fn has_memory(&self, bytes: u64) {
-        self.members().has_memory(bytes);
+        self.members().budgets.has_memory(bytes);
     }
 }
 

@@ -129,7 +129,7 @@ fn a_member_suspended_while_freeing_the_log_blocks_no_cursors_and_backups() {
     // free.
     one.log().drop_cursor("held").unwrap();
     assert_eq!(two.log().bounds().first, held);
-    stopped.unless_held(|removal| {
+    stopped.holds.unless_held(|removal| {
         assert!(removal.may_free_below(Glsn(50)));
         let refused = two.log().cursor("early", Glsn(2));
         let Err(Error::Trimmed { first, .. }) = refused else { panic!("{refused:?}") };

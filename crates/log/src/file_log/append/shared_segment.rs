@@ -30,6 +30,6 @@ pub(crate) fn begin(
     switch_to(log, order, &mut writer, NewSegment { header, file, zeroed, entry_offsets });
     writer.is_named();
     log.env.files.named(header.first);
-    members.set_end(&order.published_end());
+    members.marks.set_end(&order.published_end());
     Ok(())
 }

@@ -61,7 +61,7 @@ impl Registry {
 
     /// The highest id that was assigned.
     pub(crate) fn last_id(&self) -> u64 {
-        let theirs = self.members.as_ref().map_or(0, |members| members.last_blob_id());
+        let theirs = self.members.as_ref().map_or(0, |members| members.blob_ids.last_blob_id());
         self.last_id.load(Ordering::Relaxed).max(theirs)
     }
 
@@ -72,10 +72,12 @@ impl Registry {
             let mut state = lock(&self.state);
             // Pinned before the id is assigned, so that no sweep of another process comes in
             // between.
-            let oldest =
-                state.unnamed.first().map_or_else(|| members.last_blob_id() + 1, |id| id.0);
-            members.pin_blobs(Some(oldest));
-            let id = BlobId(members.next_blob_id(BlobId::LAST.0)?);
+            let oldest = state
+                .unnamed
+                .first()
+                .map_or_else(|| members.blob_ids.last_blob_id() + 1, |id| id.0);
+            members.blob_ids.pin_blobs(Some(oldest));
+            let id = BlobId(members.blob_ids.next_blob_id(BlobId::LAST.0)?);
             state.unnamed.insert(id);
             return Some(id);
         }
@@ -100,7 +102,7 @@ impl Registry {
     /// Publishes to the other members which files may be unnamed.
     fn pin(&self, state: &State) {
         if let Some(members) = &self.members {
-            members.pin_blobs(state.unnamed.first().map(|id| id.0));
+            members.blob_ids.pin_blobs(state.unnamed.first().map(|id| id.0));
         }
     }
 

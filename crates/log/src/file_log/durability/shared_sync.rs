@@ -22,7 +22,7 @@ use crate::format::BLOCK_BYTES;
 use crate::glsn::Glsn;
 use crate::members::Members;
 use crate::members::lock::Got;
-use crate::members::words::{Durable, End, SYNCS};
+use crate::members::words::{Durable, End};
 
 /// The segment that this process writes to, and the end of the log that it knows.
 #[derive(Debug)]
@@ -41,22 +41,22 @@ pub(crate) fn sync(
     wanted: &Wanted,
     may_sync: &dyn Fn() -> Result<(), LogError>,
 ) -> Result<(), LogError> {
-    let is_there = || members.durable().next >= wanted.next || members.is_poisoned();
+    let is_there = || members.marks.durable().next >= wanted.next || members.health.is_poisoned();
     if !is_there() {
-        members.arrive(SYNCS);
-        let got = members.take_sync(&is_there)?;
+        members.syncs.gathering.arrive();
+        let got = members.syncs.take_sync(&is_there)?;
         if got == Got::Needless {
-            return members.check();
+            return members.health.check();
         }
         let ended = may_sync().and_then(|()| end_sync(members, env, wanted, got, is_there()));
         match &ended {
-            Ok(true) => members.sync.release(),
+            Ok(true) => members.syncs.sync.release(),
             // The next holder writes everything again that is not known to be durable.
-            Ok(false) | Err(_) => members.sync.release_abandoned(),
+            Ok(false) | Err(_) => members.syncs.sync.release_abandoned(),
         }
         ended?;
     }
-    members.check()
+    members.health.check()
 }
 
 /// Syncs under the lock of syncs. Returns whether an earlier unfinished sync is completed as well.
@@ -67,8 +67,9 @@ fn end_sync(
     got: Got,
     is_there: bool,
 ) -> Result<bool, LogError> {
-    let group = if is_there { None } else { Some(members.gather(SYNCS, &*env.options.clock)) };
-    let end = members.end();
+    let group =
+        if is_there { None } else { Some(members.syncs.gathering.gather(&*env.options.clock)) };
+    let end = members.marks.end();
     if end.segment != wanted.segment {
         // A member has begun the next segment, and before that made all of this one durable. If a
         // sync was left unfinished in the next segment, this process cannot complete it, because it
@@ -79,7 +80,7 @@ fn end_sync(
         sync_file(members, &env.options.budget, &*wanted.file, &end, got)?;
     }
     if let Some(group) = group {
-        members.expect(SYNCS, group);
+        members.syncs.gathering.expect(group);
     }
     Ok(true)
 }
@@ -122,7 +123,7 @@ fn write_unsynced_again(
     end: &End,
     staging: &mut [u8],
 ) -> Result<(), LogError> {
-    let durable = members.durable();
+    let durable = members.marks.durable();
     let header = read_header(file, end.segment)?;
     let limit = u64::from(end.offset);
     let known = if durable.segment == end.segment { u64::from(durable.offset) } else { 0 };
@@ -173,14 +174,14 @@ pub(crate) fn sync_file(
             Err(_) => write_unsynced_again(members, &reread, end, &mut vec![0; 2 * BLOCK_BYTES]),
         };
         if let Err(LogError::Corrupt { .. }) = &written {
-            members.poison();
+            members.health.poison();
         }
         written?;
     }
     if let Err(error) = file.sync() {
-        members.poison();
+        members.health.poison();
         return Err(error.into());
     }
-    members.set_durable(&end.as_durable());
+    members.syncs.set_durable(&end.as_durable());
     Ok(())
 }

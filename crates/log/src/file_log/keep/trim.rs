@@ -62,7 +62,7 @@ impl OpenLog {
             self.segments.pop_front();
             self.segments.remove_name(FileName::Segment(segment.first()))?;
             if let Some(members) = self.env.members() {
-                members.set_log_first(sealed.next);
+                members.marks.set_log_first(sealed.next);
             }
             self.env.options.disk.sync_dir(&self.env.options.dir)?;
             self.segments.remove_name(FileName::Table(segment.first()))?;
@@ -151,8 +151,8 @@ impl OpenLog {
     /// that no record of a member that has ended reappears.
     fn unpinned(&self) -> Result<BlobId, LogError> {
         let Some(members) = self.env.members() else { return Ok(BlobId(u64::MAX)) };
-        let mark = members.last_blob_id();
-        let pin = members.oldest_blob_pin()?;
+        let mark = members.blob_ids.last_blob_id();
+        let pin = members.blob_ids.oldest_blob_pin()?;
         with_order(self, |_| Ok(()))?;
         Ok(BlobId(pin.min(mark + 1)))
     }
@@ -234,8 +234,7 @@ mod tests {
     use crate::draft::{Draft, DraftEntry};
     use crate::file_log::FileLog;
     use crate::file_log::options::FileLogOptions;
-    use crate::file_log::segments::segment::Segment;
-    use crate::file_log::tail::Tail;
+    use crate::file_log::tail::segment_source::new_segment;
     use crate::format::segment_header::SegmentHeader;
     use crate::glsn::{Glsn, StreamId};
 
@@ -263,7 +262,7 @@ mod tests {
         // The next segment is in the list, and is not active yet.
         let active = log.log.tail.read().segment.header;
         let next = SegmentHeader { first: named.last.next(), ..active };
-        log.log.segments.push(Segment::new(next, &log.log.env, Weak::<Tail>::new() as _));
+        log.log.segments.push(new_segment(next, &log.log.env, Weak::new()));
         assert_eq!(log.sweep_blobs(&|_| false).unwrap(), 0);
         assert_eq!(log.open_blob(blob.id).unwrap().pages, blob.pages);
     }

@@ -21,9 +21,9 @@ use crate::file_log::options::{FileLogOptions, Mode, OpenReport};
 use crate::file_log::recovery::active::{Active, follow_with_new_segment, most_entries};
 use crate::file_log::recovery::find::LogFiles;
 use crate::file_log::segments::list::Segments;
-use crate::file_log::segments::segment::Segment;
 use crate::file_log::tail::buffer::TailBuffer;
 use crate::file_log::tail::order::{End, Order, ZERO_STEP_MIN};
+use crate::file_log::tail::segment_source::new_segment;
 use crate::file_log::tail::{Tail, TailState};
 use crate::format::block::check_block;
 use crate::format::layout::block_of;
@@ -71,7 +71,7 @@ pub(crate) fn assemble(
     let tail = Arc::new_cyclic(|tail: &Weak<Tail>| {
         let state = TailState {
             first: active.header.first,
-            segment: Segment::new(active.header, &env, tail.clone() as _),
+            segment: new_segment(active.header, &env, tail.clone()),
             first_timestamp: active.outcome.first_timestamp,
             entry_offsets: active.entry_offsets,
             blobs: active.blobs,
@@ -82,7 +82,7 @@ pub(crate) fn assemble(
     });
     let mut list = Vec::with_capacity(found.headers.len());
     for pair in found.headers.windows(2) {
-        let segment = Segment::new(pair[0], &env, Arc::downgrade(&tail) as _);
+        let segment = new_segment(pair[0], &env, Arc::downgrade(&tail));
         segment.seal(&pair[1]);
         list.push(segment);
     }

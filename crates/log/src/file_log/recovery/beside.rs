@@ -31,13 +31,13 @@ pub(crate) fn publish(
     left_as_found: bool,
 ) -> Result<(), LogError> {
     let order = log.tail.order()?;
-    members.set_last_blob_id(log.blobs.registry.last_id());
-    members.allow_entries(order.entries_max);
-    members.set_recovered(&order.published_end());
+    members.blob_ids.set_last_blob_id(log.blobs.registry.last_id());
+    members.marks.allow_entries(order.entries_max);
+    members.syncs.set_recovered(&order.published_end());
     if left_as_found {
         // The first sync in any process rewrites the last block.
-        members.take_sync(&|| false)?;
-        members.sync.release_abandoned();
+        members.syncs.take_sync(&|| false)?;
+        members.syncs.sync.release_abandoned();
     }
     Ok(())
 }
@@ -47,8 +47,8 @@ pub(crate) fn open_beside(
     options: &FileLogOptions,
     members: &Members,
 ) -> Result<(OpenLog, OpenReport), LogError> {
-    if !members.is_reader() {
-        members.allow_entries(most_entries(options));
+    if !members.table.is_reader() {
+        members.marks.allow_entries(most_entries(options));
     }
     let mut rounds = 0;
     loop {
@@ -73,10 +73,10 @@ fn try_to_open(
     members: &Members,
 ) -> Result<Option<(OpenLog, OpenReport)>, LogError> {
     let mut report = OpenReport::default();
-    let end = match members.is_reader() {
+    let end = match members.table.is_reader() {
         // Timestamp and epoch are those of the last record.
-        true => words::End::of_durable(&members.durable()),
-        false => members.end(),
+        true => words::End::of_durable(&members.marks.durable()),
+        false => members.marks.end(),
     };
     let mut found = find_files(options)?;
     // A segment that is being created, or was never published.
@@ -87,7 +87,7 @@ fn try_to_open(
     check_tables(options, &found.headers)?;
     let active = read_to(options, &found, &end)?;
     report.replayed = end.next.0 - end.segment.0;
-    if active.too_many && !members.is_reader() {
+    if active.too_many && !members.table.is_reader() {
         begin_another(options, &mut found, active, members, &end)?;
         return Ok(None);
     }
@@ -141,15 +141,15 @@ fn begin_another(
     members: &Members,
     end: &words::End,
 ) -> Result<(), LogError> {
-    let got = members.take_turn()?;
-    let is_active = members.end() == *end;
+    let got = members.turns.take()?;
+    let is_active = members.marks.end() == *end;
     let begun =
         if is_active { begin_in_turn(options, found, full, members, end, got) } else { Ok(()) };
     if begun.is_ok() && (is_active || got == Got::Clean) {
-        members.turn.release();
+        members.turns.turn.release();
     } else {
         // The next append discards unpublished bytes after the last record.
-        members.turn.release_abandoned();
+        members.turns.turn.release_abandoned();
     }
     begun
 }
@@ -163,19 +163,28 @@ fn begin_in_turn(
     got: Got,
 ) -> Result<(), LogError> {
     if got == Got::Abandoned {
-        members.take_back_unpublished();
+        members.posts.take_back_unpublished();
         remove_unpublished(options, end)?;
         bury_behind(options, members, &*full.file, end)?;
     }
-    let got = members.take_sync(&|| false)?;
+    let got = members.syncs.take_sync(&|| false)?;
     let synced = sync_file(members, &options.budget, &*full.file, end, got);
     match &synced {
-        Ok(()) => members.sync.release(),
-        Err(_) => members.sync.release_abandoned(),
+        Ok(()) => members.syncs.sync.release(),
+        Err(_) => members.syncs.sync.release_abandoned(),
     }
     synced?;
-    let next =
-        follow_with_new_segment(options, found, full, end.timestamp, members.last_blob_id())?;
-    members.set_end(&words::End { segment: next.header.first, offset: next.outcome.end, ..*end });
+    let next = follow_with_new_segment(
+        options,
+        found,
+        full,
+        end.timestamp,
+        members.blob_ids.last_blob_id(),
+    )?;
+    members.marks.set_end(&words::End {
+        segment: next.header.first,
+        offset: next.outcome.end,
+        ..*end
+    });
     Ok(())
 }

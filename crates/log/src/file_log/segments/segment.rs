@@ -1,31 +1,15 @@
 //! One segment: its header, its pages in the pool, its offset table.
 
-use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock, RwLock, Weak};
+use std::sync::{Arc, OnceLock, RwLock};
 
-use plimsoll_disk::checksum::checksum;
-use plimsoll_disk::vfs::{Caching, File};
-use plimsoll_memory::pool::{LoadError, PageSource, PoolFile};
+use plimsoll_memory::pool::PoolFile;
 
-use crate::file_log::env::Env;
-use crate::file_log::files::names::FileName;
-use crate::file_log::files::open_files::OpenFiles;
 use crate::file_log::segments::offset_table::OffsetTable;
-use crate::format::block::{BadBlock, blank_damage, check_block, first_fragment, has_fragment};
+use crate::format::BLOCK_BYTES;
+use crate::format::block::{BadBlock, check_block, first_fragment, has_fragment};
 use crate::format::segment_header::SegmentHeader;
-use crate::format::{BLOCK_BYTES, segment_seed};
 use crate::glsn::Glsn;
-
-/// The unwritten end of the log, as the pages of the active segment need it.
-pub(crate) trait Unwritten: Debug + Send + Sync {
-    /// Copies a block of the segment that begins with `first`, if it is in the buffer.
-    fn copy_block(&self, first: Glsn, block: u32, into: &mut [u8]) -> bool;
-
-    /// The offset where the complete records of the segment that begins with `first` end; 0 if it
-    /// is not the active one.
-    fn end_of(&self, first: Glsn) -> u32;
-}
 
 /// A segment of the log.
 #[derive(Debug)]
@@ -57,37 +41,40 @@ const OPEN: u32 = u32::MAX;
 
 /// The facts that the page source knows about the end of its segment.
 #[derive(Debug)]
-struct KnownBySource {
+pub(crate) struct KnownBySource {
     /// Where its fragments end; [`OPEN`] while it is not sealed.
     end: AtomicU32,
     /// Whether all of it was written in the epoch of its header: a cut raises the epoch.
     was_never_cut: AtomicBool,
 }
 
+impl KnownBySource {
+    /// The facts about a segment that is not sealed.
+    pub(crate) fn new() -> Self {
+        Self { end: AtomicU32::new(OPEN), was_never_cut: AtomicBool::new(false) }
+    }
+
+    /// Where its fragments end, if it is sealed.
+    pub(crate) fn sealed_end(&self) -> Option<u32> {
+        Some(self.end.load(Ordering::Relaxed)).filter(|end| *end != OPEN)
+    }
+
+    /// Whether it is sealed and no torn tail was ever cut in it.
+    pub(crate) fn was_never_cut(&self) -> bool {
+        self.was_never_cut.load(Ordering::Relaxed)
+    }
+}
+
 /// Heap bytes of a segment's description, with its entries in the list of segments and in the pool.
 pub(crate) const SEGMENT_LEASE_BYTES: u64 = 512;
 
 impl Segment {
-    /// The segment with this header; `unwritten` has the bytes that are not in its file yet.
+    /// The segment with this header; `pages` has its blocks, and reads them as `known` says.
     pub(crate) fn new(
         header: SegmentHeader,
-        env: &Env,
-        unwritten: Weak<dyn Unwritten>,
+        pages: PoolFile,
+        known: Arc<KnownBySource>,
     ) -> Arc<Self> {
-        let known = Arc::new(KnownBySource {
-            end: AtomicU32::new(OPEN),
-            was_never_cut: AtomicBool::new(false),
-        });
-        let source = SegmentSource {
-            first: header.first,
-            epoch: header.epoch,
-            seed: segment_seed(header.log_id, header.first),
-            known: Arc::clone(&known),
-            caching: env.options.caching,
-            files: Arc::clone(&env.files),
-            unwritten,
-        };
-        let pages = env.options.pool.attach(Arc::new(source));
         Arc::new(Self { header, pages, table: RwLock::new(None), sealed: OnceLock::new(), known })
     }
 
@@ -110,91 +97,12 @@ impl Segment {
     /// Whether it is sealed and no torn tail was ever cut in it: each fragment that passes its
     /// checksum is the one that was written there.
     pub(crate) fn was_never_cut(&self) -> bool {
-        self.known.was_never_cut.load(Ordering::Relaxed)
+        self.known.was_never_cut()
     }
 
     /// Its first GLSN.
     pub(crate) fn first(&self) -> Glsn {
         self.header.first
-    }
-}
-
-/// Blocks of a segment: from the tail's buffer until they are written, else from the file.
-struct SegmentSource {
-    first: Glsn,
-    epoch: u32,
-    seed: u64,
-    known: Arc<KnownBySource>,
-    caching: Caching,
-    files: Arc<OpenFiles>,
-    /// Weak: the tail holds the active segment.
-    unwritten: Weak<dyn Unwritten>,
-}
-
-impl SegmentSource {
-    /// Fills `page` with a block that is not written yet; `false` if it is written.
-    fn copy_unwritten(&self, number: u32, page: &mut [u8]) -> bool {
-        self.unwritten.upgrade().is_some_and(|tail| tail.copy_block(self.first, number, page))
-    }
-
-    /// Fills `pages` from the file and checks each of them.
-    fn read(&self, first: u32, pages: &mut [u8], caching: Caching) -> Result<(), LoadError> {
-        let file = self.files.get(FileName::Segment(self.first), caching)?;
-        // Read first: bytes that are appended meanwhile need not be in the file.
-        let end = self.known_end();
-        let n = file.read_at(pages, u64::from(first) * BLOCK_BYTES as u64)?;
-        // Zeros after the file's end: a sealed segment ends with the block of its last record.
-        pages[n..].fill(0);
-        for (number, page) in (first..).zip(pages.chunks_exact_mut(BLOCK_BYTES)) {
-            match check_whole_block(page, number, self.seed, end) {
-                // Nothing has checked the bytes after the fragments. A fragment whose header turned
-                // to zeros ends the fragments too early.
-                Ok(filled) if is_complete(number, end) => page[filled..].fill(0),
-                Ok(_) => {}
-                Err(_) if self.save_sound_part(&*file, number, page)? => {}
-                Err(bad) => {
-                    let message = format!("{} (at {} of block {number})", bad.what, bad.at);
-                    return Err(LoadError::Corrupt { message });
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Reads a damaged block once more and leaves its sound fragments in `page`; false if it has
-    /// none, or if sound fragments cannot be told from damaged ones.
-    fn save_sound_part(
-        &self,
-        file: &dyn File,
-        number: u32,
-        page: &mut [u8],
-    ) -> Result<bool, LoadError> {
-        if !self.known.was_never_cut.load(Ordering::Relaxed) {
-            return Ok(false);
-        }
-        let before = checksum(0, page);
-        let n = file.read_at(page, u64::from(number) * BLOCK_BYTES as u64)?;
-        page[n..].fill(0);
-        if let Ok(filled) = check_whole_block(page, number, self.seed, self.known_end()) {
-            page[filled..].fill(0);
-            return Ok(true);
-        }
-        // If two reads differ, the file itself is not damaged, and the page must not stay in
-        // memory.
-        Ok(checksum(0, page) == before && blank_damage(page, number, self.seed, self.epoch))
-    }
-
-    fn is_sealed(&self) -> bool {
-        self.known.end.load(Ordering::Relaxed) != OPEN
-    }
-
-    /// Where the fragments of the segment end, as far as known.
-    fn known_end(&self) -> KnownEnd {
-        let end = self.known.end.load(Ordering::Relaxed);
-        if end != OPEN {
-            return KnownEnd::At(end);
-        }
-        KnownEnd::NotBefore(self.unwritten.upgrade().map_or(0, |tail| tail.end_of(self.first)))
     }
 }
 
@@ -225,7 +133,7 @@ pub(crate) fn check_whole_block(
 }
 
 /// Whether the log continues after the block.
-fn is_complete(number: u32, end: KnownEnd) -> bool {
+pub(crate) fn is_complete(number: u32, end: KnownEnd) -> bool {
     let (KnownEnd::At(least) | KnownEnd::NotBefore(least)) = end;
     (u64::from(number) + 1) * BLOCK_BYTES as u64 <= u64::from(least)
 }
@@ -249,26 +157,5 @@ fn check_end(number: u32, filled: usize, end: KnownEnd) -> Result<(), &'static s
             Err("the last records of the segment are missing")
         }
         _ => Ok(()),
-    }
-}
-
-impl PageSource for SegmentSource {
-    fn load(&self, number: u32, page: &mut [u8]) -> Result<(), LoadError> {
-        if self.copy_unwritten(number, page) {
-            return Ok(());
-        }
-        // The active segment is written through the page cache, and direct reads would flush that
-        // each time.
-        let caching = if self.is_sealed() { self.caching } else { Caching::Buffered };
-        self.read(number, page, caching)
-    }
-
-    fn load_run(&self, first: u32, pages: &mut [u8]) -> Result<(), LoadError> {
-        if self.is_sealed() {
-            return self.read(first, pages, self.caching);
-        }
-        (first..)
-            .zip(pages.chunks_exact_mut(BLOCK_BYTES))
-            .try_for_each(|(number, page)| self.load(number, page))
     }
 }

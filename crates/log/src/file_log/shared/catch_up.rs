@@ -35,15 +35,15 @@ pub(crate) fn catch_up(
     members: &Members,
     order: &mut Order,
 ) -> Result<(), LogError> {
-    if !members.is_reader() {
-        let end = members.end();
-        members.check_words()?;
+    if !members.table.is_reader() {
+        let end = members.marks.end();
+        members.table.check_words()?;
         return catch_up_to(log, members, order, end);
     }
-    if members.newest()? < order.end.next {
+    if members.following.newest()? < order.end.next {
         return Ok(());
     }
-    let durable = words::End::of_durable(&members.durable());
+    let durable = words::End::of_durable(&members.marks.durable());
     let end = words::End { timestamp: order.end.timestamp, epoch: order.epoch, ..durable };
     catch_up_to(log, members, order, end).map_err(|error| {
         log.segments.notice_trim();
@@ -81,7 +81,7 @@ fn catch_up_to(
     }
     order.epoch = end.epoch;
     note_durable(log, members, order);
-    if members.log_first() > log.segments.first() {
+    if members.marks.log_first() > log.segments.first() {
         log.segments.notice_trim();
     }
     Ok(())
@@ -89,7 +89,7 @@ fn catch_up_to(
 
 /// Publishes here that records which other members synced are durable, as far as they are loaded.
 pub(crate) fn note_durable(log: &OpenLog, members: &Members, order: &Order) {
-    let durable = members.durable();
+    let durable = members.marks.durable();
     let end = if durable.next <= order.end.next {
         End { next: durable.next, chain: durable.chain, ..order.end }
     } else {

@@ -18,7 +18,6 @@ use crate::glsn::{Glsn, StreamId};
 use crate::members::Members;
 use crate::members::lock::Got;
 use crate::members::posts::{Answer, Cell, POST_BYTES_MAX, Post};
-use crate::members::words::POSTS;
 
 /// A commit of one entry that has read nothing.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +27,7 @@ pub struct Posted<'a> {
     /// As in [`Draft`].
     pub read_at: Glsn,
     /// The newest GLSN that the caller has applied. The commit is not ordered after a younger
-    /// record that all members must apply first ([`Members::to_be_known`]).
+    /// record that all members must apply first ([`crate::members::marks::Marks::to_be_known`]).
     pub known: Glsn,
 }
 
@@ -44,7 +43,7 @@ pub(crate) fn commit(
     members: &Members,
     commit: &Posted<'_>,
 ) -> Result<Option<Glsn>, LogError> {
-    let Some(post) = members.post(commit.parts, commit.read_at, commit.known) else {
+    let Some(post) = members.posts.post(commit.parts, commit.read_at, commit.known) else {
         return Ok(None);
     };
     let is_over = || post.answer() != Answer::None || check(log, members).is_err();
@@ -56,7 +55,7 @@ pub(crate) fn commit(
         Answer::Refused => return Ok(None),
         Answer::None | Answer::Claimed => {}
     }
-    if members.withdraw_post(&post) {
+    if members.posts.withdraw_post(&post) {
         return check(log, members).map(|()| None);
     }
     let outcome = match waited {
@@ -65,7 +64,7 @@ pub(crate) fn commit(
         Err(error) => Err(log.durability.group.poison(&error)),
     };
     if outcome.is_err() {
-        members.leave_post(&post);
+        members.posts.leave_post(&post);
     }
     outcome
 }
@@ -77,8 +76,8 @@ fn wait_for_claimed(
     post: &Post<'_>,
 ) -> Result<Option<Glsn>, LogError> {
     check(log, members)?;
-    let Answer::Ordered(glsn) = members.post_answer(post.cell) else {
-        return Err(members.posting.stalled());
+    let Answer::Ordered(glsn) = members.posts.post_answer(post.cell) else {
+        return Err(members.posts.posting.stalled());
     };
     let taken_in = log.tail.order().and_then(|mut order| catch_up(log, members, &mut order));
     // If the record is not published yet, this fails as well, because then it was never submitted.
@@ -86,7 +85,7 @@ fn wait_for_claimed(
     durable.map(|()| Some(glsn)).map_err(|error| match error {
         poisoned @ LogError::Poisoned { .. } => poisoned,
         // Return no other error: the caller would conclude that the commit can be retried.
-        _ => members.posting.stalled(),
+        _ => members.posts.posting.stalled(),
     })
 }
 
@@ -98,19 +97,21 @@ fn lead(
     post: &Post<'_>,
     is_over: &dyn Fn() -> bool,
 ) -> Result<(), LogError> {
-    members.arrive(POSTS);
-    let got =
-        members.take_posting(post.cell, is_over).inspect_err(|_| members.note_posting_stalled())?;
+    members.posts.gathering.arrive();
+    let got = members
+        .posts
+        .take_posting(post.cell, is_over)
+        .inspect_err(|_| members.posts.note_posting_stalled())?;
     if got == Got::Needless {
         return Ok(());
     }
-    let group = members.gather(POSTS, &*log.env.options.clock);
+    let group = members.posts.gathering.gather(&*log.env.options.clock);
     let led = order(log, members, post).and_then(|()| log.durability.sync_to_end());
-    members.expect(POSTS, group);
+    members.posts.gathering.expect(group);
     // Also needed if another process has synced: it may have checked for waiters before these were
     // waiting.
-    members.wake_group();
-    members.release_posting();
+    members.posts.wake_group();
+    members.posts.release_posting();
     led.map(drop)
 }
 
@@ -122,28 +123,28 @@ fn order(log: &OpenLog, members: &Members, own: &Post<'_>) -> Result<(), LogErro
     }
     turn.take_back_if_abandoned();
     // The owner retries by itself and gets the error. The other posts are left to the next leader.
-    if members.withdraw_post(own) { Ok(()) } else { Err(members.posting.stalled()) }
+    if members.posts.withdraw_post(own) { Ok(()) } else { Err(members.posts.posting.stalled()) }
 }
 
 /// Orders all posts. A post that cannot be ordered is refused; its owner retries by itself and gets
 /// the error.
 fn order_all(log: &OpenLog, members: &Members, order: &mut Order) -> Result<(), LogError> {
-    let to_be_known = members.to_be_known();
+    let to_be_known = members.marks.to_be_known();
     let mut bytes = [0; POST_BYTES_MAX];
     let mut done: Vec<Cell> = Vec::with_capacity(64);
     let (mut is_any_placed, mut has_failed) = (false, false);
-    members.begin_group();
-    for cell in members.posts() {
+    members.posts.begin_group();
+    for cell in members.posts.pending() {
         // If the claim fails, the post was withdrawn, or a member ordered and published it and was
         // killed before it cleared the bit.
-        if members.claim_post(cell) {
-            let (payload, read_at, known) = members.read_post(cell, &mut bytes);
+        if members.posts.claim_post(cell) {
+            let (payload, read_at, known) = members.posts.read_post(cell, &mut bytes);
             let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &[payload] }];
             let draft = Draft { entries: &entries, read_at, blobs: &[] };
             let mut answer = Answer::Refused;
             // After a failure the remaining posts are not tried: each could wait as long while the
             // turn is held.
-            if !has_failed && known >= to_be_known && members.is_owner_there(cell) {
+            if !has_failed && known >= to_be_known && members.posts.is_owner_there(cell) {
                 match place(log, order, &draft, None) {
                     Ok(placed) => {
                         (answer, is_any_placed) = (Answer::Ordered(placed.ticket.last), true)
@@ -151,15 +152,15 @@ fn order_all(log: &OpenLog, members: &Members, order: &mut Order) -> Result<(), 
                     Err(_) => has_failed = true,
                 }
             }
-            members.answer_post(cell, answer);
+            members.posts.answer_post(cell, answer);
         }
         done.push(cell);
     }
-    members.end_group();
+    members.posts.end_group();
     if is_any_placed {
         hit(Border::PostsPlaced);
         publish(log, order)?;
     }
-    done.iter().for_each(|cell| members.clear_post(*cell));
+    done.iter().for_each(|cell| members.posts.clear_post(*cell));
     Ok(())
 }

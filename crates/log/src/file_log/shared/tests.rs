@@ -22,7 +22,6 @@ use crate::file_log::FileLog;
 use crate::file_log::files::names::{FileName, unfinished};
 use crate::file_log::options::{FileLogOptions, Shared};
 use crate::glsn::{Glsn, StreamId};
-use crate::members::reading::Access;
 use crate::members::words::{End, SLOTS};
 use crate::members::{Members, PATIENCE};
 
@@ -166,7 +165,7 @@ fn a_wait_for_durability_ends_when_another_member_syncs() {
     two.log.wait_durable(b).unwrap();
     one.log.wait_durable(a).unwrap();
     assert_eq!(disk.sync_count() - before, 1);
-    assert_eq!(two.members.durable_glsn(), b);
+    assert_eq!(two.members.marks.durable_glsn(), b);
     disk.cut_power();
     drop((one, two));
     disk.restore_power();
@@ -178,7 +177,7 @@ fn the_next_member_removes_the_leftovers_of_one_that_ended_in_its_turn() {
     let (disk, store) = mem_disk();
     let (one, two) = (Process::join(&disk, &store, true), Process::join(&disk, &store, false));
     one.append("a");
-    let end = one.members.end();
+    let end = one.members.marks.end();
     // One member has written half a record and begun a segment, and has published neither.
     let path = FileName::Segment(end.segment).path(&store.join("log"));
     let file = disk.open(&path, Open::ReadWrite, Caching::Buffered).unwrap();
@@ -194,9 +193,9 @@ fn the_next_member_removes_the_leftovers_of_one_that_ended_in_its_turn() {
     assert_eq!(two.append("b"), Glsn(2));
     assert_eq!(disk.entry(&unpublished).unwrap(), None);
     let mut behind = vec![0xff; 4096];
-    let n = file.read_at(&mut behind, u64::from(two.members.end().offset)).unwrap();
+    let n = file.read_at(&mut behind, u64::from(two.members.marks.end().offset)).unwrap();
     assert!(behind[..n].iter().all(|byte| *byte == 0));
-    assert_eq!(killed.list().unwrap().len(), 1, "the slot of the one that ended is free");
+    assert_eq!(killed.slots.list().unwrap().len(), 1, "the slot of the one that ended is free");
     two.leave();
     assert_eq!(verify(&disk, &store), ["a", "b"]);
 }
@@ -215,11 +214,11 @@ fn an_unfinished_sync_is_not_trusted() {
     two.log.catch_up().unwrap();
     // One member syncs, gets a failure, and ends before it can publish it. The system now regards
     // all pages as written.
-    one.members.take_sync(&|| false).unwrap();
+    one.members.syncs.take_sync(&|| false).unwrap();
     disk.fail_next_sync();
     let path = FileName::Segment(Glsn::FIRST).path(&store.join("log"));
     disk.open(&path, Open::ReadWrite, Caching::Buffered).unwrap().sync().unwrap_err();
-    one.members.sync.release_abandoned();
+    one.members.syncs.sync.release_abandoned();
     two.log.wait_durable(glsn).unwrap();
     disk.cut_power();
     drop((one, two));
@@ -255,7 +254,7 @@ fn the_next_member_removes_a_segment_whose_creation_failed() {
     let (one, two) = (Process::join(&shared, &store, true), Process::join(&shared, &store, false));
     let large = "x".repeat(30_000);
     one.append(&large);
-    let unpublished = FileName::Segment(one.members.end().next).path(&store.join("log"));
+    let unpublished = FileName::Segment(one.members.marks.end().next).path(&store.join("log"));
     let entries = [DraftEntry { stream: StreamId(9), parts: &[large.as_bytes()] }];
     // The segment has its name, but syncing the folder fails.
     disk.fail_sync(2);
@@ -283,7 +282,8 @@ fn the_next_record_begins_a_segment_after_a_temporary_failure() {
     let (one, two) = (Process::join(&disk, &store, true), Process::join(&disk, &store, false));
     let large = "x".repeat(30_000);
     one.append(&large);
-    let draft = unfinished(&FileName::Segment(one.members.end().next).path(&store.join("log")));
+    let draft =
+        unfinished(&FileName::Segment(one.members.marks.end().next).path(&store.join("log")));
     disk.create_dir(&draft).unwrap();
     let entries = [DraftEntry { stream: StreamId(9), parts: &[large.as_bytes()] }];
     let refused =
@@ -305,7 +305,7 @@ fn the_last_member_leaves_a_mark_so_that_a_bad_byte_in_the_last_record_is_damage
     one.append("a");
     two.append("b");
     one.leave();
-    let end = two.members.end();
+    let end = two.members.marks.end();
     two.leave();
     disk.cut_power();
     disk.restore_power();
@@ -371,7 +371,7 @@ fn members_with_little_memory_begin_another_segment() {
     large.append("f");
     texts.push("f".to_owned());
     let small = Process::join_with(&disk, &store, false, 64 << 20, 16 << 20);
-    assert!(small.members.end().segment > Glsn::FIRST);
+    assert!(small.members.marks.end().segment > Glsn::FIRST);
     small.append("g");
     texts.push("g".to_owned());
     assert!(small.texts() == texts && large.texts() == texts);
@@ -407,7 +407,7 @@ fn append_at_once(
                         assert!(glsn > last);
                         last = glsn;
                         // Any commit that was acknowledged is durable.
-                        assert!(member.members.durable_glsn() >= glsn);
+                        assert!(member.members.marks.durable_glsn() >= glsn);
                     }
                 });
             }
@@ -445,14 +445,14 @@ fn an_unpublished_record_does_not_reappear() {
         let (one, two) =
             (Process::join(&shared, &store, true), Process::join(&shared, &store, false));
         one.append("a");
-        let end = one.members.end();
+        let end = one.members.marks.end();
         let mut turn = one.log.turn().unwrap().unwrap();
         turn.begin().unwrap();
         let text = vec![b'x'; 5000];
         let entries = [DraftEntry { stream: StreamId(9), parts: &[&text] }];
         turn.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }).unwrap();
         // As if the member had ended before it published the record.
-        one.members.set_end(&end);
+        one.members.marks.set_end(&end);
         std::mem::forget(turn);
         let Process { log, members } = one;
         drop((log, members));
@@ -476,16 +476,16 @@ fn records_that_contradict_the_published_end_are_not_loaded_and_block_appends() 
         let (one, two) = (Process::join(&disk, &store, true), Process::join(&disk, &store, false));
         one.append("a");
         assert_eq!(two.texts(), ["a"]);
-        let before = one.members.end();
+        let before = one.members.marks.end();
         one.append("b");
-        let end = one.members.end();
+        let end = one.members.marks.end();
         if is_lost {
             let path = FileName::Segment(end.segment).path(&store.join("log"));
             let file = disk.open(&path, Open::ReadWrite, Caching::Buffered).unwrap();
             file.write_at(&[0; 100], u64::from(before.offset)).unwrap();
         } else {
             // As a stray write into the words does.
-            one.members.set_end(&End { chain: end.chain ^ 1, ..end });
+            one.members.marks.set_end(&End { chain: end.chain ^ 1, ..end });
         }
         let taken = two.log.catch_up();
         assert!(matches!(taken, Err(LogError::Corrupt { .. })), "{taken:?}");
@@ -493,7 +493,7 @@ fn records_that_contradict_the_published_end_are_not_loaded_and_block_appends() 
         let ordered =
             two.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None);
         assert!(matches!(ordered, Err(LogError::Corrupt { .. })), "{ordered:?}");
-        assert_eq!(one.members.end().next, end.next);
+        assert_eq!(one.members.marks.end().next, end.next);
     }
 }
 
@@ -529,16 +529,16 @@ fn a_failed_catch_up_does_not_load_records_twice() {
 fn a_member_that_prepares_to_be_the_keeper_answers_nudges() {
     let (disk, store) = mem_disk();
     let (one, two) = (Process::join(&disk, &store, true), Process::join(&disk, &store, false));
-    assert!(one.members.try_to_keep().unwrap());
-    let before = two.members.keeper_pulse();
-    two.members.nudge();
-    one.members.answer_nudges(0);
-    assert_ne!(two.members.keeper_pulse(), before);
-    assert_eq!((one.members.term(), two.members.keeper_pid()), (None, None));
-    one.members.give_keeping_back();
-    assert_eq!(two.members.keeper_pulse(), (0, 0));
-    assert!(two.members.try_to_keep().unwrap() && two.members.keep());
-    assert_eq!(one.members.keeper_pid(), Some(7));
+    assert!(one.members.keeper.try_to_keep().unwrap());
+    let before = two.members.keeper.pulse();
+    two.members.keeper.nudge();
+    one.members.keeper.answer_nudges(0);
+    assert_ne!(two.members.keeper.pulse(), before);
+    assert_eq!((one.members.keeper.term(), two.members.keeper.pid()), (None, None));
+    one.members.keeper.give_keeping_back();
+    assert_eq!(two.members.keeper.pulse(), (0, 0));
+    assert!(two.members.keeper.try_to_keep().unwrap() && two.members.keeper.keep());
+    assert_eq!(one.members.keeper.pid(), Some(7));
 }
 
 #[test]
@@ -546,11 +546,10 @@ fn a_process_that_may_not_write_to_the_words_has_no_share_of_memory() {
     let (disk, store) = mem_disk();
     let one = Process::join(&disk, &store, true);
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let watching =
-        Members::open(&disk, &clock, &store, Duration::from_secs(1), Access::Watches).unwrap();
-    one.members.first_budget(Some(64 << 20), 32 << 20, 16 << 20).unwrap();
-    assert_eq!(one.members.memory_share(), Some(32 << 20));
-    assert_eq!((watching.memory_share(), watching.grow().unwrap()), (None, None));
+    let watching = Members::watching(&disk, &clock, &store, Duration::from_secs(1)).unwrap();
+    one.members.budgets.first_budget(Some(64 << 20), 32 << 20, 16 << 20).unwrap();
+    assert_eq!(one.members.budgets.memory_share(), Some(32 << 20));
+    assert_eq!((watching.budgets.memory_share(), watching.budgets.grow().unwrap()), (None, None));
 }
 
 #[test]
@@ -566,7 +565,7 @@ fn a_member_that_begins_a_segment_while_joining_removes_leftovers_after_the_last
             .unwrap();
     }
     large.append("f");
-    let end = large.members.end();
+    let end = large.members.marks.end();
     let path = FileName::Segment(end.segment).path(&store.join("log"));
     let file = disk.open(&path, Open::ReadWrite, Caching::Buffered).unwrap();
     file.write_at(&[0xff; 300], u64::from(end.offset)).unwrap();
@@ -576,7 +575,7 @@ fn a_member_that_begins_a_segment_while_joining_removes_leftovers_after_the_last
     let Process { log, members } = large;
     drop((log, members));
     let small = Process::join_with(&disk, &store, false, 64 << 20, 16 << 20);
-    assert_eq!(small.members.end().segment, end.next);
+    assert_eq!(small.members.marks.end().segment, end.next);
     let mut behind = vec![0xff; 300];
     let n = file.read_at(&mut behind, u64::from(end.offset)).unwrap();
     assert!(behind[..n].iter().all(|byte| *byte == 0));
@@ -602,23 +601,23 @@ fn half_synced_on(disk: &Arc<dyn Disk>, store: &Path) -> (Process, Process, Glsn
         .unwrap()
         .last;
     two.log.catch_up().unwrap();
-    one.members.take_sync(&|| false).unwrap();
-    one.members.sync.release_abandoned();
+    one.members.syncs.take_sync(&|| false).unwrap();
+    one.members.syncs.sync.release_abandoned();
     (one, two, glsn)
 }
 
 #[test]
 fn bytes_lost_by_an_abandoned_sync_are_not_made_durable() {
     let (disk, store, one, two, glsn) = half_synced();
-    let durable = one.members.durable();
+    let durable = one.members.marks.durable();
     let path = FileName::Segment(durable.segment).path(&store.join("log"));
     let file = disk.open(&path, Open::ReadWrite, Caching::Buffered).unwrap();
     // The system has dropped the pages that it could not write.
     file.write_at(&[0; 100], u64::from(durable.offset)).unwrap();
     let failed = two.log.wait_durable(glsn);
     assert!(matches!(failed, Err(LogError::Poisoned { .. })), "{failed:?}");
-    assert!(one.members.is_poisoned());
-    assert_eq!(one.members.durable_glsn(), Glsn(1));
+    assert!(one.members.health.is_poisoned());
+    assert_eq!(one.members.marks.durable_glsn(), Glsn(1));
 }
 
 #[test]
@@ -689,17 +688,17 @@ fn a_leaving_member_waits_for_the_commit_that_one_of_its_threads_orders() {
         closing.join().unwrap().unwrap();
         ticket.last
     });
-    assert_eq!(two.members.durable_glsn(), glsn);
+    assert_eq!(two.members.marks.durable_glsn(), glsn);
 }
 
 #[test]
 fn a_member_that_cannot_join_leaves_the_memory_total_unchanged() {
     let (disk, store) = mem_disk();
     let one = Process::join(&disk, &store, true);
-    one.members.first_budget(Some(64 << 20), 64 << 20, 16 << 20).unwrap();
+    one.members.budgets.first_budget(Some(64 << 20), 64 << 20, 16 << 20).unwrap();
     // The first member releases no memory, because it runs no threads here.
     let two = Process::join(&disk, &store, false);
-    let refused = two.members.first_budget(Some(48 << 20), 32 << 20, 16 << 20);
+    let refused = two.members.budgets.first_budget(Some(48 << 20), 32 << 20, 16 << 20);
     assert!(matches!(refused, Err(LogError::Stalled { .. })), "{refused:?}");
-    assert_eq!(one.members.memory_total(), Some(64 << 20));
+    assert_eq!(one.members.budgets.memory_total(), Some(64 << 20));
 }

@@ -34,13 +34,13 @@ pub struct Turn<'a> {
 impl<'a> Turn<'a> {
     /// Waits for the turn. No other lock of the log is held meanwhile, so readers continue.
     pub(crate) fn take(log: &'a OpenLog, members: &'a Members) -> Result<Self, LogError> {
-        let came = members.turn_tries.came();
-        let own = members.own_turn();
+        let came = members.turns.tries.came();
+        let own = members.turns.own_turn();
         check(log, members)?;
-        if members.turn_tries.gave_up_since(came) {
-            return Err(members.turn.stalled());
+        if members.turns.tries.gave_up_since(came) {
+            return Err(members.turns.turn.stalled());
         }
-        let got = members.take_turn()?;
+        let got = members.turns.take()?;
         Ok(Self { log, members, got, order: None, _own: own })
     }
 
@@ -59,7 +59,7 @@ impl<'a> Turn<'a> {
             self.got = Got::Clean;
         }
         catch_up(self.log, self.members, &mut order)?;
-        order.entries_max = order.entries_max.min(self.members.entries_max().max(1));
+        order.entries_max = order.entries_max.min(self.members.marks.entries_max().max(1));
         let tip = Glsn(order.end.next.0 - 1);
         self.order = Some(order);
         Ok(tip)
@@ -86,14 +86,14 @@ impl<'a> Turn<'a> {
 
     /// From here on this member may post (see [`crate::members::posts`]).
     pub fn begin_to_post(&self) {
-        self.members.begin_to_post();
+        self.members.posts.begin_to_post();
     }
 
     /// Takes back the GLSNs that a member assigned to posts if it ended in its turn. A turn that
     /// was not begun stays abandoned.
     pub(super) fn take_back_if_abandoned(&self) {
         if self.got == Got::Abandoned {
-            self.members.take_back_unpublished();
+            self.members.posts.take_back_unpublished();
         }
     }
 
@@ -109,8 +109,8 @@ impl<'a> Turn<'a> {
 /// Durably removes the leftovers of a member that ended in its turn. An unpublished record must
 /// never reappear, because the blob files that it names may be swept from now on.
 fn bury(log: &OpenLog, members: &Members, order: &mut Order) -> Result<(), LogError> {
-    members.take_back_unpublished();
-    let end = members.end();
+    members.posts.take_back_unpublished();
+    let end = members.marks.end();
     remove_unpublished(&log.env.options, &end)?;
     catch_up(log, members, order)?;
     let _syncing = log.durability.hold_sync();
@@ -143,15 +143,15 @@ pub(crate) fn bury_behind(
     file: &dyn File,
     end: &End,
 ) -> Result<(), LogError> {
-    let got = members.take_sync(&|| false)?;
+    let got = members.syncs.take_sync(&|| false)?;
     let buried = file
         .len()
         .and_then(|len| write_zeros(file, u64::from(end.offset), len))
         .map_err(LogError::from)
         .and_then(|()| sync_file(members, &options.budget, file, end, got));
     match &buried {
-        Ok(()) => members.sync.release(),
-        Err(_) => members.sync.release_abandoned(),
+        Ok(()) => members.syncs.sync.release(),
+        Err(_) => members.syncs.sync.release_abandoned(),
     }
     buried
 }
@@ -174,15 +174,15 @@ impl Drop for Turn<'_> {
         // end.
         let left_all_right = match &self.order {
             Some(order) => {
-                order.published_end() == self.members.end()
+                order.published_end() == self.members.marks.end()
                     && self.log.durability.group.check().is_ok()
             }
             None => self.got == Got::Clean,
         };
         if left_all_right {
-            self.members.turn.release();
+            self.members.turns.turn.release();
         } else {
-            self.members.turn.release_abandoned();
+            self.members.turns.turn.release_abandoned();
         }
     }
 }
@@ -190,5 +190,5 @@ impl Drop for Turn<'_> {
 /// Fails if this process must not order any more records.
 pub(crate) fn check(log: &OpenLog, members: &Members) -> Result<(), LogError> {
     log.durability.group.check()?;
-    members.check().map_err(|error| log.durability.group.poison(&error))
+    members.health.check().map_err(|error| log.durability.group.poison(&error))
 }

@@ -7,7 +7,7 @@ fn read_ahead_loads_each_page_once() {
     for threads in [0, 2] {
         let budget = budget(64);
         let pool = Pool::new(&budget, 8 * CHUNK).unwrap();
-        let readers = (threads > 0).then(|| ReaderThreads::start(&pool, threads).unwrap());
+        let readers = (threads > 0).then(|| ReaderThreads::start(&pool, threads));
         let (source, file) = numbered(&pool, 1);
         file.get(3, Touch::Point).unwrap();
         pool.resize(64 * CHUNK, 8 * CHUNK).unwrap();
@@ -67,7 +67,7 @@ fn bad_page_in_a_read_ahead_fails_only_its_readers() {
     for threads in [0, 1] {
         let budget = budget(64);
         let pool = Pool::new(&budget, 16 * CHUNK).unwrap();
-        let readers = (threads > 0).then(|| ReaderThreads::start(&pool, threads).unwrap());
+        let readers = (threads > 0).then(|| ReaderThreads::start(&pool, threads));
         let file = pool.attach(Arc::new(Bad));
         file.prefetch(4, 4);
         for number in [7, 6, 5, 4, 6] {
@@ -87,7 +87,7 @@ fn bad_page_in_a_read_ahead_fails_only_its_readers() {
 fn panicking_source_costs_its_run_but_no_thread() {
     let budget = budget(64);
     let pool = Pool::new(&budget, 16 * CHUNK).unwrap();
-    let readers = ReaderThreads::start(&pool, 1).unwrap();
+    let readers = ReaderThreads::start(&pool, 1);
     let source = Arc::new(Numbered { name: 1, panics: AtomicU32::new(1), ..Numbered::default() });
     let file = pool.attach(source);
     (0..8).step_by(4).for_each(|first| file.prefetch(first, 4));

@@ -450,10 +450,12 @@ impl Dump<'_> {
 fn encode_limits(limits: &Limits, out: &mut Vec<u8>) {
     push_varint(out, limits.deletions_moved.0);
     push_varint(out, limits.oldest_readable.0);
-    for list in [&limits.oldest_readable_in, &limits.deletions_dropped_in] {
+    // Single moments below the floors are left out: the restored store refuses to read them.
+    let floors = limits.readable_in.iter().map(|(space, readable)| (*space, readable.floor));
+    for list in [floors.collect(), limits.deletions_dropped_in.clone()] {
         push_varint(out, list.len() as u64);
         for (space, glsn) in list {
-            push_varint(out, u64::from(*space));
+            push_varint(out, u64::from(space));
             push_varint(out, glsn.0);
         }
     }

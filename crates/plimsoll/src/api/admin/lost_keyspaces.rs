@@ -192,7 +192,7 @@ pub(crate) fn write_records(store: &Arc<Engine>, names: &BTreeMap<u32, String>) 
 /// never trimmed automatically.
 pub(crate) fn record_streams(store: &Arc<Engine>) -> Result<()> {
     let _no_trim = store.space.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if !store.catalog.streams_known.load(Ordering::Acquire) && has_streams(store)? {
+    if !store.catalog.records.streams_known.load(Ordering::Acquire) && has_streams(store)? {
         note_streams(store)?;
     }
     Ok(())

@@ -335,7 +335,7 @@ fn attempt(
             )
         }));
         let before =
-            source.manifest.as_ref().map_or(Glsn::NONE, |manifest| manifest.oldest_readable);
+            source.manifest.as_ref().map_or(Glsn::NONE, |manifest| manifest.limits.oldest_readable);
         if report.readable_from <= before {
             report.readable_from = Glsn::NONE;
         }

@@ -32,10 +32,10 @@ use plimsoll_log::glsn::{Glsn, StreamId};
 
 use crate::api::admin::dump::records::{Change, Content, DumpReader, Header, PIECE_BYTES, Record};
 use crate::api::admin::restore::place::Place;
-use crate::engine::keyspace_commits::STREAMS_MARK;
 use crate::engine::open::open_by;
 use crate::engine::{Engine, keyspace_commits};
 use crate::index::manifest::Manifest;
+use crate::read::own_records::STREAMS_MARK;
 use crate::read::span::Span as KeySpan;
 use crate::txn::payload::{Payload, encode_head};
 use crate::txn::transaction::Transaction;

@@ -1,7 +1,7 @@
 //! Flushes memtables after some time even if they are not full, so that a killed process leaves
 //! little to replay.
 //!
-//! The thread first sweeps leftover files of an earlier process in the log's folder. Opening need
+//! The job first sweeps leftover files of an earlier process in the log's folder. Opening need
 //! not wait for this: there may be thousands of blob files to examine. In a shared store the keeper
 //! sweeps again when a member was killed that may have left some.
 //!
@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use plimsoll_disk::clock::Clock;
-use plimsoll_disk::worker::{Next, Woken, Worker};
+use plimsoll_disk::crew::{Crew, Job, Urgency};
+use plimsoll_disk::worker::{Next, Woken};
 use plimsoll_log::file_log::FileLog;
 
 use crate::index::OpenIndex;
@@ -24,7 +25,7 @@ use crate::types::error::{Lift, Result};
 use crate::types::lock::lock;
 
 /// The interval between checks while something may become due. Otherwise the next commit wakes the
-/// thread.
+/// job.
 const LOOK: Duration = Duration::from_millis(500);
 /// The longest interval without commits: reads alone may have left memory with rows that other uses
 /// need.
@@ -41,14 +42,15 @@ pub(crate) struct Context {
     pub(crate) index: Arc<OpenIndex>,
     pub(crate) sequencer: Arc<CommitSequencer>,
     pub(crate) peers: Arc<dyn Peers>,
+    pub(crate) crew: Arc<Crew>,
 }
 
-/// The checkpoint worker of one store.
+/// The checkpoint job of one store.
 #[derive(Debug)]
 pub(crate) struct Checkpoints {
     core: Arc<Core>,
     /// `None`: its owner calls [`Checkpoints::step`].
-    worker: Option<Worker>,
+    job: Option<Job>,
 }
 
 #[derive(Debug)]
@@ -70,17 +72,17 @@ enum Swept {
 }
 
 impl Checkpoints {
-    /// Starts checking: in a thread, or, without `background`, whenever [`Checkpoints::step`] is
+    /// Starts checking: as a job, or, without `background`, whenever [`Checkpoints::step`] is
     /// called.
     pub(crate) fn start(context: Context, background: bool) -> std::io::Result<Self> {
         let core = Arc::new(Core { context, watch: Mutex::default(), swept: Mutex::default() });
-        let worker = background.then(|| core.start_worker()).transpose()?;
-        Ok(Self { core, worker })
+        let job = background.then(|| core.start_job()).transpose()?;
+        Ok(Self { core, job })
     }
 
-    /// Checks once, if there is no thread.
+    /// Checks once, if there is no job.
     pub(crate) fn step(&self) -> Progress {
-        if self.worker.is_some() {
+        if self.job.is_some() {
             return Progress::Idle;
         }
         // Unless opening has swept already. A file that cannot be swept now is retried at the next
@@ -99,9 +101,9 @@ impl Checkpoints {
         self.core.sweep().map(drop)
     }
 
-    /// Stops the worker.
+    /// Stops the job.
     pub(crate) fn stop(&self) {
-        if self.worker.as_ref().is_some_and(Worker::stop) {
+        if self.job.as_ref().is_some_and(Job::stop) {
             self.core.sweep_if_few();
         }
     }
@@ -114,7 +116,7 @@ impl Drop for Checkpoints {
 }
 
 impl Core {
-    fn start_worker(self: &Arc<Self>) -> std::io::Result<Worker> {
+    fn start_job(self: &Arc<Self>) -> std::io::Result<Job> {
         let core = Arc::clone(self);
         let mut tried = None;
         let step = move |woken| {
@@ -130,7 +132,8 @@ impl Core {
             core.step();
             Next::Within(if core.is_watching() { LOOK } else { LOOK_IDLE })
         };
-        Worker::start("plimsoll-checkpoint", &self.context.sequencer.alarm.bell, || {}, step)
+        let bell = &self.context.sequencer.alarm.bell;
+        self.context.crew.start("checkpoint", Urgency::Patient, bell, || {}, step)
     }
 
     /// Whether something may become due soon. If not, the next commit rings the bell.
@@ -174,7 +177,7 @@ impl Core {
         Ok(Swept::All)
     }
 
-    /// Sweeps when a store closes whose thread had no time to do so, if there are few files.
+    /// Sweeps when a store closes whose job had no time to do so, if there are few files.
     fn sweep_if_few(&self) {
         if lock(&self.swept).is_none()
             && self.context.log.file_count().is_ok_and(|files| files <= FEW_FILES)

@@ -42,8 +42,7 @@ impl Upkeep {
             evictor.on_batch(|batch| events::evicted(batch.pages, batch.bytes))
         };
         let evictor = options.evictor.then(|| seat(evictor())).transpose()?;
-        let readers =
-            options.background.then(|| ReaderThreads::start(pool, READERS)).transpose()?;
+        let readers = options.background.then(|| ReaderThreads::start(pool, READERS));
         Ok(Self { evictor, _readers: readers })
     }
 

@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use plimsoll_disk::vfs::{DirLock, LockError};
@@ -16,6 +16,7 @@ use plimsoll_memory::budget::Budget;
 use crate::engine::lock::take_lock_alone;
 use crate::index::OpenIndex;
 use crate::index::env::duty::Duty;
+use crate::read::own_records::OwnRecords;
 use crate::txn::peers::{Alone, Peers};
 use crate::txn::sequencer::CommitSequencer;
 use crate::txn::shared::Shared;
@@ -100,6 +101,7 @@ impl Entry {
         options: &Options,
         budget: &Budget,
         (log, index, sequencer): (&Arc<FileLog>, &Arc<OpenIndex>, &Arc<CommitSequencer>),
+        records: &Arc<OwnRecords>,
         floors: Floors,
     ) -> (Arc<dyn Peers>, Option<Arc<Shared>>) {
         let Some(members) = self.members() else {
@@ -112,7 +114,7 @@ impl Entry {
             index: Arc::clone(index),
             sequencer: Arc::clone(sequencer),
             is_buffered: options.durability == Durability::Buffered,
-            learn: OnceLock::new(),
+            records: Arc::clone(records),
             to_learn: Mutex::default(),
             is_to_learn: floors.is_to_learn,
         };
@@ -158,8 +160,8 @@ impl Joining {
         let members = Members::join(&options.disk, &options.clock, path, PATIENCE).lift()?;
         let (lock, is_first) = take_lock(path, options, &members)?;
         members.begin(is_first, options.disk.process_id(), options.clock.wall_micros()).lift()?;
-        if is_first && members.try_to_keep().lift()? {
-            members.keep();
+        if is_first && members.keeper.try_to_keep().lift()? {
+            members.keeper.keep();
         }
         let memory_bytes = first_budget(&members, options)?;
         Ok(Self { members: Arc::new(members), lock: Some(lock), is_first, memory_bytes })
@@ -173,7 +175,7 @@ impl Joining {
         if !is_followed {
             check_not_alone(path, options)?;
         }
-        let memory_bytes = if members.has_slot() {
+        let memory_bytes = if members.table.has_slot() {
             first_budget(&members, options)?
         } else {
             options.memory_bytes
@@ -184,12 +186,12 @@ impl Joining {
     /// Lets other processes join. `oldest` is the oldest moment that this process may read,
     /// `checkpoint` the checkpoint of its manifest.
     fn end(&self, path: &Path, oldest: Glsn, checkpoint: Glsn, manifest: u64) -> Result<()> {
-        self.members.set_floor(oldest);
-        self.members.set_applied(oldest);
-        self.members.set_checkpoint(checkpoint);
+        self.members.needs.set_floor(oldest);
+        self.members.needs.set_applied(oldest);
+        self.members.needs.set_checkpoint(checkpoint);
         if let Some(lock) = self.lock.as_ref().filter(|_| self.is_first) {
             lock.share().map_err(|error| locked(path, error))?;
-            self.members.set_manifest(manifest);
+            self.members.marks.set_manifest(manifest);
         }
         self.members.joined();
         Ok(())
@@ -197,12 +199,12 @@ impl Joining {
 }
 
 fn first_budget(members: &Members, options: &Options) -> Result<u64> {
-    let wanted = match options.memory_total.or(members.memory_total()) {
+    let wanted = match options.memory_total.or(members.budgets.memory_total()) {
         // Other processes may run in a container with a higher limit.
         Some(total) if !options.has_memory_bytes => total.min(there_is_bytes()),
         _ => options.memory_bytes,
     };
-    match members.first_budget(options.memory_total, wanted, MIN_MEMORY_BYTES).lift()? {
+    match members.budgets.first_budget(options.memory_total, wanted, MIN_MEMORY_BYTES).lift()? {
         First::Bytes(bytes) => Ok(bytes),
         First::TooMany { total_bytes, members } => Err(InvalidInput::NoMemoryForAnother {
             total_bytes,
@@ -258,7 +260,7 @@ fn take_lock(
         }
         match options.disk.lock_shared(path) {
             Ok(lock) => {
-                let writers = members.writers();
+                let writers = members.slots.writers();
                 if writers.as_ref().is_ok_and(|writers| !writers.is_empty()) {
                     return Ok((Arc::from(lock), false));
                 }
@@ -266,8 +268,11 @@ fn take_lock(
                 drop(lock);
                 if tries == LOCK_TRIES {
                     writers.lift()?;
-                    let who =
-                        if members.are_words_known() { HELD_BY_NOBODY } else { HELD_BY_UNKNOWN };
+                    let who = if members.table.are_words_known() {
+                        HELD_BY_NOBODY
+                    } else {
+                        HELD_BY_UNKNOWN
+                    };
                     return Err(Error::Locked {
                         path: path.to_owned(),
                         pid: None,

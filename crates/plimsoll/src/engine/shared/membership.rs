@@ -9,20 +9,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use plimsoll_disk::crew::{Job, Urgency};
 use plimsoll_disk::worker::{Bell, Next, Worker};
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::members::holding::Held;
+use plimsoll_log::members::holds::Held;
 use plimsoll_log::members::{Member, Members};
 use plimsoll_memory::pool::Pool;
 
 use crate::engine::shared::{memory_share, requests};
 use crate::engine::trim::LogSpace;
-use crate::engine::{Engine, cursor_commits, keyspace_commits, steps};
+use crate::engine::{Engine, steps};
 use crate::index::OpenIndex;
 use crate::index::memtables::flush_policy;
 use crate::txn::committer::Committer;
 use crate::txn::shared::Shared;
-use crate::txn::shared::follower::Learn;
 use crate::types::error::{Lift, Result};
 use crate::types::lock::lock;
 
@@ -46,7 +46,7 @@ pub(crate) struct Membership {
     is_ending: Arc<AtomicBool>,
     worker: Mutex<Option<Worker>>,
     /// While this process is the keeper, applies the log records that it has not applied yet.
-    applier: Mutex<Option<Worker>>,
+    applier: Mutex<Option<Job>>,
     /// Serves requests to the keeper.
     server: Mutex<Option<Worker>>,
     /// Answers nudges while other threads work, but no longer once a thread that other members need
@@ -71,14 +71,7 @@ impl Membership {
 
     /// The members of the store, including this process; empty if it has the store alone.
     pub(crate) fn list(&self) -> Result<Vec<Member>> {
-        self.members().map_or(Ok(Vec::new()), |members| members.list().lift())
-    }
-
-    /// From now on, `space` reloads records of the store itself that other processes have changed.
-    pub(crate) fn learn_by(&self, space: &Arc<LogSpace>) {
-        if let Some(shared) = &self.shared {
-            let _ = shared.follower.learn.set(Arc::downgrade(space) as _);
-        }
+        self.members().map_or(Ok(Vec::new()), |members| members.slots.list().lift())
     }
 
     /// Starts the work for the other members.
@@ -95,7 +88,7 @@ impl Membership {
             let has_lost_thread = Arc::clone(&self.has_lost_thread);
             move || has_lost_thread.store(true, Ordering::Release)
         };
-        if !shared.members().is_reader() {
+        if !shared.members().table.is_reader() {
             let server =
                 requests::serve(shared.members(), &self.is_ending, alarm(), space, committer)?;
             *lock(&self.server) = Some(server);
@@ -105,35 +98,35 @@ impl Membership {
         let (pool, space, committer) = (Arc::clone(pool), Arc::clone(space), Arc::clone(committer));
         let (shared, is_ending) = (Arc::clone(shared), Arc::clone(&self.is_ending));
         let members = Arc::clone(shared.members());
-        let (mut before, mut was_keeper) = (Glsn::NONE, members.is_keeper());
+        let (mut before, mut was_keeper) = (Glsn::NONE, members.keeper.is_keeper());
         let step = move |_| {
-            let (seen, durable) = (members.state(), members.durable_glsn());
+            let (seen, durable) = (members.table.state(), members.marks.durable_glsn());
             if is_ending.load(Ordering::Acquire) {
                 return Next::End;
             }
             // An error here is retried at the next check; a caller that needs the result meanwhile
             // gets the error itself.
-            let needed = members.own_needs();
+            let needed = members.needs.own_needs();
             let looked = look(&space, &committer, &shared).unwrap_or_default();
-            if std::mem::replace(&mut was_keeper, members.is_keeper()) != was_keeper {
+            if std::mem::replace(&mut was_keeper, members.keeper.is_keeper()) != was_keeper {
                 // Rings for memtables that this process must flush from now on, which hold commits
                 // of others.
                 committer.sequencer.alarm.ring_if_set();
             }
-            let newest = members.next();
-            if newest == before && members.own_needs() != needed {
+            let newest = members.marks.next();
+            if newest == before && members.needs.own_needs() != needed {
                 // The keeper checks rarely while nothing is committed.
-                members.tell();
+                members.table.tell();
             }
             let is_fitting = memory_share::fit(&pool, &space, &members).unwrap_or(true);
             if is_fitting {
-                members.wait_for_change(seen, LOOK_SOON);
+                members.table.wait_for_change(seen, LOOK_SOON);
             } else if looked.must_retry {
                 retry_closing(&committer, &members, seen);
             } else if newest == before && !looked.is_reading {
-                members.rest(seen, newest, durable, LOOK_IDLE);
+                members.marks.rest(seen, newest, durable, LOOK_IDLE);
             } else {
-                members.wait_for_change(seen, LOOK);
+                members.table.wait_for_change(seen, LOOK);
             }
             before = newest;
             Next::Again
@@ -150,11 +143,11 @@ impl Membership {
         let mut nudges = 0;
         let step = move |_| {
             let has_lost_thread = has_lost_thread.load(Ordering::Acquire)
-                || space.reader.index.env.signals.has_lost_thread();
+                || space.reader.index.env.signals.has_lost_job();
             if is_ending.load(Ordering::Acquire) || has_lost_thread {
                 return Next::End;
             }
-            nudges = members.answer_nudge(nudges, PULSE_SLEEP);
+            nudges = members.keeper.answer_nudge(nudges, PULSE_SLEEP);
             Next::Again
         };
         Ok(Worker::start("plimsoll-pulse", &Arc::new(Bell::default()), || {}, step)?)
@@ -164,7 +157,7 @@ impl Membership {
     pub(crate) fn step(&self, pool: &Pool, space: &LogSpace, committer: &Committer) -> Result<()> {
         let Some(shared) = &self.shared else { return Ok(()) };
         let members = shared.members();
-        let nudges = members.answer_nudges(self.nudges.load(Ordering::Relaxed));
+        let nudges = members.keeper.answer_nudges(self.nudges.load(Ordering::Relaxed));
         self.nudges.store(nudges, Ordering::Relaxed);
         committer.caught_up(|| shared.blind.apply_left())?;
         look(space, committer, shared)?;
@@ -186,12 +179,12 @@ impl Membership {
         Ok(index.env.duty().may_write())
     }
 
-    /// Stops the threads that serve other members, apply, and answer nudges.
+    /// Stops the threads that serve other members and answer nudges, and the apply job.
     fn stop(&self, members: &Members) {
         self.is_ending.store(true, Ordering::Release);
         let (worker, applier) = (lock(&self.worker).take(), lock(&self.applier).take());
         if let Some(worker) = worker {
-            members.tell();
+            members.table.tell();
             worker.stop();
         }
         if let Some(applier) = applier {
@@ -199,7 +192,7 @@ impl Membership {
         }
         let pulse = lock(&self.pulse).take();
         if let Some(pulse) = pulse {
-            members.nudge();
+            members.keeper.nudge();
             pulse.stop();
         }
     }
@@ -208,7 +201,7 @@ impl Membership {
     pub(crate) fn stop_serving(&self) {
         let server = lock(&self.server).take();
         if let (Some(server), Some(members)) = (server, self.members()) {
-            members.tell();
+            members.table.tell();
             server.stop();
         }
     }
@@ -221,20 +214,21 @@ impl Membership {
     }
 }
 
-/// Starts the apply thread, which applies log records that this process has not applied yet while
+/// Starts the apply job, which applies log records that this process has not applied yet while
 /// it is the keeper. `alarm` is called if it panics.
 fn start_to_apply(
     shared: &Arc<Shared>,
     committer: &Arc<Committer>,
     alarm: impl Fn() + Send + 'static,
-) -> Result<Worker> {
+) -> Result<Job> {
+    let crew = Arc::clone(&committer.reader.index.env.context.crew);
     let (applying, committer) = (Arc::clone(shared), Arc::clone(committer));
     let step = move |_| {
         // If this fails, the commit that needs everything applied retries and returns the error.
         let _ = committer.caught_up(|| applying.blind.apply_left());
         Next::Rung
     };
-    Ok(Worker::start("plimsoll-apply", &shared.blind.applier, alarm, step)?)
+    Ok(crew.start("apply", Urgency::Prompt, &shared.blind.applier, alarm, step)?)
 }
 
 /// The result of checking the other members.
@@ -255,7 +249,7 @@ pub(crate) fn look(space: &LogSpace, committer: &Committer, shared: &Shared) -> 
     // A `Sync` process also flushes what `Buffered` peers are waiting for; the flush makes it
     // durable.
     let is_waited_for =
-        members.is_keeper() && members.flush_wanted() > committer.sequencer.applied();
+        members.keeper.is_keeper() && members.marks.flush_wanted() > committer.sequencer.applied();
     // An error here is retried by the next read.
     let _ = if is_waited_for {
         committer.fresh_and_ordered()
@@ -266,17 +260,17 @@ pub(crate) fn look(space: &LogSpace, committer: &Committer, shared: &Shared) -> 
     index.following.follow(members)?;
     // Publish the GLSN that was read before `follow`: by now, the part of the log that the
     // memtables need is published.
-    members.set_applied(applied);
+    members.needs.set_applied(applied);
     space.reader.log.close_removed();
-    if !members.is_keeper() && members.memory_total().is_some() {
+    if !members.keeper.is_keeper() && members.budgets.memory_total().is_some() {
         // Clear the slots of members that have ended, so that the others can use their memory.
-        members.list().lift()?;
+        members.slots.list().lift()?;
     }
     let must_retry =
         close_if_wanted(committer, members).is_none() && committer.sequencer.check().is_ok();
-    if members.is_keeper() {
+    if members.keeper.is_keeper() {
         // This also detects members that have ended, whose published needs no longer count.
-        members.list().lift()?;
+        members.slots.list().lift()?;
         index.following.tell_needs(members);
         index.runs.files.remove_left();
         steps::free_log(space)?;
@@ -298,8 +292,8 @@ pub(crate) fn look(space: &LogSpace, committer: &Committer, shared: &Shared) -> 
 /// log and takes no lock between members.
 fn retry_closing(committer: &Committer, members: &Members, seen: u64) {
     for _ in 0..LOOK.as_millis() / LOOK_SOON.as_millis() {
-        members.wait_for_change(seen, LOOK_SOON);
-        if members.state() != seen || close_if_wanted(committer, members).is_some() {
+        members.table.wait_for_change(seen, LOOK_SOON);
+        if members.table.state() != seen || close_if_wanted(committer, members).is_some() {
             return;
         }
     }
@@ -312,8 +306,8 @@ fn close_if_wanted(committer: &Committer, members: &Members) -> Option<()> {
     let after = flush_policy::for_others(
         memtables.unflushed(),
         committer.reader.index.runs.checkpoint().glsn,
-        members.is_keeper().then(|| members.flush_wanted()),
-        members.close_wanted(),
+        members.keeper.is_keeper().then(|| members.marks.flush_wanted()),
+        members.marks.close_wanted(),
     );
     let Some(after) = after else { return Some(()) };
     committer.sequencer.try_at_applied(|applied| {
@@ -323,22 +317,12 @@ fn close_if_wanted(committer: &Committer, members: &Members) -> Option<()> {
     })
 }
 
-impl Learn for LogSpace {
-    fn learn_keyspaces(&self, at: Glsn) -> Result<()> {
-        keyspace_commits::learn(self, at)
-    }
-
-    fn learn_cursors(&self, at: Glsn) -> Result<()> {
-        cursor_commits::learn(self, at)
-    }
-}
-
 impl Engine {
     /// Keeps other members from removing any file that this process knows at this time; `None` if
     /// this process has the store alone.
     pub(crate) fn hold_files(&self) -> Result<Option<Held>> {
         let Some(members) = self.membership.members() else { return Ok(None) };
-        let held = members.hold_files().lift()?;
+        let held = members.holds.hold_files().lift()?;
         // Files that were removed earlier are in no newer manifest.
         self.committer.fresh()?;
         self.reader.check_open()?;
@@ -371,7 +355,7 @@ mod tests {
         tx.put(&store.reader.keyspaces.find("default").unwrap().0, b"row", b"value").unwrap();
         tx.commit().unwrap();
         let (committer, members) = (&store.committer, store.membership.members().unwrap());
-        members.want_flush(committer.sequencer.applied());
+        members.marks.want_flush(committer.sequencer.applied());
         let beside_a_commit =
             || committer.sequencer.try_at_applied(|_| close_if_wanted(committer, members)).unwrap();
         assert_eq!(beside_a_commit(), None);

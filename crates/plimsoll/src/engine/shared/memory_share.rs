@@ -13,7 +13,7 @@ use crate::types::options::MIN_MEMORY_BYTES;
 /// caller must retry soon, because memory must be released first, or because another member's share
 /// has to shrink.
 pub(crate) fn fit(pool: &Pool, space: &LogSpace, members: &Members) -> Result<bool> {
-    let Some(share) = members.memory_share() else { return Ok(false) };
+    let Some(share) = members.budgets.memory_share() else { return Ok(false) };
     let (reader, index) = (&space.reader, &space.reader.index);
     let now = reader.budget.limit_bytes();
     if share < now {
@@ -24,7 +24,7 @@ pub(crate) fn fit(pool: &Pool, space: &LogSpace, members: &Members) -> Result<bo
                 space
                     .sequencer
                     .try_at_applied(|applied| index.memtables.close_if_none_waits(applied));
-                members.want_flush(space.sequencer.applied());
+                members.marks.want_flush(space.sequencer.applied());
                 // Release at once what is free already.
                 let most = to.saturating_add(missing_bytes + missing_bytes / 4);
                 if most < now { resize(pool, reader, most) } else { Ok(()) }
@@ -33,7 +33,7 @@ pub(crate) fn fit(pool: &Pool, space: &LogSpace, members: &Members) -> Result<bo
         };
         let has = reader.budget.limit_bytes();
         if has < now {
-            members.has_memory(has);
+            members.budgets.has_memory(has);
         }
         fitted.or_else(|error| {
             if matches!(error, ResizeError::Held { .. }) { Ok(()) } else { Err(of_resize(error)) }
@@ -44,11 +44,11 @@ pub(crate) fn fit(pool: &Pool, space: &LogSpace, members: &Members) -> Result<bo
         return Ok(false);
     }
     // Another member joins, leaves or grows: retry later.
-    let Ok(Some(granted)) = members.grow() else { return Ok(true) };
+    let Ok(Some(granted)) = members.budgets.grow() else { return Ok(true) };
     if granted > now
         && let Err(error) = resize(pool, reader, granted)
     {
-        members.has_memory(now);
+        members.budgets.has_memory(now);
         return Err(of_resize(error));
     }
     Ok(granted < share)

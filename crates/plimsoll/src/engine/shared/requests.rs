@@ -25,7 +25,7 @@ const SLEEP: Duration = Duration::from_secs(600);
 pub(crate) fn compact(store: &Engine) -> Result<()> {
     store.check_writable()?;
     store.reader.log.check_own().lift()?;
-    match ask(store, Asked::Compact, Members::ask_to_compact)? {
+    match ask(store, Asked::Compact, |members| members.requests.ask_to_compact())? {
         Answer::Done => Ok(()),
         Answer::DoItHere => steps::compact(&store.space, &store.committer),
     }
@@ -40,7 +40,7 @@ pub(crate) fn trim(store: &Engine, until: Glsn) -> Result<Glsn> {
     if until > newest.next() {
         return Err(Error::Future { asked: until, newest });
     }
-    match ask(store, Asked::Trim, |members| members.ask_to_trim(until))? {
+    match ask(store, Asked::Trim, |members| members.requests.ask_to_trim(until))? {
         Answer::Done => {
             store.reader.log.catch_up().lift()?;
             Ok(store.reader.log.bounds().first)
@@ -59,27 +59,28 @@ enum Answer {
 
 /// Asks the keeper, and waits for its answer.
 fn ask(store: &Engine, what: Asked, ask: impl FnOnce(&Members) -> u64) -> Result<Answer> {
-    let Some(members) = store.membership.members().filter(|members| !members.is_keeper()) else {
+    let Some(members) = store.membership.members().filter(|members| !members.keeper.is_keeper())
+    else {
         return Ok(Answer::DoItHere);
     };
     if !store.options.background {
         // This thread may be the only one that performs the steps of the keeper.
-        return Err(Error::NotKeeper { pid: members.keeper_pid() });
+        return Err(Error::NotKeeper { pid: members.keeper.pid() });
     }
     let clock = &store.options.clock;
     let number = ask(members);
     let mut watch = KeeperWatch::new(members, &**clock);
     loop {
-        let seen = members.state();
-        match members.answer(what, number) {
+        let seen = members.table.state();
+        match members.requests.answer(what, number) {
             Some(true) => return Ok(Answer::Done),
-            Some(false) => return Err(Error::NotKeeper { pid: members.keeper_pid() }),
+            Some(false) => return Err(Error::NotKeeper { pid: members.keeper.pid() }),
             None => {}
         }
         store.check_writable()?;
         // If there is no keeper, this process becomes the keeper.
         store.reader.index.following.follow(members)?;
-        if members.is_keeper() {
+        if members.keeper.is_keeper() {
             return Ok(Answer::DoItHere);
         }
         if let Some(stopped) = watch.stopped(members, &**clock)
@@ -87,7 +88,7 @@ fn ask(store: &Engine, what: Asked, ask: impl FnOnce(&Members) -> u64) -> Result
         {
             return Ok(Answer::DoItHere);
         }
-        members.wait_for_change(seen, LOOK);
+        members.table.wait_for_change(seen, LOOK);
     }
 }
 
@@ -103,12 +104,12 @@ pub(crate) fn serve(
     let (members, is_ending) = (Arc::clone(members), Arc::clone(is_ending));
     let (space, committer) = (Arc::clone(space), Arc::clone(committer));
     let step = move |_| {
-        let seen = members.state();
+        let seen = members.table.state();
         serve_those_asked(&members, &is_ending, &space, &committer);
         if is_ending.load(Ordering::Acquire) {
             return Next::End;
         }
-        members.wait_for_change(seen, SLEEP);
+        members.table.wait_for_change(seen, SLEEP);
         Next::Again
     };
     Ok(Worker::start("plimsoll-keeper", &Arc::new(Bell::default()), alarm, step)?)
@@ -121,17 +122,18 @@ pub(crate) fn serve_those_asked(
     space: &LogSpace,
     committer: &Committer,
 ) {
-    let is_asked = |what| members.is_keeper().then(|| members.is_asked(what)).flatten();
+    let is_asked =
+        |what| members.keeper.is_keeper().then(|| members.requests.is_asked(what)).flatten();
     for what in [Asked::Compact, Asked::Trim] {
         let Some(number) = is_asked(what) else { continue };
         let done = take_in_all(committer).and_then(|()| match what {
             Asked::Compact => steps::compact(space, committer),
-            Asked::Trim => trim::trim(space, committer, members.trim_wanted()).map(drop),
+            Asked::Trim => trim::trim(space, committer, members.requests.trim_wanted()).map(drop),
         });
         // If this process ends mid-request, the next keeper serves it.
         let has_ended = is_ending.load(Ordering::Acquire) || committer.reader.check_open().is_err();
         if !has_ended || done.is_ok() {
-            members.answered(what, number, done.is_ok());
+            members.requests.answered(what, number, done.is_ok());
         }
     }
 }
@@ -172,7 +174,7 @@ mod tests {
         };
         // The serving thread has begun, and accesses the log only once the store is being closed.
         let no_commit = keeper.committer.sequencer.lock().unwrap();
-        other.membership.members().unwrap().ask_to_trim(Glsn(2));
+        other.membership.members().unwrap().requests.ask_to_trim(Glsn(2));
         wait_until(&|| keeper.catalog.horizon.trim_wanted.load(Ordering::SeqCst) > 0);
         let (closed, is_closed) = mpsc::channel();
         let closing = Arc::clone(&keeper);

@@ -9,16 +9,17 @@
 //! versions that are younger than some in the others, but of different keys. Such runs are merged
 //! before any others (`policy`). The versions of each key are in order at all times.
 
-use std::ops::Bound;
+use std::collections::BTreeMap;
+use std::ops::{Bound, RangeInclusive};
 use std::sync::{Arc, Weak};
 
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::Budget;
-use plimsoll_memory::pool::Touch;
 
 use crate::borders::{Border, hit};
 use crate::index::env::Horizon;
 use crate::index::env::counters::Counters;
+use crate::index::env::moment_set::MomentSet;
 use crate::index::manifest::Outcome;
 use crate::index::manifest::files::Reserve;
 use crate::index::plan::alignment;
@@ -64,12 +65,21 @@ const LEAST_TABLE_PART: u64 = 16;
 const ALIGNED_TABLES: u64 = 2;
 const ALIGNED_LEAST_PART: u64 = 4;
 
-/// Maximum number of keyspaces in one table whose horizons are looked up. A table that spans more
-/// is rewritten.
+/// Maximum number of keyspaces in one table whose retained moments are looked up. A table that spans
+/// more is rewritten.
 const KEYSPACES_ASKED: u32 = 64;
 
-/// A history run, and the horizon when the job that made it began.
-pub(crate) type Swept = (Weak<Run>, Glsn);
+/// A history run, and the retained moments when the job that made it began.
+pub(crate) type Swept = (Weak<Run>, Option<RetainedIn>);
+
+/// The retained moments of the keyspaces in some runs.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct RetainedIn {
+    /// The highest floor; [`Glsn::MAX`] if a table has too many keyspaces to look up.
+    floor: Glsn,
+    /// The keyspaces with pins.
+    pinned: BTreeMap<u32, MomentSet>,
+}
 
 /// The inputs of a job.
 pub(crate) struct Task {
@@ -91,8 +101,8 @@ pub(crate) struct Job {
     term: Option<u64>,
     /// Newest first: if two hold the same version, the newer one wins.
     runs: Vec<Arc<Run>>,
-    /// For a job on history: the highest horizon at its start.
-    horizon: Glsn,
+    /// For a job on history: the retained moments at its start.
+    retained: Option<RetainedIn>,
     /// Whether small tables that overlap with nothing are rewritten together.
     joins_small: bool,
     /// The runs when the job began. Law: a job holds no memtable, because a concurrent flush must
@@ -128,26 +138,50 @@ pub(crate) struct Job {
     history: Output,
 }
 
-/// Whether some version of a table may be droppable: the horizon of one of its keyspaces has
-/// passed the table's oldest commit.
-pub(super) fn horizon_passed(horizon: &dyn Horizon, info: &TableInfo) -> bool {
-    highest_horizon(horizon, info) >= info.min_glsn
+/// Whether some version of a table may be droppable: the floor of the retained moments of one of
+/// its keyspaces has passed the table's oldest commit.
+pub(super) fn floor_passed(horizon: &dyn Horizon, info: &TableInfo) -> bool {
+    let passed = |keyspace| horizon.retained(keyspace).floor >= info.min_glsn;
+    keyspaces_of(info).is_none_or(|mut keyspaces| keyspaces.any(passed))
 }
 
-/// The highest horizon of the keyspaces in a run.
-pub(super) fn horizon_of_run(horizon: &dyn Horizon, run: &Run) -> Glsn {
-    run.infos().map(|info| highest_horizon(horizon, info)).max().unwrap_or(Glsn::NONE)
+/// The retained moments of the keyspaces in some runs.
+pub(super) fn retained_in<'r>(
+    horizon: &dyn Horizon,
+    runs: impl IntoIterator<Item = &'r Arc<Run>>,
+) -> RetainedIn {
+    let mut all = RetainedIn { floor: Glsn::NONE, pinned: BTreeMap::new() };
+    for info in runs.into_iter().flat_map(|run| run.infos()) {
+        let Some(keyspaces) = keyspaces_of(info) else {
+            all.floor = Glsn::MAX;
+            continue;
+        };
+        for keyspace in keyspaces {
+            let retained = horizon.retained(keyspace);
+            all.floor = all.floor.max(retained.floor);
+            if !retained.pins.is_empty() {
+                all.pinned.entry(keyspace).or_insert(retained);
+            }
+        }
+    }
+    all
 }
 
-/// The highest horizon of the keyspaces in a table; [`Glsn::MAX`] if there are too many to look
-/// up.
-fn highest_horizon(horizon: &dyn Horizon, info: &TableInfo) -> Glsn {
+impl RetainedIn {
+    /// Whether no floor rose above all floors of `then`, and no pin of then was released.
+    pub(super) fn includes(&self, then: &Self) -> bool {
+        let is_included = |(keyspace, then)| {
+            self.pinned.get(keyspace).is_some_and(|now: &MomentSet| now.includes(then))
+        };
+        self.floor <= then.floor && then.pinned.iter().all(is_included)
+    }
+}
+
+/// The keyspaces from a table's first key to its last; `None` if there are too many to look up.
+fn keyspaces_of(info: &TableInfo) -> Option<RangeInclusive<u32>> {
     let keyspace = |key| IndexKey::new(key).keyspace();
     let (first, last) = (keyspace(&info.first_key), keyspace(&info.last_key));
-    if last - first >= KEYSPACES_ASKED {
-        return Glsn::MAX;
-    }
-    (first..=last).map(|keyspace| horizon.of(keyspace)).max().unwrap_or(Glsn::NONE)
+    (last - first < KEYSPACES_ASKED).then_some(first..=last)
 }
 
 /// The oldest of some range deletions that may hide a version of a run.
@@ -222,14 +256,9 @@ impl Job {
             Output::new(&runs.files, &set_aside.budget, table_bytes, Reserve::Rest)
                 .absorbing(absorber.upto())
         };
-        let horizon = match task.inputs {
-            Inputs::Current { .. } => Glsn::NONE,
-            Inputs::History => task
-                .runs
-                .iter()
-                .map(|run| horizon_of_run(&*runs.env.horizon, run))
-                .max()
-                .unwrap_or(Glsn::NONE),
+        let retained = match task.inputs {
+            Inputs::Current { .. } => None,
+            Inputs::History => Some(retained_in(&*runs.env.horizon, &task.runs)),
         };
         if matches!(task.inputs, Inputs::History) && task.runs.len() < view.history.len() {
             hit(Border::PartOfHistoryMerged);
@@ -244,7 +273,7 @@ impl Job {
             inputs: task.inputs,
             moves_unasked: task.moves_unasked,
             term: runs.env.duty().term(),
-            horizon,
+            retained,
             joins_small: task.priority == Priority::All || small > SMALL_MAX,
             splitter: Splitter::new(task.inputs, task.runs.len() == view.history.len()),
             relocator: Relocator::new(&runs.env.context.log, &runs.blobs, &set_aside.budget, below),
@@ -348,12 +377,13 @@ impl Job {
             }
         }
         let inputs = &self.runs;
+        let limits = self.splitter.limits();
         runs.install(self.term, |view| Change {
             removed: inputs.clone(),
             added: left.clone(),
             runs: replace(&view.runs, inputs, &left),
             history: view.history.clone(),
-            limits: self.splitter.limits.clone(),
+            limits: limits.clone(),
             checkpoint: None,
             takes_closed: None,
             log_begins: None,
@@ -410,7 +440,7 @@ impl Job {
     }
 
     /// Whether a table of current versions that overlaps with no other input lies within a deleted
-    /// range that nobody can read below. Such a table is dropped unread. The
+    /// range and no retained moment sees any of its versions. Such a table is dropped unread. The
     /// range still hides versions of its keys in older runs and history until they have absorbed
     /// it. A table that has absorbed it is read: they may have absorbed it, too, and rely on the
     /// table's deletions.
@@ -428,11 +458,13 @@ impl Job {
         let oldest = range.oldest_after(info.max_glsn);
         let Some(glsn) = oldest.filter(|glsn| info.needs(range, *glsn)) else { return false };
         let keyspace = IndexKey::new(&info.first_key).keyspace();
-        if !IndexKey::new(&info.last_key).is_in(keyspace) || glsn > runs.env.horizon.of(keyspace) {
+        let retained = runs.env.horizon.retained(keyspace);
+        if !IndexKey::new(&info.last_key).is_in(keyspace) || retained.sees(info.min_glsn, glsn) {
             return false;
         }
-        self.splitter.limits.dropped(keyspace, glsn);
-        self.splitter.limits.deletion_dropped(keyspace, glsn);
+        let limits = self.splitter.limits();
+        limits.dropped(keyspace, glsn, &retained.pins);
+        limits.deletion_dropped(keyspace, glsn);
         true
     }
 
@@ -473,7 +505,7 @@ impl Job {
             || ranges.within(keys).any(|range| info.needs(range, range.glsns[0]))
             || match self.inputs {
                 Inputs::Current { oldest } => oldest && info.deletions > 0,
-                Inputs::History => horizon_passed(&*runs.env.horizon, info),
+                Inputs::History => floor_passed(&*runs.env.horizon, info),
             }
     }
 
@@ -520,7 +552,7 @@ impl Job {
                             Disposition::Current => self.current.add(&deletion, true, warmth)?,
                             Disposition::History { first } => {
                                 if self.inputs == Inputs::History {
-                                    let limits = &mut self.splitter.limits;
+                                    let limits = self.splitter.limits();
                                     limits.deletions_moved = limits.deletions_moved.max(glsn);
                                 }
                                 self.history.add(&deletion, first, warmth)?;
@@ -578,6 +610,7 @@ impl Job {
         let (history, history_bytes) = self.history.finish()?;
         let run = |members: Vec<_>| (!members.is_empty()).then(|| Arc::new(Run::new(members)));
         let (current, history) = (run(current), run(history));
+        let limits = self.splitter.limits().clone();
         let (inputs, merged) = (self.inputs, &self.runs);
         if let (Inputs::Current { oldest: false }, Some(run)) = (inputs, &current) {
             let view = runs.sources.view();
@@ -602,7 +635,7 @@ impl Job {
                 added: current.iter().chain(&history).cloned().collect(),
                 runs: current_runs,
                 history: history_runs,
-                limits: self.splitter.limits,
+                limits: limits.clone(),
                 checkpoint: None,
                 takes_closed: None,
                 log_begins: None,
@@ -630,7 +663,7 @@ impl Job {
             current_bytes + history_bytes,
         );
         Ok(match (inputs, &history) {
-            (Inputs::History, Some(history)) => Some((Arc::downgrade(history), self.horizon)),
+            (Inputs::History, Some(history)) => Some((Arc::downgrade(history), self.retained)),
             _ => None,
         })
     }
@@ -653,8 +686,8 @@ fn is_small(runs: &Runs, info: &TableInfo) -> bool {
 struct In<'v>(&'v View);
 
 impl Elsewhere for In<'_> {
-    fn in_history(&mut self, key: &[u8]) -> Result<bool> {
-        self.0.in_history(key, Touch::Scan)
+    fn in_history(&mut self, key: &[u8], at: Glsn) -> Result<bool> {
+        self.0.in_history(key, at)
     }
 
     fn in_runs(&mut self, key: &[u8], at: Glsn) -> Result<(bool, Option<Glsn>)> {

@@ -33,20 +33,20 @@ impl Duty {
         match self {
             Self::Alone => Some(0),
             Self::ReadOnly => None,
-            Self::Member(members) => members.term(),
+            Self::Member(members) => members.keeper.term(),
         }
     }
 
     /// Distinguishes the temporary names of manifests: another process may be writing one of the
     /// same number.
     pub(crate) fn writer(&self) -> u64 {
-        self.members().map_or(0, |members| members.slot() as u64 + 1)
+        self.members().map_or(0, |members| members.table.slot() as u64 + 1)
     }
 
     /// Whether this process may remove files now. It may not while another member is reading all of
     /// them.
     pub(crate) fn may_remove(&self) -> bool {
-        self.may_write() && self.members().is_none_or(|members| !members.are_files_held())
+        self.may_write() && self.members().is_none_or(|members| !members.holds.are_files_held())
     }
 
     /// Whether the store is open read-only without following other members.
@@ -60,7 +60,7 @@ impl Duty {
         match self {
             Self::Alone => false,
             Self::ReadOnly => true,
-            Self::Member(members) => members.is_reader(),
+            Self::Member(members) => members.table.is_reader(),
         }
     }
 
@@ -74,12 +74,12 @@ impl Duty {
 
     /// The members, while another of them writes the files.
     pub(crate) fn followed(&self) -> Option<&Arc<Members>> {
-        self.members().filter(|members| !members.is_keeper())
+        self.members().filter(|members| !members.keeper.is_keeper())
     }
 
     /// The error for a write by a process that may not write now.
     pub(crate) fn not_keeper(&self) -> Error {
-        Error::NotKeeper { pid: self.members().and_then(|members| members.keeper_pid()) }
+        Error::NotKeeper { pid: self.members().and_then(|members| members.keeper.pid()) }
     }
 
     /// Replaces the error of a job that began in `term` by [`Error::NotKeeper`] if another process

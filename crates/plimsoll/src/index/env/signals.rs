@@ -1,4 +1,4 @@
-//! The signals between the writers and the background threads of the index.
+//! The signals between the writers and the background jobs of the index.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -8,14 +8,14 @@ use plimsoll_disk::worker::Bell;
 use crate::types::error::Error;
 use crate::types::lock::lock;
 
-/// A background thread of the index.
+/// A background job of the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Thread {
+pub(crate) enum IndexJob {
     Flush,
     Compaction,
 }
 
-/// The signals between writers and background threads.
+/// The signals between writers and background jobs.
 #[derive(Debug, Default)]
 pub(crate) struct Signals {
     /// Rung when there is something to flush.
@@ -32,16 +32,16 @@ struct State {
     closing: bool,
     flush_error: Option<String>,
     compaction_error: Option<String>,
-    has_lost_thread: bool,
+    has_lost_job: bool,
 }
 
 impl Signals {
-    /// Wakes the flush thread.
+    /// Wakes the flush job.
     pub(crate) fn call_flush(&self) {
         self.flush.ring();
     }
 
-    /// Wakes the compaction thread.
+    /// Wakes the compaction job.
     pub(crate) fn call_compaction(&self) {
         self.compaction.ring();
     }
@@ -84,25 +84,25 @@ impl Signals {
         !self.progress.wait_timeout(state, delay).map_or(true, |(_, timeout)| timeout.timed_out())
     }
 
-    /// Records that a thread panicked. Threads that wait for its work then run that work themselves.
-    pub(crate) fn thread_panicked(&self, of: Thread) {
-        let error = Some("the thread for it has panicked; open the store again".to_owned());
+    /// Records that a job panicked. Threads that wait for its work then run that work themselves.
+    pub(crate) fn job_panicked(&self, job: IndexJob) {
+        let error = Some("its background job has panicked; open the store again".to_owned());
         let mut state = lock(&self.state);
-        state.has_lost_thread = true;
-        match of {
-            Thread::Flush => state.flush_error = error,
-            Thread::Compaction => state.compaction_error = error,
+        state.has_lost_job = true;
+        match job {
+            IndexJob::Flush => state.flush_error = error,
+            IndexJob::Compaction => state.compaction_error = error,
         }
         drop(state);
         self.progress.notify_all();
     }
 
-    /// Whether a thread has panicked.
-    pub(crate) fn has_lost_thread(&self) -> bool {
-        lock(&self.state).has_lost_thread
+    /// Whether a job has panicked.
+    pub(crate) fn has_lost_job(&self) -> bool {
+        lock(&self.state).has_lost_job
     }
 
-    /// Ends the threads and all waits.
+    /// Ends the jobs and all waits.
     pub(crate) fn close(&self) {
         lock(&self.state).closing = true;
         self.progress.notify_all();
@@ -110,7 +110,7 @@ impl Signals {
         self.compaction.stop();
     }
 
-    /// Whether the threads are about to end.
+    /// Whether the jobs are about to end.
     pub(crate) fn is_closing(&self) -> bool {
         lock(&self.state).closing
     }

@@ -193,7 +193,7 @@ impl Files {
     /// Which processes will read the files that are written now.
     fn readers(&self) -> Readers {
         match self.duty.members() {
-            Some(members) if members.has_others() => Readers::Elsewhere,
+            Some(members) if members.slots.has_others() => Readers::Elsewhere,
             _ => Readers::Here,
         }
     }

@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 
 use super::blocks::{CUT, Failure, Input, SENSELESS, Writer};
 use super::{Head, Manifest, RunInfo};
+use crate::index::env::moment_set::MomentSet;
 use crate::index::manifest::limits::Limits;
 use crate::index::ranges::{Fragment, MAX_BOUND_BYTES, RangeSet};
 use crate::index::run::table::{TableId, TableInfo};
@@ -22,7 +23,8 @@ use crate::types::index_key::IndexKey;
 
 const MAGIC: [u8; 8] = *b"PLIMMANI";
 const FORMAT: u32 = 1;
-const RANGES_PIECE_BYTES: usize = 4096;
+/// Long additions are written in pieces of this many bytes.
+const PIECE_BYTES: usize = 4096;
 pub(super) const HEAD_BYTES: usize = 56;
 
 /// Tags of additions after the runs. Each addition has a length, so that versions that do not know
@@ -30,6 +32,7 @@ pub(super) const HEAD_BYTES: usize = 56;
 pub(super) const DELETIONS_DROPPED: u64 = 1;
 pub(super) const LOG_BEGINS: u64 = 2;
 const RANGES: u64 = 3;
+pub(super) const PINNED: u64 = 4;
 
 const HAS_POINTER: u8 = 1;
 const HAS_FIXED_GLSN: u8 = 2;
@@ -82,10 +85,10 @@ fn encode_head(head: &Head, out: &mut Writer<'_>) -> io::Result<()> {
     ] {
         block.extend_from_slice(&number.to_le_bytes());
     }
-    out.number(limits.oldest_readable_in.len() as u64)?;
-    for (keyspace, glsn) in &limits.oldest_readable_in {
+    out.number(limits.readable_in.len() as u64)?;
+    for (keyspace, readable) in &limits.readable_in {
         out.number(u64::from(*keyspace))?;
-        out.number(glsn.0)?;
+        out.number(readable.floor.0)?;
     }
     Ok(())
 }
@@ -99,8 +102,9 @@ fn encode_additions(head: &Head, out: &mut Writer<'_>) -> io::Result<()> {
         push_varint(&mut body, u64::from(*keyspace));
         push_varint(&mut body, glsn.0);
     }
-    let ranges = u64::from(!head.ranges.is_empty());
-    out.number(1 + u64::from(head.log_begins.is_some()) + ranges)?;
+    let pinned = encode_pins(&head.limits);
+    let is_there = [head.log_begins.is_some(), !head.ranges.is_empty(), !pinned.is_empty()];
+    out.number(1 + is_there.into_iter().map(u64::from).sum::<u64>())?;
     out.number(DELETIONS_DROPPED)?;
     out.number(body.len() as u64)?;
     out.block.extend_from_slice(&body);
@@ -112,9 +116,6 @@ fn encode_additions(head: &Head, out: &mut Writer<'_>) -> io::Result<()> {
         out.block.extend_from_slice(&body);
     }
     out.drain()?;
-    if head.ranges.is_empty() {
-        return Ok(());
-    }
     body.clear();
     for range in head.ranges.fragments() {
         push_bytes(&mut body, &range.first);
@@ -122,13 +123,36 @@ fn encode_additions(head: &Head, out: &mut Writer<'_>) -> io::Result<()> {
         push_varint(&mut body, range.glsns.len() as u64);
         range.glsns.iter().for_each(|glsn| push_varint(&mut body, glsn.0));
     }
-    out.number(RANGES)?;
-    out.number(body.len() as u64)?;
-    for part in body.chunks(RANGES_PIECE_BYTES) {
-        out.block.extend_from_slice(part);
-        out.drain()?;
+    for (kind, body) in [(RANGES, body), (PINNED, pinned)] {
+        if body.is_empty() {
+            continue;
+        }
+        out.number(kind)?;
+        out.number(body.len() as u64)?;
+        for part in body.chunks(PIECE_BYTES) {
+            out.block.extend_from_slice(part);
+            out.drain()?;
+        }
     }
     Ok(())
+}
+
+/// The single moments below the floors at which keyspaces can be read.
+fn encode_pins(limits: &Limits) -> Vec<u8> {
+    let mut body = Vec::new();
+    for (keyspace, MomentSet { pins, .. }) in &limits.readable_in {
+        if pins.is_empty() {
+            continue;
+        }
+        push_varint(&mut body, u64::from(*keyspace));
+        push_varint(&mut body, pins.len() as u64);
+        let mut before = Glsn::NONE;
+        for pinned in pins.iter() {
+            push_varint(&mut body, pinned.0 - before.0);
+            before = *pinned;
+        }
+    }
+    body
 }
 
 fn encode_table(info: &TableInfo, out: &mut Vec<u8>) {
@@ -236,20 +260,24 @@ fn decode(log_id: u128, input: &mut Input<'_>) -> Result<Manifest, Failure> {
     let durable = Position { glsn: Glsn(input.u64()?), chain: input.u64()? };
     let next_run = input.u64()?;
     let (deletions_moved, oldest_readable) = (Glsn(input.u64()?), Glsn(input.u64()?));
-    let mut oldest_readable_in = Vec::new();
+    let mut readable_in = Vec::new();
     for _ in 0..input.varint()? {
-        push_in_order(&mut oldest_readable_in, (input.u32()?, input.glsn()?))?;
+        push_in_order(&mut readable_in, (input.u32()?, MomentSet::since(input.glsn()?)))?;
     }
     let mut runs = Vec::new();
     // Each run and each table takes bytes of the file, so its length bounds the lists.
     for _ in 0..input.varint()? {
         runs.push(decode_run(input)?);
     }
-    let Additions { dropped, log_begins, ranges } = decode_additions(input)?;
+    let Additions { dropped, log_begins, ranges, pinned } = decode_additions(input)?;
     let ranges = Arc::new(RangeSet::of(ranges.unwrap_or_default()).ok_or(SENSELESS)?);
-    let deletions_dropped_in = dropped.unwrap_or_else(|| oldest_readable_in.clone());
-    let limits =
-        Limits { deletions_moved, oldest_readable, oldest_readable_in, deletions_dropped_in };
+    let floors = readable_in.iter().map(|(keyspace, readable)| (*keyspace, readable.floor));
+    let deletions_dropped_in = dropped.unwrap_or_else(|| floors.collect());
+    for (keyspace, pins) in pinned.unwrap_or_default() {
+        let at = readable_in.binary_search_by_key(&keyspace, |entry| entry.0);
+        readable_in[at.map_err(|_| SENSELESS)?].1.pins = pins;
+    }
+    let limits = Limits { deletions_moved, oldest_readable, readable_in, deletions_dropped_in };
     let head = Head { log_id, number, checkpoint, durable, next_run, limits, log_begins, ranges };
     Ok(Manifest::of(head, runs))
 }
@@ -260,11 +288,12 @@ struct Additions {
     dropped: Option<Vec<(u32, Glsn)>>,
     log_begins: Option<Glsn>,
     ranges: Option<Vec<Fragment>>,
+    pinned: Option<Vec<(u32, Arc<[Glsn]>)>>,
 }
 
 /// Reads the additions after the runs; skips unknown ones.
 fn decode_additions(input: &mut Input<'_>) -> Result<Additions, Failure> {
-    let Additions { mut dropped, mut log_begins, mut ranges } = Additions::default();
+    let Additions { mut dropped, mut log_begins, mut ranges, mut pinned } = Additions::default();
     for _ in 0..input.varint()? {
         let (what, len) = (input.varint()?, input.varint()?);
         if what == 0 {
@@ -288,6 +317,12 @@ fn decode_additions(input: &mut Input<'_>) -> Result<Additions, Failure> {
                 list.push(decode_range(input, end)?);
             }
         }
+        if what == PINNED && pinned.is_none() {
+            let list = pinned.insert(Vec::new());
+            while input.place() < end {
+                push_in_order(list, (input.u32()?, decode_pins(input, end)?))?;
+            }
+        }
         if input.place() > end {
             return Err(SENSELESS);
         }
@@ -295,7 +330,7 @@ fn decode_additions(input: &mut Input<'_>) -> Result<Additions, Failure> {
             input.byte()?;
         }
     }
-    Ok(Additions { dropped, log_begins, ranges })
+    Ok(Additions { dropped, log_begins, ranges, pinned })
 }
 
 fn decode_range(input: &mut Input<'_>, end: u64) -> Result<Fragment, Failure> {
@@ -311,9 +346,24 @@ fn decode_range(input: &mut Input<'_>, end: u64) -> Result<Fragment, Failure> {
     Ok(Fragment { first: first.into(), end: last.into(), glsns })
 }
 
+/// Pins ascend: each step after the first pin is at least 1, so that zeros do not fill the memory.
+fn decode_pins(input: &mut Input<'_>, end: u64) -> Result<Arc<[Glsn]>, Failure> {
+    let (mut pins, mut before) = (Vec::new(), Glsn::NONE);
+    for _ in 0..input.varint()? {
+        if input.place() >= end {
+            return Err(SENSELESS);
+        }
+        let step = input.varint()?;
+        let is_sound = step > 0 || pins.is_empty();
+        before = Glsn(before.0.checked_add(step).filter(|_| is_sound).ok_or(SENSELESS)?);
+        pins.push(before);
+    }
+    Ok(pins.into())
+}
+
 /// Appends to a list sorted by keyspace. An item out of order is refused at once, so that zeros
 /// cannot fill the memory.
-fn push_in_order(list: &mut Vec<(u32, Glsn)>, item: (u32, Glsn)) -> Result<(), Failure> {
+fn push_in_order<T>(list: &mut Vec<(u32, T)>, item: (u32, T)) -> Result<(), Failure> {
     if list.last().is_some_and(|last| last.0 >= item.0) {
         return Err(SENSELESS);
     }

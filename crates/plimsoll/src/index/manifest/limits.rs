@@ -1,6 +1,10 @@
 //! Which versions flushes and merges have made unreadable.
 
+use std::sync::Arc;
+
 use plimsoll_log::glsn::Glsn;
+
+use crate::index::env::moment_set::MomentSet;
 
 /// The limits that flushes and merges have set on readable GLSNs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -9,8 +13,9 @@ pub(crate) struct Limits {
     pub(crate) deletions_moved: Glsn,
     /// The oldest GLSN at which every keyspace can be read.
     pub(crate) oldest_readable: Glsn,
-    /// The same per keyspace, sorted. A keyspace that is not listed has lost no version.
-    pub(crate) oldest_readable_in: Vec<(u32, Glsn)>,
+    /// The moments at which a keyspace can be read, sorted by keyspace. A keyspace that is not
+    /// listed has lost no version.
+    pub(crate) readable_in: Vec<(u32, MomentSet)>,
     /// The youngest deletion that was dropped together with all versions that it deleted, per
     /// keyspace, sorted. A keyspace that is not listed has lost none. An upper bound: it may be too
     /// young.
@@ -18,10 +23,20 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Records that a version of `keyspace`, superseded by `by`, was dropped.
-    pub(crate) fn dropped(&mut self, keyspace: u32, by: Glsn) {
+    /// Records that a version of `keyspace`, superseded by `by`, was dropped. Of the moments before
+    /// `by`, only the `pins` can still be read.
+    pub(crate) fn dropped(&mut self, keyspace: u32, by: Glsn, pins: &Arc<[Glsn]>) {
         self.oldest_readable = self.oldest_readable.max(by);
-        raise(&mut self.oldest_readable_in, keyspace, by);
+        let readable = MomentSet { floor: by, pins: Arc::clone(pins) };
+        self.restrict(keyspace, &readable);
+    }
+
+    /// `keyspace` can be read at no other moments than these.
+    fn restrict(&mut self, keyspace: u32, to: &MomentSet) {
+        match self.readable_in.binary_search_by_key(&keyspace, |entry| entry.0) {
+            Ok(at) => self.readable_in[at].1 = self.readable_in[at].1.intersection(to),
+            Err(at) => self.readable_in.insert(at, (keyspace, MomentSet::all().intersection(to))),
+        }
     }
 
     /// Records that a deletion, the youngest version of a key of `keyspace`, was dropped together
@@ -30,20 +45,32 @@ impl Limits {
         raise(&mut self.deletions_dropped_in, keyspace, deletion);
     }
 
-    /// The oldest GLSN at which a keyspace can be read.
+    /// Whether a keyspace can be read at a moment.
+    pub(crate) fn is_readable(&self, keyspace: u32, at: Glsn) -> bool {
+        self.readable(keyspace).is_none_or(|readable| readable.contains(at))
+    }
+
+    /// The oldest GLSN from which a keyspace can be read at every moment.
     pub(crate) fn oldest_readable_in(&self, keyspace: u32) -> Glsn {
-        limit_of(&self.oldest_readable_in, keyspace)
+        self.readable(keyspace).map_or(Glsn::NONE, |readable| readable.floor)
+    }
+
+    fn readable(&self, keyspace: u32) -> Option<&MomentSet> {
+        let at = self.readable_in.binary_search_by_key(&keyspace, |entry| entry.0).ok()?;
+        Some(&self.readable_in[at].1)
     }
 
     /// The youngest dropped deletion of a keyspace. Younger deletions may still exist.
     pub(crate) fn deletions_dropped_in(&self, keyspace: u32) -> Glsn {
-        limit_of(&self.deletions_dropped_in, keyspace)
+        let limits = &self.deletions_dropped_in;
+        let at = limits.binary_search_by_key(&keyspace, |entry| entry.0);
+        at.map_or(Glsn::NONE, |at| limits[at].1)
     }
 
     /// Includes the limits of another job.
     pub(crate) fn merge(&mut self, other: &Limits) {
         self.deletions_moved = self.deletions_moved.max(other.deletions_moved);
-        other.oldest_readable_in.iter().for_each(|&(keyspace, by)| self.dropped(keyspace, by));
+        other.readable_in.iter().for_each(|(keyspace, to)| self.restrict(*keyspace, to));
         other
             .deletions_dropped_in
             .iter()
@@ -58,8 +85,4 @@ fn raise(limits: &mut Vec<(u32, Glsn)>, keyspace: u32, to: Glsn) {
         Ok(at) => limits[at].1 = limits[at].1.max(to),
         Err(at) => limits.insert(at, (keyspace, to)),
     }
-}
-
-fn limit_of(limits: &[(u32, Glsn)], keyspace: u32) -> Glsn {
-    limits.binary_search_by_key(&keyspace, |entry| entry.0).map_or(Glsn::NONE, |at| limits[at].1)
 }

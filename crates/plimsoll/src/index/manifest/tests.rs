@@ -9,8 +9,11 @@ use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::{DirEntry, DirLock, LockError};
 use plimsoll_log::blob::BlobId;
 
-use super::format::{DELETIONS_DROPPED, HAS_BRANCHES, HAS_LOG_BYTES, HEAD_BYTES, LOG_BEGINS};
+use super::format::{
+    DELETIONS_DROPPED, HAS_BRANCHES, HAS_LOG_BYTES, HEAD_BYTES, LOG_BEGINS, PINNED,
+};
 use super::*;
+use crate::index::env::moment_set::MomentSet;
 use crate::index::ranges::end_of_all;
 use crate::index::run::table::TableId;
 
@@ -39,13 +42,19 @@ fn sample(tables: u64) -> Manifest {
         checkpoint: Position { glsn: Glsn(500), chain: 0xfeed },
         durable: Position { glsn: Glsn(510), chain: 0xbeef },
         next_run: 99,
-        deletions_moved: Glsn(40),
-        oldest_readable: Glsn(30),
-        oldest_readable_in: vec![(2, Glsn(30)), (9, Glsn(4))],
-        deletions_dropped_in: if tables == 8 {
-            vec![]
-        } else {
-            vec![(2, Glsn(25)), (0xffff_ffff, Glsn(7))]
+        limits: Limits {
+            deletions_moved: Glsn(40),
+            oldest_readable: Glsn(30),
+            readable_in: vec![
+                (2, MomentSet { floor: Glsn(30), pins: [0, 4, 29].map(Glsn).into() }),
+                (9, MomentSet::since(Glsn(4))),
+                (11, MomentSet { floor: Glsn(9), pins: [Glsn(1)].into() }),
+            ],
+            deletions_dropped_in: if tables == 8 {
+                vec![]
+            } else {
+                vec![(2, Glsn(25)), (0xffff_ffff, Glsn(7))]
+            },
         },
         ranges: {
             let one = RangeSet::default().with(b"\0\0\0\x01a", b"\0\0\0\x01c", Glsn(450));
@@ -184,7 +193,9 @@ fn write_bytes(disk: &MemDisk, dir: &Path, bytes: &[u8]) {
 #[test]
 fn unknown_additions_are_skipped_and_missing_ones_have_defaults() {
     let (disk, dir) = (MemDisk::new(), Path::new("/"));
-    let manifest = Manifest { ranges: Arc::default(), ..sample(6) };
+    let mut manifest = Manifest { ranges: Arc::default(), ..sample(6) };
+    manifest.limits.readable_in =
+        [(2, 30), (9, 4)].map(|(keyspace, floor)| (keyspace, MomentSet::since(Glsn(floor)))).into();
     manifest.write(&disk, dir).unwrap();
     let file = disk.open(&dir.join(manifest_name(12)), Open::Read, Caching::Buffered).unwrap();
     let mut bytes = vec![0; file.len().unwrap() as usize - 8];
@@ -195,11 +206,11 @@ fn unknown_additions_are_skipped_and_missing_ones_have_defaults() {
     assert_eq!(addition[10..], [LOG_BEGINS as u8, 1, 1]);
     // The encoding of an earlier version.
     write_bytes(&disk, dir, &[front, &[0]].concat());
-    let assumed = Manifest {
-        deletions_dropped_in: manifest.oldest_readable_in.clone(),
-        log_begins: None,
-        ..manifest.clone()
+    let limits = Limits {
+        deletions_dropped_in: vec![(2, Glsn(30)), (9, Glsn(4))],
+        ..manifest.limits.clone()
     };
+    let assumed = Manifest { limits, log_begins: None, ..manifest.clone() };
     assert_eq!(Manifest::read(&disk, dir).unwrap(), Some(assumed));
     // Possible encodings of a later version.
     for bytes in [
@@ -214,6 +225,9 @@ fn unknown_additions_are_skipped_and_missing_ones_have_defaults() {
         [front, &[1], &[9, 200, 1]].concat(),
         [front, &[1], &[1, 3, 2, 25, 2, 7]].concat(),
         [front, &[1], &[2, 1, 200, 1]].concat(),
+        [front, &[1], &[PINNED as u8, 4, 3, 2, 5, 1]].concat(),
+        [front, &[1], &[PINNED as u8, 4, 2, 2, 5, 0]].concat(),
+        [front, &[1], &[PINNED as u8, 4, 2, 3, 5, 1]].concat(),
         [front, count, addition, b"and more"].concat(),
     ] {
         write_bytes(&disk, dir, &bytes);
@@ -325,7 +339,7 @@ fn a_table_with_branch_versions_is_reported_as_newer() {
     file.read_exact_at(&mut bytes, 0).unwrap();
     // The offset of the first table's flags: after the head, eight numbers, the limits, and the
     // counts of runs and tables.
-    let flags = HEAD_BYTES + 64 + 5 + 1 + 1 + 1 + 1;
+    let flags = HEAD_BYTES + 64 + 7 + 1 + 1 + 1 + 1;
     assert_eq!(
         bytes[flags - 4..=flags],
         [2, 0, 2, 1, HAS_LOG_BYTES],

@@ -135,7 +135,7 @@ fn write_memtable(
     Ok(Flushed {
         runs: current.into_iter().collect(),
         history: run(history),
-        limits: splitter.limits,
+        limits: std::mem::take(splitter.limits()),
         written_bytes: current_bytes + history_bytes,
     })
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Budget, Kind, Lease, OutOfBudget};
 
+use crate::index::env::moment_set::MomentSet;
 use crate::index::ranges::{Fragment, RangeSet};
 use crate::index::runs::Change;
 use crate::index::sources::source::Run;
@@ -95,25 +96,27 @@ pub(super) struct Left {
     pub(super) needed: RangeSet,
     /// Those that every source has absorbed.
     pub(super) absorbed: RangeSet,
-    /// The oldest GLSN that can be read in each keyspace whose older deletions are left out.
+    /// In each keyspace whose older deletions are left out: of the moments before this one, only
+    /// the retained ones can be read.
     pub(super) readable_from: BTreeMap<u32, Glsn>,
 }
 
-/// The range deletions of a view after `change` with `checkpoint`. `horizons` has the keyspaces
-/// with an interval that was deleted more than once.
+/// The range deletions of a view after `change` with `checkpoint`. `retained` has the retained
+/// moments of the keyspaces with an interval that was deleted more than once.
 pub(super) fn left_by(
     view: &View,
     change: &Change,
     checkpoint: Glsn,
-    horizons: &BTreeMap<u32, Glsn>,
+    retained: &BTreeMap<u32, MomentSet>,
 ) -> Left {
     // Only a flush or a merge ends the readability of moments, and only of durable ones.
     let settles = change.takes_closed.is_some() || !change.removed.is_empty();
-    let horizon_of = |keyspace: u32| {
-        horizons.get(&keyspace).map_or(Glsn::NONE, |horizon| checkpoint.min(*horizon))
+    let retained_of = |keyspace: u32| {
+        let retained = retained.get(&keyspace).cloned().unwrap_or_else(MomentSet::all);
+        MomentSet { floor: retained.floor.min(checkpoint), ..retained }
     };
-    let (settled, readable_from) = match settles && !horizons.is_empty() {
-        true => view.ranges.settled(horizon_of),
+    let (settled, readable_from) = match settles && !retained.is_empty() {
+        true => view.ranges.settled(retained_of),
         false => (RangeSet::clone(&view.ranges), BTreeMap::new()),
     };
     let is_needed = |range: &Fragment, glsn| is_needed(view, change, checkpoint, range, glsn);

@@ -7,8 +7,7 @@
 //! 2. A process that waits for room asks the keeper to flush, and becomes the keeper if there is
 //!    none or if it does not answer.
 //! 3. A new keeper removes and reuses nothing before it has installed a manifest: see
-//!    [`plimsoll_log::members::keeping`].
-//!    [`plimsoll_log::members::keeping`].
+//!    [`plimsoll_log::members::keeper`].
 
 #[cfg(test)]
 mod tests;
@@ -49,16 +48,16 @@ pub(crate) struct KeeperWatch {
 impl KeeperWatch {
     /// Begins to watch.
     pub(crate) fn new(members: &Members, clock: &dyn Clock) -> Self {
-        Self { pulse: members.keeper_pulse(), since: clock.monotonic_nanos() }
+        Self { pulse: members.keeper.pulse(), since: clock.monotonic_nanos() }
     }
 
     /// The keeper's pulse, if it has not answered for too long. Call it repeatedly.
     pub(crate) fn stopped(&mut self, members: &Members, clock: &dyn Clock) -> Option<(u64, u64)> {
-        let (pulse, now) = (members.keeper_pulse(), clock.monotonic_nanos());
+        let (pulse, now) = (members.keeper.pulse(), clock.monotonic_nanos());
         if pulse != self.pulse {
             (self.pulse, self.since) = (pulse, now);
         }
-        members.nudge();
+        members.keeper.nudge();
         (now.saturating_sub(self.since) > ANSWERS_WITHIN_NANOS).then_some(pulse)
     }
 }
@@ -92,7 +91,7 @@ impl Following {
     /// # Errors
     /// As for [`Runs::refresh`].
     pub(crate) fn follow(&self, members: &Members) -> Result<()> {
-        if !members.is_keeper() {
+        if !members.keeper.is_keeper() {
             self.take_in(members)?;
             self.keep_if_free(members)?;
         }
@@ -108,17 +107,17 @@ impl Following {
         let mut told = begun;
         loop {
             if let Some(oldest) = self.sources.view().closed.last().map(|closed| closed.boundary) {
-                members.want_flush(oldest);
+                members.marks.want_flush(oldest);
             }
             let now = clock.monotonic_nanos();
             if now.saturating_sub(told) >= LOOK.as_nanos() as u64 {
                 // A new keeper may not have received the request.
                 told = now;
-                members.tell();
+                members.table.tell();
             }
             // Read the state after our own notification, so that it cannot wake us. Loading a
             // manifest notifies again, which costs one extra iteration.
-            let seen = members.state();
+            let seen = members.table.state();
             if self.take_in(members)? {
                 return Ok(Progress::Worked);
             }
@@ -128,7 +127,7 @@ impl Following {
             if self.keep_if_free(members)? {
                 return Ok(Progress::Worked);
             }
-            let is_nobody_there = || members.is_reader() && members.keeper_pid().is_none();
+            let is_nobody_there = || members.table.is_reader() && members.keeper.pid().is_none();
             if self.env.signals.is_closing() || is_nobody_there() {
                 return Ok(Progress::Idle);
             }
@@ -138,16 +137,16 @@ impl Following {
                 return Ok(Progress::Worked);
             }
             if clock.monotonic_nanos().saturating_sub(begun) > PATIENCE_NANOS {
-                return Err(Error::Stalled { pid: members.keeper_pid() });
+                return Err(Error::Stalled { pid: members.keeper.pid() });
             }
-            members.wait_for_change(seen, LOOK);
+            members.table.wait_for_change(seen, LOOK);
         }
     }
 
     /// Loads the newest manifest, unless it is loaded already. Returns whether memtables were
     /// released.
     pub(crate) fn take_in(&self, members: &Members) -> Result<bool> {
-        if members.manifest() > self.runs.manifest_number() {
+        if members.marks.manifest() > self.runs.manifest_number() {
             self.runs.refresh(|_, _| Ok(None))?;
         }
         let releases = self.runs.release_held();
@@ -159,7 +158,7 @@ impl Following {
     pub(crate) fn tell_needs(&self, members: &Members) {
         // Read and publish under one lock, so that an outdated value cannot overwrite a newer one.
         let _alone = lock(&self.telling);
-        members.set_checkpoint(self.runs.log_needed_from());
+        members.needs.set_checkpoint(self.runs.log_needed_from());
     }
 
     /// Continues from the newest manifest, and returns the GLSN up to which it holds every commit.
@@ -188,12 +187,12 @@ impl Following {
 
     /// Becomes the keeper, if there is none.
     pub(crate) fn keep_if_free(&self, members: &Members) -> Result<bool> {
-        self.keep_by(members, || members.try_to_keep().lift())
+        self.keep_by(members, || members.keeper.try_to_keep().lift())
     }
 
     /// Becomes the keeper in place of one that does not answer.
     pub(crate) fn replace(&self, members: &Members, stopped: (u64, u64)) -> Result<bool> {
-        let replaced = self.keep_by(members, || members.try_to_replace(stopped).lift())?;
+        let replaced = self.keep_by(members, || members.keeper.try_to_replace(stopped).lift())?;
         if replaced {
             hit(Border::KeeperReplaced);
         }
@@ -202,25 +201,25 @@ impl Following {
 
     fn keep_by(&self, members: &Members, get: impl FnOnce() -> Result<bool>) -> Result<bool> {
         let _alone = lock(&self.keeping);
-        if members.is_keeper() {
+        if members.keeper.is_keeper() {
             return Ok(true);
         }
-        members.give_back_if_replaced();
+        members.keeper.give_back_if_replaced();
         if self.env.signals.is_closing() || !get()? {
             return Ok(false);
         }
         match self.prepare_to_keep(members) {
-            Ok(()) if members.keep() => {}
+            Ok(()) if members.keeper.keep() => {}
             Ok(()) | Err(Error::NotKeeper { .. }) => {
-                members.give_keeping_back();
+                members.keeper.give_keeping_back();
                 return Ok(false);
             }
             Err(error) => {
-                members.give_keeping_back();
+                members.keeper.give_keeping_back();
                 return Err(error);
             }
         }
-        members.set_manifest(self.runs.manifest_number());
+        members.marks.set_manifest(self.runs.manifest_number());
         self.env.signals.call_flush();
         self.env.signals.call_compaction();
         Ok(true)
@@ -239,7 +238,7 @@ impl Following {
         let named: BTreeSet<u64> = self.sources.view().infos().filter_map(run_of).collect();
         let copied = self.leave_to_copies(&named);
         let is_named = |run: u64| named.contains(&run) || copied.contains(&run);
-        if members.are_files_held() {
+        if members.holds.are_files_held() {
             self.runs.files.leave(&names, is_named);
             return Ok(());
         }

@@ -238,8 +238,10 @@ impl View {
     /// Refuses a GLSN whose versions may have been dropped, so that no wrong answer is given.
     pub(crate) fn check_readable(&self, key: &[u8], at: Glsn) -> Result<()> {
         let keyspace = IndexKey::new(key).keyspace();
-        let oldest = self.oldest_readable_in(keyspace);
-        if at < oldest { Err(Error::Trimmed { asked: at, first: oldest }) } else { Ok(()) }
+        if self.limits.is_readable(keyspace, at) {
+            return Ok(());
+        }
+        Err(Error::Trimmed { asked: at, first: self.oldest_readable_in(keyspace) })
     }
 
     /// The newest version of `key` that is not younger than `at`, including deletions; `None` also
@@ -339,18 +341,6 @@ impl View {
         Ok(found)
     }
 
-    /// Whether history holds any version of `key`.
-    pub(crate) fn in_history(&self, key: &[u8], touch: Touch) -> Result<bool> {
-        for run in &self.history {
-            if let Some(table) = run.table_of(key)
-                && table.lookup(key, Glsn::MAX, touch)?.newest.is_some()
-            {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
     /// The versions of `key` in the current runs, without memtables, which may not be durable:
     /// whether there is any, and the newest that is not younger than `at`.
     pub(crate) fn in_runs(&self, key: &[u8], at: Glsn) -> Result<(bool, Option<Glsn>)> {
@@ -372,6 +362,16 @@ impl View {
         Ok(in_runs.max(self.newest_in_history(key, at)?))
     }
 
+    /// Whether history runs have a version of `key` that is not younger than `at`.
+    pub(crate) fn in_history(&self, key: &[u8], at: Glsn) -> Result<bool> {
+        for table in self.history.iter().filter_map(|run| run.table_of(key)) {
+            if table.find_as_of(key, at, Touch::Scan)?.0.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// The newest version of `key` in history runs that is not younger than `at`.
     pub(crate) fn newest_in_history(&self, key: &[u8], at: Glsn) -> Result<Option<Glsn>> {
         let mut newest = None;
@@ -385,8 +385,8 @@ impl View {
     /// The youngest version of `key` that is younger than `after`.
     ///
     /// A deletion that compaction dropped is not found. No conflict is missed, because only
-    /// deletions at or below the horizon are dropped, and the horizon is never above the snapshot
-    /// of an open transaction.
+    /// deletions at or below the floor of the retained moments are dropped, and the floor is never
+    /// above the snapshot of an open transaction.
     pub(crate) fn changed(&self, key: &[u8], after: Glsn) -> Result<Option<Glsn>> {
         if self.ranges.newest() > after {
             let deleted_at = self.ranges.newest_over(key, Glsn::MAX);
@@ -469,7 +469,7 @@ impl View {
         self.memtables().any(|memtable| memtable.min_glsn() < glsn && !is_taken(memtable))
     }
 
-    /// The oldest GLSN at which a keyspace can be read.
+    /// The oldest GLSN from which a keyspace can be read at every moment.
     pub(crate) fn oldest_readable_in(&self, keyspace: u32) -> Glsn {
         self.limits.oldest_readable_in(keyspace)
     }

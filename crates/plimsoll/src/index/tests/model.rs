@@ -39,6 +39,8 @@ impl World {
             83..=85 => self.move_snapshot(),
             86 => self.trim()?,
             87..=90 => self.log.sync().lift()?,
+            91..=92 => self.pin(),
+            93 => drop(lock(&self.horizon.pins).pop_first()),
             _ => {}
         }
         Ok(())
@@ -50,6 +52,14 @@ impl World {
         let newest = self.horizon.visible.load(Ordering::Relaxed);
         let moved = oldest + self.random.below(newest - oldest + 1);
         self.horizon.snapshot.store(moved, Ordering::Relaxed);
+    }
+
+    /// Pins a moment that an open snapshot may read.
+    fn pin(&mut self) {
+        let oldest = self.horizon.snapshot.load(Ordering::Relaxed);
+        let newest = self.horizon.visible.load(Ordering::Relaxed);
+        let pinned = oldest + self.random.below(newest - oldest + 1);
+        lock(&self.horizon.pins).insert(Glsn(pinned));
     }
 
     /// Trims the log like the store.

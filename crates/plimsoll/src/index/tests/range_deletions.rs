@@ -1,7 +1,6 @@
 //! Tests that range deletions, their absorption and the removal of whole tables respect the
-//! horizon.
+//! retained moments.
 
-use std::collections::BTreeSet;
 use std::iter::once;
 
 use super::jobs::{FLUSHED, key, world};
@@ -29,6 +28,10 @@ impl World {
         glsn
     }
 
+    fn pin_at(&self, at: Glsn) {
+        lock(&self.horizon.pins).insert(at);
+    }
+
     fn flush(&self) {
         self.index().memtables.flush_up_to(self.applied).unwrap();
     }
@@ -40,10 +43,10 @@ impl World {
         while self.index().compaction.step().unwrap() == Progress::Worked {}
     }
 
-    /// Reads all keys of a keyspace at every moment from its horizon on.
-    fn check_from_horizon(&self, keyspace: u32) {
-        let (view, horizon) = (self.view(), self.horizon.of(keyspace));
-        let moments = (1..=self.applied.0).map(Glsn).filter(|at| *at >= horizon);
+    /// Reads all keys of a keyspace at every retained moment.
+    fn check_retained(&self, keyspace: u32) {
+        let (view, retained) = (self.view(), self.horizon.retained(keyspace));
+        let moments = (1..=self.applied.0).map(Glsn).filter(|at| retained.contains(*at));
         let (lower, upper) = (key(keyspace, 0), key(keyspace, u64::MAX));
         for at in moments.chain(once(Glsn::MAX)) {
             for key in self.versions.keys().filter(|key| Self::keyspace_of(key) == keyspace) {
@@ -93,9 +96,12 @@ impl World {
                     self.horizon.snapshot.load(Ordering::Relaxed),
                     self.horizon.visible.load(Ordering::Relaxed),
                 );
-                let moved = oldest + self.random.below(newest.saturating_sub(oldest) + 1);
+                let pinned = oldest + self.random.below(newest.saturating_sub(oldest) + 1);
+                self.pin_at(Glsn(pinned));
+                let moved = pinned + self.random.below(newest.saturating_sub(pinned) + 1);
                 self.horizon.snapshot.fetch_max(moved, Ordering::Relaxed);
             }
+            18 => drop(lock(&self.horizon.pins).pop_first()),
             _ => {
                 self.log.sync().unwrap();
                 self.flush();
@@ -106,19 +112,56 @@ impl World {
 }
 
 #[test]
-fn moments_from_the_horizon_on_read_the_same_beside_range_deletions() {
+fn retained_moments_read_the_same_beside_range_deletions() {
     for seed in seeds(24) {
         println!("seed {seed}");
         let sizes = Sizes { memtable_bytes: 1 << 30, table_bytes: 64 << 10, keys: KEYS };
         let mut world = World::new(Arc::new(MemDisk::new()), seed, sizes);
         for _ in 0..120 {
             world.random_step();
-            world.check_from_horizon(LATEST);
+            world.check_retained(LATEST);
         }
         world.flush();
         world.compact_all();
-        world.check_from_horizon(LATEST);
+        world.check_retained(LATEST);
         assert_eq!(world.problems(), [""; 0], "seed {seed}");
+    }
+}
+
+#[test]
+fn pins_in_a_range_that_was_deleted_several_times_read_the_same() {
+    let mut world = world(FLUSHED);
+    let put = world.flush_keys(LATEST, 0..100, Some(b"one"));
+    world.pin_at(put);
+    let deleted = world.delete_range(LATEST, 0..100);
+    world.pin_at(deleted);
+    for _ in 0..3 {
+        world.delete_range(LATEST, 0..100);
+    }
+    world.latest_only();
+    world.flush();
+    world.check_retained(LATEST);
+    world.compact_all();
+    world.check_retained(LATEST);
+    assert!(world.view().ranges.is_empty(), "{:?}", world.view().ranges);
+}
+
+#[test]
+fn a_table_in_a_deleted_range_stays_while_a_pin_sees_it() {
+    for is_pinned in [true, false] {
+        let mut world = world(FLUSHED);
+        let put = world.flush_keys(LATEST, 0..1000, Some(b"value"));
+        if is_pinned {
+            world.pin_at(put);
+        }
+        world.delete_range(LATEST, 0..1000);
+        world.latest_only();
+        world.flush();
+        world.compact_all();
+        world.check_retained(LATEST);
+        let kept = world.view().limits.is_readable(LATEST, put);
+        assert_eq!(kept, is_pinned);
+        assert_eq!(world.index().stats().versions > 1000, is_pinned);
     }
 }
 
@@ -138,9 +181,33 @@ fn a_version_in_history_stays_deleted_after_its_successor_is_dropped_unread() {
     world.latest_only();
     world.compact_all();
     assert!(world.view().ranges.is_empty(), "{:?}", world.view().ranges);
-    world.check_from_horizon(LATEST);
+    world.check_retained(LATEST);
     world.flush_keys(LATEST, 0..100, Some(b"three"));
-    world.check_from_horizon(LATEST);
+    world.check_retained(LATEST);
     world.compact_all();
-    world.check_from_horizon(LATEST);
+    world.check_retained(LATEST);
+}
+
+#[test]
+fn a_pinned_version_in_history_stays_deleted_after_its_successor_is_dropped_unread() {
+    let mut world = world(FLUSHED);
+    let pinned = world.flush_keys(LATEST, 0..100, Some(b"one"));
+    world.pin_at(pinned);
+    world.flush_keys(LATEST, 0..100, Some(b"two"));
+    world.latest_only();
+    world.index().compaction.run_all(Glsn::MAX).unwrap();
+    assert_eq!(world.view().history.len(), 1, "the pin sees the first versions");
+    world.delete_range(LATEST, 0..100);
+    world.latest_only();
+    world.flush();
+    // History is merged before the current runs.
+    world.index().compaction.merge_history().unwrap();
+    world.compact_all();
+    assert!(world.view().ranges.is_empty(), "{:?}", world.view().ranges);
+    world.check_retained(LATEST);
+    // Reads below these versions search history.
+    world.flush_keys(LATEST, 0..100, Some(b"three"));
+    world.check_retained(LATEST);
+    world.compact_all();
+    world.check_retained(LATEST);
 }

@@ -59,6 +59,27 @@ fn writers_of_adopted_runs_stop_if_there_are_too_many_runs_for_a_scan() {
 }
 
 #[test]
+fn the_compaction_job_leaves_its_thread_while_another_thread_merges() {
+    let mut world = world(FLUSHED);
+    (world.background, world.threads) = (true, 1);
+    world.open().unwrap();
+    let index = Arc::clone(world.index());
+    let compactor = index.compaction.pause();
+    index.env.signals.call_compaction();
+    let writes = (0..100).map(|number| (key(FOREVER, number), Some(vec![1; 9])));
+    let glsn = world.commit(writes.collect()).unwrap();
+    index.memtables.close_up_to(glsn);
+    let mut waits = 0;
+    while index.runs.checkpoint().glsn < glsn {
+        waits += 1;
+        assert!(waits < 600, "the only thread flushes");
+        index.env.signals.wait_for_progress(Duration::from_millis(100));
+    }
+    drop(compactor);
+    world.index().close();
+}
+
+#[test]
 fn an_idle_index_is_settled_by_its_thread() {
     let mut world = world(FLUSHED);
     world.background = true;

@@ -1,22 +1,23 @@
 //! Decides the disposition of each version in a flush or a merge: it stays current, goes into
 //! history, or is dropped.
 //!
-//! The newest version of each key stays current. An older version is needed as long as no younger
-//! version of its key is at or below the horizon; it then goes into history. Otherwise it is
-//! dropped, and reads below the version that superseded it are refused.
+//! The newest version of each key stays current. An older version goes into history as long as a
+//! retained moment sees it. Otherwise it is dropped, and reads below the version that superseded it
+//! are refused, except at retained moments.
 //!
 //! A deletion that is the newest version only hides older ones. If the merge includes the oldest
 //! current run, nothing older is left in the current runs, so the deletion leaves them as well. It
-//! is dropped if no read below it is possible and history has no version of its key. Otherwise it
-//! goes into history, where it still records when the key was deleted.
+//! is dropped if no retained moment sees a version that it hides and history has no version of its
+//! key. Otherwise it goes into history, where it still records when the key was deleted.
 //!
-//! Law: all versions of a key are decided by one horizon. The horizon may fall at any time, and a
-//! dropped deletion requires that everything older is dropped with it: an older version that stayed
-//! would become visible again.
+//! Law: all versions of a key are decided by one set of retained moments. The set may grow at any
+//! time, and a dropped deletion requires that everything older is dropped with it: an older version
+//! that stayed would become visible again.
 
 use plimsoll_log::glsn::Glsn;
 
 use crate::index::env::Horizon;
+use crate::index::env::moment_set::MomentSet;
 use crate::index::manifest::limits::Limits;
 use crate::types::index_key::IndexKey;
 use crate::types::version::{Stored, Version};
@@ -44,8 +45,8 @@ pub(crate) enum Inputs {
 
 /// Facts about a key outside the merge, looked up only if the decision depends on them.
 pub(crate) trait Elsewhere {
-    /// Whether history runs outside this merge have a version of the key.
-    fn in_history(&mut self, key: &[u8]) -> crate::types::error::Result<bool>;
+    /// Whether history runs hold a version of the key that is not younger than `at`.
+    fn in_history(&mut self, key: &[u8], at: Glsn) -> crate::types::error::Result<bool>;
 
     /// Whether current runs have any version of the key, and the newest one that is not younger
     /// than `at`.
@@ -60,7 +61,7 @@ pub(crate) trait Elsewhere {
 pub(crate) struct Nowhere;
 
 impl Elsewhere for Nowhere {
-    fn in_history(&mut self, _: &[u8]) -> crate::types::error::Result<bool> {
+    fn in_history(&mut self, _: &[u8], _: Glsn) -> crate::types::error::Result<bool> {
         Ok(true)
     }
 
@@ -80,12 +81,16 @@ pub(crate) struct Splitter {
     /// that superseded it, if known.
     younger: Option<Glsn>,
     history_begun: bool,
-    /// The keyspace of `key`, and its horizon.
-    horizon: (u32, Glsn),
-    /// Whether the horizon is looked up again at the next key.
+    /// The keyspace of `key`, and its retained moments.
+    retained: (u32, MomentSet),
+    /// Whether the retained moments are looked up again at the next key.
     is_stale: bool,
-    /// The limits of readable GLSNs that follow from the dropped and moved versions.
-    pub(crate) limits: Limits,
+    /// The youngest version that superseded a dropped one since the retained moments were looked
+    /// up.
+    dropped_by: Glsn,
+    /// The limits of readable GLSNs that follow from the versions dropped before that lookup, and
+    /// from the moved ones.
+    limits: Limits,
 }
 
 impl Splitter {
@@ -97,15 +102,26 @@ impl Splitter {
             key: Vec::new(),
             younger: None,
             history_begun: false,
-            horizon: (0, Glsn::NONE),
+            retained: (0, MomentSet::all()),
             is_stale: true,
+            dropped_by: Glsn::NONE,
             limits: Limits::default(),
         }
     }
 
-    /// Looks the horizon up again at the next key, because it moves while a job runs.
+    /// Looks the retained moments up again at the next key, because they change while a job runs.
     pub(crate) fn refresh(&mut self) {
         self.is_stale = true;
+    }
+
+    /// The limits of readable GLSNs that follow from the dropped and moved versions.
+    pub(crate) fn limits(&mut self) -> &mut Limits {
+        if self.dropped_by > Glsn::NONE {
+            let (keyspace, retained) = &self.retained;
+            self.limits.dropped(*keyspace, self.dropped_by, &retained.pins);
+            self.dropped_by = Glsn::NONE;
+        }
+        &mut self.limits
     }
 
     /// The disposition of the next version. A version with the same key and GLSN as the previous
@@ -121,10 +137,9 @@ impl Splitter {
                 return Ok(Disposition::Dropped);
             }
             let superseded_by = self.younger.replace(version.glsn);
-            let (keyspace, horizon) = self.horizon;
-            return Ok(self.older(keyspace, horizon, superseded_by));
+            return Ok(self.older(version.glsn, superseded_by));
         }
-        let (keyspace, horizon) = self.horizon_of(version.key, horizon);
+        self.begin_key(version.key, horizon);
         self.key.clear();
         self.key.extend_from_slice(version.key);
         self.history_begun = false;
@@ -134,32 +149,37 @@ impl Splitter {
             Inputs::Current { oldest: true } if version.stored != Stored::Deleted => {
                 Ok(Disposition::Current)
             }
-            Inputs::Current { oldest: true } => {
-                self.deletion(version.glsn, keyspace, horizon, elsewhere)
-            }
-            Inputs::History => self.newest_of_history(version, keyspace, horizon, elsewhere),
+            Inputs::Current { oldest: true } => self.deletion(version.glsn, elsewhere),
+            Inputs::History => self.newest_of_history(version, elsewhere),
         }
     }
 
-    /// The keyspace and the horizon of a key at its first version.
-    fn horizon_of(&mut self, key: &[u8], horizon: &dyn Horizon) -> (u32, Glsn) {
+    /// Looks up the retained moments of a key at its first version.
+    fn begin_key(&mut self, key: &[u8], horizon: &dyn Horizon) {
         let keyspace = IndexKey::new(key).keyspace();
-        if self.is_stale || self.horizon.0 != keyspace {
-            self.horizon = (keyspace, horizon.of(keyspace));
+        if self.is_stale || self.retained.0 != keyspace {
+            // The versions that were dropped until now were so by the moments until now.
+            self.limits();
+            self.retained = (keyspace, horizon.retained(keyspace));
             self.is_stale = false;
         }
-        self.horizon
     }
 
     /// The disposition of a version that was superseded by `superseded_by`.
-    fn older(&mut self, keyspace: u32, horizon: Glsn, superseded_by: Option<Glsn>) -> Disposition {
+    fn older(&mut self, glsn: Glsn, superseded_by: Option<Glsn>) -> Disposition {
         match superseded_by {
-            Some(by) if by <= horizon => {
-                self.limits.dropped(keyspace, by);
+            Some(by) if !self.retained.1.sees(glsn, by) => {
+                self.dropped_by = self.dropped_by.max(by);
                 Disposition::Dropped
             }
             _ => self.keep_in_history(),
         }
+    }
+
+    /// Notes that the newest version of its key, a deletion, is dropped with all that it hides.
+    fn drop_deletion(&mut self, glsn: Glsn) -> Disposition {
+        self.limits.deletion_dropped(self.retained.0, glsn);
+        Disposition::Dropped
     }
 
     fn keep_in_history(&mut self) -> Disposition {
@@ -171,13 +191,17 @@ impl Splitter {
     fn deletion(
         &mut self,
         glsn: Glsn,
-        keyspace: u32,
-        horizon: Glsn,
         elsewhere: &mut dyn Elsewhere,
     ) -> crate::types::error::Result<Disposition> {
-        if glsn <= horizon && !elsewhere.in_history(&self.key)? {
-            self.limits.deletion_dropped(keyspace, glsn);
-            return Ok(Disposition::Dropped);
+        let retained = &self.retained.1;
+        if glsn <= retained.floor {
+            let hides_retained = match retained.pin_below(glsn) {
+                Some(pinned) => elsewhere.in_runs(&self.key, pinned)?.1.is_some(),
+                None => false,
+            };
+            if !hides_retained && !elsewhere.in_history(&self.key, Glsn::MAX)? {
+                return Ok(self.drop_deletion(glsn));
+            }
         }
         self.limits.deletions_moved = self.limits.deletions_moved.max(glsn);
         Ok(self.keep_in_history())
@@ -188,22 +212,31 @@ impl Splitter {
     fn newest_of_history(
         &mut self,
         version: &Version<'_>,
-        keyspace: u32,
-        horizon: Glsn,
         elsewhere: &mut dyn Elsewhere,
     ) -> crate::types::error::Result<Disposition> {
-        if version.glsn > horizon {
+        let (glsn, retained) = (version.glsn, &self.retained.1);
+        if glsn > retained.floor {
             return Ok(self.keep_in_history());
         }
-        let (any, by) = elsewhere.in_runs(version.key, horizon)?;
-        if by.is_some_and(|by| by > version.glsn) {
-            return Ok(self.older(keyspace, horizon, by));
+        let (any, mut by) = elsewhere.in_runs(version.key, retained.floor)?;
+        // The version that superseded it may be older than the newest one up to the floor: a pin
+        // sees it only if the runs have nothing in between.
+        while let Some(superseded_by) = by.filter(|by| *by > glsn) {
+            match retained.pin_below(superseded_by).filter(|pinned| *pinned >= glsn) {
+                Some(pinned) => by = elsewhere.in_runs(version.key, pinned)?.1,
+                None => return Ok(self.older(glsn, by)),
+            }
         }
         if version.stored == Stored::Deleted && !any && self.all_history {
-            // Older versions in this merge are dropped as well, because it is at or below the
-            // horizon.
-            self.limits.deletion_dropped(keyspace, version.glsn);
-            return Ok(Disposition::Dropped);
+            let hides_retained = match retained.pin_below(glsn) {
+                Some(pinned) => elsewhere.in_history(version.key, pinned)?,
+                None => false,
+            };
+            // Older versions in this merge are dropped as well, because no retained moment sees
+            // them.
+            if !hides_retained {
+                return Ok(self.drop_deletion(glsn));
+            }
         }
         Ok(self.keep_in_history())
     }
@@ -213,17 +246,22 @@ impl Splitter {
 mod tests {
     use super::*;
 
-    /// The same horizon for every keyspace.
-    struct At(u64);
+    /// The same retained moments for every keyspace.
+    struct Keeps(MomentSet);
 
-    impl Horizon for At {
-        fn of(&self, _: u32) -> Glsn {
-            Glsn(self.0)
+    impl Horizon for Keeps {
+        fn retained(&self, _: u32) -> MomentSet {
+            self.0.clone()
         }
 
         fn relocate_below(&self) -> Glsn {
             Glsn::NONE
         }
+    }
+
+    /// Retains every moment from `floor` on, and the pins.
+    fn keeps(floor: u64, pins: &[u64]) -> Keeps {
+        Keeps(MomentSet { floor: Glsn(floor), pins: pins.iter().map(|at| Glsn(*at)).collect() })
     }
 
     /// The same facts for every key.
@@ -235,7 +273,7 @@ mod tests {
     const NOTHING: Knows = Knows { in_history: false, in_runs: None };
 
     impl Elsewhere for Knows {
-        fn in_history(&mut self, _: &[u8]) -> crate::types::error::Result<bool> {
+        fn in_history(&mut self, _: &[u8], _: Glsn) -> crate::types::error::Result<bool> {
             Ok(self.in_history)
         }
 
@@ -255,8 +293,17 @@ mod tests {
     /// c(urrent), h(istory), - (dropped).
     fn dispositions(
         inputs: Inputs,
-        horizon: u64,
-        mut elsewhere: Knows,
+        floor: u64,
+        elsewhere: Knows,
+        versions: &[i64],
+    ) -> (String, Limits) {
+        dispositions_at(inputs, &keeps(floor, &[]), elsewhere, versions)
+    }
+
+    fn dispositions_at(
+        inputs: Inputs,
+        retained: &Keeps,
+        mut elsewhere: impl Elsewhere,
         versions: &[i64],
     ) -> (String, Limits) {
         let mut splitter = Splitter::new(inputs, true);
@@ -265,18 +312,16 @@ mod tests {
             let stored = if version < 0 { Stored::Deleted } else { Stored::Inline(b"value") };
             let version =
                 Version { key: b"\0\0\0\x05key", glsn: Glsn(version.unsigned_abs()), stored };
-            told.push(
-                match splitter.disposition(&version, &At(horizon), &mut elsewhere).unwrap() {
-                    Disposition::Current => 'c',
-                    Disposition::History { first } => {
-                        assert_eq!(first, !told.contains('h'));
-                        'h'
-                    }
-                    Disposition::Dropped => '-',
-                },
-            );
+            told.push(match splitter.disposition(&version, retained, &mut elsewhere).unwrap() {
+                Disposition::Current => 'c',
+                Disposition::History { first } => {
+                    assert_eq!(first, !told.contains('h'));
+                    'h'
+                }
+                Disposition::Dropped => '-',
+            });
         }
-        (told, splitter.limits)
+        (told, std::mem::take(splitter.limits()))
     }
 
     fn told(inputs: Inputs, horizon: u64, elsewhere: Knows, versions: &[i64]) -> String {
@@ -308,8 +353,8 @@ mod tests {
             let oldest = if dispositions.contains('-') { oldest_kept.unwrap() as u64 } else { 0 };
             assert_eq!(limits.oldest_readable, Glsn(oldest), "horizon {horizon}");
             assert_eq!(
-                limits.oldest_readable_in,
-                if oldest > 0 { vec![(5, Glsn(oldest))] } else { vec![] }
+                limits.readable_in,
+                if oldest > 0 { vec![(5, MomentSet::since(Glsn(oldest)))] } else { vec![] }
             );
         }
     }
@@ -351,7 +396,7 @@ mod tests {
     /// The dispositions of one key's versions if the horizon falls to 0 after the first one.
     fn told_over_a_fall(inputs: Inputs, versions: &[i64]) -> String {
         let (mut splitter, mut told, mut horizon) =
-            (Splitter::new(inputs, true), String::new(), At(99));
+            (Splitter::new(inputs, true), String::new(), keeps(99, &[]));
         let mut elsewhere = NOTHING;
         for &version in versions {
             let stored = if version < 0 { Stored::Deleted } else { Stored::Inline(b"value") };
@@ -362,7 +407,7 @@ mod tests {
                 Disposition::History { .. } => 'h',
                 Disposition::Dropped => '-',
             });
-            horizon = At(0);
+            horizon = keeps(0, &[]);
             splitter.refresh();
         }
         told
@@ -382,7 +427,7 @@ mod tests {
         let mut told = |key: &[u8], glsn, horizon| {
             splitter.refresh();
             let version = Version { key, glsn: Glsn(glsn), stored: Stored::Inline(b"value") };
-            splitter.disposition(&version, &At(horizon), &mut Nowhere).unwrap()
+            splitter.disposition(&version, &keeps(horizon, &[]), &mut Nowhere).unwrap()
         };
         told(b"\0\0\0\x05key", 9, 99);
         told(b"\0\0\0\x05next", 9, 0);
@@ -414,5 +459,90 @@ mod tests {
             "h",
             "an older run still holds what it deleted"
         );
+    }
+
+    /// Versions of a key in the current runs and in history, newest first.
+    struct Holds<'v> {
+        runs: &'v [u64],
+        history: &'v [u64],
+    }
+
+    impl Elsewhere for Holds<'_> {
+        fn in_history(&mut self, _: &[u8], at: Glsn) -> crate::types::error::Result<bool> {
+            Ok(self.history.iter().any(|glsn| *glsn <= at.0))
+        }
+
+        fn in_runs(
+            &mut self,
+            _: &[u8],
+            at: Glsn,
+        ) -> crate::types::error::Result<(bool, Option<Glsn>)> {
+            let found = self.runs.iter().copied().find(|glsn| *glsn <= at.0).map(Glsn);
+            Ok((!self.runs.is_empty(), found))
+        }
+    }
+
+    #[test]
+    fn versions_that_a_pin_sees_go_into_history() {
+        let versions = [9, 7, 5, 3];
+        for (pins, expected, floor) in [
+            (&[][..], "c---", 9),
+            (&[2], "c---", 9),
+            (&[3], "c--h", 9),
+            (&[4], "c--h", 9),
+            (&[6, 8], "chh-", 5),
+            (&[3, 4, 8], "ch-h", 7),
+            (&[10], "c---", 9),
+        ] {
+            let (told, limits) = dispositions_at(CURRENT, &keeps(99, pins), NOTHING, &versions);
+            assert_eq!(told, expected, "{pins:?}");
+            assert_eq!(limits.oldest_readable_in(5), Glsn(floor), "{pins:?}");
+            assert!(pins.iter().all(|at| limits.is_readable(5, Glsn(*at))), "{pins:?}");
+            assert!(!limits.is_readable(5, Glsn(1)) && limits.is_readable(6, Glsn(1)));
+        }
+    }
+
+    #[test]
+    fn a_deletion_stays_while_a_pin_sees_what_it_hides() {
+        let told = |inputs, pins: &[u64], runs: &[u64], history: &[u64], versions: &[i64]| {
+            dispositions_at(inputs, &keeps(99, pins), Holds { runs, history }, versions).0
+        };
+        let runs = [9, 7, 5];
+        assert_eq!(told(OLDEST, &[6], &runs, &[], &[-9, 7, 5]), "h-h");
+        assert_eq!(told(OLDEST, &[8], &runs, &[], &[-9, 7, 5]), "hh-");
+        assert_eq!(told(OLDEST, &[4], &runs, &[], &[-9, 7, 5]), "---", "created after the pin");
+        assert_eq!(told(OLDEST, &[9], &runs, &[], &[-9, 7, 5]), "---", "deleted at the pin");
+        let history = [9, 7, 5];
+        assert_eq!(told(Inputs::History, &[6], &[], &history, &[-9, 7, 5]), "h-h");
+        assert_eq!(told(Inputs::History, &[4], &[], &history, &[-9, 7, 5]), "---");
+    }
+
+    #[test]
+    fn a_pin_sees_a_version_in_history_only_up_to_the_next_one_in_the_runs() {
+        let told = |pins: &[u64], runs: &[u64]| {
+            let elsewhere = Holds { runs, history: &[] };
+            dispositions_at(Inputs::History, &keeps(30, pins), elsewhere, &[7]).0
+        };
+        assert_eq!(told(&[6], &[20, 9]), "-");
+        assert_eq!(told(&[8], &[20, 9]), "h");
+        assert_eq!(told(&[9, 15], &[20, 9]), "-", "both see the version at 9");
+        assert_eq!(told(&[8, 15], &[20, 9]), "h");
+    }
+
+    #[test]
+    fn a_pin_that_is_set_while_a_job_runs_is_readable_only_if_all_drops_kept_it() {
+        let mut splitter = Splitter::new(CURRENT, true);
+        let mut merge = |key: &[u8], retained: &Keeps| {
+            splitter.refresh();
+            for glsn in [9, 8] {
+                let version = Version { key, glsn: Glsn(glsn), stored: Stored::Deleted };
+                splitter.disposition(&version, retained, &mut Nowhere).unwrap();
+            }
+            let limits = splitter.limits();
+            [6, 7].map(|at| limits.is_readable(5, Glsn(at)))
+        };
+        assert_eq!(merge(b"\0\0\0\x05a", &keeps(99, &[6])), [true, false]);
+        assert_eq!(merge(b"\0\0\0\x05b", &keeps(99, &[6, 7])), [true, false]);
+        assert_eq!(merge(b"\0\0\0\x05c", &keeps(99, &[7])), [false, false]);
     }
 }

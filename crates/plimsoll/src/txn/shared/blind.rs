@@ -1,6 +1,6 @@
 //! Blind commits: commits of transactions that have read nothing. In a shared store, a process that
 //! has not read for a while orders them and makes them durable without applying them to its index.
-//! They stay in the log until the process reads; in the keeper, until its apply thread applies
+//! They stay in the log until the process reads; in the keeper, until its apply job applies
 //! them.
 //!
 //! A blind commit conflicts with nothing, so it can be ordered without applying the commits of
@@ -39,7 +39,7 @@ const LEFT_MEMTABLES: u64 = 2;
 /// together before it takes the turn costs less than applying each separately.
 const LEFT_ENTRIES_OF_KEEPER: u64 = 256;
 
-/// Number of unapplied entries at which the keeper's apply thread is woken.
+/// Number of unapplied entries at which the keeper's apply job is woken.
 const APPLIED_BEHIND: u64 = 64;
 
 /// Number of entries from which a thread of the keeper applies them before it posts, while other
@@ -54,9 +54,9 @@ const READ_AT_ONCE: u64 = 128;
 pub(crate) struct BlindCommits {
     follower: Arc<Follower>,
     pub(crate) blindness: Blindness,
-    /// Wakes the keeper's apply thread.
+    /// Wakes the keeper's apply job.
     pub(crate) applier: Arc<Bell>,
-    /// Whether the apply thread was woken and has not finished since.
+    /// Whether the apply job was woken and has not finished since.
     is_called: AtomicBool,
 }
 
@@ -112,7 +112,7 @@ impl BlindCommits {
         if !is_blind || !follower.is_known() {
             return Ok(None);
         }
-        if follower.members.next().0 > follower.log.bounds().next.0 + FEW {
+        if follower.members.marks.next().0 > follower.log.bounds().next.0 + FEW {
             // Before the turn is taken, because others wait for it.
             follower.log.catch_up().lift()?;
         }
@@ -136,9 +136,9 @@ impl BlindCommits {
         self.follower.log.bounds().next.0 - applied.next().0
     }
 
-    /// Wakes the keeper's apply thread if enough entries are unapplied.
+    /// Wakes the keeper's apply job if enough entries are unapplied.
     fn call_to_apply(&self) {
-        let is_time = || self.left() >= APPLIED_BEHIND && self.follower.members.is_keeper();
+        let is_time = || self.left() >= APPLIED_BEHIND && self.follower.members.keeper.is_keeper();
         // Relaxed, here and below: if a call is lost, the next commit repeats it.
         if !self.is_called.load(Ordering::Relaxed)
             && is_time()
@@ -148,10 +148,10 @@ impl BlindCommits {
         }
     }
 
-    /// The work of the keeper's apply thread: applies the entries left in the log once there are
+    /// The work of the keeper's apply job: applies the entries left in the log once there are
     /// [`APPLIED_BEHIND`].
     pub(crate) fn apply_left(&self) -> Result<()> {
-        let applied = if self.left() >= APPLIED_BEHIND && self.follower.members.is_keeper() {
+        let applied = if self.left() >= APPLIED_BEHIND && self.follower.members.keeper.is_keeper() {
             self.apply_now()
         } else {
             Ok(())
@@ -176,7 +176,7 @@ impl BlindCommits {
         if !self.blindness.is_blind() || !follower.is_known() {
             return Ok(None);
         }
-        if follower.members.next().0 > follower.log.bounds().next.0 + READ_AT_ONCE {
+        if follower.members.marks.next().0 > follower.log.bounds().next.0 + READ_AT_ONCE {
             follower.log.catch_up().lift()?;
         }
         // If it fails, the commit that has to apply everything reports the error.
@@ -190,8 +190,8 @@ impl BlindCommits {
     fn apply_beside(&self) -> Result<()> {
         let follower = &*self.follower;
         if self.left() < APPLIED_BESIDE
-            || !follower.members.is_keeper()
-            || !follower.members.has_posts()
+            || !follower.members.keeper.is_keeper()
+            || !follower.members.posts.has_posts()
         {
             return Ok(());
         }
@@ -206,7 +206,7 @@ impl BlindCommits {
         let follower = &*self.follower;
         let (applied, entries) = (follower.sequencer.applied(), self.left());
         let bytes_max = LEFT_BYTES_MAX.min(LEFT_MEMTABLES * follower.index.memtables.limit_bytes());
-        (entries <= LEFT_ENTRIES_OF_KEEPER || !follower.members.is_keeper())
+        (entries <= LEFT_ENTRIES_OF_KEEPER || !follower.members.keeper.is_keeper())
             && follower.log.bytes_behind(applied).is_some_and(|left| left <= bytes_max)
     }
 
@@ -216,14 +216,14 @@ impl BlindCommits {
     pub(crate) fn keep_up(&self, now_nanos: u64) -> Result<()> {
         let follower = &*self.follower;
         let is_blind = self.blindness.is_blind()
-            && !follower.members.is_keeper()
-            && !follower.members.is_reader();
+            && !follower.members.keeper.is_keeper()
+            && !follower.members.table.is_reader();
         // Others want the log to be freed.
-        if !is_blind || follower.members.close_wanted() > follower.sequencer.applied() {
+        if !is_blind || follower.members.marks.close_wanted() > follower.sequencer.applied() {
             return follower.take_in();
         }
         follower.index.following.follow(&follower.members)?;
-        if follower.members.is_keeper() {
+        if follower.members.keeper.is_keeper() {
             // This process has just become the keeper.
             return follower.take_in();
         }
@@ -303,7 +303,7 @@ mod tests {
         put(&other, 2);
         let last = put(&other, 3);
         assert_eq!(applied(&other), before, "nothing was applied");
-        assert!(other.shared().members().durable_glsn() >= last);
+        assert!(other.shared().members().marks.durable_glsn() >= last);
         assert!((1..4).all(|key| has(&keeper, key) && has(&other, key)));
         assert_eq!((applied(&other), other.visible()), (last, last));
     }
@@ -521,7 +521,7 @@ mod tests {
         while blind.is_called.load(Ordering::Relaxed) {
             assert!(
                 clock.monotonic_nanos() - begun < 120_000_000_000,
-                "the apply thread does not answer"
+                "the apply job does not answer"
             );
             clock.sleep(Duration::from_millis(1));
         }
@@ -595,10 +595,10 @@ mod tests {
         other.reader.index.following.follow(other.membership.members().unwrap()).unwrap();
         other.committer.promise_floor();
         let keepers = keeper.membership.members().unwrap();
-        assert!(keepers.oldest_floor() > before);
-        assert_eq!(keepers.oldest_needed(), before.next());
+        assert!(keepers.slots.oldest_floor() > before);
+        assert_eq!(keepers.slots.oldest_needed(), before.next());
         look(&other);
-        assert!(keepers.oldest_needed() > before.next());
+        assert!(keepers.slots.oldest_needed() > before.next());
     }
 
     #[test]

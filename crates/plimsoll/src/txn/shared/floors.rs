@@ -22,7 +22,7 @@ impl Floors {
 
     /// The oldest GLSN that another process may read.
     pub(crate) fn oldest(&self) -> Glsn {
-        self.members.as_ref().map_or(Glsn::MAX, |members| members.oldest_floor())
+        self.members.as_ref().map_or(Glsn::MAX, |members| members.slots.oldest_floor())
     }
 
     /// Whether the retention of keyspaces is loaded as of everything applied here.

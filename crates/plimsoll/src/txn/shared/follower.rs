@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
@@ -17,6 +17,7 @@ use plimsoll_memory::budget::Budget;
 
 use crate::borders::{Border, hit};
 use crate::index::OpenIndex;
+use crate::read::own_records::OwnRecords;
 use crate::txn::apply::{Apply, Touched, When};
 use crate::txn::sequencer::{CommitLock, CommitSequencer};
 use crate::types::error::{Error, Lift, Result};
@@ -27,22 +28,6 @@ pub(crate) const FEW: u64 = 16;
 /// How often catching up is repeated if a snapshot that is about to be read was dropped.
 const ROUNDS: u32 = 16;
 
-/// Loads the records of keyspaces that other members have created, changed or dropped, and of
-/// cursors that they have moved.
-pub(crate) trait Learn: Send + Sync {
-    /// Loads the records of keyspaces as of `at`.
-    ///
-    /// # Errors
-    /// The disk, the budget, corruption.
-    fn learn_keyspaces(&self, at: Glsn) -> Result<()>;
-
-    /// Loads the positions of cursors as of `at`.
-    ///
-    /// # Errors
-    /// As for [`Learn::learn_keyspaces`].
-    fn learn_cursors(&self, at: Glsn) -> Result<()>;
-}
-
 /// The means of a member to follow the others.
 pub(crate) struct Follower {
     pub(crate) members: Arc<Members>,
@@ -52,7 +37,7 @@ pub(crate) struct Follower {
     pub(crate) sequencer: Arc<CommitSequencer>,
     /// Whether commits are readable before they are durable.
     pub(crate) is_buffered: bool,
-    pub(crate) learn: OnceLock<Weak<dyn Learn>>,
+    pub(crate) records: Arc<OwnRecords>,
     /// Which of the store's own records have changed and must be loaded.
     pub(crate) to_learn: Mutex<Touched>,
     pub(crate) is_to_learn: Arc<AtomicBool>,
@@ -62,19 +47,19 @@ impl Follower {
     /// The newest commit that is currently readable in any process.
     pub(crate) fn readable(&self) -> Result<Glsn> {
         match self.is_buffered {
-            true if !self.members.is_reader() => self.ordered(),
-            _ => self.members.newest().lift(),
+            true if !self.members.table.is_reader() => self.ordered(),
+            _ => self.members.following.newest().lift(),
         }
     }
 
     /// The newest commit ordered by any process.
     fn ordered(&self) -> Result<Glsn> {
-        self.members.newest_ordered().lift()
+        self.members.marks.newest_ordered().lift()
     }
 
     /// The newest commit that a process applies if it reads what is ordered.
     pub(crate) fn ordered_to_read(&self) -> Glsn {
-        let newest = if self.members.is_reader() { self.readable() } else { self.ordered() };
+        let newest = if self.members.table.is_reader() { self.readable() } else { self.ordered() };
         newest.unwrap_or(Glsn::NONE)
     }
 
@@ -108,7 +93,7 @@ impl Follower {
     pub(crate) fn is_known(&self) -> bool {
         // Read `applied` first: `is_to_learn` is set before a commit with changed records counts as
         // applied.
-        let is_applied = self.members.to_be_known() <= self.sequencer.applied();
+        let is_applied = self.members.marks.to_be_known() <= self.sequencer.applied();
         is_applied && !self.is_to_learn.load(Ordering::Acquire)
     }
 
@@ -128,12 +113,12 @@ impl Follower {
     fn catch_up_once(&self) -> Result<()> {
         let lock = self.sequencer.lock()?;
         match self.log.catch_up() {
-            Err(LogError::Trimmed { .. }) if self.members.is_reader() => self.leap(&lock)?,
+            Err(LogError::Trimmed { .. }) if self.members.table.is_reader() => self.leap(&lock)?,
             done => done.lift()?,
         }
         match self.apply_rest(&lock) {
             // The entries were freed after they were read, so the runs have them.
-            Err(Error::Trimmed { .. }) if self.members.is_reader() => {
+            Err(Error::Trimmed { .. }) if self.members.table.is_reader() => {
                 self.index.following.follow(&self.members)?;
                 self.pass_over(&lock);
                 self.apply_rest(&lock)
@@ -179,7 +164,7 @@ impl Follower {
     /// The error of a process for which the log was not retained.
     fn of_catching_up(&self, error: Error) -> Error {
         match error {
-            Error::Trimmed { asked, first } if self.members.is_reader() => Error::Behind {
+            Error::Trimmed { asked, first } if self.members.table.is_reader() => Error::Behind {
                 cause: format!(
                     "the log was trimmed below GLSN {first}, but this process has applied only \
                      what is before GLSN {asked}; the log is not retained for a process that may \
@@ -195,7 +180,7 @@ impl Follower {
     pub(crate) fn take_in_durably(&self) -> Result<()> {
         self.take_in()?;
         let applied = self.sequencer.applied();
-        if self.is_buffered && !self.members.is_reader() && applied > Glsn::NONE {
+        if self.is_buffered && !self.members.table.is_reader() && applied > Glsn::NONE {
             self.log.wait_durable(applied).lift()?;
         }
         Ok(())
@@ -204,7 +189,7 @@ impl Follower {
     /// Waits for the right to order a commit, without holding a lock. If others have ordered more
     /// than a few entries, applies these first, so that little is left to do under the turn.
     pub(crate) fn wait_for_turn(&self) -> Result<Turn<'_>> {
-        if self.members.next().0 > self.sequencer.applied().next().0 + FEW {
+        if self.members.marks.next().0 > self.sequencer.applied().next().0 + FEW {
             self.catch_up()?;
         }
         Ok(self.log.turn().lift()?.expect("a member's log has turns"))
@@ -281,18 +266,17 @@ impl Follower {
     /// Loads the store's own records that were changed by applied commits. After an error, they are
     /// loaded the next time.
     pub(crate) fn learn(&self) -> Result<()> {
-        if !self.is_to_learn.load(Ordering::Relaxed) {
+        if !self.is_to_learn.load(Ordering::Relaxed) || !self.records.is_loaded() {
             return Ok(());
         }
-        let Some(learn) = self.learn.get().and_then(Weak::upgrade) else { return Ok(()) };
         hit(Border::Learning);
         let mut to_learn = self.to_learn.lock().unwrap_or_else(PoisonError::into_inner);
         if to_learn.keyspaces {
-            learn.learn_keyspaces(self.sequencer.applied())?;
+            self.records.refresh_keyspaces(self.sequencer.applied())?;
             to_learn.keyspaces = false;
         }
         if to_learn.cursors {
-            learn.learn_cursors(self.sequencer.applied())?;
+            self.records.refresh_cursors(self.sequencer.applied())?;
             to_learn.cursors = false;
         }
         // Release: a thread that sees that nothing is to be loaded sees the loaded records.
@@ -381,7 +365,7 @@ mod tests {
         drop(lock);
         keeper.committer.flush().unwrap();
         let in_runs = keeper.reader.index.sources.view().newest_in_runs;
-        let durable = follower.members.durable_glsn();
+        let durable = follower.members.marks.durable_glsn();
         assert!(in_runs <= durable, "a run holds {in_runs:?}, durable is {durable:?}");
         drop(not_durable);
     }
@@ -419,7 +403,7 @@ mod tests {
         drop(Snapshot::newest(&one));
         cursor_commits::open(&two, "c", Glsn(1)).unwrap();
         let (follower, clock) = (&one.shared().follower, &one.options.clock);
-        let is_known = || one.catalog.cursors.find("c").is_some();
+        let is_known = || one.catalog.records.cursors.find("c").is_some();
         // The thread that applies the commit is blocked before it can record that records must be
         // loaded.
         let (to_learn, mut is_right) = (follower.to_learn.lock().unwrap(), true);
@@ -486,7 +470,7 @@ mod tests {
             drop(to_learn);
         });
         let after = one.reader.log.bounds().first;
-        assert_eq!((after, one.catalog.cursors.find("c")), (before, Some(Glsn(1))));
+        assert_eq!((after, one.catalog.records.cursors.find("c")), (before, Some(Glsn(1))));
     }
 
     /// A reader without threads that has applied the first commit; then commits of the writer; and

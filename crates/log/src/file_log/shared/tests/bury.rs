@@ -15,7 +15,7 @@ fn remove_leftovers_after_an_unseen_failure(seed: u64) {
     let shared: Arc<dyn Disk> = Arc::new(disk.clone());
     let (one, two) = (Process::join(&shared, &store, true), Process::join(&shared, &store, false));
     one.append("a");
-    let end = one.members.end();
+    let end = one.members.marks.end();
     let path = FileName::Segment(end.segment).path(&store.join("log"));
     let file = shared.open(&path, Open::ReadWrite, Caching::Buffered).unwrap();
     // The first process dies in the middle of a large record, and the system writes that part to
@@ -34,7 +34,7 @@ fn remove_leftovers_after_an_unseen_failure(seed: u64) {
     disk.fail_next_sync();
     file.sync().unwrap_err();
     assert_eq!(two.append("b"), Glsn(2));
-    let end = two.members.end();
+    let end = two.members.marks.end();
     disk.cut_power();
     drop((two, file));
     disk.restore_power();

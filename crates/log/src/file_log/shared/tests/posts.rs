@@ -23,7 +23,7 @@ impl Process {
     }
 
     fn post(&self, text: &str) -> Post<'_> {
-        self.members.post(&[text.as_bytes()], Glsn::NONE, Glsn::NONE).unwrap()
+        self.members.posts.post(&[text.as_bytes()], Glsn::NONE, Glsn::NONE).unwrap()
     }
 
     /// Assigns the next GLSN to a post of `other`, then is killed: before it publishes the record,
@@ -40,7 +40,7 @@ impl Process {
             None,
         );
         let glsn = placed.unwrap().ticket.last;
-        self.members.answer_post(post.cell, Answer::Ordered(glsn));
+        self.members.posts.answer_post(post.cell, Answer::Ordered(glsn));
         if is_published {
             publish(&self.log.log, order).unwrap();
         }
@@ -75,7 +75,7 @@ fn one_member_orders_what_several_have_posted() {
     assert_eq!(members[0].commit("a").unwrap(), Some(Glsn(1)), "its own comes first");
     let answers: Vec<_> = posts.iter().map(Post::answer).collect();
     assert_eq!(answers, [Answer::Ordered(Glsn(2)), Answer::Ordered(Glsn(3))]);
-    assert_eq!(members[0].members.durable_glsn(), Glsn(3));
+    assert_eq!(members[0].members.marks.durable_glsn(), Glsn(3));
     members.iter().for_each(|member| assert_eq!(member.texts(), ["a", "b", "b"]));
 }
 
@@ -119,13 +119,13 @@ fn a_post_of_a_process_that_was_killed_is_not_ordered_nor_mixed_with_those_of_th
  {
     let (disk, store, mut members) = members(2);
     let killed = members.pop().unwrap();
-    let slot = killed.members.slot();
+    let slot = killed.members.table.slot();
     std::mem::forget(killed.post("of the killed one"));
     drop(killed);
     members[0].commit("before").unwrap().unwrap();
     assert_eq!(members[0].texts(), ["before"], "its owner has ended");
     let next = Process::join(&disk, &store, false);
-    assert_eq!(next.members.slot(), slot);
+    assert_eq!(next.members.table.slot(), slot);
     assert_eq!(next.commit("x").unwrap(), None, "it may not post yet");
     next.begin_to_post();
     let post = next.post("of the next one");
@@ -138,11 +138,11 @@ fn a_post_of_a_process_that_was_killed_is_not_ordered_nor_mixed_with_those_of_th
 fn a_post_read_before_a_record_that_all_must_apply_is_refused() {
     let (_disk, _store, members) = members(2);
     let post = members[1].post("b");
-    members[0].members.set_to_be_known(members[0].append("a change"));
+    members[0].members.marks.set_to_be_known(members[0].append("a change"));
     assert_eq!(members[0].commit("c").unwrap(), None);
     assert_eq!(post.answer(), Answer::Refused);
     drop(post);
-    let known = members[0].members.to_be_known();
+    let known = members[0].members.marks.to_be_known();
     let posted = Posted { parts: &[b"d"], read_at: Glsn::NONE, known };
     assert_eq!(members[1].log.commit_posted(&posted).unwrap(), Some(Glsn(2)));
     assert_eq!(members[0].texts(), ["a change", "d"]);
@@ -163,10 +163,10 @@ fn a_record_that_is_too_large_or_finds_no_cell_is_not_posted() {
 #[test]
 fn a_member_that_waits_too_long_for_another_one_takes_its_post_back() {
     let (_disk, _store, members) = members(2);
-    members[1].members.take_posting(members[1].post("").cell, &|| false).unwrap();
+    members[1].members.posts.take_posting(members[1].post("").cell, &|| false).unwrap();
     assert_eq!(members[0].commit("a").unwrap(), None);
     members[0].append("b");
-    members[1].members.release_posting();
+    members[1].members.posts.release_posting();
     assert_eq!(members[0].commit("c").unwrap(), Some(Glsn(2)));
     assert_eq!(members[0].texts(), ["b", "c", ""]);
 }
@@ -194,10 +194,10 @@ fn a_post_that_its_owner_has_left_is_not_ordered_by_another_member() {
                 let waiting = scope.spawn(|| members[0].commit("a"));
                 let mut cell = None;
                 while cell.is_none() && !waiting.is_finished() {
-                    cell = killed.members.posts().next();
+                    cell = killed.members.posts.pending().next();
                     std::thread::yield_now();
                 }
-                let claimed = cell.filter(|cell| killed.members.claim_post(*cell));
+                let claimed = cell.filter(|cell| killed.members.posts.claim_post(*cell));
                 let done = waiting.join().unwrap();
                 match claimed {
                     Some(cell) => break (cell, done),
@@ -205,14 +205,14 @@ fn a_post_that_its_owner_has_left_is_not_ordered_by_another_member() {
                     None => assert!(matches!(done, Ok(None)), "{done:?}"),
                 }
             };
-            assert!(!killed.members.claim_post(cell));
+            assert!(!killed.members.posts.claim_post(cell));
             assert!(matches!(stalled, Err(LogError::Stalled { .. })), "{stalled:?}");
             if is_published {
                 let order = turn.order_mut().unwrap();
                 let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &[b"a"] }];
                 let draft = Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] };
                 let glsn = place(&killed.log.log, order, &draft, None).unwrap().ticket.last;
-                killed.members.answer_post(cell, Answer::Ordered(glsn));
+                killed.members.posts.answer_post(cell, Answer::Ordered(glsn));
                 publish(&killed.log.log, order).unwrap();
             }
         });
@@ -227,8 +227,8 @@ fn a_post_that_its_owner_has_left_is_not_ordered_by_another_member() {
 #[test]
 fn a_wait_for_a_sync_does_not_wait_for_posts() {
     let members = patient_members();
-    members[1].members.take_posting(members[1].post("held").cell, &|| false).unwrap();
-    let is_posted = || members[0].members.has_posts();
+    members[1].members.posts.take_posting(members[1].post("held").cell, &|| false).unwrap();
+    let is_posted = || members[0].members.posts.has_posts();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| members[0].commit("a"));
         while !is_posted() {
@@ -237,7 +237,7 @@ fn a_wait_for_a_sync_does_not_wait_for_posts() {
         // Also while a thread of this process leads the waiters for posts.
         assert_eq!(members[0].append("b"), Glsn(1));
         assert!(!waiting.is_finished());
-        members[1].members.release_posting();
+        members[1].members.posts.release_posting();
         assert_eq!(waiting.join().unwrap().unwrap(), Some(Glsn(2)));
     });
 }
@@ -245,10 +245,10 @@ fn a_wait_for_a_sync_does_not_wait_for_posts() {
 #[test]
 fn nothing_is_posted_while_a_stalled_member_holds_the_lock() {
     let (_disk, _store, members) = members(2);
-    members[1].members.take_posting(members[1].post("").cell, &|| false).unwrap();
+    members[1].members.posts.take_posting(members[1].post("").cell, &|| false).unwrap();
     assert_eq!(members[0].commit("a").unwrap(), None);
-    assert!(members[0].members.post(&[b"b"], Glsn::NONE, Glsn::NONE).is_none());
-    members[1].members.release_posting();
+    assert!(members[0].members.posts.post(&[b"b"], Glsn::NONE, Glsn::NONE).is_none());
+    members[1].members.posts.release_posting();
     assert_eq!(members[0].commit("c").unwrap(), Some(Glsn(1)));
 }
 

@@ -216,7 +216,7 @@ pub(crate) fn merge(
     replaced
         .into_iter()
         .filter(|(id, _)| *id != SYSTEM)
-        .for_each(|(id, by)| limits.dropped(id, by));
+        .for_each(|(id, by)| limits.dropped(id, by, &Arc::default()));
     let mut head = replayed.head();
     (head.number, head.next_run, head.limits) =
         (replayed.number.saturating_add(1), output.next, limits);
@@ -229,7 +229,7 @@ pub(crate) fn merge(
     manifest.write(disk, &index)?;
     sweep(disk, &index, &manifest)?;
     let ranges = lost_ranges(source, scene)?;
-    Ok(MergeLosses { ranges, readable_from: manifest.oldest_readable, stale_records })
+    Ok(MergeLosses { ranges, readable_from: manifest.limits.oldest_readable, stale_records })
 }
 
 /// A cursor over a run.
@@ -249,7 +249,8 @@ fn record_id(stored: &Stored<'_>) -> Option<u32> {
     Record::decode(record).ok().map(|record| record.id)
 }
 
-/// The moments from which on the keyspaces can be read.
+/// The moments from which on the keyspaces can be read. Single retained moments below the youngest
+/// dropped version are not restored: the recovered store refuses to read them.
 fn limits(
     source: &Source,
     replayed: &Manifest,
@@ -268,7 +269,7 @@ fn limits(
                 .map(|part| part.info.max_glsn)
                 .fold(source.survey.start().glsn, Glsn::max);
             for keyspace in ids.iter().copied().filter(users).filter(|_| newest > Glsn::NONE) {
-                limits.dropped(keyspace, newest);
+                limits.dropped(keyspace, newest, &Arc::default());
                 limits.deletion_dropped(keyspace, newest);
             }
         }
@@ -279,7 +280,7 @@ fn limits(
             .copied()
             .filter(users)
             .filter(|id| touched.contains(id))
-            .for_each(|id| limits.dropped(id, *gap));
+            .for_each(|id| limits.dropped(id, *gap, &Arc::default()));
     }
     limits
 }

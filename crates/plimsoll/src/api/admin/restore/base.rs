@@ -19,12 +19,12 @@ use crate::api::admin::dump::records::{DumpReader, Header, Record};
 use crate::api::admin::restore::place::Place;
 use crate::api::admin::restore::{Owned, ValueOf};
 use crate::compression::packer::{Bytes, Written};
-use crate::engine::keyspace_commits::STREAMS_MARK;
 use crate::index::manifest::limits::Limits;
 use crate::index::manifest::{Head, Manifest, RunInfo};
 use crate::index::run::builder::TableBuilder;
 use crate::index::run::file::RunFileSink;
 use crate::index::run::table::TableInfo;
+use crate::read::own_records::STREAMS_MARK;
 use crate::types::compression::Compression;
 use crate::types::error::{Lift, Result};
 use crate::types::index_key::KeyBuffer;
@@ -256,7 +256,10 @@ impl Output<'_> {
 fn up_to(limits: &Limits, newest: Glsn) -> Limits {
     let mut limits = limits.clone();
     limits.oldest_readable = limits.oldest_readable.min(newest);
-    limits.oldest_readable_in.iter_mut().for_each(|(_, oldest)| *oldest = (*oldest).min(newest));
+    limits
+        .readable_in
+        .iter_mut()
+        .for_each(|(_, readable)| readable.floor = readable.floor.min(newest));
     limits
 }
 
@@ -264,7 +267,8 @@ fn decode_limits(bytes: &[u8]) -> Option<Limits> {
     let mut from = codec::Reader::new(bytes);
     let mut limits = Limits { deletions_moved: Glsn(from.varint()?), ..Limits::default() };
     let oldest = Glsn(from.varint()?);
-    for set in [Limits::dropped, Limits::deletion_dropped] {
+    let dropped = |limits: &mut Limits, space, by| limits.dropped(space, by, &Arc::default());
+    for set in [dropped, Limits::deletion_dropped] {
         for _ in 0..from.varint()? {
             let space = u32::try_from(from.varint()?).ok()?;
             set(&mut limits, space, Glsn(from.varint()?));

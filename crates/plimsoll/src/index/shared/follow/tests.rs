@@ -152,20 +152,20 @@ fn a_keeper_replaced_during_its_takeover_installs_nothing() {
     let (first, slow, keeper) = (join(&path), join(&path), join(&path));
     put(&first, 1);
     first.close().unwrap();
-    assert!(members(&slow).try_to_keep().unwrap());
+    assert!(members(&slow).keeper.try_to_keep().unwrap());
     assert!(
         keeper
             .reader
             .index
             .following
-            .replace(&members(&keeper), members(&keeper).keeper_pulse())
+            .replace(&members(&keeper), members(&keeper).keeper.pulse())
             .unwrap()
     );
     let went_on = slow.reader.index.following.prepare_to_keep(&members(&slow));
     assert!(matches!(went_on, Err(Error::NotKeeper { .. })), "{went_on:?}");
     put(&keeper, 2);
     keeper.flush().unwrap();
-    assert_eq!(members(&keeper).term(), Some(1));
+    assert_eq!(members(&keeper).keeper.term(), Some(1));
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn a_new_keeper_behind_the_manifest_does_not_lower_the_checkpoint() {
         put(&before, 2);
         before.flush().unwrap();
         let checkpoint = before.reader.index.runs.checkpoint().glsn;
-        assert!(index.following.replace(&members(&next), members(&next).keeper_pulse()).unwrap());
+        assert!(index.following.replace(&members(&next), members(&next).keeper.pulse()).unwrap());
         if !is_closed_before {
             close();
         }
@@ -211,7 +211,7 @@ fn a_new_keeper_keeps_the_files_of_its_own_running_backup() {
     steps::compact(&before.space, &before.committer).unwrap();
     before.close().unwrap();
     next.reader.index.following.follow(&members(&next)).unwrap();
-    assert!(members(&next).is_keeper());
+    assert!(members(&next).keeper.is_keeper());
     let are_there =
         || files.iter().filter(|file| next.options.disk.entry(file).unwrap().is_some()).count();
     assert_eq!((files.len(), are_there()), (3, 3));
@@ -233,7 +233,7 @@ fn a_new_keeper_defers_removals_until_no_member_reads_all_files() {
     steps::compact(&before.space, &before.committer).unwrap();
     before.close().unwrap();
     next.reader.index.following.follow(&members(&next)).unwrap();
-    assert!(members(&next).is_keeper());
+    assert!(members(&next).keeper.is_keeper());
     let are_there =
         || files.iter().filter(|file| next.options.disk.entry(file).unwrap().is_some()).count();
     next.reader.index.runs.files.remove_left();
@@ -337,7 +337,7 @@ fn other_members_commit_while_one_waits_for_a_flush() {
         scope.spawn(|| {
             let mut nudges = 0;
             while !is_over.load(Ordering::SeqCst) {
-                nudges = members(&keeper).answer_nudge(nudges, Duration::from_millis(100));
+                nudges = members(&keeper).keeper.answer_nudge(nudges, Duration::from_millis(100));
             }
         });
         keeper.options.clock.sleep(Duration::from_millis(500));

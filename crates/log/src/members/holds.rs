@@ -7,13 +7,15 @@
 //! treats the published part of the log as gone. No record and no run names a blob file that is
 //! removed meanwhile, now or later.
 
+use std::fmt;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::error::LogError;
 use crate::glsn::Glsn;
-use crate::members::Members;
+use crate::members::slots::Slots;
+use crate::members::table::Table;
 use crate::members::words::{REMOVED, SLOTS, STATE, SlotWord};
 
 /// How long a hold waits for a removal. One that takes longer belongs to a suspended member, or
@@ -26,15 +28,27 @@ const REMOVES: u64 = 1;
 /// A hold: while it exists, no other member removes files.
 #[derive(Debug)]
 pub struct Held {
-    members: Arc<Members>,
+    holds: Arc<Holds>,
     gone_below: Glsn,
 }
 
 /// A removal, which began while no other member held the files.
 #[derive(Debug)]
-pub struct Removal<'a>(&'a Members);
+pub struct Removal<'a>(&'a Holds);
 
-impl Members {
+/// The holds and removals of this member.
+pub struct Holds {
+    table: Arc<Table>,
+    slots: Arc<Slots>,
+    /// Held while files of the log are removed.
+    removing: Mutex<()>,
+}
+
+impl Holds {
+    pub(super) fn new(table: &Arc<Table>, slots: &Arc<Slots>) -> Self {
+        Self { table: Arc::clone(table), slots: Arc::clone(slots), removing: Mutex::new(()) }
+    }
+
     /// Until the result is dropped, keeps other members from removing any file that this member
     /// knows, except those below [`Held::gone_below`]. Waits at most two seconds for a removal that
     /// is in progress. A member that may not write to the shared words holds nothing.
@@ -42,26 +56,28 @@ impl Members {
     /// # Errors
     /// An error of the operating system.
     pub fn hold_files(self: &Arc<Self>) -> Result<Held, LogError> {
-        if !self.may_write_words() {
-            return Ok(Held { members: Arc::clone(self), gone_below: Glsn::NONE });
+        if !self.table.may_write_words() {
+            return Ok(Held { holds: Arc::clone(self), gone_below: Glsn::NONE });
         }
-        self.said[SlotWord::Holds as usize].fetch_add(1, Ordering::SeqCst);
-        self.slot_word(self.slot, SlotWord::Holds).fetch_add(1, Ordering::SeqCst);
-        let mut held = Held { members: Arc::clone(self), gone_below: Glsn::NONE };
-        for _ in 0..REMOVAL_PATIENCE.min(self.patience).as_millis().max(1) {
-            let is_removing =
-                |slot: &usize| self.slot_word(*slot, SlotWord::Removing).load(Ordering::SeqCst) > 0;
-            let others = || (0..SLOTS).filter(|slot| *slot != self.slot);
+        self.table.said[SlotWord::Holds as usize].fetch_add(1, Ordering::SeqCst);
+        self.table.slot_word(self.table.slot, SlotWord::Holds).fetch_add(1, Ordering::SeqCst);
+        let mut held = Held { holds: Arc::clone(self), gone_below: Glsn::NONE };
+        for _ in 0..REMOVAL_PATIENCE.min(self.table.patience).as_millis().max(1) {
+            let is_removing = |slot: &usize| {
+                self.table.slot_word(*slot, SlotWord::Removing).load(Ordering::SeqCst) > 0
+            };
+            let others = || (0..SLOTS).filter(|slot| *slot != self.table.slot);
             if !others().any(|slot| is_removing(&slot)) {
                 return Ok(held);
             }
             // The slot of a member that was killed meanwhile is cleared here.
-            if self.others()?.iter().all(|member| member.removes_below.is_none()) {
+            if self.slots.others()?.iter().all(|member| member.removes_below.is_none()) {
                 return Ok(held);
             }
-            self.words.wait(STATE, self.state(), Duration::from_millis(1));
+            self.table.words.wait(STATE, self.table.state(), Duration::from_millis(1));
         }
         held.gone_below = self
+            .slots
             .others()?
             .iter()
             .filter_map(|member| member.removes_below)
@@ -71,11 +87,12 @@ impl Members {
     }
 
     /// Whether another member holds the files, as far as is known. Killed members count until
-    /// [`Members::list`] has found that they ended.
+    /// [`crate::members::slots::Slots::list`] has found that they ended.
     pub fn are_files_held(&self) -> bool {
-        let holds = |slot: usize| self.slot_word(slot, SlotWord::Holds).load(Ordering::SeqCst) > 0;
-        let are_held = self.others_in_words().any(holds);
-        are_held || !self.are_words_whole()
+        let holds =
+            |slot: usize| self.table.slot_word(slot, SlotWord::Holds).load(Ordering::SeqCst) > 0;
+        let are_held = self.table.others_in_words().any(holds);
+        are_held || !self.table.are_words_whole()
     }
 
     /// Runs `remove`, which removes files of the log; returns `None` without running it if another
@@ -84,25 +101,31 @@ impl Members {
         // All threads of a process share one word.
         let _alone = self.removing.lock().unwrap_or_else(PoisonError::into_inner);
         // Either the next member to take a hold sees this, or this thread sees its hold.
-        self.set(SlotWord::Removing, REMOVES);
+        self.table.set(SlotWord::Removing, REMOVES);
         let before = self.removed();
         let removed = if self.are_files_held() { None } else { Some(remove(&Removal(self))) };
-        self.set(SlotWord::Removing, 0);
+        self.table.set(SlotWord::Removing, 0);
         if self.removed() != before {
             // Wake members that have the removed files open, since these still use space.
-            self.tell();
+            self.table.tell();
         }
         removed
     }
 
     /// Counts a file of the log that was removed.
     pub(crate) fn note_removed(&self) {
-        self.words.words()[REMOVED].fetch_add(1, Ordering::SeqCst);
+        self.table.words.words()[REMOVED].fetch_add(1, Ordering::SeqCst);
     }
 
     /// How many files of the log were removed, by any member.
     pub(crate) fn removed(&self) -> u64 {
-        self.word(REMOVED)
+        self.table.word(REMOVED)
+    }
+}
+
+impl fmt::Debug for Holds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Holds(of slot {})", self.table.slot)
     }
 }
 
@@ -110,7 +133,7 @@ impl Removal<'_> {
     /// Publishes that the log is freed below `until`. Returns whether it may be freed: no other
     /// member holds the files.
     pub fn may_free_below(&self, until: Glsn) -> bool {
-        self.0.set(SlotWord::Removing, until.0.max(REMOVES));
+        self.0.table.set(SlotWord::Removing, until.0.max(REMOVES));
         !self.0.are_files_held()
     }
 }
@@ -125,14 +148,15 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if self.members.may_write_words() && !self.members.has_left.load(Ordering::SeqCst) {
-            self.members.said[SlotWord::Holds as usize].fetch_sub(1, Ordering::SeqCst);
+        let table = &self.holds.table;
+        if table.may_write_words() && !table.has_left.load(Ordering::SeqCst) {
+            table.said[SlotWord::Holds as usize].fetch_sub(1, Ordering::SeqCst);
             // The count may be zero already, because the first member to join initializes the
             // words.
             let less = |holds: u64| holds.checked_sub(1);
-            let holds = self.members.slot_word(self.members.slot, SlotWord::Holds);
+            let holds = table.slot_word(table.slot, SlotWord::Holds);
             let _ = holds.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
-            self.members.tell();
+            table.tell();
         }
     }
 }
@@ -146,6 +170,7 @@ mod tests {
     use plimsoll_disk::vfs::Disk;
 
     use super::*;
+    use crate::members::Members;
 
     fn members(disk: &Arc<dyn Disk>, is_first: bool) -> Arc<Members> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
@@ -160,31 +185,31 @@ mod tests {
     fn a_hold_does_not_wait_for_a_member_suspended_while_removing_files() {
         let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
         let (stopped, other) = (members(&disk, true), members(&disk, false));
-        let removed = stopped.unless_held(|removal| {
+        let removed = stopped.holds.unless_held(|removal| {
             // Suspended before it has published what it frees: it will free nothing.
-            let held = other.hold_files().unwrap();
+            let held = other.holds.hold_files().unwrap();
             assert_eq!(held.gone_below(), Glsn::NONE.next());
             assert!(!removal.may_free_below(Glsn(30)));
             drop(held);
             assert!(removal.may_free_below(Glsn(40)));
             // Suspended afterwards: it may resume at any time.
-            let held = other.hold_files().unwrap();
+            let held = other.holds.hold_files().unwrap();
             assert_eq!(held.gone_below(), Glsn(40));
         });
         assert_eq!(removed, Some(()));
-        let held = other.hold_files().unwrap();
+        let held = other.holds.hold_files().unwrap();
         assert_eq!(held.gone_below(), Glsn::NONE);
-        assert_eq!(stopped.unless_held(|_| ()), None);
+        assert_eq!(stopped.holds.unless_held(|_| ()), None);
     }
 
     #[test]
     fn two_threads_of_a_process_do_not_remove_files_at_once() {
         let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
         let (one, other) = (members(&disk, true), members(&disk, false));
-        let is_removing = || other.others().unwrap()[0].removes_below.is_some();
+        let is_removing = || other.slots.others().unwrap()[0].removes_below.is_some();
         std::thread::scope(|scope| {
-            one.unless_held(|_| {
-                scope.spawn(|| one.unless_held(|_| ()));
+            one.holds.unless_held(|_| {
+                scope.spawn(|| one.holds.unless_held(|_| ()));
                 SystemClock::new().sleep(Duration::from_millis(50));
                 assert!(is_removing());
             });

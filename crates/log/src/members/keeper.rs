@@ -11,23 +11,23 @@
 //! suspended too and must then be replaced.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use plimsoll_disk::sharing::LockFile;
 
 use crate::error::LogError;
-use crate::members::words::{GENERATION, KEEPER, NUDGE, SLOTS, SlotWord};
-use crate::members::{Members, pid_in};
-
-/// In the keeper's word: this member is preparing, and is not the keeper yet.
-const PREPARES: u64 = 1 << 32;
+use crate::members::health::Health;
+use crate::members::table::Table;
+use crate::members::words::{GENERATION, KEEPER, NUDGE, PREPARES, SLOTS, SlotWord};
+use crate::members::{keeper_file, pid_in, replaced};
 
 /// This member's state as keeper or candidate.
-#[derive(Debug, Default)]
-pub(super) struct Keeping {
+pub struct Keeper {
+    table: Arc<Table>,
+    health: Arc<Health>,
     /// The generation in which this member is the keeper or a candidate, and its lock.
     held: Mutex<Option<Held>>,
     /// How often it became the keeper.
@@ -40,34 +40,64 @@ struct Held {
     lock: Box<dyn LockFile>,
 }
 
-impl Members {
+impl Keeper {
+    pub(super) fn new(table: &Arc<Table>, health: &Arc<Health>) -> Self {
+        Self {
+            table: Arc::clone(table),
+            health: Arc::clone(health),
+            held: Mutex::new(None),
+            terms: AtomicU64::new(0),
+        }
+    }
+
+    /// Records the file of a keeper's lock, or fails if another file is recorded. Law: the caller
+    /// holds that lock.
+    pub(super) fn record_keeper(
+        &self,
+        generation: u64,
+        lock: &dyn LockFile,
+        path: &Path,
+    ) -> Result<(), LogError> {
+        let at = keeper_file(generation);
+        let identity = lock.identity();
+        match self.table.words.words()[at].compare_exchange(
+            0,
+            identity,
+            Ordering::SeqCst,
+            Ordering::SeqCst,
+        ) {
+            Err(recorded) if recorded != identity => Err(self.health.note_lost(replaced(path))),
+            _ => Ok(()),
+        }
+    }
+
     /// Tries to acquire the right to do the background work of the index, if no member has it. A
-    /// member that gets it prepares and calls [`Members::keep`], or releases the right. Only one
+    /// member that gets it prepares and calls [`Keeper::keep`], or releases the right. Only one
     /// thread of a process may call this at a time.
     ///
     /// # Errors
     /// An error of the operating system.
     pub fn try_to_keep(&self) -> Result<bool, LogError> {
-        if self.is_reader() {
+        if self.table.is_reader() {
             return Ok(false);
         }
-        self.check_words()?;
-        self.try_generation(self.word(GENERATION))
+        self.table.check_words()?;
+        self.try_generation(self.table.word(GENERATION))
     }
 
-    /// Like [`Members::try_to_keep`], but replaces the keeper for which [`Members::keeper_pulse`]
+    /// Like [`Keeper::try_to_keep`], but replaces the keeper for which [`Keeper::pulse`]
     /// returned `stopped` and which does not answer. That member is no longer the keeper.
     ///
     /// # Errors
-    /// As for [`Members::try_to_keep`].
+    /// As for [`Keeper::try_to_keep`].
     pub fn try_to_replace(&self, stopped: (u64, u64)) -> Result<bool, LogError> {
-        let generation = self.word(GENERATION);
-        self.check_words()?;
-        if self.is_reader() || self.keeper_pulse() != stopped || !self.try_lock(generation + 1)? {
+        let generation = self.table.word(GENERATION);
+        self.table.check_words()?;
+        if self.table.is_reader() || self.pulse() != stopped || !self.try_lock(generation + 1)? {
             return Ok(false);
         }
         // Another member may have replaced it first.
-        let words = self.words.words();
+        let words = self.table.words.words();
         if words[GENERATION]
             .compare_exchange(generation, generation + 1, Ordering::SeqCst, Ordering::SeqCst)
             .is_err()
@@ -75,19 +105,19 @@ impl Members {
             self.give_keeping_back();
             return Ok(false);
         }
-        words[KEEPER].store(self.here() | PREPARES, Ordering::SeqCst);
+        words[KEEPER].store(self.table.here() | PREPARES, Ordering::SeqCst);
         Ok(true)
     }
 
     fn try_generation(&self, generation: u64) -> Result<bool, LogError> {
-        let before = self.word(KEEPER);
+        let before = self.table.word(KEEPER);
         if !self.try_lock(generation)? {
             return Ok(false);
         }
-        if self.word(GENERATION) == generation {
+        if self.table.word(GENERATION) == generation {
             // If a new generation has named another member meanwhile, this one is not named.
-            let prepares = self.here() | PREPARES;
-            let _ = self.words.words()[KEEPER].compare_exchange(
+            let prepares = self.table.here() | PREPARES;
+            let _ = self.table.words.words()[KEEPER].compare_exchange(
                 before,
                 prepares,
                 Ordering::SeqCst,
@@ -106,7 +136,7 @@ impl Members {
         }
         // There are as many lock files as members, so one is free.
         let path = self.path_of_keeper_lock(generation);
-        let lock = self.disk.lock_file(&path)?;
+        let lock = self.table.disk.lock_file(&path)?;
         if !lock.try_lock()? {
             return Ok(false);
         }
@@ -116,12 +146,12 @@ impl Members {
     }
 
     fn path_of_keeper_lock(&self, generation: u64) -> PathBuf {
-        self.dir.join(format!("keeper-{:02}", generation % SLOTS as u64))
+        self.table.dir.join(format!("keeper-{:02}", generation % SLOTS as u64))
     }
 
     /// The generation of keepers, and the path of its lock.
     pub(super) fn keeper_lock_path(&self) -> (u64, PathBuf) {
-        let generation = self.word(GENERATION);
+        let generation = self.table.word(GENERATION);
         (generation, self.path_of_keeper_lock(generation))
     }
 
@@ -131,13 +161,13 @@ impl Members {
     }
 
     fn held(&self) -> MutexGuard<'_, Option<Held>> {
-        self.keeping.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this member still has the right that [`Members::try_to_keep`] acquired. Another
+    /// Whether this member still has the right that [`Keeper::try_to_keep`] acquired. Another
     /// member may have begun a new generation because this one was suspended while it prepared.
     pub fn may_keep(&self) -> bool {
-        self.held().as_ref().is_some_and(|held| held.generation == self.word(GENERATION))
+        self.held().as_ref().is_some_and(|held| held.generation == self.table.word(GENERATION))
     }
 
     /// Makes this member the keeper, if it still may be. Returns whether it is.
@@ -145,20 +175,20 @@ impl Members {
         if !self.may_keep() {
             return false;
         }
-        self.keeping.terms.fetch_add(1, Ordering::SeqCst);
-        self.words.words()[KEEPER].store(self.here(), Ordering::SeqCst);
+        self.terms.fetch_add(1, Ordering::SeqCst);
+        self.table.words.words()[KEEPER].store(self.table.here(), Ordering::SeqCst);
         // If a new generation was begun just now, this member has overwritten the name of its
         // keeper. Then there is no keeper, and the next candidate starts again.
         if !self.may_keep() {
-            self.no_keeper(self.slot);
+            self.table.no_keeper(self.table.slot);
         }
         self.is_keeper()
     }
 
-    /// Releases the right that [`Members::try_to_keep`] acquired.
+    /// Releases the right that [`Keeper::try_to_keep`] acquired.
     pub fn give_keeping_back(&self) {
         if let Some(held) = self.held().take() {
-            self.clear_keeper(self.here() | PREPARES);
+            self.table.clear_keeper(self.table.here() | PREPARES);
             held.lock.unlock();
         }
     }
@@ -169,7 +199,7 @@ impl Members {
     pub fn lose_place(&self) {
         // Under this lock, so that no other thread becomes the keeper in between.
         let mut held = self.held();
-        if self.no_keeper(self.slot)
+        if self.table.no_keeper(self.table.slot)
             && let Some(held) = held.take()
         {
             held.lock.unlock();
@@ -184,19 +214,19 @@ impl Members {
     }
 
     /// The process id of the keeper, if known.
-    pub fn keeper_pid(&self) -> Option<u32> {
-        pid_in(self.words.words(), self.word(KEEPER))
+    pub fn pid(&self) -> Option<u32> {
+        pid_in(self.table.words.words(), self.table.word(KEEPER))
     }
 
     /// Whether this member is the keeper.
     pub fn is_keeper(&self) -> bool {
-        self.word(KEEPER) == self.here()
-            && !self.has_left.load(Ordering::SeqCst)
+        self.table.word(KEEPER) == self.table.here()
+            && !self.table.has_left.load(Ordering::SeqCst)
             && self.terms() > 0
     }
 
     fn terms(&self) -> u64 {
-        self.keeping.terms.load(Ordering::SeqCst)
+        self.terms.load(Ordering::SeqCst)
     }
 
     /// The number of terms in which this member has been the keeper; `None` if it is not the keeper
@@ -205,51 +235,39 @@ impl Members {
         self.is_keeper().then(|| self.terms())
     }
 
-    /// Removes the member of this slot from the keeper's word, whether it is the keeper or
-    /// preparing. Returns whether it was the keeper.
-    pub(super) fn no_keeper(&self, slot: usize) -> bool {
-        let keeper = slot as u64 + 1;
-        self.clear_keeper(keeper | PREPARES);
-        self.clear_keeper(keeper)
-    }
-
-    fn clear_keeper(&self, named: u64) -> bool {
-        self.words.words()[KEEPER]
-            .compare_exchange(named, 0, Ordering::SeqCst, Ordering::SeqCst)
-            .is_ok()
-    }
-
     /// A value that changes whenever the keeper, or the member that prepares to be it, answers a
     /// nudge or is replaced. A keeper whose value does not change is suspended or hangs.
-    pub fn keeper_pulse(&self) -> (u64, u64) {
-        let keeper = self.word(KEEPER);
+    pub fn pulse(&self) -> (u64, u64) {
+        let keeper = self.table.word(KEEPER);
         let slot = (keeper & !PREPARES)
             .checked_sub(1)
             .map(|slot| slot as usize)
             .filter(|slot| *slot < SLOTS);
         (
             keeper,
-            slot.map_or(0, |slot| self.slot_word(slot, SlotWord::Pulse).load(Ordering::SeqCst)),
+            slot.map_or(0, |slot| {
+                self.table.slot_word(slot, SlotWord::Pulse).load(Ordering::SeqCst)
+            }),
         )
     }
 
     /// Asks all members to show that they are running.
     pub fn nudge(&self) {
-        self.ring(NUDGE);
+        self.table.ring(NUDGE);
     }
 
     /// Waits for a nudge, at most for `patience`, and answers it. `nudges`: the number of nudges
     /// that were answered before.
     pub fn answer_nudge(&self, nudges: u64, patience: Duration) -> u64 {
-        self.words.wait(NUDGE, nudges, patience);
+        self.table.words.wait(NUDGE, nudges, patience);
         self.answer_nudges(nudges)
     }
 
-    /// Like [`Members::answer_nudge`], without waiting for one.
+    /// Like [`Keeper::answer_nudge`], without waiting for one.
     pub fn answer_nudges(&self, nudges: u64) -> u64 {
-        let seen = self.word(NUDGE);
-        if seen != nudges && !self.has_left.load(Ordering::SeqCst) {
-            self.slot_word(self.slot, SlotWord::Pulse).fetch_add(1, Ordering::SeqCst);
+        let seen = self.table.word(NUDGE);
+        if seen != nudges && !self.table.has_left.load(Ordering::SeqCst) {
+            self.table.slot_word(self.table.slot, SlotWord::Pulse).fetch_add(1, Ordering::SeqCst);
         }
         seen
     }

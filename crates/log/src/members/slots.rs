@@ -1,17 +1,19 @@
 //! The living members: the values that each has published, and the oldest GLSNs that they need.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
+use plimsoll_disk::sharing::LockFile;
 use plimsoll_disk::vfs::Disk;
 
 use crate::error::LogError;
 use crate::glsn::Glsn;
+use crate::members::table::Table;
 use crate::members::words::{
-    KEEPER, LAST, LEFTOVERS, MAGIC, SLOT_FILES, SLOTS, Slot, SlotWord, WORDS,
+    KEEPER, LAST, LAYOUT, LEFTOVERS, MAGIC, SLOT_FILES, SLOTS, Slot, SlotWord, WORDS,
 };
-use crate::members::{LAYOUT, LOCKS_DIR, Members, NO_BLOB, WORDS_FILE, slot_path};
+use crate::members::{LOCKS_DIR, NO_BLOB, WORDS_FILE, replaced, slot_path};
 
 /// The known facts about a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,40 +41,84 @@ pub struct Member {
     pub budget_bytes: u64,
 }
 
-impl Members {
+/// The slots of all members: which of them belong to living processes.
+pub struct Slots {
+    table: Arc<Table>,
+    /// Handles of the slots' locks, to check whether their processes are alive.
+    slot_locks: [OnceLock<Box<dyn LockFile>>; SLOTS],
+}
+
+impl Slots {
+    pub(super) fn new(table: &Arc<Table>) -> Self {
+        Self { table: Arc::clone(table), slot_locks: [const { OnceLock::new() }; SLOTS] }
+    }
+
+    /// Fails unless a lock is on the recorded file, if one is recorded.
+    pub(super) fn compare(
+        &self,
+        at: usize,
+        lock: &dyn LockFile,
+        path: &Path,
+    ) -> Result<(), LogError> {
+        let recorded = self.table.word(at);
+        if recorded == 0 || recorded == lock.identity() { Ok(()) } else { Err(replaced(path)) }
+    }
+
+    /// As [`Slots::compare`], for the lock of a slot.
+    pub(super) fn compare_slot(&self, slot: usize, lock: &dyn LockFile) -> Result<(), LogError> {
+        self.compare(SLOT_FILES + slot, lock, &slot_path(&self.table.dir, slot))
+    }
+
+    /// Records the file of this member's slot.
+    pub(super) fn record_slot(&self) {
+        if let Some(lock) = &self.table.slot_lock {
+            self.table.words.words()[SLOT_FILES + self.table.slot]
+                .store(lock.identity(), Ordering::SeqCst);
+        }
+    }
+
+    /// Clears the slots whose lock files differ from the recorded ones. Law: no writing process has
+    /// the store open.
+    pub(super) fn forget_strayed(&self) -> Result<(), LogError> {
+        for slot in self.table.others_in_words() {
+            let lock = self.open_slot(slot)?;
+            if self.compare_slot(slot, &*lock).is_err() {
+                self.note_ended(slot);
+                self.table.words.words()[SLOT_FILES + slot].store(0, Ordering::SeqCst);
+            }
+        }
+        Ok(())
+    }
+
     /// All living members; slots of those that have ended are cleared.
     ///
     /// # Errors
     /// An error of the operating system.
     pub fn list(&self) -> Result<Vec<Member>, LogError> {
         let mut members = self.others()?;
-        if self.slot < SLOTS {
-            members.push(self.member(self.slot));
+        if self.table.slot < SLOTS {
+            members.push(self.member(self.table.slot));
         }
         members.sort_unstable_by_key(|member| member.since_micros);
         Ok(members)
     }
 
     /// Whether there are other members, according to the shared words alone. Killed members count
-    /// until [`Members::list`] has found that they ended; readers that may not write to the folder
+    /// until [`Slots::list`] has found that they ended; readers that may not write to the folder
     /// do not count.
     pub fn has_others(&self) -> bool {
-        self.others_in_words().next().is_some() || !self.are_words_whole()
-    }
-
-    pub(super) fn others_in_words(&self) -> impl Iterator<Item = usize> {
-        (0..SLOTS).filter(|slot| *slot != self.slot && self.is_in_use(*slot))
+        self.table.others_in_words().next().is_some() || !self.table.are_words_whole()
     }
 
     /// The oldest GLSN that any of the other members may read at; [`Glsn::MAX`] if there are no
-    /// others. Killed members count until [`Members::list`] has found that they ended.
+    /// others. Killed members count until [`Slots::list`] has found that they ended.
     pub fn oldest_floor(&self) -> Glsn {
         self.oldest(SlotWord::Floor)
     }
 
     /// The first GLSN of the log that any of the other members may need: the one after the oldest
     /// of their checkpoints and applied GLSNs; [`Glsn::MAX`] if there are no others. Killed members
-    /// count as for [`Members::oldest_floor`].
+    /// count as for [`Slots::oldest_floor`].
     pub fn oldest_needed(&self) -> Glsn {
         let oldest = self.oldest(SlotWord::Checkpoint).min(self.oldest(SlotWord::Applied));
         Glsn(oldest.0.saturating_add(1))
@@ -80,10 +126,11 @@ impl Members {
 
     fn oldest(&self, word: SlotWord) -> Glsn {
         let words = self
+            .table
             .others_in_words()
-            .map(|slot| Glsn(self.slot_word(slot, word).load(Ordering::SeqCst)));
+            .map(|slot| Glsn(self.table.slot_word(slot, word).load(Ordering::SeqCst)));
         let oldest = words.min().unwrap_or(Glsn::MAX);
-        self.or_nothing(oldest)
+        self.table.or_nothing(oldest)
     }
 
     /// The other living members; slots of members that have ended are cleared.
@@ -93,11 +140,11 @@ impl Members {
     /// of the operating system.
     pub fn others(&self) -> Result<Vec<Member>, LogError> {
         let mut others = Vec::new();
-        for slot in self.others_in_words() {
+        for slot in self.table.others_in_words() {
             let lock = self.lock_of(slot)?;
             if lock.try_lock()? {
                 // Its process has ended.
-                if self.may_write_words() {
+                if self.table.may_write_words() {
                     self.note_ended(slot);
                 }
                 lock.unlock();
@@ -106,28 +153,79 @@ impl Members {
             }
         }
         // Checked afterwards: if the words are lost, none of the values read above is valid.
-        self.check_words()?;
+        self.table.check_words()?;
         Ok(others)
     }
 
     /// Records that the process that owned this slot has ended. The caller must hold the slot's
     /// lock.
     pub(super) fn note_ended(&self, slot: usize) {
-        self.no_keeper(slot);
-        let has_left = self.slot_word(slot, SlotWord::Pid).swap(0, Ordering::SeqCst) == 0;
-        if !has_left && self.slot_word(slot, SlotWord::BlobPin).load(Ordering::SeqCst) != NO_BLOB {
-            self.words.words()[LEFTOVERS].fetch_add(1, Ordering::SeqCst);
+        self.table.no_keeper(slot);
+        let has_left = self.table.slot_word(slot, SlotWord::Pid).swap(0, Ordering::SeqCst) == 0;
+        if !has_left
+            && self.table.slot_word(slot, SlotWord::BlobPin).load(Ordering::SeqCst) != NO_BLOB
+        {
+            self.table.words.words()[LEFTOVERS].fetch_add(1, Ordering::SeqCst);
         }
     }
 
     /// The number of members that ended while they may have been writing blob files, and so may
     /// have left unnamed ones.
     pub fn leftovers(&self) -> u64 {
-        self.word(LEFTOVERS)
+        self.table.word(LEFTOVERS)
     }
 
     fn member(&self, slot: usize) -> Member {
-        Member { is_here: slot == self.slot, ..member_in(self.words.words(), slot) }
+        Member { is_here: slot == self.table.slot, ..member_in(self.table.words.words(), slot) }
+    }
+
+    /// The living members that write.
+    ///
+    /// # Errors
+    /// The system.
+    pub fn writers(&self) -> Result<Vec<Member>, LogError> {
+        let mut writers = self.others()?;
+        writers.retain(|member| !member.is_reader);
+        Ok(writers)
+    }
+
+    /// The lock of a slot, if its file is the one that is recorded.
+    pub(super) fn lock_of(&self, slot: usize) -> Result<Box<dyn LockFile>, LogError> {
+        let lock = self.open_slot(slot)?;
+        self.compare_slot(slot, &*lock)?;
+        Ok(lock)
+    }
+
+    pub(super) fn open_slot(&self, slot: usize) -> Result<Box<dyn LockFile>, LogError> {
+        let path = slot_path(&self.table.dir, slot);
+        Ok(if self.table.may_write_words() {
+            self.table.disk.lock_file(&path)?
+        } else {
+            self.table.disk.lock_file_to_read(&path)?
+        })
+    }
+
+    /// Whether the process of a slot is alive, however late its end is detected. False if the file
+    /// of its lock is not the recorded one.
+    pub(super) fn is_alive(&self, slot: usize) -> bool {
+        if slot == self.table.slot {
+            return true;
+        }
+        let lock = match self.slot_locks[slot].get() {
+            Some(lock) => lock,
+            None => match self.lock_of(slot) {
+                Ok(lock) => self.slot_locks[slot].get_or_init(|| lock),
+                Err(_) => return false,
+            },
+        };
+        match lock.try_lock() {
+            Ok(true) => {
+                lock.unlock();
+                false
+            }
+            Ok(false) => true,
+            Err(_) => false,
+        }
     }
 }
 

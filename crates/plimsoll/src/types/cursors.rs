@@ -9,6 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use plimsoll_log::glsn::Glsn;
 
+use crate::types::error::{Error, Result};
+
 /// A named position in the log.
 ///
 /// ```
@@ -112,4 +114,14 @@ impl Cursors {
     pub(crate) fn lock_moving(&self) -> MutexGuard<'_, ()> {
         self.moving.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The GLSN to read next, from the record of a cursor.
+pub(crate) fn decode_cursor(record: &[u8]) -> Result<Glsn> {
+    record.try_into().map(|next| Glsn(u64::from_le_bytes(next))).map_err(|_| damaged_cursor())
+}
+
+/// The error for a record of a cursor that cannot be decoded.
+pub(crate) fn damaged_cursor() -> Error {
+    Error::corrupt("the record of a cursor cannot be decoded; see `plimsoll verify`")
 }

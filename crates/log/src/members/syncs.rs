@@ -1,0 +1,103 @@
+//! The lock of syncs, and the members that wait until something is durable.
+
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
+
+use crate::error::LogError;
+use crate::members::gathering::Gathering;
+use crate::members::lock::{Got, MemberLock};
+use crate::members::marks::Marks;
+use crate::members::posts::Posts;
+use crate::members::table::Table;
+use crate::members::words::{Durable, End, FOLLOWERS, NEWS, RESTING, STATE, SYNCS};
+
+/// How often a process that cannot be woken polls for news.
+const WATCH_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The lock of syncs, and what a sync publishes.
+pub struct Syncs {
+    table: Arc<Table>,
+    marks: Arc<Marks>,
+    posts: Arc<Posts>,
+    /// Held across a sync, under the log's own.
+    pub(crate) sync: MemberLock,
+    /// The processes that wait for the next sync.
+    pub(crate) gathering: Gathering,
+}
+
+impl Syncs {
+    pub(super) fn new(
+        (table, marks, posts): (&Arc<Table>, &Arc<Marks>, &Arc<Posts>),
+        sync: MemberLock,
+    ) -> Self {
+        Self {
+            table: Arc::clone(table),
+            marks: Arc::clone(marks),
+            posts: Arc::clone(posts),
+            sync,
+            gathering: Gathering::new(table, SYNCS),
+        }
+    }
+
+    /// Takes the lock of syncs, unless `is_needless` says that a sync is no longer needed.
+    pub(crate) fn take_sync(&self, is_needless: &dyn Fn() -> bool) -> Result<Got, LogError> {
+        self.sync.take(self.table.patience, self.table.here(), is_needless)
+    }
+
+    /// Publishes the durable end, and wakes the threads that wait for it. Law: the caller holds the
+    /// lock of syncs.
+    pub(crate) fn set_durable(&self, durable: &Durable) {
+        self.marks.durable.write(&*self.table.words, durable.words());
+        self.sync.wake_all();
+        self.posts.wake_group();
+        if self.table.word(FOLLOWERS) > 0 {
+            self.table.ring(NEWS);
+        }
+        // Cleared first: the comment at `RESTING` states the cost if this member is killed before
+        // it wakes the others. The fence pairs with the one in `rest`.
+        fence(Ordering::SeqCst);
+        if self.table.word(RESTING) > 0
+            && self.table.words.words()[RESTING].swap(0, Ordering::SeqCst) > 0
+        {
+            self.table.tell();
+        }
+    }
+
+    /// Publishes the end that the first member has recovered. Waiters are woken when it has joined.
+    pub(crate) fn set_recovered(&self, end: &End) {
+        self.marks.durable.write(&*self.table.words, end.as_durable().words());
+        self.marks.set_end(end);
+    }
+
+    /// Waits until something may have become durable, or until `patience` has elapsed.
+    pub(crate) fn wait_for_news(&self, patience: Duration, is_there: &dyn Fn() -> bool) {
+        if !self.table.may_write_words() {
+            return self.watch_for_news(patience, is_there);
+        }
+        let words = self.table.words.words();
+        words[FOLLOWERS].fetch_add(1, Ordering::SeqCst);
+        let seen = self.table.word(NEWS);
+        if !is_there() {
+            self.table.words.wait(NEWS, seen, patience);
+        }
+        words[FOLLOWERS].fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Wakes the threads of all members that wait for news, so that each checks whether its wait
+    /// has ended.
+    pub(crate) fn wake_followers(&self) {
+        self.table.ring(NEWS);
+    }
+
+    /// Waits until `is_there` returns true, or until `patience` has elapsed, by polling.
+    pub(super) fn watch_for_news(&self, patience: Duration, is_there: &dyn Fn() -> bool) {
+        let rounds = patience.as_millis() / WATCH_INTERVAL.as_millis() + 1;
+        for _ in 0..rounds {
+            if is_there() {
+                return;
+            }
+            self.table.words.wait(STATE, self.table.state(), WATCH_INTERVAL.min(patience));
+        }
+    }
+}

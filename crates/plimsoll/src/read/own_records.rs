@@ -1,0 +1,118 @@
+//! The store's own records as this process knows them: the keyspaces, the positions of the named
+//! cursors, and whether the log has streams of the user.
+//!
+//! They are read when the store is opened, and again when another process has changed them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use plimsoll_log::glsn::Glsn;
+
+use crate::index::OpenIndex;
+use crate::index::sources::view::Direction;
+use crate::read::span::Span;
+use crate::types::cursors::{Cursors, damaged_cursor, decode_cursor};
+use crate::types::error::{Error, Result};
+use crate::types::keyspaces::{CURSORS, DEFAULT, Keyspaces, Record, SYSTEM, dropped_name};
+use crate::types::version::Stored;
+
+/// The key, beside the keyspaces' names, whose record shows that the user has appended to a stream
+/// of their own; no keyspace can have this name.
+pub(crate) const STREAMS_MARK: &str = "\u{1}streams";
+
+/// The records of an open store.
+pub(crate) struct OwnRecords {
+    index: Arc<OpenIndex>,
+    keyspaces: Arc<Keyspaces>,
+    pub(crate) cursors: Cursors,
+    /// Whether the user has appended to a stream of their own.
+    pub(crate) streams_known: AtomicBool,
+    is_loaded: AtomicBool,
+}
+
+impl OwnRecords {
+    /// Records that are not loaded yet.
+    pub(crate) fn new(index: &Arc<OpenIndex>, keyspaces: &Arc<Keyspaces>) -> Self {
+        Self {
+            index: Arc::clone(index),
+            keyspaces: Arc::clone(keyspaces),
+            cursors: Cursors::default(),
+            streams_known: AtomicBool::new(false),
+            is_loaded: AtomicBool::new(false),
+        }
+    }
+
+    /// Loads the records as of `at`, when the store is opened. The default keyspace has the settings
+    /// of `default` where its record has none.
+    ///
+    /// # Errors
+    /// The disk, the budget, corruption.
+    pub(crate) fn load(&self, default: Record, at: Glsn) -> Result<()> {
+        self.keyspaces.learn(DEFAULT.0, default);
+        self.refresh_keyspaces(at)?;
+        self.refresh_cursors(at)?;
+        // Release: partner of the load in `is_loaded`.
+        self.is_loaded.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Whether they were loaded; they are not refreshed before.
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.is_loaded.load(Ordering::Acquire)
+    }
+
+    /// Reads the records of all keyspaces as of `at`. A keyspace without a record keeps its state,
+    /// so that no knowledge is lost at any time.
+    ///
+    /// # Errors
+    /// As for [`OwnRecords::load`].
+    pub(crate) fn refresh_keyspaces(&self, at: Glsn) -> Result<()> {
+        let span = Span::new(SYSTEM, &(..));
+        let view = self.index.sources.view();
+        let mut walk = view.visible(span.lower(), span.upper(), at, Direction::Forward)?;
+        let mut key = Vec::new();
+        while let Some(version) = walk.next(&mut key)? {
+            if version.user_key() == STREAMS_MARK.as_bytes() {
+                self.streams_known.store(true, Ordering::Release);
+                continue;
+            }
+            let Stored::Inline(record) = version.stored else {
+                return Err(Error::corrupt(
+                    "the record of a keyspace has the wrong key; see `plimsoll verify`",
+                ));
+            };
+            let dropped = dropped_name(version.user_key());
+            let name =
+                std::str::from_utf8(dropped.unwrap_or(version.user_key())).map_err(|_| {
+                    Error::corrupt(
+                        "the name of a keyspace is not valid UTF-8; see `plimsoll verify`",
+                    )
+                })?;
+            let record = Record::decode(record)?;
+            match dropped {
+                Some(_) => self.keyspaces.learn_dropped(name, record),
+                None => self.keyspaces.learn(name, record),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the positions of all cursors as of `at`.
+    ///
+    /// # Errors
+    /// As for [`OwnRecords::load`].
+    pub(crate) fn refresh_cursors(&self, at: Glsn) -> Result<()> {
+        let span = Span::new(CURSORS, &(..));
+        let view = self.index.sources.view();
+        let mut walk = view.visible(span.lower(), span.upper(), at, Direction::Forward)?;
+        let (mut key, mut all) = (Vec::new(), BTreeMap::new());
+        while let Some(version) = walk.next(&mut key)? {
+            let Stored::Inline(record) = version.stored else { return Err(damaged_cursor()) };
+            let name = std::str::from_utf8(version.user_key()).map_err(|_| damaged_cursor())?;
+            all.insert(name.to_owned(), decode_cursor(record)?);
+        }
+        self.cursors.places().learn(all, at);
+        Ok(())
+    }
+}
