@@ -200,7 +200,7 @@ fn warm_image_is_shown_and_deleted() {
     copy_to(&other);
     let problem =
         |store: &str| run(&["stat", store, "--json"]).ok().json()["warm"]["problem"].to_string();
-    assert!(problem(&other).contains("of another store"), "{}", problem(&other));
+    assert!(problem(&other).contains("belongs to another store"), "{}", problem(&other));
     // A warm path that is not a folder must not hide the rest of the report.
     fs::remove_dir_all(format!("{other}/warm")).unwrap();
     fs::write(format!("{other}/warm"), "text").unwrap();
