@@ -180,7 +180,10 @@ fn try_settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
         (Some(record), Wish::Becomes(_, change)) if !is_recorded(&change.of(record)) => {
             change.of(record)
         }
-        (Some(record), Wish::HasZstd) if !recorded.is_some_and(|record| record.has_zstd) => {
+        (Some(record), Wish::HasZstd)
+            if record.compression.codec() == Some(Codec::Zstd)
+                && !recorded.is_some_and(|record| record.has_zstd) =>
+        {
             record.with_zstd()
         }
         (Some(record), Wish::Keeps(retention)) if record.retention != retention => {

@@ -202,7 +202,8 @@ impl Record {
     pub(crate) fn or(self, other: Self) -> Self {
         let retention = if self.sets_retention { self.retention } else { other.retention };
         let compression = if self.sets_compression { self.compression } else { other.compression };
-        Self { retention, compression, has_zstd: self.has_zstd || other.has_zstd, ..self }
+        let has_zstd = self.has_zstd || (!self.sets_compression && other.has_zstd);
+        Self { retention, compression, has_zstd, ..self }
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -345,7 +346,8 @@ impl Keyspaces {
     pub(crate) fn learn(&self, name: &str, record: Record) {
         let mut known = self.write();
         let before = known.by_name.get(name).filter(|before| before.id == record.id);
-        let record = before.map_or(record, |before| record.or(*before));
+        let has_zstd = record.has_zstd || before.is_some_and(|before| before.has_zstd);
+        let record = before.map_or(record, |before| Record { has_zstd, ..record.or(*before) });
         known.by_name.insert(name.into(), record);
         drop(known);
         self.learn_compression(record.id, record.compression);

@@ -191,9 +191,43 @@ fn the_record_of_the_default_keyspace_says_that_the_options_use_zstd() {
     assert_eq!(default_settings(&db), (Retention::Forever, Compression::Zstd(3)));
     drop(db);
     assert_eq!(zstd().newest(), recorded, "the record is written once");
+    // A compression that was set is not overruled, and needs no zstd.
+    let other = folder.path().join("other");
+    let db = Db::open(&other, options()).unwrap();
+    db.set_compression(&db.keyspace("default").unwrap(), Compression::Lz4).unwrap();
+    let newest = db.newest();
+    drop(db);
+    let db = Db::open(&other, options().compression(Compression::Zstd(3))).unwrap();
+    assert_eq!((default_settings(&db).1, db.newest()), (Compression::Lz4, newest));
+    drop(db);
     // The compression itself is still that of the options.
     let db = Db::open(&path, options()).unwrap();
     assert_eq!(default_settings(&db), (Retention::Forever, Compression::None));
+}
+
+#[test]
+fn a_store_restored_with_zstd_in_the_options_records_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = value(5000, 3);
+    let zstd = || options().compression(Compression::Zstd(3));
+    for (history, of_source) in [(false, zstd()), (true, options())] {
+        let path = folder.path().join(format!("store-{history}"));
+        let db = Db::open(&path, of_source).unwrap();
+        db.put(&db.keyspace("default").unwrap(), "a", &text).unwrap();
+        let mut dump = Vec::new();
+        db.dump(DumpOptions::new().history(history), &mut dump).unwrap();
+        let copy = folder.path().join(format!("copy-{history}"));
+        Db::restore(&copy, zstd(), &mut &dump[..]).unwrap();
+        let db = Db::open(&copy, options()).unwrap();
+        let default = db.keyspace("default").unwrap();
+        check(&db, &default, "a", &text);
+        let (stored, newest) = (db.keyspace_size(&default, 10).unwrap().stored_bytes, db.newest());
+        // The records of the history do not say that values are compressed, so they are not.
+        assert_eq!(stored < 5000, !history, "{stored}");
+        drop(db);
+        let is_recorded = Db::open(&copy, zstd()).unwrap().newest() == newest;
+        assert_eq!(is_recorded, !history);
+    }
 }
 
 #[test]

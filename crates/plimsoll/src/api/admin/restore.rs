@@ -39,6 +39,7 @@ use crate::read::own_records::STREAMS_MARK;
 use crate::read::span::Span as KeySpan;
 use crate::txn::payload::{Payload, encode_head};
 use crate::txn::transaction::Transaction;
+use crate::types::compression::Compression;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::keyspaces::{CURSORS, Keyspace, Record as Settings, SYSTEM};
 use crate::types::options::{Durability, Options};
@@ -141,7 +142,10 @@ fn restore_history(
         clock: Arc::clone(&options.clock),
         wall_micros: AtomicU64::new(header.floor_micros),
     });
-    let of_entries = Options { clock: Arc::clone(&clock) as _, ..options.clone() };
+    // Values are compressed as the records of their keyspaces say: where none says it, a
+    // compression of the options would need a record that the history does not have.
+    let options = options.clone().compression(Compression::None);
+    let of_entries = Options { clock: Arc::clone(&clock) as _, ..options };
     let store = open_by(&place.store, of_entries)?;
     // Nothing is dropped or trimmed meanwhile: this opening knows the retention of keyspaces as of
     // its beginning, and the history may change it.
@@ -509,7 +513,8 @@ fn restore_newest(
     report: &mut RestoreReport,
 ) -> Result<Glsn> {
     let store = open_by(&place.store, options.clone())?;
-    let outcome = restore_rows(&store, from, report);
+    let outcome =
+        restore_rows(&store, from, report).and_then(|()| keyspace_commits::record_zstd(&store));
     let closed = store.sync().and_then(|newest| store.close().map(|()| newest));
     outcome?;
     closed
