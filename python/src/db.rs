@@ -329,8 +329,8 @@ impl Db {
         stats::to_python(py, &stats)
     }
 
-    /// Findings of the last open, one line each: a clock that was set back, a torn tail that was
-    /// truncated, an ignored warm image.
+    /// Findings of the last open, one line each: commits whose time is far ahead of the clock, bytes
+    /// behind the end of a segment's contents, an ignored warm image.
     ///
     /// >>> with plimsoll.open(path, memory="16MiB") as db:
     /// ...     db.warnings

@@ -725,8 +725,9 @@ impl Db {
         collect_stats::stats(&self.store)
     }
 
-    /// Findings of the last open, one line each: a clock that was set back, a torn tail, an ignored
-    /// warm image; and unreadable values that pin the log.
+    /// Findings of the last open, one line each: commits whose time is far ahead of the clock, bytes
+    /// behind the end of a segment's contents, an ignored warm image; and unreadable values that pin
+    /// the log.
     pub fn warnings(&self) -> Vec<String> {
         collect_stats::warnings(&self.store)
     }

@@ -185,8 +185,8 @@ pub struct Stats {
     pub keyspaces: u64,
     /// Total bytes of the store's files.
     pub disk_bytes: u64,
-    /// Warnings from opening the store: a torn tail that was cut, a clock that jumped, an ignored
-    /// warm image.
+    /// Warnings from opening the store: commits whose time is far ahead of the clock, bytes behind
+    /// the end of a segment's contents, an ignored warm image.
     pub warnings: Vec<String>,
 }
 
