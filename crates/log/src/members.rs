@@ -356,15 +356,20 @@ impl Members {
     }
 
     /// Waits for the right to leave; others neither join nor leave until [`Members::left`]. Returns
-    /// whether this is the last member.
+    /// whether this is the last member. While another member joins or leaves, `while_waiting` is
+    /// called about once a millisecond: a member that joins may wait for memory of this one.
     ///
     /// # Errors
     /// As for [`Members::join`].
-    pub fn leave(&self) -> Result<bool, LogError> {
+    pub fn leave(&self, while_waiting: &dyn Fn()) -> Result<bool, LogError> {
         if !self.table.may_write_words() {
             return Ok(false);
         }
-        self.join.take(self.table.patience, self.table.here(), &|| false)?;
+        let is_needless = || {
+            while_waiting();
+            false
+        };
+        self.join.take(self.table.patience, self.table.here(), &is_needless)?;
         if self.table.access == Access::Writes {
             // Read-only processes that stay open learn from this that they follow no member any
             // more.

@@ -155,7 +155,7 @@ impl Engine {
             checkpoints.stop();
         }
         // A failure is returned after the rest is closed; the log holds whatever was not flushed.
-        let left = self.membership.leave(&self.reader.index);
+        let left = self.membership.leave(&self.maintenance.pool, &self.space);
         let is_last = left == Ok(true);
         let flushed = if self.options.read_only || !is_last { Ok(()) } else { self.settle() };
         self.reader.index.close();

@@ -207,7 +207,7 @@ mod tests {
         reader.needs.set_checkpoint(Glsn(4));
         let held = reader.holds.hold_files().unwrap();
         let said = first.slots.others().unwrap();
-        first.leave().unwrap();
+        first.leave(&|| {}).unwrap();
         first.left();
         say_alone(&*first.table.words);
         let second = write();
@@ -260,7 +260,7 @@ mod tests {
         let patience = Duration::from_millis(100);
         let (writer, reader) = started(&disk, &clock);
         writer.syncs.set_durable(&Durable { next: Glsn(5), ..Durable::default() });
-        writer.leave().unwrap();
+        writer.leave(&|| {}).unwrap();
         writer.left();
         // The first member is killed meanwhile.
         for _ in 0..2 {
@@ -282,7 +282,7 @@ mod tests {
         let (clock, store): (Arc<dyn Clock>, _) = (Arc::new(SystemClock::new()), Path::new("/"));
         let patience = Duration::from_millis(100);
         let (writer, reader) = started(&disk, &clock);
-        writer.leave().unwrap();
+        writer.leave(&|| {}).unwrap();
         writer.left();
         say_alone(&*writer.table.words);
         assert!(reader.following.newest().is_err());
@@ -303,7 +303,7 @@ mod tests {
         let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let (writer, reader) = started(&disk, &clock);
-        writer.leave().unwrap();
+        writer.leave(&|| {}).unwrap();
         writer.left();
         let begun = clock.monotonic_nanos();
         std::thread::scope(|scope| {
@@ -326,7 +326,7 @@ mod tests {
         let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
         let (clock, store): (Arc<dyn Clock>, _) = (Arc::new(SystemClock::new()), Path::new("/"));
         let (writer, reader) = started(&disk, &clock);
-        writer.leave().unwrap();
+        writer.leave(&|| {}).unwrap();
         writer.left();
         say_alone(&*writer.table.words);
         let joins =

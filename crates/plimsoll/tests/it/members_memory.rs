@@ -102,6 +102,27 @@ fn members_share_one_memory_limit() {
 }
 
 #[test]
+fn a_member_that_closes_gives_memory_to_one_that_joins() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    // Without threads, the first member releases memory only while it is stepped or closes.
+    let sharing = || Options::new().shared(true).memory_total(64 << 20).background(false);
+    let one = Db::open(&path, sharing()).unwrap();
+    let joining = std::thread::spawn({
+        let path = path.clone();
+        move || Db::open(&path, sharing()).map(|db| db.stats().memory.limit_bytes)
+    });
+    // From now on the second member keeps others from joining or leaving, and waits for memory.
+    while one.members().unwrap().len() < 2 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    one.close().unwrap();
+    let bytes = joining.join().unwrap().unwrap();
+    assert_eq!(bytes, 32 << 20, "its share beside the first member, before that one had left");
+    verify(&path);
+}
+
+#[test]
 fn a_member_that_was_far_behind_applies_everything_within_its_memory() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");

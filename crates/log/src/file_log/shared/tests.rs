@@ -91,7 +91,7 @@ impl Process {
     }
 
     fn leave(self) {
-        let is_last = self.members.leave().unwrap();
+        let is_last = self.members.leave(&|| {}).unwrap();
         self.log.close_as(is_last).unwrap();
         self.members.left();
     }

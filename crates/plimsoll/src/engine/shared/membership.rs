@@ -19,7 +19,6 @@ use plimsoll_memory::pool::Pool;
 use crate::engine::shared::{memory_share, requests};
 use crate::engine::trim::LogSpace;
 use crate::engine::{Engine, steps};
-use crate::index::OpenIndex;
 use crate::index::memtables::flush_policy;
 use crate::txn::committer::Committer;
 use crate::txn::shared::Shared;
@@ -168,13 +167,17 @@ impl Membership {
 
     /// Stops the work for other processes and leaves the members. Returns whether no member
     /// remains, in which case this process writes the index.
-    pub(crate) fn leave(&self, index: &OpenIndex) -> Result<bool> {
+    pub(crate) fn leave(&self, pool: &Pool, space: &LogSpace) -> Result<bool> {
         let Some(members) = self.members() else { return Ok(true) };
         self.stop(members);
+        // A member that joins may wait for memory of this one, whose thread that released it has
+        // just ended.
+        let release_memory = || drop(memory_share::shrink(pool, space, members));
         // If another member does not finish joining or leaving, a member remains.
-        if !members.leave().unwrap_or(false) {
+        if !members.leave(&release_memory).unwrap_or(false) {
             return Ok(false);
         }
+        let index = &space.reader.index;
         index.following.follow(members)?;
         Ok(index.env.duty().may_write())
     }
