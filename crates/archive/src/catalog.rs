@@ -1,0 +1,105 @@
+//! The contents of an archive, from the entries of its manifest.
+
+use std::collections::BTreeMap;
+
+use crate::manifest::{Base, Blob, End, Entry, Piece};
+use crate::object::ObjectRef;
+
+/// The archived log, the blob files that its records name, and the bases.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Catalog {
+    /// The pieces of each segment, in order.
+    pub(crate) segments: BTreeMap<u64, Vec<Piece>>,
+    /// Blob files by id.
+    pub(crate) blobs: BTreeMap<u64, Blob>,
+    /// Oldest first.
+    pub(crate) bases: Vec<Base>,
+    /// The objects of pieces that a later one replaced, since this was last emptied.
+    pub(crate) replaced: Vec<ObjectRef>,
+}
+
+impl Catalog {
+    pub(crate) fn of(entries: impl IntoIterator<Item = Entry>) -> Self {
+        let mut catalog = Self::default();
+        entries.into_iter().for_each(|entry| catalog.add(entry));
+        catalog
+    }
+
+    pub(crate) fn add(&mut self, entry: Entry) {
+        match entry {
+            Entry::Piece(piece) => {
+                // A store may go on in a segment after the empty one that followed it was lost.
+                let is_over = |first: &u64| *first > piece.segment && *first <= piece.end.glsn;
+                let over: Vec<u64> =
+                    self.segments.keys().rev().copied().take_while(is_over).collect();
+                let over = over.into_iter().filter_map(|first| self.segments.remove(&first));
+                self.replaced.extend(over.flatten().map(|piece| piece.object));
+                let pieces = self.segments.entry(piece.segment).or_default();
+                if piece.from == 0 {
+                    self.replaced.extend(pieces.drain(..).map(|piece| piece.object));
+                }
+                pieces.push(piece);
+            }
+            Entry::Blob(blob) => {
+                self.blobs.insert(blob.id, blob);
+            }
+            Entry::Base(base) => self.bases.push(base),
+        }
+    }
+
+    /// All pieces, in the order of the log.
+    pub(crate) fn pieces(&self) -> impl DoubleEndedIterator<Item = &Piece> {
+        self.segments.values().flatten()
+    }
+
+    /// The last piece of the newest segment.
+    pub(crate) fn last(&self) -> Option<&Piece> {
+        self.pieces().next_back()
+    }
+
+    /// Bytes of the log after a position.
+    pub(crate) fn log_bytes_after(&self, glsn: u64) -> u64 {
+        let after = self.pieces().filter(|piece| piece.end.glsn > glsn);
+        after.map(|piece| piece.to - piece.from).sum()
+    }
+
+    /// The pieces that follow each other without a gap from the start of a segment on, as far as
+    /// `is_good`.
+    pub(crate) fn run_from<'a>(
+        &'a self,
+        segment: u64,
+        is_good: impl Fn(&Piece) -> bool + 'a,
+    ) -> impl Iterator<Item = &'a Piece> {
+        let mut before: Option<&Piece> = None;
+        self.segments.range(segment..).flat_map(|(_, pieces)| pieces).take_while(move |piece| {
+            let follows = match before {
+                None => piece.segment == segment && piece.from == 0,
+                Some(before) if before.segment == piece.segment => {
+                    piece.from <= before.to && piece.first == before.end.glsn + 1
+                }
+                Some(before) => {
+                    piece.from == 0 && before.is_before(piece.segment, piece.previous_end)
+                }
+            };
+            before = Some(piece);
+            follows && is_good(piece)
+        })
+    }
+
+    /// The blob files that the records of these pieces name.
+    pub(crate) fn blobs_of<'a>(
+        &'a self,
+        pieces: &'a [&'a Piece],
+    ) -> impl Iterator<Item = &'a Blob> {
+        let of = |blob: &&Blob| {
+            let last = pieces.iter().rev().find(|piece| piece.segment == blob.segment);
+            last.is_some_and(|piece| blob.glsn <= piece.end.glsn)
+        };
+        self.blobs.values().filter(of)
+    }
+
+    /// The last archived position.
+    pub(crate) fn end(&self) -> End {
+        self.last().map_or_else(End::default, |piece| piece.end)
+    }
+}

@@ -1,0 +1,172 @@
+//! Reads and checks an archive.
+
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+
+use plimsoll::Glsn;
+
+use crate::bucket::Bucket;
+use crate::catalog::Catalog;
+use crate::error::{Damage, Error, MISSING, Result};
+use crate::manifest::{self, BaseFile, Dropped, Found};
+use crate::object::{self, ObjectRef};
+use crate::plan::{Bad, restorable};
+use crate::push::unusable;
+
+/// What a verification says about an object that no manifest names.
+const UNNAMED: &str = "no manifest names it: a pass was stopped, or its manifest was removed";
+
+/// Progress of a verification.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VerifyProgress {
+    /// Objects read.
+    pub done: u64,
+    /// Objects that are known so far.
+    pub total: u64,
+}
+
+/// The result of a verification.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct VerifyReport {
+    /// The newest GLSN in the archive.
+    pub glsn: Glsn,
+    /// The moments that can be restored.
+    pub restorable: Vec<RangeInclusive<Glsn>>,
+    /// Objects that are damaged or missing.
+    pub damage: Vec<Damage>,
+    /// Leftovers of a pass that was stopped, which need no action.
+    pub notes: Vec<Damage>,
+    /// Objects that were read, without manifests.
+    pub objects: u64,
+    /// Bytes of their contents.
+    pub bytes: u64,
+}
+
+pub(crate) fn verify(
+    bucket: &dyn Bucket,
+    place: &str,
+    progress: &mut dyn FnMut(VerifyProgress),
+) -> Result<VerifyReport> {
+    let mut report = VerifyReport::default();
+    let newest = manifests(bucket, &mut report)?;
+    let Some(newest) = newest else { return Err(unusable(place, report.damage)) };
+    let manifests_damage = report.damage.len();
+    let entries = manifest::entries(bucket, &newest.manifest, &mut report.damage)?;
+    // The names in a list that cannot be read are unknown.
+    let mut knows_all_names = report.damage.len() == manifests_damage;
+    let catalog = Catalog::of(entries);
+    report.glsn = newest.manifest.end.glsn.into();
+    let mut bad: Bad =
+        report.damage.iter().map(|it| (it.object.clone(), it.what.clone())).collect();
+    let mut check = Check {
+        bucket,
+        named: newest.manifest.lists.iter().map(|list| list.name.clone()).collect(),
+        objects: Vec::new(),
+    };
+    check.objects.extend(catalog.pieces().map(|piece| piece.object.clone()));
+    check.objects.extend(catalog.blobs.values().map(|blob| blob.object.clone()));
+    for base in &catalog.bases {
+        check.named.insert(base.list.name.clone());
+        match manifest::read_json::<Vec<BaseFile>>(bucket, &base.list)? {
+            Ok(files) => {
+                for file in files {
+                    let name = file.object.name.clone();
+                    if let Some(what) = check.read(&file.object, &mut report)? {
+                        // Without one of its files, the base cannot be used.
+                        bad.insert(base.list.name.clone(), name);
+                        report.damage.push(Damage { object: file.object.name, what });
+                    }
+                }
+            }
+            Err(what) => {
+                knows_all_names = false;
+                bad.insert(base.list.name.clone(), what.clone());
+                report.damage.push(Damage { object: base.list.name.clone(), what });
+            }
+        }
+    }
+    let objects = std::mem::take(&mut check.objects);
+    let total = objects.len() as u64 + report.objects;
+    for object in objects {
+        if let Some(what) = check.read(&object, &mut report)? {
+            bad.insert(object.name.clone(), what.clone());
+            report.damage.push(Damage { object: object.name, what });
+        }
+        progress(VerifyProgress { done: report.objects, total });
+    }
+    report.restorable = restorable(&catalog, &bad);
+    for Dropped { object, .. } in &newest.manifest.dropped {
+        if check.read(object, &mut report)?.is_some() {
+            let what = "it is damaged, and will be deleted: only older manifests need it";
+            report.notes.push(Damage { object: object.name.clone(), what: what.to_owned() });
+        }
+    }
+    if knows_all_names {
+        report.notes.extend(check.unnamed()?);
+    }
+    report.damage.sort_by(|a, b| a.object.cmp(&b.object));
+    report.damage.dedup();
+    Ok(report)
+}
+
+/// Reads all manifests that are kept; returns the newest that can be used.
+fn manifests(bucket: &dyn Bucket, report: &mut VerifyReport) -> Result<Option<Found>> {
+    let numbers = manifest::numbers(bucket)?;
+    let last = numbers.last().copied().unwrap_or(0);
+    let mut newest: Option<Found> = None;
+    // Older ones were being removed.
+    for number in numbers.into_iter().filter(|number| number + manifest::KEPT > last) {
+        let mut damage = Vec::new();
+        let found = manifest::read(bucket, number, &mut damage)?;
+        if number == last && manifest::is_unfinished(&damage) {
+            let what = format!("{MISSING}; the next pass writes it");
+            report.notes.extend(damage.drain(..).map(|it| Damage { what: what.clone(), ..it }));
+        }
+        // The archiver may be removing this one.
+        let is_old = |last: &u64| number + manifest::KEPT <= *last;
+        if !damage.is_empty() && manifest::numbers(bucket)?.last().is_some_and(is_old) {
+            continue;
+        }
+        report.damage.extend(damage);
+        let Some(found) = found else { continue };
+        if newest.as_ref().is_some_and(|before| !found.follows(before)) {
+            let what = "it does not follow the manifest before it: one of the two was replaced";
+            let object = format!("{}/{number:020}", manifest::FOLDER);
+            report.damage.push(Damage { object, what: what.to_owned() });
+        }
+        newest = Some(found);
+    }
+    Ok(newest)
+}
+
+struct Check<'a> {
+    bucket: &'a dyn Bucket,
+    /// Objects that were read, or are otherwise known.
+    named: BTreeSet<String>,
+    objects: Vec<ObjectRef>,
+}
+
+impl Check<'_> {
+    /// Reads an object, unless it was read before.
+    fn read(&mut self, object: &ObjectRef, report: &mut VerifyReport) -> Result<Option<String>> {
+        if !self.named.insert(object.name.clone()) {
+            let known = report.damage.iter().find(|damage| damage.object == object.name);
+            return Ok(known.map(|damage| damage.what.clone()));
+        }
+        report.objects += 1;
+        report.bytes += object.length;
+        object::read(self.bucket, object, &mut |_| Ok(()))
+    }
+
+    /// The objects that no manifest names.
+    fn unnamed(&self) -> Result<Vec<Damage>> {
+        let mut unnamed = Vec::new();
+        for folder in ["segments", "blobs", "index", "lists"] {
+            let listed = self.bucket.list(folder).map_err(|error| Error::storage(folder, error))?;
+            let unknown = listed.into_iter().filter(|name| !self.named.contains(name));
+            unnamed.extend(unknown.map(|object| Damage { object, what: UNNAMED.to_owned() }));
+        }
+        Ok(unnamed)
+    }
+}
