@@ -377,8 +377,8 @@ impl Diff {
         if after > newest {
             return Err(Error::Future { asked: after, newest });
         }
-        let open = |at| store.committer.open_at(at);
-        let moments = [open(before)?, open(after)?];
+        // The commits in between are reported.
+        let moments = [store.committer.open_floor(before)?, store.committer.open_at(after)?];
         let ids = lives::ids(store, keyspace)?;
         let position_at = |at| lives::position_at(store, keyspace.name(), &ids, at);
         let changes = |id, readable_at| {

@@ -127,7 +127,7 @@ pub(super) fn may_be_freed(space: &LogSpace) -> Result<Option<Glsn>> {
         .partition(|record| record.retention == Retention::Forever);
     // The log maps moments to GLSNs as far back as a keyspace can be read. Read before the next
     // check, so that anything written later is younger.
-    let oldest = limited.iter().map(|record| space.catalog.horizon.floor(record.id)).min();
+    let oldest = limited.iter().map(|record| space.catalog.horizon.retained(record.id).floor).min();
     let Some(oldest) = oldest else { return Ok(None) };
     for record in unlimited {
         if was_written_to(space, record.id)? {

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use plimsoll_log::glsn::Glsn;
 
-use crate::index::compaction::job::{Job, RetainedIn, Swept, Task};
+use crate::index::compaction::job::{Job, Swept, Task};
 use crate::index::env::{Context, Progress};
 use crate::index::plan::policy::{Clearance, Plan, Priority, RunShape, choose};
 use crate::index::plan::sweep::{Segment, Sweep};
@@ -29,7 +29,7 @@ use crate::index::sources::view::{View, tables_in};
 use crate::index::write::SetAside;
 use crate::index::write::output::OUTPUT_CHUNKS;
 use crate::index::write::relocate::points_into;
-use crate::index::write::split::Inputs;
+use crate::index::write::split::{Inputs, KeptFor, KeptIn};
 use crate::types::error::{Error, Result};
 use crate::types::lock::{lock, try_lock};
 
@@ -71,7 +71,7 @@ struct Jobs {
     slots: Vec<Slot>,
     /// Damage that a job found: compaction stops until the index is opened again.
     stopped: Option<Error>,
-    /// The run that the last history job made, and the retained moments at that time. It is not
+    /// The run that the last history job made, and the moments for which it kept versions. It is not
     /// scanned again for droppable versions before one of those moments is released.
     swept_history: Swept,
     /// Total bytes written when the owner last called for a step.
@@ -88,7 +88,12 @@ impl Jobs {
     /// Reserves the memory for jobs.
     fn new(context: &Context) -> Result<Self> {
         let slots = (0..slots_for(context)).map(|_| Slot::new(context)).collect::<Result<_>>()?;
-        Ok(Self { slots, stopped: None, swept_history: (Weak::new(), None), seen_bytes_in: 0 })
+        Ok(Self {
+            slots,
+            stopped: None,
+            swept_history: (Weak::new(), KeptIn::new()),
+            seen_bytes_in: 0,
+        })
     }
 
     /// Adapts the number of slots to the budget. If there is no memory for a second slot, a later
@@ -498,12 +503,13 @@ impl Compaction {
             return Some(current_task(view, 0..1, Priority::All));
         }
         let [run] = &view.history[..] else { return None };
-        let (swept, then) = &jobs.swept_history;
-        let includes =
-            |then: &RetainedIn| job::retained_in(&*self.runs.env.horizon, [run]).includes(then);
+        let (swept, kept) = &jobs.swept_history;
+        let horizon = &*self.runs.env.horizon;
+        let is_retained =
+            |(keyspace, kept): (&u32, &KeptFor)| kept.are_retained(&horizon.retained(*keyspace));
         let swept = swept.upgrade().is_some_and(|swept| Arc::ptr_eq(&swept, run))
-            && then.as_ref().is_some_and(includes);
-        let passed = run.infos().any(|info| job::floor_passed(&*self.runs.env.horizon, info));
+            && kept.iter().all(is_retained);
+        let passed = run.infos().any(|info| job::floor_passed(horizon, info));
         (passed && !swept).then(|| history_task(view, 0..1, Priority::All))
     }
 }

@@ -56,7 +56,7 @@ pub(crate) struct Context {
 pub(crate) trait Horizon: Send + Sync {
     /// The moments at which `keyspace` must stay readable. A version may be dropped if none of them
     /// sees it; a deletion, if it is at or below their floor and none of them sees a version that
-    /// it hides. The floor is never above the oldest open snapshot. The set may grow at any time,
+    /// it hides. The set contains the moment of every open transaction. It may grow at any time,
     /// for example when a past snapshot is opened.
     fn retained(&self, keyspace: u32) -> MomentSet;
 

@@ -1,4 +1,4 @@
-//! The registry of open snapshots. Versions that they need are retained.
+//! The registry of open snapshots. Versions that they see are retained.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,6 +9,7 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Budget, Kind, Lease};
 
 use crate::borders::{Border, hit};
+use crate::index::env::moment_set::{MomentSet, PINS_MAX};
 use crate::types::error::{Error, Result};
 use crate::types::thread_part::{PARTS, part_of_thread};
 
@@ -39,6 +40,8 @@ struct Open {
     newest: (Glsn, u64),
     /// The number of snapshots open at each older moment.
     older: BTreeMap<Glsn, u64>,
+    /// The number of the snapshots above that also retain every later moment.
+    floors: BTreeMap<Glsn, u64>,
     /// The number of charged snapshots.
     charged: usize,
     /// One lease for every [`CHARGED_TOGETHER`] snapshots. One is kept if none is open.
@@ -51,6 +54,8 @@ pub(crate) struct OpenMoment {
     at: Glsn,
     part: Arc<Part>,
     is_charged: bool,
+    /// Whether every later moment is retained as well.
+    is_floor: bool,
     /// The error that every read at this moment returns, if there is one.
     unreadable: OnceLock<Box<Error>>,
     /// Whether the commits up to this moment are not applied yet.
@@ -63,11 +68,24 @@ impl Snapshots {
     }
 
     /// Opens the moment that `choose` returns. `choose` is called under a lock that
-    /// [`Snapshots::oldest`] takes, so that a horizon computed at the same time is never above the
-    /// moment.
+    /// [`Snapshots::retained`] takes, so that a set computed at the same time contains the moment.
     pub(crate) fn open(
         &self,
         budget: &Budget,
+        choose: impl FnOnce() -> Glsn,
+    ) -> Result<OpenMoment> {
+        self.open_charged(budget, false, choose)
+    }
+
+    /// Opens a moment for a reader of later ones, too: all of them are retained.
+    pub(crate) fn open_floor(&self, budget: &Budget, at: Glsn) -> Result<OpenMoment> {
+        self.open_charged(budget, true, || at)
+    }
+
+    fn open_charged(
+        &self,
+        budget: &Budget,
+        is_floor: bool,
         choose: impl FnOnce() -> Glsn,
     ) -> Result<OpenMoment> {
         hit(Border::MomentAsked);
@@ -81,13 +99,13 @@ impl Snapshots {
             open.leases.push(lease);
         }
         open.charged += 1;
-        Ok(part.open_in(open, true, choose))
+        Ok(part.open_in(open, (true, is_floor), choose))
     }
 
     /// As [`Snapshots::open`], for the few snapshots that the store itself opens.
     pub(crate) fn open_unleased(&self, choose: impl FnOnce() -> Glsn) -> OpenMoment {
         let part = self.part();
-        part.open_in(part.lock(), false, choose)
+        part.open_in(part.lock(), (false, false), choose)
     }
 
     /// The oldest open moment, or the result of `newest` if that is older or no moment is open.
@@ -96,6 +114,18 @@ impl Snapshots {
         // then closed in the first.
         let parts = self.parts.each_ref().map(|part| part.lock());
         parts.iter().filter_map(|open| open.oldest()).fold(newest(), Glsn::min)
+    }
+
+    /// The moments that the open snapshots need, and every moment from `newest` on, so that later
+    /// snapshots are included as well.
+    pub(crate) fn retained(&self, newest: impl FnOnce() -> Glsn) -> MomentSet {
+        // Lock all parts at once, as above.
+        let parts = self.parts.each_ref().map(|part| part.lock());
+        let floors = parts.iter().filter_map(|open| open.floors.keys().next().copied());
+        let floor = floors.fold(newest(), Glsn::min);
+        // One more than there may be, which becomes the floor.
+        let pins = parts.iter().flat_map(|open| open.moments().take(PINS_MAX + 1));
+        MomentSet::bounded(floor, pins)
     }
 
     /// The number of open snapshots.
@@ -112,15 +142,19 @@ impl Part {
     fn open_in(
         self: &Arc<Self>,
         mut open: MutexGuard<'_, Open>,
-        is_charged: bool,
+        (is_charged, is_floor): (bool, bool),
         choose: impl FnOnce() -> Glsn,
     ) -> OpenMoment {
         let at = choose();
         open.add(at);
+        if is_floor {
+            *open.floors.entry(at).or_default() += 1;
+        }
         OpenMoment {
             at,
             part: Arc::clone(self),
             is_charged,
+            is_floor,
             unreadable: OnceLock::new(),
             is_unshown: AtomicBool::new(false),
         }
@@ -145,17 +179,19 @@ impl Open {
     fn remove(&mut self, at: Glsn) {
         if at == self.newest.0 {
             self.newest.1 -= 1;
-        } else if let Some(count) = self.older.get_mut(&at) {
-            *count -= 1;
-            if *count == 0 {
-                self.older.remove(&at);
-            }
+        } else {
+            remove_one(&mut self.older, at);
         }
     }
 
-    fn oldest(&self) -> Option<Glsn> {
+    /// The open moments, ascending.
+    fn moments(&self) -> impl Iterator<Item = Glsn> {
         let newest = Some(self.newest.0).filter(|_| self.newest.1 > 0);
-        self.older.keys().next().copied().or(newest)
+        self.older.keys().copied().chain(newest)
+    }
+
+    fn oldest(&self) -> Option<Glsn> {
+        self.moments().next()
     }
 
     fn count(&self) -> u64 {
@@ -163,11 +199,21 @@ impl Open {
     }
 }
 
+/// Lowers a count, and removes it if it becomes zero.
+fn remove_one(counts: &mut BTreeMap<Glsn, u64>, at: Glsn) {
+    if let Some(count) = counts.get_mut(&at) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&at);
+        }
+    }
+}
+
 impl OpenMoment {
     /// A moment that is not opened, for a forked child.
     pub(crate) fn of_nobody(at: Glsn) -> Self {
         let part = Arc::new(Part::default());
-        part.open_in(part.lock(), false, || at)
+        part.open_in(part.lock(), (false, false), || at)
     }
 
     /// The moment.
@@ -211,6 +257,9 @@ impl Drop for OpenMoment {
         }
         let mut open = self.part.lock();
         open.remove(self.at);
+        if self.is_floor {
+            remove_one(&mut open.floors, self.at);
+        }
         open.charged -= usize::from(self.is_charged);
         // Hysteresis, so that opening and dropping a snapshot at the threshold does not charge each
         // time.
@@ -301,6 +350,33 @@ mod tests {
                 assert!(oldest == Glsn(5) || over.load(Ordering::SeqCst), "{oldest}");
             }
         });
+    }
+
+    #[test]
+    fn open_moments_are_retained_singly_except_floors() {
+        let budget = Budget::new(1 << 20, Backing::Heap).unwrap();
+        let snapshots = Snapshots::default();
+        let retained = || {
+            let set = snapshots.retained(|| Glsn(50));
+            (set.floor.0, set.pins.iter().map(|at| at.0).collect::<Vec<_>>())
+        };
+        let open = |n| snapshots.open_unleased(|| Glsn(n));
+        let _pins = [3, 9, 9, 5, 50, 60].map(open);
+        assert_eq!(retained(), (50, vec![3, 5, 9]));
+        let floors = [9, 7, 7].map(|n| snapshots.open_floor(&budget, Glsn(n)).unwrap());
+        assert_eq!(retained(), (7, vec![3, 5]));
+        let [at_9, at_7, again] = floors;
+        drop(at_7);
+        assert_eq!(retained(), (7, vec![3, 5]));
+        drop(again);
+        assert_eq!(retained(), (9, vec![3, 5]));
+        drop(at_9);
+        assert_eq!(retained(), (50, vec![3, 5, 9]));
+        // Of more than are retained singly, the younger ones are retained by a floor.
+        let many: Vec<_> = (10..10 + PINS_MAX as u64).map(open).collect();
+        assert_eq!((retained().0, retained().1.len()), (7 + PINS_MAX as u64, PINS_MAX));
+        drop(many);
+        assert_eq!(retained(), (50, vec![3, 5, 9]));
     }
 
     #[test]

@@ -226,9 +226,16 @@ impl Committer {
 
     /// Opens a snapshot in the past. Waits for memory like writers.
     pub(crate) fn open_at(&self, at: Glsn) -> Result<OpenMoment> {
-        let opened = self
-            .patience
-            .in_transaction(false, || self.reader.snapshots.open(&self.reader.budget, || at));
+        let open = || self.reader.snapshots.open(&self.reader.budget, || at);
+        let opened = self.patience.in_transaction(false, open);
+        self.promise_floor();
+        opened
+    }
+
+    /// As [`Committer::open_at`], and every later moment is retained as well.
+    pub(crate) fn open_floor(&self, at: Glsn) -> Result<OpenMoment> {
+        let open = || self.reader.snapshots.open_floor(&self.reader.budget, at);
+        let opened = self.patience.in_transaction(false, open);
         self.promise_floor();
         opened
     }

@@ -50,6 +50,7 @@ mod memory;
 mod module_graph;
 mod neighbours;
 mod own_folder;
+mod pinned;
 mod pressure;
 mod previous;
 mod quiet_openings;

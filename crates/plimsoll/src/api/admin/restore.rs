@@ -149,7 +149,7 @@ fn restore_history(
     let store = open_by(&place.store, of_entries)?;
     // Nothing is dropped or trimmed meanwhile: this opening knows the retention of keyspaces as of
     // its beginning, and the history may change it.
-    let everything = store.committer.open_at(Glsn::NONE)?;
+    let everything = store.committer.open_floor(Glsn::NONE)?;
     let mut history = History { store: &store, clock: &clock, from, report, last_micros: 0 };
     let outcome = history.restore(header).and_then(|()| match limits {
         Some(limits) => store.reader.index.runs.note_limits(limits),

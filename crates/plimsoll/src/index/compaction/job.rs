@@ -9,7 +9,6 @@
 //! versions that are younger than some in the others, but of different keys. Such runs are merged
 //! before any others (`policy`). The versions of each key are in order at all times.
 
-use std::collections::BTreeMap;
 use std::ops::{Bound, RangeInclusive};
 use std::sync::{Arc, Weak};
 
@@ -19,7 +18,6 @@ use plimsoll_memory::budget::Budget;
 use crate::borders::{Border, hit};
 use crate::index::env::Horizon;
 use crate::index::env::counters::Counters;
-use crate::index::env::moment_set::MomentSet;
 use crate::index::manifest::Outcome;
 use crate::index::manifest::files::Reserve;
 use crate::index::plan::alignment;
@@ -35,7 +33,7 @@ use crate::index::sources::view::{View, tables_in};
 use crate::index::write::SetAside;
 use crate::index::write::output::Output;
 use crate::index::write::relocate::{Moved, Relocator};
-use crate::index::write::split::{Disposition, Elsewhere, Inputs, Splitter};
+use crate::index::write::split::{Disposition, Elsewhere, Inputs, KeptIn, Splitter};
 use crate::types::error::Result;
 use crate::types::events;
 use crate::types::index_key::IndexKey;
@@ -69,17 +67,8 @@ const ALIGNED_LEAST_PART: u64 = 4;
 /// more is rewritten.
 const KEYSPACES_ASKED: u32 = 64;
 
-/// A history run, and the retained moments when the job that made it began.
-pub(crate) type Swept = (Weak<Run>, Option<RetainedIn>);
-
-/// The retained moments of the keyspaces in some runs.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct RetainedIn {
-    /// The highest floor; [`Glsn::MAX`] if a table has too many keyspaces to look up.
-    floor: Glsn,
-    /// The keyspaces with pins.
-    pinned: BTreeMap<u32, MomentSet>,
-}
+/// A history run, and the moments for which the job that made it kept versions.
+pub(crate) type Swept = (Weak<Run>, KeptIn);
 
 /// The inputs of a job.
 pub(crate) struct Task {
@@ -101,8 +90,6 @@ pub(crate) struct Job {
     term: Option<u64>,
     /// Newest first: if two hold the same version, the newer one wins.
     runs: Vec<Arc<Run>>,
-    /// For a job on history: the retained moments at its start.
-    retained: Option<RetainedIn>,
     /// Whether small tables that overlap with nothing are rewritten together.
     joins_small: bool,
     /// The runs when the job began. Law: a job holds no memtable, because a concurrent flush must
@@ -143,38 +130,6 @@ pub(crate) struct Job {
 pub(super) fn floor_passed(horizon: &dyn Horizon, info: &TableInfo) -> bool {
     let passed = |keyspace| horizon.retained(keyspace).floor >= info.min_glsn;
     keyspaces_of(info).is_none_or(|mut keyspaces| keyspaces.any(passed))
-}
-
-/// The retained moments of the keyspaces in some runs.
-pub(super) fn retained_in<'r>(
-    horizon: &dyn Horizon,
-    runs: impl IntoIterator<Item = &'r Arc<Run>>,
-) -> RetainedIn {
-    let mut all = RetainedIn { floor: Glsn::NONE, pinned: BTreeMap::new() };
-    for info in runs.into_iter().flat_map(|run| run.infos()) {
-        let Some(keyspaces) = keyspaces_of(info) else {
-            all.floor = Glsn::MAX;
-            continue;
-        };
-        for keyspace in keyspaces {
-            let retained = horizon.retained(keyspace);
-            all.floor = all.floor.max(retained.floor);
-            if !retained.pins.is_empty() {
-                all.pinned.entry(keyspace).or_insert(retained);
-            }
-        }
-    }
-    all
-}
-
-impl RetainedIn {
-    /// Whether no floor rose above all floors of `then`, and no pin of then was released.
-    pub(super) fn includes(&self, then: &Self) -> bool {
-        let is_included = |(keyspace, then)| {
-            self.pinned.get(keyspace).is_some_and(|now: &MomentSet| now.includes(then))
-        };
-        self.floor <= then.floor && then.pinned.iter().all(is_included)
-    }
 }
 
 /// The keyspaces from a table's first key to its last; `None` if there are too many to look up.
@@ -256,10 +211,6 @@ impl Job {
             Output::new(&runs.files, &set_aside.budget, table_bytes, Reserve::Rest)
                 .absorbing(absorber.upto())
         };
-        let retained = match task.inputs {
-            Inputs::Current { .. } => None,
-            Inputs::History => Some(retained_in(&*runs.env.horizon, &task.runs)),
-        };
         if matches!(task.inputs, Inputs::History) && task.runs.len() < view.history.len() {
             hit(Border::PartOfHistoryMerged);
         }
@@ -273,7 +224,6 @@ impl Job {
             inputs: task.inputs,
             moves_unasked: task.moves_unasked,
             term: runs.env.duty().term(),
-            retained,
             joins_small: task.priority == Priority::All || small > SMALL_MAX,
             splitter: Splitter::new(task.inputs, task.runs.len() == view.history.len()),
             relocator: Relocator::new(&runs.env.context.log, &runs.blobs, &set_aside.budget, below),
@@ -418,6 +368,12 @@ impl Job {
             Segment::Alone { input, table } if !self.rewrites(runs, input, table) => {
                 let member = self.runs[input].member(table);
                 self.linked_bytes += member.bytes();
+                if self.inputs == Inputs::History {
+                    let info = member.info();
+                    for keyspace in keyspaces_of(info).into_iter().flatten() {
+                        self.splitter.keeps_table(keyspace, info.min_glsn);
+                    }
+                }
                 return self.main_output().link(member);
             }
             Segment::Alone { input, table } => {
@@ -663,7 +619,9 @@ impl Job {
             current_bytes + history_bytes,
         );
         Ok(match (inputs, &history) {
-            (Inputs::History, Some(history)) => Some((Arc::downgrade(history), self.retained)),
+            (Inputs::History, Some(history)) => {
+                Some((Arc::downgrade(history), self.splitter.into_kept()))
+            }
             _ => None,
         })
     }

@@ -14,6 +14,8 @@
 //! time, and a dropped deletion requires that everything older is dropped with it: an older version
 //! that stayed would become visible again.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use plimsoll_log::glsn::Glsn;
 
 use crate::index::env::Horizon;
@@ -32,6 +34,48 @@ pub(crate) enum Disposition {
     History { first: bool },
     /// Not needed.
     Dropped,
+}
+
+/// The moments for which a history run keeps versions of a keyspace. As long as they are retained,
+/// another merge of the run would drop none of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeptFor {
+    /// No version may be dropped before the floor has reached this moment.
+    floor: Glsn,
+    /// The pins that see a version.
+    pins: BTreeSet<Glsn>,
+}
+
+/// The moments for which a history run keeps versions, by keyspace.
+pub(crate) type KeptIn = BTreeMap<u32, KeptFor>;
+
+impl Default for KeptFor {
+    fn default() -> Self {
+        Self { floor: Glsn::MAX, pins: BTreeSet::new() }
+    }
+}
+
+impl KeptFor {
+    fn add(&mut self, release: Release) {
+        match release {
+            Release::Floor(at) => self.floor = self.floor.min(at),
+            Release::Pin(at) => _ = self.pins.insert(at),
+        }
+    }
+
+    /// Whether all those moments are in `retained`.
+    pub(crate) fn are_retained(&self, retained: &MomentSet) -> bool {
+        retained.floor < self.floor && self.pins.iter().all(|at| retained.contains(*at))
+    }
+}
+
+/// What must happen before a version in history can be dropped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Release {
+    /// The floor reaches a moment.
+    Floor(Glsn),
+    /// A pin is released.
+    Pin(Glsn),
 }
 
 /// The kind of the merged runs.
@@ -91,6 +135,8 @@ pub(crate) struct Splitter {
     /// The limits of readable GLSNs that follow from the versions dropped before that lookup, and
     /// from the moved ones.
     limits: Limits,
+    /// For a merge of history: why versions were kept.
+    kept: KeptIn,
 }
 
 impl Splitter {
@@ -106,7 +152,19 @@ impl Splitter {
             is_stale: true,
             dropped_by: Glsn::NONE,
             limits: Limits::default(),
+            kept: KeptIn::new(),
         }
+    }
+
+    /// The moments for which a merge of history has kept versions.
+    pub(crate) fn into_kept(self) -> KeptIn {
+        self.kept
+    }
+
+    /// Records that a table of history is kept unread: none of its versions can be dropped before
+    /// the floor of its keyspace has reached `floor`.
+    pub(crate) fn keeps_table(&mut self, keyspace: u32, floor: Glsn) {
+        self.kept.entry(keyspace).or_default().add(Release::Floor(floor));
     }
 
     /// Looks the retained moments up again at the next key, because they change while a job runs.
@@ -167,13 +225,19 @@ impl Splitter {
 
     /// The disposition of a version that was superseded by `superseded_by`.
     fn older(&mut self, glsn: Glsn, superseded_by: Option<Glsn>) -> Disposition {
-        match superseded_by {
-            Some(by) if !self.retained.1.sees(glsn, by) => {
-                self.dropped_by = self.dropped_by.max(by);
-                Disposition::Dropped
-            }
-            _ => self.keep_in_history(),
-        }
+        let retained = &self.retained.1;
+        let release = match superseded_by {
+            None => Release::Floor(retained.floor.next()),
+            Some(by) if by > retained.floor => Release::Floor(by),
+            Some(by) => match retained.pin_below(by).filter(|pinned| *pinned >= glsn) {
+                Some(pinned) => Release::Pin(pinned),
+                None => {
+                    self.dropped_by = self.dropped_by.max(by);
+                    return Disposition::Dropped;
+                }
+            },
+        };
+        self.keep_in_history(release)
     }
 
     /// Notes that the newest version of its key, a deletion, is dropped with all that it hides.
@@ -182,7 +246,11 @@ impl Splitter {
         Disposition::Dropped
     }
 
-    fn keep_in_history(&mut self) -> Disposition {
+    /// Keeps a version in history until `release`.
+    fn keep_in_history(&mut self, release: Release) -> Disposition {
+        if self.inputs == Inputs::History {
+            self.kept.entry(self.retained.0).or_default().add(release);
+        }
         Disposition::History { first: !std::mem::replace(&mut self.history_begun, true) }
     }
 
@@ -204,7 +272,7 @@ impl Splitter {
             }
         }
         self.limits.deletions_moved = self.limits.deletions_moved.max(glsn);
-        Ok(self.keep_in_history())
+        Ok(self.keep_in_history(Release::Floor(glsn)))
     }
 
     /// The disposition of the newest version of its key in the merged history runs. The version
@@ -216,20 +284,27 @@ impl Splitter {
     ) -> crate::types::error::Result<Disposition> {
         let (glsn, retained) = (version.glsn, &self.retained.1);
         if glsn > retained.floor {
-            return Ok(self.keep_in_history());
+            return Ok(self.keep_in_history(Release::Floor(glsn)));
         }
+        let mut release = Release::Floor(retained.floor.next());
         let (any, mut by) = elsewhere.in_runs(version.key, retained.floor)?;
         // The version that superseded it may be older than the newest one up to the floor: a pin
         // sees it only if the runs have nothing in between.
         while let Some(superseded_by) = by.filter(|by| *by > glsn) {
             match retained.pin_below(superseded_by).filter(|pinned| *pinned >= glsn) {
-                Some(pinned) => by = elsewhere.in_runs(version.key, pinned)?.1,
+                Some(pinned) => {
+                    release = Release::Pin(pinned);
+                    by = elsewhere.in_runs(version.key, pinned)?.1;
+                }
                 None => return Ok(self.older(glsn, by)),
             }
         }
         if version.stored == Stored::Deleted && !any && self.all_history {
             let hides_retained = match retained.pin_below(glsn) {
-                Some(pinned) => elsewhere.in_history(version.key, pinned)?,
+                Some(pinned) => {
+                    release = Release::Pin(pinned);
+                    elsewhere.in_history(version.key, pinned)?
+                }
                 None => false,
             };
             // Older versions in this merge are dropped as well, because no retained moment sees
@@ -238,7 +313,7 @@ impl Splitter {
                 return Ok(self.drop_deletion(glsn));
             }
         }
-        Ok(self.keep_in_history())
+        Ok(self.keep_in_history(release))
     }
 }
 
@@ -527,6 +602,34 @@ mod tests {
         assert_eq!(told(&[8], &[20, 9]), "h");
         assert_eq!(told(&[9, 15], &[20, 9]), "-", "both see the version at 9");
         assert_eq!(told(&[8, 15], &[20, 9]), "h");
+    }
+
+    #[test]
+    fn history_is_merged_again_once_a_moment_that_it_is_kept_for_is_released() {
+        let kept = |inputs, floor, pins: &[u64], runs: &[u64], versions: &[i64]| {
+            let mut splitter = Splitter::new(inputs, true);
+            let mut elsewhere = Holds { runs, history: &[9, 7, 5, 3] };
+            for &version in versions {
+                let stored = if version < 0 { Stored::Deleted } else { Stored::Inline(b"value") };
+                let glsn = Glsn(version.unsigned_abs());
+                let version = Version { key: b"\0\0\0\x05key", glsn, stored };
+                splitter.disposition(&version, &keeps(floor, pins), &mut elsewhere).unwrap();
+            }
+            let kept = splitter.into_kept();
+            move |floor, pins: &[u64]| {
+                kept.values().all(|kept| kept.are_retained(&keeps(floor, pins).0))
+            }
+        };
+        let same = kept(Inputs::History, 20, &[4, 8], &[20], &[7, 5, 3]);
+        assert!(same(20, &[4, 8]) && same(900, &[4, 8]) && same(8, &[4]), "no version is released");
+        assert!(!same(20, &[4]) && !same(20, &[8]) && !same(900, &[]));
+        // Another pin keeps nothing of it.
+        assert!(kept(Inputs::History, 20, &[2, 8, 12], &[20, 9], &[7])(20, &[8]));
+        let same = kept(Inputs::History, 8, &[], &[20, 9], &[7, 5]);
+        assert!(same(8, &[]) && !same(9, &[]), "the floor reaches the next version");
+        let same = kept(Inputs::History, 20, &[8], &[], &[-9, 7]);
+        assert!(same(900, &[8]) && !same(900, &[]), "a deletion hides what the pin sees");
+        assert!(kept(CURRENT, 8, &[], &[], &[9, 7, 5])(900, &[]), "only history is merged again");
     }
 
     #[test]
