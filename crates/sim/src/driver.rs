@@ -29,7 +29,7 @@ mod updates;
 
 pub(crate) use check::{compare, inspect};
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -584,15 +584,10 @@ impl Driver {
         Place { space, keyspace }
     }
 
-    /// The oldest open moment, or the newest.
-    fn oldest_read(&self) -> u64 {
-        self.oldest_open().unwrap_or_else(|| self.db().newest().0)
-    }
-
-    fn oldest_open(&self) -> Option<u64> {
+    fn open_moments(&self) -> BTreeSet<u64> {
         let txs = self.txs.values().map(|tx| tx.handle.at().0);
         let snapshots = self.snapshots.values().map(|snapshot| snapshot.at().0);
-        txs.chain(snapshots).chain(self.held_moments()).min()
+        txs.chain(snapshots).chain(self.held_moments()).collect()
     }
 
     pub(crate) fn raise_floors(&mut self) {
@@ -601,17 +596,14 @@ impl Driver {
 
     /// Raises the floors as if `newest` were the newest moment.
     fn raise_floors_at(&mut self, newest: u64) {
-        let oldest = self.oldest_open().unwrap_or(newest).min(newest);
-        self.model.raise_floors(oldest, newest, self.world.clock.wall_micros());
+        let open = self.open_moments();
+        self.model.raise_floors(&open, newest, self.world.clock.wall_micros());
     }
 
     fn may_be_trimmed(&self, first: u64) -> Outcome {
-        // If nothing older than the newest commit is read, its own entry is not needed either.
-        let below = |oldest, newest| if oldest >= newest { newest + 1 } else { oldest };
-        let unasked = match &self.db {
-            Some(db) => self.model.may_free_below(below(self.oldest_read(), db.newest().0)),
-            None => self.model.may_free_below(below(self.model.newest(), self.model.newest())),
-        };
+        // Not even the entry of the newest commit is needed.
+        let newest = self.db.as_ref().map_or_else(|| self.model.newest(), |db| db.newest().0);
+        let unasked = self.model.may_free_below(newest + 1);
         let allowed = self.model.first().max(self.trim_asked).max(unasked);
         ensure(first <= allowed, || {
             format!("the log begins at {first}, but may be trimmed only up to {allowed}")

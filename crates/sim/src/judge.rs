@@ -1,7 +1,7 @@
 //! Queries the store and compares each answer with the model's.
 //!
 //! Law: an answer equals the model's, or is an error that the current faults excuse. A moment that
-//! is not retained may be refused, but not at or above the keyspace's floor.
+//! is not retained may be refused, but not at or above the keyspace's floor, nor at its pins.
 
 mod feeds;
 mod view;
@@ -96,11 +96,12 @@ impl Judge<'_> {
             Err(Error::Trimmed { asked, first }) if at.is_some() => {
                 let (space, at) = at.unwrap_or_default();
                 let floor = self.model.floor(space);
-                let right = asked == at && at < floor && first <= floor;
+                let may_refuse = !self.model.must_answer(space, at);
+                let right = asked == at && may_refuse && first <= floor;
                 ensure(right, || {
                     format!(
                         "{} was refused (requested {asked}, first {first}), but {space} is \
-                         retained from {floor} on",
+                         retained from {floor} on or at {at}",
                         what()
                     )
                 })?;

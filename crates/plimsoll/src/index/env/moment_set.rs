@@ -8,6 +8,15 @@ use plimsoll_log::glsn::Glsn;
 /// keyspace that lost versions, in memory and in the manifest.
 pub(crate) const PINS_MAX: usize = 32;
 
+/// A change of a set after which none of its moments may see a version any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Release {
+    /// The floor reaches a moment.
+    Floor(Glsn),
+    /// A pin is released.
+    Pin(Glsn),
+}
+
 /// A set of moments. Cloning it copies no pins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MomentSet {
@@ -55,8 +64,15 @@ impl MomentSet {
     /// Whether one of the moments sees a version at `glsn` that the version at `superseded_by`
     /// superseded.
     pub(crate) fn sees(&self, glsn: Glsn, superseded_by: Glsn) -> bool {
-        superseded_by > self.floor
-            || self.pin_below(superseded_by).is_some_and(|pinned| pinned >= glsn)
+        self.release_of(glsn, superseded_by).is_some()
+    }
+
+    /// What must happen before no moment sees such a version; `None` if none sees it now.
+    pub(crate) fn release_of(&self, glsn: Glsn, superseded_by: Glsn) -> Option<Release> {
+        if superseded_by > self.floor {
+            return Some(Release::Floor(superseded_by));
+        }
+        self.pin_below(superseded_by).filter(|pinned| *pinned >= glsn).map(Release::Pin)
     }
 
     /// The newest pin below `before`.

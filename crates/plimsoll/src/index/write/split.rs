@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use plimsoll_log::glsn::Glsn;
 
 use crate::index::env::Horizon;
-use crate::index::env::moment_set::MomentSet;
+use crate::index::env::moment_set::{MomentSet, Release};
 use crate::index::manifest::limits::Limits;
 use crate::types::index_key::IndexKey;
 use crate::types::version::{Stored, Version};
@@ -67,15 +67,6 @@ impl KeptFor {
     pub(crate) fn are_retained(&self, retained: &MomentSet) -> bool {
         retained.floor < self.floor && self.pins.iter().all(|at| retained.contains(*at))
     }
-}
-
-/// What must happen before a version in history can be dropped.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Release {
-    /// The floor reaches a moment.
-    Floor(Glsn),
-    /// A pin is released.
-    Pin(Glsn),
 }
 
 /// The kind of the merged runs.
@@ -226,18 +217,16 @@ impl Splitter {
     /// The disposition of a version that was superseded by `superseded_by`.
     fn older(&mut self, glsn: Glsn, superseded_by: Option<Glsn>) -> Disposition {
         let retained = &self.retained.1;
-        let release = match superseded_by {
-            None => Release::Floor(retained.floor.next()),
-            Some(by) if by > retained.floor => Release::Floor(by),
-            Some(by) => match retained.pin_below(by).filter(|pinned| *pinned >= glsn) {
-                Some(pinned) => Release::Pin(pinned),
-                None => {
-                    self.dropped_by = self.dropped_by.max(by);
-                    return Disposition::Dropped;
-                }
-            },
+        let Some(by) = superseded_by else {
+            return self.keep_in_history(Release::Floor(retained.floor.next()));
         };
-        self.keep_in_history(release)
+        match retained.release_of(glsn, by) {
+            Some(release) => self.keep_in_history(release),
+            None => {
+                self.dropped_by = self.dropped_by.max(by);
+                Disposition::Dropped
+            }
+        }
     }
 
     /// Notes that the newest version of its key, a deletion, is dropped with all that it hides.
