@@ -417,6 +417,9 @@ impl Judge<'_> {
             {
                 Some((last, after))
             }
+            (Error::Trimmed { asked, .. }, _) if *asked == after => {
+                Some((first.unwrap_or(place.space), after))
+            }
             _ => Some((first.unwrap_or(place.space), before)),
         };
         let refused =

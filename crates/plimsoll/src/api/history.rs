@@ -322,10 +322,11 @@ impl Changes {
         store: &Engine,
         span: Span,
         (after, upto): (Glsn, Glsn),
-        readable_at: Glsn,
+        readable_at: [Glsn; 2],
     ) -> Result<Self> {
         // Checked here to fail early; checked again in each view that the iterator uses.
-        store.reader.index.sources.current_view().check_readable(&span.first(), readable_at)?;
+        let view = store.reader.index.sources.current_view();
+        readable_at.into_iter().try_for_each(|at| view.check_readable(&span.first(), at))?;
         let versions = Versions::new(span.into_range(), after, upto).readable_at(readable_at);
         Ok(Self { versions: begin(store, versions)?, key: Vec::new(), head: None })
     }
@@ -387,10 +388,11 @@ impl Diff {
         let (mut old, mut new, mut between) = (None, None, Vec::new());
         let (first, last) = (position_at(before)?, position_at(after)?);
         if let Some(first) = first {
-            old = changes(ids[first], before)?;
+            // Both, because a moment may be readable although a later one is not.
+            old = changes(ids[first], [before, after])?;
             // A keyspace that was dropped by then has no key at the second moment.
             if let Some(last) = last.filter(|last| *last > first) {
-                new = changes(ids[last], after)?;
+                new = changes(ids[last], [after, after])?;
             }
             between = ids[first + 1..last.unwrap_or(ids.len()).max(first + 1)].to_vec();
         }

@@ -179,6 +179,25 @@ fn a_diff_retains_what_lies_between_its_moments() {
 }
 
 #[test]
+fn a_diff_refuses_moments_that_are_not_retained() {
+    let disk = MemDisk::new();
+    let (db, keys) = open(&disk);
+    let before = db.put(&keys, "a", "one").unwrap();
+    let snapshot = db.snapshot();
+    let after = db.put(&keys, "b", "new").unwrap();
+    db.put(&keys, "b", "newer").unwrap();
+    db.flush().unwrap();
+    db.compact().unwrap();
+    for (a, b) in [(before, after), (after, before)] {
+        let refused = db.diff(&keys, a, b, "").unwrap_err();
+        assert!(matches!(refused, Error::Trimmed { asked, .. } if asked == after), "{refused}");
+    }
+    let newest = db.diff(&keys, before, db.newest(), "").unwrap().next().unwrap().unwrap();
+    assert_eq!((&newest.key[..], newest.before), (&b"b"[..], None));
+    assert_eq!(snapshot.get(&keys, "b").unwrap(), None);
+}
+
+#[test]
 fn a_restart_releases_the_versions_of_snapshots() {
     let disk = MemDisk::new();
     let (db, keys) = open(&disk);
