@@ -67,8 +67,11 @@ impl From<SystemTime> for Moment {
 }
 
 /// The store as it was at one moment. A snapshot never changes, never waits for writers and never
-/// blocks them. While it is open, no version that it can see is dropped. For a past moment that a
-/// keyspace's retention does not cover, the guarantee is weaker; see [`crate::Db::snapshot_at`].
+/// blocks them. While it is open, no version that it can see is dropped; versions that were written
+/// and superseded since are, unless the keyspace's retention or another snapshot keeps them. (Beyond
+/// 32 different moments, and for snapshots of another process, they are kept as well.) For a past
+/// moment that a keyspace's retention does not cover, the guarantee is weaker; see
+/// [`crate::Db::snapshot_at`].
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -134,7 +137,7 @@ impl Snapshot {
     }
 
     /// Time of the last commit in the snapshot; `None` for an empty store, or if the log no longer
-    /// holds that commit.
+    /// held that commit when the snapshot was opened.
     ///
     /// # Errors
     /// Disk errors, the budget, or corruption.
@@ -276,16 +279,18 @@ fn before_first(store: &Engine, asked: SystemTime) -> Result<InvalidInput> {
     Ok(InvalidInput::TimeBeforeFirst { asked, first })
 }
 
-/// Time of a commit; `None` if the log no longer holds it.
+/// Time of a commit; `None` if the log no longer holds it, and no snapshot of it has been open since
+/// it did.
 pub(crate) fn time_of(store: &Engine, glsn: Glsn) -> Result<Option<SystemTime>> {
     store.check_open()?;
+    let kept = || Ok(store.reader.snapshots.kept_time(glsn).map(of_micros));
     if glsn == Glsn::NONE || glsn < store.reader.log.bounds().first {
-        return Ok(None);
+        return kept();
     }
     match store.reader.log.meta(glsn) {
         Ok(meta) => Ok(Some(of_micros(meta.timestamp_micros))),
         // Trimmed between the two lookups.
-        Err(LogError::Trimmed { .. }) => Ok(None),
+        Err(LogError::Trimmed { .. }) => kept(),
         Err(error) => Err(Error::of_log(error)),
     }
 }

@@ -129,6 +129,8 @@ fn free_up_to(
     if others == until {
         hit(Border::TrimHeldBack);
     }
+    let time_of = |at| log.meta(at).ok().map(|meta| meta.timestamp_micros);
+    space.reader.snapshots.keep_times(until, time_of);
     hit(Border::TrimChosen);
     let mut failure = None;
     let trimmed = log.trim_after(until, &keep, &mut || {

@@ -11,6 +11,7 @@ use plimsoll_memory::budget::{Budget, Kind, Lease};
 use crate::borders::{Border, hit};
 use crate::index::env::moment_set::{MomentSet, PINS_MAX};
 use crate::types::error::{Error, Result};
+use crate::types::lock::lock;
 use crate::types::thread_part::{PARTS, part_of_thread};
 
 /// The most bytes that one open snapshot costs.
@@ -23,6 +24,9 @@ const CHARGED_TOGETHER: usize = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Snapshots {
     parts: [Arc<Part>; PARTS],
+    /// Times of open moments whose entries the log may no longer hold, in microseconds since 1970
+    /// UTC: at most [`PINS_MAX`].
+    times: Mutex<BTreeMap<Glsn, u64>>,
 }
 
 /// The moments that some of the threads have opened, on a cache line of its own.
@@ -126,6 +130,20 @@ impl Snapshots {
         // One more than there may be, which becomes the floor.
         let pins = parts.iter().flat_map(|open| open.moments().take(PINS_MAX + 1));
         MomentSet::bounded(floor, pins)
+    }
+
+    /// Keeps the times of the open moments below `until`, up to which the log is about to be freed.
+    /// `time_of` reads the time of a commit from the log.
+    pub(crate) fn keep_times(&self, until: Glsn, time_of: impl Fn(Glsn) -> Option<u64>) {
+        let open = self.retained(|| until).pins;
+        let time = |at: &Glsn| Some((*at, self.kept_time(*at).or_else(|| time_of(*at))?));
+        let times = open.iter().filter_map(time).collect();
+        *lock(&self.times) = times;
+    }
+
+    /// The time of a commit, if it was kept.
+    pub(crate) fn kept_time(&self, at: Glsn) -> Option<u64> {
+        lock(&self.times).get(&at).copied()
     }
 
     /// The number of open snapshots.

@@ -45,11 +45,12 @@ fn log_bytes(disk: &MemDisk) -> u64 {
 #[test]
 fn overwrites_beside_an_idle_snapshot_leave_two_versions() {
     // Inline, in the log, in a blob file.
-    for bytes in [100, 20_000, 6_000_000] {
+    for bytes in [100, 100_000, 6_000_000] {
         let disk = MemDisk::new();
         let (db, keys) = open(&disk);
         db.put(&keys, "a", value(0, bytes)).unwrap();
         let snapshot = db.snapshot();
+        let time = snapshot.time().unwrap();
         for number in 1..=20 {
             db.put(&keys, "a", value(number, bytes)).unwrap();
             if number % 7 == 0 {
@@ -61,6 +62,10 @@ fn overwrites_beside_an_idle_snapshot_leave_two_versions() {
         assert_eq!(versions(&db, &keys, "a"), 2, "values of {bytes} bytes");
         assert_eq!(snapshot.get(&keys, "a").unwrap().unwrap(), value(0, bytes));
         assert_eq!(db.get(&keys, "a").unwrap().unwrap(), value(20, bytes));
+        if bytes > 100 {
+            assert!(db.log().bounds().first > snapshot.at(), "the log is freed");
+        }
+        assert!(time.is_some() && snapshot.time().unwrap() == time);
         let used = log_bytes(&disk);
         assert!(used < 2 * bytes as u64 + (3 << 20), "{used} bytes for values of {bytes}");
         // A moment between the two is refused, not answered.
