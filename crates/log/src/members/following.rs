@@ -201,7 +201,7 @@ mod tests {
         let first = write();
         let reader = Arc::new(Members::join_to_read(&disk, &clock, store, patience).unwrap());
         assert!(reader.begin_to_read(8, 1).unwrap());
-        reader.budgets.first_budget(None, 32 << 20, 16 << 20).unwrap();
+        reader.budgets.first_budget(None, (32 << 20, 16 << 20), false).unwrap();
         reader.joined();
         reader.needs.set_floor(Glsn(5));
         reader.needs.set_checkpoint(Glsn(4));

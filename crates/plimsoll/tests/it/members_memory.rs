@@ -112,13 +112,14 @@ fn a_member_that_closes_gives_memory_to_one_that_joins() {
         let path = path.clone();
         move || Db::open(&path, sharing()).map(|db| db.stats().memory.limit_bytes)
     });
-    // From now on the second member keeps others from joining or leaving, and waits for memory.
+    // From now on the second member waits for memory; others may leave meanwhile.
     while one.members().unwrap().len() < 2 {
         std::thread::sleep(Duration::from_millis(1));
     }
     one.close().unwrap();
     let bytes = joining.join().unwrap().unwrap();
-    assert_eq!(bytes, 32 << 20, "its share beside the first member, before that one had left");
+    // Its share beside the first member, or alone.
+    assert!([32 << 20, 64 << 20].contains(&bytes), "{bytes}");
     verify(&path);
 }
 

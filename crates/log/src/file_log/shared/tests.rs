@@ -547,7 +547,7 @@ fn a_process_that_may_not_write_to_the_words_has_no_share_of_memory() {
     let one = Process::join(&disk, &store, true);
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let watching = Members::watching(&disk, &clock, &store, Duration::from_secs(1)).unwrap();
-    one.members.budgets.first_budget(Some(64 << 20), 32 << 20, 16 << 20).unwrap();
+    one.members.budgets.first_budget(Some(64 << 20), (32 << 20, 16 << 20), false).unwrap();
     assert_eq!(one.members.budgets.memory_share(), Some(32 << 20));
     assert_eq!((watching.budgets.memory_share(), watching.budgets.grow().unwrap()), (None, None));
 }
@@ -695,10 +695,10 @@ fn a_leaving_member_waits_for_the_commit_that_one_of_its_threads_orders() {
 fn a_member_that_cannot_join_leaves_the_memory_total_unchanged() {
     let (disk, store) = mem_disk();
     let one = Process::join(&disk, &store, true);
-    one.members.budgets.first_budget(Some(64 << 20), 64 << 20, 16 << 20).unwrap();
+    one.members.budgets.first_budget(Some(64 << 20), (64 << 20, 16 << 20), false).unwrap();
     // The first member releases no memory, because it runs no threads here.
     let two = Process::join(&disk, &store, false);
-    let refused = two.members.budgets.first_budget(Some(48 << 20), 32 << 20, 16 << 20);
+    let refused = two.members.budgets.first_budget(Some(48 << 20), (32 << 20, 16 << 20), false);
     assert!(matches!(refused, Err(LogError::Stalled { .. })), "{refused:?}");
     assert_eq!(one.members.budgets.memory_total(), Some(64 << 20));
 }
