@@ -9,6 +9,10 @@ use plimsoll_memory::pool::LoadError;
 
 use crate::glsn::Glsn;
 
+/// The end of the message of an error for damage in a store.
+pub const VERIFY_ADVICE: &str =
+    "; `plimsoll verify STORE` lists the damage, the data that it affects, and the remedy";
+
 /// Why a call to the log failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -55,10 +59,7 @@ pub enum LogError {
         limit_bytes: u64,
     },
     /// Bytes on disk are not those that were written: restore a backup, or recover the log.
-    #[error(
-        "the log is corrupt at GLSN {glsn} ({file}, offset {offset}): {what}; restore a backup, \
-         or see `plimsoll verify`"
-    )]
+    #[error("the log is corrupt at GLSN {glsn} ({file}, offset {offset}): {what}{}", VERIFY_ADVICE)]
     Corrupt {
         /// The first GLSN that cannot be read (as far as known).
         glsn: Glsn,

@@ -165,9 +165,8 @@ pub(crate) fn unpack(
 }
 
 fn damaged(glsn: Glsn, stored: Stored<'_>) -> Error {
-    Error::corrupt(format!(
-        "a part of the compressed value of {} bytes written at GLSN {glsn} is damaged; see \
-         `plimsoll verify`",
+    Error::damaged(format_args!(
+        "a part of the compressed value of {} bytes written at GLSN {glsn} is damaged",
         stored.value_bytes()
     ))
     .at_glsn(glsn)

@@ -263,9 +263,8 @@ pub(crate) fn foreign_names(disk: &dyn Disk, dir: &Path, log_id: u128) -> Result
 /// The number is the maximum, which only a tampered manifest has.
 pub(crate) fn number_after(number: u64) -> Result<u64> {
     number.checked_add(1).ok_or_else(|| {
-        Error::corrupt(format!(
-            "{} has the highest possible number, which no store reaches by itself; `plimsoll \
-             verify` says what helps",
+        Error::damaged(format_args!(
+            "{} has the highest possible number, which no store reaches by itself",
             manifest_name(number)
         ))
         .in_file(|| format!("index/{}", manifest_name(number)))
@@ -273,7 +272,7 @@ pub(crate) fn number_after(number: u64) -> Result<u64> {
 }
 
 fn damaged(path: &Path, what: &str) -> Error {
-    Error::corrupt(format!("{}: {what}; `plimsoll verify` says what helps", path.display()))
+    Error::damaged(format_args!("{}: {what}", path.display()))
         .in_file(|| path.display().to_string())
 }
 

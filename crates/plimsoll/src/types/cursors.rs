@@ -123,5 +123,5 @@ pub(crate) fn decode_cursor(record: &[u8]) -> Result<Glsn> {
 
 /// The error for a record of a cursor that cannot be decoded.
 pub(crate) fn damaged_cursor() -> Error {
-    Error::corrupt("the record of a cursor cannot be decoded; see `plimsoll verify`")
+    Error::damaged("the record of a cursor cannot be decoded")
 }

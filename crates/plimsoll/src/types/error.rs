@@ -1,11 +1,12 @@
 //! Errors of the store, named by what the caller should do next.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use plimsoll_disk::io_cause::IoCause;
-use plimsoll_log::error::LogError;
+use plimsoll_log::error::{LogError, VERIFY_ADVICE};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::OutOfBudget;
 use plimsoll_memory::pool::LoadError;
@@ -234,6 +235,11 @@ impl Error {
         Self::Corrupt { file: None, glsn: None, message: message.into() }
     }
 
+    /// As [`Error::corrupt`], for damage in a store, with the advice that lists all of it.
+    pub(crate) fn damaged(what: impl fmt::Display) -> Self {
+        Self::corrupt(format!("{what}{VERIFY_ADVICE}"))
+    }
+
     /// Adds the file to a corruption error that has none yet.
     pub(crate) fn in_file(mut self, name: impl FnOnce() -> String) -> Self {
         if let Self::Corrupt { file: file @ None, .. } = &mut self {
@@ -302,10 +308,15 @@ impl Error {
     pub(crate) fn of_load(error: LoadError) -> Self {
         match error {
             LoadError::Io { kind, message, source } => Self::Io { kind, message, source },
-            LoadError::Corrupt { message } => Self::corrupt(message),
+            LoadError::Corrupt { message } => Self::damaged(message),
             LoadError::OutOfBudget(refusal) => Self::OutOfBudget(refusal),
         }
     }
+}
+
+/// The message of a corruption error for a report that lists the damage itself.
+pub(crate) fn strip_advice(message: &str) -> &str {
+    message.strip_suffix(VERIFY_ADVICE).unwrap_or(message)
 }
 
 /// Converts a result of the crates below. Not `From`: that would be public, and their errors are

@@ -278,9 +278,8 @@ impl Files {
             Error::Io { kind: io::ErrorKind::NotFound, message, .. }
                 if self.duty.may_write() || self.duty.only_reads() =>
             {
-                Error::corrupt(format!(
-                    "{message}: the manifest names {}, which is missing; `plimsoll verify` says \
-                     what helps",
+                Error::damaged(format_args!(
+                    "{message}: the manifest names {}, which is missing",
                     self.path_of(id).display()
                 ))
                 .in_file(|| TableId::Run(id).file())
@@ -292,8 +291,8 @@ impl Files {
     fn open_blob(&self, id: BlobId, info: TableInfo) -> Result<Table> {
         let blob = self.log.open_blob(id).lift()?;
         if blob.pages != info.pages {
-            return Err(Error::corrupt(format!(
-                "blob file {} has {} pages, the index says {}; `plimsoll verify` says what helps",
+            return Err(Error::damaged(format_args!(
+                "blob file {} has {} pages, the index says {}",
                 id.0, blob.pages, info.pages
             ))
             .in_file(|| info.id.file()));
