@@ -1,6 +1,6 @@
 //! The log in files: segments of records, offset tables, blob files.
 //!
-//! Laws:
+//! Invariants:
 //! 1. GLSNs are dense: each submitted entry gets the next number.
 //! 2. `durable` never decreases, and everything up to it survives a power cut.
 //! 3. After a failed write or sync the log is poisoned: every later submit fails, and so does every
@@ -419,8 +419,8 @@ impl FileLog {
     }
 
     /// Waits for the threads that found the log open and may still be writing, because a later
-    /// write of theirs could overwrite records of the next process. Law: the log is already closed,
-    /// so that no further thread writes.
+    /// write of theirs could overwrite records of the next process. The log is already closed, so
+    /// that no further thread writes.
     fn wait_for_writes(&self) {
         drop(self.log.tail.order());
         self.log.durability.wait_for_sync();

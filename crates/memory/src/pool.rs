@@ -5,7 +5,7 @@
 //! a hazard line of its own ([`hazard`]). Everything else happens under one lock, which is never
 //! held while a page is read from its file. [`keeper`] decides which pages stay.
 //!
-//! Laws:
+//! Invariants:
 //! 1. Concurrent requests for a page share one load. An error reaches all of them; the next request
 //!    tries again.
 //! 2. A page in use keeps its address and its bytes, even if the pool is dropped first.

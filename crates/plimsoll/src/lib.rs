@@ -78,7 +78,7 @@ pub use types::keyspaces::{DropReport, Keyspace, KeyspaceInfo};
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub use types::options::Sizes;
-pub use types::options::{Durability, MIN_MEMORY_BYTES, Options};
+pub use types::options::{Durability, MAX_PROCESSES, MIN_MEMORY_BYTES, Options};
 pub use types::retention::Retention;
 pub use types::stats::{
     EvictorStats, IndexStats, IoStats, LogBounds, MemoryStats, OpeningStats, PoolStats,

@@ -14,7 +14,7 @@
 //! close   savers, once more
 //! ```
 //!
-//! Laws:
+//! Invariants:
 //! 1. No image, however old, foreign or damaged, can change the result of a read. The image of
 //!    pages only names pages of immutable files; these are read from their files and checked there.
 //!    A row is accepted only if its segment belongs to this log's history and the runs have no
@@ -437,7 +437,7 @@ fn pause_beyond(pause: u64, at_once: &mut u64) -> u64 {
     pause - used
 }
 
-/// Law 4: whether a process may replace the image that it found.
+/// Invariant 4: whether a process may replace the image that it found.
 fn may_replace(took_all: bool, open_nanos: u64, interval: Duration) -> bool {
     took_all || open_nanos >= nanos(interval)
 }

@@ -1,7 +1,7 @@
 //! Queries the store and compares each answer with the model's.
 //!
-//! Law: an answer equals the model's, or is an error that the current faults excuse. A moment that
-//! is not retained may be refused, but not at or above the keyspace's floor.
+//! Invariant: an answer equals the model's, or is an error that the current faults excuse. A moment
+//! that is not retained may be refused, but not at or above the keyspace's floor.
 
 mod feeds;
 mod view;

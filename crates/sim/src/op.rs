@@ -5,7 +5,7 @@
 //! printed with one operation per line, and is parsed back ([`text`]), so that a failing run can be
 //! replayed and shortened.
 //!
-//! Law: every operation is valid after any other, so that removing operations leaves a valid
+//! Invariant: every operation is valid after any other, so that removing operations leaves a valid
 //! workload. An operation without a target (a transaction that is not open) does nothing; moments
 //! are relative to the newest one.
 

@@ -12,7 +12,7 @@
 //! | stream | length | back | index | 16 payload ..., zeros up to a multiple of 8
 //! ```
 //!
-//! Law: an entry's header never crosses a fragment; the first one is in the record's first
+//! Invariant: an entry's header never crosses a fragment; the first one is in the record's first
 //! fragment. `back` is the distance in bytes from the entry's header to its record's header in the
 //! segment; `index` counts the entries of the record, so that an entry's GLSN is known. `body
 //! bytes` is the sum of all entries, headers and padding included. The chain hash of the record

@@ -6,8 +6,8 @@
 //! commits: they do not hold the store's lock, take no turn, and are never the keeper. They do not
 //! count in deciding which member is the first or the last.
 //!
-//! Law: a read-only process loads durable records only, because a record that is ordered and not
-//! durable may be gone after all members have ended.
+//! Invariant: a read-only process loads durable records only, because a record that is ordered and
+//! not durable may be gone after all members have ended.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -16,8 +16,8 @@
 //! are repeated a few times. A page held for longer keeps the tables as large as its slot requires;
 //! the lease covers that, and the next resize tries again.
 //!
-//! Law: if the budget cannot reach the requested size, the tables return to their former size;
-//! their lease is kept until then.
+//! Invariant: if the budget cannot reach the requested size, the tables return to their former
+//! size; their lease is kept until then.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! A commit read back from the log: its metadata, and its changes with their values.
 //!
-//! Law: a commit and its changes hold the commit's entry, a few pages, and values of at most
+//! Invariant: a commit and its changes hold the commit's entry, a few pages, and values of at most
 //! [`INLINE_BYTES`]. Longer values stay in the log or in blob files until requested, so a
 //! transaction of any size can be read within the budget.
 //!

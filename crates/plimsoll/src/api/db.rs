@@ -270,7 +270,8 @@ impl Db {
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
-    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
     /// let fruits = db.keyspace("fruits")?;
     /// for fruit in ["apple", "cherry", "melon"] {
     ///     db.put(&fruits, fruit, "1")?;
@@ -307,7 +308,8 @@ impl Db {
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
-    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
     /// let jobs = db.keyspace("jobs")?;
     /// let turn = std::sync::Mutex::new(());
     /// let append = |job: &str| {
@@ -374,7 +376,8 @@ impl Db {
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
-    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
     /// let counters = db.keyspace("counters")?;
     /// let visits = db.transact(|tx| -> plimsoll::Result<u8> {
     ///     let before = tx.get(&counters, "visits")?.map_or(0, |value| value[0]);
@@ -414,7 +417,8 @@ impl Db {
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
-    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
     /// let users = db.keyspace("users")?;
     /// db.put(&users, "ada", "Ada Lovelace")?;
     /// assert_eq!(db.get_with(&users, "ada", |name| name.len())?, Some(12));
@@ -510,7 +514,8 @@ impl Db {
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
-    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
     /// let events = db.keyspace("events")?;
     /// db.transact(|tx| (0..1000u32).try_for_each(|day| tx.put(&events, day.to_be_bytes(), "")))?;
     /// db.delete_range(&events, ..900u32.to_be_bytes())?;
@@ -581,7 +586,8 @@ impl Db {
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
-    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
     /// let stars = db.keyspace("stars")?;
     /// db.bulk_load(&stars, [("vega", "bright"), ("proxima", "faint")])?;
     /// assert_eq!(db.get(&stars, "proxima")?.unwrap(), b"faint");
@@ -620,7 +626,8 @@ impl Db {
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
-    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
     /// let jobs = db.keyspace("jobs")?;
     /// db.put(&jobs, "1", "wash")?;
     /// db.put(&jobs, "2", "dry")?;
@@ -654,7 +661,8 @@ impl Db {
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
-    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
     /// let users = db.keyspace("users")?;
     /// let mut watch = db.watch(&users, "admin/", db.newest().next())?;
     /// db.put(&users, "guest/eve", "Eve")?;

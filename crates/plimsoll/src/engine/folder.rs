@@ -1,6 +1,6 @@
 //! The folder of a store: finds or creates it, and rejects one with other contents.
 //!
-//! Law: creating a store removes no file. Files in its folders without a log may be all that
+//! Invariant: creating a store removes no file. Files in its folders without a log may be all that
 //! remains of another store.
 
 use std::io::ErrorKind;

@@ -1,7 +1,7 @@
 //! The manifest: names the files of the index. Each change writes a new one, `MANIFEST.<number>`,
 //! with the next number.
 //!
-//! Laws:
+//! Invariants:
 //! 1. A manifest is written in full under another name and synced. Then a hard link gives it its
 //!    name, which fails if the name is taken: no manifest is ever replaced or changed. Every open
 //!    finds the previous manifest or the new one.

@@ -97,7 +97,7 @@ impl<'a> Apply<'a> {
         self.touched
     }
 
-    /// Makes applied commits visible to lookups. Law: called before the sequencer records them as
+    /// Makes applied commits visible to lookups. Called before the sequencer records them as
     /// applied.
     pub(crate) fn settle(&self) {
         self.index.memtables.settle();

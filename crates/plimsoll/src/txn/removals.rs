@@ -36,7 +36,8 @@ impl Transaction {
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
-    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
     /// let jobs = db.keyspace("jobs")?;
     /// db.transact(|tx| ["1 wash", "2 dry", "3 iron"].iter().try_for_each(|job| tx.put(&jobs, job, "")))?;
     /// let mut tx = db.begin();
@@ -163,7 +164,8 @@ impl Transaction {
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
-    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
     /// let sessions = db.keyspace("sessions")?;
     /// db.transact(|tx| (0..10u8).try_for_each(|age| tx.put(&sessions, [b's', age], [age])))?;
     /// let expired = db.transact(|tx| tx.retain(&sessions, .., |_, age| age[0] < 7))?;
@@ -199,7 +201,8 @@ impl Transaction {
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
-    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
     /// let tasks = db.keyspace("tasks")?;
     /// db.transact(|tx| (0..10u8).try_for_each(|task| tx.put(&tasks, [task], [task % 3])))?;
     /// let mut tx = db.begin();

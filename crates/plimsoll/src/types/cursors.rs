@@ -1,8 +1,8 @@
 //! Named cursors: the positions of readers that follow the log. The log is not trimmed past the
 //! oldest one.
 //!
-//! Law: a cursor in memory is never ahead of its durable position. So after a crash no cursor names
-//! an entry that was trimmed.
+//! Invariant: a cursor in memory is never ahead of its durable position. So after a crash no cursor
+//! names an entry that was trimmed.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -19,7 +19,8 @@ use crate::types::times::{of_micros, show_time};
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
 /// # let dir = tempfile::tempdir().unwrap();
-/// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+/// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+/// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
 /// use plimsoll::Error;
 ///
 /// let stock = db.keyspace("stock")?;
@@ -105,7 +106,7 @@ pub enum Error {
         what: String,
     },
     /// Another process, or another handle of this one, has the store open for writing: close it, or
-    /// open read-only. Or 64 processes, the maximum, share it: close one of them.
+    /// open read-only. Or [`MAX_PROCESSES`](crate::MAX_PROCESSES) share it: close one of them.
     #[error("{}: the store is open for writing {who}", path.display())]
     Locked {
         /// The store.

@@ -4,7 +4,8 @@
 //! The target is `plimsoll`. Durations are in nanoseconds and sizes in bytes, as in
 //! [`Stats`](crate::Stats). A field's value is computed only if the event is wanted.
 //!
-//! Law: an event may be emitted under locks of the store, so a subscriber must not call the store.
+//! Invariant: an event may be emitted under locks of the store, so a subscriber must not call the
+//! store.
 
 use std::path::Path;
 

@@ -10,7 +10,8 @@ use crate::types::cancel::Cancel;
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
 /// # let dir = tempfile::tempdir().unwrap();
-/// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+/// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+/// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
 /// use std::sync::Arc;
 /// use std::sync::atomic::AtomicBool;
 /// use plimsoll::{BackupOptions, Error};

@@ -9,7 +9,7 @@
 //! DEST               that folder, in the end
 //! ```
 //!
-//! Laws:
+//! Invariants:
 //! 1. No file of the source is changed except `LOCK`, which excludes writers. Files with a name in
 //!    both stores are never changed.
 //! 2. Entries keep their GLSNs and times. Lost entries become lost records, so that GLSNs stay

@@ -105,8 +105,8 @@ pub(crate) struct Job {
     retained: Option<RetainedIn>,
     /// Whether small tables that overlap with nothing are rewritten together.
     joins_small: bool,
-    /// The runs when the job began. Law: a job holds no memtable, because a concurrent flush must
-    /// be able to release its memory.
+    /// The runs when the job began. Invariant: a job holds no memtable, because a concurrent flush
+    /// must be able to release its memory.
     view: Arc<View>,
     splitter: Splitter,
     absorber: Absorber,

@@ -1,6 +1,6 @@
 //! The files of the index: their creation, their users, and their removal.
 //!
-//! Laws:
+//! Invariants:
 //! 1. A run file that no manifest names is removed: when its last user releases it, or else at the
 //! 1. A run file that no manifest names is removed when its last user releases it, or at the next
 //!    open.
@@ -331,7 +331,7 @@ impl Files {
         Ok(())
     }
 
-    /// Like [`Files::sweep`], but deferred to [`Files::remove_left`]. Law: no later manifest names
+    /// Like [`Files::sweep`], but deferred to [`Files::remove_left`]. No later manifest may name
     /// any of these files.
     pub(crate) fn leave(&self, names: &[String], is_named: impl Fn(u64) -> bool) {
         lock(&self.left)
