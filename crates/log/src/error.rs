@@ -103,7 +103,8 @@ pub enum LogError {
     /// The last record's time is ahead of the clock by more than the log allows: set the clock, or
     /// restart the log's time ([`crate::file_log::FileLog::restart_time`]).
     #[error(
-        "the time of the log's last record is {} hours ahead of this machine's clock; set the clock, or restart the log's time",
+        "the time of the log's last record is {} hours ahead of this machine's clock; set the \
+         clock, or restart the log's time",
         ahead_micros / 3_600_000_000
     )]
     ClockBehind {

@@ -16,7 +16,8 @@
 //! ```text
 //! commits -> active memtable -> closed memtables -> (flush) -> current runs <-> (compaction)
 //!            large transactions -> adopted runs ----^               |
-//!                                                                   v superseded versions, moved deletions
+//!                                    superseded versions,          |
+//!                                    moved deletions               v
 //!                                                              history runs <-> (compaction)
 //! ```
 

@@ -6,10 +6,10 @@
 //! of a cache. It can be deleted at any time; the only cost is a colder start.
 //!
 //! ```text
-//! open    clear_ahead.rs: touches the memory that rows will take, until the restorer of rows has ended
-//!         restorers: read segments, hottest first: rows enter their cache (rows_restorer.rs), pages are loaded (restorer.rs),
-//!            |       while there is free memory
-//! later   savers: every 30 s write the changes                                    (saver.rs, rows_saver.rs)
+//! open    clear_ahead.rs: touches the memory that rows will take, until their restorer has ended
+//!         restorers: read segments, hottest first, while there is free memory:
+//!            |       rows enter their cache (rows_restorer.rs), pages are loaded (restorer.rs)
+//! later   savers: every 30 s write the changes (saver.rs, rows_saver.rs)
 //!            |
 //! close   savers, once more
 //! ```

@@ -2,8 +2,12 @@
 //!
 //! ```text
 //! record header, 64 bytes
-//! 0         8           16           20        21      22         24      32        40               48          56      60     61      62
-//! | durable | last blob | body bytes | version | codec | reserved | first | read at | previous chain | timestamp | count | kind | blobs | reserved | 64
+//! 0         8           16           20        21      22         24      32
+//! | durable | last blob | body bytes | version | codec | reserved | first | read at
+//!
+//! 40               48          56      60     61      62         64
+//! | previous chain | timestamp | count | kind | blobs | reserved |
+//!
 //! blob reference, 24 bytes, `blobs` times
 //! 0    8      16      20
 //! | id | hash | pages | reserved | 24

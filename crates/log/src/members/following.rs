@@ -321,8 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn commits_of_one_that_has_the_store_alone_are_missed_by_no_read_while_another_one_joins_to_read()
-     {
+    fn no_read_misses_commits_of_a_lone_process_while_another_one_joins_to_read() {
         let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
         let (clock, store): (Arc<dyn Clock>, _) = (Arc::new(SystemClock::new()), Path::new("/"));
         let (writer, reader) = started(&disk, &clock);

@@ -26,13 +26,13 @@
 //! | 53 | poisoned: 1 by a failed sync, 2 by a lost file | holders of `sync` or `turn`; any |
 //! | 54 | the most entries of a segment | a joining member; lowered |
 //! | 55 | the highest id of a blob file | any; raised |
-//! | 56, 57 | waiting readers (killed ones included), their bell | any; holder of `sync`, first member |
+//! | 56, 57 | waiting readers (or killed), their bell | any; holder of `sync`, first member |
 //! | 58 | the newest manifest | the keeper; raised |
 //! | 59, 63 | wanted flush, wanted trim | any; raised |
 //! | 60 | changes that members are told of | any |
 //! | 61 | the first GLSN of the log | a trimming member; raised |
 //! | 62 | the memory of all | a joining member, under `join` |
-//! | from 64 | the slots | the member; its process is cleared by the next owner of the slot's lock |
+//! | from 64 | the slots | the member; its process: cleared by the next owner of its lock |
 //! | then 8 | `posting`, two pairs of waiters and bell, two groups | `turn`; holder of `posting` |
 //! | then 2, at 8 | processes that wait for posts | arrived: any; expected: holder of `posting` |
 //! | then 64, at 16 | a bit for each post of a slot | set: member; cleared: `turn`, next owner |

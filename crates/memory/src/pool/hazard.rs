@@ -271,7 +271,9 @@ mod threads {
 
     shuttle::lazy_static! {
         static ref ALL: Lines = Lines {
-            lines: std::array::from_fn(|_| Line { slots: std::array::from_fn(|_| AtomicUsize::new(0)) }),
+            lines: std::array::from_fn(|_| Line {
+                slots: std::array::from_fn(|_| AtomicUsize::new(0)),
+            }),
             taken: std::array::from_fn(|_| AtomicBool::new(false)),
             high: AtomicUsize::new(0),
         };

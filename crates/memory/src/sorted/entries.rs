@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!    -4*height ...  -8         -4        0       8            10            12
-//!    | link h-1 ... | link 1   | link 0  | order | key length | value length | key ... | value ... |
+//!    | link h-1 ... | link 1   | link 0  | order | key length | value length | key .. | value .. |
 //!                                        ^ position: chunk << 13 | offset / 8
 //! ```
 //!

@@ -670,7 +670,8 @@ impl Db {
     /// let commit = watch.next_timeout(std::time::Duration::from_secs(10))?.expect("Ada was put");
     /// for change in commit.changes()? {
     ///     let change = change?;
-    ///     assert_eq!((change.key(), change.value()?.unwrap().to_vec()), (&b"admin/ada"[..], b"Ada".to_vec()));
+    ///     assert_eq!(change.key(), b"admin/ada");
+    ///     assert_eq!(change.value()?.unwrap().to_vec(), b"Ada");
     /// }
     /// assert!(watch.next().is_none());
     /// # Ok(())
@@ -733,9 +734,9 @@ impl Db {
         collect_stats::stats(&self.store)
     }
 
-    /// Findings of the last open, one line each: commits whose time is far ahead of the clock, bytes
-    /// behind the end of a segment's contents, an ignored warm image; and unreadable values that pin
-    /// the log.
+    /// Findings of the last open, one line each: commits whose time is far ahead of the clock,
+    /// bytes behind the end of a segment's contents, an ignored warm image; and unreadable values
+    /// that pin the log.
     pub fn warnings(&self) -> Vec<String> {
         collect_stats::warnings(&self.store)
     }
@@ -878,7 +879,8 @@ impl Db {
     /// # let dir = tempfile::tempdir().unwrap();
     /// # let path = dir.path().join("store");
     /// # use plimsoll::*;
-    /// let db = Db::open(&path, Options::new().memory_bytes(16 << 20).durability(Durability::Buffered))?;
+    /// let options = Options::new().memory_bytes(16 << 20).durability(Durability::Buffered);
+    /// let db = Db::open(&path, options)?;
     /// let notes = db.create_keyspace("notes", Retention::Latest)?;
     /// let written = db.put(&notes, "a", "1")?;
     /// assert!(db.sync()? >= written);

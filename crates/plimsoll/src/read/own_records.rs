@@ -43,8 +43,8 @@ impl OwnRecords {
         }
     }
 
-    /// Loads the records as of `at`, when the store is opened. The default keyspace has the settings
-    /// of `default` where its record has none.
+    /// Loads the records as of `at`, when the store is opened. The default keyspace has the
+    /// settings of `default` where its record has none.
     ///
     /// # Errors
     /// The disk, the budget, corruption.

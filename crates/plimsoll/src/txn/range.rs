@@ -46,7 +46,9 @@ use crate::types::version::Stored;
 /// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
 /// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
 /// let stars = db.keyspace("stars")?;
-/// db.transact(|tx| ["deneb", "sirius", "vega"].iter().try_for_each(|star| tx.put(&stars, star, "bright")))?;
+/// for star in ["deneb", "sirius", "vega"] {
+///     db.put(&stars, star, "bright")?;
+/// }
 /// let walk = db.snapshot().range(&stars, "e"..)?.reverse().keys_only();
 /// let names = std::thread::spawn(move || walk.map(|star| star.map(|(name, _)| name)).collect());
 /// let names: plimsoll::Result<Vec<_>> = names.join().expect("it does not panic");

@@ -64,8 +64,8 @@ pub enum Error {
     /// The log is trimmed, and the times of its older commits are gone: use a time from `since` on,
     /// or a moment given by its GLSN.
     #[error(
-        "times before {} cannot be looked up any more, because the log is trimmed there; ask for a later time, or give the moment as a GLSN \
-         ({first} is the one at that time)",
+        "times before {} cannot be looked up any more, because the log is trimmed there; ask for \
+         a later time, or give the moment as a GLSN ({first} is the one at that time)",
         show_time(*since)
     )]
     TimeTrimmed {
@@ -89,8 +89,9 @@ pub enum Error {
     /// would not age: set the clock if it is wrong; if it is right, restart the log's time
     /// ([`Log::restart_time`](crate::Log::restart_time)). Reads continue.
     #[error(
-        "the last commit's time is {} ahead of this machine's clock; set the clock if it is wrong, or, if it is right, restart the log's time \
-         (Log::restart_time, `plimsoll restart-time`)",
+        "the last commit's time is {} ahead of this machine's clock; set the clock if it is \
+         wrong, or, if it is right, restart the log's time (Log::restart_time, `plimsoll \
+         restart-time`)",
         in_words(*ahead)
     )]
     ClockBehind {
@@ -193,7 +194,10 @@ pub enum Error {
     #[error(
         "timed out waiting for {}, which is suspended or hangs; resume or kill it (a commit that \
          waited for it may still succeed)",
-        pid.map_or_else(|| "another process that has the store open".to_owned(), |pid| format!("process {pid}"))
+        pid.map_or_else(
+            || "another process that has the store open".to_owned(),
+            |pid| format!("process {pid}")
+        )
     )]
     Stalled {
         /// Its process id, if known.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! put t0 s1 =a/01 1024#77          transaction 0, keyspace 1, key "a/01", 1024 bytes of seed 77
-//! walk v2 s0 [a )b rev 10 values   snapshot 2, from "a" (included) down from "b" (excluded), ten at most
+//! walk v2 s0 [a )b rev 10 values   snapshot 2, "b" (excluded) down to "a" (included), ten at most
 //! ```
 //! A sign before a key gives its role (`=` a key, `[` `(` `]` `)` an edge, `^` a prefix). A
 //! non-printable byte is `%` and two hex digits, and a repeated byte is `{61*4000}`. A line that

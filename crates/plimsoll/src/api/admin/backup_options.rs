@@ -17,7 +17,8 @@ use crate::types::cancel::Cancel;
 /// use plimsoll::{BackupOptions, Error};
 ///
 /// let given_up = Arc::new(AtomicBool::new(true));
-/// let made = db.backup_with(dir.path().join("backup"), BackupOptions::new().copy(true).cancel_on(given_up));
+/// let options = BackupOptions::new().copy(true).cancel_on(given_up);
+/// let made = db.backup_with(dir.path().join("backup"), options);
 /// assert_eq!(made, Err(Error::Cancelled));
 /// # Ok(())
 /// # }

@@ -4,7 +4,8 @@
 //! ```text
 //! STORE              is only read
 //! DEST.new-recover/  the new store while it is made
-//!   log/             sound segments and blob files of the old log, and copies of the others without what is damaged
+//!   log/             sound segments and blob files of the old log, and copies of the others
+//!                    without what is damaged
 //!   index/           the old index, if it is sound; else a new one, of the log and of the old runs
 //! DEST               that folder, in the end
 //! ```

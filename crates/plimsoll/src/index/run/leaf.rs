@@ -2,7 +2,9 @@
 //!
 //! ```text
 //! 0         2           10       12              14
-//! | entries | base glsn | prefix | bodies' start | hints (4 bytes each) | restarts (4 bytes each) | entry ... entry | body ... body |
+//! | entries | base glsn | prefix | bodies' start | hints (4 bytes each) | restarts (4 bytes each)
+//!
+//! | entry ... entry | body ... body |
 //! ```
 //!
 //! An entry:

@@ -38,7 +38,9 @@ impl<'t> Range<'t> {
     /// use std::ops::ControlFlow;
     ///
     /// let stars = db.keyspace("stars")?;
-    /// db.transact(|tx| ["deneb", "sirius", "vega"].iter().try_for_each(|star| tx.put(&stars, star, "bright")))?;
+    /// for star in ["deneb", "sirius", "vega"] {
+    ///     db.put(&stars, star, "bright")?;
+    /// }
     /// let long = db.snapshot().range(&stars, ..)?.visit(|star, _| match star.len() {
     ///     6.. => ControlFlow::Break(star.to_vec()),
     ///     _ => ControlFlow::Continue(()),

@@ -460,7 +460,7 @@ mod tests {
         keyspace_commits::drop_keyspace(&one, &theirs).unwrap();
         let refused = put_into(&two, &own, 3, b"x");
         assert!(
-            matches!(&refused, Err(Error::InvalidInput(input)) if matches!(input, InvalidInput::KeyspaceDropped { .. })),
+            matches!(&refused, Err(Error::InvalidInput(InvalidInput::KeyspaceDropped { .. }))),
             "{refused:?}"
         );
         // Further commits are left in the log again.
