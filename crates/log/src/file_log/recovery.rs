@@ -1,8 +1,8 @@
 //! Opens a log: finds its segments, checks that they belong together, reads the last one, and
 //! decides whether its end is clean, torn or corrupt.
 //!
-//! Law: recovery is idempotent, even if it is killed at any point. It overwrites cut bytes with
-//! zeros before any other change, and a partly zeroed tail still counts as torn.
+//! Invariant: recovery is idempotent, even if it is killed at any point. It overwrites cut bytes
+//! with zeros before any other change, and a partly zeroed tail still counts as torn.
 
 mod active;
 mod assemble;

@@ -52,7 +52,7 @@ impl Budgets {
     }
 
     /// Requests `wanted` bytes of memory; returns the budget from the start, which is at least
-    /// `least`. If `total` is given, it becomes the total of all members. Law: called while this
+    /// `least`. If `total` is given, it becomes the total of all members. Called only while this
     /// member joins. `lets_others`: while it waits for memory, others may join, leave and grow.
     ///
     /// # Errors
@@ -156,8 +156,8 @@ impl Budgets {
         self.table.tell();
     }
 
-    /// Tries to get this member's whole share of memory; returns its budget from now on. Law: not
-    /// called while it joins or leaves.
+    /// Tries to get this member's whole share of memory; returns its budget from now on. Not called
+    /// while it joins or leaves.
     ///
     /// # Errors
     /// The system; `Stalled` if another member joins, leaves or grows; the caller retries.

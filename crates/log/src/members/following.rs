@@ -6,8 +6,8 @@
 //! commits: they do not hold the store's lock, take no turn, and are never the keeper. They do not
 //! count in deciding which member is the first or the last.
 //!
-//! Law: a read-only process loads durable records only, because a record that is ordered and not
-//! durable may be gone after all members have ended.
+//! Invariant: a read-only process loads durable records only, because a record that is ordered and
+//! not durable may be gone after all members have ended.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -321,8 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn commits_of_one_that_has_the_store_alone_are_missed_by_no_read_while_another_one_joins_to_read()
-     {
+    fn no_read_misses_commits_of_a_lone_process_while_another_one_joins_to_read() {
         let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
         let (clock, store): (Arc<dyn Clock>, _) = (Arc::new(SystemClock::new()), Path::new("/"));
         let (writer, reader) = started(&disk, &clock);

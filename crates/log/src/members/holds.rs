@@ -1,11 +1,11 @@
 //! Holds of files: while a member reads all files of the log, no other member removes any.
 //!
-//! Law: a member that removes files first publishes the GLSN below which it frees the log, and then
-//! checks whether another member holds the files. A member that takes a hold first publishes the
-//! hold, and then reads the GLSNs that others have published. So at least one of the two sees the
-//! other, and the holder need not wait for a member that was suspended while removing. The holder
-//! treats the published part of the log as gone. No record and no run names a blob file that is
-//! removed meanwhile, now or later.
+//! Invariant: a member that removes files first publishes the GLSN below which it frees the log,
+//! and then checks whether another member holds the files. A member that takes a hold first
+//! publishes the hold, and then reads the GLSNs that others have published. So at least one of the
+//! two sees the other, and the holder need not wait for a member that was suspended while removing.
+//! The holder treats the published part of the log as gone. No record and no run names a blob file
+//! that is removed meanwhile, now or later.
 
 use std::fmt;
 use std::sync::atomic::Ordering;

@@ -78,8 +78,8 @@ impl Requests {
         Some(self.table.word(words.asked)).filter(|asked| *asked > self.table.word(words.done))
     }
 
-    /// Publishes that all requests up to `number` are done, or have failed. Law: only the keeper
-    /// calls this.
+    /// Publishes that all requests up to `number` are done, or have failed. Only the keeper calls
+    /// this.
     pub fn answered(&self, what: Asked, number: u64, is_done: bool) {
         let words = what.words();
         let before = self.table.word(words.done);

@@ -4,7 +4,7 @@
 //! busy or the threads have ended. A later request for the page finds it, waits for it, or loads
 //! it. Pages enter with the heat of a scan, into the ring reserved for scans.
 //!
-//! Laws:
+//! Invariants:
 //! 1. An error affects one page. If a run of pages cannot be read, each page is read by itself, so
 //!    that the good ones are still delivered.
 //! 2. If a source panics, its run is dropped, and the thread continues with the next.

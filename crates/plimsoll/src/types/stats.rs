@@ -133,6 +133,9 @@ pub struct OpeningStats {
     pub replayed: u64,
     /// Bytes of the log entries replayed.
     pub replayed_bytes: u64,
+    /// Bytes of the log's torn tail, which opening cut: records that no commit had returned for
+    /// when the process was killed or the power failed. A read-only store cuts nothing.
+    pub torn_bytes: u64,
 }
 
 /// All statistics of a store.

@@ -105,7 +105,8 @@ struct Here {
 }
 
 thread_local! {
-    static HERE: Cell<Here> = const { Cell::new(Here { locks: 0, call: "begin", what: "", words: 0, stores: 0 }) };
+    static HERE: Cell<Here> =
+        const { Cell::new(Here { locks: 0, call: "begin", what: "", words: 0, stores: 0 }) };
 }
 
 /// The planned end of a process.

@@ -1,11 +1,11 @@
 //! Scans entries in GLSN order: reads offsets from the tables in batches, and lends payloads from
 //! pinned pages.
 //!
-//! Law: no allocation and no copy per entry. An entry that spans blocks is assembled in one buffer
-//! of the scan; the block that is still being filled is copied once, and again when it has grown.
-//! Consecutive records in different blocks are compared by chain hash, so that a stale block with a
-//! matching checksum is detected; records within one block were compared when it was read from
-//! disk.
+//! Invariant: no allocation and no copy per entry. An entry that spans blocks is assembled in one
+//! buffer of the scan; the block that is still being filled is copied once, and again when it has
+//! grown. Consecutive records in different blocks are compared by chain hash, so that a stale block
+//! with a matching checksum is detected; records within one block were compared when it was read
+//! from disk.
 
 use std::ops::Range;
 use std::sync::Arc;

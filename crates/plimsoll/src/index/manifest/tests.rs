@@ -248,7 +248,7 @@ fn every_flipped_bit_and_every_truncation_is_reported() {
         file.write_at(&[bytes[at] ^ (1 << (at % 8))], at as u64).unwrap();
         let error = Manifest::read(&disk, dir).unwrap_err();
         assert!(matches!(error, Error::Corrupt { .. }), "byte {at}: {error}");
-        assert!(error.to_string().contains("plimsoll verify"), "{error}");
+        assert!(error.to_string().contains("`plimsoll verify STORE` lists"), "{error}");
         file.write_at(&bytes[at..=at], at as u64).unwrap();
     }
     assert_eq!(Manifest::read(&disk, dir).unwrap(), Some(manifest));
