@@ -68,9 +68,9 @@ impl From<SystemTime> for Moment {
 
 /// The store as it was at one moment. A snapshot never changes, never waits for writers and never
 /// blocks them. While it is open, no version that it can see is dropped; versions that were written
-/// and superseded since are, unless the keyspace's retention or another snapshot keeps them. (Beyond
-/// 32 different moments, and for snapshots of another process, they are kept as well.) For a past
-/// moment that a keyspace's retention does not cover, the guarantee is weaker; see
+/// and superseded since are, unless the keyspace's retention or another snapshot keeps them.
+/// (Beyond 32 different moments, and for snapshots of another process, they are kept as well.) For
+/// a past moment that a keyspace's retention does not cover, the guarantee is weaker; see
 /// [`crate::Db::snapshot_at`].
 ///
 /// ```
@@ -280,8 +280,8 @@ fn before_first(store: &Engine, asked: SystemTime) -> Result<InvalidInput> {
     Ok(InvalidInput::TimeBeforeFirst { asked, first })
 }
 
-/// Time of a commit; `None` if the log no longer holds it, and no snapshot of it has been open since
-/// it did.
+/// Time of a commit; `None` if the log no longer holds it, and no snapshot of it has been open
+/// since it did.
 pub(crate) fn time_of(store: &Engine, glsn: Glsn) -> Result<Option<SystemTime>> {
     store.check_open()?;
     let kept = || Ok(store.reader.snapshots.kept_time(glsn).map(of_micros));

@@ -71,8 +71,8 @@ struct Jobs {
     slots: Vec<Slot>,
     /// Damage that a job found: compaction stops until the index is opened again.
     stopped: Option<Error>,
-    /// The run that the last history job made, and the moments for which it kept versions. It is not
-    /// scanned again for droppable versions before one of those moments is released.
+    /// The run that the last history job made, and the moments for which it kept versions. It is
+    /// not scanned again for droppable versions before one of those moments is released.
     swept_history: Swept,
     /// Total bytes written when the owner last called for a step.
     seen_bytes_in: u64,

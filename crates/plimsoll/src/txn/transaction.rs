@@ -2,9 +2,9 @@
 //!
 //! A transaction reads one snapshot plus its own writes, and records what it read. Its commit is
 //! refused with [`crate::Error::Conflict`] if any of that was changed by a commit that is ordered
-//! between the snapshot and this one, durable or not (`txn::commit`). A key that had no value at the
-//! snapshot and has none at the commit may count as unchanged although it had one in between: its
-//! versions may have been dropped.
+//! between the snapshot and this one, durable or not (`txn::commit`). A key that had no value at
+//! the snapshot and has none at the commit may count as unchanged although it had one in between:
+//! its versions may have been dropped.
 
 use std::fmt;
 use std::io::Read;
