@@ -1,8 +1,8 @@
 //! The system interface: all access to anything outside the process.
 //!
 //! Files ([`vfs`], with real files in [`os`], switchable page caching in [`switching`]; files in
-//! memory in [`mem`]; with the feature `testing`, simulated faults in `lying`; what processes share
-//! in [`sharing`]; what a forked child may do in [`fork`]), memory of the system ([`machine`],
+//! memory in [`mem`]; disks that wrap another one in [`layer`]; with the feature `testing`,
+//! simulated faults in `lying`; what processes share in [`sharing`]; what a forked child may do in [`fork`]), memory of the system ([`machine`],
 //! [`room`]), its processors ([`processors`]), time ([`clock`]), threads ([`thread`], [`worker`],
 //! [`crew`]) and their fair lock ([`fair_lock`]), randomness ([`random`]), the one checksum
 //! ([`checksum`]) and the encoding of integers ([`codec`]). The crates above never call the
@@ -23,6 +23,7 @@ pub mod fork;
 )]
 mod image;
 pub mod io_cause;
+pub mod layer;
 #[cfg(any(test, feature = "testing"))]
 pub mod lying;
 pub mod machine;
