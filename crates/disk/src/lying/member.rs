@@ -87,7 +87,7 @@ impl Disk for MemberDisk {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.changes(dir)?.sync_dir(dir).inspect_err(|_| self.process.told_of_failed_sync())
+        self.changes(dir)?.sync_dir(dir).inspect_err(|_| self.process.saw_failed_sync())
     }
 
     fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
@@ -160,7 +160,7 @@ impl File for MemberFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.changes()?.sync().inspect_err(|_| self.process.told_of_failed_sync())
+        self.changes()?.sync().inspect_err(|_| self.process.saw_failed_sync())
     }
 
     fn len(&self) -> io::Result<u64> {

@@ -135,7 +135,7 @@ impl Process {
     }
 
     /// Notes that one of its syncs has failed.
-    pub(super) fn told_of_failed_sync(&self) {
+    pub(super) fn saw_failed_sync(&self) {
         let mut state = self.state();
         if state.killed_by_failed_sync && !state.is_dead {
             (state.is_dead, state.has_died_of_sync) = (true, true);
@@ -191,7 +191,7 @@ impl Process {
         self.inner.changed.notify_all();
     }
 
-    /// Waits until it is stopped, or until `is_done`; its thread calls [`Process::tell`] to signal
+    /// Waits until it is stopped, or until `is_done`; its thread calls [`Process::notify`] to signal
     /// that.
     pub fn wait_until_stopped(&self, is_done: &dyn Fn() -> bool) {
         let mut state = self.state();
@@ -201,7 +201,7 @@ impl Process {
     }
 
     /// Wakes threads that wait for the process.
-    pub fn tell(&self) {
+    pub fn notify(&self) {
         drop(self.state());
         self.inner.changed.notify_all();
     }

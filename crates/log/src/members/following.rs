@@ -157,7 +157,7 @@ impl Following {
 ///
 /// # Errors
 /// The system.
-pub fn tell_readers_of_one_alone(disk: &dyn Disk, store: &Path) -> Result<(), LogError> {
+pub fn notify_readers_of_lone_process(disk: &dyn Disk, store: &Path) -> Result<(), LogError> {
     let file = store.join(WORDS_FILE);
     if disk.entry(&file)?.is_none() {
         return Ok(());

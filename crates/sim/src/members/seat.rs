@@ -127,7 +127,7 @@ impl Seat {
             let ended = act(&life, &of);
             forget();
             done.store(true, Ordering::SeqCst);
-            process.tell();
+            process.notify();
             ended
         });
         self.job = Some((order.clone(), job.expect("a thread starts")));
