@@ -4,7 +4,7 @@
 //! them.
 //!
 //! A blind commit conflicts with nothing, so it can be ordered without applying the commits of
-//! other processes, which is most of the work of a process that only writes (decision 14).
+//! other processes, which is most of the work of a process that only writes (decision 13).
 //!
 //! Invariants:
 //! 1. A read sees every commit that was durable in any process when its snapshot was opened,
