@@ -28,6 +28,7 @@ pub mod layer;
 pub mod lying;
 pub mod machine;
 pub mod mem;
+pub mod mutex;
 pub mod os;
 mod path_error;
 pub mod processors;

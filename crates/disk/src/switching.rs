@@ -8,9 +8,10 @@
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::layer::DiskLayer;
+use crate::mutex::lock;
 use crate::vfs::{Caching, Disk, File, Open};
 
 /// Decides how files are read.
@@ -73,7 +74,7 @@ impl SwitchingFile {
         if self.cached.load(Ordering::Relaxed) == cached {
             return;
         }
-        let _turning = self.turning.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turning = lock(&self.turning);
         if self.cached.load(Ordering::Relaxed) != cached {
             self.file.turn(wanted);
             self.cached.store(cached, Ordering::Relaxed);
