@@ -2,11 +2,12 @@
 //!
 //! Files ([`vfs`], with real files in [`os`], switchable page caching in [`switching`]; files in
 //! memory in [`mem`]; disks that wrap another one in [`layer`]; with the feature `testing`,
-//! simulated faults in `lying`; what processes share in [`sharing`]; what a forked child may do in [`fork`]), memory of the system ([`machine`],
-//! [`room`]), its processors ([`processors`]), time ([`clock`]), threads ([`thread`], [`worker`],
-//! [`crew`]) and their fair lock ([`fair_lock`]), randomness ([`random`]), the one checksum
-//! ([`checksum`]) and the encoding of integers ([`codec`]). The crates above never call the
-//! operating system themselves; this lets one seed replay a whole run.
+//! simulated faults in `lying`; what processes share in [`sharing`]; what a forked child may do in
+//! [`fork`]), memory of the system ([`machine`], [`room`]), its processors ([`processors`]), time
+//! ([`clock`]), threads ([`thread`], [`worker`], [`crew`]) and their fair lock ([`fair_lock`]),
+//! randomness ([`random`]), the one checksum ([`checksum`]) and the encoding of integers
+//! ([`codec`]). The crates above never call the operating system themselves; this lets one seed
+//! replay a whole run.
 
 #[doc(hidden)]
 pub mod borders;

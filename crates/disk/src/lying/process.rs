@@ -192,8 +192,8 @@ impl Process {
         self.inner.changed.notify_all();
     }
 
-    /// Waits until it is stopped, or until `is_done`; its thread calls [`Process::notify`] to signal
-    /// that.
+    /// Waits until it is stopped, or until `is_done`; its thread calls [`Process::notify`] to
+    /// signal that.
     pub fn wait_until_stopped(&self, is_done: &dyn Fn() -> bool) {
         let mut state = self.state();
         while !state.is_stopped && !is_done() {
