@@ -277,7 +277,7 @@ fn watch(
 
 fn listen(out: ChildStdout, heard: &Mutex<Heard>) {
     for line in BufReader::new(out).lines().map_while(Result::ok) {
-        let mut heard = lock(&heard);
+        let mut heard = lock(heard);
         let words: Vec<&str> = line.split(' ').collect();
         match words[..] {
             ["ack", writer, number] => {

@@ -163,7 +163,7 @@ pub fn kill_at_every(
                 });
                 if let Err(failure) = done {
                     next.store(u64::MAX / 2, Ordering::Relaxed);
-                    *lock(&outcome) = Err(failure);
+                    *lock(outcome) = Err(failure);
                 }
             }
         })

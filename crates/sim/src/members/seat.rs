@@ -155,7 +155,7 @@ impl Seat {
 }
 
 fn act(life: &Mutex<Option<Life>>, order: &Order) -> Ended {
-    let mut life = lock(&life);
+    let mut life = lock(life);
     catch_unwind(AssertUnwindSafe(|| perform(&mut life, order))).map_err(|panic| text_of(&*panic))
 }
 
