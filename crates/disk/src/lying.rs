@@ -28,7 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -41,6 +41,7 @@ use crate::lying::file::LyingFile;
 use crate::lying::lock::LyingLock;
 use crate::lying::names::DurableNames;
 pub use crate::lying::process::{AtChange, Process};
+use crate::mutex::lock;
 use crate::path_error::{at_path, of_kind};
 use crate::random::Random;
 use crate::sharing::{LockFile, SharedWords};
@@ -252,7 +253,7 @@ impl LyingDisk {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Restores the power as if only the process had ended at the cut. Every write and every name

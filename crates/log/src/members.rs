@@ -352,7 +352,7 @@ impl Members {
             // another member can join: if this process is killed here, the next one to join is a
             // first member again.
             self.table.ring(NEWS);
-            self.table.tell();
+            self.table.notify();
         }
         self.table.needs_words.store(true, Ordering::SeqCst);
         self.join.release();
@@ -397,7 +397,7 @@ impl Members {
         }
         self.join.release();
         // If this member was the keeper, another one must replace it.
-        self.table.tell();
+        self.table.notify();
     }
 
     /// As [`Members::join`], for a read-only process. Without the right to write to the words, it

@@ -148,8 +148,8 @@ pub trait PageSource: Send + Sync {
     fn load(&self, number: u32, page: &mut [u8]) -> Result<(), LoadError>;
 
     /// Reads the pages from `first` on into `pages` (whole pages, aligned for direct reads) and
-    /// checks them. Used for sequential reads that bypass the pool, and for [`PoolFile::prefetch`].
-    /// A source that can read several pages at once overrides it.
+    /// checks them. Used for sequential reads that bypass the pool, and for
+    /// [`PoolFile::read_ahead`]. A source that can read several pages at once overrides it.
     ///
     /// # Errors
     /// As for [`PageSource::load`].

@@ -97,7 +97,7 @@ impl Budgets {
                 self.table.set(SlotWord::Budget, bytes);
                 return Ok(First::Bytes(bytes));
             }
-            self.tell_once(waited == 0);
+            self.notify_once(waited == 0);
             if lets_others {
                 self.join.release();
             }
@@ -111,9 +111,9 @@ impl Budgets {
         Err(LogError::Stalled { pid: self.largest(), since_micros: 0 })
     }
 
-    fn tell_once(&self, is_first: bool) {
+    fn notify_once(&self, is_first: bool) {
         if is_first {
-            self.table.tell();
+            self.table.notify();
         }
     }
 
@@ -153,7 +153,7 @@ impl Budgets {
     /// Publishes this member's budget, which must not have grown where there is a total.
     pub fn has_memory(&self, bytes: u64) {
         self.table.set(SlotWord::Budget, bytes);
-        self.table.tell();
+        self.table.notify();
     }
 
     /// Tries to get this member's whole share of memory; returns its budget from now on. Not called

@@ -107,7 +107,7 @@ impl Holds {
         self.table.set(SlotWord::Removing, 0);
         if self.removed() != before {
             // Wake members that have the removed files open, since these still use space.
-            self.table.tell();
+            self.table.notify();
         }
         removed
     }
@@ -156,7 +156,7 @@ impl Drop for Held {
             let less = |holds: u64| holds.checked_sub(1);
             let holds = table.slot_word(table.slot, SlotWord::Holds);
             let _ = holds.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
-            table.tell();
+            table.notify();
         }
     }
 }

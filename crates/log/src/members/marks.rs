@@ -108,7 +108,7 @@ impl Marks {
         // `fetch_max`: a keeper that was suspended here and then replaced does not lower the
         // number.
         self.table.words.words()[MANIFEST].fetch_max(number, Ordering::SeqCst);
-        self.table.tell();
+        self.table.notify();
     }
 
     /// The GLSN up to which some member wants the index flushed.
@@ -122,7 +122,7 @@ impl Marks {
         if self.table.may_write_words()
             && self.table.words.words()[FLUSH_WANTED].fetch_max(glsn.0, Ordering::SeqCst) < glsn.0
         {
-            self.table.tell();
+            self.table.notify();
         }
     }
 
@@ -136,7 +136,7 @@ impl Marks {
     /// that was replaced in the meantime costs a needless flush, but no data.
     pub fn want_closed(&self, glsn: Glsn) {
         self.table.words.words()[CLOSE_WANTED].fetch_max(glsn.0, Ordering::SeqCst);
-        self.table.tell();
+        self.table.notify();
     }
 
     /// As [`crate::members::table::Table::wait_for_change`], but also ends at the next sync of a

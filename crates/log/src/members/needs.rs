@@ -30,7 +30,7 @@ impl Needs {
         self.table.set(SlotWord::Checkpoint, checkpoint.0);
         if (before.next()..=checkpoint).contains(&self.marks.close_wanted()) {
             // The keeper may free the log now.
-            self.table.tell();
+            self.table.notify();
         }
     }
 

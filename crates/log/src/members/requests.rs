@@ -50,7 +50,7 @@ impl Requests {
     fn ask(&self, what: Asked) -> u64 {
         let number =
             self.table.words.words()[what.words().asked].fetch_add(1, Ordering::SeqCst) + 1;
-        self.table.tell();
+        self.table.notify();
         number
     }
 
@@ -92,7 +92,7 @@ impl Requests {
             failed.fetch_or(answered, Ordering::SeqCst);
         }
         self.table.words.words()[words.done].fetch_max(number, Ordering::SeqCst);
-        self.table.tell();
+        self.table.notify();
     }
 }
 

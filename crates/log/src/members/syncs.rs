@@ -60,7 +60,7 @@ impl Syncs {
         if self.table.word(RESTING) > 0
             && self.table.words.words()[RESTING].swap(0, Ordering::SeqCst) > 0
         {
-            self.table.tell();
+            self.table.notify();
         }
     }
 

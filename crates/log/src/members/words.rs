@@ -29,7 +29,7 @@
 //! | 56, 57 | waiting readers (or killed), their bell | any; holder of `sync`, first member |
 //! | 58 | the newest manifest | the keeper; raised |
 //! | 59, 63 | wanted flush, wanted trim | any; raised |
-//! | 60 | changes that members are told of | any |
+//! | 60 | changes that members are notified of | any |
 //! | 61 | the first GLSN of the log | a trimming member; raised |
 //! | 62 | the memory of all | a joining member, under `join` |
 //! | from 64 | the slots | the member; its process: cleared by the next owner of its lock |

@@ -192,7 +192,7 @@ impl PoolFile {
     /// order. Returns at once if the pool has reader threads, or had some; otherwise reads the
     /// pages now. Reads no further ahead than the pool keeps for scans ([`Pool::read_ahead_max`]).
     /// Costs nothing if the pages are present.
-    pub fn prefetch(&self, first: u32, count: u32) {
+    pub fn read_ahead(&self, first: u32, count: u32) {
         let pool = &self.file.pool;
         let end = first.saturating_add(count.min(pool.read_ahead_max()));
         for first in (first..end).step_by(RUN_PAGES as usize) {

@@ -60,7 +60,7 @@ struct Ends {
 }
 
 impl Pops {
-    /// Whether a write to this index key lies before the end of the popped or prefetched keys. If
+    /// Whether a write to this index key lies before the end of the keys popped or read ahead. If
     /// so, the caller must record what was popped and discard the rest.
     pub(crate) fn is_disturbed_by(&self, key: &[u8]) -> bool {
         let Some((space, direction)) = self.place else { return false };

@@ -76,7 +76,7 @@ pub struct PoolStats {
     pub hits: u64,
     /// Pages read from disk.
     pub loads: u64,
-    /// Of these, pages prefetched for a scan.
+    /// Of these, pages read ahead of a scan.
     pub read_ahead: u64,
     /// Times that a reader waited for a page that another thread was loading.
     pub waits: u64,

@@ -391,7 +391,7 @@ impl<'a> FileScan<'a> {
         }
         let most = u64::from(self.log.env.options.pool.read_ahead_max());
         if let Some(blocks) = self.ahead.come_to(number, missing, most) {
-            segment.pages.prefetch(blocks.start as u32, (blocks.end - blocks.start) as u32);
+            segment.pages.read_ahead(blocks.start as u32, (blocks.end - blocks.start) as u32);
         }
     }
 

@@ -113,7 +113,7 @@ impl Following {
             if now.saturating_sub(told) >= LOOK.as_nanos() as u64 {
                 // A new keeper may not have received the request.
                 told = now;
-                members.table.tell();
+                members.table.notify();
             }
             // Read the state after our own notification, so that it cannot wake us. Loading a
             // manifest notifies again, which costs one extra iteration.
