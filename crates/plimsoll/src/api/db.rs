@@ -710,7 +710,8 @@ impl Db {
     /// The keys beginning with `prefix` whose values differ between two moments, in key order. At
     /// each moment the keyspace is the one that had the name of this one then, even if it was
     /// dropped since and another was created: the keyspaces that [`Snapshot::keyspace`] returns at
-    /// the two moments are compared.
+    /// the two moments are compared. Both moments must be retained, or open as snapshots: hold the
+    /// snapshot of [`Db::newest`] if more may be committed before this call.
     ///
     /// # Errors
     /// As for [`Db::snapshot_at`]: [`crate::Error::Future`], [`crate::Error::Trimmed`], disk
@@ -722,11 +723,18 @@ impl Db {
         b: impl Into<Moment>,
         prefix: impl AsRef<[u8]>,
     ) -> Result<Diff> {
-        let at = |moment| match moment {
+        // Open until the difference has opened both moments itself.
+        let mut open = Vec::new();
+        let mut at = |moment| match moment {
             Moment::Glsn(glsn) => Ok(glsn),
-            moment => Snapshot::of(&self.store, moment).map(|snapshot| snapshot.at()),
+            moment => Snapshot::of(&self.store, moment).map(|snapshot| {
+                let at = snapshot.at();
+                open.push(snapshot);
+                at
+            }),
         };
-        Diff::new(&self.store, keyspace, at(a.into())?, at(b.into())?, prefix.as_ref())
+        let (a, b) = (at(a.into())?, at(b.into())?);
+        Diff::new(&self.store, keyspace, a, b, prefix.as_ref())
     }
 
     /// Statistics: memory use, event counts, and the store's position.

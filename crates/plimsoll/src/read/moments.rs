@@ -1,6 +1,7 @@
 //! The registry of open snapshots. Versions that they see are retained.
 
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
@@ -25,7 +26,7 @@ const CHARGED_TOGETHER: usize = 16;
 pub(crate) struct Snapshots {
     parts: [Arc<Part>; PARTS],
     /// Times of open moments whose entries the log may no longer hold, in microseconds since 1970
-    /// UTC: at most [`PINS_MAX`].
+    /// UTC. They are few: beyond [`PINS_MAX`] moments, the younger ones pin the log.
     times: Mutex<BTreeMap<Glsn, u64>>,
 }
 
@@ -81,9 +82,13 @@ impl Snapshots {
         self.open_charged(budget, false, choose)
     }
 
-    /// Opens a moment for a reader of later ones, too: all of them are retained.
-    pub(crate) fn open_floor(&self, budget: &Budget, at: Glsn) -> Result<OpenMoment> {
-        self.open_charged(budget, true, || at)
+    /// As [`Snapshots::open`], for a reader of later moments, too: all of them are retained.
+    pub(crate) fn open_floor(
+        &self,
+        budget: &Budget,
+        choose: impl FnOnce() -> Glsn,
+    ) -> Result<OpenMoment> {
+        self.open_charged(budget, true, choose)
     }
 
     fn open_charged(
@@ -112,6 +117,12 @@ impl Snapshots {
         part.open_in(part.lock(), (false, false), choose)
     }
 
+    /// As [`Snapshots::open_floor`], without a charge.
+    pub(crate) fn open_floor_unleased(&self, choose: impl FnOnce() -> Glsn) -> OpenMoment {
+        let part = self.part();
+        part.open_in(part.lock(), (false, true), choose)
+    }
+
     /// The oldest open moment, or the result of `newest` if that is older or no moment is open.
     pub(crate) fn oldest(&self, newest: impl FnOnce() -> Glsn) -> Glsn {
         // Lock all parts at once: a moment that is open in one part may be opened in another and
@@ -135,10 +146,18 @@ impl Snapshots {
     /// Keeps the times of the open moments below `until`, up to which the log is about to be freed.
     /// `time_of` reads the time of a commit from the log.
     pub(crate) fn keep_times(&self, until: Glsn, time_of: impl Fn(Glsn) -> Option<u64>) {
-        let open = self.retained(|| until).pins;
-        let time = |at: &Glsn| Some((*at, self.kept_time(*at).or_else(|| time_of(*at))?));
-        let times = open.iter().filter_map(time).collect();
-        *lock(&self.times) = times;
+        let moments = |part: &Arc<Part>| part.lock().moments().collect::<Vec<_>>();
+        let open: BTreeSet<Glsn> = self.parts.iter().flat_map(moments).collect();
+        let mut times = lock(&self.times);
+        // A time from before stays as long as its moment is open: the log may not have it any more.
+        times.retain(|at, _| open.contains(at));
+        for at in open.into_iter().take_while(|at| *at < until) {
+            if let Entry::Vacant(entry) = times.entry(at)
+                && let Some(time) = time_of(at)
+            {
+                entry.insert(time);
+            }
+        }
     }
 
     /// The time of a commit, if it was kept.
@@ -381,7 +400,7 @@ mod tests {
         let open = |n| snapshots.open_unleased(|| Glsn(n));
         let _pins = [3, 9, 9, 5, 50, 60].map(open);
         assert_eq!(retained(), (50, vec![3, 5, 9]));
-        let floors = [9, 7, 7].map(|n| snapshots.open_floor(&budget, Glsn(n)).unwrap());
+        let floors = [9, 7, 7].map(|n| snapshots.open_floor(&budget, || Glsn(n)).unwrap());
         assert_eq!(retained(), (7, vec![3, 5]));
         let [at_9, at_7, again] = floors;
         drop(at_7);

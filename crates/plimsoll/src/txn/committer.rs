@@ -145,11 +145,21 @@ impl Committer {
         moment
     }
 
+    /// As [`Committer::open_newest`], and every later moment is retained as well.
+    pub(crate) fn open_newest_floor(&self) -> OpenMoment {
+        let moment = self.open_floor_now(|| self.newest_to_open());
+        self.show_now(&moment);
+        moment
+    }
+
     /// Opens the base snapshot of updates for a transaction at `at`: the newest, or `at` if that is
     /// ordered but not visible yet.
+    ///
+    /// It retains every later moment as well: an update is computed again from a later one if its
+    /// base has changed, and a deletion since must not be missed then.
     fn open_base(&self, at: Glsn) -> OpenMoment {
-        let newest = self.open_newest();
-        if newest.at() < at { self.open_now(|| at) } else { newest }
+        let newest = self.open_newest_floor();
+        if newest.at() < at { self.open_floor_now(|| at) } else { newest }
     }
 
     /// Like [`Committer::open_newest`], for a transaction, which may never read: only its first
@@ -224,6 +234,17 @@ impl Committer {
         }
     }
 
+    /// As [`Committer::open_now`], and every later moment is retained as well.
+    fn open_floor_now(&self, at: impl Fn() -> Glsn) -> OpenMoment {
+        if self.reader.owner.is_foreign() {
+            return OpenMoment::of_nobody(at());
+        }
+        match self.reader.snapshots.open_floor(&self.reader.budget, &at) {
+            Ok(moment) => moment,
+            Err(_) => self.reader.snapshots.open_floor_unleased(at),
+        }
+    }
+
     /// Opens a snapshot in the past. Waits for memory like writers.
     pub(crate) fn open_at(&self, at: Glsn) -> Result<OpenMoment> {
         let open = || self.reader.snapshots.open(&self.reader.budget, || at);
@@ -234,7 +255,7 @@ impl Committer {
 
     /// As [`Committer::open_at`], and every later moment is retained as well.
     pub(crate) fn open_floor(&self, at: Glsn) -> Result<OpenMoment> {
-        let open = || self.reader.snapshots.open_floor(&self.reader.budget, at);
+        let open = || self.reader.snapshots.open_floor(&self.reader.budget, || at);
         let opened = self.patience.in_transaction(false, open);
         self.promise_floor();
         opened
@@ -335,6 +356,9 @@ mod tests {
     use crate::api::snapshot::Snapshot;
     use crate::engine::open::open;
     use crate::txn::transaction::Transaction;
+    use crate::types::index_key::KeyBuffer;
+    use crate::types::keyspaces::DEFAULT;
+    use crate::types::retention::Retention;
 
     use super::*;
 
@@ -365,6 +389,31 @@ mod tests {
         is_behind(snapshot.time().unwrap_err());
         is_behind(tx.get(&space, b"a").unwrap_err());
         is_behind(tx.first(&space).unwrap_err());
+    }
+
+    #[test]
+    fn a_deletion_after_the_base_of_updates_is_found_after_a_merge() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options::new().memory_bytes(16 << 20).background(false);
+        let options = options.retention(Retention::Latest);
+        let store = open(&dir.path().join("store"), options).unwrap();
+        let space = store.reader.keyspaces.find("default").unwrap().0;
+        let commit = |change: &dyn Fn(&mut Transaction) -> Result<()>| {
+            let mut tx = Transaction::new(&store.committer);
+            change(&mut tx).unwrap();
+            tx.commit().unwrap()
+        };
+        commit(&|tx| tx.put(&space, b"b", b"1"));
+        let base = store.committer.open_base(Glsn::NONE);
+        let put_at = commit(&|tx| tx.put(&space, b"a", b"1"));
+        let deleted_at = commit(&|tx| tx.delete(&space, b"a"));
+        crate::engine::shared::requests::compact(&store).unwrap();
+        let key = KeyBuffer::new(DEFAULT.1, b"a").unwrap();
+        let changed = || store.reader.read(|view| view.changed(&key, put_at)).unwrap();
+        assert_eq!(changed(), Some(deleted_at));
+        drop(base);
+        crate::engine::shared::requests::compact(&store).unwrap();
+        assert_eq!(changed(), None, "the merge would have dropped it");
     }
 
     #[test]

@@ -313,7 +313,9 @@ fn dump_history(
     store.check_open()?;
     let _held = store.hold_files()?;
     let log = &store.reader.log;
-    let last = store.newest()?;
+    // Versions that a later commit supersedes stay until those older than the log are written.
+    let newest = store.committer.open_newest_floor();
+    let last = newest.readable()?;
     let first = log.bounds().first;
     let floor_micros = match log.glsn_at(0) {
         // The header of the first segment has the time of what was trimmed.
@@ -324,6 +326,7 @@ fn dump_history(
     if first > Glsn::FIRST {
         dump.old_versions(first)?;
     }
+    drop(newest);
     let mut next = first;
     while next <= last {
         options.cancel.check()?;
