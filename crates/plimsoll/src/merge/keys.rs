@@ -1,0 +1,209 @@
+//! The keys that may differ between two states.
+
+use std::cmp::Ordering;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::budget::account::Charge;
+
+use crate::api::commit::Commit;
+use crate::api::history::Changes;
+use crate::engine::Engine;
+use crate::engine::keyspace_commits::FIRST_ID;
+use crate::read::span::Span;
+use crate::types::error::Result;
+use crate::types::keyspaces::{DEFAULT, Keyspace};
+
+/// The keys of a commit are listed if they take at most this many bytes in memory. Otherwise the
+/// index is scanned between the first and the last.
+const LISTED_BYTES_MAX: usize = 1 << 20;
+
+/// What a listed key takes in addition to its bytes.
+const LISTED_KEY_BYTES: usize = size_of::<Vec<u8>>() + 16;
+
+/// A range of a user's keys.
+type UserRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
+/// A keyspace whose states are merged, by the name that it has at each moment.
+#[derive(Clone)]
+pub(crate) struct Scope {
+    pub(crate) name: Arc<str>,
+    pub(crate) source: Source,
+}
+
+/// Where the keys to compare come from.
+#[derive(Clone)]
+pub(crate) enum Source {
+    /// All that were written between the two moments.
+    Whole,
+    /// Those of them that are in a range.
+    Within(UserRange),
+    /// A list.
+    Listed(Arc<KeyList>),
+}
+
+/// Keys in ascending order, and the charge for their memory.
+pub(crate) struct KeyList {
+    keys: Vec<Vec<u8>>,
+    _charge: Charge,
+}
+
+impl Scope {
+    pub(crate) fn whole(name: Arc<str>) -> Self {
+        Self { name, source: Source::Whole }
+    }
+
+    /// The keyspaces that a commit changed, and the keys in them; empty if it only changed the
+    /// store's own records of keyspaces and cursors.
+    pub(crate) fn of_commit(store: &Engine, commit: &Commit) -> Result<Vec<Self>> {
+        let mut charge = store.reader.index.seats.charge();
+        let mut found: Vec<Found> = Vec::new();
+        let (mut is_listed, mut bytes, mut charged) = (true, 0, 0);
+        for change in commit.changes()? {
+            let change = change?;
+            let Some(name) = change.keyspace().filter(|_| is_of_user(change.space())) else {
+                continue;
+            };
+            let (key, range) = (change.key(), change.deleted_range());
+            is_listed &= range.is_none();
+            let last = range.map_or(Bound::Included(key), |(_, end)| end);
+            let at = found.iter().position(|found| *found.name == *name).unwrap_or_else(|| {
+                found.push(Found::new(name, key));
+                found.len() - 1
+            });
+            found[at].widen(key, last);
+            if is_listed {
+                bytes += key.len() + LISTED_KEY_BYTES;
+                is_listed = bytes <= LISTED_BYTES_MAX;
+                found[at].keys.push(key.to_vec());
+                // A list has room for up to twice as many keys.
+                if 2 * bytes > charged {
+                    charged = 4 * bytes;
+                    let set = || Ok(charge.set(charged as u64)?);
+                    store.committer.patience.in_transaction(false, set)?;
+                }
+            } else {
+                found.iter_mut().for_each(|found| found.keys = Vec::new());
+            }
+        }
+        if !is_listed {
+            return Ok(found.into_iter().map(Found::within).collect());
+        }
+        let mut charge = Some(charge);
+        Ok(found.into_iter().map(|found| found.listed(store, &mut charge)).collect())
+    }
+}
+
+/// Whether a keyspace is not one of the store's own.
+fn is_of_user(id: u32) -> bool {
+    id >= FIRST_ID || id == DEFAULT.1
+}
+
+/// The keys that a commit wrote in a keyspace.
+struct Found {
+    name: Arc<str>,
+    keys: Vec<Vec<u8>>,
+    first: Vec<u8>,
+    last: Bound<Vec<u8>>,
+}
+
+impl Found {
+    fn new(name: &str, key: &[u8]) -> Self {
+        let (first, last) = (key.to_vec(), Bound::Included(key.to_vec()));
+        Self { name: name.into(), keys: Vec::new(), first, last }
+    }
+
+    /// Includes the keys from `first` to `last`.
+    fn widen(&mut self, first: &[u8], last: Bound<&[u8]>) {
+        if *first < *self.first {
+            self.first = first.to_vec();
+        }
+        let is_further = match (last, &self.last) {
+            (_, Bound::Unbounded) => false,
+            (Bound::Unbounded, _) => true,
+            (Bound::Included(a) | Bound::Excluded(a), Bound::Included(b) | Bound::Excluded(b)) => {
+                match a.cmp(b) {
+                    Ordering::Equal => matches!(last, Bound::Included(_)),
+                    order => order.is_gt(),
+                }
+            }
+        };
+        if is_further {
+            self.last = last.map(<[u8]>::to_vec);
+        }
+    }
+
+    fn within(self) -> Scope {
+        let source = Source::Within((Bound::Included(self.first), self.last));
+        Scope { name: self.name, source }
+    }
+
+    /// With the charge for all lists, in the first of them, or else an empty one.
+    fn listed(self, store: &Engine, charge: &mut Option<Charge>) -> Scope {
+        let charge = charge.take().unwrap_or_else(|| store.reader.index.seats.charge());
+        let source = Source::Listed(Arc::new(KeyList { keys: self.keys, _charge: charge }));
+        Scope { name: self.name, source }
+    }
+}
+
+/// An iterator over the keys of a keyspace that may differ between two moments, in ascending order.
+pub(crate) enum Keys {
+    Listed(Arc<KeyList>, usize),
+    /// The keys written in the keyspace of either moment; one if it is the same.
+    Written([Option<Changes>; 2]),
+}
+
+impl Keys {
+    /// The keys of `source` in the keyspace that had a name at two moments.
+    pub(crate) fn new(
+        store: &Engine,
+        source: &Source,
+        a: (Option<&Keyspace>, Glsn),
+        b: (Option<&Keyspace>, Glsn),
+    ) -> Result<Self> {
+        let range = match source {
+            Source::Listed(list) => return Ok(Self::Listed(Arc::clone(list), 0)),
+            Source::Whole => (Bound::Unbounded, Bound::Unbounded),
+            Source::Within(range) => range.clone(),
+        };
+        let (first, last) = if a.1 <= b.1 { (a, b) } else { (b, a) };
+        let written = |(keyspace, at): (Option<&Keyspace>, Glsn)| {
+            let Some(keyspace) = keyspace else { return Ok(None) };
+            let id = store.reader.keyspaces.id_of(keyspace)?;
+            Changes::new(store, Span::new(id, &range), (first.1, last.1), at).map(Some)
+        };
+        let second = if first.0 == last.0 { None } else { written(last)? };
+        Ok(Self::Written([written(first)?, second]))
+    }
+
+    /// The next key.
+    pub(crate) fn next(&mut self, store: &Engine) -> Result<Option<Vec<u8>>> {
+        let [old, new] = match self {
+            Self::Listed(list, at) => {
+                *at += 1;
+                return Ok(list.keys.get(*at - 1).cloned());
+            }
+            Self::Written(written) => written,
+        };
+        for changes in [&mut *old, &mut *new] {
+            if let Some(there) = changes
+                && !there.advance(store)?
+            {
+                *changes = None;
+            }
+        }
+        let key = match (&old, &new) {
+            (None, None) => return Ok(None),
+            (Some(only), None) | (None, Some(only)) => only.user_key(),
+            (Some(old), Some(new)) => old.user_key().min(new.user_key()),
+        };
+        let key = key.to_vec();
+        for changes in [old, new].into_iter().flatten() {
+            if *changes.user_key() == *key {
+                changes.pass();
+            }
+        }
+        Ok(Some(key))
+    }
+}

@@ -1,0 +1,210 @@
+//! Merges three versions of a text by lines.
+
+use std::ops::Range;
+
+use imara_diff::sources::byte_lines;
+use imara_diff::{Algorithm, Diff, Hunk, InternedInput, TokenSource};
+use plimsoll_memory::budget::{Budget, Kind};
+
+use crate::types::error::Result;
+
+/// Upper bound of the memory that a comparison takes for each line of the two texts: its token, its
+/// entry among the distinct lines, and the tables of the comparison.
+const LINE_BYTES: u64 = 96;
+
+/// Applies the changes from `base` to `theirs` to `ours`; `None` if both sides changed the same
+/// lines, or lines next to each other, in different ways.
+///
+/// # Errors
+/// The budget.
+pub(super) fn merge(
+    budget: &Budget,
+    base: &[u8],
+    ours: &[u8],
+    theirs: &[u8],
+) -> Result<Option<Vec<u8>>> {
+    let bytes = (base.len() + ours.len() + theirs.len()) as u64;
+    let lines = [base, ours, theirs].map(|text| byte_lines(text).count() as u64);
+    let _lease = budget.lease(Kind::Staging, lines.iter().sum::<u64>() * LINE_BYTES + bytes)?;
+    let by_us = Changes::new(base, ours);
+    let by_them = Changes::new(base, theirs);
+    Ok(merge_changes(base, &by_us, &by_them))
+}
+
+/// The changes from one text to another.
+struct Changes<'a> {
+    hunks: Vec<Hunk>,
+    /// Where each line of the changed text begins, and its end.
+    offsets: Vec<usize>,
+    text: &'a [u8],
+}
+
+impl<'a> Changes<'a> {
+    fn new(base: &'a [u8], text: &'a [u8]) -> Self {
+        let input = InternedInput::new(byte_lines(base), byte_lines(text));
+        let hunks = Diff::compute(Algorithm::Histogram, &input).hunks().collect();
+        Self { hunks, offsets: offsets(text), text }
+    }
+
+    /// The lines that a hunk puts in place of those of the base.
+    fn lines(&self, hunk: &Hunk) -> &'a [u8] {
+        slice(self.text, &self.offsets, &hunk.after)
+    }
+}
+
+/// Where each line begins, and the end of the text.
+fn offsets(text: &[u8]) -> Vec<usize> {
+    let ends = byte_lines(text).tokenize().scan(0, |end, line| {
+        *end += line.len();
+        Some(*end)
+    });
+    std::iter::once(0).chain(ends).collect()
+}
+
+fn slice<'a>(text: &'a [u8], offsets: &[usize], lines: &Range<u32>) -> &'a [u8] {
+    &text[offsets[lines.start as usize]..offsets[lines.end as usize]]
+}
+
+fn merge_changes(base: &[u8], ours: &Changes<'_>, theirs: &Changes<'_>) -> Option<Vec<u8>> {
+    let base_offsets = offsets(base);
+    let (mut by_us, mut by_them) = (ours.hunks.iter().peekable(), theirs.hunks.iter().peekable());
+    let mut merged = Vec::with_capacity(ours.text.len().max(theirs.text.len()));
+    // Lines of the base before this one are done.
+    let mut done = 0;
+    loop {
+        let (hunk, lines) = match (by_us.peek(), by_them.peek()) {
+            (None, None) => break,
+            (Some(us), Some(them)) if us.before == them.before => {
+                if ours.lines(us) != theirs.lines(them) {
+                    return None;
+                }
+                by_them.next();
+                let hunk = by_us.next()?;
+                (hunk, ours.lines(hunk))
+            }
+            (Some(us), Some(them)) if touch(us, them) => return None,
+            (us, them)
+                if us.is_some_and(|us| {
+                    them.is_none_or(|them| us.before.start < them.before.start)
+                }) =>
+            {
+                let hunk = by_us.next()?;
+                (hunk, ours.lines(hunk))
+            }
+            _ => {
+                let hunk = by_them.next()?;
+                (hunk, theirs.lines(hunk))
+            }
+        };
+        merged.extend_from_slice(slice(base, &base_offsets, &(done..hunk.before.start)));
+        merged.extend_from_slice(lines);
+        done = hunk.before.end;
+    }
+    let end = base_offsets.len() as u32 - 1;
+    merged.extend_from_slice(slice(base, &base_offsets, &(done..end)));
+    Some(merged)
+}
+
+/// Whether two changes overlap or are next to each other.
+fn touch(a: &Hunk, b: &Hunk) -> bool {
+    a.before.start <= b.before.end && b.before.start <= a.before.end
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_disk::random::Random;
+    use plimsoll_memory::budget::Backing;
+
+    use super::*;
+
+    fn merged(base: &str, ours: &str, theirs: &str) -> Option<String> {
+        let budget = Budget::new(16 << 20, Backing::Heap).unwrap();
+        let merged = merge(&budget, base.as_bytes(), ours.as_bytes(), theirs.as_bytes()).unwrap();
+        merged.map(|text| String::from_utf8(text).unwrap())
+    }
+
+    #[test]
+    fn changes_of_different_lines_are_both_kept() {
+        let cases = [
+            ("a\nb\nc\n", "A\nb\nc\n", "a\nb\nC\n", "A\nb\nC\n"),
+            ("a\nb\nc", "a\nb\nc\nd\n", "x\nb\nc", "x\nb\nc\nd\n"),
+            ("a\nb\nc\n", "b\nc\n", "a\nb\n", "b\n"),
+            ("a\nb\nc\n", "a\nb\nc\n", "", ""),
+            ("", "a\n", "", "a\n"),
+            ("a\n\n\nb\n", "a\nx\n\n\nb\n", "a\n\n\nb\ny", "a\nx\n\n\nb\ny"),
+        ];
+        for (base, ours, theirs, wanted) in cases {
+            assert_eq!(merged(base, ours, theirs).as_deref(), Some(wanted), "{base:?}");
+            assert_eq!(merged(base, theirs, ours).as_deref(), Some(wanted), "{base:?}");
+        }
+    }
+
+    #[test]
+    fn changes_of_the_same_or_neighbouring_lines_are_a_conflict() {
+        let cases = [
+            ("a\nb\nc\n", "a\nB\nc\n", "a\nx\nc\n"),
+            ("a\nb\nc\n", "A\nb\nc\n", "a\nB\nc\n"),
+            ("a\nb\nc\n", "a\nc\n", "a\nB\nc\n"),
+            ("a\n", "a\nb\n", "a\nc\n"),
+            ("a", "a\n", "b"),
+        ];
+        for (base, ours, theirs) in cases {
+            assert_eq!(merged(base, ours, theirs), None, "{base:?} {ours:?} {theirs:?}");
+            assert_eq!(merged(base, theirs, ours), None, "{base:?} {ours:?} {theirs:?}");
+        }
+    }
+
+    #[test]
+    fn random_texts_merge_in_either_order_and_with_themselves() {
+        let seed = std::env::var("SEED").map_or(11, |seed| seed.parse().unwrap());
+        println!("SEED={seed}");
+        let mut random = Random::new(seed);
+        let mut clean = 0;
+        for _ in 0..3000 {
+            let text = |random: &mut Random| -> Vec<String> {
+                (0..random.below(20)).map(|_| format!("{}\n", random.below(6))).collect()
+            };
+            let base = text(&mut random);
+            let mut edit = |base: &[String]| {
+                let mut lines = base.to_vec();
+                for _ in 0..random.below(3) {
+                    let at = random.below(lines.len() as u64 + 1) as usize;
+                    match random.below(2) {
+                        0 if at < lines.len() => drop(lines.remove(at)),
+                        _ => lines.insert(at, format!("{}\n", random.below(100))),
+                    }
+                }
+                lines.concat()
+            };
+            let (ours, theirs) = (edit(&base), edit(&base));
+            let base = base.concat();
+            assert_eq!(merged(&base, &ours, &base).as_ref(), Some(&ours));
+            assert_eq!(merged(&base, &base, &theirs).as_ref(), Some(&theirs));
+            assert_eq!(merged(&base, &ours, &ours).as_ref(), Some(&ours));
+            let both = merged(&base, &ours, &theirs);
+            assert_eq!(merged(&base, &theirs, &ours), both);
+            if let Some(both) = both {
+                clean += 1;
+                // No line appears that neither side had, and no line of both is lost.
+                for line in both.lines() {
+                    assert!(
+                        [&base, &ours, &theirs]
+                            .iter()
+                            .any(|text| text.lines().any(|it| it == line))
+                    );
+                }
+                let count =
+                    |text: &str, line: &str| text.lines().filter(|it| *it == line).count() as i64;
+                for line in (0..100).map(|line: u32| line.to_string()) {
+                    let [base, ours, theirs, both] =
+                        [&base, &ours, &theirs, &both].map(|text| count(text, &line));
+                    if ours == theirs && ours == base {
+                        continue;
+                    }
+                    assert!(both >= base.min(ours).min(theirs) && both <= base.max(ours + theirs));
+                }
+            }
+        }
+        assert!(clean > 1000, "{clean}");
+    }
+}
