@@ -111,6 +111,8 @@ mod documents {
     struct UpdateAKey;
     #[doc = include_str!("../../../docs/how-to/delete-a-range.md")]
     struct DeleteARange;
+    #[doc = include_str!("../../../docs/how-to/undo-a-commit.md")]
+    struct UndoACommit;
     #[doc = include_str!("../../../docs/how-to/share-a-store-between-processes.md")]
     struct ShareAStore;
     #[doc = include_str!("../../../docs/how-to/follow-the-log.md")]

@@ -12,6 +12,7 @@
 //!    dropped. Reads at or above it must be answered; reads below may be refused, but are never
 //!    wrong.
 
+pub mod merge;
 pub mod reads;
 
 use std::collections::{BTreeMap, BTreeSet};

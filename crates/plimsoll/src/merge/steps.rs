@@ -260,8 +260,7 @@ impl Stream {
             return Ok(None);
         }
         let budget = &self.store.reader.budget;
-        let is_unchanged =
-            is_base || is_same((MergeSide::Base, &base), (MergeSide::Ours, &ours))?;
+        let is_unchanged = is_base || is_same((MergeSide::Base, &base), (MergeSide::Ours, &ours))?;
         let (resolved, theirs) = if is_unchanged {
             (Resolved::Theirs, theirs)
         } else {
