@@ -329,17 +329,18 @@ impl Db {
     /// 2
     /// >>> undone = db.revert(undone, {"default": lambda key, base, ours, theirs: theirs})
     ///
-    /// Keyspaces themselves are not created or dropped: to undo `drop_keyspace`, create the
+    /// `keyspaces` limits it to some keyspaces. Keyspaces themselves are not created or dropped: to undo `drop_keyspace`, create the
     /// keyspace, then revert the commit that dropped it.
-    #[pyo3(signature = (glsn, rules = None, *, metadata = None))]
+    #[pyo3(signature = (glsn, rules = None, *, keyspaces = None, metadata = None))]
     fn revert(
         this: PyRef<'_, Self>,
         glsn: u64,
         rules: Option<&Bound<'_, PyDict>>,
+        keyspaces: Option<&Bound<'_, PyAny>>,
         metadata: Option<BytesLike<'_>>,
     ) -> PyResult<Option<u64>> {
         let (py, store) = (this.py(), store(&this));
-        Revert::new(py, store, glsn, rules)?.run(py, metadata)
+        Revert::new(py, store, glsn, rules, keyspaces)?.run(py, metadata)
     }
 
     /// What `revert` would do now, key by key; writes nothing.
@@ -348,14 +349,15 @@ impl Db {
     /// >>> wrong = db.put(b"tea", b"31")
     /// >>> [(step.action, step.key) for step in db.preview_revert(wrong)]
     /// [('delete', b'tea')]
-    #[pyo3(signature = (glsn, rules = None))]
+    #[pyo3(signature = (glsn, rules = None, *, keyspaces = None))]
     fn preview_revert(
         this: PyRef<'_, Self>,
         glsn: u64,
         rules: Option<&Bound<'_, PyDict>>,
+        keyspaces: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<MergeSteps> {
         let (py, store) = (this.py(), store(&this));
-        Revert::new(py, store, glsn, rules)?.preview(py)
+        Revert::new(py, store, glsn, rules, keyspaces)?.preview(py)
     }
 
     /// Makes all keys equal to what they were at an earlier moment (a GLSN or a `datetime`), by a

@@ -43,9 +43,13 @@ impl Revert {
         store: &Arc<Store>,
         glsn: u64,
         rules: Option<&Bound<'_, PyDict>>,
+        keyspaces: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let raised = Raised::default();
         let mut revert = store.db()?.revert(Glsn(glsn));
+        for keyspace in listed(py, store, keyspaces)? {
+            revert = revert.keyspace(&keyspace);
+        }
         for (keyspace, rule) in rules.into_iter().flatten() {
             let keyspace = existing(py, store, &keyspace)?;
             revert = revert.rule(&keyspace, rule_of(&rule, &raised)?);
@@ -88,19 +92,28 @@ pub(crate) fn reset(
     keyspaces: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<plimsoll::Reset> {
     let mut reset = store.db()?.reset_to(moment);
-    let Some(keyspaces) = keyspaces else { return Ok(reset) };
+    for keyspace in listed(py, store, keyspaces)? {
+        reset = reset.keyspace(&keyspace);
+    }
+    Ok(reset)
+}
+
+/// The given keyspaces; none if the argument was left out.
+fn listed(
+    py: Python<'_>,
+    store: &Arc<Store>,
+    keyspaces: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Vec<plimsoll::Keyspace>> {
+    let Some(keyspaces) = keyspaces else { return Ok(Vec::new()) };
     if keyspaces.is_instance_of::<PyString>() {
         return Err(PyTypeError::new_err("keyspaces is a list of keyspaces or names, not a str"));
     }
-    let mut is_empty = true;
-    for keyspace in keyspaces.try_iter()? {
-        reset = reset.keyspace(&existing(py, store, &keyspace?)?);
-        is_empty = false;
+    let listed = keyspaces.try_iter()?.map(|keyspace| existing(py, store, &keyspace?));
+    let listed: Vec<_> = listed.collect::<PyResult<_>>()?;
+    if listed.is_empty() {
+        return Err(PyValueError::new_err("keyspaces is empty; leave it out to mean all"));
     }
-    if is_empty {
-        return Err(PyValueError::new_err("keyspaces is empty; leave it out to reset all"));
-    }
-    Ok(reset)
+    Ok(listed)
 }
 
 fn rule_of(rule: &Bound<'_, PyAny>, raised: &Raised) -> PyResult<MergeRule> {

@@ -109,6 +109,19 @@ def test_reset_goes_back_to_a_glsn_or_time(db: plimsoll.Db) -> None:
     assert dict(other) == {b"k": b"v"}
 
 
+def test_a_revert_of_one_keyspace_leaves_the_others(db: plimsoll.Db) -> None:
+    other = db.keyspace("other")
+    with db.transaction() as tx:
+        tx[b"a"] = b"1"
+        tx.keyspace(other)[b"b"] = b"2"
+    assert tx.glsn is not None
+    assert [step.keyspace for step in db.preview_revert(tx.glsn, keyspaces=["other"])] == ["other"]
+    db.revert(tx.glsn, keyspaces=[other])
+    assert (dict(db), dict(other)) == ({b"a": b"1"}, {})
+    db.revert(tx.glsn)
+    assert dict(db) == {}
+
+
 def test_bad_input(db: plimsoll.Db, tmp_path: Path) -> None:
     glsn = db.put(b"a", b"1")
     with pytest.raises(plimsoll.NotYet):

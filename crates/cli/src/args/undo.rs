@@ -24,7 +24,8 @@ With --preview, prints what would be done, one key per line: put, delete or conf
 key. --json prints one object per key with \"action\", \"keyspace\", \"key\" (or \"key_hex\") and, \
 of a conflict, \"base_bytes\", \"ours_bytes\" and \"theirs_bytes\" (null: no value).
 
-Keyspaces themselves are not created, dropped or changed. To undo `keyspace drop`, create the \
+Keyspaces themselves are not created, dropped or changed, and those that hold the bookkeeping of \
+commands (plimsoll.import) keep it: an import continues as if the commit had not been undone. To undo `keyspace drop`, create the \
 keyspace again, then revert the commit that dropped it.
 
 Examples:
@@ -43,9 +44,9 @@ pub(crate) struct Revert {
     /// What becomes of keys of a keyspace that were changed again since
     #[arg(long = "rule", value_name = "KEYSPACE=RULE", value_parser = parse_rule)]
     pub(crate) rules: Vec<(String, Rule)>,
-    /// Keyspace that the commit of commit:ID was imported into
-    #[arg(long, value_name = "NAME", default_value = "default")]
-    pub(crate) keyspace: String,
+    /// Undo only what the commit did in this keyspace; may be repeated [default: all]
+    #[arg(long = "keyspace", value_name = "NAME")]
+    pub(crate) keyspaces: Vec<String>,
 }
 
 #[derive(Args, Debug)]

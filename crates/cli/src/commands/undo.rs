@@ -14,9 +14,13 @@ use crate::stderr::say;
 use crate::{keyspaces, moment, store};
 
 pub(crate) fn revert(globals: &Globals, args: &Revert, output: &mut Output) -> Outcome {
+    args.keyspaces.iter().try_for_each(|name| keyspaces::check_writable(name))?;
     let db = open(globals, args.preview, &args.store)?;
-    let glsn = Glsn(moment::glsn(&db, &args.commit, &args.keyspace)?);
+    let glsn = Glsn(moment::glsn(&db, &args.commit, first_of(&args.keyspaces))?);
     let mut revert = db.revert(glsn);
+    for name in keyspaces::asked_or_not_own(&db, &args.keyspaces) {
+        revert = revert.keyspace(&keyspaces::known_keyspace(&db, &name)?);
+    }
     for (name, rule) in &args.rules {
         let keyspace = keyspaces::known_keyspace(&db, name)?;
         revert = revert.rule(&keyspace, rule_of(*rule));
@@ -43,8 +47,7 @@ pub(crate) fn revert(globals: &Globals, args: &Revert, output: &mut Output) -> O
 pub(crate) fn reset(globals: &Globals, args: &Reset, output: &mut Output) -> Outcome {
     args.keyspaces.iter().try_for_each(|name| keyspaces::check_writable(name))?;
     let db = open(globals, args.preview, &args.store)?;
-    let name = args.keyspaces.first().map_or("default", String::as_str);
-    let to = moment::glsn(&db, &args.to, name)?;
+    let to = moment::glsn(&db, &args.to, first_of(&args.keyspaces))?;
     let mut reset = db.reset_to(Glsn(to));
     for name in &args.keyspaces {
         reset = reset.keyspace(&keyspaces::known_keyspace(&db, name)?);
@@ -54,6 +57,11 @@ pub(crate) fn reset(globals: &Globals, args: &Reset, output: &mut Output) -> Out
     }
     let by = reset.run()?;
     done(db, by, &format!("reset to GLSN {to}"), output)
+}
+
+/// The keyspace whose imported commits are meant by a time or a commit id.
+fn first_of(keyspaces: &[String]) -> &str {
+    keyspaces.first().map_or("default", String::as_str)
 }
 
 fn open(globals: &Globals, preview: bool, path: &std::path::Path) -> Result<Db, Failure> {

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use crate::repository::Repository;
 use crate::run::{Folder, run};
 
 /// GLSN 1: a=1; 2: a=22; 3: b=3; 4: a deleted.
@@ -110,4 +111,20 @@ fn bad_input_of_reverts_and_resets_is_refused() {
     run(&["keyspace", "create", &store, "cats"]).ok();
     assert_eq!(run(&["revert", &store, "7"]).ok().text(), "9\n");
     assert_eq!(run(&["scan", &store, "--keyspace", "cats"]).ok().text(), "tom\tgrey\n");
+}
+
+#[test]
+fn an_imported_commit_is_reverted_and_the_import_continues() {
+    let folder = Folder::new();
+    let repository = Repository::init(&folder.path().join("repository"));
+    repository.commit("one", &[("a", b"1")]);
+    let second = repository.commit("two", &[("b", b"2")]);
+    repository.commit("three", &[("a", b"3")]);
+    let store = folder.at("store");
+    run(&["import", "git", repository.path(), &store]).ok();
+    run(&["revert", &store, &format!("commit:{second}")]).ok();
+    assert_eq!(run(&["scan", &store]).ok().text(), "a\t3\n");
+    repository.commit("four", &[("c", b"4")]);
+    run(&["import", "git", repository.path(), &store]).ok();
+    assert_eq!(run(&["scan", &store]).ok().text(), "a\t3\nc\t4\n");
 }

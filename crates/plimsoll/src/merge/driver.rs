@@ -9,15 +9,15 @@ use crate::api::snapshot::Snapshot;
 use crate::engine::Engine;
 use crate::engine::keyspace_commits::system;
 use crate::merge::keys::Scope;
-use crate::merge::rule::{MergeRule, Resolved, read_whole};
-use crate::merge::steps::{MergeAction, MergeStep, MergeSteps, Part, Sides, Stream};
+use crate::merge::rule::{Resolved, read_whole};
+use crate::merge::steps::{MergeAction, MergeStep, MergeSteps, Part, Rules, Sides, Stream};
 use crate::read::point::ValueReader;
 use crate::read::span::Span;
 use crate::txn::retry;
 use crate::txn::transaction::Transaction;
 use crate::types::error::{Error, Result};
 use crate::types::index_key::KeyBuffer;
-use crate::types::keyspaces::{Keyspace, SYSTEM};
+use crate::types::keyspaces::SYSTEM;
 use crate::types::value::is_free;
 
 /// The outcome of a merge.
@@ -30,7 +30,7 @@ pub enum MergeOutcome {
     UpToDate,
     /// Both sides changed the same keys in different ways. Nothing was written. The iterator finds
     /// the conflicts again, at the moments of this merge; to resolve them, run the merge with a
-    /// [`MergeRule`].
+    /// [`MergeRule`](crate::MergeRule).
     Conflicts(MergeSteps),
 }
 
@@ -41,16 +41,15 @@ pub(crate) struct Merge {
     pub(crate) theirs: Snapshot,
     /// `None`: all keyspaces.
     pub(crate) scopes: Option<Vec<Scope>>,
-    /// The rules of some keyspaces.
-    pub(crate) rules: Vec<(Keyspace, MergeRule)>,
+    pub(crate) rules: Rules,
     pub(crate) metadata: Vec<u8>,
 }
 
 /// Why a transaction is not committed.
 enum Stop {
     Failed(Error),
-    /// There is a conflict; these are the states.
-    Conflicts(Arc<Sides>),
+    /// There is a conflict with this state.
+    Conflicts(Snapshot),
 }
 
 impl From<Error> for Stop {
@@ -70,8 +69,8 @@ impl Merge {
             Ok((true, glsn)) => Ok(MergeOutcome::Merged(glsn)),
             Ok((false, _)) => Ok(MergeOutcome::UpToDate),
             Err(Stop::Failed(error)) => Err(error),
-            Err(Stop::Conflicts(sides)) => {
-                let stream = Stream::new(store, &sides, self.parts(store, &sides)?);
+            Err(Stop::Conflicts(ours)) => {
+                let stream = self.stream(store, ours)?;
                 Ok(MergeOutcome::Conflicts(MergeSteps::conflicts(stream)))
             }
         }
@@ -80,42 +79,34 @@ impl Merge {
     /// The steps that the merge would take now.
     pub(crate) fn preview(&self, store: &Arc<Engine>) -> Result<MergeSteps> {
         store.check_open()?;
-        let sides = self.sides(Snapshot::newest(store));
-        Ok(MergeSteps::all(Stream::new(store, &sides, self.parts(store, &sides)?)))
+        Ok(MergeSteps::all(self.stream(store, Snapshot::newest(store))?))
     }
 
-    fn sides(&self, ours: Snapshot) -> Arc<Sides> {
-        let base = self.base.as_ref().unwrap_or(&ours).clone();
-        Arc::new(Sides { base, ours, theirs: self.theirs.clone() })
-    }
-
-    fn parts(&self, store: &Engine, sides: &Sides) -> Result<Vec<Part>> {
-        for (keyspace, _) in &self.rules {
+    fn stream(&self, store: &Arc<Engine>, ours: Snapshot) -> Result<Stream> {
+        for (keyspace, _) in &*self.rules {
             store.reader.keyspaces.id_of(keyspace)?;
         }
+        let base = self.base.as_ref().unwrap_or(&ours).clone();
+        let sides = Arc::new(Sides { base, ours, theirs: self.theirs.clone() });
         let scopes = self.scopes.clone().unwrap_or_else(|| {
             let names: BTreeSet<_> = store.reader.keyspaces.names().into_values().collect();
             names.into_iter().map(Scope::whole).collect()
         });
-        let part = |scope: Scope| {
-            let rule = self.rules.iter().rev().find(|(of, _)| *of.name() == *scope.name);
-            let rule = rule.map(|(_, rule)| rule.clone()).unwrap_or_default();
-            Part::new(sides, scope, rule).transpose()
-        };
-        scopes.into_iter().filter_map(part).collect()
+        Ok(Stream::new(store, sides, Arc::clone(&self.rules), scopes))
     }
 
     /// Writes the steps; returns whether there are any.
     fn merge_into(&self, store: &Arc<Engine>, tx: &mut Transaction) -> Result<bool, Stop> {
-        let at = tx.read_at()?;
-        let sides = self.sides(Snapshot::ordered_at(store, at)?);
-        let parts = self.parts(store, &sides)?;
-        self.note_parts(store, tx, &parts)?;
-        let mut stream = Stream::new(store, &sides, parts);
+        let ours = Snapshot::ordered_at(store, tx.read_at()?)?;
+        if self.scopes.is_none() {
+            // Creating or dropping any keyspace is a conflict.
+            tx.note_span(&Span::of_keyspace(SYSTEM));
+        }
+        let mut stream = self.stream(store, ours.clone())?;
         let mut has_steps = false;
-        while let Some((step, theirs)) = stream.next(|keyspace, key| note_key(tx, keyspace, key))? {
+        while let Some((step, theirs)) = stream.next(|part, key| self.note(store, tx, part, key))? {
             if step.action() == MergeAction::Conflict {
-                return Err(Stop::Conflicts(sides));
+                return Err(Stop::Conflicts(ours));
             }
             apply(tx, step, theirs)?;
             has_steps = true;
@@ -126,28 +117,27 @@ impl Merge {
         Ok(has_steps)
     }
 
-    /// Records the reads that do not concern single keys.
-    fn note_parts(&self, store: &Engine, tx: &Transaction, parts: &[Part]) -> Result<()> {
-        if self.scopes.is_none() {
-            // Creating or dropping any keyspace is a conflict.
-            tx.note_span(&Span::of_keyspace(SYSTEM));
-        }
-        for part in parts {
-            match part.ours() {
-                // All other keys of the keyspace must be as they are at that moment already.
-                Some(ours) if self.base.is_none() => {
-                    tx.note_span(&Span::of_keyspace(store.reader.keyspaces.id_of(ours)?));
+    /// Records a read of our state: of a key, or of what concerns all keys of a keyspace.
+    fn note(
+        &self,
+        store: &Engine,
+        tx: &Transaction,
+        part: &Part,
+        key: Option<&[u8]>,
+    ) -> Result<()> {
+        match (part.ours(), key) {
+            (Some(ours), Some(key)) => tx.note_read(KeyBuffer::new(tx.id_of(ours)?, key)?.get()),
+            (Some(ours), None) => {
+                if self.base.is_none() {
+                    // All keys that are not written must stay as they are.
+                    tx.note_span(&Span::of_keyspace(tx.id_of(ours)?));
                 }
-                Some(_) => {}
-                None => drop(tx.get(&system(store), part.scope.name.as_bytes())?),
+                Ok(())
             }
+            (None, Some(_)) => Ok(()),
+            (None, None) => tx.get(&system(store), part.name().as_bytes()).map(drop),
         }
-        Ok(())
     }
-}
-
-fn note_key(tx: &Transaction, keyspace: &Keyspace, key: &[u8]) -> Result<()> {
-    tx.note_read(KeyBuffer::new(tx.id_of(keyspace)?, key)?.get())
 }
 
 /// Writes one step, which is no conflict.

@@ -1,6 +1,7 @@
 //! The keys that may differ between two states.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -52,6 +53,12 @@ pub(crate) struct KeyList {
 impl Scope {
     pub(crate) fn whole(name: Arc<str>) -> Self {
         Self { name, source: Source::Whole }
+    }
+
+    /// Some keyspaces, by name, each once.
+    pub(crate) fn whole_of(keyspaces: &[Keyspace]) -> Vec<Self> {
+        let names: BTreeSet<&str> = keyspaces.iter().map(Keyspace::name).collect();
+        names.into_iter().map(|name| Self::whole(name.into())).collect()
     }
 
     /// The keyspaces that a commit changed, and the keys in them; empty if it only changed the

@@ -1,6 +1,7 @@
 //! Resets the store to an earlier moment: a merge in which their state replaces ours.
 
 use std::fmt;
+use std::sync::Arc;
 
 use plimsoll_log::glsn::Glsn;
 
@@ -111,19 +112,14 @@ impl Reset {
         let store = &self.db.store;
         store.check_open()?;
         let theirs = Snapshot::of(store, self.to)?;
-        let scopes = self.keyspaces.as_ref().map(|keyspaces| {
-            let mut names: Vec<_> = keyspaces.iter().map(Keyspace::name).collect();
-            names.sort_unstable();
-            names.dedup();
-            names.into_iter().map(|name| Scope::whole(name.into())).collect()
-        });
         for keyspace in self.keyspaces.iter().flatten() {
             store.reader.keyspaces.id_of(keyspace)?;
         }
+        let scopes = self.keyspaces.as_deref().map(Scope::whole_of);
         let metadata = self.metadata.clone();
         let metadata =
             metadata.unwrap_or_else(|| format!("reset to GLSN {}", theirs.at()).into_bytes());
-        Ok(Merge { base: None, theirs, scopes, rules: Vec::new(), metadata })
+        Ok(Merge { base: None, theirs, scopes, rules: Arc::new([]), metadata })
     }
 }
 

@@ -35,6 +35,8 @@ pub struct Revert {
     db: Db,
     glsn: Glsn,
     rules: Vec<(Keyspace, MergeRule)>,
+    /// `None`: all.
+    keyspaces: Option<Vec<Keyspace>>,
     metadata: Option<Vec<u8>>,
 }
 
@@ -70,7 +72,7 @@ impl Db {
     /// it does not create, drop or change keyspaces. To undo [`Db::drop_keyspace`], create the
     /// keyspace again and revert the commit that dropped it, which puts its keys back.
     pub fn revert(&self, glsn: Glsn) -> Revert {
-        Revert { db: self.clone(), glsn, rules: Vec::new(), metadata: None }
+        Revert { db: self.clone(), glsn, rules: Vec::new(), keyspaces: None, metadata: None }
     }
 }
 
@@ -78,6 +80,12 @@ impl Revert {
     /// Sets what becomes of the keys of a keyspace that were changed again since the commit.
     pub fn rule(mut self, keyspace: &Keyspace, rule: MergeRule) -> Self {
         self.rules.push((keyspace.clone(), rule));
+        self
+    }
+
+    /// Undoes only what the commit did in this keyspace; may be called for several.
+    pub fn keyspace(mut self, keyspace: &Keyspace) -> Self {
+        self.keyspaces.get_or_insert_default().push(keyspace.clone());
         self
     }
 
@@ -119,14 +127,22 @@ impl Revert {
         // The moments are opened first, so that their versions are kept.
         let base = Snapshot::of(store, Moment::Glsn(glsn))?;
         let theirs = Snapshot::of(store, Moment::Glsn(Glsn(glsn.0 - 1)))?;
-        let scopes = match self.changed() {
+        for keyspace in self.keyspaces.iter().flatten() {
+            store.reader.keyspaces.id_of(keyspace)?;
+        }
+        let wanted = self.keyspaces.as_deref().map(Scope::whole_of);
+        let scopes = match (self.changed(), wanted) {
             // Its keys are found in the index, as long as that retains them.
-            Err(Error::Trimmed { .. }) => None,
-            changed => Some(changed?),
+            (Err(Error::Trimmed { .. }), wanted) => wanted,
+            (changed, None) => Some(changed?),
+            (changed, Some(wanted)) => {
+                let is_wanted = |scope: &Scope| wanted.iter().any(|it| it.name == scope.name);
+                Some(changed?.into_iter().filter(is_wanted).collect())
+            }
         };
         let metadata = self.metadata.clone();
         let metadata = metadata.unwrap_or_else(|| format!("revert of GLSN {glsn}").into_bytes());
-        Ok(Merge { base: Some(base), theirs, scopes, rules: self.rules.clone(), metadata })
+        Ok(Merge { base: Some(base), theirs, scopes, rules: self.rules.clone().into(), metadata })
     }
 
     /// What the commit changed, according to the log.

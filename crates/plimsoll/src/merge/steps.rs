@@ -59,22 +59,38 @@ impl Sides {
     }
 }
 
+/// The rules of some keyspaces; the last one of a keyspace counts.
+pub(crate) type Rules = Arc<[(Keyspace, MergeRule)]>;
+
 /// A keyspace in the three states; `None` where it does not exist.
 pub(crate) struct Part {
-    pub(crate) scope: Scope,
+    scope: Scope,
     keyspaces: [Option<Keyspace>; 3],
     rule: MergeRule,
 }
 
 impl Part {
     /// `None` if the keyspace exists in none of the states.
-    pub(crate) fn new(sides: &Sides, scope: Scope, rule: MergeRule) -> Result<Option<Self>> {
+    fn new(sides: &Sides, scope: Scope, rules: &Rules) -> Result<Option<Self>> {
         let mut keyspaces = [const { None }; 3];
         for side in SIDES {
             keyspaces[side as usize] = sides.get(side).keyspace(&scope.name)?;
         }
         let is_known = keyspaces.iter().any(Option::is_some);
+        let rule = rules.iter().rev().find(|(of, _)| *of.name() == *scope.name);
+        let rule = rule.map(|(_, rule)| rule.clone()).unwrap_or_default();
         Ok(is_known.then_some(Self { scope, keyspaces, rule }))
+    }
+
+    /// The keys that may differ between base and theirs.
+    fn keys(&self, store: &Engine, sides: &Sides) -> Result<Keys> {
+        let base = (self.keyspace(MergeSide::Base), sides.base.at());
+        let theirs = (self.keyspace(MergeSide::Theirs), sides.theirs.at());
+        Keys::new(store, &self.scope.source, base, theirs)
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.scope.name
     }
 
     fn keyspace(&self, side: MergeSide) -> Option<&Keyspace> {
@@ -127,7 +143,7 @@ pub struct MergeStep {
 impl MergeStep {
     /// The name of the keyspace.
     pub fn keyspace(&self) -> &str {
-        &self.part.scope.name
+        self.part.name()
     }
 
     /// The key.
@@ -177,9 +193,9 @@ impl MergeStep {
     /// # Errors
     /// It does not exist now.
     pub(crate) fn target(&self) -> Result<&Keyspace> {
-        self.part.ours().ok_or_else(|| {
-            InvalidInput::KeyspaceGone { name: self.part.scope.name.to_string() }.into()
-        })
+        self.part
+            .ours()
+            .ok_or_else(|| InvalidInput::KeyspaceGone { name: self.part.name().to_owned() }.into())
     }
 
     pub(crate) fn into_resolved(self) -> (Vec<u8>, Resolved) {
@@ -199,32 +215,39 @@ impl fmt::Debug for MergeStep {
 pub(crate) struct Stream {
     store: Arc<Engine>,
     sides: Arc<Sides>,
-    /// The keyspaces, the last one first.
-    parts: Vec<Part>,
+    rules: Rules,
+    /// The keyspaces that are left, the last one first.
+    scopes: Vec<Scope>,
     current: Option<(Arc<Part>, Keys)>,
 }
 
 impl Stream {
-    /// The steps in `parts`, in that order.
-    pub(crate) fn new(store: &Arc<Engine>, sides: &Arc<Sides>, mut parts: Vec<Part>) -> Self {
-        parts.reverse();
-        Self { store: Arc::clone(store), sides: Arc::clone(sides), parts, current: None }
+    /// The steps in `scopes`, in that order.
+    pub(crate) fn new(
+        store: &Arc<Engine>,
+        sides: Arc<Sides>,
+        rules: Rules,
+        mut scopes: Vec<Scope>,
+    ) -> Self {
+        scopes.reverse();
+        Self { store: Arc::clone(store), sides, rules, scopes, current: None }
     }
 
-    /// The next step, and their value. Calls `note` with each key of which our value matters.
+    /// The next step, and their value. Calls `note` before it reads our state: with each keyspace,
+    /// and with each key of which our value matters.
     pub(crate) fn next(
         &mut self,
-        mut note: impl FnMut(&Keyspace, &[u8]) -> Result<()>,
+        mut note: impl FnMut(&Part, Option<&[u8]>) -> Result<()>,
     ) -> Result<Option<(MergeStep, Option<ValueReader>)>> {
         self.store.check_open()?;
         loop {
             let Some((part, keys)) = &mut self.current else {
-                let Some(part) = self.parts.pop() else { return Ok(None) };
-                let Sides { base, theirs, .. } = &*self.sides;
-                let base = (part.keyspace(MergeSide::Base), base.at());
-                let theirs = (part.keyspace(MergeSide::Theirs), theirs.at());
-                let keys = Keys::new(&self.store, &part.scope.source, base, theirs)?;
-                self.current = Some((Arc::new(part), keys));
+                let Some(scope) = self.scopes.pop() else { return Ok(None) };
+                if let Some(part) = Part::new(&self.sides, scope, &self.rules)? {
+                    note(&part, None)?;
+                    let keys = part.keys(&self.store, &self.sides)?;
+                    self.current = Some((Arc::new(part), keys));
+                }
                 continue;
             };
             let Some(key) = keys.next(&self.store)? else {
@@ -242,7 +265,7 @@ impl Stream {
         &self,
         part: &Arc<Part>,
         key: Vec<u8>,
-        note: &mut impl FnMut(&Keyspace, &[u8]) -> Result<()>,
+        note: &mut impl FnMut(&Part, Option<&[u8]>) -> Result<()>,
     ) -> Result<Option<(MergeStep, Option<ValueReader>)>> {
         let read = |side| reader(&self.sides, part, side, &key);
         let (base, theirs) = (read(MergeSide::Base)?, read(MergeSide::Theirs)?);
@@ -250,9 +273,7 @@ impl Stream {
         if is_same((MergeSide::Base, &base), (MergeSide::Theirs, &theirs))? {
             return Ok(None);
         }
-        if let Some(ours) = part.ours() {
-            note(ours, &key)?;
-        }
+        note(part, Some(&key))?;
         // In a reset, ours is the base.
         let is_base = self.sides.base.at() == self.sides.ours.at();
         let ours = if is_base { None } else { read(MergeSide::Ours)? };
@@ -265,7 +286,7 @@ impl Stream {
             (Resolved::Theirs, theirs)
         } else {
             let mut values: Values = [base, ours, theirs];
-            let place = (&*part.scope.name, &key[..]);
+            let place = (part.name(), &key[..]);
             let resolved = part.rule.decide(budget, place, &mut values)?;
             let [.., theirs] = values;
             (resolved, theirs)

@@ -380,6 +380,25 @@ fn moments_and_commits_that_cannot_be_reverted_are_refused() {
 }
 
 #[test]
+fn a_revert_of_one_keyspace_leaves_the_others() {
+    let (db, keyspace) = open();
+    let other = db.keyspace("other").unwrap();
+    let wrong = db
+        .transact(|tx| {
+            tx.put(&keyspace, "a", "1")?;
+            tx.put(&other, "b", "2")
+        })
+        .map(|()| db.newest())
+        .unwrap();
+    db.put(&other, "b", "3").unwrap();
+    merged(db.revert(wrong).keyspace(&keyspace).run());
+    assert_eq!(db.get(&keyspace, "a").unwrap(), None);
+    assert_eq!(conflicts(db.revert(wrong).run()).len(), 1);
+    let outcome = db.revert(wrong).keyspace(&keyspace).run();
+    assert!(matches!(outcome, Ok(MergeOutcome::UpToDate)));
+}
+
+#[test]
 fn a_read_only_store_previews_and_refuses_to_run() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
