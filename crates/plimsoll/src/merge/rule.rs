@@ -45,8 +45,8 @@ pub enum MergeRule {
     /// It gets their value.
     Theirs,
     /// The values are numbers as those of [`Db::add`](crate::Db::add), and the sum of both changes
-    /// applies: ours + theirs - base. A key without a value counts as 0. A value that is no number
-    /// and a sum that does not fit into 64 bits are conflicts.
+    /// applies: ours + theirs - base, also if both changes are equal. A key without a value counts
+    /// as 0. A value that is no number and a sum that does not fit into 64 bits are conflicts.
     Counter,
     /// The values are texts, and the changed lines of both sides apply. Changes of the same lines
     /// or of neighbouring ones are a conflict, and so is a key that one of the three states does
@@ -144,7 +144,12 @@ impl MergeRule {
         Self::Function(MergeFunction(Arc::new(decide)))
     }
 
-    /// Decides about a key that both sides changed, in different ways.
+    /// Whether it also decides about keys that both sides changed to the same value.
+    pub(crate) fn counts_equal_changes(&self) -> bool {
+        matches!(self, Self::Counter)
+    }
+
+    /// Decides about a key that both sides changed.
     ///
     /// # Errors
     /// Disk errors, the budget, corruption, or a function that panicked.

@@ -277,7 +277,9 @@ impl Stream {
         // In a reset, ours is the base.
         let is_base = self.sides.base.at() == self.sides.ours.at();
         let ours = if is_base { None } else { read(MergeSide::Ours)? };
-        if !is_base && is_same((MergeSide::Ours, &ours), (MergeSide::Theirs, &theirs))? {
+        let is_done =
+            !is_base && is_same((MergeSide::Ours, &ours), (MergeSide::Theirs, &theirs))?;
+        if is_done && !part.rule.counts_equal_changes() {
             return Ok(None);
         }
         let budget = &self.store.reader.budget;
@@ -293,6 +295,8 @@ impl Stream {
         };
         let action = match (&resolved, &theirs) {
             (Resolved::Keep, _) => return Ok(None),
+            // Equal values that cannot be added.
+            (Resolved::Conflict, _) if is_done => return Ok(None),
             (Resolved::Theirs, None) | (Resolved::Delete, _) => MergeAction::Delete,
             (Resolved::Theirs, Some(_)) | (Resolved::Put(_), _) => MergeAction::Put,
             (Resolved::Conflict, _) => MergeAction::Conflict,

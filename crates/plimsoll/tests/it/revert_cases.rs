@@ -192,6 +192,7 @@ fn counters_keep_the_other_additions() {
         }
     };
     assert_eq!(run(Some(10), Some(15), Some(20)), Some(15));
+    assert_eq!(run(Some(10), Some(15), Some(10)), Some(5));
     assert_eq!(run(None, Some(5), Some(7)), Some(2));
     assert_eq!(run(Some(3), None, Some(4)), Some(7));
     assert_eq!(run(Some(3), Some(5), None), Some(-2));
@@ -202,7 +203,10 @@ fn counters_keep_the_other_additions() {
     db.put(&keyspace, "n", "no number").unwrap();
     let wrong = db.put(&keyspace, "n", 5i64.to_le_bytes()).unwrap();
     db.put(&keyspace, "n", 6i64.to_le_bytes()).unwrap();
-    assert_eq!(conflicts(db.revert(wrong).rule(&keyspace, MergeRule::Counter).run()).len(), 1);
+    let revert = db.revert(wrong).rule(&keyspace, MergeRule::Counter);
+    assert_eq!(conflicts(revert.run()).len(), 1);
+    db.put(&keyspace, "n", "no number").unwrap();
+    assert!(matches!(revert.run(), Ok(MergeOutcome::UpToDate)));
 }
 
 #[test]
