@@ -125,17 +125,18 @@ impl Merge {
         part: &Part,
         key: Option<&[u8]>,
     ) -> Result<()> {
+        let is_whole = self.base.is_none();
         match (part.ours(), key) {
-            (Some(ours), Some(key)) => tx.note_read(KeyBuffer::new(tx.id_of(ours)?, key)?.get()),
-            (Some(ours), None) => {
-                if self.base.is_none() {
-                    // All keys that are not written must stay as they are.
-                    tx.note_span(&Span::of_keyspace(tx.id_of(ours)?));
-                }
+            // All keys that are not written must stay as they are.
+            (Some(ours), None) if is_whole => {
+                tx.note_span(&Span::of_keyspace(tx.id_of(ours)?));
                 Ok(())
             }
-            (None, Some(_)) => Ok(()),
+            (Some(ours), Some(key)) if !is_whole => {
+                tx.note_read(KeyBuffer::new(tx.id_of(ours)?, key)?.get())
+            }
             (None, None) => tx.get(&system(store), part.name().as_bytes()).map(drop),
+            _ => Ok(()),
         }
     }
 }

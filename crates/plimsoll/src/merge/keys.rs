@@ -2,11 +2,12 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 
 use plimsoll_log::glsn::Glsn;
-use plimsoll_memory::budget::account::Charge;
+use plimsoll_memory::budget::Kind;
+use plimsoll_memory::buffer::Buffer;
 
 use crate::api::commit::Commit;
 use crate::api::history::Changes;
@@ -16,12 +17,12 @@ use crate::read::span::Span;
 use crate::types::error::Result;
 use crate::types::keyspaces::{DEFAULT, Keyspace};
 
-/// The keys of a commit are listed if they take at most this many bytes in memory. Otherwise the
-/// index is scanned between the first and the last.
+/// The keys of a commit are listed if they take at most this many bytes. Otherwise the index is
+/// scanned between the first and the last.
 const LISTED_BYTES_MAX: usize = 1 << 20;
 
-/// What a listed key takes in addition to its bytes.
-const LISTED_KEY_BYTES: usize = size_of::<Vec<u8>>() + 16;
+/// The length of a listed key is stored before it.
+const LEN_BYTES: usize = size_of::<u16>();
 
 /// A range of a user's keys.
 type UserRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
@@ -40,14 +41,29 @@ pub(crate) enum Source {
     Whole,
     /// Those of them that are in a range.
     Within(UserRange),
-    /// A list.
-    Listed(Arc<KeyList>),
+    /// Those in a part of a list.
+    Listed(Arc<KeyList>, Range<usize>),
 }
 
-/// Keys in ascending order, and the charge for their memory.
-pub(crate) struct KeyList {
-    keys: Vec<Vec<u8>>,
-    _charge: Charge,
+/// Keys, each with its length before it, in memory that is charged to the budget.
+pub(crate) struct KeyList(Buffer<u8>);
+
+impl KeyList {
+    /// The key at an offset.
+    fn at(&self, at: usize) -> &[u8] {
+        let (len, rest) = self.0[at..].split_at(LEN_BYTES);
+        let len = u16::from_le_bytes([len[0], len[1]]);
+        &rest[..usize::from(len)]
+    }
+
+    fn push(&mut self, store: &Engine, key: &[u8]) -> Result<()> {
+        let bytes = LEN_BYTES + key.len();
+        store.committer.patience.in_transaction(true, || Ok(self.0.reserve(bytes)?))?;
+        let len = u16::try_from(key.len()).expect("a key has at most MAX_KEY_BYTES");
+        self.0.extend_from_slice(&len.to_le_bytes());
+        self.0.extend_from_slice(key);
+        Ok(())
+    }
 }
 
 impl Scope {
@@ -64,41 +80,40 @@ impl Scope {
     /// The keyspaces that a commit changed, and the keys in them; empty if it only changed the
     /// store's own records of keyspaces and cursors.
     pub(crate) fn of_commit(store: &Engine, commit: &Commit) -> Result<Vec<Self>> {
-        let mut charge = store.reader.index.seats.charge();
+        let budget = &store.reader.budget;
+        let mut list = KeyList(Buffer::with_capacity(budget, Kind::Staging, 0)?);
         let mut found: Vec<Found> = Vec::new();
-        let (mut is_listed, mut bytes, mut charged) = (true, 0, 0);
+        let mut is_listed = true;
         for change in commit.changes()? {
             let change = change?;
             let Some(name) = change.keyspace().filter(|_| is_of_user(change.space())) else {
                 continue;
             };
             let (key, range) = (change.key(), change.deleted_range());
-            is_listed &= range.is_none();
+            is_listed &= range.is_none() && list.0.len() + key.len() < LISTED_BYTES_MAX;
             let last = range.map_or(Bound::Included(key), |(_, end)| end);
-            let at = found.iter().position(|found| *found.name == *name).unwrap_or_else(|| {
-                found.push(Found::new(name, key));
+            let at = found.iter().rposition(|found| *found.name == *name).unwrap_or_else(|| {
+                found.push(Found::new(name, key, list.0.len()));
                 found.len() - 1
             });
             found[at].widen(key, last);
             if is_listed {
-                bytes += key.len() + LISTED_KEY_BYTES;
-                is_listed = bytes <= LISTED_BYTES_MAX;
-                found[at].keys.push(key.to_vec());
-                // A list has room for up to twice as many keys.
-                if 2 * bytes > charged {
-                    charged = 4 * bytes;
-                    let set = || Ok(charge.set(charged as u64)?);
-                    store.committer.patience.in_transaction(false, set)?;
-                }
+                // All keys of a keyspace follow each other.
+                list.push(store, key)?;
+                found[at].listed.end = list.0.len();
             } else {
-                found.iter_mut().for_each(|found| found.keys = Vec::new());
+                list.0.release();
             }
         }
-        if !is_listed {
-            return Ok(found.into_iter().map(Found::within).collect());
-        }
-        let mut charge = Some(charge);
-        Ok(found.into_iter().map(|found| found.listed(store, &mut charge)).collect())
+        let list = Arc::new(list);
+        let scope = |Found { name, listed, first, last }| {
+            let source = match is_listed {
+                true => Source::Listed(Arc::clone(&list), listed),
+                false => Source::Within((Bound::Included(first), last)),
+            };
+            Self { name, source }
+        };
+        Ok(found.into_iter().map(scope).collect())
     }
 }
 
@@ -110,15 +125,16 @@ fn is_of_user(id: u32) -> bool {
 /// The keys that a commit wrote in a keyspace.
 struct Found {
     name: Arc<str>,
-    keys: Vec<Vec<u8>>,
+    /// Where they are in the list.
+    listed: Range<usize>,
     first: Vec<u8>,
     last: Bound<Vec<u8>>,
 }
 
 impl Found {
-    fn new(name: &str, key: &[u8]) -> Self {
+    fn new(name: &str, key: &[u8], listed: usize) -> Self {
         let (first, last) = (key.to_vec(), Bound::Included(key.to_vec()));
-        Self { name: name.into(), keys: Vec::new(), first, last }
+        Self { name: name.into(), listed: listed..listed, first, last }
     }
 
     /// Includes the keys from `first` to `last`.
@@ -140,23 +156,11 @@ impl Found {
             self.last = last.map(<[u8]>::to_vec);
         }
     }
-
-    fn within(self) -> Scope {
-        let source = Source::Within((Bound::Included(self.first), self.last));
-        Scope { name: self.name, source }
-    }
-
-    /// With the charge for all lists, in the first of them, or else an empty one.
-    fn listed(self, store: &Engine, charge: &mut Option<Charge>) -> Scope {
-        let charge = charge.take().unwrap_or_else(|| store.reader.index.seats.charge());
-        let source = Source::Listed(Arc::new(KeyList { keys: self.keys, _charge: charge }));
-        Scope { name: self.name, source }
-    }
 }
 
 /// An iterator over the keys of a keyspace that may differ between two moments, in ascending order.
 pub(crate) enum Keys {
-    Listed(Arc<KeyList>, usize),
+    Listed(Arc<KeyList>, Range<usize>),
     /// The keys written in the keyspace of either moment; one if it is the same.
     Written([Option<Changes>; 2]),
 }
@@ -170,7 +174,7 @@ impl Keys {
         b: (Option<&Keyspace>, Glsn),
     ) -> Result<Self> {
         let range = match source {
-            Source::Listed(list) => return Ok(Self::Listed(Arc::clone(list), 0)),
+            Source::Listed(list, part) => return Ok(Self::Listed(Arc::clone(list), part.clone())),
             Source::Whole => (Bound::Unbounded, Bound::Unbounded),
             Source::Within(range) => range.clone(),
         };
@@ -187,9 +191,11 @@ impl Keys {
     /// The next key.
     pub(crate) fn next(&mut self, store: &Engine) -> Result<Option<Vec<u8>>> {
         let [old, new] = match self {
-            Self::Listed(list, at) => {
-                *at += 1;
-                return Ok(list.keys.get(*at - 1).cloned());
+            Self::Listed(_, part) if part.start == part.end => return Ok(None),
+            Self::Listed(list, part) => {
+                let key = list.at(part.start).to_vec();
+                part.start += LEN_BYTES + key.len();
+                return Ok(Some(key));
             }
             Self::Written(written) => written,
         };

@@ -49,8 +49,8 @@ pub enum MergeRule {
     /// as 0. A value that is no number and a sum that does not fit into 64 bits are conflicts.
     Counter,
     /// The values are texts, and the changed lines of both sides apply. Changes of the same lines
-    /// or of neighbouring ones are a conflict, and so is a key that one of the three states does
-    /// not have. The three values and their lists of lines must fit into the memory budget.
+    /// or of neighbouring ones are a conflict, and so are a key that one of the three states does
+    /// not have, a text above 1 MiB, and texts with more than 65,536 lines together.
     Text,
     /// A function decides: see [`MergeRule::function`].
     Function(MergeFunction),
@@ -101,7 +101,7 @@ pub(crate) enum Resolved {
     Keep,
     /// It gets their value, or is deleted if it has none there.
     Theirs,
-    Put(Vec<u8>),
+    Put(Value),
     Delete,
     Conflict,
 }
@@ -164,8 +164,9 @@ impl MergeRule {
             Self::Ours => Resolved::Keep,
             Self::Theirs => Resolved::Theirs,
             Self::Counter => sum(values)?
-                .map_or(Resolved::Conflict, |sum| Resolved::Put(sum.to_le_bytes().to_vec())),
+                .map_or(Resolved::Conflict, |sum| Resolved::Put(sum.to_le_bytes().to_vec().into())),
             Self::Text if values.iter().any(Option::is_none) => Resolved::Conflict,
+            Self::Text if !text::are_in_bounds(lens(values)) => Resolved::Conflict,
             Self::Text => {
                 let [base, ours, theirs] = read_all(budget, values)?.map(Option::unwrap_or_default);
                 let merged = text::merge(budget, &base, &ours, &theirs)?;
@@ -178,7 +179,7 @@ impl MergeRule {
                 // Nothing that the function could leave half changed is used after a panic.
                 let decided = catch_unwind(AssertUnwindSafe(|| decide(&input)));
                 match decided.map_err(|panic| panicked(keyspace, key, &*panic))? {
-                    MergeDecision::Put(value) => Resolved::Put(value),
+                    MergeDecision::Put(value) => Resolved::Put(value.into()),
                     MergeDecision::Delete => Resolved::Delete,
                     MergeDecision::Conflict => Resolved::Conflict,
                 }
@@ -195,6 +196,10 @@ fn panicked(keyspace: &str, key: &[u8], panic: &(dyn Any + Send)) -> InvalidInpu
         key: key.to_vec(),
         message,
     }
+}
+
+fn lens(values: &Values) -> [u64; 3] {
+    values.each_ref().map(|value| value.as_ref().map_or(0, ValueReader::len))
 }
 
 /// ours + theirs - base; `None` if one is no number, or the sum does not fit.

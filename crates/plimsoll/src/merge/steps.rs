@@ -182,7 +182,7 @@ impl MergeStep {
     /// As for [`MergeStep::value`].
     pub fn merged(&self) -> Result<Option<Value>> {
         match &self.resolved {
-            Resolved::Put(value) => Ok(Some(value.clone().into())),
+            Resolved::Put(value) => Ok(Some(value.clone())),
             Resolved::Theirs => self.value(MergeSide::Theirs),
             Resolved::Keep | Resolved::Delete | Resolved::Conflict => Ok(None),
         }
@@ -277,8 +277,7 @@ impl Stream {
         // In a reset, ours is the base.
         let is_base = self.sides.base.at() == self.sides.ours.at();
         let ours = if is_base { None } else { read(MergeSide::Ours)? };
-        let is_done =
-            !is_base && is_same((MergeSide::Ours, &ours), (MergeSide::Theirs, &theirs))?;
+        let is_done = !is_base && is_same((MergeSide::Ours, &ours), (MergeSide::Theirs, &theirs))?;
         if is_done && !part.rule.counts_equal_changes() {
             return Ok(None);
         }
@@ -362,17 +361,17 @@ impl Stream {
 /// ```
 pub struct MergeSteps {
     /// `None` past the end.
-    stream: Option<Stream>,
+    stream: Option<Box<Stream>>,
     only_conflicts: bool,
 }
 
 impl MergeSteps {
     pub(crate) fn all(stream: Stream) -> Self {
-        Self { stream: Some(stream), only_conflicts: false }
+        Self { stream: Some(Box::new(stream)), only_conflicts: false }
     }
 
     pub(crate) fn conflicts(stream: Stream) -> Self {
-        Self { stream: Some(stream), only_conflicts: true }
+        Self { stream: Some(Box::new(stream)), only_conflicts: true }
     }
 }
 

@@ -5,15 +5,22 @@ use std::ops::Range;
 use imara_diff::sources::byte_lines;
 use imara_diff::{Algorithm, Diff, Hunk, InternedInput, TokenSource};
 use plimsoll_memory::budget::{Budget, Kind};
+use plimsoll_memory::buffer::Buffer;
 
 use crate::types::error::Result;
+use crate::types::value::{Value, room_for};
+
+/// The longest text, and the most lines of the three texts together: the comparison allocates from
+/// the heap, where freed memory may stay with the process.
+const TEXT_BYTES_MAX: usize = 1 << 20;
+const LINES_MAX: u64 = 1 << 16;
 
 /// Upper bound of the memory that a comparison takes for each line of the two texts: its token, its
 /// entry among the distinct lines, and the tables of the comparison.
 const LINE_BYTES: u64 = 96;
 
 /// Applies the changes from `base` to `theirs` to `ours`; `None` if both sides changed the same
-/// lines, or lines next to each other, in different ways.
+/// lines, or lines next to each other, in different ways, or if the texts are too long.
 ///
 /// # Errors
 /// The budget.
@@ -22,13 +29,25 @@ pub(super) fn merge(
     base: &[u8],
     ours: &[u8],
     theirs: &[u8],
-) -> Result<Option<Vec<u8>>> {
-    let bytes = (base.len() + ours.len() + theirs.len()) as u64;
-    let lines = [base, ours, theirs].map(|text| byte_lines(text).count() as u64);
-    let _lease = budget.lease(Kind::Staging, lines.iter().sum::<u64>() * LINE_BYTES + bytes)?;
+) -> Result<Option<Value>> {
+    let texts = [base, ours, theirs];
+    if !are_in_bounds(texts.map(|text| text.len() as u64)) {
+        return Ok(None);
+    }
+    let lines: u64 = texts.iter().map(|text| byte_lines(text).count() as u64).sum();
+    if lines > LINES_MAX {
+        return Ok(None);
+    }
+    let _lease = budget.lease(Kind::Staging, lines * LINE_BYTES)?;
     let by_us = Changes::new(base, ours);
     let by_them = Changes::new(base, theirs);
-    Ok(merge_changes(base, &by_us, &by_them))
+    let mut merged = room_for(budget, (ours.len() + theirs.len()) as u64)?;
+    Ok(merge_changes(base, &by_us, &by_them, &mut merged).map(|()| Value::new(merged)))
+}
+
+/// Whether texts of these lengths are merged.
+pub(super) fn are_in_bounds(lens: [u64; 3]) -> bool {
+    lens.iter().all(|len| *len <= TEXT_BYTES_MAX as u64)
 }
 
 /// The changes from one text to another.
@@ -65,10 +84,16 @@ fn slice<'a>(text: &'a [u8], offsets: &[usize], lines: &Range<u32>) -> &'a [u8] 
     &text[offsets[lines.start as usize]..offsets[lines.end as usize]]
 }
 
-fn merge_changes(base: &[u8], ours: &Changes<'_>, theirs: &Changes<'_>) -> Option<Vec<u8>> {
+/// Writes the merged text into `merged`, which has room for the texts of both sides; `None` if there
+/// is a conflict.
+fn merge_changes(
+    base: &[u8],
+    ours: &Changes<'_>,
+    theirs: &Changes<'_>,
+    merged: &mut Buffer<u8>,
+) -> Option<()> {
     let base_offsets = offsets(base);
     let (mut by_us, mut by_them) = (ours.hunks.iter().peekable(), theirs.hunks.iter().peekable());
-    let mut merged = Vec::with_capacity(ours.text.len().max(theirs.text.len()));
     // Lines of the base before this one are done.
     let mut done = 0;
     loop {
@@ -102,7 +127,7 @@ fn merge_changes(base: &[u8], ours: &Changes<'_>, theirs: &Changes<'_>) -> Optio
     }
     let end = base_offsets.len() as u32 - 1;
     merged.extend_from_slice(slice(base, &base_offsets, &(done..end)));
-    Some(merged)
+    Some(())
 }
 
 /// Whether two changes overlap or are next to each other.
@@ -120,7 +145,7 @@ mod tests {
     fn merged(base: &str, ours: &str, theirs: &str) -> Option<String> {
         let budget = Budget::new(16 << 20, Backing::Heap).unwrap();
         let merged = merge(&budget, base.as_bytes(), ours.as_bytes(), theirs.as_bytes()).unwrap();
-        merged.map(|text| String::from_utf8(text).unwrap())
+        merged.map(|text| String::from_utf8(text.into_vec()).unwrap())
     }
 
     #[test]
@@ -151,6 +176,21 @@ mod tests {
         for (base, ours, theirs) in cases {
             assert_eq!(merged(base, ours, theirs), None, "{base:?} {ours:?} {theirs:?}");
             assert_eq!(merged(base, theirs, ours), None, "{base:?} {ours:?} {theirs:?}");
+        }
+    }
+
+    #[test]
+    fn texts_that_are_too_long_are_a_conflict() {
+        let text = |line: &str, lines: usize| line.repeat(lines);
+        for (line, lines) in
+            [("\n", 21_000), ("a line of a usual length\n", 21_000), ("x", 1 << 20)]
+        {
+            let base = text(line, lines);
+            let (ours, theirs) = (format!("{base}end"), format!("begin\n{base}"));
+            let is_short = line != "x";
+            assert_eq!(merged(&base, &ours, &theirs).is_some(), is_short, "{line:?}");
+            let base = text(line, 2 * lines);
+            assert_eq!(merged(&base, &base, &format!("begin\n{base}")), None, "{line:?}");
         }
     }
 
