@@ -253,22 +253,46 @@ impl MergeStep {
 
     /// The value in the state that both sides come from: right after the reverted commit; `None` if
     /// the key had none.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db[b"tea"] = b"3.10"
+    /// >>> wrong = db.put(b"tea", b"31")
+    /// >>> next(db.preview_revert(wrong)).base()
+    /// b'31'
     fn base<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
         self.read(py, |step| step.value(MergeSide::Base))
     }
 
     /// The newest value; `None` if the key has none.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db[b"tea"] = b"3.10"
+    /// >>> wrong = db.put(b"tea", b"31")
+    /// >>> next(db.preview_revert(wrong)).ours()
+    /// b'31'
     fn ours<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
         self.read(py, |step| step.value(MergeSide::Ours))
     }
 
     /// The value before the reverted commit, or at the moment of the reset; `None` if the key had
     /// none.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db[b"tea"] = b"3.10"
+    /// >>> wrong = db.put(b"tea", b"31")
+    /// >>> next(db.preview_revert(wrong)).theirs()
+    /// b'3.10'
     fn theirs<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
         self.read(py, |step| step.value(MergeSide::Theirs))
     }
 
     /// The value that is put; `None` for a deletion and for a conflict.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db[b"tea"] = b"3.10"
+    /// >>> wrong = db.put(b"tea", b"31")
+    /// >>> next(db.preview_revert(wrong)).merged()
+    /// b'3.10'
     fn merged<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
         self.read(py, plimsoll::MergeStep::merged)
     }
