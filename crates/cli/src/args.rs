@@ -55,11 +55,11 @@ Exit codes:
   does not answer
   7    conflict with another transaction: run the command again
   8    the store is locked: another process has it for itself, or 64 processes share it (see --wait)
-  130  stopped by Ctrl-C or SIGTERM: import, load, batch, backup, dump, replay, watch, log --follow \
-  (what was committed is kept); the signal kills other commands
+  130  stopped by Ctrl-C or SIGTERM: import, load, batch, backup, dump, replay, watch, log \
+  --follow (what was committed is kept); the signal kills other commands
 
-Commands that only read (get, scan, count, history, log, diff, watch, stat, verify, backup, dump, warm, \
-keyspace list, cursor list, shell --read-only, revert --preview, reset --preview) work \
+Commands that only read (get, scan, count, history, log, diff, watch, stat, verify, backup, dump, \
+warm, keyspace list, cursor list, shell --read-only, revert --preview, reset --preview) work \
 while another process writes. Those that write share the store with each other, and with programs \
 that open it shared; recover needs it \
 for itself, and restore makes a new one. replay opens no store.";
@@ -98,7 +98,13 @@ pub(crate) fn with_negative_numbers(command: ClapCommand) -> ClapCommand {
 pub(crate) struct Globals {
     /// Memory budget of the store, at least 16MiB [default: a quarter of what the machine or
     /// container has]
-    #[arg(long, global = true, value_name = "SIZE", env = "PLIMSOLL_MEMORY", value_parser = parse_size)]
+    #[arg(
+        long,
+        global = true,
+        value_name = "SIZE",
+        env = "PLIMSOLL_MEMORY",
+        value_parser = parse_size
+    )]
     #[arg(hide_env_values = true, help_heading = "Global options")]
     pub(crate) memory: Option<u64>,
     /// How to read the store's files: cached: through the page cache; direct: past it (O_DIRECT);
@@ -117,7 +123,13 @@ pub(crate) struct Globals {
     pub(crate) no_warm: bool,
     /// If another process has the store for itself, wait up to this long for it, e.g. 5s [default:
     /// do not wait]
-    #[arg(long, global = true, value_name = "TIME", value_parser = parse_duration, help_heading = "Global options")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "TIME",
+        value_parser = parse_duration,
+        help_heading = "Global options"
+    )]
     pub(crate) wait: Option<Duration>,
     /// Print JSON: one object, or one object per line
     #[arg(long, global = true, help_heading = "Global options")]
@@ -294,8 +306,8 @@ pub(crate) struct Put {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 All keys are deleted in one transaction. Their earlier versions stay readable (--at, history) as \
-retention allows. --prefix, or --from and --to, delete a range at once, however many keys it holds; \
-an empty range is an error. Exit code 1: \
+retention allows. --prefix, or --from and --to, delete a range at once, however many keys it \
+holds; an empty range is an error. Exit code 1: \
 a key did not exist; the others are deleted.
 
 Examples:

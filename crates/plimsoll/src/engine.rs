@@ -88,8 +88,8 @@ pub(crate) struct Maintenance {
 pub(crate) struct Opened {
     /// Time and work of the opening; set at its end.
     pub(crate) stats: OnceLock<OpeningStats>,
-    /// Warnings from opening the log: commits whose time is far ahead of the clock, bytes behind the
-    /// end of a segment's contents.
+    /// Warnings from opening the log: commits whose time is far ahead of the clock, bytes behind
+    /// the end of a segment's contents.
     pub(crate) warnings: Vec<String>,
 }
 

@@ -9,8 +9,8 @@
 //! - [`Db::add`], [`Db::append`], [`Db::compare_and_swap`] and [`Db::update`] change a key without
 //!   a conflict.
 //! - [`Db::snapshot`] and [`Db::snapshot_at`] read the store as it is, and as it was.
-//! - [`Db::history`] and [`Db::diff`] tell what changed; [`Log::commits`] and [`Db::watch`] are the change feed; [`Db::log`] also carries streams of the
-//!   user's own.
+//! - [`Db::history`] and [`Db::diff`] tell what changed; [`Log::commits`] and [`Db::watch`] are the
+//!   change feed; [`Db::log`] also carries streams of the user's own.
 //! - [`Db::revert`] undoes a commit, and [`Db::reset_to`] goes back to a moment, by a new commit.
 //! - [`Db::verify`], [`Db::backup`] and [`Db::recover`] look after the bytes.
 //!
@@ -85,7 +85,7 @@ pub use types::keyspaces::{DropReport, Keyspace, KeyspaceInfo};
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub use types::options::Sizes;
-pub use types::options::{Durability, MIN_MEMORY_BYTES, Options};
+pub use types::options::{Durability, MAX_PROCESSES, MIN_MEMORY_BYTES, Options};
 pub use types::retention::Retention;
 pub use types::stats::{
     EvictorStats, IndexStats, IoStats, LogBounds, MemoryStats, OpeningStats, PoolStats,

@@ -4,7 +4,7 @@
 //! only the store knows (the time of a commit, the length of the log's tail that a crash lost, the
 //! trimmed part) are passed in, and the model checks that they are permitted.
 //!
-//! Laws:
+//! Invariants:
 //! 1. `log[n - 1]` is the entry with GLSN n; the versions are exactly the writes of the commits in
 //!    the log.
 //! 2. `acked` never decreases: everything up to it survives any fault.
@@ -93,7 +93,7 @@ pub struct Placed {
 pub struct Space {
     /// Its retentions, each with the GLSN from which it applies; oldest first.
     pub retention: Vec<(u64, Keep)>,
-    /// See law 3.
+    /// See invariant 3.
     pub floor: u64,
     /// Versions by key, oldest first.
     pub versions: BTreeMap<Key, Vec<Version>>,

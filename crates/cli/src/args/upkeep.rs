@@ -57,7 +57,12 @@ pub(crate) struct KeyspaceCreate {
     /// Name of the keyspace
     pub(crate) name: String,
     /// Past versions to keep: forever, latest, an age such as 7d, or 1000glsns
-    #[arg(long, value_parser = parse_retention, default_value = "forever", value_name = "RETENTION")]
+    #[arg(
+        long,
+        value_parser = parse_retention,
+        default_value = "forever",
+        value_name = "RETENTION"
+    )]
     pub(crate) retention: Retention,
     /// Compression of its values: none, lz4, or zstd:LEVEL with a level from 1 to 22 [default:
     /// none]

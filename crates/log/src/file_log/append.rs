@@ -1,7 +1,7 @@
 //! Gives each record its GLSNs and writes it into the buffer: the only place that assigns the
 //! order.
 //!
-//! Syncing is the job of `durability`: a record here is ordered but not yet durable. Laws:
+//! Syncing is the job of `durability`: a record here is ordered but not yet durable. Invariants:
 //! 1. Records are written in GLSN order without gaps.
 //! 2. All room that a record needs (in the file, in the buffer, for its entry offsets) is reserved
 //!    before any of it is written. If a reservation fails, nothing was changed and the log stays

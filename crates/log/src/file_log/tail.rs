@@ -4,7 +4,8 @@
 //! The state has its own read-write lock: an append holds the write lock while it copies a record
 //! into the buffer; readers and the segment writer hold the read lock.
 //!
-//! Law: all bytes below `end` belong to complete records; bytes not in the file are in the buffer.
+//! Invariant: all bytes below `end` belong to complete records; bytes not in the file are in the
+//! buffer.
 
 pub(crate) mod buffer;
 pub(crate) mod order;

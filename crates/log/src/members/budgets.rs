@@ -52,7 +52,7 @@ impl Budgets {
     }
 
     /// Requests `wanted` bytes of memory; returns the budget from the start, which is at least
-    /// `least`. If `total` is given, it becomes the total of all members. Law: called while this
+    /// `least`. If `total` is given, it becomes the total of all members. Called only while this
     /// member joins.
     ///
     /// # Errors
@@ -88,7 +88,7 @@ impl Budgets {
                 self.table.set(SlotWord::Budget, bytes);
                 return Ok(First::Bytes(bytes));
             }
-            self.tell_once(waited == 0);
+            self.notify_once(waited == 0);
             self.table.wait_for_change(seen, pause);
         }
         self.table.set(SlotWord::Wanted, 0);
@@ -96,9 +96,9 @@ impl Budgets {
         Err(LogError::Stalled { pid: self.largest(), since_micros: 0 })
     }
 
-    fn tell_once(&self, is_first: bool) {
+    fn notify_once(&self, is_first: bool) {
         if is_first {
-            self.table.tell();
+            self.table.notify();
         }
     }
 
@@ -138,11 +138,11 @@ impl Budgets {
     /// Publishes this member's budget, which must not have grown where there is a total.
     pub fn has_memory(&self, bytes: u64) {
         self.table.set(SlotWord::Budget, bytes);
-        self.table.tell();
+        self.table.notify();
     }
 
-    /// Tries to get this member's whole share of memory; returns its budget from now on. Law: not
-    /// called while it joins or leaves.
+    /// Tries to get this member's whole share of memory; returns its budget from now on. Not called
+    /// while it joins or leaves.
     ///
     /// # Errors
     /// The system; `Stalled` if another member joins, leaves or grows; the caller retries.

@@ -2,11 +2,9 @@
 //! durable, across blocks and segments.
 
 use std::path::Path;
-use std::sync::Arc;
 
-use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::random::Random;
-use plimsoll_disk::vfs::{Caching, Disk, Open};
+use plimsoll_disk::vfs::{Caching, Open};
 use plimsoll_log::durability::Durability;
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
@@ -17,12 +15,8 @@ use plimsoll_memory::page::{PAGE_BYTES, PAGE_PAYLOAD_BYTES};
 use plimsoll_memory::pool::LoadError;
 
 use crate::common::{
-    DIR, Memory, append, open, options, payload, read_file, scan_all, submit, submit_all,
+    DIR, Memory, append, mem_disk, open, options, payload, read_file, scan_all, submit, submit_all,
 };
-
-fn mem_disk() -> Arc<dyn Disk> {
-    Arc::new(MemDisk::new())
-}
 
 #[test]
 fn an_entry_is_read_as_it_was_appended_before_and_after_it_is_durable() {

@@ -24,6 +24,11 @@ pub(crate) const NOW: u64 = 1_750_000_000_000_000;
 /// The folder of the log under test.
 pub(crate) const DIR: &str = "/log";
 
+/// An empty disk in memory.
+pub(crate) fn mem_disk() -> Arc<dyn Disk> {
+    Arc::new(MemDisk::new())
+}
+
 /// Memory for one log.
 pub(crate) struct Memory {
     pub(crate) budget: Budget,

@@ -174,7 +174,8 @@ impl Snapshot {
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
-    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
     /// let counters = db.keyspace("counters")?;
     /// db.put(&counters, "visits", 7u64.to_le_bytes())?;
     /// let number = |value: &[u8]| value.try_into().map_or(0, u64::from_le_bytes);

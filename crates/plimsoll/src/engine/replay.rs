@@ -36,9 +36,9 @@ pub(crate) fn replay(
     // Records that other members have ordered and that are not readable yet are applied later.
     let last = Glsn(bounds.next.0 - 1).min(log.readable());
     if from.next() < bounds.first {
-        return Err(Error::corrupt(format!(
+        return Err(Error::damaged(format_args!(
             "the index ends at GLSN {from}, but the log begins only at {}: the commits in between \
-             are lost; `plimsoll verify` says what helps",
+             are lost",
             bounds.first
         )));
     }

@@ -25,8 +25,8 @@ const WORTH_FREEING_BYTES: u64 = 1 << 20;
 /// The most times that one compaction moves values out of blob files.
 const VACATED_TIMES: u32 = 16;
 
-/// Flushes, merges everything, and frees the part of the log that is no longer needed. Law: this
-/// process writes the index.
+/// Flushes, merges everything, and frees the part of the log that is no longer needed. This process
+/// must be the one that writes the index.
 pub(crate) fn compact(space: &LogSpace, committer: &Committer) -> Result<()> {
     // Also flush what another process had committed when it asked for this.
     committer.fresh()?;

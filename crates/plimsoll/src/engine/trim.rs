@@ -29,8 +29,8 @@ use crate::types::events;
 const FREEING_TRIES: u32 = 200;
 const FREEING_PAUSE: Duration = Duration::from_millis(10);
 
-/// Frees whole segments below `until`; returns the first remaining GLSN. Law: this process writes
-/// the index.
+/// Frees whole segments below `until`; returns the first remaining GLSN. This process must be the
+/// one that writes the index.
 pub(crate) fn trim(space: &LogSpace, committer: &Committer, until: Glsn) -> Result<Glsn> {
     committer.check_writable()?;
     committer.fresh()?;

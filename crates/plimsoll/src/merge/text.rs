@@ -253,7 +253,8 @@ mod tests {
                 let mut lines = [base.clone(), base.clone(), base.clone()];
                 if line % 3 == 1 {
                     let kind = random.below(3);
-                    match random.below(if random.below(4) == 0 { 4 } else { 3 }) {
+                    let whose = 3 + random.below(4) / 3;
+                    match random.below(whose) {
                         0 => lines = [new(kind, "our"), base.clone(), new(kind, "our")],
                         1 => lines = [base.clone(), new(kind, "their"), new(kind, "their")],
                         2 => lines = [new(kind, "both"), new(kind, "both"), new(kind, "both")],

@@ -43,8 +43,8 @@ impl OwnRecords {
         }
     }
 
-    /// Loads the records as of `at`, when the store is opened. The default keyspace has the settings
-    /// of `default` where its record has none.
+    /// Loads the records as of `at`, when the store is opened. The default keyspace has the
+    /// settings of `default` where its record has none.
     ///
     /// # Errors
     /// The disk, the budget, corruption.
@@ -78,17 +78,11 @@ impl OwnRecords {
                 continue;
             }
             let Stored::Inline(record) = version.stored else {
-                return Err(Error::corrupt(
-                    "the record of a keyspace has the wrong key; see `plimsoll verify`",
-                ));
+                return Err(Error::damaged("the record of a keyspace has the wrong key"));
             };
             let dropped = dropped_name(version.user_key());
-            let name =
-                std::str::from_utf8(dropped.unwrap_or(version.user_key())).map_err(|_| {
-                    Error::corrupt(
-                        "the name of a keyspace is not valid UTF-8; see `plimsoll verify`",
-                    )
-                })?;
+            let name = std::str::from_utf8(dropped.unwrap_or(version.user_key()))
+                .map_err(|_| Error::damaged("the name of a keyspace is not valid UTF-8"))?;
             let record = Record::decode(record)?;
             match dropped {
                 Some(_) => self.keyspaces.learn_dropped(name, record),

@@ -1,9 +1,9 @@
 //! The shared state of all reads of an open store, and the retry of a read or an iterator's step in
 //! newer sources.
 //!
-//! Law: data that a view needs (log entries, blob files, another process's runs) may be gone once
-//! the view was replaced. A failed read is retried if there is a newer view; its error is returned
-//! only if there is none.
+//! Invariant: data that a view needs (log entries, blob files, another process's runs) may be gone
+//! once the view was replaced. A failed read is retried if there is a newer view; its error is
+//! returned only if there is none.
 
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};

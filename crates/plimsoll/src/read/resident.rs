@@ -11,7 +11,8 @@ use crate::types::error::Result;
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
 /// # let dir = tempfile::tempdir().unwrap();
-/// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+/// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+/// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
 /// use plimsoll::Resident;
 ///
 /// let users = db.keyspace("users")?;

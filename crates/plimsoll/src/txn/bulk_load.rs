@@ -6,8 +6,8 @@
 //! parts as there are processors, and the index adopts it by one log record. Rows in key order are
 //! written once and not merged.
 //!
-//! Law: the last of several rows with one key wins, both in memory (`plimsoll_memory::sort_buffer`)
-//! and among runs (a newer one hides an older one).
+//! Invariant: the last of several rows with one key wins, both in memory
+//! (`plimsoll_memory::sort_buffer`) and among runs (a newer one hides an older one).
 
 mod run_writer;
 
@@ -57,7 +57,8 @@ const OPERATION_BYTES: u64 = 16;
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
 /// # let dir = tempfile::tempdir().unwrap();
-/// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+/// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+/// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
 /// let squares = db.keyspace("squares")?;
 /// let mut load = db.begin_bulk_load(&squares)?;
 /// for number in (0..100_000_u64).rev() {
@@ -183,7 +184,8 @@ impl BulkLoad {
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
-    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
     /// use std::sync::Arc;
     /// use std::sync::atomic::{AtomicBool, Ordering};
     ///

@@ -12,8 +12,8 @@
 //! 4. Without the lock, the [ticket](crate::txn::ticket) waits until the record is durable. One
 //!    sync serves all waiting committers.
 //!
-//! Law: versions are applied in GLSN order, and a version is visible only when its whole record is
-//! applied and readable.
+//! Invariant: versions are applied in GLSN order, and a version is visible only when its whole
+//! record is applied and readable.
 
 use std::iter;
 use std::ops::Bound;
@@ -140,8 +140,8 @@ impl<'a> Commit<'a> {
     }
 
     /// Checks that no commit applied since its snapshot conflicts with it, and computes its updates
-    /// from the newest values. Law: the commit lock is held, and everything ordered before is
-    /// applied.
+    /// from the newest values. The caller must hold the commit lock, and everything ordered before
+    /// must be applied.
     pub(crate) fn validate(&mut self) -> Result<()> {
         self.check_keyspaces()?;
         self.reader.read(|view| validate(view, &self.reads, self.at))?;
@@ -194,8 +194,8 @@ impl<'a> Commit<'a> {
         self.writes.ranges().iter().map(|range| (&range.first[..], &range.end[..]))
     }
 
-    /// Orders the record with `append` and applies its versions. Law: `lock` has been held since
-    /// everything ordered before was applied.
+    /// Orders the record with `append` and applies its versions. The caller must have held `lock`
+    /// since everything ordered before was applied.
     pub(crate) fn order(
         &mut self,
         lock: CommitLock<'_>,

@@ -3,7 +3,7 @@
 //! The first task that has to wait starts a thread. On behalf of all tasks, the thread takes part
 //! in group commit like any committer, and wakes those whose commits are durable.
 //!
-//! Laws:
+//! Invariants:
 //! 1. Wakers are called, cloned and dropped without holding a lock, because they run user code,
 //!    which may commit, drop tickets or close the store.
 //! 2. A registered waker is called once its commit is durable, another process has blocked it for

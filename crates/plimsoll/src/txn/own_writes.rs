@@ -1,6 +1,6 @@
 //! Iterates over a transaction's own writes in key order, merging memory and spilled runs.
 //!
-//! Law: each key comes once, with its newest write.
+//! Invariant: each key comes once, with its newest write.
 
 use std::sync::Arc;
 

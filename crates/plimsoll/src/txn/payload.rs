@@ -332,9 +332,8 @@ impl<'a> Operations<'a> {
         }
         let sum = self.reader.u64().ok_or_else(damaged)?;
         if self.compared && value_sum(value) != sum {
-            return Err(Error::corrupt(format!(
-                "the value of {} bytes that a transaction wrote to {} does not match its \
-                 checksum; see `plimsoll verify`",
+            return Err(Error::damaged(format_args!(
+                "the value of {} bytes that a transaction wrote to {} does not match its checksum",
                 value.len(),
                 IndexKey::new(key).user_key().escape_ascii()
             )));
@@ -360,9 +359,8 @@ impl<'a> Operations<'a> {
 }
 
 fn damaged() -> Error {
-    Error::corrupt(
-        "a transaction's entry in the log cannot be decoded although its checksum is valid; see \
-         `plimsoll verify`",
+    Error::damaged(
+        "a transaction's entry in the log cannot be decoded although its checksum is valid",
     )
 }
 

@@ -1,7 +1,7 @@
 //! Iterators over keys and values of one snapshot, combined with a transaction's own writes.
 //!
-//! Law: between two calls an iterator holds its own buffers, which are charged to the budget, and
-//! nothing of the store that must be revocable (`index::seat`).
+//! Invariant: between two calls an iterator holds its own buffers, which are charged to the budget,
+//! and nothing of the store that must be revocable (`index::seat`).
 
 mod iterator;
 mod visit;
@@ -43,9 +43,12 @@ use crate::types::version::Stored;
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
 /// # let dir = tempfile::tempdir().unwrap();
-/// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+/// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+/// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
 /// let stars = db.keyspace("stars")?;
-/// db.transact(|tx| ["deneb", "sirius", "vega"].iter().try_for_each(|star| tx.put(&stars, star, "bright")))?;
+/// for star in ["deneb", "sirius", "vega"] {
+///     db.put(&stars, star, "bright")?;
+/// }
 /// let walk = db.snapshot().range(&stars, "e"..)?.reverse().keys_only();
 /// let names = std::thread::spawn(move || walk.map(|star| star.map(|(name, _)| name)).collect());
 /// let names: plimsoll::Result<Vec<_>> = names.join().expect("it does not panic");

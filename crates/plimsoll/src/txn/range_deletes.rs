@@ -37,7 +37,8 @@ impl Transaction {
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
-    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
     /// let events = db.keyspace("events")?;
     /// db.transact(|tx| (0..1000u32).try_for_each(|day| tx.put(&events, day.to_be_bytes(), "")))?;
     /// let before = db.snapshot();

@@ -18,7 +18,8 @@ use crate::types::value::Value;
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
 /// # let dir = tempfile::tempdir().unwrap();
-/// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+/// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+/// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
 /// use plimsoll::{Keyspace, Read, Result};
 ///
 /// fn count_of(reads: &impl Read, orders: &Keyspace, customer: &str) -> Result<usize> {

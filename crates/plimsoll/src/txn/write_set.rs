@@ -6,8 +6,8 @@
 //! which the index adopts without a rewrite when the transaction commits. A transaction may
 //! therefore be larger than memory, and its bytes are written once.
 //!
-//! Law: the last of several writes of one key wins. In the map it has the highest order, and a
-//! newer run hides an older one.
+//! Invariant: the last of several writes of one key wins. In the map it has the highest order, and
+//! a newer run hides an older one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -234,8 +234,7 @@ impl Record {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
-        let damaged =
-            || Error::corrupt("the record of a keyspace cannot be decoded; see `plimsoll verify`");
+        let damaged = || Error::damaged("the record of a keyspace cannot be decoded");
         let mut reader = Reader::new(bytes);
         let id = reader.u32().ok_or_else(damaged)?;
         let tag = reader.u8().ok_or_else(damaged)?;

@@ -231,9 +231,9 @@ impl<'a> Stored<'a> {
         if sum == read {
             return Ok(());
         }
-        Err(Error::corrupt(format!(
+        Err(Error::damaged(format_args!(
             "the value of {len} bytes written at GLSN {glsn} does not match its checksum in \
-             {place}: its checksum is {read:016x}, not {sum:016x}; see `plimsoll verify`"
+             {place}: its checksum is {read:016x}, not {sum:016x}"
         ))
         .at_glsn(glsn))
     }

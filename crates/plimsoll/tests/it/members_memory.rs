@@ -36,9 +36,10 @@ fn a_total_above_the_memory_of_the_machine_is_refused_and_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let refused = Db::open(&path, Options::new().shared(true).memory_total(1 << 50));
-    assert!(
-        matches!(refused, Err(Error::InvalidInput(InvalidInput::BudgetTooLarge { bytes, .. })) if bytes == 1 << 50)
-    );
+    assert!(matches!(
+        refused,
+        Err(Error::InvalidInput(InvalidInput::BudgetTooLarge { bytes, .. })) if bytes == 1 << 50
+    ));
     assert!(!path.exists());
     let one = open(&path);
     let refused = Db::open(&path, Options::new().shared(true).memory_total(1 << 50));
@@ -80,9 +81,11 @@ fn members_share_one_memory_limit() {
     assert_eq!(visitor.members().unwrap().iter().filter(|member| member.is_here).count(), 1);
     fill(&one, 60);
     let refused = two.set_memory(32 << 20);
-    assert!(
-        matches!(refused, Err(Error::InvalidInput(InvalidInput::MemoryIsShared { total_bytes })) if total_bytes == total)
-    );
+    assert!(matches!(
+        refused,
+        Err(Error::InvalidInput(InvalidInput::MemoryIsShared { total_bytes }))
+            if total_bytes == total
+    ));
     let more: Vec<Db> = (0..2).map(|_| Db::open(&path, sharing()).unwrap()).collect();
     until_memory(&path, total, |budgets| budgets == [16 << 20; 6]);
     let refused = Db::open(&path, sharing());

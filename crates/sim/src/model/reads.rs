@@ -1,9 +1,9 @@
 //! The model's read set of a transaction, and whether its commit must be refused.
 //!
-//! Law: a commit is refused if and only if a key or span that it read has a version newer than its
-//! snapshot. There are two exceptions. A transaction whose read set was too large to be kept in
-//! detail may also be refused because of other keys. A transaction with a failed read may be
-//! refused because of keys that the read may have read and did not return.
+//! Invariant: a commit is refused if and only if a key or span that it read has a version newer
+//! than its snapshot. There are two exceptions. A transaction whose read set was too large to be
+//! kept in detail may also be refused because of other keys. A transaction with a failed read may
+//! be refused because of keys that the read may have read and did not return.
 
 use crate::model::Model;
 use crate::op::{Edge, Key, Span};

@@ -1,8 +1,8 @@
 //! Frees whole segments from the front, and blob files that no record names.
 //!
-//! Law: a segment's name is durably removed before the next segment is touched, so that a crash in
-//! between leaves no hole. Blob files are removed last; if a crash prevents that, a sweep removes
-//! them.
+//! Invariant: a segment's name is durably removed before the next segment is touched, so that a
+//! crash in between leaves no hole. Blob files are removed last; if a crash prevents that, a sweep
+//! removes them.
 
 use plimsoll_disk::borders::{Border, hit};
 use plimsoll_memory::budget::Kind;
@@ -192,8 +192,8 @@ impl OpenLog {
             && !is_named
     }
 
-    /// Law: the tail decides which segment is active. The list contains the next one slightly
-    /// earlier, and the previous one is not sealed until then.
+    /// The tail decides which segment is active. The list contains the next one slightly earlier,
+    /// and the previous one is not sealed until then.
     pub(crate) fn for_each_named_blob(&self, each: &mut dyn FnMut(BlobId)) -> Result<(), LogError> {
         let mut from = Glsn::NONE;
         loop {

@@ -1,8 +1,8 @@
 //! Reads entries by GLSN: one look-up in a table and one decode.
 //!
-//! Law: a record that spans blocks is read only through [`OpenLog::follow`], which checks that the
-//! next block continues the same record. A block with a valid checksum may still be an older
-//! version than the one written there last.
+//! Invariant: a record that spans blocks is read only through [`OpenLog::follow`], which checks
+//! that the next block continues the same record. A block with a valid checksum may still be an
+//! older version than the one written there last.
 
 use std::sync::Arc;
 

@@ -7,8 +7,8 @@
 //! it (unless a copy is requested); of the active segment, the durable part is copied. The log's
 //! folder is renamed to its final name last, so an interrupted backup does not open as a store.
 //!
-//! Law: after `Ok`, the copy is durable: every file, every name in it, and its own name in the
-//! parent folder.
+//! Invariant: after `Ok`, the copy is durable: every file, every name in it, and its own name in
+//! the parent folder.
 
 use std::collections::BTreeSet;
 use std::io;

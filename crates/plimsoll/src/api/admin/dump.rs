@@ -6,7 +6,7 @@
 //! - With history: everything that the log holds, in its order. If the log was trimmed, the
 //!   versions that the index still has from before come first. Trimming is suspended meanwhile.
 //!
-//! Law: memory is bounded by a piece of a value, a key, and a commit's own entry.
+//! Invariant: memory is bounded by a piece of a value, a key, and a commit's own entry.
 
 pub(crate) mod records;
 

@@ -4,12 +4,13 @@
 //! ```text
 //! STORE              is only read
 //! DEST.new-recover/  the new store while it is made
-//!   log/             sound segments and blob files of the old log, and copies of the others without what is damaged
+//!   log/             sound segments and blob files of the old log, and copies of the others
+//!                    without what is damaged
 //!   index/           the old index, if it is sound; else a new one, of the log and of the old runs
 //! DEST               that folder, in the end
 //! ```
 //!
-//! Laws:
+//! Invariants:
 //! 1. No file of the source is changed except `LOCK`, which excludes writers. Files with a name in
 //!    both stores are never changed.
 //! 2. Entries keep their GLSNs and times. Lost entries become lost records, so that GLSNs stay

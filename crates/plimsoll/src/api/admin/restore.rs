@@ -8,7 +8,7 @@
 //! DEST               that store, in the end
 //! ```
 //!
-//! Laws:
+//! Invariants:
 //! 1. There is no store at the destination before all of the dump was read and found whole.
 //! 2. With history, each entry gets the GLSN and the time that it had. A restore that was
 //!    interrupted goes on behind the last entry that is durable; the same dump is needed, or a

@@ -20,7 +20,7 @@ use crate::engine::Engine;
 use crate::index::runs::check;
 use crate::txn::payload::{Payload, Writes};
 use crate::types::damage::{Damage, DamagedKey};
-use crate::types::error::{Error, Lift, Result};
+use crate::types::error::{Error, Lift, Result, strip_advice};
 use crate::types::version::{Stored, Version, running_value_sum, value_sum};
 
 /// Maximum number of values reported.
@@ -141,7 +141,7 @@ impl<'a> Values<'a> {
                         .and_then(|payload| self.check_writes(glsn, &payload));
                     match checked {
                         Err(Error::Corrupt { message, .. }) => {
-                            self.note(&[], glsn, Stored::Deleted, message)
+                            self.note(&[], glsn, Stored::Deleted, &message)
                         }
                         checked => checked?,
                     }
@@ -160,8 +160,7 @@ impl<'a> Values<'a> {
         while let Some((operation, value)) = operations.next_with_value()? {
             match operation.stored {
                 Stored::InLog { sum, .. } if value_sum(value) != sum => {
-                    let what =
-                        "the value in the entry differs from the one that was written".to_owned();
+                    let what = "the value in the entry differs from the one that was written";
                     self.note(operation.key, glsn, operation.stored, what);
                 }
                 Stored::InBlob { blob, .. } => {
@@ -205,7 +204,7 @@ impl<'a> Values<'a> {
                             self.damaged.insert(blob);
                         }
                     }
-                    self.note(key, glsn, stored, message);
+                    self.note(key, glsn, stored, &message);
                     return Ok(());
                 }
                 Err(error) => return Err(error),
@@ -213,7 +212,7 @@ impl<'a> Values<'a> {
             at += bytes as u64;
         }
         if let Err(Error::Corrupt { message, .. }) = stored.check_sum(glsn, sum.sum()) {
-            self.note(key, glsn, stored, message);
+            self.note(key, glsn, stored, &message);
         }
         Ok(())
     }
@@ -223,9 +222,10 @@ impl<'a> Values<'a> {
         Ok(self.store.options.disk.entry(&path)?.is_none())
     }
 
-    fn note(&mut self, key: &[u8], glsn: Glsn, stored: Stored<'_>, what: String) {
+    fn note(&mut self, key: &[u8], glsn: Glsn, stored: Stored<'_>, what: &str) {
         if self.bad.len() < MAX_BAD {
             let stored = stored.elsewhere().unwrap_or(Stored::Deleted);
+            let what = strip_advice(what).to_owned();
             self.bad.push(BadValue { key: key.to_vec(), glsn, stored, what });
         }
     }

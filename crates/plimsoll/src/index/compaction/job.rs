@@ -65,8 +65,8 @@ const LEAST_TABLE_PART: u64 = 16;
 const ALIGNED_TABLES: u64 = 2;
 const ALIGNED_LEAST_PART: u64 = 4;
 
-/// Maximum number of keyspaces in one table whose retained moments are looked up. A table that spans
-/// more is rewritten.
+/// Maximum number of keyspaces in one table whose retained moments are looked up. A table that
+/// spans more is rewritten.
 const KEYSPACES_ASKED: u32 = 64;
 
 /// A history run, and the retained moments when the job that made it began.
@@ -105,8 +105,8 @@ pub(crate) struct Job {
     retained: Option<RetainedIn>,
     /// Whether small tables that overlap with nothing are rewritten together.
     joins_small: bool,
-    /// The runs when the job began. Law: a job holds no memtable, because a concurrent flush must
-    /// be able to release its memory.
+    /// The runs when the job began. Invariant: a job holds no memtable, because a concurrent flush
+    /// must be able to release its memory.
     view: Arc<View>,
     splitter: Splitter,
     absorber: Absorber,

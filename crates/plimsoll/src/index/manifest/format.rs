@@ -1,7 +1,7 @@
 //! The manifest's encoding; `docs/reference/format.md` describes the bytes.
 //!
-//! Law: no content is used before the whole manifest was checked, and no length in it is trusted
-//! beyond the end of the file.
+//! Invariant: no content is used before the whole manifest was checked, and no length in it is
+//! trusted beyond the end of the file.
 
 use std::io;
 use std::sync::Arc;

@@ -16,7 +16,7 @@ use crate::index::run::guide::{GUIDE_PAGE, check_guide};
 use crate::index::run::inner::{INNER_PAGE, check_inner};
 use crate::index::run::leaf::{LEAF_PAGE, check_leaf};
 use crate::index::run::table::{Table, TableInfo};
-use crate::types::error::{Error, Lift, Result};
+use crate::types::error::{Error, Lift, Result, strip_advice};
 use crate::types::version::{Stored, Version};
 
 /// The check stops after this many problems.
@@ -93,7 +93,7 @@ impl Walk<'_> {
             Ok(value) => Ok(Some(value)),
             Err(error @ Error::OutOfBudget(_)) => Err(error),
             Err(error) => {
-                self.report(error.to_string());
+                self.report(strip_advice(&error.to_string()).to_owned());
                 Ok(None)
             }
         }

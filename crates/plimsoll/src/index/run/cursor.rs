@@ -598,12 +598,12 @@ fn fetch_first_bodies(leaf: &Leaf<'_>, entry: &Entry) {
 fn read_ahead(table: &Table, at: u32, way: Way) {
     match way {
         Way::On if at.is_multiple_of(WINDOW_PAGES) => {
-            table.file.prefetch(at, AHEAD_PAGES.min(table.info.pages - at));
+            table.file.read_ahead(at, AHEAD_PAGES.min(table.info.pages - at));
         }
         Way::Back if (at + 1).is_multiple_of(WINDOW_PAGES) => {
             // Request no more than will be read, so that the nearest pages are among them.
             let count = AHEAD_PAGES.min(table.file.read_ahead_max()).min(at + 1);
-            table.file.prefetch(at + 1 - count, count);
+            table.file.read_ahead(at + 1 - count, count);
         }
         _ => {}
     }

@@ -8,8 +8,11 @@
 //! blobs (as many pages as they take, usually none): | count u16 | distances (varints) ... |
 //!
 //! footer (the last page):
-//! | pages | root | versions | deletions | min glsn | max glsn | min pointer | blobs | blobs page | flags | first key | last key | log bytes |
-//!   u32     u32    u64        u64         u64        u64        u64           u32     u32          u8      u16 and bytes
+//! | pages | root | versions | deletions | min glsn | max glsn | min pointer | blobs | blobs page
+//!   u32     u32    u64        u64         u64        u64        u64           u32     u32
+//!
+//! | flags | first key     | last key      | log bytes |
+//!   u8      u16 and bytes   u16 and bytes   u64
 //! ```
 //!
 //! `place` is 0 for a file of the index and 1 for a blob file of the log. Flag 1 of header and

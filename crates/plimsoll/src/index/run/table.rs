@@ -435,11 +435,8 @@ impl Table {
     }
 
     pub(crate) fn corrupt(&self, number: u32, what: &str) -> Error {
-        Error::corrupt(format!(
-            "{}, page {number}: found {what}; `plimsoll verify` says what is lost and what helps",
-            self.info.id
-        ))
-        .in_file(|| self.info.id.file())
+        Error::damaged(format_args!("{}, page {number}: found {what}", self.info.id))
+            .in_file(|| self.info.id.file())
     }
 
     /// The error for a page that cannot be loaded, with the name of the file.

@@ -1,8 +1,8 @@
 //! Copies values out of log entries that are to be freed, and out of blob files that are to be
 //! vacated, into a blob file of plain bytes, piece by piece.
 //!
-//! Law: a value is copied only if it matches its checksum, because a copy of a damaged value would
-//! look valid forever.
+//! Invariant: a value is copied only if it matches its checksum, because a copy of a damaged value
+//! would look valid forever.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -10,9 +10,9 @@
 //! is dropped if no retained moment sees a version that it hides and history has no version of its
 //! key. Otherwise it goes into history, where it still records when the key was deleted.
 //!
-//! Law: all versions of a key are decided by one set of retained moments. The set may grow at any
-//! time, and a dropped deletion requires that everything older is dropped with it: an older version
-//! that stayed would become visible again.
+//! Invariant: all versions of a key are decided by one set of retained moments. The set may grow at
+//! any time, and a dropped deletion requires that everything older is dropped with it: an older
+//! version that stayed would become visible again.
 
 use plimsoll_log::glsn::Glsn;
 

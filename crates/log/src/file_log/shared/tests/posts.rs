@@ -115,8 +115,7 @@ fn a_post_that_a_member_ordered_before_it_was_killed_is_ordered_once() {
 }
 
 #[test]
-fn a_post_of_a_process_that_was_killed_is_not_ordered_nor_mixed_with_those_of_the_next_one_in_its_slot()
- {
+fn post_of_a_killed_process_is_neither_ordered_nor_mixed_with_those_of_its_successor() {
     let (disk, store, mut members) = members(2);
     let killed = members.pop().unwrap();
     let slot = killed.members.table.slot();

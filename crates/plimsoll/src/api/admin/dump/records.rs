@@ -5,8 +5,8 @@
 //! records: u32 length of the payload, u8 kind, payload, u64 checksum
 //! ```
 //!
-//! Law: the checksum of a record covers all bytes before it, so a stream that is cut, damaged or
-//! put together from parts of others is recognised at the first record that is not as it was
+//! Invariant: the checksum of a record covers all bytes before it, so a stream that is cut, damaged
+//! or put together from parts of others is recognised at the first record that is not as it was
 //! written. The last record says that nothing follows.
 
 use std::io::{ErrorKind, Read, Write};

@@ -1,7 +1,7 @@
 //! The damaged store: the readable parts of its log and its index, and the plan for the index of
 //! the new store.
 //!
-//! Law: nothing here changes a file.
+//! Invariant: nothing here changes a file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
