@@ -8,7 +8,7 @@ use crate::engine::Engine;
 use crate::merge::keys::{Keys, Scope};
 use crate::merge::rule::{MergeRule, Resolved, Values};
 use crate::read::point::ValueReader;
-use crate::types::error::Result;
+use crate::types::error::{Result, show_key};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::Keyspace;
 use crate::types::value::Value;
@@ -207,7 +207,7 @@ impl fmt::Debug for MergeStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("MergeStep");
         shown.field("keyspace", &self.keyspace()).field("action", &self.action);
-        shown.field("key", &crate::types::error::show_key(&self.key)).finish_non_exhaustive()
+        shown.field("key", &show_key(&self.key)).finish_non_exhaustive()
     }
 }
 
