@@ -137,14 +137,17 @@ fn touch(a: &Hunk, b: &Hunk) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use plimsoll_disk::random::Random;
     use plimsoll_memory::budget::Backing;
 
     use super::*;
 
     fn merged(base: &str, ours: &str, theirs: &str) -> Option<String> {
-        let budget = Budget::new(16 << 20, Backing::Heap).unwrap();
-        let merged = merge(&budget, base.as_bytes(), ours.as_bytes(), theirs.as_bytes()).unwrap();
+        static BUDGET: LazyLock<Budget> =
+            LazyLock::new(|| Budget::new(16 << 20, Backing::Heap).unwrap());
+        let merged = merge(&BUDGET, base.as_bytes(), ours.as_bytes(), theirs.as_bytes()).unwrap();
         merged.map(|text| String::from_utf8(text.into_vec()).unwrap())
     }
 
