@@ -33,6 +33,8 @@ __all__ = [
     "LogFollow",
     "LogScan",
     "MemberInfo",
+    "MergeStep",
+    "MergeSteps",
     "RawValueReader",
     "ReadMapping",
     "RecoverReport",
@@ -62,6 +64,11 @@ _P = ParamSpec("_P")
 
 _Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 _Size: TypeAlias = int | str
+_RuleName: TypeAlias = Literal["conflict", "ours", "theirs", "counter", "text"]
+# The key, and its values in base, ours and theirs; returns a value, None to delete the key, or NotImplemented for a
+# conflict, which type checkers accept from any function.
+_RuleFunction: TypeAlias = Callable[[bytes, bytes | None, bytes | None, bytes | None], Buffer | None]
+_Rules: TypeAlias = dict[str, _RuleName | _RuleFunction] | dict[Keyspace, _RuleName | _RuleFunction]
 _Retention: TypeAlias = Literal["forever", "latest"] | timedelta | int
 _Durability: TypeAlias = Literal["sync", "buffered"]
 _Io: TypeAlias = Literal["auto", "direct", "cached"]
@@ -257,6 +264,27 @@ class Db(LiveMapping):
     ) -> _T: ...
     def snapshot(self) -> Snapshot: ...
     def at(self, moment: int | datetime) -> Snapshot: ...
+    def revert(
+        self,
+        glsn: int,
+        rules: _Rules | None = None,
+        *,
+        keyspaces: Iterable[str | Keyspace] | None = None,
+        metadata: Buffer | None = None,
+    ) -> int | None: ...
+    def preview_revert(
+        self, glsn: int, rules: _Rules | None = None, *, keyspaces: Iterable[str | Keyspace] | None = None
+    ) -> MergeSteps: ...
+    def reset_to(
+        self,
+        moment: int | datetime,
+        keyspaces: Iterable[str | Keyspace] | None = None,
+        *,
+        metadata: Buffer | None = None,
+    ) -> int | None: ...
+    def preview_reset(
+        self, moment: int | datetime, keyspaces: Iterable[str | Keyspace] | None = None
+    ) -> MergeSteps: ...
     @property
     def log(self) -> Log: ...
     def stats(self) -> dict[str, Any]: ...
@@ -389,6 +417,24 @@ class Difference:
     def before(self) -> Version | None: ...
     @property
     def after(self) -> Version | None: ...
+
+@final
+class MergeSteps(Iterator[MergeStep]):
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> MergeStep: ...
+
+@final
+class MergeStep:
+    @property
+    def keyspace(self) -> str: ...
+    @property
+    def key(self) -> bytes: ...
+    @property
+    def action(self) -> Literal["put", "delete", "conflict"]: ...
+    def base(self) -> bytes | None: ...
+    def ours(self) -> bytes | None: ...
+    def theirs(self) -> bytes | None: ...
+    def merged(self) -> bytes | None: ...
 
 @final
 class Log:

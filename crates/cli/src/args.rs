@@ -7,6 +7,7 @@ mod dump;
 #[cfg(feature = "replay")]
 mod replay;
 mod scripts;
+mod undo;
 mod updates;
 mod upkeep;
 mod watch;
@@ -34,6 +35,7 @@ pub(crate) use self::dump::{Dump, Restore};
 #[cfg(feature = "replay")]
 pub(crate) use self::replay::Replay;
 pub(crate) use self::scripts::{Batch, Shell};
+pub(crate) use self::undo::{Reset, Revert, Rule};
 pub(crate) use self::updates::{Add, Append, Cas};
 pub(crate) use self::upkeep::{
     Compact, Count as CountKeys, Keyspace, KeyspaceCompression, KeyspaceCreate, KeyspaceDrop,
@@ -44,7 +46,7 @@ pub(crate) use self::watch::Watch;
 const EXIT_CODES: &str = "\
 Exit codes:
   0    done
-  1    done, and the answer is no: key not found, moments differ, problems found
+  1    done, and the answer is no: key not found, moments differ, problems found, conflicts
   2    the command line or its input is wrong
   3    the store cannot be opened: there is none at this path, or it has another format
   4    bytes on disk are damaged; with --skip-damaged: done, without the damaged data
@@ -57,7 +59,7 @@ Exit codes:
   --follow (what was committed is kept); the signal kills other commands
 
 Commands that only read (get, scan, count, history, log, diff, watch, stat, verify, backup, dump, \
-warm, keyspace list, cursor list, shell --read-only) work \
+warm, keyspace list, cursor list, shell --read-only, revert --preview, reset --preview) work \
 while another process writes. Those that write share the store with each other, and with programs \
 that open it shared; recover needs it \
 for itself, and restore makes a new one. replay opens no store.";
@@ -184,6 +186,10 @@ pub(crate) enum Command {
     History(History),
     /// List what changed between two moments
     Diff(Diff),
+    /// Undo what a commit did, by a new commit
+    Revert(Revert),
+    /// Go back to an earlier moment, by a new commit
+    Reset(Reset),
     /// List the entries of the log, newest first: transactions and streams
     Log(Log),
     /// Print the changes of keys under a prefix as they are committed, with their values

@@ -27,6 +27,7 @@ mod shell;
 mod shown_change;
 mod stat;
 mod trim;
+mod undo;
 mod update;
 mod verify;
 mod warm;
@@ -56,6 +57,8 @@ pub(crate) fn run(cli: Cli, output: &mut Output) -> Outcome {
         Command::Cursor(args) => cursor::run(globals, &args, output),
         Command::History(args) => history::run(globals, args, output),
         Command::Diff(args) => diff::run(globals, args, output),
+        Command::Revert(args) => undo::revert(globals, &args, output),
+        Command::Reset(args) => undo::reset(globals, &args, output),
         Command::Log(args) => log::run(globals, args, output),
         Command::Watch(args) => watch::run(globals, args, output),
         Command::Stat(args) => stat::run(globals, &args, output),

@@ -49,6 +49,16 @@ pub(crate) fn check_writable(name: &str) -> Result<(), Failure> {
     }
 }
 
+/// The requested keyspaces. If none is requested and a command has bookkeeping, all keyspaces without
+/// bookkeeping; otherwise none, which stands for all.
+pub(crate) fn asked_or_not_own(db: &Db, asked: &[String]) -> Vec<String> {
+    let all: Vec<String> = db.keyspaces().into_iter().map(|keyspace| keyspace.name).collect();
+    if !asked.is_empty() || !all.iter().any(|name| name.starts_with(OWN)) {
+        return asked.to_vec();
+    }
+    all.into_iter().filter(|name| !name.starts_with(OWN)).collect()
+}
+
 /// Lists all keyspaces with their settings.
 pub(crate) fn print_list(db: &Db, output: &mut Output) -> Result<(), Failure> {
     let keyspaces = db.keyspaces();

@@ -11,6 +11,7 @@
 //! - [`Db::snapshot`] and [`Db::snapshot_at`] read the store as it is, and as it was.
 //! - [`Db::history`] and [`Db::diff`] tell what changed; [`Log::commits`] and [`Db::watch`] are the
 //!   change feed; [`Db::log`] also carries streams of the user's own.
+//! - [`Db::revert`] undoes a commit, and [`Db::reset_to`] goes back to a moment, by a new commit.
 //! - [`Db::verify`], [`Db::backup`] and [`Db::recover`] look after the bytes.
 //!
 //! Keys have up to 4 KiB and compare as bytes, values up to 1 GiB. Every type can be sent to and
@@ -29,6 +30,7 @@ mod engine;
 #[doc(hidden)]
 pub mod fuzz;
 mod index;
+mod merge;
 mod read;
 mod rowcache;
 mod txn;
@@ -57,6 +59,11 @@ pub use api::log_entry::{DROPPED_STREAM, LogEntry, LogEntryRef};
 pub use api::sizes::KeyspaceSize;
 pub use api::skip::Skipped;
 pub use api::snapshot::{Moment, Snapshot};
+pub use merge::driver::MergeOutcome;
+pub use merge::reset::Reset;
+pub use merge::revert::Revert;
+pub use merge::rule::{MergeDecision, MergeFunction, MergeInput, MergeRule};
+pub use merge::steps::{MergeAction, MergeSide, MergeStep, MergeSteps};
 pub use read::point::ValueReader;
 pub use read::resident::Resident;
 pub use txn::bulk_load::BulkLoad;
@@ -104,6 +111,8 @@ mod documents {
     struct UpdateAKey;
     #[doc = include_str!("../../../docs/how-to/delete-a-range.md")]
     struct DeleteARange;
+    #[doc = include_str!("../../../docs/how-to/undo-a-commit.md")]
+    struct UndoACommit;
     #[doc = include_str!("../../../docs/how-to/share-a-store-between-processes.md")]
     struct ShareAStore;
     #[doc = include_str!("../../../docs/how-to/follow-the-log.md")]

@@ -19,6 +19,7 @@ mod feeds;
 mod held;
 mod image;
 mod loads;
+mod merges;
 mod moments;
 mod recover;
 mod removals;

@@ -13,6 +13,7 @@
 //!    that have been open since they were above it. Other reads may be refused, but are never
 //!    wrong.
 
+pub mod merge;
 pub mod reads;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -323,6 +323,20 @@ pub enum Op {
         /// The prefix of the keys.
         prefix: Key,
     },
+    /// Reverts a commit.
+    Revert {
+        /// The commit: this many GLSNs before the newest.
+        back: u64,
+        /// Whether the earlier value wins a conflict.
+        takes_theirs: bool,
+    },
+    /// Resets keyspaces to a moment.
+    Reset {
+        /// The keyspace's number; `None`: all.
+        space: Option<u8>,
+        /// The moment: this many GLSNs before the newest.
+        back: u64,
+    },
     /// Appends entries to a stream, all or none.
     Append {
         /// The stream, from 1.

@@ -41,5 +41,6 @@ mod shell;
 mod signals;
 mod terminal;
 mod together;
+mod undo;
 mod upkeep;
 mod watch;

@@ -309,7 +309,7 @@ pub struct Diff {
 
 /// The keys of one keyspace that were written or deleted between the two moments of a [`Diff`],
 /// each with its newest version up to the second moment.
-struct Changes {
+pub(crate) struct Changes {
     versions: Seat<Versions>,
     /// The index key of the last change.
     key: Vec<u8>,
@@ -318,7 +318,7 @@ struct Changes {
 }
 
 impl Changes {
-    fn new(
+    pub(crate) fn new(
         store: &Engine,
         span: Span,
         (after, upto): (Glsn, Glsn),
@@ -332,7 +332,7 @@ impl Changes {
     }
 
     /// Advances to the next key if the last one was used; false at the end.
-    fn advance(&mut self, store: &Engine) -> Result<bool> {
+    pub(crate) fn advance(&mut self, store: &Engine) -> Result<bool> {
         if self.head.is_none() {
             self.head = store.reader.walk(&mut self.versions, &mut self.key, |versions, key| {
                 while let Some(version) = versions.next(key)? {
@@ -349,8 +349,13 @@ impl Changes {
     }
 
     /// The user's part of the key.
-    fn user_key(&self) -> &[u8] {
+    pub(crate) fn user_key(&self) -> &[u8] {
         IndexKey::new(&self.key).user_key()
+    }
+
+    /// Marks the last change as used.
+    pub(crate) fn pass(&mut self) {
+        self.head = None;
     }
 }
 

@@ -118,6 +118,11 @@ impl Snapshot {
         if at > newest {
             return Err(Error::Future { asked: at, newest });
         }
+        Self::ordered_at(store, at)
+    }
+
+    /// A snapshot at a moment up to which all commits are applied, durable or not.
+    pub(crate) fn ordered_at(store: &Arc<Engine>, at: Glsn) -> Result<Self> {
         let moment = Arc::new(store.committer.open_at(at)?);
         Ok(Self { store: Arc::clone(store), moment })
     }

@@ -151,7 +151,7 @@ impl Transaction {
     }
 
     /// Records that the whole span was read.
-    fn note_span(&self, span: &Span) {
+    pub(crate) fn note_span(&self, span: &Span) {
         let mut reads = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
         if reads.add(&span.first(), Some(span.upper())).is_err() {
             reads.add_everything();

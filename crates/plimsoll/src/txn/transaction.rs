@@ -216,7 +216,8 @@ impl Transaction {
         self.committer.reader.keyspaces.id_of(keyspace)
     }
 
-    fn note_read(&self, key: &[u8]) -> Result<()> {
+    /// Records that an index key was read.
+    pub(crate) fn note_read(&self, key: &[u8]) -> Result<()> {
         let add =
             || Ok(self.reads.lock().unwrap_or_else(PoisonError::into_inner).add(key, None)?);
         self.committer.patience.in_transaction(false, add)

@@ -357,8 +357,12 @@ impl From<InvalidInput> for Error {
     }
 }
 
+/// An error of the store that a reader has wrapped ([`crate::ValueReader`]) is that error.
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
+        if let Some(inner) = error.get_ref().and_then(|inner| inner.downcast_ref::<Self>()) {
+            return inner.clone();
+        }
         Self::Io {
             kind: error.kind(),
             message: error.to_string(),

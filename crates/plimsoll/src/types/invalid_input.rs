@@ -365,6 +365,47 @@ pub enum InvalidInput {
     /// A function that computes an update called the store.
     #[error("a function that computes an update cannot use the store; pass it what it needs")]
     UpdateUsesStore,
+    /// There is no commit with this GLSN.
+    #[error(
+        "GLSN {glsn} is not a commit, so it cannot be reverted; Log::commits (`plimsoll log`) \
+         lists the commits"
+    )]
+    NotACommit {
+        /// The GLSN.
+        glsn: Glsn,
+    },
+    /// The commit changed no keys, only the store's records of its keyspaces or cursors.
+    #[error(
+        "GLSN {glsn} changed no keys, only keyspaces or cursors, and a revert does not change \
+         these; use Db::drop_keyspace, Db::keyspace, Db::set_retention or Log::drop_cursor"
+    )]
+    NothingToRevert {
+        /// The commit.
+        glsn: Glsn,
+    },
+    /// Keys would be put into a keyspace that does not exist now.
+    #[error(
+        "keyspace {name:?} does not exist now, so its keys cannot be put back; create it by \
+         Db::create_keyspace and try again"
+    )]
+    KeyspaceGone {
+        /// Its name.
+        name: String,
+    },
+    /// The function of a merge rule panicked.
+    #[error(
+        "the merge function panicked at key {} of keyspace {keyspace:?}: {message}; nothing was \
+         written",
+        key.escape_ascii()
+    )]
+    MergeFunctionPanicked {
+        /// The keyspace.
+        keyspace: String,
+        /// The key.
+        key: Vec<u8>,
+        /// The message of the panic; empty if it is not text.
+        message: String,
+    },
     /// An earlier write of the transaction failed, so it cannot be committed.
     #[error("an earlier write of this transaction failed; abort it and run it again")]
     TransactionFailed,

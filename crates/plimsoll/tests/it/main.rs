@@ -59,6 +59,8 @@ mod range_deletes_beside;
 mod recover;
 mod recover_stale;
 mod resident;
+mod revert;
+mod revert_cases;
 mod tickets;
 mod tidy;
 mod updates;

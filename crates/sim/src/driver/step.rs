@@ -107,6 +107,8 @@ impl Driver {
                 let place = self.place(*space, &keyspace);
                 answered(self.judge(&|error| self.excused(error)).diff(place, from, to, prefix)?)
             }
+            Op::Revert { back, takes_theirs } => self.revert(*back, *takes_theirs),
+            Op::Reset { space, back } => self.reset(*space, *back),
             Op::Append { stream, payloads, wait } => self.append(*stream, payloads, *wait),
             Op::Scan { back, count, stream } => {
                 let from = self.back(*back).max(1);

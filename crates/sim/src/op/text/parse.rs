@@ -140,6 +140,11 @@ impl<'a> Words<'a> {
                 to: self.number()?,
                 prefix: self.key("^")?,
             },
+            "revert" | "revert-theirs" => {
+                Op::Revert { back: self.number()?, takes_theirs: verb == "revert-theirs" }
+            }
+            "reset-all" => Op::Reset { space: None, back: self.number()? },
+            "reset" => Op::Reset { space: Some(self.sign("s")?), back: self.number()? },
             "append" | "append-submit" => self.append(verb == "append")?,
             "scan" => {
                 Op::Scan { back: self.number()?, count: self.number()?, stream: self.stream()? }

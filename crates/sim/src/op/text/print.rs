@@ -81,6 +81,11 @@ impl fmt::Display for Op {
             Op::Diff { space, from, to, prefix } => {
                 write!(f, "diff s{space} {from} {to} ^{}", Escaped(prefix))
             }
+            Op::Revert { back, takes_theirs } => {
+                write!(f, "{} {back}", if *takes_theirs { "revert-theirs" } else { "revert" })
+            }
+            Op::Reset { space: None, back } => write!(f, "reset-all {back}"),
+            Op::Reset { space: Some(space), back } => write!(f, "reset s{space} {back}"),
             Op::Append { stream, payloads, wait } => {
                 write!(f, "{} {stream}", if *wait { "append" } else { "append-submit" })?;
                 payloads.iter().try_for_each(|payload| write!(f, " {payload}"))
