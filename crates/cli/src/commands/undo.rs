@@ -18,8 +18,11 @@ pub(crate) fn revert(globals: &Globals, args: &Revert, output: &mut Output) -> O
     let db = open(globals, args.preview, &args.store)?;
     let glsn = Glsn(moment::glsn(&db, &args.commit, first_of(&args.keyspaces))?);
     let mut revert = db.revert(glsn);
-    for name in keyspaces::asked_or_not_own(&db, &args.keyspaces) {
-        revert = revert.keyspace(&keyspaces::known_keyspace(&db, &name)?);
+    for name in &args.keyspaces {
+        revert = revert.keyspace(&keyspaces::known_keyspace(&db, name)?);
+    }
+    for name in keyspaces::own(&db) {
+        revert = revert.except(&keyspaces::known_keyspace(&db, &name)?);
     }
     for (name, rule) in &args.rules {
         let keyspace = keyspaces::known_keyspace(&db, name)?;

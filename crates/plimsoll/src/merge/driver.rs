@@ -1,6 +1,5 @@
 //! Runs a merge: writes its steps in one transaction, or previews them.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use plimsoll_log::glsn::Glsn;
@@ -88,10 +87,7 @@ impl Merge {
         }
         let base = self.base.as_ref().unwrap_or(&ours).clone();
         let sides = Arc::new(Sides { base, ours, theirs: self.theirs.clone() });
-        let scopes = self.scopes.clone().unwrap_or_else(|| {
-            let names: BTreeSet<_> = store.reader.keyspaces.names().into_values().collect();
-            names.into_iter().map(Scope::whole).collect()
-        });
+        let scopes = self.scopes.clone().unwrap_or_else(|| Scope::all(store));
         Ok(Stream::new(store, sides, Arc::clone(&self.rules), scopes))
     }
 

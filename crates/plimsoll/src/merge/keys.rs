@@ -77,6 +77,12 @@ impl Scope {
         names.into_iter().map(|name| Self::whole(name.into())).collect()
     }
 
+    /// All keyspaces that exist or existed.
+    pub(crate) fn all(store: &Engine) -> Vec<Self> {
+        let names: BTreeSet<_> = store.reader.keyspaces.names().into_values().collect();
+        names.into_iter().map(Self::whole).collect()
+    }
+
     /// The keyspaces that a commit changed, and the keys in them; empty if it only changed the
     /// store's own records of keyspaces and cursors.
     pub(crate) fn of_commit(store: &Engine, commit: &Commit) -> Result<Vec<Self>> {
@@ -179,13 +185,14 @@ impl Keys {
             Source::Within(range) => range.clone(),
         };
         let (first, last) = if a.1 <= b.1 { (a, b) } else { (b, a) };
-        let written = |(keyspace, at): (Option<&Keyspace>, Glsn)| {
+        let written = |keyspace: Option<&Keyspace>, readable_at| {
             let Some(keyspace) = keyspace else { return Ok(None) };
             let id = store.reader.keyspaces.id_of(keyspace)?;
-            Changes::new(store, Span::new(id, &range), (first.1, last.1), at).map(Some)
+            Changes::new(store, Span::new(id, &range), (first.1, last.1), readable_at).map(Some)
         };
-        let second = if first.0 == last.0 { None } else { written(last)? };
-        Ok(Self::Written([written(first)?, second]))
+        let is_one = first.0 == last.0;
+        let second = if is_one { None } else { written(last.0, [last.1; 2])? };
+        Ok(Self::Written([written(first.0, [first.1, last.1])?, second]))
     }
 
     /// The next key.

@@ -37,6 +37,7 @@ pub struct Revert {
     rules: Vec<(Keyspace, MergeRule)>,
     /// `None`: all.
     keyspaces: Option<Vec<Keyspace>>,
+    excluded: Vec<Keyspace>,
     metadata: Option<Vec<u8>>,
 }
 
@@ -72,7 +73,14 @@ impl Db {
     /// it does not create, drop or change keyspaces. To undo [`Db::drop_keyspace`], create the
     /// keyspace again and revert the commit that dropped it, which puts its keys back.
     pub fn revert(&self, glsn: Glsn) -> Revert {
-        Revert { db: self.clone(), glsn, rules: Vec::new(), keyspaces: None, metadata: None }
+        Revert {
+            db: self.clone(),
+            glsn,
+            rules: Vec::new(),
+            keyspaces: None,
+            excluded: Vec::new(),
+            metadata: None,
+        }
     }
 }
 
@@ -86,6 +94,12 @@ impl Revert {
     /// Undoes only what the commit did in this keyspace; may be called for several.
     pub fn keyspace(mut self, keyspace: &Keyspace) -> Self {
         self.keyspaces.get_or_insert_default().push(keyspace.clone());
+        self
+    }
+
+    /// Keeps what the commit did in this keyspace; may be called for several.
+    pub fn except(mut self, keyspace: &Keyspace) -> Self {
+        self.excluded.push(keyspace.clone());
         self
     }
 
@@ -114,6 +128,10 @@ impl Revert {
     /// the commit are no longer retained; [`Error::Future`]; the errors of
     /// [`Transaction::commit`](crate::Transaction::commit), [`Error::Conflict`] only after 32
     /// attempts in a row. Nothing is written then.
+    ///
+    /// If the log no longer has the commit, its changes are found in the index, and every keyspace
+    /// must retain both states, unless [`Revert::keyspace`] names those to undo it in. A GLSN that
+    /// is no commit then has nothing to undo.
     pub fn run(&self) -> Result<MergeOutcome> {
         self.plan()?.run(&self.db.store)
     }
@@ -127,19 +145,28 @@ impl Revert {
         // The moments are opened first, so that their versions are kept.
         let base = Snapshot::of(store, Moment::Glsn(glsn))?;
         let theirs = Snapshot::of(store, Moment::Glsn(Glsn(glsn.0 - 1)))?;
-        for keyspace in self.keyspaces.iter().flatten() {
+        for keyspace in self.keyspaces.iter().flatten().chain(&self.excluded) {
             store.reader.keyspaces.id_of(keyspace)?;
         }
         let wanted = self.keyspaces.as_deref().map(Scope::whole_of);
         let scopes = match (self.changed(), wanted) {
             // Its keys are found in the index, as long as that retains them.
-            (Err(Error::Trimmed { .. }), wanted) => wanted,
+            (Err(Error::Trimmed { .. }), None) if self.excluded.is_empty() => None,
+            (Err(Error::Trimmed { .. }), wanted) => {
+                Some(wanted.unwrap_or_else(|| Scope::all(store)))
+            }
             (changed, None) => Some(changed?),
             (changed, Some(wanted)) => {
                 let is_wanted = |scope: &Scope| wanted.iter().any(|it| it.name == scope.name);
                 Some(changed?.into_iter().filter(is_wanted).collect())
             }
         };
+        let is_excluded =
+            |scope: &Scope| self.excluded.iter().any(|excluded| *excluded.name() == *scope.name);
+        let scopes = scopes.map(|mut scopes| {
+            scopes.retain(|scope| !is_excluded(scope));
+            scopes
+        });
         let metadata = self.metadata.clone();
         let metadata = metadata.unwrap_or_else(|| format!("revert of GLSN {glsn}").into_bytes());
         Ok(Merge { base: Some(base), theirs, scopes, rules: self.rules.clone().into(), metadata })

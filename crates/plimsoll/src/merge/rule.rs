@@ -45,8 +45,10 @@ pub enum MergeRule {
     /// It gets their value.
     Theirs,
     /// The values are numbers as those of [`Db::add`](crate::Db::add), and the sum of both changes
-    /// applies: ours + theirs - base, also if both changes are equal. A key without a value counts
-    /// as 0. A value that is no number and a sum that does not fit into 64 bits are conflicts.
+    /// applies: ours + theirs - base, also if both changes are equal; so a commit that is reverted
+    /// twice is subtracted twice. A key counts as 0 where only base or theirs do not have it.
+    /// Conflicts are a key that was deleted in ours, a value that is no number, and a sum that does
+    /// not fit into 64 bits.
     Counter,
     /// The values are texts, and the changed lines of both sides apply. Changes of the same lines
     /// or of neighbouring ones are a conflict, and so are a key that one of the three states does
@@ -163,14 +165,18 @@ impl MergeRule {
             Self::Conflict => Resolved::Conflict,
             Self::Ours => Resolved::Keep,
             Self::Theirs => Resolved::Theirs,
+            Self::Counter if values[0].is_some() && values[1].is_none() => Resolved::Conflict,
             Self::Counter => sum(values)?
                 .map_or(Resolved::Conflict, |sum| Resolved::Put(sum.to_le_bytes().to_vec().into())),
             Self::Text if values.iter().any(Option::is_none) => Resolved::Conflict,
             Self::Text if !text::are_in_bounds(lens(values)) => Resolved::Conflict,
             Self::Text => {
                 let [base, ours, theirs] = read_all(budget, values)?.map(Option::unwrap_or_default);
-                let merged = text::merge(budget, &base, &ours, &theirs)?;
-                merged.map_or(Resolved::Conflict, Resolved::Put)
+                match text::merge(budget, &base, &ours, &theirs)? {
+                    None => Resolved::Conflict,
+                    Some(merged) if *merged == *ours => Resolved::Keep,
+                    Some(merged) => Resolved::Put(merged),
+                }
             }
             Self::Function(MergeFunction(decide)) => {
                 let values = read_all(budget, values)?;
@@ -179,7 +185,9 @@ impl MergeRule {
                 // Nothing that the function could leave half changed is used after a panic.
                 let decided = catch_unwind(AssertUnwindSafe(|| decide(&input)));
                 match decided.map_err(|panic| panicked(keyspace, key, &*panic))? {
+                    MergeDecision::Put(value) if Some(&value[..]) == ours => Resolved::Keep,
                     MergeDecision::Put(value) => Resolved::Put(value.into()),
+                    MergeDecision::Delete if ours.is_none() => Resolved::Keep,
                     MergeDecision::Delete => Resolved::Delete,
                     MergeDecision::Conflict => Resolved::Conflict,
                 }
