@@ -49,8 +49,8 @@ pub(crate) fn check_writable(name: &str) -> Result<(), Failure> {
     }
 }
 
-/// The requested keyspaces. If none is requested and a command has bookkeeping, all keyspaces without
-/// bookkeeping; otherwise none, which stands for all.
+/// The requested keyspaces. If none is requested and a command has bookkeeping, all keyspaces
+/// without bookkeeping; otherwise none, which stands for all.
 pub(crate) fn asked_or_not_own(db: &Db, asked: &[String]) -> Vec<String> {
     let all: Vec<String> = db.keyspaces().into_iter().map(|keyspace| keyspace.name).collect();
     if !asked.is_empty() || !all.iter().any(|name| name.starts_with(OWN)) {
