@@ -16,7 +16,8 @@ use plimsoll::{Error, MemoryKind};
 pub(crate) enum Exit {
     /// Success.
     Done = 0,
-    /// Success with a negative answer: no such key, or differences, problems or conflicts were found.
+    /// Success with a negative answer: no such key, or differences, problems or conflicts were
+    /// found.
     No = 1,
     /// The command line or its input is invalid.
     Usage = 2,

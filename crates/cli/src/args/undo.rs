@@ -25,8 +25,8 @@ key. --json prints one object per key with \"action\", \"keyspace\", \"key\" (or
 of a conflict, \"base_bytes\", \"ours_bytes\" and \"theirs_bytes\" (null: no value).
 
 Keyspaces themselves are not created, dropped or changed, and those that hold the bookkeeping of \
-commands (plimsoll.import) keep it: an import continues as if the commit had not been undone. To undo `keyspace drop`, create the \
-keyspace again, then revert the commit that dropped it.
+commands (plimsoll.import) keep it: an import continues as if the commit had not been undone. \
+To undo `keyspace drop`, create the keyspace again, then revert the commit that dropped it.
 
 Examples:
   plimsoll revert demo.plimsoll 120 --preview
@@ -51,8 +51,8 @@ pub(crate) struct Revert {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Makes all keys equal to what they were at that moment, in one commit. The history stays: a reset to \
-the GLSN before the new commit undoes it. Prints the GLSN of the new commit once it is durable; \
+Makes all keys equal to what they were at that moment, in one commit. The history stays: a reset \
+to the GLSN before the new commit undoes it. Prints the GLSN of the new commit once it is durable; \
 nothing if there was nothing to change. With --preview, prints what would be done, one key per \
 line: put or delete, keyspace, key.
 

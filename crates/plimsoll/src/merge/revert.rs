@@ -64,7 +64,8 @@ impl Db {
     /// let MergeOutcome::Merged(glsn) = db.revert(wrong).run()? else { panic!("a conflict") };
     /// assert_eq!(db.get(&notes, "a")?.unwrap(), b"one");
     /// assert_eq!((db.get(&notes, "b")?, db.get(&notes, "c")?.unwrap().len()), (None, 5));
-    /// assert_eq!(db.log().commit(glsn)?.unwrap().metadata()?, format!("revert of GLSN {wrong}").as_bytes());
+    /// let commit = db.log().commit(glsn)?.expect("it is a commit");
+    /// assert_eq!(commit.metadata()?, format!("revert of GLSN {wrong}").as_bytes());
     /// # Ok(())
     /// # }
     /// ```

@@ -84,8 +84,8 @@ fn slice<'a>(text: &'a [u8], offsets: &[usize], lines: &Range<u32>) -> &'a [u8] 
     &text[offsets[lines.start as usize]..offsets[lines.end as usize]]
 }
 
-/// Writes the merged text into `merged`, which has room for the texts of both sides; `None` if there
-/// is a conflict.
+/// Writes the merged text into `merged`, which has room for the texts of both sides; `None` if
+/// there is a conflict.
 fn merge_changes(
     base: &[u8],
     ours: &Changes<'_>,
