@@ -330,8 +330,7 @@ impl Db {
     /// >>> undone = db.revert(undone, {"default": lambda key, base, ours, theirs: theirs})
     ///
     /// `keyspaces` limits it to some keyspaces. Keyspaces themselves are not created or dropped: to
-    /// undo `drop_keyspace`, create the
-    /// keyspace, then revert the commit that dropped it.
+    /// undo `drop_keyspace`, create the keyspace, then revert the commit that dropped it.
     #[pyo3(signature = (glsn, rules = None, *, keyspaces = None, metadata = None))]
     fn revert(
         this: PyRef<'_, Self>,
