@@ -25,6 +25,22 @@ pub struct Draft<'a> {
     /// Blob files that the record names, at most [`MAX_BLOBS`]. They are finished before the record
     /// is submitted, and durable before it is written.
     pub blobs: &'a [BlobRef],
+    /// When the record may be committed.
+    pub times: Times,
+}
+
+/// The times at which a record may be committed, in microseconds since 1970 UTC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// The record's timestamp is raised to this one.
+    pub from_micros: u64,
+    /// From this time on the record is refused with [`LogError::Late`](crate::error::LogError).
+    pub before_micros: u64,
+}
+
+impl Times {
+    /// Any time.
+    pub const ANY: Self = Self { from_micros: 0, before_micros: u64::MAX };
 }
 
 /// The most blob files of one record.

@@ -109,6 +109,13 @@ pub enum LogError {
         /// The difference in microseconds.
         ahead_micros: u64,
     },
+    /// The record would be committed too late for its draft ([`crate::draft::Times`]). Nothing was
+    /// appended.
+    #[error("the record would have been committed at {micros}, too late for its draft")]
+    Late {
+        /// The time at which it would have been committed, in microseconds since 1970 UTC.
+        micros: u64,
+    },
     /// The draft breaks a rule; see the message.
     #[error("the draft cannot be appended: {what}")]
     InvalidDraft {

@@ -181,7 +181,9 @@ fn an_expected_glsn_that_is_taken_is_a_conflict() {
     let log = open(&mem_disk(), &memory);
     append(&log, 0, b"one");
     let entries = [plimsoll_log::draft::DraftEntry { stream: StreamId(0), parts: &[b"x"] }];
-    let draft = plimsoll_log::draft::Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] };
+    let times = plimsoll_log::draft::Times::ANY;
+    let draft =
+        plimsoll_log::draft::Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times };
     let conflict = LogError::Conflict { expected: Glsn(1), next: Glsn(2) };
     assert_eq!(log.submit(&draft, Some(Glsn(1))).unwrap_err(), conflict);
     assert_eq!(log.submit(&draft, Some(Glsn(2))).unwrap().first, Glsn(2));

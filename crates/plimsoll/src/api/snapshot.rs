@@ -15,7 +15,9 @@ use crate::read::resident::Resident;
 use crate::read::span::Span;
 use crate::txn::range::Range;
 use crate::txn::reads::reads_by_its_own_methods;
+use crate::types::as_of::AsOf;
 use crate::types::error::{Error, Lift, Result};
+use crate::types::expiry::Ttl;
 use crate::types::index_key::KeyBuffer;
 use crate::types::invalid_input::InvalidInput;
 use crate::types::key_range::KeyRange;
@@ -98,16 +100,16 @@ impl Snapshot {
 
     pub(crate) fn of(store: &Arc<Engine>, moment: Moment) -> Result<Self> {
         store.check_open()?;
-        let at = match moment {
+        let (at, since) = match moment {
             Moment::Newest => return Ok(Self::newest(store)),
-            Moment::Glsn(glsn) => glsn,
+            Moment::Glsn(glsn) => (glsn, 0),
             Moment::Time(time) => {
                 // Read first, so that the commits of other processes are applied and their times
                 // are known.
                 let newest = store.newest()?;
                 match store.reader.log.glsn_at(to_micros(time)).lift()?.min(newest) {
                     Glsn::NONE => return Err(before_first(store, time)?.into()),
-                    at => at,
+                    at => (at, to_micros(time)),
                 }
             }
         };
@@ -115,7 +117,9 @@ impl Snapshot {
         if at > newest {
             return Err(Error::Future { asked: at, newest });
         }
-        let moment = Arc::new(store.committer.open_at(at)?);
+        let as_of = store.committer.as_of(at)?;
+        let micros = as_of.micros().max(since.min(store.reader.log.now_micros()));
+        let moment = Arc::new(store.committer.open_at(AsOf::new(at, micros))?);
         Ok(Self { store: Arc::clone(store), moment })
     }
 
@@ -125,7 +129,7 @@ impl Snapshot {
     }
 
     /// The moment to read at.
-    pub(crate) fn read_at(&self) -> Result<Glsn> {
+    pub(crate) fn read_at(&self) -> Result<AsOf<'static>> {
         self.moment.readable()
     }
 
@@ -139,7 +143,7 @@ impl Snapshot {
     /// # Errors
     /// Disk errors, the budget, or corruption.
     pub fn time(&self) -> Result<Option<SystemTime>> {
-        time_of(&self.store, self.read_at()?)
+        time_of(&self.store, self.read_at()?.glsn)
     }
 
     /// The keyspace that had this name at the snapshot's moment, even if it was dropped since;
@@ -148,7 +152,7 @@ impl Snapshot {
     /// # Errors
     /// The name is invalid, disk errors, the budget, or corruption.
     pub fn keyspace(&self, name: &str) -> Result<Option<Keyspace>> {
-        keyspace_commits::at(&self.store, name, self.read_at()?)
+        keyspace_commits::at(&self.store, name, self.read_at()?.glsn)
     }
 
     /// The value of a key; `None` if it has none.
@@ -221,7 +225,7 @@ impl Snapshot {
         key: impl AsRef<[u8]>,
     ) -> Result<Option<ValueReader>> {
         let key = self.key(keyspace, key.as_ref())?;
-        self.store.committer.value_reader(key.get(), &self.moment)
+        self.store.committer.value_reader(key.get(), self.read_at()?)
     }
 
     /// Whether a key has a value; does not read the value.
@@ -230,6 +234,15 @@ impl Snapshot {
     /// As for [`Snapshot::get`].
     pub fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
         self.store.reader.contains(self.key(keyspace, key.as_ref())?.get(), self.read_at()?)
+    }
+
+    /// When the value of a key expires. Does not read the value.
+    ///
+    /// # Errors
+    /// As for [`Snapshot::get`].
+    pub fn ttl(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Ttl> {
+        let (key, at) = (self.key(keyspace, key.as_ref())?, self.read_at()?);
+        Ok(Ttl::new(self.store.reader.expiry(key.get(), at)?, at.micros()))
     }
 
     /// Iterates over a range of keys.
@@ -257,7 +270,7 @@ impl Snapshot {
             .index
             .sources
             .current_view()
-            .check_readable(&span.first(), self.read_at()?)?;
+            .check_readable(&span.first(), self.read_at()?.glsn)?;
         Ok(Range::at_moment(&self.store.committer, span, &self.moment))
     }
 }

@@ -1,7 +1,7 @@
 //! The registry of open snapshots. Versions that they need are retained.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use plimsoll_disk::fork::Origin;
@@ -9,6 +9,7 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Budget, Kind, Lease};
 
 use crate::borders::{Border, hit};
+use crate::types::as_of::AsOf;
 use crate::types::error::{Error, Result};
 use crate::types::thread_part::{PARTS, part_of_thread};
 
@@ -49,6 +50,8 @@ struct Open {
 #[derive(Debug)]
 pub(crate) struct OpenMoment {
     at: Glsn,
+    /// The time by which reads judge whether a value has expired. Final before the first read.
+    micros: AtomicU64,
     part: Arc<Part>,
     is_charged: bool,
     /// The error that every read at this moment returns, if there is one.
@@ -68,7 +71,7 @@ impl Snapshots {
     pub(crate) fn open(
         &self,
         budget: &Budget,
-        choose: impl FnOnce() -> Glsn,
+        choose: impl FnOnce() -> AsOf<'static>,
     ) -> Result<OpenMoment> {
         hit(Border::MomentAsked);
         let part = self.part();
@@ -85,7 +88,7 @@ impl Snapshots {
     }
 
     /// As [`Snapshots::open`], for the few snapshots that the store itself opens.
-    pub(crate) fn open_unleased(&self, choose: impl FnOnce() -> Glsn) -> OpenMoment {
+    pub(crate) fn open_unleased(&self, choose: impl FnOnce() -> AsOf<'static>) -> OpenMoment {
         let part = self.part();
         part.open_in(part.lock(), false, choose)
     }
@@ -113,12 +116,14 @@ impl Part {
         self: &Arc<Self>,
         mut open: MutexGuard<'_, Open>,
         is_charged: bool,
-        choose: impl FnOnce() -> Glsn,
+        choose: impl FnOnce() -> AsOf<'static>,
     ) -> OpenMoment {
-        let at = choose();
+        let as_of = choose();
+        let at = as_of.glsn;
         open.add(at);
         OpenMoment {
             at,
+            micros: AtomicU64::new(as_of.micros()),
             part: Arc::clone(self),
             is_charged,
             unreadable: OnceLock::new(),
@@ -165,7 +170,7 @@ impl Open {
 
 impl OpenMoment {
     /// A moment that is not opened, for a forked child.
-    pub(crate) fn of_nobody(at: Glsn) -> Self {
+    pub(crate) fn of_nobody(at: AsOf<'static>) -> Self {
         let part = Arc::new(Part::default());
         part.open_in(part.lock(), false, || at)
     }
@@ -176,8 +181,19 @@ impl OpenMoment {
     }
 
     /// The moment, to read at.
-    pub(crate) fn readable(&self) -> Result<Glsn> {
-        self.unreadable.get().map_or(Ok(self.at), |error| Err(Error::clone(error)))
+    pub(crate) fn readable(&self) -> Result<AsOf<'static>> {
+        self.unreadable.get().map_or_else(|| Ok(self.as_of()), |error| Err(Error::clone(error)))
+    }
+
+    /// The moment with its time.
+    pub(crate) fn as_of(&self) -> AsOf<'static> {
+        // Relaxed: final before the first read, which synchronizes on `is_unshown`.
+        AsOf::new(self.at, self.micros.load(Ordering::Relaxed))
+    }
+
+    /// Raises the time to that of the moment's commit, when that becomes known.
+    pub(crate) fn raise_time(&self, micros: u64) {
+        self.micros.fetch_max(micros, Ordering::Relaxed);
     }
 
     /// Ends the delay of [`OpenMoment::show_later`]. If the commits up to this moment could not be
@@ -234,7 +250,7 @@ mod tests {
         let budget = Budget::new(1 << 20, Backing::Heap).unwrap();
         let charged = || budget.usage().of(Kind::Metadata);
         let snapshots = Arc::new(Snapshots::default());
-        let open = |n: u64| snapshots.open(&budget, || Glsn(n)).unwrap();
+        let open = |n: u64| snapshots.open(&budget, || AsOf::unexpiring(Glsn(n))).unwrap();
         let opened: Vec<_> = (0..1000).map(open).collect();
         assert!(charged() >= 1000 * SNAPSHOT_BYTES);
         assert_eq!(snapshots.count(), 1000);
@@ -244,7 +260,7 @@ mod tests {
         // A full budget rejects a snapshot, and none is open then.
         let rest = budget.lease(Kind::Sort, budget.free_bytes()).unwrap();
         let mut opened = Vec::new();
-        while let Ok(moment) = snapshots.open(&budget, || Glsn(1)) {
+        while let Ok(moment) = snapshots.open(&budget, || AsOf::unexpiring(Glsn(1))) {
             opened.push(moment);
         }
         assert_eq!(snapshots.count(), opened.len() as u64);
@@ -259,7 +275,7 @@ mod tests {
             let open = |n: u64| {
                 scope.spawn({
                     let snapshots = &snapshots;
-                    move || snapshots.open_unleased(|| Glsn(n))
+                    move || snapshots.open_unleased(|| AsOf::unexpiring(Glsn(n)))
                 })
             };
             let threads: Vec<_> = (5..5 + 2 * PARTS as u64).map(open).collect();
@@ -284,7 +300,7 @@ mod tests {
             for turn in 0..20_000 {
                 over.fetch_or(turn == 19_000, Ordering::SeqCst);
                 let Ok(theirs) = from.recv() else { break };
-                let own = snapshots.open_unleased(|| theirs.at());
+                let own = snapshots.open_unleased(|| theirs.as_of());
                 drop(theirs);
                 if to.send(own).is_err() {
                     break;
@@ -292,7 +308,7 @@ mod tests {
             }
         };
         let ((to_one, from_other), (to_other, from_one)) = (channel(), channel());
-        let _always = to_one.send(snapshots.open_unleased(|| Glsn(5)));
+        let _always = to_one.send(snapshots.open_unleased(|| AsOf::unexpiring(Glsn(5))));
         std::thread::scope(|scope| {
             scope.spawn(|| hand_over(from_other, to_other));
             scope.spawn(|| hand_over(from_one, to_one));
@@ -306,10 +322,10 @@ mod tests {
     #[test]
     fn the_oldest_open_moment_is_known_until_it_is_dropped() {
         let snapshots = Arc::new(Snapshots::default());
-        let old = snapshots.open_unleased(|| Glsn(3));
-        let again = snapshots.open_unleased(|| Glsn(3));
-        let young = snapshots.open_unleased(|| Glsn(9));
-        let between = snapshots.open_unleased(|| Glsn(5));
+        let old = snapshots.open_unleased(|| AsOf::unexpiring(Glsn(3)));
+        let again = snapshots.open_unleased(|| AsOf::unexpiring(Glsn(3)));
+        let young = snapshots.open_unleased(|| AsOf::unexpiring(Glsn(9)));
+        let between = snapshots.open_unleased(|| AsOf::unexpiring(Glsn(5)));
         drop(between);
         assert_eq!((snapshots.oldest(|| Glsn(20)), snapshots.count()), (Glsn(3), 3));
         drop((old, again));

@@ -17,7 +17,7 @@ impl Transaction {
         key: impl AsRef<[u8]>,
         value: impl AsRef<[u8]>,
     ) -> Result<Option<Value>> {
-        let previous = self.get(keyspace, &key)?;
+        let previous = self.read_to_write(keyspace, key.as_ref())?;
         self.put(keyspace, key, value)?;
         Ok(previous)
     }
@@ -28,10 +28,18 @@ impl Transaction {
     /// # Errors
     /// As for [`Transaction::get`] and [`Transaction::delete`].
     pub fn take(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
-        let previous = self.get(keyspace, &key)?;
+        let previous = self.read_to_write(keyspace, key.as_ref())?;
         if previous.is_some() {
             self.delete(keyspace, key)?;
         }
         Ok(previous)
+    }
+
+    /// The value of a key that a write depends on: if it cannot be read, the transaction can only
+    /// be aborted, because it must not be committed without that write.
+    fn read_to_write(&mut self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Value>> {
+        let read = self.get(keyspace, key);
+        self.spoil_if_failed(&read);
+        read
     }
 }

@@ -24,6 +24,7 @@ mod dropped_keyspaces;
 mod dump;
 mod errors;
 mod events;
+mod expiry;
 mod forks;
 mod forms;
 mod handles;

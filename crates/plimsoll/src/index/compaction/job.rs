@@ -524,7 +524,7 @@ impl Job {
                 hit(Border::MergeStopped);
                 break;
             }
-            let inline = if let Stored::Inline(value) = version.stored { value.len() } else { 0 };
+            let inline = version.stored.value().inline_value().map_or(0, <[u8]>::len);
             let bytes = (version.key.len() + inline) as u64;
             let disposition = match self.waiting.take() {
                 Some(disposition) => disposition,

@@ -412,9 +412,9 @@ impl Tally {
         self.last_glsn = version.glsn;
         self.min_glsn = self.min_glsn.min(version.glsn);
         self.max_glsn = self.max_glsn.max(version.glsn);
-        match version.stored {
+        match version.stored.value() {
             Stored::Deleted => self.deletions += 1,
-            Stored::Inline(_) | Stored::Dropped { .. } => {}
+            Stored::Inline(_) | Stored::Dropped { .. } | Stored::Expiring(_) => {}
             Stored::InLog { len, .. } => {
                 self.log_bytes = self.log_bytes.saturating_add(len);
                 self.min_pointer =

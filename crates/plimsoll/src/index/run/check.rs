@@ -284,9 +284,9 @@ impl Seen {
         self.versions += 1;
         let (min, max) = self.glsns.unwrap_or((glsn, glsn));
         self.glsns = Some((min.min(glsn), max.max(glsn)));
-        match stored {
+        match stored.value() {
             Stored::Deleted => self.deletions += 1,
-            Stored::Inline(_) | Stored::Dropped { .. } => {}
+            Stored::Inline(_) | Stored::Dropped { .. } | Stored::Expiring(_) => {}
             Stored::InLog { len, .. } => {
                 self.min_pointer = Some(self.min_pointer.map_or(glsn, |oldest| oldest.min(glsn)));
                 // Saturate, because a damaged page can contain any length.

@@ -173,7 +173,7 @@ impl Source {
                 continue;
             }
             survey(part.source.as_deref(), &part.info, &self.budget, &mut |version| {
-                if let Stored::InBlob { blob, offset, len, .. } = version.stored
+                if let Stored::InBlob { blob, offset, len, .. } = version.stored.value()
                     && let Some(damaged) = damaged.get_mut(&blob)
                 {
                     let end = offset.saturating_add(len).div_ceil(PAGE_PAYLOAD_BYTES as u64);
