@@ -100,6 +100,23 @@ impl Horizon for RetentionHorizon {
         MomentSet::since(self.floor(keyspace))
     }
 
+    fn expired(&self, keyspace: u32) -> (Glsn, u64) {
+        // First: a snapshot that is not counted below is opened later, at a later time.
+        let now = self.log.now_micros();
+        let floor = self.floor(keyspace);
+        if floor == Glsn::NONE {
+            return (Glsn::NONE, 0);
+        }
+        // In an idle store the floor is the newest commit, and its time stands still.
+        let is_idle = self.floors.is_alone()
+            && self.snapshots.count() == 0
+            && floor == self.sequencer.visible();
+        match is_idle {
+            true => (floor, now),
+            false => (floor, self.log.time_or_later(floor).unwrap_or(0)),
+        }
+    }
+
     fn relocate_below(&self) -> Glsn {
         let asked = self.must_relocate_below();
         let wanted = Glsn(self.move_wanted.load(Ordering::Acquire));

@@ -5,9 +5,10 @@
 //! read expires before its commit's own time, the commit is refused with
 //! [`crate::Error::Conflict`], as if the value had been deleted by another commit.
 
+use std::io::Read;
 use std::time::{Duration, SystemTime};
 
-use crate::txn::transaction::Transaction;
+use crate::txn::transaction::{Transaction, fill};
 use crate::txn::write_set::Write;
 use crate::types::error::Result;
 use crate::types::expiry::{Expiry, Ttl};
@@ -48,6 +49,22 @@ impl Transaction {
         let expiry = Expiry::after(self.now_micros(), ttl)?;
         let key = KeyBuffer::new(self.space_to_put(keyspace)?, key.as_ref())?;
         self.put_expiring(&key, value.as_ref(), Some(expiry))
+    }
+
+    /// As [`Transaction::put_reader`], and lets the value expire after `ttl`.
+    ///
+    /// # Errors
+    /// As for [`Transaction::put_reader`] and [`Transaction::put_with_ttl`].
+    pub fn put_reader_with_ttl(
+        &mut self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        value: &mut dyn Read,
+        ttl: Duration,
+    ) -> Result<u64> {
+        let expiry = Expiry::after(self.now_micros(), ttl)?;
+        let key = KeyBuffer::new(self.space_to_put(keyspace)?, key.as_ref())?;
+        self.put_pieces(&key, Some(expiry), &mut |piece| fill(value, piece))
     }
 
     /// As [`Transaction::put_with_ttl`], with the time from which on the key has no value.

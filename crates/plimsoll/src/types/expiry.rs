@@ -107,6 +107,55 @@ impl Ttl {
     }
 }
 
+/// The expiries of the values in a table that expire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ExpiryRange {
+    pub(crate) first: Expiry,
+    pub(crate) last: Expiry,
+    /// The number of these values, at least 1.
+    pub(crate) values: u64,
+    /// Their keyspace; 0, which has no such value, if they are of several keyspaces.
+    pub(crate) keyspace: u32,
+}
+
+impl ExpiryRange {
+    /// The range with one more value.
+    pub(crate) fn with(range: Option<Self>, expiry: Expiry, keyspace: u32) -> Self {
+        let Some(before) = range else {
+            return Self { first: expiry, last: expiry, values: 1, keyspace };
+        };
+        Self {
+            first: before.first.min(expiry),
+            last: before.last.max(expiry),
+            values: before.values + 1,
+            keyspace: if before.keyspace == keyspace { keyspace } else { 0 },
+        }
+    }
+
+    /// A range that was stored; `None` if it is impossible.
+    pub(crate) fn of_numbers([first, last, values, keyspace]: [u64; 4]) -> Option<Self> {
+        let (first, last) = (Expiry::from_micros(first)?, Expiry::from_micros(last)?);
+        let keyspace = u32::try_from(keyspace).ok()?;
+        (first <= last && values > 0).then_some(Self { first, last, values, keyspace })
+    }
+
+    /// The numbers to store.
+    pub(crate) fn numbers(&self) -> [u64; 4] {
+        [self.first.micros(), self.last.micros(), self.values, u64::from(self.keyspace)]
+    }
+
+    /// An estimate of how many of these values have expired at a time, which assumes that the
+    /// expiries are evenly distributed. Exact if none or all have.
+    pub(crate) fn expired(&self, micros: u64) -> u64 {
+        if self.last.has_passed(micros) {
+            return self.values;
+        }
+        let (first, last) = (self.first.micros(), self.last.micros());
+        let Some(passed) = micros.checked_sub(first) else { return 0 };
+        (u128::from(self.values) * u128::from(passed) / u128::from(last - first)) as u64
+    }
+}
+
 /// Rejects a time to live that no value can have.
 ///
 /// # Errors
@@ -137,6 +186,23 @@ mod tests {
         assert_eq!(at(5, 6).unwrap(), 6);
         for (now, micros) in [(5, 5), (5, 0), (5, LAST_MICROS + 1)] {
             assert!(at(now, micros).is_err(), "{now} {micros}");
+        }
+    }
+
+    #[test]
+    fn expired_values_are_estimated_by_their_range() {
+        let range = ExpiryRange::of_numbers([100, 200, 50, 16]).unwrap();
+        assert_eq!(range.numbers(), [100, 200, 50, 16]);
+        let counts = [0, 99, 100, 150, 199, 200, 900].map(|micros| range.expired(micros));
+        assert_eq!(counts, [0, 0, 0, 25, 49, 50, 50]);
+        let one = ExpiryRange::with(None, Expiry::from_micros(7).unwrap(), 16);
+        assert_eq!([6, 7].map(|micros| one.expired(micros)), [0, 1]);
+        let with =
+            |keyspace| ExpiryRange::with(Some(one), Expiry::from_micros(9).unwrap(), keyspace);
+        assert_eq!(with(16).numbers(), [7, 9, 2, 16]);
+        assert_eq!(with(17).numbers(), [7, 9, 2, 0]);
+        for impossible in [[9, 7, 2, 16], [7, 9, 0, 16], [0, 9, 1, 16], [7, 9, 1, 1 << 32]] {
+            assert_eq!(ExpiryRange::of_numbers(impossible), None);
         }
     }
 

@@ -1,12 +1,13 @@
 //! Values that expire.
 
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use plimsoll::{
     Compression, Db, DumpOptions, Durability, Error, InvalidInput, Keyspace, Moment, Options,
-    Overflow, Read, Resident, Result, Ttl, Value,
+    Overflow, Read, Resident, Result, Retention, Ttl, Value,
 };
 use plimsoll_disk::clock::ManualClock;
 use plimsoll_disk::mem::MemDisk;
@@ -586,4 +587,113 @@ fn a_replay_and_another_process_see_the_same_expiries() {
     let value = again.get(&space, "k").unwrap().unwrap();
     assert_eq!(i64::from_le_bytes(value[..].try_into().unwrap()), 1);
     assert_eq!(again.ttl(&space, "k").unwrap(), Ttl::Unlimited);
+}
+
+/// Bytes of the files of the index that hold runs.
+fn run_bytes(world: &World) -> u64 {
+    let files = world.disk.list(Path::new("/store/index")).unwrap();
+    files.iter().filter(|file| file.name.ends_with(".run")).map(|file| file.len).sum()
+}
+
+/// Steps until nothing is left to do.
+fn settle(db: &Db) {
+    let mut idle = 0;
+    while idle < 4 {
+        idle = if db.step().unwrap() { 0 } else { idle + 1 };
+    }
+}
+
+/// A store whose keyspace keeps no past versions.
+fn latest() -> World {
+    let mut world = world();
+    world.space = world.db.create_keyspace("latest", Retention::Latest).unwrap();
+    world
+}
+
+#[test]
+fn the_space_of_expired_values_returns_without_writes() {
+    for reopened in [false, true] {
+        let mut world = latest();
+        for keys in 0..20u32 {
+            let mut tx = world.db.begin();
+            for key in 0..2000u32 {
+                let (key, ttl) = ((2000 * keys + key).to_be_bytes(), SECOND * 10);
+                tx.put_with_ttl(&world.space, key, [7; 200], ttl).unwrap();
+            }
+            tx.commit().unwrap();
+        }
+        world.db.flush().unwrap();
+        settle(&world.db);
+        assert!(run_bytes(&world) > 40_000 * 200);
+        world.pass(11);
+        if reopened {
+            world = world.reopen();
+            world.space = world.db.keyspace("latest").unwrap();
+        }
+        let newest = world.db.newest();
+        settle(&world.db);
+        assert!(run_bytes(&world) < 1 << 20, "{}", run_bytes(&world));
+        let written = world.db.stats().index.bytes_compaction_written;
+        assert!(written < 1 << 20, "whole tables are dropped, not rewritten: {written}");
+        assert_eq!(world.db.newest(), newest, "nothing was written");
+        assert!(world.db.snapshot().is_empty(&world.space).unwrap());
+        assert!(world.db.verify(&mut |_| {}).unwrap().problems.is_empty());
+        world.put("again", "", 10);
+        assert!(world.has("again"));
+    }
+}
+
+#[test]
+fn no_older_value_takes_the_place_of_an_expired_one() {
+    for (older_runs, merged) in [(0, false), (1, false), (3, false), (1, true)] {
+        let world = latest();
+        world.db.put(&world.space, "k", "old").unwrap();
+        for run in 0..older_runs {
+            world.db.flush().unwrap();
+            world.db.put(&world.space, format!("other{run}"), [7; 1000]).unwrap();
+        }
+        world.put("k", "new", 10);
+        world.put("l", "new", 20);
+        world.db.flush().unwrap();
+        if merged {
+            world.db.compact().unwrap();
+        }
+        let before = world.db.snapshot();
+        world.pass(11);
+        for _ in 0..2 {
+            settle(&world.db);
+            world.db.compact().unwrap();
+            assert!(!world.has("k") && world.has("l"));
+            assert_eq!(before.get(&world.space, "k").unwrap().unwrap(), b"new");
+        }
+        drop(before);
+        settle(&world.db);
+        world.db.compact().unwrap();
+        assert!(!world.has("k") && world.has("l"));
+        world.pass(10);
+        world.db.compact().unwrap();
+        let world = world.reopen();
+        let space = world.db.keyspace("latest").unwrap();
+        assert_eq!(keys(&world.db.snapshot(), &space).len(), older_runs);
+    }
+}
+
+#[test]
+fn an_expired_version_stays_as_long_as_its_moment_is_retained() {
+    let world = world();
+    world.put("k", "v", 10);
+    let first = world.db.newest();
+    world.pass(11);
+    world.db.put(&world.space, "other", "").unwrap();
+    world.db.compact().unwrap();
+    let then = world.db.snapshot_at(Moment::Glsn(first)).unwrap();
+    assert_eq!(then.get(&world.space, "k").unwrap().unwrap(), b"v");
+    assert_eq!(world.db.history(&world.space, "k").unwrap().count(), 1);
+    drop(then);
+    // Without the past, its moment cannot be read any more.
+    world.db.set_retention(&world.space, Retention::Latest).unwrap();
+    world.db.compact().unwrap();
+    let then = world.db.snapshot_at(Moment::Glsn(first)).unwrap();
+    assert!(matches!(then.get(&world.space, "k"), Err(Error::Trimmed { .. })));
+    assert_eq!(world.db.history(&world.space, "k").unwrap().count(), 0);
 }

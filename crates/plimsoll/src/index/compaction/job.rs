@@ -105,6 +105,8 @@ pub(crate) struct Job {
     retained: Option<RetainedIn>,
     /// Whether small tables that overlap with nothing are rewritten together.
     joins_small: bool,
+    /// Whether a table with any expired value is rewritten. Otherwise half of it must have expired.
+    drops_all_expired: bool,
     /// The runs when the job began. Law: a job holds no memtable, because a concurrent flush must
     /// be able to release its memory.
     view: Arc<View>,
@@ -143,6 +145,33 @@ pub(crate) struct Job {
 pub(super) fn floor_passed(horizon: &dyn Horizon, info: &TableInfo) -> bool {
     let passed = |keyspace| horizon.retained(keyspace).floor >= info.min_glsn;
     keyspaces_of(info).is_none_or(|mut keyspaces| keyspaces.any(passed))
+}
+
+/// The values of a table that a merge with the oldest run may drop, because they have expired.
+pub(super) struct Expired {
+    keyspace: u32,
+    /// Moments before this one become unreadable.
+    since: Glsn,
+    /// An estimate of their number. Exact if it is that of all versions.
+    pub(super) values: u64,
+}
+
+/// The expired values of a table in which one keyspace has such values; `None` if there are none, or
+/// if something keeps them.
+pub(super) fn expired_in(horizon: &dyn Horizon, view: &View, info: &TableInfo) -> Option<Expired> {
+    let expiries = info.expiries?;
+    let keyspace = expiries.keyspace;
+    let (since, micros) = horizon.expired(keyspace);
+    let values = expiries.expired(micros);
+    if values == 0 {
+        return None;
+    }
+    let retained = horizon.retained(keyspace);
+    let keys = (Bound::Included(&info.first_key[..]), Bound::Included(&info.last_key[..]));
+    let is_kept = info.max_glsn > since.min(retained.floor)
+        || !retained.pins.is_empty()
+        || view.history.iter().any(|run| !tables_in(run, keys).is_empty());
+    (!is_kept).then_some(Expired { keyspace, since, values })
 }
 
 /// The retained moments of the keyspaces in some runs.
@@ -275,6 +304,7 @@ impl Job {
             term: runs.env.duty().term(),
             retained,
             joins_small: task.priority == Priority::All || small > SMALL_MAX,
+            drops_all_expired: task.priority == Priority::All,
             splitter: Splitter::new(task.inputs, task.runs.len() == view.history.len()),
             relocator: Relocator::new(&runs.env.context.log, &runs.blobs, &set_aside.budget, below),
             sweep: Sweep::new(task.runs.len()),
@@ -412,7 +442,9 @@ impl Job {
 
     fn begin_segment(&mut self, runs: &Runs, segment: Segment) -> Result<()> {
         let (first_key, last_key) = match segment {
-            Segment::Alone { input, table } if self.drops(runs, input, table) => {
+            Segment::Alone { input, table }
+                if self.drops(runs, input, table) || self.drops_expired(runs, input, table) =>
+            {
                 return Ok(());
             }
             Segment::Alone { input, table } if !self.rewrites(runs, input, table) => {
@@ -468,6 +500,27 @@ impl Job {
         true
     }
 
+    /// Whether all versions of a table that overlaps with no other input have expired for every
+    /// moment that is kept, and nothing older of their keys is left. Such a table is dropped unread.
+    fn drops_expired(&mut self, runs: &Runs, input: usize, table: usize) -> bool {
+        let info = &self.runs[input].tables()[table].info;
+        if self.inputs != (Inputs::Current { oldest: true }) {
+            return false;
+        }
+        let horizon = &*runs.env.horizon;
+        let Some(Expired { keyspace, since, values }) = expired_in(horizon, &self.view, info)
+        else {
+            return false;
+        };
+        if values < info.versions {
+            return false;
+        }
+        let limits = self.splitter.limits();
+        limits.dropped(keyspace, since, &Arc::default());
+        limits.deletion_dropped(keyspace, info.max_glsn);
+        true
+    }
+
     /// Whether a table that overlaps with nothing is rewritten instead of linked.
     fn rewrites(&self, runs: &Runs, input: usize, table: usize) -> bool {
         let info = |input: usize, table: usize| &self.runs[input].tables()[table].info;
@@ -504,7 +557,15 @@ impl Job {
         self.relocator.wants_some_of(info)
             || ranges.within(keys).any(|range| info.needs(range, range.glsns[0]))
             || match self.inputs {
-                Inputs::Current { oldest } => oldest && info.deletions > 0,
+                Inputs::Current { oldest } => {
+                    let is_expired = || {
+                        let expired = expired_in(&*runs.env.horizon, &self.view, info);
+                        expired.is_some_and(|expired| {
+                            self.drops_all_expired || 2 * expired.values >= info.versions
+                        })
+                    };
+                    oldest && (info.deletions > 0 || is_expired())
+                }
                 Inputs::History => floor_passed(&*runs.env.horizon, info),
             }
     }

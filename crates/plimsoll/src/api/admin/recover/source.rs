@@ -571,6 +571,7 @@ impl Reader<'_> {
             max_glsn: Glsn::NONE,
             min_pointer: None,
             log_bytes: None,
+            expiries: None,
             blobs: Vec::new(),
             fixed_glsn: None,
             absorbed: Glsn::NONE,
