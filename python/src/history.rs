@@ -90,6 +90,7 @@ pub struct Version {
     glsn: Glsn,
     time: Option<SystemTime>,
     bytes: Option<u64>,
+    expires: Option<SystemTime>,
     /// A moment at which the key has this version. The moment of its commit may no longer be
     /// retained although the version is.
     readable_at: Glsn,
@@ -97,8 +98,8 @@ pub struct Version {
 
 impl Version {
     pub(crate) fn new(place: &Place, key: &[u8], info: VersionInfo, readable_at: Glsn) -> Self {
-        let VersionInfo { glsn, time, bytes, .. } = info;
-        Self { place: place.clone(), key: key.to_vec(), glsn, time, bytes, readable_at }
+        let VersionInfo { glsn, time, bytes, expires, .. } = info;
+        Self { place: place.clone(), key: key.to_vec(), glsn, time, bytes, expires, readable_at }
     }
 }
 
@@ -114,6 +115,12 @@ impl Version {
     #[getter]
     fn time<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.time.map(|time| to_datetime(py, time)).transpose()
+    }
+
+    /// When the value expires or has expired; `None` if it does not expire.
+    #[getter]
+    fn expires<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.expires.map(|time| to_datetime(py, time)).transpose()
     }
 
     /// Length of the value in bytes; `None` if the key was deleted.

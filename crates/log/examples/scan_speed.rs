@@ -14,7 +14,7 @@ use plimsoll_disk::clock::{Clock, SystemClock};
 use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::{Caching, Disk, File, Open};
-use plimsoll_log::draft::{Draft, DraftEntry, Times};
+use plimsoll_log::draft::{CommitTimes, Draft, DraftEntry};
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
 use plimsoll_log::glsn::{Glsn, StreamId};
@@ -70,7 +70,7 @@ fn fill(log: &FileLog, record: usize, entries: u64) -> Outcome<()> {
     let drafts = vec![DraftEntry { stream: StreamId(1), parts: &parts }; record];
     for _ in 0..entries as usize / record {
         log.submit(
-            &Draft { entries: &drafts, read_at: Glsn::NONE, blobs: &[], times: Times::ANY },
+            &Draft { entries: &drafts, read_at: Glsn::NONE, blobs: &[], times: CommitTimes::ANY },
             None,
         )?;
     }
@@ -161,7 +161,7 @@ fn appends(disk: &Arc<dyn Disk>, dir: &Path) -> Outcome<()> {
                         entries: &entries,
                         read_at: Glsn::NONE,
                         blobs: &[],
-                        times: Times::ANY,
+                        times: CommitTimes::ANY,
                     },
                     None,
                 )?;

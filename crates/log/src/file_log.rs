@@ -183,6 +183,11 @@ impl FileLog {
         self.log.env.options.clock.wall_micros().max(self.log.tail.timestamp() + 1)
     }
 
+    /// The time of the last record that this process knows, in microseconds since 1970 UTC.
+    pub fn last_micros(&self) -> u64 {
+        self.log.tail.timestamp()
+    }
+
     /// The time of an entry, in microseconds since 1970 UTC. If the entry was trimmed, the time of
     /// a later one: that of the last record that was trimmed, or of the first one that was not.
     ///

@@ -18,7 +18,7 @@ use std::sync::{Arc, MutexGuard};
 use plimsoll_disk::vfs::File;
 use plimsoll_memory::chunk::CHUNK_BYTES;
 
-use crate::draft::{Draft, MAX_BLOBS, MAX_BODY_BYTES, Ticket};
+use crate::draft::{CommitTimes, Draft, MAX_BLOBS, MAX_BODY_BYTES, Ticket};
 use crate::durability::Durability;
 use crate::error::LogError;
 use crate::file_log::append::record_writer::{FragmentSeal, write_mark_fragment, write_record};
@@ -185,8 +185,9 @@ pub(crate) fn place(
     if ahead_micros > LEAD_MAX_MICROS && !log.env.is_restarting_time.load(Ordering::Acquire) {
         return Err(LogError::ClockBehind { ahead_micros });
     }
-    let timestamp_micros = now.max(order.end.timestamp + 1).max(draft.times.from_micros);
-    if timestamp_micros >= draft.times.before_micros {
+    let timestamp_micros = now.max(order.end.timestamp + 1);
+    let CommitTimes { from_micros, before_micros } = draft.times;
+    if !(from_micros..before_micros).contains(&timestamp_micros) {
         return Err(LogError::Late { micros: timestamp_micros });
     }
     let (start, bound) = make_room(log, order, &sizes, draft.blobs.len())?;

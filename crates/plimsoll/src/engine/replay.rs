@@ -60,7 +60,7 @@ pub(crate) fn replay(
 
 #[cfg(test)]
 mod tests {
-    use plimsoll_log::draft::{Draft, DraftEntry, Times};
+    use plimsoll_log::draft::{CommitTimes, Draft, DraftEntry};
 
     use super::*;
     use crate::engine::open::open;
@@ -90,7 +90,7 @@ mod tests {
                         entries: &entries,
                         read_at: Glsn::NONE,
                         blobs: &[],
-                        times: Times::ANY,
+                        times: CommitTimes::ANY,
                     },
                     None,
                 )

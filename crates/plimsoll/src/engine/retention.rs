@@ -113,7 +113,8 @@ impl Horizon for RetentionHorizon {
             && floor == self.sequencer.visible();
         match is_idle {
             true => (floor, now),
-            false => (floor, self.log.time_or_later(floor).unwrap_or(0)),
+            // If its time is unknown, nothing counts as expired.
+            false => (floor, self.log.meta(floor).map_or(0, |meta| meta.timestamp_micros)),
         }
     }
 

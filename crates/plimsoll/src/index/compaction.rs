@@ -7,6 +7,7 @@
 //! Two jobs can run at once if the budget allows: a small job that merges newer runs takes
 //! precedence over a large one under way.
 
+mod expired;
 mod job;
 mod vacate;
 
@@ -18,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use plimsoll_log::glsn::Glsn;
 
+use crate::index::compaction::expired::{Lookups, expired_in};
 use crate::index::compaction::job::{Job, RetainedIn, Swept, Task};
 use crate::index::env::{Context, Horizon, Progress};
 use crate::index::plan::policy::{Clearance, Plan, Priority, RunShape, choose};
@@ -109,8 +111,9 @@ impl Jobs {
 
     fn current_shapes(&self, view: &View, horizon: &dyn Horizon) -> Vec<RunShape> {
         let mut shapes = self.shapes(&view.runs);
+        let lookups = Lookups::new(horizon);
         let expired = |info: &TableInfo| -> u64 {
-            job::expired_in(horizon, view, info).map_or(0, |expired| expired.values)
+            expired_in(&lookups, view, info).map_or(0, |expired| expired.values)
         };
         let expires = |run: &Arc<Run>| run.infos().any(|info| info.expiries.is_some());
         if view.runs.iter().any(|run| run.deletions() > 0 || expires(run)) {
@@ -508,9 +511,9 @@ impl Compaction {
     /// The last run, if it holds deletions; the last history run, if it may hold droppable
     /// versions.
     fn clearance(&self, jobs: &Jobs, view: &View, log_keeps_from: Glsn) -> Option<Task> {
-        let horizon = &*self.runs.env.horizon;
+        let lookups = Lookups::new(&*self.runs.env.horizon);
         let is_gone =
-            |info: &TableInfo| info.deletions > 0 || job::expired_in(horizon, view, info).is_some();
+            |info: &TableInfo| info.deletions > 0 || expired_in(&lookups, view, info).is_some();
         if let [run] = &view.runs[..]
             && run.infos().any(is_gone)
             && 2 * kept_bytes(run, log_keeps_from) <= run.bytes()

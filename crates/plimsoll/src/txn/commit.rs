@@ -526,7 +526,7 @@ impl Body {
 mod tests {
     use std::sync::Arc;
 
-    use plimsoll_log::draft::Times;
+    use plimsoll_log::draft::CommitTimes;
 
     use crate::engine::Engine;
     use crate::engine::open::open;
@@ -581,7 +581,7 @@ mod tests {
                         entries: &entries,
                         read_at: Glsn::NONE,
                         blobs: &[],
-                        times: Times::ANY,
+                        times: CommitTimes::ANY,
                     },
                     None,
                 )

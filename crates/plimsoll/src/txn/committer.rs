@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use plimsoll_log::draft::{Draft, DraftEntry, Times};
+use plimsoll_log::draft::{CommitTimes, Draft, DraftEntry};
 use plimsoll_log::glsn::{Glsn, StreamId};
 
 use crate::index::gaps::list::Gap;
@@ -121,7 +121,8 @@ impl Committer {
         self.check_writable()?;
         let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [*payload]).collect();
         let entries: Vec<_> = parts.iter().map(|parts| DraftEntry { stream, parts }).collect();
-        let draft = Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: Times::ANY };
+        let draft =
+            Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: CommitTimes::ANY };
         let ticket = self.peers.append(&draft)?;
         Ok((ticket.first, Ordered { glsn: ticket.last, is_durable: false }))
     }
@@ -189,7 +190,7 @@ impl Committer {
         let fresh = self.fresh();
         // If another process's clock was ahead, its commits are later than this one's clock.
         if !self.is_alone
-            && self.reader.log.now_micros() > moment.as_of().micros()
+            && self.reader.log.last_micros() > moment.as_of().micros()
             && let Ok(at) = self.as_of_past(moment.at())
         {
             moment.raise_time(at.micros());

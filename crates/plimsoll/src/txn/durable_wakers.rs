@@ -200,7 +200,7 @@ mod tests {
     use plimsoll_disk::clock::{Clock, SystemClock};
     use plimsoll_disk::mem::MemDisk;
     use plimsoll_disk::vfs::Disk;
-    use plimsoll_log::draft::{Draft, DraftEntry, Times};
+    use plimsoll_log::draft::{CommitTimes, Draft, DraftEntry};
     use plimsoll_log::file_log::options::{FileLogOptions, Shared};
     use plimsoll_log::glsn::StreamId;
     use plimsoll_log::members::Members;
@@ -236,7 +236,12 @@ mod tests {
         let submit = || {
             let entries = [DraftEntry { stream: StreamId(9), parts: &[b"x"] }];
             log.submit(
-                &Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: Times::ANY },
+                &Draft {
+                    entries: &entries,
+                    read_at: Glsn::NONE,
+                    blobs: &[],
+                    times: CommitTimes::ANY,
+                },
                 None,
             )
             .unwrap()

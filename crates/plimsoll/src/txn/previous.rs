@@ -43,3 +43,45 @@ impl Transaction {
         read
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+    use crate::engine::open::open;
+    use crate::types::error::Error;
+    use crate::types::invalid_input::InvalidInput;
+    use crate::types::options::Options;
+
+    /// A transaction must not be committed without the write that the caller believes to be in it.
+    #[test]
+    fn a_write_whose_read_fails_spoils_the_transaction() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options::new().memory_bytes(16 << 20).background(false);
+        let store = open(&dir.path().join("store"), options).unwrap();
+        let keyspace = store.reader.keyspaces.find("default").unwrap().0;
+        let mut tx = Transaction::new(&store.committer);
+        tx.put_with_ttl(&keyspace, "k", vec![7; 400 << 10], Duration::from_secs(1000)).unwrap();
+        tx.commit().unwrap();
+        type Deed = fn(&mut Transaction, &Keyspace) -> Result<bool>;
+        let deeds: [Deed; 4] = [
+            |tx, space| tx.insert(space, "k", "").map(|_| true),
+            |tx, space| tx.take(space, "k").map(|_| true),
+            |tx, space| tx.persist(space, "k"),
+            |tx, space| tx.expire_at(space, "k", SystemTime::now() + Duration::from_secs(9)),
+        ];
+        for (number, deed) in deeds.into_iter().enumerate() {
+            let mut tx = Transaction::new(&store.committer);
+            tx.put(&keyspace, "other", "").unwrap();
+            store.reader.budget.fail_after(0);
+            let failed = deed(&mut tx, &keyspace);
+            store.reader.budget.fail_after(u64::MAX);
+            assert!(matches!(failed, Err(Error::OutOfBudget(_))), "{number}: {failed:?}");
+            let refused = tx.commit();
+            let is_refused =
+                matches!(refused, Err(Error::InvalidInput(InvalidInput::TransactionFailed)));
+            assert!(is_refused, "{number}: {refused:?}");
+        }
+    }
+}

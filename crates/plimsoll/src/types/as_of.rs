@@ -4,7 +4,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use plimsoll_log::draft::Times;
+use plimsoll_log::draft::CommitTimes;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::Glsn;
 
@@ -113,11 +113,11 @@ impl Expiries {
     }
 
     /// The times at which a commit sees what the reads saw.
-    pub(crate) fn times(&self) -> Times {
+    pub(crate) fn times(&self) -> CommitTimes {
         let first = lock(&self.first).as_ref().map(|(expiry, _)| expiry.micros());
         // Relaxed: the reads have returned.
         let from_micros = self.missed_at.load(Ordering::Relaxed);
-        Times { from_micros, before_micros: first.unwrap_or(u64::MAX) }
+        CommitTimes { from_micros, before_micros: first.unwrap_or(u64::MAX) }
     }
 
     /// The index key of the value that expires first; empty if there is none.
@@ -134,7 +134,7 @@ mod tests {
     fn a_read_sees_values_that_have_not_expired_and_notes_the_first_expiry() {
         let expiries = Expiries::default();
         let at = AsOf::new(Glsn(1), 7).noting(&expiries);
-        assert_eq!(expiries.times(), Times::ANY);
+        assert_eq!(expiries.times(), CommitTimes::ANY);
         let expiring = |micros| Stored::Inline(b"value").expiring(Expiry::from_micros(micros));
         let keys: [&[u8]; 5] = [b"past", b"now", b"later", b"next", b"ever"];
         let values = [6, 7, 9, 8, 0].map(expiring);
@@ -142,7 +142,7 @@ mod tests {
             keys.iter().zip(&values).map(|(key, stored)| at.sees(key, stored)).collect();
         assert_eq!(seen, [false, false, true, true, true]);
         assert!(!at.sees(b"deleted", &Stored::Deleted));
-        assert_eq!(expiries.times(), Times { from_micros: 7, before_micros: 8 });
+        assert_eq!(expiries.times(), CommitTimes { from_micros: 7, before_micros: 8 });
         assert_eq!(expiries.first_key(), b"next");
     }
 }

@@ -697,3 +697,33 @@ fn an_expired_version_stays_as_long_as_its_moment_is_retained() {
     assert!(matches!(then.get(&world.space, "k"), Err(Error::Trimmed { .. })));
     assert_eq!(world.db.history(&world.space, "k").unwrap().count(), 0);
 }
+
+#[test]
+fn a_transaction_that_missed_an_expired_value_conflicts_if_the_clock_is_set_back() {
+    let world = world();
+    world.put("k", "v", 10);
+    let there = world.now();
+    world.pass(10);
+    for set_back in [false, true] {
+        let mut tx = world.db.begin();
+        assert!(tx.get(&world.space, "k").unwrap().is_none());
+        tx.put(&world.space, "o", "").unwrap();
+        if set_back {
+            world.clock.set_wall_micros(there);
+            let committed = tx.commit();
+            // The last commit holds the log's time, so the value stays expired.
+            assert!(committed.is_ok(), "{committed:?}");
+        } else {
+            tx.commit().unwrap();
+        }
+    }
+    world.put("l", "v", 20);
+    let there = world.now();
+    world.pass(40);
+    let mut tx = world.db.begin();
+    assert_eq!(tx.len(&world.space).unwrap(), 1);
+    tx.put(&world.space, "p", "").unwrap();
+    world.clock.set_wall_micros(there);
+    assert!(matches!(tx.commit(), Err(Error::Conflict { .. })));
+    assert!(world.has("l"));
+}

@@ -25,6 +25,7 @@ mod dump;
 mod errors;
 mod events;
 mod expiry;
+mod expiry_model;
 mod forks;
 mod forms;
 mod handles;

@@ -231,7 +231,7 @@ mod tests {
     use plimsoll_memory::budget::{Backing, Budget};
     use plimsoll_memory::pool::Pool;
 
-    use crate::draft::{Draft, DraftEntry, Times};
+    use crate::draft::{CommitTimes, Draft, DraftEntry};
     use crate::file_log::FileLog;
     use crate::file_log::options::FileLogOptions;
     use crate::file_log::tail::segment_source::new_segment;
@@ -261,7 +261,7 @@ mod tests {
                     entries: &entries,
                     read_at: Glsn::NONE,
                     blobs: &[blob],
-                    times: Times::ANY,
+                    times: CommitTimes::ANY,
                 },
                 None,
             )

@@ -16,7 +16,7 @@ use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::pool::Pool;
 
 use super::turn::Turn;
-use crate::draft::{Draft, DraftEntry, Times};
+use crate::draft::{CommitTimes, Draft, DraftEntry};
 use crate::error::LogError;
 use crate::file_log::FileLog;
 use crate::file_log::files::names::{FileName, unfinished};
@@ -75,7 +75,12 @@ impl Process {
         let ticket = self
             .log
             .submit(
-                &Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: Times::ANY },
+                &Draft {
+                    entries: &entries,
+                    read_at: Glsn::NONE,
+                    blobs: &[],
+                    times: CommitTimes::ANY,
+                },
                 None,
             )
             .unwrap();
@@ -160,7 +165,12 @@ fn a_wait_for_durability_ends_when_another_member_syncs() {
         process
             .log
             .submit(
-                &Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: Times::ANY },
+                &Draft {
+                    entries: &entries,
+                    read_at: Glsn::NONE,
+                    blobs: &[],
+                    times: CommitTimes::ANY,
+                },
                 None,
             )
             .unwrap()
@@ -215,7 +225,8 @@ fn an_unfinished_sync_is_not_trusted() {
     let shared: Arc<dyn Disk> = Arc::new(disk.clone());
     let (one, two) = (Process::join(&shared, &store, true), Process::join(&shared, &store, false));
     let entries = [DraftEntry { stream: StreamId(9), parts: &[b"a"] }];
-    let draft = Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: Times::ANY };
+    let draft =
+        Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: CommitTimes::ANY };
     let glsn = one.log.submit(&draft, None).unwrap().last;
     two.log.catch_up().unwrap();
     // One member syncs, gets a failure, and ends before it can publish it. The system now regards
@@ -242,7 +253,8 @@ fn a_failed_sync_stops_all_members() {
     let (one, two) = (Process::join(&shared, &store, true), Process::join(&shared, &store, false));
     one.append("a");
     let entries = [DraftEntry { stream: StreamId(9), parts: &[b"b"] }];
-    let draft = Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: Times::ANY };
+    let draft =
+        Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: CommitTimes::ANY };
     let glsn = one.log.submit(&draft, None).unwrap().last;
     disk.fail_next_sync();
     assert!(matches!(one.log.wait_durable(glsn), Err(LogError::Poisoned { .. })));
@@ -265,7 +277,7 @@ fn the_next_member_removes_a_segment_whose_creation_failed() {
     // The segment has its name, but syncing the folder fails.
     disk.fail_sync(2);
     let refused = one.log.submit(
-        &Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: Times::ANY },
+        &Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: CommitTimes::ANY },
         None,
     );
     assert!(matches!(refused, Err(LogError::Poisoned { .. })), "{refused:?}");
@@ -295,7 +307,7 @@ fn the_next_record_begins_a_segment_after_a_temporary_failure() {
     disk.create_dir(&draft).unwrap();
     let entries = [DraftEntry { stream: StreamId(9), parts: &[large.as_bytes()] }];
     let refused = one.log.submit(
-        &Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: Times::ANY },
+        &Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: CommitTimes::ANY },
         None,
     );
     assert!(matches!(refused, Err(LogError::Io { .. })), "{refused:?}");
@@ -356,7 +368,8 @@ fn a_member_that_keeps_the_turn_is_named() {
     let clock = SystemClock::new();
     let begun = clock.monotonic_nanos();
     let entries = [DraftEntry { stream: StreamId(9), parts: &[b"a"] }];
-    let draft = Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: Times::ANY };
+    let draft =
+        Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: CommitTimes::ANY };
     let refused = two.log.submit(&draft, None).unwrap_err();
     assert!(matches!(refused, LogError::Stalled { pid: Some(7), .. }), "{refused}");
     assert!(clock.monotonic_nanos() - begun >= 200_000_000);
@@ -375,7 +388,12 @@ fn members_with_little_memory_begin_another_segment() {
         large
             .log
             .submit(
-                &Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: Times::ANY },
+                &Draft {
+                    entries: &entries,
+                    read_at: Glsn::NONE,
+                    blobs: &[],
+                    times: CommitTimes::ANY,
+                },
                 None,
             )
             .unwrap();
@@ -467,7 +485,7 @@ fn an_unpublished_record_does_not_reappear() {
             entries: &entries,
             read_at: Glsn::NONE,
             blobs: &[],
-            times: Times::ANY,
+            times: CommitTimes::ANY,
         })
         .unwrap();
         // As if the member had ended before it published the record.
@@ -510,7 +528,7 @@ fn records_that_contradict_the_published_end_are_not_loaded_and_block_appends() 
         assert!(matches!(taken, Err(LogError::Corrupt { .. })), "{taken:?}");
         let entries = [DraftEntry { stream: StreamId(9), parts: &[b"c"] }];
         let ordered = two.log.submit(
-            &Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: Times::ANY },
+            &Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: CommitTimes::ANY },
             None,
         );
         assert!(matches!(ordered, Err(LogError::Corrupt { .. })), "{ordered:?}");
@@ -528,7 +546,12 @@ fn a_failed_catch_up_does_not_load_records_twice() {
             (0..entries).map(|_| DraftEntry { stream: StreamId(9), parts: &[b"x"] }).collect();
         one.log
             .submit(
-                &Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: Times::ANY },
+                &Draft {
+                    entries: &entries,
+                    read_at: Glsn::NONE,
+                    blobs: &[],
+                    times: CommitTimes::ANY,
+                },
                 None,
             )
             .unwrap()
@@ -586,7 +609,12 @@ fn a_member_that_begins_a_segment_while_joining_removes_leftovers_after_the_last
         large
             .log
             .submit(
-                &Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: Times::ANY },
+                &Draft {
+                    entries: &entries,
+                    read_at: Glsn::NONE,
+                    blobs: &[],
+                    times: CommitTimes::ANY,
+                },
                 None,
             )
             .unwrap();
@@ -625,7 +653,7 @@ fn half_synced_on(disk: &Arc<dyn Disk>, store: &Path) -> (Process, Process, Glsn
     let glsn = one
         .log
         .submit(
-            &Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: Times::ANY },
+            &Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: CommitTimes::ANY },
             None,
         )
         .unwrap()
@@ -717,7 +745,7 @@ fn a_leaving_member_waits_for_the_commit_that_one_of_its_threads_orders() {
                 entries: &entries,
                 read_at: Glsn::NONE,
                 blobs: &[],
-                times: Times::ANY,
+                times: CommitTimes::ANY,
             })
             .unwrap();
         drop(turn);

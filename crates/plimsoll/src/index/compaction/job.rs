@@ -17,6 +17,7 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::Budget;
 
 use crate::borders::{Border, hit};
+use crate::index::compaction::expired::{Expired, Lookups, expired_in};
 use crate::index::env::Horizon;
 use crate::index::env::counters::Counters;
 use crate::index::env::moment_set::MomentSet;
@@ -145,33 +146,6 @@ pub(crate) struct Job {
 pub(super) fn floor_passed(horizon: &dyn Horizon, info: &TableInfo) -> bool {
     let passed = |keyspace| horizon.retained(keyspace).floor >= info.min_glsn;
     keyspaces_of(info).is_none_or(|mut keyspaces| keyspaces.any(passed))
-}
-
-/// The values of a table that a merge with the oldest run may drop, because they have expired.
-pub(super) struct Expired {
-    keyspace: u32,
-    /// Moments before this one become unreadable.
-    since: Glsn,
-    /// An estimate of their number. Exact if it is that of all versions.
-    pub(super) values: u64,
-}
-
-/// The expired values of a table in which one keyspace has such values; `None` if there are none, or
-/// if something keeps them.
-pub(super) fn expired_in(horizon: &dyn Horizon, view: &View, info: &TableInfo) -> Option<Expired> {
-    let expiries = info.expiries?;
-    let keyspace = expiries.keyspace;
-    let (since, micros) = horizon.expired(keyspace);
-    let values = expiries.expired(micros);
-    if values == 0 {
-        return None;
-    }
-    let retained = horizon.retained(keyspace);
-    let keys = (Bound::Included(&info.first_key[..]), Bound::Included(&info.last_key[..]));
-    let is_kept = info.max_glsn > since.min(retained.floor)
-        || !retained.pins.is_empty()
-        || view.history.iter().any(|run| !tables_in(run, keys).is_empty());
-    (!is_kept).then_some(Expired { keyspace, since, values })
 }
 
 /// The retained moments of the keyspaces in some runs.
@@ -507,8 +481,8 @@ impl Job {
         if self.inputs != (Inputs::Current { oldest: true }) {
             return false;
         }
-        let horizon = &*runs.env.horizon;
-        let Some(Expired { keyspace, since, values }) = expired_in(horizon, &self.view, info)
+        let lookups = Lookups::new(&*runs.env.horizon);
+        let Some(Expired { keyspace, since, values }) = expired_in(&lookups, &self.view, info)
         else {
             return false;
         };
@@ -559,7 +533,8 @@ impl Job {
             || match self.inputs {
                 Inputs::Current { oldest } => {
                     let is_expired = || {
-                        let expired = expired_in(&*runs.env.horizon, &self.view, info);
+                        let expired =
+                            expired_in(&Lookups::new(&*runs.env.horizon), &self.view, info);
                         expired.is_some_and(|expired| {
                             self.drops_all_expired || 2 * expired.values >= info.versions
                         })
