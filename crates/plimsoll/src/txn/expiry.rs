@@ -195,3 +195,39 @@ impl Transaction {
         Ok(true)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use plimsoll_disk::clock::ManualClock;
+    use plimsoll_disk::mem::MemDisk;
+
+    use super::*;
+    use crate::engine::open::open;
+    use crate::types::options::Options;
+
+    #[test]
+    fn a_clock_that_is_behind_the_last_commit_is_not_followed() {
+        let start = 1_780_000_000_000_000;
+        let clock = Arc::new(ManualClock::new(start));
+        let options = Options::new().memory_bytes(16 << 20).background(false);
+        let options = options.world(Arc::new(MemDisk::new()), clock.clone());
+        let store = open(Path::new("/store"), options).unwrap();
+        let keyspace = store.reader.keyspaces.find("default").unwrap().0;
+        let is_there = || Transaction::new(&store.committer).get(&keyspace, "k").unwrap().is_some();
+        let mut tx = Transaction::new(&store.committer);
+        tx.put_with_ttl(&keyspace, "k", "v", Duration::from_secs(10)).unwrap();
+        tx.commit().unwrap();
+        clock.advance(Duration::from_secs(9));
+        assert!(is_there());
+        clock.advance(Duration::from_secs(2));
+        assert!(!is_there());
+        let mut tx = Transaction::new(&store.committer);
+        tx.put(&keyspace, "other", "").unwrap();
+        tx.commit().unwrap();
+        clock.set_wall_micros(start);
+        assert!(!is_there(), "the other commit was made when it had expired");
+    }
+}
