@@ -46,7 +46,7 @@ impl Transaction {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, SystemTime};
+    use std::time::{Duration, UNIX_EPOCH};
 
     use super::*;
     use crate::engine::open::open;
@@ -69,7 +69,7 @@ mod tests {
             |tx, space| tx.insert(space, "k", "").map(|_| true),
             |tx, space| tx.take(space, "k").map(|_| true),
             |tx, space| tx.persist(space, "k"),
-            |tx, space| tx.expire_at(space, "k", SystemTime::now() + Duration::from_secs(9)),
+            |tx, space| tx.expire_at(space, "k", UNIX_EPOCH + Duration::from_secs(4_000_000_000)),
         ];
         for (number, deed) in deeds.into_iter().enumerate() {
             let mut tx = Transaction::new(&store.committer);
