@@ -74,7 +74,7 @@ mod tests {
         for (number, deed) in deeds.into_iter().enumerate() {
             let mut tx = Transaction::new(&store.committer);
             tx.put(&keyspace, "other", "").unwrap();
-            store.reader.budget.fail_after(0);
+            store.reader.budget.fail_some_after(0, 100);
             let failed = deed(&mut tx, &keyspace);
             store.reader.budget.fail_after(u64::MAX);
             assert!(matches!(failed, Err(Error::OutOfBudget(_))), "{number}: {failed:?}");

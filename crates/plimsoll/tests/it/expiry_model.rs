@@ -167,7 +167,10 @@ impl World {
                     let there = tx.expire_at(&keyspace, [key], time(expires)).unwrap();
                     let wanted = seen(before.as_ref());
                     assert_eq!(there, wanted.is_some(), "seed {}", self.seed);
-                    wanted.map(|(value, _)| Own::Written(Some((value, Some(expires)))))
+                    // An expiry that stays the same is not written.
+                    let is_pending = matches!(before, Some(Own::Appended(_)));
+                    let changed = wanted.filter(|(_, old)| is_pending || *old != Some(expires));
+                    changed.map(|(value, _)| Own::Written(Some((value, Some(expires)))))
                 }
                 6 => {
                     let there = tx.persist(&keyspace, [key]).unwrap();
