@@ -80,6 +80,12 @@ impl Version {
         self.info.time.map(|time| to_datetime(py, time)).transpose()
     }
 
+    /// When the value expires or has expired; `None` if it does not expire.
+    #[getter]
+    fn expires<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.info.expires.map(|time| to_datetime(py, time)).transpose()
+    }
+
     /// Length of the value in bytes; `None` if the key was deleted.
     #[getter]
     fn size(&self) -> Option<u64> {

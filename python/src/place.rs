@@ -284,6 +284,19 @@ impl Place {
         }
     }
 
+    /// When the value of a key expires.
+    pub(crate) fn ttl(&self, py: Python<'_>, key: &[u8]) -> PyResult<plimsoll::Ttl> {
+        match &self.when {
+            When::Now | When::At(_) => {
+                let snapshot = self.snapshot(py)?.expect("it is no transaction");
+                py.detach(|| snapshot.ttl(&self.keyspace, key)).or_raise()
+            }
+            When::In(transaction) => {
+                transaction.read(py, |transaction| transaction.ttl(&self.keyspace, key))
+            }
+        }
+    }
+
     /// A reader that returns a value in pieces.
     pub(crate) fn value_reader(
         &self,

@@ -4,6 +4,7 @@ mod bring;
 mod care;
 mod cursors;
 mod dump;
+mod expiry;
 #[cfg(feature = "replay")]
 mod replay;
 mod scripts;
@@ -32,6 +33,7 @@ pub(crate) use self::bring::{Import, ImportGit, Load};
 pub(crate) use self::care::{Backup, Recover, Verify};
 pub(crate) use self::cursors::{Cursor, CursorAdvance, CursorCreate, CursorDrop};
 pub(crate) use self::dump::{Dump, Restore};
+pub(crate) use self::expiry::{Expire, Persist, Ttl};
 #[cfg(feature = "replay")]
 pub(crate) use self::replay::Replay;
 pub(crate) use self::scripts::{Batch, Shell};
@@ -39,7 +41,7 @@ pub(crate) use self::undo::{Reset, Revert, Rule};
 pub(crate) use self::updates::{Add, Append, Cas};
 pub(crate) use self::upkeep::{
     Compact, Count as CountKeys, Keyspace, KeyspaceCompression, KeyspaceCreate, KeyspaceDrop,
-    KeyspaceRetention, RestartTime, Trim,
+    KeyspaceRetention, KeyspaceTtl, NewTtl, RestartTime, Trim,
 };
 pub(crate) use self::watch::Watch;
 
@@ -168,6 +170,12 @@ pub(crate) enum Command {
     Append(Append),
     /// Replace the value of a key if it is the expected one
     Cas(Cas),
+    /// Tell when the value of a key expires
+    Ttl(Ttl),
+    /// Let the value of a key expire
+    Expire(Expire),
+    /// Let the value of a key last, so that it does not expire
+    Persist(Persist),
     /// List keys and values in order
     Scan(Scan),
     /// Count keys
@@ -289,6 +297,7 @@ Prints the GLSN of the commit once the commit is durable.
 Examples:
   plimsoll put demo.plimsoll greeting hello
   plimsoll put demo.plimsoll logo < logo.png
+  plimsoll put demo.plimsoll session/ada \"logged in\" --ttl 30m
   plimsoll put --hex demo.plimsoll 00ff10 value")]
 pub(crate) struct Put {
     /// Store; created if it does not exist
@@ -297,6 +306,9 @@ pub(crate) struct Put {
     pub(crate) key: OsString,
     /// Value, at most 1 GiB; read from stdin if it is - or omitted
     pub(crate) value: Option<OsString>,
+    /// Let the value expire after this time, e.g. 90s, 30m, 12h, 7d [default: as the keyspace says]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) ttl: Option<Duration>,
     #[command(flatten)]
     pub(crate) keyspace: InKeyspace,
     #[command(flatten)]

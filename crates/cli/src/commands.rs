@@ -9,6 +9,7 @@ pub(crate) mod cursor;
 mod delete;
 mod diff;
 mod dump;
+mod expiry;
 mod get;
 mod history;
 mod import;
@@ -49,6 +50,9 @@ pub(crate) fn run(cli: Cli, output: &mut Output) -> Outcome {
         Command::Add(args) => update::add(globals, args, output),
         Command::Append(args) => update::append(globals, args, output),
         Command::Cas(args) => update::cas(globals, args, output),
+        Command::Ttl(args) => expiry::ttl(globals, args, output),
+        Command::Expire(args) => expiry::expire(globals, args, output),
+        Command::Persist(args) => expiry::persist(globals, args, output),
         Command::Scan(args) => scan::run(globals, args, output),
         Command::Count(args) => count::run(globals, args, output),
         Command::Batch(args) => batch::run(globals, &args, output),

@@ -111,6 +111,13 @@ pub enum LogError {
         /// The difference in microseconds.
         ahead_micros: u64,
     },
+    /// The record would not be committed within the times of its draft
+    /// ([`crate::draft::CommitTimes`]). Nothing was appended.
+    #[error("the record would be committed at {micros}, which is not within its draft's times")]
+    Late {
+        /// The time at which it would be committed, in microseconds since 1970 UTC.
+        micros: u64,
+    },
     /// The draft breaks a rule; see the message.
     #[error("the draft cannot be appended: {what}")]
     InvalidDraft {

@@ -163,6 +163,30 @@ impl FileLog {
             .saturating_sub(self.log.env.options.clock.wall_micros()))
     }
 
+    /// The time at which a record would be committed now, in microseconds since 1970 UTC: that of
+    /// the clock, but later than the last record that this process knows.
+    pub fn now_micros(&self) -> u64 {
+        self.log.env.options.clock.wall_micros().max(self.log.tail.timestamp() + 1)
+    }
+
+    /// The time of the last record that this process knows, in microseconds since 1970 UTC.
+    pub fn last_micros(&self) -> u64 {
+        self.log.tail.timestamp()
+    }
+
+    /// The time of an entry, in microseconds since 1970 UTC. If the entry was trimmed, the time of
+    /// a later one: that of the last record that was trimmed, or of the first one that was not.
+    ///
+    /// # Errors
+    /// As for [`FileLog::read`], except `Trimmed`.
+    pub fn time_or_later(&self, glsn: Glsn) -> Result<u64, LogError> {
+        match self.log.read_meta(glsn) {
+            Ok(meta) => Ok(meta.timestamp_micros),
+            Err(LogError::Trimmed { .. }) => Ok(self.log.trimmed_micros()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Until it is dropped, records are accepted even if the log's time is too far ahead of the
     /// clock.
     pub fn let_time_lead(&self) -> TimeLead<'_> {

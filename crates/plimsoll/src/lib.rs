@@ -77,6 +77,7 @@ pub use types::compression::Compression;
 pub use types::cursors::CursorInfo;
 pub use types::damage::{Damage, DamagedKey, DamagedKeys};
 pub use types::error::{Error, Result};
+pub use types::expiry::Ttl;
 pub use types::index_key::MAX_KEY_BYTES;
 pub use types::invalid_input::InvalidInput;
 pub use types::io::Io;
@@ -109,6 +110,8 @@ mod documents {
     struct ChooseDurability;
     #[doc = include_str!("../../../docs/how-to/update-a-key.md")]
     struct UpdateAKey;
+    #[doc = include_str!("../../../docs/how-to/expire-values.md")]
+    struct ExpireValues;
     #[doc = include_str!("../../../docs/how-to/delete-a-range.md")]
     struct DeleteARange;
     #[doc = include_str!("../../../docs/how-to/undo-a-commit.md")]

@@ -206,6 +206,7 @@ impl RowCache {
             Stored::Deleted
             | Stored::InLog { .. }
             | Stored::InBlob { .. }
+            | Stored::Expiring(_)
             | Stored::Dropped { .. } => cache.remove(key),
         };
     }

@@ -21,6 +21,7 @@ use crate::txn::payload::{Operations, Payload, Writes};
 use crate::txn::spill::merged_runs::MergedRuns;
 use crate::txn::spill::side_runs;
 use crate::types::error::{Result, show_key};
+use crate::types::expiry::Expiry;
 use crate::types::index_key::IndexKey;
 use crate::types::keyspaces::CURSORS;
 use crate::types::times::of_micros;
@@ -183,7 +184,7 @@ impl Sought {
             return if *key < *span.first() { Self::Before } else { Self::Behind };
         }
         let (id, key) = IndexKey::new(key).split().expect("an operation's key has a keyspace");
-        Self::Found(id, Change::new(commit, id, key, OwnedStored::new(stored), None))
+        Self::Found(id, Change::new(commit, id, key, stored, None))
     }
 }
 
@@ -203,8 +204,7 @@ fn range_change(commit: &Commit, first: &[u8], end: &[u8]) -> Option<(u32, Chang
         Some((keyspace, end)) if keyspace == id => Bound::Excluded(end.to_vec()),
         _ => Bound::Unbounded,
     };
-    let deleted = OwnedStored::new(Stored::Deleted);
-    Some((id, Change::new(commit, id, key, deleted, Some(end))))
+    Some((id, Change::new(commit, id, key, Stored::Deleted, Some(end))))
 }
 
 impl Changes<'_> {
@@ -301,6 +301,7 @@ pub struct Change {
     keyspace: Option<Arc<str>>,
     key: Vec<u8>,
     written: OwnedStored,
+    expiry: Option<Expiry>,
     /// The end of the range that was deleted from `key` on.
     range_end: Option<Bound<Vec<u8>>>,
 }
@@ -310,7 +311,7 @@ impl Change {
         commit: &Commit,
         space: u32,
         key: &[u8],
-        written: OwnedStored,
+        written: Stored<'_>,
         range_end: Option<Bound<Vec<u8>>>,
     ) -> Self {
         let meta = &commit.entry.meta;
@@ -321,7 +322,8 @@ impl Change {
             space,
             keyspace: None,
             key: key.to_vec(),
-            written,
+            written: OwnedStored::new(written),
+            expiry: written.expiry(),
             range_end,
         }
     }
@@ -357,6 +359,11 @@ impl Change {
     /// Whether the key, or the range, was deleted.
     pub fn is_delete(&self) -> bool {
         self.stored() == Stored::Deleted
+    }
+
+    /// When the value expires, as the commit says; `None` if it does not.
+    pub fn expires(&self) -> Option<SystemTime> {
+        self.expiry.map(Expiry::time)
     }
 
     /// Length of the value in bytes; `None` if the key was deleted.
@@ -400,7 +407,7 @@ impl Change {
     }
 
     pub(crate) fn stored(&self) -> Stored<'_> {
-        self.written.get()
+        self.written.get().expiring(self.expiry)
     }
 }
 

@@ -251,6 +251,7 @@ impl Db {
                 name: name.to_string(),
                 retention: record.retention,
                 compression: record.compression,
+                ttl: record.ttl,
             })
             .collect()
     }

@@ -15,7 +15,9 @@ use crate::read::resident::Resident;
 use crate::read::span::Span;
 use crate::txn::range::Range;
 use crate::txn::reads::reads_by_its_own_methods;
+use crate::types::as_of::AsOf;
 use crate::types::error::{Error, Lift, Result};
+use crate::types::expiry::Ttl;
 use crate::types::index_key::KeyBuffer;
 use crate::types::invalid_input::InvalidInput;
 use crate::types::key_range::KeyRange;
@@ -101,16 +103,16 @@ impl Snapshot {
 
     pub(crate) fn of(store: &Arc<Engine>, moment: Moment) -> Result<Self> {
         store.check_open()?;
-        let at = match moment {
+        let (at, since) = match moment {
             Moment::Newest => return Ok(Self::newest(store)),
-            Moment::Glsn(glsn) => glsn,
+            Moment::Glsn(glsn) => (glsn, 0),
             Moment::Time(time) => {
                 // Read first, so that the commits of other processes are applied and their times
                 // are known.
                 let newest = store.newest()?;
                 match store.reader.log.glsn_at(to_micros(time)).lift()?.min(newest) {
                     Glsn::NONE => return Err(before_first(store, time)?.into()),
-                    at => at,
+                    at => (at, to_micros(time)),
                 }
             }
         };
@@ -118,11 +120,13 @@ impl Snapshot {
         if at > newest {
             return Err(Error::Future { asked: at, newest });
         }
-        Self::ordered_at(store, at)
+        let as_of = store.committer.as_of(at)?;
+        let micros = as_of.micros().max(since.min(store.reader.log.now_micros()));
+        Self::ordered_at(store, AsOf::new(at, micros))
     }
 
     /// A snapshot at a moment up to which all commits are applied, durable or not.
-    pub(crate) fn ordered_at(store: &Arc<Engine>, at: Glsn) -> Result<Self> {
+    pub(crate) fn ordered_at(store: &Arc<Engine>, at: AsOf<'static>) -> Result<Self> {
         let moment = Arc::new(store.committer.open_at(at)?);
         Ok(Self { store: Arc::clone(store), moment })
     }
@@ -133,7 +137,7 @@ impl Snapshot {
     }
 
     /// The moment to read at.
-    pub(crate) fn read_at(&self) -> Result<Glsn> {
+    pub(crate) fn read_at(&self) -> Result<AsOf<'static>> {
         self.moment.readable()
     }
 
@@ -147,7 +151,7 @@ impl Snapshot {
     /// # Errors
     /// Disk errors, the budget, or corruption.
     pub fn time(&self) -> Result<Option<SystemTime>> {
-        time_of(&self.store, self.read_at()?)
+        time_of(&self.store, self.read_at()?.glsn)
     }
 
     /// The keyspace that had this name at the snapshot's moment, even if it was dropped since;
@@ -156,7 +160,7 @@ impl Snapshot {
     /// # Errors
     /// The name is invalid, disk errors, the budget, or corruption.
     pub fn keyspace(&self, name: &str) -> Result<Option<Keyspace>> {
-        keyspace_commits::at(&self.store, name, self.read_at()?)
+        keyspace_commits::at(&self.store, name, self.read_at()?.glsn)
     }
 
     /// The value of a key; `None` if it has none.
@@ -230,7 +234,7 @@ impl Snapshot {
         key: impl AsRef<[u8]>,
     ) -> Result<Option<ValueReader>> {
         let key = self.key(keyspace, key.as_ref())?;
-        self.store.committer.value_reader(key.get(), &self.moment)
+        self.store.committer.value_reader(key.get(), self.read_at()?)
     }
 
     /// Whether a key has a value; does not read the value.
@@ -239,6 +243,15 @@ impl Snapshot {
     /// As for [`Snapshot::get`].
     pub fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
         self.store.reader.contains(self.key(keyspace, key.as_ref())?.get(), self.read_at()?)
+    }
+
+    /// When the value of a key expires. Does not read the value.
+    ///
+    /// # Errors
+    /// As for [`Snapshot::get`].
+    pub fn ttl(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Ttl> {
+        let (key, at) = (self.key(keyspace, key.as_ref())?, self.read_at()?);
+        Ok(Ttl::new(self.store.reader.expiry(key.get(), at)?, at.micros()))
     }
 
     /// Iterates over a range of keys.
@@ -266,7 +279,7 @@ impl Snapshot {
             .index
             .sources
             .current_view()
-            .check_readable(&span.first(), self.read_at()?)?;
+            .check_readable(&span.first(), self.read_at()?.glsn)?;
         Ok(Range::at_moment(&self.store.committer, span, &self.moment))
     }
 }

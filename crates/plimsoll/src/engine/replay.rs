@@ -60,7 +60,7 @@ pub(crate) fn replay(
 
 #[cfg(test)]
 mod tests {
-    use plimsoll_log::draft::{Draft, DraftEntry};
+    use plimsoll_log::draft::{CommitTimes, Draft, DraftEntry};
 
     use super::*;
     use crate::engine::open::open;
@@ -85,7 +85,15 @@ mod tests {
             let ticket = store
                 .reader
                 .log
-                .submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)
+                .submit(
+                    &Draft {
+                        entries: &entries,
+                        read_at: Glsn::NONE,
+                        blobs: &[],
+                        times: CommitTimes::ANY,
+                    },
+                    None,
+                )
                 .unwrap();
             store.reader.log.wait_durable(ticket.last).unwrap();
             drop(store);

@@ -97,6 +97,25 @@ impl Horizon for RetentionHorizon {
         }
     }
 
+    fn expired(&self, keyspace: u32) -> (Glsn, u64) {
+        // First: a snapshot that is not counted below is opened later, at a later time.
+        let now = self.log.now_micros();
+        // A snapshot below the floor may see what has expired since.
+        let floor = self.retained(keyspace).oldest();
+        if floor == Glsn::NONE {
+            return (Glsn::NONE, 0);
+        }
+        // In an idle store the floor is the newest commit, and its time stands still.
+        let is_idle = self.floors.is_alone()
+            && self.snapshots.count() == 0
+            && floor == self.sequencer.visible();
+        match is_idle {
+            true => (floor, now),
+            // If its time is unknown, nothing counts as expired.
+            false => (floor, self.log.meta(floor).map_or(0, |meta| meta.timestamp_micros)),
+        }
+    }
+
     fn relocate_below(&self) -> Glsn {
         let asked = self.must_relocate_below();
         let wanted = Glsn(self.move_wanted.load(Ordering::Acquire));

@@ -60,6 +60,13 @@ pub(crate) trait Horizon: Send + Sync {
     /// for example when a past snapshot is opened.
     fn retained(&self, keyspace: u32) -> MomentSet;
 
+    /// A moment, and a time in microseconds since 1970 UTC: every read of `keyspace` at that moment
+    /// or a later one judges expiries by that time or a later one. All older moments may be given
+    /// up. `Glsn::NONE`: no such moment is known.
+    fn expired(&self, _keyspace: u32) -> (Glsn, u64) {
+        (Glsn::NONE, 0)
+    }
+
     /// The log below this GLSN is to be freed: compaction copies live values that point below it
     /// into a blob file of plain bytes. `Glsn::NONE`: nothing is to be freed.
     fn relocate_below(&self) -> Glsn;

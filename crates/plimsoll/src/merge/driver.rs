@@ -14,6 +14,7 @@ use crate::read::point::ValueReader;
 use crate::read::span::Span;
 use crate::txn::retry;
 use crate::txn::transaction::Transaction;
+use crate::types::as_of::AsOf;
 use crate::types::error::{Error, Result};
 use crate::types::index_key::KeyBuffer;
 use crate::types::keyspaces::SYSTEM;
@@ -93,7 +94,9 @@ impl Merge {
 
     /// Writes the steps; returns whether there are any.
     fn merge_into(&self, store: &Arc<Engine>, tx: &mut Transaction) -> Result<bool, Stop> {
-        let ours = Snapshot::ordered_at(store, tx.read_at()?)?;
+        let at = tx.read_at()?;
+        let at = AsOf::new(at.glsn, at.micros());
+        let ours = Snapshot::ordered_at(store, at)?;
         if self.scopes.is_none() {
             // Creating or dropping any keyspace is a conflict.
             tx.note_span(&Span::of_keyspace(SYSTEM));
@@ -129,7 +132,10 @@ impl Merge {
                 Ok(())
             }
             (Some(ours), Some(key)) if !is_whole => {
-                tx.note_read(KeyBuffer::new(tx.id_of(ours)?, key)?.get())
+                let key = KeyBuffer::new(tx.id_of(ours)?, key)?;
+                // Our value must not expire before the commit.
+                tx.expiry(key.get())?;
+                tx.note_read(key.get())
             }
             (None, None) => tx.get(&system(store), part.name().as_bytes()).map(drop),
             _ => Ok(()),
@@ -140,14 +146,25 @@ impl Merge {
 /// Writes one step, which is no conflict.
 fn apply(tx: &mut Transaction, step: MergeStep, theirs: Option<ValueReader>) -> Result<()> {
     let keyspace = step.target()?.clone();
-    let (key, resolved) = step.into_resolved();
+    let (key, resolved, expiry) = step.into_resolved();
     match (resolved, theirs) {
-        (Resolved::Put(value), _) => tx.put(&keyspace, key, value),
+        (Resolved::Put(value), _) => {
+            let key = KeyBuffer::new(tx.space_to_put(&keyspace)?, &key)?;
+            let expiry = match expiry {
+                None => tx.committer.reader.expiry_of_put(key.get())?,
+                expiry => expiry,
+            };
+            tx.put_expiring(&key, &value, expiry)
+        }
         (Resolved::Theirs, Some(mut value)) if is_free(value.len()) => {
             let value = read_whole(&tx.committer.reader.budget, &mut value)?;
-            tx.put(&keyspace, key, value)
+            let key = KeyBuffer::new(tx.space_to_put(&keyspace)?, &key)?;
+            tx.put_expiring(&key, &value, expiry)
         }
-        (Resolved::Theirs, Some(mut value)) => tx.put_reader(&keyspace, key, &mut value).map(drop),
+        (Resolved::Theirs, Some(mut value)) => {
+            let key = KeyBuffer::new(tx.space_to_put(&keyspace)?, &key)?;
+            tx.put_pieces(&key, expiry, &mut |piece| value.read_piece(piece)).map(drop)
+        }
         (Resolved::Theirs, None) | (Resolved::Delete, _) => tx.delete(&keyspace, key),
         (Resolved::Keep | Resolved::Conflict, _) => Ok(()),
     }

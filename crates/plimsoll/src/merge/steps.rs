@@ -9,6 +9,8 @@ use crate::merge::keys::{Keys, Scope};
 use crate::merge::rule::{MergeRule, Resolved, Values};
 use crate::read::point::ValueReader;
 use crate::types::error::{Result, show_key};
+use crate::types::expiry::Expiry;
+use crate::types::index_key::KeyBuffer;
 use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::Keyspace;
 use crate::types::value::Value;
@@ -138,6 +140,8 @@ pub struct MergeStep {
     key: Vec<u8>,
     action: MergeAction,
     resolved: Resolved,
+    /// The expiry of the value that is put: theirs, or that of our value, which an update keeps.
+    expiry: Option<Expiry>,
 }
 
 impl MergeStep {
@@ -198,8 +202,8 @@ impl MergeStep {
             .ok_or_else(|| InvalidInput::KeyspaceGone { name: self.part.name().to_owned() }.into())
     }
 
-    pub(crate) fn into_resolved(self) -> (Vec<u8>, Resolved) {
-        (self.key, self.resolved)
+    pub(crate) fn into_resolved(self) -> (Vec<u8>, Resolved, Option<Expiry>) {
+        (self.key, self.resolved, self.expiry)
     }
 }
 
@@ -273,6 +277,10 @@ impl Stream {
         if is_same((MergeSide::Base, &base), (MergeSide::Theirs, &theirs))? {
             return Ok(None);
         }
+        // A value that has expired since is not put back.
+        let expiry = self.expiry(part, MergeSide::Theirs, &key)?;
+        let now = self.sides.ours.read_at()?.micros();
+        let theirs = theirs.filter(|_| expiry.is_none_or(|expiry| !expiry.has_passed(now)));
         note(part, Some(&key))?;
         // In a reset, ours is the base.
         let is_base = self.sides.base.at() == self.sides.ours.at();
@@ -300,12 +308,24 @@ impl Stream {
             (Resolved::Theirs, Some(_)) | (Resolved::Put(_), _) => MergeAction::Put,
             (Resolved::Conflict, _) => MergeAction::Conflict,
         };
+        let expiry = match &resolved {
+            Resolved::Theirs => expiry,
+            _ => self.expiry(part, MergeSide::Ours, &key)?,
+        };
         let (sides, part) = (Arc::clone(&self.sides), Arc::clone(part));
-        let step = MergeStep { sides, part, key, action, resolved };
+        let step = MergeStep { sides, part, key, action, resolved, expiry };
         if action != MergeAction::Conflict {
             step.target()?;
         }
         Ok(Some((step, theirs)))
+    }
+
+    /// When the value of a key on one side expires; `None` if it does not, or there is none.
+    fn expiry(&self, part: &Part, side: MergeSide, key: &[u8]) -> Result<Option<Expiry>> {
+        let Some(keyspace) = part.keyspace(side) else { return Ok(None) };
+        let reader = &self.store.reader;
+        let key = KeyBuffer::new(reader.keyspaces.id_of(keyspace)?, key)?;
+        Ok(reader.expiry(key.get(), self.sides.get(side).read_at()?)?.flatten())
     }
 
     /// Whether a key has the same value on two sides. The readers are not advanced.

@@ -2,7 +2,7 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use plimsoll_disk::fork::Origin;
@@ -11,6 +11,7 @@ use plimsoll_memory::budget::{Budget, Kind, Lease};
 
 use crate::borders::{Border, hit};
 use crate::index::env::moment_set::{MomentSet, PINS_MAX};
+use crate::types::as_of::AsOf;
 use crate::types::error::{Error, Result};
 use crate::types::lock::lock;
 use crate::types::thread_part::{PARTS, part_of_thread};
@@ -57,6 +58,8 @@ struct Open {
 #[derive(Debug)]
 pub(crate) struct OpenMoment {
     at: Glsn,
+    /// The time by which reads judge whether a value has expired. Final before the first read.
+    micros: AtomicU64,
     part: Arc<Part>,
     is_charged: bool,
     /// Whether every later moment is retained as well.
@@ -77,7 +80,7 @@ impl Snapshots {
     pub(crate) fn open(
         &self,
         budget: &Budget,
-        choose: impl FnOnce() -> Glsn,
+        choose: impl FnOnce() -> AsOf<'static>,
     ) -> Result<OpenMoment> {
         self.open_charged(budget, false, choose)
     }
@@ -86,7 +89,7 @@ impl Snapshots {
     pub(crate) fn open_floor(
         &self,
         budget: &Budget,
-        choose: impl FnOnce() -> Glsn,
+        choose: impl FnOnce() -> AsOf<'static>,
     ) -> Result<OpenMoment> {
         self.open_charged(budget, true, choose)
     }
@@ -95,7 +98,7 @@ impl Snapshots {
         &self,
         budget: &Budget,
         is_floor: bool,
-        choose: impl FnOnce() -> Glsn,
+        choose: impl FnOnce() -> AsOf<'static>,
     ) -> Result<OpenMoment> {
         hit(Border::MomentAsked);
         let part = self.part();
@@ -112,13 +115,13 @@ impl Snapshots {
     }
 
     /// As [`Snapshots::open`], for the few snapshots that the store itself opens.
-    pub(crate) fn open_unleased(&self, choose: impl FnOnce() -> Glsn) -> OpenMoment {
+    pub(crate) fn open_unleased(&self, choose: impl FnOnce() -> AsOf<'static>) -> OpenMoment {
         let part = self.part();
         part.open_in(part.lock(), (false, false), choose)
     }
 
     /// As [`Snapshots::open_floor`], without a charge.
-    pub(crate) fn open_floor_unleased(&self, choose: impl FnOnce() -> Glsn) -> OpenMoment {
+    pub(crate) fn open_floor_unleased(&self, choose: impl FnOnce() -> AsOf<'static>) -> OpenMoment {
         let part = self.part();
         part.open_in(part.lock(), (false, true), choose)
     }
@@ -180,15 +183,17 @@ impl Part {
         self: &Arc<Self>,
         mut open: MutexGuard<'_, Open>,
         (is_charged, is_floor): (bool, bool),
-        choose: impl FnOnce() -> Glsn,
+        choose: impl FnOnce() -> AsOf<'static>,
     ) -> OpenMoment {
-        let at = choose();
+        let as_of = choose();
+        let at = as_of.glsn;
         open.add(at);
         if is_floor {
             *open.floors.entry(at).or_default() += 1;
         }
         OpenMoment {
             at,
+            micros: AtomicU64::new(as_of.micros()),
             part: Arc::clone(self),
             is_charged,
             is_floor,
@@ -248,7 +253,7 @@ fn remove_one(counts: &mut BTreeMap<Glsn, u64>, at: Glsn) {
 
 impl OpenMoment {
     /// A moment that is not opened, for a forked child.
-    pub(crate) fn of_nobody(at: Glsn) -> Self {
+    pub(crate) fn of_nobody(at: AsOf<'static>) -> Self {
         let part = Arc::new(Part::default());
         part.open_in(part.lock(), (false, false), || at)
     }
@@ -259,8 +264,19 @@ impl OpenMoment {
     }
 
     /// The moment, to read at.
-    pub(crate) fn readable(&self) -> Result<Glsn> {
-        self.unreadable.get().map_or(Ok(self.at), |error| Err(Error::clone(error)))
+    pub(crate) fn readable(&self) -> Result<AsOf<'static>> {
+        self.unreadable.get().map_or_else(|| Ok(self.as_of()), |error| Err(Error::clone(error)))
+    }
+
+    /// The moment with its time.
+    pub(crate) fn as_of(&self) -> AsOf<'static> {
+        // Relaxed: final before the first read, which synchronizes on `is_unshown`.
+        AsOf::new(self.at, self.micros.load(Ordering::Relaxed))
+    }
+
+    /// Raises the time to that of the moment's commit, when that becomes known.
+    pub(crate) fn raise_time(&self, micros: u64) {
+        self.micros.fetch_max(micros, Ordering::Relaxed);
     }
 
     /// Ends the delay of [`OpenMoment::show_later`]. If the commits up to this moment could not be
@@ -320,7 +336,7 @@ mod tests {
         let budget = Budget::new(1 << 20, Backing::Heap).unwrap();
         let charged = || budget.usage().of(Kind::Metadata);
         let snapshots = Arc::new(Snapshots::default());
-        let open = |n: u64| snapshots.open(&budget, || Glsn(n)).unwrap();
+        let open = |n: u64| snapshots.open(&budget, || AsOf::unexpiring(Glsn(n))).unwrap();
         let opened: Vec<_> = (0..1000).map(open).collect();
         assert!(charged() >= 1000 * SNAPSHOT_BYTES);
         assert_eq!(snapshots.count(), 1000);
@@ -330,7 +346,7 @@ mod tests {
         // A full budget rejects a snapshot, and none is open then.
         let rest = budget.lease(Kind::Sort, budget.free_bytes()).unwrap();
         let mut opened = Vec::new();
-        while let Ok(moment) = snapshots.open(&budget, || Glsn(1)) {
+        while let Ok(moment) = snapshots.open(&budget, || AsOf::unexpiring(Glsn(1))) {
             opened.push(moment);
         }
         assert_eq!(snapshots.count(), opened.len() as u64);
@@ -345,7 +361,7 @@ mod tests {
             let open = |n: u64| {
                 scope.spawn({
                     let snapshots = &snapshots;
-                    move || snapshots.open_unleased(|| Glsn(n))
+                    move || snapshots.open_unleased(|| AsOf::unexpiring(Glsn(n)))
                 })
             };
             let threads: Vec<_> = (5..5 + 2 * PARTS as u64).map(open).collect();
@@ -370,7 +386,7 @@ mod tests {
             for turn in 0..20_000 {
                 over.fetch_or(turn == 19_000, Ordering::SeqCst);
                 let Ok(theirs) = from.recv() else { break };
-                let own = snapshots.open_unleased(|| theirs.at());
+                let own = snapshots.open_unleased(|| theirs.as_of());
                 drop(theirs);
                 if to.send(own).is_err() {
                     break;
@@ -378,7 +394,7 @@ mod tests {
             }
         };
         let ((to_one, from_other), (to_other, from_one)) = (channel(), channel());
-        let _always = to_one.send(snapshots.open_unleased(|| Glsn(5)));
+        let _always = to_one.send(snapshots.open_unleased(|| AsOf::unexpiring(Glsn(5))));
         std::thread::scope(|scope| {
             scope.spawn(|| hand_over(from_other, to_other));
             scope.spawn(|| hand_over(from_one, to_one));
@@ -397,10 +413,11 @@ mod tests {
             let set = snapshots.retained(|| Glsn(50));
             (set.floor.0, set.pins.iter().map(|at| at.0).collect::<Vec<_>>())
         };
-        let open = |n| snapshots.open_unleased(|| Glsn(n));
+        let open = |n| snapshots.open_unleased(|| AsOf::unexpiring(Glsn(n)));
         let _pins = [3, 9, 9, 5, 50, 60].map(open);
         assert_eq!(retained(), (50, vec![3, 5, 9]));
-        let floors = [9, 7, 7].map(|n| snapshots.open_floor(&budget, || Glsn(n)).unwrap());
+        let floors =
+            [9, 7, 7].map(|n| snapshots.open_floor(&budget, || AsOf::unexpiring(Glsn(n))).unwrap());
         assert_eq!(retained(), (7, vec![3, 5]));
         let [at_9, at_7, again] = floors;
         drop(at_7);
@@ -419,10 +436,10 @@ mod tests {
     #[test]
     fn the_oldest_open_moment_is_known_until_it_is_dropped() {
         let snapshots = Arc::new(Snapshots::default());
-        let old = snapshots.open_unleased(|| Glsn(3));
-        let again = snapshots.open_unleased(|| Glsn(3));
-        let young = snapshots.open_unleased(|| Glsn(9));
-        let between = snapshots.open_unleased(|| Glsn(5));
+        let old = snapshots.open_unleased(|| AsOf::unexpiring(Glsn(3)));
+        let again = snapshots.open_unleased(|| AsOf::unexpiring(Glsn(3)));
+        let young = snapshots.open_unleased(|| AsOf::unexpiring(Glsn(9)));
+        let between = snapshots.open_unleased(|| AsOf::unexpiring(Glsn(5)));
         drop(between);
         assert_eq!((snapshots.oldest(|| Glsn(20)), snapshots.count()), (Glsn(3), 3));
         drop((old, again));

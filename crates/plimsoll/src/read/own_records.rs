@@ -12,6 +12,7 @@ use plimsoll_log::glsn::Glsn;
 use crate::index::OpenIndex;
 use crate::index::sources::view::Direction;
 use crate::read::span::Span;
+use crate::types::as_of::AsOf;
 use crate::types::cursors::{Cursors, damaged_cursor, decode_cursor};
 use crate::types::error::{Error, Result};
 use crate::types::keyspaces::{CURSORS, DEFAULT, Keyspaces, Record, SYSTEM, dropped_name};
@@ -70,7 +71,8 @@ impl OwnRecords {
     pub(crate) fn refresh_keyspaces(&self, at: Glsn) -> Result<()> {
         let span = Span::new(SYSTEM, &(..));
         let view = self.index.sources.view();
-        let mut walk = view.visible(span.lower(), span.upper(), at, Direction::Forward)?;
+        let mut walk =
+            view.visible(span.lower(), span.upper(), AsOf::unexpiring(at), Direction::Forward)?;
         let mut key = Vec::new();
         while let Some(version) = walk.next(&mut key)? {
             if version.user_key() == STREAMS_MARK.as_bytes() {
@@ -99,7 +101,8 @@ impl OwnRecords {
     pub(crate) fn refresh_cursors(&self, at: Glsn) -> Result<()> {
         let span = Span::new(CURSORS, &(..));
         let view = self.index.sources.view();
-        let mut walk = view.visible(span.lower(), span.upper(), at, Direction::Forward)?;
+        let mut walk =
+            view.visible(span.lower(), span.upper(), AsOf::unexpiring(at), Direction::Forward)?;
         let (mut key, mut all) = (Vec::new(), BTreeMap::new());
         while let Some(version) = walk.next(&mut key)? {
             let Stored::Inline(record) = version.stored else { return Err(damaged_cursor()) };

@@ -152,12 +152,14 @@ impl BulkLoad {
         if self.rows.row_bytes() > self.limit_bytes {
             self.write_rows()?;
         }
+        let expiry = self.committer.reader.expiry_of_put(&self.key)?;
         let mut encoded = std::mem::take(&mut self.encoded);
         encoded.clear();
         if value.len() <= INLINE_BYTES {
-            Stored::Inline(value).encode(&mut encoded);
+            Stored::Inline(value).expiring(expiry).encode(&mut encoded);
         } else {
-            self.writes.put_outside(&self.key, value)?.encode(&mut encoded);
+            let stored = self.writes.put_outside(&self.key, value)?;
+            stored.expiring(expiry).encode(&mut encoded);
         }
         if self.rows.push(&self.key, &encoded).is_err() {
             // Free memory: first that of the other buffer, then that of the rows in memory; other

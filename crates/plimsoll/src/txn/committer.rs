@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use plimsoll_log::draft::{Draft, DraftEntry};
+use plimsoll_log::draft::{CommitTimes, Draft, DraftEntry};
 use plimsoll_log::glsn::{Glsn, StreamId};
 
 use crate::index::gaps::list::Gap;
@@ -19,6 +19,8 @@ use crate::txn::read_set::ReadSet;
 use crate::txn::resolution::{Resolution, Updated, check_computes_nothing};
 use crate::txn::sequencer::CommitSequencer;
 use crate::txn::write_set::WriteSet;
+use crate::types::as_of::AsOf;
+use crate::types::as_of::Expiries;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::lock::lock;
 use crate::types::options::Options;
@@ -82,7 +84,7 @@ impl Committer {
         gaps: Vec<Gap>,
         options: CommitOptions<'_>,
     ) -> Result<Ordered> {
-        let updates = std::iter::empty();
+        let (updates, reads) = (std::iter::empty(), (reads, Expiries::default()));
         Ok(self.commit_updates(moment, reads, writes, gaps, updates, options)?.0)
     }
 
@@ -91,7 +93,7 @@ impl Committer {
     pub(crate) fn commit_updates<'f>(
         &self,
         moment: &OpenMoment,
-        reads: ReadSet,
+        reads: (ReadSet, Expiries),
         writes: WriteSet,
         gaps: Vec<Gap>,
         updates: impl Iterator<Item = (Vec<u8>, Updates<'f>)>,
@@ -100,7 +102,7 @@ impl Committer {
         self.check_writable()?;
         let parts = (&*self.reader, &*self.sequencer, &*self.patience);
         let mut updates = Resolution::new(updates, || self.open_base(moment.at()))?;
-        let resolved = self.patience.in_commit(|| updates.resolve(&self.reader));
+        let resolved = self.patience.in_commit(|| updates.resolve(&self.reader, &reads.1));
         resolved.inspect_err(|_| updates.resume_panic())?;
         let mut commit = Commit::encode(parts, moment.at(), reads, writes, gaps, updates, options)?;
         commit.wait_ahead()?;
@@ -119,7 +121,8 @@ impl Committer {
         self.check_writable()?;
         let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [*payload]).collect();
         let entries: Vec<_> = parts.iter().map(|parts| DraftEntry { stream, parts }).collect();
-        let draft = Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] };
+        let draft =
+            Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: CommitTimes::ANY };
         let ticket = self.peers.append(&draft)?;
         Ok((ticket.first, Ordered { glsn: ticket.last, is_durable: false }))
     }
@@ -173,7 +176,7 @@ impl Committer {
     }
 
     /// Applies the commits that an unread snapshot shows, before its first read.
-    pub(crate) fn show(&self, moment: &OpenMoment) -> Result<Glsn> {
+    pub(crate) fn show(&self, moment: &OpenMoment) -> Result<AsOf<'static>> {
         if !moment.is_shown() {
             self.show_now(moment);
         }
@@ -194,8 +197,16 @@ impl Committer {
     }
 
     fn show_now(&self, moment: &OpenMoment) {
+        let fresh = self.fresh();
+        // If another process's clock was ahead, its commits are later than this one's clock.
+        if !self.is_alone
+            && self.reader.log.last_micros() > moment.as_of().micros()
+            && let Ok(at) = self.as_of_past(moment.at())
+        {
+            moment.raise_time(at.micros());
+        }
         // A read-only process may have outlived those that it followed.
-        moment.shows(self.fresh().and_then(|()| reaches(self.sequencer.visible(), moment.at())));
+        moment.shows(fresh.and_then(|()| reaches(self.sequencer.visible(), moment.at())));
     }
 
     /// Opens a snapshot at the last commit ordered by any member, which may not be durable yet.
@@ -223,11 +234,17 @@ impl Committer {
     }
 
     fn open_now(&self, at: impl Fn() -> Glsn) -> OpenMoment {
+        // The time comes last, so that it is not before the commit.
+        let log = &self.reader.log;
+        let at = || {
+            let glsn = at();
+            AsOf::new(glsn, log.now_micros())
+        };
         if self.reader.owner.is_foreign() {
             // Nothing is read at this snapshot.
             return OpenMoment::of_nobody(at());
         }
-        match self.reader.snapshots.open(&self.reader.budget, &at) {
+        match self.reader.snapshots.open(&self.reader.budget, at) {
             Ok(moment) => moment,
             // A snapshot takes about a hundred bytes. Leave it uncharged rather than fail.
             Err(_) => self.reader.snapshots.open_unleased(at),
@@ -236,17 +253,35 @@ impl Committer {
 
     /// As [`Committer::open_now`], and every later moment is retained as well.
     fn open_floor_now(&self, at: impl Fn() -> Glsn) -> OpenMoment {
+        let at = || AsOf::new(at(), self.reader.log.now_micros());
         if self.reader.owner.is_foreign() {
             return OpenMoment::of_nobody(at());
         }
-        match self.reader.snapshots.open_floor(&self.reader.budget, &at) {
+        match self.reader.snapshots.open_floor(&self.reader.budget, at) {
             Ok(moment) => moment,
             Err(_) => self.reader.snapshots.open_floor_unleased(at),
         }
     }
 
+    /// The moment of a visible commit: the newest one is judged by the clock, an older one by its
+    /// own time.
+    ///
+    /// # Errors
+    /// The disk, the budget, or corruption of the log.
+    pub(crate) fn as_of(&self, at: Glsn) -> Result<AsOf<'static>> {
+        match at >= self.newest_to_open() {
+            true => Ok(AsOf::new(at, self.reader.log.now_micros())),
+            false => self.as_of_past(at),
+        }
+    }
+
+    fn as_of_past(&self, at: Glsn) -> Result<AsOf<'static>> {
+        let time = || self.reader.log.time_or_later(at).lift();
+        Ok(AsOf::new(at, if at == Glsn::NONE { 0 } else { time()? }))
+    }
+
     /// Opens a snapshot in the past. Waits for memory like writers.
-    pub(crate) fn open_at(&self, at: Glsn) -> Result<OpenMoment> {
+    pub(crate) fn open_at(&self, at: AsOf<'static>) -> Result<OpenMoment> {
         let open = || self.reader.snapshots.open(&self.reader.budget, || at);
         let opened = self.patience.in_transaction(false, open);
         self.promise_floor();
@@ -254,7 +289,7 @@ impl Committer {
     }
 
     /// As [`Committer::open_at`], and every later moment is retained as well.
-    pub(crate) fn open_floor(&self, at: Glsn) -> Result<OpenMoment> {
+    pub(crate) fn open_floor(&self, at: AsOf<'static>) -> Result<OpenMoment> {
         let open = || self.reader.snapshots.open_floor(&self.reader.budget, || at);
         let opened = self.patience.in_transaction(false, open);
         self.promise_floor();
@@ -315,13 +350,9 @@ impl Committer {
         oldest < self.newest_to_open()
     }
 
-    /// A reader of an index key's value as of a snapshot. Waits for memory like writers.
-    pub(crate) fn value_reader(
-        &self,
-        key: &[u8],
-        moment: &OpenMoment,
-    ) -> Result<Option<ValueReader>> {
-        self.patience.in_transaction(false, || self.reader.reader(key, moment))
+    /// A reader of an index key's value as of an open snapshot. Waits for memory like writers.
+    pub(crate) fn value_reader(&self, key: &[u8], at: AsOf<'_>) -> Result<Option<ValueReader>> {
+        self.patience.in_transaction(false, || self.reader.reader(key, at))
     }
 
     /// Counts the bytes of a commit. Frees old log segments about once per segment's worth of
@@ -457,7 +488,7 @@ mod tests {
             let (clock, mut is_below) = (&store.options.clock, false);
             let begun = clock.monotonic_nanos();
             while !is_below && clock.monotonic_nanos() - begun < 1_000_000_000 {
-                let moment = committer.open_at(Glsn(1)).unwrap();
+                let moment = committer.open_at(AsOf::unexpiring(Glsn(1))).unwrap();
                 is_below = (0..2000).any(|_| members.needs.own_needs().0 > moment.at());
             }
             is_over.store(true, Ordering::Relaxed);

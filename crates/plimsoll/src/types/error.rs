@@ -39,18 +39,15 @@ use crate::types::times::{of_micros, show_time};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Another transaction changed a key that this one read: run this one again.
-    #[error(
-        "conflict on key {}: changed at GLSN {by}, after the snapshot at {at}; run the \
-         transaction again",
-        show_key(key)
-    )]
+    /// Another transaction changed a key that this one read, or a value that it read has expired:
+    /// run it again.
+    #[error("conflict on key {}: {}; run the transaction again", show_key(key), change(*at, *by))]
     Conflict {
         /// The key. If the transaction read a range: the first changed key in it.
         key: Vec<u8>,
         /// The snapshot that the transaction read.
         at: Glsn,
-        /// The commit that changed the key.
+        /// The commit that changed the key; `at` if its value has expired.
         by: Glsn,
     },
     /// The store no longer retains this moment: ask for `first` or later.
@@ -368,6 +365,14 @@ impl From<io::Error> for Error {
             message: error.to_string(),
             source: Some(IoCause::new(error)),
         }
+    }
+}
+
+/// How a key was changed after a snapshot.
+fn change(at: Glsn, by: Glsn) -> String {
+    match by > at {
+        true => format!("changed at GLSN {by}, after the snapshot at {at}"),
+        false => format!("its value has expired since the snapshot at {at} was made"),
     }
 }
 

@@ -52,6 +52,27 @@ pub enum InvalidInput {
         /// The limit.
         limit_bytes: u64,
     },
+    /// No value can have this time to live.
+    #[error(
+        "a time to live is at least a microsecond and ends before the year 10000, unlike {ttl:?}"
+    )]
+    TimeToLive {
+        /// The time to live.
+        ttl: Duration,
+    },
+    /// No value can expire at this time.
+    #[error(
+        "a value expires after now ({}) and before the year 10000, not at {}; delete the key \
+         instead, or give a later time",
+        show_time(*now),
+        show_time(*asked)
+    )]
+    ExpiryTime {
+        /// The time.
+        asked: SystemTime,
+        /// The time of the call, according to the log.
+        now: SystemTime,
+    },
     /// The metadata of a transaction is too long.
     #[error("metadata has at most {limit_bytes} bytes, this has {bytes}")]
     MetadataTooLong {

@@ -24,6 +24,8 @@ mod dropped_keyspaces;
 mod dump;
 mod errors;
 mod events;
+mod expiry;
+mod expiry_model;
 mod forks;
 mod forms;
 mod handles;

@@ -231,7 +231,7 @@ mod tests {
     use plimsoll_memory::budget::{Backing, Budget};
     use plimsoll_memory::pool::Pool;
 
-    use crate::draft::{Draft, DraftEntry};
+    use crate::draft::{CommitTimes, Draft, DraftEntry};
     use crate::file_log::FileLog;
     use crate::file_log::options::FileLogOptions;
     use crate::file_log::tail::segment_source::new_segment;
@@ -256,7 +256,15 @@ mod tests {
         let blob = writer.finish().unwrap();
         let entries = [DraftEntry { stream: StreamId(0), parts: &[b"small"] }];
         let named = log
-            .submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[blob] }, None)
+            .submit(
+                &Draft {
+                    entries: &entries,
+                    read_at: Glsn::NONE,
+                    blobs: &[blob],
+                    times: CommitTimes::ANY,
+                },
+                None,
+            )
             .unwrap();
         log.wait_durable(named.last).unwrap();
         // The next segment is in the list, and is not active yet.

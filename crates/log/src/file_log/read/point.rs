@@ -308,6 +308,11 @@ impl OpenLog {
         Ok(Glsn(low))
     }
 
+    /// The time of the last trimmed record.
+    pub(crate) fn trimmed_micros(&self) -> u64 {
+        self.segments.read().first().map_or(0, |segment| segment.header.timestamp_floor)
+    }
+
     /// The error for a time before the last trimmed record, whose time is in the header of the
     /// first segment.
     fn time_trimmed(&self) -> LogError {

@@ -198,7 +198,7 @@ fn take_in(log: &OpenLog, order: &mut Order, until: u32) -> Result<(), LogError>
         };
         advance(order, &mut tail, &outcome);
         writer.written = u64::from(outcome.end);
-        log.tail.set_next(order.end.next);
+        log.tail.set_end(&order.end);
     }
     Ok(())
 }

@@ -35,7 +35,7 @@ pub(crate) fn leap(log: &OpenLog, order: &mut Order, known: Glsn) -> Result<Glsn
         drop(tail);
         follow(log, order, header)?;
         log.segments.seal_no_more(before);
-        log.tail.set_next(order.end.next);
+        log.tail.set_end(&order.end);
         log.segments.notice_trim();
     }
     Ok(order.end.next)

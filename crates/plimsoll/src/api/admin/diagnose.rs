@@ -133,7 +133,7 @@ impl LostPlaces {
 
     /// The number of the finding that affects a version's value, if any.
     pub(crate) fn find(&self, glsn: Glsn, stored: &Stored<'_>) -> Option<usize> {
-        match *stored {
+        match stored.value() {
             Stored::InLog { .. } => {
                 self.records.iter().find(|(glsns, _)| glsns.contains(&glsn)).map(|(_, at)| *at)
             }
@@ -149,7 +149,7 @@ impl LostPlaces {
                 };
                 self.blobs.iter().find(hit).map(|(_, _, at)| *at)
             }
-            Stored::Deleted | Stored::Inline(_) | Stored::Dropped { .. } => None,
+            _ => None,
         }
     }
 }

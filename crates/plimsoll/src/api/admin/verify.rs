@@ -172,7 +172,9 @@ pub(crate) fn verify_open(
     let mut bad = values.finish()?;
     let gone = removed_elsewhere(store, &findings, &bad)?;
     findings.retain(|finding| finding.blob.as_ref().is_none_or(|blob| !gone.contains(&blob.id)));
-    bad.retain(|bad| !matches!(bad.stored, Stored::InBlob { blob, .. } if gone.contains(&blob)));
+    bad.retain(
+        |bad| !matches!(bad.stored.value(), Stored::InBlob { blob, .. } if gone.contains(&blob)),
+    );
     let (mut found, notes) = scene.describe(&findings, &parts)?;
     let places = LostPlaces::of(found.iter());
     bad.retain(|bad| places.find(bad.glsn, &bad.stored).is_none());
@@ -255,7 +257,7 @@ fn removed_elsewhere(
         .iter()
         .filter(|finding| finding.glsn.is_none())
         .filter_map(|finding| finding.blob.as_ref());
-    let in_values = bad.iter().filter_map(|bad| match bad.stored {
+    let in_values = bad.iter().filter_map(|bad| match bad.stored.value() {
         Stored::InBlob { blob, .. } => Some(blob),
         _ => None,
     });

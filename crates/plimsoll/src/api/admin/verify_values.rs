@@ -38,7 +38,7 @@ impl BadValue {
     /// The pages of a blob file that are dropped with the value: those that no other value shares,
     /// if there are such pages.
     pub(crate) fn pages(&self) -> Option<(BlobId, Range<u32>)> {
-        let Stored::InBlob { blob, offset, len, .. } = self.stored else { return None };
+        let Stored::InBlob { blob, offset, len, .. } = self.stored.value() else { return None };
         let page = |offset: u64| u32::try_from(offset / PAGE_PAYLOAD_BYTES as u64).ok();
         let (first, last) = (page(offset)?, page(offset.saturating_add(len).saturating_sub(1))?);
         Some((blob, if last - first > 1 { first + 1..last } else { first..last.saturating_add(1) }))
@@ -158,7 +158,7 @@ impl<'a> Values<'a> {
         let Writes::Operations(operations) = &payload.writes else { return Ok(()) };
         let mut operations = operations.uncompared();
         while let Some((operation, value)) = operations.next_with_value()? {
-            match operation.stored {
+            match operation.stored.value() {
                 Stored::InLog { sum, .. } if value_sum(value) != sum => {
                     let what = "the value in the entry differs from the one that was written";
                     self.note(operation.key, glsn, operation.stored, what);
@@ -175,7 +175,7 @@ impl<'a> Values<'a> {
 
     /// Checks a version of the index whose value is stored in a blob file.
     pub(crate) fn check_version(&mut self, version: &Version<'_>) {
-        if let Stored::InBlob { blob, .. } = version.stored
+        if let Stored::InBlob { blob, .. } = version.stored.value()
             && self.failure.is_none()
             && !self.checked.contains(&blob)
             && let Err(error) = self.check_blob(version.key, version.glsn, version.stored)
@@ -194,7 +194,7 @@ impl<'a> Values<'a> {
                 // Dropped and no longer a value.
                 Err(Error::Dropped { .. }) => return Ok(()),
                 Err(Error::Corrupt { message, .. }) => {
-                    if let Stored::InBlob { blob, .. } = stored {
+                    if let Stored::InBlob { blob, .. } = stored.value() {
                         if self.damaged.contains(&blob) {
                             return Ok(());
                         }

@@ -16,6 +16,7 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::Budget;
 
 use crate::borders::{Border, hit};
+use crate::index::compaction::expired::{Expired, Lookups, expired_in};
 use crate::index::env::Horizon;
 use crate::index::env::counters::Counters;
 use crate::index::manifest::Outcome;
@@ -92,6 +93,8 @@ pub(crate) struct Job {
     runs: Vec<Arc<Run>>,
     /// Whether small tables that overlap with nothing are rewritten together.
     joins_small: bool,
+    /// Whether a table with any expired value is rewritten. Otherwise half of it must have expired.
+    drops_all_expired: bool,
     /// The runs when the job began. Invariant: a job holds no memtable, because a concurrent flush
     /// must be able to release its memory.
     view: Arc<View>,
@@ -225,6 +228,7 @@ impl Job {
             moves_unasked: task.moves_unasked,
             term: runs.env.duty().term(),
             joins_small: task.priority == Priority::All || small > SMALL_MAX,
+            drops_all_expired: task.priority == Priority::All,
             splitter: Splitter::new(task.inputs, task.runs.len() == view.history.len()),
             relocator: Relocator::new(&runs.env.context.log, &runs.blobs, &set_aside.budget, below),
             sweep: Sweep::new(task.runs.len()),
@@ -362,7 +366,9 @@ impl Job {
 
     fn begin_segment(&mut self, runs: &Runs, segment: Segment) -> Result<()> {
         let (first_key, last_key) = match segment {
-            Segment::Alone { input, table } if self.drops(runs, input, table) => {
+            Segment::Alone { input, table }
+                if self.drops(runs, input, table) || self.drops_expired(runs, input, table) =>
+            {
                 return Ok(());
             }
             Segment::Alone { input, table } if !self.rewrites(runs, input, table) => {
@@ -424,6 +430,28 @@ impl Job {
         true
     }
 
+    /// Whether all versions of a table that overlaps with no other input have expired for every
+    /// moment that is kept, and nothing older of their keys is left. Such a table is dropped
+    /// unread.
+    fn drops_expired(&mut self, runs: &Runs, input: usize, table: usize) -> bool {
+        let info = &self.runs[input].tables()[table].info;
+        if self.inputs != (Inputs::Current { oldest: true }) {
+            return false;
+        }
+        let lookups = Lookups::new(&*runs.env.horizon);
+        let Some(Expired { keyspace, since, values }) = expired_in(&lookups, &self.view, info)
+        else {
+            return false;
+        };
+        if values < info.versions {
+            return false;
+        }
+        let limits = self.splitter.limits();
+        limits.dropped(keyspace, since, &Arc::default());
+        limits.deletion_dropped(keyspace, info.max_glsn);
+        true
+    }
+
     /// Whether a table that overlaps with nothing is rewritten instead of linked.
     fn rewrites(&self, runs: &Runs, input: usize, table: usize) -> bool {
         let info = |input: usize, table: usize| &self.runs[input].tables()[table].info;
@@ -460,7 +488,16 @@ impl Job {
         self.relocator.wants_some_of(info)
             || ranges.within(keys).any(|range| info.needs(range, range.glsns[0]))
             || match self.inputs {
-                Inputs::Current { oldest } => oldest && info.deletions > 0,
+                Inputs::Current { oldest } => {
+                    let is_expired = || {
+                        let expired =
+                            expired_in(&Lookups::new(&*runs.env.horizon), &self.view, info);
+                        expired.is_some_and(|expired| {
+                            self.drops_all_expired || 2 * expired.values >= info.versions
+                        })
+                    };
+                    oldest && (info.deletions > 0 || is_expired())
+                }
                 Inputs::History => floor_passed(&*runs.env.horizon, info),
             }
     }
@@ -480,7 +517,7 @@ impl Job {
                 hit(Border::MergeStopped);
                 break;
             }
-            let inline = if let Stored::Inline(value) = version.stored { value.len() } else { 0 };
+            let inline = version.stored.value().inline_value().map_or(0, <[u8]>::len);
             let bytes = (version.key.len() + inline) as u64;
             let disposition = match self.waiting.take() {
                 Some(disposition) => disposition,

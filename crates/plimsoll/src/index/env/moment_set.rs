@@ -48,6 +48,11 @@ impl MomentSet {
         Self { floor, pins: pins.into() }
     }
 
+    /// The oldest moment.
+    pub(crate) fn oldest(&self) -> Glsn {
+        self.pins.first().copied().unwrap_or(self.floor)
+    }
+
     /// The set, and every moment from `floor` on.
     pub(crate) fn and_since(self, floor: Glsn) -> Self {
         match floor < self.floor {

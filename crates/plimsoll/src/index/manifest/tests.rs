@@ -16,6 +16,7 @@ use super::*;
 use crate::index::env::moment_set::MomentSet;
 use crate::index::ranges::end_of_all;
 use crate::index::run::table::TableId;
+use crate::types::expiry::ExpiryRange;
 
 fn info(n: u64) -> TableInfo {
     TableInfo {
@@ -30,6 +31,7 @@ fn info(n: u64) -> TableInfo {
         max_glsn: Glsn(if n == 4 { n + 1 } else { n + 500 }),
         min_pointer: (n == 5).then_some(Glsn(3)),
         log_bytes: (n != 6).then_some(n * 1000),
+        expiries: if n % 2 == 1 { ExpiryRange::of_numbers([n, 1 << 50, n, n]) } else { None },
         blobs: (1..n % 4 + 1).map(BlobId).collect(),
         fixed_glsn: (n == 4).then_some(Glsn(5)),
         absorbed: Glsn(n % 3),

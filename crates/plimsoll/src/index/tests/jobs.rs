@@ -289,7 +289,7 @@ fn keys_at(world: &World, at: Glsn) -> usize {
     let (lower, upper) = (key(LATEST, 0), key(LATEST, u64::MAX));
     let (view, mut buffer, mut found) = (world.view(), Vec::new(), 0);
     let (lower, upper) = (Bound::Included(&lower[..]), Bound::Included(&upper[..]));
-    let mut walk = view.visible(lower, upper, at, Direction::Forward).unwrap();
+    let mut walk = view.visible(lower, upper, AsOf::unexpiring(at), Direction::Forward).unwrap();
     while walk.next(&mut buffer).unwrap().is_some() {
         found += 1;
     }

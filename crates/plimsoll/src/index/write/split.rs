@@ -10,6 +10,9 @@
 //! is dropped if no retained moment sees a version that it hides and history has no version of its
 //! key. Otherwise it goes into history, where it still records when the key was deleted.
 //!
+//! A value that has expired for every moment that is kept is dropped like a deletion, but only if
+//! history has no version of its key. Until then it stays, and hides older versions.
+//!
 //! Invariant: all versions of a key are decided by one set of retained moments. The set may grow at
 //! any time, and a dropped deletion requires that everything older is dropped with it: an older
 //! version that stayed would become visible again.
@@ -120,6 +123,8 @@ pub(crate) struct Splitter {
     retained: (u32, MomentSet),
     /// Whether the retained moments are looked up again at the next key.
     is_stale: bool,
+    /// What is expired in the keyspace, looked up at the first value that expires.
+    expired: Option<(Glsn, u64)>,
     /// The youngest version that superseded a dropped one since the retained moments were looked
     /// up.
     dropped_by: Glsn,
@@ -141,6 +146,7 @@ impl Splitter {
             history_begun: false,
             retained: (0, MomentSet::all()),
             is_stale: true,
+            expired: None,
             dropped_by: Glsn::NONE,
             limits: Limits::default(),
             kept: KeptIn::new(),
@@ -196,7 +202,7 @@ impl Splitter {
         match self.inputs {
             Inputs::Current { oldest: false } => Ok(Disposition::Current),
             Inputs::Current { oldest: true } if version.stored != Stored::Deleted => {
-                Ok(Disposition::Current)
+                self.value(version, horizon, elsewhere)
             }
             Inputs::Current { oldest: true } => self.deletion(version.glsn, elsewhere),
             Inputs::History => self.newest_of_history(version, elsewhere),
@@ -210,7 +216,7 @@ impl Splitter {
             // The versions that were dropped until now were so by the moments until now.
             self.limits();
             self.retained = (keyspace, horizon.retained(keyspace));
-            self.is_stale = false;
+            (self.is_stale, self.expired) = (false, None);
         }
     }
 
@@ -241,6 +247,28 @@ impl Splitter {
             self.kept.entry(self.retained.0).or_default().add(release);
         }
         Disposition::History { first: !std::mem::replace(&mut self.history_begun, true) }
+    }
+
+    /// The disposition of a value that is the newest version of its key, if older versions are only
+    /// in this merge and in history.
+    fn value(
+        &mut self,
+        version: &Version<'_>,
+        horizon: &dyn Horizon,
+        elsewhere: &mut dyn Elsewhere,
+    ) -> crate::types::error::Result<Disposition> {
+        let Some(expiry) = version.stored.expiry() else { return Ok(Disposition::Current) };
+        let (keyspace, retained) = &self.retained;
+        let (since, micros) = *self.expired.get_or_insert_with(|| horizon.expired(*keyspace));
+        let is_unseen = expiry.has_passed(micros)
+            && version.glsn <= since.min(retained.floor)
+            && retained.pins.is_empty();
+        if !is_unseen || elsewhere.in_history(&self.key, Glsn::MAX)? {
+            return Ok(Disposition::Current);
+        }
+        // Older moments may have seen it.
+        self.dropped_by = self.dropped_by.max(since);
+        Ok(self.drop_deletion(version.glsn))
     }
 
     /// The disposition of a deletion that is the newest version of its key, if older versions are
@@ -309,6 +337,7 @@ impl Splitter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::expiry::Expiry;
 
     /// The same retained moments for every keyspace.
     struct Keeps(MomentSet);
@@ -316,6 +345,23 @@ mod tests {
     impl Horizon for Keeps {
         fn retained(&self, _: u32) -> MomentSet {
             self.0.clone()
+        }
+
+        fn relocate_below(&self) -> Glsn {
+            Glsn::NONE
+        }
+    }
+
+    /// As [`Keeps`], with expiries.
+    struct Expires(Keeps, (u64, u64));
+
+    impl Horizon for Expires {
+        fn retained(&self, keyspace: u32) -> MomentSet {
+            self.0.retained(keyspace)
+        }
+
+        fn expired(&self, _: u32) -> (Glsn, u64) {
+            (Glsn(self.1.0), self.1.1)
         }
 
         fn relocate_below(&self) -> Glsn {
@@ -475,6 +521,38 @@ mod tests {
             splitter.refresh();
         }
         told
+    }
+
+    #[test]
+    fn an_expired_value_is_dropped_if_no_moment_sees_it_and_nothing_reappears() {
+        let expiring = Stored::Inline(b"value").expiring(Expiry::from_micros(70));
+        let told = |inputs, retained: Keeps, expired, mut elsewhere: Knows| {
+            let (mut splitter, retained) =
+                (Splitter::new(inputs, true), Expires(retained, expired));
+            let mut versions =
+                [(9, expiring), (7, Stored::Inline(b"old"))].map(|(glsn, stored)| {
+                    let version = Version { key: b"\0\0\0\x05key", glsn: Glsn(glsn), stored };
+                    splitter.disposition(&version, &retained, &mut elsewhere).unwrap()
+                });
+            versions.sort_by_key(|disposition| *disposition != Disposition::Current);
+            (versions[0] == Disposition::Dropped, std::mem::take(splitter.limits()))
+        };
+        let (dropped, limits) = told(OLDEST, keeps(12, &[]), (12, 70), NOTHING);
+        assert!(dropped);
+        assert_eq!(limits.oldest_readable_in(5), Glsn(12), "moment 9 saw it");
+        assert_eq!(limits.deletions_dropped_in(5), Glsn(9));
+        for (inputs, floor, pins, expired, elsewhere) in [
+            (CURRENT, 12, &[][..], (12, 70), NOTHING),
+            (OLDEST, 12, &[], (12, 69), NOTHING),
+            (OLDEST, 12, &[], (8, 70), NOTHING),
+            (OLDEST, 8, &[], (12, 70), NOTHING),
+            (OLDEST, 12, &[10], (12, 70), NOTHING),
+            (OLDEST, 12, &[], (12, 70), Knows { in_history: true, in_runs: None }),
+        ] {
+            let (dropped, limits) = told(inputs, keeps(floor, pins), expired, elsewhere);
+            assert!(!dropped, "{inputs:?} {floor} {pins:?} {expired:?}");
+            assert_eq!(limits.deletions_dropped_in(5), Glsn::NONE);
+        }
     }
 
     #[test]

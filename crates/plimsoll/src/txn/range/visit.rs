@@ -146,20 +146,28 @@ impl<'r, 't> Visit<'r, 't> {
         let mut rows: u64 = 0;
         loop {
             range.reader().check_open()?;
-            if !base.step(key)? {
+            let found = base.step(key)?;
+            if base.has_missed() {
+                range.at.note_missed();
+            }
+            if !found {
                 return Ok(Left::AtEnd);
             }
             let value = match base.inline_value() {
-                _ if range.keys_only => &[],
+                Some(_) if range.keys_only => &[],
                 Some(value) => value,
                 None => {
                     let version = base.current(key).expect("the base was moved to a row");
-                    if let Err(error) =
-                        range.load_value(version.key, version.glsn, version.stored, &base.view())
-                    {
-                        return Ok(Left::Failed(error));
+                    range.at.note(version.key, &version.stored);
+                    if range.keys_only {
+                        &[]
+                    } else {
+                        let (key, glsn, stored) = (version.key, version.glsn, version.stored);
+                        if let Err(error) = range.load_value(key, glsn, stored, &base.view()) {
+                            return Ok(Left::Failed(error));
+                        }
+                        &range.value[..]
                     }
-                    &range.value[..]
                 }
             };
             *has_any = true;

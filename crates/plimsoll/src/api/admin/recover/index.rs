@@ -380,15 +380,16 @@ impl Output<'_> {
 
     /// The content of a version, or that its value is lost.
     fn what_is_left<'v>(&self, version: &Version<'v>) -> Stored<'v> {
-        let is_there = match version.stored {
+        let is_there = match version.stored.value() {
             Stored::InLog { .. } => self.source.survey.has(version.glsn),
             Stored::InBlob { blob, .. } => self.blobs.contains(&blob.file_name()),
-            Stored::Deleted | Stored::Inline(_) | Stored::Dropped { .. } => true,
+            _ => true,
         };
         if is_there {
             version.stored
         } else {
-            Stored::Dropped { len: version.stored.value_bytes() }
+            let len = version.stored.value_bytes();
+            Stored::Dropped { len }.expiring(version.stored.expiry())
         }
     }
 
