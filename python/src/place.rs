@@ -346,10 +346,4 @@ impl Place {
             _ => unreachable!("asked only where there is one"),
         }
     }
-
-    /// The snapshot at a moment.
-    pub(crate) fn at(&self, py: Python<'_>, moment: Moment) -> PyResult<plimsoll::Snapshot> {
-        let db = self.store.db()?;
-        py.detach(|| db.snapshot_at(moment)).or_raise()
-    }
 }
