@@ -253,7 +253,11 @@ impl Committer {
         }
     }
 
-    fn as_of_past(&self, at: Glsn) -> Result<AsOf<'static>> {
+    /// The moment of a visible commit, judged by its own time.
+    ///
+    /// # Errors
+    /// As for [`Committer::as_of`].
+    pub(crate) fn as_of_past(&self, at: Glsn) -> Result<AsOf<'static>> {
         let time = || self.reader.log.time_or_later(at).lift();
         Ok(AsOf::new(at, if at == Glsn::NONE { 0 } else { time()? }))
     }
