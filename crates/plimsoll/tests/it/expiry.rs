@@ -456,6 +456,22 @@ fn a_transaction_conflicts_with_an_expiry_that_it_did_not_see() {
 }
 
 #[test]
+fn a_range_deletion_does_not_conflict_with_an_expiry() {
+    let world = world();
+    world.put("expired", "1", 10);
+    world.put("expires", "1", 30);
+    world.pass(20);
+    let mut tx = world.db.begin();
+    tx.delete_range(&world.space, "a"..).unwrap();
+    world.pass(20);
+    tx.commit().unwrap();
+    for key in ["expired", "expires"] {
+        let newest = world.db.history(&world.space, key).unwrap().next().unwrap().unwrap();
+        assert_eq!(newest.bytes, None, "{key} is deleted");
+    }
+}
+
+#[test]
 fn an_update_is_computed_without_a_base_that_expires_before_its_commit() {
     let world = world();
     world.put("n", 5i64.to_le_bytes(), 10);
