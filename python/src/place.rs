@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
-use plimsoll::{Glsn, Keyspace, Moment, Resident, Value};
+use plimsoll::{Glsn, Keyspace, Resident, Value};
 use pyo3::prelude::*;
 use pyo3::sync::RwLockExt;
 

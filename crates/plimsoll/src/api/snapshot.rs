@@ -105,14 +105,14 @@ impl Snapshot {
         store.check_open()?;
         let (at, since) = match moment {
             Moment::Newest => return Ok(Self::newest(store)),
-            Moment::Glsn(glsn) => (glsn, 0),
+            Moment::Glsn(glsn) => (glsn, None),
             Moment::Time(time) => {
                 // Read first, so that the commits of other processes are applied and their times
                 // are known.
                 let newest = store.newest()?;
                 match store.reader.log.glsn_at(to_micros(time)).lift()?.min(newest) {
                     Glsn::NONE => return Err(before_first(store, time)?.into()),
-                    at => (at, to_micros(time)),
+                    at => (at, Some(to_micros(time))),
                 }
             }
         };
@@ -120,9 +120,14 @@ impl Snapshot {
         if at > newest {
             return Err(Error::Future { asked: at, newest });
         }
-        let as_of = store.committer.as_of(at)?;
-        let micros = as_of.micros().max(since.min(store.reader.log.now_micros()));
-        Self::ordered_at(store, AsOf::new(at, micros))
+        let as_of = match since {
+            None => store.committer.as_of(at)?,
+            Some(micros) => {
+                let commit = store.committer.as_of_past(at)?.micros();
+                AsOf::new(at, commit.max(micros.min(store.reader.log.now_micros())))
+            }
+        };
+        Self::ordered_at(store, as_of)
     }
 
     /// A snapshot at a moment up to which all commits are applied, durable or not.

@@ -185,7 +185,7 @@ impl Committer {
 
     /// Whether an unread snapshot can be read without applying anything.
     pub(crate) fn is_shown_in_memory(&self, moment: &OpenMoment) -> bool {
-        if !moment.is_shown() && self.shows_already(moment) {
+        if !moment.is_shown() && self.shows_already(moment) && !self.may_be_before_commit(moment) {
             moment.shows(Ok(()));
         }
         moment.is_shown()
@@ -198,24 +198,32 @@ impl Committer {
 
     fn show_now(&self, moment: &OpenMoment) {
         let fresh = self.fresh();
-        // If another process's clock was ahead, its commits are later than this one's clock.
-        if !self.is_alone
-            && self.reader.log.last_micros() > moment.as_of().micros()
-            && let Ok(at) = self.as_of_past(moment.at())
-        {
-            moment.raise_time(at.micros());
-        }
         // A read-only process may have outlived those that it followed.
-        moment.shows(fresh.and_then(|()| reaches(self.sequencer.visible(), moment.at())));
+        let taken_in = fresh.and_then(|()| reaches(self.sequencer.visible(), moment.at()));
+        moment.shows(taken_in.and_then(|()| self.raise_time(moment)));
+    }
+
+    /// Whether a moment's time may be before that of its commit: if the clock of another process
+    /// was ahead, and this one had not read its commits when the moment was opened.
+    fn may_be_before_commit(&self, moment: &OpenMoment) -> bool {
+        !self.is_alone && self.reader.log.last_micros() > moment.as_of().micros()
+    }
+
+    /// Raises a moment's time to that of its commit, which is applied.
+    fn raise_time(&self, moment: &OpenMoment) -> Result<()> {
+        if self.may_be_before_commit(moment) {
+            moment.raise_time(self.as_of_past(moment.at())?.micros());
+        }
+        Ok(())
     }
 
     /// Opens a snapshot at the last commit ordered by any member, which may not be durable yet.
     pub(crate) fn open_ordered(&self) -> OpenMoment {
         self.note_read();
         let moment = self.open_now(|| self.peers.newest_ordered().max(self.sequencer.applied()));
-        moment.shows(
-            self.fresh_and_ordered().and_then(|()| reaches(self.sequencer.applied(), moment.at())),
-        );
+        let fresh = self.fresh_and_ordered();
+        let taken_in = fresh.and_then(|()| reaches(self.sequencer.applied(), moment.at()));
+        moment.shows(taken_in.and_then(|()| self.raise_time(&moment)));
         moment
     }
 
@@ -275,7 +283,11 @@ impl Committer {
         }
     }
 
-    fn as_of_past(&self, at: Glsn) -> Result<AsOf<'static>> {
+    /// The moment of a visible commit, judged by its own time.
+    ///
+    /// # Errors
+    /// As for [`Committer::as_of`].
+    pub(crate) fn as_of_past(&self, at: Glsn) -> Result<AsOf<'static>> {
         let time = || self.reader.log.time_or_later(at).lift();
         Ok(AsOf::new(at, if at == Glsn::NONE { 0 } else { time()? }))
     }

@@ -203,9 +203,11 @@ mod tests {
 
     use plimsoll_disk::clock::ManualClock;
     use plimsoll_disk::mem::MemDisk;
+    use plimsoll_disk::os::OsDisk;
 
     use super::*;
     use crate::engine::open::open;
+    use crate::read::resident::Resident;
     use crate::types::options::Options;
 
     #[test]
@@ -229,5 +231,43 @@ mod tests {
         tx.commit().unwrap();
         clock.set_wall_micros(start);
         assert!(!is_there(), "the other commit was made when it had expired");
+    }
+
+    #[test]
+    fn a_snapshot_is_not_judged_by_a_time_before_its_commit() {
+        let dir = tempfile::tempdir().unwrap();
+        let start = 1_780_000_000_000_000;
+        let clocks = [Arc::new(ManualClock::new(start)), Arc::new(ManualClock::new(start))];
+        let [one, two] = clocks.each_ref().map(|clock| {
+            let options = Options::new().memory_bytes(16 << 20).background(false).shared(true);
+            let options = options.world(Arc::new(OsDisk::new()), clock.clone());
+            open(&dir.path().join("store"), options).unwrap()
+        });
+        let [of_one, keyspace] =
+            [&one, &two].map(|store| store.reader.keyspaces.find("default").unwrap().0);
+        let put = |key: &str, seconds| {
+            let mut tx = Transaction::new(&one.committer);
+            tx.put_with_ttl(&of_one, key, "v", Duration::from_secs(seconds)).unwrap();
+            tx.commit().unwrap();
+        };
+        let is_there = |tx: &Transaction| tx.get(&keyspace, "k").unwrap().is_some();
+        let seen = [0, 1, 2, 3].map(|way| {
+            put("k", 10);
+            assert!(is_there(&Transaction::new(&two.committer)));
+            // Only the clock of the first process is ahead.
+            clocks[0].advance(Duration::from_secs(11));
+            put("other", 1000);
+            let tx = match way {
+                0 => Transaction::ordered(&two.committer),
+                _ => Transaction::new(&two.committer),
+            };
+            if way > 1 {
+                // Another transaction of the second process catches up.
+                assert!(!is_there(&Transaction::new(&two.committer)));
+            }
+            let resident = || tx.get_resident(&keyspace, "k", |_| ()).unwrap();
+            (way == 3 && resident() == Resident::Value(())) || is_there(&tx)
+        });
+        assert_eq!(seen, [false; 4]);
     }
 }

@@ -115,9 +115,10 @@ impl Transaction {
         Ok(())
     }
 
-    /// The user's keys in a span, including own writes, if they are few.
+    /// The user's keys in a span, including own writes, if they are few. Expired ones count: it
+    /// does not matter whether a value that is deleted expires before the commit.
     fn few_keys(&self, span: &Span) -> Result<Option<Vec<Vec<u8>>>> {
-        let mut walk = self.walk(span.clone())?.unnoted().keys_only();
+        let mut walk = self.walk(span.clone())?.unnoted().unexpiring().keys_only();
         let limit = self.committer.options.sizes.range_keys;
         let mut keys = Vec::new();
         while let Some((key, _)) = walk.advance()? {

@@ -395,6 +395,24 @@ fn an_older_moment_is_judged_by_the_time_of_its_commit() {
 }
 
 #[test]
+fn a_moment_by_time_is_judged_by_that_time_in_an_idle_store_too() {
+    let world = world();
+    world.put("k", "v", 10);
+    let at = |seconds| UNIX_EPOCH + Duration::from_micros(START) + SECOND * seconds;
+    let there = |seconds| {
+        let snapshot = world.db.snapshot_at(Moment::Time(at(seconds))).unwrap();
+        snapshot.contains_key(&world.space, "k").unwrap()
+    };
+    let told = || [5, 9, 11, 50, 1000].map(there);
+    assert_eq!(told(), [true; 5], "a time in the future is now");
+    world.pass(100);
+    let judged = [true, true, false, false, false];
+    assert_eq!(told(), judged, "the last commit is the newest");
+    world.db.put(&world.space, "other", "").unwrap();
+    assert_eq!(told(), judged);
+}
+
+#[test]
 fn a_transaction_conflicts_with_an_expiry_that_it_did_not_see() {
     for flushed in [false, true] {
         let world = world();
@@ -434,6 +452,22 @@ fn a_transaction_conflicts_with_an_expiry_that_it_did_not_see() {
         tx.put(space, "k", "v").unwrap();
         world.pass(100);
         tx.commit().unwrap();
+    }
+}
+
+#[test]
+fn a_range_deletion_does_not_conflict_with_an_expiry() {
+    let world = world();
+    world.put("expired", "1", 10);
+    world.put("expires", "1", 30);
+    world.pass(20);
+    let mut tx = world.db.begin();
+    tx.delete_range(&world.space, "a"..).unwrap();
+    world.pass(20);
+    tx.commit().unwrap();
+    for key in ["expired", "expires"] {
+        let newest = world.db.history(&world.space, key).unwrap().next().unwrap().unwrap();
+        assert_eq!(newest.bytes, None, "{key} is deleted");
     }
 }
 
