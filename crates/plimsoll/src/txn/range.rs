@@ -218,6 +218,13 @@ impl<'t> Range<'t> {
         self
     }
 
+    /// Also returns values that have expired, and notes no expiries. Only before the iteration has
+    /// begun.
+    pub(crate) fn unexpiring(mut self) -> Self {
+        self.at = AsOf::unexpiring(self.at.glsn);
+        self
+    }
+
     fn reader(&self) -> &Reader {
         &self.committer.reader
     }

@@ -9,7 +9,7 @@ use plimsoll::{
     Compression, Db, DumpOptions, Durability, Error, InvalidInput, Keyspace, Moment, Options,
     Overflow, Read, Resident, Result, Retention, Ttl, Value,
 };
-use plimsoll_disk::clock::ManualClock;
+use plimsoll_disk::clock::{Clock, ManualClock};
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::vfs::Disk;
 
@@ -82,7 +82,6 @@ impl World {
     }
 
     fn now(&self) -> u64 {
-        use plimsoll_disk::clock::Clock as _;
         self.clock.wall_micros()
     }
 
@@ -726,4 +725,48 @@ fn a_transaction_that_missed_an_expired_value_conflicts_if_the_clock_is_set_back
     world.clock.set_wall_micros(there);
     assert!(matches!(tx.commit(), Err(Error::Conflict { .. })));
     assert!(world.has("l"));
+}
+
+/// A clock that goes on by a second whenever it is read.
+#[derive(Debug)]
+struct Hasty(ManualClock);
+
+impl Clock for Hasty {
+    fn wall_micros(&self) -> u64 {
+        self.0.advance(SECOND);
+        self.0.wall_micros()
+    }
+
+    fn monotonic_nanos(&self) -> u64 {
+        self.0.monotonic_nanos()
+    }
+
+    fn sleep(&self, duration: Duration) {
+        self.0.sleep(duration);
+    }
+}
+
+#[test]
+fn a_keyspace_is_dropped_at_once_while_its_values_expire() {
+    for forget in [false, true] {
+        let clock = Arc::new(Hasty(ManualClock::new(START)));
+        let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
+        let options = Options::new().memory_bytes(16 << 20).background(false).world(disk, clock);
+        let db = Db::open("/store", options).unwrap();
+        let space = db.keyspace("rows").unwrap();
+        // Some have expired when the keyspace is dropped, the others expire meanwhile.
+        for key in 0..100u32 {
+            let (key, ttl) = (key.to_be_bytes(), SECOND * (20 + 4 * key));
+            db.put_with_ttl(&space, key, [7; 100], ttl).unwrap();
+        }
+        let dropped = match forget {
+            false => db.drop_keyspace(&space).unwrap(),
+            true => db.forget_keyspace(&space).unwrap(),
+        };
+        assert_eq!(dropped.keys, 100);
+        for key in 0..100u32 {
+            let newest = db.history(&space, key.to_be_bytes()).unwrap().next().unwrap().unwrap();
+            assert_eq!((newest.glsn, newest.bytes), (dropped.glsn, None), "{key}");
+        }
+    }
 }
