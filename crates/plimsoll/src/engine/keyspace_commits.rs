@@ -292,9 +292,12 @@ fn try_drop(
     let mut from = Bound::Unbounded;
     loop {
         let (mut piece, mut bytes) = (Vec::new(), 0);
-        // Read through the transaction, so that a concurrent insert is a conflict.
-        let mut walk =
-            tx.range(keyspace, (from.as_ref().map(Vec::as_slice), Bound::Unbounded))?.keys_only();
+        // Read through the transaction, so that a concurrent insert is a conflict. Expired values
+        // are deleted, too, and a value that expires before the commit is no conflict.
+        let mut walk = tx
+            .range(keyspace, (from.as_ref().map(Vec::as_slice), Bound::Unbounded))?
+            .unexpiring()
+            .keys_only();
         while bytes < PIECE_BYTES
             && let Some((key, _)) = walk.advance()?
         {

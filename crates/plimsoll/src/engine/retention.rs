@@ -98,22 +98,19 @@ impl Horizon for RetentionHorizon {
     }
 
     fn expired(&self, keyspace: u32) -> (Glsn, u64) {
-        // First: a snapshot that is not counted below is opened later, at a later time.
-        let now = self.log.now_micros();
-        // A snapshot below the floor may see what has expired since.
-        let floor = self.retained(keyspace).oldest();
+        // Snapshots below the floor may see what has expired since. Durable, because older moments may
+        // be given up: the newest one must not be older after a power cut.
+        let floor = self.retained(keyspace).oldest().min(self.log.bounds().durable);
         if floor == Glsn::NONE {
             return (Glsn::NONE, 0);
         }
-        // In an idle store the floor is the newest commit, and its time stands still.
-        let is_idle = self.floors.is_alone()
-            && self.snapshots.count() == 0
-            && floor == self.sequencer.visible();
-        match is_idle {
-            true => (floor, now),
-            // If its time is unknown, nothing counts as expired.
-            false => (floor, self.log.meta(floor).map_or(0, |meta| meta.timestamp_micros)),
-        }
+        // Not the clock, also if the floor is the newest commit: the clock may be wrong for a
+        // while, and the floor is judged by its own time once there is a younger commit.
+        let micros = self.log.time_or_later(floor).unwrap_or(0);
+        // Of the trimmed commits only the last one's time is known. If it is unknown, nothing
+        // counts as expired.
+        let is_known = self.log.bounds().first.0 <= floor.0 + 1;
+        (floor, if is_known { micros } else { 0 })
     }
 
     fn relocate_below(&self) -> Glsn {

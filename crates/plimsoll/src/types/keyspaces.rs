@@ -146,7 +146,8 @@ pub struct KeyspaceInfo {
 pub struct DropReport {
     /// The commit that dropped the keyspace, which can be read at moments before this one.
     pub glsn: Glsn,
-    /// Keys that were deleted with it.
+    /// Keys that were deleted with it, including those whose values had expired but were still
+    /// stored.
     pub keys: u64,
 }
 

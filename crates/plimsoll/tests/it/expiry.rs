@@ -9,7 +9,8 @@ use plimsoll::{
     Compression, Db, DumpOptions, Durability, Error, InvalidInput, Keyspace, Moment, Options,
     Overflow, Read, Resident, Result, Retention, Ttl, Value,
 };
-use plimsoll_disk::clock::ManualClock;
+use plimsoll_disk::clock::{Clock, ManualClock};
+use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::vfs::Disk;
 
@@ -82,7 +83,6 @@ impl World {
     }
 
     fn now(&self) -> u64 {
-        use plimsoll_disk::clock::Clock as _;
         self.clock.wall_micros()
     }
 
@@ -644,22 +644,37 @@ fn latest() -> World {
     world
 }
 
+/// Values that expire after ten seconds, in whole tables.
+fn put_many(db: &Db, space: &Keyspace) {
+    for keys in 0..20u32 {
+        let mut tx = db.begin();
+        for key in 0..2000u32 {
+            let key = (2000 * keys + key).to_be_bytes();
+            tx.put_with_ttl(space, key, [7; 200], SECOND * 10).unwrap();
+        }
+        tx.commit().unwrap();
+    }
+    db.flush().unwrap();
+    settle(db);
+}
+
+/// A durable commit, which takes log time to that of the clock.
+fn commit_now(db: &Db) {
+    let other = db.keyspace("other").unwrap();
+    db.put(&other, "now", "").unwrap();
+    db.sync().unwrap();
+}
+
 #[test]
-fn the_space_of_expired_values_returns_without_writes() {
+fn the_space_of_expired_values_returns_after_the_next_commit() {
     for reopened in [false, true] {
         let mut world = latest();
-        for keys in 0..20u32 {
-            let mut tx = world.db.begin();
-            for key in 0..2000u32 {
-                let (key, ttl) = ((2000 * keys + key).to_be_bytes(), SECOND * 10);
-                tx.put_with_ttl(&world.space, key, [7; 200], ttl).unwrap();
-            }
-            tx.commit().unwrap();
-        }
-        world.db.flush().unwrap();
-        settle(&world.db);
-        assert!(run_bytes(&world) > 40_000 * 200);
+        world.db.keyspace("other").unwrap();
+        put_many(&world.db, &world.space);
         world.pass(11);
+        settle(&world.db);
+        assert!(run_bytes(&world) > 40_000 * 200, "the clock alone frees nothing");
+        commit_now(&world.db);
         if reopened {
             world = world.reopen();
             world.space = world.db.keyspace("latest").unwrap();
@@ -674,6 +689,73 @@ fn the_space_of_expired_values_returns_without_writes() {
         assert!(world.db.verify(&mut |_| {}).unwrap().problems.is_empty());
         world.put("again", "", 10);
         assert!(world.has("again"));
+    }
+}
+
+#[test]
+fn a_clock_that_is_ahead_for_a_while_destroys_nothing() {
+    for commits in [false, true] {
+        let world = latest();
+        let there = world.now();
+        put_many(&world.db, &world.space);
+        let written = world.db.newest();
+        world.clock.set_wall_micros(there + 1000 * 86_400_000_000);
+        settle(&world.db);
+        world.db.compact().unwrap();
+        world.clock.set_wall_micros(there);
+        if commits {
+            commit_now(&world.db);
+        }
+        settle(&world.db);
+        let then = world.db.snapshot_at(Moment::Glsn(written)).unwrap();
+        for read in [&then, &world.db.snapshot()] {
+            assert_eq!(read.len(&world.space).unwrap(), 40_000);
+        }
+    }
+}
+
+#[test]
+fn a_moment_does_not_lose_values_that_were_alive_at_it() {
+    let world = latest();
+    put_many(&world.db, &world.space);
+    let written = world.db.newest();
+    world.pass(11);
+    settle(&world.db);
+    world.db.compact().unwrap();
+    commit_now(&world.db);
+    let then = || world.db.snapshot_at(Moment::Glsn(written)).unwrap().len(&world.space);
+    assert_eq!(then().unwrap(), 40_000);
+    settle(&world.db);
+    world.db.compact().unwrap();
+    assert!(matches!(then(), Err(Error::Trimmed { .. })));
+}
+
+/// The number of the step that compacts.
+const COMPACT: usize = 3;
+
+#[test]
+fn a_store_can_be_read_if_the_commit_after_an_expiry_is_lost() {
+    for seed in 0..4 {
+        let disk = Arc::new(LyingDisk::new(seed));
+        let clock = Arc::new(ManualClock::new(START));
+        let open = || Db::open("/store", options_on(disk.clone(), &clock)).unwrap();
+        let db = open();
+        let other = db.keyspace("other").unwrap();
+        let space = db.create_keyspace("latest", Retention::Latest).unwrap();
+        db.put(&space, "lasting", "").unwrap();
+        put_many(&db, &space);
+        clock.advance(SECOND * 11);
+        settle(&db);
+        db.put(&other, "lost", "").unwrap();
+        // A merge that drops what has expired comes before the sync that is due.
+        (0..2).for_each(|_| _ = db.step_from(COMPACT).unwrap());
+        disk.cut_power();
+        drop(db);
+        disk.restore_power();
+        let db = open();
+        let space = db.keyspace("latest").unwrap();
+        assert_eq!(keys(&db.snapshot(), &space), ["lasting"], "{seed}");
+        db.close().unwrap();
     }
 }
 
@@ -695,16 +777,19 @@ fn no_older_value_takes_the_place_of_an_expired_one() {
         let before = world.db.snapshot();
         world.pass(11);
         for _ in 0..2 {
+            commit_now(&world.db);
             settle(&world.db);
             world.db.compact().unwrap();
             assert!(!world.has("k") && world.has("l"));
             assert_eq!(before.get(&world.space, "k").unwrap().unwrap(), b"new");
         }
         drop(before);
+        commit_now(&world.db);
         settle(&world.db);
         world.db.compact().unwrap();
         assert!(!world.has("k") && world.has("l"));
         world.pass(10);
+        commit_now(&world.db);
         world.db.compact().unwrap();
         let world = world.reopen();
         let space = world.db.keyspace("latest").unwrap();
@@ -760,4 +845,48 @@ fn a_transaction_that_missed_an_expired_value_conflicts_if_the_clock_is_set_back
     world.clock.set_wall_micros(there);
     assert!(matches!(tx.commit(), Err(Error::Conflict { .. })));
     assert!(world.has("l"));
+}
+
+/// A clock that goes on by a second whenever it is read.
+#[derive(Debug)]
+struct Hasty(ManualClock);
+
+impl Clock for Hasty {
+    fn wall_micros(&self) -> u64 {
+        self.0.advance(SECOND);
+        self.0.wall_micros()
+    }
+
+    fn monotonic_nanos(&self) -> u64 {
+        self.0.monotonic_nanos()
+    }
+
+    fn sleep(&self, duration: Duration) {
+        self.0.sleep(duration);
+    }
+}
+
+#[test]
+fn a_keyspace_is_dropped_at_once_while_its_values_expire() {
+    for forget in [false, true] {
+        let clock = Arc::new(Hasty(ManualClock::new(START)));
+        let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
+        let options = Options::new().memory_bytes(16 << 20).background(false).world(disk, clock);
+        let db = Db::open("/store", options).unwrap();
+        let space = db.keyspace("rows").unwrap();
+        // Some have expired when the keyspace is dropped, the others expire meanwhile.
+        for key in 0..100u32 {
+            let (key, ttl) = (key.to_be_bytes(), SECOND * (20 + 4 * key));
+            db.put_with_ttl(&space, key, [7; 100], ttl).unwrap();
+        }
+        let dropped = match forget {
+            false => db.drop_keyspace(&space).unwrap(),
+            true => db.forget_keyspace(&space).unwrap(),
+        };
+        assert_eq!(dropped.keys, 100);
+        for key in 0..100u32 {
+            let newest = db.history(&space, key.to_be_bytes()).unwrap().next().unwrap().unwrap();
+            assert_eq!((newest.glsn, newest.bytes), (dropped.glsn, None), "{key}");
+        }
+    }
 }

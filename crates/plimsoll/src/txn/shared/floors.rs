@@ -25,11 +25,6 @@ impl Floors {
         self.members.as_ref().map_or(Glsn::MAX, |members| members.slots.oldest_floor())
     }
 
-    /// Whether no other process can have the store open.
-    pub(crate) fn is_alone(&self) -> bool {
-        self.members.is_none()
-    }
-
     /// Whether the retention of keyspaces is loaded as of everything applied here.
     pub(crate) fn is_retention_known(&self) -> bool {
         // Acquire: pairs with the store that clears it.
