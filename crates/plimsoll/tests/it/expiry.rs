@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use plimsoll::{
-    Compression, Db, DumpOptions, Durability, Error, InvalidInput, Keyspace, Moment, Options,
-    Overflow, Read, Resident, Result, Retention, Ttl, Value,
+    Compression, Db, DumpOptions, Durability, Error, InvalidInput, Keyspace, MergeOutcome,
+    MergeRule, Moment, Options, Overflow, Read, Resident, Result, Retention, Ttl, Value,
 };
 use plimsoll_disk::clock::{Clock, ManualClock};
 use plimsoll_disk::lying::LyingDisk;
@@ -889,4 +889,46 @@ fn a_keyspace_is_dropped_at_once_while_its_values_expire() {
             assert_eq!((newest.glsn, newest.bytes), (dropped.glsn, None), "{key}");
         }
     }
+}
+
+#[test]
+fn a_revert_and_a_reset_keep_the_expiry_of_what_they_put_back() {
+    let world = world();
+    let (db, space) = (&world.db, &world.space);
+    world.put("short", "1", 10);
+    world.put("long", "1", 100);
+    let before = db.newest();
+    let overwritten = db
+        .transact(|tx| {
+            tx.put(space, "short", "2")?;
+            tx.put(space, "long", "2")
+        })
+        .map(|()| db.newest())
+        .unwrap();
+    assert_eq!(world.left("long"), None);
+    world.pass(20);
+    assert!(matches!(db.revert(overwritten).run().unwrap(), MergeOutcome::Merged(_)));
+    assert_eq!(db.get(space, "long").unwrap().as_deref(), Some(&b"1"[..]));
+    assert_eq!(world.left("long"), Some(80));
+    assert!(!world.has("short"), "its earlier value has expired");
+    db.put(space, "long", "3").unwrap();
+    db.reset_to(before).run().unwrap();
+    assert_eq!((world.left("long"), world.has("short")), (Some(80), false));
+    world.pass(80);
+    assert!(!world.has("long"));
+    assert_eq!(db.reset_to(before).run().unwrap(), None, "nothing of that moment is left");
+}
+
+#[test]
+fn a_rule_of_a_revert_keeps_the_expiry_of_the_present_value() {
+    let world = world();
+    let (db, space) = (&world.db, &world.space);
+    let ttl = SECOND * 50;
+    db.put_with_ttl(space, "n", 1i64.to_le_bytes(), ttl).unwrap();
+    db.add(space, "n", 5, Overflow::Checked).unwrap();
+    let wrong = db.newest();
+    db.add(space, "n", 2, Overflow::Checked).unwrap();
+    db.revert(wrong).rule(space, MergeRule::Counter).run().unwrap();
+    assert_eq!(db.get(space, "n").unwrap().as_deref(), Some(&3i64.to_le_bytes()[..]));
+    assert_eq!(world.left("n"), Some(50));
 }
