@@ -175,14 +175,16 @@ impl FileLog {
     }
 
     /// The time of an entry, in microseconds since 1970 UTC. If the entry was trimmed, the time of
-    /// a later one: that of the last record that was trimmed, or of the first one that was not.
+    /// a later one: that of the last record that was trimmed. If its block is damaged, the time of
+    /// the last record of its segment.
     ///
     /// # Errors
-    /// As for [`FileLog::read`], except `Trimmed`.
+    /// As for [`FileLog::read`], except `Trimmed` and `Corrupt`.
     pub fn time_or_later(&self, glsn: Glsn) -> Result<u64, LogError> {
         match self.log.read_meta(glsn) {
             Ok(meta) => Ok(meta.timestamp_micros),
             Err(LogError::Trimmed { .. }) => Ok(self.log.trimmed_micros()),
+            Err(LogError::Corrupt { .. }) => Ok(self.log.end_of_segment_micros(glsn)),
             Err(error) => Err(error),
         }
     }

@@ -313,6 +313,13 @@ impl OpenLog {
         self.segments.read().first().map_or(0, |segment| segment.header.timestamp_floor)
     }
 
+    /// The time of the last record of an entry's segment.
+    pub(crate) fn end_of_segment_micros(&self, glsn: Glsn) -> u64 {
+        let all = self.segments.read();
+        let next = all.iter().find(|segment| segment.first() > glsn);
+        next.map_or_else(|| self.tail.timestamp(), |segment| segment.header.timestamp_floor)
+    }
+
     /// The error for a time before the last trimmed record, whose time is in the header of the
     /// first segment.
     fn time_trimmed(&self) -> LogError {
