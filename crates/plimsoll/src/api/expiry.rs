@@ -95,6 +95,8 @@ impl Db {
     /// Sets the time to live of the values of a keyspace, by a commit; `None`: they do not expire.
     /// It applies to values that are put from then on without an expiry of their own, and to
     /// values that updates create.
+    /// A transaction or bulk load of another process that has written to the keyspace before may
+    /// still put values by the earlier setting.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {

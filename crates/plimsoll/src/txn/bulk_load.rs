@@ -27,6 +27,7 @@ use crate::txn::committer::Committer;
 use crate::txn::read_set::ReadSet;
 use crate::txn::spill::{MergeMeans, Spill};
 use crate::txn::ticket::CommitTicket;
+use crate::txn::transaction::know_keyspaces;
 use crate::txn::write_set::WriteSet;
 use crate::types::cancel::Cancel;
 use crate::types::error::{Error, Result};
@@ -91,6 +92,7 @@ pub struct BulkLoad {
 impl BulkLoad {
     pub(crate) fn new(committer: &Arc<Committer>, keyspace: &Keyspace) -> Result<Self> {
         committer.check_writable()?;
+        know_keyspaces(committer)?;
         let (reader, options) = (&committer.reader, &committer.options);
         let memory_bytes = reader.budget.limit_bytes();
         let (limit_bytes, body_limit) =

@@ -93,6 +93,15 @@ pub struct Transaction {
     expiries: Expiries,
 }
 
+/// Loads what other processes have changed of keyspaces, so that a value that is put gets the newest
+/// time to live of its keyspace.
+///
+/// # Errors
+/// As for [`Committer::fresh`].
+pub(crate) fn know_keyspaces(committer: &Committer) -> Result<()> {
+    if committer.peers.knows_keyspaces() { Ok(()) } else { committer.fresh() }
+}
+
 impl Transaction {
     pub(crate) fn new(committer: &Arc<Committer>) -> Self {
         Self::at_moment(committer, committer.open_unread())
@@ -312,7 +321,8 @@ impl Transaction {
     ///
     /// # Errors
     /// The key or value is too long, the disk, or the budget. The transaction can then only be
-    /// aborted.
+    /// aborted. [`crate::Error::Behind`] if another process has changed a keyspace, and the change
+    /// could not be applied.
     pub fn put(
         &mut self,
         keyspace: &Keyspace,
@@ -391,6 +401,7 @@ impl Transaction {
     pub(crate) fn space_to_put(&mut self, keyspace: &Keyspace) -> Result<u32> {
         let id = self.committer.reader.keyspaces.id_to_put(keyspace)?;
         if self.last_space != Some(id) {
+            know_keyspaces(&self.committer)?;
             self.last_space = Some(id);
             if let Err(at) = self.spaces.binary_search(&id) {
                 self.spaces.insert(at, id);

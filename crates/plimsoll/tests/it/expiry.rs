@@ -623,6 +623,33 @@ fn a_replay_and_another_process_see_the_same_expiries() {
     assert_eq!(again.ttl(&space, "k").unwrap(), Ttl::Unlimited);
 }
 
+#[test]
+fn a_process_that_only_writes_puts_by_the_newest_time_to_live() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || {
+        let options = Options::new().memory_bytes(16 << 20).shared(true);
+        let db = Db::open(dir.path().join("store"), options).unwrap();
+        let space = db.keyspace("rows").unwrap();
+        (db, space)
+    };
+    let (one, of_one) = open();
+    let (two, of_two) = open();
+    let puts: [fn(&Db, &Keyspace) -> Result<()>; 4] = [
+        |db, space| db.put(space, "k", "").map(drop),
+        |db, space| db.append(space, "k", "").map(drop),
+        |db, space| db.transact(|tx| tx.put_reader(space, "k", &mut &[7; 5000][..])).map(drop),
+        |db, space| db.bulk_load(space, [("k", "")]).map(drop),
+    ];
+    for put in puts {
+        one.delete(&of_one, "k").unwrap();
+        one.set_ttl(&of_one, None).unwrap();
+        assert!(two.get(&of_two, "k").unwrap().is_none());
+        one.set_ttl(&of_one, Some(SECOND * 1000)).unwrap();
+        put(&two, &of_two).unwrap();
+        assert!(matches!(one.ttl(&of_one, "k").unwrap(), Ttl::Expires { .. }));
+    }
+}
+
 /// Bytes of the files of the index that hold runs.
 fn run_bytes(world: &World) -> u64 {
     let files = world.disk.list(Path::new("/store/index")).unwrap();
