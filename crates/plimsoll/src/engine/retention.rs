@@ -98,8 +98,8 @@ impl Horizon for RetentionHorizon {
     }
 
     fn expired(&self, keyspace: u32) -> (Glsn, u64) {
-        // Snapshots below the floor may see what has expired since. Durable, because older moments may
-        // be given up: the newest one must not be older after a power cut.
+        // Snapshots below the floor may see what has expired since. Durable, because older moments
+        // may be given up: the newest one must not be older after a power cut.
         let floor = self.retained(keyspace).oldest().min(self.log.bounds().durable);
         if floor == Glsn::NONE {
             return (Glsn::NONE, 0);

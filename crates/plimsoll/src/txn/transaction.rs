@@ -93,8 +93,8 @@ pub struct Transaction {
     expiries: Expiries,
 }
 
-/// Loads what other processes have changed of keyspaces, so that a value that is put gets the newest
-/// time to live of its keyspace.
+/// Loads what other processes have changed of keyspaces, so that a value that is put gets the
+/// newest time to live of its keyspace.
 ///
 /// # Errors
 /// As for [`Committer::fresh`].
