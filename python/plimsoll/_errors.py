@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import builtins
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ._native import MergeSteps
 
 
 class Error(Exception):
@@ -36,6 +40,25 @@ class Conflict(Error):
     """The GLSN at which the transaction read."""
     by: int
     """The GLSN of the commit that changed it."""
+
+
+class MergeConflicts(Error):
+    """A revert met keys that were changed again since the commit. Nothing was written; `rules` decides instead.
+
+    >>> db = plimsoll.in_memory()
+    >>> db[b"tea"] = b"3.10"
+    >>> wrong = db.put(b"tea", b"31")
+    >>> db[b"tea"] = b"3.20"
+    >>> try:
+    ...     db.revert(wrong)
+    ... except plimsoll.MergeConflicts as error:
+    ...     for conflict in error.conflicts:
+    ...         conflict.key, conflict.base(), conflict.ours(), conflict.theirs()
+    (b'tea', b'31', b'3.20', b'3.10')
+    """
+
+    conflicts: MergeSteps
+    """The conflicts, an iterator that finds them again, at the moments of the revert."""
 
 
 class Trimmed(Error):

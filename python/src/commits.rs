@@ -190,6 +190,12 @@ impl Change {
         to_datetime(py, self.change.get()?.time())
     }
 
+    /// When the value expires, as the commit says; `None` if it does not.
+    #[getter]
+    fn expires<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.change.get()?.expires().map(|time| to_datetime(py, time)).transpose()
+    }
+
     /// Name of the keyspace; `None` for the store's own records of keyspaces and cursors.
     #[getter]
     fn keyspace(&self) -> PyResult<Option<&str>> {

@@ -17,6 +17,7 @@ use crate::keyspace::{Keyspace, handle};
 use crate::live_mapping::{self, LiveMapping, init};
 use crate::log::Log;
 use crate::members::MemberInfo;
+use crate::merge::{self, MergeSteps, Raised, Revert};
 use crate::moments::When;
 use crate::options::{Compresses, Folder, Keeps, Size, retention_to_python};
 use crate::place::Place;
@@ -299,6 +300,109 @@ impl Db {
         let moment: Moment = moment.0;
         let snapshot = py.detach(|| db.snapshot_at(moment)).or_raise()?;
         Snapshot::new(py, store, snapshot)
+    }
+
+    /// Undoes what a commit did, by a new commit; the history stays. Returns the new commit's GLSN,
+    /// or `None` if there was nothing to change. Each key that the commit changed gets its earlier
+    /// value. If a key was changed again since, `MergeConflicts` is raised and nothing is written,
+    /// unless `rules` has a rule for the keyspace: "ours" keeps the newest value, "theirs" puts the
+    /// earlier one back, "counter" subtracts what the commit added (`add`), "text" undoes the lines
+    /// that the commit changed.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db[b"tea"] = b"3.10"
+    /// >>> wrong = db.put_many({b"tea": b"31", b"cocoa": b"50"})
+    /// >>> db[b"coffee"] = b"4.50"
+    /// >>> undone = db.revert(wrong)
+    /// >>> dict(db), db.log.commit(undone).metadata == b"revert of GLSN %d" % wrong
+    /// ({b'coffee': b'4.50', b'tea': b'3.10'}, True)
+    ///
+    /// A rule can also be a function of the key and its values after the commit (`base`), now
+    /// (`ours`) and before the commit (`theirs`); `None` is no value. It returns the value to put,
+    /// `None` to delete the key, or `NotImplemented` for a conflict. It may be called several times
+    /// for a key, and should not use the store.
+    ///
+    /// >>> _ = db.add(b"visits", 5)
+    /// >>> wrong, _ = db.newest, db.add(b"visits", 2)
+    /// >>> undone = db.revert(wrong, {"default": "counter"})
+    /// >>> db.add(b"visits", 0)
+    /// 2
+    /// >>> undone = db.revert(undone, {"default": lambda key, base, ours, theirs: theirs})
+    ///
+    /// `keyspaces` limits it to some keyspaces. Keyspaces themselves are not created or dropped: to
+    /// undo `drop_keyspace`, create the keyspace, then revert the commit that dropped it.
+    #[pyo3(signature = (glsn, rules = None, *, keyspaces = None, metadata = None))]
+    fn revert(
+        this: PyRef<'_, Self>,
+        glsn: u64,
+        rules: Option<&Bound<'_, PyDict>>,
+        keyspaces: Option<&Bound<'_, PyAny>>,
+        metadata: Option<BytesLike<'_>>,
+    ) -> PyResult<Option<u64>> {
+        let (py, store) = (this.py(), store(&this));
+        Revert::new(py, store, glsn, rules, keyspaces)?.run(py, metadata)
+    }
+
+    /// What `revert` would do now, key by key; writes nothing.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> wrong = db.put(b"tea", b"31")
+    /// >>> [(step.action, step.key) for step in db.preview_revert(wrong)]
+    /// [('delete', b'tea')]
+    #[pyo3(signature = (glsn, rules = None, *, keyspaces = None))]
+    fn preview_revert(
+        this: PyRef<'_, Self>,
+        glsn: u64,
+        rules: Option<&Bound<'_, PyDict>>,
+        keyspaces: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<MergeSteps> {
+        let (py, store) = (this.py(), store(&this));
+        Revert::new(py, store, glsn, rules, keyspaces)?.preview(py)
+    }
+
+    /// Makes all keys equal to what they were at an earlier moment (a GLSN or a `datetime`), by a
+    /// new commit; the history stays. Returns the new commit's GLSN, or `None` if there was nothing
+    /// to change. `keyspaces` limits it to some keyspaces.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> before = db.put(b"tea", b"3.10")
+    /// >>> db[b"tea"], db[b"cocoa"] = b"31", b"50"
+    /// >>> db.reset_to(before) == db.newest, dict(db)
+    /// (True, {b'tea': b'3.10'})
+    ///
+    /// A keyspace that did not exist then is emptied, but not dropped; one that was dropped since
+    /// must be created again first.
+    #[pyo3(signature = (moment, keyspaces = None, *, metadata = None))]
+    fn reset_to(
+        this: PyRef<'_, Self>,
+        moment: When,
+        keyspaces: Option<&Bound<'_, PyAny>>,
+        metadata: Option<BytesLike<'_>>,
+    ) -> PyResult<Option<u64>> {
+        let (py, store) = (this.py(), store(&this));
+        let mut reset = merge::reset(py, store, moment.0, keyspaces)?;
+        if let Some(metadata) = metadata {
+            reset = reset.metadata(metadata.get());
+        }
+        Ok(py.detach(|| reset.run()).or_raise()?.map(|glsn| glsn.0))
+    }
+
+    /// What `reset_to` would do now, key by key; writes nothing.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db[b"tea"] = b"3.10"
+    /// >>> [(step.action, step.key) for step in db.preview_reset(0)]
+    /// [('delete', b'tea')]
+    #[pyo3(signature = (moment, keyspaces = None))]
+    fn preview_reset(
+        this: PyRef<'_, Self>,
+        moment: When,
+        keyspaces: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<MergeSteps> {
+        let (py, store) = (this.py(), store(&this));
+        let reset = merge::reset(py, store, moment.0, keyspaces)?;
+        let steps = py.detach(|| reset.preview()).or_raise()?;
+        Ok(MergeSteps::new(steps, Raised::default()))
     }
 
     /// The log: all commits in their order, and user-defined streams.

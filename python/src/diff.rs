@@ -10,7 +10,6 @@ use pyo3::types::PyBytes;
 use crate::errors::OrRaise;
 use crate::fork::ForkSafe;
 use crate::history::Version;
-use crate::place::Place;
 
 /// The keys whose values differ between two moments, in key order: an iterator, from
 /// `LiveMapping.diff`.
@@ -22,14 +21,13 @@ use crate::place::Place;
 /// [b'cocoa', b'tea']
 #[pyclass(module = "plimsoll", frozen)]
 pub struct Diff {
-    place: Place,
     moments: (u64, u64),
     diff: Mutex<ForkSafe<plimsoll::Diff>>,
 }
 
 impl Diff {
-    pub(crate) fn new(place: &Place, moments: (u64, u64), diff: plimsoll::Diff) -> Self {
-        Self { place: place.clone(), moments, diff: Mutex::new(ForkSafe::new(diff)) }
+    pub(crate) fn new(moments: (u64, u64), diff: plimsoll::Diff) -> Self {
+        Self { moments, diff: Mutex::new(ForkSafe::new(diff)) }
     }
 }
 
@@ -46,7 +44,7 @@ impl Diff {
         let next = py.detach(|| diff.next()).transpose().or_raise()?;
         Ok(next.map(|found| {
             let plimsoll::Difference { key, by, before, after } = found;
-            Difference { place: self.place.clone(), moments: self.moments, key, by, before, after }
+            Difference { moments: self.moments, key, by, before, after }
         }))
     }
 }
@@ -61,7 +59,6 @@ impl Diff {
 /// (None, b'3.10', b'3.20', True)
 #[pyclass(module = "plimsoll", frozen)]
 pub struct Difference {
-    place: Place,
     moments: (u64, u64),
     key: Vec<u8>,
     by: Glsn,
@@ -70,8 +67,8 @@ pub struct Difference {
 }
 
 impl Difference {
-    fn version(&self, info: Option<VersionInfo>, moment: u64) -> Option<Version> {
-        info.map(|info| Version::new(&self.place, &self.key, info, Glsn(moment)))
+    fn version(&self, info: &Option<VersionInfo>) -> Option<Version> {
+        info.clone().map(|info| Version::new(&self.key, info))
     }
 }
 
@@ -92,13 +89,13 @@ impl Difference {
     /// The version at the first moment; `None` if the key had no value.
     #[getter]
     fn before(&self) -> Option<Version> {
-        self.version(self.before.clone(), self.moments.0)
+        self.version(&self.before)
     }
 
     /// The version at the second moment; `None` if the key had no value.
     #[getter]
     fn after(&self) -> Option<Version> {
-        self.version(self.after.clone(), self.moments.1)
+        self.version(&self.after)
     }
 
     fn __repr__(&self) -> String {

@@ -5,6 +5,8 @@ use plimsoll::Error;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::merge::MergeSteps;
+
 const MODULE: &str = "plimsoll._errors";
 
 /// Converts engine results to Python results.
@@ -213,6 +215,15 @@ fn in_words_of_python(message: &str) -> String {
         .replace("Options::memory_total", "memory_total")
         .replace("Log::", "Log.")
         .replace("Db.create_keyspace", "Db.keyspace")
+}
+
+/// The exception for the conflicts of a merge.
+pub(crate) fn merge_conflicts(py: Python<'_>, conflicts: MergeSteps) -> PyResult<PyErr> {
+    let message = "keys of this commit were changed again since, so nothing was written; give \
+                   rules that decide";
+    let made = exception(py, "MergeConflicts", message)?;
+    made.setattr("conflicts", conflicts)?;
+    Ok(PyErr::from_value(made))
 }
 
 /// The keyspace does not exist.

@@ -1,9 +1,8 @@
 //! The retained versions of a key.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::SystemTime;
 
-use plimsoll::{Glsn, Moment, VersionInfo};
+use plimsoll::VersionInfo;
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 use pyo3::types::PyBytes;
@@ -11,7 +10,6 @@ use pyo3::types::PyBytes;
 use crate::errors::OrRaise;
 use crate::fork::ForkSafe;
 use crate::moments::to_datetime;
-use crate::place::Place;
 
 /// The retained versions of a key, newest first: an iterator, from `LiveMapping.history`. It keeps
 /// the moment of its creation readable.
@@ -24,40 +22,13 @@ use crate::place::Place;
 /// (True, b'3.10')
 #[pyclass(module = "plimsoll", frozen)]
 pub struct History {
-    place: Place,
     key: Vec<u8>,
-    walk: Mutex<ForkSafe<VersionWalk>>,
-}
-
-struct VersionWalk {
-    history: plimsoll::History,
-    /// A moment at which the next version can be read, unless it is newer.
-    readable_at: Glsn,
-    _moment: plimsoll::Snapshot,
-}
-
-impl VersionWalk {
-    /// The next version, and the latest known moment at which the key has it.
-    fn next(&mut self) -> plimsoll::Result<Option<(VersionInfo, Glsn)>> {
-        let Some(info) = self.history.next().transpose()? else { return Ok(None) };
-        // The key was written after `_moment` was opened and before `history` was, so its version
-        // is newer than `_moment`.
-        let readable_at = self.readable_at.max(info.glsn);
-        self.readable_at = Glsn(info.glsn.0.saturating_sub(1));
-        Ok(Some((info, readable_at)))
-    }
+    history: Mutex<ForkSafe<plimsoll::History>>,
 }
 
 impl History {
-    /// `moment` was opened before `history`.
-    pub(crate) fn new(
-        place: &Place,
-        key: &[u8],
-        moment: plimsoll::Snapshot,
-        history: plimsoll::History,
-    ) -> Self {
-        let walk = VersionWalk { history, readable_at: moment.at(), _moment: moment };
-        Self { place: place.clone(), key: key.to_vec(), walk: Mutex::new(ForkSafe::new(walk)) }
+    pub(crate) fn new(key: &[u8], history: plimsoll::History) -> Self {
+        Self { key: key.to_vec(), history: Mutex::new(ForkSafe::new(history)) }
     }
 }
 
@@ -69,10 +40,10 @@ impl History {
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Version>> {
         py.check_signals()?;
-        let mut walk = self.walk.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
-        let walk = walk.get_mut()?;
-        let next = py.detach(|| walk.next()).or_raise()?;
-        Ok(next.map(|(info, readable_at)| Version::new(&self.place, &self.key, info, readable_at)))
+        let mut history = self.history.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
+        let history = history.get_mut()?;
+        let next = py.detach(|| history.next()).transpose().or_raise()?;
+        Ok(next.map(|info| Version::new(&self.key, info)))
     }
 }
 
@@ -85,20 +56,13 @@ impl History {
 /// (True, b'tea', 4)
 #[pyclass(module = "plimsoll", frozen)]
 pub struct Version {
-    place: Place,
     key: Vec<u8>,
-    glsn: Glsn,
-    time: Option<SystemTime>,
-    bytes: Option<u64>,
-    /// A moment at which the key has this version. The moment of its commit may no longer be
-    /// retained although the version is.
-    readable_at: Glsn,
+    info: VersionInfo,
 }
 
 impl Version {
-    pub(crate) fn new(place: &Place, key: &[u8], info: VersionInfo, readable_at: Glsn) -> Self {
-        let VersionInfo { glsn, time, bytes, .. } = info;
-        Self { place: place.clone(), key: key.to_vec(), glsn, time, bytes, readable_at }
+    pub(crate) fn new(key: &[u8], info: VersionInfo) -> Self {
+        Self { key: key.to_vec(), info }
     }
 }
 
@@ -107,25 +71,31 @@ impl Version {
     /// The commit that wrote it.
     #[getter]
     fn glsn(&self) -> u64 {
-        self.glsn.0
+        self.info.glsn.0
     }
 
     /// Time of that commit; `None` if the log no longer holds it.
     #[getter]
     fn time<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.time.map(|time| to_datetime(py, time)).transpose()
+        self.info.time.map(|time| to_datetime(py, time)).transpose()
+    }
+
+    /// When the value expires or has expired; `None` if it does not expire.
+    #[getter]
+    fn expires<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.info.expires.map(|time| to_datetime(py, time)).transpose()
     }
 
     /// Length of the value in bytes; `None` if the key was deleted.
     #[getter]
     fn size(&self) -> Option<u64> {
-        self.bytes
+        self.info.bytes
     }
 
     /// Whether this version is a deletion.
     #[getter]
     fn deleted(&self) -> bool {
-        self.bytes.is_none()
+        self.info.bytes.is_none()
     }
 
     /// The key.
@@ -134,8 +104,8 @@ impl Version {
         PyBytes::new(py, &self.key)
     }
 
-    /// The value; `None` if the key was deleted. It is read only on this call, at a moment known to
-    /// the iterator or difference. Raises `Trimmed` if the keyspace no longer retains that moment.
+    /// The value; `None` if the key was deleted. It is read only on this call. Raises `Trimmed` if
+    /// the keyspace no longer retains the version.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db[b"tea"] = b"3.10"
@@ -143,23 +113,17 @@ impl Version {
     /// >>> [version.value() for version in db.history(b"tea")]
     /// [b'3.20', b'3.10']
     fn value<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        if self.bytes.is_none() {
+        if self.info.bytes.is_none() {
             return Ok(None);
         }
-        let snapshot = self.place.at(py, Moment::Glsn(self.readable_at))?;
-        let read = || {
-            // The keyspace may have been dropped since, and another may have its name.
-            let then = snapshot.keyspace(self.place.keyspace.name())?;
-            snapshot.get(then.as_ref().unwrap_or(&self.place.keyspace), &self.key)
-        };
-        let value = py.detach(read).or_raise()?;
+        let value = py.detach(|| self.info.value()).or_raise()?;
         Ok(value.map(|value| PyBytes::new(py, &value)))
     }
 
     fn __repr__(&self) -> String {
-        match self.bytes {
-            Some(bytes) => format!("<plimsoll version of GLSN {}, {bytes} bytes>", self.glsn),
-            None => format!("<plimsoll version of GLSN {}, deleted>", self.glsn),
+        match self.info.bytes {
+            Some(bytes) => format!("<plimsoll version of GLSN {}, {bytes} bytes>", self.info.glsn),
+            None => format!("<plimsoll version of GLSN {}, deleted>", self.info.glsn),
         }
     }
 }

@@ -1,12 +1,13 @@
 //! A named keyspace of an open store.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pyo3::prelude::*;
 
 use crate::errors::OrRaise;
 use crate::live_mapping::{self, LiveMapping, init};
-use crate::options::{Compresses, Keeps, retention_to_python};
+use crate::options::{Compresses, Keeps, Lives, retention_to_python};
 use crate::place::Place;
 use crate::store::Store;
 
@@ -94,6 +95,29 @@ impl Keyspace {
         let place = place(&this);
         let db = place.store.db()?;
         this.py().detach(|| db.set_compression(&place.keyspace, compression.0)).or_raise()
+    }
+
+    /// The time to live of values that are put without one; `None`: they do not expire. Assigning to
+    /// it (seconds, a `timedelta`, or `None`) makes a commit, and applies to values that are put
+    /// from then on.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> sessions = db.keyspace("sessions")
+    /// >>> sessions.default_ttl = 3600
+    /// >>> sessions[b"ada"] = b"logged in"
+    /// >>> sessions.default_ttl, sessions.ttl(b"ada") is None
+    /// (datetime.timedelta(seconds=3600), False)
+    #[getter]
+    fn default_ttl(this: PyRef<'_, Self>) -> PyResult<Option<Duration>> {
+        info(&this).map(|info| info.ttl)
+    }
+
+    #[setter]
+    fn set_default_ttl(this: PyRef<'_, Self>, ttl: Option<Lives>) -> PyResult<()> {
+        let place = place(&this);
+        let db = place.store.db()?;
+        let ttl = ttl.map(|ttl| ttl.0);
+        this.py().detach(|| db.set_ttl(&place.keyspace, ttl)).or_raise()
     }
 
     /// Its current size. Counts up to `keys_max` keys and estimates the rest.

@@ -26,6 +26,7 @@ mod live_mapping;
 mod log;
 mod many;
 mod members;
+mod merge;
 mod moments;
 mod open;
 mod options;
@@ -72,6 +73,8 @@ mod _native {
     use crate::log::{Log, LogBounds, LogEntry, LogFollow, LogScan};
     #[pymodule_export]
     use crate::members::{MemberInfo, members};
+    #[pymodule_export]
+    use crate::merge::{MergeStep, MergeSteps};
     #[pymodule_export]
     use crate::open::{in_memory, open};
     #[pymodule_export]

@@ -60,9 +60,8 @@ impl LiveMapping {
         let (py, place) = (this.py(), place(&this));
         let db = place.store.db()?;
         let key = key.get();
-        let moment = place.store.newest(py, plimsoll::Db::snapshot)?;
         let history = py.detach(|| db.history(&place.keyspace, key)).or_raise()?;
-        Ok(History::new(place, key, moment, history))
+        Ok(History::new(key, history))
     }
 
     /// The keys beginning with `prefix` whose values differ between two moments, in key order. Each
@@ -85,7 +84,7 @@ impl LiveMapping {
         let prefix = prefix.as_ref().map_or(&b""[..], BytesLike::get);
         let diff =
             py.detach(|| db.diff(&place.keyspace, Glsn(first), Glsn(second), prefix)).or_raise()?;
-        Ok(Diff::new(place, (first, second), diff))
+        Ok(Diff::new((first, second), diff))
     }
 
     /// Watches the keys that begin with `prefix`: an iterator over their changes that waits for the

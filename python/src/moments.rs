@@ -37,7 +37,7 @@ impl<'py> FromPyObject<'_, 'py> for When {
 ///
 /// Near the limits of `datetime`, the time in another zone may be out of range; it is then read as
 /// UTC, because no commit is within a day of these times.
-fn from_datetime(time: &Bound<'_, PyAny>) -> PyResult<SystemTime> {
+pub(crate) fn from_datetime(time: &Bound<'_, PyAny>) -> PyResult<SystemTime> {
     let py = time.py();
     let since = match since_epoch(time) {
         Err(error) if is_out_of_range(py, &error) => {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use plimsoll::{Compression, Durability, Io, Retention};
 use pyo3::IntoPyObjectExt;
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDelta};
 
@@ -120,6 +121,24 @@ pub(crate) fn retention_to_python<'py>(
         Retention::Glsns(glsns) => glsns.into_bound_py_any(py),
         Retention::Time(age) => age.into_bound_py_any(py),
         other => other.to_string().into_bound_py_any(py),
+    }
+}
+
+/// A time to live: a number of seconds, or a `timedelta`.
+pub(crate) struct Lives(pub(crate) Duration);
+
+impl<'py> FromPyObject<'_, 'py> for Lives {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        if object.is_instance_of::<PyDelta>() {
+            return Ok(Self(object.extract()?));
+        }
+        let seconds: f64 = object.extract().map_err(|_| {
+            PyTypeError::new_err("a time to live is a number of seconds or a timedelta")
+        })?;
+        let ttl = Duration::try_from_secs_f64(seconds);
+        ttl.map(Self).map_err(|error| invalid(format!("a time to live of {seconds} s: {error}")))
     }
 }
 

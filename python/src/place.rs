@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
-use plimsoll::{Glsn, Keyspace, Moment, Resident, Value};
+use plimsoll::{Glsn, Keyspace, Resident, Value};
 use pyo3::prelude::*;
 use pyo3::sync::RwLockExt;
 
@@ -284,6 +284,19 @@ impl Place {
         }
     }
 
+    /// When the value of a key expires.
+    pub(crate) fn ttl(&self, py: Python<'_>, key: &[u8]) -> PyResult<plimsoll::Ttl> {
+        match &self.when {
+            When::Now | When::At(_) => {
+                let snapshot = self.snapshot(py)?.expect("it is no transaction");
+                py.detach(|| snapshot.ttl(&self.keyspace, key)).or_raise()
+            }
+            When::In(transaction) => {
+                transaction.read(py, |transaction| transaction.ttl(&self.keyspace, key))
+            }
+        }
+    }
+
     /// A reader that returns a value in pieces.
     pub(crate) fn value_reader(
         &self,
@@ -332,11 +345,5 @@ impl Place {
             When::In(transaction) => transaction.read(py, then),
             _ => unreachable!("asked only where there is one"),
         }
-    }
-
-    /// The snapshot at a moment.
-    pub(crate) fn at(&self, py: Python<'_>, moment: Moment) -> PyResult<plimsoll::Snapshot> {
-        let db = self.store.db()?;
-        py.detach(|| db.snapshot_at(moment)).or_raise()
     }
 }

@@ -1,6 +1,8 @@
 //! A keyspace as a readable mapping: the base class of everything that has keys.
 
-use plimsoll::Resident;
+use std::time::Duration;
+
+use plimsoll::{Resident, Ttl};
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PySlice};
@@ -89,6 +91,22 @@ impl ReadMapping {
         match self.value(py, bytes.get())? {
             Some(value) => Ok(value.into_any()),
             None => Err(PyKeyError::new_err(key.unbind())),
+        }
+    }
+
+    /// The time until the value of a key expires; `None` if it does not. `KeyError` if the key has
+    /// no value. A snapshot and a transaction count from the time at which they were made.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> glsn = db.put(b"a", b"1", ttl=60)
+    /// >>> db[b"b"] = b"2"
+    /// >>> db.ttl(b"a").total_seconds() <= 60, db.ttl(b"b")
+    /// (True, None)
+    fn ttl(&self, py: Python<'_>, key: BytesLike<'_>) -> PyResult<Option<Duration>> {
+        match self.place.ttl(py, key.get())? {
+            Ttl::Absent => Err(PyKeyError::new_err(PyBytes::new(py, key.get()).unbind())),
+            Ttl::Unlimited => Ok(None),
+            Ttl::Expires { left, .. } => Ok(Some(left)),
         }
     }
 

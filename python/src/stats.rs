@@ -19,7 +19,7 @@ pub(crate) fn to_python<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'
     let all = PyDict::new(py);
     all.set_item(
         "opening",
-        dict_of!(py, opening, nanos, log_nanos, replay_nanos, replayed, replayed_bytes),
+        dict_of!(py, opening, nanos, log_nanos, replay_nanos, replayed, replayed_bytes, torn_bytes),
     )?;
     let dict = dict_of!(py, memory, limit_bytes, free_bytes, peak_bytes);
     let kinds = PyDict::new(py);

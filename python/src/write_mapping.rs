@@ -1,12 +1,16 @@
 //! A keyspace as a writable mapping: each call commits, or belongs to a transaction.
 
+use std::time::{Duration, SystemTime};
+
 use pyo3::exceptions::{PyKeyError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PySlice, PyTuple};
+use pyo3::types::{PyBytes, PyDateTime, PySlice, PyTuple};
 
 use crate::bytes_like::BytesLike;
 use crate::errors::OrRaise;
 use crate::many;
+use crate::moments::from_datetime;
+use crate::options::Lives;
 use crate::place::{Place, When};
 use crate::read_mapping::ReadMapping;
 use crate::rows::{self, Part, Visit, Walk};
@@ -32,6 +36,9 @@ pub(crate) fn layers(place: Place) -> PyClassInitializer<WriteMapping> {
     PyClassInitializer::from(ReadMapping { place }).add_subclass(WriteMapping)
 }
 
+/// Counted for a write of a transaction that reads: so many that the GIL is released.
+const READS_BYTES: usize = 1 << 20;
+
 /// The place of a mapping.
 fn place_of<'a>(this: &'a PyRef<'_, WriteMapping>) -> &'a Place {
     let read: &ReadMapping = this.as_super();
@@ -43,18 +50,45 @@ pub(crate) fn put(
     place: &Place,
     key: &[u8],
     value: &[u8],
+    ttl: Option<Duration>,
 ) -> PyResult<Option<u64>> {
+    let space = &place.keyspace;
     match &place.when {
         When::Now => {
             let db = place.store.db()?;
-            let glsn = py.detach(|| db.put(&place.keyspace, key, value)).or_raise()?;
-            Ok(Some(glsn.0))
+            let put = || match ttl {
+                None => db.put(space, key, value),
+                Some(ttl) => db.put_with_ttl(space, key, value, ttl),
+            };
+            Ok(Some(py.detach(put).or_raise()?.0))
         }
         When::In(transaction) => transaction
-            .write(py, key.len() + value.len(), |transaction| {
-                transaction.put(&place.keyspace, key, value)
+            .write(py, key.len() + value.len(), |transaction| match ttl {
+                None => transaction.put(space, key, value),
+                Some(ttl) => transaction.put_with_ttl(space, key, value, ttl),
             })
             .map(|()| None),
+        When::At(_) => unreachable!("a snapshot is no WriteMapping"),
+    }
+}
+
+/// Changes when the value of a key expires; `None`: it does not. Returns whether there is a value.
+fn expire(py: Python<'_>, place: &Place, key: &[u8], at: Option<SystemTime>) -> PyResult<bool> {
+    let space = &place.keyspace;
+    match &place.when {
+        When::Now => {
+            let db = place.store.db()?;
+            let expire = || match at {
+                Some(at) => db.expire_at(space, key, at),
+                None => db.persist(space, key),
+            };
+            py.detach(expire).or_raise()
+        }
+        // It reads the value, which may wait for the disk.
+        When::In(transaction) => transaction.write(py, READS_BYTES, |transaction| match at {
+            Some(at) => transaction.expire_at(space, key, at),
+            None => transaction.persist(space, key),
+        }),
         When::At(_) => unreachable!("a snapshot is no WriteMapping"),
     }
 }
@@ -109,12 +143,53 @@ impl WriteMapping {
     /// >>> glsn = db.put(b"ada", b"Ada Lovelace")
     /// >>> db.at(glsn)[b"ada"]
     /// b'Ada Lovelace'
+    ///
+    /// With `ttl` (seconds, or a `timedelta`), the value expires after that time: from then on the
+    /// key has no value. A put without it gives the value the time to live of the keyspace
+    /// (`Keyspace.default_ttl`), or none.
+    ///
+    /// >>> glsn = db.put(b"code", b"1234", ttl=300)
+    /// >>> 299 < db.ttl(b"code").total_seconds() <= 300
+    /// True
+    #[pyo3(signature = (key, value, *, ttl = None))]
     fn put(
         this: PyRef<'_, Self>,
         key: BytesLike<'_>,
         value: BytesLike<'_>,
+        ttl: Option<Lives>,
     ) -> PyResult<Option<u64>> {
-        put(this.py(), place_of(&this), key.get(), value.get())
+        put(this.py(), place_of(&this), key.get(), value.get(), ttl.map(|ttl| ttl.0))
+    }
+
+    /// Changes when the value of a key expires, to a `datetime` after now. Returns whether the key
+    /// has a value; without one, nothing is written.
+    ///
+    /// >>> from datetime import datetime, timedelta, timezone
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db[b"a"] = b"1"
+    /// >>> soon = datetime.now(timezone.utc) + timedelta(hours=1)
+    /// >>> db.expire_at(b"a", soon), db.expire_at(b"b", soon)
+    /// (True, False)
+    /// >>> db.ttl(b"a") <= timedelta(hours=1)
+    /// True
+    fn expire_at(
+        this: PyRef<'_, Self>,
+        key: BytesLike<'_>,
+        time: Bound<'_, PyDateTime>,
+    ) -> PyResult<bool> {
+        let at = from_datetime(time.as_any())?;
+        expire(this.py(), place_of(&this), key.get(), Some(at))
+    }
+
+    /// Lets the value of a key last, so that it does not expire. Returns whether the key has a
+    /// value.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> glsn = db.put(b"a", b"1", ttl=60)
+    /// >>> db.persist(b"a"), db.ttl(b"a")
+    /// (True, None)
+    fn persist(this: PyRef<'_, Self>, key: BytesLike<'_>) -> PyResult<bool> {
+        expire(this.py(), place_of(&this), key.get(), None)
     }
 
     /// Deletes a key, if it exists. Returns the commit's GLSN; in a transaction: `None`.
@@ -312,7 +387,7 @@ impl WriteMapping {
                 delete(py, place, key.get())?;
                 return Ok(None);
             }
-            put(py, place, key.get(), new.extract::<BytesLike<'_>>()?.get())?;
+            put(py, place, key.get(), new.extract::<BytesLike<'_>>()?.get(), None)?;
             Ok(Some(new))
         })?;
         Ok(new)
@@ -323,7 +398,7 @@ impl WriteMapping {
         key: BytesLike<'_>,
         value: BytesLike<'_>,
     ) -> PyResult<()> {
-        put(this.py(), place_of(&this), key.get(), value.get()).map(drop)
+        put(this.py(), place_of(&this), key.get(), value.get(), None).map(drop)
     }
 
     fn __delitem__(this: PyRef<'_, Self>, key: Bound<'_, PyAny>) -> PyResult<()> {
@@ -498,7 +573,7 @@ impl WriteMapping {
         let (value, _) = change(py, place_of(&this), |place| match value(py, place, key.get())? {
             Some(value) => Ok(value),
             None => {
-                put(py, place, key.get(), default.get())?;
+                put(py, place, key.get(), default.get(), None)?;
                 Ok(PyBytes::new(py, default.get()))
             }
         })?;

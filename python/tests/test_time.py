@@ -108,6 +108,18 @@ def test_history_and_differences_name_their_commits(db: plimsoll.Db) -> None:
     assert gone.after is None and gone.by == second
 
 
+def test_the_versions_of_open_snapshots_have_values(db: plimsoll.Db) -> None:
+    sessions = db.keyspace("sessions", retention="latest")
+    sessions.put(b"a", b"0")
+    with db.snapshot() as snapshot:
+        for number in range(1, 9):
+            sessions.put(b"a", b"%d" % number)
+        db.flush()
+        db.compact()
+        assert [version.value() for version in sessions.history(b"a")] == [b"8", b"0"]
+        assert snapshot.keyspace("sessions")[b"a"] == b"0"
+
+
 def test_a_keyspace_with_retention_latest_refuses_earlier_moments(db: plimsoll.Db) -> None:
     sessions = db.keyspace("sessions", retention="latest")
     first = sessions.put(b"a", b"1")

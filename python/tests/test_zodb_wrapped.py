@@ -212,6 +212,35 @@ def test_a_pack_reclaims_disk_space_despite_an_idle_connection(tmp_path: Path, s
     db.close()
 
 
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("keep_history", [True, False])
+def test_a_pack_keeps_one_old_state_for_an_idle_transaction(tmp_path: Path, keep_history: bool, shared: bool) -> None:
+    db = ZODB.DB(PlimsollStorage(tmp_path / "data", keep_history=keep_history, shared=shared, memory="64MiB"))
+
+    def write() -> None:
+        with db.transaction() as connection:
+            connection.root().setdefault("large", PersistentMapping())["data"] = os.urandom(6_000_000)
+
+    write()
+    manager = transaction.TransactionManager()
+    idle = db.open(manager)
+    manager.begin()
+    data = idle.root()["large"]["data"]
+    for _ in range(20):
+        write()
+    db.pack()
+    used = disk_bytes(tmp_path / "data")
+    assert used < 14_000_000, "the object as it is, and as the transaction reads it"
+    idle.cacheMinimize()
+    assert idle.root()["large"]["data"] == data
+    idle.close()
+    write()
+    db.pack()
+    used = disk_bytes(tmp_path / "data")
+    assert used < 8_000_000, "the object as it is"
+    db.close()
+
+
 def test_a_connection_without_begin_reads_one_state(tmp_path: Path) -> None:
     db = ZODB.DB(PlimsollStorage(tmp_path / "data"))
     with db.transaction() as connection:

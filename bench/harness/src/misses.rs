@@ -232,7 +232,7 @@ impl World {
             // As a long scan of a run does: request read-ahead each time it has passed a read's
             // worth of pages.
             if page % RUN_PAGES == 0 {
-                self.file.prefetch(page, ahead.min(self.pages - page));
+                self.file.read_ahead(page, ahead.min(self.pages - page));
             }
             self.read(page, Touch::Scan)?;
         }

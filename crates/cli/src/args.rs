@@ -5,9 +5,11 @@ mod bring;
 mod care;
 mod cursors;
 mod dump;
+mod expiry;
 #[cfg(feature = "replay")]
 mod replay;
 mod scripts;
+mod undo;
 mod updates;
 mod upkeep;
 mod watch;
@@ -33,20 +35,22 @@ pub(crate) use self::bring::{Import, ImportGit, Load};
 pub(crate) use self::care::{Backup, Recover, Verify};
 pub(crate) use self::cursors::{Cursor, CursorAdvance, CursorCreate, CursorDrop};
 pub(crate) use self::dump::{Dump, Restore};
+pub(crate) use self::expiry::{Expire, Persist, Ttl};
 #[cfg(feature = "replay")]
 pub(crate) use self::replay::Replay;
 pub(crate) use self::scripts::{Batch, Shell};
+pub(crate) use self::undo::{Reset, Revert, Rule};
 pub(crate) use self::updates::{Add, Append, Cas};
 pub(crate) use self::upkeep::{
     Compact, Count as CountKeys, Keyspace, KeyspaceCompression, KeyspaceCreate, KeyspaceDrop,
-    KeyspaceRetention, RestartTime, Trim,
+    KeyspaceRetention, KeyspaceTtl, NewTtl, RestartTime, Trim,
 };
 pub(crate) use self::watch::Watch;
 
 const EXIT_CODES: &str = "\
 Exit codes:
   0    done
-  1    done, and the answer is no: key not found, moments differ, problems found
+  1    done, and the answer is no: key not found, moments differ, problems found, conflicts
   2    the command line or its input is wrong
   3    the store cannot be opened: there is none at this path, or it has another format
   4    bytes on disk are damaged; with --skip-damaged: done, without the damaged data
@@ -55,14 +59,14 @@ Exit codes:
   does not answer
   7    conflict with another transaction: run the command again
   8    the store is locked: another process has it for itself, or 64 processes share it (see --wait)
-  130  stopped by Ctrl-C or SIGTERM: import, load, batch, backup, archive, dump, replay, watch, log --follow \
-  (what was committed is kept); the signal kills other commands
+  130  stopped by Ctrl-C or SIGTERM: import, load, batch, backup, archive, dump, replay, watch, log \
+  --follow (what was committed is kept); the signal kills other commands
 
-Commands that only read (get, scan, count, history, log, diff, watch, stat, verify, backup, archive, dump, warm, \
-keyspace list, cursor list, shell --read-only) work \
-while another process writes. Those that write share the store with each other, and with programs \
-that open it shared; recover needs it \
-for itself, and restore makes a new one. replay opens no store.";
+Commands that only read (get, scan, count, history, log, diff, watch, stat, verify, backup, \
+archive, dump, warm, keyspace list, cursor list, shell --read-only, revert --preview, reset \
+--preview) work while another process writes. Those that write share the store with each other, \
+and with programs that open it shared; recover needs it for itself, and restore makes a new one. \
+replay opens no store.";
 
 /// An embedded, versioned, transactional key-value store that keeps to one memory budget.
 #[derive(Debug, Parser)]
@@ -98,7 +102,13 @@ pub(crate) fn with_negative_numbers(command: ClapCommand) -> ClapCommand {
 pub(crate) struct Globals {
     /// Memory budget of the store, at least 16MiB [default: a quarter of what the machine or
     /// container has]
-    #[arg(long, global = true, value_name = "SIZE", env = "PLIMSOLL_MEMORY", value_parser = parse_size)]
+    #[arg(
+        long,
+        global = true,
+        value_name = "SIZE",
+        env = "PLIMSOLL_MEMORY",
+        value_parser = parse_size
+    )]
     #[arg(hide_env_values = true, help_heading = "Global options")]
     pub(crate) memory: Option<u64>,
     /// How to read the store's files: cached: through the page cache; direct: past it (O_DIRECT);
@@ -117,7 +127,13 @@ pub(crate) struct Globals {
     pub(crate) no_warm: bool,
     /// If another process has the store for itself, wait up to this long for it, e.g. 5s [default:
     /// do not wait]
-    #[arg(long, global = true, value_name = "TIME", value_parser = parse_duration, help_heading = "Global options")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "TIME",
+        value_parser = parse_duration,
+        help_heading = "Global options"
+    )]
     pub(crate) wait: Option<Duration>,
     /// Print JSON: one object, or one object per line
     #[arg(long, global = true, help_heading = "Global options")]
@@ -156,6 +172,12 @@ pub(crate) enum Command {
     Append(Append),
     /// Replace the value of a key if it is the expected one
     Cas(Cas),
+    /// Tell when the value of a key expires
+    Ttl(Ttl),
+    /// Let the value of a key expire
+    Expire(Expire),
+    /// Let the value of a key last, so that it does not expire
+    Persist(Persist),
     /// List keys and values in order
     Scan(Scan),
     /// Count keys
@@ -174,6 +196,10 @@ pub(crate) enum Command {
     History(History),
     /// List what changed between two moments
     Diff(Diff),
+    /// Undo what a commit did, by a new commit
+    Revert(Revert),
+    /// Go back to an earlier moment, by a new commit
+    Reset(Reset),
     /// List the entries of the log, newest first: transactions and streams
     Log(Log),
     /// Print the changes of keys under a prefix as they are committed, with their values
@@ -275,6 +301,7 @@ Prints the GLSN of the commit once the commit is durable.
 Examples:
   plimsoll put demo.plimsoll greeting hello
   plimsoll put demo.plimsoll logo < logo.png
+  plimsoll put demo.plimsoll session/ada \"logged in\" --ttl 30m
   plimsoll put --hex demo.plimsoll 00ff10 value")]
 pub(crate) struct Put {
     /// Store; created if it does not exist
@@ -283,6 +310,9 @@ pub(crate) struct Put {
     pub(crate) key: OsString,
     /// Value, at most 1 GiB; read from stdin if it is - or omitted
     pub(crate) value: Option<OsString>,
+    /// Let the value expire after this time, e.g. 90s, 30m, 12h, 7d [default: as the keyspace says]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) ttl: Option<Duration>,
     #[command(flatten)]
     pub(crate) keyspace: InKeyspace,
     #[command(flatten)]
@@ -292,8 +322,8 @@ pub(crate) struct Put {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 All keys are deleted in one transaction. Their earlier versions stay readable (--at, history) as \
-retention allows. --prefix, or --from and --to, delete a range at once, however many keys it holds; \
-an empty range is an error. Exit code 1: \
+retention allows. --prefix, or --from and --to, delete a range at once, however many keys it \
+holds; an empty range is an error. Exit code 1: \
 a key did not exist; the others are deleted.
 
 Examples:

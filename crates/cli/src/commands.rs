@@ -10,6 +10,7 @@ pub(crate) mod cursor;
 mod delete;
 mod diff;
 mod dump;
+mod expiry;
 mod get;
 mod history;
 mod import;
@@ -28,6 +29,7 @@ mod shell;
 mod shown_change;
 mod stat;
 mod trim;
+mod undo;
 mod update;
 mod verify;
 mod warm;
@@ -49,6 +51,9 @@ pub(crate) fn run(cli: Cli, output: &mut Output) -> Outcome {
         Command::Add(args) => update::add(globals, args, output),
         Command::Append(args) => update::append(globals, args, output),
         Command::Cas(args) => update::cas(globals, args, output),
+        Command::Ttl(args) => expiry::ttl(globals, args, output),
+        Command::Expire(args) => expiry::expire(globals, args, output),
+        Command::Persist(args) => expiry::persist(globals, args, output),
         Command::Scan(args) => scan::run(globals, args, output),
         Command::Count(args) => count::run(globals, args, output),
         Command::Batch(args) => batch::run(globals, &args, output),
@@ -57,6 +62,8 @@ pub(crate) fn run(cli: Cli, output: &mut Output) -> Outcome {
         Command::Cursor(args) => cursor::run(globals, &args, output),
         Command::History(args) => history::run(globals, args, output),
         Command::Diff(args) => diff::run(globals, args, output),
+        Command::Revert(args) => undo::revert(globals, &args, output),
+        Command::Reset(args) => undo::reset(globals, &args, output),
         Command::Log(args) => log::run(globals, args, output),
         Command::Watch(args) => watch::run(globals, args, output),
         Command::Stat(args) => stat::run(globals, &args, output),

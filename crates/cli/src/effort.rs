@@ -23,8 +23,8 @@ impl Effort {
         Self { start_nanos: clock.monotonic_nanos(), clock, memory: MemoryWatch::start() }
     }
 
-    /// The elapsed time, the peak memory and the memory budget. `beside` is appended to the peak, and
-    /// names the memory that it excludes.
+    /// The elapsed time, the peak memory and the memory budget. `beside` is appended to the peak,
+    /// and names the memory that it excludes.
     pub(crate) fn facts(&self, limit_bytes: u64, beside: &str) -> [Fact; 3] {
         let elapsed =
             Duration::from_nanos(self.clock.monotonic_nanos().saturating_sub(self.start_nanos));

@@ -16,7 +16,8 @@ use plimsoll::{Error, MemoryKind};
 pub(crate) enum Exit {
     /// Success.
     Done = 0,
-    /// Success with a negative answer: no such key, or differences or problems were found.
+    /// Success with a negative answer: no such key, or differences, problems or conflicts were
+    /// found.
     No = 1,
     /// The command line or its input is invalid.
     Usage = 2,
@@ -237,7 +238,6 @@ fn advice(error: &Error) -> Option<&'static str> {
              to 64 MiB for each.",
         ),
         Error::OutOfBudget(_) => Some("Raise the budget with --memory, e.g. --memory 256MiB."),
-        Error::Corrupt { .. } => Some("`plimsoll verify STORE` lists the damage and the remedies."),
         Error::Io { kind: io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded, .. } => Some(
             "Earlier commits are kept; free some space and run the command again. If the store \
              alone fills the disk, `plimsoll trim STORE --until newest` frees its log (it needs a \

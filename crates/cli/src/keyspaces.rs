@@ -1,5 +1,7 @@
 //! Finds and lists keyspaces by name, and rejects writes to reserved ones.
 
+use std::time::Duration;
+
 use plimsoll::{Compression, Db, Keyspace, Retention, Snapshot};
 use serde_json::json;
 
@@ -49,6 +51,12 @@ pub(crate) fn check_writable(name: &str) -> Result<(), Failure> {
     }
 }
 
+/// The names of the reserved keyspaces that exist.
+pub(crate) fn own(db: &Db) -> Vec<String> {
+    let names = db.keyspaces().into_iter().map(|keyspace| keyspace.name);
+    names.filter(|name| name.starts_with(OWN)).collect()
+}
+
 /// Lists all keyspaces with their settings.
 pub(crate) fn print_list(db: &Db, output: &mut Output) -> Result<(), Failure> {
     let keyspaces = db.keyspaces();
@@ -56,18 +64,33 @@ pub(crate) fn print_list(db: &Db, output: &mut Output) -> Result<(), Failure> {
     keyspaces.iter().try_for_each(|keyspace| match output.reader() {
         Reader::People => {
             let name = output.paint(Style::Strong, &format!("{:<width$}", keyspace.name));
-            match keyspace.compression {
-                Compression::None => output.line(&format!("{name}  {}", keyspace.retention)),
-                other => output.line(&format!("{name}  {}, {other}", keyspace.retention)),
+            let mut line = format!("{name}  {}", keyspace.retention);
+            if keyspace.compression != Compression::None {
+                line += &format!(", {}", keyspace.compression);
             }
+            if keyspace.ttl.is_some() {
+                line += &format!(", expires after {}", show_ttl(keyspace.ttl));
+            }
+            output.line(&line)
         }
-        Reader::Json => output.json(&json!({
-            "name": keyspace.name,
-            "retention": keyspace.retention.to_string(),
-            "compression": keyspace.compression.to_string(),
-        })),
+        Reader::Json => {
+            let mut object = json!({
+                "name": keyspace.name,
+                "retention": keyspace.retention.to_string(),
+                "compression": keyspace.compression.to_string(),
+            });
+            if let Some(ttl) = keyspace.ttl {
+                object["ttl_seconds"] = ttl.as_secs_f64().into();
+            }
+            output.json(&object)
+        }
         _ => print_one(&keyspace.name, keyspace.retention, output),
     })
+}
+
+/// A time to live in the spelling of the command line.
+pub(crate) fn show_ttl(ttl: Option<Duration>) -> String {
+    ttl.map_or_else(|| "none".to_owned(), |ttl| Retention::Time(ttl).to_string())
 }
 
 /// Prints one keyspace with its retention.

@@ -12,13 +12,16 @@ pub(crate) mod words;
 /// The text of `.help`, also in the help of both commands.
 pub(crate) const LANGUAGE: &str = "\
 Commands, one per line:
-  put KEY VALUE            set a key; `put KEY --file PATH` takes the value from a file
+  put KEY VALUE            set a key; `put KEY --file PATH` takes the value from a file; --ttl TIME
+                           lets it expire
   get KEY                  print a value
   delete KEY...            delete keys
   delete --prefix PREFIX   delete all keys with a prefix; or --from KEY --to KEY: a range
   add KEY [NUMBER]         add to the number that a key has (8 bytes, little endian)
   append KEY VALUE         append to the value of a key
   cas KEY EXPECTED NEW     replace the expected value: --absent for no EXPECTED, --delete for no NEW
+  expire KEY TIME          let the value of a key expire after a time such as 30m
+  persist KEY              let it last; `ttl KEY` tells when it expires
   scan [PREFIX]            list keys and values: --from KEY --to KEY --limit COUNT --reverse --keys
   count [PREFIX]           count keys: --from KEY --to KEY
   use KEYSPACE             keyspace of the following lines; the first put creates it
@@ -26,7 +29,7 @@ Commands, one per line:
   begin, commit, rollback  several lines in one transaction
   history, log, diff, stat show committed data, with the options of these commands (`log --help`)
 
-get, scan and count take --at MOMENT: a GLSN or a time, as `plimsoll get --at` does.
+get, ttl, scan and count take --at MOMENT: a GLSN or a time, as `plimsoll get --at` does.
 Blanks separate words. 'Single quotes' keep everything as it is. In \"double quotes\", and without
 quotes, a backslash writes \\n \\t \\r \\0 \\\\ \\\" \\' \\# \\-, a blank, or any byte as \\xHH.
 A word that starts with # starts a comment. Quote a key that starts with --.";

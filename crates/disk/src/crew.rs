@@ -24,6 +24,7 @@ use std::thread::{JoinHandle, ThreadId};
 use std::time::Duration;
 
 use crate::clock::{Clock, SystemClock};
+use crate::mutex::lock;
 use crate::thread::spawn;
 use crate::worker::{Bell, Next, SLEEP_MAX, Woken};
 
@@ -209,8 +210,7 @@ impl Crew {
     pub fn end(&self) {
         self.shared.state().is_closing = true;
         self.shared.changed.notify_all();
-        let handles =
-            std::mem::take(&mut *self.handles.lock().unwrap_or_else(PoisonError::into_inner));
+        let handles = std::mem::take(&mut *lock(&self.handles));
         for handle in handles {
             // A step may be the caller.
             if handle.thread().id() != std::thread::current().id() {
@@ -221,7 +221,7 @@ impl Crew {
 
     /// Starts one more thread, if there may be more.
     fn make_room(&self) -> io::Result<()> {
-        let mut handles = self.handles.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut handles = lock(&self.handles);
         let mut state = self.shared.state();
         if state.threads == self.shared.threads_max || state.threads > state.jobs.len() {
             return Ok(());
@@ -258,7 +258,7 @@ impl Shared {
 
     fn state(&self) -> MutexGuard<'_, State> {
         // No step runs under this lock.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// The body of a thread.

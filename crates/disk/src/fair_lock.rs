@@ -78,7 +78,7 @@ enum News {
 
 impl Waiter {
     /// Returns whether the waiter still receives messages.
-    fn tell(&self, news: News) -> bool {
+    fn notify(&self, news: News) -> bool {
         let mut last = lock(&self.news);
         if *last == News::Gone {
             return false;
@@ -214,7 +214,7 @@ impl FairLock {
             return Some(FairGuard(self));
         }
         if std::mem::replace(&mut *lock(&waiter.news), News::Gone) == News::Released {
-            self.tell_first();
+            self.notify_first();
         }
         None
     }
@@ -235,11 +235,11 @@ impl FairLock {
     }
 
     /// Wakes the longest waiter, if any, after the lock was released.
-    fn tell_first(&self) {
+    fn notify_first(&self) {
         loop {
             let first = lock(&self.line).waiters.front().cloned();
             // If the waiter has given up, it has already left the queue; try the next one.
-            if first.is_none_or(|first| first.tell(News::Released)) {
+            if first.is_none_or(|first| first.notify(News::Released)) {
                 return;
             }
         }
@@ -252,7 +252,7 @@ impl FairLock {
         // SeqCst: ordered before the check for waiters. One of the two sees the other; see `join`.
         self.is_held.store(false, Ordering::SeqCst);
         if self.waiting() > 0 {
-            self.tell_first();
+            self.notify_first();
         }
     }
 
@@ -267,16 +267,16 @@ impl FairLock {
             line.passed = 0;
             self.waiting.fetch_sub(1, Ordering::SeqCst);
             drop(line);
-            first.tell(News::Handed);
+            first.notify(News::Handed);
             return;
         }
         let first = line.waiters.front().cloned();
         line.passed += u32::from(first.is_some());
         drop(line);
         self.is_held.store(false, Ordering::SeqCst);
-        let is_told = first.is_some_and(|first| first.tell(News::Released));
-        if !is_told && self.waiting() > 0 {
-            self.tell_first();
+        let is_notified = first.is_some_and(|first| first.notify(News::Released));
+        if !is_notified && self.waiting() > 0 {
+            self.notify_first();
         }
     }
 }

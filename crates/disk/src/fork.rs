@@ -24,13 +24,14 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{DupFlags, dup3};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
 use crate::descriptor::above_standard_streams;
+use crate::mutex::lock;
 
 unsafe extern "C" {
     fn pthread_atfork(
@@ -62,7 +63,7 @@ struct Withheld {
 }
 
 fn withheld() -> MutexGuard<'static, Withheld> {
-    WITHHELD.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&WITHHELD)
 }
 
 /// The process in which an object was created.

@@ -43,6 +43,13 @@ impl Image {
         self.len
     }
 
+    #[cfg(test)]
+    pub(crate) fn to_vec(&self) -> Vec<u8> {
+        let mut all = vec![0xee; self.len as usize];
+        assert_eq!(self.read(&mut all, 0), all.len());
+        all
+    }
+
     /// Number of pages written.
     pub(crate) fn page_count(&self) -> u64 {
         self.pages.len() as u64
@@ -116,12 +123,6 @@ fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, Range<usi
 mod tests {
     use super::*;
 
-    fn all(image: &Image) -> Vec<u8> {
-        let mut out = vec![0xee; image.len() as usize];
-        assert_eq!(image.read(&mut out, 0), out.len());
-        out
-    }
-
     #[test]
     fn image_matches_a_vector() {
         let mut image = Image::default();
@@ -140,7 +141,7 @@ mod tests {
                     vector[offset..offset + bytes.len()].copy_from_slice(&bytes);
                 }
             }
-            assert_eq!(all(&image), vector, "step {step}");
+            assert_eq!(image.to_vec(), vector, "step {step}");
         }
     }
 
@@ -150,8 +151,8 @@ mod tests {
         image.write(b"before", 4090);
         let copy = image.clone();
         image.write(b"behind", 4090);
-        assert_eq!(&all(&copy)[4090..], b"before");
-        assert_eq!(&all(&image)[4090..], b"behind");
+        assert_eq!(&copy.to_vec()[4090..], b"before");
+        assert_eq!(&image.to_vec()[4090..], b"behind");
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! The system interface: all access to anything outside the process.
 //!
 //! Files ([`vfs`], with real files in [`os`], switchable page caching in [`switching`]; files in
-//! memory in [`mem`]; with the feature `testing`, simulated faults in `lying`; what processes share
-//! in [`sharing`]; what a forked child may do in [`fork`]), memory of the system ([`machine`],
-//! [`room`]), its processors ([`processors`]), time ([`clock`]), threads ([`thread`], [`worker`],
-//! [`crew`]) and their fair lock ([`fair_lock`]), randomness ([`random`]), the one checksum
-//! ([`checksum`]) and the encoding of integers ([`codec`]). The crates above never call the
-//! operating system themselves; this lets one seed replay a whole run.
+//! memory in [`mem`]; disks that wrap another one in [`layer`]; with the feature `testing`,
+//! simulated faults in `lying`; what processes share in [`sharing`]; what a forked child may do in
+//! [`fork`]), memory of the system ([`machine`], [`room`]), its processors ([`processors`]), time
+//! ([`clock`]), threads ([`thread`], [`worker`], [`crew`]) and their fair lock ([`fair_lock`]),
+//! randomness ([`random`]), the one checksum ([`checksum`]) and the encoding of integers
+//! ([`codec`]). The crates above never call the operating system themselves; this lets one seed
+//! replay a whole run.
 
 #[doc(hidden)]
 pub mod borders;
@@ -23,10 +24,12 @@ pub mod fork;
 )]
 mod image;
 pub mod io_cause;
+pub mod layer;
 #[cfg(any(test, feature = "testing"))]
 pub mod lying;
 pub mod machine;
 pub mod mem;
+pub mod mutex;
 pub mod os;
 mod path_error;
 pub mod processors;

@@ -16,6 +16,7 @@
 
 mod bytes;
 mod chosen;
+mod file;
 mod lock;
 mod member;
 mod names;
@@ -26,8 +27,8 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::{self, ErrorKind};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -36,17 +37,17 @@ use crate::clock::ManualClock;
 use crate::image::{PAGE_BYTES, end_of};
 use crate::lying::bytes::Bytes;
 use crate::lying::chosen::Chosen;
+use crate::lying::file::LyingFile;
 use crate::lying::lock::LyingLock;
 use crate::lying::names::DurableNames;
 pub use crate::lying::process::{AtChange, Process};
+use crate::mutex::lock;
 use crate::path_error::{at_path, of_kind};
 use crate::random::Random;
 use crate::sharing::{LockFile, SharedWords};
 use crate::sharing_in_memory::SharingInMemory;
 use crate::tree::{Change, NodeId, ROOT, Tree};
-use crate::vfs::{
-    Caching, DirEntry, DirLock, Disk, File, HERE_ALREADY, LockError, Open, check_direct,
-};
+use crate::vfs::{Caching, DirEntry, DirLock, Disk, File, HERE_ALREADY, LockError, Open};
 
 const LOCK_NAME: &str = "LOCK";
 
@@ -252,7 +253,7 @@ impl LyingDisk {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Restores the power as if only the process had ended at the cut. Every write and every name
@@ -623,103 +624,5 @@ impl Disk for LyingDisk {
     fn shared_words(&self, path: &Path, count: usize) -> io::Result<Arc<dyn SharedWords>> {
         drop(self.powered(path)?);
         Ok(self.sharing.words(path, count))
-    }
-}
-
-struct LyingFile {
-    disk: LyingDisk,
-    generation: u64,
-    id: NodeId,
-    writable: bool,
-    direct: bool,
-    path: PathBuf,
-}
-
-impl fmt::Debug for LyingFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LyingFile")
-            .field("path", &self.path)
-            .field("direct", &self.direct)
-            .finish_non_exhaustive()
-    }
-}
-
-impl LyingFile {
-    /// The disk's state; fails if the power was cut since this handle was opened.
-    fn powered(&self) -> io::Result<MutexGuard<'_, State>> {
-        let state = self.disk.powered(&self.path)?;
-        if state.generation != self.generation {
-            return Err(dead(&self.path, "the power was cut since this handle was opened"));
-        }
-        Ok(state)
-    }
-
-    fn writable(&self) -> io::Result<MutexGuard<'_, State>> {
-        if self.writable {
-            self.powered()
-        } else {
-            Err(of_kind(&self.path, ErrorKind::PermissionDenied))
-        }
-    }
-
-    fn check(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        if self.direct {
-            check_direct(buf, offset).map_err(|e| at_path(&self.path, e))
-        } else {
-            Ok(())
-        }
-    }
-}
-
-impl File for LyingFile {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.check(buf, offset)?;
-        self.powered()?.read(self.id, &self.path, buf, offset)
-    }
-
-    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        self.check(buf, offset)?;
-        self.writable()?.write(self.id, &self.path, buf, offset)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.powered()?.sync(self.id, &self.path)
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        Ok(self.powered()?.file(self.id, &self.path)?.current().len())
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.writable()?.set_len(self.id, &self.path, len)
-    }
-
-    fn will_read(&self, _: u64, bytes: u64) {
-        self.disk.state().announced_bytes += bytes;
-    }
-
-    /// Like a write of zeros beyond the end: any part of it may survive a power cut.
-    fn allocate(&self, _: u64, to: u64) -> io::Result<()> {
-        let mut state = self.writable()?;
-        end_of(0, to).map_err(|e| at_path(&self.path, e))?;
-        if state.refuses_room {
-            return Err(of_kind(&self.path, ErrorKind::Unsupported));
-        }
-        let len = state.file(self.id, &self.path)?.current().len();
-        match to.checked_sub(len) {
-            Some(more) if more > 0 => {
-                state.write(self.id, &self.path, &vec![0; more as usize], len)
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-impl Drop for LyingFile {
-    fn drop(&mut self) {
-        let mut state = self.disk.state();
-        if state.generation == self.generation {
-            state.close(self.id);
-        }
     }
 }

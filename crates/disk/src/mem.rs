@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::image::{Image, end_of};
+use crate::mutex::lock;
 use crate::path_error::{at_path, of_kind};
 use crate::sharing::{LockFile, SharedWords};
 use crate::sharing_in_memory::SharingInMemory;
@@ -67,7 +68,7 @@ impl MemDisk {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
+use crate::mutex::lock;
 use crate::sharing::{LockFile, SharedWords};
 
 /// The identity of every file: locks and words in memory have only a path, and no file that could
@@ -30,7 +31,7 @@ struct State {
 
 impl SharingInMemory {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     pub(crate) fn lock_file(&self, path: &Path) -> Box<dyn LockFile> {
@@ -121,7 +122,7 @@ impl SharedWords for Words {
     }
 
     fn wait(&self, at: usize, seen: u64, patience: Duration) {
-        let sleeping = self.sleeping.lock().unwrap_or_else(PoisonError::into_inner);
+        let sleeping = lock(&self.sleeping);
         if self.words[at].load(Ordering::SeqCst) as u32 == seen as u32 {
             drop(self.woken.wait_timeout(sleeping, patience));
         }
@@ -129,7 +130,7 @@ impl SharedWords for Words {
 
     fn wake(&self, _: usize, _: u32) {
         // Lock and unlock, so that a thread that has checked but does not sleep yet is not missed.
-        drop(self.sleeping.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(lock(&self.sleeping));
         self.woken.notify_all();
     }
 

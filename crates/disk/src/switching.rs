@@ -6,12 +6,13 @@
 //! cannot hold stale bytes of them.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use crate::sharing::{LockFile, SharedWords};
-use crate::vfs::{Caching, DirEntry, DirLock, Disk, File, LockError, Open};
+use crate::layer::DiskLayer;
+use crate::mutex::lock;
+use crate::vfs::{Caching, Disk, File, Open};
 
 /// Decides how files are read.
 pub trait Switch: Send + Sync + std::fmt::Debug {
@@ -33,13 +34,9 @@ impl SwitchingDisk {
     }
 }
 
-impl Disk for SwitchingDisk {
-    fn process_id(&self) -> u32 {
-        self.disk.process_id()
-    }
-
-    fn check_own(&self) -> io::Result<()> {
-        self.disk.check_own()
+impl DiskLayer for SwitchingDisk {
+    fn below(&self) -> &dyn Disk {
+        &*self.disk
     }
 
     fn open(&self, path: &Path, open: Open, caching: Caching) -> io::Result<Arc<dyn File>> {
@@ -54,86 +51,6 @@ impl Disk for SwitchingDisk {
             cached: AtomicBool::new(false),
             turning: Mutex::new(()),
         }))
-    }
-
-    fn create_dir(&self, path: &Path) -> io::Result<()> {
-        self.disk.create_dir(path)
-    }
-
-    fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
-        self.disk.list(dir)
-    }
-
-    fn names(&self, dir: &Path) -> io::Result<Vec<String>> {
-        self.disk.names(dir)
-    }
-
-    fn entry(&self, path: &Path) -> io::Result<Option<DirEntry>> {
-        self.disk.entry(path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.disk.rename(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.disk.remove(path)
-    }
-
-    fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        self.disk.remove_dir(path)
-    }
-
-    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.disk.hard_link(from, to)
-    }
-
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.disk.sync_dir(dir)
-    }
-
-    fn sync_files(&self, files: &[Arc<dyn File>]) -> io::Result<()> {
-        self.disk.sync_files(files)
-    }
-
-    fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
-        self.disk.resolve(path)
-    }
-
-    fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
-        self.disk.lock(dir)
-    }
-
-    fn lock_shared(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
-        self.disk.lock_shared(dir)
-    }
-
-    fn lock_file(&self, path: &Path) -> io::Result<Box<dyn LockFile>> {
-        self.disk.lock_file(path)
-    }
-
-    fn lock_file_to_read(&self, path: &Path) -> io::Result<Box<dyn LockFile>> {
-        self.disk.lock_file_to_read(path)
-    }
-
-    fn locked_by(&self, dir: &Path) -> io::Result<Option<(Option<u32>, String)>> {
-        self.disk.locked_by(dir)
-    }
-
-    fn shared_words_to_read(&self, path: &Path, count: usize) -> io::Result<Arc<dyn SharedWords>> {
-        self.disk.shared_words_to_read(path, count)
-    }
-
-    fn is_in_use(&self, dir: &Path) -> io::Result<bool> {
-        self.disk.is_in_use(dir)
-    }
-
-    fn not_for_sharing(&self, path: &Path) -> io::Result<Option<&'static str>> {
-        self.disk.not_for_sharing(path)
-    }
-
-    fn shared_words(&self, path: &Path, count: usize) -> io::Result<Arc<dyn SharedWords>> {
-        self.disk.shared_words(path, count)
     }
 }
 
@@ -157,7 +74,7 @@ impl SwitchingFile {
         if self.cached.load(Ordering::Relaxed) == cached {
             return;
         }
-        let _turning = self.turning.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turning = lock(&self.turning);
         if self.cached.load(Ordering::Relaxed) != cached {
             self.file.turn(wanted);
             self.cached.store(cached, Ordering::Relaxed);

@@ -13,6 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::mutex::lock;
 use crate::thread::spawn;
 
 /// The longest sleep, because clocks have limited range.
@@ -22,7 +23,9 @@ pub(crate) const SLEEP_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 #[cfg(any(test, feature = "testing"))]
 pub mod sleeps {
     use std::collections::BTreeMap;
-    use std::sync::{Mutex, MutexGuard, PoisonError};
+    use std::sync::{Mutex, MutexGuard};
+
+    use crate::mutex::lock;
     use std::time::Duration;
 
     use crate::fork;
@@ -30,7 +33,7 @@ pub mod sleeps {
     static SLEEPS: Mutex<BTreeMap<String, Duration>> = Mutex::new(BTreeMap::new());
 
     fn sleeps() -> MutexGuard<'static, BTreeMap<String, Duration>> {
-        SLEEPS.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&SLEEPS)
     }
 
     fn here() -> String {
@@ -173,7 +176,7 @@ impl Bell {
 
     fn state(&self) -> MutexGuard<'_, State> {
         // A counter and a flag: consistent between any two statements.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 
@@ -232,7 +235,7 @@ impl Worker {
     }
 
     fn thread(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
-        self.thread.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.thread)
     }
 }
 

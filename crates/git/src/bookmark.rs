@@ -71,7 +71,11 @@ pub(crate) fn write(
     branch: &str,
     bookmark: Bookmark,
 ) -> Result<()> {
-    let value = json!({ "commit": bookmark.commit.as_str(), "branch": branch, "root": bookmark.root.as_str() });
+    let value = json!({
+        "commit": bookmark.commit.as_str(),
+        "branch": branch,
+        "root": bookmark.root.as_str(),
+    });
     Ok(transaction.put(bookmarks, &bookmark_key(keyspace), value.to_string().as_bytes())?)
 }
 

@@ -24,7 +24,8 @@ pub enum Error {
     },
     /// The repository has no commit at `HEAD`: commit something, or name a branch.
     #[error(
-        "{}: the repository has no commits yet, or the commit that HEAD points to is missing; commit something, or name a branch",
+        "{}: the repository has no commits yet, or the commit that HEAD points to is missing; \
+         commit something, or name a branch",
         .path.display()
     )]
     NoCommits {
@@ -44,8 +45,10 @@ pub enum Error {
     },
     /// The keyspace holds the history of another repository: import into another keyspace or store.
     #[error(
-        "{}: the store holds the history of another repository (up to commit {}, which this one does not have); \
-         import this one into another store or another keyspace", .path.display(), .commit.short()
+        "{}: the store holds the history of another repository (up to commit {}, which this one \
+         does not have); import this one into another store or another keyspace",
+        .path.display(),
+        .commit.short()
     )]
     OtherRepository {
         /// The repository.
@@ -56,8 +59,10 @@ pub enum Error {
     /// The last imported commit is no longer part of the branch: import into another keyspace or
     /// store.
     #[error(
-        "{}: the last imported commit {} is not an ancestor of {branch}: the history was rewritten, or this is another branch; \
-         import it into another store or another keyspace", .path.display(), .commit.short()
+        "{}: the last imported commit {} is not an ancestor of {branch}: the history was \
+         rewritten, or this is another branch; import it into another store or another keyspace",
+        .path.display(),
+        .commit.short()
     )]
     Rewritten {
         /// The repository.
@@ -94,7 +99,11 @@ pub enum Error {
         why: &'static str,
     },
     /// Several imported commits have ids with this prefix: give more digits.
-    #[error("commit id {id} is ambiguous: it may be {}{}; write more digits", .candidates.join(", "), if *.more { ", ..." } else { "" })]
+    #[error(
+        "commit id {id} is ambiguous: it may be {}{}; write more digits",
+        .candidates.join(", "),
+        if *.more { ", ..." } else { "" }
+    )]
     Ambiguous {
         /// The prefix of the id, as given.
         id: String,

@@ -25,6 +25,23 @@ pub struct Draft<'a> {
     /// Blob files that the record names, at most [`MAX_BLOBS`]. They are finished before the record
     /// is submitted, and durable before it is written.
     pub blobs: &'a [BlobRef],
+    /// When the record may be committed.
+    pub times: CommitTimes,
+}
+
+/// The times at which a record may be committed, in microseconds since 1970 UTC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommitTimes {
+    /// Before this time the record is refused with [`LogError::Late`](crate::error::LogError): the
+    /// clock was set back since.
+    pub from_micros: u64,
+    /// From this time on it is refused as well.
+    pub before_micros: u64,
+}
+
+impl CommitTimes {
+    /// Any time.
+    pub const ANY: Self = Self { from_micros: 0, before_micros: u64::MAX };
 }
 
 /// The most blob files of one record.

@@ -9,6 +9,10 @@ use plimsoll_memory::pool::LoadError;
 
 use crate::glsn::Glsn;
 
+/// The end of the message of an error for damage in a store.
+pub const VERIFY_ADVICE: &str =
+    "; `plimsoll verify STORE` lists the damage, the data that it affects, and the remedy";
+
 /// Why a call to the log failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -55,10 +59,7 @@ pub enum LogError {
         limit_bytes: u64,
     },
     /// Bytes on disk are not those that were written: restore a backup, or recover the log.
-    #[error(
-        "the log is corrupt at GLSN {glsn} ({file}, offset {offset}): {what}; restore a backup, \
-         or see `plimsoll verify`"
-    )]
+    #[error("the log is corrupt at GLSN {glsn} ({file}, offset {offset}): {what}{}", VERIFY_ADVICE)]
     Corrupt {
         /// The first GLSN that cannot be read (as far as known).
         glsn: Glsn,
@@ -102,12 +103,20 @@ pub enum LogError {
     /// The last record's time is ahead of the clock by more than the log allows: set the clock, or
     /// restart the log's time ([`crate::file_log::FileLog::restart_time`]).
     #[error(
-        "the time of the log's last record is {} hours ahead of this machine's clock; set the clock, or restart the log's time",
+        "the time of the log's last record is {} hours ahead of this machine's clock; set the \
+         clock, or restart the log's time",
         ahead_micros / 3_600_000_000
     )]
     ClockBehind {
         /// The difference in microseconds.
         ahead_micros: u64,
+    },
+    /// The record would not be committed within the times of its draft
+    /// ([`crate::draft::CommitTimes`]). Nothing was appended.
+    #[error("the record would be committed at {micros}, which is not within its draft's times")]
+    Late {
+        /// The time at which it would be committed, in microseconds since 1970 UTC.
+        micros: u64,
     },
     /// The draft breaks a rule; see the message.
     #[error("the draft cannot be appended: {what}")]

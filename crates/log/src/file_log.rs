@@ -1,6 +1,6 @@
 //! The log in files: segments of records, offset tables, blob files.
 //!
-//! Laws:
+//! Invariants:
 //! 1. GLSNs are dense: each submitted entry gets the next number.
 //! 2. `durable` never decreases, and everything up to it survives a power cut.
 //! 3. After a failed write or sync the log is poisoned: every later submit fails, and so does every
@@ -37,14 +37,11 @@ mod tests;
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use plimsoll_disk::crew::{Job, Urgency};
-use plimsoll_disk::worker::Next;
-use plimsoll_memory::budget::Kind;
-use plimsoll_memory::page::PAGE_BYTES;
+use plimsoll_disk::crew::Job;
 
 use crate::blob::{Blob, BlobId, BlobRef};
 use crate::draft::{Draft, Ticket};
@@ -53,28 +50,22 @@ use crate::entry::{Entry, EntryMeta};
 use crate::error::LogError;
 pub use crate::file_log::blobs::blob_writer::BlobWriter;
 use crate::file_log::blobs::blob_writer::Synced;
-use crate::file_log::durability::DurabilityState;
 use crate::file_log::durability::flusher::Flusher;
-use crate::file_log::env::{Env, lock};
+use crate::file_log::env::lock;
 pub use crate::file_log::files::names::UNFINISHED;
 use crate::file_log::keep::backup::BackupFile;
 use crate::file_log::keep::complete::CompletePages;
+pub use crate::file_log::keep::ending::LONG_SEGMENT_BYTES;
 use crate::file_log::open_log::OpenLog;
 use crate::file_log::options::{FileLogOptions, Mode, OpenReport};
 use crate::file_log::read::scan::FileScan;
 use crate::file_log::repair::verify::{self, Finding, VerifyProgress, VerifyScope};
 pub use crate::file_log::segments::header_file::id_in;
-use crate::file_log::segments::list::Segments;
-use crate::file_log::shared::catch_up::catch_up;
+use crate::file_log::shared::catch_up::{catch_up, wait_for_members};
 use crate::file_log::shared::leap::leap;
 use crate::file_log::shared::posting::{self, Posted};
 use crate::file_log::shared::turn::{Turn, with_order};
 use crate::glsn::{Bounds, Glsn, Position, StreamId};
-use crate::members::Members;
-
-/// Closing seals the active segment if it has at least this size, because the next process to open
-/// the log would have to read all of it.
-pub const LONG_SEGMENT_BYTES: u64 = 4 << 20;
 
 /// A log in a folder.
 pub struct FileLog {
@@ -109,7 +100,7 @@ impl FileLog {
         let options = FileLogOptions { background: threaded, ..options };
         let (log, report) = recovery::open(options)?;
         let flusher = if threaded { Some(log.durability.start_flusher()?) } else { None };
-        let sealer = if background { Some(start_sealer(&log)?) } else { None };
+        let sealer = if background { Some(log.start_sealer()?) } else { None };
         let (closed, removed_seen) = (AtomicBool::new(false), AtomicU64::new(0));
         Ok((Self { log, flusher: Mutex::new(flusher), sealer, closed, removed_seen }, report))
     }
@@ -154,12 +145,7 @@ impl FileLog {
     /// # Errors
     /// `Poisoned`, `ReadOnly`.
     pub fn seal_from(&self, bytes: u64) -> Result<(), LogError> {
-        if with_order(&self.log, |order| append::end_segment_from(&self.log, order, bytes))? {
-            // Appends need not wait for the sync.
-            self.log.durability.sync_to_end()?;
-            append::seal(&self.log)?;
-        }
-        Ok(())
+        self.log.seal_from(bytes)
     }
 
     /// By how many microseconds the log's time is ahead of the clock.
@@ -175,6 +161,32 @@ impl FileLog {
             .end
             .timestamp
             .saturating_sub(self.log.env.options.clock.wall_micros()))
+    }
+
+    /// The time at which a record would be committed now, in microseconds since 1970 UTC: that of
+    /// the clock, but later than the last record that this process knows.
+    pub fn now_micros(&self) -> u64 {
+        self.log.env.options.clock.wall_micros().max(self.log.tail.timestamp() + 1)
+    }
+
+    /// The time of the last record that this process knows, in microseconds since 1970 UTC.
+    pub fn last_micros(&self) -> u64 {
+        self.log.tail.timestamp()
+    }
+
+    /// The time of an entry, in microseconds since 1970 UTC. If the entry was trimmed, the time of
+    /// a later one: that of the last record that was trimmed. If its block is damaged, the time of
+    /// the last record of its segment.
+    ///
+    /// # Errors
+    /// As for [`FileLog::read`], except `Trimmed` and `Corrupt`.
+    pub fn time_or_later(&self, glsn: Glsn) -> Result<u64, LogError> {
+        match self.log.read_meta(glsn) {
+            Ok(meta) => Ok(meta.timestamp_micros),
+            Err(LogError::Trimmed { .. }) => Ok(self.log.trimmed_micros()),
+            Err(LogError::Corrupt { .. }) => Ok(self.log.end_of_segment_micros(glsn)),
+            Err(error) => Err(error),
+        }
     }
 
     /// Until it is dropped, records are accepted even if the log's time is too far ahead of the
@@ -209,21 +221,7 @@ impl FileLog {
         bytes: u64,
         keep: &dyn Fn(BlobId) -> bool,
     ) -> Result<(), LogError> {
-        self.log.env.check_writable()?;
-        with_order(&self.log, |order| {
-            if order.end.next > until {
-                return Ok(());
-            }
-            let freed = {
-                let tail = self.log.tail.read();
-                let blobs = tail.blobs.list().iter().filter(|named| !keep(named.blob.id));
-                blobs.map(|named| u64::from(named.blob.pages)).sum::<u64>() * PAGE_BYTES as u64
-            };
-            if freed + u64::from(order.end.offset) >= bytes {
-                append::end_segment_from(&self.log, order, 0)?;
-            }
-            Ok(())
-        })
+        self.log.end_segment_below(until, bytes, keep)
     }
 
     /// From now on, ends the active segment at this length, if that is below the configured segment
@@ -263,7 +261,7 @@ impl FileLog {
     /// Seals a segment that is followed by another one: one step of the sealing job. Returns
     /// whether a segment was waiting to be sealed.
     pub fn seal_behind(&self) -> bool {
-        seal_step(&self.log.segments, &self.log.durability, &self.log.env)
+        self.log.seal_behind()
     }
 
     /// Reads every file of the log, bypassing all caches of this process, and returns the damage
@@ -382,20 +380,7 @@ impl FileLog {
         if let Some(sealer) = &self.sealer {
             sealer.stop();
         }
-        // Also syncs a record that another thread is ordering now. Threads that come later find the
-        // log closed.
-        let members = self.log.env.members().filter(|_| !is_last);
-        let own_turn = members.map(|members| members.turns.own_turn_if_free_soon());
-        let ended = if is_last { self.end_in_order() } else { self.sync_published() };
-        self.log.durability.group.close();
-        drop(own_turn);
-        if is_last {
-            // The turn keeps other members from writing, but not the next process that opens the
-            // log.
-            self.wait_for_writes();
-        }
-        self.log.durability.unlock_folder();
-        ended
+        self.log.close(is_last)
     }
 }
 
@@ -410,32 +395,6 @@ impl Drop for TimeLead<'_> {
 }
 
 impl FileLog {
-    /// Leaves the end of the log in a state in which the next opening has little to read.
-    fn end_in_order(&self) -> Result<(), LogError> {
-        self.catch_up()?;
-        self.seal_from(LONG_SEGMENT_BYTES)?;
-        append::seal(&self.log)?;
-        append::write_mark(&self.log)?;
-        append::cut_zeros(&self.log);
-        Ok(())
-    }
-
-    /// Waits for the threads that found the log open and may still be writing, because a later
-    /// write of theirs could overwrite records of the next process. Law: the log is already closed,
-    /// so that no further thread writes.
-    fn wait_for_writes(&self) {
-        drop(self.log.tail.order());
-        self.log.durability.wait_for_sync();
-    }
-
-    /// Syncs the published records: the members that stay open may never sync them. An unpublished
-    /// record is left to them to remove.
-    fn sync_published(&self) -> Result<(), LogError> {
-        let Some(members) = self.log.env.members() else { return Ok(()) };
-        let published = Glsn(members.marks.next().0.saturating_sub(1));
-        self.log.durability.wait(published.min(self.log.tail.last()))
-    }
-
     /// Loads the records that other members have published so far into this process's tail. Does
     /// nothing if this process has the log alone.
     ///
@@ -494,31 +453,6 @@ impl FileLog {
         self.log.durability.check_shared()
     }
 
-    /// Waits until an entry after `glsn` is readable, whichever process ordered it.
-    fn wait_for_members(
-        &self,
-        members: &Members,
-        glsn: Glsn,
-        patience: Duration,
-        is_ended: &dyn Fn() -> bool,
-    ) -> Result<(), LogError> {
-        let is_there = || {
-            members.following.newest().map_or(true, |newest| newest > glsn)
-                || members.health.is_poisoned()
-                || is_ended()
-        };
-        let clock = &self.log.env.options.clock;
-        let begun = clock.monotonic_nanos();
-        while !is_there() {
-            let waited = Duration::from_nanos(clock.monotonic_nanos().saturating_sub(begun));
-            let Some(left) = patience.checked_sub(waited).filter(|left| !left.is_zero()) else {
-                break;
-            };
-            members.syncs.wait_for_news(left, &is_there);
-        }
-        self.catch_up()
-    }
-
     /// The entries of a stream from `from` on that are loaded, durable or not.
     ///
     /// # Errors
@@ -526,35 +460,6 @@ impl FileLog {
     pub fn scan_ordered(&self, from: Glsn, stream: StreamId) -> Result<FileScan<'_>, LogError> {
         FileScan::of_ordered(&self.log, from..self.log.tail.next(), Some(stream))
     }
-}
-
-/// Starts the job that seals segments.
-fn start_sealer(log: &OpenLog) -> Result<Job, LogError> {
-    let (segments, durability, env) =
-        (Arc::clone(&log.segments), Arc::clone(&log.durability), Arc::clone(&log.env));
-    Ok(log.env.options.crew.start(
-        "seal",
-        Urgency::Prompt,
-        &log.segments.bell,
-        || {},
-        move |_| {
-            if seal_step(&segments, &durability, &env) { Next::Again } else { Next::Rung }
-        },
-    )?)
-}
-
-/// Seals the segment that is waiting for it. If memory is short, it is sealed when the next segment
-/// is due. Once the log is closed or its lock is lost, another process may own the folder, so
-/// nothing is changed.
-fn seal_step(segments: &Segments, durability: &DurabilityState, env: &Env) -> bool {
-    let may_seal =
-        segments.is_sealing() && durability.group.check().is_ok() && durability.check_own().is_ok();
-    may_seal
-        && env
-            .options
-            .budget
-            .take(Kind::Staging)
-            .is_ok_and(|mut staging| segments.seal(&mut staging).is_some())
 }
 
 impl Drop for FileLog {
@@ -652,7 +557,7 @@ impl FileLog {
     ) -> Result<Glsn, LogError> {
         if self.log.readable() <= glsn {
             match self.log.env.members() {
-                Some(members) => self.wait_for_members(members, glsn, patience, is_ended)?,
+                Some(members) => wait_for_members(&self.log, members, glsn, patience, is_ended)?,
                 None => {
                     let is_over = || self.log.readable() > glsn || is_ended();
                     self.log.durability.group.wait_for_news(patience, &is_over);

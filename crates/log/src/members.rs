@@ -74,6 +74,9 @@ pub const LOCKS_DIR: &str = "members";
 /// The file of the words, in the store's folder.
 pub const WORDS_FILE: &str = "SHARED";
 
+/// The most processes that can share a store: each has a slot in the words.
+pub const MAX_PROCESSES: usize = SLOTS;
+
 /// How long a member waits for another one before it reports that member as stalled.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -182,7 +185,7 @@ impl Joining {
         })
     }
 
-    /// Takes a free slot. Law: the caller holds `join`.
+    /// Takes a free slot. The caller must hold `join`.
     fn take_slot(self, store: &Path) -> Result<Members, LogError> {
         for slot in 0..SLOTS {
             let slot_lock = self.disk.lock_file(&slot_path(&self.dir, slot))?;
@@ -349,7 +352,7 @@ impl Members {
             // another member can join: if this process is killed here, the next one to join is a
             // first member again.
             self.table.ring(NEWS);
-            self.table.tell();
+            self.table.notify();
         }
         self.table.needs_words.store(true, Ordering::SeqCst);
         self.join.release();
@@ -394,7 +397,7 @@ impl Members {
         }
         self.join.release();
         // If this member was the keeper, another one must replace it.
-        self.table.tell();
+        self.table.notify();
     }
 
     /// As [`Members::join`], for a read-only process. Without the right to write to the words, it

@@ -107,7 +107,7 @@ fn scan(path: &Path, threads: usize) {
     for number in 0..pages {
         let ahead = pool.read_ahead_max();
         if threads > 0 && number + ahead / 2 >= asked {
-            file.prefetch(asked, ahead.min(pages - asked) / 2);
+            file.read_ahead(asked, ahead.min(pages - asked) / 2);
             asked = (asked + ahead / 2).min(pages);
         }
         assert_eq!(file.get(number, Touch::Scan).expect("it loads").len(), PAGE_BYTES);

@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // alone.
     for number in 0..1000 {
         if number % 16 == 0 {
-            file.prefetch(number, 16);
+            file.read_ahead(number, 16);
         }
         assert_eq!(file.get(number, Touch::Scan)?.len(), PAGE_BYTES);
     }

@@ -2,7 +2,7 @@
 //!
 //! The arena reserves address space up to a ceiling. Only the chunks below `usable` may be touched.
 //!
-//! Laws:
+//! Invariants:
 //! 1. A withdrawn chunk is not resident. While any chunk of a 2 MiB block is withdrawn, the block
 //!    uses small pages, because a huge page would make the withdrawn chunk resident again. (The
 //!    system backs an untouched block with a huge page on the first touch of any byte, and its

@@ -1,6 +1,6 @@
 //! The memory budget: one limit, and an account of its use by kind.
 //!
-//! Laws:
+//! Invariants:
 //! 1. free chunks + chunks held + chunks retired by leases = chunks of the budget, at every moment.
 //! 2. A lease retires chunks for its bytes before its holder allocates them; all leases together
 //!    retire the sum, rounded up. A retired chunk's memory is given back to the system, so that

@@ -5,7 +5,7 @@
 //! freed blocks, and would then hold memory that no lease covers (glibc keeps all up to the largest
 //! block that was ever freed, 32 MiB at most, in each of its arenas).
 //!
-//! Laws:
+//! Invariants:
 //! 1. A mapping's lease covers all of it, not only the touched part, because it may be reused for
 //!    another buffer.
 //! 2. The budget keeps a few returned mappings, with their leases, for the next buffer

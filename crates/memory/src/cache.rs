@@ -13,7 +13,7 @@
 //! memory  segments of 4 to 64 KiB of the budget's chunks           (segments.rs)
 //! ```
 //!
-//! Laws:
+//! Invariants:
 //! 1. Segments in use never exceed the limit, at any moment and with any number of threads.
 //! 2. A hit takes no lock (except for the 65th concurrent reader, or the 17th in a cache of a MiB).
 //!    It claims a line of its own ([`readers`]), counts a touch unless there are three already,

@@ -1,7 +1,7 @@
 //! A doorkeeper: an admission filter that remembers recently requested keys, so that a cache does
 //! not admit keys that are requested only once.
 //!
-//! Laws:
+//! Invariants:
 //! 1. It may report a new key as seen, and may forget a key. Neither changes an answer.
 //! 2. A key is recognized until newer keys have taken a quarter of the slots. In an endless stream
 //!    of new keys, a third is reported as new; the others share a slot with a key of the last two
@@ -56,7 +56,7 @@ impl Doorkeeper {
     pub fn has_seen(&self, hash: u64) -> bool {
         let slot =
             &self.slots[(((hash & u64::from(u32::MAX)) * self.slots.len() as u64) >> 32) as usize];
-        // Relaxed, here and below: a stale generation only causes a wrong report (law 1).
+        // Relaxed, here and below: a stale generation only causes a wrong report (invariant 1).
         let (now, seen) = (self.generation.load(Ordering::Relaxed), slot.load(Ordering::Relaxed));
         if seen == now {
             return true;
@@ -82,7 +82,7 @@ impl Doorkeeper {
     }
 }
 
-/// The next generation. Numbers recur after 255 generations, which law 1 allows.
+/// The next generation. Numbers recur after 255 generations, which invariant 1 allows.
 fn after(generation: u8) -> u8 {
     if generation == u8::MAX { 1 } else { generation + 1 }
 }

@@ -11,7 +11,7 @@
 //! While some chunks were never taken, nothing has to be evicted, and the evictor's thread
 //! pre-faults some of them instead ([`Budget::clear_block`]).
 //!
-//! Laws:
+//! Invariants:
 //! 1. Nothing is evicted while the pool can still grow, nor beyond the high watermark.
 //! 2. Evicted memory becomes room: free frames + frames with a page = frames, before and after.
 //! 3. An evictor that can free nothing sleeps; it does not spin over pinned pages.

@@ -1,6 +1,7 @@
 //! A mapping: page-aligned memory that goes back to the system when it is dropped.
 //!
-//! Law: the bytes are always initialised: with zeros at first, later with a holder's contents.
+//! Invariant: the bytes are always initialised: with zeros at first, later with a holder's
+//! contents.
 #![allow(unsafe_code, reason = "maps memory and lends it as slices")]
 
 use std::fmt;

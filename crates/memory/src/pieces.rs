@@ -1,7 +1,7 @@
 //! Pieces of chunks, for holders that need little memory. A chunk is cut into pieces of one size,
 //! and many holders share it.
 //!
-//! Laws:
+//! Invariants:
 //! 1. A chunk is held while any piece of it is; dropping the last piece gives it back.
 //! 2. A piece has one holder. Its contents are those of the last holder.
 #![allow(unsafe_code, reason = "pieces of one chunk have different holders")]

@@ -5,7 +5,7 @@
 //! a hazard line of its own ([`hazard`]). Everything else happens under one lock, which is never
 //! held while a page is read from its file. [`keeper`] decides which pages stay.
 //!
-//! Laws:
+//! Invariants:
 //! 1. Concurrent requests for a page share one load. An error reaches all of them; the next request
 //!    tries again.
 //! 2. A page in use keeps its address and its bytes, even if the pool is dropped first.
@@ -15,6 +15,7 @@
 
 mod ahead;
 mod evictor_stats;
+mod file;
 mod frame;
 mod frames;
 mod ghosts;
@@ -53,6 +54,7 @@ use crate::sync::{Mutex, MutexGuard};
 use crate::turnover::Turnover;
 pub use ahead::ReaderThreads;
 pub use evictor_stats::EvictorStats;
+pub use file::PoolFile;
 use frame::{Heat, PageKey, Pin};
 use frames::{FRAMES_PER_CHUNK, Frames};
 use hits::Hits;
@@ -146,8 +148,8 @@ pub trait PageSource: Send + Sync {
     fn load(&self, number: u32, page: &mut [u8]) -> Result<(), LoadError>;
 
     /// Reads the pages from `first` on into `pages` (whole pages, aligned for direct reads) and
-    /// checks them. Used for sequential reads that bypass the pool, and for [`PoolFile::prefetch`].
-    /// A source that can read several pages at once overrides it.
+    /// checks them. Used for sequential reads that bypass the pool, and for
+    /// [`PoolFile::read_ahead`]. A source that can read several pages at once overrides it.
     ///
     /// # Errors
     /// As for [`PageSource::load`].
@@ -213,20 +215,6 @@ pub struct Pool {
     read_ahead: AtomicU64,
     /// Pages read from their file.
     loads: AtomicU64,
-}
-
-/// A file whose pages the pool may hold. Its pages are forgotten when the last clone is dropped.
-#[derive(Clone)]
-pub struct PoolFile {
-    file: Arc<File>,
-}
-
-struct File {
-    pool: Arc<Pool>,
-    id: u64,
-    source: Arc<dyn PageSource>,
-    /// Upper bound (exclusive) on the page numbers that were ever in the pool.
-    pages: AtomicU64,
 }
 
 /// Counters since the pool was made.
@@ -300,9 +288,7 @@ impl Pool {
     /// Attaches a file under a new id, which is never reused.
     pub fn attach(self: &Arc<Self>, source: Arc<dyn PageSource>) -> PoolFile {
         let id = self.next_file.fetch_add(1, Ordering::Relaxed);
-        PoolFile {
-            file: Arc::new(File { pool: Arc::clone(self), id, source, pages: AtomicU64::new(0) }),
-        }
+        PoolFile::new(self, id, source)
     }
 
     /// Evicts every page that is not pinned.
@@ -564,172 +550,5 @@ impl Drop for Pool {
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.stats().fmt(f)
-    }
-}
-
-impl PoolFile {
-    /// Returns page `number`, from its frame or loaded; concurrent requests share one load.
-    ///
-    /// # Errors
-    /// The source's error, or no frame is available (all are pinned and the budget has none to
-    /// give). While [`ResidentOnly`] is entered: the page is not found without a lock.
-    #[inline]
-    pub fn get(&self, number: u32, touch: Touch) -> Result<Page, LoadError> {
-        let pool = &self.file.pool;
-        let key = self.key(number);
-        match pool.frames.hold(key, touch) {
-            Some((frame, pin)) => Ok(pool.found(frame, pin)),
-            None => self.get_under_lock(key, touch),
-        }
-    }
-
-    /// Returns page `number` if it is found without a lock. For callers that will need it soon but
-    /// do not want to wait for it.
-    #[inline]
-    pub fn find(&self, number: u32, touch: Touch) -> Option<Page> {
-        let pool = &self.file.pool;
-        pool.frames.hold(self.key(number), touch).map(|(frame, pin)| pool.found(frame, pin))
-    }
-
-    /// Prefetches the first `len` bytes of page `number` into the processor's caches, if it is
-    /// found without a lock, and the slot of the page table for the next page. Does not count as an
-    /// access.
-    #[inline]
-    pub fn fetch(&self, number: u32, len: usize) {
-        let frames = &self.file.pool.frames;
-        frames.prefetch(self.key(number), len);
-        frames.prefetch_slot(self.key(number.wrapping_add(1)));
-    }
-
-    #[cold]
-    fn get_under_lock(&self, key: PageKey, touch: Touch) -> Result<Page, LoadError> {
-        resident_only::check_may_load()?;
-        let pool = &self.file.pool;
-        let mut pressed = false;
-        loop {
-            match pool.begin(key, touch) {
-                Step::Found(page) => return Ok(page),
-                Step::Wait(frame, load) => {
-                    return load.wait().map(|()| Page::new(pool, frame, Pin::Counted).after_miss());
-                }
-                Step::Fill(filling) => return self.fill(filling, key.number),
-                Step::TakeChunk => match pool.budget.take(Kind::Pages) {
-                    Ok(chunk) => pool.adopt(chunk),
-                    // A reclaimer may have released pages.
-                    Err(_) if !std::mem::replace(&mut pressed, true) => {}
-                    Err(refusal) => return Err(LoadError::OutOfBudget(refusal)),
-                },
-                Step::Refused if !std::mem::replace(&mut pressed, true) => pool.budget.press(),
-                Step::Refused => {
-                    let usage = Box::new(pool.budget.usage());
-                    let needed_bytes = PAGE_BYTES as u64;
-                    return Err(LoadError::OutOfBudget(OutOfBudget {
-                        needed_bytes,
-                        kind: Kind::Pages,
-                        usage,
-                    }));
-                }
-            }
-        }
-    }
-
-    fn fill(&self, mut filling: Filling<'_>, number: u32) -> Result<Page, LoadError> {
-        match self.file.source.load(number, filling.bytes()) {
-            Ok(()) => {
-                self.note_page(number);
-                Ok(filling.finish(true).after_miss())
-            }
-            Err(error) => {
-                filling.fail(&error);
-                Err(error)
-            }
-        }
-    }
-
-    /// Whether page `number` is resident. Without a lock and without an access; a page that moves
-    /// meanwhile may be missed.
-    pub fn is_resident(&self, number: u32) -> bool {
-        let key = self.key(number);
-        self.file
-            .pool
-            .frames
-            .find(key, |frame| frame.key() == key && frame.state().is_resident())
-            .is_some()
-    }
-
-    /// Puts a page that was just written into the pool (hot if `hot`), if a frame is available
-    /// without waiting; otherwise does nothing.
-    ///
-    /// # Panics
-    /// `bytes` is not a page long.
-    pub fn put(&self, number: u32, bytes: &[u8], hot: bool) {
-        assert_eq!(bytes.len(), PAGE_BYTES);
-        let pool = &self.file.pool;
-        let key = self.key(number);
-        let mut keeper = pool.lock();
-        if pool.frames.find_any(key).is_some() {
-            return;
-        }
-        let inline_before = keeper.inline_evictions();
-        let Some(at) = keeper.frame(&pool.frames, &pool.budget) else { return };
-        let mut filling = pool.begin_at(at, key, if hot { Heat::Hot } else { Heat::Cold });
-        pool.call_if_short(keeper, inline_before);
-        filling.bytes().copy_from_slice(bytes);
-        self.note_page(number);
-        filling.finish(false);
-    }
-
-    /// Like [`PoolFile::put`] of a page that is not hot, but evicts nothing and leaves one part in
-    /// [`LEFT_FREE`] of the budget free.
-    ///
-    /// # Panics
-    /// `bytes` is not a page long.
-    pub fn put_if_free(&self, number: u32, bytes: &[u8]) {
-        // If other threads take the free chunks first, `put` evicts a cold page.
-        if self.file.pool.has_free_memory() {
-            self.put(number, bytes, false);
-        }
-    }
-
-    /// The source of the file's pages, for reads that bypass the pool.
-    pub fn source(&self) -> &Arc<dyn PageSource> {
-        &self.file.source
-    }
-
-    /// Whether page `number` is resident and hot. Compaction uses this to make the pages that it
-    /// writes hot as well.
-    pub fn is_hot(&self, number: u32) -> bool {
-        let frames = &self.file.pool.frames;
-        let _keeper = self.file.pool.lock();
-        frames
-            .find_any(self.key(number))
-            .map(|at| frames.get(at).state())
-            .is_some_and(|state| state.is_resident() && state.heat() >= Heat::Hot)
-    }
-
-    fn key(&self, number: u32) -> PageKey {
-        PageKey { file: self.file.id, number }
-    }
-
-    fn note_page(&self, number: u32) {
-        self.file.pages.fetch_max(u64::from(number) + 1, Ordering::Relaxed);
-    }
-}
-
-impl fmt::Debug for PoolFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PoolFile({})", self.file.id)
-    }
-}
-
-impl Drop for File {
-    fn drop(&mut self) {
-        if self.pool.budget.is_foreign() {
-            // Do nothing in a forked child, because a thread that exists only in the parent may
-            // hold the lock. For the same reason, never drop the pool.
-            std::mem::forget(Arc::clone(&self.pool));
-            return;
-        }
-        self.pool.forget(self.id, *self.pages.get_mut());
     }
 }

@@ -48,7 +48,11 @@ fn prefetch_line(address: *const u8) {
 fn prefetch_line(address: *const u8) {
     // SAFETY: it reads nothing, changes no register and never faults.
     unsafe {
-        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) address, options(readonly, nostack, preserves_flags));
+        std::arch::asm!(
+            "prfm pldl1keep, [{}]",
+            in(reg) address,
+            options(readonly, nostack, preserves_flags)
+        );
     }
 }
 

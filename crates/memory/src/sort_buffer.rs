@@ -4,7 +4,7 @@
 //! The list is sorted by the first bytes in which the keys differ, so that nearly all comparisons
 //! read nothing but the list. Rows that arrive in order are not sorted at all.
 //!
-//! Laws:
+//! Invariants:
 //! 1. A row that is refused changes nothing.
 //! 2. Of rows with equal keys, only the last one added is returned.
 

@@ -5,7 +5,7 @@
 //! never removed; dropping the map frees all of them. This file serialises inserts, [`writer`]
 //! accounts for their memory, and [`entries`] holds the bytes and links.
 //!
-//! Laws:
+//! Invariants:
 //! 1. A reader takes no lock and sees each entry whole or not at all.
 //! 2. An insert that fails leaves the map as it was.
 //! 3. A reservation made by [`SortedMap::reserve`] is kept: entries of that many bytes fit even if

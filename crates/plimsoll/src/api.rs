@@ -5,6 +5,7 @@ pub(crate) mod admin;
 pub(crate) mod commit;
 pub(crate) mod commits;
 pub(crate) mod db;
+mod expiry;
 pub(crate) mod feed;
 pub(crate) mod feed_handle;
 pub(crate) mod follow;

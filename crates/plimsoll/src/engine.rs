@@ -88,8 +88,8 @@ pub(crate) struct Maintenance {
 pub(crate) struct Opened {
     /// Time and work of the opening; set at its end.
     pub(crate) stats: OnceLock<OpeningStats>,
-    /// Warnings from opening the log: commits whose time is far ahead of the clock, bytes behind the
-    /// end of a segment's contents.
+    /// Warnings from opening the log: commits whose time is far ahead of the clock, bytes behind
+    /// the end of a segment's contents.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -239,6 +239,7 @@ mod tests {
 
     use crate::engine::open::open;
     use crate::engine::{Engine, steps};
+    use crate::index::env::Horizon;
     use crate::txn::transaction::Transaction;
     use crate::types::options::Options;
     use crate::types::retention::Retention;
@@ -308,7 +309,7 @@ mod tests {
         let store = open(&dir.path().join("store"), options).unwrap();
         put(&store, b"one");
         let follower = &store.shared().follower;
-        let horizon = || store.catalog.horizon.floor(1);
+        let horizon = || store.catalog.horizon.retained(1).floor;
         assert_eq!(horizon(), store.visible());
         follower.is_to_learn.store(true, Ordering::Release);
         assert_eq!(horizon(), Glsn::NONE);

@@ -1,8 +1,8 @@
 //! Entry points for the fuzzers (`fuzz/`): each passes arbitrary bytes to a decoder of data from
 //! disk. Not part of the public API.
 //!
-//! Law: no entry point panics, and none allocates more than a small multiple of its input's length.
-//! Checksums that would only stop a fuzzer are recomputed here.
+//! Invariant: no entry point panics, and none allocates more than a small multiple of its input's
+//! length. Checksums that would only stop a fuzzer are recomputed here.
 
 pub mod reseal;
 pub mod store;

@@ -4,7 +4,7 @@
 //! table files). Compaction merges runs and moves superseded versions into *history* runs, so that
 //! a scan of the present does not read old versions. The whole index can be rebuilt from the log.
 //!
-//! Laws:
+//! Invariants:
 //! 1. Every version in the log up to the manifest's checkpoint is in the runs that the manifest
 //!    names. No version in a run is younger than the durable GLSN (the log sequence number).
 //! 2. Sources are ordered by age: for one key, every version in a newer source is younger than
@@ -16,7 +16,8 @@
 //! ```text
 //! commits -> active memtable -> closed memtables -> (flush) -> current runs <-> (compaction)
 //!            large transactions -> adopted runs ----^               |
-//!                                                                   v superseded versions, moved deletions
+//!                                    superseded versions,          |
+//!                                    moved deletions               v
 //!                                                              history runs <-> (compaction)
 //! ```
 

@@ -9,8 +9,9 @@
 //! - [`Db::add`], [`Db::append`], [`Db::compare_and_swap`] and [`Db::update`] change a key without
 //!   a conflict.
 //! - [`Db::snapshot`] and [`Db::snapshot_at`] read the store as it is, and as it was.
-//! - [`Db::history`] and [`Db::diff`] tell what changed; [`Log::commits`] and [`Db::watch`] are the change feed; [`Db::log`] also carries streams of the
-//!   user's own.
+//! - [`Db::history`] and [`Db::diff`] tell what changed; [`Log::commits`] and [`Db::watch`] are the
+//!   change feed; [`Db::log`] also carries streams of the user's own.
+//! - [`Db::revert`] undoes a commit, and [`Db::reset_to`] goes back to a moment, by a new commit.
 //! - [`Db::verify`], [`Db::backup`] and [`Db::recover`] look after the bytes.
 //!
 //! Keys have up to 4 KiB and compare as bytes, values up to 1 GiB. Every type can be sent to and
@@ -29,6 +30,7 @@ mod engine;
 #[doc(hidden)]
 pub mod fuzz;
 mod index;
+mod merge;
 mod read;
 mod rowcache;
 mod txn;
@@ -58,6 +60,11 @@ pub use api::log_entry::{DROPPED_STREAM, LogEntry, LogEntryRef};
 pub use api::sizes::KeyspaceSize;
 pub use api::skip::Skipped;
 pub use api::snapshot::{Moment, Snapshot};
+pub use merge::driver::MergeOutcome;
+pub use merge::reset::Reset;
+pub use merge::revert::Revert;
+pub use merge::rule::{MergeDecision, MergeFunction, MergeInput, MergeRule};
+pub use merge::steps::{MergeAction, MergeSide, MergeStep, MergeSteps};
 pub use read::point::ValueReader;
 pub use read::resident::Resident;
 pub use txn::bulk_load::BulkLoad;
@@ -71,6 +78,7 @@ pub use types::compression::Compression;
 pub use types::cursors::CursorInfo;
 pub use types::damage::{Damage, DamagedKey, DamagedKeys};
 pub use types::error::{Error, Result};
+pub use types::expiry::Ttl;
 pub use types::index_key::MAX_KEY_BYTES;
 pub use types::invalid_input::InvalidInput;
 pub use types::io::Io;
@@ -79,7 +87,7 @@ pub use types::keyspaces::{DropReport, Keyspace, KeyspaceInfo};
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub use types::options::Sizes;
-pub use types::options::{Durability, MIN_MEMORY_BYTES, Options};
+pub use types::options::{Durability, MAX_PROCESSES, MIN_MEMORY_BYTES, Options};
 pub use types::retention::Retention;
 pub use types::stats::{
     EvictorStats, IndexStats, IoStats, LogBounds, MemoryStats, OpeningStats, PoolStats,
@@ -103,8 +111,12 @@ mod documents {
     struct ChooseDurability;
     #[doc = include_str!("../../../docs/how-to/update-a-key.md")]
     struct UpdateAKey;
+    #[doc = include_str!("../../../docs/how-to/expire-values.md")]
+    struct ExpireValues;
     #[doc = include_str!("../../../docs/how-to/delete-a-range.md")]
     struct DeleteARange;
+    #[doc = include_str!("../../../docs/how-to/undo-a-commit.md")]
+    struct UndoACommit;
     #[doc = include_str!("../../../docs/how-to/share-a-store-between-processes.md")]
     struct ShareAStore;
     #[doc = include_str!("../../../docs/how-to/follow-the-log.md")]

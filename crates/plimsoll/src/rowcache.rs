@@ -6,7 +6,7 @@
 //! entry is invalidated not by a commit but by the flush that brings younger versions into the
 //! runs. Merging and moving runs invalidates none.
 //!
-//! Laws:
+//! Invariants:
 //! 1. A fill is identified before it loads, by the view that it reads, which carries the number of
 //!    its set of runs.
 //! 2. Before runs with younger versions become visible, fills of all earlier views are rejected,
@@ -206,6 +206,7 @@ impl RowCache {
             Stored::Deleted
             | Stored::InLog { .. }
             | Stored::InBlob { .. }
+            | Stored::Expiring(_)
             | Stored::Dropped { .. } => cache.remove(key),
         };
     }

@@ -5,6 +5,7 @@ pub(crate) mod bulk_load;
 pub(crate) mod commit;
 pub(crate) mod committer;
 pub(crate) mod durable_wakers;
+mod expiry;
 pub(crate) mod own_gaps;
 pub(crate) mod own_ranges;
 pub(crate) mod own_writes;

@@ -1,12 +1,14 @@
 //! Types that all folders above use and users see: options, errors, statistics, values, versions.
 //! They import nothing from the engine.
 
+pub(crate) mod as_of;
 pub(crate) mod cancel;
 pub(crate) mod compression;
 pub(crate) mod cursors;
 pub(crate) mod damage;
 pub(crate) mod error;
 pub(crate) mod events;
+pub(crate) mod expiry;
 pub(crate) mod index_key;
 pub(crate) mod invalid_input;
 pub(crate) mod io;

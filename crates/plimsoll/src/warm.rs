@@ -6,15 +6,15 @@
 //! of a cache. It can be deleted at any time; the only cost is a colder start.
 //!
 //! ```text
-//! open    clear_ahead.rs: touches the memory that rows will take, until the restorer of rows has ended
-//!         restorers: read segments, hottest first: rows enter their cache (rows_restorer.rs), pages are loaded (restorer.rs),
-//!            |       while there is free memory
-//! later   savers: every 30 s write the changes                                    (saver.rs, rows_saver.rs)
+//! open    clear_ahead.rs: touches the memory that rows will take, until their restorer has ended
+//!         restorers: read segments, hottest first, while there is free memory:
+//!            |       rows enter their cache (rows_restorer.rs), pages are loaded (restorer.rs)
+//! later   savers: every 30 s write the changes (saver.rs, rows_saver.rs)
 //!            |
 //! close   savers, once more
 //! ```
 //!
-//! Laws:
+//! Invariants:
 //! 1. No image, however old, foreign or damaged, can change the result of a read. The image of
 //!    pages only names pages of immutable files; these are read from their files and checked there.
 //!    A row is accepted only if its segment belongs to this log's history and the runs have no
@@ -437,7 +437,7 @@ fn pause_beyond(pause: u64, at_once: &mut u64) -> u64 {
     pause - used
 }
 
-/// Law 4: whether a process may replace the image that it found.
+/// Invariant 4: whether a process may replace the image that it found.
 fn may_replace(took_all: bool, open_nanos: u64, interval: Duration) -> bool {
     took_all || open_nanos >= nanos(interval)
 }

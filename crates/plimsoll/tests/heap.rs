@@ -8,7 +8,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use plimsoll::{Db, Glsn, Options, Result, Retention};
+use plimsoll::{Db, Glsn, MergeOutcome, MergeRule, Options, Result, Retention};
 
 struct Sizes;
 
@@ -113,6 +113,29 @@ fn a_store_makes_no_heap_allocation_above_64_kib() {
     check("flush and compaction", &mut |_| {
         db.flush()?;
         db.compact()
+    });
+    check("reverts and resets", &mut |_| {
+        let put = |value: u8, keys: u32| {
+            let mut tx = db.begin();
+            for key in 0..keys {
+                tx.put(&small, &(key * 7).to_be_bytes(), &[value; 100])?;
+            }
+            tx.commit()
+        };
+        let before = db.newest();
+        // The read set of a transaction with more keys takes more in one piece.
+        let wrong = put(10, 1000)?;
+        assert!(matches!(db.revert(wrong).run()?, MergeOutcome::Merged(_)));
+        put(11, 1000)?;
+        let theirs = db.revert(wrong).rule(&small, MergeRule::Theirs);
+        assert!(matches!(theirs.run()?, MergeOutcome::Merged(_)));
+        let wrong = put(20, 100_000)?;
+        assert_eq!(db.revert(wrong).preview()?.count(), 100_000);
+        put(21, 100_000)?;
+        let MergeOutcome::Conflicts(conflicts) = db.revert(wrong).run()? else { panic!() };
+        assert_eq!(conflicts.count(), 100_000);
+        assert!(db.reset_to(before).keyspace(&small).run()?.is_some());
+        Ok(())
     });
     for caches in ["warm", "cold"] {
         check(&format!("reads, {caches}"), &mut |piece| {

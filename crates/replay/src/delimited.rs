@@ -293,7 +293,8 @@ mod tests {
 
     #[test]
     fn keys_may_be_quoted_and_hold_any_bytes() {
-        let text = b"\xef\xbb\xbf\"key\" , size\r\n\xff\x01,1\r\n\xfe\x01,2\r\n\"a,\"\"b\"\"\",3\r\na\"b,4\r\n,5\r\n";
+        let text = b"\xef\xbb\xbf\"key\" , size\r\n\xff\x01,1\r\n\xfe\x01,2\r\n\
+                     \"a,\"\"b\"\"\",3\r\na\"b,4\r\n,5\r\n";
         let all = read(text).unwrap();
         let keys: Vec<_> =
             all.iter().map(|request| (request.key.as_slice(), request.value_bytes)).collect();

@@ -19,34 +19,36 @@ mod feeds;
 mod held;
 mod image;
 mod loads;
+mod merges;
 mod moments;
 mod recover;
 mod removals;
 mod restore;
+mod settle;
 mod spaces;
 mod step;
+mod transactions;
 mod updates;
 
 pub(crate) use check::{compare, inspect};
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll::{CommitTicket, Db, Durability, Error, Glsn, Keyspace, Snapshot, Transaction};
+use plimsoll::{CommitTicket, Db, Durability, Error, Glsn, Keyspace, Snapshot};
 use plimsoll_disk::clock::Clock;
 
 use crate::driver::amid::CommitAmid;
 use crate::driver::feeds::OpenFeed;
 use crate::driver::held::{OpenReader, OpenWalk};
 use crate::driver::loads::OpenLoad;
-use crate::driver::updates::Updates;
+use crate::driver::transactions::OpenTx;
 use crate::failure::{Failure, Outcome, ensure, same};
-use crate::judge::{Judge, Place, micros_of};
-use crate::model::reads::Reads;
-use crate::model::{Entry, Model, Writes, space_name};
-use crate::op::{Fault, Keep, Op, Span};
+use crate::judge::{Judge, Place};
+use crate::model::{Entry, Model, space_name};
+use crate::op::{Fault, Keep, Op};
 use crate::world::World;
 
 const HOUR_MICROS: u64 = 60 * 60 * 1_000_000;
@@ -56,19 +58,6 @@ const DAY_MICROS: u64 = 24 * HOUR_MICROS;
 
 /// Attempts to open a store while faults prevent it.
 const OPENS_MAX: usize = 16;
-
-/// An open transaction.
-struct OpenTx {
-    handle: Transaction,
-    reads: Reads,
-    writes: Writes,
-    /// Of keys that are computed at the commit; `writes` has their values at the snapshot.
-    updates: Updates,
-    /// One of its writes may have failed half-way, so it must not be committed.
-    may_be_spoiled: bool,
-    /// Ranges of keys that it deletes.
-    ranges: Vec<(u8, Span)>,
-}
 
 /// The errors that the current faults excuse.
 #[derive(Clone, Copy, Debug, Default)]
@@ -584,15 +573,10 @@ impl Driver {
         Place { space, keyspace }
     }
 
-    /// The oldest open moment, or the newest.
-    fn oldest_read(&self) -> u64 {
-        self.oldest_open().unwrap_or_else(|| self.db().newest().0)
-    }
-
-    fn oldest_open(&self) -> Option<u64> {
+    fn open_moments(&self) -> BTreeSet<u64> {
         let txs = self.txs.values().map(|tx| tx.handle.at().0);
         let snapshots = self.snapshots.values().map(|snapshot| snapshot.at().0);
-        txs.chain(snapshots).chain(self.held_moments()).min()
+        txs.chain(snapshots).chain(self.held_moments()).collect()
     }
 
     pub(crate) fn raise_floors(&mut self) {
@@ -601,124 +585,8 @@ impl Driver {
 
     /// Raises the floors as if `newest` were the newest moment.
     fn raise_floors_at(&mut self, newest: u64) {
-        let oldest = self.oldest_open().unwrap_or(newest).min(newest);
-        self.model.raise_floors(oldest, newest, self.world.clock.wall_micros());
-    }
-
-    fn may_be_trimmed(&self, first: u64) -> Outcome {
-        // If nothing older than the newest commit is read, its own entry is not needed either.
-        let below = |oldest, newest| if oldest >= newest { newest + 1 } else { oldest };
-        let unasked = match &self.db {
-            Some(db) => self.model.may_free_below(below(self.oldest_read(), db.newest().0)),
-            None => self.model.may_free_below(below(self.model.newest(), self.model.newest())),
-        };
-        let allowed = self.model.first().max(self.trim_asked).max(unasked);
-        ensure(first <= allowed, || {
-            format!("the log begins at {first}, but may be trimmed only up to {allowed}")
-        })
-    }
-
-    /// The invariants between any two operations.
-    fn settle(&mut self, op: &Op) -> Outcome {
-        let (newest, bounds) = (self.db().newest(), self.db().log().bounds());
-        let (acked, submitted) = (self.model.acked(), self.model.newest());
-        ensure((acked..=submitted).contains(&newest.0), || {
-            format!("the newest moment is {newest}; acknowledged {acked}, submitted {submitted}")
-        })?;
-        if !self.in_doubt {
-            same("next GLSN", &bounds.next.0, &(submitted + 1))?;
-            if self.tickets.is_empty() {
-                same("the newest moment", &newest.0, &submitted)?;
-            }
-        }
-        if self.world.setting.durability == Durability::Sync {
-            // `bounds` was read after `newest`.
-            ensure(newest <= bounds.durable, || {
-                format!("{newest} can be read, but only {} is durable", bounds.durable)
-            })?;
-        }
-        ensure(bounds.durable <= submitted, || {
-            format!("durable is {}, submitted {submitted}", bounds.durable)
-        })?;
-        self.model.acknowledge(bounds.durable.0);
-        ensure(bounds.first >= self.model.first(), || {
-            format!("the log begins at {}, after it began at {}", bounds.first, self.model.first())
-        })?;
-        self.may_be_trimmed(bounds.first.0)?;
-        self.model.trimmed(bounds.first.0);
-        self.check_cursors(bounds.first.0)?;
-        self.learn_times(newest.0)?;
-        if step::may_drop_versions(op) {
-            self.raise_floors();
-        }
-        self.check_charges()?;
-        self.check_counts()
-    }
-
-    /// Reads the times of new entries while the disk has no faults.
-    fn learn_times(&mut self, newest: u64) -> Outcome {
-        if self.excuses.reads || self.excuses.flips {
-            return Ok(());
-        }
-        for glsn in self.first_without_time()..=newest {
-            let Some(entry) = self.expect("log read", self.db().log().read(Glsn(glsn)))? else {
-                return Ok(());
-            };
-            let time = micros_of(entry.time);
-            let record_first = self.model.entry(glsn).is_some_and(|placed| {
-                glsn == 1
-                    || self
-                        .model
-                        .entry(glsn - 1)
-                        .is_some_and(|before| before.record_last != placed.record_last)
-            });
-            if let Some(before) = self.model.time_before(glsn).filter(|_| self.times_ordered) {
-                let right = if record_first { time > before } else { time >= before };
-                ensure(right, || {
-                    format!("entry {glsn} has time {time}, its predecessor {before}")
-                })?;
-            }
-            self.model.learn_time(glsn, time);
-        }
-        Ok(())
-    }
-
-    fn first_without_time(&self) -> u64 {
-        let newest = self.model.newest();
-        let known = (1..=newest)
-            .rev()
-            .find(|glsn| self.model.entry(*glsn).is_some_and(|placed| placed.micros.is_some()));
-        known.map_or(1, |glsn| glsn + 1).max(self.model.first())
-    }
-
-    /// The budget is never exceeded, and unused memory is released.
-    fn check_counts(&self) -> Outcome {
-        let stats = self.db().stats();
-        let memory = &stats.memory;
-        ensure(memory.peak_bytes <= memory.limit_bytes, || {
-            format!(
-                "{} bytes were held at once, above the budget of {}",
-                memory.peak_bytes, memory.limit_bytes
-            )
-        })?;
-        let open = (self.txs.len() + self.snapshots.len()) as u64 + self.moments_held();
-        same("open snapshots and transactions", &stats.open_snapshots, &open)?;
-        if self.txs.is_empty() && self.moments_held() == 0 && self.loads.is_empty() {
-            // A running merge moves values into a blob file, which has a buffer.
-            let may_move = self.trim_asked > 0;
-            let of_operations = |kind: &str| {
-                ["write sets", "read sets"].contains(&kind) || (kind == "staging" && !may_move)
-            };
-            let left: Vec<_> = memory
-                .by_kind
-                .iter()
-                .filter(|(kind, bytes)| of_operations(kind) && *bytes > 0)
-                .collect();
-            ensure(left.is_empty(), || {
-                format!("no transaction is open, but {left:?} are still charged")
-            })?;
-        }
-        Ok(())
+        let open = self.open_moments();
+        self.model.raise_floors(&open, newest, self.world.clock.wall_micros());
     }
 }
 

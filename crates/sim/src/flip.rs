@@ -5,6 +5,7 @@
 //! allocates without bound (the caller enforces the last one by a limit on the process).
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use plimsoll::{Db, Error};
@@ -278,7 +279,7 @@ impl ClosedStore {
             }
             let mut model = self.model.clone();
             model.cut_behind(newest.0);
-            model.raise_floors(newest.0, newest.0, world.clock.wall_micros());
+            model.raise_floors(&BTreeSet::new(), newest.0, world.clock.wall_micros());
             model.trimmed(db.log().bounds().first.0);
             compare(&db, &model, &is_damage)
         })
@@ -331,7 +332,7 @@ impl ClosedStore {
                     model.newest()
                 )
             })?;
-            model.raise_floors(model.newest(), model.newest(), after.clock.wall_micros());
+            model.raise_floors(&BTreeSet::new(), model.newest(), after.clock.wall_micros());
             model.trimmed(db.log().bounds().first.0);
             compare(&db, &model, &is_damage)
         })

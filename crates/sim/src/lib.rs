@@ -5,16 +5,20 @@
 //! answer. Built on that:
 //! - [`crash`]: the power is cut at every sync;
 //! - [`faults`]: reads fail or return wrong bits, the disk is full, syncs fail, memory is short;
-//! - [`metamorphic`]: the same workload under other budgets and other background work gives the same answers;
+//! - [`metamorphic`]: the same workload under other budgets and other background work gives the
+//!   same answers;
 //! - [`flip`]: each byte of a closed store is changed;
 //! - [`rot`]: a closed store is damaged in other ways;
-//! - [`members`]: several processes share a store on one simulated disk, and are killed, stopped, join and leave;
+//! - [`members`]: several processes share a store on one simulated disk, and are killed, stopped,
+//!   join and leave;
 //! - [`kill`]: a child process on a real disk is killed;
-//! - [`real`]: the power of a real file system is cut under such a child, its system calls fail, other processes read beside it;
+//! - [`real`]: the power of a real file system is cut under such a child, its system calls fail,
+//!   other processes read beside it;
 //! - [`bank`]: many threads, whose history must be serializable;
 //! - [`workers`]: several processes on one store, killed, stopped and started again;
 //! - [`lists`]: the history of such processes must be strictly serializable;
-//! - [`stress`]: threads, kills and a changing budget, for any length of time, with memory measured from outside.
+//! - [`stress`]: threads, kills and a changing budget, for any length of time, with memory measured
+//!   from outside.
 //!
 //! A [`case`] names one run, so that its seed replays it; [`minimise`] shortens a failing workload;
 //! [`planted`] checks that the simulation finds planted bugs.

@@ -4,14 +4,16 @@
 //! only the store knows (the time of a commit, the length of the log's tail that a crash lost, the
 //! trimmed part) are passed in, and the model checks that they are permitted.
 //!
-//! Laws:
+//! Invariants:
 //! 1. `log[n - 1]` is the entry with GLSN n; the versions are exactly the writes of the commits in
 //!    the log.
 //! 2. `acked` never decreases: everything up to it survives any fault.
 //! 3. A keyspace's `floor` is the youngest moment at which one of its versions may have been
-//!    dropped. Reads at or above it must be answered; reads below may be refused, but are never
+//!    dropped. Reads at or above it must be answered, and reads at its `pins`: moments below it
+//!    that have been open since they were above it. Other reads may be refused, but are never
 //!    wrong.
 
+pub mod merge;
 pub mod reads;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -92,8 +94,10 @@ pub struct Placed {
 pub struct Space {
     /// Its retentions, each with the GLSN from which it applies; oldest first.
     pub retention: Vec<(u64, Keep)>,
-    /// See law 3.
+    /// See invariant 3.
     pub floor: u64,
+    /// See law 3.
+    pub pins: BTreeSet<u64>,
     /// Versions by key, oldest first.
     pub versions: BTreeMap<Key, Vec<Version>>,
     /// The commit that dropped it.
@@ -297,7 +301,7 @@ impl Model {
     /// Raises the floors to those of another model.
     pub fn raise_floors_to(&mut self, other: &Model) {
         for (number, space) in &mut self.spaces {
-            space.floor = space.floor.max(other.floor(*number));
+            space.raise_floor(other.floor(*number), &BTreeSet::new());
         }
     }
 
@@ -381,15 +385,20 @@ impl Model {
         self.log.iter().any(|placed| placed.entry == Entry::StreamsInUse)
     }
 
-    /// The oldest moment at which a keyspace must answer.
+    /// The oldest moment from which on a keyspace must answer at every one.
     pub fn floor(&self, space: u8) -> u64 {
         self.spaces.get(&space).map_or(0, |space| space.floor)
     }
 
-    /// Raises the floors above the versions that background work may have dropped. `oldest_read` is
-    /// the oldest open moment (or the newest), `newest` the newest that may have been visible,
-    /// `now` the time of the clock.
-    pub fn raise_floors(&mut self, oldest_read: u64, newest: u64, now: u64) {
+    /// Whether a keyspace must answer at a moment.
+    pub fn must_answer(&self, space: u8, at: u64) -> bool {
+        self.spaces.get(&space).is_none_or(|space| space.must_answer(at))
+    }
+
+    /// Raises the floors above the versions that background work may have dropped. `open` are the
+    /// open moments, `newest` is the newest moment that may have been visible, `now` the time of
+    /// the clock.
+    pub fn raise_floors(&mut self, open: &BTreeSet<u64>, newest: u64, now: u64) {
         // The time of an entry is unknown if its commit ended in an error; it may be as old as its
         // predecessor. Use the last such entry in log order: if the log's time was restarted,
         // everything before is at least as old as the restart.
@@ -413,24 +422,24 @@ impl Model {
                         at_time(now.saturating_sub(age)).map_or(0, |at| at as u64 + 1)
                     }
                 };
-                (*number, kept_from.min(oldest_read))
+                (*number, kept_from.min(newest))
             })
             .collect();
         for (number, floor) in windows {
             if let Some(space) = self.spaces.get_mut(&number) {
-                space.floor = space.floor.max(floor);
+                space.raise_floor(floor, open);
             }
         }
     }
 
     /// The GLSN up to which the store may trim the log automatically: none if a written keyspace
     /// retains everything, or the log has a user's stream.
-    pub fn may_free_below(&self, oldest_read: u64) -> u64 {
+    pub fn may_free_below(&self, until: u64) -> u64 {
         let forever = self
             .spaces
             .values()
             .any(|space| space.keep() == Keep::Forever && !space.versions.is_empty());
-        if forever || self.streams_in_use() { 0 } else { oldest_read }
+        if forever || self.streams_in_use() { 0 } else { until }
     }
 
     /// The current version of a key at a moment.
@@ -460,8 +469,8 @@ impl Model {
         self.lives(space).into_iter().rev().find(is_later)
     }
 
-    /// The versions that the store must still have: those newer than the floor, and the one current
-    /// at the floor.
+    /// The versions that the store must still have: those newer than the floor, and the ones
+    /// current at the floor and at the pins.
     pub fn history_kept(&self, space: u8, key: &[u8]) -> Vec<Version> {
         let floor = self.floor(space);
         let mut kept = self.history(space, key);
@@ -472,6 +481,12 @@ impl Model {
             && floor > 0
         {
             kept.pop();
+        }
+        let pins = self.spaces.get(&space).into_iter().flat_map(|space| space.pins.iter().rev());
+        for pinned in pins.filter_map(|at| self.version_at(space, key, *at)) {
+            if pinned.1.is_some() && !kept.contains(&pinned) {
+                kept.push(pinned);
+            }
         }
         kept
     }
@@ -538,6 +553,17 @@ impl Model {
 }
 
 impl Space {
+    fn must_answer(&self, at: u64) -> bool {
+        at >= self.floor || self.pins.contains(&at)
+    }
+
+    /// Raises the floor to `floor`, if it is higher. The `open` moments stay readable.
+    fn raise_floor(&mut self, floor: u64, open: &BTreeSet<u64>) {
+        let floor = self.floor.max(floor);
+        let pins = open.range(..floor).copied().filter(|at| self.must_answer(*at)).collect();
+        (self.floor, self.pins) = (floor, pins);
+    }
+
     fn keep(&self) -> Keep {
         self.retention.last().map_or(Keep::Forever, |(_, keep)| *keep)
     }
@@ -631,12 +657,13 @@ mod tests {
         let last = model.submit(vec![Entry::Keyspace { space: 0, retention: Keep::Micros(10) }]);
         model.learn_time(1, 100);
         model.learn_time(2, 200);
-        model.raise_floors(last, last, 109);
+        let none = BTreeSet::new();
+        model.raise_floors(&none, last, 109);
         assert_eq!(model.floor(0), 0);
-        model.raise_floors(last, last, 209);
+        model.raise_floors(&none, last, 209);
         assert_eq!(model.floor(0), 1);
         // The other times are unknown, and may be as old as the second one.
-        model.raise_floors(last, last, 210);
+        model.raise_floors(&none, last, 210);
         assert_eq!(model.floor(0), last);
     }
 
@@ -644,11 +671,16 @@ mod tests {
     fn latest_only_keyspace_may_refuse_unread_moments() {
         let mut model = three_commits();
         model.submit(vec![Entry::Keyspace { space: 0, retention: Keep::Latest }]);
-        model.raise_floors(2, 4, 0);
+        model.raise_floors(&BTreeSet::from([1]), 2, 0);
         assert_eq!(model.floor(0), 2);
-        assert_eq!(model.history_kept(0, b"a"), [(2, Some(content(3)))]);
+        assert_eq!(model.history_kept(0, b"a"), [(2, Some(content(3))), (1, Some(content(1)))]);
         assert_eq!(model.history_kept(0, b"b"), [(3, None), (1, Some(content(2)))]);
-        model.raise_floors(4, 4, 0);
+        assert!(model.must_answer(0, 1) && !model.must_answer(0, 0));
+        model.raise_floors(&BTreeSet::from([0, 1]), 4, 0);
+        assert_eq!(model.history_kept(0, b"b"), [(1, Some(content(2)))]);
+        assert!(model.must_answer(0, 1) && !model.must_answer(0, 0), "opened again too late");
+        model.raise_floors(&BTreeSet::new(), 4, 0);
         assert_eq!(model.history_kept(0, b"b"), []);
+        assert!(!model.must_answer(0, 1));
     }
 }

@@ -20,11 +20,12 @@ pub mod child;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use plimsoll::{Db, Error, Options};
 use plimsoll_disk::clock::{Clock, SystemClock};
+use plimsoll_disk::mutex::lock;
 use plimsoll_disk::random::Random;
 use plimsoll_disk::thread::spawn;
 
@@ -176,7 +177,7 @@ impl Stress {
         let _ = child.kill();
         let _ = child.wait();
         let _ = listener.join();
-        let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heard = lock(&heard);
         if let Some(failure) = heard.failure.take() {
             return Err(Failure::new(failure));
         }
@@ -276,7 +277,7 @@ fn watch(
 
 fn listen(out: ChildStdout, heard: &Mutex<Heard>) {
     for line in BufReader::new(out).lines().map_while(Result::ok) {
-        let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heard = lock(heard);
         let words: Vec<&str> = line.split(' ').collect();
         match words[..] {
             ["ack", writer, number] => {

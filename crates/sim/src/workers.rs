@@ -22,12 +22,13 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use plimsoll::{Db, Options};
 use plimsoll_disk::clock::{Clock, SystemClock};
+use plimsoll_disk::mutex::lock;
 use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::random::Random;
 use plimsoll_disk::thread::spawn;
@@ -208,7 +209,7 @@ impl Running {
         let (theirs, clock) = (Arc::clone(&output), Arc::clone(clock));
         let lines = spawn("lines", move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                let mut output = theirs.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut output = lock(&theirs);
                 let now = clock.monotonic_nanos();
                 match line.split_once(' ') {
                     Some(("found", count)) => output.found = count.parse().ok(),
@@ -245,7 +246,7 @@ impl Running {
     }
 
     fn output(&self) -> std::sync::MutexGuard<'_, WorkerOutput> {
-        self.output.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.output)
     }
 
     fn signal(&self, signal: Signal) -> Outcome {
@@ -275,11 +276,7 @@ impl Running {
         let status = self.child.wait().map_err(of_worker)?;
         self.lines.join().map_err(|_| of_worker("a thread panicked"))?;
         let complaints = self.complaints.join().map_err(|_| of_worker("a thread panicked"))?;
-        Ok((
-            status,
-            complaints,
-            std::mem::take(&mut *self.output.lock().unwrap_or_else(PoisonError::into_inner)),
-        ))
+        Ok((status, complaints, std::mem::take(&mut *lock(&self.output))))
     }
 
     /// Ends the worker after its disk was cut, which may have killed it; returns its output.
@@ -288,7 +285,7 @@ impl Running {
         self.child.wait().map_err(of_worker)?;
         self.lines.join().map_err(|_| of_worker("a thread panicked"))?;
         self.complaints.join().map_err(|_| of_worker("a thread panicked"))?;
-        Ok(std::mem::take(&mut *self.output.lock().unwrap_or_else(PoisonError::into_inner)))
+        Ok(std::mem::take(&mut *lock(&self.output)))
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use plimsoll_disk::clock::SystemClock;
-use plimsoll_log::draft::{Draft, DraftEntry};
+use plimsoll_log::draft::{CommitTimes, Draft, DraftEntry};
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
 use plimsoll_log::glsn::{Glsn, StreamId};
@@ -49,8 +49,10 @@ impl Appender for FileLogAppender {
     fn append(&self, _: u64) -> Result<()> {
         let parts = [self.payload.as_slice()];
         let entries = vec![DraftEntry { stream: StreamId(1), parts: &parts }; self.entries];
-        let ticket =
-            self.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)?;
+        let ticket = self.log.submit(
+            &Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: CommitTimes::ANY },
+            None,
+        )?;
         Ok(self.log.wait_durable(ticket.last)?)
     }
 }

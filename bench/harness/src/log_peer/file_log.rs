@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use plimsoll_disk::clock::SystemClock;
 use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::vfs::Caching;
-use plimsoll_log::draft::{Draft, DraftEntry};
+use plimsoll_log::draft::{CommitTimes, Draft, DraftEntry};
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
 use plimsoll_log::glsn::{Glsn, StreamId};
@@ -121,8 +121,10 @@ fn write(log: &FileLog, shape: Shape) -> Result<()> {
             bytes.chunks(size).take(count as usize).map(|payload| [payload]).collect();
         let entries: Vec<_> =
             parts.iter().map(|parts| DraftEntry { stream: STREAM, parts }).collect();
-        let ticket =
-            log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)?;
+        let ticket = log.submit(
+            &Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: CommitTimes::ANY },
+            None,
+        )?;
         ensure!(ticket.first == Glsn(first), "entry {first} became GLSN {}", ticket.first);
         last = ticket.last;
     }

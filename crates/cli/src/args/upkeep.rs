@@ -2,11 +2,13 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use plimsoll::{Compression, Retention};
 
 use super::{AtMoment, InKeyspace, KeysAs};
+use crate::duration::parse_duration;
 use crate::moment::{At, parse_at};
 use crate::retention::parse_retention;
 
@@ -20,6 +22,8 @@ pub(crate) enum Keyspace {
     Retention(KeyspaceRetention),
     /// Show or change how the values of a keyspace are compressed
     Compression(KeyspaceCompression),
+    /// Show or change after which time the values of a keyspace expire
+    Ttl(KeyspaceTtl),
     /// Delete a keyspace with all its keys
     Drop(KeyspaceDrop),
 }
@@ -57,12 +61,51 @@ pub(crate) struct KeyspaceCreate {
     /// Name of the keyspace
     pub(crate) name: String,
     /// Past versions to keep: forever, latest, an age such as 7d, or 1000glsns
-    #[arg(long, value_parser = parse_retention, default_value = "forever", value_name = "RETENTION")]
+    #[arg(
+        long,
+        value_parser = parse_retention,
+        default_value = "forever",
+        value_name = "RETENTION"
+    )]
     pub(crate) retention: Retention,
     /// Compression of its values: none, lz4, or zstd:LEVEL with a level from 1 to 22 [default:
     /// none]
     #[arg(long, value_name = "COMPRESSION")]
     pub(crate) compression: Option<Compression>,
+    /// Let its values expire after this time, e.g. 30m, 7d [default: they do not expire]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) ttl: Option<Duration>,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+A new time to live applies to values that are put from then on without one of their own. \
+Values that exist keep their expiry.
+
+Examples:
+  plimsoll keyspace ttl demo.plimsoll sessions
+  plimsoll keyspace ttl demo.plimsoll sessions 30m
+  plimsoll keyspace ttl demo.plimsoll sessions none")]
+pub(crate) struct KeyspaceTtl {
+    /// Store
+    pub(crate) store: PathBuf,
+    /// Name of the keyspace
+    pub(crate) name: String,
+    /// New time to live: e.g. 30m or 7d, or none; if omitted, print the current one
+    #[arg(value_name = "TIME", value_parser = parse_ttl)]
+    pub(crate) ttl: Option<NewTtl>,
+}
+
+/// A new time to live of a keyspace; `None`: its values do not expire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NewTtl(pub(crate) Option<Duration>);
+
+fn parse_ttl(text: &str) -> Result<NewTtl, String> {
+    if text == "none" {
+        Ok(NewTtl(None))
+    } else {
+        parse_duration(text).map(|ttl| NewTtl(Some(ttl)))
+    }
 }
 
 #[derive(Args, Debug)]

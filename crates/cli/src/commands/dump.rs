@@ -55,7 +55,8 @@ pub(crate) fn run(globals: &Globals, args: Dump, output: &mut Output) -> Outcome
 fn run_json(globals: &Globals, args: Dump, to_stdout: bool, output: &mut Output) -> Outcome {
     if args.history {
         return Err(Failure::usage(
-            "--json dumps the newest rows; for the history as JSON use `log --reverse --ops --json`",
+            "--json dumps the newest rows; for the history as JSON use `log --reverse --ops \
+             --json`",
         ));
     }
     if !to_stdout {

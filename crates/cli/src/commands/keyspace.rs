@@ -1,13 +1,17 @@
 //! `plimsoll keyspace`: lists, creates, alters and drops keyspaces.
 
+use std::time::Duration;
+
 use plimsoll::{Compression, Durability, Error, InvalidInput, KeyspaceInfo};
 use serde_json::json;
 
 use crate::args::{
     Globals, Keyspace, KeyspaceCompression, KeyspaceCreate, KeyspaceDrop, KeyspaceRetention,
+    KeyspaceTtl, NewTtl,
 };
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keyspaces;
+use crate::keyspaces::show_ttl;
 use crate::output::{Output, Reader};
 use crate::size::count_of;
 use crate::store;
@@ -20,6 +24,7 @@ pub(crate) fn run(globals: &Globals, command: &Keyspace, output: &mut Output) ->
         Keyspace::Create(args) => create(globals, args, output)?,
         Keyspace::Retention(args) => retention(globals, args, output)?,
         Keyspace::Compression(args) => compression(globals, args, output)?,
+        Keyspace::Ttl(args) => ttl(globals, args, output)?,
         Keyspace::Drop(args) => drop_keyspace(globals, args, output)?,
     }
     Ok(Exit::Done)
@@ -37,6 +42,9 @@ fn create(globals: &Globals, args: &KeyspaceCreate, output: &mut Output) -> Resu
         }
         (Some(asked), None) => db.set_compression(&keyspace, asked)?,
         _ => {}
+    }
+    if args.ttl.is_some() {
+        db.set_ttl(&keyspace, args.ttl)?;
     }
     store::close_after_commits(db);
     let done = format!("Keyspace {} is in the store.", args.name);
@@ -99,6 +107,33 @@ fn print_compression(
         Reader::People => output.line(&format!("{name}  {shown}")),
         Reader::Pipe => output.fields(&[name.as_bytes(), shown.as_bytes()]),
         Reader::Json => output.json(&json!({ "name": name, "compression": shown })),
+    }
+}
+
+fn ttl(globals: &Globals, args: &KeyspaceTtl, output: &mut Output) -> Result<(), Failure> {
+    let Some(NewTtl(ttl)) = args.ttl else {
+        let db = store::open_to_read(globals, &args.store)?;
+        let keyspace = keyspaces::known_keyspace(&db, &args.name)?;
+        let known = info(&db, keyspace.name()).expect("a keyspace that was just found is listed");
+        return print_ttl(&args.name, known.ttl, output);
+    };
+    let db = store::open_to_write(globals, &args.store, false, Durability::Sync)?;
+    let keyspace = keyspaces::known_keyspace(&db, &args.name)?;
+    db.set_ttl(&keyspace, ttl)?;
+    store::close_after_commits(db);
+    let done = format!("The time to live of keyspace {} is now {}.", args.name, show_ttl(ttl));
+    output.report(&done, |output| print_ttl(&args.name, ttl, output))
+}
+
+fn print_ttl(name: &str, ttl: Option<Duration>, output: &mut Output) -> Result<(), Failure> {
+    let shown = show_ttl(ttl);
+    match output.reader() {
+        Reader::People => output.line(&format!("{name}  {shown}")),
+        Reader::Pipe => output.fields(&[name.as_bytes(), shown.as_bytes()]),
+        Reader::Json => {
+            let seconds = ttl.map(|ttl| ttl.as_secs_f64());
+            output.json(&json!({ "name": name, "ttl_seconds": seconds }))
+        }
     }
 }
 

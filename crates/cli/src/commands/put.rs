@@ -22,10 +22,19 @@ pub(crate) fn run(globals: &Globals, args: Put, output: &mut Output) -> Outcome 
     let mut transaction = db.begin();
     let bytes = match argument(args.value) {
         Some(value) => {
-            transaction.put(&keyspace, &key, &value)?;
+            match args.ttl {
+                Some(ttl) => transaction.put_with_ttl(&keyspace, &key, &value, ttl)?,
+                None => transaction.put(&keyspace, &key, &value)?,
+            }
             value.len() as u64
         }
-        None => transaction.put_reader(&keyspace, &key, &mut io::stdin().lock())?,
+        None => {
+            let mut value = io::stdin().lock();
+            match args.ttl {
+                Some(ttl) => transaction.put_reader_with_ttl(&keyspace, &key, &mut value, ttl)?,
+                None => transaction.put_reader(&keyspace, &key, &mut value)?,
+            }
+        }
     };
     let glsn = transaction.commit()?;
     store::close_after_commits(db);

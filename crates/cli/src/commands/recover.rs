@@ -1,12 +1,12 @@
 //! `plimsoll recover`: builds a sound store from everything readable in a damaged one.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use plimsoll::{DamagedKey, DamagedKeys, Db, Glsn, IndexSource, RecoverReport};
 
 use crate::args::{Globals, Recover};
-use crate::bytes::{put_json, show_bytes};
-use crate::commands::verify::{as_json, show_range};
+use crate::bytes::show_bytes;
+use crate::commands::verify::{as_json, key_as_json, range_as_json, show_range};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Fact, Output, Reader};
 use crate::progress::Progress;
@@ -141,23 +141,6 @@ fn report_json(report: &RecoverReport, is_dry_run: bool) -> Value {
     let glsns = |ranges: &[std::ops::RangeInclusive<Glsn>]| -> Vec<[u64; 2]> {
         ranges.iter().map(|lost| [lost.start().0, lost.end().0]).collect()
     };
-    let value = |value: &DamagedKey| {
-        let mut object = Map::new();
-        object.insert("keyspace".to_owned(), value.keyspace.clone().into());
-        put_json(&mut object, "key", &value.key);
-        object.insert("glsn".to_owned(), value.glsn.0.into());
-        object.insert("bytes".to_owned(), value.bytes.into());
-        Value::Object(object)
-    };
-    let range = |range: &DamagedKeys| {
-        let mut object = Map::new();
-        object.insert("keyspace".to_owned(), range.keyspace.clone().into());
-        put_json(&mut object, "first", &range.first);
-        put_json(&mut object, "last", &range.last);
-        object.insert("last_keyspace".to_owned(), range.last_keyspace.clone().into());
-        object.insert("between".to_owned(), range.between.clone().into());
-        Value::Object(object)
-    };
     json!({
         "newest_glsn": report.glsn.0,
         "index_from": source(report.index),
@@ -165,9 +148,9 @@ fn report_json(report: &RecoverReport, is_dry_run: bool) -> Value {
         "damage": report.damage.iter().map(as_json).collect::<Vec<_>>(),
         "lost_entries": glsns(&report.lost_entries),
         "lost_commits": glsns(&report.lost_commits),
-        "values": report.values.iter().map(value).collect::<Vec<_>>(),
+        "values": report.values.iter().map(key_as_json).collect::<Vec<_>>(),
         "value_count": report.value_count,
-        "lost_ranges": report.lost_ranges.iter().map(range).collect::<Vec<_>>(),
+        "lost_ranges": report.lost_ranges.iter().map(range_as_json).collect::<Vec<_>>(),
         "deleted": report.deleted,
         "readable_from": report.readable_from.0,
         "renamed": report.renamed,

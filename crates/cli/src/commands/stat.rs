@@ -134,6 +134,7 @@ fn of_opening(stats: &Stats) -> Vec<Fact> {
         time("of this for replay", opening.replay_nanos),
         Fact::count("transactions replayed", opening.replayed),
         Fact::bytes("bytes replayed", opening.replayed_bytes),
+        Fact::bytes("torn bytes cut", opening.torn_bytes),
     ]
 }
 

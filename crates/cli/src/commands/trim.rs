@@ -56,6 +56,7 @@ fn why_nothing(db: &Db, first: Glsn, until: Glsn) -> String {
             .to_owned();
     }
     format!(
-        "only whole segments can be freed, and the oldest one also holds entries from GLSN {until} on"
+        "only whole segments can be freed, and the oldest one also holds entries from GLSN \
+         {until} on"
     )
 }

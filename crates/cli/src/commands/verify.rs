@@ -124,33 +124,37 @@ pub(crate) fn show_range(range: &DamagedKeys) -> String {
     line
 }
 
+/// A version of a key as JSON.
+pub(crate) fn key_as_json(key: &DamagedKey) -> Value {
+    let mut object = Map::new();
+    object.insert("keyspace".to_owned(), key.keyspace.clone().into());
+    put_json(&mut object, "key", &key.key);
+    object.insert("glsn".to_owned(), key.glsn.0.into());
+    object.insert("bytes".to_owned(), key.bytes.into());
+    Value::Object(object)
+}
+
+/// A range of keys as JSON.
+pub(crate) fn range_as_json(range: &DamagedKeys) -> Value {
+    let mut object = Map::new();
+    object.insert("keyspace".to_owned(), range.keyspace.clone().into());
+    put_json(&mut object, "first", &range.first);
+    put_json(&mut object, "last", &range.last);
+    object.insert("last_keyspace".to_owned(), range.last_keyspace.clone().into());
+    object.insert("between".to_owned(), range.between.clone().into());
+    Value::Object(object)
+}
+
 /// Damage as JSON.
 pub(crate) fn as_json(damage: &Damage) -> Value {
-    let key = |key: &DamagedKey| {
-        let mut object = Map::new();
-        object.insert("keyspace".to_owned(), key.keyspace.clone().into());
-        put_json(&mut object, "key", &key.key);
-        object.insert("glsn".to_owned(), key.glsn.0.into());
-        object.insert("bytes".to_owned(), key.bytes.into());
-        Value::Object(object)
-    };
-    let range = damage.key_range.as_ref().map(|range| {
-        let mut object = Map::new();
-        object.insert("keyspace".to_owned(), range.keyspace.clone().into());
-        put_json(&mut object, "first", &range.first);
-        put_json(&mut object, "last", &range.last);
-        object.insert("last_keyspace".to_owned(), range.last_keyspace.clone().into());
-        object.insert("between".to_owned(), range.between.clone().into());
-        Value::Object(object)
-    });
     json!({
         "file": damage.file,
         "offset": damage.offset,
         "first_glsn": damage.glsns.as_ref().map(|glsns| glsns.start().0),
         "last_glsn": damage.glsns.as_ref().map(|glsns| glsns.end().0),
-        "keys": damage.keys.iter().map(key).collect::<Vec<_>>(),
+        "keys": damage.keys.iter().map(key_as_json).collect::<Vec<_>>(),
         "more_keys": damage.more_keys,
-        "key_range": range,
+        "key_range": damage.key_range.as_ref().map(range_as_json),
         "what": damage.what,
         "hint": damage.hint,
         "command": damage.command,

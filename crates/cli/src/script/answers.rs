@@ -1,8 +1,8 @@
 //! Prints results of lines: text for people, one tab-separated line each for a pipe, one JSON
 //! object each for a program.
 
-use plimsoll::Keyspace;
-use serde_json::Map;
+use plimsoll::{Keyspace, Ttl};
+use serde_json::{Map, json};
 
 use crate::bytes::{preview, put_json, show_key};
 use crate::exit::Failure;
@@ -11,6 +11,7 @@ use crate::output::{Fact, Output, Reader, Style};
 use crate::script::source::Source;
 use crate::size::count_of;
 use crate::stderr::say;
+use crate::time::{of_system, show_time};
 use crate::values::{beginning, write_field, write_for_people, write_json_member};
 
 /// Options of a scan.
@@ -48,6 +49,29 @@ pub(super) fn get(
             write_json_member(&again, output)?;
             output.raw(b"}\n")?;
         }
+    }
+    Ok(true)
+}
+
+/// Prints when a value expires; returns whether there is a value.
+pub(crate) fn ttl(ttl: Ttl, output: &mut Output) -> Result<bool, Failure> {
+    let Ttl::Expires { at, left } = ttl else {
+        if ttl == Ttl::Unlimited {
+            match output.reader() {
+                Reader::People => output.line("it does not expire")?,
+                Reader::Pipe => output.line("")?,
+                Reader::Json => {
+                    output.json(&json!({ "ttl_seconds": null, "expires": null }))?;
+                }
+            }
+        }
+        return Ok(ttl == Ttl::Unlimited);
+    };
+    let (seconds, at) = (left.as_secs_f64(), show_time(of_system(at)));
+    match output.reader() {
+        Reader::People => output.line(&format!("{seconds:.0} seconds, until {at}"))?,
+        Reader::Pipe => output.line(&format!("{seconds:.6}"))?,
+        Reader::Json => output.json(&json!({ "ttl_seconds": seconds, "expires": at }))?,
     }
     Ok(true)
 }

@@ -5,6 +5,7 @@
 //! [`Session::settle`] waits until all commits are durable.
 
 use std::collections::HashSet;
+use std::time::{Duration, SystemTime};
 
 use plimsoll::{CommitTicket, Db, Keyspace, Overflow, Transaction};
 
@@ -18,6 +19,7 @@ use crate::script::source::Source;
 use crate::script::statement::{NewValue, Report, Statement, Update};
 use crate::script::words::Word;
 use crate::stderr::say;
+use crate::time::now;
 use crate::{keyspaces, script};
 
 /// Runs a line that is a command of the command line, in a keyspace.
@@ -90,7 +92,19 @@ impl<'a> Session<'a> {
         output: &mut Output,
     ) -> Result<Done, Failure> {
         match statement {
-            Statement::Put { key, value } => self.put(&key, value, output).map(|()| Done::Yes),
+            Statement::Put { key, value, ttl } => {
+                self.put(&key, value, ttl, output).map(|()| Done::Yes)
+            }
+            Statement::Expire { key, ttl } => self.expire(&key, ttl, output),
+            Statement::Ttl { key, at } => {
+                let is_there = self.read(at, |source, keyspace| {
+                    answers::ttl(source.ttl(keyspace, &key)?, output)
+                })?;
+                if !is_there {
+                    answers::no_such_key(&key);
+                }
+                Ok(if is_there { Done::Yes } else { Done::Missing })
+            }
             Statement::Delete { keys } => self.delete(&keys, output),
             Statement::DeleteRange(range) => self.delete_range(&range, output).map(|()| Done::Yes),
             Statement::Update { key, update } => {
@@ -176,18 +190,57 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    fn put(&mut self, key: &[u8], value: NewValue, output: &mut Output) -> Result<(), Failure> {
-        self.write(output, |transaction, keyspace| match value {
-            NewValue::Bytes(value) => {
-                transaction.put(keyspace, key, &value)?;
-                Ok(1)
+    fn put(
+        &mut self,
+        key: &[u8],
+        value: NewValue,
+        ttl: Option<Duration>,
+        output: &mut Output,
+    ) -> Result<(), Failure> {
+        self.write(output, |transaction, keyspace| {
+            match (value, ttl) {
+                (NewValue::Bytes(value), None) => transaction.put(keyspace, key, &value)?,
+                (NewValue::Bytes(value), Some(ttl)) => {
+                    transaction.put_with_ttl(keyspace, key, &value, ttl)?;
+                }
+                (NewValue::File(path), ttl) => {
+                    let mut input = Input::find(&path)?.open()?;
+                    match ttl {
+                        None => transaction.put_reader(keyspace, key, &mut input)?,
+                        Some(ttl) => {
+                            transaction.put_reader_with_ttl(keyspace, key, &mut input, ttl)?
+                        }
+                    };
+                }
             }
-            NewValue::File(path) => {
-                let mut input = Input::find(&path)?.open()?;
-                transaction.put_reader(keyspace, key, &mut input)?;
-                Ok(1)
-            }
+            Ok(1)
         })
+    }
+
+    /// Outside a transaction it reads what the lines before it wrote, once that is durable.
+    fn expire(
+        &mut self,
+        key: &[u8],
+        ttl: Option<Duration>,
+        output: &mut Output,
+    ) -> Result<Done, Failure> {
+        self.wait()?;
+        let mut is_there = false;
+        self.write(output, |transaction, keyspace| {
+            is_there = match ttl {
+                None => transaction.persist(keyspace, key)?,
+                Some(ttl) => {
+                    let at = SystemTime::from(now()).checked_add(ttl);
+                    let at = at.ok_or_else(|| Failure::usage("the time is too long"))?;
+                    transaction.expire_at(keyspace, key, at)?
+                }
+            };
+            Ok(u64::from(is_there))
+        })?;
+        if !is_there {
+            answers::no_such_key(key);
+        }
+        Ok(if is_there { Done::Yes } else { Done::Missing })
     }
 
     /// Outside a transaction the update is ordered as other lines are: it reads what they wrote.

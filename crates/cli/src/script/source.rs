@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use plimsoll::{Keyspace, Range, Snapshot, Transaction, ValueReader};
+use plimsoll::{Keyspace, Range, Snapshot, Transaction, Ttl, ValueReader};
 
 use crate::exit::Failure;
 use crate::key_range::KeyRange;
@@ -33,6 +33,14 @@ impl Source<'_> {
         Ok(match self {
             Self::Open(transaction) => transaction.get_reader(keyspace, key)?,
             Self::Past(snapshot) => snapshot.get_reader(keyspace, key)?,
+        })
+    }
+
+    /// When the value of a key expires.
+    pub(super) fn ttl(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Ttl, Failure> {
+        Ok(match self {
+            Self::Open(transaction) => transaction.ttl(keyspace, key)?,
+            Self::Past(snapshot) => snapshot.ttl(keyspace, key)?,
         })
     }
 

@@ -1,7 +1,9 @@
 //! Parses lines into statements.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
+use crate::duration::parse_duration;
 use crate::key_range::KeyRange;
 use crate::moment::{At, parse_at};
 use crate::number::parse_count;
@@ -10,13 +12,43 @@ use crate::script::words::{Word, words};
 /// One command.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Statement {
-    Put { key: Vec<u8>, value: NewValue },
-    Get { key: Vec<u8>, at: Option<At> },
-    Delete { keys: Vec<Vec<u8>> },
+    Put {
+        key: Vec<u8>,
+        value: NewValue,
+        ttl: Option<Duration>,
+    },
+    Get {
+        key: Vec<u8>,
+        at: Option<At>,
+    },
+    Delete {
+        keys: Vec<Vec<u8>>,
+    },
     DeleteRange(KeyRange),
-    Update { key: Vec<u8>, update: Update },
-    Scan { range: KeyRange, limit: Option<u64>, reverse: bool, keys_only: bool, at: Option<At> },
-    Count { range: KeyRange, at: Option<At> },
+    Update {
+        key: Vec<u8>,
+        update: Update,
+    },
+    /// Changes when the value of a key expires; `None`: it does not.
+    Expire {
+        key: Vec<u8>,
+        ttl: Option<Duration>,
+    },
+    Ttl {
+        key: Vec<u8>,
+        at: Option<At>,
+    },
+    Scan {
+        range: KeyRange,
+        limit: Option<u64>,
+        reverse: bool,
+        keys_only: bool,
+        at: Option<At>,
+    },
+    Count {
+        range: KeyRange,
+        at: Option<At>,
+    },
     Use(String),
     Keyspaces,
     Report(Report, Vec<Word>),
@@ -52,7 +84,7 @@ pub(crate) enum NewValue {
 }
 
 /// Command names, for completion.
-pub(crate) const NAMES: [&str; 19] = [
+pub(crate) const NAMES: [&str; 22] = [
     "add",
     "append",
     "begin",
@@ -61,14 +93,17 @@ pub(crate) const NAMES: [&str; 19] = [
     "count",
     "delete",
     "diff",
+    "expire",
     "get",
     "history",
     "keyspaces",
     "log",
+    "persist",
     "put",
     "rollback",
     "scan",
     "stat",
+    "ttl",
     "use",
     ".help",
     ".quit",
@@ -93,6 +128,12 @@ pub(crate) fn parse(line: &[u8]) -> Result<Option<Statement>, String> {
             Statement::Update { key, update: Update::Append(line.one("a value")?) }
         }
         "cas" => swap(&mut line)?,
+        "expire" => {
+            let key = line.one("a key")?;
+            Statement::Expire { key, ttl: Some(duration(line.one("a time such as 30m")?)?) }
+        }
+        "persist" => Statement::Expire { key: line.one("a key")?, ttl: None },
+        "ttl" => Statement::Ttl { at: line.moment()?, key: line.one("a key")? },
         "scan" => Statement::Scan {
             limit: line.limit()?,
             reverse: line.flag("--reverse"),
@@ -122,12 +163,13 @@ pub(crate) fn parse(line: &[u8]) -> Result<Option<Statement>, String> {
 
 fn put(line: &mut Line) -> Result<Statement, String> {
     let file = line.option("--file")?;
+    let ttl = line.option("--ttl")?.map(duration).transpose()?;
     let key = line.one("a key")?;
     let value = match file {
         Some(path) => NewValue::File(text(path)?.into()),
         None => NewValue::Bytes(line.one("a value, or --file PATH,")?),
     };
-    Ok(Statement::Put { key, value })
+    Ok(Statement::Put { key, value, ttl })
 }
 
 fn delete(line: &mut Line) -> Result<Statement, String> {
@@ -157,6 +199,10 @@ fn swap(line: &mut Line) -> Result<Statement, String> {
     let expected = if absent { None } else { Some(line.one("the expected value, or --absent,")?) };
     let new = if delete { None } else { Some(line.one("the new value, or --delete,")?) };
     Ok(Statement::Update { key, update: Update::Swap { expected, new } })
+}
+
+fn duration(word: Vec<u8>) -> Result<Duration, String> {
+    parse_duration(&text(word)?)
 }
 
 fn text(bytes: Vec<u8>) -> Result<String, String> {
@@ -260,11 +306,19 @@ mod tests {
     fn commands_accept_options_in_any_order() {
         assert_eq!(
             parsed("put 'a b' \"c\\n\""),
-            Statement::Put { key: b"a b".to_vec(), value: NewValue::Bytes(b"c\n".to_vec()) }
+            Statement::Put {
+                key: b"a b".to_vec(),
+                value: NewValue::Bytes(b"c\n".to_vec()),
+                ttl: None
+            }
         );
         assert_eq!(
             parsed("put --file /tmp/x a"),
-            Statement::Put { key: b"a".to_vec(), value: NewValue::File("/tmp/x".into()) }
+            Statement::Put {
+                key: b"a".to_vec(),
+                value: NewValue::File("/tmp/x".into()),
+                ttl: None
+            }
         );
         assert_eq!(
             parsed("GET a --at 3"),

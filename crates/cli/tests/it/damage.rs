@@ -663,6 +663,6 @@ fn reads_report_a_missing_run_as_damage() {
         &["stat", &store],
         &["backup", &store, &copy],
     ] {
-        run(arguments).fails(4, &["is missing", "`plimsoll verify` says what helps"]);
+        run(arguments).fails(4, &["is missing", "`plimsoll verify STORE` lists the damage"]);
     }
 }

@@ -62,7 +62,8 @@ fn full_disk_fails_the_transaction_only() {
     let script = r#"
         set -e
         "$PLIMSOLL" put "$MOUNT/store" k v > /dev/null
-        head -c 40000000 /dev/zero | "$PLIMSOLL" put "$MOUNT/store" large && exit 98 || echo "put ended with $?"
+        head -c 40000000 /dev/zero | "$PLIMSOLL" put "$MOUNT/store" large && exit 98 ||
+            echo "put ended with $?"
         head -c 30000000 /dev/zero > "$MOUNT/filler" 2> /dev/null || true
         "$PLIMSOLL" get "$MOUNT/store" k && echo
         "$PLIMSOLL" get "$MOUNT/store" large || echo "get ended with $?"
@@ -100,7 +101,9 @@ fn full_disk_fails_backup_without_mentioning_a_transaction() {
 fn trim_frees_a_disk_that_the_store_fills() {
     let script = r#"
         n=0
-        while head -c 1500000 /dev/urandom | "$PLIMSOLL" put "$MOUNT/store" large > /dev/null; do n=$((n+1)); done
+        while head -c 1500000 /dev/urandom | "$PLIMSOLL" put "$MOUNT/store" large > /dev/null; do
+            n=$((n+1))
+        done
         "$PLIMSOLL" keyspace retention "$MOUNT/store" default latest > /dev/null
         "$PLIMSOLL" trim "$MOUNT/store" --until newest > /dev/null; echo "trim ended with $?"
         "$PLIMSOLL" put "$MOUNT/store" small v > /dev/null && echo writable
@@ -117,11 +120,14 @@ fn full_disk_at_close_does_not_fail_the_commit() {
         "$PLIMSOLL" put "$MOUNT/store" k v > /dev/null
         head -c 30000000 /dev/zero > "$MOUNT/filler" 2> /dev/null
         "$PLIMSOLL" put "$MOUNT/store" k w; echo "put ended with $?"
-        printf 'key,value\nk,x\n' | "$PLIMSOLL" load "$MOUNT/store" - --format csv --value value > /dev/null; echo "load ended with $?"
+        printf 'key,value\nk,x\n' |
+            "$PLIMSOLL" load "$MOUNT/store" - --format csv --value value > /dev/null
+        echo "load ended with $?"
         "$PLIMSOLL" delete "$MOUNT/store" k; echo "delete ended with $?"
         "$PLIMSOLL" history "$MOUNT/store" k --json | wc -l
         rm "$MOUNT/filler"
-        "$PLIMSOLL" put "$MOUNT/store" k y && "$PLIMSOLL" verify "$MOUNT/store" > /dev/null && echo sound
+        "$PLIMSOLL" put "$MOUNT/store" k y &&
+            "$PLIMSOLL" verify "$MOUNT/store" > /dev/null && echo sound
     "#;
     let Some(ran) = with_small_disk(script) else { return };
     let ran = ran.fails(0, &["No space left", "The commits are kept"]);
@@ -186,7 +192,8 @@ fn file_size_limit_fails_the_transaction_only() {
     // command.
     let script = r#"
         "$PLIMSOLL" put "$STORE" k v
-        (ulimit -f 8192; head -c 9000000 /dev/zero | "$PLIMSOLL" put "$STORE" large; echo "put ended with $?"
+        (ulimit -f 8192; head -c 9000000 /dev/zero | "$PLIMSOLL" put "$STORE" large
+         echo "put ended with $?"
          "$PLIMSOLL" put "$STORE" small w)
         "$PLIMSOLL" scan "$STORE"
         "$PLIMSOLL" verify "$STORE" > /dev/null && echo sound

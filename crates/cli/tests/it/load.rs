@@ -111,7 +111,8 @@ fn long_rows_need_max_row() {
         2,
         &[
             "line 2",
-            "a row of more than 4.0 MiB (is a closing quote missing?); raise the limit with --max-row",
+            "a row of more than 4.0 MiB (is a closing quote missing?); raise the limit with \
+             --max-row",
         ],
     );
     run_with_input(&[&load[..], &["--max-row", "6MiB"]].concat(), csv.as_bytes()).ok();

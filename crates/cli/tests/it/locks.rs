@@ -3,7 +3,7 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 
-use plimsoll::{Db, Options};
+use plimsoll::{Db, MAX_PROCESSES, Options};
 use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::vfs::Disk;
 use rustix::process::{Pid, Signal, kill_process};
@@ -71,14 +71,17 @@ fn store_with_maximum_processes_is_locked() {
     let store = folder.at("store");
     run(&["put", &store, "a", "1"]).ok();
     let disk = OsDisk::new();
-    let slots: Vec<_> = (0..64)
+    let slots: Vec<_> = (0..MAX_PROCESSES)
         .map(|slot| {
             disk.lock_file(&folder.path().join(format!("store/members/{slot:02}"))).unwrap()
         })
         .collect();
     assert!(slots.iter().all(|slot| slot.try_lock().unwrap()));
-    run(&["put", &store, "a", "2"])
-        .fails(8, &["64 processes that share it", "close one of them", "--wait 10s"]);
+    let processes = format!("{MAX_PROCESSES} processes that share it");
+    run(&["put", &store, "a", "2"]).fails(8, &[&processes, "close one of them", "--wait 10s"]);
+    let help = run(&["--help"]).ok().text();
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(help.contains(&format!("or {MAX_PROCESSES} processes share it")), "{help}");
     assert_eq!(run(&["get", &store, "a"]).ok().out, b"1");
     drop(slots);
     run(&["put", &store, "a", "2"]).ok();

@@ -42,5 +42,6 @@ mod shell;
 mod signals;
 mod terminal;
 mod together;
+mod undo;
 mod upkeep;
 mod watch;

@@ -384,3 +384,41 @@ fn long_value_in_pieces_matches_short_one() {
     assert!(json[0]["value_hex"].as_str().is_some_and(|hex| hex::decode(hex).unwrap() == bytes));
     assert!(json[1]["value"].as_str() == Some(&text));
 }
+
+#[test]
+fn values_expire_as_the_commands_say() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    let left = |key: &str| {
+        let text = run(&["ttl", &store, key]).ok().text();
+        text.trim().parse::<f64>().ok().map(|seconds| (seconds / 60.0).ceil() as u64)
+    };
+    run(&["put", &store, "a", "1", "--ttl", "5m"]).ok();
+    run_with_input(&["put", &store, "b", "--ttl", "10m"], b"2").ok();
+    run(&["put", &store, "c", "3"]).ok();
+    assert_eq!((left("a"), left("b"), left("c")), (Some(5), Some(10), None));
+    run(&["expire", &store, "c", "7m"]).ok();
+    run(&["persist", &store, "a"]).ok();
+    assert_eq!((left("a"), left("c")), (None, Some(7)));
+    assert!(run(&["ttl", &store, "c", "--json"]).ok().json()["ttl_seconds"].as_f64().is_some());
+    assert!(run(&["ttl", &store, "a", "--json"]).ok().json()["expires"].is_null());
+    for command in [&["ttl", &store, "d"][..], &["persist", &store, "d"]] {
+        run(command).fails(1, &["`d`"]);
+    }
+    run(&["expire", &store, "d", "1m"]).fails(1, &["`d` has no value"]);
+    run(&["put", &store, "d", "1", "--ttl", "0s"]).fails(2, &["at least a microsecond"]);
+    run(&["put", &store, "e", "1", "--ttl", "1us"]).ok();
+    run(&["get", &store, "e"]).fails(1, &["no key `e`"]);
+    let lines = b"put f 1 --ttl 3m\nput g 1\nexpire g 4m\nput h 1 --ttl 3m\npersist h\n";
+    run_with_input(&["batch", &store], lines).ok();
+    assert_eq!((left("f"), left("g"), left("h")), (Some(3), Some(4), None));
+    let told = run_with_input(&["shell", &store], b"ttl h\nttl g\n").ok().text();
+    assert_eq!(told.lines().count(), 2);
+    run(&["keyspace", "create", &store, "codes", "--ttl", "2h"]).ok();
+    run(&["put", &store, "a", "1", "--keyspace", "codes"]).ok();
+    let text = run(&["ttl", &store, "a", "--keyspace", "codes"]).ok().text();
+    assert!(text.trim().parse::<f64>().is_ok_and(|left| left > 7000.0), "{text}");
+    assert_eq!(run(&["keyspace", "ttl", &store, "codes"]).ok().text(), "codes\t2h\n");
+    run(&["keyspace", "ttl", &store, "codes", "none"]).ok();
+    assert_eq!(run(&["keyspace", "ttl", &store, "codes"]).ok().text(), "codes\tnone\n");
+}

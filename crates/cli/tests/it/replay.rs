@@ -85,8 +85,10 @@ fn csv_accepts_cachelib_and_twitter_formats() {
 
 const CONFIG: &str = r#"
 // as CacheLib ships them
-[ { "cache_config": { "cacheSizeMB": "1", "htBucketPower": 22, "navyBlockSize": 512, "inventedKey": 1, },
-    "test_config": { "enableLookaside": true, "getRatio": 0.8, "loneGetRatio": 0.2, "keySizeRange": [2, 8, 64],
+[ { "cache_config": { "cacheSizeMB": "1", "htBucketPower": 22, "navyBlockSize": 512,
+                     "inventedKey": 1, },
+    "test_config": { "enableLookaside": true, "getRatio": 0.8, "loneGetRatio": 0.2,
+                     "keySizeRange": [2, 8, 64],
       "keySizeRangeProbability": [0.3, 0.7], "valSizeDistFile": "sizes.json", "numKeys": 2000,
       "numOps": 5000, "numThreads": 2 } } ]"#;
 
@@ -126,7 +128,8 @@ fn cachebench_generates_and_names_unknown_keys() {
 fn configuration_may_name_a_trace() {
     let folder = Folder::new();
     folder.file("t.csv", "key,op,size\na,GET,1\na,GET,1\n");
-    let config = r#"{"cache_config": {"cacheSizeMB": 1}, "test_config": {"generator": "replay", "traceFileName": "t.csv"}}"#;
+    let config = r#"{"cache_config": {"cacheSizeMB": 1},
+                     "test_config": {"generator": "replay", "traceFileName": "t.csv"}}"#;
     let path = folder.file("config.json", config);
     let cache = run(&["replay", &path, "--json"]).ok().json()["s3-fifo"].clone();
     assert_eq!((cache["requests"].as_u64(), cache["hit_ratio"].as_f64()), (Some(2), Some(0.5)));
@@ -261,11 +264,15 @@ fn unknown_configuration_keys_are_named() {
         "sizes.json",
         r#"{"valSizeRange": [9], "valSizeRangeProbability": [1], "inventedToo": 1}"#,
     );
-    let generated = r#""keySizeRange": [8], "keySizeRangeProbability": [1], "valSizeDistFile": "sizes.json", "numOps": 9, "getRatio": 1"#;
+    let generated = r#""keySizeRange": [8], "keySizeRangeProbability": [1],
+                       "valSizeDistFile": "sizes.json", "numOps": 9, "getRatio": 1"#;
     let of = |test: &str| {
         folder.file(
             "c.json",
-            format!(r#"{{"cache_config": {{"cacheSizeMB": 1}}, "beside": 1, "test_config": {{{test}}}}}"#),
+            format!(
+                r#"{{"cache_config": {{"cacheSizeMB": 1}}, "beside": 1,
+                     "test_config": {{{test}}}}}"#
+            ),
         )
     };
     let path = of(&format!(r#"{generated}, "numKeys": 5"#));

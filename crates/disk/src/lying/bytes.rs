@@ -199,15 +199,9 @@ fn choose_fates(count: usize, random: &mut Random) -> Fates {
 mod tests {
     use super::*;
 
-    fn all(image: &Image) -> Vec<u8> {
-        let mut out = vec![0xee; image.len() as usize];
-        assert_eq!(image.read(&mut out, 0), out.len());
-        out
-    }
-
     fn after(bytes: &Bytes, writes: &[Fate], lens_kept: usize) -> Vec<u8> {
         let fates = Fates { writes: writes.to_vec(), lens_kept };
-        all(&bytes.survivors(&fates, &mut Random::new(1), &mut Injected::default()))
+        bytes.survivors(&fates, &mut Random::new(1), &mut Injected::default()).to_vec()
     }
 
     #[test]
@@ -229,7 +223,7 @@ mod tests {
         bytes.sync();
         bytes.set_len(2);
         bytes.write(b"F", 5);
-        assert_eq!(all(bytes.current()), b"ab\0\0\0F");
+        assert_eq!(bytes.current().to_vec(), b"ab\0\0\0F");
         assert_eq!(after(&bytes, &[Fate::Whole, Fate::Lost], 2), b"ab\0\0\0\0");
         assert_eq!(after(&bytes, &[Fate::Whole, Fate::Lost], 1), b"ab");
         assert_eq!(after(&bytes, &[Fate::Whole, Fate::Whole], 0), b"abcdeF");

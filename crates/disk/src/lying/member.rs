@@ -4,13 +4,14 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustix::io::Errno;
 
 use crate::lying::process::{Held, Holding, Process};
 use crate::lying::{LyingDisk, dead};
+use crate::mutex::lock;
 use crate::path_error::at_path;
 use crate::sharing::{LockFile, SharedWords};
 use crate::vfs::{Caching, DirEntry, DirLock, Disk, File, LockError, Open};
@@ -87,7 +88,7 @@ impl Disk for MemberDisk {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.changes(dir)?.sync_dir(dir).inspect_err(|_| self.process.told_of_failed_sync())
+        self.changes(dir)?.sync_dir(dir).inspect_err(|_| self.process.saw_failed_sync())
     }
 
     fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
@@ -160,7 +161,7 @@ impl File for MemberFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.changes()?.sync().inspect_err(|_| self.process.told_of_failed_sync())
+        self.changes()?.sync().inspect_err(|_| self.process.saw_failed_sync())
     }
 
     fn len(&self) -> io::Result<u64> {
@@ -184,14 +185,14 @@ struct MemberLock {
 
 impl DirLock for MemberLock {
     fn check(&self) -> io::Result<()> {
-        match &*self.holding.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &*lock(&self.holding) {
             Some(Held::Folder(lock)) => lock.check(),
             _ => Err(io::Error::other(WHY)),
         }
     }
 
     fn share(&self) -> Result<(), LockError> {
-        match &*self.holding.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &*lock(&self.holding) {
             Some(Held::Folder(lock)) => lock.share(),
             _ => Err(LockError::Io(io::Error::other(WHY))),
         }
@@ -200,7 +201,7 @@ impl DirLock for MemberLock {
 
 impl Drop for MemberLock {
     fn drop(&mut self) {
-        drop(self.holding.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(lock(&self.holding).take());
     }
 }
 
@@ -214,8 +215,7 @@ struct MemberLockFile {
 impl LockFile for MemberLockFile {
     fn try_lock(&self) -> io::Result<bool> {
         if self.process.begins()
-            && let Some(Held::File(lock)) =
-                &*self.holding.lock().unwrap_or_else(PoisonError::into_inner)
+            && let Some(Held::File(lock)) = &*lock(&self.holding)
         {
             return lock.try_lock();
         }
@@ -224,22 +224,21 @@ impl LockFile for MemberLockFile {
 
     fn unlock(&self) {
         if self.process.begins()
-            && let Some(Held::File(lock)) =
-                &*self.holding.lock().unwrap_or_else(PoisonError::into_inner)
+            && let Some(Held::File(lock)) = &*lock(&self.holding)
         {
             lock.unlock();
         }
     }
 
     fn identity(&self) -> u64 {
-        match &*self.holding.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &*lock(&self.holding) {
             Some(Held::File(lock)) => lock.identity(),
             _ => 0,
         }
     }
 
     fn check(&self) -> io::Result<()> {
-        match &*self.holding.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &*lock(&self.holding) {
             Some(Held::File(lock)) if !self.process.is_dead() => lock.check(),
             _ => Err(dead(&self.path, WHY)),
         }
@@ -249,7 +248,7 @@ impl LockFile for MemberLockFile {
 impl Drop for MemberLockFile {
     fn drop(&mut self) {
         // The lock of a killed process is already released.
-        drop(self.holding.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(lock(&self.holding).take());
     }
 }
 

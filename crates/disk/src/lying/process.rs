@@ -14,6 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::lying::lock::LyingLock;
+use crate::mutex::lock;
 use crate::sharing::LockFile;
 
 /// A resource that a process holds until it ends.
@@ -83,7 +84,7 @@ impl Process {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner.state)
     }
 
     /// Its process id.
@@ -135,7 +136,7 @@ impl Process {
     }
 
     /// Notes that one of its syncs has failed.
-    pub(super) fn told_of_failed_sync(&self) {
+    pub(super) fn saw_failed_sync(&self) {
         let mut state = self.state();
         if state.killed_by_failed_sync && !state.is_dead {
             (state.is_dead, state.has_died_of_sync) = (true, true);
@@ -191,8 +192,8 @@ impl Process {
         self.inner.changed.notify_all();
     }
 
-    /// Waits until it is stopped, or until `is_done`; its thread calls [`Process::tell`] to signal
-    /// that.
+    /// Waits until it is stopped, or until `is_done`; its thread calls [`Process::notify`] to
+    /// signal that.
     pub fn wait_until_stopped(&self, is_done: &dyn Fn() -> bool) {
         let mut state = self.state();
         while !state.is_stopped && !is_done() {
@@ -201,7 +202,7 @@ impl Process {
     }
 
     /// Wakes threads that wait for the process.
-    pub fn tell(&self) {
+    pub fn notify(&self) {
         drop(self.state());
         self.inner.changed.notify_all();
     }
@@ -209,7 +210,7 @@ impl Process {
     /// Sets the action that runs while the process waits at a shared word. The action must let the
     /// given time pass.
     pub fn when_idle(&self, idle: impl Fn(Duration) + Send + Sync + 'static) {
-        *self.inner.idle.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(idle));
+        *lock(&self.inner.idle) = Some(Arc::new(idle));
     }
 
     /// Begins an operation that changes a file or a name; returns whether the process is alive to
@@ -261,11 +262,9 @@ impl Process {
 
     fn end(&self) {
         self.state().is_stopped = false;
-        let holdings = std::mem::take(
-            &mut *self.inner.holdings.lock().unwrap_or_else(PoisonError::into_inner),
-        );
+        let holdings = std::mem::take(&mut *lock(&self.inner.holdings));
         for holding in holdings {
-            match holding.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            match lock(&holding).take() {
                 Some(Held::Folder(lock)) => lock.abandon(),
                 Some(Held::File(lock)) => lock.unlock(),
                 None => {}
@@ -277,7 +276,7 @@ impl Process {
     /// Records that the process holds a resource until it is released or the process ends.
     pub(super) fn holds(&self, held: Held) -> Holding {
         let holding = Arc::new(Mutex::new(Some(held)));
-        let mut holdings = self.inner.holdings.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut holdings = lock(&self.inner.holdings);
         holdings.retain(|holding| Arc::strong_count(holding) > 1);
         holdings.push(Arc::clone(&holding));
         holding
@@ -285,7 +284,7 @@ impl Process {
 
     /// Waits for so long.
     pub(super) fn idles(&self, patience: Duration) {
-        let idle = self.inner.idle.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let idle = lock(&self.inner.idle).clone();
         if let Some(idle) = idle {
             idle(patience);
         }

@@ -19,12 +19,12 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
 use crate::fork;
+use crate::mutex::lock;
 
 type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
@@ -58,7 +58,7 @@ impl Guarded {
         static ADDING: Mutex<()> = Mutex::new(());
         // A child would find the mutex locked.
         let _no_fork = fork::none_meanwhile();
-        let _alone = ADDING.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = lock(&ADDING);
         install();
         let free = places().find(|place| place.base.load(Ordering::Acquire) == 0);
         let place = free.unwrap_or_else(|| {

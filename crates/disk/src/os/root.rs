@@ -11,11 +11,12 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use rustix::fs::{AtFlags, OFlags, Stat, fstat, stat, statat};
 use rustix::io::{Errno, retry_on_intr};
 
+use crate::mutex::lock;
 use crate::os::call;
 use crate::os::place::Place;
 use crate::path_error::at_path;
@@ -161,10 +162,6 @@ pub(super) fn compare(
          changed"
     );
     Err(at_path(path, io::Error::other(message)))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
 
+use crate::mutex::lock;
 use crate::thread::STACK_BYTES;
 use crate::vfs::File;
 
@@ -20,7 +21,7 @@ pub(super) fn sync_files(files: &[Arc<dyn File>]) -> io::Result<()> {
         // Relaxed: each index is taken once; the files are shared by reference.
         while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
             if let Err(error) = file.sync() {
-                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                lock(&failed).get_or_insert(error);
             }
         }
     };

@@ -1,7 +1,7 @@
 //! Gives each record its GLSNs and writes it into the buffer: the only place that assigns the
 //! order.
 //!
-//! Syncing is the job of `durability`: a record here is ordered but not yet durable. Laws:
+//! Syncing is the job of `durability`: a record here is ordered but not yet durable. Invariants:
 //! 1. Records are written in GLSN order without gaps.
 //! 2. All room that a record needs (in the file, in the buffer, for its entry offsets) is reserved
 //!    before any of it is written. If a reservation fails, nothing was changed and the log stays
@@ -18,7 +18,7 @@ use std::sync::{Arc, MutexGuard};
 use plimsoll_disk::vfs::File;
 use plimsoll_memory::chunk::CHUNK_BYTES;
 
-use crate::draft::{Draft, MAX_BLOBS, MAX_BODY_BYTES, Ticket};
+use crate::draft::{CommitTimes, Draft, MAX_BLOBS, MAX_BODY_BYTES, Ticket};
 use crate::durability::Durability;
 use crate::error::LogError;
 use crate::file_log::append::record_writer::{FragmentSeal, write_mark_fragment, write_record};
@@ -185,13 +185,18 @@ pub(crate) fn place(
     if ahead_micros > LEAD_MAX_MICROS && !log.env.is_restarting_time.load(Ordering::Acquire) {
         return Err(LogError::ClockBehind { ahead_micros });
     }
+    let timestamp_micros = now.max(order.end.timestamp + 1);
+    let CommitTimes { from_micros, before_micros } = draft.times;
+    if !(from_micros..before_micros).contains(&timestamp_micros) {
+        return Err(LogError::Late { micros: timestamp_micros });
+    }
     let (start, bound) = make_room(log, order, &sizes, draft.blobs.len())?;
     let header = RecordHeader {
         first: next,
         read_at: draft.read_at,
         previous_chain: order.end.chain,
         durable: log.durability.group.durable(),
-        timestamp_micros: now.max(order.end.timestamp + 1),
+        timestamp_micros,
         last_blob_id: log.blobs.registry.last_id(),
         body_bytes: sizes.body_bytes as u32,
         count: sizes.entries,
@@ -393,7 +398,7 @@ fn write(
     };
     order.marked = false;
     tail.end = order.end;
-    log.tail.set_next(order.end.next);
+    log.tail.set_end(&order.end);
     Ok(())
 }
 
@@ -515,6 +520,7 @@ pub(crate) fn switch_to(
     tail.end.offset = SEGMENT_HEADER_BYTES as u32;
     // It differs from the last record's timestamp if the log's time is restarted.
     tail.end.timestamp = header.timestamp_floor;
+    log.tail.set_end(&tail.end);
     order.end = tail.end;
     order.header = header;
     order.file = Arc::clone(&file);

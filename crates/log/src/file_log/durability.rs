@@ -1,8 +1,8 @@
 //! Makes appends durable: writes the buffer to the active segment's file and syncs it, once for all
 //! waiters.
 //!
-//! Law: after a failed write or sync, or once the folder's lock is lost, this process makes nothing
-//! more durable: the log is poisoned.
+//! Invariant: after a failed write or sync, or once the folder's lock is lost, this process makes
+//! nothing more durable: the log is poisoned.
 
 pub(crate) mod flusher;
 pub(crate) mod group_commit;

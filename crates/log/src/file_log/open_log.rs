@@ -2,7 +2,8 @@
 //!
 //! - [`Segments`]: the list of segments and their offset tables.
 //! - [`Tail`]: the end of the log in memory, and the right to append.
-//! - [`DurabilityState`]: the writer of the active segment, group commit, whether the log is poisoned.
+//! - [`DurabilityState`]: the writer of the active segment, group commit, whether the log is
+//!   poisoned.
 //! - [`Blobs`]: blob files and their ids.
 //!
 //! Each owner knows only those before it in this list. Code that needs several of them (appending,

@@ -1,8 +1,8 @@
 //! Opens a log: finds its segments, checks that they belong together, reads the last one, and
 //! decides whether its end is clean, torn or corrupt.
 //!
-//! Law: recovery is idempotent, even if it is killed at any point. It overwrites cut bytes with
-//! zeros before any other change, and a partly zeroed tail still counts as torn.
+//! Invariant: recovery is idempotent, even if it is killed at any point. It overwrites cut bytes
+//! with zeros before any other change, and a partly zeroed tail still counts as torn.
 
 mod active;
 mod assemble;
@@ -25,7 +25,7 @@ use crate::file_log::recovery::beside::{open_beside, publish};
 use crate::file_log::recovery::find::{
     LogFiles, check_tables, find_files, find_folder, find_named_files, no_log, sweep_unfinished,
 };
-use crate::file_log::segments::create::{NotCreated, create_segment};
+use crate::file_log::segments::create::create_segment;
 use crate::format::genesis_chain;
 use crate::format::segment_header::SegmentHeader;
 use crate::glsn::Glsn;
@@ -129,11 +129,7 @@ fn create_log(
         segment_bytes: options.segment_size(),
         previous_end: 0,
     };
-    create_segment(&*options.disk, &options.dir, &header, CHUNK_BYTES as u64).map_err(|error| {
-        match error {
-            NotCreated::Cleanly(error) | NotCreated::Perhaps(error) => LogError::from(error),
-        }
-    })?;
+    create_segment(&*options.disk, &options.dir, &header, CHUNK_BYTES as u64)?;
     found.headers.push(header);
     report.created = true;
     Ok(())

@@ -9,7 +9,7 @@
 //! Besides these, `append::shared_segment` begins a segment, `durability::shared_sync` makes the
 //! records of all members durable, and `recovery::beside` opens a log that others have open.
 //!
-//! Laws:
+//! Invariants:
 //! 1. A record's bytes are in the file before the new end of the log is published. A process that
 //!    reads the published end finds the bytes, even if the process that wrote them was killed.
 //! 2. Bytes after the published end belong to no record. If a member ends while it holds the turn,

@@ -4,7 +4,8 @@
 //! The state has its own read-write lock: an append holds the write lock while it copies a record
 //! into the buffer; readers and the segment writer hold the read lock.
 //!
-//! Law: all bytes below `end` belong to complete records; bytes not in the file are in the buffer.
+//! Invariant: all bytes below `end` belong to complete records; bytes not in the file are in the
+//! buffer.
 
 pub(crate) mod buffer;
 pub(crate) mod order;
@@ -32,6 +33,8 @@ pub(crate) struct Tail {
     state: RwLock<TailState>,
     /// The GLSN of the next entry.
     next: AtomicU64,
+    /// The timestamp of the last record.
+    timestamp: AtomicU64,
 }
 
 /// The state of the tail, under its lock.
@@ -56,7 +59,8 @@ pub(crate) struct TailState {
 impl Tail {
     pub(crate) fn new(state: TailState, order: Option<Order>) -> Self {
         let next = AtomicU64::new(state.end.next.0);
-        Self { order: order.map(Mutex::new), state: RwLock::new(state), next }
+        let timestamp = AtomicU64::new(state.end.timestamp);
+        Self { order: order.map(Mutex::new), state: RwLock::new(state), next, timestamp }
     }
 
     /// Locks the order for an append; `ReadOnly` if the log is open read-only.
@@ -83,10 +87,17 @@ impl Tail {
         Glsn(self.next().0 - 1)
     }
 
-    /// Publishes a complete record to readers.
-    pub(crate) fn set_next(&self, next: Glsn) {
+    /// The timestamp of the last record. At least that of every entry below [`Tail::next`], if it
+    /// is read after that.
+    pub(crate) fn timestamp(&self) -> u64 {
+        self.timestamp.load(Ordering::Acquire)
+    }
+
+    /// Publishes a complete record to readers, or the end of an empty segment.
+    pub(crate) fn set_end(&self, end: &End) {
+        self.timestamp.store(end.timestamp, Ordering::Release);
         // Release: pairs with the Acquire in `next`.
-        self.next.store(next.0, Ordering::Release);
+        self.next.store(end.next.0, Ordering::Release);
     }
 
     /// The offset where the complete records of the segment that begins with `first` end; 0 if it

@@ -14,7 +14,7 @@ use plimsoll_memory::pool::Pool;
 use super::FileLog;
 use super::options::FileLogOptions;
 use super::tests::held_disk::HeldDisk;
-use crate::draft::{Draft, DraftEntry};
+use crate::draft::{CommitTimes, Draft, DraftEntry};
 use crate::error::LogError;
 use crate::glsn::{Glsn, StreamId};
 
@@ -33,7 +33,10 @@ fn the_folder_stays_locked_while_a_thread_writes_though_the_log_is_closed() {
     let log = open(&disk).unwrap();
     let entries = [DraftEntry { stream: StreamId(9), parts: &[b"a"] }];
     let glsn = log
-        .submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)
+        .submit(
+            &Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: CommitTimes::ANY },
+            None,
+        )
         .unwrap()
         .last;
     disk.hold_writes(true);

@@ -3,7 +3,7 @@
 //! It is XXH3-64 (seed 0) of the record's bytes from [`CONTENT_AT`] on, as if the record were one
 //! fragment: the GLSN, the chain hash of the record before it, the other header fields that the
 //! record's writer chose, the blob references, and the stream, length and payload of each entry.
-//! Laws:
+//! Invariants:
 //!
 //! 1. It does not depend on segments, blocks, fragments or epochs: logs with equal contents have
 //!    equal chains at every GLSN. Therefore [`EntryHeader::back`] counts no fragment headers here,

@@ -6,13 +6,17 @@
 //! offset pages      for each entry the offset of its header in the segment, u32
 //! posting pages     for each stream, the sorted numbers of its entries (GLSN - first), u32
 //! directory pages   for each stream, sorted: stream u32, first posting u32, postings u32
-//! blob pages        for each blob file named by a record: record's first GLSN u64, id u64, hash u64, pages u32, entries u32
+//! blob pages        for each blob file named by a record: record's first GLSN u64, id u64,
+//!                   hash u64, pages u32, entries u32
 //! ```
 //!
 //! The header's payload:
 //! ```text
-//! 0       8         12           16             20      24       40      48      56               64     68        72      76         80
-//! | magic | version | compatible | incompatible | count | log id | first | chain | last timestamp | end  | streams | blobs | reserved | first timestamp | 88
+//! 0       8         12           16             20      24       40      48      56
+//! | magic | version | compatible | incompatible | count | log id | first | chain | last timestamp
+//!
+//! 64    68        72      76         80                88
+//! | end | streams | blobs | reserved | first timestamp |
 //! ```
 //!
 //! The table is not synced, because it can always be rebuilt from the segment. If a page fails its

@@ -2,8 +2,12 @@
 //!
 //! ```text
 //! record header, 64 bytes
-//! 0         8           16           20        21      22         24      32        40               48          56      60     61      62
-//! | durable | last blob | body bytes | version | codec | reserved | first | read at | previous chain | timestamp | count | kind | blobs | reserved | 64
+//! 0         8           16           20        21      22         24      32
+//! | durable | last blob | body bytes | version | codec | reserved | first | read at
+//!
+//! 40               48          56      60     61      62         64
+//! | previous chain | timestamp | count | kind | blobs | reserved |
+//!
 //! blob reference, 24 bytes, `blobs` times
 //! 0    8      16      20
 //! | id | hash | pages | reserved | 24
@@ -12,7 +16,7 @@
 //! | stream | length | back | index | 16 payload ..., zeros up to a multiple of 8
 //! ```
 //!
-//! Law: an entry's header never crosses a fragment; the first one is in the record's first
+//! Invariant: an entry's header never crosses a fragment; the first one is in the record's first
 //! fragment. `back` is the distance in bytes from the entry's header to its record's header in the
 //! segment; `index` counts the entries of the record, so that an entry's GLSN is known. `body
 //! bytes` is the sum of all entries, headers and padding included. The chain hash of the record

@@ -1,8 +1,11 @@
 //! The first 128 bytes of a segment.
 //!
 //! ```text
-//! 0       8         12           16             20      24       40      48               56                64          72             76             80         120
-//! | magic | version | compatible | incompatible | epoch | log id | first | previous chain | timestamp floor | last blob | segment size | previous end | reserved | checksum | 128
+//! 0       8         12           16             20      24       40      48
+//! | magic | version | compatible | incompatible | epoch | log id | first | previous chain
+//!
+//! 56                64          72             76             80         120        128
+//! | timestamp floor | last blob | segment size | previous end | reserved | checksum |
 //! ```
 //!
 //! `previous chain` is the chain hash of the record before `first`, and `previous end` the offset

@@ -37,7 +37,7 @@ pub enum First {
 pub struct Budgets {
     table: Arc<Table>,
     slots: Arc<Slots>,
-    /// Held while this member grows, so that no other one joins, leaves or grows.
+    /// Held while this member takes memory, so that no other one joins, leaves or grows.
     join: Arc<MemberLock>,
 }
 
@@ -52,16 +52,16 @@ impl Budgets {
     }
 
     /// Requests `wanted` bytes of memory; returns the budget from the start, which is at least
-    /// `least`. If `total` is given, it becomes the total of all members. Law: called while this
-    /// member joins.
+    /// `least`. If `total` is given, it becomes the total of all members. Called only while this
+    /// member joins. `lets_others`: while it waits for memory, others may join, leave and grow.
     ///
     /// # Errors
     /// `Stalled` if the others do not release enough memory.
     pub fn first_budget(
         &self,
         total: Option<u64>,
-        wanted: u64,
-        least: u64,
+        (wanted, least): (u64, u64),
+        lets_others: bool,
     ) -> Result<First, LogError> {
         let words = self.table.words.words();
         let members = self.slots.others()?.len() as u64;
@@ -78,9 +78,18 @@ impl Budgets {
             words[MEMORY_TOTAL].store(bytes, Ordering::SeqCst);
         }
         self.table.set(SlotWord::Wanted, wanted);
+        let give_up = || {
+            self.table.set(SlotWord::Wanted, 0);
+            if let Some(bytes) = total {
+                let (done, failed) = (Ordering::SeqCst, Ordering::SeqCst);
+                let _ = words[MEMORY_TOTAL].compare_exchange(bytes, before, done, failed);
+            }
+        };
         let pause = Duration::from_millis(5);
         for waited in 0..self.table.patience.as_millis() / pause.as_millis() {
             let seen = self.table.state();
+            // A member that has joined meanwhile may have changed the total.
+            let total_bytes = self.memory_total().unwrap_or(total_bytes);
             let (share, free) = (self.share(total_bytes), self.free_of(total_bytes)?);
             let is_content = pause * waited as u32 > WHOLE_SHARE_PATIENCE && free >= least;
             if free >= share || is_content {
@@ -88,17 +97,23 @@ impl Budgets {
                 self.table.set(SlotWord::Budget, bytes);
                 return Ok(First::Bytes(bytes));
             }
-            self.tell_once(waited == 0);
+            self.notify_once(waited == 0);
+            if lets_others {
+                self.join.release();
+            }
             self.table.wait_for_change(seen, pause);
+            if lets_others {
+                let taken = self.join.take(self.table.patience, self.table.here(), &|| false);
+                taken.inspect_err(|_| give_up())?;
+            }
         }
-        self.table.set(SlotWord::Wanted, 0);
-        words[MEMORY_TOTAL].store(before, Ordering::SeqCst);
+        give_up();
         Err(LogError::Stalled { pid: self.largest(), since_micros: 0 })
     }
 
-    fn tell_once(&self, is_first: bool) {
+    fn notify_once(&self, is_first: bool) {
         if is_first {
-            self.table.tell();
+            self.table.notify();
         }
     }
 
@@ -138,11 +153,11 @@ impl Budgets {
     /// Publishes this member's budget, which must not have grown where there is a total.
     pub fn has_memory(&self, bytes: u64) {
         self.table.set(SlotWord::Budget, bytes);
-        self.table.tell();
+        self.table.notify();
     }
 
-    /// Tries to get this member's whole share of memory; returns its budget from now on. Law: not
-    /// called while it joins or leaves.
+    /// Tries to get this member's whole share of memory; returns its budget from now on. Not called
+    /// while it joins or leaves.
     ///
     /// # Errors
     /// The system; `Stalled` if another member joins, leaves or grows; the caller retries.

@@ -5,7 +5,7 @@
 //! and every process compares the files that it opens with them and refuses different ones. Members
 //! check regularly that the files still have their names, and that the words were not cleared.
 //!
-//! Laws:
+//! Invariants:
 //! 1. Every lock in use is on the recorded file. So no process can join by a file that was removed
 //!    or replaced.
 //! 2. From the time when a writing process has joined until it leaves, the first and the last word
@@ -52,7 +52,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// Records the identities of the files of the locks and of the words. Law: the caller is the
+    /// Records the identities of the files of the locks and of the words. The caller must be the
     /// first member.
     pub(super) fn record_files(&self) {
         let words = self.table.words.words();

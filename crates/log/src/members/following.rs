@@ -6,8 +6,8 @@
 //! commits: they do not hold the store's lock, take no turn, and are never the keeper. They do not
 //! count in deciding which member is the first or the last.
 //!
-//! Law: a read-only process loads durable records only, because a record that is ordered and not
-//! durable may be gone after all members have ended.
+//! Invariant: a read-only process loads durable records only, because a record that is ordered and
+//! not durable may be gone after all members have ended.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -157,7 +157,7 @@ impl Following {
 ///
 /// # Errors
 /// The system.
-pub fn tell_readers_of_one_alone(disk: &dyn Disk, store: &Path) -> Result<(), LogError> {
+pub fn notify_readers_of_lone_process(disk: &dyn Disk, store: &Path) -> Result<(), LogError> {
     let file = store.join(WORDS_FILE);
     if disk.entry(&file)?.is_none() {
         return Ok(());
@@ -201,7 +201,7 @@ mod tests {
         let first = write();
         let reader = Arc::new(Members::join_to_read(&disk, &clock, store, patience).unwrap());
         assert!(reader.begin_to_read(8, 1).unwrap());
-        reader.budgets.first_budget(None, 32 << 20, 16 << 20).unwrap();
+        reader.budgets.first_budget(None, (32 << 20, 16 << 20), false).unwrap();
         reader.joined();
         reader.needs.set_floor(Glsn(5));
         reader.needs.set_checkpoint(Glsn(4));
@@ -242,10 +242,17 @@ mod tests {
         assert!(clock.monotonic_nanos() - begun < 60_000_000_000);
     }
 
+    /// A first member that is still joining.
+    fn begin_first(disk: &Arc<dyn Disk>, clock: &Arc<dyn Clock>) -> Members {
+        let patience = Duration::from_millis(100);
+        let first = Members::join(disk, clock, Path::new("/"), patience).unwrap();
+        first.begin(true, 7, 0).unwrap();
+        first
+    }
+
     fn started(disk: &Arc<dyn Disk>, clock: &Arc<dyn Clock>) -> (Members, Members) {
         let (store, patience) = (Path::new("/"), Duration::from_millis(100));
-        let writer = Members::join(disk, clock, store, patience).unwrap();
-        writer.begin(true, 7, 0).unwrap();
+        let writer = begin_first(disk, clock);
         writer.joined();
         let reader = Members::join_to_read(disk, clock, store, patience).unwrap();
         assert!(reader.begin_to_read(8, 1).unwrap());
@@ -256,21 +263,18 @@ mod tests {
     #[test]
     fn earlier_commits_are_read_while_a_first_member_joins() {
         let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
-        let (clock, store): (Arc<dyn Clock>, _) = (Arc::new(SystemClock::new()), Path::new("/"));
-        let patience = Duration::from_millis(100);
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let (writer, reader) = started(&disk, &clock);
         writer.syncs.set_durable(&Durable { next: Glsn(5), ..Durable::default() });
         writer.leave(&|| {}).unwrap();
         writer.left();
         // The first member is killed meanwhile.
         for _ in 0..2 {
-            let joins = Members::join(&disk, &clock, store, patience).unwrap();
-            joins.begin(true, 7, 0).unwrap();
+            let _joins = begin_first(&disk, &clock);
             assert_eq!(reader.following.newest().unwrap(), Glsn(4));
         }
         assert_eq!(reader.following.newest().unwrap(), Glsn(4));
-        let joins = Members::join(&disk, &clock, store, patience).unwrap();
-        joins.begin(true, 7, 0).unwrap();
+        let joins = begin_first(&disk, &clock);
         joins.syncs.set_durable(&Durable { next: Glsn(6), ..Durable::default() });
         joins.joined();
         assert_eq!(reader.following.newest().unwrap(), Glsn(5));
@@ -279,20 +283,17 @@ mod tests {
     #[test]
     fn no_read_misses_commits_of_a_process_alone_while_a_first_member_joins() {
         let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
-        let (clock, store): (Arc<dyn Clock>, _) = (Arc::new(SystemClock::new()), Path::new("/"));
-        let patience = Duration::from_millis(100);
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let (writer, reader) = started(&disk, &clock);
         writer.leave(&|| {}).unwrap();
         writer.left();
         say_alone(&*writer.table.words);
         assert!(reader.following.newest().is_err());
         for _ in 0..2 {
-            let joins = Members::join(&disk, &clock, store, patience).unwrap();
-            joins.begin(true, 7, 0).unwrap();
+            let _joins = begin_first(&disk, &clock);
             assert!(reader.following.newest().is_err());
         }
-        let joins = Members::join(&disk, &clock, store, patience).unwrap();
-        joins.begin(true, 7, 0).unwrap();
+        let joins = begin_first(&disk, &clock);
         joins.syncs.set_durable(&Durable { next: Glsn(6), ..Durable::default() });
         joins.joined();
         assert_eq!(reader.following.newest().unwrap(), Glsn(5));
@@ -321,8 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn commits_of_one_that_has_the_store_alone_are_missed_by_no_read_while_another_one_joins_to_read()
-     {
+    fn no_read_misses_commits_of_a_lone_process_while_another_one_joins_to_read() {
         let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
         let (clock, store): (Arc<dyn Clock>, _) = (Arc::new(SystemClock::new()), Path::new("/"));
         let (writer, reader) = started(&disk, &clock);

@@ -33,8 +33,8 @@ impl Gathering {
         self.table.words.words()[self.at.arrived].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Gives the processes of the last group time to come back; returns how many have arrived. Law:
-    /// the caller holds the lock that they wait for.
+    /// Gives the processes of the last group time to come back; returns how many have arrived. The
+    /// caller must hold the lock that they wait for.
     pub(crate) fn gather(&self, clock: &dyn Clock) -> u64 {
         let words = self.table.words.words();
         let expected = words[self.at.expected].load(Ordering::Relaxed);

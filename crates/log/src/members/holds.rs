@@ -1,11 +1,11 @@
 //! Holds of files: while a member reads all files of the log, no other member removes any.
 //!
-//! Law: a member that removes files first publishes the GLSN below which it frees the log, and then
-//! checks whether another member holds the files. A member that takes a hold first publishes the
-//! hold, and then reads the GLSNs that others have published. So at least one of the two sees the
-//! other, and the holder need not wait for a member that was suspended while removing. The holder
-//! treats the published part of the log as gone. No record and no run names a blob file that is
-//! removed meanwhile, now or later.
+//! Invariant: a member that removes files first publishes the GLSN below which it frees the log,
+//! and then checks whether another member holds the files. A member that takes a hold first
+//! publishes the hold, and then reads the GLSNs that others have published. So at least one of the
+//! two sees the other, and the holder need not wait for a member that was suspended while removing.
+//! The holder treats the published part of the log as gone. No record and no run names a blob file
+//! that is removed meanwhile, now or later.
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -107,7 +107,7 @@ impl Holds {
         self.table.set(SlotWord::Removing, 0);
         if self.removed() != before {
             // Wake members that have the removed files open, since these still use space.
-            self.table.tell();
+            self.table.notify();
         }
         removed
     }
@@ -156,7 +156,7 @@ impl Drop for Held {
             let less = |holds: u64| holds.checked_sub(1);
             let holds = table.slot_word(table.slot, SlotWord::Holds);
             let _ = holds.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
-            table.tell();
+            table.notify();
         }
     }
 }

@@ -50,8 +50,8 @@ impl Keeper {
         }
     }
 
-    /// Records the file of a keeper's lock, or fails if another file is recorded. Law: the caller
-    /// holds that lock.
+    /// Records the file of a keeper's lock, or fails if another file is recorded. The caller must
+    /// hold that lock.
     pub(super) fn record_keeper(
         &self,
         generation: u64,

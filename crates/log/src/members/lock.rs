@@ -106,7 +106,8 @@ impl MemberLock {
             if is_needless() {
                 return Ok(Got::Needless);
             }
-            if self.clock.monotonic_nanos().saturating_sub(begun) > patience {
+            // Without patience it never sleeps.
+            if self.clock.monotonic_nanos().saturating_sub(begun) >= patience {
                 return Err(self.stalled());
             }
             let queue = queue();
@@ -139,8 +140,8 @@ impl MemberLock {
     pub(crate) fn take_without_words(&self, patience: Duration) -> Result<(), LogError> {
         let begun = self.clock.monotonic_nanos();
         while !self.file.try_lock()? {
-            if u128::from(self.clock.monotonic_nanos().saturating_sub(begun)) > patience.as_nanos()
-            {
+            let waited = u128::from(self.clock.monotonic_nanos().saturating_sub(begun));
+            if waited >= patience.as_nanos() {
                 return Err(self.stalled());
             }
             self.clock.sleep(SLEEP);

@@ -31,8 +31,8 @@ impl Marks {
         Glsn(self.table.word(TO_BE_KNOWN))
     }
 
-    /// From now on, members apply the record at `glsn` before they order another one. Law: the
-    /// caller holds the turn and orders that record next. (If it fails to do so, members apply more
+    /// From now on, members apply the record at `glsn` before they order another one. The caller
+    /// must hold the turn and order that record next. (If it fails to do so, members apply more
     /// than they need.)
     pub fn set_to_be_known(&self, glsn: Glsn) {
         self.table.words.words()[TO_BE_KNOWN].fetch_max(glsn.0, Ordering::SeqCst);
@@ -67,7 +67,7 @@ impl Marks {
         if self.table.are_words_whole() { Ok(last) } else { Err(self.table.lost_words()) }
     }
 
-    /// Publishes a new end. Law: the caller holds the turn.
+    /// Publishes a new end. The caller must hold the turn.
     pub(crate) fn set_end(&self, end: &End) {
         self.end.write(&*self.table.words, end.words());
     }
@@ -108,7 +108,7 @@ impl Marks {
         // `fetch_max`: a keeper that was suspended here and then replaced does not lower the
         // number.
         self.table.words.words()[MANIFEST].fetch_max(number, Ordering::SeqCst);
-        self.table.tell();
+        self.table.notify();
     }
 
     /// The GLSN up to which some member wants the index flushed.
@@ -122,7 +122,7 @@ impl Marks {
         if self.table.may_write_words()
             && self.table.words.words()[FLUSH_WANTED].fetch_max(glsn.0, Ordering::SeqCst) < glsn.0
         {
-            self.table.tell();
+            self.table.notify();
         }
     }
 
@@ -132,11 +132,11 @@ impl Marks {
     }
 
     /// Asks all members to close the memtables that hold anything up to this GLSN, and to have them
-    /// flushed, because these memtables pin the log. Law: only the keeper calls this. A call by a
-    /// keeper that was replaced in the meantime costs a needless flush, but no data.
+    /// flushed, because these memtables pin the log. Only the keeper calls this. A call by a keeper
+    /// that was replaced in the meantime costs a needless flush, but no data.
     pub fn want_closed(&self, glsn: Glsn) {
         self.table.words.words()[CLOSE_WANTED].fetch_max(glsn.0, Ordering::SeqCst);
-        self.table.tell();
+        self.table.notify();
     }
 
     /// As [`crate::members::table::Table::wait_for_change`], but also ends at the next sync of a

@@ -30,7 +30,7 @@ impl Needs {
         self.table.set(SlotWord::Checkpoint, checkpoint.0);
         if (before.next()..=checkpoint).contains(&self.marks.close_wanted()) {
             // The keeper may free the log now.
-            self.table.tell();
+            self.table.notify();
         }
     }
 
@@ -45,8 +45,8 @@ impl Needs {
     }
 
     /// Publishes that this member has applied the log up to `applied`, and needs the log after it.
-    /// Law: [`Needs::set_checkpoint`] was called before, and covers the part of the log that the
-    /// memtables still need.
+    /// Called after [`Needs::set_checkpoint`], which covers the part of the log that the memtables
+    /// still need.
     pub fn set_applied(&self, applied: Glsn) {
         self.table.set(SlotWord::Applied, applied.0);
     }

@@ -7,7 +7,7 @@
 //! the new end, and then clears the bit. The owner can withdraw a post that was not claimed. The
 //! owner has its answer once the GLSN in the cell is durable.
 //!
-//! Laws:
+//! Invariants:
 //! 1. A post is ordered at most once. A member that is killed between writing a GLSN and publishing
 //!    the end leaves the turn abandoned; the next holder takes the GLSN back before it orders
 //!    anything else ([`Posts::take_back_unpublished`]).
@@ -143,7 +143,7 @@ impl Posts {
         self.used.load(Ordering::Relaxed) != 0
     }
 
-    /// Permits this member to post. Law: the caller holds the turn.
+    /// Permits this member to post. The caller must hold the turn.
     pub(crate) fn begin_to_post(&self) {
         if self.table.has_slot() && !self.may_post() {
             self.forget_posts();
@@ -151,8 +151,8 @@ impl Posts {
         }
     }
 
-    /// Drops the posts in this member's slot, which belong to an earlier owner. Law: this member
-    /// has not posted anything.
+    /// Drops the posts in this member's slot, which belong to an earlier owner. This member must
+    /// not have posted anything.
     pub(super) fn forget_posts(&self) {
         if self.table.has_slot() {
             self.posted(self.table.slot).store(0, Ordering::SeqCst);
@@ -215,7 +215,7 @@ impl Posts {
             .filter(|slot| *slot < SLOTS)
     }
 
-    /// The cells whose bits are set, this member's own first. Law: the caller holds the turn.
+    /// The cells whose bits are set, this member's own first. The caller must hold the turn.
     pub(crate) fn pending(&self) -> impl Iterator<Item = Cell> {
         self.slots_to_ask().flat_map(move |slot| {
             let bits = self.posted(slot).load(Ordering::Acquire);
@@ -232,7 +232,7 @@ impl Posts {
     }
 
     /// Claims a post, to order it. False if its owner has withdrawn or left it, or if it was
-    /// already answered. Law: the caller holds the turn.
+    /// already answered. The caller must hold the turn.
     pub(crate) fn claim_post(&self, cell: Cell) -> bool {
         let answer = &self.cell(cell)[ANSWER];
         if answer.compare_exchange(NONE, CLAIMED, Ordering::AcqRel, Ordering::Acquire).is_err() {
@@ -288,7 +288,7 @@ impl Posts {
         }
     }
 
-    /// Answers a post. Law: the caller holds the turn; if the answer is a GLSN, it publishes that
+    /// Answers a post. The caller must hold the turn; if the answer is a GLSN, it must publish that
     /// record next.
     pub(crate) fn answer_post(&self, cell: Cell, answer: Answer) {
         let word = match answer {
@@ -302,8 +302,8 @@ impl Posts {
         self.table.words.between_stores();
     }
 
-    /// Clears the bit of an answered post whose record, if it was ordered, is published. Law: the
-    /// caller holds the turn.
+    /// Clears the bit of an answered post whose record, if it was ordered, is published. The caller
+    /// must hold the turn.
     pub(crate) fn clear_post(&self, cell: Cell) {
         self.posted(cell.slot).fetch_and(!(1 << cell.index), Ordering::AcqRel);
         #[cfg(feature = "testing")]
@@ -311,7 +311,8 @@ impl Posts {
     }
 
     /// Takes back the claims of a member, and the GLSNs that it assigned to posts, if it ended
-    /// before it published them. Law: the caller holds the turn and has not ordered anything yet.
+    /// before it published them. The caller must hold the turn and must not have ordered anything
+    /// yet.
     pub(crate) fn take_back_unpublished(&self) {
         let next = self.marks.next();
         let cells: Vec<Cell> = self.pending().collect();
@@ -348,8 +349,8 @@ impl Posts {
         self.posting.take_waiting_at(&queue, self.table.patience, self.table.here(), is_needless)
     }
 
-    /// Begins a group: the posts that are found from here on, until [`Posts::end_group`]. Law:
-    /// the caller holds the lock of posts and the turn.
+    /// Begins a group: the posts that are found from here on, until [`Posts::end_group`]. The
+    /// caller must hold the lock of posts and the turn.
     pub(crate) fn begin_group(&self) {
         self.table.words.words()[GROUP_BEGUN]
             .store(self.table.word(GROUP_WHOLE) + 1, Ordering::SeqCst);

@@ -50,7 +50,7 @@ impl Requests {
     fn ask(&self, what: Asked) -> u64 {
         let number =
             self.table.words.words()[what.words().asked].fetch_add(1, Ordering::SeqCst) + 1;
-        self.table.tell();
+        self.table.notify();
         number
     }
 
@@ -78,8 +78,8 @@ impl Requests {
         Some(self.table.word(words.asked)).filter(|asked| *asked > self.table.word(words.done))
     }
 
-    /// Publishes that all requests up to `number` are done, or have failed. Law: only the keeper
-    /// calls this.
+    /// Publishes that all requests up to `number` are done, or have failed. Only the keeper calls
+    /// this.
     pub fn answered(&self, what: Asked, number: u64, is_done: bool) {
         let words = what.words();
         let before = self.table.word(words.done);
@@ -92,7 +92,7 @@ impl Requests {
             failed.fetch_or(answered, Ordering::SeqCst);
         }
         self.table.words.words()[words.done].fetch_max(number, Ordering::SeqCst);
-        self.table.tell();
+        self.table.notify();
     }
 }
 

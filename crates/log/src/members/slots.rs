@@ -77,7 +77,7 @@ impl Slots {
         }
     }
 
-    /// Clears the slots whose lock files differ from the recorded ones. Law: no writing process has
+    /// Clears the slots whose lock files differ from the recorded ones. No writing process may have
     /// the store open.
     pub(super) fn forget_strayed(&self) -> Result<(), LogError> {
         for slot in self.table.others_in_words() {

@@ -45,7 +45,7 @@ impl Syncs {
         self.sync.take(self.table.patience, self.table.here(), is_needless)
     }
 
-    /// Publishes the durable end, and wakes the threads that wait for it. Law: the caller holds the
+    /// Publishes the durable end, and wakes the threads that wait for it. The caller must hold the
     /// lock of syncs.
     pub(crate) fn set_durable(&self, durable: &Durable) {
         self.marks.durable.write(&*self.table.words, durable.words());
@@ -60,7 +60,7 @@ impl Syncs {
         if self.table.word(RESTING) > 0
             && self.table.words.words()[RESTING].swap(0, Ordering::SeqCst) > 0
         {
-            self.table.tell();
+            self.table.notify();
         }
     }
 

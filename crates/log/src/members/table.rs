@@ -63,14 +63,14 @@ impl Table {
         self.slot
     }
 
-    /// Counts the wake-ups of [`Table::tell`].
+    /// Counts the wake-ups of [`Table::notify`].
     pub fn state(&self) -> u64 {
         self.word(STATE)
     }
 
     /// Wakes all members that wait for a change of the manifest, of the keeper, or of a request to
     /// the keeper.
-    pub fn tell(&self) {
+    pub fn notify(&self) {
         self.ring(STATE);
     }
 

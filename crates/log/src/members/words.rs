@@ -5,43 +5,45 @@
 //! killed midway leaves the valid copy intact. (SQLite protects the header of its WAL index in the
 //! same way.)
 //!
-//! | words | what | who writes |
+//! | words | what | written by |
 //! |---|---|---|
-//! | 0 | the layout; 0 while the words are initialized | the first member, under `join`; one that
-//! has the store alone |
+//! | 0 | the layout; 0 during initialization | the first member, under `join`; a lone process |
 //! | 1 to 6 | requests to the keeper | asked: any; done and failed: the keeper |
-//! | 7 | the generation of keepers | who replaces one, with the lock of the next |
-//! | 8 to 20 | the end of the log | who has `turn` |
-//! | 21 | the instance: first members in the lower half, processes that had the store alone in the upper one | as word 0; only raised |
-//! | 22 | up to where memtables are to be closed | the keeper, or one that was replaced since it looked; only raised |
-//! | 23 | members rest until the next sync of a commit | set: any; cleared: who has `sync` |
-//! | 24 to 32 | what is durable | who has `sync`; the first member, under `join` |
-//! | 33 | members that were killed and may have left blob files | who finds that one has ended, or takes its slot |
+//! | 7 | the generation of keepers | a process that replaces one, with the next one's lock |
+//! | 8 to 20 | the end of the log | the holder of `turn` |
+//! | 21 | the instance: first members (lower half), lone processes (upper) | as word 0; raised |
+//! | 22 | up to where memtables are to be closed | the keeper, or a former one; raised |
+//! | 23 | members rest until the next sync of a commit | set: any; cleared: holder of `sync` |
+//! | 24 to 32 | what is durable | the holder of `sync`; the first member, under `join` |
+//! | 33 | killed members that may have left blob files | the finder; the next owner of the slot |
 //! | 34 | nudges | any |
-//! | 35, 36 | processes that wait for a sync | arrived: any; expected: who has `sync` |
-//! | 37 | removed files of the log | who removes one |
-//! | 38 | the GLSN up to which a member applies the log before it orders a record | who has `turn`; only raised |
+//! | 35, 36 | processes that wait for a sync | arrived: any; expected: the holder of `sync` |
+//! | 37 | removed files of the log | the remover |
+//! | 38 | the GLSN that members apply before they order a record | the holder of `turn`; raised |
 //! | 39 | the file of the words | the first member, under `join` |
-//! | 40 to 51 | `turn`, `sync`, `join` | holder and since: who has it; waiters and bell: any |
-//! | 52 | the keeper, or who prepares itself to be it | that one, with its generation's lock; who finds that it has ended |
-//! | 53 | the log is poisoned: 1 by a failed sync, 2 by a shared file that was lost | who has `sync` or `turn`; any |
-//! | 54 | the most entries of a segment | who joins; only lowered |
-//! | 55 | the highest id of a blob file | any; only raised |
-//! | 56, 57 | readers that wait for news (too many if some were killed), and their bell | any; who has `sync`, and the first member |
-//! | 58 | the newest manifest | the keeper; only raised |
-//! | 59, 63 | wanted flush, wanted trim | any; only raised |
-//! | 60 | changes that members are told of | any |
-//! | 61 | the first GLSN of the log | who trims; only raised |
-//! | 62 | the memory of all | who joins, under `join` |
-//! | from 64 | the slots | each its member; its process: cleared by who gets the slot's lock |
-//! | 8 words behind the slots | `posting`: holder and since, two pairs of waiters and bell, the numbers of the group that was begun last and of the last whole one | as `turn`; the numbers: who has `posting` |
-//! | then 2, at 8 | processes that wait for posts | arrived: any; expected: who has `posting` |
-//! | then 64, at 16 | for each slot a bit for each of its posts | set: its member; cleared: who has `turn`, who gets the slot |
-//! | then the cells | posts | the slot's member; the answer: who has `turn` |
+//! | 40 to 51 | `turn`, `sync`, `join` | holder and since: the holder; waiters and bell: any |
+//! | 52 | the keeper, or its successor | itself, with its lock; the finder of its end |
+//! | 53 | poisoned: 1 by a failed sync, 2 by a lost file | holders of `sync` or `turn`; any |
+//! | 54 | the most entries of a segment | a joining member; lowered |
+//! | 55 | the highest id of a blob file | any; raised |
+//! | 56, 57 | waiting readers (or killed), their bell | any; holder of `sync`, first member |
+//! | 58 | the newest manifest | the keeper; raised |
+//! | 59, 63 | wanted flush, wanted trim | any; raised |
+//! | 60 | changes that members are notified of | any |
+//! | 61 | the first GLSN of the log | a trimming member; raised |
+//! | 62 | the memory of all | a joining member, under `join` |
+//! | from 64 | the slots | the member; its process: cleared by the next owner of its lock |
+//! | then 8 | `posting`, two pairs of waiters and bell, two groups | `turn`; holder of `posting` |
+//! | then 2, at 8 | processes that wait for posts | arrived: any; expected: holder of `posting` |
+//! | then 64, at 16 | a bit for each post of a slot | set: member; cleared: `turn`, next owner |
+//! | then the cells | posts | the slot's member; the answer: the holder of `turn` |
 //! | then 8 | the files of `join`, `turn`, `sync`, `posting` | the first member, under `join` |
 //! | then 64 | the files of the slots' locks | the slot's member, under `join` |
-//! | then 64 | the files of the keepers' locks | who has that lock, once |
+//! | then 64 | the files of the keepers' locks | the holder of that lock, once |
 //! | the last | the layout | the first member, under `join` |
+//!
+//! A lone process has the store for itself. A raised or lowered word never changes in the other
+//! direction.
 //!
 //! The first member clears all words but 21, 24 to 32, 56, 57 and 60, and the slots of processes
 //! that have ended.
@@ -111,7 +113,7 @@ pub(super) const NUDGE: usize = 34;
 pub(super) const COMPACT: Request = Request { asked: 1, done: 2, failed: 3 };
 pub(super) const TRIM: Request = Request { asked: 4, done: 5, failed: 6 };
 
-/// The most members.
+/// Slots of members.
 pub(crate) const SLOTS: usize = 64;
 pub(super) const SLOTS_AT: usize = 64;
 /// A slot has a cache line of its own.
@@ -316,7 +318,7 @@ impl<const N: usize> Published<N> {
         }
     }
 
-    /// Law: the caller holds the lock under which these words are written.
+    /// The caller must hold the lock under which these words are written.
     pub(super) fn write(self, shared: &dyn SharedWords, new: [u64; N]) {
         let words = shared.words();
         let version = words[self.at].load(Ordering::Relaxed) + 1;

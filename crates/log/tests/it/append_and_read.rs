@@ -2,11 +2,10 @@
 //! durable, across blocks and segments.
 
 use std::path::Path;
-use std::sync::Arc;
 
-use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::random::Random;
-use plimsoll_disk::vfs::{Caching, Disk, Open};
+use plimsoll_disk::vfs::{Caching, Open};
+use plimsoll_log::draft::{CommitTimes, Draft};
 use plimsoll_log::durability::Durability;
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
@@ -17,12 +16,8 @@ use plimsoll_memory::page::{PAGE_BYTES, PAGE_PAYLOAD_BYTES};
 use plimsoll_memory::pool::LoadError;
 
 use crate::common::{
-    DIR, Memory, append, open, options, payload, read_file, scan_all, submit, submit_all,
+    DIR, Memory, append, mem_disk, open, options, payload, read_file, scan_all, submit, submit_all,
 };
-
-fn mem_disk() -> Arc<dyn Disk> {
-    Arc::new(MemDisk::new())
-}
 
 #[test]
 fn an_entry_is_read_as_it_was_appended_before_and_after_it_is_durable() {
@@ -181,10 +176,34 @@ fn an_expected_glsn_that_is_taken_is_a_conflict() {
     let log = open(&mem_disk(), &memory);
     append(&log, 0, b"one");
     let entries = [plimsoll_log::draft::DraftEntry { stream: StreamId(0), parts: &[b"x"] }];
-    let draft = plimsoll_log::draft::Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] };
+    let times = plimsoll_log::draft::CommitTimes::ANY;
+    let draft =
+        plimsoll_log::draft::Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times };
     let conflict = LogError::Conflict { expected: Glsn(1), next: Glsn(2) };
     assert_eq!(log.submit(&draft, Some(Glsn(1))).unwrap_err(), conflict);
     assert_eq!(log.submit(&draft, Some(Glsn(2))).unwrap().first, Glsn(2));
+}
+
+#[test]
+fn a_draft_whose_time_is_over_or_not_there_yet_is_refused_and_leaves_no_trace() {
+    let memory = Memory::new(16 << 20);
+    let log = open(&mem_disk(), &memory);
+    let first = submit(&log, 0, b"one").unwrap().timestamp_micros;
+    // The clock stands still, so the next record is a microsecond later.
+    let next = log.now_micros();
+    assert_eq!((next, log.last_micros()), (first + 1, first));
+    let entries = [plimsoll_log::draft::DraftEntry { stream: StreamId(0), parts: &[b"x"] }];
+    let submit = |from_micros, before_micros| {
+        let times = CommitTimes { from_micros, before_micros };
+        log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times }, None)
+    };
+    let late = LogError::Late { micros: next };
+    assert_eq!(submit(0, next).unwrap_err(), late);
+    assert_eq!(submit(next + 1, u64::MAX).unwrap_err(), late);
+    assert_eq!((log.last_micros(), log.bounds().next), (first, Glsn(2)));
+    let ticket = submit(next, next + 1).unwrap();
+    assert_eq!((ticket.first, ticket.timestamp_micros), (Glsn(2), next));
+    assert_eq!(log.time_or_later(Glsn(1)).unwrap(), first);
 }
 
 #[test]

@@ -39,6 +39,35 @@ fn size_of(glsn: u64) -> usize {
     SIZES[(glsn as usize - 1) % SIZES.len()]
 }
 
+#[test]
+fn the_time_of_an_entry_in_a_damaged_block_is_that_of_a_later_one() {
+    let memory = Memory::new(16 << 20);
+    let (disk, _) = closed_log(&memory);
+    let (log, _) = FileLog::open(options(&disk, &memory)).unwrap();
+    let times: Vec<u64> =
+        (1..log.bounds().next.0).map(|glsn| log.time_or_later(Glsn(glsn)).unwrap()).collect();
+    log.close().unwrap();
+    drop(log);
+    let whole = read_file(&*disk, SEALED);
+    let mut later = 0;
+    for block in 1..blocks(&whole) {
+        let copy = copy_of(&*disk);
+        let mut bytes = whole.clone();
+        bytes[block * BLOCK_BYTES..][..BLOCK_BYTES].fill(7);
+        write_file(&*copy, SEALED, &bytes);
+        let Ok((log, _)) = FileLog::open(options(&copy, &memory)) else { continue };
+        for (glsn, time) in (1..).map(Glsn).zip(&times) {
+            let told = log.time_or_later(glsn).unwrap();
+            assert!(times.contains(&told) && told >= *time, "block {block}: {glsn}");
+            if told > *time {
+                later += 1;
+                assert!(matches!(log.read(glsn), Err(LogError::Corrupt { .. })), "{glsn}");
+            }
+        }
+    }
+    assert!(later > 0);
+}
+
 /// Reads the log in every way, and checks that each read returns the bytes that were written or a
 /// corruption error; returns the number of errors.
 fn reads_nothing_else(disk: &Arc<dyn Disk>, told: &str) -> usize {

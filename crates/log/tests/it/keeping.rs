@@ -16,13 +16,9 @@ use plimsoll_log::format::BLOCK_BYTES;
 use plimsoll_log::glsn::{Glsn, Position};
 
 use crate::common::{
-    DIR, Memory, append, copy_of, names, open, options, payload, read_file, scan_all, submit,
-    submit_with, write_file,
+    DIR, Memory, append, copy_of, mem_disk, names, open, options, payload, read_file, scan_all,
+    submit, submit_with, write_file,
 };
-
-fn mem_disk() -> Arc<dyn Disk> {
-    Arc::new(MemDisk::new())
-}
 
 /// Several segments with three streams, long entries and blob files.
 fn fill(log: &FileLog) -> Vec<Vec<u8>> {

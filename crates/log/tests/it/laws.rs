@@ -1,5 +1,4 @@
-//! The laws of `Log`, written against the trait: another implementation is tested by one line in
-//! `for_each_log`.
+//! Properties of a log, checked on each kind of disk in memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,11 +18,11 @@ use plimsoll_memory::pool::Touch;
 
 use crate::common::{Memory, append, open, payload, scan_all, submit, submit_all, submit_with};
 
-/// Runs `law` for a log on each kind of disk in memory.
-fn for_each_log(law: impl Fn(&FileLog)) {
+/// Runs `check` with a log on each kind of disk in memory.
+fn for_each_log(check: impl Fn(&FileLog)) {
     let disks: [Arc<dyn Disk>; 2] = [Arc::new(MemDisk::new()), Arc::new(LyingDisk::new(1))];
     for disk in disks {
-        law(&open(&disk, &Memory::new(16 << 20)));
+        check(&open(&disk, &Memory::new(16 << 20)));
     }
 }
 

@@ -10,6 +10,8 @@ mod damaged_fragments;
 mod keeping;
 mod later_blobs;
 mod laws;
+mod log_time;
+mod opening;
 mod pains;
 mod recover;
 mod recovery;

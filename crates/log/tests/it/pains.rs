@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll_disk::lying::LyingDisk;
-use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::vfs::Disk;
 use plimsoll_log::durability::Durability;
 use plimsoll_log::error::LogError;
@@ -17,13 +16,9 @@ use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_memory::budget::Kind;
 
 use crate::common::{
-    DIR, Memory, append, copy_of, names, open, options, payload, read_file, scan_all, submit,
-    write_file,
+    DIR, Memory, append, copy_of, mem_disk, names, open, options, payload, read_file, scan_all,
+    submit, write_file,
 };
-
-fn mem_disk() -> Arc<dyn Disk> {
-    Arc::new(MemDisk::new())
-}
 
 const SEGMENT: &str = "00000000000000000001.seg";
 

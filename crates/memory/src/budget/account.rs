@@ -4,7 +4,7 @@
 //! operation. An account therefore adds up charges in one counter and leases the sum in steps of
 //! [`STEP_BYTES`].
 //!
-//! Laws:
+//! Invariants:
 //! 1. All charges are covered by the account's lease.
 //! 2. No lock is held while the budget is asked for more, because the budget asks reclaimers, and
 //!    these may drop charges.

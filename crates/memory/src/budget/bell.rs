@@ -5,9 +5,9 @@
 //! taker:     take (under its lock), see little room, ring if armed
 //! ```
 //!
-//! Law: no ring is lost. Room is counted under a lock. The evictor's last check sees every taker
-//! that held the lock before it; a taker that takes the lock later sees the bell armed. Only the
-//! first taker to ring pays for the wake-up; later takers see the bell disarmed.
+//! Invariant: no ring is lost. Room is counted under a lock. The evictor's last check sees every
+//! taker that held the lock before it; a taker that takes the lock later sees the bell armed. Only
+//! the first taker to ring pays for the wake-up; later takers see the bell disarmed.
 
 use std::fmt;
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 //! thread waits for it: 0.1 ms if the system has free memory, milliseconds in a virtual machine
 //! that must get it from its host.
 //!
-//! Laws:
+//! Invariants:
 //! 1. Only chunks of the budget are touched: they are taken, touched and given back, while resizes
 //!    wait.
 //! 2. While a block is touched, at least [`never_taken_min`] other chunks remain that were never

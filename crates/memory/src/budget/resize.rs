@@ -1,6 +1,6 @@
 //! Resizing a budget while it is in use.
 //!
-//! Laws:
+//! Invariants:
 //! 1. Resizes run one at a time. An error leaves the budget as it was.
 //! 2. Chunks beyond a smaller limit are withdrawn: they stay in the arena, but are not free until
 //!    the budget becomes larger again.

@@ -132,7 +132,7 @@ fn held_chunks_keep_their_bytes() {
     }
 }
 
-/// Checks law 1, as far as the public interface shows it.
+/// Checks invariant 1, as far as the public interface shows it.
 fn assert_books_balance(budget: &Budget) {
     let usage = budget.usage();
     let held: u64 = usage.by_kind.iter().map(|(_, bytes)| bytes).sum();

@@ -1,6 +1,6 @@
 //! A FIFO queue of threads that wait for memory while other holders are returning some.
 //!
-//! Laws:
+//! Invariants:
 //! 1. Only the first in the queue retries. A thread that arrives while others wait queues behind
 //!    them, even if memory has just come free.
 //! 2. A thread gives up after [`Patience::idle`] without progress: no memory was given back, no

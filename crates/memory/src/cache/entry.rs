@@ -1,7 +1,7 @@
 //! The byte layout of an entry.
 //!
 //! ```text
-//! u32 value bytes | u16 key bytes | u16 flags | u64 expires at, in ms (if it does) | key | value, to a word's end
+//! u32 value bytes | u16 key bytes | u16 flags | u64 expires at, in ms (if it does) | key | value
 //! ```
 //!
 //! Entries are stored consecutively in a queue, and continue from one segment into the next; only

@@ -9,7 +9,7 @@
 //! one of their entries moves to its other bucket. A page whose contents fit into its neighbours
 //! gives its segment back.
 //!
-//! Laws:
+//! Invariants:
 //! 1. Slots are written under the cache's lock, with one exception: a reader may count a touch in a
 //!    slot, by compare-and-exchange, while its line publishes the use of the index
 //!    ([`super::readers`]).

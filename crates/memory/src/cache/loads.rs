@@ -4,7 +4,7 @@
 //! register: present waiters still get its result, but it is not cached, and later requests start a
 //! new load.
 //!
-//! Laws:
+//! Invariants:
 //! 1. A change is made at its source first, then here (`supersede`), then in the cache. A load
 //!    either began after the change, or is superseded.
 //! 2. A load's result enters the cache under the load's lock, and only if the load was not

@@ -4,7 +4,7 @@
 //! whose bytes change, but never adds or removes a slot: [`super::entries`] keeps index and queues
 //! in step.
 //!
-//! Laws:
+//! Invariants:
 //! 1. Segments in use never exceed the limit: segments are reserved before anything is written.
 //! 2. [`RESERVE`] segments beyond a reservation stay free, so that an entry can always be moved
 //!    from one queue to the other.

@@ -4,7 +4,7 @@
 //! fingerprint, and then the segments of the queue being read. Before an emptied segment or a
 //! removed index page is written again, its writer checks all lines.
 //!
-//! Laws:
+//! Invariants:
 //! 1. A reader writes its line and then reads the index; an evictor removes the entry from the
 //!    index and then reads the lines. In the sequentially consistent order of these four steps, at
 //!    least one of the two sees the other. Only this first store of a reader needs sequential

@@ -4,8 +4,8 @@
 //! half-filled segments waste little memory in both. A segment belongs to a queue or to the index,
 //! or is free.
 //!
-//! Law: the chunks of all segments are held until the cache is dropped or gives them back, and only
-//! free segments are given back.
+//! Invariant: the chunks of all segments are held until the cache is dropped or gives them back,
+//! and only free segments are given back.
 #![allow(unsafe_code, reason = "readers read bytes of chunks that the cache holds, without a lock")]
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};

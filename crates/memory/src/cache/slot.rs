@@ -1,7 +1,7 @@
 //! One word of the index: the place of an entry, or one or two ghosts.
 //!
 //! ```text
-//! bits 62..64  kind: 0 empty, 1 ghosts, 2 an entry of the probation queue, 3 an entry of the protected queue
+//! bits 62..64  kind: 0 empty, 1 ghosts, 2 an entry of the probation queue, 3 of the protected one
 //! bits 60..62  touches: recent hits, 0 to 3
 //! bits 36..60  fingerprint: the topmost bits of the key's hash
 //! bits  0..36  place: the entry's position in its queue, in words of 8 bytes, modulo 2^36

@@ -1,6 +1,6 @@
 //! Warm restart of the cache: copies entries out, and describes entries to be restored.
 //!
-//! Laws:
+//! Invariants:
 //! 1. Copying entries changes nothing about them, and holds the cache's lock for a few hundred of
 //!    them at most.
 //! 2. Restoring an entry evicts nothing, and replaces no present entry.

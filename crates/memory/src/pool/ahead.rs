@@ -4,7 +4,7 @@
 //! busy or the threads have ended. A later request for the page finds it, waits for it, or loads
 //! it. Pages enter with the heat of a scan, into the ring reserved for scans.
 //!
-//! Laws:
+//! Invariants:
 //! 1. An error affects one page. If a run of pages cannot be read, each page is read by itself, so
 //!    that the good ones are still delivered.
 //! 2. If a source panics, its run is dropped, and the thread continues with the next.
@@ -192,7 +192,7 @@ impl PoolFile {
     /// order. Returns at once if the pool has reader threads, or had some; otherwise reads the
     /// pages now. Reads no further ahead than the pool keeps for scans ([`Pool::read_ahead_max`]).
     /// Costs nothing if the pages are present.
-    pub fn prefetch(&self, first: u32, count: u32) {
+    pub fn read_ahead(&self, first: u32, count: u32) {
         let pool = &self.file.pool;
         let end = first.saturating_add(count.min(pool.read_ahead_max()));
         for first in (first..end).step_by(RUN_PAGES as usize) {

@@ -17,7 +17,7 @@
 //! free hazard slot counts itself into `pins` instead, as do threads that load a page or wait for
 //! one.
 //!
-//! Laws:
+//! Invariants:
 //! 1. A frame moves along the arrows only under the pool's lock, except `try_hold` and `unpin`,
 //!    which need no lock.
 //! 2. The key changes only while the frame is free. Therefore, a reader that reads the word, then

@@ -15,7 +15,7 @@
 //!   another version: clears its slot   not published: the frame is free
 //! ```
 //!
-//! Laws:
+//! Invariants:
 //! 1. Only a line's thread publishes in it; any thread may clear a slot, once, by releasing the
 //!    page.
 //! 2. All four steps are sequentially consistent: a reader's publication and second read, and an
@@ -78,7 +78,7 @@ impl Drop for Hazard {
 /// the slot.
 #[inline]
 pub(super) fn publish(slot: &AtomicUsize, frame: usize, is_still: impl FnOnce() -> bool) -> bool {
-    // SeqCst: law 2.
+    // SeqCst: invariant 2.
     slot.store(frame, Ordering::SeqCst);
     order_for_loom();
     let published = is_still();
@@ -141,7 +141,7 @@ pub(super) fn is_any_held(frames: &Range<usize>) -> bool {
 
 fn used_slots() -> impl Iterator<Item = usize> {
     let lines = lines();
-    // SeqCst: law 2; a thread raises this before it publishes in a new line.
+    // SeqCst: invariant 2; a thread raises this before it publishes in a new line.
     let used = lines.high.load(Ordering::SeqCst);
     lines.lines[..used].iter().flat_map(|line| &line.slots).map(|slot| slot.load(Ordering::SeqCst))
 }
@@ -271,7 +271,9 @@ mod threads {
 
     shuttle::lazy_static! {
         static ref ALL: Lines = Lines {
-            lines: std::array::from_fn(|_| Line { slots: std::array::from_fn(|_| AtomicUsize::new(0)) }),
+            lines: std::array::from_fn(|_| Line {
+                slots: std::array::from_fn(|_| AtomicUsize::new(0)),
+            }),
             taken: std::array::from_fn(|_| AtomicBool::new(false)),
             high: AtomicUsize::new(0),
         };

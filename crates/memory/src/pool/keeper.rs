@@ -16,7 +16,7 @@
 //! To give a chunk back, a second hand picks the coldest of the next few chunks. Probation and
 //! ghosts are those of S3-FIFO (Yang et al., SOSP 2023); its main queue is the clock.
 //!
-//! Laws:
+//! Invariants:
 //! 1. A frame in the free queue is free, and its chunk is held; a frame of a chunk not held is free
 //!    and in no queue.
 //! 2. Held and loading frames keep their pages.

@@ -1,7 +1,7 @@
 //! Access to a frame's bytes, in two ways: many readers share a pinned page, or one thread fills a
 //! loading frame.
 //!
-//! Law: [`super::frame`] keeps the two apart, so a shared slice never sees a byte change.
+//! Invariant: [`super::frame`] keeps the two apart, so a shared slice never sees a byte change.
 #![allow(unsafe_code, reason = "makes slices of frames")]
 
 use std::fmt;

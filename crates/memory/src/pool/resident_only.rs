@@ -4,7 +4,7 @@
 //! For callers that hold a contended lock of their own, such as an interpreter's lock. They answer
 //! from memory under that lock, and release it only to load pages.
 //!
-//! Law: a page that is not resident is neither loaded nor waited for; the request fails.
+//! Invariant: a page that is not resident is neither loaded nor waited for; the request fails.
 
 use std::cell::Cell;
 use std::io;

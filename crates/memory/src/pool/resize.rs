@@ -7,7 +7,8 @@
 //! ```text
 //! 1. no chunk enters a slot at or above the new end
 //! 2. the surplus of chunks over the new slots is given back, the coldest first
-//! 3. chunks in slots above the new end move into slots below it: their pages get other descriptors, their bytes stay
+//! 3. chunks in slots above the new end move into slots below it: their pages get other
+//!    descriptors, their bytes stay
 //! 4. the tables shrink to the last slot with a chunk
 //! 5. the budget shrinks, and the lease of the tables with it
 //! ```
@@ -16,8 +17,8 @@
 //! are repeated a few times. A page held for longer keeps the tables as large as its slot requires;
 //! the lease covers that, and the next resize tries again.
 //!
-//! Law: if the budget cannot reach the requested size, the tables return to their former size;
-//! their lease is kept until then.
+//! Invariant: if the budget cannot reach the requested size, the tables return to their former
+//! size; their lease is kept until then.
 
 use std::time::Duration;
 

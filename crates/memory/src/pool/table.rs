@@ -1,7 +1,7 @@
 //! The page table: maps a page to the frame that may hold it. Open addressing, sized in proportion
 //! to the pool.
 //!
-//! Laws:
+//! Invariants:
 //! 1. The table changes only under the pool's lock. A look-up under the lock finds every entry.
 //! 2. A look-up without the lock may miss an entry that is being moved, and may find one that is
 //!    gone. Readers therefore check the key in the frame, and search again under the lock after a
@@ -108,7 +108,7 @@ impl Table {
     /// Slots in use.
     #[inline]
     pub(super) fn len(&self) -> usize {
-        // Relaxed: an old length misses entries, and a new one finds them; law 2 covers both.
+        // Relaxed: an old length misses entries, and a new one finds them; invariant 2 covers both.
         self.len.load(Ordering::Relaxed)
     }
 

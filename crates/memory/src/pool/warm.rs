@@ -1,6 +1,6 @@
 //! Warm restart of the pool: lists the resident pages, and reads pages back.
 //!
-//! Laws:
+//! Invariants:
 //! 1. Listing the residents pins nothing, changes no heat, and holds the pool's lock for a thousand
 //!    frames at most.
 //! 2. Reading pages back evicts nothing: without a spare frame it returns [`Warmed::NoRoom`], and

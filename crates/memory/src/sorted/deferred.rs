@@ -1,7 +1,8 @@
 //! Deferred entries: written but not linked yet. The list keeps key prefixes side by side for
 //! sorting.
 //!
-//! Law: the list stays within its maximum, and a lease covers it; draining it needs no memory.
+//! Invariant: the list stays within its maximum, and a lease covers it; draining it needs no
+//! memory.
 
 use std::cmp::Ordering;
 

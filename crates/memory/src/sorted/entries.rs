@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!    -4*height ...  -8         -4        0       8            10            12
-//!    | link h-1 ... | link 1   | link 0  | order | key length | value length | key ... | value ... |
+//!    | link h-1 ... | link 1   | link 0  | order | key length | value length | key .. | value .. |
 //!                                        ^ position: chunk << 13 | offset / 8
 //! ```
 //!
-//! Laws:
+//! Invariants:
 //! 1. A position read from a link names an entry whose bytes never change again and whose chunk
 //!    stays until the list is dropped.
 //! 2. An entry on level n is on every level below n, in the same order.
@@ -354,7 +354,7 @@ impl Entries {
     unsafe fn compare(&self, at: u32, probe: &Probe<'_>) -> Ordering {
         let address = self.address(at);
         // SAFETY: an entry has its key's length there, and sixteen readable bytes where the key
-        // starts (law 3).
+        // starts (invariant 3).
         let (key_bytes, prefix) = unsafe {
             (
                 usize::from(address.add(8).cast::<u16>().read()),

@@ -1,6 +1,6 @@
 //! One link of a tower, and the publication of an entry.
 //!
-//! Law: a reader that follows a link to an entry sees all of its bytes and its whole tower.
+//! Invariant: a reader that follows a link to an entry sees all of its bytes and its whole tower.
 
 use crate::sync::{AtomicU32, Ordering};
 

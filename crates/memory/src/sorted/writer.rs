@@ -1,8 +1,8 @@
 //! The inserter's state: the chunk that is being filled, the reservations, and the height limit of
 //! the next tower.
 //!
-//! Law: if [`Writer::has_room_for`] accepts an amount, entries whose [`room_of`] adds up to it fit,
-//! in any order and with towers of any height.
+//! Invariant: if [`Writer::has_room_for`] accepts an amount, entries whose [`room_of`] adds up to
+//! it fit, in any order and with towers of any height.
 
 use std::ptr::NonNull;
 

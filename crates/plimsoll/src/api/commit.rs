@@ -1,6 +1,6 @@
 //! A commit read back from the log: its metadata, and its changes with their values.
 //!
-//! Law: a commit and its changes hold the commit's entry, a few pages, and values of at most
+//! Invariant: a commit and its changes hold the commit's entry, a few pages, and values of at most
 //! [`INLINE_BYTES`]. Longer values stay in the log or in blob files until requested, so a
 //! transaction of any size can be read within the budget.
 //!
@@ -21,6 +21,7 @@ use crate::txn::payload::{Operations, Payload, Writes};
 use crate::txn::spill::merged_runs::MergedRuns;
 use crate::txn::spill::side_runs;
 use crate::types::error::{Result, show_key};
+use crate::types::expiry::Expiry;
 use crate::types::index_key::IndexKey;
 use crate::types::keyspaces::CURSORS;
 use crate::types::times::of_micros;
@@ -45,7 +46,8 @@ use crate::types::version::{OwnedStored, Stored};
 /// let commit = db.log().commit(glsn)?.expect("it is a commit");
 /// assert_eq!(commit.metadata()?, b"by Ada");
 /// let changes = commit.changes()?.collect::<Result<Vec<_>>>()?;
-/// assert_eq!((changes[0].key(), changes[0].value()?.unwrap().to_vec()), (&b"a"[..], b"one".to_vec()));
+/// assert_eq!(changes[0].key(), b"a");
+/// assert_eq!(changes[0].value()?.unwrap().to_vec(), b"one");
 /// assert_eq!((changes[1].key(), changes[1].value()?), (&b"b"[..], None));
 /// # Ok(())
 /// # }
@@ -182,7 +184,7 @@ impl Sought {
             return if *key < *span.first() { Self::Before } else { Self::Behind };
         }
         let (id, key) = IndexKey::new(key).split().expect("an operation's key has a keyspace");
-        Self::Found(id, Change::new(commit, id, key, OwnedStored::new(stored), None))
+        Self::Found(id, Change::new(commit, id, key, stored, None))
     }
 }
 
@@ -202,8 +204,7 @@ fn range_change(commit: &Commit, first: &[u8], end: &[u8]) -> Option<(u32, Chang
         Some((keyspace, end)) if keyspace == id => Bound::Excluded(end.to_vec()),
         _ => Bound::Unbounded,
     };
-    let deleted = OwnedStored::new(Stored::Deleted);
-    Some((id, Change::new(commit, id, key, deleted, Some(end))))
+    Some((id, Change::new(commit, id, key, Stored::Deleted, Some(end))))
 }
 
 impl Changes<'_> {
@@ -285,7 +286,8 @@ impl fmt::Debug for Changes<'_> {
 /// assert_eq!((change.keyspace(), change.key()), (Some("films"), &b"metropolis"[..]));
 /// assert_eq!(change.value_len(), Some(3 << 20));
 /// let mut copy = Vec::new();
-/// std::io::copy(&mut change.value_reader()?.expect("it is no deletion"), &mut copy).expect("the disk is well");
+/// let mut reader = change.value_reader()?.expect("it is no deletion");
+/// std::io::copy(&mut reader, &mut copy).expect("the disk is well");
 /// assert_eq!(copy.len(), 3 << 20);
 /// # Ok(())
 /// # }
@@ -299,6 +301,7 @@ pub struct Change {
     keyspace: Option<Arc<str>>,
     key: Vec<u8>,
     written: OwnedStored,
+    expiry: Option<Expiry>,
     /// The end of the range that was deleted from `key` on.
     range_end: Option<Bound<Vec<u8>>>,
 }
@@ -308,7 +311,7 @@ impl Change {
         commit: &Commit,
         space: u32,
         key: &[u8],
-        written: OwnedStored,
+        written: Stored<'_>,
         range_end: Option<Bound<Vec<u8>>>,
     ) -> Self {
         let meta = &commit.entry.meta;
@@ -319,7 +322,8 @@ impl Change {
             space,
             keyspace: None,
             key: key.to_vec(),
-            written,
+            written: OwnedStored::new(written),
+            expiry: written.expiry(),
             range_end,
         }
     }
@@ -355,6 +359,11 @@ impl Change {
     /// Whether the key, or the range, was deleted.
     pub fn is_delete(&self) -> bool {
         self.stored() == Stored::Deleted
+    }
+
+    /// When the value expires, as the commit says; `None` if it does not.
+    pub fn expires(&self) -> Option<SystemTime> {
+        self.expiry.map(Expiry::time)
     }
 
     /// Length of the value in bytes; `None` if the key was deleted.
@@ -398,7 +407,7 @@ impl Change {
     }
 
     pub(crate) fn stored(&self) -> Stored<'_> {
-        self.written.get()
+        self.written.get().expiring(self.expiry)
     }
 }
 

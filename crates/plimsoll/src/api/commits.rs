@@ -1,8 +1,8 @@
 //! The change feed: commits in order, all of them or those that changed keys under a prefix.
 //!
-//! Law: a feed that starts at a GLSN returns each commit from there on once, in order, or an error.
-//! It advances past a commit only when it returns or skips it, so a feed that starts at another
-//! feed's position continues where that one stopped.
+//! Invariant: a feed that starts at a GLSN returns each commit from there on once, in order, or an
+//! error. It advances past a commit only when it returns or skips it, so a feed that starts at
+//! another feed's position continues where that one stopped.
 
 use std::fmt;
 use std::sync::Arc;

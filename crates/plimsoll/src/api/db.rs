@@ -252,6 +252,7 @@ impl Db {
                 name: name.to_string(),
                 retention: record.retention,
                 compression: record.compression,
+                ttl: record.ttl,
             })
             .collect()
     }
@@ -271,7 +272,8 @@ impl Db {
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
-    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
     /// let fruits = db.keyspace("fruits")?;
     /// for fruit in ["apple", "cherry", "melon"] {
     ///     db.put(&fruits, fruit, "1")?;
@@ -308,7 +310,8 @@ impl Db {
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
-    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
     /// let jobs = db.keyspace("jobs")?;
     /// let turn = std::sync::Mutex::new(());
     /// let append = |job: &str| {
@@ -375,7 +378,8 @@ impl Db {
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
-    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
     /// let counters = db.keyspace("counters")?;
     /// let visits = db.transact(|tx| -> plimsoll::Result<u8> {
     ///     let before = tx.get(&counters, "visits")?.map_or(0, |value| value[0]);
@@ -415,7 +419,8 @@ impl Db {
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
-    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
     /// let users = db.keyspace("users")?;
     /// db.put(&users, "ada", "Ada Lovelace")?;
     /// assert_eq!(db.get_with(&users, "ada", |name| name.len())?, Some(12));
@@ -511,7 +516,8 @@ impl Db {
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
-    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
     /// let events = db.keyspace("events")?;
     /// db.transact(|tx| (0..1000u32).try_for_each(|day| tx.put(&events, day.to_be_bytes(), "")))?;
     /// db.delete_range(&events, ..900u32.to_be_bytes())?;
@@ -582,7 +588,8 @@ impl Db {
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
-    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
     /// let stars = db.keyspace("stars")?;
     /// db.bulk_load(&stars, [("vega", "bright"), ("proxima", "faint")])?;
     /// assert_eq!(db.get(&stars, "proxima")?.unwrap(), b"faint");
@@ -621,7 +628,8 @@ impl Db {
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
-    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
     /// let jobs = db.keyspace("jobs")?;
     /// db.put(&jobs, "1", "wash")?;
     /// db.put(&jobs, "2", "dry")?;
@@ -655,7 +663,8 @@ impl Db {
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
-    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
     /// let users = db.keyspace("users")?;
     /// let mut watch = db.watch(&users, "admin/", db.newest().next())?;
     /// db.put(&users, "guest/eve", "Eve")?;
@@ -663,7 +672,8 @@ impl Db {
     /// let commit = watch.next_timeout(std::time::Duration::from_secs(10))?.expect("Ada was put");
     /// for change in commit.changes()? {
     ///     let change = change?;
-    ///     assert_eq!((change.key(), change.value()?.unwrap().to_vec()), (&b"admin/ada"[..], b"Ada".to_vec()));
+    ///     assert_eq!(change.key(), b"admin/ada");
+    ///     assert_eq!(change.value()?.unwrap().to_vec(), b"Ada");
     /// }
     /// assert!(watch.next().is_none());
     /// # Ok(())
@@ -702,7 +712,8 @@ impl Db {
     /// The keys beginning with `prefix` whose values differ between two moments, in key order. At
     /// each moment the keyspace is the one that had the name of this one then, even if it was
     /// dropped since and another was created: the keyspaces that [`Snapshot::keyspace`] returns at
-    /// the two moments are compared.
+    /// the two moments are compared. Both moments must be retained, or open as snapshots: hold the
+    /// snapshot of [`Db::newest`] if more may be committed before this call.
     ///
     /// # Errors
     /// As for [`Db::snapshot_at`]: [`crate::Error::Future`], [`crate::Error::Trimmed`], disk
@@ -714,11 +725,18 @@ impl Db {
         b: impl Into<Moment>,
         prefix: impl AsRef<[u8]>,
     ) -> Result<Diff> {
-        let at = |moment| match moment {
+        // Open until the difference has opened both moments itself.
+        let mut open = Vec::new();
+        let mut at = |moment| match moment {
             Moment::Glsn(glsn) => Ok(glsn),
-            moment => Snapshot::of(&self.store, moment).map(|snapshot| snapshot.at()),
+            moment => Snapshot::of(&self.store, moment).map(|snapshot| {
+                let at = snapshot.at();
+                open.push(snapshot);
+                at
+            }),
         };
-        Diff::new(&self.store, keyspace, at(a.into())?, at(b.into())?, prefix.as_ref())
+        let (a, b) = (at(a.into())?, at(b.into())?);
+        Diff::new(&self.store, keyspace, a, b, prefix.as_ref())
     }
 
     /// Statistics: memory use, event counts, and the store's position.
@@ -726,9 +744,9 @@ impl Db {
         collect_stats::stats(&self.store)
     }
 
-    /// Findings of the last open, one line each: commits whose time is far ahead of the clock, bytes
-    /// behind the end of a segment's contents, an ignored warm image; and unreadable values that pin
-    /// the log.
+    /// Findings of the last open, one line each: commits whose time is far ahead of the clock,
+    /// bytes behind the end of a segment's contents, an ignored warm image; and unreadable values
+    /// that pin the log.
     pub fn warnings(&self) -> Vec<String> {
         collect_stats::warnings(&self.store)
     }
@@ -928,7 +946,8 @@ impl Db {
     /// # let dir = tempfile::tempdir().unwrap();
     /// # let path = dir.path().join("store");
     /// # use plimsoll::*;
-    /// let db = Db::open(&path, Options::new().memory_bytes(16 << 20).durability(Durability::Buffered))?;
+    /// let options = Options::new().memory_bytes(16 << 20).durability(Durability::Buffered);
+    /// let db = Db::open(&path, options)?;
     /// let notes = db.create_keyspace("notes", Retention::Latest)?;
     /// let written = db.put(&notes, "a", "1")?;
     /// assert!(db.sync()? >= written);

@@ -14,7 +14,9 @@ use crate::index::walk::versions::Versions;
 use crate::read::moments::OpenMoment;
 use crate::read::point::find;
 use crate::read::span::Span;
+use crate::types::as_of::AsOf;
 use crate::types::error::{Error, Result};
+use crate::types::expiry::Expiry;
 use crate::types::index_key::{IndexKey, KeptKey};
 use crate::types::keyspaces::Keyspace;
 use crate::types::value::Value;
@@ -48,20 +50,24 @@ pub struct VersionInfo {
     pub time: Option<SystemTime>,
     /// Length of the value in bytes; `None` if the key was deleted.
     pub bytes: Option<u64>,
+    /// When the value expires or has expired; `None` if it does not expire. An expired version is
+    /// retained like any other, so its value can still be read here.
+    pub expires: Option<SystemTime>,
     /// Weak: a version that is kept does not keep the store open.
     store: Weak<Engine>,
     index_key: Arc<[u8]>,
 }
 
 impl VersionInfo {
-    /// Describes the version of an index key written at `glsn` with a value of `bytes`.
+    /// Describes a version of an index key.
     fn new(
         store: &Arc<Engine>,
         index_key: &[u8],
-        (glsn, bytes): (Glsn, Option<u64>),
+        Measure { glsn, bytes, expiry }: Measure,
     ) -> Result<Self> {
-        let time = time_of(store, glsn)?;
-        Ok(Self { glsn, time, bytes, store: Arc::downgrade(store), index_key: index_key.into() })
+        let (time, expires) = (time_of(store, glsn)?, expiry.map(Expiry::time));
+        let store = Arc::downgrade(store);
+        Ok(Self { glsn, time, bytes, expires, store, index_key: index_key.into() })
     }
 
     /// The value; `None` if the key was deleted.
@@ -98,7 +104,8 @@ impl VersionInfo {
 
 impl PartialEq for VersionInfo {
     fn eq(&self, other: &Self) -> bool {
-        (self.glsn, self.time, self.bytes) == (other.glsn, other.time, other.bytes)
+        let fields = |it: &Self| (it.glsn, it.time, it.bytes, it.expires);
+        fields(self) == fields(other)
     }
 }
 
@@ -108,13 +115,29 @@ impl fmt::Debug for VersionInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("VersionInfo");
         shown.field("glsn", &self.glsn).field("time", &self.time);
-        shown.field("bytes", &self.bytes).finish_non_exhaustive()
+        shown.field("bytes", &self.bytes).field("expires", &self.expires).finish_non_exhaustive()
     }
 }
 
-/// A version's GLSN, and the length of its value unless it is a deletion.
-fn measure(glsn: Glsn, stored: Stored<'_>) -> (Glsn, Option<u64>) {
-    (glsn, (stored != Stored::Deleted).then(|| stored.value_bytes()))
+/// What is known of a version without reading its value.
+#[derive(Clone, Copy)]
+struct Measure {
+    glsn: Glsn,
+    /// The length of its value unless it is a deletion.
+    bytes: Option<u64>,
+    expiry: Option<Expiry>,
+}
+
+impl Measure {
+    /// Whether the key has a value as of a moment, if this is its newest version.
+    fn is_live(&self, at: AsOf<'_>) -> bool {
+        self.bytes.is_some() && self.expiry.is_none_or(|expiry| !expiry.has_passed(at.micros()))
+    }
+}
+
+fn measure(glsn: Glsn, stored: Stored<'_>) -> Measure {
+    let bytes = (stored != Stored::Deleted).then(|| stored.value_bytes());
+    Measure { glsn, bytes, expiry: stored.expiry() }
 }
 
 /// Puts a scan that has not begun into a [`Seat`]; waits for memory as writers do.
@@ -187,7 +210,7 @@ impl History {
         // Cloning a long key would allocate a power of two of bytes.
         let bound = || Bound::Included(KeptKey::from_slice(&self.wanted));
         let range = (bound(), bound());
-        begin(&self.store, Versions::new(range, Glsn::NONE, self.moment.readable()?))
+        begin(&self.store, Versions::new(range, Glsn::NONE, self.moment.readable()?.glsn))
     }
 
     fn step(&mut self) -> Result<Option<VersionInfo>> {
@@ -272,7 +295,8 @@ pub struct Difference {
 }
 
 /// The keys whose values differ between two moments, in key order. A key rewritten with the same
-/// value is not a difference. At each moment the keyspace is the one that had the name then.
+/// value is not a difference, and neither is a key whose value only expired in between: no commit
+/// changed it. At each moment the keyspace is the one that had the name then.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -309,29 +333,30 @@ pub struct Diff {
 
 /// The keys of one keyspace that were written or deleted between the two moments of a [`Diff`],
 /// each with its newest version up to the second moment.
-struct Changes {
+pub(crate) struct Changes {
     versions: Seat<Versions>,
     /// The index key of the last change.
     key: Vec<u8>,
     /// The last change, until it is used.
-    head: Option<(Glsn, Option<u64>)>,
+    head: Option<Measure>,
 }
 
 impl Changes {
-    fn new(
+    pub(crate) fn new(
         store: &Engine,
         span: Span,
         (after, upto): (Glsn, Glsn),
-        readable_at: Glsn,
+        readable_at: [Glsn; 2],
     ) -> Result<Self> {
         // Checked here to fail early; checked again in each view that the iterator uses.
-        store.reader.index.sources.current_view().check_readable(&span.first(), readable_at)?;
+        let view = store.reader.index.sources.current_view();
+        readable_at.into_iter().try_for_each(|at| view.check_readable(&span.first(), at))?;
         let versions = Versions::new(span.into_range(), after, upto).readable_at(readable_at);
         Ok(Self { versions: begin(store, versions)?, key: Vec::new(), head: None })
     }
 
     /// Advances to the next key if the last one was used; false at the end.
-    fn advance(&mut self, store: &Engine) -> Result<bool> {
+    pub(crate) fn advance(&mut self, store: &Engine) -> Result<bool> {
         if self.head.is_none() {
             self.head = store.reader.walk(&mut self.versions, &mut self.key, |versions, key| {
                 while let Some(version) = versions.next(key)? {
@@ -348,8 +373,13 @@ impl Changes {
     }
 
     /// The user's part of the key.
-    fn user_key(&self) -> &[u8] {
+    pub(crate) fn user_key(&self) -> &[u8] {
         IndexKey::new(&self.key).user_key()
+    }
+
+    /// Marks the last change as used.
+    pub(crate) fn pass(&mut self) {
+        self.head = None;
     }
 }
 
@@ -377,8 +407,10 @@ impl Diff {
         if after > newest {
             return Err(Error::Future { asked: after, newest });
         }
-        let open = |at| store.committer.open_at(at);
-        let moments = [open(before)?, open(after)?];
+        // The commits in between are reported.
+        let at = |glsn| store.committer.as_of(glsn);
+        let moments =
+            [store.committer.open_floor(at(before)?)?, store.committer.open_at(at(after)?)?];
         let ids = lives::ids(store, keyspace)?;
         let position_at = |at| lives::position_at(store, keyspace.name(), &ids, at);
         let changes = |id, readable_at| {
@@ -387,10 +419,11 @@ impl Diff {
         let (mut old, mut new, mut between) = (None, None, Vec::new());
         let (first, last) = (position_at(before)?, position_at(after)?);
         if let Some(first) = first {
-            old = changes(ids[first], before)?;
+            // Both, because a moment may be readable although a later one is not.
+            old = changes(ids[first], [before, after])?;
             // A keyspace that was dropped by then has no key at the second moment.
             if let Some(last) = last.filter(|last| *last > first) {
-                new = changes(ids[last], after)?;
+                new = changes(ids[last], [after, after])?;
             }
             between = ids[first + 1..last.unwrap_or(ids.len()).max(first + 1)].to_vec();
         }
@@ -416,10 +449,10 @@ impl Diff {
             let (old_head, new_head) = (take_head(old), take_head(new));
             let at_second = if self.is_one { old_head } else { new_head };
             let after = match at_second {
-                Some((glsn, Some(bytes))) => {
+                Some(measure) if measure.is_live(self.moments[1].as_of()) => {
                     let changes = if is_new { &self.new } else { &self.old };
                     let key = changes.as_ref().map_or(&[][..], |changes| &changes.key);
-                    Some(VersionInfo::new(&self.store, key, (glsn, Some(bytes)))?)
+                    Some(VersionInfo::new(&self.store, key, measure)?)
                 }
                 _ => None,
             };
@@ -436,8 +469,8 @@ impl Diff {
             }
             let Some(key) = self.last_key(is_new).map(<[u8]>::to_vec) else { return Ok(None) };
             let by = match (new_head, old_head) {
-                (Some((by, _)), _) => by,
-                (None, Some((by, _))) => self.changed_between(&key)?.unwrap_or(by),
+                (Some(head), _) => head.glsn,
+                (None, Some(head)) => self.changed_between(&key)?.unwrap_or(head.glsn),
                 (None, None) => return Ok(None),
             };
             let (before, after) = if self.backwards { (after, before) } else { (before, after) };
@@ -455,7 +488,7 @@ impl Diff {
     fn at_first(&self) -> Result<Option<VersionInfo>> {
         let Some(old) = &self.old else { return Ok(None) };
         self.store.reader.read(|view| {
-            let hit = find(view, &old.key, self.before)?;
+            let hit = find(view, &old.key, self.moments[0].as_of())?;
             hit.map(|hit| {
                 VersionInfo::new(&self.store, &old.key, measure(hit.glsn(), hit.stored()))
             })
@@ -487,7 +520,9 @@ impl Diff {
         let [before, after] = &self.moments;
         let at_second = if is_new { &self.new } else { &self.old };
         let (Some(at_first), Some(at_second)) = (&self.old, at_second) else { return Ok(false) };
-        let reader = |changes: &Changes, moment| self.store.reader.reader(&changes.key, moment);
+        let reader = |changes: &Changes, moment: &OpenMoment| {
+            self.store.reader.reader(&changes.key, moment.as_of())
+        };
         let (Some(mut before), Some(mut after)) =
             (reader(at_first, before)?, reader(at_second, after)?)
         else {
@@ -506,7 +541,7 @@ impl Diff {
     }
 }
 
-fn take_head(changes: Option<&mut Changes>) -> Option<(Glsn, Option<u64>)> {
+fn take_head(changes: Option<&mut Changes>) -> Option<Measure> {
     changes.and_then(|changes| changes.head.take())
 }
 

@@ -218,7 +218,7 @@ impl Snapshot {
             false => (Bound::Included(key), span.upper(), Direction::Forward),
             true => (span.lower(), Bound::Included(key), Direction::Backward),
         };
-        let begun = view.visible(lower, upper, self.at(), direction);
+        let begun = self.read_at().and_then(|at| view.visible(lower, upper, at, direction));
         begun.and_then(|mut walk| walk.next(&mut Vec::new()).map(|_| ())).is_ok()
     }
 }

@@ -15,7 +15,9 @@ use crate::read::resident::Resident;
 use crate::read::span::Span;
 use crate::txn::range::Range;
 use crate::txn::reads::reads_by_its_own_methods;
+use crate::types::as_of::AsOf;
 use crate::types::error::{Error, Lift, Result};
+use crate::types::expiry::Ttl;
 use crate::types::index_key::KeyBuffer;
 use crate::types::invalid_input::InvalidInput;
 use crate::types::key_range::KeyRange;
@@ -67,8 +69,11 @@ impl From<SystemTime> for Moment {
 }
 
 /// The store as it was at one moment. A snapshot never changes, never waits for writers and never
-/// blocks them. While it is open, no version that it can see is dropped. For a past moment that a
-/// keyspace's retention does not cover, the guarantee is weaker; see [`crate::Db::snapshot_at`].
+/// blocks them. While it is open, no version that it can see is dropped; versions that were written
+/// and superseded since are, unless the keyspace's retention or another snapshot keeps them.
+/// (Beyond 32 different moments, and for snapshots of another process, they are kept as well.) For
+/// a past moment that a keyspace's retention does not cover, the guarantee is weaker; see
+/// [`crate::Db::snapshot_at`].
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -98,16 +103,16 @@ impl Snapshot {
 
     pub(crate) fn of(store: &Arc<Engine>, moment: Moment) -> Result<Self> {
         store.check_open()?;
-        let at = match moment {
+        let (at, since) = match moment {
             Moment::Newest => return Ok(Self::newest(store)),
-            Moment::Glsn(glsn) => glsn,
+            Moment::Glsn(glsn) => (glsn, None),
             Moment::Time(time) => {
                 // Read first, so that the commits of other processes are applied and their times
                 // are known.
                 let newest = store.newest()?;
                 match store.reader.log.glsn_at(to_micros(time)).lift()?.min(newest) {
                     Glsn::NONE => return Err(before_first(store, time)?.into()),
-                    at => at,
+                    at => (at, Some(to_micros(time))),
                 }
             }
         };
@@ -115,6 +120,18 @@ impl Snapshot {
         if at > newest {
             return Err(Error::Future { asked: at, newest });
         }
+        let as_of = match since {
+            None => store.committer.as_of(at)?,
+            Some(micros) => {
+                let commit = store.committer.as_of_past(at)?.micros();
+                AsOf::new(at, commit.max(micros.min(store.reader.log.now_micros())))
+            }
+        };
+        Self::ordered_at(store, as_of)
+    }
+
+    /// A snapshot at a moment up to which all commits are applied, durable or not.
+    pub(crate) fn ordered_at(store: &Arc<Engine>, at: AsOf<'static>) -> Result<Self> {
         let moment = Arc::new(store.committer.open_at(at)?);
         Ok(Self { store: Arc::clone(store), moment })
     }
@@ -125,7 +142,7 @@ impl Snapshot {
     }
 
     /// The moment to read at.
-    pub(crate) fn read_at(&self) -> Result<Glsn> {
+    pub(crate) fn read_at(&self) -> Result<AsOf<'static>> {
         self.moment.readable()
     }
 
@@ -134,12 +151,12 @@ impl Snapshot {
     }
 
     /// Time of the last commit in the snapshot; `None` for an empty store, or if the log no longer
-    /// holds that commit.
+    /// held that commit when the snapshot was opened.
     ///
     /// # Errors
     /// Disk errors, the budget, or corruption.
     pub fn time(&self) -> Result<Option<SystemTime>> {
-        time_of(&self.store, self.read_at()?)
+        time_of(&self.store, self.read_at()?.glsn)
     }
 
     /// The keyspace that had this name at the snapshot's moment, even if it was dropped since;
@@ -148,7 +165,7 @@ impl Snapshot {
     /// # Errors
     /// The name is invalid, disk errors, the budget, or corruption.
     pub fn keyspace(&self, name: &str) -> Result<Option<Keyspace>> {
-        keyspace_commits::at(&self.store, name, self.read_at()?)
+        keyspace_commits::at(&self.store, name, self.read_at()?.glsn)
     }
 
     /// The value of a key; `None` if it has none.
@@ -169,7 +186,8 @@ impl Snapshot {
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
-    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
     /// let counters = db.keyspace("counters")?;
     /// db.put(&counters, "visits", 7u64.to_le_bytes())?;
     /// let number = |value: &[u8]| value.try_into().map_or(0, u64::from_le_bytes);
@@ -221,7 +239,7 @@ impl Snapshot {
         key: impl AsRef<[u8]>,
     ) -> Result<Option<ValueReader>> {
         let key = self.key(keyspace, key.as_ref())?;
-        self.store.committer.value_reader(key.get(), &self.moment)
+        self.store.committer.value_reader(key.get(), self.read_at()?)
     }
 
     /// Whether a key has a value; does not read the value.
@@ -230,6 +248,15 @@ impl Snapshot {
     /// As for [`Snapshot::get`].
     pub fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
         self.store.reader.contains(self.key(keyspace, key.as_ref())?.get(), self.read_at()?)
+    }
+
+    /// When the value of a key expires. Does not read the value.
+    ///
+    /// # Errors
+    /// As for [`Snapshot::get`].
+    pub fn ttl(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Ttl> {
+        let (key, at) = (self.key(keyspace, key.as_ref())?, self.read_at()?);
+        Ok(Ttl::new(self.store.reader.expiry(key.get(), at)?, at.micros()))
     }
 
     /// Iterates over a range of keys.
@@ -257,7 +284,7 @@ impl Snapshot {
             .index
             .sources
             .current_view()
-            .check_readable(&span.first(), self.read_at()?)?;
+            .check_readable(&span.first(), self.read_at()?.glsn)?;
         Ok(Range::at_moment(&self.store.committer, span, &self.moment))
     }
 }
@@ -276,16 +303,18 @@ fn before_first(store: &Engine, asked: SystemTime) -> Result<InvalidInput> {
     Ok(InvalidInput::TimeBeforeFirst { asked, first })
 }
 
-/// Time of a commit; `None` if the log no longer holds it.
+/// Time of a commit; `None` if the log no longer holds it, and no snapshot of it has been open
+/// since it did.
 pub(crate) fn time_of(store: &Engine, glsn: Glsn) -> Result<Option<SystemTime>> {
     store.check_open()?;
+    let kept = || Ok(store.reader.snapshots.kept_time(glsn).map(of_micros));
     if glsn == Glsn::NONE || glsn < store.reader.log.bounds().first {
-        return Ok(None);
+        return kept();
     }
     match store.reader.log.meta(glsn) {
         Ok(meta) => Ok(Some(of_micros(meta.timestamp_micros))),
         // Trimmed between the two lookups.
-        Err(LogError::Trimmed { .. }) => Ok(None),
+        Err(LogError::Trimmed { .. }) => kept(),
         Err(error) => Err(Error::of_log(error)),
     }
 }

@@ -1,6 +1,6 @@
 //! Reads the chunks of a compressed value.
 //!
-//! Laws:
+//! Invariants:
 //! 1. No byte is decompressed before its checksum was verified: the stored bytes are those that
 //!    were written, in their place in the value.
 //! 2. A reader of a whole value compares the checksum of all its stored bytes with that of the
@@ -165,9 +165,8 @@ pub(crate) fn unpack(
 }
 
 fn damaged(glsn: Glsn, stored: Stored<'_>) -> Error {
-    Error::corrupt(format!(
-        "a part of the compressed value of {} bytes written at GLSN {glsn} is damaged; see \
-         `plimsoll verify`",
+    Error::damaged(format_args!(
+        "a part of the compressed value of {} bytes written at GLSN {glsn} is damaged",
         stored.value_bytes()
     ))
     .at_glsn(glsn)

@@ -1,6 +1,6 @@
 //! The folder of a store: finds or creates it, and rejects one with other contents.
 //!
-//! Law: creating a store removes no file. Files in its folders without a log may be all that
+//! Invariant: creating a store removes no file. Files in its folders without a log may be all that
 //! remains of another store.
 
 use std::io::ErrorKind;
@@ -116,12 +116,12 @@ pub(crate) fn refuse_index_without_log(path: &Path, disk: &dyn Disk) -> Result<(
     }
     for (folder, what) in [("index", "an index"), (WARM_DIR, "an image of its memory")] {
         if !names_in(folder)?.is_empty() {
-            let message = format!(
+            let error = Error::damaged(format_args!(
                 "{}: its folder `log` is missing or empty, but `{folder}` holds {what}: \
-                 bring the log back, or give another path; `plimsoll verify` says what helps",
+                 bring the log back, or give another path",
                 path.display()
-            );
-            return Err(Error::corrupt(message).in_file(|| "log".to_owned()));
+            ));
+            return Err(error.in_file(|| "log".to_owned()));
         }
     }
     Ok(())

@@ -3,15 +3,18 @@
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use plimsoll_log::glsn::Glsn;
 
 use crate::engine::Engine;
 use crate::read::own_records::STREAMS_MARK;
 use crate::txn::transaction::Transaction;
+use crate::types::as_of::AsOf;
 use crate::types::compression::{Codec, Compression};
 use crate::types::error::{Error, Result};
 use crate::types::events;
+use crate::types::expiry::Expiry;
 use crate::types::index_key::{IndexKey, KeyBuffer};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::{
@@ -89,6 +92,20 @@ pub(crate) fn set_compression(
     Ok(())
 }
 
+/// Changes the time to live of values of a keyspace that are put from then on.
+pub(crate) fn set_ttl(
+    store: &Arc<Engine>,
+    keyspace: &Keyspace,
+    ttl: Option<Duration>,
+) -> Result<()> {
+    ttl.map_or(Ok(()), |ttl| Expiry::after(store.reader.log.now_micros(), ttl).map(drop))?;
+    let id = store.reader.keyspaces.id_to_put(keyspace)?;
+    store.check_writable()?;
+    // As it is recorded.
+    let ttl = ttl.map(|ttl| Duration::from_micros(ttl.as_micros() as u64));
+    settle(store, keyspace.name(), Wish::Becomes(id, Change::Ttl(ttl))).map(|_| ())
+}
+
 /// The requested state of a keyspace.
 #[derive(Clone, Copy)]
 enum Wish {
@@ -107,6 +124,7 @@ enum Wish {
 enum Change {
     Retention(Retention),
     Compression(Compression),
+    Ttl(Option<Duration>),
 }
 
 impl Change {
@@ -114,6 +132,7 @@ impl Change {
         match self {
             Self::Retention(retention) => record.with_retention(retention),
             Self::Compression(compression) => record.with_compression(compression),
+            Self::Ttl(ttl) => record.with_ttl(ttl),
         }
     }
 }
@@ -273,9 +292,12 @@ fn try_drop(
     let mut from = Bound::Unbounded;
     loop {
         let (mut piece, mut bytes) = (Vec::new(), 0);
-        // Read through the transaction, so that a concurrent insert is a conflict.
-        let mut walk =
-            tx.range(keyspace, (from.as_ref().map(Vec::as_slice), Bound::Unbounded))?.keys_only();
+        // Read through the transaction, so that a concurrent insert is a conflict. Expired values
+        // are deleted, too, and a value that expires before the commit is no conflict.
+        let mut walk = tx
+            .range(keyspace, (from.as_ref().map(Vec::as_slice), Bound::Unbounded))?
+            .unexpiring()
+            .keys_only();
         while bytes < PIECE_BYTES
             && let Some((key, _)) = walk.advance()?
         {
@@ -301,7 +323,8 @@ fn try_drop(
 /// The keyspace with this name at a moment.
 pub(crate) fn at(store: &Engine, name: &str, at: Glsn) -> Result<Option<Keyspace>> {
     check_name(name)?;
-    let record = store.reader.get(KeyBuffer::new(SYSTEM, name.as_bytes())?.get(), at)?;
+    let key = KeyBuffer::new(SYSTEM, name.as_bytes())?;
+    let record = store.reader.get(key.get(), AsOf::unexpiring(at))?;
     let id = match record {
         Some(record) => Record::decode(&record)?.id,
         // It has no record until a setting of it is changed.

@@ -12,6 +12,7 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::engine::Engine;
 use crate::read::point::find;
+use crate::types::as_of::AsOf;
 use crate::types::error::Result;
 use crate::types::index_key::KeyBuffer;
 use crate::types::keyspaces::{Keyspace, SYSTEM, dropped_key};
@@ -50,5 +51,7 @@ pub(crate) fn position_at(
 fn dropped_at(store: &Engine, id: u32, name: &str) -> Result<Option<Glsn>> {
     let key = KeyBuffer::new(SYSTEM, &dropped_key(id, name))?;
     let newest = store.committer.sequencer.visible();
-    store.reader.read(|view| Ok(find(view, key.get(), newest)?.map(|hit| hit.glsn())))
+    store
+        .reader
+        .read(|view| Ok(find(view, key.get(), AsOf::unexpiring(newest))?.map(|hit| hit.glsn())))
 }

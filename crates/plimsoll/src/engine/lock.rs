@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use plimsoll_disk::io_cause::IoCause;
 use plimsoll_disk::vfs::{DirLock, LockError};
-use plimsoll_log::members::following::tell_readers_of_one_alone;
+use plimsoll_log::members::following::notify_readers_of_lone_process;
 use plimsoll_log::members::members_of;
 
 use crate::types::error::{Error, Lift, Result};
@@ -22,7 +22,7 @@ pub(crate) fn take_lock_alone(path: &Path, options: &Options) -> Result<Option<B
         return Ok(None);
     }
     let lock = lock_alone(path, options)?;
-    tell_readers_of_one_alone(&*options.disk, path).lift()?;
+    notify_readers_of_lone_process(&*options.disk, path).lift()?;
     Ok(Some(lock))
 }
 

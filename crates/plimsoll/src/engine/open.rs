@@ -173,6 +173,7 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
             replay_nanos,
             replayed: replayed.transactions,
             replayed_bytes: replayed.bytes,
+            torn_bytes: opened.torn_bytes,
         },
     );
     Ok(store)
@@ -220,6 +221,7 @@ fn open_memory(options: Options) -> Result<(Options, Arc<IoChoice>, Memory)> {
 struct LogOpened {
     warnings: Vec<String>,
     log_nanos: u64,
+    torn_bytes: u64,
 }
 
 /// Opens the log, and reads the manifest of an index that belongs to it.
@@ -241,7 +243,13 @@ fn open_log(
         ..log_options(path, options, memory, manifest.as_ref())
     })
     .map_err(|error| explain(path, error))?;
-    let opened = LogOpened { warnings: report.warnings, log_nanos: watch.nanos() - before_log };
+    let torn = report.cut.filter(|_| !options.read_only);
+    torn.iter().for_each(events::torn_tail_cut);
+    let opened = LogOpened {
+        warnings: report.warnings,
+        log_nanos: watch.nanos() - before_log,
+        torn_bytes: torn.map_or(0, |cut| cut.bytes),
+    };
     let manifest = match manifest {
         Some(manifest) => {
             let manifest = check_manifest(path, manifest, &log)?;

@@ -63,9 +63,8 @@ pub(super) fn refuse_to_forget(
 ) -> Result<()> {
     let bounds = log.bounds();
     if bounds.first > Glsn::FIRST {
-        return Err(Error::corrupt(format!(
-            "{}: the index has no manifest, and the log begins only with GLSN {}; `plimsoll \
-             verify` says what helps",
+        return Err(Error::damaged(format_args!(
+            "{}: the index has no manifest, and the log begins only with GLSN {}",
             path.display(),
             bounds.first
         ))
@@ -120,9 +119,9 @@ pub(super) fn check_manifest(path: &Path, manifest: Manifest, log: &FileLog) -> 
         );
     }
     if let Some(begins) = manifest.log_begins.filter(|begins| log.bounds().first > *begins) {
-        return Err(Error::corrupt(format!(
+        return Err(Error::damaged(format_args!(
             "{}: the log begins with GLSN {}, but according to manifest {} of the index it was \
-             trimmed only below {begins}: segments are missing; `plimsoll verify` says what helps",
+             trimmed only below {begins}: segments are missing",
             path.display(),
             log.bounds().first,
             manifest.number
@@ -130,9 +129,9 @@ pub(super) fn check_manifest(path: &Path, manifest: Manifest, log: &FileLog) -> 
         .in_file(|| "log".to_owned()));
     }
     if log.bounds().first > checkpoint.glsn.next() {
-        return Err(Error::corrupt(format!(
+        return Err(Error::damaged(format_args!(
             "{}: the log begins with GLSN {}, but manifest {} of the index holds commits only up \
-             to {}: a newer manifest is missing; `plimsoll verify` says what helps",
+             to {}: a newer manifest is missing",
             path.display(),
             log.bounds().first,
             manifest.number,

@@ -36,9 +36,9 @@ pub(crate) fn replay(
     // Records that other members have ordered and that are not readable yet are applied later.
     let last = Glsn(bounds.next.0 - 1).min(log.readable());
     if from.next() < bounds.first {
-        return Err(Error::corrupt(format!(
+        return Err(Error::damaged(format_args!(
             "the index ends at GLSN {from}, but the log begins only at {}: the commits in between \
-             are lost; `plimsoll verify` says what helps",
+             are lost",
             bounds.first
         )));
     }
@@ -60,7 +60,7 @@ pub(crate) fn replay(
 
 #[cfg(test)]
 mod tests {
-    use plimsoll_log::draft::{Draft, DraftEntry};
+    use plimsoll_log::draft::{CommitTimes, Draft, DraftEntry};
 
     use super::*;
     use crate::engine::open::open;
@@ -85,7 +85,15 @@ mod tests {
             let ticket = store
                 .reader
                 .log
-                .submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)
+                .submit(
+                    &Draft {
+                        entries: &entries,
+                        read_at: Glsn::NONE,
+                        blobs: &[],
+                        times: CommitTimes::ANY,
+                    },
+                    None,
+                )
                 .unwrap();
             store.reader.log.wait_durable(ticket.last).unwrap();
             drop(store);

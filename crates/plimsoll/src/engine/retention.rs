@@ -59,29 +59,32 @@ impl RetentionHorizon {
         }
     }
 
-    fn oldest_read(&self) -> Glsn {
-        self.snapshots.oldest(|| self.sequencer.visible()).min(self.floors.oldest())
+    /// The moments that open snapshots and other processes read now or later.
+    fn read(&self) -> MomentSet {
+        let read = self.snapshots.retained(|| self.sequencer.visible());
+        read.and_since(self.floors.oldest())
     }
+}
 
-    /// The oldest moment from which on every one must stay readable.
-    pub(crate) fn floor(&self, keyspace: u32) -> Glsn {
+impl Horizon for RetentionHorizon {
+    fn retained(&self, keyspace: u32) -> MomentSet {
         if keyspace == SYSTEM || self.ready.get().is_none() {
-            return Glsn::NONE;
+            return MomentSet::all();
         }
         if keyspace == CURSORS {
-            return self.oldest_read();
+            return self.read();
         }
-        let (oldest, visible) = (self.oldest_read(), self.sequencer.visible());
+        let (read, visible) = (self.read(), self.sequencer.visible());
         // In this order: a retention setting that was changed up to the visible moment is then
         // either known below or detected as unknown.
         if !self.floors.is_retention_known() {
-            return Glsn::NONE;
+            return MomentSet::all();
         }
-        let Some(record) = self.keyspaces.record(keyspace) else { return Glsn::NONE };
+        let Some(record) = self.keyspaces.record(keyspace) else { return MomentSet::all() };
         match record.retention {
-            Retention::Forever => Glsn::NONE,
-            Retention::Latest => oldest,
-            Retention::Glsns(glsns) => oldest.min(Glsn(visible.0.saturating_sub(glsns))),
+            Retention::Forever => MomentSet::all(),
+            Retention::Latest => read,
+            Retention::Glsns(glsns) => read.and_since(Glsn(visible.0.saturating_sub(glsns))),
             Retention::Time(age) => {
                 let then = self
                     .clock
@@ -89,15 +92,25 @@ impl RetentionHorizon {
                     .saturating_sub(u64::try_from(age.as_micros()).unwrap_or(u64::MAX));
                 // If the log cannot map the time to a GLSN (it is trimmed there), no version is
                 // dropped because of its age.
-                oldest.min(self.log.glsn_at(then).unwrap_or(Glsn::NONE))
+                read.and_since(self.log.glsn_at(then).unwrap_or(Glsn::NONE))
             }
         }
     }
-}
 
-impl Horizon for RetentionHorizon {
-    fn retained(&self, keyspace: u32) -> MomentSet {
-        MomentSet::since(self.floor(keyspace))
+    fn expired(&self, keyspace: u32) -> (Glsn, u64) {
+        // Snapshots below the floor may see what has expired since. Durable, because older moments
+        // may be given up: the newest one must not be older after a power cut.
+        let floor = self.retained(keyspace).oldest().min(self.log.bounds().durable);
+        if floor == Glsn::NONE {
+            return (Glsn::NONE, 0);
+        }
+        // Not the clock, also if the floor is the newest commit: the clock may be wrong for a
+        // while, and the floor is judged by its own time once there is a younger commit.
+        let micros = self.log.time_or_later(floor).unwrap_or(0);
+        // Of the trimmed commits only the last one's time is known. If it is unknown, nothing
+        // counts as expired.
+        let is_known = self.log.bounds().first.0 <= floor.0 + 1;
+        (floor, if is_known { micros } else { 0 })
     }
 
     fn relocate_below(&self) -> Glsn {

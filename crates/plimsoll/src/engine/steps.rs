@@ -25,8 +25,8 @@ const WORTH_FREEING_BYTES: u64 = 1 << 20;
 /// The most times that one compaction moves values out of blob files.
 const VACATED_TIMES: u32 = 16;
 
-/// Flushes, merges everything, and frees the part of the log that is no longer needed. Law: this
-/// process writes the index.
+/// Flushes, merges everything, and frees the part of the log that is no longer needed. This process
+/// must be the one that writes the index.
 pub(crate) fn compact(space: &LogSpace, committer: &Committer) -> Result<()> {
     // Also flush what another process had committed when it asked for this.
     committer.fresh()?;
@@ -127,7 +127,7 @@ pub(super) fn may_be_freed(space: &LogSpace) -> Result<Option<Glsn>> {
         .partition(|record| record.retention == Retention::Forever);
     // The log maps moments to GLSNs as far back as a keyspace can be read. Read before the next
     // check, so that anything written later is younger.
-    let oldest = limited.iter().map(|record| space.catalog.horizon.floor(record.id)).min();
+    let oldest = limited.iter().map(|record| space.catalog.horizon.retained(record.id).floor).min();
     let Some(oldest) = oldest else { return Ok(None) };
     for record in unlimited {
         if was_written_to(space, record.id)? {

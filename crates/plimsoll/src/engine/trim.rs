@@ -29,8 +29,8 @@ use crate::types::events;
 const FREEING_TRIES: u32 = 200;
 const FREEING_PAUSE: Duration = Duration::from_millis(10);
 
-/// Frees whole segments below `until`; returns the first remaining GLSN. Law: this process writes
-/// the index.
+/// Frees whole segments below `until`; returns the first remaining GLSN. This process must be the
+/// one that writes the index.
 pub(crate) fn trim(space: &LogSpace, committer: &Committer, until: Glsn) -> Result<Glsn> {
     committer.check_writable()?;
     committer.fresh()?;
@@ -129,6 +129,8 @@ fn free_up_to(
     if others == until {
         hit(Border::TrimHeldBack);
     }
+    let time_of = |at| log.meta(at).ok().map(|meta| meta.timestamp_micros);
+    space.reader.snapshots.keep_times(until, time_of);
     hit(Border::TrimChosen);
     let mut failure = None;
     let trimmed = log.trim_after(until, &keep, &mut || {

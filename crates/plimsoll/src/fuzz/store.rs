@@ -1,7 +1,7 @@
 //! Fuzzes a whole store whose bytes were changed and whose checksums are nevertheless valid.
 //!
-//! Law: for any input, every call returns a result or an error. A panic or a call that does not
-//! terminate is a finding.
+//! Invariant: for any input, every call returns a result or an error. A panic or a call that does
+//! not terminate is a finding.
 //!
 //! The sample store contains every kind of data. An input is a list of changes of [`CHANGE_BYTES`]
 //! each. After the changes, the checksums of the changed files are recomputed, and so are the chain

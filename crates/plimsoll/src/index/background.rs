@@ -21,6 +21,10 @@ use crate::index::runs::Runs;
 /// Its runs are then settled (merged to make reads cheaper).
 const SETTLE_AFTER: Duration = Duration::from_millis(300);
 
+/// How often an index with values that expire is checked for those that have, if nothing else
+/// happens.
+const EXPIRY_CHECK: Duration = Duration::from_secs(5);
+
 /// Divisor: "almost no writes" means less than this part of a memtable within [`SETTLE_AFTER`].
 const TRICKLE_PART: u64 = 256;
 
@@ -140,6 +144,7 @@ fn start_compacting(
                 match progress {
                     Progress::Worked => Next::Again,
                     Progress::Idle if priority == Priority::Due => Next::Within(SETTLE_AFTER),
+                    Progress::Idle if compaction.has_expiries() => Next::Within(EXPIRY_CHECK),
                     Progress::Idle => Next::Rung,
                 }
             }

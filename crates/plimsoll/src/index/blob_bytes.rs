@@ -45,9 +45,6 @@ pub(crate) fn read(
 }
 
 fn short_blob(blob: BlobId) -> Error {
-    Error::corrupt(format!(
-        "blob file {} ends before the end of a value in it; see `plimsoll verify`",
-        blob.0
-    ))
-    .in_file(|| format!("log/{}", blob.file_name()))
+    Error::damaged(format_args!("blob file {} ends before the end of a value in it", blob.0))
+        .in_file(|| format!("log/{}", blob.file_name()))
 }

@@ -7,6 +7,7 @@
 //! Two jobs can run at once if the budget allows: a small job that merges newer runs takes
 //! precedence over a large one under way.
 
+mod expired;
 mod job;
 mod vacate;
 
@@ -18,8 +19,9 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use plimsoll_log::glsn::Glsn;
 
-use crate::index::compaction::job::{Job, RetainedIn, Swept, Task};
-use crate::index::env::{Context, Progress};
+use crate::index::compaction::expired::{Lookups, expired_in};
+use crate::index::compaction::job::{Job, Swept, Task};
+use crate::index::env::{Context, Horizon, Progress};
 use crate::index::plan::policy::{Clearance, Plan, Priority, RunShape, choose};
 use crate::index::plan::sweep::{Segment, Sweep};
 use crate::index::run::table::TableInfo;
@@ -29,7 +31,7 @@ use crate::index::sources::view::{View, tables_in};
 use crate::index::write::SetAside;
 use crate::index::write::output::OUTPUT_CHUNKS;
 use crate::index::write::relocate::points_into;
-use crate::index::write::split::Inputs;
+use crate::index::write::split::{Inputs, KeptFor, KeptIn};
 use crate::types::error::{Error, Result};
 use crate::types::lock::{lock, try_lock};
 
@@ -71,8 +73,8 @@ struct Jobs {
     slots: Vec<Slot>,
     /// Damage that a job found: compaction stops until the index is opened again.
     stopped: Option<Error>,
-    /// The run that the last history job made, and the retained moments at that time. It is not
-    /// scanned again for droppable versions before one of those moments is released.
+    /// The run that the last history job made, and the moments for which it kept versions. It is
+    /// not scanned again for droppable versions before one of those moments is released.
     swept_history: Swept,
     /// Total bytes written when the owner last called for a step.
     seen_bytes_in: u64,
@@ -88,7 +90,12 @@ impl Jobs {
     /// Reserves the memory for jobs.
     fn new(context: &Context) -> Result<Self> {
         let slots = (0..slots_for(context)).map(|_| Slot::new(context)).collect::<Result<_>>()?;
-        Ok(Self { slots, stopped: None, swept_history: (Weak::new(), None), seen_bytes_in: 0 })
+        Ok(Self {
+            slots,
+            stopped: None,
+            swept_history: (Weak::new(), KeptIn::new()),
+            seen_bytes_in: 0,
+        })
     }
 
     /// Adapts the number of slots to the budget. If there is no memory for a second slot, a later
@@ -107,15 +114,20 @@ impl Jobs {
         jobs.any(|job| job.reads(run))
     }
 
-    fn current_shapes(&self, view: &View) -> Vec<RunShape> {
+    fn current_shapes(&self, view: &View, horizon: &dyn Horizon) -> Vec<RunShape> {
         let mut shapes = self.shapes(&view.runs);
-        if view.runs.iter().any(|run| run.deletions() > 0) {
+        let lookups = Lookups::new(horizon);
+        let expired = |info: &TableInfo| -> u64 {
+            expired_in(&lookups, view, info).map_or(0, |expired| expired.values)
+        };
+        let expires = |run: &Arc<Run>| run.infos().any(|info| info.expiries.is_some());
+        if view.runs.iter().any(|run| run.deletions() > 0 || expires(run)) {
             for (at, shape) in shapes.iter_mut().enumerate() {
                 let row_bytes = row_bytes(&view.runs[at + 1..]);
                 shape.bytes += view.runs[at].deletions() * row_bytes;
                 // A merge that does not reach the oldest run drops no deletion.
                 if at + FAN_IN >= view.runs.len() {
-                    shape.clearance = clearance(&view.runs[at..], row_bytes);
+                    shape.clearance = clearance(&view.runs[at..], row_bytes, &expired);
                 }
             }
         }
@@ -159,9 +171,10 @@ fn row_bytes(runs: &[Arc<Run>]) -> u64 {
 }
 
 /// The gain of merging the first of these runs with all others, down to the oldest, if a deletion
-/// hides a row of `row_bytes`.
-fn clearance(runs: &[Arc<Run>], row_bytes: u64) -> Clearance {
-    let is_mostly_deleted = |info: &&TableInfo| 2 * info.deletions > info.versions;
+/// hides a row of `row_bytes`, and `expired` values of a table may be dropped.
+fn clearance(runs: &[Arc<Run>], row_bytes: u64, expired: &dyn Fn(&TableInfo) -> u64) -> Clearance {
+    let is_mostly_deleted =
+        |info: &&TableInfo| 2 * (info.deletions + expired(info)) > info.versions;
     let cleared = |info: &TableInfo| info.bytes() + info.deletions * row_bytes;
     let cleared_bytes = runs[0].infos().filter(is_mostly_deleted).map(cleared).sum();
     if cleared_bytes == 0 {
@@ -172,7 +185,12 @@ fn clearance(runs: &[Arc<Run>], row_bytes: u64) -> Clearance {
     while let Some(segment) = sweep.next(tables) {
         rewritten_bytes += match segment {
             Segment::Alone { input, table } => {
-                tables(input, table).filter(|info| info.deletions > 0).map_or(0, TableInfo::bytes)
+                // A table that has expired as a whole is dropped unread.
+                let is_rewritten = |info: &&TableInfo| {
+                    let expired = expired(info);
+                    expired < info.versions && (info.deletions > 0 || 2 * expired >= info.versions)
+                };
+                tables(input, table).filter(is_rewritten).map_or(0, TableInfo::bytes)
             }
             Segment::Cluster { first_key, last_key } => {
                 let range = (Bound::Included(&first_key[..]), Bound::Included(&last_key[..]));
@@ -224,6 +242,12 @@ impl Compaction {
         let bytes_in = self.runs.env.counters.bytes_in.load(Ordering::Relaxed);
         let seen = std::mem::replace(&mut lock(&self.jobs).seen_bytes_in, bytes_in);
         self.step_for(if seen == bytes_in { Priority::Settle } else { Priority::Due })
+    }
+
+    /// Whether a current run has values that expire, so that merges may become due without writes.
+    pub(crate) fn has_expiries(&self) -> bool {
+        let view = self.runs.sources.view();
+        view.runs.iter().flat_map(|run| run.infos()).any(|info| info.expiries.is_some())
     }
 
     /// Sets whether runs may be merged only to make reads cheaper.
@@ -401,9 +425,10 @@ impl Compaction {
         } else if jobs.slots.get(1).is_some_and(|slot| slot.job.is_none()) {
             let view = self.runs.sources.view();
             let free = view.runs.iter().take_while(|run| !jobs.is_busy(run)).count();
+            let horizon = &*self.runs.env.horizon;
             if free >= PILED_UP
                 && let Some(plan) =
-                    choose(&jobs.current_shapes(&view), FAN_IN, Priority::Due, u64::MAX)
+                    choose(&jobs.current_shapes(&view, horizon), FAN_IN, Priority::Due, u64::MAX)
             {
                 let task = current_task(&view, plan, Priority::Due);
                 jobs.slots[1].job = Some(Job::new(&self.runs, &jobs.slots[1].set_aside, task));
@@ -415,7 +440,7 @@ impl Compaction {
     fn task(&self, jobs: &Jobs, priority: Priority, log_keeps_from: Glsn) -> Option<Task> {
         let view = self.runs.sources.view();
         let merge = |priority| {
-            let mut shapes = jobs.current_shapes(&view);
+            let mut shapes = jobs.current_shapes(&view, &*self.runs.env.horizon);
             for (shape, run) in shapes.iter_mut().zip(&view.runs) {
                 shape.kept_bytes = kept_bytes(run, log_keeps_from);
             }
@@ -491,19 +516,23 @@ impl Compaction {
     /// The last run, if it holds deletions; the last history run, if it may hold droppable
     /// versions.
     fn clearance(&self, jobs: &Jobs, view: &View, log_keeps_from: Glsn) -> Option<Task> {
+        let lookups = Lookups::new(&*self.runs.env.horizon);
+        let is_gone =
+            |info: &TableInfo| info.deletions > 0 || expired_in(&lookups, view, info).is_some();
         if let [run] = &view.runs[..]
-            && run.deletions() > 0
+            && run.infos().any(is_gone)
             && 2 * kept_bytes(run, log_keeps_from) <= run.bytes()
         {
             return Some(current_task(view, 0..1, Priority::All));
         }
         let [run] = &view.history[..] else { return None };
-        let (swept, then) = &jobs.swept_history;
-        let includes =
-            |then: &RetainedIn| job::retained_in(&*self.runs.env.horizon, [run]).includes(then);
+        let (swept, kept) = &jobs.swept_history;
+        let horizon = &*self.runs.env.horizon;
+        let is_retained =
+            |(keyspace, kept): (&u32, &KeptFor)| kept.are_retained(&horizon.retained(*keyspace));
         let swept = swept.upgrade().is_some_and(|swept| Arc::ptr_eq(&swept, run))
-            && then.as_ref().is_some_and(includes);
-        let passed = run.infos().any(|info| job::floor_passed(&*self.runs.env.horizon, info));
+            && kept.iter().all(is_retained);
+        let passed = run.infos().any(|info| job::floor_passed(horizon, info));
         (passed && !swept).then(|| history_task(view, 0..1, Priority::All))
     }
 }

@@ -56,9 +56,16 @@ pub(crate) struct Context {
 pub(crate) trait Horizon: Send + Sync {
     /// The moments at which `keyspace` must stay readable. A version may be dropped if none of them
     /// sees it; a deletion, if it is at or below their floor and none of them sees a version that
-    /// it hides. The floor is never above the oldest open snapshot. The set may grow at any time,
+    /// it hides. The set contains the moment of every open transaction. It may grow at any time,
     /// for example when a past snapshot is opened.
     fn retained(&self, keyspace: u32) -> MomentSet;
+
+    /// A moment, and a time in microseconds since 1970 UTC: every read of `keyspace` at that moment
+    /// or a later one judges expiries by that time or a later one. All older moments may be given
+    /// up. `Glsn::NONE`: no such moment is known.
+    fn expired(&self, _keyspace: u32) -> (Glsn, u64) {
+        (Glsn::NONE, 0)
+    }
 
     /// The log below this GLSN is to be freed: compaction copies live values that point below it
     /// into a blob file of plain bytes. `Glsn::NONE`: nothing is to be freed.

@@ -11,14 +11,14 @@
 //! A gap states: *at every GLSN from `since` on, up to the first commit that puts into the
 //! interval, no key in it is alive.*
 //!
-//! Laws:
+//! Invariants:
 //! 1. A commit removes its keys from the gaps before its GLSN becomes the applied one
 //!    ([`Gaps::commit`]). A reader that sees the commit therefore finds no gap over its keys,
 //!    however long the commit took. A spilled commit removes the spans of its tables
 //!    ([`Gaps::adopt`]).
 //! 2. A scan at snapshot m publishes with `since` = m, and only if no commit after m has put into
 //!    the interval. A commit whose puts are no longer remembered counts as such a put. A commit
-//!    that is not applied yet takes the lock later, and law 1 covers it.
+//!    that is not applied yet takes the lock later, and invariant 1 covers it.
 //! 3. A reader at a snapshot before `since` does not use the gap.
 //! 4. Deletions, compaction, retention and dropped keyspaces bring no key to life, so they change
 //!    nothing here. Another process may, so a read-only index keeps no gaps. An index starts

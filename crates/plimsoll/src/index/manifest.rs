@@ -1,7 +1,7 @@
 //! The manifest: names the files of the index. Each change writes a new one, `MANIFEST.<number>`,
 //! with the next number.
 //!
-//! Laws:
+//! Invariants:
 //! 1. A manifest is written in full under another name and synced. Then a hard link gives it its
 //!    name, which fails if the name is taken: no manifest is ever replaced or changed. Every open
 //!    finds the previous manifest or the new one.
@@ -263,9 +263,8 @@ pub(crate) fn foreign_names(disk: &dyn Disk, dir: &Path, log_id: u128) -> Result
 /// The number is the maximum, which only a tampered manifest has.
 pub(crate) fn number_after(number: u64) -> Result<u64> {
     number.checked_add(1).ok_or_else(|| {
-        Error::corrupt(format!(
-            "{} has the highest possible number, which no store reaches by itself; `plimsoll \
-             verify` says what helps",
+        Error::damaged(format_args!(
+            "{} has the highest possible number, which no store reaches by itself",
             manifest_name(number)
         ))
         .in_file(|| format!("index/{}", manifest_name(number)))
@@ -273,7 +272,7 @@ pub(crate) fn number_after(number: u64) -> Result<u64> {
 }
 
 fn damaged(path: &Path, what: &str) -> Error {
-    Error::corrupt(format!("{}: {what}; `plimsoll verify` says what helps", path.display()))
+    Error::damaged(format_args!("{}: {what}", path.display()))
         .in_file(|| path.display().to_string())
 }
 

@@ -1,7 +1,7 @@
 //! The owner of the memtables: room for commits in the active one, and flushes of the closed ones.
 //! [`flush_policy`] decides when a memtable is closed.
 //!
-//! Laws:
+//! Invariants:
 //! 1. Room that `make_room` promised is reserved until the [`Reservation`] is used or dropped:
 //!    neither inserting the promised versions nor flushing a memtable that holds them can run out
 //!    of memory.
@@ -456,7 +456,7 @@ impl Memtables {
 
     /// Continues from the checkpoint of the known manifest if it is after `applied` (applied here)
     /// and before `next` (the first log entry that this process has not read). Returns that
-    /// checkpoint. Law: the caller applies nothing else at the same time.
+    /// checkpoint. The caller must not apply anything else at the same time.
     pub(crate) fn pass_over(&self, members: &Members, applied: Glsn, next: Glsn) -> Option<Glsn> {
         let may_pass = |checkpoint: Glsn| applied < checkpoint && checkpoint < next;
         if !may_pass(self.runs.checkpoint().glsn) {

@@ -1,6 +1,6 @@
 //! Slows writers down while flushes or merges lag behind.
 //!
-//! Laws:
+//! Invariants:
 //! 1. Writers are slowed down slightly for a long time rather than stopped: in proportion to how
 //!    far merges, or the flush, lag behind.
 //! 2. Writers stop when a scan over all runs would have to pin too many pages at once, until merges

@@ -4,7 +4,7 @@
 //! A range deletion at `g` hides every version of its keys with a GLSN below `g`. Versions of the
 //! same commit have the same GLSN, so they survive.
 //!
-//! Laws:
+//! Invariants:
 //! 1. A set is immutable and belongs to a view, so that readers see changes of runs and ranges at
 //!    once.
 //! 2. Keeping a range longer than needed changes no answer, because it hides only deleted versions.

@@ -511,9 +511,9 @@ impl Runs {
     /// of the memtables, given the checkpoint; `None` keeps them until they are released, because
     /// each of their versions is at least as young as the cached row of its key.
     ///
-    /// Law: no answer changes. Versions up to the new checkpoint come from the new runs, later
-    /// versions stay in memory, and snapshots whose versions were dropped are refused as usual. A
-    /// version in both counts once (see `view`).
+    /// No answer changes. Versions up to the new checkpoint come from the new runs, later versions
+    /// stay in memory, and snapshots whose versions were dropped are refused as usual. A version in
+    /// both counts once (see `view`).
     ///
     /// # Errors
     /// The manifest or one of its files cannot be read, or the budget is exhausted. The sources are

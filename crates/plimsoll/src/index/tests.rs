@@ -22,7 +22,7 @@ use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::Disk;
 use plimsoll_log::blob::BlobId;
-use plimsoll_log::draft::{Draft, DraftEntry};
+use plimsoll_log::draft::{CommitTimes, Draft, DraftEntry};
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
 use plimsoll_log::glsn::{Glsn, StreamId};
@@ -41,6 +41,7 @@ use crate::index::run::file::BlobSink;
 use crate::index::run::table::{Table, TableId, TableInfo};
 use crate::index::sources::view::{Direction, View};
 use crate::index::walk::seat::Walk;
+use crate::types::as_of::AsOf;
 use crate::types::error::{Lift, Result};
 use crate::types::index_key::{IndexKey, Prefix};
 use crate::types::lock::lock;
@@ -281,7 +282,8 @@ impl World {
     ) -> Result<Glsn> {
         let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [*payload]).collect();
         let entries: Vec<_> = parts.iter().map(|parts| DraftEntry { stream, parts }).collect();
-        let draft = Draft { entries: &entries, read_at: Glsn::NONE, blobs };
+        let draft =
+            Draft { entries: &entries, read_at: Glsn::NONE, blobs, times: CommitTimes::ANY };
         Ok(self.log.submit(&draft, None).lift()?.last)
     }
 
@@ -401,7 +403,9 @@ impl World {
     /// Loads the value of a version from the place where it is stored.
     fn load(&self, glsn: Glsn, stored: Stored<'_>) -> Vec<u8> {
         match stored {
-            Stored::Deleted | Stored::Dropped { .. } => panic!("a deletion has no value"),
+            Stored::Deleted | Stored::Dropped { .. } | Stored::Expiring(_) => {
+                panic!("a deletion has no value")
+            }
             Stored::Inline(value) => value.to_vec(),
             Stored::InLog { offset, len, .. } => {
                 let mut value = vec![0; len as usize];
@@ -502,7 +506,9 @@ impl World {
         let (view, range) = (self.view(), self.random_range());
         let at = self.random_moment(&view, &[FOREVER, LATEST, RECENT]);
         for direction in [Direction::Forward, Direction::Backward] {
-            let mut walk = view.visible(borrow(&range.0), borrow(&range.1), at, direction).unwrap();
+            let mut walk = view
+                .visible(borrow(&range.0), borrow(&range.1), AsOf::unexpiring(at), direction)
+                .unwrap();
             let (mut found, mut key) = (Vec::new(), Vec::new());
             while let Some(version) = walk.next(&mut key).unwrap() {
                 found.push((

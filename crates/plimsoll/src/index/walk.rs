@@ -14,6 +14,7 @@ pub(crate) mod visible;
 use std::ops::Bound;
 use std::sync::Arc;
 
+#[cfg(test)]
 use plimsoll_log::glsn::Glsn;
 
 use crate::index::sources::merge::Direction;
@@ -22,6 +23,7 @@ use crate::index::walk::seat::Walk;
 #[cfg(test)]
 use crate::index::walk::versions::Versions;
 use crate::index::walk::visible::Visible;
+use crate::types::as_of::AsOf;
 use crate::types::error::Result;
 use crate::types::index_key::KeptKey;
 
@@ -36,7 +38,7 @@ impl View {
         self: &Arc<Self>,
         lower: Bound<&[u8]>,
         upper: Bound<&[u8]>,
-        at: Glsn,
+        at: AsOf<'_>,
         direction: Direction,
     ) -> Result<Visible> {
         let mut walk = Visible::new(

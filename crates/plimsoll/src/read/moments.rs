@@ -1,7 +1,8 @@
-//! The registry of open snapshots. Versions that they need are retained.
+//! The registry of open snapshots. Versions that they see are retained.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use plimsoll_disk::fork::Origin;
@@ -9,7 +10,10 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Budget, Kind, Lease};
 
 use crate::borders::{Border, hit};
+use crate::index::env::moment_set::{MomentSet, PINS_MAX};
+use crate::types::as_of::AsOf;
 use crate::types::error::{Error, Result};
+use crate::types::lock::lock;
 use crate::types::thread_part::{PARTS, part_of_thread};
 
 /// The most bytes that one open snapshot costs.
@@ -22,6 +26,9 @@ const CHARGED_TOGETHER: usize = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Snapshots {
     parts: [Arc<Part>; PARTS],
+    /// Times of open moments whose entries the log may no longer hold, in microseconds since 1970
+    /// UTC. They are few: beyond [`PINS_MAX`] moments, the younger ones pin the log.
+    times: Mutex<BTreeMap<Glsn, u64>>,
 }
 
 /// The moments that some of the threads have opened, on a cache line of its own.
@@ -39,6 +46,8 @@ struct Open {
     newest: (Glsn, u64),
     /// The number of snapshots open at each older moment.
     older: BTreeMap<Glsn, u64>,
+    /// The number of the snapshots above that also retain every later moment.
+    floors: BTreeMap<Glsn, u64>,
     /// The number of charged snapshots.
     charged: usize,
     /// One lease for every [`CHARGED_TOGETHER`] snapshots. One is kept if none is open.
@@ -49,8 +58,12 @@ struct Open {
 #[derive(Debug)]
 pub(crate) struct OpenMoment {
     at: Glsn,
+    /// The time by which reads judge whether a value has expired. Final before the first read.
+    micros: AtomicU64,
     part: Arc<Part>,
     is_charged: bool,
+    /// Whether every later moment is retained as well.
+    is_floor: bool,
     /// The error that every read at this moment returns, if there is one.
     unreadable: OnceLock<Box<Error>>,
     /// Whether the commits up to this moment are not applied yet.
@@ -63,12 +76,29 @@ impl Snapshots {
     }
 
     /// Opens the moment that `choose` returns. `choose` is called under a lock that
-    /// [`Snapshots::oldest`] takes, so that a horizon computed at the same time is never above the
-    /// moment.
+    /// [`Snapshots::retained`] takes, so that a set computed at the same time contains the moment.
     pub(crate) fn open(
         &self,
         budget: &Budget,
-        choose: impl FnOnce() -> Glsn,
+        choose: impl FnOnce() -> AsOf<'static>,
+    ) -> Result<OpenMoment> {
+        self.open_charged(budget, false, choose)
+    }
+
+    /// As [`Snapshots::open`], for a reader of later moments, too: all of them are retained.
+    pub(crate) fn open_floor(
+        &self,
+        budget: &Budget,
+        choose: impl FnOnce() -> AsOf<'static>,
+    ) -> Result<OpenMoment> {
+        self.open_charged(budget, true, choose)
+    }
+
+    fn open_charged(
+        &self,
+        budget: &Budget,
+        is_floor: bool,
+        choose: impl FnOnce() -> AsOf<'static>,
     ) -> Result<OpenMoment> {
         hit(Border::MomentAsked);
         let part = self.part();
@@ -81,13 +111,19 @@ impl Snapshots {
             open.leases.push(lease);
         }
         open.charged += 1;
-        Ok(part.open_in(open, true, choose))
+        Ok(part.open_in(open, (true, is_floor), choose))
     }
 
     /// As [`Snapshots::open`], for the few snapshots that the store itself opens.
-    pub(crate) fn open_unleased(&self, choose: impl FnOnce() -> Glsn) -> OpenMoment {
+    pub(crate) fn open_unleased(&self, choose: impl FnOnce() -> AsOf<'static>) -> OpenMoment {
         let part = self.part();
-        part.open_in(part.lock(), false, choose)
+        part.open_in(part.lock(), (false, false), choose)
+    }
+
+    /// As [`Snapshots::open_floor`], without a charge.
+    pub(crate) fn open_floor_unleased(&self, choose: impl FnOnce() -> AsOf<'static>) -> OpenMoment {
+        let part = self.part();
+        part.open_in(part.lock(), (false, true), choose)
     }
 
     /// The oldest open moment, or the result of `newest` if that is older or no moment is open.
@@ -96,6 +132,40 @@ impl Snapshots {
         // then closed in the first.
         let parts = self.parts.each_ref().map(|part| part.lock());
         parts.iter().filter_map(|open| open.oldest()).fold(newest(), Glsn::min)
+    }
+
+    /// The moments that the open snapshots need, and every moment from `newest` on, so that later
+    /// snapshots are included as well.
+    pub(crate) fn retained(&self, newest: impl FnOnce() -> Glsn) -> MomentSet {
+        // Lock all parts at once, as above.
+        let parts = self.parts.each_ref().map(|part| part.lock());
+        let floors = parts.iter().filter_map(|open| open.floors.keys().next().copied());
+        let floor = floors.fold(newest(), Glsn::min);
+        // One more than there may be, which becomes the floor.
+        let pins = parts.iter().flat_map(|open| open.moments().take(PINS_MAX + 1));
+        MomentSet::bounded(floor, pins)
+    }
+
+    /// Keeps the times of the open moments below `until`, up to which the log is about to be freed.
+    /// `time_of` reads the time of a commit from the log.
+    pub(crate) fn keep_times(&self, until: Glsn, time_of: impl Fn(Glsn) -> Option<u64>) {
+        let moments = |part: &Arc<Part>| part.lock().moments().collect::<Vec<_>>();
+        let open: BTreeSet<Glsn> = self.parts.iter().flat_map(moments).collect();
+        let mut times = lock(&self.times);
+        // A time from before stays as long as its moment is open: the log may not have it any more.
+        times.retain(|at, _| open.contains(at));
+        for at in open.into_iter().take_while(|at| *at < until) {
+            if let Entry::Vacant(entry) = times.entry(at)
+                && let Some(time) = time_of(at)
+            {
+                entry.insert(time);
+            }
+        }
+    }
+
+    /// The time of a commit, if it was kept.
+    pub(crate) fn kept_time(&self, at: Glsn) -> Option<u64> {
+        lock(&self.times).get(&at).copied()
     }
 
     /// The number of open snapshots.
@@ -112,15 +182,21 @@ impl Part {
     fn open_in(
         self: &Arc<Self>,
         mut open: MutexGuard<'_, Open>,
-        is_charged: bool,
-        choose: impl FnOnce() -> Glsn,
+        (is_charged, is_floor): (bool, bool),
+        choose: impl FnOnce() -> AsOf<'static>,
     ) -> OpenMoment {
-        let at = choose();
+        let as_of = choose();
+        let at = as_of.glsn;
         open.add(at);
+        if is_floor {
+            *open.floors.entry(at).or_default() += 1;
+        }
         OpenMoment {
             at,
+            micros: AtomicU64::new(as_of.micros()),
             part: Arc::clone(self),
             is_charged,
+            is_floor,
             unreadable: OnceLock::new(),
             is_unshown: AtomicBool::new(false),
         }
@@ -145,17 +221,19 @@ impl Open {
     fn remove(&mut self, at: Glsn) {
         if at == self.newest.0 {
             self.newest.1 -= 1;
-        } else if let Some(count) = self.older.get_mut(&at) {
-            *count -= 1;
-            if *count == 0 {
-                self.older.remove(&at);
-            }
+        } else {
+            remove_one(&mut self.older, at);
         }
     }
 
-    fn oldest(&self) -> Option<Glsn> {
+    /// The open moments, ascending.
+    fn moments(&self) -> impl Iterator<Item = Glsn> {
         let newest = Some(self.newest.0).filter(|_| self.newest.1 > 0);
-        self.older.keys().next().copied().or(newest)
+        self.older.keys().copied().chain(newest)
+    }
+
+    fn oldest(&self) -> Option<Glsn> {
+        self.moments().next()
     }
 
     fn count(&self) -> u64 {
@@ -163,11 +241,21 @@ impl Open {
     }
 }
 
+/// Lowers a count, and removes it if it becomes zero.
+fn remove_one(counts: &mut BTreeMap<Glsn, u64>, at: Glsn) {
+    if let Some(count) = counts.get_mut(&at) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&at);
+        }
+    }
+}
+
 impl OpenMoment {
     /// A moment that is not opened, for a forked child.
-    pub(crate) fn of_nobody(at: Glsn) -> Self {
+    pub(crate) fn of_nobody(at: AsOf<'static>) -> Self {
         let part = Arc::new(Part::default());
-        part.open_in(part.lock(), false, || at)
+        part.open_in(part.lock(), (false, false), || at)
     }
 
     /// The moment.
@@ -176,8 +264,19 @@ impl OpenMoment {
     }
 
     /// The moment, to read at.
-    pub(crate) fn readable(&self) -> Result<Glsn> {
-        self.unreadable.get().map_or(Ok(self.at), |error| Err(Error::clone(error)))
+    pub(crate) fn readable(&self) -> Result<AsOf<'static>> {
+        self.unreadable.get().map_or_else(|| Ok(self.as_of()), |error| Err(Error::clone(error)))
+    }
+
+    /// The moment with its time.
+    pub(crate) fn as_of(&self) -> AsOf<'static> {
+        // Relaxed: final before the first read, which synchronizes on `is_unshown`.
+        AsOf::new(self.at, self.micros.load(Ordering::Relaxed))
+    }
+
+    /// Raises the time to that of the moment's commit, when that becomes known.
+    pub(crate) fn raise_time(&self, micros: u64) {
+        self.micros.fetch_max(micros, Ordering::Relaxed);
     }
 
     /// Ends the delay of [`OpenMoment::show_later`]. If the commits up to this moment could not be
@@ -211,6 +310,9 @@ impl Drop for OpenMoment {
         }
         let mut open = self.part.lock();
         open.remove(self.at);
+        if self.is_floor {
+            remove_one(&mut open.floors, self.at);
+        }
         open.charged -= usize::from(self.is_charged);
         // Hysteresis, so that opening and dropping a snapshot at the threshold does not charge each
         // time.
@@ -234,7 +336,7 @@ mod tests {
         let budget = Budget::new(1 << 20, Backing::Heap).unwrap();
         let charged = || budget.usage().of(Kind::Metadata);
         let snapshots = Arc::new(Snapshots::default());
-        let open = |n: u64| snapshots.open(&budget, || Glsn(n)).unwrap();
+        let open = |n: u64| snapshots.open(&budget, || AsOf::unexpiring(Glsn(n))).unwrap();
         let opened: Vec<_> = (0..1000).map(open).collect();
         assert!(charged() >= 1000 * SNAPSHOT_BYTES);
         assert_eq!(snapshots.count(), 1000);
@@ -244,7 +346,7 @@ mod tests {
         // A full budget rejects a snapshot, and none is open then.
         let rest = budget.lease(Kind::Sort, budget.free_bytes()).unwrap();
         let mut opened = Vec::new();
-        while let Ok(moment) = snapshots.open(&budget, || Glsn(1)) {
+        while let Ok(moment) = snapshots.open(&budget, || AsOf::unexpiring(Glsn(1))) {
             opened.push(moment);
         }
         assert_eq!(snapshots.count(), opened.len() as u64);
@@ -259,7 +361,7 @@ mod tests {
             let open = |n: u64| {
                 scope.spawn({
                     let snapshots = &snapshots;
-                    move || snapshots.open_unleased(|| Glsn(n))
+                    move || snapshots.open_unleased(|| AsOf::unexpiring(Glsn(n)))
                 })
             };
             let threads: Vec<_> = (5..5 + 2 * PARTS as u64).map(open).collect();
@@ -284,7 +386,7 @@ mod tests {
             for turn in 0..20_000 {
                 over.fetch_or(turn == 19_000, Ordering::SeqCst);
                 let Ok(theirs) = from.recv() else { break };
-                let own = snapshots.open_unleased(|| theirs.at());
+                let own = snapshots.open_unleased(|| theirs.as_of());
                 drop(theirs);
                 if to.send(own).is_err() {
                     break;
@@ -292,7 +394,7 @@ mod tests {
             }
         };
         let ((to_one, from_other), (to_other, from_one)) = (channel(), channel());
-        let _always = to_one.send(snapshots.open_unleased(|| Glsn(5)));
+        let _always = to_one.send(snapshots.open_unleased(|| AsOf::unexpiring(Glsn(5))));
         std::thread::scope(|scope| {
             scope.spawn(|| hand_over(from_other, to_other));
             scope.spawn(|| hand_over(from_one, to_one));
@@ -304,12 +406,40 @@ mod tests {
     }
 
     #[test]
+    fn open_moments_are_retained_singly_except_floors() {
+        let budget = Budget::new(1 << 20, Backing::Heap).unwrap();
+        let snapshots = Snapshots::default();
+        let retained = || {
+            let set = snapshots.retained(|| Glsn(50));
+            (set.floor.0, set.pins.iter().map(|at| at.0).collect::<Vec<_>>())
+        };
+        let open = |n| snapshots.open_unleased(|| AsOf::unexpiring(Glsn(n)));
+        let _pins = [3, 9, 9, 5, 50, 60].map(open);
+        assert_eq!(retained(), (50, vec![3, 5, 9]));
+        let floors =
+            [9, 7, 7].map(|n| snapshots.open_floor(&budget, || AsOf::unexpiring(Glsn(n))).unwrap());
+        assert_eq!(retained(), (7, vec![3, 5]));
+        let [at_9, at_7, again] = floors;
+        drop(at_7);
+        assert_eq!(retained(), (7, vec![3, 5]));
+        drop(again);
+        assert_eq!(retained(), (9, vec![3, 5]));
+        drop(at_9);
+        assert_eq!(retained(), (50, vec![3, 5, 9]));
+        // Of more than are retained singly, the younger ones are retained by a floor.
+        let many: Vec<_> = (10..10 + PINS_MAX as u64).map(open).collect();
+        assert_eq!((retained().0, retained().1.len()), (7 + PINS_MAX as u64, PINS_MAX));
+        drop(many);
+        assert_eq!(retained(), (50, vec![3, 5, 9]));
+    }
+
+    #[test]
     fn the_oldest_open_moment_is_known_until_it_is_dropped() {
         let snapshots = Arc::new(Snapshots::default());
-        let old = snapshots.open_unleased(|| Glsn(3));
-        let again = snapshots.open_unleased(|| Glsn(3));
-        let young = snapshots.open_unleased(|| Glsn(9));
-        let between = snapshots.open_unleased(|| Glsn(5));
+        let old = snapshots.open_unleased(|| AsOf::unexpiring(Glsn(3)));
+        let again = snapshots.open_unleased(|| AsOf::unexpiring(Glsn(3)));
+        let young = snapshots.open_unleased(|| AsOf::unexpiring(Glsn(9)));
+        let between = snapshots.open_unleased(|| AsOf::unexpiring(Glsn(5)));
         drop(between);
         assert_eq!((snapshots.oldest(|| Glsn(20)), snapshots.count()), (Glsn(3), 3));
         drop((old, again));

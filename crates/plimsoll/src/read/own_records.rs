@@ -12,6 +12,7 @@ use plimsoll_log::glsn::Glsn;
 use crate::index::OpenIndex;
 use crate::index::sources::view::Direction;
 use crate::read::span::Span;
+use crate::types::as_of::AsOf;
 use crate::types::cursors::{Cursors, damaged_cursor, decode_cursor};
 use crate::types::error::{Error, Result};
 use crate::types::keyspaces::{CURSORS, DEFAULT, Keyspaces, Record, SYSTEM, dropped_name};
@@ -43,8 +44,8 @@ impl OwnRecords {
         }
     }
 
-    /// Loads the records as of `at`, when the store is opened. The default keyspace has the settings
-    /// of `default` where its record has none.
+    /// Loads the records as of `at`, when the store is opened. The default keyspace has the
+    /// settings of `default` where its record has none.
     ///
     /// # Errors
     /// The disk, the budget, corruption.
@@ -70,7 +71,8 @@ impl OwnRecords {
     pub(crate) fn refresh_keyspaces(&self, at: Glsn) -> Result<()> {
         let span = Span::new(SYSTEM, &(..));
         let view = self.index.sources.view();
-        let mut walk = view.visible(span.lower(), span.upper(), at, Direction::Forward)?;
+        let mut walk =
+            view.visible(span.lower(), span.upper(), AsOf::unexpiring(at), Direction::Forward)?;
         let mut key = Vec::new();
         while let Some(version) = walk.next(&mut key)? {
             if version.user_key() == STREAMS_MARK.as_bytes() {
@@ -78,17 +80,11 @@ impl OwnRecords {
                 continue;
             }
             let Stored::Inline(record) = version.stored else {
-                return Err(Error::corrupt(
-                    "the record of a keyspace has the wrong key; see `plimsoll verify`",
-                ));
+                return Err(Error::damaged("the record of a keyspace has the wrong key"));
             };
             let dropped = dropped_name(version.user_key());
-            let name =
-                std::str::from_utf8(dropped.unwrap_or(version.user_key())).map_err(|_| {
-                    Error::corrupt(
-                        "the name of a keyspace is not valid UTF-8; see `plimsoll verify`",
-                    )
-                })?;
+            let name = std::str::from_utf8(dropped.unwrap_or(version.user_key()))
+                .map_err(|_| Error::damaged("the name of a keyspace is not valid UTF-8"))?;
             let record = Record::decode(record)?;
             match dropped {
                 Some(_) => self.keyspaces.learn_dropped(name, record),
@@ -105,7 +101,8 @@ impl OwnRecords {
     pub(crate) fn refresh_cursors(&self, at: Glsn) -> Result<()> {
         let span = Span::new(CURSORS, &(..));
         let view = self.index.sources.view();
-        let mut walk = view.visible(span.lower(), span.upper(), at, Direction::Forward)?;
+        let mut walk =
+            view.visible(span.lower(), span.upper(), AsOf::unexpiring(at), Direction::Forward)?;
         let (mut key, mut all) = (Vec::new(), BTreeMap::new());
         while let Some(version) = walk.next(&mut key)? {
             let Stored::Inline(record) = version.stored else { return Err(damaged_cursor()) };

@@ -18,25 +18,39 @@ use crate::index::blob_bytes;
 use crate::index::sources::view::{Hit, View};
 use crate::read::moments::OpenMoment;
 use crate::read::reader::Reader;
+use crate::types::as_of::AsOf;
 use crate::types::compression::{Packed, VALUE_CHUNK_BYTES};
 use crate::types::error::{Error, Lift, Result};
+use crate::types::expiry::Expiry;
 use crate::types::value::Value;
 use crate::types::version::{OwnedStored, Stored, running_value_sum, value_sum};
 
 impl Reader {
     /// The value of an index key as of `at`.
-    pub(crate) fn get(&self, key: &[u8], at: Glsn) -> Result<Option<Value>> {
+    pub(crate) fn get(&self, key: &[u8], at: AsOf<'_>) -> Result<Option<Value>> {
+        Ok(self.get_expiring(key, at)?.map(|(value, _)| value))
+    }
+
+    /// The value of an index key as of `at`, and when it expires.
+    pub(crate) fn get_expiring(
+        &self,
+        key: &[u8],
+        at: AsOf<'_>,
+    ) -> Result<Option<(Value, Option<Expiry>)>> {
         self.read(|view| {
-            let in_rows = |_: &mut (), is_past| match is_past {
-                false => view.rows.get(key, at, &self.budget),
-                true => view.rows.get_past(key, at, &self.budget),
+            let in_rows = |_: &mut (), is_past| {
+                let row = match is_past {
+                    false => view.rows.get(key, at.glsn, &self.budget),
+                    true => view.rows.get_past(key, at.glsn, &self.budget),
+                };
+                Ok(row?.map(|value| (value, None)))
             };
             self.look_up(view, (key, at), &mut (), in_rows, |_, hit| {
                 let mut missed = hit.is_miss();
                 let value = self.value_of(&hit, &mut missed)?;
                 borders::hit(Border::ValueLoaded);
-                self.keep_row(view, &hit, missed, (key, at), &value);
-                Ok(Some(value))
+                self.keep_row(view, &hit, missed, (key, at.glsn), &value);
+                Ok(Some((value, hit.stored().expiry())))
             })
         })
     }
@@ -46,7 +60,7 @@ impl Reader {
     pub(crate) fn get_with<T>(
         &self,
         key: &[u8],
-        at: Glsn,
+        at: AsOf<'_>,
         look: impl FnOnce(&[u8]) -> T,
     ) -> Result<Option<T>> {
         let mut look = Some(look);
@@ -60,17 +74,17 @@ impl Reader {
         &self,
         view: &Arc<View>,
         key: &[u8],
-        at: Glsn,
+        at: AsOf<'_>,
         look: &mut Option<L>,
     ) -> Result<Option<T>> {
         let in_rows = |look: &mut Option<L>, is_past| match is_past {
-            false => view.rows.get_with(key, at, &self.budget, look),
-            true => view.rows.get_past_with(key, at, &self.budget, look),
+            false => view.rows.get_with(key, at.glsn, &self.budget, look),
+            true => view.rows.get_past_with(key, at.glsn, &self.budget, look),
         };
         self.look_up(view, (key, at), look, in_rows, |look, hit| {
             let mut missed = hit.is_miss();
             let mut lend = |value: &[u8], missed| {
-                self.keep_row(view, &hit, missed, (key, at), value);
+                self.keep_row(view, &hit, missed, (key, at.glsn), value);
                 Ok(look.take().map(|look| look(value)))
             };
             if let Stored::Inline(value) = hit.stored() {
@@ -88,11 +102,12 @@ impl Reader {
     fn look_up<S, T>(
         &self,
         view: &Arc<View>,
-        (key, at): (&[u8], Glsn),
+        (key, as_of): (&[u8], AsOf<'_>),
         state: &mut S,
         in_rows: impl Fn(&mut S, bool) -> Result<Option<T>, OutOfBudget>,
         in_runs: impl FnOnce(&mut S, Hit) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
+        let at = as_of.glsn;
         let mut above = view.get_above(key, at)?;
         // A row of a key in a deleted range may be older than the deletion.
         if above.leaves_it_to_the_runs() && above.deleted_at(view, key, at) == Glsn::NONE {
@@ -105,6 +120,7 @@ impl Reader {
             }
         }
         borders::hit(Border::SourcesTaken);
+        let is_there = |hit: &Hit| as_of.sees(key, &hit.stored());
         match view.get_beneath(above, key, at)?.filter(is_there) {
             Some(hit) => in_runs(state, hit),
             None => Ok(None),
@@ -129,6 +145,10 @@ impl Reader {
         (key, at): (&[u8], Glsn),
         value: &[u8],
     ) {
+        // A row is not compared with the clock.
+        if hit.stored().expiry().is_some() {
+            return;
+        }
         if hit.is_newest_in_runs() {
             self.row_cache.fill((view.set, &view.rows), missed, key, hit.glsn(), value);
         } else if view.is_past(at) && hit.is_in_a_run() {
@@ -138,14 +158,14 @@ impl Reader {
 
     /// Reads at the newest moment without opening it. If data that it needs is dropped meanwhile,
     /// reads again at a newer moment.
-    pub(crate) fn at_newest<T>(
-        &self,
+    pub(crate) fn at_newest<'a, T>(
+        &'a self,
         newest: impl Fn() -> Result<Glsn>,
-        mut read: impl FnMut(Glsn) -> Result<T>,
+        mut read: impl FnMut(AsOf<'a>) -> Result<T>,
     ) -> Result<T> {
         loop {
             let at = newest()?;
-            match read(at) {
+            match read(AsOf::now(at, &self.log)) {
                 Err(Error::Trimmed { .. }) if newest()? > at => {}
                 done => return done,
             }
@@ -153,25 +173,31 @@ impl Reader {
     }
 
     /// Whether an index key has a value as of `at`.
-    pub(crate) fn contains(&self, key: &[u8], at: Glsn) -> Result<bool> {
+    pub(crate) fn contains(&self, key: &[u8], as_of: AsOf<'_>) -> Result<bool> {
+        let at = as_of.glsn;
         self.read(|view| {
             let mut above = view.get_above(key, at)?;
             let kept = above.leaves_it_to_the_runs()
                 && above.deleted_at(view, key, at) == Glsn::NONE
                 && view.rows.contains(key, at);
-            Ok(kept || view.get_beneath(above, key, at)?.is_some_and(|hit| is_there(&hit)))
+            let is_there = |hit: Hit| as_of.sees(key, &hit.stored());
+            Ok(kept || view.get_beneath(above, key, at)?.is_some_and(is_there))
         })
     }
 
-    /// A reader of an index key's value as of a moment.
+    /// When the value of an index key expires as of `at`; `None` if the key has no value.
+    pub(crate) fn expiry(&self, key: &[u8], at: AsOf<'_>) -> Result<Option<Option<Expiry>>> {
+        self.read(|view| Ok(find(view, key, at)?.map(|hit| hit.stored().expiry())))
+    }
+
+    /// A reader of an index key's value as of `at`, which is that of an open moment.
     pub(crate) fn reader(
         self: &Arc<Self>,
         key: &[u8],
-        moment: &OpenMoment,
+        at: AsOf<'_>,
     ) -> Result<Option<ValueReader>> {
-        let at = moment.readable()?;
         // While the snapshot at `at` is open, the second moment is retained, too.
-        let moment = self.snapshots.open(&self.budget, || at)?;
+        let moment = self.snapshots.open(&self.budget, || AsOf::new(at.glsn, at.micros()))?;
         let found = self.read(|view| {
             let hit = find(view, key, at)?;
             Ok(hit.map(|hit| (OwnedStored::new(hit.stored()), hit.glsn(), Arc::downgrade(view))))
@@ -191,6 +217,7 @@ impl Reader {
     /// Returns whether a page of the value was not in memory.
     pub(crate) fn load(&self, glsn: Glsn, stored: Stored<'_>, into: &mut Buffer) -> Result<bool> {
         into.clear();
+        let stored = stored.value();
         if let Stored::Inline(value) = stored {
             into.extend_from_slice(value);
             return Ok(false);
@@ -219,8 +246,8 @@ impl Reader {
         from: u64,
         into: &mut [u8],
     ) -> Result<bool> {
-        match stored {
-            Stored::Deleted => Ok(false),
+        match stored.value() {
+            Stored::Deleted | Stored::Expiring(_) => Ok(false),
             Stored::Inline(value) => {
                 into.copy_from_slice(&value[from as usize..from as usize + into.len()]);
                 Ok(false)
@@ -237,13 +264,9 @@ impl Reader {
     }
 }
 
-/// The version of an index key that is current as of `at`, unless it is a deletion.
-pub(crate) fn find(view: &Arc<View>, key: &[u8], at: Glsn) -> Result<Option<Hit>> {
-    Ok(view.get(key, at)?.filter(is_there))
-}
-
-fn is_there(hit: &Hit) -> bool {
-    hit.stored() != Stored::Deleted
+/// The version of an index key that is current as of `at`, if it is a value that has not expired.
+pub(crate) fn find(view: &Arc<View>, key: &[u8], at: AsOf<'_>) -> Result<Option<Hit>> {
+    Ok(view.get(key, at.glsn)?.filter(|hit| at.sees(key, &hit.stored())))
 }
 
 /// Reads a value piece by piece, without holding it in memory. The bytes read are verified against
@@ -420,7 +443,7 @@ impl ValueReader {
             return Err(self.reader.trimmed_or(self.glsn, error));
         };
         let Some(view) = self.reader.newer_view(&origin.view) else { return Err(error) };
-        let Some(hit) = find(&view, &origin.key, origin.moment.at())? else { return Err(error) };
+        let Some(hit) = find(&view, &origin.key, origin.moment.as_of())? else { return Err(error) };
         borders::hit(Border::ValueMoved);
         self.stored = OwnedStored::new(hit.stored());
         origin.view = Arc::downgrade(&view);

@@ -1,9 +1,9 @@
 //! The shared state of all reads of an open store, and the retry of a read or an iterator's step in
 //! newer sources.
 //!
-//! Law: data that a view needs (log entries, blob files, another process's runs) may be gone once
-//! the view was replaced. A failed read is retried if there is a newer view; its error is returned
-//! only if there is none.
+//! Invariant: data that a view needs (log entries, blob files, another process's runs) may be gone
+//! once the view was replaced. A failed read is retried if there is a newer view; its error is
+//! returned only if there is none.
 
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +20,8 @@ use crate::index::walk::seat::{Seat, Walk};
 use crate::read::moments::Snapshots;
 use crate::rowcache::RowCache;
 use crate::types::error::{Error, Result};
+use crate::types::expiry::Expiry;
+use crate::types::index_key::IndexKey;
 use crate::types::keyspaces::Keyspaces;
 
 /// Reads of one open store.
@@ -151,6 +153,16 @@ impl Reader {
         self.owner.check()?;
         // Acquire: pairs with the swap in `close`.
         if self.is_closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
+    }
+
+    /// When a value expires that is put now into the keyspace of an index key, if that has a time
+    /// to live.
+    ///
+    /// # Errors
+    /// It would expire after the year 9999.
+    pub(crate) fn expiry_of_put(&self, key: &[u8]) -> Result<Option<Expiry>> {
+        let ttl = self.keyspaces.ttl(IndexKey::new(key).keyspace());
+        ttl.map(|ttl| Expiry::after(self.log.now_micros(), ttl)).transpose()
     }
 
     /// Rejects all reads from now on; returns whether they were rejected before.

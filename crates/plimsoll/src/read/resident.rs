@@ -1,9 +1,9 @@
 //! Point reads that are answered from memory or not at all.
 
-use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::pool::ResidentOnly;
 
 use crate::read::reader::Reader;
+use crate::types::as_of::AsOf;
 use crate::types::error::Result;
 
 /// The answer of a read that uses only what is in memory: [`crate::Db::get_resident`].
@@ -11,7 +11,8 @@ use crate::types::error::Result;
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
 /// # let dir = tempfile::tempdir().unwrap();
-/// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+/// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+/// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
 /// use plimsoll::Resident;
 ///
 /// let users = db.keyspace("users")?;
@@ -53,7 +54,7 @@ impl Reader {
     pub(crate) fn get_resident<T>(
         &self,
         key: &[u8],
-        at: Glsn,
+        at: AsOf<'_>,
         look: impl FnOnce(&[u8]) -> T,
     ) -> Result<Resident<T>> {
         self.check_open()?;

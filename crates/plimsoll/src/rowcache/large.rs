@@ -1,11 +1,11 @@
 //! Large values, each in one contiguous allocation, so that readers can borrow them.
 //!
 //! An entry states the same as a row: *of all versions of this key that are in runs, the newest has
-//! GLSN v, and these are its bytes*; the laws of the row cache hold for it. The object cache stores
-//! a value of this size in several parts, if at all, and pages store it in many; from both it must
-//! be copied for each reader.
+//! GLSN v, and these are its bytes*; the invariants of the row cache hold for it. The object cache
+//! stores a value of this size in several parts, if at all, and pages store it in many; from both
+//! it must be copied for each reader.
 //!
-//! Laws:
+//! Invariants:
 //! 1. A value is kept only while more than one part in [`KEPT_FREE`] of the budget is free beyond
 //!    it.
 //! 2. Large values are in lent memory: the budget reclaims it before it makes the page pool evict a
@@ -54,7 +54,7 @@ pub(crate) struct LargeValues {
     _filter_lease: Lease,
 }
 
-/// Law: both have the same keys.
+/// Invariant: both have the same keys.
 #[derive(Default)]
 struct Entries {
     /// By the hash of the key. Of two keys with the same hash only one can be cached.

@@ -6,7 +6,7 @@
 //! or before a readable moment. So nothing invalidates an entry, and the set of runs that it was
 //! read from is not checked.
 //!
-//! Laws:
+//! Invariants:
 //! 1. An entry answers moments from v to m and no later one, because at a later moment the key may
 //!    have a younger version.
 //! 2. Its key in the cache differs from the index key, which is used for the newest value: it

@@ -5,7 +5,7 @@
 //! hits per byte gets a step of memory from the other. Both kinds count avoidable page loads: a row
 //! is inserted only if its read loaded a page.
 //!
-//! Laws:
+//! Invariants:
 //! 1. Rows have at most [`MAX_SHARE`] and, once they have reached it, at least [`MIN_SHARE`] of the
 //!    memory of both. With less, there would be too few ghost entries to measure the value of more.
 //! 2. A step is one part in [`WHOLE`], and the next step is not taken before the last was filled.

@@ -27,6 +27,7 @@ use crate::rowcache::large::LARGE_BYTES;
 use crate::rowcache::warm::Row;
 use crate::rowcache::{RowCache, share};
 use crate::txn::transaction::Transaction;
+use crate::types::as_of::AsOf;
 use crate::types::index_key::KeyBuffer;
 use crate::types::keyspaces::Keyspace;
 use crate::types::options::Options;
@@ -97,7 +98,7 @@ impl Stopped {
 
     fn read_as_it_is(store: &Arc<Engine>, key: &[u8]) -> Self {
         let view = store.reader.index.sources.view();
-        let hit = find(&view, &index_key(key), store.visible()).unwrap().unwrap();
+        let hit = find(&view, &index_key(key), AsOf::unexpiring(store.visible())).unwrap().unwrap();
         assert!(hit.is_newest_in_runs());
         let mut value = Default::default();
         let missed =
@@ -563,7 +564,10 @@ fn a_value_is_lent_from_every_kind_of_place() {
     let value = |len: usize, of: u8| (0..len).map(|at| at as u8 ^ of).collect::<Vec<u8>>();
     let key = |len: usize| (len as u32).to_be_bytes();
     let lent = |len: usize, at: Glsn| {
-        store.reader.get_with(&index_key(&key(len)), at, |value| value.to_vec()).unwrap()
+        store
+            .reader
+            .get_with(&index_key(&key(len)), AsOf::unexpiring(at), |value| value.to_vec())
+            .unwrap()
     };
     lengths.iter().for_each(|&len| _ = put(&store, &key(len), &value(len, 1)));
     let held = Snapshot::newest(&store);
@@ -583,7 +587,10 @@ fn a_value_is_lent_from_every_kind_of_place() {
         lengths.iter().all(|&len| kept(&store, &key(len)) == Some(value(len, 2))),
         "all are rows in the end"
     );
-    assert_eq!(store.reader.get_with(&index_key(b"none"), then, |_| ()).unwrap(), None);
+    assert_eq!(
+        store.reader.get_with(&index_key(b"none"), AsOf::unexpiring(then), |_| ()).unwrap(),
+        None
+    );
 }
 
 #[test]
@@ -591,8 +598,8 @@ fn a_read_of_the_newest_moment_retries_at_a_newer_one_if_its_own_is_gone() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir, options().background(false));
     // Versions that only moments before the third need are dropped.
-    let read = |at| match at {
-        Glsn(..3) => Err(crate::Error::Trimmed { asked: at, first: Glsn(3) }),
+    let read = |at: AsOf<'_>| match at.glsn {
+        asked @ Glsn(..3) => Err(crate::Error::Trimmed { asked, first: Glsn(3) }),
         at => Ok(at),
     };
     let asked = std::cell::Cell::new(0);

@@ -97,7 +97,7 @@ impl<'a> Apply<'a> {
         self.touched
     }
 
-    /// Makes applied commits visible to lookups. Law: called before the sequencer records them as
+    /// Makes applied commits visible to lookups. Called before the sequencer records them as
     /// applied.
     pub(crate) fn settle(&self) {
         self.index.memtables.settle();
@@ -203,9 +203,9 @@ fn in_order<'v>(
     iter::from_fn(move || operations.next().transpose()).map(move |operation| {
         let operation = operation?;
         if before.is_some_and(|before| before >= operation.key) {
-            return Err(Error::corrupt(format!(
+            return Err(Error::damaged(format_args!(
                 "the keys of the transaction at GLSN {glsn} are out of order although its checksum \
-                 is valid; see `plimsoll verify`"
+                 is valid"
             )));
         }
         before = Some(operation.key);

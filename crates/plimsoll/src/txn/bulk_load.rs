@@ -6,8 +6,8 @@
 //! parts as there are processors, and the index adopts it by one log record. Rows in key order are
 //! written once and not merged.
 //!
-//! Law: the last of several rows with one key wins, both in memory (`plimsoll_memory::sort_buffer`)
-//! and among runs (a newer one hides an older one).
+//! Invariant: the last of several rows with one key wins, both in memory
+//! (`plimsoll_memory::sort_buffer`) and among runs (a newer one hides an older one).
 
 mod run_writer;
 
@@ -27,6 +27,7 @@ use crate::txn::committer::Committer;
 use crate::txn::read_set::ReadSet;
 use crate::txn::spill::{MergeMeans, Spill};
 use crate::txn::ticket::CommitTicket;
+use crate::txn::transaction::know_keyspaces;
 use crate::txn::write_set::WriteSet;
 use crate::types::cancel::Cancel;
 use crate::types::error::{Error, Result};
@@ -57,7 +58,8 @@ const OPERATION_BYTES: u64 = 16;
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
 /// # let dir = tempfile::tempdir().unwrap();
-/// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+/// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+/// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
 /// let squares = db.keyspace("squares")?;
 /// let mut load = db.begin_bulk_load(&squares)?;
 /// for number in (0..100_000_u64).rev() {
@@ -90,6 +92,7 @@ pub struct BulkLoad {
 impl BulkLoad {
     pub(crate) fn new(committer: &Arc<Committer>, keyspace: &Keyspace) -> Result<Self> {
         committer.check_writable()?;
+        know_keyspaces(committer)?;
         let (reader, options) = (&committer.reader, &committer.options);
         let memory_bytes = reader.budget.limit_bytes();
         let (limit_bytes, body_limit) =
@@ -151,12 +154,14 @@ impl BulkLoad {
         if self.rows.row_bytes() > self.limit_bytes {
             self.write_rows()?;
         }
+        let expiry = self.committer.reader.expiry_of_put(&self.key)?;
         let mut encoded = std::mem::take(&mut self.encoded);
         encoded.clear();
         if value.len() <= INLINE_BYTES {
-            Stored::Inline(value).encode(&mut encoded);
+            Stored::Inline(value).expiring(expiry).encode(&mut encoded);
         } else {
-            self.writes.put_outside(&self.key, value)?.encode(&mut encoded);
+            let stored = self.writes.put_outside(&self.key, value)?;
+            stored.expiring(expiry).encode(&mut encoded);
         }
         if self.rows.push(&self.key, &encoded).is_err() {
             // Free memory: first that of the other buffer, then that of the rows in memory; other
@@ -183,7 +188,8 @@ impl BulkLoad {
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
-    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
     /// use std::sync::Arc;
     /// use std::sync::atomic::{AtomicBool, Ordering};
     ///

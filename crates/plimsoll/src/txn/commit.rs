@@ -12,8 +12,8 @@
 //! 4. Without the lock, the [ticket](crate::txn::ticket) waits until the record is durable. One
 //!    sync serves all waiting committers.
 //!
-//! Law: versions are applied in GLSN order, and a version is visible only when its whole record is
-//! applied and readable.
+//! Invariant: versions are applied in GLSN order, and a version is visible only when its whole
+//! record is applied and readable.
 
 use std::iter;
 use std::ops::Bound;
@@ -32,12 +32,15 @@ use crate::index::runs::RangeRoom;
 use crate::index::sources::view::View;
 use crate::read::reader::Reader;
 use crate::txn::patience::Patience;
-use crate::txn::payload::{Operations, encode_head, encode_operation, encode_put, encode_runs};
+use crate::txn::payload::{
+    Operations, encode_expiry, encode_head, encode_operation, encode_put, encode_runs,
+};
 use crate::txn::read_set::ReadSet;
 use crate::txn::resolution::{InRecord, Resolution, Updated};
 use crate::txn::sequencer::{CommitLock, CommitSequencer};
 use crate::txn::write_set::{Write, WriteSet};
-use crate::types::error::{Error, Lift, Result};
+use crate::types::as_of::Expiries;
+use crate::types::error::{Error, Result};
 use crate::types::index_key::IndexKey;
 use crate::types::keyspaces::{CURSORS, SYSTEM};
 use crate::types::version::{INLINE_BYTES, MAX_POINTER_BYTES, Stored, value_sum};
@@ -63,6 +66,8 @@ pub(crate) struct Commit<'a> {
     /// The snapshot that the transaction read.
     at: Glsn,
     reads: ReadSet,
+    /// The expiries that its reads and updates depend on.
+    expiries: Expiries,
     writes: WriteSet,
     /// Intervals that the transaction read and that have no live keys.
     gaps: Vec<Gap>,
@@ -95,7 +100,7 @@ impl<'a> Commit<'a> {
     pub(crate) fn encode(
         (reader, sequencer, patience): (&'a Reader, &'a CommitSequencer, &Patience),
         at: Glsn,
-        reads: ReadSet,
+        (reads, expiries): (ReadSet, Expiries),
         mut writes: WriteSet,
         gaps: Vec<Gap>,
         mut updates: Resolution<'a>,
@@ -112,6 +117,7 @@ impl<'a> Commit<'a> {
             sequencer,
             at,
             reads,
+            expiries,
             writes,
             gaps,
             updates,
@@ -140,12 +146,12 @@ impl<'a> Commit<'a> {
     }
 
     /// Checks that no commit applied since its snapshot conflicts with it, and computes its updates
-    /// from the newest values. Law: the commit lock is held, and everything ordered before is
-    /// applied.
+    /// from the newest values. The caller must hold the commit lock, and everything ordered before
+    /// must be applied.
     pub(crate) fn validate(&mut self) -> Result<()> {
         self.check_keyspaces()?;
         self.reader.read(|view| validate(view, &self.reads, self.at))?;
-        if self.updates.settle(self.reader, self.sequencer.applied())? {
+        if self.updates.settle(self.reader, self.sequencer.applied(), &self.expiries)? {
             let budget = &self.reader.budget;
             self.body = Body::new(budget, &self.writes, &self.updates, self.metadata)?;
             self.updates.encoded();
@@ -194,8 +200,8 @@ impl<'a> Commit<'a> {
         self.writes.ranges().iter().map(|range| (&range.first[..], &range.end[..]))
     }
 
-    /// Orders the record with `append` and applies its versions. Law: `lock` has been held since
-    /// everything ordered before was applied.
+    /// Orders the record with `append` and applies its versions. The caller must have held `lock`
+    /// since everything ordered before was applied.
     pub(crate) fn order(
         &mut self,
         lock: CommitLock<'_>,
@@ -233,10 +239,22 @@ impl<'a> Commit<'a> {
         }
         let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &parts }];
         let blobs = writes.blobs();
-        let ticket =
-            append(&Draft { entries: &entries, read_at: self.at, blobs: &blobs }).lift()?;
+        let times = self.expiries.times();
+        let draft = Draft { entries: &entries, read_at: self.at, blobs: &blobs, times };
+        let ticket = append(&draft).map_err(|error| match error {
+            LogError::Late { .. } => self.conflict_of_expiry(),
+            error => Error::of_log(error),
+        })?;
         writes.named();
         Ok(ticket.last)
+    }
+
+    /// The conflict if a value that the transaction saw has expired, or one that it did not see
+    /// because it had expired has not, by the time of the commit.
+    fn conflict_of_expiry(&self) -> Error {
+        let key = self.expiries.first_key();
+        let key = IndexKey::new(&key).split().map_or(Vec::new(), |(_, key)| key.to_vec());
+        Error::Conflict { key, at: self.at, by: self.at }
     }
 
     fn apply(&self, room: Room<'a>, glsn: Glsn) -> Result<()> {
@@ -444,7 +462,8 @@ impl Body {
             let mut inline: &[u8] = &[];
             match write {
                 Write::Stored(stored) => inline = encode_operation(key, stored, &mut encoded),
-                Write::Buffered { len, packed, .. } => {
+                Write::Buffered { len, packed, expiry, .. } => {
+                    encode_expiry(expiry, &mut encoded);
                     encode_put(key, len, packed, &mut encoded);
                 }
             }
@@ -473,13 +492,13 @@ impl Body {
     /// Encodes an updated key. The part of `small` from `start` on is not in `parts` yet.
     fn encode_updated(
         &mut self,
-        InRecord { number, key, value }: InRecord<'_>,
+        InRecord { number, key, value, expiry }: InRecord<'_>,
         start: &mut usize,
         encoded: &mut Vec<u8>,
     ) {
         encoded.clear();
         let inline = value.filter(|value| value.len() <= INLINE_BYTES);
-        let stored = inline.map_or(Stored::Deleted, Stored::Inline);
+        let stored = inline.map_or(Stored::Deleted, Stored::Inline).expiring(expiry);
         let mut stored_bytes = stored.max_bytes();
         match value.filter(|value| value.len() > INLINE_BYTES) {
             None => {
@@ -488,6 +507,7 @@ impl Body {
                 self.small.extend_from_slice(inline);
             }
             Some(value) => {
+                encode_expiry(expiry, encoded);
                 encode_put(key, value.len() as u64, None, encoded);
                 self.small.extend_from_slice(encoded);
                 self.parts.push(Part::Small { start: *start, end: self.small.len() });
@@ -506,9 +526,12 @@ impl Body {
 mod tests {
     use std::sync::Arc;
 
+    use plimsoll_log::draft::CommitTimes;
+
     use crate::engine::Engine;
     use crate::engine::open::open;
     use crate::txn::transaction::Transaction;
+    use crate::types::error::Lift;
     use crate::types::keyspaces::Keyspace;
     use crate::types::options::Options;
 
@@ -553,7 +576,15 @@ mod tests {
             store
                 .reader
                 .log
-                .submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)
+                .submit(
+                    &Draft {
+                        entries: &entries,
+                        read_at: Glsn::NONE,
+                        blobs: &[],
+                        times: CommitTimes::ANY,
+                    },
+                    None,
+                )
                 .lift()
         };
         let lock = store.committer.sequencer.lock().unwrap();

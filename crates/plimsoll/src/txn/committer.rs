@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use plimsoll_log::draft::{Draft, DraftEntry};
+use plimsoll_log::draft::{CommitTimes, Draft, DraftEntry};
 use plimsoll_log::glsn::{Glsn, StreamId};
 
 use crate::index::gaps::list::Gap;
@@ -19,6 +19,8 @@ use crate::txn::read_set::ReadSet;
 use crate::txn::resolution::{Resolution, Updated, check_computes_nothing};
 use crate::txn::sequencer::CommitSequencer;
 use crate::txn::write_set::WriteSet;
+use crate::types::as_of::AsOf;
+use crate::types::as_of::Expiries;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::lock::lock;
 use crate::types::options::Options;
@@ -82,7 +84,7 @@ impl Committer {
         gaps: Vec<Gap>,
         options: CommitOptions<'_>,
     ) -> Result<Ordered> {
-        let updates = std::iter::empty();
+        let (updates, reads) = (std::iter::empty(), (reads, Expiries::default()));
         Ok(self.commit_updates(moment, reads, writes, gaps, updates, options)?.0)
     }
 
@@ -91,7 +93,7 @@ impl Committer {
     pub(crate) fn commit_updates<'f>(
         &self,
         moment: &OpenMoment,
-        reads: ReadSet,
+        reads: (ReadSet, Expiries),
         writes: WriteSet,
         gaps: Vec<Gap>,
         updates: impl Iterator<Item = (Vec<u8>, Updates<'f>)>,
@@ -100,7 +102,7 @@ impl Committer {
         self.check_writable()?;
         let parts = (&*self.reader, &*self.sequencer, &*self.patience);
         let mut updates = Resolution::new(updates, || self.open_base(moment.at()))?;
-        let resolved = self.patience.in_commit(|| updates.resolve(&self.reader));
+        let resolved = self.patience.in_commit(|| updates.resolve(&self.reader, &reads.1));
         resolved.inspect_err(|_| updates.resume_panic())?;
         let mut commit = Commit::encode(parts, moment.at(), reads, writes, gaps, updates, options)?;
         commit.wait_ahead()?;
@@ -119,7 +121,8 @@ impl Committer {
         self.check_writable()?;
         let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [*payload]).collect();
         let entries: Vec<_> = parts.iter().map(|parts| DraftEntry { stream, parts }).collect();
-        let draft = Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] };
+        let draft =
+            Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: CommitTimes::ANY };
         let ticket = self.peers.append(&draft)?;
         Ok((ticket.first, Ordered { glsn: ticket.last, is_durable: false }))
     }
@@ -145,11 +148,21 @@ impl Committer {
         moment
     }
 
+    /// As [`Committer::open_newest`], and every later moment is retained as well.
+    pub(crate) fn open_newest_floor(&self) -> OpenMoment {
+        let moment = self.open_floor_now(|| self.newest_to_open());
+        self.show_now(&moment);
+        moment
+    }
+
     /// Opens the base snapshot of updates for a transaction at `at`: the newest, or `at` if that is
     /// ordered but not visible yet.
+    ///
+    /// It retains every later moment as well: an update is computed again from a later one if its
+    /// base has changed, and a deletion since must not be missed then.
     fn open_base(&self, at: Glsn) -> OpenMoment {
-        let newest = self.open_newest();
-        if newest.at() < at { self.open_now(|| at) } else { newest }
+        let newest = self.open_newest_floor();
+        if newest.at() < at { self.open_floor_now(|| at) } else { newest }
     }
 
     /// Like [`Committer::open_newest`], for a transaction, which may never read: only its first
@@ -163,7 +176,7 @@ impl Committer {
     }
 
     /// Applies the commits that an unread snapshot shows, before its first read.
-    pub(crate) fn show(&self, moment: &OpenMoment) -> Result<Glsn> {
+    pub(crate) fn show(&self, moment: &OpenMoment) -> Result<AsOf<'static>> {
         if !moment.is_shown() {
             self.show_now(moment);
         }
@@ -172,7 +185,7 @@ impl Committer {
 
     /// Whether an unread snapshot can be read without applying anything.
     pub(crate) fn is_shown_in_memory(&self, moment: &OpenMoment) -> bool {
-        if !moment.is_shown() && self.shows_already(moment) {
+        if !moment.is_shown() && self.shows_already(moment) && !self.may_be_before_commit(moment) {
             moment.shows(Ok(()));
         }
         moment.is_shown()
@@ -184,17 +197,33 @@ impl Committer {
     }
 
     fn show_now(&self, moment: &OpenMoment) {
+        let fresh = self.fresh();
         // A read-only process may have outlived those that it followed.
-        moment.shows(self.fresh().and_then(|()| reaches(self.sequencer.visible(), moment.at())));
+        let taken_in = fresh.and_then(|()| reaches(self.sequencer.visible(), moment.at()));
+        moment.shows(taken_in.and_then(|()| self.raise_time(moment)));
+    }
+
+    /// Whether a moment's time may be before that of its commit: if the clock of another process
+    /// was ahead, and this one had not read its commits when the moment was opened.
+    fn may_be_before_commit(&self, moment: &OpenMoment) -> bool {
+        !self.is_alone && self.reader.log.last_micros() > moment.as_of().micros()
+    }
+
+    /// Raises a moment's time to that of its commit, which is applied.
+    fn raise_time(&self, moment: &OpenMoment) -> Result<()> {
+        if self.may_be_before_commit(moment) {
+            moment.raise_time(self.as_of_past(moment.at())?.micros());
+        }
+        Ok(())
     }
 
     /// Opens a snapshot at the last commit ordered by any member, which may not be durable yet.
     pub(crate) fn open_ordered(&self) -> OpenMoment {
         self.note_read();
         let moment = self.open_now(|| self.peers.newest_ordered().max(self.sequencer.applied()));
-        moment.shows(
-            self.fresh_and_ordered().and_then(|()| reaches(self.sequencer.applied(), moment.at())),
-        );
+        let fresh = self.fresh_and_ordered();
+        let taken_in = fresh.and_then(|()| reaches(self.sequencer.applied(), moment.at()));
+        moment.shows(taken_in.and_then(|()| self.raise_time(&moment)));
         moment
     }
 
@@ -213,22 +242,68 @@ impl Committer {
     }
 
     fn open_now(&self, at: impl Fn() -> Glsn) -> OpenMoment {
+        // The time comes last, so that it is not before the commit.
+        let log = &self.reader.log;
+        let at = || {
+            let glsn = at();
+            AsOf::new(glsn, log.now_micros())
+        };
         if self.reader.owner.is_foreign() {
             // Nothing is read at this snapshot.
             return OpenMoment::of_nobody(at());
         }
-        match self.reader.snapshots.open(&self.reader.budget, &at) {
+        match self.reader.snapshots.open(&self.reader.budget, at) {
             Ok(moment) => moment,
             // A snapshot takes about a hundred bytes. Leave it uncharged rather than fail.
             Err(_) => self.reader.snapshots.open_unleased(at),
         }
     }
 
+    /// As [`Committer::open_now`], and every later moment is retained as well.
+    fn open_floor_now(&self, at: impl Fn() -> Glsn) -> OpenMoment {
+        let at = || AsOf::new(at(), self.reader.log.now_micros());
+        if self.reader.owner.is_foreign() {
+            return OpenMoment::of_nobody(at());
+        }
+        match self.reader.snapshots.open_floor(&self.reader.budget, at) {
+            Ok(moment) => moment,
+            Err(_) => self.reader.snapshots.open_floor_unleased(at),
+        }
+    }
+
+    /// The moment of a visible commit: the newest one is judged by the clock, an older one by its
+    /// own time.
+    ///
+    /// # Errors
+    /// The disk, the budget, or corruption of the log.
+    pub(crate) fn as_of(&self, at: Glsn) -> Result<AsOf<'static>> {
+        match at >= self.newest_to_open() {
+            true => Ok(AsOf::new(at, self.reader.log.now_micros())),
+            false => self.as_of_past(at),
+        }
+    }
+
+    /// The moment of a visible commit, judged by its own time.
+    ///
+    /// # Errors
+    /// As for [`Committer::as_of`].
+    pub(crate) fn as_of_past(&self, at: Glsn) -> Result<AsOf<'static>> {
+        let time = || self.reader.log.time_or_later(at).lift();
+        Ok(AsOf::new(at, if at == Glsn::NONE { 0 } else { time()? }))
+    }
+
     /// Opens a snapshot in the past. Waits for memory like writers.
-    pub(crate) fn open_at(&self, at: Glsn) -> Result<OpenMoment> {
-        let opened = self
-            .patience
-            .in_transaction(false, || self.reader.snapshots.open(&self.reader.budget, || at));
+    pub(crate) fn open_at(&self, at: AsOf<'static>) -> Result<OpenMoment> {
+        let open = || self.reader.snapshots.open(&self.reader.budget, || at);
+        let opened = self.patience.in_transaction(false, open);
+        self.promise_floor();
+        opened
+    }
+
+    /// As [`Committer::open_at`], and every later moment is retained as well.
+    pub(crate) fn open_floor(&self, at: AsOf<'static>) -> Result<OpenMoment> {
+        let open = || self.reader.snapshots.open_floor(&self.reader.budget, || at);
+        let opened = self.patience.in_transaction(false, open);
         self.promise_floor();
         opened
     }
@@ -287,13 +362,9 @@ impl Committer {
         oldest < self.newest_to_open()
     }
 
-    /// A reader of an index key's value as of a snapshot. Waits for memory like writers.
-    pub(crate) fn value_reader(
-        &self,
-        key: &[u8],
-        moment: &OpenMoment,
-    ) -> Result<Option<ValueReader>> {
-        self.patience.in_transaction(false, || self.reader.reader(key, moment))
+    /// A reader of an index key's value as of an open snapshot. Waits for memory like writers.
+    pub(crate) fn value_reader(&self, key: &[u8], at: AsOf<'_>) -> Result<Option<ValueReader>> {
+        self.patience.in_transaction(false, || self.reader.reader(key, at))
     }
 
     /// Counts the bytes of a commit. Frees old log segments about once per segment's worth of
@@ -328,6 +399,9 @@ mod tests {
     use crate::api::snapshot::Snapshot;
     use crate::engine::open::open;
     use crate::txn::transaction::Transaction;
+    use crate::types::index_key::KeyBuffer;
+    use crate::types::keyspaces::DEFAULT;
+    use crate::types::retention::Retention;
 
     use super::*;
 
@@ -358,6 +432,31 @@ mod tests {
         is_behind(snapshot.time().unwrap_err());
         is_behind(tx.get(&space, b"a").unwrap_err());
         is_behind(tx.first(&space).unwrap_err());
+    }
+
+    #[test]
+    fn a_deletion_after_the_base_of_updates_is_found_after_a_merge() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options::new().memory_bytes(16 << 20).background(false);
+        let options = options.retention(Retention::Latest);
+        let store = open(&dir.path().join("store"), options).unwrap();
+        let space = store.reader.keyspaces.find("default").unwrap().0;
+        let commit = |change: &dyn Fn(&mut Transaction) -> Result<()>| {
+            let mut tx = Transaction::new(&store.committer);
+            change(&mut tx).unwrap();
+            tx.commit().unwrap()
+        };
+        commit(&|tx| tx.put(&space, b"b", b"1"));
+        let base = store.committer.open_base(Glsn::NONE);
+        let put_at = commit(&|tx| tx.put(&space, b"a", b"1"));
+        let deleted_at = commit(&|tx| tx.delete(&space, b"a"));
+        crate::engine::shared::requests::compact(&store).unwrap();
+        let key = KeyBuffer::new(DEFAULT.1, b"a").unwrap();
+        let changed = || store.reader.read(|view| view.changed(&key, put_at)).unwrap();
+        assert_eq!(changed(), Some(deleted_at));
+        drop(base);
+        crate::engine::shared::requests::compact(&store).unwrap();
+        assert_eq!(changed(), None, "the merge would have dropped it");
     }
 
     #[test]
@@ -401,7 +500,7 @@ mod tests {
             let (clock, mut is_below) = (&store.options.clock, false);
             let begun = clock.monotonic_nanos();
             while !is_below && clock.monotonic_nanos() - begun < 1_000_000_000 {
-                let moment = committer.open_at(Glsn(1)).unwrap();
+                let moment = committer.open_at(AsOf::unexpiring(Glsn(1))).unwrap();
                 is_below = (0..2000).any(|_| members.needs.own_needs().0 > moment.at());
             }
             is_over.store(true, Ordering::Relaxed);

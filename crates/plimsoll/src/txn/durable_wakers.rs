@@ -3,7 +3,7 @@
 //! The first task that has to wait starts a thread. On behalf of all tasks, the thread takes part
 //! in group commit like any committer, and wakes those whose commits are durable.
 //!
-//! Laws:
+//! Invariants:
 //! 1. Wakers are called, cloned and dropped without holding a lock, because they run user code,
 //!    which may commit, drop tickets or close the store.
 //! 2. A registered waker is called once its commit is durable, another process has blocked it for
@@ -200,7 +200,7 @@ mod tests {
     use plimsoll_disk::clock::{Clock, SystemClock};
     use plimsoll_disk::mem::MemDisk;
     use plimsoll_disk::vfs::Disk;
-    use plimsoll_log::draft::{Draft, DraftEntry};
+    use plimsoll_log::draft::{CommitTimes, Draft, DraftEntry};
     use plimsoll_log::file_log::options::{FileLogOptions, Shared};
     use plimsoll_log::glsn::StreamId;
     use plimsoll_log::members::Members;
@@ -235,9 +235,17 @@ mod tests {
         let wakers = DurableWakers::new(&log, true);
         let submit = || {
             let entries = [DraftEntry { stream: StreamId(9), parts: &[b"x"] }];
-            log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)
-                .unwrap()
-                .last
+            log.submit(
+                &Draft {
+                    entries: &entries,
+                    read_at: Glsn::NONE,
+                    blobs: &[],
+                    times: CommitTimes::ANY,
+                },
+                None,
+            )
+            .unwrap()
+            .last
         };
         let until_ready = |glsn, registration: &mut Option<Registration>| {
             (0..6000).find_map(|_| match wakers.poll(glsn, registration, Waker::noop()) {

@@ -5,7 +5,7 @@
 //! rows that these deletions hide. A scan adds a gap after it has stepped over own deletions, and
 //! seeks to the end of a known gap.
 //!
-//! Laws:
+//! Invariants:
 //! 1. A scan adds only what it has passed, after the read set covers it. A deletion extends a gap;
 //!    a put splits it.
 //! 2. When the transaction is committed, its gaps become gaps of the index (`index::gaps`), because

@@ -1,6 +1,6 @@
 //! Iterates over a transaction's own writes in key order, merging memory and spilled runs.
 //!
-//! Law: each key comes once, with its newest write.
+//! Invariant: each key comes once, with its newest write.
 
 use std::sync::Arc;
 
@@ -14,6 +14,7 @@ use crate::index::sources::view::Direction;
 use crate::read::reader::Reader;
 use crate::txn::write_set::{Write, WriteSet};
 use crate::types::error::Result;
+use crate::types::expiry::Expiry;
 use crate::types::version::Stored;
 
 /// The iterator. It is on a key or after the last one.
@@ -36,7 +37,7 @@ enum Source {
 }
 
 /// Keys that a transaction updates and has not written otherwise, in key order, with their values.
-pub(crate) type UpdatedKeys = Arc<[(Vec<u8>, Option<Vec<u8>>)]>;
+pub(crate) type UpdatedKeys = Arc<[(Vec<u8>, Option<(Vec<u8>, Option<Expiry>)>)]>;
 
 impl<'t> OwnWrites<'t> {
     /// An iterator that begins at the first key at or after `from` (forward), or at the last key
@@ -116,8 +117,11 @@ impl<'t> OwnWrites<'t> {
                 (version.key, Write::Stored(version.stored))
             }
             Source::Updated(place) => {
-                let (key, value) = &self.updated[place];
-                (key, Write::Stored(value.as_deref().map_or(Stored::Deleted, Stored::Inline)))
+                let (key, updated) = &self.updated[place];
+                let stored = updated.as_ref().map_or(Stored::Deleted, |(value, expiry)| {
+                    Stored::Inline(value).expiring(*expiry)
+                });
+                (key, Write::Stored(stored))
             }
         }
     }

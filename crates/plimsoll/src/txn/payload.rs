@@ -8,8 +8,9 @@
 //!     bytes   first index key (varint length first)
 //!     bytes   end: the index key behind the range (varint length first)
 //! operations:  varint count, then for each
-//!     u8      kind: 0 delete, 1 put, 2 put of a value in a blob file, 3 to 7 reserved (merge,
-//!             expiry, ...), 8 and 9 puts of compressed values
+//!     kind 3 first, if the value expires: u8 3, u64 time (microseconds since 1970 UTC)
+//!     u8      kind: 0 delete, 1 put, 2 put of a value in a blob file, 4 to 7 reserved (merge,
+//!             ...), 8 and 9 puts of compressed values
 //!     bytes   index key (varint length first): keyspace id, big-endian, and the key
 //!     kind 1: bytes value (varint length first); if it is longer than 1024 bytes, u64 its checksum
 //!     kind 2: varint blob id, varint offset, varint length, u64 checksum of the value
@@ -30,6 +31,7 @@ use plimsoll_log::blob::BlobId;
 use crate::index::ranges::MAX_BOUND_BYTES;
 use crate::types::compression::Packed;
 use crate::types::error::{Error, Result};
+use crate::types::expiry::Expiry;
 use crate::types::index_key::IndexKey;
 use crate::types::version::{INLINE_BYTES, Stored, value_sum};
 
@@ -42,6 +44,7 @@ const FLAG_RANGES: u8 = 4;
 const DELETE: u8 = 0;
 const PUT: u8 = 1;
 const PUT_BLOB: u8 = 2;
+const EXPIRING: u8 = 3;
 const PUT_PACKED: u8 = 8;
 const PUT_BLOB_PACKED: u8 = 9;
 
@@ -110,11 +113,23 @@ pub(crate) fn encode_operation<'a>(key: &[u8], stored: Stored<'a>, out: &mut Vec
             out.extend_from_slice(&sum.to_le_bytes());
             packed.iter().for_each(|packed| packed.encode(out));
         }
+        Stored::Expiring(_) => {
+            encode_expiry(stored.expiry(), out);
+            return encode_operation(key, stored.value(), out);
+        }
         Stored::InLog { .. } | Stored::Dropped { .. } => {
             unreachable!("a transaction's value is inline or in a blob file")
         }
     }
     &[]
+}
+
+/// Appends the expiry of the put that follows, if it has one.
+pub(crate) fn encode_expiry(expiry: Option<Expiry>, out: &mut Vec<u8>) {
+    if let Some(expiry) = expiry {
+        out.push(EXPIRING);
+        out.extend_from_slice(&expiry.micros().to_le_bytes());
+    }
 }
 
 /// Appends a put up to its value's stored bytes, which follow; and behind them, if they are
@@ -293,7 +308,13 @@ impl<'a> Operations<'a> {
     }
 
     fn read(&mut self) -> Result<Operation<'a>> {
-        let kind = self.reader.u8().ok_or_else(damaged)?;
+        let mut kind = self.reader.u8().ok_or_else(damaged)?;
+        let mut expiry = None;
+        if kind == EXPIRING {
+            let micros = self.reader.u64().ok_or_else(damaged)?;
+            expiry = Some(Expiry::from_micros(micros).ok_or_else(damaged)?);
+            kind = self.reader.u8().filter(|kind| *kind != DELETE).ok_or_else(damaged)?;
+        }
         let key = self.reader.bytes().ok_or_else(damaged)?;
         if !IndexKey::is_valid_len(key.len()) {
             return Err(damaged());
@@ -314,7 +335,7 @@ impl<'a> Operations<'a> {
                 )));
             }
         };
-        Ok(Operation { key, stored })
+        Ok(Operation { key, stored: stored.expiring(expiry) })
     }
 
     fn put(&mut self, key: &[u8], packed: Option<Packed>) -> Result<Stored<'a>> {
@@ -332,9 +353,8 @@ impl<'a> Operations<'a> {
         }
         let sum = self.reader.u64().ok_or_else(damaged)?;
         if self.compared && value_sum(value) != sum {
-            return Err(Error::corrupt(format!(
-                "the value of {} bytes that a transaction wrote to {} does not match its \
-                 checksum; see `plimsoll verify`",
+            return Err(Error::damaged(format_args!(
+                "the value of {} bytes that a transaction wrote to {} does not match its checksum",
                 value.len(),
                 IndexKey::new(key).user_key().escape_ascii()
             )));
@@ -360,9 +380,8 @@ impl<'a> Operations<'a> {
 }
 
 fn damaged() -> Error {
-    Error::corrupt(
-        "a transaction's entry in the log cannot be decoded although its checksum is valid; see \
-         `plimsoll verify`",
+    Error::damaged(
+        "a transaction's entry in the log cannot be decoded although its checksum is valid",
     )
 }
 

@@ -59,6 +59,12 @@ pub(crate) trait Peers: Send + Sync + Debug {
         true
     }
 
+    /// Whether no process has ordered a change of keyspaces that is not loaded here. Only reads
+    /// memory.
+    fn knows_keyspaces(&self) -> bool {
+        true
+    }
+
     /// The newest commit that is readable in any process.
     fn newest_readable(&self) -> Glsn {
         Glsn::NONE

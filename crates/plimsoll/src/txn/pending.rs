@@ -1,6 +1,6 @@
 //! A transaction's updates that are computed when it is ordered.
 //!
-//! Law: no key has both a pending update and a write in the write set.
+//! Invariant: no key has both a pending update and a write in the write set.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

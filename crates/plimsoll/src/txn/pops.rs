@@ -3,7 +3,7 @@
 //! A transaction that pops from the same end again reads rows ahead, because beginning a scan costs
 //! several times as much as a row.
 //!
-//! Laws:
+//! Invariants:
 //! 1. The rows ahead are what the transaction sees after its last pop. An own write to a key that
 //!    is not after all of them discards them.
 //! 2. Only popped keys count as read, together with all keys before them. They are added to the
@@ -60,7 +60,7 @@ struct Ends {
 }
 
 impl Pops {
-    /// Whether a write to this index key lies before the end of the popped or prefetched keys. If
+    /// Whether a write to this index key lies before the end of the keys popped or read ahead. If
     /// so, the caller must record what was popped and discard the rest.
     pub(crate) fn is_disturbed_by(&self, key: &[u8]) -> bool {
         let Some((space, direction)) = self.place else { return false };

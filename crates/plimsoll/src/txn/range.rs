@@ -1,7 +1,7 @@
 //! Iterators over keys and values of one snapshot, combined with a transaction's own writes.
 //!
-//! Law: between two calls an iterator holds its own buffers, which are charged to the budget, and
-//! nothing of the store that must be revocable (`index::seat`).
+//! Invariant: between two calls an iterator holds its own buffers, which are charged to the budget,
+//! and nothing of the store that must be revocable (`index::seat`).
 
 mod iterator;
 mod visit;
@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::SystemTime;
 
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::buffer::Buffer;
@@ -29,10 +30,12 @@ use crate::txn::own_writes::{OwnWrites, UpdatedKeys, own_value};
 use crate::txn::read_set::ReadSet;
 use crate::txn::rows_ahead::RowsAhead;
 use crate::txn::write_set::WriteSet;
+use crate::types::as_of::AsOf;
 use crate::types::error::{Error, Result};
+use crate::types::expiry::Expiry;
 use crate::types::index_key::{IndexKey, KeptKey};
 use crate::types::value::{is_free, room_for};
-use crate::types::version::Stored;
+use crate::types::version::{Stored, Version};
 
 /// An iterator over the keys and values of a range. [`Range::advance`] lends them instead of
 /// allocating for each, and [`Range::visit`] lends them from their place in memory.
@@ -43,9 +46,12 @@ use crate::types::version::Stored;
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
 /// # let dir = tempfile::tempdir().unwrap();
-/// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+/// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+/// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
 /// let stars = db.keyspace("stars")?;
-/// db.transact(|tx| ["deneb", "sirius", "vega"].iter().try_for_each(|star| tx.put(&stars, star, "bright")))?;
+/// for star in ["deneb", "sirius", "vega"] {
+///     db.put(&stars, star, "bright")?;
+/// }
 /// let walk = db.snapshot().range(&stars, "e"..)?.reverse().keys_only();
 /// let names = std::thread::spawn(move || walk.map(|star| star.map(|(name, _)| name)).collect());
 /// let names: plimsoll::Result<Vec<_>> = names.join().expect("it does not panic");
@@ -57,7 +63,7 @@ pub struct Range<'t> {
     committer: Arc<Committer>,
     /// `None` once the iterator has begun and the span is not needed any more.
     span: Option<Span>,
-    at: Glsn,
+    at: AsOf<'t>,
     direction: Direction,
     keys_only: bool,
     own: Option<(&'t WriteSet, UpdatedKeys)>,
@@ -76,6 +82,8 @@ pub struct Range<'t> {
     /// The key that the base has reached. If a step failed, the one that was examined.
     key: RestingKey,
     value: Buffer,
+    /// When the value of that row expires. A row that expires is not read ahead.
+    expiry: Option<Expiry>,
     /// The iterator from the other end, once [`DoubleEndedIterator::next_back`] was called. Its
     /// span begins behind the key that this one had reached then.
     back: Option<Box<Range<'t>>>,
@@ -123,6 +131,21 @@ impl Walk<'_> {
     }
 }
 
+/// The next key's version. Notes what a transaction's commit must know about expiries.
+fn next_of<'a>(
+    base: &'a mut Visible,
+    key: &'a mut Vec<u8>,
+    at: &AsOf<'_>,
+) -> Result<Option<Version<'a>>> {
+    let found = base.step(key)?;
+    if base.has_missed() {
+        at.note_missed();
+    }
+    let version = if found { base.current(key) } else { None };
+    version.iter().for_each(|version| at.note(version.key, &version.stored));
+    Ok(version)
+}
+
 const SPAN: &str = "the span is kept as long as it is needed";
 
 /// A copy of a version of the base's last key.
@@ -134,7 +157,7 @@ struct Waiting {
 }
 
 impl<'t> Range<'t> {
-    fn new(committer: &Arc<Committer>, span: Span, at: Glsn) -> Self {
+    fn new(committer: &Arc<Committer>, span: Span, at: AsOf<'t>) -> Self {
         Self {
             committer: Arc::clone(committer),
             finished: span.is_empty(),
@@ -151,6 +174,7 @@ impl<'t> Range<'t> {
             rows: RowsAhead::default(),
             key: RestingKey::default(),
             value: Buffer::default(),
+            expiry: None,
             back: None,
         }
     }
@@ -161,7 +185,7 @@ impl<'t> Range<'t> {
         span: Span,
         moment: &Arc<OpenMoment>,
     ) -> Range<'static> {
-        let mut range = Range::new(committer, span, moment.at());
+        let mut range = Range::new(committer, span, moment.as_of());
         range._moment = Some(Arc::clone(moment));
         range
     }
@@ -171,7 +195,7 @@ impl<'t> Range<'t> {
     pub(crate) fn in_transaction(
         committer: &Arc<Committer>,
         span: Span,
-        at: Glsn,
+        at: AsOf<'t>,
         own: &'t WriteSet,
         reads: &'t Mutex<ReadSet>,
         gaps: &'t Mutex<OwnGaps>,
@@ -194,6 +218,13 @@ impl<'t> Range<'t> {
     /// Does not record reads; the caller does.
     pub(crate) fn unnoted(mut self) -> Self {
         (self.reads, self.gaps) = (None, None);
+        self
+    }
+
+    /// Also returns values that have expired, and notes no expiries. Only before the iteration has
+    /// begun.
+    pub(crate) fn unexpiring(mut self) -> Self {
+        self.at = AsOf::unexpiring(self.at.glsn);
         self
     }
 
@@ -225,14 +256,26 @@ impl<'t> Range<'t> {
     /// The disk, the budget, or corruption. The iterator is then at its end.
     #[allow(clippy::type_complexity, reason = "a key and a value need no name of their own")]
     pub fn advance(&mut self) -> Result<Option<(&[u8], &[u8])>> {
+        Ok(self.advance_expiring()?.map(|(key, value, _)| (key, value)))
+    }
+
+    /// As [`Range::advance`], and when the value expires.
+    #[allow(clippy::type_complexity, reason = "as above")]
+    pub(crate) fn advance_expiring(&mut self) -> Result<Option<(&[u8], &[u8], Option<Expiry>)>> {
         if !self.go_on()? {
             return Ok(None);
         }
         self.charge()?;
-        Ok(Some(match self.rows.current() {
+        let (key, value) = match self.rows.current() {
             Some((key, value)) => (IndexKey::new(key).user_key(), value),
-            None => (self.key.user_key(), &self.value),
-        }))
+            None => (self.key.user_key(), &self.value[..]),
+        };
+        Ok(Some((key, value, self.expiry)))
+    }
+
+    /// When the value that was returned last expires; `None` if it does not.
+    pub fn expires(&self) -> Option<SystemTime> {
+        self.expiry.map(Expiry::time)
     }
 
     /// The last returned index key.
@@ -324,6 +367,7 @@ impl<'t> Range<'t> {
     /// Moves the next key and value into the buffers; false at the end.
     fn step(&mut self) -> Result<bool> {
         self.reader().check_open()?;
+        self.expiry = None;
         if self.rows.pass() {
             return Ok(true);
         }
@@ -432,8 +476,9 @@ impl<'t> Range<'t> {
             return Ok(true);
         }
         let Some(Waiting { glsn, encoded, view }) = walk.waiting.take() else { return Ok(false) };
+        let stored = Stored::decode(&encoded).expect("the version was encoded above");
+        self.expiry = stored.expiry();
         if !self.keys_only {
-            let stored = Stored::decode(&encoded).expect("the version was encoded above");
             self.load_value(key, glsn, stored, &view)?;
         }
         Ok(true)
@@ -442,10 +487,10 @@ impl<'t> Range<'t> {
     /// Reads as many rows of the base as may be read ahead, and leaves `key` at the last. Returns a
     /// row that is too large to be read ahead.
     fn read_ahead(&mut self, walk: &mut Walk<'t>, key: &mut Vec<u8>) -> Result<Option<Waiting>> {
-        let Self { committer, keys_only, rows, .. } = self;
+        let Self { committer, at, keys_only, rows, .. } = self;
         committer.reader.walk(&mut walk.base, key, |base, key| {
             while !rows.is_full() {
-                let version = match base.next(key) {
+                let version = match next_of(base, key, at) {
                     Ok(Some(version)) => version,
                     Ok(None) => break,
                     Err(error) if rows.current().is_none() => return Err(error),
@@ -454,6 +499,7 @@ impl<'t> Range<'t> {
                 };
                 let (glsn, stored) = (version.glsn, version.stored);
                 let is_ahead = match stored {
+                    Stored::Expiring(_) => false,
                     _ if *keys_only => rows.push(version.key, &[]),
                     Stored::Inline(value) => rows.push(version.key, value),
                     _ => false,
@@ -502,7 +548,7 @@ impl<'t> Range<'t> {
             return Ok(());
         }
         walk.waiting = self.reader().walk(&mut walk.base, &mut walk.base_key, |base, key| {
-            let Some(version) = base.next(key)? else { return Ok(None) };
+            let Some(version) = next_of(base, key, &self.at)? else { return Ok(None) };
             let mut encoded = Vec::new();
             version.stored.encode(&mut encoded);
             let glsn = version.glsn;
@@ -597,8 +643,9 @@ impl<'t> Range<'t> {
                 let Waiting { glsn, encoded, view } =
                     walk.waiting.take().expect("`waiting` was checked above");
                 key.clone_from(&walk.base_key);
+                let stored = Stored::decode(&encoded).expect("the version was encoded above");
+                self.expiry = stored.expiry();
                 if !self.keys_only {
-                    let stored = Stored::decode(&encoded).expect("the version was encoded above");
                     self.load_value(key, glsn, stored, &view)?;
                 }
                 return Ok(true);
@@ -610,6 +657,7 @@ impl<'t> Range<'t> {
             key.extend_from_slice(own.key().expect("the own write was checked above"));
             let write = own.write().expect("the own write was checked above");
             let deleted = write.is_deletion();
+            self.expiry = write.expiry();
             if !deleted && !self.keys_only {
                 let set = self.own.as_ref().expect("the iterator has own writes").0;
                 make_value_room(&self.committer.reader, &mut self.value, write.value_bytes())?;
@@ -734,6 +782,6 @@ impl Drop for Range<'_> {
 
 impl fmt::Debug for Range<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Range({:?}, {:?}, as of {})", self.span, self.direction, self.at)
+        write!(f, "Range({:?}, {:?}, as of {})", self.span, self.direction, self.at.glsn)
     }
 }

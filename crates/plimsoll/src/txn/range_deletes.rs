@@ -37,7 +37,8 @@ impl Transaction {
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
-    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
     /// let events = db.keyspace("events")?;
     /// db.transact(|tx| (0..1000u32).try_for_each(|day| tx.put(&events, day.to_be_bytes(), "")))?;
     /// let before = db.snapshot();
@@ -114,9 +115,10 @@ impl Transaction {
         Ok(())
     }
 
-    /// The user's keys in a span, including own writes, if they are few.
+    /// The user's keys in a span, including own writes, if they are few. Expired ones count: it
+    /// does not matter whether a value that is deleted expires before the commit.
     fn few_keys(&self, span: &Span) -> Result<Option<Vec<Vec<u8>>>> {
-        let mut walk = self.walk(span.clone())?.unnoted().keys_only();
+        let mut walk = self.walk(span.clone())?.unnoted().unexpiring().keys_only();
         let limit = self.committer.options.sizes.range_keys;
         let mut keys = Vec::new();
         while let Some((key, _)) = walk.advance()? {
@@ -150,7 +152,7 @@ impl Transaction {
     }
 
     /// Records that the whole span was read.
-    fn note_span(&self, span: &Span) {
+    pub(crate) fn note_span(&self, span: &Span) {
         let mut reads = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
         if reads.add(&span.first(), Some(span.upper())).is_err() {
             reads.add_everything();

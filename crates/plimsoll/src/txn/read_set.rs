@@ -43,7 +43,7 @@ impl ReadRange {
 /// Number of most recent ranges that may be extended.
 const WIDENED: usize = 8;
 
-/// The read set. Law: its lease covers its list of ranges and their keys.
+/// The read set. Invariant: its lease covers its list of ranges and their keys.
 #[derive(Debug)]
 pub(crate) struct ReadSet {
     ranges: Vec<ReadRange>,

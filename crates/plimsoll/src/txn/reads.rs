@@ -7,6 +7,7 @@ use plimsoll_log::glsn::Glsn;
 use crate::read::point::ValueReader;
 use crate::txn::range::Range;
 use crate::types::error::Result;
+use crate::types::expiry::Ttl;
 use crate::types::key_range::KeyRange;
 use crate::types::keyspaces::Keyspace;
 use crate::types::value::Value;
@@ -18,7 +19,8 @@ use crate::types::value::Value;
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
 /// # let dir = tempfile::tempdir().unwrap();
-/// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+/// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+/// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
 /// use plimsoll::{Keyspace, Read, Result};
 ///
 /// fn count_of(reads: &impl Read, orders: &Keyspace, customer: &str) -> Result<usize> {
@@ -68,6 +70,12 @@ pub trait Read: sealed::Sealed {
     /// # Errors
     /// As for [`Read::get`].
     fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool>;
+
+    /// When the value of a key expires; see [`crate::Snapshot::ttl`].
+    ///
+    /// # Errors
+    /// As for [`crate::Snapshot::get`].
+    fn ttl(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Ttl>;
 
     /// Iterates over a range of keys.
     ///
@@ -166,6 +174,14 @@ macro_rules! reads_by_its_own_methods {
 
             fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
                 self.contains_key(keyspace, key)
+            }
+
+            fn ttl(
+                &self,
+                keyspace: &Keyspace,
+                key: impl AsRef<[u8]>,
+            ) -> Result<$crate::types::expiry::Ttl> {
+                self.ttl(keyspace, key)
             }
 
             fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Result<Range<'_>> {

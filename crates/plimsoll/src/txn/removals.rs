@@ -36,9 +36,12 @@ impl Transaction {
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
-    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
     /// let jobs = db.keyspace("jobs")?;
-    /// db.transact(|tx| ["1 wash", "2 dry", "3 iron"].iter().try_for_each(|job| tx.put(&jobs, job, "")))?;
+    /// for job in ["1 wash", "2 dry", "3 iron"] {
+    ///     db.put(&jobs, job, "")?;
+    /// }
     /// let mut tx = db.begin();
     /// assert_eq!(tx.pop_first(&jobs)?.unwrap().0, b"1 wash");
     /// assert_eq!(tx.pop_last(&jobs)?.unwrap().0, b"3 iron");
@@ -163,7 +166,8 @@ impl Transaction {
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
-    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
     /// let sessions = db.keyspace("sessions")?;
     /// db.transact(|tx| (0..10u8).try_for_each(|age| tx.put(&sessions, [b's', age], [age])))?;
     /// let expired = db.transact(|tx| tx.retain(&sessions, .., |_, age| age[0] < 7))?;
@@ -199,12 +203,14 @@ impl Transaction {
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
-    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
     /// let tasks = db.keyspace("tasks")?;
     /// db.transact(|tx| (0..10u8).try_for_each(|task| tx.put(&tasks, [task], [task % 3])))?;
     /// let mut tx = db.begin();
     /// let ready = tx.extract_if(&tasks, .., |_, state| state[0] == 0)?.take(2);
-    /// let ready: plimsoll::Result<Vec<_>> = ready.map(|task| task.map(|(key, _)| key[0])).collect();
+    /// let ready = ready.map(|task| task.map(|(key, _)| key[0]));
+    /// let ready: plimsoll::Result<Vec<_>> = ready.collect();
     /// assert_eq!(ready?, [0, 3]);
     /// assert_eq!(tx.len(&tasks)?, 8);
     /// # Ok(())

@@ -9,6 +9,9 @@
 //! An update is therefore computed at its position in the order, and the record only has puts and
 //! deletions: no other part of the store knows updates.
 //!
+//! A base is judged by the time of its moment. If a base expires before the commit's own time, the
+//! commit is refused with [`Error::Conflict`] (`Commit::append`), and repeated without it.
+//!
 //! Only small values are computed under the lock. Larger ones, and those of a large transaction,
 //! are written to the write set before. If their base changes, the commit is refused with
 //! [`Error::Conflict`] and must be repeated.
@@ -28,9 +31,12 @@ use crate::read::point::find;
 use crate::read::reader::Reader;
 use crate::txn::pending::Updates;
 use crate::txn::write_set::WriteSet;
+use crate::types::as_of::{AsOf, Expiries};
 use crate::types::error::{Error, Result};
+use crate::types::expiry::Expiry;
 use crate::types::index_key::IndexKey;
 use crate::types::invalid_input::InvalidInput;
+use crate::types::update::Update;
 use crate::types::value::Value;
 use crate::types::version::check_value_bytes;
 
@@ -45,7 +51,7 @@ const RECORD_BYTES: u64 = 256 << 10;
 const BODY_PART: u64 = 16;
 
 /// Size of an operation in a record without its key and value.
-const OPERATION_BYTES: u64 = 32;
+const OPERATION_BYTES: u64 = 48;
 
 /// The resolved updates of one commit, in key order.
 #[derive(Default)]
@@ -78,6 +84,8 @@ struct Resolved<'f> {
     /// The base value.
     old: Option<Value>,
     new: Option<Vec<u8>>,
+    /// When the new value expires: when the base value does, or as in a put if there is none.
+    expiry: Option<Expiry>,
     /// Why the new value cannot be computed from this base.
     refusal: Option<Error>,
     /// The charge for a large new value.
@@ -93,6 +101,8 @@ pub(crate) struct InRecord<'a> {
     pub(crate) key: &'a [u8],
     /// The value; `None`: the key is deleted.
     pub(crate) value: Option<&'a [u8]>,
+    /// When the value expires, if it does.
+    pub(crate) expiry: Option<Expiry>,
 }
 
 impl<'f> Resolution<'f> {
@@ -111,24 +121,25 @@ impl<'f> Resolution<'f> {
     }
 
     /// Reads the bases and computes the new values. May be repeated after an error.
-    pub(crate) fn resolve(&mut self, reader: &Reader) -> Result<()> {
-        let Some(base) = self.moment.as_ref().map(OpenMoment::at) else { return Ok(()) };
+    pub(crate) fn resolve(&mut self, reader: &Reader, expiries: &Expiries) -> Result<()> {
+        let Some(base) = self.moment.as_ref().map(OpenMoment::as_of) else { return Ok(()) };
         for number in 0..self.keys.len() {
-            self.resolve_key(reader, number, base)?;
+            self.resolve_key(reader, number, base.noting(expiries))?;
         }
         Ok(())
     }
 
     /// Reads the value of a key as of `base`, and computes the new one.
-    fn resolve_key(&mut self, reader: &Reader, number: usize, base: Glsn) -> Result<()> {
+    fn resolve_key(&mut self, reader: &Reader, number: usize, base: AsOf<'_>) -> Result<()> {
         let resolved = &mut self.keys[number];
         // Release the old values first, because they hold memory.
         (resolved.old, resolved.new) = (None, None);
-        resolved.old = reader.get(&resolved.key, base)?;
+        let old = reader.get_expiring(&resolved.key, base)?;
+        (resolved.old, resolved.expiry) = old.map_or((None, None), |(old, at)| (Some(old), at));
         match catch_unwind(AssertUnwindSafe(|| resolved.compute(reader))) {
             Ok(Ok(())) => {
                 // Set last: after an error, the next attempt has to compute the value.
-                resolved.base = base;
+                resolved.base = base.glsn;
                 Ok(())
             }
             Ok(failed) => failed,
@@ -174,7 +185,7 @@ impl<'f> Resolution<'f> {
         }
         for resolved in self.keys.iter().filter(|resolved| resolved.has_changed()) {
             match &resolved.new {
-                Some(value) => writes.put(&resolved.key, value)?,
+                Some(value) => writes.put(&resolved.key, value, resolved.expiry)?,
                 None => writes.delete(&resolved.key)?,
             }
         }
@@ -187,7 +198,12 @@ impl<'f> Resolution<'f> {
     /// # Errors
     /// An update is refused for the newest value; [`Error::Conflict`] if values in the write set
     /// are outdated.
-    pub(crate) fn settle(&mut self, reader: &Reader, applied: Glsn) -> Result<bool> {
+    pub(crate) fn settle(
+        &mut self,
+        reader: &Reader,
+        applied: Glsn,
+        expiries: &Expiries,
+    ) -> Result<bool> {
         if self.keys.is_empty() {
             return Ok(false);
         }
@@ -197,7 +213,8 @@ impl<'f> Resolution<'f> {
         })?;
         for (number, by) in changed.into_iter().enumerate() {
             let Some(by) = by else { continue };
-            self.settle_key(reader, number, applied, by)?;
+            let at = AsOf::new(applied, reader.log.now_micros()).noting(expiries);
+            self.settle_key(reader, number, at, by)?;
         }
         if self.record_bytes_max > 0 && self.operation_bytes() > self.record_bytes_max {
             let (resolved, by) = (&self.keys[0], applied);
@@ -213,7 +230,7 @@ impl<'f> Resolution<'f> {
         &mut self,
         reader: &Reader,
         number: usize,
-        applied: Glsn,
+        applied: AsOf<'_>,
         by: Glsn,
     ) -> Result<()> {
         let resolved = &mut self.keys[number];
@@ -256,6 +273,7 @@ impl<'f> Resolution<'f> {
             number,
             key: &resolved.key,
             value: resolved.new.as_deref(),
+            expiry: resolved.expiry,
         })
     }
 
@@ -267,7 +285,8 @@ impl<'f> Resolution<'f> {
 
 impl<'f> Resolved<'f> {
     fn new(key: Vec<u8>, updates: Updates<'f>) -> Self {
-        Self { key, updates, base: Glsn::NONE, old: None, new: None, refusal: None, charge: None }
+        let base = Glsn::NONE;
+        Self { key, updates, base, old: None, new: None, expiry: None, refusal: None, charge: None }
     }
 
     fn compute(&mut self, reader: &Reader) -> Result<()> {
@@ -276,6 +295,9 @@ impl<'f> Resolved<'f> {
         if bytes > SMALL_BYTES {
             let charge = self.charge.get_or_insert_with(|| reader.index.seats.charge());
             charge.set(bytes)?;
+        }
+        if self.old.is_none() {
+            self.expiry = reader.expiry_of_put(&self.key)?;
         }
         match compute(reader, &self.key, &self.updates, self.old.as_deref()) {
             Ok(new) => self.new = new,
@@ -327,7 +349,7 @@ pub(crate) fn check_computes_nothing(reader: &Reader) -> Result<()> {
 pub(crate) fn compute(
     reader: &Reader,
     key: &[u8],
-    updates: &Updates<'_>,
+    updates: &[Update<'_>],
     old: Option<&[u8]>,
 ) -> Result<Option<Vec<u8>>> {
     let _computes = Computes(COMPUTES_FOR.replace(reader));

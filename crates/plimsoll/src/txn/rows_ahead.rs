@@ -1,7 +1,7 @@
 //! Rows that an iterator has read ahead, because being seated, released and charged costs more than
 //! reading a small row.
 //!
-//! Laws:
+//! Invariants:
 //! 1. Only small keys and values are read ahead, a few KiB in all, so an idle iterator holds no
 //!    more.
 //! 2. Each batch is larger than the one before, so a caller that wants few rows causes few useless

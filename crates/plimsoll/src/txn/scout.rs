@@ -1,7 +1,7 @@
 //! Searches for a gap right after a commit that deleted many keys, so that the next scan can seek
 //! over keys that no scan has passed yet.
 //!
-//! Laws:
+//! Invariants:
 //! 1. The search is an ordinary scan of a visible snapshot, so the gaps that it publishes are as
 //!    valid as any others.
 //! 2. It loads no page, waits for no memory, and reports no error. The next scan finds what it

@@ -2,7 +2,7 @@
 //! (In a shared store, a commit that has read nothing may be applied later, like a commit of
 //! another process: [`crate::txn::shared::blind`].)
 //!
-//! Laws:
+//! Invariants:
 //! - Commits are applied in GLSN order, each as a whole. *Applied* is the GLSN of the last one; it
 //!   only increases.
 //! - *Visible* is the lower of *applied* and the GLSN up to which the log permits reads (durable,

@@ -127,6 +127,10 @@ impl Peers for Shared {
         !self.follower.has_to_learn()
     }
 
+    fn knows_keyspaces(&self) -> bool {
+        self.follower.is_known()
+    }
+
     fn newest_readable(&self) -> Glsn {
         // The read reports a failure.
         self.follower.readable().unwrap_or(Glsn::NONE)

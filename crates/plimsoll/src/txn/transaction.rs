@@ -2,7 +2,9 @@
 //!
 //! A transaction reads one snapshot plus its own writes, and records what it read. Its commit is
 //! refused with [`crate::Error::Conflict`] if any of that was changed by a commit that is ordered
-//! between the snapshot and this one, durable or not (`txn::commit`).
+//! between the snapshot and this one, durable or not (`txn::commit`). A key that had no value at
+//! the snapshot and has none at the commit may count as unchanged although it had one in between:
+//! its versions may have been dropped.
 
 use std::fmt;
 use std::io::Read;
@@ -33,7 +35,9 @@ use crate::txn::resolution::{Updated, compute};
 use crate::txn::scout::{DELETIONS_FOR_A_SEARCH, search_for_gaps};
 use crate::txn::ticket::CommitTicket;
 use crate::txn::write_set::WriteSet;
+use crate::types::as_of::{AsOf, Expiries};
 use crate::types::error::{Error, Result};
+use crate::types::expiry::Expiry;
 use crate::types::index_key::KeyBuffer;
 use crate::types::invalid_input::InvalidInput;
 use crate::types::key_range::KeyRange;
@@ -85,6 +89,17 @@ pub struct Transaction {
     deletions: u64,
     /// Set when a write failed halfway, so that the set may be incomplete.
     pub(crate) spoiled: bool,
+    /// The expiries that its reads depend on.
+    expiries: Expiries,
+}
+
+/// Loads what other processes have changed of keyspaces, so that a value that is put gets the
+/// newest time to live of its keyspace.
+///
+/// # Errors
+/// As for [`Committer::fresh`].
+pub(crate) fn know_keyspaces(committer: &Committer) -> Result<()> {
+    if committer.peers.knows_keyspaces() { Ok(()) } else { committer.fresh() }
 }
 
 impl Transaction {
@@ -124,6 +139,7 @@ impl Transaction {
             last_space: None,
             deletions: 0,
             spoiled: false,
+            expiries: Expiries::default(),
             committer: Arc::clone(committer),
         }
     }
@@ -133,9 +149,9 @@ impl Transaction {
         self.moment.at()
     }
 
-    /// The GLSN of the snapshot, made ready for a read.
-    pub(crate) fn read_at(&self) -> Result<Glsn> {
-        self.committer.show(&self.moment)
+    /// The moment of the snapshot, made ready for a read.
+    pub(crate) fn read_at(&self) -> Result<AsOf<'_>> {
+        Ok(self.committer.show(&self.moment)?.noting(&self.expiries))
     }
 
     /// The value of a key; `None` if it has none.
@@ -214,7 +230,8 @@ impl Transaction {
         self.committer.reader.keyspaces.id_of(keyspace)
     }
 
-    fn note_read(&self, key: &[u8]) -> Result<()> {
+    /// Records that an index key was read.
+    pub(crate) fn note_read(&self, key: &[u8]) -> Result<()> {
         let add =
             || Ok(self.reads.lock().unwrap_or_else(PoisonError::into_inner).add(key, None)?);
         self.committer.patience.in_transaction(false, add)
@@ -234,11 +251,8 @@ impl Transaction {
     /// The value that the transaction itself wrote to an index key: `Some(None)` if it deleted the
     /// key. For an update, reads the value that it changes.
     pub(crate) fn own(&self, key: &[u8]) -> Result<Option<Option<Value>>> {
-        if let Some(updates) = self.pending.of(key) {
-            let reader = &self.committer.reader;
-            self.note_read(key)?;
-            let old = reader.get(key, self.read_at()?)?;
-            return Ok(Some(compute(reader, key, updates, old.as_deref())?.map(Value::from)));
+        if self.pending.of(key).is_some() {
+            return Ok(Some(self.updated(key)?.map(|(value, _)| value)));
         }
         if self.writes.is_empty() {
             return Ok(None);
@@ -251,6 +265,20 @@ impl Transaction {
                 |bytes: &mut Buffer| own_value(&self.committer.reader, &self.writes, write, bytes);
             Value::of_len(&self.committer.reader.budget, write.value_bytes(), fill).map(Some)
         })
+    }
+
+    /// The value that the pending updates of an index key compute, and when it expires.
+    pub(crate) fn updated(&self, key: &[u8]) -> Result<Option<(Value, Option<Expiry>)>> {
+        let reader = &self.committer.reader;
+        self.note_read(key)?;
+        let old = reader.get_expiring(key, self.read_at()?)?;
+        let updates = self.pending.of(key).map_or(&[][..], |updates| updates);
+        let new = compute(reader, key, updates, old.as_ref().map(|(old, _)| &**old))?;
+        let expiry = match old {
+            Some((_, expiry)) => expiry,
+            None => reader.expiry_of_put(key)?,
+        };
+        Ok(new.map(|new| (Value::from(new), expiry)))
     }
 
     /// A reader of a key's value, for values too large for memory; `None` if the key has none.
@@ -267,8 +295,7 @@ impl Transaction {
             return Ok(own.map(|value| ValueReader::of_value(&self.committer.reader, value)));
         }
         self.note_read(index_key.get())?;
-        self.read_at()?;
-        self.committer.value_reader(index_key.get(), &self.moment)
+        self.committer.value_reader(index_key.get(), self.read_at()?)
     }
 
     /// Whether a key has a value. Does not read the value.
@@ -289,27 +316,37 @@ impl Transaction {
         self.committer.reader.contains(key.get(), self.read_at()?)
     }
 
-    /// Sets the value of a key.
+    /// Sets the value of a key. It expires if the keyspace has a time to live
+    /// ([`crate::Db::set_ttl`]), otherwise it does not, even if the key's previous value did.
     ///
     /// # Errors
     /// The key or value is too long, the disk, or the budget. The transaction can then only be
-    /// aborted.
+    /// aborted. [`crate::Error::Behind`] if another process has changed a keyspace, and the change
+    /// could not be applied.
     pub fn put(
         &mut self,
         keyspace: &Keyspace,
         key: impl AsRef<[u8]>,
         value: impl AsRef<[u8]>,
     ) -> Result<()> {
-        self.put_bytes(keyspace, key.as_ref(), value.as_ref())
+        let key = KeyBuffer::new(self.space_to_put(keyspace)?, key.as_ref())?;
+        let expiry = self.committer.reader.expiry_of_put(key.get())?;
+        self.put_expiring(&key, value.as_ref(), expiry)
     }
 
-    fn put_bytes(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) -> Result<()> {
-        let key = KeyBuffer::new(self.space_to_put(keyspace)?, key)?;
+    /// Sets the value of an index key in a keyspace of [`Transaction::space_to_put`], and when it
+    /// expires.
+    pub(crate) fn put_expiring(
+        &mut self,
+        key: &KeyBuffer,
+        value: &[u8],
+        expiry: Option<Expiry>,
+    ) -> Result<()> {
         check_value_bytes(value.len() as u64)?;
         self.overwrite_pending(key.get())?;
         self.keep_pops_apart_from(key.get());
         self.own_gaps().put(key.get());
-        self.write(|writes| writes.put(key.get(), value))
+        self.write(|writes| writes.put(key.get(), value, expiry))
     }
 
     /// Sets the value of a key to what `value` yields up to its end, without holding it in memory.
@@ -324,15 +361,27 @@ impl Transaction {
         value: &mut dyn Read,
     ) -> Result<u64> {
         let key = KeyBuffer::new(self.space_to_put(keyspace)?, key.as_ref())?;
+        let expiry = self.committer.reader.expiry_of_put(key.get())?;
+        self.put_pieces(&key, expiry, &mut |piece| fill(value, piece))
+    }
+
+    /// As [`Transaction::put_expiring`], with the value from `next`, which fills a piece as far as
+    /// the rest of the value reaches. Returns the value's length in bytes.
+    pub(crate) fn put_pieces(
+        &mut self,
+        key: &KeyBuffer,
+        expiry: Option<Expiry>,
+        next: &mut dyn FnMut(&mut [u8]) -> Result<usize>,
+    ) -> Result<u64> {
         self.overwrite_pending(key.get())?;
         self.keep_pops_apart_from(key.get());
         self.own_gaps().put(key.get());
         let budget = self.committer.reader.budget.clone();
         self.write(|writes| {
             let mut piece = budget.take(Kind::Staging)?;
-            let first = fill(value, &mut piece)?;
+            let first = next(&mut piece)?;
             if first < PIECE_BYTES {
-                writes.put(key.get(), &piece[..first])?;
+                writes.put(key.get(), &piece[..first], expiry)?;
                 return Ok(first as u64);
             }
             let mut large = writes.begin_large(key.get())?;
@@ -341,9 +390,9 @@ impl Transaction {
                 len += got as u64;
                 check_value_bytes(len)?;
                 writes.continue_large(&mut large, &piece[..got])?;
-                got = fill(value, &mut piece)?;
+                got = next(&mut piece)?;
             }
-            writes.end_large(key.get(), large)?;
+            writes.end_large(key.get(), large, expiry)?;
             Ok(len)
         })
     }
@@ -352,6 +401,7 @@ impl Transaction {
     pub(crate) fn space_to_put(&mut self, keyspace: &Keyspace) -> Result<u32> {
         let id = self.committer.reader.keyspaces.id_to_put(keyspace)?;
         if self.last_space != Some(id) {
+            know_keyspaces(&self.committer)?;
             self.last_space = Some(id);
             if let Err(at) = self.spaces.binary_search(&id) {
                 self.spaces.insert(at, id);
@@ -467,8 +517,11 @@ impl Transaction {
 
     /// The keys in a span that the transaction updates, with their values.
     fn updated_in(&self, span: &Span) -> Result<UpdatedKeys> {
-        let value = |key| self.own(key).map(|own| own.flatten().map(Value::into_vec));
-        self.pending.in_span(span).map(|key| Ok((key.to_vec(), value(key)?))).collect()
+        let updated = |key| {
+            let updated = self.updated(key)?;
+            Ok((key.to_vec(), updated.map(|(value, expiry)| (value.into_vec(), expiry))))
+        };
+        self.pending.in_span(span).map(updated).collect()
     }
 
     /// Sets metadata that is stored with the commit, up to 64 KiB: for example author, reason and
@@ -539,13 +592,14 @@ impl Transaction {
             return Err(InvalidInput::TransactionFailed.into());
         }
         self.tell_pops();
-        let Self { committer, moment, reads, writes, pending, gaps, metadata, spaces, .. } = self;
+        let Self { committer, moment, reads, writes, pending, gaps, .. } = self;
+        let Self { metadata, spaces, expiries, .. } = self;
         if writes.is_empty() && pending.is_empty() && more.is_none() {
             return Ok((CommitTicket::of_snapshot(&committer, &moment), Vec::new()));
         }
         let (ordered, updated) = committer.commit_updates(
             &moment,
-            reads.into_inner().unwrap_or_else(PoisonError::into_inner),
+            (reads.into_inner().unwrap_or_else(PoisonError::into_inner), expiries),
             writes,
             gaps.into_inner().map_or_else(|_| Vec::new(), OwnGaps::into_gaps),
             pending.into_updates().chain(more.into_iter().flatten()),
@@ -567,7 +621,7 @@ impl fmt::Debug for Transaction {
 }
 
 /// Reads until `piece` is full or the end is reached.
-fn fill(from: &mut dyn Read, piece: &mut [u8]) -> Result<usize> {
+pub(crate) fn fill(from: &mut dyn Read, piece: &mut [u8]) -> Result<usize> {
     let mut filled = 0;
     while filled < piece.len() {
         match from.read(&mut piece[filled..]) {

@@ -14,6 +14,7 @@ use crate::txn::resolution::{Updated, compute};
 use crate::txn::retry;
 use crate::txn::transaction::Transaction;
 use crate::types::error::Result;
+use crate::types::expiry::Expiry;
 use crate::types::index_key::KeyBuffer;
 use crate::types::keyspaces::Keyspace;
 use crate::types::update::{Overflow, Update, check_bit};
@@ -198,8 +199,8 @@ impl Transaction {
     /// Computes the pending updates of a key and then `update`, from the values that the
     /// transaction reads.
     fn update_now(&mut self, key: &[u8], update: Update<'static>) -> Result<()> {
-        let old = self.get_by_key(key)?;
-        let new = compute(&self.committer.reader, key, &vec![update], old.as_deref())?;
+        let (old, expiry) = self.get_to_update(key)?;
+        let new = compute(&self.committer.reader, key, &[update], old.as_deref())?;
         let is_same = if self.pending.of(key).is_none() {
             old.as_deref() == new.as_deref()
         } else {
@@ -212,13 +213,18 @@ impl Transaction {
             self.pending.take(key);
             return Ok(());
         }
-        self.put_computed(key, new)
+        self.put_computed(key, new, expiry)
     }
 
     /// Writes the result of a key's pending updates.
-    fn put_computed(&mut self, key: &[u8], new: Option<Vec<u8>>) -> Result<()> {
+    fn put_computed(
+        &mut self,
+        key: &[u8],
+        new: Option<Vec<u8>>,
+        expiry: Option<Expiry>,
+    ) -> Result<()> {
         self.write(|writes| match new {
-            Some(value) => writes.put(key, &value),
+            Some(value) => writes.put(key, &value, expiry),
             None => writes.delete(key),
         })?;
         self.pending.take(key);
@@ -228,10 +234,10 @@ impl Transaction {
     /// Computes all pending updates from the values that the transaction reads.
     pub(crate) fn compute_pending(&mut self) -> Result<()> {
         while let Some(key) = self.pending.first().map(<[u8]>::to_vec) {
-            let own = self.get_by_key(&key);
+            let own = self.updated(&key);
             self.spoil_if_failed(&own);
-            let new = own?.map(Value::into_vec);
-            self.put_computed(&key, new)?;
+            let (new, expiry) = own?.map_or((None, None), |(new, expiry)| (Some(new), expiry));
+            self.put_computed(&key, new.map(Value::into_vec), expiry)?;
         }
         Ok(())
     }

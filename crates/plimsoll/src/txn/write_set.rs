@@ -6,8 +6,8 @@
 //! which the index adopts without a rewrite when the transaction commits. A transaction may
 //! therefore be larger than memory, and its bytes are written once.
 //!
-//! Law: the last of several writes of one key wins. In the map it has the highest order, and a
-//! newer run hides an older one.
+//! Invariant: the last of several writes of one key wins. In the map it has the highest order, and
+//! a newer run hides an older one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,6 +31,7 @@ use crate::txn::spill::run_builder::SpillBuilder;
 use crate::txn::value_buffer::ValueBuffer;
 use crate::types::compression::{Compression, Packed};
 use crate::types::error::{Error, Lift, Result};
+use crate::types::expiry::Expiry;
 use crate::types::index_key::IndexKey;
 use crate::types::keyspaces::Keyspaces;
 use crate::types::version::{INLINE_BYTES, Stored, value_sum};
@@ -61,10 +62,20 @@ pub(crate) enum Write<'a> {
         sum: u64,
         /// How they are compressed.
         packed: Option<Packed>,
+        /// When the value expires, if it does.
+        expiry: Option<Expiry>,
     },
 }
 
 impl<'a> Write<'a> {
+    /// When the value expires, if it does.
+    pub(crate) fn expiry(&self) -> Option<Expiry> {
+        match self {
+            Write::Stored(stored) => stored.expiry(),
+            Write::Buffered { expiry, .. } => *expiry,
+        }
+    }
+
     /// Length of the value in bytes; 0 for a deletion.
     pub(crate) fn value_bytes(&self) -> u64 {
         match *self {
@@ -76,8 +87,8 @@ impl<'a> Write<'a> {
     /// The stored bytes of a value that is compressed, and how.
     pub(crate) fn packed(&self) -> Option<(Stored<'static>, Packed)> {
         let stored = match *self {
-            Write::Stored(stored) => stored.elsewhere()?,
-            Write::Buffered { offset, len, sum, packed } => {
+            Write::Stored(stored) => stored.value().elsewhere()?,
+            Write::Buffered { offset, len, sum, packed, .. } => {
                 Stored::InLog { offset, len, sum, packed }
             }
         };
@@ -92,11 +103,12 @@ impl<'a> Write<'a> {
     fn encode(&self, out: &mut Vec<u8>) {
         match *self {
             Write::Stored(stored) => stored.encode(out),
-            Write::Buffered { offset, len, sum, packed } => {
+            Write::Buffered { offset, len, sum, packed, expiry } => {
                 out.push(BUFFERED);
                 push_varint(out, offset);
                 push_varint(out, len);
                 out.extend_from_slice(&sum.to_le_bytes());
+                out.extend_from_slice(&expiry.map_or(0, Expiry::micros).to_le_bytes());
                 packed.iter().for_each(|packed| packed.encode(out));
             }
         }
@@ -106,10 +118,12 @@ impl<'a> Write<'a> {
         if bytes[0] == BUFFERED {
             let mut reader = Reader::new(&bytes[1..]);
             let (offset, len, sum) = (reader.varint(), reader.varint(), reader.u64());
+            let expiry = reader.u64().expect("written by `encode`");
             return Write::Buffered {
                 offset: offset.expect("written by `encode`"),
                 len: len.expect("written by `encode`"),
                 sum: sum.expect("written by `encode`"),
+                expiry: Expiry::from_micros(expiry),
                 packed: Packed::decode(&mut reader),
             };
         }
@@ -226,13 +240,13 @@ impl WriteSet {
         self.ranges.encoded_bytes()
     }
 
-    /// Writes a value.
-    pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+    /// Writes a value that expires, or one that does not.
+    pub(crate) fn put(&mut self, key: &[u8], value: &[u8], expiry: Option<Expiry>) -> Result<()> {
         if value.len() <= INLINE_BYTES {
-            return self.record(key, Write::Stored(Stored::Inline(value)));
+            return self.record(key, Write::Stored(Stored::Inline(value).expiring(expiry)));
         }
         if value.len() > PACKED_AT_ONCE_BYTES {
-            let stored = self.put_outside(key, value)?;
+            let stored = self.put_outside(key, value)?.expiring(expiry);
             return self.record(key, Write::Stored(stored));
         }
         let compressed = pack(self.patience.budget(), self.compression_of(key), value);
@@ -246,7 +260,7 @@ impl WriteSet {
             self.large_sink()(value)?;
             hit(Border::LargeWritten);
             let stored = Stored::InBlob { blob, offset, len, sum, packed };
-            return self.record(key, Write::Stored(stored));
+            return self.record(key, Write::Stored(stored.expiring(expiry)));
         }
         let patience = Arc::clone(&self.patience);
         let offset = patience.in_transaction(!self.values.has_room(len), || {
@@ -258,7 +272,7 @@ impl WriteSet {
                 }
             }
         })?;
-        self.record(key, Write::Buffered { offset, len, sum, packed })
+        self.record(key, Write::Buffered { offset, len, sum, packed, expiry })
     }
 
     /// Deletes a key.
@@ -307,8 +321,13 @@ impl WriteSet {
     }
 
     /// Ends the value: the key gets it.
-    pub(crate) fn end_large(&mut self, key: &[u8], large: LargeValue) -> Result<()> {
-        let stored = self.finish_large(large)?;
+    pub(crate) fn end_large(
+        &mut self,
+        key: &[u8],
+        large: LargeValue,
+        expiry: Option<Expiry>,
+    ) -> Result<()> {
+        let stored = self.finish_large(large)?.expiring(expiry);
         self.record(key, Write::Stored(stored))
     }
 
@@ -407,9 +426,11 @@ impl WriteSet {
 
     /// The stored form of a write. A buffered value is copied to a blob file.
     fn to_blob<'a>(&self, write: Write<'a>) -> Result<Stored<'a>> {
-        let (offset, len, sum, packed) = match write {
+        let (offset, len, sum, packed, expiry) = match write {
             Write::Stored(stored) => return Ok(stored),
-            Write::Buffered { offset, len, sum, packed } => (offset, len, sum, packed),
+            Write::Buffered { offset, len, sum, packed, expiry } => {
+                (offset, len, sum, packed, expiry)
+            }
         };
         let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
         if large.is_none() {
@@ -420,7 +441,8 @@ impl WriteSet {
         for slice in self.values.slices(offset, len) {
             writer.write(slice).lift()?;
         }
-        Ok(Stored::InBlob { blob: writer.id(), offset: place, len, sum, packed })
+        let stored = Stored::InBlob { blob: writer.id(), offset: place, len, sum, packed };
+        Ok(stored.expiring(expiry))
     }
 
     /// The newest write of the next key.
@@ -509,6 +531,9 @@ impl WriteSet {
         into: &mut [u8],
     ) -> Result<Option<Stored<'a>>> {
         match write {
+            Write::Stored(stored @ Stored::Expiring(_)) => {
+                return self.read_back(Write::Stored(stored.value()), from, into);
+            }
             Write::Stored(Stored::Inline(value)) => {
                 into.copy_from_slice(&value[from as usize..from as usize + into.len()]);
             }

@@ -1,8 +1,8 @@
 //! Named cursors: the positions of readers that follow the log. The log is not trimmed past the
 //! oldest one.
 //!
-//! Law: a cursor in memory is never ahead of its durable position. So after a crash no cursor names
-//! an entry that was trimmed.
+//! Invariant: a cursor in memory is never ahead of its durable position. So after a crash no cursor
+//! names an entry that was trimmed.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -123,5 +123,5 @@ pub(crate) fn decode_cursor(record: &[u8]) -> Result<Glsn> {
 
 /// The error for a record of a cursor that cannot be decoded.
 pub(crate) fn damaged_cursor() -> Error {
-    Error::corrupt("the record of a cursor cannot be decoded; see `plimsoll verify`")
+    Error::damaged("the record of a cursor cannot be decoded")
 }

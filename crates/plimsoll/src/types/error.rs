@@ -1,11 +1,12 @@
 //! Errors of the store, named by what the caller should do next.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use plimsoll_disk::io_cause::IoCause;
-use plimsoll_log::error::LogError;
+use plimsoll_log::error::{LogError, VERIFY_ADVICE};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::OutOfBudget;
 use plimsoll_memory::pool::LoadError;
@@ -18,7 +19,8 @@ use crate::types::times::{of_micros, show_time};
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
 /// # let dir = tempfile::tempdir().unwrap();
-/// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+/// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+/// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
 /// use plimsoll::Error;
 ///
 /// let stock = db.keyspace("stock")?;
@@ -37,18 +39,15 @@ use crate::types::times::{of_micros, show_time};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Another transaction changed a key that this one read: run this one again.
-    #[error(
-        "conflict on key {}: changed at GLSN {by}, after the snapshot at {at}; run the \
-         transaction again",
-        show_key(key)
-    )]
+    /// Another transaction changed a key that this one read, or a value that it read has expired:
+    /// run it again.
+    #[error("conflict on key {}: {}; run the transaction again", show_key(key), change(*at, *by))]
     Conflict {
         /// The key. If the transaction read a range: the first changed key in it.
         key: Vec<u8>,
         /// The snapshot that the transaction read.
         at: Glsn,
-        /// The commit that changed the key.
+        /// The commit that changed the key; `at` if its value has expired.
         by: Glsn,
     },
     /// The store no longer retains this moment: ask for `first` or later.
@@ -62,8 +61,8 @@ pub enum Error {
     /// The log is trimmed, and the times of its older commits are gone: use a time from `since` on,
     /// or a moment given by its GLSN.
     #[error(
-        "times before {} cannot be looked up any more, because the log is trimmed there; ask for a later time, or give the moment as a GLSN \
-         ({first} is the one at that time)",
+        "times before {} cannot be looked up any more, because the log is trimmed there; ask for \
+         a later time, or give the moment as a GLSN ({first} is the one at that time)",
         show_time(*since)
     )]
     TimeTrimmed {
@@ -87,8 +86,9 @@ pub enum Error {
     /// would not age: set the clock if it is wrong; if it is right, restart the log's time
     /// ([`Log::restart_time`](crate::Log::restart_time)). Reads continue.
     #[error(
-        "the last commit's time is {} ahead of this machine's clock; set the clock if it is wrong, or, if it is right, restart the log's time \
-         (Log::restart_time, `plimsoll restart-time`)",
+        "the last commit's time is {} ahead of this machine's clock; set the clock if it is \
+         wrong, or, if it is right, restart the log's time (Log::restart_time, `plimsoll \
+         restart-time`)",
         in_words(*ahead)
     )]
     ClockBehind {
@@ -104,7 +104,7 @@ pub enum Error {
         what: String,
     },
     /// Another process, or another handle of this one, has the store open for writing: close it, or
-    /// open read-only. Or 64 processes, the maximum, share it: close one of them.
+    /// open read-only. Or [`MAX_PROCESSES`](crate::MAX_PROCESSES) share it: close one of them.
     #[error("{}: the store is open for writing {who}", path.display())]
     Locked {
         /// The store.
@@ -191,7 +191,10 @@ pub enum Error {
     #[error(
         "timed out waiting for {}, which is suspended or hangs; resume or kill it (a commit that \
          waited for it may still succeed)",
-        pid.map_or_else(|| "another process that has the store open".to_owned(), |pid| format!("process {pid}"))
+        pid.map_or_else(
+            || "another process that has the store open".to_owned(),
+            |pid| format!("process {pid}")
+        )
     )]
     Stalled {
         /// Its process id, if known.
@@ -232,6 +235,11 @@ impl Error {
     /// Corruption in a file that is not known yet; see [`Error::in_file`].
     pub(crate) fn corrupt(message: impl Into<String>) -> Self {
         Self::Corrupt { file: None, glsn: None, message: message.into() }
+    }
+
+    /// As [`Error::corrupt`], for damage in a store, with the advice that lists all of it.
+    pub(crate) fn damaged(what: impl fmt::Display) -> Self {
+        Self::corrupt(format!("{what}{VERIFY_ADVICE}"))
     }
 
     /// Adds the file to a corruption error that has none yet.
@@ -302,10 +310,15 @@ impl Error {
     pub(crate) fn of_load(error: LoadError) -> Self {
         match error {
             LoadError::Io { kind, message, source } => Self::Io { kind, message, source },
-            LoadError::Corrupt { message } => Self::corrupt(message),
+            LoadError::Corrupt { message } => Self::damaged(message),
             LoadError::OutOfBudget(refusal) => Self::OutOfBudget(refusal),
         }
     }
+}
+
+/// The message of a corruption error for a report that lists the damage itself.
+pub(crate) fn strip_advice(message: &str) -> &str {
+    message.strip_suffix(VERIFY_ADVICE).unwrap_or(message)
 }
 
 /// Converts a result of the crates below. Not `From`: that would be public, and their errors are
@@ -341,13 +354,25 @@ impl From<InvalidInput> for Error {
     }
 }
 
+/// An error of the store that a reader has wrapped ([`crate::ValueReader`]) is that error.
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
+        if let Some(inner) = error.get_ref().and_then(|inner| inner.downcast_ref::<Self>()) {
+            return inner.clone();
+        }
         Self::Io {
             kind: error.kind(),
             message: error.to_string(),
             source: Some(IoCause::new(error)),
         }
+    }
+}
+
+/// How a key was changed after a snapshot.
+fn change(at: Glsn, by: Glsn) -> String {
+    match by > at {
+        true => format!("changed at GLSN {by}, after the snapshot at {at}"),
+        false => format!("its value has expired since the snapshot at {at} was made"),
     }
 }
 

@@ -4,10 +4,12 @@
 //! The target is `plimsoll`. Durations are in nanoseconds and sizes in bytes, as in
 //! [`Stats`](crate::Stats). A field's value is computed only if the event is wanted.
 //!
-//! Law: an event may be emitted under locks of the store, so a subscriber must not call the store.
+//! Invariant: an event may be emitted under locks of the store, so a subscriber must not call the
+//! store.
 
 use std::path::Path;
 
+use plimsoll_log::file_log::options::Cut;
 use plimsoll_log::glsn::Glsn;
 
 use crate::types::compression::Compression;
@@ -42,6 +44,18 @@ pub(crate) fn opened(
         replayed_bytes = stats.replayed_bytes,
         log_files = log_files(),
         tables = tables(),
+    );
+}
+
+/// Opening cut the torn tail of the log. The next commit gets the GLSN of its first record.
+pub(crate) fn torn_tail_cut(cut: &Cut) {
+    emit!(
+        INFO,
+        "torn tail cut",
+        glsn = cut.from.0,
+        bytes = cut.bytes,
+        offset = cut.offset,
+        why = cut.why,
     );
 }
 

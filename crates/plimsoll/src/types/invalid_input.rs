@@ -13,12 +13,15 @@ use crate::types::times::show_time;
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
 /// # let dir = tempfile::tempdir().unwrap();
-/// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+/// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+/// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
 /// use plimsoll::{Error, InvalidInput};
 ///
 /// let notes = db.keyspace("notes")?;
 /// match db.put(&notes, vec![b'x'; 5000], "one") {
-///     Err(Error::InvalidInput(InvalidInput::KeyTooLong { bytes, limit_bytes })) => assert!(bytes > limit_bytes),
+///     Err(Error::InvalidInput(InvalidInput::KeyTooLong { bytes, limit_bytes })) => {
+///         assert!(bytes > limit_bytes)
+///     }
 ///     other => panic!("{other:?}"),
 /// }
 /// # Ok(())
@@ -39,12 +42,36 @@ pub enum InvalidInput {
     #[error("the range to delete is empty: its end must lie behind its beginning")]
     EmptyRange,
     /// The value is too long.
-    #[error("a value has at most {limit_bytes} bytes ({} GiB), this one has at least {bytes}", limit_bytes >> 30)]
+    #[error(
+        "a value has at most {limit_bytes} bytes ({} GiB), this one has at least {bytes}",
+        limit_bytes >> 30
+    )]
     ValueTooLong {
         /// Length of the value; if it comes from a reader, the bytes that were read by then.
         bytes: u64,
         /// The limit.
         limit_bytes: u64,
+    },
+    /// No value can have this time to live.
+    #[error(
+        "a time to live is at least a microsecond and ends before the year 10000, unlike {ttl:?}"
+    )]
+    TimeToLive {
+        /// The time to live.
+        ttl: Duration,
+    },
+    /// No value can expire at this time.
+    #[error(
+        "a value expires after now ({}) and before the year 10000, not at {}; delete the key \
+         instead, or give a later time",
+        show_time(*now),
+        show_time(*asked)
+    )]
+    ExpiryTime {
+        /// The time.
+        asked: SystemTime,
+        /// The time of the call, according to the log.
+        now: SystemTime,
     },
     /// The metadata of a transaction is too long.
     #[error("metadata has at most {limit_bytes} bytes, this has {bytes}")]
@@ -80,7 +107,11 @@ pub enum InvalidInput {
         name: String,
     },
     /// The time is before the first commit: GLSN 0 is the empty store.
-    #[error("{} is before the first commit: {}; moment 0 is the empty store", show_time(*asked), show_begin(*first))]
+    #[error(
+        "{} is before the first commit: {}; moment 0 is the empty store",
+        show_time(*asked),
+        show_begin(*first)
+    )]
     TimeBeforeFirst {
         /// The time.
         asked: SystemTime,
@@ -156,7 +187,8 @@ pub enum InvalidInput {
     },
     /// The memory budget is below the minimum.
     #[error(
-        "a memory budget of {bytes} bytes is below the minimum of {min_bytes} bytes ({} MiB); give it more",
+        "a memory budget of {bytes} bytes is below the minimum of {min_bytes} bytes ({} MiB); \
+         give it more",
         min_bytes >> 20
     )]
     BudgetTooSmall {
@@ -182,8 +214,8 @@ pub enum InvalidInput {
     /// The file system cannot be used by several processes together, or may be one of several
     /// machines.
     #[error(
-        "{}: the store is on {file_system}, where several processes cannot share it; open it without Options::shared, or put it on a file \
-         system of this machine",
+        "{}: the store is on {file_system}, where several processes cannot share it; open it \
+         without Options::shared, or put it on a file system of this machine",
         path.display()
     )]
     CannotBeShared {
@@ -195,8 +227,9 @@ pub enum InvalidInput {
     /// This process may not write to the store's folder, and no process has ever shared the store,
     /// so there are no shared words by which to follow others.
     #[error(
-        "{}: no process shares this store yet, so there is none to follow, and this process may not write to the folder; open it when one has \
-         opened it shared, or read what is there now, without `shared`",
+        "{}: no process shares this store yet, so there is none to follow, and this process may \
+         not write to the folder; open it when one has opened it shared, or read what is there \
+         now, without `shared`",
         path.display()
     )]
     NobodyToFollow {
@@ -205,8 +238,9 @@ pub enum InvalidInput {
     },
     /// Each process that shares the store would have less than the minimum of memory.
     #[error(
-        "{members} processes share {total_bytes} bytes ({} MiB) of memory for this store, and with one more each would have less than \
-         {min_bytes} bytes ({} MiB); give a larger total, or close one of them",
+        "{members} processes share {total_bytes} bytes ({} MiB) of memory for this store, and \
+         with one more each would have less than {min_bytes} bytes ({} MiB); give a larger total, \
+         or close one of them",
         total_bytes >> 20, min_bytes >> 20
     )]
     NoMemoryForAnother {
@@ -234,7 +268,11 @@ pub enum InvalidInput {
         path: PathBuf,
     },
     /// The destination of a backup holds another backup that is in progress or was interrupted.
-    #[error("{}: this folder holds an unfinished backup; unless one is being made there now, delete the folder and try again", path.display())]
+    #[error(
+        "{}: this folder holds an unfinished backup; unless one is being made there now, delete \
+         the folder and try again",
+        path.display()
+    )]
     DestinationUnfinished {
         /// The destination.
         path: PathBuf,
@@ -348,6 +386,47 @@ pub enum InvalidInput {
     /// A function that computes an update called the store.
     #[error("a function that computes an update cannot use the store; pass it what it needs")]
     UpdateUsesStore,
+    /// There is no commit with this GLSN.
+    #[error(
+        "GLSN {glsn} is not a commit, so it cannot be reverted; Log::commits (`plimsoll log`) \
+         lists the commits"
+    )]
+    NotACommit {
+        /// The GLSN.
+        glsn: Glsn,
+    },
+    /// The commit changed no keys, only the store's records of its keyspaces or cursors.
+    #[error(
+        "GLSN {glsn} changed no keys, only keyspaces or cursors, and a revert does not change \
+         these; use Db::drop_keyspace, Db::keyspace, Db::set_retention or Log::drop_cursor"
+    )]
+    NothingToRevert {
+        /// The commit.
+        glsn: Glsn,
+    },
+    /// Keys would be put into a keyspace that does not exist now.
+    #[error(
+        "keyspace {name:?} does not exist now, so its keys cannot be put back; create it by \
+         Db::create_keyspace and try again"
+    )]
+    KeyspaceGone {
+        /// Its name.
+        name: String,
+    },
+    /// The function of a merge rule panicked.
+    #[error(
+        "the merge function panicked at key {} of keyspace {keyspace:?}: {message}; nothing was \
+         written",
+        key.escape_ascii()
+    )]
+    MergeFunctionPanicked {
+        /// The keyspace.
+        keyspace: String,
+        /// The key.
+        key: Vec<u8>,
+        /// The message of the panic; empty if it is not text.
+        message: String,
+    },
     /// An earlier write of the transaction failed, so it cannot be committed.
     #[error("an earlier write of this transaction failed; abort it and run it again")]
     TransactionFailed,

@@ -14,7 +14,8 @@ use std::ops::{
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
 /// # let dir = tempfile::tempdir().unwrap();
-/// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+/// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+/// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
 /// let fruits = db.keyspace("fruits")?;
 /// for fruit in ["apple", "cherry", "melon"] {
 ///     db.put(&fruits, fruit, "1")?;

@@ -8,6 +8,7 @@
 //! u8      retention: 0 for ever, 1 latest, 2 GLSNs, 3 time, 255 not set
 //! varint  GLSNs, or microseconds (0 otherwise)
 //! settings, each absent if it is the default:
+//! u8      2: time to live; then varint microseconds
 //! u8      1: compression; then u8 codec (0 none, 1 LZ4, 2 zstd, 255 not set), u8 level (0 but
 //!         for zstd), u8 1 if values were ever compressed with zstd, else 0
 //! ```
@@ -35,6 +36,7 @@ use plimsoll_disk::codec::{Reader, push_varint};
 
 use crate::types::compression::{Codec, Compression, HAS_ZSTD, no_zstd};
 use crate::types::error::{Error, Result};
+use crate::types::expiry::check_ttl;
 use crate::types::invalid_input::InvalidInput;
 use crate::types::retention::Retention;
 
@@ -119,6 +121,9 @@ pub struct KeyspaceInfo {
     pub retention: Retention,
     /// How values that are written from now on are compressed.
     pub compression: Compression,
+    /// The time to live of values that are written from now on; `None`: they do not expire unless
+    /// the write says so.
+    pub ttl: Option<Duration>,
 }
 
 /// The result of dropping a keyspace.
@@ -141,7 +146,8 @@ pub struct KeyspaceInfo {
 pub struct DropReport {
     /// The commit that dropped the keyspace, which can be read at moments before this one.
     pub glsn: Glsn,
-    /// Keys that were deleted with it.
+    /// Keys that were deleted with it, including those whose values had expired but were still
+    /// stored.
     pub keys: u64,
 }
 
@@ -151,6 +157,8 @@ pub(crate) struct Record {
     pub(crate) id: u32,
     pub(crate) retention: Retention,
     pub(crate) compression: Compression,
+    /// The time to live of values that are put, if they have one.
+    pub(crate) ttl: Option<Duration>,
     /// Whether values may be compressed with zstd.
     pub(crate) has_zstd: bool,
     /// Whether the retention is set, rather than taken from the options.
@@ -165,6 +173,9 @@ const NOT_SET: u8 = 255;
 /// The first byte of the setting of a record that says how values are compressed.
 const COMPRESSION: u8 = 1;
 
+/// The first byte of the setting of a record that is a time to live.
+const TTL: u8 = 2;
+
 impl Record {
     pub(crate) fn new(id: u32, retention: Retention, compression: Compression) -> Self {
         Self::of_options(id, retention, compression).as_set()
@@ -174,7 +185,8 @@ impl Record {
     pub(crate) fn of_options(id: u32, retention: Retention, compression: Compression) -> Self {
         let has_zstd = compression.codec() == Some(Codec::Zstd);
         let (sets_retention, sets_compression) = (false, false);
-        Self { id, retention, compression, has_zstd, sets_retention, sets_compression }
+        let ttl = None;
+        Self { id, retention, compression, ttl, has_zstd, sets_retention, sets_compression }
     }
 
     /// The record with its settings set.
@@ -191,6 +203,11 @@ impl Record {
     pub(crate) fn with_compression(self, compression: Compression) -> Self {
         let has_zstd = self.has_zstd || compression.codec() == Some(Codec::Zstd);
         Self { compression, has_zstd, sets_compression: true, ..self }
+    }
+
+    /// The record with another time to live. Values that exist keep their expiry.
+    pub(crate) fn with_ttl(self, ttl: Option<Duration>) -> Self {
+        Self { ttl, ..self }
     }
 
     /// The record that says that values may be compressed with zstd.
@@ -230,12 +247,15 @@ impl Record {
             };
             out.extend_from_slice(&[COMPRESSION, codec, level, u8::from(self.has_zstd)]);
         }
+        if let Some(ttl) = self.ttl {
+            out.push(TTL);
+            push_varint(&mut out, ttl.as_micros() as u64);
+        }
         out
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
-        let damaged =
-            || Error::corrupt("the record of a keyspace cannot be decoded; see `plimsoll verify`");
+        let damaged = || Error::damaged("the record of a keyspace cannot be decoded");
         let mut reader = Reader::new(bytes);
         let id = reader.u32().ok_or_else(damaged)?;
         let tag = reader.u8().ok_or_else(damaged)?;
@@ -251,13 +271,20 @@ impl Record {
         record.sets_retention = tag != NOT_SET;
         record.sets_compression = id != DEFAULT.1;
         while let Some(setting) = reader.u8() {
-            if setting != COMPRESSION {
-                return Err(Error::format(format!(
-                    "keyspace {id} has a setting of kind {setting} that this version does not \
-                     know; use a newer Plimsoll"
-                )));
+            match setting {
+                COMPRESSION => record.decode_compression(&mut reader).ok_or_else(damaged)?,
+                TTL => {
+                    let ttl = Duration::from_micros(reader.varint().ok_or_else(damaged)?);
+                    check_ttl(ttl).map_err(|_| damaged())?;
+                    record.ttl = Some(ttl);
+                }
+                _ => {
+                    return Err(Error::format(format!(
+                        "keyspace {id} has a setting of kind {setting} that this version does not \
+                         know; use a newer Plimsoll"
+                    )));
+                }
             }
-            record.decode_compression(&mut reader).ok_or_else(damaged)?;
         }
         if record.has_zstd && !HAS_ZSTD {
             return Err(no_zstd(&format!("keyspace {id}")));
@@ -302,6 +329,8 @@ pub(crate) struct Keyspaces {
     any_dropped: AtomicBool,
     /// Whether a keyspace has a compression.
     any_compressed: AtomicBool,
+    /// Whether a keyspace has a time to live.
+    any_ttl: AtomicBool,
     /// Held while a keyspace is created or changed, so that changes are recorded in commit order.
     pub(crate) making: Mutex<()>,
 }
@@ -314,6 +343,8 @@ struct Known {
     dropped: BTreeMap<u32, (Arc<str>, Record)>,
     /// The compression of the keyspaces that have one.
     compressed: BTreeMap<u32, Compression>,
+    /// The time to live of the keyspaces that have one.
+    ttls: BTreeMap<u32, Duration>,
     /// The keyspace that is being dropped.
     dropping: Option<u32>,
 }
@@ -349,6 +380,12 @@ impl Keyspaces {
         let has_zstd = record.has_zstd || before.is_some_and(|before| before.has_zstd);
         let record = before.map_or(record, |before| Record { has_zstd, ..record.or(*before) });
         known.by_name.insert(name.into(), record);
+        match record.ttl {
+            Some(ttl) => _ = known.ttls.insert(record.id, ttl),
+            None => _ = known.ttls.remove(&record.id),
+        }
+        // Relaxed, like the settings of compression.
+        self.any_ttl.store(!known.ttls.is_empty(), Ordering::Relaxed);
         drop(known);
         self.learn_compression(record.id, record.compression);
     }
@@ -372,6 +409,15 @@ impl Keyspaces {
         self.read().compressed.get(&id).copied().unwrap_or_default()
     }
 
+    /// The time to live of values that are put into a keyspace, if they have one.
+    #[inline]
+    pub(crate) fn ttl(&self, id: u32) -> Option<Duration> {
+        if !self.any_ttl.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.read().ttls.get(&id).copied()
+    }
+
     /// Blocks all puts into the keyspace until the result is dropped: then the keyspace counts as
     /// dropped if `learn_dropped` was called, otherwise as unchanged.
     #[must_use]
@@ -389,6 +435,7 @@ impl Keyspaces {
         }
         known.dropped.insert(record.id, (name.into(), record));
         known.compressed.remove(&record.id);
+        known.ttls.remove(&record.id);
         self.any_compressed.store(!known.compressed.is_empty(), Ordering::Relaxed);
         self.any_dropped.store(true, Ordering::Release);
     }
@@ -518,6 +565,8 @@ mod tests {
             for compression in [Compression::None, Compression::Lz4] {
                 let record = Record::new(id, retention, compression);
                 assert_eq!(Record::decode(&record.encode()), Ok(record));
+                let expiring = record.with_ttl(Some(Duration::from_secs(300)));
+                assert_eq!(Record::decode(&expiring.encode()), Ok(expiring));
             }
         }
         let (id, retention) = (DEFAULT.1, Retention::Time(Duration::from_secs(1)));

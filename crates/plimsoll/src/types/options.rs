@@ -8,6 +8,7 @@ use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::room::{OsRoomGauge, RoomGauge};
 use plimsoll_disk::vfs::Disk;
 use plimsoll_log::draft::MAX_BODY_BYTES;
+pub use plimsoll_log::members::MAX_PROCESSES;
 
 use crate::types::compression::Compression;
 use crate::types::error::Result;
@@ -42,7 +43,8 @@ const MIN_WARM_BYTES_PER_SECOND: u64 = 64 << 10;
 /// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
 /// # let notes = db.keyspace("notes")?;
 /// # db.close()?;
-/// let db = Db::open(&path, Options::new().memory_bytes(16 << 20).durability(Durability::Buffered))?;
+/// let options = Options::new().memory_bytes(16 << 20).durability(Durability::Buffered);
+/// let db = Db::open(&path, options)?;
 /// let notes = db.keyspace("notes")?;
 /// db.put(&notes, "a", "a crash may lose it")?;
 /// db.sync()?;
@@ -203,11 +205,11 @@ impl Options {
         self
     }
 
-    /// Whether other processes may have the store open at the same time, to read and to write, each
-    /// with this option. A commit of one process is visible to the others at once; transactions are
-    /// serializable over all of them. While processes share the store, opening it without this
-    /// option fails, and vice versa. `docs/explanation/processes.md` describes what is shared and
-    /// what it costs.
+    /// Whether other processes, [`MAX_PROCESSES`] in all, may have the store open at the same time,
+    /// to read and to write, each with this option. A commit of one process is visible to the
+    /// others at once; transactions are serializable over all of them. While processes share the
+    /// store, opening it without this option fails, and vice versa. `docs/explanation/processes.md`
+    /// describes what is shared and what it costs.
     ///
     /// With [`Options::read_only`], the process follows the processes that share the store, even if
     /// none has opened it yet, and changes only its own entry among them. Without the right to

@@ -17,7 +17,8 @@ use std::time::Duration;
 /// # use plimsoll::*;
 /// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
 /// let sessions = db.create_keyspace("sessions", Retention::Latest)?;
-/// assert!(db.create_keyspace("sessions", Retention::Forever).is_err(), "it is there, with another one");
+/// // It exists, with another retention.
+/// assert!(db.create_keyspace("sessions", Retention::Forever).is_err());
 /// db.set_retention(&sessions, Retention::Time(std::time::Duration::from_secs(7 * 24 * 3600)))?;
 /// let report = db.drop_keyspace(&sessions)?;
 /// assert!(db.snapshot_at(Moment::Glsn(report.glsn - 1))?.keyspace("sessions")?.is_some());

@@ -76,7 +76,7 @@ pub struct PoolStats {
     pub hits: u64,
     /// Pages read from disk.
     pub loads: u64,
-    /// Of these, pages prefetched for a scan.
+    /// Of these, pages read ahead of a scan.
     pub read_ahead: u64,
     /// Times that a reader waited for a page that another thread was loading.
     pub waits: u64,
@@ -133,6 +133,9 @@ pub struct OpeningStats {
     pub replayed: u64,
     /// Bytes of the log entries replayed.
     pub replayed_bytes: u64,
+    /// Bytes of the log's torn tail, which opening cut: records that no commit had returned for
+    /// when the process was killed or the power failed. A read-only store cuts nothing.
+    pub torn_bytes: u64,
 }
 
 /// All statistics of a store.

@@ -8,6 +8,8 @@
 //! 3 blob offset len sum (varints, u64) the value is in a blob file of plain bytes
 //! 2, 3: behind it, if the value is compressed: u8 codec, varint length of the value
 //! 0 len                 (varint, above INLINE_BYTES) damaged: a recovery could not read the value
+//! 0 1 time tag bytes... a value that expires at this time (u64, microseconds since 1970 UTC); then
+//!                       the value in one of the forms above
 //! ```
 //!
 //! `len` bytes are stored; `sum` is the checksum of all of them ([`value_sum`]), computed when they
@@ -22,6 +24,7 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::types::compression::Packed;
 use crate::types::error::{Error, Result};
+use crate::types::expiry::Expiry;
 use crate::types::index_key::IndexKey;
 use crate::types::invalid_input::InvalidInput;
 use crate::types::value::Value;
@@ -42,11 +45,18 @@ pub(crate) fn check_value_bytes(bytes: u64) -> Result<()> {
 pub const INLINE_BYTES: usize = 1024;
 
 /// The maximum length of an encoded [`Stored`].
-pub(crate) const MAX_STORED_BYTES: usize = 1 + INLINE_BYTES;
+pub(crate) const MAX_STORED_BYTES: usize = EXPIRY_BYTES + 1 + INLINE_BYTES;
 
 /// The maximum length of an encoded [`Stored`] other than an inline value: a tag, three varints, a
 /// checksum, and how it is compressed.
-pub(crate) const MAX_POINTER_BYTES: usize = 39 + Packed::MAX_BYTES;
+pub(crate) const MAX_POINTER_BYTES: usize = EXPIRY_BYTES + 39 + Packed::MAX_BYTES;
+
+/// Bytes of an expiry in front of a value's encoding: two that mark it, and the time.
+const EXPIRY_BYTES: usize = 2 + size_of::<u64>();
+
+/// The byte behind tag 0 that marks an expiry. The length of a damaged value does not begin with
+/// it.
+const EXPIRES: u8 = 1;
 
 /// Checksum seed that marks the checksum of a whole value.
 const VALUE_SEED: u64 = 0x5641_4c55_4531;
@@ -64,7 +74,8 @@ pub(crate) fn running_value_sum() -> Running {
 /// Tag of [`Stored::Inline`] in the encoding.
 pub(crate) const INLINE_TAG: u64 = 1;
 
-/// The stored content of a version.
+/// The stored content of a version. Whether a version has a value at some time:
+/// [`Stored::is_live`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stored<'a> {
     /// The key was deleted.
@@ -100,9 +111,81 @@ pub(crate) enum Stored<'a> {
         /// Its length.
         len: u64,
     },
+    /// A value that expires.
+    Expiring(Expiring<'a>),
+}
+
+/// A value that expires; made by [`Stored::expiring`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Expiring<'a> {
+    expiry: Expiry,
+    value: Lasting<'a>,
+}
+
+/// A [`Stored`] that is a value and has no expiry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lasting<'a> {
+    Inline(&'a [u8]),
+    InLog { offset: u64, len: u64, sum: u64, packed: Option<Packed> },
+    InBlob { blob: BlobId, offset: u64, len: u64, sum: u64, packed: Option<Packed> },
+    Dropped { len: u64 },
 }
 
 impl<'a> Stored<'a> {
+    /// This value with an expiry in place of its own, or with none. A deletion stays as it is.
+    #[inline]
+    pub(crate) fn expiring(self, expiry: Option<Expiry>) -> Self {
+        let Some(expiry) = expiry else { return self.value() };
+        let value = match self.value() {
+            Stored::Deleted | Stored::Expiring(_) => return self,
+            Stored::Inline(value) => Lasting::Inline(value),
+            Stored::InLog { offset, len, sum, packed } => {
+                Lasting::InLog { offset, len, sum, packed }
+            }
+            Stored::InBlob { blob, offset, len, sum, packed } => {
+                Lasting::InBlob { blob, offset, len, sum, packed }
+            }
+            Stored::Dropped { len } => Lasting::Dropped { len },
+        };
+        Stored::Expiring(Expiring { expiry, value })
+    }
+
+    /// The same without an expiry.
+    #[inline]
+    pub(crate) fn value(self) -> Self {
+        let Stored::Expiring(Expiring { value, .. }) = self else { return self };
+        match value {
+            Lasting::Inline(value) => Stored::Inline(value),
+            Lasting::InLog { offset, len, sum, packed } => {
+                Stored::InLog { offset, len, sum, packed }
+            }
+            Lasting::InBlob { blob, offset, len, sum, packed } => {
+                Stored::InBlob { blob, offset, len, sum, packed }
+            }
+            Lasting::Dropped { len } => Stored::Dropped { len },
+        }
+    }
+
+    /// When the value expires, if it does.
+    #[inline]
+    pub(crate) fn expiry(&self) -> Option<Expiry> {
+        match self {
+            Stored::Expiring(Expiring { expiry, .. }) => Some(*expiry),
+            _ => None,
+        }
+    }
+
+    /// Whether the key has a value at a time (microseconds since 1970 UTC), if this is its newest
+    /// version.
+    #[inline]
+    pub(crate) fn is_live(&self, micros: u64) -> bool {
+        match self {
+            Stored::Deleted => false,
+            Stored::Expiring(Expiring { expiry, .. }) => !expiry.has_passed(micros),
+            _ => true,
+        }
+    }
+
     /// Appends the encoding.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let body = self.encode_head(out);
@@ -136,6 +219,11 @@ impl<'a> Stored<'a> {
                 out.push(0);
                 push_varint(out, len);
             }
+            Stored::Expiring(Expiring { expiry, .. }) => {
+                out.extend_from_slice(&[0, EXPIRES]);
+                out.extend_from_slice(&expiry.micros().to_le_bytes());
+                return self.value().encode_head(out);
+            }
         }
         &[]
     }
@@ -144,6 +232,7 @@ impl<'a> Stored<'a> {
     pub(crate) fn max_bytes(&self) -> usize {
         match self {
             Stored::Inline(value) => 1 + value.len(),
+            Stored::Expiring(_) => EXPIRY_BYTES + self.value().max_bytes(),
             _ => MAX_POINTER_BYTES,
         }
     }
@@ -151,6 +240,9 @@ impl<'a> Stored<'a> {
     /// The content without a lifetime; `None` for an inline value.
     pub(crate) fn elsewhere(self) -> Option<Stored<'static>> {
         match self {
+            Stored::Expiring(Expiring { expiry, .. }) => {
+                self.value().elsewhere().map(|value| value.expiring(Some(expiry)))
+            }
             Stored::Inline(_) => None,
             Stored::Deleted => Some(Stored::Deleted),
             Stored::InLog { offset, len, sum, packed } => {
@@ -178,7 +270,7 @@ impl<'a> Stored<'a> {
         Self::from_other_parts(tag, body)
     }
 
-    /// The value, if it is inline.
+    /// The value, if it is inline and does not expire.
     #[inline]
     pub(crate) fn inline_value(&self) -> Option<&'a [u8]> {
         match *self {
@@ -198,6 +290,14 @@ impl<'a> Stored<'a> {
         let mut reader = Reader::new(body);
         let stored = match tag {
             0 if body.is_empty() => Stored::Deleted,
+            0 if body[0] == EXPIRES => {
+                let expiry = expiry_in(tag, body)?;
+                let (&tag, body) = body[EXPIRY_BYTES - 1..].split_first()?;
+                // A deletion does not expire, and a value has one expiry.
+                let is_value = tag != 0 || body.first().is_some_and(|first| *first != EXPIRES);
+                let value = if is_value { Self::from_parts(tag, body)? } else { return None };
+                return Some(value.expiring(Some(expiry)));
+            }
             0 => Stored::Dropped { len: reader.varint().filter(|len| *len > INLINE_BYTES as u64)? },
             2 => Stored::InLog {
                 offset: reader.varint()?,
@@ -223,17 +323,17 @@ impl<'a> Stored<'a> {
     /// # Errors
     /// The checksums differ, so the bytes read are not the bytes written.
     pub(crate) fn check_sum(&self, glsn: Glsn, read: u64) -> Result<()> {
-        let (place, len, sum) = match *self {
+        let (place, len, sum) = match self.value() {
             Stored::InLog { len, sum, .. } => ("its entry in the log".to_owned(), len, sum),
             Stored::InBlob { blob, len, sum, .. } => (format!("blob file {}", blob.0), len, sum),
-            Stored::Deleted | Stored::Inline(_) | Stored::Dropped { .. } => return Ok(()),
+            _ => return Ok(()),
         };
         if sum == read {
             return Ok(());
         }
-        Err(Error::corrupt(format!(
+        Err(Error::damaged(format_args!(
             "the value of {len} bytes written at GLSN {glsn} does not match its checksum in \
-             {place}: its checksum is {read:016x}, not {sum:016x}; see `plimsoll verify`"
+             {place}: its checksum is {read:016x}, not {sum:016x}"
         ))
         .at_glsn(glsn))
     }
@@ -241,9 +341,9 @@ impl<'a> Stored<'a> {
     /// How the value is compressed.
     #[inline]
     pub(crate) fn packed(&self) -> Option<Packed> {
-        match *self {
+        match self.value() {
             Stored::InLog { packed, .. } | Stored::InBlob { packed, .. } => packed,
-            Stored::Deleted | Stored::Inline(_) | Stored::Dropped { .. } => None,
+            _ => None,
         }
     }
 
@@ -266,12 +366,22 @@ impl<'a> Stored<'a> {
 
     /// Bytes that are stored for the value: fewer than its length if it is compressed.
     pub(crate) fn stored_bytes(&self) -> u64 {
-        match *self {
-            Stored::Deleted => 0,
+        match self.value() {
+            Stored::Deleted | Stored::Expiring(_) => 0,
             Stored::Inline(value) => value.len() as u64,
             Stored::InLog { len, .. } | Stored::InBlob { len, .. } | Stored::Dropped { len } => len,
         }
     }
+}
+
+/// The expiry in a stored form with this tag and this body, if it has one.
+#[inline]
+pub(crate) fn expiry_in(tag: u8, body: &[u8]) -> Option<Expiry> {
+    if tag != 0 || *body.first()? != EXPIRES {
+        return None;
+    }
+    let micros = body.get(1..EXPIRY_BYTES - 1)?.try_into().ok()?;
+    Expiry::from_micros(u64::from_le_bytes(micros))
 }
 
 /// Reads how a value is compressed, if it is; `None` if the bytes are invalid.
@@ -282,7 +392,7 @@ fn read_packed(reader: &mut Reader<'_>) -> Option<Option<Packed>> {
     Packed::decode(reader).map(Some)
 }
 
-/// The stored content of a version, free of its storage.
+/// The stored content of a version, free of its storage and without its expiry.
 #[derive(Clone)]
 pub(crate) enum OwnedStored {
     /// The value itself.
@@ -294,7 +404,7 @@ pub(crate) enum OwnedStored {
 impl OwnedStored {
     /// A copy.
     pub(crate) fn new(stored: Stored<'_>) -> Self {
-        match (stored.inline_value(), stored.elsewhere()) {
+        match (stored.value().inline_value(), stored.value().elsewhere()) {
             (Some(value), _) => Self::Inline(value.to_vec().into()),
             (None, elsewhere) => Self::Elsewhere(elsewhere.expect("it is not inline")),
         }
@@ -334,7 +444,7 @@ impl<'a> Version<'a> {
     }
 }
 
-/// The key of a version, the commit that wrote it, and whether it is a deletion.
+/// The key of a version, the commit that wrote it, and whether it is a deletion or expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VersionHead<'a> {
     /// The index key.
@@ -343,11 +453,14 @@ pub(crate) struct VersionHead<'a> {
     pub(crate) glsn: Glsn,
     /// The key was deleted.
     pub(crate) is_deleted: bool,
+    /// When the value expires, if it does.
+    pub(crate) expiry: Option<Expiry>,
 }
 
 impl<'a> From<Version<'a>> for VersionHead<'a> {
     fn from(version: Version<'a>) -> Self {
-        Self { key: version.key, glsn: version.glsn, is_deleted: version.stored == Stored::Deleted }
+        let Version { key, glsn, stored } = version;
+        Self { key, glsn, is_deleted: stored == Stored::Deleted, expiry: stored.expiry() }
     }
 }
 
@@ -384,12 +497,28 @@ mod tests {
             },
             Stored::Dropped { len: 70_000 },
         ];
-        for stored in all {
+        let expiry = Expiry::from_micros(1 << 50);
+        for stored in all.into_iter().flat_map(|stored| [stored, stored.expiring(expiry)]) {
             let mut bytes = Vec::new();
             stored.encode(&mut bytes);
             assert_eq!(Stored::decode(&bytes), Some(stored));
             assert!(bytes.len() <= stored.max_bytes());
+            assert_eq!(expiry_in(bytes[0], &bytes[1..]), stored.expiry());
+            let elsewhere = stored.elsewhere().map_or(stored, |elsewhere| elsewhere);
+            assert_eq!(elsewhere, stored);
         }
+    }
+
+    #[test]
+    fn a_value_is_live_until_it_expires_and_a_deletion_never() {
+        let (seven, nine) = (Expiry::from_micros(7), Expiry::from_micros(9));
+        let value = Stored::Inline(b"value").expiring(seven);
+        assert_eq!([6, 7, 8].map(|now| value.is_live(now)), [true, false, false]);
+        assert_eq!(value.expiring(nine).expiry(), nine);
+        assert_eq!(value.expiring(None), Stored::Inline(b"value"));
+        assert!(Stored::Inline(b"value").is_live(u64::MAX));
+        assert_eq!(Stored::Deleted.expiring(seven), Stored::Deleted);
+        assert!(!Stored::Deleted.is_live(0));
     }
 
     #[test]
@@ -419,6 +548,11 @@ mod tests {
             &[2, 1, 100, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0x80, 0x10, 0],
             &[2, 1, 100, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0x80, 0x01],
             &[2, 1, 100, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0x81, 0x80, 0x80, 0x80, 0x04],
+            // An expiry without a value, of a deletion, in 1970, of a value that has one already.
+            &[0, 1, 9, 0, 0, 0, 0, 0, 0, 0],
+            &[0, 1, 9, 0, 0, 0, 0, 0, 0, 0, 0],
+            &[0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, b'a'],
+            &[0, 1, 9, 0, 0, 0, 0, 0, 0, 0, 0, 1, 9, 0, 0, 0, 0, 0, 0, 0, 1, b'a'],
         ] {
             assert_eq!(Stored::decode(bytes), None, "{bytes:?}");
         }

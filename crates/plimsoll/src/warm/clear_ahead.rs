@@ -1,7 +1,7 @@
 //! Touches memory ahead of the restore of rows, in its own thread. The system clears memory when it
 //! is first touched, which would otherwise take a third of the restoring thread's time.
 //!
-//! Laws:
+//! Invariants:
 //! 1. Memory is touched only within the budget, and only while other memory is free as well
 //!    (`Budget::clear_block`).
 //! 2. The thread ends when it has touched as much memory as the rows of the image can use, when

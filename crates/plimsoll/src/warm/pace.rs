@@ -6,7 +6,7 @@
 //! would harm threads that wait for a lock or a page that the restore holds while it is not
 //! running.
 //!
-//! Laws:
+//! Invariants:
 //! 1. The thread pauses only between steps, when it holds no lock.
 //! 2. While there are enough processors, only the first pause is made.
 //! 3. A pause is bounded. Each pause of the maximum length is followed by a portion of steps even

@@ -1,8 +1,11 @@
 //! The format of a segment of the image: its header and checksums.
 //!
 //! ```text
-//! 0         8        12           16            20    24      40    48     56       64    68    72         80   88
-//! | PLIMWARM | format | compatible | incompatible | kind | log id | GLSN | chain | entries | body | note | sum(body) | sum | body ...
+//! 0          8        12           16             20     24       40     48      56        64
+//! | PLIMWARM | format | compatible | incompatible | kind | log id | GLSN | chain | entries | body
+//!
+//! 68     72          80    88
+//! | note | sum(body) | sum | body ...
 //! ```
 //!
 //! The last checksum covers bytes 0 to 80 and is seeded with the segment's kind and number: valid

@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex};
 
 use plimsoll::{BackupOptions, Db, Error, InvalidInput, Options};
 use plimsoll_disk::clock::ManualClock;
+use plimsoll_disk::layer::DiskLayer;
 use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::mem::MemDisk;
-use plimsoll_disk::vfs::{Caching, DirEntry, DirLock, Disk, File, LockError, Open};
+use plimsoll_disk::vfs::Disk;
 
 fn options(disk: &Arc<dyn Disk>) -> Options {
     let clock = Arc::new(ManualClock::new(1_780_000_000_000_000));
@@ -75,9 +76,9 @@ struct Failing {
     other: Mutex<Option<Db>>,
 }
 
-impl Disk for Failing {
-    fn open(&self, path: &Path, open: Open, caching: Caching) -> io::Result<Arc<dyn File>> {
-        self.inner.open(path, open, caching)
+impl DiskLayer for Failing {
+    fn below(&self) -> &dyn Disk {
+        &self.inner
     }
     fn create_dir(&self, path: &Path) -> io::Result<()> {
         let other = if path == Path::new("/copy/log.partial") {
@@ -90,24 +91,6 @@ impl Disk for Failing {
         }
         self.inner.create_dir(path)
     }
-    fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
-        self.inner.list(dir)
-    }
-    fn entry(&self, path: &Path) -> io::Result<Option<DirEntry>> {
-        self.inner.entry(path)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.inner.rename(from, to)
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.inner.remove(path)
-    }
-    fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        self.inner.remove_dir(path)
-    }
-    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.inner.hard_link(from, to)
-    }
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         let fails = *self.folder.lock().unwrap() == dir
             && self
@@ -115,9 +98,6 @@ impl Disk for Failing {
                 .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |good| good.checked_sub(1))
                 .is_err();
         if fails { Err(io::Error::other("the sync failed")) } else { self.inner.sync_dir(dir) }
-    }
-    fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
-        self.inner.lock(dir)
     }
 }
 

@@ -43,7 +43,8 @@ fn both_lock_files_can_be_removed_and_there_is_still_one_writer() {
             let error = put(&db, b"a", b"not acknowledged").unwrap_err();
             let said = if replaced { "replaced" } else { "removed" };
             assert!(
-                matches!(&error, Error::Poisoned { cause } if cause.contains("LOCK") && cause.contains(said)),
+                matches!(&error, Error::Poisoned { cause }
+                    if cause.contains("LOCK") && cause.contains(said)),
                 "{error}"
             );
             // The existing data can still be read.

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::Path;
 use std::sync::{Arc, Mutex, Once};
 
-use plimsoll::{Compression, Db, Retention};
+use plimsoll::{Compression, Db, Glsn, Retention};
 use plimsoll_disk::lying::LyingDisk;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -195,6 +196,34 @@ fn a_subscriber_sees_each_kind_of_event() {
     assert_eq!((&changed[0]["keyspace"][..], &changed[0]["compression"][..]), ("pages", "lz4"));
     let warmed = seen.all("warm image restored", Level::INFO, &["pages", "rows", "nanos"]);
     assert!(number(warmed.last().unwrap(), "pages") > 0);
+}
+
+#[test]
+fn a_subscriber_sees_that_a_torn_tail_was_cut() {
+    let world = World::new(3);
+    let db = world.open();
+    let keyspace = db.create_keyspace("notes", Retention::Forever).unwrap();
+    db.put(&keyspace, "a", "kept").unwrap();
+    let torn = db.put(&keyspace, "b", "torn").unwrap();
+    let world = world.after_a_kill();
+    let segment = Path::new(STORE).join("log").join("00000000000000000001.seg");
+    let last = world.read(&segment).iter().rposition(|byte| *byte != 0).unwrap();
+    world.disk.corrupt(&segment, last as u64, 0xff).unwrap();
+    let read_only = Db::open(STORE, world.options().read_only(true)).unwrap();
+    assert_eq!(read_only.stats().opening.torn_bytes, 0, "nothing was cut");
+    read_only.close().unwrap();
+    let mut torn_bytes = 0;
+    let seen = collect(|| {
+        let db = world.open();
+        torn_bytes = db.stats().opening.torn_bytes;
+        assert_eq!(db.newest(), Glsn(torn.0 - 1));
+        db.close().unwrap();
+        assert_eq!(world.open().stats().opening.torn_bytes, 0, "it was cut once");
+    });
+    let cut = seen.all("torn tail cut", Level::INFO, &["glsn", "bytes", "offset", "why"]);
+    assert_eq!((cut.len(), number(&cut[0], "glsn")), (1, torn.0));
+    assert!(torn_bytes > 0 && number(&cut[0], "bytes") == torn_bytes, "{cut:?}, {torn_bytes}");
+    assert!(number(&cut[0], "offset") + torn_bytes == last as u64 + 1, "{cut:?}, {last}");
 }
 
 #[test]

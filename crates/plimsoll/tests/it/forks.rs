@@ -78,7 +78,10 @@ macro_rules! not_refused {
         let mut failed = Vec::new();
         $(match $call {
             Err(Error::InForkedChild { .. }) => {}
-            other => failed.push(format!("{}: {:?}", stringify!($call), other.map(|_| "it succeeded"))),
+            other => {
+                let other = other.map(|_| "it succeeded");
+                failed.push(format!("{}: {other:?}", stringify!($call)))
+            }
         })*
         failed
     }};

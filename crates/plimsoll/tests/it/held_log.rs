@@ -338,8 +338,7 @@ fn write_in_any_order(db: &Db, space: &Keyspace, random: &mut Random, count: u64
 }
 
 #[test]
-fn values_that_are_overwritten_in_any_order_take_little_more_than_their_space_after_each_compaction()
- {
+fn values_overwritten_in_any_order_take_little_more_than_their_space_after_compaction() {
     let dir = tempfile::tempdir().unwrap();
     let options = || Options::new().memory_bytes(16 << 20).retention(Retention::Latest);
     let db = Db::open(dir.path().join("store"), options()).unwrap();

@@ -41,7 +41,8 @@ fn each_is_a_separate_store_and_leaves_nothing_behind() {
     one.close().unwrap();
     other.close().unwrap();
     assert!(matches!(Db::in_memory(options().read_only(true)), Err(Error::InvalidInput { .. })));
-    assert!(
-        matches!(Db::open("/store", options().create(false)), Err(Error::NotAStore { path, .. }) if path == Path::new("/store"))
-    );
+    assert!(matches!(
+        Db::open("/store", options().create(false)),
+        Err(Error::NotAStore { path, .. }) if path == Path::new("/store")
+    ));
 }

@@ -57,7 +57,7 @@ fn is_mended(disk: &Arc<dyn Disk>, file: &str, expected: &Model) {
         Some("plimsoll recover /store /store.recovered"),
         "{report:?}"
     );
-    assert!(!report.problems[0].contains("says what helps"), "{report:?}");
+    assert!(!report.problems[0].contains("plimsoll verify"), "{report:?}");
     assert!(recover(disk).lost_commits.is_empty());
     assert_eq!(recovered(disk), *expected);
 }

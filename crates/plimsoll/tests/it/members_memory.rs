@@ -36,9 +36,10 @@ fn a_total_above_the_memory_of_the_machine_is_refused_and_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let refused = Db::open(&path, Options::new().shared(true).memory_total(1 << 50));
-    assert!(
-        matches!(refused, Err(Error::InvalidInput(InvalidInput::BudgetTooLarge { bytes, .. })) if bytes == 1 << 50)
-    );
+    assert!(matches!(
+        refused,
+        Err(Error::InvalidInput(InvalidInput::BudgetTooLarge { bytes, .. })) if bytes == 1 << 50
+    ));
     assert!(!path.exists());
     let one = open(&path);
     let refused = Db::open(&path, Options::new().shared(true).memory_total(1 << 50));
@@ -80,9 +81,11 @@ fn members_share_one_memory_limit() {
     assert_eq!(visitor.members().unwrap().iter().filter(|member| member.is_here).count(), 1);
     fill(&one, 60);
     let refused = two.set_memory(32 << 20);
-    assert!(
-        matches!(refused, Err(Error::InvalidInput(InvalidInput::MemoryIsShared { total_bytes })) if total_bytes == total)
-    );
+    assert!(matches!(
+        refused,
+        Err(Error::InvalidInput(InvalidInput::MemoryIsShared { total_bytes }))
+            if total_bytes == total
+    ));
     let more: Vec<Db> = (0..2).map(|_| Db::open(&path, sharing()).unwrap()).collect();
     until_memory(&path, total, |budgets| budgets == [16 << 20; 6]);
     let refused = Db::open(&path, sharing());
@@ -112,13 +115,14 @@ fn a_member_that_closes_gives_memory_to_one_that_joins() {
         let path = path.clone();
         move || Db::open(&path, sharing()).map(|db| db.stats().memory.limit_bytes)
     });
-    // From now on the second member keeps others from joining or leaving, and waits for memory.
+    // From now on the second member waits for memory; others may leave meanwhile.
     while one.members().unwrap().len() < 2 {
         std::thread::sleep(Duration::from_millis(1));
     }
     one.close().unwrap();
     let bytes = joining.join().unwrap().unwrap();
-    assert_eq!(bytes, 32 << 20, "its share beside the first member, before that one had left");
+    // Its share beside the first member, or alone.
+    assert!([32 << 20, 64 << 20].contains(&bytes), "{bytes}");
     verify(&path);
 }
 

@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use plimsoll::{Db, Error, Glsn, InvalidInput, Keyspace, Options, Retention};
 use plimsoll_disk::clock::SystemClock;
+use plimsoll_disk::layer::DiskLayer;
 use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::sharing::{LockFile, SharedWords};
-use plimsoll_disk::vfs::{Caching, DirEntry, DirLock, Disk, File, LockError, Open};
+use plimsoll_disk::vfs::{Caching, DirLock, Disk, File, LockError, Open};
 
 /// Less than the 20 seconds after which a process checks even if it is not woken.
 const WOKEN_MAX: Duration = Duration::from_secs(15);
@@ -25,22 +26,20 @@ fn no_right<T>() -> io::Result<T> {
     Err(io::ErrorKind::PermissionDenied.into())
 }
 
-impl Disk for NoRight {
+impl DiskLayer for NoRight {
+    fn below(&self) -> &dyn Disk {
+        &self.0
+    }
+
     fn open(&self, path: &Path, open: Open, caching: Caching) -> io::Result<Arc<dyn File>> {
         if open == Open::Read { self.0.open(path, open, caching) } else { no_right() }
     }
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        if self.entry(path)?.is_some() {
+        if self.0.entry(path)?.is_some() {
             Err(io::ErrorKind::AlreadyExists.into())
         } else {
             no_right()
         }
-    }
-    fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
-        self.0.list(dir)
-    }
-    fn entry(&self, path: &Path) -> io::Result<Option<DirEntry>> {
-        self.0.entry(path)
     }
     fn rename(&self, _: &Path, _: &Path) -> io::Result<()> {
         no_right()
@@ -57,29 +56,17 @@ impl Disk for NoRight {
     fn sync_dir(&self, _: &Path) -> io::Result<()> {
         no_right()
     }
-    fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
-        self.0.resolve(path)
-    }
     fn lock(&self, _: &Path) -> Result<Box<dyn DirLock>, LockError> {
+        Err(LockError::Io(io::ErrorKind::PermissionDenied.into()))
+    }
+    fn lock_shared(&self, _: &Path) -> Result<Box<dyn DirLock>, LockError> {
         Err(LockError::Io(io::ErrorKind::PermissionDenied.into()))
     }
     fn lock_file(&self, _: &Path) -> io::Result<Box<dyn LockFile>> {
         no_right()
     }
-    fn lock_file_to_read(&self, path: &Path) -> io::Result<Box<dyn LockFile>> {
-        self.0.lock_file_to_read(path)
-    }
-    fn locked_by(&self, dir: &Path) -> io::Result<Option<(Option<u32>, String)>> {
-        self.0.locked_by(dir)
-    }
-    fn is_in_use(&self, dir: &Path) -> io::Result<bool> {
-        self.0.is_in_use(dir)
-    }
     fn shared_words(&self, _: &Path, _: usize) -> io::Result<Arc<dyn SharedWords>> {
         no_right()
-    }
-    fn shared_words_to_read(&self, path: &Path, count: usize) -> io::Result<Arc<dyn SharedWords>> {
-        self.0.shared_words_to_read(path, count)
     }
 }
 

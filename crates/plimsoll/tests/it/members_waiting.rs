@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use plimsoll::{Db, Glsn, Options, Retention};
-use plimsoll_disk::clock::ManualClock;
+use plimsoll_disk::clock::{Clock, ManualClock};
 use plimsoll_disk::lying::{LyingDisk, Process};
 use plimsoll_disk::vfs::Disk;
 
@@ -19,6 +19,8 @@ struct World {
     disk: LyingDisk,
     clock: Arc<ManualClock>,
     others: Arc<Mutex<Vec<Db>>>,
+    /// Closed while a process waits.
+    leaving: Arc<Mutex<Option<Db>>>,
 }
 
 impl World {
@@ -29,6 +31,7 @@ impl World {
             disk: LyingDisk::new(1),
             clock,
             others: Arc::default(),
+            leaving: Arc::default(),
         }
     }
 
@@ -40,8 +43,13 @@ impl World {
     ) -> (Process, plimsoll::Result<Db>) {
         let (process, disk): (_, Arc<dyn Disk>) = self.disk.process(pid);
         let (clock, others) = (Arc::clone(&self.clock), Arc::clone(&self.others));
+        let leaving = Arc::clone(&self.leaving);
         process.when_idle(move |patience| {
             clock.advance(patience);
+            let leaves = leaving.lock().unwrap().take();
+            if let Some(db) = leaves {
+                db.close().unwrap();
+            }
             let others = others.lock().unwrap().clone();
             for db in &others {
                 db.step().unwrap();
@@ -84,6 +92,29 @@ fn members_without_threads_give_memory_to_one_that_joins() {
         two.members().unwrap().iter().map(|member| member.memory_bytes).collect();
     assert_eq!(budgets, [24 << 20, 24 << 20]);
     assert_eq!(one.stats().memory.limit_bytes, 24 << 20);
+}
+
+#[test]
+fn a_member_leaves_while_another_one_waits_to_join_for_memory() {
+    let world = World::new();
+    let total = |options: Options| options.memory_total(48 << 20);
+    let one = world.join(1, total).1.unwrap();
+    world.others.lock().unwrap().push(one.clone());
+    let two = world.join(2, total).1.unwrap();
+    // From now on the first one releases no memory.
+    world.others.lock().unwrap().clear();
+    let begun = world.clock.monotonic_nanos();
+    *world.leaving.lock().unwrap() = Some(two);
+    let three = world.join(3, total).1.unwrap();
+    let waited = Duration::from_nanos(world.clock.monotonic_nanos() - begun);
+    assert!(waited < Duration::from_secs(2), "{waited:?}");
+    assert_eq!(three.stats().memory.limit_bytes, 24 << 20);
+    let pids: Vec<u32> = three.members().unwrap().iter().map(|member| member.pid).collect();
+    assert_eq!(pids, [1, 3]);
+    one.close().unwrap();
+    let space = three.create_keyspace("rows", Retention::Latest).unwrap();
+    three.put(&space, "key", "value").unwrap();
+    assert_eq!(three.get(&space, "key").unwrap().unwrap(), b"value");
 }
 
 /// Three members; the first is the keeper. Their values are only in the log, so that nearly empty

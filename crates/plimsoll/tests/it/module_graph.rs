@@ -15,7 +15,18 @@ const STOREYS: [(&str, &str, &[&str]); 3] = [
     (
         "plimsoll",
         "",
-        &["types", "compression", "rowcache", "index", "read", "txn", "warm", "engine", "api"],
+        &[
+            "types",
+            "compression",
+            "rowcache",
+            "index",
+            "read",
+            "txn",
+            "warm",
+            "engine",
+            "api",
+            "merge",
+        ],
     ),
     (
         "plimsoll",

@@ -1,5 +1,5 @@
-//! Laws under pressure: large transactions in every order, scans while the log is trimmed, many
-//! concurrent threads, extreme numbers.
+//! Invariants under pressure: large transactions in every order, scans while the log is trimmed,
+//! many concurrent threads, extreme numbers.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

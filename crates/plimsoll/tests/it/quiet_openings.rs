@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use plimsoll::{Db, Options};
 use plimsoll_disk::clock::ManualClock;
+use plimsoll_disk::layer::DiskLayer;
 use plimsoll_disk::lying::LyingDisk;
-use plimsoll_disk::sharing::{LockFile, SharedWords};
-use plimsoll_disk::vfs::{Caching, DirEntry, DirLock, Disk, File, LockError, Open};
+use plimsoll_disk::vfs::{Caching, Disk, File, Open};
 
 /// The changes, in the order of the calls.
 type Changes = Arc<Mutex<Vec<String>>>;
@@ -61,7 +61,11 @@ impl File for NotingFile {
     }
 }
 
-impl Disk for Noting {
+impl DiskLayer for Noting {
+    fn below(&self) -> &dyn Disk {
+        &self.disk
+    }
+
     fn open(&self, path: &Path, open: Open, caching: Caching) -> io::Result<Arc<dyn File>> {
         if open == Open::CreateNew {
             self.note("make", path);
@@ -73,12 +77,6 @@ impl Disk for Noting {
         // Creating an existing folder changes nothing.
         if self.disk.entry(path)?.is_none() { self.note("make", path) } else { &self.disk }
             .create_dir(path)
-    }
-    fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
-        self.disk.list(dir)
-    }
-    fn entry(&self, path: &Path) -> io::Result<Option<DirEntry>> {
-        self.disk.entry(path)
     }
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.note("rename", to).rename(from, to)
@@ -96,18 +94,6 @@ impl Disk for Noting {
     }
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         self.note("sync", dir).sync_dir(dir)
-    }
-    fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
-        self.disk.lock(dir)
-    }
-    fn lock_shared(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
-        self.disk.lock_shared(dir)
-    }
-    fn lock_file(&self, path: &Path) -> io::Result<Box<dyn LockFile>> {
-        self.disk.lock_file(path)
-    }
-    fn shared_words(&self, path: &Path, count: usize) -> io::Result<Arc<dyn SharedWords>> {
-        self.disk.shared_words(path, count)
     }
 }
 

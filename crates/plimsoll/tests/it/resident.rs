@@ -78,9 +78,10 @@ fn a_resident_read_of_a_transaction_counts_as_a_read() {
         tx.get_resident(&keyspace, asked, |_| ()).unwrap();
         tx.put(&keyspace, "other", "1").unwrap();
         db.put(&keyspace, asked, "2").unwrap();
-        assert!(
-            matches!(tx.commit(), Err(plimsoll::Error::Conflict { key, .. }) if key == asked.as_bytes())
-        );
+        assert!(matches!(
+            tx.commit(),
+            Err(plimsoll::Error::Conflict { key, .. }) if key == asked.as_bytes()
+        ));
     }
 }
 

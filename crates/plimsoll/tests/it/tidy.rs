@@ -227,6 +227,16 @@ fn files_named_in_the_documents_exist() {
 }
 
 #[test]
+fn code_is_at_most_100_columns_wide() {
+    let mut wide = Vec::new();
+    for (name, text) in sources() {
+        let lines = (1..).zip(text.lines()).filter(|(_, line)| line.chars().count() > 100);
+        wide.extend(lines.map(|(number, _)| format!("{name}:{number}")));
+    }
+    assert!(wide.is_empty(), "wider than 100 columns: {wide:#?}");
+}
+
+#[test]
 fn prose_is_at_most_100_columns_wide() {
     let mut documents = Vec::new();
     collect_markdown(&root(), &mut documents);

@@ -1,8 +1,9 @@
-//! The law of the warm image: every read matches the model, whatever happens to the image. The
-//! image is dropped, damaged, replaced by an older one or one of another store or moment, restored
-//! with a backup, and used under other budgets, after commits, trims, kills and power cuts. Reads
-//! are made at the newest moment and at earlier ones, in a keyspace that keeps all versions and in
-//! one that keeps the newest. Every fourth store works in threads, by the real clock.
+//! The invariant of the warm image: every read matches the model, whatever happens to the image.
+//! The image is dropped, damaged, replaced by an older one or one of another store or moment,
+//! restored with a backup, and used under other budgets, after commits, trims, kills and power
+//! cuts. Reads are made at the newest moment and at earlier ones, in a keyspace that keeps all
+//! versions and in one that keeps the newest. Every fourth store works in threads, by the real
+//! clock.
 //!
 //! `PLIMSOLL_WARM_SEEDS` sets how many lives of a store are simulated (24 restarts each),
 //! `PLIMSOLL_WARM_SEED` the seed of the first.

@@ -1,4 +1,4 @@
-//! Bulk loads that stay open across other operations: each is one commit, or nothing.
+//! Bulk loads: each is one commit, or nothing. Some stay open across other operations.
 
 use plimsoll::{BulkLoad, Error, Keyspace};
 
@@ -18,6 +18,39 @@ pub(super) struct OpenLoad {
 }
 
 impl Driver {
+    pub(super) fn bulk_load(
+        &mut self,
+        space: u8,
+        first: u32,
+        count: u32,
+        value: Content,
+        scattered: bool,
+    ) -> Outcome<String> {
+        let Some(keyspace) = self.keyspace(space)? else { return said("failed") };
+        let content = |number: u32| Content { seed: value.seed.wrapping_add(number), ..value };
+        let key = |number: u32| numbered_key(first.wrapping_add(number));
+        let load = || {
+            let mut load = self.db().begin_bulk_load(&keyspace)?;
+            for number in 0..count {
+                let number = if scattered { scatter(number, count) } else { number };
+                // Duplicate a row, because the last of two rows with one key wins. Without
+                // duplicates, ascending rows skip the sort.
+                if value.seed.is_multiple_of(2) && number.is_multiple_of(3) {
+                    load.put(key(number), content(number.wrapping_add(1)).make())?;
+                }
+                load.put(key(number), content(number).make())?;
+            }
+            load.commit()
+        };
+        // A load reads nothing, but its record names the moment before it.
+        let read_at = self.db().newest().0;
+        let loaded = load();
+        let writes =
+            (0..count).map(|number| ((space, key(number)), Some(content(number)))).collect();
+        let entry = Entry::Commit { writes, metadata: Content::default(), read_at };
+        self.submitted("bulk load", vec![entry], loaded.map(|glsn| glsn.0), true)
+    }
+
     pub(super) fn begin_load(&mut self, slot: u8, space: u8) -> Outcome<String> {
         self.loads.remove(&slot);
         let Some(keyspace) = self.keyspace(space)? else { return said("failed") };

@@ -3,9 +3,10 @@
 use plimsoll::{Error, InvalidInput, Keyspace};
 
 use crate::content::Content;
+use crate::driver::Driver;
 use crate::driver::failing::span_of;
 use crate::driver::step::{answered, said};
-use crate::driver::{Driver, OpenTx};
+use crate::driver::transactions::OpenTx;
 use crate::failure::{Outcome, same};
 use crate::judge::{bound, is_value, show};
 use crate::model::{Entry, Writes, space_name};

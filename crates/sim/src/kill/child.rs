@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use plimsoll::{Db, Durability, Keyspace, Result};
 use plimsoll_disk::clock::{Clock, SystemClock};
+use plimsoll_disk::mutex::lock;
 use plimsoll_disk::thread::spawn;
 
 use crate::content::Content;
@@ -66,7 +67,7 @@ pub fn live(scenario: Scenario, store: &Path) -> Result<()> {
         let (db, keyspace, failed) = (db.clone(), keyspace.clone(), Arc::clone(&failed));
         let started = spawn("writer", move || {
             if let Err(error) = write(&db, &keyspace, thread, durability) {
-                *failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(error);
+                *lock(&failed) = Some(error);
             }
         });
         started?;
@@ -89,8 +90,7 @@ pub fn live(scenario: Scenario, store: &Path) -> Result<()> {
                 clock.sleep(Duration::from_millis(5))
             }
         }
-        if let Some(error) = failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
-        {
+        if let Some(error) = lock(&failed).take() {
             return Err(error);
         }
     }

@@ -3,11 +3,12 @@
 
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use plimsoll_disk::clock::{Clock, SystemClock};
+use plimsoll_disk::mutex::lock;
 use plimsoll_disk::thread::spawn;
 use plimsoll_sim::case::{Case, Mode};
 use plimsoll_sim::failure::Failure;
@@ -169,11 +170,6 @@ impl Shared {
         let _ = write!(out, "\r[{bar}] {done} runs, seed {seed}, {} s ", nanos / 1_000_000_000);
         let _ = out.flush();
     }
-}
-
-/// Takes a lock whose holder may have panicked. Its data is consistent between any two statements.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Clears the bar, so that a line can be printed in its place.

@@ -9,6 +9,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use plimsoll_disk::mutex::lock;
 use plimsoll_disk::thread::spawn;
 
 use crate::driver::guarded;
@@ -162,8 +163,7 @@ pub fn kill_at_every(
                 });
                 if let Err(failure) = done {
                     next.store(u64::MAX / 2, Ordering::Relaxed);
-                    *outcome.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
-                        Err(failure);
+                    *lock(outcome) = Err(failure);
                 }
             }
         })
@@ -174,10 +174,7 @@ pub fn kill_at_every(
     for worker in workers {
         worker.join().map_err(|_| Failure::new("a thread panicked".to_owned()))?;
     }
-    let outcome = std::mem::replace(
-        &mut *work.3.lock().unwrap_or_else(std::sync::PoisonError::into_inner),
-        Ok(()),
-    );
+    let outcome = std::mem::replace(&mut *lock(&work.3), Ok(()));
     outcome.map(|()| Kills { operations, runs })
 }
 

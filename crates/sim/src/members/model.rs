@@ -129,7 +129,9 @@ impl Model {
     }
 
     /// A commit strictly between two moments that changed a key of the span. The deletion of a key
-    /// without a value does not count, because it may be part of a range deletion.
+    /// without a value does not count, because it may be part of a range deletion; nor do the
+    /// commits that wrote and deleted a key without a value at either moment, because the store may
+    /// have dropped them.
     pub(super) fn changed(&self, span: Span, after: u64, before: u64) -> Option<u64> {
         let mut versions = self.versions.range((span.space, span.from)..(span.space, span.to));
         versions.find_map(|(_, versions)| {
@@ -138,7 +140,11 @@ impl Model {
                     || versions.range(..*glsn).next_back().is_some_and(|v| v.1.is_some());
                 content.is_some() || had_value()
             };
-            versions.range(after + 1..before).find(is_change).map(|(glsn, _)| *glsn)
+            let has_value =
+                |before| versions.range(..before).next_back().is_some_and(|v| v.1.is_some());
+            let is_present = has_value(after + 1) || has_value(before);
+            let change = versions.range(after + 1..before).find(is_change);
+            change.filter(|_| is_present).map(|(glsn, _)| *glsn)
         })
     }
 }

@@ -11,6 +11,7 @@ use plimsoll::borders::{Border, at_nth, forget, without_pending};
 use plimsoll::{Db, Error};
 use plimsoll_disk::clock::{Clock, ManualClock};
 use plimsoll_disk::lying::{AtChange, Process};
+use plimsoll_disk::mutex::lock;
 use plimsoll_disk::thread::spawn;
 use plimsoll_disk::vfs::Disk;
 
@@ -59,7 +60,7 @@ impl Seat {
 
     /// Its open store. The process is not stopped.
     pub(super) fn life(&self) -> MutexGuard<'_, Option<Life>> {
-        self.life.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.life)
     }
 
     /// The open store, behind its own handle, so that the caller can change other state meanwhile.
@@ -127,7 +128,7 @@ impl Seat {
             let ended = act(&life, &of);
             forget();
             done.store(true, Ordering::SeqCst);
-            process.tell();
+            process.notify();
             ended
         });
         self.job = Some((order.clone(), job.expect("a thread starts")));
@@ -154,7 +155,7 @@ impl Seat {
 }
 
 fn act(life: &Mutex<Option<Life>>, order: &Order) -> Ended {
-    let mut life = life.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut life = lock(life);
     catch_unwind(AssertUnwindSafe(|| perform(&mut life, order))).map_err(|panic| text_of(&*panic))
 }
 
@@ -194,11 +195,11 @@ impl Crew {
     }
 
     fn at_work(&self) -> MutexGuard<'_, BTreeMap<u8, (Process, Db)>> {
-        self.at_work.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.at_work)
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.waiting)
     }
 
     /// Adds or removes a process.
@@ -212,7 +213,7 @@ impl Crew {
 
     /// The first failure of background work since the last call.
     pub(super) fn take_failure(&self) -> Option<(u8, Error)> {
-        self.failed.lock().unwrap_or_else(PoisonError::into_inner).take()
+        lock(&self.failed).take()
     }
 
     /// Lets a process wait: time passes, and the others work.

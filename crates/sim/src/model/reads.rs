@@ -1,9 +1,9 @@
 //! The model's read set of a transaction, and whether its commit must be refused.
 //!
-//! Law: a commit is refused if and only if a key or span that it read has a version newer than its
-//! snapshot. There are two exceptions. A transaction whose read set was too large to be kept in
-//! detail may also be refused because of other keys. A transaction with a failed read may be
-//! refused because of keys that the read may have read and did not return.
+//! Invariant: a commit is refused if and only if a key or span that it read has a version newer
+//! than its snapshot. There are two exceptions. A transaction whose read set was too large to be
+//! kept in detail may also be refused because of other keys. A transaction with a failed read may
+//! be refused because of keys that the read may have read and did not return.
 
 use crate::model::Model;
 use crate::op::{Edge, Key, Span};
@@ -94,12 +94,18 @@ impl Reads {
         self.spans.iter().any(|(_, span)| span.contains(key))
     }
 
-    /// A read key with a version newer than `at`.
+    /// A read key with a version newer than `at`, unless it had no value then and has none now: the
+    /// store may have dropped the versions in between.
     pub fn conflict(&self, model: &Model, at: u64) -> Option<(u8, Key)> {
+        let is_changed = |space, key: &[u8]| {
+            let has_value = |at| model.get(space, key, at).is_some();
+            model.changed(space, key, at).next().is_some()
+                && (has_value(at) || has_value(model.newest()))
+        };
         self.spans.iter().find_map(|(space, span)| {
             let keys = model.keys(*space).into_iter();
             keys.filter(|key| span.contains(key))
-                .find(|key| model.changed(*space, key, at).next().is_some())
+                .find(|key| is_changed(*space, key))
                 .map(|key| (*space, key))
         })
     }

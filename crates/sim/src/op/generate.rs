@@ -478,7 +478,13 @@ impl Generator {
 
     fn diff(&mut self) -> Op {
         let prefix = if self.random.chance(0.5) { Vec::new() } else { self.prefix() };
-        Op::Diff { space: self.space(), from: self.back(), to: self.back(), prefix }
+        let (space, from, to) = (self.space(), self.back(), self.back());
+        // Chosen by the same numbers, so that the other operations of a seed stay as they are.
+        match (from ^ to) % 8 {
+            1 => Op::Revert { back: from, takes_theirs: prefix.is_empty() },
+            2 => Op::Reset { space: Some(space).filter(|_| to % 4 > 0), back: to },
+            _ => Op::Diff { space, from, to, prefix },
+        }
     }
 
     fn append(&mut self) -> Op {

@@ -1,7 +1,7 @@
 //! A copy of the sources in which bugs are planted and searched for, one at a time.
 //!
-//! The simulation is built there with the bug, and runs seeds until one fails. Laws, so that a
-//! failure is caused by the bug:
+//! The simulation is built there with the bug, and runs seeds until one fails. Invariants, so that
+//! a failure is caused by the bug:
 //! 1. Every program is built from the current sources. Cargo's fingerprints are deleted before each
 //!    build, because they rely on file times, and several patches may be applied within one tick of
 //!    a file system's clock. The compiler then compares contents.

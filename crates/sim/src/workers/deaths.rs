@@ -242,8 +242,8 @@ impl Life {
 }
 
 impl Judge {
-    /// As [`Judge::check_exit`], for a worker that exited by itself; returns the point at which it killed
-    /// itself, if any.
+    /// As [`Judge::check_exit`], for a worker that exited by itself; returns the point at which it
+    /// killed itself, if any.
     fn check_own_exit(&mut self, number: usize, life: Life) -> Outcome<Option<String>> {
         let (status, complaints, mut output) = life.running.ended()?;
         let end = output.end.take();

@@ -4,9 +4,10 @@
 use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use plimsoll::{Db, Error, Keyspace, Result, Snapshot, Transaction};
+use plimsoll_disk::mutex::lock;
 use plimsoll_disk::random::Random;
 use plimsoll_disk::thread::spawn;
 use rustix::time::{ClockId, clock_gettime};
@@ -77,8 +78,7 @@ pub fn live(
                 if let Err(error) =
                     Lister::new(&db, number, thread).and_then(|mut lister| lister.work(&over))
                 {
-                    *failed.lock().unwrap_or_else(PoisonError::into_inner) =
-                        Some(format!("{error} [{error:?}]"));
+                    *lock(&failed) = Some(format!("{error} [{error:?}]"));
                 }
             })
         })
@@ -87,7 +87,7 @@ pub fn live(
     for thread in threads {
         thread.join().map_err(|_| "a thread panicked")?;
     }
-    if let Some(error) = failed.lock().unwrap_or_else(PoisonError::into_inner).take() {
+    if let Some(error) = lock(&failed).take() {
         return Err(error);
     }
     Arc::into_inner(db).map_or(Ok(()), |db| leave(db, fate))

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use plimsoll_disk::layer::DiskLayer;
 use plimsoll_disk::sharing::{LockFile, SharedWords};
 use plimsoll_disk::thread::spawn;
 use plimsoll_disk::vfs::{Caching, DIRECT_ALIGN, DirEntry, DirLock, Disk, File, LockError, Open};
@@ -76,13 +77,9 @@ impl MortalDisk {
     }
 }
 
-impl Disk for MortalDisk {
-    fn has_page_cache(&self) -> bool {
-        self.disk.has_page_cache()
-    }
-
-    fn process_id(&self) -> u32 {
-        self.disk.process_id()
+impl DiskLayer for MortalDisk {
+    fn below(&self) -> &dyn Disk {
+        &*self.disk
     }
 
     fn of_store(
@@ -94,10 +91,6 @@ impl Disk for MortalDisk {
         Ok(of_store.map(|(disk, path)| {
             (Arc::new(Self { disk, fate: Arc::clone(&self.fate) }) as Arc<dyn Disk>, path)
         }))
-    }
-
-    fn check_own(&self) -> io::Result<()> {
-        self.disk.check_own()
     }
 
     fn open(&self, path: &Path, open: Open, caching: Caching) -> io::Result<Arc<dyn File>> {
@@ -138,16 +131,8 @@ impl Disk for MortalDisk {
         self.call("link to", to, |disk| disk.hard_link(from, to))
     }
 
-    fn sync_files(&self, files: &[Arc<dyn File>]) -> io::Result<()> {
-        self.disk.sync_files(files)
-    }
-
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         around_sync(&self.fate, kind_of(dir), || self.disk.sync_dir(dir))
-    }
-
-    fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
-        self.disk.resolve(path)
     }
 
     fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
@@ -166,18 +151,6 @@ impl Disk for MortalDisk {
     fn lock_file_to_read(&self, path: &Path) -> io::Result<Box<dyn LockFile>> {
         let file = self.call("open", path, |disk| disk.lock_file_to_read(path))?;
         Ok(self.lock_of(file, path))
-    }
-
-    fn locked_by(&self, dir: &Path) -> io::Result<Option<(Option<u32>, String)>> {
-        self.disk.locked_by(dir)
-    }
-
-    fn is_in_use(&self, dir: &Path) -> io::Result<bool> {
-        self.disk.is_in_use(dir)
-    }
-
-    fn not_for_sharing(&self, path: &Path) -> io::Result<Option<&'static str>> {
-        self.disk.not_for_sharing(path)
     }
 
     fn shared_words(&self, path: &Path, count: usize) -> io::Result<Arc<dyn SharedWords>> {

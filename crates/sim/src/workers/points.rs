@@ -12,9 +12,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::Write as _;
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Mutex, PoisonError};
 
+use plimsoll_disk::mutex::lock;
 use rustix::process::{Signal, getpid, kill_process};
 
 /// Reads and stores beyond this many after a call share one point, under a lock and without one.
@@ -105,7 +106,8 @@ struct Here {
 }
 
 thread_local! {
-    static HERE: Cell<Here> = const { Cell::new(Here { locks: 0, call: "begin", what: "", words: 0, stores: 0 }) };
+    static HERE: Cell<Here> =
+        const { Cell::new(Here { locks: 0, call: "begin", what: "", words: 0, stores: 0 }) };
 }
 
 /// The planned end of a process.
@@ -217,7 +219,7 @@ impl Fate {
             call,
             what,
         };
-        let mut crossings = self.crossings.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut crossings = lock(&self.crossings);
         let may_end = *crossings.points.entry(point).or_insert_with(|| {
             let name = point.to_string();
             print(&format!("sees {name}\n"));

@@ -124,7 +124,8 @@ impl<'a> Loader<'a> {
                 Some(End::OfFile) => return Stop::End,
                 Some(End::Problem(problem)) => return Stop::Row(problem),
                 Some(End::Panic) => {
-                    let message = "the row reader failed with the internal error shown above; please report it";
+                    let message = "the row reader failed with the internal error shown above; \
+                                   please report it";
                     return Stop::Store(Failure::system(message));
                 }
                 None => {}

@@ -1,7 +1,7 @@
 //! Writes one record into the buffer, fragment by fragment.
 //!
-//! Law: `append` has reserved the room before. Nothing here can fail except writing out full chunks
-//! when the buffer is full, and such a failure poisons the log.
+//! Invariant: `append` has reserved the room before. Nothing here can fail except writing out full
+//! chunks when the buffer is full, and such a failure poisons the log.
 
 use crate::draft::Draft;
 use crate::error::LogError;

@@ -1,6 +1,6 @@
 //! The registry of blob files: assigned ids, files that no record names yet, and open files.
 //!
-//! Law: an id is never assigned twice. The highest assigned id is in every record, in every
+//! Invariant: an id is never assigned twice. The highest assigned id is in every record, in every
 //! segment's header, and in the file names. An id that is missing there belonged to a discarded
 //! file; so that it is not assigned again, each opening leaves a gap above the highest known id
 //! ([`plimsoll_disk::random::first_id_after`]).

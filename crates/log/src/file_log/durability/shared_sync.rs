@@ -1,6 +1,6 @@
 //! One sync makes everything durable that the members of a log ([`crate::members`]) have ordered.
 //!
-//! Law: after an unfinished sync, everything that is not known to be durable is written again
+//! Invariant: after an unfinished sync, everything that is not known to be durable is written again
 //! before the next sync, because the system may have reported a failure to the process that ended
 //! and regards the bytes as written since. It may also have dropped them: if the bytes that are
 //! read do not match the records that were ordered, the log is poisoned. A read that fails once is
@@ -33,8 +33,8 @@ pub(crate) struct Wanted {
 }
 
 /// Makes everything below `wanted.next` durable, unless another member does. `may_sync` returns an
-/// error if this process must not sync; it is called only when a sync is needed. Law: the caller
-/// holds the process's own right to sync.
+/// error if this process must not sync; it is called only when a sync is needed. The caller must
+/// hold the process's own right to sync.
 pub(crate) fn sync(
     members: &Members,
     env: &Env,

@@ -1,6 +1,6 @@
 //! Syncs what was written to segments, and gives a new segment its name.
 //!
-//! Laws:
+//! Invariants:
 //! 1. A segment gets its name when all bytes of the previous segment, and its own header, are
 //!    durable. A crash before that leaves a file under a temporary name, which the next opening
 //!    removes: none of its records was durable.

@@ -1,8 +1,8 @@
 //! Blob files that were written through the page cache and are not synced yet: those of commits
 //! with [`Durability::Buffered`](crate::durability::Durability::Buffered).
 //!
-//! Law: no byte of a record that names a blob file is written to a segment's file, not even into
-//! the page cache, before the blob file and its name are durable. The system may write the
+//! Invariant: no byte of a record that names a blob file is written to a segment's file, not even
+//! into the page cache, before the blob file and its name are durable. The system may write the
 //! segment's bytes to the disk at any time, and recovery relies on every blob file of every record
 //! that it finds. Each writer to the active segment needs a [`Ready`], which only a sync of these
 //! files returns.

@@ -5,7 +5,7 @@
 //! part of the current chunk is copied first. The writer is not held during a sync, so that an
 //! append to a full buffer does not wait for the sync.
 //!
-//! Law: exactly the new bytes are written, never a rounded range, so newer bytes are never
+//! Invariant: exactly the new bytes are written, never a rounded range, so newer bytes are never
 //! overwritten. Only the first write after opening may start earlier, at the beginning of the block
 //! that the opening found.
 

@@ -1,8 +1,8 @@
 //! Replaces a file of the log: the retained bytes are written to a new file, which is then renamed
 //! over the old one.
 //!
-//! Law: a file that may have another name, for example in a backup, is never modified. Only the
-//! active segment is written in place, and only while it has a single name.
+//! Invariant: a file that may have another name, for example in a backup, is never modified. Only
+//! the active segment is written in place, and only while it has a single name.
 
 use std::io;
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! Frees whole segments from the front, and blob files that no record names.
 //!
-//! Law: a segment's name is durably removed before the next segment is touched, so that a crash in
-//! between leaves no hole. Blob files are removed last; if a crash prevents that, a sweep removes
-//! them.
+//! Invariant: a segment's name is durably removed before the next segment is touched, so that a
+//! crash in between leaves no hole. Blob files are removed last; if a crash prevents that, a sweep
+//! removes them.
 
 use plimsoll_disk::borders::{Border, hit};
 use plimsoll_memory::budget::Kind;
@@ -192,8 +192,8 @@ impl OpenLog {
             && !is_named
     }
 
-    /// Law: the tail decides which segment is active. The list contains the next one slightly
-    /// earlier, and the previous one is not sealed until then.
+    /// The tail decides which segment is active. The list contains the next one slightly earlier,
+    /// and the previous one is not sealed until then.
     pub(crate) fn for_each_named_blob(&self, each: &mut dyn FnMut(BlobId)) -> Result<(), LogError> {
         let mut from = Glsn::NONE;
         loop {
@@ -231,7 +231,7 @@ mod tests {
     use plimsoll_memory::budget::{Backing, Budget};
     use plimsoll_memory::pool::Pool;
 
-    use crate::draft::{Draft, DraftEntry};
+    use crate::draft::{CommitTimes, Draft, DraftEntry};
     use crate::file_log::FileLog;
     use crate::file_log::options::FileLogOptions;
     use crate::file_log::tail::segment_source::new_segment;
@@ -256,7 +256,15 @@ mod tests {
         let blob = writer.finish().unwrap();
         let entries = [DraftEntry { stream: StreamId(0), parts: &[b"small"] }];
         let named = log
-            .submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[blob] }, None)
+            .submit(
+                &Draft {
+                    entries: &entries,
+                    read_at: Glsn::NONE,
+                    blobs: &[blob],
+                    times: CommitTimes::ANY,
+                },
+                None,
+            )
             .unwrap();
         log.wait_durable(named.last).unwrap();
         // The next segment is in the list, and is not active yet.

@@ -1,8 +1,8 @@
 //! Reads entries by GLSN: one look-up in a table and one decode.
 //!
-//! Law: a record that spans blocks is read only through [`OpenLog::follow`], which checks that the
-//! next block continues the same record. A block with a valid checksum may still be an older
-//! version than the one written there last.
+//! Invariant: a record that spans blocks is read only through [`OpenLog::follow`], which checks
+//! that the next block continues the same record. A block with a valid checksum may still be an
+//! older version than the one written there last.
 
 use std::sync::Arc;
 
@@ -306,6 +306,18 @@ impl OpenLog {
             return Err(self.time_trimmed());
         }
         Ok(Glsn(low))
+    }
+
+    /// The time of the last trimmed record.
+    pub(crate) fn trimmed_micros(&self) -> u64 {
+        self.segments.read().first().map_or(0, |segment| segment.header.timestamp_floor)
+    }
+
+    /// The time of the last record of an entry's segment.
+    pub(crate) fn end_of_segment_micros(&self, glsn: Glsn) -> u64 {
+        let all = self.segments.read();
+        let next = all.iter().find(|segment| segment.first() > glsn);
+        next.map_or_else(|| self.tail.timestamp(), |segment| segment.header.timestamp_floor)
     }
 
     /// The error for a time before the last trimmed record, whose time is in the header of the

@@ -1,11 +1,11 @@
 //! Scans entries in GLSN order: reads offsets from the tables in batches, and lends payloads from
 //! pinned pages.
 //!
-//! Law: no allocation and no copy per entry. An entry that spans blocks is assembled in one buffer
-//! of the scan; the block that is still being filled is copied once, and again when it has grown.
-//! Consecutive records in different blocks are compared by chain hash, so that a stale block with a
-//! matching checksum is detected; records within one block were compared when it was read from
-//! disk.
+//! Invariant: no allocation and no copy per entry. An entry that spans blocks is assembled in one
+//! buffer of the scan; the block that is still being filled is copied once, and again when it has
+//! grown. Consecutive records in different blocks are compared by chain hash, so that a stale block
+//! with a matching checksum is detected; records within one block were compared when it was read
+//! from disk.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -391,7 +391,7 @@ impl<'a> FileScan<'a> {
         }
         let most = u64::from(self.log.env.options.pool.read_ahead_max());
         if let Some(blocks) = self.ahead.come_to(number, missing, most) {
-            segment.pages.prefetch(blocks.start as u32, (blocks.end - blocks.start) as u32);
+            segment.pages.read_ahead(blocks.start as u32, (blocks.end - blocks.start) as u32);
         }
     }
 

@@ -237,7 +237,7 @@ pub(crate) fn enlarge_if_empty(
         // If the disk has no room for the larger segment, keep the small one.
         Err(NotCreated::Cleanly(error)) if has_no_room(&error) => return Ok(active),
         // The name may refer to another file than the open one.
-        Err(NotCreated::Cleanly(error) | NotCreated::Perhaps(error)) => return Err(error.into()),
+        Err(error) => return Err(error.into()),
     };
     *found.headers.last_mut().expect("the list includes the active segment") = header;
     let outcome = Outcome { end: SEGMENT_HEADER_BYTES as u32, marked: false, ..active.outcome };
@@ -263,11 +263,7 @@ pub(crate) fn follow_with_new_segment(
         segment_bytes: options.segment_size(),
         previous_end: outcome.end,
     };
-    let file = create_segment(&*options.disk, &options.dir, &header, CHUNK_BYTES as u64).map_err(
-        |error| match error {
-            NotCreated::Cleanly(error) | NotCreated::Perhaps(error) => LogError::from(error),
-        },
-    )?;
+    let file = create_segment(&*options.disk, &options.dir, &header, CHUNK_BYTES as u64)?;
     found.headers.push(header);
     outcome.end = SEGMENT_HEADER_BYTES as u32;
     outcome.first_timestamp = 0;

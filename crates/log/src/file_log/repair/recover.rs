@@ -1,6 +1,6 @@
 //! Writes a sound copy of a damaged log into another folder, as planned by a survey.
 //!
-//! Laws:
+//! Invariants:
 //! 1. No file of the source is changed. Sound sealed segments, their offset tables and sound blob
 //!    files are hard-linked into the copy where the disk supports links; a file with two names is
 //!    never changed.

@@ -6,8 +6,8 @@
 //! ones. Missing segments are replaced by segments that contain only lost records. The end of the
 //! log, up to the newest position that is known to have been durable, is replaced in the same way.
 //!
-//! Law: the survey changes nothing. It drops only damaged records, and those that its caller cannot
-//! use.
+//! Invariant: the survey changes nothing. It drops only damaged records, and those that its caller
+//! cannot use.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

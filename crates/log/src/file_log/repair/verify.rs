@@ -10,14 +10,15 @@ use std::path::Path;
 
 use plimsoll_disk::vfs::{Caching, Disk, File, Open};
 use plimsoll_memory::budget::{Budget, Kind};
-use plimsoll_memory::page::{PAGE_BYTES, check_page, page_kind, page_payload};
+use plimsoll_memory::page::{PAGE_BYTES, check_page, page_payload};
 
-use crate::blob::{BLOB_BYTES_PAGE, BLOB_DROPPED_PAGE, BlobId, BlobRef};
+use crate::blob::{BlobId, BlobRef};
 use crate::error::LogError;
 use crate::file_log::files::names::FileName;
+use crate::file_log::repair::verify_blob::{UnsoundBlob, read_blob_file};
 use crate::file_log::repair::verify_table::{SegmentSummary, TableCheck, blob_hash, entry_hash};
 use crate::file_log::segments::walk::{Lost, Outcome, Visitor, walk_past_damage};
-use crate::format::blob_trailer::{BLOB_TRAILER_PAGE, BlobTrailer, extend_blob_hash};
+use crate::format::blob_trailer::BlobTrailer;
 use crate::format::offset_table::NamedBlob;
 use crate::format::record::RecordHeader;
 use crate::format::segment_header::{HeaderError, SEGMENT_HEADER_BYTES, SegmentHeader};
@@ -157,18 +158,6 @@ pub fn verify(
 
 /// The maximum number of damaged blob files that are remembered.
 const MAX_UNSOUND: usize = 1000;
-
-/// A damaged blob file.
-struct UnsoundBlob {
-    id: BlobId,
-    offset: u64,
-    what: &'static str,
-    /// Pages that are damaged.
-    pages: Vec<Range<u32>>,
-    is_plain: Option<bool>,
-    /// A record that names it.
-    named_by: Option<(Glsn, BlobRef)>,
-}
 
 struct Check<'a> {
     scope: &'a VerifyScope<'a>,
@@ -333,19 +322,14 @@ impl Check<'_> {
     ) -> Result<Option<SegmentHeader>, LogError> {
         let mut bytes = [0; SEGMENT_HEADER_BYTES];
         let n = file.read_at(&mut bytes, 0)?;
-        match SegmentHeader::decode(&bytes[..n]) {
-            Ok(header) if header.first == first => Ok(Some(header)),
-            Ok(_) => {
-                let what = "the segment's header does not match its file name";
-                self.report_range(name, 0, (Some(first), None), what, Cure::Drop);
-                Ok(None)
-            }
-            Err(HeaderError::Bad(what)) => {
-                self.report_range(name, 0, (Some(first), None), what, Cure::Drop);
-                Ok(None)
-            }
-            Err(HeaderError::Newer(message)) => Err(LogError::Format { message }),
-        }
+        let what = match SegmentHeader::decode(&bytes[..n]) {
+            Ok(header) if header.first == first => return Ok(Some(header)),
+            Ok(_) => "the segment's header does not match its file name",
+            Err(HeaderError::Bad(what)) => what,
+            Err(HeaderError::Newer(message)) => return Err(LogError::Format { message }),
+        };
+        self.report_range(name, 0, (Some(first), None), what, Cure::Drop);
+        Ok(None)
     }
 
     /// Compares a segment's header with the segment before it.
@@ -467,89 +451,17 @@ impl Check<'_> {
         let name = FileName::Blob(id);
         let Some(file) = self.open(name)? else { return Ok(()) };
         let Some(log_id) = self.log_id else { return Ok(()) };
-        let pages = file.len()? / PAGE_BYTES as u64;
-        let ends_well = pages > 0
-            && ends_with_trailer(&*file, (log_id, id), pages - 1, &mut staging[..PAGE_BYTES])?;
-        let (mut hash, mut bad, mut dropped, mut is_plain) = (0, BadPages::default(), 0u32, None);
-        // The file's end is lost unless the last readable page is a trailer.
-        let mut lost_from = Some(0);
-        let mut zero_pages = 0;
-        for number in 0..pages {
-            let page = &mut staging[..PAGE_BYTES];
-            let place = number * PAGE_BYTES as u64;
-            let n = file.read_at(page, place)?;
-            let last = number + 1 == pages;
-            zero_pages = if page[..n].iter().all(|byte| *byte == 0) { zero_pages + 1 } else { 0 };
-            if !ends_well && zero_pages > ZERO_PAGES_MAX {
-                // The file was extended, or its end is lost: its length does not state how much
-                // there is to read.
-                self.advance((pages - number) * PAGE_BYTES as u64);
-                break;
-            }
-            if !last && is_trailer(page, (log_id, id), number) {
-                let what = "the blob file continues after its last page; if that is the only \
-                            damage, truncate the file there";
-                bad.add(number as u32 + 1, what, false);
-                lost_from = None;
-                self.advance((pages - number) * PAGE_BYTES as u64);
-                break;
-            }
-            if let Err(what) = check_page(&page[..n], blob_seed(log_id, id.0), number as u32) {
-                bad.add(number as u32, what, !last);
-                lost_from = Some(number as u32);
-            } else if last {
-                lost_from = (page_kind(page) != BLOB_TRAILER_PAGE).then_some(number as u32 + 1);
-                let expected =
-                    BlobTrailer { log_id, blob: BlobRef { id, pages: number as u32, hash } };
-                let fits = |said: BlobTrailer| {
-                    // Dropped pages have no known hash.
-                    let hash = if dropped > 0 { said.blob.hash } else { hash };
-                    said == BlobTrailer { blob: BlobRef { hash, ..expected.blob }, ..expected }
-                };
-                let said = BlobTrailer::decode(page_payload(page));
-                if bad.what.is_none()
-                    && (page_kind(page) != BLOB_TRAILER_PAGE || !said.is_ok_and(fits))
-                {
-                    bad.add(
-                        number as u32,
-                        "the blob file's last page does not match the others",
-                        false,
-                    );
-                }
-            } else {
-                dropped += u32::from(page_kind(page) == BLOB_DROPPED_PAGE);
-                is_plain = is_plain
-                    .or(Some(matches!(page_kind(page), BLOB_BYTES_PAGE | BLOB_DROPPED_PAGE)));
-                hash = extend_blob_hash(hash, page);
-            }
-            self.advance(PAGE_BYTES as u64);
-        }
-        if dropped > 0 {
-            self.report_dropped(
-                name,
-                None,
-                format!(
-                    "{dropped} of its pages are lost: they were damaged when the store was \
-                     recovered"
-                ),
+        let page = &mut staging[..PAGE_BYTES];
+        let read = read_blob_file(&*file, (log_id, id), page, &mut |bytes| self.advance(bytes))?;
+        if read.dropped > 0 {
+            let what = format!(
+                "{} of its pages are lost: they were damaged when the store was recovered",
+                read.dropped
             );
+            self.report_dropped(name, None, what);
         }
-        if pages == 0 {
-            bad.add(0, "the blob file was never finished", false);
-        }
-        if let Some(from) = lost_from {
-            bad.add_rest(from);
-        }
-        if let Some((first, what)) = bad.what {
-            let offset = u64::from(first) * PAGE_BYTES as u64;
-            self.is_unsound(UnsoundBlob {
-                id,
-                offset,
-                what,
-                pages: bad.pages,
-                is_plain,
-                named_by: None,
-            });
+        if let Some(unsound) = read.damage {
+            self.is_unsound(unsound);
         }
         Ok(())
     }
@@ -639,63 +551,11 @@ impl Check<'_> {
     }
 }
 
-/// After this many consecutive pages of zeros (4 MiB), a blob file without a trailer is not read
-/// any further.
-const ZERO_PAGES_MAX: u64 = 256;
-
-/// Whether the last page of a blob file, `number`, is its trailer.
-fn ends_with_trailer(
-    file: &dyn File,
-    whose: (u128, BlobId),
-    number: u64,
-    page: &mut [u8],
-) -> Result<bool, LogError> {
-    let n = file.read_at(page, number * PAGE_BYTES as u64)?;
-    Ok(is_trailer(&page[..n], whose, number))
-}
-
-/// Whether a page is the trailer of this log's blob file and says that it is page `number`.
-fn is_trailer(page: &[u8], (log_id, id): (u128, BlobId), number: u64) -> bool {
-    let Ok(number) = u32::try_from(number) else { return false };
-    page.len() == PAGE_BYTES
-        && page_kind(page) == BLOB_TRAILER_PAGE
-        && check_page(page, blob_seed(log_id, id.0), number).is_ok()
-        && BlobTrailer::decode(page_payload(page))
-            .is_ok_and(|said| said.blob.id == id && said.blob.pages == number)
-}
-
 fn behind_all(what: &str) -> String {
     format!(
         "{what}, after the last durable record: a writer is writing it, or the next opening for \
          writing cuts it"
     )
-}
-
-/// Pages of a blob file that are damaged.
-#[derive(Default)]
-struct BadPages {
-    /// The first damaged page, and its damage.
-    what: Option<(u32, &'static str)>,
-    pages: Vec<Range<u32>>,
-}
-
-impl BadPages {
-    fn add(&mut self, number: u32, what: &'static str, holds_values: bool) {
-        self.what.get_or_insert((number, what));
-        match self.pages.last_mut() {
-            _ if !holds_values => {}
-            Some(range) if range.end == number => range.end += 1,
-            _ => self.pages.push(number..number + 1),
-        }
-    }
-
-    /// Adds all pages from `number` on: the file may have had any number of them.
-    fn add_rest(&mut self, number: u32) {
-        match self.pages.last_mut() {
-            Some(range) if range.end >= number => range.end = u32::MAX,
-            _ => self.pages.push(number..u32::MAX),
-        }
-    }
 }
 
 struct VerifyVisitor<'c, 'a> {

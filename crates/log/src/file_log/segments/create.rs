@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use plimsoll_disk::vfs::{Caching, Disk, File, Open};
 
+use crate::error::LogError;
 use crate::file_log::files::names::{FileName, unfinished};
 use crate::file_log::files::zeros::{has_no_room, write_zeros};
 use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
@@ -19,6 +20,14 @@ pub(crate) enum NotCreated {
     Cleanly(io::Error),
     /// The file may exist under its name without the name being durable, or its sync failed.
     Perhaps(io::Error),
+}
+
+impl From<NotCreated> for LogError {
+    fn from(cause: NotCreated) -> Self {
+        match cause {
+            NotCreated::Cleanly(error) | NotCreated::Perhaps(error) => error.into(),
+        }
+    }
 }
 
 /// Creates a segment's file with its header and `zeroed` bytes in total, durable under its name. It

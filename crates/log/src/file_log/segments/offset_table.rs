@@ -58,8 +58,8 @@ impl OffsetTable {
     /// 0 at the end. If the last call ended right before `index`, `postings` continues from it
     /// without a search.
     ///
-    /// Law: a segment's table may be replaced by one of the other kind between two calls. The
-    /// position of a scan is `index`; `postings` is only its position in a file.
+    /// A segment's table may be replaced by one of the other kind between two calls. The position
+    /// of a scan is `index`; `postings` is only its position in a file.
     pub(crate) fn of_stream(
         &self,
         stream: StreamId,

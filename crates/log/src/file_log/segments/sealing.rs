@@ -5,7 +5,7 @@
 //! active. A crash before that loses nothing, because a missing table is rebuilt when it is needed
 //! ([`super::rebuild`]).
 //!
-//! Law: at most one segment waits to be sealed.
+//! Invariant: at most one segment waits to be sealed.
 
 use std::sync::{Arc, PoisonError};
 

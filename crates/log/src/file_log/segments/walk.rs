@@ -1,8 +1,8 @@
 //! Reads a segment front to back and checks everything in it: for recovery, for lost tables, and
 //! for `verify`.
 //!
-//! Law: a walk reports where the good records end and which bytes follow them; it decides nothing.
-//! `recovery::decide` does.
+//! Invariant: a walk reports where the good records end and which bytes follow them; it decides
+//! nothing. `recovery::decide` does.
 
 use plimsoll_disk::vfs::File;
 

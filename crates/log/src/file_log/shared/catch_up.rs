@@ -2,6 +2,7 @@
 //! adds them to this process's tail.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use plimsoll_disk::vfs::{Caching, File, Open};
 use plimsoll_memory::budget::{Budget, Kind};
@@ -50,6 +51,31 @@ pub(crate) fn catch_up(
         let (asked, first) = (order.end.next, log.segments.first());
         if first > asked { LogError::Trimmed { asked, first } } else { error }
     })
+}
+
+/// Waits until an entry after `glsn` is readable, whichever process ordered it.
+pub(crate) fn wait_for_members(
+    log: &OpenLog,
+    members: &Members,
+    glsn: Glsn,
+    patience: Duration,
+    is_ended: &dyn Fn() -> bool,
+) -> Result<(), LogError> {
+    let is_there = || {
+        members.following.newest().map_or(true, |newest| newest > glsn)
+            || members.health.is_poisoned()
+            || is_ended()
+    };
+    let clock = &log.env.options.clock;
+    let begun = clock.monotonic_nanos();
+    while !is_there() {
+        let waited = Duration::from_nanos(clock.monotonic_nanos().saturating_sub(begun));
+        let Some(left) = patience.checked_sub(waited).filter(|left| !left.is_zero()) else {
+            break;
+        };
+        members.syncs.wait_for_news(left, &is_there);
+    }
+    catch_up(log, members, &mut *log.tail.order()?)
 }
 
 fn catch_up_to(
@@ -172,7 +198,7 @@ fn take_in(log: &OpenLog, order: &mut Order, until: u32) -> Result<(), LogError>
         };
         advance(order, &mut tail, &outcome);
         writer.written = u64::from(outcome.end);
-        log.tail.set_next(order.end.next);
+        log.tail.set_end(&order.end);
     }
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! Resumes after a trimmed part of the log, for a process for which the log is not retained and
 //! that had not loaded the trimmed records.
 //!
-//! Law: the skipped records are in the index, up to the checkpoint of the manifest that the caller
-//! has read. The log is never trimmed beyond that.
+//! Invariant: the skipped records are in the index, up to the checkpoint of the manifest that the
+//! caller has read. The log is never trimmed beyond that.
 
 use crate::error::LogError;
 use crate::file_log::files::names::FileName;
@@ -35,7 +35,7 @@ pub(crate) fn leap(log: &OpenLog, order: &mut Order, known: Glsn) -> Result<Glsn
         drop(tail);
         follow(log, order, header)?;
         log.segments.seal_no_more(before);
-        log.tail.set_next(order.end.next);
+        log.tail.set_end(&order.end);
         log.segments.notice_trim();
     }
     Ok(order.end.next)

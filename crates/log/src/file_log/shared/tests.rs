@@ -16,7 +16,7 @@ use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::pool::Pool;
 
 use super::turn::Turn;
-use crate::draft::{Draft, DraftEntry};
+use crate::draft::{CommitTimes, Draft, DraftEntry};
 use crate::error::LogError;
 use crate::file_log::FileLog;
 use crate::file_log::files::names::{FileName, unfinished};
@@ -74,7 +74,15 @@ impl Process {
         let entries = [DraftEntry { stream: StreamId(9), parts: &[text.as_bytes()] }];
         let ticket = self
             .log
-            .submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)
+            .submit(
+                &Draft {
+                    entries: &entries,
+                    read_at: Glsn::NONE,
+                    blobs: &[],
+                    times: CommitTimes::ANY,
+                },
+                None,
+            )
             .unwrap();
         self.log.wait_durable(ticket.last).unwrap();
         ticket.last
@@ -156,7 +164,15 @@ fn a_wait_for_durability_ends_when_another_member_syncs() {
         let entries = [DraftEntry { stream: StreamId(9), parts: &[text.as_bytes()] }];
         process
             .log
-            .submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)
+            .submit(
+                &Draft {
+                    entries: &entries,
+                    read_at: Glsn::NONE,
+                    blobs: &[],
+                    times: CommitTimes::ANY,
+                },
+                None,
+            )
             .unwrap()
             .last
     };
@@ -209,7 +225,8 @@ fn an_unfinished_sync_is_not_trusted() {
     let shared: Arc<dyn Disk> = Arc::new(disk.clone());
     let (one, two) = (Process::join(&shared, &store, true), Process::join(&shared, &store, false));
     let entries = [DraftEntry { stream: StreamId(9), parts: &[b"a"] }];
-    let draft = Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] };
+    let draft =
+        Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: CommitTimes::ANY };
     let glsn = one.log.submit(&draft, None).unwrap().last;
     two.log.catch_up().unwrap();
     // One member syncs, gets a failure, and ends before it can publish it. The system now regards
@@ -236,7 +253,8 @@ fn a_failed_sync_stops_all_members() {
     let (one, two) = (Process::join(&shared, &store, true), Process::join(&shared, &store, false));
     one.append("a");
     let entries = [DraftEntry { stream: StreamId(9), parts: &[b"b"] }];
-    let draft = Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] };
+    let draft =
+        Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: CommitTimes::ANY };
     let glsn = one.log.submit(&draft, None).unwrap().last;
     disk.fail_next_sync();
     assert!(matches!(one.log.wait_durable(glsn), Err(LogError::Poisoned { .. })));
@@ -258,8 +276,10 @@ fn the_next_member_removes_a_segment_whose_creation_failed() {
     let entries = [DraftEntry { stream: StreamId(9), parts: &[large.as_bytes()] }];
     // The segment has its name, but syncing the folder fails.
     disk.fail_sync(2);
-    let refused =
-        one.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None);
+    let refused = one.log.submit(
+        &Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: CommitTimes::ANY },
+        None,
+    );
     assert!(matches!(refused, Err(LogError::Poisoned { .. })), "{refused:?}");
     assert!(disk.entry(&unpublished).unwrap().is_some());
     // It fits in the previous segment.
@@ -286,8 +306,10 @@ fn the_next_record_begins_a_segment_after_a_temporary_failure() {
         unfinished(&FileName::Segment(one.members.marks.end().next).path(&store.join("log")));
     disk.create_dir(&draft).unwrap();
     let entries = [DraftEntry { stream: StreamId(9), parts: &[large.as_bytes()] }];
-    let refused =
-        one.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None);
+    let refused = one.log.submit(
+        &Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: CommitTimes::ANY },
+        None,
+    );
     assert!(matches!(refused, Err(LogError::Io { .. })), "{refused:?}");
     disk.remove_dir(&draft).unwrap();
     assert_eq!((one.append(&large), two.append("b")), (Glsn(2), Glsn(3)));
@@ -346,7 +368,8 @@ fn a_member_that_keeps_the_turn_is_named() {
     let clock = SystemClock::new();
     let begun = clock.monotonic_nanos();
     let entries = [DraftEntry { stream: StreamId(9), parts: &[b"a"] }];
-    let draft = Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] };
+    let draft =
+        Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: CommitTimes::ANY };
     let refused = two.log.submit(&draft, None).unwrap_err();
     assert!(matches!(refused, LogError::Stalled { pid: Some(7), .. }), "{refused}");
     assert!(clock.monotonic_nanos() - begun >= 200_000_000);
@@ -364,7 +387,15 @@ fn members_with_little_memory_begin_another_segment() {
     for _ in 0..30 {
         large
             .log
-            .submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)
+            .submit(
+                &Draft {
+                    entries: &entries,
+                    read_at: Glsn::NONE,
+                    blobs: &[],
+                    times: CommitTimes::ANY,
+                },
+                None,
+            )
             .unwrap();
         texts.extend((0..4000).map(|_| "e".to_owned()));
     }
@@ -450,7 +481,13 @@ fn an_unpublished_record_does_not_reappear() {
         turn.begin().unwrap();
         let text = vec![b'x'; 5000];
         let entries = [DraftEntry { stream: StreamId(9), parts: &[&text] }];
-        turn.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }).unwrap();
+        turn.submit(&Draft {
+            entries: &entries,
+            read_at: Glsn::NONE,
+            blobs: &[],
+            times: CommitTimes::ANY,
+        })
+        .unwrap();
         // As if the member had ended before it published the record.
         one.members.marks.set_end(&end);
         std::mem::forget(turn);
@@ -490,8 +527,10 @@ fn records_that_contradict_the_published_end_are_not_loaded_and_block_appends() 
         let taken = two.log.catch_up();
         assert!(matches!(taken, Err(LogError::Corrupt { .. })), "{taken:?}");
         let entries = [DraftEntry { stream: StreamId(9), parts: &[b"c"] }];
-        let ordered =
-            two.log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None);
+        let ordered = two.log.submit(
+            &Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: CommitTimes::ANY },
+            None,
+        );
         assert!(matches!(ordered, Err(LogError::Corrupt { .. })), "{ordered:?}");
         assert_eq!(one.members.marks.end().next, end.next);
     }
@@ -506,7 +545,15 @@ fn a_failed_catch_up_does_not_load_records_twice() {
         let entries: Vec<_> =
             (0..entries).map(|_| DraftEntry { stream: StreamId(9), parts: &[b"x"] }).collect();
         one.log
-            .submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)
+            .submit(
+                &Draft {
+                    entries: &entries,
+                    read_at: Glsn::NONE,
+                    blobs: &[],
+                    times: CommitTimes::ANY,
+                },
+                None,
+            )
             .unwrap()
             .last
     };
@@ -547,7 +594,7 @@ fn a_process_that_may_not_write_to_the_words_has_no_share_of_memory() {
     let one = Process::join(&disk, &store, true);
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let watching = Members::watching(&disk, &clock, &store, Duration::from_secs(1)).unwrap();
-    one.members.budgets.first_budget(Some(64 << 20), 32 << 20, 16 << 20).unwrap();
+    one.members.budgets.first_budget(Some(64 << 20), (32 << 20, 16 << 20), false).unwrap();
     assert_eq!(one.members.budgets.memory_share(), Some(32 << 20));
     assert_eq!((watching.budgets.memory_share(), watching.budgets.grow().unwrap()), (None, None));
 }
@@ -561,7 +608,15 @@ fn a_member_that_begins_a_segment_while_joining_removes_leftovers_after_the_last
     for _ in 0..30 {
         large
             .log
-            .submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)
+            .submit(
+                &Draft {
+                    entries: &entries,
+                    read_at: Glsn::NONE,
+                    blobs: &[],
+                    times: CommitTimes::ANY,
+                },
+                None,
+            )
             .unwrap();
     }
     large.append("f");
@@ -597,7 +652,10 @@ fn half_synced_on(disk: &Arc<dyn Disk>, store: &Path) -> (Process, Process, Glsn
     let entries = [DraftEntry { stream: StreamId(9), parts: &[b"b"] }];
     let glsn = one
         .log
-        .submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }, None)
+        .submit(
+            &Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: CommitTimes::ANY },
+            None,
+        )
         .unwrap()
         .last;
     two.log.catch_up().unwrap();
@@ -682,8 +740,14 @@ fn a_leaving_member_waits_for_the_commit_that_one_of_its_threads_orders() {
         let closing = scope.spawn(|| one.log.close_as(false));
         SystemClock::new().sleep(Duration::from_millis(50));
         let entries = [DraftEntry { stream: StreamId(9), parts: &[b"a"] }];
-        let ticket =
-            turn.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] }).unwrap();
+        let ticket = turn
+            .submit(&Draft {
+                entries: &entries,
+                read_at: Glsn::NONE,
+                blobs: &[],
+                times: CommitTimes::ANY,
+            })
+            .unwrap();
         drop(turn);
         closing.join().unwrap().unwrap();
         ticket.last
@@ -695,10 +759,10 @@ fn a_leaving_member_waits_for_the_commit_that_one_of_its_threads_orders() {
 fn a_member_that_cannot_join_leaves_the_memory_total_unchanged() {
     let (disk, store) = mem_disk();
     let one = Process::join(&disk, &store, true);
-    one.members.budgets.first_budget(Some(64 << 20), 64 << 20, 16 << 20).unwrap();
+    one.members.budgets.first_budget(Some(64 << 20), (64 << 20, 16 << 20), false).unwrap();
     // The first member releases no memory, because it runs no threads here.
     let two = Process::join(&disk, &store, false);
-    let refused = two.members.budgets.first_budget(Some(48 << 20), 32 << 20, 16 << 20);
+    let refused = two.members.budgets.first_budget(Some(48 << 20), (32 << 20, 16 << 20), false);
     assert!(matches!(refused, Err(LogError::Stalled { .. })), "{refused:?}");
     assert_eq!(one.members.budgets.memory_total(), Some(64 << 20));
 }

@@ -130,8 +130,8 @@ pub(crate) fn remove_unpublished(options: &FileLogOptions, end: &End) -> Result<
     Ok(())
 }
 
-/// Writes zeros over everything in the active segment after the published end, durably. Law: the
-/// caller holds the process's own right to sync.
+/// Writes zeros over everything in the active segment after the published end, durably. The caller
+/// must hold the process's own right to sync.
 ///
 /// All of it is written, even where a read returns zeros: these zeros may be in the page cache
 /// only, if the sync of an earlier process failed and the process was killed before it could report

@@ -5,8 +5,8 @@
 //! | full chunk | full chunk | ... | current chunk |
 //! ```
 //!
-//! Full chunks are shared and never change again, so that they can be written without a lock. Law:
-//! bytes not in the file are here; a chunk is released only after it was written.
+//! Full chunks are shared and never change again, so that they can be written without a lock.
+//! Invariant: bytes not in the file are here; a chunk is released only after it was written.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

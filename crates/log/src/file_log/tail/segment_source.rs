@@ -1,4 +1,5 @@
-//! Reads the blocks of a segment: from the tail's buffer until they are written, else from the file.
+//! Reads the blocks of a segment: from the tail's buffer until they are written, else from the
+//! file.
 
 use std::sync::{Arc, Weak};
 

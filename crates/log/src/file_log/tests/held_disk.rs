@@ -4,8 +4,9 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 
+use plimsoll_disk::layer::DiskLayer;
 use plimsoll_disk::mem::MemDisk;
-use plimsoll_disk::vfs::{Caching, DirEntry, DirLock, Disk, File, LockError, Open};
+use plimsoll_disk::vfs::{Caching, Disk, File, Open};
 
 /// A disk in memory. Clones share it.
 #[derive(Clone, Debug, Default)]
@@ -51,7 +52,11 @@ impl Gate {
     }
 }
 
-impl Disk for HeldDisk {
+impl DiskLayer for HeldDisk {
+    fn below(&self) -> &dyn Disk {
+        &*self.disk
+    }
+
     fn open(&self, path: &Path, open: Open, caching: Caching) -> io::Result<Arc<dyn File>> {
         let file = self.disk.open(path, open, caching)?;
         let is_segment = path.extension().is_some_and(|extension| extension == "seg");
@@ -60,42 +65,6 @@ impl Disk for HeldDisk {
         } else {
             file
         })
-    }
-
-    fn create_dir(&self, path: &Path) -> io::Result<()> {
-        self.disk.create_dir(path)
-    }
-
-    fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
-        self.disk.list(dir)
-    }
-
-    fn entry(&self, path: &Path) -> io::Result<Option<DirEntry>> {
-        self.disk.entry(path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.disk.rename(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.disk.remove(path)
-    }
-
-    fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        self.disk.remove_dir(path)
-    }
-
-    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.disk.hard_link(from, to)
-    }
-
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.disk.sync_dir(dir)
-    }
-
-    fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
-        self.disk.lock(dir)
     }
 }
 

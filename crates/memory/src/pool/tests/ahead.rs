@@ -13,7 +13,7 @@ fn read_ahead_loads_each_page_once() {
         pool.resize(64 * CHUNK, 8 * CHUNK).unwrap();
         let most = pool.read_ahead_max();
         for first in (0..most * 4).step_by(most as usize) {
-            file.prefetch(first, 1000);
+            file.read_ahead(first, 1000);
             for number in first..first + most {
                 assert_is(&file.get(number, Touch::Scan).unwrap(), 1, number);
             }
@@ -42,7 +42,7 @@ fn read_ahead_pages_and_hot_pages_stay_until_read() {
     assert!(ahead >= 4, "{ahead}");
     let scanned = if cfg!(miri) { 200 } else { 2000 };
     for number in (1000..1000 + scanned).step_by(ahead as usize) {
-        file.prefetch(number, ahead);
+        file.read_ahead(number, ahead);
         (number..number + ahead)
             .for_each(|number| assert_is(&file.get(number, Touch::Scan).unwrap(), 1, number));
     }
@@ -69,7 +69,7 @@ fn bad_page_in_a_read_ahead_fails_only_its_readers() {
         let pool = Pool::new(&budget, 16 * CHUNK).unwrap();
         let readers = (threads > 0).then(|| ReaderThreads::start(&pool, threads));
         let file = pool.attach(Arc::new(Bad));
-        file.prefetch(4, 4);
+        file.read_ahead(4, 4);
         for number in [7, 6, 5, 4, 6] {
             match file.get(number, Touch::Scan) {
                 Ok(page) => assert_is(&page, 5, number),
@@ -77,7 +77,7 @@ fn bad_page_in_a_read_ahead_fails_only_its_readers() {
             }
         }
         drop(readers);
-        file.prefetch(8, 4);
+        file.read_ahead(8, 4);
         assert_is(&file.get(8, Touch::Scan).unwrap(), 5, 8);
         assert_eq!(pool.stats().pinned, 0);
     }
@@ -90,7 +90,7 @@ fn panicking_source_costs_its_run_but_no_thread() {
     let readers = ReaderThreads::start(&pool, 1);
     let source = Arc::new(Numbered { name: 1, panics: AtomicU32::new(1), ..Numbered::default() });
     let file = pool.attach(source);
-    (0..8).step_by(4).for_each(|first| file.prefetch(first, 4));
+    (0..8).step_by(4).for_each(|first| file.read_ahead(first, 4));
     let is_read = || {
         thread::yield_now();
         pool.stats().read_ahead == 4
@@ -109,12 +109,12 @@ fn read_ahead_neither_reclaims_nor_takes_pinned_frames() {
     let (budget, pool) = pool_of(2);
     let (source, file) = numbered(&pool, 1);
     let pins: Vec<_> = (0..8).map(|number| file.get(number, Touch::Point).unwrap()).collect();
-    file.prefetch(100, 8);
+    file.read_ahead(100, 8);
     assert_eq!((source.loads.load(Ordering::Relaxed), budget.free_bytes()), (8, 0));
     pins.iter().zip(0..).for_each(|(page, number)| assert_is(page, 1, number));
     for refused in 0..6 {
         budget.fail_after(refused);
-        file.prefetch(200, 8);
+        file.read_ahead(200, 8);
         assert_eq!(budget.usage().of(Kind::Staging), 0);
     }
     drop(pins);

@@ -5,8 +5,8 @@
 //! log's folder is renamed to its final name last, so an interrupted backup does not open as a
 //! store.
 //!
-//! Law: after `Ok`, the copy is durable: every file, every name in it, and its own name in the
-//! parent folder.
+//! Invariant: after `Ok`, the copy is durable: every file, every name in it, and its own name in
+//! the parent folder.
 
 use std::io;
 use std::path::Path;

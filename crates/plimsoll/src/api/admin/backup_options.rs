@@ -10,13 +10,15 @@ use crate::types::cancel::Cancel;
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
 /// # let dir = tempfile::tempdir().unwrap();
-/// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+/// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+/// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
 /// use std::sync::Arc;
 /// use std::sync::atomic::AtomicBool;
 /// use plimsoll::{BackupOptions, Error};
 ///
 /// let given_up = Arc::new(AtomicBool::new(true));
-/// let made = db.backup_with(dir.path().join("backup"), BackupOptions::new().copy(true).cancel_on(given_up));
+/// let options = BackupOptions::new().copy(true).cancel_on(given_up);
+/// let made = db.backup_with(dir.path().join("backup"), options);
 /// assert_eq!(made, Err(Error::Cancelled));
 /// # Ok(())
 /// # }

@@ -27,7 +27,7 @@ use crate::index::run::file::{open_run, pages_of_run, run_id_of};
 use crate::index::run::survey::survey;
 use crate::index::run::table::{Table, TableId, TableInfo};
 use crate::types::damage::{Damage, DamagedKey, DamagedKeys};
-use crate::types::error::{Error, Lift, Result};
+use crate::types::error::{Error, Lift, Result, strip_advice};
 use crate::types::index_key::IndexKey;
 use crate::types::keyspaces::{CURSORS, Record, SYSTEM, dropped_name};
 use crate::types::options::Options;
@@ -133,7 +133,7 @@ impl LostPlaces {
 
     /// The number of the finding that affects a version's value, if any.
     pub(crate) fn find(&self, glsn: Glsn, stored: &Stored<'_>) -> Option<usize> {
-        match *stored {
+        match stored.value() {
             Stored::InLog { .. } => {
                 self.records.iter().find(|(glsns, _)| glsns.contains(&glsn)).map(|(_, at)| *at)
             }
@@ -149,7 +149,7 @@ impl LostPlaces {
                 };
                 self.blobs.iter().find(hit).map(|(_, _, at)| *at)
             }
-            Stored::Deleted | Stored::Inline(_) | Stored::Dropped { .. } => None,
+            _ => None,
         }
     }
 }
@@ -447,7 +447,8 @@ pub(crate) fn look_at_part(
                 TableId::Run(id) => Some(pages_of_run(disk, &path.join("index"), log_id, id)?),
                 TableId::Blob(_) => None,
             };
-            let (info, problems) = (Arc::new(info.clone()), vec![message]);
+            let (info, problems) =
+                (Arc::new(info.clone()), vec![strip_advice(&message).to_owned()]);
             Ok(Part { info, run, history: false, described: true, source, problems })
         }
         Err(error) => Err(error),

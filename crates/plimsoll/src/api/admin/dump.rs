@@ -6,7 +6,7 @@
 //! - With history: everything that the log holds, in its order. If the log was trimmed, the
 //!   versions that the index still has from before come first. Trimming is suspended meanwhile.
 //!
-//! Law: memory is bounded by a piece of a value, a key, and a commit's own entry.
+//! Invariant: memory is bounded by a piece of a value, a key, and a commit's own entry.
 
 pub(crate) mod records;
 
@@ -35,7 +35,8 @@ use crate::index::walk::versions::Versions;
 use crate::read::point::ValueReader;
 use crate::types::cancel::Cancel;
 use crate::types::error::{Error, Lift, Result};
-use crate::types::index_key::IndexKey;
+use crate::types::expiry::Expiry;
+use crate::types::index_key::{IndexKey, KeyBuffer};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::{CURSORS, Keyspace, SYSTEM};
 use crate::types::version::Stored;
@@ -189,10 +190,7 @@ impl<'a> Dump<'a> {
         old: Option<Glsn>,
     ) -> Result<()> {
         self.report.changes += 1;
-        let own = match stored {
-            Stored::Inline(value) => Some(value),
-            _ => None,
-        };
+        let own = stored.inline_value();
         match space {
             SYSTEM => {
                 let change = Change::System { key: SystemKey::of(key), value: own };
@@ -208,7 +206,7 @@ impl<'a> Dump<'a> {
             return self.out.write(&record_of(Change::Delete { space, key }, old));
         }
         let value = ValueReader::of_logged(&self.store.reader, glsn, stored);
-        self.value((space, key), value, old)
+        self.value((space, key), value, stored.expiry(), old)
     }
 
     /// Writes a put, and its value piece by piece.
@@ -216,11 +214,12 @@ impl<'a> Dump<'a> {
         &mut self,
         (space, key): (u32, &[u8]),
         mut value: ValueReader,
+        expiry: Option<Expiry>,
         old: Option<Glsn>,
     ) -> Result<()> {
         let (len, bytes) = (value.len(), value.read_piece(&mut self.piece)?);
         let piece = &self.piece[..bytes];
-        self.out.write(&record_of(Change::Put { space, key, len, piece }, old))?;
+        self.out.write(&record_of(Change::Put { space, key, expiry, len, piece }, old))?;
         let mut written = bytes as u64;
         while written < len {
             self.options.cancel.check()?;
@@ -246,7 +245,7 @@ fn dump_newest(
     to: &mut dyn Write,
 ) -> Result<DumpReport> {
     let snapshot = Snapshot::newest(store);
-    let at = snapshot.read_at()?;
+    let at = snapshot.read_at()?.glsn;
     let mut dump = Dump::begin(store, options, None, to, (at.next(), at, 0))?;
     let mut names: Vec<Arc<str>> = store.reader.keyspaces.names().into_values().collect();
     names.sort_unstable();
@@ -274,7 +273,7 @@ impl Dump<'_> {
             let mut rows = snapshot.range(keyspace, bounds(&from))?;
             loop {
                 self.options.cancel.check()?;
-                let (key, value) = match rows.advance() {
+                let (key, value, expiry) = match rows.advance_expiring() {
                     Ok(Some(row)) => row,
                     Ok(None) => return Ok(()),
                     Err(Error::OutOfBudget(_)) => break,
@@ -283,7 +282,8 @@ impl Dump<'_> {
                 self.report.changes += 1;
                 let mut pieces = value.chunks(PIECE_BYTES);
                 let (len, piece) = (value.len() as u64, pieces.next().unwrap_or_default());
-                self.out.write(&Record::Change(Change::Put { space: id, key, len, piece }))?;
+                let put = Change::Put { space: id, key, expiry, len, piece };
+                self.out.write(&Record::Change(put))?;
                 for piece in pieces {
                     self.out.write(&Record::Piece(piece))?;
                 }
@@ -295,7 +295,10 @@ impl Dump<'_> {
             let key = key.to_vec();
             if let Some(value) = snapshot.get_reader(keyspace, &key)? {
                 self.report.changes += 1;
-                self.value((id, &key), value, None)?;
+                let index_key = KeyBuffer::new(id, &key)?;
+                let expiry =
+                    self.store.reader.expiry(index_key.get(), snapshot.read_at()?)?.flatten();
+                self.value((id, &key), value, expiry, None)?;
             }
             from = Bound::Excluded(key);
         }
@@ -313,7 +316,9 @@ fn dump_history(
     store.check_open()?;
     let _held = store.hold_files()?;
     let log = &store.reader.log;
-    let last = store.newest()?;
+    // Versions that a later commit supersedes stay until those older than the log are written.
+    let newest = store.committer.open_newest_floor();
+    let last = newest.readable()?.glsn;
     let first = log.bounds().first;
     let floor_micros = match log.glsn_at(0) {
         // The header of the first segment has the time of what was trimmed.
@@ -324,6 +329,7 @@ fn dump_history(
     if first > Glsn::FIRST {
         dump.old_versions(first)?;
     }
+    drop(newest);
     let mut next = first;
     while next <= last {
         options.cancel.check()?;

@@ -19,6 +19,7 @@ use crate::engine::keyspace_commits::{FIRST_ID, note_streams, system};
 use crate::index::run::survey::survey;
 use crate::index::sources::view::Direction;
 use crate::txn::transaction::Transaction;
+use crate::types::as_of::AsOf;
 use crate::types::compression::Compression;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::index_key::{IndexKey, Prefix};
@@ -118,7 +119,7 @@ pub(crate) fn unnamed(store: &Engine, at: Glsn) -> Result<BTreeSet<u32>> {
         let walk = view.visible(
             Bound::Included(from.as_bytes()),
             Bound::Unbounded,
-            at,
+            AsOf::unexpiring(at),
             Direction::Forward,
         );
         let found =

@@ -4,12 +4,13 @@
 //! ```text
 //! STORE              is only read
 //! DEST.new-recover/  the new store while it is made
-//!   log/             sound segments and blob files of the old log, and copies of the others without what is damaged
+//!   log/             sound segments and blob files of the old log, and copies of the others
+//!                    without what is damaged
 //!   index/           the old index, if it is sound; else a new one, of the log and of the old runs
 //! DEST               that folder, in the end
 //! ```
 //!
-//! Laws:
+//! Invariants:
 //! 1. No file of the source is changed except `LOCK`, which excludes writers. Files with a name in
 //!    both stores are never changed.
 //! 2. Entries keep their GLSNs and times. Lost entries become lost records, so that GLSNs stay
@@ -53,6 +54,7 @@ use crate::index::run::survey::survey;
 use crate::index::sources::view::Direction;
 use crate::read::span::Span;
 use crate::txn::transaction::Transaction;
+use crate::types::as_of::AsOf;
 use crate::types::damage::{Damage, DamagedKey, DamagedKeys};
 use crate::types::error::{Error, Lift, Result};
 use crate::types::invalid_input::InvalidInput;
@@ -493,7 +495,7 @@ fn delete_newest(
         let mut walk = store.reader.index.sources.view().visible(
             span.lower(),
             span.upper(),
-            at,
+            AsOf::unexpiring(at),
             Direction::Forward,
         )?;
         let mut key = Vec::new();
@@ -521,7 +523,7 @@ fn delete_newest(
 
 /// Whether the value of a version is lost.
 fn is_dropped(store: &Engine, blobs: &BTreeSet<BlobId>, version: &Version<'_>) -> Result<bool> {
-    match version.stored {
+    match version.stored.value() {
         Stored::Dropped { .. } => Ok(true),
         Stored::InLog { .. } => match store.reader.log.meta(version.glsn) {
             Err(LogError::Corrupt { .. }) => Ok(false),
@@ -541,6 +543,6 @@ fn is_dropped(store: &Engine, blobs: &BTreeSet<BlobId>, version: &Version<'_>) -
             }
             Ok(false)
         }
-        Stored::Deleted | Stored::Inline(_) | Stored::InBlob { .. } => Ok(false),
+        _ => Ok(false),
     }
 }

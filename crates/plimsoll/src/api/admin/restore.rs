@@ -8,7 +8,7 @@
 //! DEST               that store, in the end
 //! ```
 //!
-//! Laws:
+//! Invariants:
 //! 1. There is no store at the destination before all of the dump was read and found whole.
 //! 2. With history, each entry gets the GLSN and the time that it had. A restore that was
 //!    interrupted goes on behind the last entry that is durable; the same dump is needed, or a
@@ -38,9 +38,12 @@ use crate::index::manifest::Manifest;
 use crate::read::own_records::STREAMS_MARK;
 use crate::read::span::Span as KeySpan;
 use crate::txn::payload::{Payload, encode_head};
-use crate::txn::transaction::Transaction;
+use crate::txn::transaction::{Transaction, fill};
+use crate::types::as_of::AsOf;
 use crate::types::compression::Compression;
 use crate::types::error::{Error, Lift, Result};
+use crate::types::expiry::Expiry;
+use crate::types::index_key::KeyBuffer;
 use crate::types::keyspaces::{CURSORS, Keyspace, Record as Settings, SYSTEM};
 use crate::types::options::{Durability, Options};
 
@@ -149,7 +152,7 @@ fn restore_history(
     let store = open_by(&place.store, of_entries)?;
     // Nothing is dropped or trimmed meanwhile: this opening knows the retention of keyspaces as of
     // its beginning, and the history may change it.
-    let everything = store.committer.open_at(Glsn::NONE)?;
+    let everything = store.committer.open_floor(AsOf::unexpiring(Glsn::NONE))?;
     let mut history = History { store: &store, clock: &clock, from, report, last_micros: 0 };
     let outcome = history.restore(header).and_then(|()| match limits {
         Some(limits) => store.reader.index.runs.note_limits(limits),
@@ -335,7 +338,8 @@ impl History<'_, '_> {
 
     fn commit(&mut self, read_at: Glsn, metadata: &[u8]) -> Result<()> {
         let committer = &self.store.committer;
-        let mut tx = Transaction::at_moment(committer, committer.open_at(read_at)?);
+        let mut tx =
+            Transaction::at_moment(committer, committer.open_at(AsOf::unexpiring(read_at))?);
         tx.set_metadata(metadata)?;
         let mut changes = 0;
         loop {
@@ -363,7 +367,7 @@ impl History<'_, '_> {
 enum Owned {
     Delete { space: u32, key: Vec<u8> },
     DeleteRange { space: u32, first: Vec<u8>, end: Bound<Vec<u8>> },
-    Put { space: u32, key: Vec<u8>, len: u64, piece: Vec<u8> },
+    Put { space: u32, key: Vec<u8>, expiry: Option<Expiry>, len: u64, piece: Vec<u8> },
 }
 
 impl Owned {
@@ -371,7 +375,7 @@ impl Owned {
         let own = |space, key: Vec<u8>, value: Option<&[u8]>| match value {
             Some(value) => {
                 let (len, piece) = (value.len() as u64, value.to_vec());
-                Self::Put { space, key, len, piece }
+                Self::Put { space, key, expiry: None, len, piece }
             }
             None => Self::Delete { space, key },
         };
@@ -381,9 +385,9 @@ impl Owned {
                 let end = end.map_or(Bound::Unbounded, |end| Bound::Excluded(end.to_vec()));
                 Self::DeleteRange { space: user_space(space)?, first: first.to_vec(), end }
             }
-            Change::Put { space, key, len, piece } => {
+            Change::Put { space, key, expiry, len, piece } => {
                 let (key, piece) = (key.to_vec(), piece.to_vec());
-                Self::Put { space: user_space(space)?, key, len, piece }
+                Self::Put { space: user_space(space)?, key, expiry, len, piece }
             }
             Change::System { key, value } => own(SYSTEM, key.key(), value),
             Change::Cursor { name, next } => own(CURSORS, name.to_vec(), next),
@@ -426,7 +430,9 @@ fn apply(
             let span = KeySpan::new(space, &(Bound::Included(first), end));
             tx.repeat_range(&handle(space), &span).map(|()| 0)
         }
-        Owned::Put { space, key, len, piece } => put(tx, &handle(space), &key, (len, piece), from),
+        Owned::Put { space, key, expiry, len, piece } => {
+            put(tx, &handle(space), (&key, expiry), (len, piece), from)
+        }
     }
 }
 
@@ -434,16 +440,17 @@ fn apply(
 fn put(
     tx: &mut Transaction,
     keyspace: &Keyspace,
-    key: &[u8],
+    (key, expiry): (&[u8], Option<Expiry>),
     (len, piece): (u64, Vec<u8>),
     from: &mut DumpReader<'_>,
 ) -> Result<u64> {
+    let key = KeyBuffer::new(tx.space_to_put(keyspace)?, key)?;
     if piece.len() as u64 == len {
-        return tx.put(keyspace, key, &piece).map(|()| len);
+        return tx.put_expiring(&key, &piece, expiry).map(|()| len);
     }
     let left = len - piece.len() as u64;
     let mut value = ValueOf { from, piece, at: 0, left, failure: None };
-    let put = tx.put_reader(keyspace, key, &mut value);
+    let put = tx.put_pieces(&key, expiry, &mut |piece| fill(&mut value, piece));
     match value.failure {
         Some(failure) => Err(failure),
         None => put,
@@ -538,7 +545,7 @@ fn restore_rows(
                 batch.commit(store, rows)?;
                 open = Some((settings.id, make_keyspace(store, &name, settings)?));
             }
-            Record::Change(Change::Put { space, key, len, piece }) => {
+            Record::Change(Change::Put { space, key, expiry, len, piece }) => {
                 rows += 1;
                 let keyspace = match &open {
                     Some((id, keyspace)) if *id == space => keyspace,
@@ -551,7 +558,7 @@ fn restore_rows(
                 }
                 let (key, piece) = (key.to_vec(), piece.to_vec());
                 batch.bytes += key.len() as u64;
-                batch.bytes += put(&mut batch.tx, keyspace, &key, (len, piece), from)?;
+                batch.bytes += put(&mut batch.tx, keyspace, (&key, expiry), (len, piece), from)?;
                 batch.rows += 1;
                 report.changes += 1;
                 if batch.bytes >= BATCH_BYTES || batch.rows >= BATCH_ROWS {
@@ -617,6 +624,9 @@ fn make_keyspace(store: &Arc<Engine>, name: &str, settings: Settings) -> Result<
     }
     if record.compression != settings.compression {
         keyspace_commits::set_compression(store, &keyspace, settings.compression)?;
+    }
+    if record.ttl != settings.ttl {
+        keyspace_commits::set_ttl(store, &keyspace, settings.ttl)?;
     }
     Ok(keyspace)
 }

@@ -21,7 +21,7 @@ use crate::index::manifest::names::{manifest_name, manifest_number};
 use crate::index::manifest::{Manifest, foreign_names, newest_number};
 use crate::index::runs::check;
 use crate::types::damage::Damage;
-use crate::types::error::{Error, Lift, Result};
+use crate::types::error::{Error, Lift, Result, strip_advice};
 use crate::types::options::Options;
 use crate::types::version::Stored;
 
@@ -68,9 +68,6 @@ pub struct VerifyReport {
     /// Whether the store opens.
     pub opens: bool,
 }
-
-/// The end of the message of an error while opening.
-const SEE_VERIFY: &str = "; `plimsoll verify` says what helps";
 
 /// Maximum number of problems listed; a longer list would not help.
 const MAX_PROBLEMS: usize = 1000;
@@ -175,7 +172,9 @@ pub(crate) fn verify_open(
     let mut bad = values.finish()?;
     let gone = removed_elsewhere(store, &findings, &bad)?;
     findings.retain(|finding| finding.blob.as_ref().is_none_or(|blob| !gone.contains(&blob.id)));
-    bad.retain(|bad| !matches!(bad.stored, Stored::InBlob { blob, .. } if gone.contains(&blob)));
+    bad.retain(
+        |bad| !matches!(bad.stored.value(), Stored::InBlob { blob, .. } if gone.contains(&blob)),
+    );
     let (mut found, notes) = scene.describe(&findings, &parts)?;
     let places = LostPlaces::of(found.iter());
     bad.retain(|bad| places.find(bad.glsn, &bad.stored).is_none());
@@ -214,7 +213,8 @@ fn older_manifests(disk: &dyn Disk, path: &Path, newest: u64) -> Result<Vec<Stri
         let read = Manifest::read_numbered(disk, &index, number);
         if let Err(Error::Corrupt { message, .. } | Error::Format { message, .. }) = read {
             notes.push(format!(
-                "{message}; the store does not need this older manifest and will remove it"
+                "{}; the store does not need this older manifest and will remove it",
+                strip_advice(&message)
             ));
         }
     }
@@ -257,7 +257,7 @@ fn removed_elsewhere(
         .iter()
         .filter(|finding| finding.glsn.is_none())
         .filter_map(|finding| finding.blob.as_ref());
-    let in_values = bad.iter().filter_map(|bad| match bad.stored {
+    let in_values = bad.iter().filter_map(|bad| match bad.stored.value() {
         Stored::InBlob { blob, .. } => Some(blob),
         _ => None,
     });
@@ -343,7 +343,7 @@ fn verify_closed(
 /// The text of an error without the file and the command, for a list that names these.
 fn without_advice(error: &Error, file: &Path) -> String {
     let text = error.to_string();
-    let text = text.strip_suffix(SEE_VERIFY).unwrap_or(&text);
+    let text = strip_advice(&text);
     text.strip_prefix(&format!("{}: ", file.display())).unwrap_or(text).to_owned()
 }
 

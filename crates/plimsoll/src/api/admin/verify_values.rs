@@ -20,7 +20,7 @@ use crate::engine::Engine;
 use crate::index::runs::check;
 use crate::txn::payload::{Payload, Writes};
 use crate::types::damage::{Damage, DamagedKey};
-use crate::types::error::{Error, Lift, Result};
+use crate::types::error::{Error, Lift, Result, strip_advice};
 use crate::types::version::{Stored, Version, running_value_sum, value_sum};
 
 /// Maximum number of values reported.
@@ -38,7 +38,7 @@ impl BadValue {
     /// The pages of a blob file that are dropped with the value: those that no other value shares,
     /// if there are such pages.
     pub(crate) fn pages(&self) -> Option<(BlobId, Range<u32>)> {
-        let Stored::InBlob { blob, offset, len, .. } = self.stored else { return None };
+        let Stored::InBlob { blob, offset, len, .. } = self.stored.value() else { return None };
         let page = |offset: u64| u32::try_from(offset / PAGE_PAYLOAD_BYTES as u64).ok();
         let (first, last) = (page(offset)?, page(offset.saturating_add(len).saturating_sub(1))?);
         Some((blob, if last - first > 1 { first + 1..last } else { first..last.saturating_add(1) }))
@@ -141,7 +141,7 @@ impl<'a> Values<'a> {
                         .and_then(|payload| self.check_writes(glsn, &payload));
                     match checked {
                         Err(Error::Corrupt { message, .. }) => {
-                            self.note(&[], glsn, Stored::Deleted, message)
+                            self.note(&[], glsn, Stored::Deleted, &message)
                         }
                         checked => checked?,
                     }
@@ -158,10 +158,9 @@ impl<'a> Values<'a> {
         let Writes::Operations(operations) = &payload.writes else { return Ok(()) };
         let mut operations = operations.uncompared();
         while let Some((operation, value)) = operations.next_with_value()? {
-            match operation.stored {
+            match operation.stored.value() {
                 Stored::InLog { sum, .. } if value_sum(value) != sum => {
-                    let what =
-                        "the value in the entry differs from the one that was written".to_owned();
+                    let what = "the value in the entry differs from the one that was written";
                     self.note(operation.key, glsn, operation.stored, what);
                 }
                 Stored::InBlob { blob, .. } => {
@@ -176,7 +175,7 @@ impl<'a> Values<'a> {
 
     /// Checks a version of the index whose value is stored in a blob file.
     pub(crate) fn check_version(&mut self, version: &Version<'_>) {
-        if let Stored::InBlob { blob, .. } = version.stored
+        if let Stored::InBlob { blob, .. } = version.stored.value()
             && self.failure.is_none()
             && !self.checked.contains(&blob)
             && let Err(error) = self.check_blob(version.key, version.glsn, version.stored)
@@ -195,7 +194,7 @@ impl<'a> Values<'a> {
                 // Dropped and no longer a value.
                 Err(Error::Dropped { .. }) => return Ok(()),
                 Err(Error::Corrupt { message, .. }) => {
-                    if let Stored::InBlob { blob, .. } = stored {
+                    if let Stored::InBlob { blob, .. } = stored.value() {
                         if self.damaged.contains(&blob) {
                             return Ok(());
                         }
@@ -205,7 +204,7 @@ impl<'a> Values<'a> {
                             self.damaged.insert(blob);
                         }
                     }
-                    self.note(key, glsn, stored, message);
+                    self.note(key, glsn, stored, &message);
                     return Ok(());
                 }
                 Err(error) => return Err(error),
@@ -213,7 +212,7 @@ impl<'a> Values<'a> {
             at += bytes as u64;
         }
         if let Err(Error::Corrupt { message, .. }) = stored.check_sum(glsn, sum.sum()) {
-            self.note(key, glsn, stored, message);
+            self.note(key, glsn, stored, &message);
         }
         Ok(())
     }
@@ -223,9 +222,10 @@ impl<'a> Values<'a> {
         Ok(self.store.options.disk.entry(&path)?.is_none())
     }
 
-    fn note(&mut self, key: &[u8], glsn: Glsn, stored: Stored<'_>, what: String) {
+    fn note(&mut self, key: &[u8], glsn: Glsn, stored: Stored<'_>, what: &str) {
         if self.bad.len() < MAX_BAD {
             let stored = stored.elsewhere().unwrap_or(Stored::Deleted);
+            let what = strip_advice(what).to_owned();
             self.bad.push(BadValue { key: key.to_vec(), glsn, stored, what });
         }
     }

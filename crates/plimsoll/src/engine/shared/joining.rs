@@ -137,7 +137,8 @@ impl Entry {
     }
 }
 
-/// A process that is joining. No other process joins or leaves meanwhile.
+/// A process that is joining. No other process joins or leaves meanwhile, except while this one
+/// waits for memory.
 struct Joining {
     members: Arc<Members>,
     /// `None` in a read-only process.
@@ -163,7 +164,8 @@ impl Joining {
         if is_first && members.keeper.try_to_keep().lift()? {
             members.keeper.keep();
         }
-        let memory_bytes = first_budget(&members, options)?;
+        // Others may join while this process waits for memory, unless they would be the first.
+        let memory_bytes = first_budget(&members, options, !is_first)?;
         Ok(Self { members: Arc::new(members), lock: Some(lock), is_first, memory_bytes })
     }
 
@@ -176,7 +178,7 @@ impl Joining {
             check_not_alone(path, options)?;
         }
         let memory_bytes = if members.table.has_slot() {
-            first_budget(&members, options)?
+            first_budget(&members, options, false)?
         } else {
             options.memory_bytes
         };
@@ -198,13 +200,14 @@ impl Joining {
     }
 }
 
-fn first_budget(members: &Members, options: &Options) -> Result<u64> {
+fn first_budget(members: &Members, options: &Options, lets_others: bool) -> Result<u64> {
     let wanted = match options.memory_total.or(members.budgets.memory_total()) {
         // Other processes may run in a container with a higher limit.
         Some(total) if !options.has_memory_bytes => total.min(there_is_bytes()),
         _ => options.memory_bytes,
     };
-    match members.budgets.first_budget(options.memory_total, wanted, MIN_MEMORY_BYTES).lift()? {
+    let bytes = (wanted, MIN_MEMORY_BYTES);
+    match members.budgets.first_budget(options.memory_total, bytes, lets_others).lift()? {
         First::Bytes(bytes) => Ok(bytes),
         First::TooMany { total_bytes, members } => Err(InvalidInput::NoMemoryForAnother {
             total_bytes,

@@ -115,7 +115,7 @@ impl Membership {
             let newest = members.marks.next();
             if newest == before && members.needs.own_needs() != needed {
                 // The keeper checks rarely while nothing is committed.
-                members.table.tell();
+                members.table.notify();
             }
             let is_fitting = memory_share::fit(&pool, &space, &members).unwrap_or(true);
             if is_fitting {
@@ -187,7 +187,7 @@ impl Membership {
         self.is_ending.store(true, Ordering::Release);
         let (worker, applier) = (lock(&self.worker).take(), lock(&self.applier).take());
         if let Some(worker) = worker {
-            members.table.tell();
+            members.table.notify();
             worker.stop();
         }
         if let Some(applier) = applier {
@@ -204,7 +204,7 @@ impl Membership {
     pub(crate) fn stop_serving(&self) {
         let server = lock(&self.server).take();
         if let (Some(server), Some(members)) = (server, self.members()) {
-            members.table.tell();
+            members.table.notify();
             server.stop();
         }
     }

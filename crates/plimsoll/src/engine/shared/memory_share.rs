@@ -9,8 +9,8 @@ use crate::engine::trim::LogSpace;
 use crate::types::error::Result;
 use crate::types::options::MIN_MEMORY_BYTES;
 
-/// Reduces the budget to this member's share of the total of all members. Returns whether the caller
-/// must retry soon, because memory must be released first.
+/// Reduces the budget to this member's share of the total of all members. Returns whether the
+/// caller must retry soon, because memory must be released first.
 pub(crate) fn shrink(pool: &Pool, space: &LogSpace, members: &Members) -> Result<bool> {
     let Some(share) = members.budgets.memory_share() else { return Ok(false) };
     let (reader, index) = (&space.reader, &space.reader.index);

@@ -9,7 +9,6 @@
 //! versions that are younger than some in the others, but of different keys. Such runs are merged
 //! before any others (`policy`). The versions of each key are in order at all times.
 
-use std::collections::BTreeMap;
 use std::ops::{Bound, RangeInclusive};
 use std::sync::{Arc, Weak};
 
@@ -17,9 +16,9 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::Budget;
 
 use crate::borders::{Border, hit};
+use crate::index::compaction::expired::{Expired, Lookups, expired_in};
 use crate::index::env::Horizon;
 use crate::index::env::counters::Counters;
-use crate::index::env::moment_set::MomentSet;
 use crate::index::manifest::Outcome;
 use crate::index::manifest::files::Reserve;
 use crate::index::plan::alignment;
@@ -35,7 +34,7 @@ use crate::index::sources::view::{View, tables_in};
 use crate::index::write::SetAside;
 use crate::index::write::output::Output;
 use crate::index::write::relocate::{Moved, Relocator};
-use crate::index::write::split::{Disposition, Elsewhere, Inputs, Splitter};
+use crate::index::write::split::{Disposition, Elsewhere, Inputs, KeptIn, Splitter};
 use crate::types::error::Result;
 use crate::types::events;
 use crate::types::index_key::IndexKey;
@@ -65,21 +64,12 @@ const LEAST_TABLE_PART: u64 = 16;
 const ALIGNED_TABLES: u64 = 2;
 const ALIGNED_LEAST_PART: u64 = 4;
 
-/// Maximum number of keyspaces in one table whose retained moments are looked up. A table that spans
-/// more is rewritten.
+/// Maximum number of keyspaces in one table whose retained moments are looked up. A table that
+/// spans more is rewritten.
 const KEYSPACES_ASKED: u32 = 64;
 
-/// A history run, and the retained moments when the job that made it began.
-pub(crate) type Swept = (Weak<Run>, Option<RetainedIn>);
-
-/// The retained moments of the keyspaces in some runs.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct RetainedIn {
-    /// The highest floor; [`Glsn::MAX`] if a table has too many keyspaces to look up.
-    floor: Glsn,
-    /// The keyspaces with pins.
-    pinned: BTreeMap<u32, MomentSet>,
-}
+/// A history run, and the moments for which the job that made it kept versions.
+pub(crate) type Swept = (Weak<Run>, KeptIn);
 
 /// The inputs of a job.
 pub(crate) struct Task {
@@ -101,12 +91,12 @@ pub(crate) struct Job {
     term: Option<u64>,
     /// Newest first: if two hold the same version, the newer one wins.
     runs: Vec<Arc<Run>>,
-    /// For a job on history: the retained moments at its start.
-    retained: Option<RetainedIn>,
     /// Whether small tables that overlap with nothing are rewritten together.
     joins_small: bool,
-    /// The runs when the job began. Law: a job holds no memtable, because a concurrent flush must
-    /// be able to release its memory.
+    /// Whether a table with any expired value is rewritten. Otherwise half of it must have expired.
+    drops_all_expired: bool,
+    /// The runs when the job began. Invariant: a job holds no memtable, because a concurrent flush
+    /// must be able to release its memory.
     view: Arc<View>,
     splitter: Splitter,
     absorber: Absorber,
@@ -143,38 +133,6 @@ pub(crate) struct Job {
 pub(super) fn floor_passed(horizon: &dyn Horizon, info: &TableInfo) -> bool {
     let passed = |keyspace| horizon.retained(keyspace).floor >= info.min_glsn;
     keyspaces_of(info).is_none_or(|mut keyspaces| keyspaces.any(passed))
-}
-
-/// The retained moments of the keyspaces in some runs.
-pub(super) fn retained_in<'r>(
-    horizon: &dyn Horizon,
-    runs: impl IntoIterator<Item = &'r Arc<Run>>,
-) -> RetainedIn {
-    let mut all = RetainedIn { floor: Glsn::NONE, pinned: BTreeMap::new() };
-    for info in runs.into_iter().flat_map(|run| run.infos()) {
-        let Some(keyspaces) = keyspaces_of(info) else {
-            all.floor = Glsn::MAX;
-            continue;
-        };
-        for keyspace in keyspaces {
-            let retained = horizon.retained(keyspace);
-            all.floor = all.floor.max(retained.floor);
-            if !retained.pins.is_empty() {
-                all.pinned.entry(keyspace).or_insert(retained);
-            }
-        }
-    }
-    all
-}
-
-impl RetainedIn {
-    /// Whether no floor rose above all floors of `then`, and no pin of then was released.
-    pub(super) fn includes(&self, then: &Self) -> bool {
-        let is_included = |(keyspace, then)| {
-            self.pinned.get(keyspace).is_some_and(|now: &MomentSet| now.includes(then))
-        };
-        self.floor <= then.floor && then.pinned.iter().all(is_included)
-    }
 }
 
 /// The keyspaces from a table's first key to its last; `None` if there are too many to look up.
@@ -256,10 +214,6 @@ impl Job {
             Output::new(&runs.files, &set_aside.budget, table_bytes, Reserve::Rest)
                 .absorbing(absorber.upto())
         };
-        let retained = match task.inputs {
-            Inputs::Current { .. } => None,
-            Inputs::History => Some(retained_in(&*runs.env.horizon, &task.runs)),
-        };
         if matches!(task.inputs, Inputs::History) && task.runs.len() < view.history.len() {
             hit(Border::PartOfHistoryMerged);
         }
@@ -273,8 +227,8 @@ impl Job {
             inputs: task.inputs,
             moves_unasked: task.moves_unasked,
             term: runs.env.duty().term(),
-            retained,
             joins_small: task.priority == Priority::All || small > SMALL_MAX,
+            drops_all_expired: task.priority == Priority::All,
             splitter: Splitter::new(task.inputs, task.runs.len() == view.history.len()),
             relocator: Relocator::new(&runs.env.context.log, &runs.blobs, &set_aside.budget, below),
             sweep: Sweep::new(task.runs.len()),
@@ -412,12 +366,20 @@ impl Job {
 
     fn begin_segment(&mut self, runs: &Runs, segment: Segment) -> Result<()> {
         let (first_key, last_key) = match segment {
-            Segment::Alone { input, table } if self.drops(runs, input, table) => {
+            Segment::Alone { input, table }
+                if self.drops(runs, input, table) || self.drops_expired(runs, input, table) =>
+            {
                 return Ok(());
             }
             Segment::Alone { input, table } if !self.rewrites(runs, input, table) => {
                 let member = self.runs[input].member(table);
                 self.linked_bytes += member.bytes();
+                if self.inputs == Inputs::History {
+                    let info = member.info();
+                    for keyspace in keyspaces_of(info).into_iter().flatten() {
+                        self.splitter.keeps_table(keyspace, info.min_glsn);
+                    }
+                }
                 return self.main_output().link(member);
             }
             Segment::Alone { input, table } => {
@@ -468,6 +430,28 @@ impl Job {
         true
     }
 
+    /// Whether all versions of a table that overlaps with no other input have expired for every
+    /// moment that is kept, and nothing older of their keys is left. Such a table is dropped
+    /// unread.
+    fn drops_expired(&mut self, runs: &Runs, input: usize, table: usize) -> bool {
+        let info = &self.runs[input].tables()[table].info;
+        if self.inputs != (Inputs::Current { oldest: true }) {
+            return false;
+        }
+        let lookups = Lookups::new(&*runs.env.horizon);
+        let Some(Expired { keyspace, since, values }) = expired_in(&lookups, &self.view, info)
+        else {
+            return false;
+        };
+        if values < info.versions {
+            return false;
+        }
+        let limits = self.splitter.limits();
+        limits.dropped(keyspace, since, &Arc::default());
+        limits.deletion_dropped(keyspace, info.max_glsn);
+        true
+    }
+
     /// Whether a table that overlaps with nothing is rewritten instead of linked.
     fn rewrites(&self, runs: &Runs, input: usize, table: usize) -> bool {
         let info = |input: usize, table: usize| &self.runs[input].tables()[table].info;
@@ -504,7 +488,16 @@ impl Job {
         self.relocator.wants_some_of(info)
             || ranges.within(keys).any(|range| info.needs(range, range.glsns[0]))
             || match self.inputs {
-                Inputs::Current { oldest } => oldest && info.deletions > 0,
+                Inputs::Current { oldest } => {
+                    let is_expired = || {
+                        let expired =
+                            expired_in(&Lookups::new(&*runs.env.horizon), &self.view, info);
+                        expired.is_some_and(|expired| {
+                            self.drops_all_expired || 2 * expired.values >= info.versions
+                        })
+                    };
+                    oldest && (info.deletions > 0 || is_expired())
+                }
                 Inputs::History => floor_passed(&*runs.env.horizon, info),
             }
     }
@@ -524,7 +517,7 @@ impl Job {
                 hit(Border::MergeStopped);
                 break;
             }
-            let inline = if let Stored::Inline(value) = version.stored { value.len() } else { 0 };
+            let inline = version.stored.value().inline_value().map_or(0, <[u8]>::len);
             let bytes = (version.key.len() + inline) as u64;
             let disposition = match self.waiting.take() {
                 Some(disposition) => disposition,
@@ -663,7 +656,9 @@ impl Job {
             current_bytes + history_bytes,
         );
         Ok(match (inputs, &history) {
-            (Inputs::History, Some(history)) => Some((Arc::downgrade(history), self.retained)),
+            (Inputs::History, Some(history)) => {
+                Some((Arc::downgrade(history), self.splitter.into_kept()))
+            }
             _ => None,
         })
     }

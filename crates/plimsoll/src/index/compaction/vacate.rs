@@ -59,7 +59,7 @@ fn used_blobs(log: &FileLog, view: &View) -> Result<Vec<Used>> {
         let mut cursor = RunCursor::new(tables, Feed::Pool(Touch::Scan));
         cursor.seek_first()?;
         while let Some(version) = cursor.current() {
-            if let Stored::InBlob { blob, len, .. } = version.stored {
+            if let Stored::InBlob { blob, len, .. } = version.stored.value() {
                 *live.entry(blob).or_default() += len;
             }
             cursor.next()?;

@@ -4,6 +4,19 @@ use std::sync::Arc;
 
 use plimsoll_log::glsn::Glsn;
 
+/// The most single moments that a keyspace retains below its floor. Each takes eight bytes for each
+/// keyspace that lost versions, in memory and in the manifest.
+pub(crate) const PINS_MAX: usize = 32;
+
+/// A change of a set after which none of its moments may see a version any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Release {
+    /// The floor reaches a moment.
+    Floor(Glsn),
+    /// A pin is released.
+    Pin(Glsn),
+}
+
 /// A set of moments. Cloning it copies no pins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MomentSet {
@@ -24,6 +37,30 @@ impl MomentSet {
         Self { floor, pins: Arc::default() }
     }
 
+    /// Every moment from `floor` on, and the single moments `pins`, in any order. If there are more
+    /// than [`PINS_MAX`] of them, the oldest stay single, and the floor is lowered to the next one.
+    pub(crate) fn bounded(floor: Glsn, pins: impl IntoIterator<Item = Glsn>) -> Self {
+        let mut pins: Vec<Glsn> = pins.into_iter().filter(|at| *at < floor).collect();
+        pins.sort_unstable();
+        pins.dedup();
+        let floor = pins.get(PINS_MAX).copied().unwrap_or(floor);
+        pins.truncate(PINS_MAX);
+        Self { floor, pins: pins.into() }
+    }
+
+    /// The oldest moment.
+    pub(crate) fn oldest(&self) -> Glsn {
+        self.pins.first().copied().unwrap_or(self.floor)
+    }
+
+    /// The set, and every moment from `floor` on.
+    pub(crate) fn and_since(self, floor: Glsn) -> Self {
+        match floor < self.floor {
+            true => Self::bounded(floor, self.pins.iter().copied()),
+            false => self,
+        }
+    }
+
     #[inline]
     pub(crate) fn contains(&self, at: Glsn) -> bool {
         at >= self.floor || self.pins.binary_search(&at).is_ok()
@@ -32,20 +69,21 @@ impl MomentSet {
     /// Whether one of the moments sees a version at `glsn` that the version at `superseded_by`
     /// superseded.
     pub(crate) fn sees(&self, glsn: Glsn, superseded_by: Glsn) -> bool {
-        superseded_by > self.floor
-            || self.pin_below(superseded_by).is_some_and(|pinned| pinned >= glsn)
+        self.release_of(glsn, superseded_by).is_some()
+    }
+
+    /// What must happen before no moment sees such a version; `None` if none sees it now.
+    pub(crate) fn release_of(&self, glsn: Glsn, superseded_by: Glsn) -> Option<Release> {
+        if superseded_by > self.floor {
+            return Some(Release::Floor(superseded_by));
+        }
+        self.pin_below(superseded_by).filter(|pinned| *pinned >= glsn).map(Release::Pin)
     }
 
     /// The newest pin below `before`.
     pub(crate) fn pin_below(&self, before: Glsn) -> Option<Glsn> {
         let below = self.pins.partition_point(|pinned| *pinned < before);
         self.pins[..below].last().copied()
-    }
-
-    /// Whether every moment of `other` is in the set. It may answer `false` where pins right below
-    /// the floor do what a lower floor would.
-    pub(crate) fn includes(&self, other: &Self) -> bool {
-        self.floor <= other.floor && other.pins.iter().all(|pinned| self.contains(*pinned))
     }
 
     /// The moments that are in both sets.
@@ -91,6 +129,20 @@ mod tests {
     }
 
     #[test]
+    fn too_many_single_moments_lower_the_floor() {
+        let many = || (0..2 * PINS_MAX as u64).rev().map(|at| Glsn(at / 2 * 3));
+        let all = MomentSet::bounded(Glsn(1000), many());
+        assert_eq!((all.floor, all.pins.len()), (Glsn(1000), PINS_MAX));
+        let bounded = MomentSet::bounded(Glsn(1000), many().chain([Glsn(1), Glsn(999)]));
+        assert_eq!((bounded.floor, bounded.pins.len()), (Glsn(3 * PINS_MAX as u64 - 3), PINS_MAX));
+        assert!(many().all(|at| bounded.contains(at)));
+        assert!(bounded.contains(Glsn(1)) && !bounded.contains(Glsn(2)));
+        let lowered = all.clone().and_since(Glsn(7));
+        assert_eq!(lowered, set(7, &[0, 3, 6]));
+        assert_eq!(all.clone().and_since(Glsn(2000)), all);
+    }
+
+    #[test]
     fn an_intersection_has_the_moments_of_both() {
         let sets = [set(0, &[]), set(4, &[1, 3]), set(6, &[3, 5]), set(9, &[1, 7]), set(6, &[7])];
         for (a, b) in sets.iter().flat_map(|a| sets.iter().map(move |b| (a, b))) {
@@ -98,9 +150,6 @@ mod tests {
             for at in (0..12).map(Glsn) {
                 assert_eq!(both.contains(at), a.contains(at) && b.contains(at), "{a:?} {b:?} {at}");
             }
-            assert!(a.includes(&both) && b.includes(&both), "{a:?} {b:?}");
-            let is_subset = (0..12).map(Glsn).all(|at| a.contains(at) || !b.contains(at));
-            assert_eq!(a.includes(b), is_subset, "{a:?} {b:?}");
         }
     }
 }

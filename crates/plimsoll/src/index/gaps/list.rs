@@ -4,7 +4,7 @@
 //! once every current reader may use both. This file only keeps the list; its users (`index::gaps`,
 //! `txn::own_gaps`) decide what is a gap.
 //!
-//! Law: an interval is in the list only if it was added and nothing was put into it since.
+//! Invariant: an interval is in the list only if it was added and nothing was put into it since.
 //! Forgetting any part of it changes no answer.
 
 use std::borrow::Cow;

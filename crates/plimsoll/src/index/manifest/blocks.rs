@@ -1,6 +1,6 @@
 //! Reads and writes a manifest's file as a sequence of bytes with one checksum.
 //!
-//! Laws:
+//! Invariants:
 //! 1. The checksum covers every byte: each block's checksum is seeded with that of the previous
 //!    block, and the last one is stored at the end.
 //! 2. Writing and reading need one small buffer, whatever the file's length.

@@ -1,6 +1,6 @@
 //! The files of the index: their creation, their users, and their removal.
 //!
-//! Laws:
+//! Invariants:
 //! 1. A run file that no manifest names is removed: when its last user releases it, or else at the
 //! 1. A run file that no manifest names is removed when its last user releases it, or at the next
 //!    open.
@@ -278,9 +278,8 @@ impl Files {
             Error::Io { kind: io::ErrorKind::NotFound, message, .. }
                 if self.duty.may_write() || self.duty.only_reads() =>
             {
-                Error::corrupt(format!(
-                    "{message}: the manifest names {}, which is missing; `plimsoll verify` says \
-                     what helps",
+                Error::damaged(format_args!(
+                    "{message}: the manifest names {}, which is missing",
                     self.path_of(id).display()
                 ))
                 .in_file(|| TableId::Run(id).file())
@@ -292,8 +291,8 @@ impl Files {
     fn open_blob(&self, id: BlobId, info: TableInfo) -> Result<Table> {
         let blob = self.log.open_blob(id).lift()?;
         if blob.pages != info.pages {
-            return Err(Error::corrupt(format!(
-                "blob file {} has {} pages, the index says {}; `plimsoll verify` says what helps",
+            return Err(Error::damaged(format_args!(
+                "blob file {} has {} pages, the index says {}",
                 id.0, blob.pages, info.pages
             ))
             .in_file(|| info.id.file()));
@@ -332,7 +331,7 @@ impl Files {
         Ok(())
     }
 
-    /// Like [`Files::sweep`], but deferred to [`Files::remove_left`]. Law: no later manifest names
+    /// Like [`Files::sweep`], but deferred to [`Files::remove_left`]. No later manifest may name
     /// any of these files.
     pub(crate) fn leave(&self, names: &[String], is_named: impl Fn(u64) -> bool) {
         lock(&self.left)

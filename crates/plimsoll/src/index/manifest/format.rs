@@ -1,7 +1,7 @@
 //! The manifest's encoding; `docs/reference/format.md` describes the bytes.
 //!
-//! Law: no content is used before the whole manifest was checked, and no length in it is trusted
-//! beyond the end of the file.
+//! Invariant: no content is used before the whole manifest was checked, and no length in it is
+//! trusted beyond the end of the file.
 
 use std::io;
 use std::sync::Arc;
@@ -19,6 +19,7 @@ use crate::index::env::moment_set::MomentSet;
 use crate::index::manifest::limits::Limits;
 use crate::index::ranges::{Fragment, MAX_BOUND_BYTES, RangeSet};
 use crate::index::run::table::{TableId, TableInfo};
+use crate::types::expiry::ExpiryRange;
 use crate::types::index_key::IndexKey;
 
 const MAGIC: [u8; 8] = *b"PLIMMANI";
@@ -41,6 +42,7 @@ pub(super) const HAS_BRANCHES: u8 = 4;
 /// Set if the bytes of values in log entries are counted, which earlier versions did not do.
 pub(super) const HAS_LOG_BYTES: u8 = 8;
 const HAS_ABSORBED: u8 = 16;
+const HAS_EXPIRIES: u8 = 32;
 
 /// Writes a manifest of `runs` (whether each is history, and its tables) into an empty file.
 pub(super) fn write<'a, R, P>(file: &dyn File, head: &Head, runs: R) -> io::Result<()>
@@ -165,7 +167,8 @@ fn encode_table(info: &TableInfo, out: &mut Vec<u8>) {
     let fixed = if info.fixed_glsn.is_some() { HAS_FIXED_GLSN } else { 0 };
     let counted = if info.log_bytes.is_some() { HAS_LOG_BYTES } else { 0 };
     let absorbed = if info.absorbed > Glsn::NONE { HAS_ABSORBED } else { 0 };
-    out.push(pointer | fixed | counted | absorbed);
+    let expiries = if info.expiries.is_some() { HAS_EXPIRIES } else { 0 };
+    out.push(pointer | fixed | counted | absorbed | expiries);
     for number in [id, u64::from(info.pages), u64::from(info.root), info.versions, info.deletions] {
         push_varint(out, number);
     }
@@ -182,6 +185,8 @@ fn encode_table(info: &TableInfo, out: &mut Vec<u8>) {
     if info.absorbed > Glsn::NONE {
         push_varint(out, info.absorbed.0);
     }
+    let expiries = info.expiries.iter().flat_map(ExpiryRange::numbers);
+    expiries.for_each(|number| push_varint(out, number));
     push_varint(out, info.blobs.len() as u64);
     info.blobs.iter().for_each(|blob| push_varint(out, blob.0));
 }
@@ -406,6 +411,13 @@ fn decode_table(input: &mut Input<'_>) -> Result<TableInfo, Failure> {
     let fixed_glsn = if flags & HAS_FIXED_GLSN > 0 { Some(input.glsn()?) } else { None };
     let log_bytes = if flags & HAS_LOG_BYTES > 0 { Some(input.varint()?) } else { None };
     let absorbed = if flags & HAS_ABSORBED > 0 { input.glsn()? } else { Glsn::NONE };
+    let expiries = match flags & HAS_EXPIRIES {
+        0 => None,
+        _ => {
+            let numbers = [input.varint()?, input.varint()?, input.varint()?, input.varint()?];
+            Some(ExpiryRange::of_numbers(numbers).ok_or(SENSELESS)?)
+        }
+    };
     let mut blobs = Vec::new();
     for _ in 0..input.varint()? {
         let blob = BlobId(input.varint()?);
@@ -415,10 +427,12 @@ fn decode_table(input: &mut Input<'_>) -> Result<TableInfo, Failure> {
         }
         blobs.push(blob);
     }
-    let sound = flags & !(HAS_POINTER | HAS_FIXED_GLSN | HAS_LOG_BYTES | HAS_ABSORBED) == 0
+    let known = HAS_POINTER | HAS_FIXED_GLSN | HAS_LOG_BYTES | HAS_ABSORBED | HAS_EXPIRIES;
+    let sound = flags & !known == 0
         && root < pages
         && (1..=u64::MAX).contains(&versions)
         && deletions <= versions
+        && expiries.is_none_or(|expiries| expiries.values <= versions - deletions)
         && first_key <= last_key
         && min_glsn <= max_glsn
         && fixed_glsn.is_none_or(|glsn| glsn == min_glsn && glsn == max_glsn);
@@ -437,6 +451,7 @@ fn decode_table(input: &mut Input<'_>) -> Result<TableInfo, Failure> {
         max_glsn,
         min_pointer,
         log_bytes,
+        expiries,
         blobs,
         fixed_glsn,
         absorbed,

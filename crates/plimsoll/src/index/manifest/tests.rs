@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use plimsoll_disk::checksum::checksum;
+use plimsoll_disk::layer::DiskLayer;
 use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::random::Random;
-use plimsoll_disk::vfs::{DirEntry, DirLock, LockError};
 use plimsoll_log::blob::BlobId;
 
 use super::format::{
@@ -16,6 +16,7 @@ use super::*;
 use crate::index::env::moment_set::MomentSet;
 use crate::index::ranges::end_of_all;
 use crate::index::run::table::TableId;
+use crate::types::expiry::ExpiryRange;
 
 fn info(n: u64) -> TableInfo {
     TableInfo {
@@ -30,6 +31,7 @@ fn info(n: u64) -> TableInfo {
         max_glsn: Glsn(if n == 4 { n + 1 } else { n + 500 }),
         min_pointer: (n == 5).then_some(Glsn(3)),
         log_bytes: (n != 6).then_some(n * 1000),
+        expiries: if n % 2 == 1 { ExpiryRange::of_numbers([n, 1 << 50, n, n]) } else { None },
         blobs: (1..n % 4 + 1).map(BlobId).collect(),
         fixed_glsn: (n == 4).then_some(Glsn(5)),
         absorbed: Glsn(n % 3),
@@ -145,27 +147,9 @@ struct Links {
     links: bool,
 }
 
-impl Disk for Links {
-    fn open(&self, path: &Path, open: Open, caching: Caching) -> io::Result<Arc<dyn File>> {
-        self.inner.open(path, open, caching)
-    }
-    fn create_dir(&self, path: &Path) -> io::Result<()> {
-        self.inner.create_dir(path)
-    }
-    fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
-        self.inner.list(dir)
-    }
-    fn entry(&self, path: &Path) -> io::Result<Option<DirEntry>> {
-        self.inner.entry(path)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.inner.rename(from, to)
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.inner.remove(path)
-    }
-    fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        self.inner.remove_dir(path)
+impl DiskLayer for Links {
+    fn below(&self) -> &dyn Disk {
+        &self.inner
     }
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
         if self.links {
@@ -173,12 +157,6 @@ impl Disk for Links {
         } else {
             Err(io::ErrorKind::PermissionDenied.into())
         }
-    }
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.inner.sync_dir(dir)
-    }
-    fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
-        self.inner.lock(dir)
     }
 }
 
@@ -248,7 +226,7 @@ fn every_flipped_bit_and_every_truncation_is_reported() {
         file.write_at(&[bytes[at] ^ (1 << (at % 8))], at as u64).unwrap();
         let error = Manifest::read(&disk, dir).unwrap_err();
         assert!(matches!(error, Error::Corrupt { .. }), "byte {at}: {error}");
-        assert!(error.to_string().contains("plimsoll verify"), "{error}");
+        assert!(error.to_string().contains("`plimsoll verify STORE` lists"), "{error}");
         file.write_at(&bytes[at..=at], at as u64).unwrap();
     }
     assert_eq!(Manifest::read(&disk, dir).unwrap(), Some(manifest));

@@ -44,7 +44,7 @@ pub(super) fn flush(
     term: Option<u64>,
 ) -> Result<Flushed> {
     if closed.boundary > Glsn::NONE {
-        // Law 1 of the index: a run must not hold versions that a crash could take back.
+        // Invariant 1 of the index: a run must not hold versions that a crash could take back.
         runs.env.context.log.wait_durable(closed.boundary).lift()?;
     }
     // After a change of keeper, a source may begin before the checkpoint or end before it.
@@ -87,7 +87,7 @@ fn write_memtable(
     boundary: Glsn,
 ) -> Result<Flushed> {
     let (bytes, view) = (memtable.map().used_bytes(), runs.sources.view());
-    // Law 1 again: later range deletions may not be durable yet.
+    // Invariant 1 again: later range deletions may not be durable yet.
     let mut absorber = Absorber::new(&view.ranges, boundary);
     let output = || {
         Output::new(&runs.files, &set_aside.budget, runs.env.context.table_bytes, Reserve::Whole)

@@ -21,12 +21,12 @@
 //! read all of it, at two milliseconds per mebibyte from a cold disk. While writes continue, the
 //! threshold is higher, so that a slow writer does not create many tiny segments.
 //!
-//! Law: a writer that fills a memtable within these times is not affected. A slower writer causes
-//! smaller runs, which merges rewrite once or twice more: at most one memtable's bytes per
+//! Invariant: a writer that fills a memtable within these times is not affected. A slower writer
+//! causes smaller runs, which merges rewrite once or twice more: at most one memtable's bytes per
 //! [`AGE_MAX`], or the bytes of a burst followed by a pause. (Requests to the members of a shared
 //! store add at most one flush per four segments of the log.)
 //!
-//! Laws of the retained part of the log ([`HeldBack`]):
+//! Invariants of the retained part of the log ([`HeldBack`]):
 //! 1. Entries written less than [`HELD_LONG`] ago do not count: neither short transactions beside a
 //!    busy writer nor floors that are published late cause a flush.
 //! 2. Each byte of the log counts once: members are asked again only after another four segments.

@@ -1,8 +1,8 @@
 //! The keys at which tables of all runs end. Aligned tables overlap with few tables of other runs,
 //! so a merge can free its inputs part by part (`job`).
 //!
-//! Law: the keys stay while there is more than one run, unless the oldest run has outgrown them:
-//! runs cut at different keys would overlap in chains.
+//! Invariant: the keys stay while there is more than one run, unless the oldest run has outgrown
+//! them: runs cut at different keys would overlap in chains.
 
 use std::sync::{Arc, Mutex};
 

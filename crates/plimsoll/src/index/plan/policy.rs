@@ -1,9 +1,9 @@
 //! Chooses which runs to merge next. Pure.
 //!
-//! Runs are considered in order of age, and only adjacent runs are merged (law 2 of the index). The
-//! rule is geometric: newer runs are merged into the next older one once together they are
-//! [`RATIO_FEW`] times its size. With many runs a lower ratio applies, so that their number stays
-//! bounded. A deletion counts as much as the row that it hides. For a random load of n equal
+//! Runs are considered in order of age, and only adjacent runs are merged (invariant 2 of the
+//! index). The rule is geometric: newer runs are merged into the next older one once together they
+//! are [`RATIO_FEW`] times its size. With many runs a lower ratio applies, so that their number
+//! stays bounded. A deletion counts as much as the row that it hides. For a random load of n equal
 //! flushes, each byte is rewritten about log8(n) times; tables that do not overlap are linked
 //! instead of rewritten (`compaction`).
 //!

@@ -5,8 +5,8 @@
 //! and writers are slowed down towards the rate at which merges free superseded bytes. The slowdown
 //! applies only if the runs fit in memory, where merges do not read from disk.
 //!
-//! Law: without overwrites, no writer is slowed down, and memtables are as large as the budget
-//! allows once the runs are three times as large.
+//! Invariant: without overwrites, no writer is slowed down, and memtables are as large as the
+//! budget allows once the runs are three times as large.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

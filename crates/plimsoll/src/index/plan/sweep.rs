@@ -85,6 +85,7 @@ mod tests {
             max_glsn: Glsn(1),
             min_pointer: None,
             log_bytes: None,
+            expiries: None,
             blobs: Vec::new(),
             fixed_glsn: None,
             absorbed: Glsn::NONE,

@@ -26,6 +26,7 @@ use crate::index::run::inner::{INNER_PAGE, InnerDraft};
 use crate::index::run::leaf::{LEAF_PAGE, LeafDraft, MAX_LEAF_KEYS};
 use crate::index::run::table::{TableId, TableInfo};
 use crate::types::error::Result;
+use crate::types::expiry::ExpiryRange;
 use crate::types::index_key::MAX_INDEX_KEY_BYTES;
 use crate::types::version::{MAX_STORED_BYTES, Stored, Version};
 
@@ -103,6 +104,7 @@ struct Tally {
     max_glsn: Glsn,
     min_pointer: Option<Glsn>,
     log_bytes: u64,
+    expiries: Option<ExpiryRange>,
     blobs: BTreeSet<u64>,
     /// The last blob file pointed to, which is usually the next one as well.
     last_blob: Option<BlobId>,
@@ -398,6 +400,7 @@ impl Tally {
             max_glsn: Glsn::NONE,
             min_pointer: None,
             log_bytes: 0,
+            expiries: None,
             blobs: BTreeSet::new(),
             last_blob: None,
             blobs_lease: budget.lease(Kind::Sort, 0)?,
@@ -412,9 +415,12 @@ impl Tally {
         self.last_glsn = version.glsn;
         self.min_glsn = self.min_glsn.min(version.glsn);
         self.max_glsn = self.max_glsn.max(version.glsn);
-        match version.stored {
+        if let Some(expiry) = version.stored.expiry() {
+            self.expiries = Some(ExpiryRange::with(self.expiries, expiry, version.keyspace()));
+        }
+        match version.stored.value() {
             Stored::Deleted => self.deletions += 1,
-            Stored::Inline(_) | Stored::Dropped { .. } => {}
+            Stored::Inline(_) | Stored::Dropped { .. } | Stored::Expiring(_) => {}
             Stored::InLog { len, .. } => {
                 self.log_bytes = self.log_bytes.saturating_add(len);
                 self.min_pointer =
@@ -452,6 +458,7 @@ impl Tally {
             max_glsn: self.max_glsn,
             min_pointer: self.min_pointer,
             log_bytes: Some(self.log_bytes),
+            expiries: self.expiries,
             blobs: self.blobs.len() as u32,
             blobs_page,
             pending,

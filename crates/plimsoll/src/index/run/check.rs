@@ -16,7 +16,9 @@ use crate::index::run::guide::{GUIDE_PAGE, check_guide};
 use crate::index::run::inner::{INNER_PAGE, check_inner};
 use crate::index::run::leaf::{LEAF_PAGE, check_leaf};
 use crate::index::run::table::{Table, TableInfo};
-use crate::types::error::{Error, Lift, Result};
+use crate::types::error::{Error, Lift, Result, strip_advice};
+use crate::types::expiry::ExpiryRange;
+use crate::types::index_key::IndexKey;
 use crate::types::version::{Stored, Version};
 
 /// The check stops after this many problems.
@@ -93,7 +95,7 @@ impl Walk<'_> {
             Ok(value) => Ok(Some(value)),
             Err(error @ Error::OutOfBudget(_)) => Err(error),
             Err(error) => {
-                self.report(error.to_string());
+                self.report(strip_advice(&error.to_string()).to_owned());
                 Ok(None)
             }
         }
@@ -268,6 +270,7 @@ struct Seen {
     glsns: Option<(Glsn, Glsn)>,
     min_pointer: Option<Glsn>,
     log_bytes: u64,
+    expiries: Option<ExpiryRange>,
     first_key: Vec<u8>,
     last_key: Vec<u8>,
     /// The blob files that the footer names; values may point to no others.
@@ -284,9 +287,13 @@ impl Seen {
         self.versions += 1;
         let (min, max) = self.glsns.unwrap_or((glsn, glsn));
         self.glsns = Some((min.min(glsn), max.max(glsn)));
-        match stored {
+        if let Some(expiry) = stored.expiry() {
+            self.expiries =
+                Some(ExpiryRange::with(self.expiries, expiry, IndexKey::new(key).keyspace()));
+        }
+        match stored.value() {
             Stored::Deleted => self.deletions += 1,
-            Stored::Inline(_) | Stored::Dropped { .. } => {}
+            Stored::Inline(_) | Stored::Dropped { .. } | Stored::Expiring(_) => {}
             Stored::InLog { len, .. } => {
                 self.min_pointer = Some(self.min_pointer.map_or(glsn, |oldest| oldest.min(glsn)));
                 // Saturate, because a damaged page can contain any length.
@@ -304,6 +311,7 @@ impl Seen {
             && (self.versions, self.deletions) == (said.versions, said.deletions)
             && self.glsns == Some((said.min_glsn, said.max_glsn))
             && self.min_pointer == said.min_pointer
+            && self.expiries == said.expiries
             && said.log_bytes.is_none_or(|bytes| bytes == self.log_bytes)
             && (&self.first_key, &self.last_key) == (&said.first_key, &said.last_key)
     }

@@ -17,7 +17,7 @@ use crate::index::run::leaf::{Entry, LEAF_PAGE, Leaf, LeafShape, Sought, Spot, S
 use crate::index::run::table::{Step, Table};
 use crate::types::error::{Lift, Result};
 use crate::types::index_key::IndexKey;
-use crate::types::version::{INLINE_TAG, Stored, Version, VersionHead};
+use crate::types::version::{INLINE_TAG, Stored, Version, VersionHead, expiry_in};
 
 /// A scan over more leaves than this is a long one.
 const SHORT_WALK_LEAVES: u32 = 8;
@@ -217,11 +217,16 @@ impl RunCursor {
     pub(crate) fn head(&self) -> Option<VersionHead<'_>> {
         let Stand::On(place) = &self.stand else { return None };
         let Entry { glsn, tag, body, end, .. } = place.spot.entry;
-        Some(VersionHead {
-            key: &self.key,
-            glsn,
-            is_deleted: Stored::is_deletion(tag as u8, end - body),
-        })
+        let is_deleted = Stored::is_deletion(tag as u8, end - body);
+        // Most versions are told by their tag, which is not on the page with the body.
+        let expiry = match tag {
+            0 if !is_deleted => {
+                let page = page_payload(self.pages.held(place.leaf));
+                page.get(body..end).and_then(|body| expiry_in(tag as u8, body))
+            }
+            _ => None,
+        };
+        Some(VersionHead { key: &self.key, glsn, is_deleted, expiry })
     }
 
     /// The current version; `None` before the first, after the last, or if unpositioned.
@@ -598,12 +603,12 @@ fn fetch_first_bodies(leaf: &Leaf<'_>, entry: &Entry) {
 fn read_ahead(table: &Table, at: u32, way: Way) {
     match way {
         Way::On if at.is_multiple_of(WINDOW_PAGES) => {
-            table.file.prefetch(at, AHEAD_PAGES.min(table.info.pages - at));
+            table.file.read_ahead(at, AHEAD_PAGES.min(table.info.pages - at));
         }
         Way::Back if (at + 1).is_multiple_of(WINDOW_PAGES) => {
             // Request no more than will be read, so that the nearest pages are among them.
             let count = AHEAD_PAGES.min(table.file.read_ahead_max()).min(at + 1);
-            table.file.prefetch(at + 1 - count, count);
+            table.file.read_ahead(at + 1 - count, count);
         }
         _ => {}
     }

@@ -8,14 +8,21 @@
 //! blobs (as many pages as they take, usually none): | count u16 | distances (varints) ... |
 //!
 //! footer (the last page):
-//! | pages | root | versions | deletions | min glsn | max glsn | min pointer | blobs | blobs page | flags | first key | last key | log bytes |
-//!   u32     u32    u64        u64         u64        u64        u64           u32     u32          u8      u16 and bytes
+//! | pages | root | versions | deletions | min glsn | max glsn | min pointer | blobs | blobs page
+//!   u32     u32    u64        u64         u64        u64        u64           u32     u32
+//!
+//! | flags | first key     | last key      | log bytes | first expiry | last expiry | values
+//!   u8      u16 and bytes   u16 and bytes   u64         u64            u64           u64
+//!
+//! | keyspace |
+//!   u64
 //! ```
 //!
 //! `place` is 0 for a file of the index and 1 for a blob file of the log. Flag 1 of header and
 //! footer: versions have no GLSN of their own. Flag 2 of the footer: there is a min pointer. Flag
-//! 4: the footer has `log bytes`. A blobs page holds ids of blob files, ascending, each as its
-//! difference from the previous one (the first of a page, from 0).
+//! 4: the footer has `log bytes`. Flag 8: some values expire, and the footer has their expiries,
+//! their number, and their keyspace (0 if they are of several). A blobs page holds ids of blob
+//! files, ascending, each as its difference from the previous one (the first of a page, from 0).
 
 use plimsoll_disk::codec::{Reader, put_varint, varint_len};
 use plimsoll_log::blob::BlobId;
@@ -23,6 +30,7 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
 
 use crate::index::run::table::{TableId, TableInfo};
+use crate::types::expiry::ExpiryRange;
 use crate::types::index_key::MAX_INDEX_KEY_BYTES;
 
 /// The kind byte of the footer.
@@ -44,6 +52,7 @@ const PENDING_FLAG: u8 = 1;
 const POINTER_FLAG: u8 = 2;
 /// Set if the bytes of values in log entries are counted, which earlier versions did not do.
 const LOG_BYTES_FLAG: u8 = 4;
+const EXPIRIES_FLAG: u8 = 8;
 
 /// The contents of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +123,8 @@ pub(crate) struct Footer {
     pub(crate) min_pointer: Option<Glsn>,
     /// Bytes of values in log entries; `None` if an earlier version wrote the table.
     pub(crate) log_bytes: Option<u64>,
+    /// The expiries of the values that expire.
+    pub(crate) expiries: Option<ExpiryRange>,
     /// The number of blob files that values point to.
     pub(crate) blobs: u32,
     /// The first page of their list, which ends before the footer.
@@ -143,12 +154,15 @@ impl Footer {
         let pointer_flag = if self.min_pointer.is_some() { POINTER_FLAG } else { 0 };
         let pending_flag = if self.pending { PENDING_FLAG } else { 0 };
         let counted_flag = if self.log_bytes.is_some() { LOG_BYTES_FLAG } else { 0 };
-        put(&[pointer_flag | pending_flag | counted_flag]);
+        let expiries_flag = if self.expiries.is_some() { EXPIRIES_FLAG } else { 0 };
+        put(&[pointer_flag | pending_flag | counted_flag | expiries_flag]);
         for key in [&self.first_key, &self.last_key] {
             put(&(key.len() as u16).to_le_bytes());
             put(key);
         }
         self.log_bytes.iter().for_each(|bytes| put(&bytes.to_le_bytes()));
+        let expiries = self.expiries.iter().flat_map(ExpiryRange::numbers);
+        expiries.for_each(|number| put(&number.to_le_bytes()));
         at
     }
 
@@ -166,6 +180,7 @@ impl Footer {
             max_glsn: self.max_glsn,
             min_pointer: self.min_pointer,
             log_bytes: self.log_bytes,
+            expiries: self.expiries,
             blobs,
             fixed_glsn: None,
             absorbed: Glsn::NONE,
@@ -190,7 +205,8 @@ pub(crate) fn check_footer(payload: &[u8]) -> Result<Footer, &'static str> {
     if (footer.blobs == 0) != (footer.blobs_page == last) {
         return Err("the footer's count of blob files does not match their pages");
     }
-    if footer.versions == 0 || footer.deletions > footer.versions {
+    let expiring = footer.expiries.map_or(0, |expiries| expiries.values);
+    if footer.versions == 0 || footer.deletions.saturating_add(expiring) > footer.versions {
         return Err("the footer's counts are impossible");
     }
     if footer.first_key > footer.last_key || footer.min_glsn > footer.max_glsn {
@@ -214,6 +230,13 @@ fn read_footer(payload: &[u8]) -> Option<Footer> {
     };
     let (first_key, last_key) = (key()?, key()?);
     let log_bytes = if flags & LOG_BYTES_FLAG != 0 { Some(reader.u64()?) } else { None };
+    let expiries = match flags & EXPIRIES_FLAG {
+        0 => None,
+        _ => {
+            let numbers = [reader.u64()?, reader.u64()?, reader.u64()?, reader.u64()?];
+            Some(ExpiryRange::of_numbers(numbers)?)
+        }
+    };
     let min_pointer = (flags & POINTER_FLAG != 0).then_some(pointer);
     let pending = flags & PENDING_FLAG != 0;
     (reader.remaining() == 0).then_some(Footer {
@@ -225,6 +248,7 @@ fn read_footer(payload: &[u8]) -> Option<Footer> {
         max_glsn,
         min_pointer,
         log_bytes,
+        expiries,
         blobs,
         blobs_page,
         pending,

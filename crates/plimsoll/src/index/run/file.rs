@@ -61,7 +61,7 @@ pub(crate) fn check_piece(log_id: u128, name: &str, at: u64, bytes: &[u8]) -> Re
     let Some(id) = run_id_of(name) else { return Ok(()) };
     for (number, page) in ((at / PAGE_BYTES as u64) as u32..).zip(bytes.chunks(PAGE_BYTES)) {
         check_page(page, run_seed(log_id, id), number).map_err(|what| {
-            Error::corrupt(format!("index/{name}, page {number}: {what}; see `plimsoll verify`"))
+            Error::damaged(format_args!("index/{name}, page {number}: {what}"))
                 .in_file(|| format!("index/{name}"))
         })?;
     }
@@ -331,7 +331,7 @@ impl RunFile {
         let bytes = self.file.len()?;
         match u32::try_from(bytes / PAGE_BYTES as u64) {
             Ok(pages) if bytes.is_multiple_of(PAGE_BYTES as u64) => Ok(pages),
-            _ => Err(Error::corrupt(format!(
+            _ => Err(Error::damaged(format_args!(
                 "{}: {bytes} bytes are not a whole number of pages",
                 self.path.display()
             ))),
@@ -346,10 +346,7 @@ impl PageSource for RunFile {
 
     fn load_run(&self, first: u32, pages: &mut [u8]) -> Result<(), LoadError> {
         let corrupt = |number, what: &str| LoadError::Corrupt {
-            message: format!(
-                "{}, page {number}: {what}; `plimsoll verify` says what is lost and what helps",
-                self.path.display()
-            ),
+            message: format!("{}, page {number}: {what}", self.path.display()),
         };
         match self.file.read_exact_at(pages, u64::from(first) * PAGE_BYTES as u64) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
@@ -381,7 +378,7 @@ pub(crate) fn open_run(
     let pages = file.pages()?;
     if pages != info.pages {
         let path = file.path.display();
-        return Err(Error::corrupt(format!(
+        return Err(Error::damaged(format_args!(
             "{path}: the file has {pages} pages, the manifest has {}",
             info.pages
         )));

@@ -6,7 +6,7 @@
 //! | leaves | blocks | first leaf | keys  | zeros    | filter (blocks of 64 bytes) | fences |
 //! ```
 //!
-//! Laws:
+//! Invariants:
 //! 1. The leaves of a group are consecutive pages, directly followed by the guide.
 //! 2. Every key of the leaves passes the filter.
 //!

@@ -5,8 +5,8 @@
 //! | children | height | first child | fences, each with its child |
 //! ```
 //!
-//! `height` is 1 directly above guides and increases by one with each level. Law: children are
-//! stored before their parent in the file.
+//! `height` is 1 directly above guides and increases by one with each level. Invariant: children
+//! are stored before their parent in the file.
 
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;

@@ -2,7 +2,9 @@
 //!
 //! ```text
 //! 0         2           10       12              14
-//! | entries | base glsn | prefix | bodies' start | hints (4 bytes each) | restarts (4 bytes each) | entry ... entry | body ... body |
+//! | entries | base glsn | prefix | bodies' start | hints (4 bytes each) | restarts (4 bytes each)
+//!
+//! | entry ... entry | body ... body |
 //! ```
 //!
 //! An entry:
@@ -16,7 +18,7 @@
 //! consecutive cache lines, regardless of the size of the values. The hints follow the head for the
 //! same reason. A search therefore waits for memory about three times: head, block, body.
 //!
-//! Laws:
+//! Invariants:
 //! 1. Entries are sorted by key, then newest first; no two are equal.
 //! 2. Every 16th entry is a *restart*: it shares bytes with the page's first key, every other entry
 //!    with the previous key. The shared length is always maximal, so that a search can often order
@@ -491,7 +493,7 @@ impl<'a> Leaf<'a> {
             if order == Ordering::Equal { Stepped::ToSameKey } else { Stepped::ToNextKey }
         } else {
             self.extend_key(&entry, before, key)?;
-            // The shared length is maximal (law 2).
+            // The shared length is maximal (invariant 2).
             if entry.rest == entry.next { Stepped::ToSameKey } else { Stepped::ToNextKey }
         };
         *spot = Spot { number, entry };
@@ -522,7 +524,7 @@ impl<'a> Leaf<'a> {
     #[inline]
     fn extend_key(&self, entry: &Entry, before: Glsn, key: &mut Vec<u8>) -> Option<()> {
         let rest = &self.payload[entry.rest..entry.next];
-        // The shared length is maximal (law 2), so the first byte after it decides the order.
+        // The shared length is maximal (invariant 2), so the first byte after it decides the order.
         let follows = match (key.get(entry.shared), rest.first()) {
             (Some(old), Some(new)) => old < new,
             (Some(_), None) => false,

@@ -1,7 +1,7 @@
 //! Reads the readable part of a damaged table: its leaves in file order, without guides and inner
 //! pages, which may be damaged as well.
 //!
-//! Laws:
+//! Invariants:
 //! 1. For each unreadable leaf, the span of keys that it may have held is reported. An unreadable
 //!    guide or inner page loses no version.
 //! 2. A leaf with a valid checksum counts as unreadable if its content is impossible: keys outside

@@ -17,6 +17,7 @@ use crate::index::run::leaf::{
     BRANCHES, Entry, LEAF_PAGE, Leaf, Sought, check_leaf, comes_before, has_branches,
 };
 use crate::types::error::{Error, Result};
+use crate::types::expiry::ExpiryRange;
 use crate::types::version::Stored;
 
 /// Maximum number of leaves that an estimate reads between the first and the last one.
@@ -86,6 +87,8 @@ pub(crate) struct TableInfo {
     /// If set, every version has this GLSN, regardless of the pages (a transaction that was written
     /// before its GLSN was known).
     pub(crate) fixed_glsn: Option<Glsn>,
+    /// The expiries of its values that expire; `None` if there are none, or if they are unknown.
+    pub(crate) expiries: Option<ExpiryRange>,
     /// Range deletions up to this GLSN are absorbed: the table has a point deletion wherever one of
     /// them deleted a version in it.
     pub(crate) absorbed: Glsn,
@@ -435,11 +438,8 @@ impl Table {
     }
 
     pub(crate) fn corrupt(&self, number: u32, what: &str) -> Error {
-        Error::corrupt(format!(
-            "{}, page {number}: found {what}; `plimsoll verify` says what is lost and what helps",
-            self.info.id
-        ))
-        .in_file(|| self.info.id.file())
+        Error::damaged(format_args!("{}, page {number}: found {what}", self.info.id))
+            .in_file(|| self.info.id.file())
     }
 
     /// The error for a page that cannot be loaded, with the name of the file.

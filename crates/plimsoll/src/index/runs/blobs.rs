@@ -1,8 +1,8 @@
 //! The blob files that the index uses, and those that it may have stopped using since the log last
 //! removed files.
 //!
-//! Law: a blob file is in use while a manifest names it or may come to name it, and while a job
-//! reads through a view that has it. Other readers retry with a newer view instead.
+//! Invariant: a blob file is in use while a manifest names it or may come to name it, and while a
+//! job reads through a view that has it. Other readers retry with a newer view instead.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, Weak};

@@ -1,4 +1,4 @@
-//! Checks the index: every page of every table, and the laws that the manifest shows.
+//! Checks the index: every page of every table, and the invariants that the manifest shows.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -67,8 +67,8 @@ fn check_order(run: &Run, report: &mut dyn FnMut(String)) {
     }
 }
 
-/// Checks law 2 by the oldest and newest commits of tables. After a merge that ended early, tables
-/// that do not overlap may be in reverse order.
+/// Checks invariant 2 by the oldest and newest commits of tables. After a merge that ended early,
+/// tables that do not overlap may be in reverse order.
 fn check_ages(runs: &[Arc<Run>], report: &mut dyn FnMut(String)) {
     for pair in runs.windows(2) {
         for newer in pair[0].infos() {

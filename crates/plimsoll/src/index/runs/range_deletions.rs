@@ -21,8 +21,8 @@ const BUDGET_PART: u64 = 16;
 /// manifest, and of a merge. They share the chunks in which they do not differ.
 const COPIES: u64 = 3;
 
-/// The charge for the range deletions. Law: the lease covers the set of the current view and all
-/// [`RangeRoom`]s.
+/// The charge for the range deletions. Invariant: the lease covers the set of the current view and
+/// all [`RangeRoom`]s.
 pub(super) struct RangeMemory {
     budget: Budget,
     charged: Mutex<Charged>,

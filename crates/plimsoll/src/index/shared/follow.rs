@@ -1,7 +1,7 @@
 //! The index of a member that is not the keeper: its memtables are not flushed but released once
 //! the keeper's runs hold their content.
 //!
-//! Laws:
+//! Invariants:
 //! 1. A memtable is released when the checkpoint of the loaded manifest reaches its boundary.
 //!    Otherwise it stays complete: a version that is both in it and in a run counts once.
 //! 2. A process that waits for room asks the keeper to flush, and becomes the keeper if there is
@@ -113,7 +113,7 @@ impl Following {
             if now.saturating_sub(told) >= LOOK.as_nanos() as u64 {
                 // A new keeper may not have received the request.
                 told = now;
-                members.table.tell();
+                members.table.notify();
             }
             // Read the state after our own notification, so that it cannot wake us. Loading a
             // manifest notifies again, which costs one extra iteration.
@@ -162,8 +162,8 @@ impl Following {
     }
 
     /// Continues from the newest manifest, and returns the GLSN up to which it holds every commit.
-    /// Law: the memtables are closed ([`crate::index::memtables`]), and the caller applies nothing
-    /// in the meantime.
+    /// The memtables must be closed ([`crate::index::memtables`]), and the caller must apply
+    /// nothing in the meantime.
     ///
     /// # Errors
     /// As for [`Following::follow`].
@@ -173,7 +173,7 @@ impl Following {
     }
 
     /// Continues from the checkpoint of the loaded manifest if `may_pass` allows it. Returns that
-    /// checkpoint. Law: as for [`Following::leap`].
+    /// checkpoint. The caller must do as for [`Following::leap`].
     pub(crate) fn pass_over(
         &self,
         members: &Members,

@@ -1,6 +1,6 @@
 //! Merges sorted sources into one order: by key, then newest first.
 //!
-//! Laws:
+//! Invariants:
 //! 1. If two sources hold the same key and GLSN (a transaction that was spilled more than once),
 //!    the earlier source takes precedence: its copy comes first in a forward scan and last in a
 //!    backward scan.

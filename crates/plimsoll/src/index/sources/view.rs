@@ -1,11 +1,11 @@
 //! A consistent view of all sources, and point reads in it as of a GLSN.
 //!
 //! To find the version of a key as of `at`, the current sources are searched from the newest to the
-//! oldest until one has a version that is not younger than `at`. By law 2 of the index, it is the
-//! newest such version in the current sources. A history run can have a younger one only if that
-//! was superseded by a version younger than `at` (in a newer source, or in a merge's output), or if
-//! it is a deletion that was moved. History is therefore searched only if a version younger than
-//! `at` was seen, or if nothing was found and `at` is below the youngest moved deletion.
+//! oldest until one has a version that is not younger than `at`. By invariant 2 of the index, it is
+//! the newest such version in the current sources. A history run can have a younger one only if
+//! that was superseded by a version younger than `at` (in a newer source, or in a merge's output),
+//! or if it is a deletion that was moved. History is therefore searched only if a version younger
+//! than `at` was seen, or if nothing was found and `at` is below the youngest moved deletion.
 //!
 //! Several versions with the same key and GLSN come from a transaction that was spilled more than
 //! once; the newest source takes precedence. Such runs are merged with each other before any other
@@ -384,9 +384,10 @@ impl View {
 
     /// The youngest version of `key` that is younger than `after`.
     ///
-    /// A deletion that compaction dropped is not found. No conflict is missed, because only
-    /// deletions at or below the floor of the retained moments are dropped, and the floor is never
-    /// above the snapshot of an open transaction.
+    /// A deletion that compaction dropped is not found. For the snapshot of an open transaction,
+    /// which is a retained moment, the key had no value then and has none now: otherwise the
+    /// deletion would hide a version that this moment sees, and would be kept. So no change of what
+    /// the transaction has read is missed.
     pub(crate) fn changed(&self, key: &[u8], after: Glsn) -> Result<Option<Glsn>> {
         if self.ranges.newest() > after {
             let deleted_at = self.ranges.newest_over(key, Glsn::MAX);

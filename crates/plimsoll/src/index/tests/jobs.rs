@@ -144,21 +144,21 @@ fn the_laws_of_runs_hold_after_random_operations() {
             newest.extend(memtables);
             for run in &view.runs {
                 let keys = run_keys(run);
-                assert!(keys.is_sorted_by(|a, b| a.0 < b.0), "law 4: one version of a key");
+                assert!(keys.is_sorted_by(|a, b| a.0 < b.0), "invariant 4: one version of a key");
                 for (key, glsn, _) in keys {
                     let younger = oldest.insert(key, glsn);
                     // Copies of one transaction's writes are distinguished by the order of their
                     // runs.
                     assert!(
                         younger.is_none_or(|younger| younger >= glsn),
-                        "law 2: newer runs hold younger versions"
+                        "invariant 2: newer runs hold younger versions"
                     );
                 }
             }
             for (key, glsn, deleted) in view.history.iter().flat_map(|run| run_keys(run)) {
                 assert!(
                     deleted || newest[&key] > glsn,
-                    "law 3: versions in history are superseded"
+                    "invariant 3: versions in history are superseded"
                 );
             }
         }
@@ -289,7 +289,7 @@ fn keys_at(world: &World, at: Glsn) -> usize {
     let (lower, upper) = (key(LATEST, 0), key(LATEST, u64::MAX));
     let (view, mut buffer, mut found) = (world.view(), Vec::new(), 0);
     let (lower, upper) = (Bound::Included(&lower[..]), Bound::Included(&upper[..]));
-    let mut walk = view.visible(lower, upper, at, Direction::Forward).unwrap();
+    let mut walk = view.visible(lower, upper, AsOf::unexpiring(at), Direction::Forward).unwrap();
     while walk.next(&mut buffer).unwrap().is_some() {
         found += 1;
     }

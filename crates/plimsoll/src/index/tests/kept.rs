@@ -140,8 +140,13 @@ fn a_glsn_whose_versions_may_be_dropped_is_refused() {
     assert_eq!(view.get(&key(LATEST, 1), asked).unwrap_err(), trimmed);
     let lower = key(LATEST, 0);
     assert_eq!(
-        view.visible(Bound::Included(&lower), Bound::Unbounded, asked, Direction::Forward)
-            .unwrap_err(),
+        view.visible(
+            Bound::Included(&lower),
+            Bound::Unbounded,
+            AsOf::unexpiring(asked),
+            Direction::Forward
+        )
+        .unwrap_err(),
         trimmed
     );
     assert_eq!(view.get(&key(LATEST, 1), Glsn(5)).unwrap().unwrap().glsn(), Glsn(5));

@@ -53,7 +53,8 @@ impl World {
                 self.check_get_at(&view, key, at);
             }
             let (lower, upper) = (Bound::Included(&lower[..]), Bound::Included(&upper[..]));
-            let mut walk = view.visible(lower, upper, at, Direction::Forward).unwrap();
+            let mut walk =
+                view.visible(lower, upper, AsOf::unexpiring(at), Direction::Forward).unwrap();
             let (mut found, mut key) = (Vec::new(), Vec::new());
             while let Some(version) = walk.next(&mut key).unwrap() {
                 found.push((version.key.to_vec(), version.glsn));

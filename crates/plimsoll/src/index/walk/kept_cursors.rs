@@ -1,7 +1,7 @@
 //! Cursors of finished visits, kept for later ones: otherwise a visit of a few rows would spend a
 //! tenth of its time on allocations.
 //!
-//! Laws:
+//! Invariants:
 //! 1. Kept cursors hold nothing of the index: no tables, no pages, no memtables.
 //! 2. They are charged as long as they are kept, at most [`KEPT_BYTES_MAX`] in each of [`PARTS`]
 //!    parts.

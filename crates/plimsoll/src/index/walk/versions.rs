@@ -23,8 +23,8 @@ pub(crate) struct Versions {
     bounds: Bounds,
     after: Glsn,
     upto: Glsn,
-    /// A GLSN that must be readable in each view that the iterator is seated in.
-    readable_at: Option<Glsn>,
+    /// GLSNs that must be readable in each view that the iterator is seated in.
+    readable_at: Option<[Glsn; 2]>,
     place: Place,
     /// The version that was last returned or skipped.
     glsn: Glsn,
@@ -43,10 +43,10 @@ impl Walk for Versions {
 
     fn sit_down(&mut self, view: &Arc<View>, key: &[u8]) -> Result<()> {
         if self.sat.is_none() {
-            if let (Some(at), Bound::Included(key) | Bound::Excluded(key)) =
+            if let (Some(moments), Bound::Included(key) | Bound::Excluded(key)) =
                 (self.readable_at, self.bounds.lower())
             {
-                view.check_readable(key, at)?;
+                moments.into_iter().try_for_each(|at| view.check_readable(key, at))?;
             }
             let lower =
                 if self.place == Place::Past { Bound::Included(key) } else { self.bounds.lower() };
@@ -96,9 +96,9 @@ impl Versions {
         }
     }
 
-    /// Refuses views in which the keyspace can no longer be read as of `at`.
-    pub(crate) fn readable_at(self, at: Glsn) -> Self {
-        Self { readable_at: Some(at), ..self }
+    /// Refuses views in which the keyspace can no longer be read at one of `moments`.
+    pub(crate) fn readable_at(self, moments: [Glsn; 2]) -> Self {
+        Self { readable_at: Some(moments), ..self }
     }
 
     /// Whether the last returned version was the first one of its key.

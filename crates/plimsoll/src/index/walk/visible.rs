@@ -19,6 +19,7 @@ use crate::index::walk::kept_cursors::KeptCursors;
 use crate::index::walk::passed::Passed;
 use crate::index::walk::seat::Walk;
 use crate::index::walk::seated::{SITS, STEPS_MAX, Sat, merge_of};
+use crate::types::as_of::AsOf;
 use crate::types::error::Result;
 use crate::types::version::{Stored, Version};
 
@@ -31,6 +32,10 @@ pub(crate) struct Visible {
     kept: Option<Box<KeptCursors>>,
     bounds: Bounds,
     at: Glsn,
+    /// The time by which it judges whether a value has expired.
+    micros: u64,
+    /// Whether it has passed a value that had expired.
+    has_missed: bool,
     direction: Direction,
     place: Place,
     /// For a backward scan: the passed version that may be the result.
@@ -109,18 +114,25 @@ impl Walk for Visible {
 
 impl Visible {
     /// An iterator that is not seated yet.
-    pub(crate) fn new(range: OwnRange, at: Glsn, direction: Direction) -> Self {
+    pub(crate) fn new(range: OwnRange, at: AsOf<'_>, direction: Direction) -> Self {
         let (held, passed) = (Held::default(), Passed::default());
         Self {
             sat: None,
             kept: None,
             bounds: Bounds::new(range),
-            at,
+            at: at.glsn,
+            micros: at.micros(),
+            has_missed: false,
             direction,
             place: Place::Before,
             held,
             passed,
         }
+    }
+
+    /// Whether it has passed a value that had expired.
+    pub(crate) fn has_missed(&self) -> bool {
+        self.has_missed
     }
 
     /// Its range. The bound at which it began is exact only until its first step.
@@ -275,6 +287,7 @@ impl Visible {
                 return Ok(false);
             }
             let (glsn, is_deleted) = (version.glsn, version.is_deleted);
+            let has_expired = version.expiry.is_some_and(|expiry| expiry.has_passed(self.micros));
             key.clear();
             key.extend_from_slice(version.key);
             self.place = Place::At;
@@ -285,7 +298,14 @@ impl Visible {
                 let sat = self.sat.as_mut().expect(SITS);
                 let is_in_range = glsn < sat.deleted_at(key, self.at);
                 if !is_deleted && !is_in_range {
-                    return Ok(true);
+                    if !has_expired {
+                        return Ok(true);
+                    }
+                    // Earlier readers of the same commit may see it, so it ends a gap.
+                    self.passed.clear();
+                    self.has_missed = true;
+                    self.pass_key_forward(key)?;
+                    continue;
                 }
                 let asks = is_in_range && sat.enters_range();
                 let gaps = &sat.view.gaps;
@@ -347,7 +367,13 @@ impl Visible {
             let sat = self.sat.as_mut().expect(SITS);
             let is_in_range = self.held.glsn < sat.deleted_at(key, self.at);
             if !is_in_range && self.held.stored() != Stored::Deleted {
-                return Ok(true);
+                if self.held.stored().is_live(self.micros) {
+                    return Ok(true);
+                }
+                // Earlier readers of the same commit may see it, so it ends a gap.
+                self.passed.clear();
+                self.has_missed = true;
+                continue;
             }
             let asks = is_in_range && sat.enters_range();
             let gaps = &sat.view.gaps;

@@ -14,7 +14,7 @@ use crate::index::run::file::RunFileSink;
 use crate::index::run::table::TableInfo;
 use crate::index::run::warmth::Warmth;
 use crate::types::error::Result;
-use crate::types::version::{Stored, Version};
+use crate::types::version::Version;
 
 /// Maximum number of chunks of one output: three for the builder, one for a tall tree, one for the
 /// sink, and one for the list of blob files.
@@ -102,7 +102,7 @@ impl Output {
             self.open = Some(OpenTable { guard, builder });
         }
         let open = self.open.as_mut().expect("made above");
-        let inline = if let Stored::Inline(value) = version.stored { value.len() } else { 0 };
+        let inline = version.stored.value().inline_value().map_or(0, <[u8]>::len);
         open.builder.add(version)?;
         // After the version was added, because adding it may have written the page before its own.
         open.builder.sink_mut().weigh((version.key.len() + inline) as u64, warmth);

@@ -1,8 +1,8 @@
 //! Copies values out of log entries that are to be freed, and out of blob files that are to be
 //! vacated, into a blob file of plain bytes, piece by piece.
 //!
-//! Law: a value is copied only if it matches its checksum, because a copy of a damaged value would
-//! look valid forever.
+//! Invariant: a value is copied only if it matches its checksum, because a copy of a damaged value
+//! would look valid forever.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -111,14 +111,15 @@ impl Relocator {
         version: &Version<'a>,
         allowance: &mut u64,
     ) -> Result<Moved<'a>> {
-        let (from, offset, len, sum, packed) = match version.stored {
+        let expiry = version.stored.expiry();
+        let (from, offset, len, sum, packed) = match version.stored.value() {
             Stored::InLog { offset, len, sum, packed } if self.wants(version.glsn) => {
                 (None, offset, len, sum, packed)
             }
             Stored::InBlob { blob, offset, len, sum, packed } if self.vacated.contains(&blob) => {
                 (Some(blob), offset, len, sum, packed)
             }
-            stored => return Ok(Moved::Ready(stored)),
+            _ => return Ok(Moved::Ready(version.stored)),
         };
         self.begin()?;
         let (writer, piece) =
@@ -143,7 +144,7 @@ impl Relocator {
                     // The entry was dropped; the version records that from now on.
                     Err(LogError::Dropped { .. }) => {
                         let len = version.stored.value_bytes();
-                        return Ok(Moved::Ready(Stored::Dropped { len }));
+                        return Ok(Moved::Ready(Stored::Dropped { len }.expiring(expiry)));
                     }
                     read => _ = read.lift()?,
                 },
@@ -158,6 +159,7 @@ impl Relocator {
             *allowance = allowance.saturating_sub(bytes);
         }
         let stored = Stored::InBlob { blob, offset: copying.start, len, sum, packed };
+        let stored = stored.expiring(expiry);
         match (version.stored.check_sum(version.glsn, copying.sum.sum()), from) {
             (Err(_), Some(vacated)) => Ok(self.leave(version, vacated)),
             (checked, _) => checked.map(|()| Moved::Ready(stored)),

@@ -10,14 +10,19 @@
 //! is dropped if no retained moment sees a version that it hides and history has no version of its
 //! key. Otherwise it goes into history, where it still records when the key was deleted.
 //!
-//! Law: all versions of a key are decided by one set of retained moments. The set may grow at any
-//! time, and a dropped deletion requires that everything older is dropped with it: an older version
-//! that stayed would become visible again.
+//! A value that has expired for every moment that is kept is dropped like a deletion, but only if
+//! history has no version of its key. Until then it stays, and hides older versions.
+//!
+//! Invariant: all versions of a key are decided by one set of retained moments. The set may grow at
+//! any time, and a dropped deletion requires that everything older is dropped with it: an older
+//! version that stayed would become visible again.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use plimsoll_log::glsn::Glsn;
 
 use crate::index::env::Horizon;
-use crate::index::env::moment_set::MomentSet;
+use crate::index::env::moment_set::{MomentSet, Release};
 use crate::index::manifest::limits::Limits;
 use crate::types::index_key::IndexKey;
 use crate::types::version::{Stored, Version};
@@ -32,6 +37,39 @@ pub(crate) enum Disposition {
     History { first: bool },
     /// Not needed.
     Dropped,
+}
+
+/// The moments for which a history run keeps versions of a keyspace. As long as they are retained,
+/// another merge of the run would drop none of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeptFor {
+    /// No version may be dropped before the floor has reached this moment.
+    floor: Glsn,
+    /// The pins that see a version.
+    pins: BTreeSet<Glsn>,
+}
+
+/// The moments for which a history run keeps versions, by keyspace.
+pub(crate) type KeptIn = BTreeMap<u32, KeptFor>;
+
+impl Default for KeptFor {
+    fn default() -> Self {
+        Self { floor: Glsn::MAX, pins: BTreeSet::new() }
+    }
+}
+
+impl KeptFor {
+    fn add(&mut self, release: Release) {
+        match release {
+            Release::Floor(at) => self.floor = self.floor.min(at),
+            Release::Pin(at) => _ = self.pins.insert(at),
+        }
+    }
+
+    /// Whether all those moments are in `retained`.
+    pub(crate) fn are_retained(&self, retained: &MomentSet) -> bool {
+        retained.floor < self.floor && self.pins.iter().all(|at| retained.contains(*at))
+    }
 }
 
 /// The kind of the merged runs.
@@ -85,12 +123,16 @@ pub(crate) struct Splitter {
     retained: (u32, MomentSet),
     /// Whether the retained moments are looked up again at the next key.
     is_stale: bool,
+    /// What is expired in the keyspace, looked up at the first value that expires.
+    expired: Option<(Glsn, u64)>,
     /// The youngest version that superseded a dropped one since the retained moments were looked
     /// up.
     dropped_by: Glsn,
     /// The limits of readable GLSNs that follow from the versions dropped before that lookup, and
     /// from the moved ones.
     limits: Limits,
+    /// For a merge of history: why versions were kept.
+    kept: KeptIn,
 }
 
 impl Splitter {
@@ -104,9 +146,22 @@ impl Splitter {
             history_begun: false,
             retained: (0, MomentSet::all()),
             is_stale: true,
+            expired: None,
             dropped_by: Glsn::NONE,
             limits: Limits::default(),
+            kept: KeptIn::new(),
         }
+    }
+
+    /// The moments for which a merge of history has kept versions.
+    pub(crate) fn into_kept(self) -> KeptIn {
+        self.kept
+    }
+
+    /// Records that a table of history is kept unread: none of its versions can be dropped before
+    /// the floor of its keyspace has reached `floor`.
+    pub(crate) fn keeps_table(&mut self, keyspace: u32, floor: Glsn) {
+        self.kept.entry(keyspace).or_default().add(Release::Floor(floor));
     }
 
     /// Looks the retained moments up again at the next key, because they change while a job runs.
@@ -147,7 +202,7 @@ impl Splitter {
         match self.inputs {
             Inputs::Current { oldest: false } => Ok(Disposition::Current),
             Inputs::Current { oldest: true } if version.stored != Stored::Deleted => {
-                Ok(Disposition::Current)
+                self.value(version, horizon, elsewhere)
             }
             Inputs::Current { oldest: true } => self.deletion(version.glsn, elsewhere),
             Inputs::History => self.newest_of_history(version, elsewhere),
@@ -161,18 +216,22 @@ impl Splitter {
             // The versions that were dropped until now were so by the moments until now.
             self.limits();
             self.retained = (keyspace, horizon.retained(keyspace));
-            self.is_stale = false;
+            (self.is_stale, self.expired) = (false, None);
         }
     }
 
     /// The disposition of a version that was superseded by `superseded_by`.
     fn older(&mut self, glsn: Glsn, superseded_by: Option<Glsn>) -> Disposition {
-        match superseded_by {
-            Some(by) if !self.retained.1.sees(glsn, by) => {
+        let retained = &self.retained.1;
+        let Some(by) = superseded_by else {
+            return self.keep_in_history(Release::Floor(retained.floor.next()));
+        };
+        match retained.release_of(glsn, by) {
+            Some(release) => self.keep_in_history(release),
+            None => {
                 self.dropped_by = self.dropped_by.max(by);
                 Disposition::Dropped
             }
-            _ => self.keep_in_history(),
         }
     }
 
@@ -182,8 +241,34 @@ impl Splitter {
         Disposition::Dropped
     }
 
-    fn keep_in_history(&mut self) -> Disposition {
+    /// Keeps a version in history until `release`.
+    fn keep_in_history(&mut self, release: Release) -> Disposition {
+        if self.inputs == Inputs::History {
+            self.kept.entry(self.retained.0).or_default().add(release);
+        }
         Disposition::History { first: !std::mem::replace(&mut self.history_begun, true) }
+    }
+
+    /// The disposition of a value that is the newest version of its key, if older versions are only
+    /// in this merge and in history.
+    fn value(
+        &mut self,
+        version: &Version<'_>,
+        horizon: &dyn Horizon,
+        elsewhere: &mut dyn Elsewhere,
+    ) -> crate::types::error::Result<Disposition> {
+        let Some(expiry) = version.stored.expiry() else { return Ok(Disposition::Current) };
+        let (keyspace, retained) = &self.retained;
+        let (since, micros) = *self.expired.get_or_insert_with(|| horizon.expired(*keyspace));
+        let is_unseen = expiry.has_passed(micros)
+            && version.glsn <= since.min(retained.floor)
+            && retained.pins.is_empty();
+        if !is_unseen || elsewhere.in_history(&self.key, Glsn::MAX)? {
+            return Ok(Disposition::Current);
+        }
+        // Older moments may have seen it.
+        self.dropped_by = self.dropped_by.max(since);
+        Ok(self.drop_deletion(version.glsn))
     }
 
     /// The disposition of a deletion that is the newest version of its key, if older versions are
@@ -204,7 +289,7 @@ impl Splitter {
             }
         }
         self.limits.deletions_moved = self.limits.deletions_moved.max(glsn);
-        Ok(self.keep_in_history())
+        Ok(self.keep_in_history(Release::Floor(glsn)))
     }
 
     /// The disposition of the newest version of its key in the merged history runs. The version
@@ -216,20 +301,27 @@ impl Splitter {
     ) -> crate::types::error::Result<Disposition> {
         let (glsn, retained) = (version.glsn, &self.retained.1);
         if glsn > retained.floor {
-            return Ok(self.keep_in_history());
+            return Ok(self.keep_in_history(Release::Floor(glsn)));
         }
+        let mut release = Release::Floor(retained.floor.next());
         let (any, mut by) = elsewhere.in_runs(version.key, retained.floor)?;
         // The version that superseded it may be older than the newest one up to the floor: a pin
         // sees it only if the runs have nothing in between.
         while let Some(superseded_by) = by.filter(|by| *by > glsn) {
             match retained.pin_below(superseded_by).filter(|pinned| *pinned >= glsn) {
-                Some(pinned) => by = elsewhere.in_runs(version.key, pinned)?.1,
+                Some(pinned) => {
+                    release = Release::Pin(pinned);
+                    by = elsewhere.in_runs(version.key, pinned)?.1;
+                }
                 None => return Ok(self.older(glsn, by)),
             }
         }
         if version.stored == Stored::Deleted && !any && self.all_history {
             let hides_retained = match retained.pin_below(glsn) {
-                Some(pinned) => elsewhere.in_history(version.key, pinned)?,
+                Some(pinned) => {
+                    release = Release::Pin(pinned);
+                    elsewhere.in_history(version.key, pinned)?
+                }
                 None => false,
             };
             // Older versions in this merge are dropped as well, because no retained moment sees
@@ -238,13 +330,14 @@ impl Splitter {
                 return Ok(self.drop_deletion(glsn));
             }
         }
-        Ok(self.keep_in_history())
+        Ok(self.keep_in_history(release))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::expiry::Expiry;
 
     /// The same retained moments for every keyspace.
     struct Keeps(MomentSet);
@@ -252,6 +345,23 @@ mod tests {
     impl Horizon for Keeps {
         fn retained(&self, _: u32) -> MomentSet {
             self.0.clone()
+        }
+
+        fn relocate_below(&self) -> Glsn {
+            Glsn::NONE
+        }
+    }
+
+    /// As [`Keeps`], with expiries.
+    struct Expires(Keeps, (u64, u64));
+
+    impl Horizon for Expires {
+        fn retained(&self, keyspace: u32) -> MomentSet {
+            self.0.retained(keyspace)
+        }
+
+        fn expired(&self, _: u32) -> (Glsn, u64) {
+            (Glsn(self.1.0), self.1.1)
         }
 
         fn relocate_below(&self) -> Glsn {
@@ -414,6 +524,38 @@ mod tests {
     }
 
     #[test]
+    fn an_expired_value_is_dropped_if_no_moment_sees_it_and_nothing_reappears() {
+        let expiring = Stored::Inline(b"value").expiring(Expiry::from_micros(70));
+        let told = |inputs, retained: Keeps, expired, mut elsewhere: Knows| {
+            let (mut splitter, retained) =
+                (Splitter::new(inputs, true), Expires(retained, expired));
+            let mut versions =
+                [(9, expiring), (7, Stored::Inline(b"old"))].map(|(glsn, stored)| {
+                    let version = Version { key: b"\0\0\0\x05key", glsn: Glsn(glsn), stored };
+                    splitter.disposition(&version, &retained, &mut elsewhere).unwrap()
+                });
+            versions.sort_by_key(|disposition| *disposition != Disposition::Current);
+            (versions[0] == Disposition::Dropped, std::mem::take(splitter.limits()))
+        };
+        let (dropped, limits) = told(OLDEST, keeps(12, &[]), (12, 70), NOTHING);
+        assert!(dropped);
+        assert_eq!(limits.oldest_readable_in(5), Glsn(12), "moment 9 saw it");
+        assert_eq!(limits.deletions_dropped_in(5), Glsn(9));
+        for (inputs, floor, pins, expired, elsewhere) in [
+            (CURRENT, 12, &[][..], (12, 70), NOTHING),
+            (OLDEST, 12, &[], (12, 69), NOTHING),
+            (OLDEST, 12, &[], (8, 70), NOTHING),
+            (OLDEST, 8, &[], (12, 70), NOTHING),
+            (OLDEST, 12, &[10], (12, 70), NOTHING),
+            (OLDEST, 12, &[], (12, 70), Knows { in_history: true, in_runs: None }),
+        ] {
+            let (dropped, limits) = told(inputs, keeps(floor, pins), expired, elsewhere);
+            assert!(!dropped, "{inputs:?} {floor} {pins:?} {expired:?}");
+            assert_eq!(limits.deletions_dropped_in(5), Glsn::NONE);
+        }
+    }
+
+    #[test]
     fn a_fallen_horizon_takes_effect_at_the_next_key() {
         for inputs in [OLDEST, Inputs::History] {
             assert_eq!(
@@ -527,6 +669,34 @@ mod tests {
         assert_eq!(told(&[8], &[20, 9]), "h");
         assert_eq!(told(&[9, 15], &[20, 9]), "-", "both see the version at 9");
         assert_eq!(told(&[8, 15], &[20, 9]), "h");
+    }
+
+    #[test]
+    fn history_is_merged_again_once_a_moment_that_it_is_kept_for_is_released() {
+        let kept = |inputs, floor, pins: &[u64], runs: &[u64], versions: &[i64]| {
+            let mut splitter = Splitter::new(inputs, true);
+            let mut elsewhere = Holds { runs, history: &[9, 7, 5, 3] };
+            for &version in versions {
+                let stored = if version < 0 { Stored::Deleted } else { Stored::Inline(b"value") };
+                let glsn = Glsn(version.unsigned_abs());
+                let version = Version { key: b"\0\0\0\x05key", glsn, stored };
+                splitter.disposition(&version, &keeps(floor, pins), &mut elsewhere).unwrap();
+            }
+            let kept = splitter.into_kept();
+            move |floor, pins: &[u64]| {
+                kept.values().all(|kept| kept.are_retained(&keeps(floor, pins).0))
+            }
+        };
+        let same = kept(Inputs::History, 20, &[4, 8], &[20], &[7, 5, 3]);
+        assert!(same(20, &[4, 8]) && same(900, &[4, 8]) && same(8, &[4]), "no version is released");
+        assert!(!same(20, &[4]) && !same(20, &[8]) && !same(900, &[]));
+        // Another pin keeps nothing of it.
+        assert!(kept(Inputs::History, 20, &[2, 8, 12], &[20, 9], &[7])(20, &[8]));
+        let same = kept(Inputs::History, 8, &[], &[20, 9], &[7, 5]);
+        assert!(same(8, &[]) && !same(9, &[]), "the floor reaches the next version");
+        let same = kept(Inputs::History, 20, &[8], &[], &[-9, 7]);
+        assert!(same(900, &[8]) && !same(900, &[]), "a deletion hides what the pin sees");
+        assert!(kept(CURRENT, 8, &[], &[], &[9, 7, 5])(900, &[]), "only history is merged again");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Writes the rows of a bulk load as runs, in parallel with the thread that puts the next rows.
 //!
-//! Laws:
+//! Invariants:
 //! 1. Runs are written in the order of their puts, because a newer run hides an older one.
 //! 2. When the writer is dropped, its thread has ended and its files are removed. In a forked
 //!    child, which has no such thread, the files are left alone.

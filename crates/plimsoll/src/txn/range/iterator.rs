@@ -1,7 +1,7 @@
 //! A range as an [`Iterator`], from both ends.
 //!
-//! The other end is a second iterator over the keys that the first has not passed. Each records what
-//! it reads; both end where they meet.
+//! The other end is a second iterator over the keys that the first has not passed. Each records
+//! what it reads; both end where they meet.
 
 use std::iter::FusedIterator;
 use std::ops::Bound;

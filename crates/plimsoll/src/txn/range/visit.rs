@@ -1,6 +1,6 @@
 //! Visits: iterations that lend each row, from its place in memory, to a closure.
 //!
-//! Laws:
+//! Invariants:
 //! 1. A visit holds a page of each run and the memtables of one view. After an exchange of the view
 //!    (a flush, a step of compaction) it keeps the old view only until the closure returns.
 //! 2. Its other memory is charged.
@@ -33,11 +33,14 @@ impl<'t> Range<'t> {
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
-    /// # let db = plimsoll::Db::open(dir.path().join("store"), plimsoll::Options::new().memory_bytes(16 << 20))?;
+    /// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
+    /// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
     /// use std::ops::ControlFlow;
     ///
     /// let stars = db.keyspace("stars")?;
-    /// db.transact(|tx| ["deneb", "sirius", "vega"].iter().try_for_each(|star| tx.put(&stars, star, "bright")))?;
+    /// for star in ["deneb", "sirius", "vega"] {
+    ///     db.put(&stars, star, "bright")?;
+    /// }
     /// let long = db.snapshot().range(&stars, ..)?.visit(|star, _| match star.len() {
     ///     6.. => ControlFlow::Break(star.to_vec()),
     ///     _ => ControlFlow::Continue(()),
@@ -143,20 +146,28 @@ impl<'r, 't> Visit<'r, 't> {
         let mut rows: u64 = 0;
         loop {
             range.reader().check_open()?;
-            if !base.step(key)? {
+            let found = base.step(key)?;
+            if base.has_missed() {
+                range.at.note_missed();
+            }
+            if !found {
                 return Ok(Left::AtEnd);
             }
             let value = match base.inline_value() {
-                _ if range.keys_only => &[],
+                Some(_) if range.keys_only => &[],
                 Some(value) => value,
                 None => {
                     let version = base.current(key).expect("the base was moved to a row");
-                    if let Err(error) =
-                        range.load_value(version.key, version.glsn, version.stored, &base.view())
-                    {
-                        return Ok(Left::Failed(error));
+                    range.at.note(version.key, &version.stored);
+                    if range.keys_only {
+                        &[]
+                    } else {
+                        let (key, glsn, stored) = (version.key, version.glsn, version.stored);
+                        if let Err(error) = range.load_value(key, glsn, stored, &base.view()) {
+                            return Ok(Left::Failed(error));
+                        }
+                        &range.value[..]
                     }
-                    &range.value[..]
                 }
             };
             *has_any = true;

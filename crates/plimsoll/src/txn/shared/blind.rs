@@ -4,9 +4,9 @@
 //! them.
 //!
 //! A blind commit conflicts with nothing, so it can be ordered without applying the commits of
-//! other processes, which is most of the work of a process that only writes (decision 14).
+//! other processes, which is most of the work of a process that only writes (decision 13).
 //!
-//! Laws:
+//! Invariants:
 //! 1. A read sees every commit that was durable in any process when its snapshot was opened,
 //!    because it first applies what was left in the log.
 //! 2. A process orders a blind commit only if it has applied every commit that changes records of
@@ -460,7 +460,7 @@ mod tests {
         keyspace_commits::drop_keyspace(&one, &theirs).unwrap();
         let refused = put_into(&two, &own, 3, b"x");
         assert!(
-            matches!(&refused, Err(Error::InvalidInput(input)) if matches!(input, InvalidInput::KeyspaceDropped { .. })),
+            matches!(&refused, Err(Error::InvalidInput(InvalidInput::KeyspaceDropped { .. }))),
             "{refused:?}"
         );
         // Further commits are left in the log again.

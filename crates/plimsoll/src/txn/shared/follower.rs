@@ -2,7 +2,7 @@
 //! snapshot that includes them, and before it orders a commit of its own that has read something
 //! ([`crate::txn::shared::blind`] handles the others).
 //!
-//! Law: a read sees everything that was durable in any process when it began.
+//! Invariant: a read sees everything that was durable in any process when it began.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};

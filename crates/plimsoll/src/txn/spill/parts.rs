@@ -1,6 +1,6 @@
 //! Merges runs in parts: ranges of keys of about equal size, each written by a separate thread.
 //!
-//! Law: the parts, in key order, are equal to what a single merge would write.
+//! Invariant: the parts, in key order, are equal to what a single merge would write.
 
 use std::iter::once;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -10,6 +10,7 @@ mod streams;
 use std::collections::{BTreeMap, BTreeSet};
 
 use plimsoll::{Error, Glsn};
+use plimsoll_disk::mutex::lock;
 
 use crate::failure::{Failure, Outcome, ensure, same};
 use crate::members::driver::judge::freed::Freed;
@@ -199,7 +200,7 @@ impl Driver {
         }
         let Some(seat) = self.seats.get(&member).filter(|_| !dead) else { return Ok(()) };
         let life = seat.life_handle();
-        let life = life.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let life = lock(&life);
         let Some(life) = life.as_ref() else { return Ok(()) };
         if self.known.has_failed_sync && !matches!(answer, Answer::Committed(_)) {
             return Ok(());
@@ -530,7 +531,7 @@ impl Driver {
             return Ok(());
         };
         let life = seat.life_handle();
-        let life = life.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let life = lock(&life);
         let Some(life) = life.as_ref() else { return Ok(()) };
         let checked = self.compare(&format!("process {member}"), life, spans);
         if self.may_die(member) { Ok(()) } else { checked }
@@ -555,7 +556,7 @@ impl Driver {
             return Ok(());
         };
         let life = seat.life_handle();
-        let life = life.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let life = lock(&life);
         let Some(life) = life.as_ref() else { return Ok(()) };
         for read in life.past() {
             if self.may_die(member) {

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::{Escaped, StreamName, Words, tagged};
+use crate::op::text::parse::{Words, tagged};
+use crate::op::text::print::{Escaped, StreamName};
 use crate::op::{Call, Deed, Feed, Op, Within};
 
 impl fmt::Display for Within {

@@ -36,7 +36,7 @@ impl Process {
         let placed = place(
             &self.log.log,
             order,
-            &Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] },
+            &Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: CommitTimes::ANY },
             None,
         );
         let glsn = placed.unwrap().ticket.last;
@@ -115,8 +115,7 @@ fn a_post_that_a_member_ordered_before_it_was_killed_is_ordered_once() {
 }
 
 #[test]
-fn a_post_of_a_process_that_was_killed_is_not_ordered_nor_mixed_with_those_of_the_next_one_in_its_slot()
- {
+fn post_of_a_killed_process_is_neither_ordered_nor_mixed_with_those_of_its_successor() {
     let (disk, store, mut members) = members(2);
     let killed = members.pop().unwrap();
     let slot = killed.members.table.slot();
@@ -210,7 +209,12 @@ fn a_post_that_its_owner_has_left_is_not_ordered_by_another_member() {
             if is_published {
                 let order = turn.order_mut().unwrap();
                 let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &[b"a"] }];
-                let draft = Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[] };
+                let draft = Draft {
+                    entries: &entries,
+                    read_at: Glsn::NONE,
+                    blobs: &[],
+                    times: CommitTimes::ANY,
+                };
                 let glsn = place(&killed.log.log, order, &draft, None).unwrap().ticket.last;
                 killed.members.posts.answer_post(cell, Answer::Ordered(glsn));
                 publish(&killed.log.log, order).unwrap();

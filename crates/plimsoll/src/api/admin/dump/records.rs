@@ -5,8 +5,8 @@
 //! records: u32 length of the payload, u8 kind, payload, u64 checksum
 //! ```
 //!
-//! Law: the checksum of a record covers all bytes before it, so a stream that is cut, damaged or
-//! put together from parts of others is recognised at the first record that is not as it was
+//! Invariant: the checksum of a record covers all bytes before it, so a stream that is cut, damaged
+//! or put together from parts of others is recognised at the first record that is not as it was
 //! written. The last record says that nothing follows.
 
 use std::io::{ErrorKind, Read, Write};
@@ -16,6 +16,7 @@ use plimsoll_disk::codec::{self, push_bytes, push_varint};
 use plimsoll_log::glsn::Glsn;
 
 use crate::types::error::{Error, Result};
+use crate::types::expiry::Expiry;
 use crate::types::keyspaces::{DROPPED, dropped_name};
 
 /// The first bytes of a dump.
@@ -73,6 +74,7 @@ pub(crate) enum Change<'a> {
     Put {
         space: u32,
         key: &'a [u8],
+        expiry: Option<Expiry>,
         len: u64,
         piece: &'a [u8],
     },
@@ -154,7 +156,8 @@ const END: u8 = 255;
 const DELETE: u8 = 0;
 const PUT: u8 = 1;
 const DELETE_RANGE: u8 = 2;
-// 3 to 15 are reserved for further changes of keys: an expiry, a merge.
+const PUT_EXPIRING: u8 = 3;
+// 4 to 15 are reserved for further changes of keys, such as a merge.
 const SYSTEM_LIVE: u8 = 16;
 const SYSTEM_DROPPED: u8 = 17;
 const SYSTEM_MARK: u8 = 18;
@@ -194,10 +197,11 @@ impl<'a> Change<'a> {
                 push_varint(out, u64::from(*space));
                 push_bytes(out, key);
             }
-            Self::Put { space, key, len, piece } => {
-                out.push(PUT);
+            Self::Put { space, key, expiry, len, piece } => {
+                out.push(if expiry.is_some() { PUT_EXPIRING } else { PUT });
                 push_varint(out, u64::from(*space));
                 push_bytes(out, key);
+                expiry.iter().for_each(|expiry| push_varint(out, expiry.micros()));
                 push_varint(out, *len);
                 push_bytes(out, piece);
             }
@@ -235,7 +239,7 @@ impl<'a> Change<'a> {
 
     fn decode(from: &mut codec::Reader<'a>) -> Result<Self> {
         let kind = from.u8().ok_or_else(malformed)?;
-        if !matches!(kind, DELETE | PUT | DELETE_RANGE | SYSTEM_LIVE..=CURSOR) {
+        if !matches!(kind, DELETE..=PUT_EXPIRING | SYSTEM_LIVE..=CURSOR) {
             return Err(Error::format(format!(
                 "the dump holds a change of kind {kind} that this version does not know; use a \
                  newer Plimsoll"
@@ -257,13 +261,17 @@ impl<'a> Change<'a> {
         let number = |from: &mut codec::Reader<'a>| u32::try_from(from.varint()?).ok();
         Some(match kind {
             DELETE => Self::Delete { space: number(from)?, key: from.bytes()? },
-            PUT => {
+            PUT | PUT_EXPIRING => {
                 let (space, key) = (number(from)?, from.bytes()?);
+                let expiry = match kind {
+                    PUT_EXPIRING => Some(Expiry::from_micros(from.varint()?)?),
+                    _ => None,
+                };
                 let (len, piece) = (from.varint()?, from.bytes()?);
                 if piece.len() as u64 != len.min(PIECE_BYTES as u64) {
                     return None;
                 }
-                Self::Put { space, key, len, piece }
+                Self::Put { space, key, expiry, len, piece }
             }
             DELETE_RANGE => {
                 let (space, first) = (number(from)?, from.bytes()?);
@@ -629,7 +637,9 @@ mod tests {
 
     #[test]
     fn records_come_back_as_they_were_written() {
-        let put = Change::Put { space: 16, key: b"\xff\0", len: 3, piece: b"abc" };
+        let expiry = Expiry::from_micros(1 << 50);
+        let put = Change::Put { space: 16, key: b"\xff\0", expiry: None, len: 3, piece: b"abc" };
+        let expiring = Change::Put { space: 16, key: b"\xff\0", expiry, len: 3, piece: b"abc" };
         let system = |key, value| Record::Change(Change::System { key, value });
         let records = [
             Record::Keyspace { name: b"notes", settings: b"1234\0\0" },
@@ -641,6 +651,7 @@ mod tests {
             Record::Change(Change::DeleteRange { space: 17, first: b"m", end: None }),
             Record::Change(Change::Delete { space: 1, key: b"" }),
             Record::Change(put),
+            Record::Change(expiring),
             Record::Piece(b"xyz"),
             system(SystemKey::Live(b"notes"), Some(b"r")),
             system(SystemKey::Dropped(17, b"notes"), Some(b"")),
@@ -663,7 +674,7 @@ mod tests {
         for record in &records {
             assert_eq!(reader.read().unwrap(), *record);
         }
-        assert_eq!(reader.read().unwrap(), Record::End { records: 20, changes: 9 });
+        assert_eq!(reader.read().unwrap(), Record::End { records: 21, changes: 10 });
     }
 
     #[test]
@@ -675,7 +686,7 @@ mod tests {
 
     #[test]
     fn a_change_of_an_unknown_kind_asks_for_a_newer_version() {
-        let decoded = Change::decode(&mut codec::Reader::new(&[3, 1, 1, 7]));
+        let decoded = Change::decode(&mut codec::Reader::new(&[4, 1, 1, 7]));
         assert!(matches!(decoded, Err(Error::Format { .. })), "{decoded:?}");
     }
 }

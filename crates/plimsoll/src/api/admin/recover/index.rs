@@ -5,7 +5,7 @@
 //! - Otherwise the log is replayed into an empty index. If the log does not hold every commit, the
 //!   resulting runs and the old ones are then merged into new runs.
 //!
-//! Laws of a merge:
+//! Invariants of a merge:
 //! 1. Commits that the log holds are taken from the log, even if the old index has other versions
 //!    of them.
 //! 2. If the newest version of a key may have been on an unreadable page, and neither the log nor
@@ -13,8 +13,8 @@
 //!    the same commit (a commit may write a key to several runs).
 //! 3. A version up to the checkpoint that the current runs lack has been superseded, so it is not
 //!    the newest. If the log has lost the commit that superseded it, the key is deleted.
-//! 4. The record of a keyspace is a key too, but under law 2 it is kept and reported, unless it is
-//!    known to be superseded: without it the retention of the keyspace would be unknown.
+//! 4. The record of a keyspace is a key too, but under invariant 2 it is kept and reported, unless
+//!    it is known to be superseded: without it the retention of the keyspace would be unknown.
 //! 5. Moments at which versions may be missing can no longer be read.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -380,15 +380,16 @@ impl Output<'_> {
 
     /// The content of a version, or that its value is lost.
     fn what_is_left<'v>(&self, version: &Version<'v>) -> Stored<'v> {
-        let is_there = match version.stored {
+        let is_there = match version.stored.value() {
             Stored::InLog { .. } => self.source.survey.has(version.glsn),
             Stored::InBlob { blob, .. } => self.blobs.contains(&blob.file_name()),
-            Stored::Deleted | Stored::Inline(_) | Stored::Dropped { .. } => true,
+            _ => true,
         };
         if is_there {
             version.stored
         } else {
-            Stored::Dropped { len: version.stored.value_bytes() }
+            let len = version.stored.value_bytes();
+            Stored::Dropped { len }.expiring(version.stored.expiry())
         }
     }
 

@@ -1,7 +1,7 @@
 //! The damaged store: the readable parts of its log and its index, and the plan for the index of
 //! the new store.
 //!
-//! Law: nothing here changes a file.
+//! Invariant: nothing here changes a file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -173,7 +173,7 @@ impl Source {
                 continue;
             }
             survey(part.source.as_deref(), &part.info, &self.budget, &mut |version| {
-                if let Stored::InBlob { blob, offset, len, .. } = version.stored
+                if let Stored::InBlob { blob, offset, len, .. } = version.stored.value()
                     && let Some(damaged) = damaged.get_mut(&blob)
                 {
                     let end = offset.saturating_add(len).div_ceil(PAGE_PAYLOAD_BYTES as u64);
@@ -571,6 +571,7 @@ impl Reader<'_> {
             max_glsn: Glsn::NONE,
             min_pointer: None,
             log_bytes: None,
+            expiries: None,
             blobs: Vec::new(),
             fixed_glsn: None,
             absorbed: Glsn::NONE,

@@ -136,14 +136,15 @@ impl Output<'_> {
             Owned::Delete { .. } | Owned::DeleteRange { .. } => {
                 self.add(&Version { key, glsn, stored: Stored::Deleted }, is_new)?;
             }
-            Owned::Put { len, piece, .. } if *len <= INLINE_BYTES as u64 => {
+            Owned::Put { expiry, len, piece, .. } if *len <= INLINE_BYTES as u64 => {
                 if space == SYSTEM && user_key != STREAMS_MARK.as_bytes() {
                     self.note_settings(piece)?;
                 }
-                self.add(&Version { key, glsn, stored: Stored::Inline(piece) }, is_new)?;
+                let stored = Stored::Inline(piece).expiring(*expiry);
+                self.add(&Version { key, glsn, stored }, is_new)?;
             }
-            Owned::Put { len, piece, .. } => {
-                let stored = self.in_blob(space, (*len, piece), from)?;
+            Owned::Put { expiry, len, piece, .. } => {
+                let stored = self.in_blob(space, (*len, piece), from)?.expiring(*expiry);
                 self.add(&Version { key, glsn, stored }, is_new)?;
             }
         }

@@ -1,6 +1,7 @@
 //! Compares entries of the log with the appends to its streams.
 
 use plimsoll::Db;
+use plimsoll_disk::mutex::lock;
 
 use crate::failure::{Failure, Outcome, ensure, same};
 use crate::members::driver::judge::error_in;
@@ -86,7 +87,7 @@ impl Driver {
             return Ok(());
         };
         let life = seat.life_handle();
-        let life = life.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let life = lock(&life);
         let Some(life) = life.as_ref() else { return Ok(()) };
         let checked = self.compare_streams(&format!("process {member}"), life);
         if self.may_die(member) { Ok(()) } else { checked }

@@ -1,0 +1,108 @@
+//! `revert` and `reset`: undo a commit, go back to a moment.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use crate::moment::{At, parse_at};
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Each key that the commit changed gets the value that it had before, in one commit. The history \
+stays, and reverting the new commit restores the state. A key that was changed again since is a \
+conflict: all conflicts are printed with the sizes of the values after the commit (base), now \
+(ours) and before the commit (theirs), nothing is written, and the exit code is 1. --rule decides \
+instead:
+  ours      keep the present value
+  theirs    put back the value from before the commit
+  counter   numbers as of `plimsoll add`: subtract what the commit added
+  text      texts: undo the lines that the commit changed; a conflict if others changed them since
+  conflict  report it (default)
+
+Prints the GLSN of the new commit once it is durable; nothing if there was nothing to change. \
+With --preview, prints what would be done, one key per line: put, delete or conflict, keyspace, \
+key. --json prints one object per key with \"action\", \"keyspace\", \"key\" (or \"key_hex\") and, \
+of a conflict, \"base_bytes\", \"ours_bytes\" and \"theirs_bytes\" (null: no value).
+
+Keyspaces themselves are not created, dropped or changed, and those that hold the bookkeeping of \
+commands (plimsoll.import) keep it: an import continues as if the commit had not been undone. \
+To undo `keyspace drop`, create the keyspace again, then revert the commit that dropped it.
+
+Examples:
+  plimsoll revert demo.plimsoll 120 --preview
+  plimsoll revert demo.plimsoll newest
+  plimsoll revert demo.plimsoll 120 --rule stock=counter --rule pages=text")]
+pub(crate) struct Revert {
+    /// Store
+    pub(crate) store: PathBuf,
+    /// Commit: its GLSN, newest, or commit:ID of an imported Git commit
+    #[arg(value_parser = parse_commit)]
+    pub(crate) commit: At,
+    /// Print what would be done, and write nothing
+    #[arg(long)]
+    pub(crate) preview: bool,
+    /// What becomes of keys of a keyspace that were changed again since
+    #[arg(long = "rule", value_name = "KEYSPACE=RULE", value_parser = parse_rule)]
+    pub(crate) rules: Vec<(String, Rule)>,
+    /// Undo only what the commit did in this keyspace; may be repeated [default: all]
+    #[arg(long = "keyspace", value_name = "NAME")]
+    pub(crate) keyspaces: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Makes all keys equal to what they were at that moment, in one commit. The history stays: a reset \
+to the GLSN before the new commit undoes it. Prints the GLSN of the new commit once it is durable; \
+nothing if there was nothing to change. With --preview, prints what would be done, one key per \
+line: put or delete, keyspace, key.
+
+A keyspace that did not exist at that moment is emptied, but not dropped. If one had keys then and \
+was dropped since, create it again first, or name the others with --keyspace.
+
+Examples:
+  plimsoll reset demo.plimsoll --to 120 --preview
+  plimsoll reset demo.plimsoll --to \"2 hours ago\"
+  plimsoll reset demo.plimsoll --to 120 --keyspace users --keyspace orders")]
+pub(crate) struct Reset {
+    /// Store
+    pub(crate) store: PathBuf,
+    /// Moment: a GLSN, a time or commit:ID, as for `get --at`
+    #[arg(long, value_name = "MOMENT", value_parser = parse_at)]
+    pub(crate) to: At,
+    /// Reset only this keyspace; may be repeated [default: all]
+    #[arg(long = "keyspace", value_name = "NAME")]
+    pub(crate) keyspaces: Vec<String>,
+    /// Print what would be done, and write nothing
+    #[arg(long)]
+    pub(crate) preview: bool,
+}
+
+/// A rule of a keyspace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Rule {
+    Conflict,
+    Ours,
+    Theirs,
+    Counter,
+    Text,
+}
+
+fn parse_rule(text: &str) -> Result<(String, Rule), String> {
+    let refusal = || {
+        format!(
+            "`{text}` is no rule; write KEYSPACE=RULE with ours, theirs, counter, text or conflict"
+        )
+    };
+    let (keyspace, rule) = text.rsplit_once('=').ok_or_else(refusal)?;
+    Ok((keyspace.to_owned(), Rule::from_str(rule, false).map_err(|_| refusal())?))
+}
+
+fn parse_commit(text: &str) -> Result<At, String> {
+    match parse_at(text) {
+        Ok(At::Time(_)) | Err(_) => Err(format!(
+            "`{text}` is not a commit; write its GLSN, newest, or commit:1a2b3c4 (`plimsoll log` \
+             lists the commits)"
+        )),
+        commit => commit,
+    }
+}

@@ -1,0 +1,67 @@
+//! `plimsoll ttl`, `expire` and `persist`: tell and change when a value expires.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::SystemTime;
+
+use plimsoll::{Db, Durability, Keyspace};
+
+use crate::args::{Expire, Globals, InKeyspace, KeysAs, Persist, Ttl};
+use crate::bytes::{key_bytes, show_key};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::keyspaces;
+use crate::moment;
+use crate::output::Output;
+use crate::script::answers;
+use crate::stderr::say;
+use crate::store;
+use crate::time::now;
+
+pub(crate) fn ttl(globals: &Globals, args: Ttl, output: &mut Output) -> Outcome {
+    let key = key(args.key, &args.keys)?;
+    let db = store::open_to_read(globals, &args.store)?;
+    let snapshot = moment::snapshot(&db, args.at.at.as_ref(), &args.keyspace.keyspace)?;
+    let keyspace = keyspaces::keyspace_at(&db, &snapshot, &args.keyspace.keyspace)?;
+    match answers::ttl(snapshot.ttl(&keyspace, &key)?, output)? {
+        true => Ok(Exit::Done),
+        false => no_value(&key),
+    }
+}
+
+pub(crate) fn expire(globals: &Globals, args: Expire, _: &mut Output) -> Outcome {
+    let key = key(args.key, &args.keys)?;
+    let at = SystemTime::from(now()).checked_add(args.ttl);
+    let at = at.ok_or_else(|| Failure::usage("the time is too long"))?;
+    change(globals, &args.store, &args.keyspace, &key, |db, keyspace| {
+        db.expire_at(keyspace, &key, at)
+    })
+}
+
+pub(crate) fn persist(globals: &Globals, args: Persist, _: &mut Output) -> Outcome {
+    let key = key(args.key, &args.keys)?;
+    change(globals, &args.store, &args.keyspace, &key, |db, keyspace| db.persist(keyspace, &key))
+}
+
+fn key(key: OsString, keys: &KeysAs) -> Result<Vec<u8>, Failure> {
+    key_bytes(key, keys.hex).map_err(Failure::usage)
+}
+
+/// Changes the expiry of a key in a store that it opens and closes.
+fn change(
+    globals: &Globals,
+    path: &Path,
+    keyspace: &InKeyspace,
+    key: &[u8],
+    change: impl FnOnce(&Db, &Keyspace) -> plimsoll::Result<bool>,
+) -> Outcome {
+    keyspaces::check_writable(&keyspace.keyspace)?;
+    let db = store::open_to_write(globals, path, false, Durability::Sync)?;
+    let is_there = change(&db, &keyspaces::known_keyspace(&db, &keyspace.keyspace)?)?;
+    store::close_after_commits(db);
+    if is_there { Ok(Exit::Done) } else { no_value(key) }
+}
+
+fn no_value(key: &[u8]) -> Outcome {
+    say(format_args!("`{}` has no value", show_key(key, false)));
+    Ok(Exit::No)
+}

@@ -1,0 +1,181 @@
+//! `plimsoll revert` and `plimsoll reset`: undo a commit, and go back to a moment, by a new commit.
+
+use plimsoll::{
+    Db, Durability, Glsn, MergeAction, MergeOutcome, MergeRule, MergeSide, MergeStep, MergeSteps,
+};
+use serde_json::{Map, Value, json};
+
+use crate::args::{Globals, Reset, Revert, Rule};
+use crate::bytes::{put_json, show_key};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Fact, Output, Reader, Style};
+use crate::size::{count_of, show_size};
+use crate::stderr::say;
+use crate::{keyspaces, moment, store};
+
+pub(crate) fn revert(globals: &Globals, args: &Revert, output: &mut Output) -> Outcome {
+    args.keyspaces.iter().try_for_each(|name| keyspaces::check_writable(name))?;
+    let db = open(globals, args.preview, &args.store)?;
+    let glsn = Glsn(moment::glsn(&db, &args.commit, first_of(&args.keyspaces))?);
+    let mut revert = db.revert(glsn);
+    for name in &args.keyspaces {
+        revert = revert.keyspace(&keyspaces::known_keyspace(&db, name)?);
+    }
+    for name in keyspaces::own(&db) {
+        revert = revert.except(&keyspaces::known_keyspace(&db, &name)?);
+    }
+    for (name, rule) in &args.rules {
+        let keyspace = keyspaces::known_keyspace(&db, name)?;
+        revert = revert.rule(&keyspace, rule_of(*rule));
+    }
+    if args.preview {
+        return preview(revert.preview()?, output);
+    }
+    match revert.run()? {
+        MergeOutcome::Conflicts(conflicts) => {
+            let count = print(conflicts, output)?;
+            output.flush()?;
+            say(format_args!(
+                "{}: changed again after GLSN {glsn}; nothing was written\nTo decide, use --rule \
+                 KEYSPACE=ours, theirs, counter or text.",
+                count_of(count, "conflict", "conflicts")
+            ));
+            Ok(Exit::No)
+        }
+        MergeOutcome::Merged(by) => done(db, Some(by), &format!("GLSN {glsn} is reverted"), output),
+        _ => done(db, None, "", output),
+    }
+}
+
+pub(crate) fn reset(globals: &Globals, args: &Reset, output: &mut Output) -> Outcome {
+    args.keyspaces.iter().try_for_each(|name| keyspaces::check_writable(name))?;
+    let db = open(globals, args.preview, &args.store)?;
+    let to = moment::glsn(&db, &args.to, first_of(&args.keyspaces))?;
+    let mut reset = db.reset_to(Glsn(to));
+    for name in &args.keyspaces {
+        reset = reset.keyspace(&keyspaces::known_keyspace(&db, name)?);
+    }
+    if args.preview {
+        return preview(reset.preview()?, output);
+    }
+    let by = reset.run()?;
+    done(db, by, &format!("reset to GLSN {to}"), output)
+}
+
+/// The keyspace whose imported commits are meant by a time or a commit id.
+fn first_of(keyspaces: &[String]) -> &str {
+    keyspaces.first().map_or("default", String::as_str)
+}
+
+fn open(globals: &Globals, preview: bool, path: &std::path::Path) -> Result<Db, Failure> {
+    match preview {
+        true => store::open_to_read(globals, path),
+        false => store::open_to_write(globals, path, false, Durability::Sync),
+    }
+}
+
+fn rule_of(rule: Rule) -> MergeRule {
+    match rule {
+        Rule::Conflict => MergeRule::Conflict,
+        Rule::Ours => MergeRule::Ours,
+        Rule::Theirs => MergeRule::Theirs,
+        Rule::Counter => MergeRule::Counter,
+        Rule::Text => MergeRule::Text,
+    }
+}
+
+/// Reports the commit of a command that has `what`; `None` if there was nothing to change.
+fn done(db: Db, by: Option<Glsn>, what: &str, output: &mut Output) -> Outcome {
+    store::close_after_commits(db);
+    let done = match by {
+        Some(glsn) => format!("It is committed as GLSN {glsn}."),
+        None => "Nothing was changed.".to_owned(),
+    };
+    output.report(&done, |output| match (output.plain_reader(), by) {
+        (Reader::People, Some(glsn)) => output.line(&format!("{what} as of GLSN {glsn}")),
+        (Reader::People, None) => output.line("there is nothing to change"),
+        (Reader::Pipe, Some(glsn)) => output.line(&glsn.to_string()),
+        (Reader::Pipe, None) => Ok(()),
+        (Reader::Json, glsn) => output.facts(&[Fact::new("glsn", "", glsn.map(|glsn| glsn.0))]),
+    })?;
+    Ok(Exit::Done)
+}
+
+fn preview(steps: MergeSteps, output: &mut Output) -> Outcome {
+    let mut conflicts = 0;
+    let counted = steps.inspect(|step| {
+        conflicts +=
+            u64::from(step.as_ref().is_ok_and(|step| step.action() == MergeAction::Conflict));
+    });
+    let count = print(counted, output)?;
+    if output.reader() == Reader::People {
+        let conflicts = count_of(conflicts, "conflict", "conflicts");
+        let summary = format!("{}, {conflicts}", count_of(count, "key", "keys"));
+        let summary = output.paint(Style::Faint, &summary);
+        output.line(&summary)?;
+    }
+    Ok(if conflicts > 0 { Exit::No } else { Exit::Done })
+}
+
+/// Prints steps; returns their number.
+fn print(
+    steps: impl Iterator<Item = plimsoll::Result<MergeStep>>,
+    output: &mut Output,
+) -> Result<u64, Failure> {
+    let mut count = 0;
+    for step in steps {
+        print_step(&step?, output)?;
+        count += 1;
+    }
+    Ok(count)
+}
+
+fn print_step(step: &MergeStep, output: &mut Output) -> Result<(), Failure> {
+    let (action, style) = match step.action() {
+        MergeAction::Put => ("put", Style::Good),
+        MergeAction::Delete => ("delete", Style::Bad),
+        MergeAction::Conflict => ("conflict", Style::Changed),
+    };
+    let sizes = match step.action() {
+        MergeAction::Conflict => sizes(step)?,
+        _ => Vec::new(),
+    };
+    match output.reader() {
+        Reader::Json => {
+            let mut object = Map::new();
+            object.insert("action".to_owned(), action.into());
+            object.insert("keyspace".to_owned(), step.keyspace().into());
+            put_json(&mut object, "key", step.key());
+            for (side, bytes) in sizes {
+                object.insert(format!("{side}_bytes"), bytes.map_or(Value::Null, |b| json!(b)));
+            }
+            output.json(&object)
+        }
+        Reader::Pipe => {
+            let sizes: Vec<_> = sizes
+                .iter()
+                .map(|(_, bytes)| bytes.map_or_else(String::new, |bytes| bytes.to_string()))
+                .collect();
+            let sizes: Vec<_> = sizes.iter().map(String::as_bytes).collect();
+            let before = [action.as_bytes(), step.keyspace().as_bytes()];
+            output.fields_with_key(&before, &show_key(step.key(), false), &sizes)
+        }
+        Reader::People => {
+            let size = |bytes: Option<u64>| bytes.map_or_else(|| "no value".to_owned(), show_size);
+            let sizes: Vec<_> =
+                sizes.iter().map(|(side, bytes)| format!("{side} {}", size(*bytes))).collect();
+            let line = format!("{action:<8}  {}  {}", step.keyspace(), show_key(step.key(), false));
+            let line = output.paint(style, &line);
+            let sizes = output.paint(Style::Faint, &sizes.join(", "));
+            output.line(format!("{line}  {sizes}").trim_end())
+        }
+    }
+}
+
+/// The lengths of the three values of a conflict; `None`: no value.
+fn sizes(step: &MergeStep) -> Result<Vec<(&'static str, Option<u64>)>, Failure> {
+    let sides =
+        [("base", MergeSide::Base), ("ours", MergeSide::Ours), ("theirs", MergeSide::Theirs)];
+    let size = |(name, side)| Ok((name, step.reader(side)?.map(|value| value.len())));
+    sides.into_iter().map(size).collect()
+}

@@ -1,0 +1,59 @@
+//! Which values a merge with the oldest run may drop because they have expired.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Mutex;
+
+use plimsoll_log::glsn::Glsn;
+
+use crate::index::env::Horizon;
+use crate::index::env::moment_set::MomentSet;
+use crate::index::run::table::TableInfo;
+use crate::index::sources::view::{View, tables_in};
+use crate::types::lock::lock;
+
+/// What a horizon says of a keyspace: its retained moments, and what has expired.
+type Answers = (MomentSet, (Glsn, u64));
+
+/// The answers of a horizon, looked up once for each keyspace.
+pub(super) struct Lookups<'h> {
+    horizon: &'h dyn Horizon,
+    known: Mutex<BTreeMap<u32, Answers>>,
+}
+
+impl<'h> Lookups<'h> {
+    pub(super) fn new(horizon: &'h dyn Horizon) -> Self {
+        Self { horizon, known: Mutex::default() }
+    }
+
+    fn of(&self, keyspace: u32) -> Answers {
+        let look_up = || (self.horizon.retained(keyspace), self.horizon.expired(keyspace));
+        lock(&self.known).entry(keyspace).or_insert_with(look_up).clone()
+    }
+}
+
+/// The values of a table that a merge with the oldest run may drop, because they have expired.
+pub(super) struct Expired {
+    pub(super) keyspace: u32,
+    /// Moments before this one become unreadable.
+    pub(super) since: Glsn,
+    /// An estimate of their number. Exact if it is that of all versions.
+    pub(super) values: u64,
+}
+
+/// The expired values of a table in which one keyspace has such values; `None` if there are none,
+/// or if something keeps them.
+pub(super) fn expired_in(lookups: &Lookups<'_>, view: &View, info: &TableInfo) -> Option<Expired> {
+    let expiries = info.expiries?;
+    let keyspace = expiries.keyspace;
+    let (retained, (since, micros)) = lookups.of(keyspace);
+    let values = expiries.expired(micros);
+    if values == 0 {
+        return None;
+    }
+    let keys = (Bound::Included(&info.first_key[..]), Bound::Included(&info.last_key[..]));
+    let is_kept = info.max_glsn > since.min(retained.floor)
+        || !retained.pins.is_empty()
+        || view.history.iter().any(|run| !tables_in(run, keys).is_empty());
+    (!is_kept).then_some(Expired { keyspace, since, values })
+}

@@ -1,0 +1,19 @@
+//! Three-way merges of states: a commit is reverted, the store is reset to an earlier moment.
+//!
+//! A merge compares, key by key, a base state with two others, ours and theirs. A key that only one
+//! side changed gets that side's value; for a key that both changed, the keyspace's [`MergeRule`]
+//! decides. The result is one transaction.
+//!
+//! Law: nothing is written if there is a conflict, or if anything fails. The memory that a merge
+//! holds does not depend on the number of keys: conflicts are not collected but found again when
+//! they are read.
+//!
+//! [`MergeRule`]: rule::MergeRule
+
+pub(crate) mod driver;
+pub(crate) mod keys;
+pub(crate) mod reset;
+pub(crate) mod revert;
+pub(crate) mod rule;
+pub(crate) mod steps;
+mod text;

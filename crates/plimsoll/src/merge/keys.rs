@@ -1,0 +1,229 @@
+//! The keys that may differ between two states.
+
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
+use std::ops::{Bound, Range};
+use std::sync::Arc;
+
+use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::budget::Kind;
+use plimsoll_memory::buffer::Buffer;
+
+use crate::api::commit::Commit;
+use crate::api::history::Changes;
+use crate::engine::Engine;
+use crate::engine::keyspace_commits::FIRST_ID;
+use crate::read::span::Span;
+use crate::types::error::Result;
+use crate::types::keyspaces::{DEFAULT, Keyspace};
+
+/// The keys of a commit are listed if they take at most this many bytes. Otherwise the index is
+/// scanned between the first and the last.
+const LISTED_BYTES_MAX: usize = 1 << 20;
+
+/// The length of a listed key is stored before it.
+const LEN_BYTES: usize = size_of::<u16>();
+
+/// A range of a user's keys.
+type UserRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
+/// A keyspace whose states are merged, by the name that it has at each moment.
+#[derive(Clone)]
+pub(crate) struct Scope {
+    pub(crate) name: Arc<str>,
+    pub(crate) source: Source,
+}
+
+/// Where the keys to compare come from.
+#[derive(Clone)]
+pub(crate) enum Source {
+    /// All that were written between the two moments.
+    Whole,
+    /// Those of them that are in a range.
+    Within(UserRange),
+    /// Those in a part of a list.
+    Listed(Arc<KeyList>, Range<usize>),
+}
+
+/// Keys, each with its length before it, in memory that is charged to the budget.
+pub(crate) struct KeyList(Buffer<u8>);
+
+impl KeyList {
+    /// The key at an offset.
+    fn at(&self, at: usize) -> &[u8] {
+        let (len, rest) = self.0[at..].split_at(LEN_BYTES);
+        let len = u16::from_le_bytes([len[0], len[1]]);
+        &rest[..usize::from(len)]
+    }
+
+    fn push(&mut self, store: &Engine, key: &[u8]) -> Result<()> {
+        let bytes = LEN_BYTES + key.len();
+        store.committer.patience.in_transaction(true, || Ok(self.0.reserve(bytes)?))?;
+        let len = u16::try_from(key.len()).expect("a key has at most MAX_KEY_BYTES");
+        self.0.extend_from_slice(&len.to_le_bytes());
+        self.0.extend_from_slice(key);
+        Ok(())
+    }
+}
+
+impl Scope {
+    pub(crate) fn whole(name: Arc<str>) -> Self {
+        Self { name, source: Source::Whole }
+    }
+
+    /// Some keyspaces, by name, each once.
+    pub(crate) fn whole_of(keyspaces: &[Keyspace]) -> Vec<Self> {
+        let names: BTreeSet<&str> = keyspaces.iter().map(Keyspace::name).collect();
+        names.into_iter().map(|name| Self::whole(name.into())).collect()
+    }
+
+    /// All keyspaces that exist or existed.
+    pub(crate) fn all(store: &Engine) -> Vec<Self> {
+        let names: BTreeSet<_> = store.reader.keyspaces.names().into_values().collect();
+        names.into_iter().map(Self::whole).collect()
+    }
+
+    /// The keyspaces that a commit changed, and the keys in them; empty if it only changed the
+    /// store's own records of keyspaces and cursors.
+    pub(crate) fn of_commit(store: &Engine, commit: &Commit) -> Result<Vec<Self>> {
+        let budget = &store.reader.budget;
+        let mut list = KeyList(Buffer::with_capacity(budget, Kind::Staging, 0)?);
+        let mut found: Vec<Found> = Vec::new();
+        let mut is_listed = true;
+        for change in commit.changes()? {
+            let change = change?;
+            let Some(name) = change.keyspace().filter(|_| is_of_user(change.space())) else {
+                continue;
+            };
+            let (key, range) = (change.key(), change.deleted_range());
+            is_listed &= range.is_none() && list.0.len() + key.len() < LISTED_BYTES_MAX;
+            let last = range.map_or(Bound::Included(key), |(_, end)| end);
+            let at = found.iter().rposition(|found| *found.name == *name).unwrap_or_else(|| {
+                found.push(Found::new(name, key, list.0.len()));
+                found.len() - 1
+            });
+            found[at].widen(key, last);
+            if is_listed {
+                // All keys of a keyspace follow each other.
+                list.push(store, key)?;
+                found[at].listed.end = list.0.len();
+            } else {
+                list.0.release();
+            }
+        }
+        let list = Arc::new(list);
+        let scope = |Found { name, listed, first, last }| {
+            let source = match is_listed {
+                true => Source::Listed(Arc::clone(&list), listed),
+                false => Source::Within((Bound::Included(first), last)),
+            };
+            Self { name, source }
+        };
+        Ok(found.into_iter().map(scope).collect())
+    }
+}
+
+/// Whether a keyspace is not one of the store's own.
+fn is_of_user(id: u32) -> bool {
+    id >= FIRST_ID || id == DEFAULT.1
+}
+
+/// The keys that a commit wrote in a keyspace.
+struct Found {
+    name: Arc<str>,
+    /// Where they are in the list.
+    listed: Range<usize>,
+    first: Vec<u8>,
+    last: Bound<Vec<u8>>,
+}
+
+impl Found {
+    fn new(name: &str, key: &[u8], listed: usize) -> Self {
+        let (first, last) = (key.to_vec(), Bound::Included(key.to_vec()));
+        Self { name: name.into(), listed: listed..listed, first, last }
+    }
+
+    /// Includes the keys from `first` to `last`.
+    fn widen(&mut self, first: &[u8], last: Bound<&[u8]>) {
+        if *first < *self.first {
+            self.first = first.to_vec();
+        }
+        let is_further = match (last, &self.last) {
+            (_, Bound::Unbounded) => false,
+            (Bound::Unbounded, _) => true,
+            (Bound::Included(a) | Bound::Excluded(a), Bound::Included(b) | Bound::Excluded(b)) => {
+                match a.cmp(b) {
+                    Ordering::Equal => matches!(last, Bound::Included(_)),
+                    order => order.is_gt(),
+                }
+            }
+        };
+        if is_further {
+            self.last = last.map(<[u8]>::to_vec);
+        }
+    }
+}
+
+/// An iterator over the keys of a keyspace that may differ between two moments, in ascending order.
+pub(crate) enum Keys {
+    Listed(Arc<KeyList>, Range<usize>),
+    /// The keys written in the keyspace of either moment; one if it is the same.
+    Written([Option<Changes>; 2]),
+}
+
+impl Keys {
+    /// The keys of `source` in the keyspace that had a name at two moments.
+    pub(crate) fn new(
+        store: &Engine,
+        source: &Source,
+        a: (Option<&Keyspace>, Glsn),
+        b: (Option<&Keyspace>, Glsn),
+    ) -> Result<Self> {
+        let range = match source {
+            Source::Listed(list, part) => return Ok(Self::Listed(Arc::clone(list), part.clone())),
+            Source::Whole => (Bound::Unbounded, Bound::Unbounded),
+            Source::Within(range) => range.clone(),
+        };
+        let (first, last) = if a.1 <= b.1 { (a, b) } else { (b, a) };
+        let written = |keyspace: Option<&Keyspace>, readable_at| {
+            let Some(keyspace) = keyspace else { return Ok(None) };
+            let id = store.reader.keyspaces.id_of(keyspace)?;
+            Changes::new(store, Span::new(id, &range), (first.1, last.1), readable_at).map(Some)
+        };
+        let is_one = first.0 == last.0;
+        let second = if is_one { None } else { written(last.0, [last.1; 2])? };
+        Ok(Self::Written([written(first.0, [first.1, last.1])?, second]))
+    }
+
+    /// The next key.
+    pub(crate) fn next(&mut self, store: &Engine) -> Result<Option<Vec<u8>>> {
+        let [old, new] = match self {
+            Self::Listed(_, part) if part.start == part.end => return Ok(None),
+            Self::Listed(list, part) => {
+                let key = list.at(part.start).to_vec();
+                part.start += LEN_BYTES + key.len();
+                return Ok(Some(key));
+            }
+            Self::Written(written) => written,
+        };
+        for changes in [&mut *old, &mut *new] {
+            if let Some(there) = changes
+                && !there.advance(store)?
+            {
+                *changes = None;
+            }
+        }
+        let key = match (&old, &new) {
+            (None, None) => return Ok(None),
+            (Some(only), None) | (None, Some(only)) => only.user_key(),
+            (Some(old), Some(new)) => old.user_key().min(new.user_key()),
+        };
+        let key = key.to_vec();
+        for changes in [old, new].into_iter().flatten() {
+            if *changes.user_key() == *key {
+                changes.pass();
+            }
+        }
+        Ok(Some(key))
+    }
+}

@@ -1,0 +1,130 @@
+//! Resets the store to an earlier moment: a merge in which their state replaces ours.
+
+use std::fmt;
+use std::sync::Arc;
+
+use plimsoll_log::glsn::Glsn;
+
+use crate::api::db::Db;
+use crate::api::snapshot::{Moment, Snapshot};
+use crate::merge::driver::{Merge, MergeOutcome};
+use crate::merge::keys::Scope;
+use crate::merge::steps::MergeSteps;
+use crate::types::error::Result;
+use crate::types::keyspaces::Keyspace;
+
+/// A reset that has not run yet; see [`Db::reset_to`].
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # use plimsoll::*;
+/// # let db = Db::in_memory(Options::new().memory_bytes(16 << 20))?;
+/// let (notes, drafts) = (db.keyspace("notes")?, db.keyspace("drafts")?);
+/// let before = db.put(&notes, "a", "one")?;
+/// db.put(&notes, "a", "two")?;
+/// db.put(&drafts, "b", "three")?;
+/// let reset: Reset = db.reset_to(before).keyspace(&notes);
+/// assert!(reset.run()?.is_some());
+/// assert_eq!(db.get(&notes, "a")?.unwrap(), b"one");
+/// assert!(db.get(&drafts, "b")?.is_some());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+#[must_use = "a reset does nothing until `run` is called"]
+pub struct Reset {
+    db: Db,
+    to: Moment,
+    /// `None`: all.
+    keyspaces: Option<Vec<Keyspace>>,
+    metadata: Option<Vec<u8>>,
+}
+
+impl Db {
+    /// Makes the store equal to what it was at an earlier moment, by one commit; the history stays,
+    /// and a reset to the moment before it undoes it. Keys that have the same value at both moments
+    /// are not written. Commits of other transactions during the reset are either undone by it or
+    /// come after it.
+    ///
+    /// The metadata of the new commit is `reset to GLSN n`.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # use plimsoll::*;
+    /// # let db = Db::in_memory(Options::new().memory_bytes(16 << 20))?;
+    /// let notes = db.keyspace("notes")?;
+    /// let before = db.put(&notes, "a", "one")?;
+    /// db.put(&notes, "b", "two")?;
+    /// db.delete(&notes, "a")?;
+    /// db.reset_to(before).run()?;
+    /// assert_eq!(db.get(&notes, "a")?.unwrap(), b"one");
+    /// assert_eq!(db.get(&notes, "b")?, None);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Keyspaces are found by their names. A keyspace that did not exist at that moment is emptied
+    /// but not dropped; one that had keys then and was dropped since is an error, until it is
+    /// created again or left out by naming the others ([`Reset::keyspace`]).
+    pub fn reset_to(&self, moment: impl Into<Moment>) -> Reset {
+        Reset { db: self.clone(), to: moment.into(), keyspaces: None, metadata: None }
+    }
+}
+
+impl Reset {
+    /// Resets only this keyspace; may be called for several.
+    pub fn keyspace(mut self, keyspace: &Keyspace) -> Self {
+        self.keyspaces.get_or_insert_default().push(keyspace.clone());
+        self
+    }
+
+    /// Sets other metadata of the new commit, up to 64 KiB.
+    pub fn metadata(mut self, metadata: impl Into<Vec<u8>>) -> Self {
+        self.metadata = Some(metadata.into());
+        self
+    }
+
+    /// What the reset would do now, key by key; writes nothing. There are no conflicts. Works in a
+    /// store that is open read-only.
+    ///
+    /// # Errors
+    /// As for [`Reset::run`].
+    pub fn preview(&self) -> Result<MergeSteps> {
+        self.plan()?.preview(&self.db.store)
+    }
+
+    /// Runs the reset; returns the GLSN of its commit, or `None` if there was nothing to change.
+    ///
+    /// # Errors
+    /// The errors of [`Db::snapshot_at`]; [`crate::Error::Trimmed`] if a keyspace no longer retains
+    /// the moment; [`crate::InvalidInput::KeyspaceGone`]; the errors of
+    /// [`Transaction::commit`](crate::Transaction::commit), [`crate::Error::Conflict`] only after
+    /// 32 attempts in a row. Nothing is written then.
+    pub fn run(&self) -> Result<Option<Glsn>> {
+        match self.plan()?.run(&self.db.store)? {
+            MergeOutcome::Merged(glsn) => Ok(Some(glsn)),
+            MergeOutcome::UpToDate => Ok(None),
+            MergeOutcome::Conflicts(_) => unreachable!("base and ours are the same"),
+        }
+    }
+
+    fn plan(&self) -> Result<Merge> {
+        let store = &self.db.store;
+        store.check_open()?;
+        let theirs = Snapshot::of(store, self.to)?;
+        for keyspace in self.keyspaces.iter().flatten() {
+            store.reader.keyspaces.id_of(keyspace)?;
+        }
+        let scopes = self.keyspaces.as_deref().map(Scope::whole_of);
+        let metadata = self.metadata.clone();
+        let metadata =
+            metadata.unwrap_or_else(|| format!("reset to GLSN {}", theirs.at()).into_bytes());
+        Ok(Merge { base: None, theirs, scopes, rules: Arc::new([]), metadata })
+    }
+}
+
+impl fmt::Debug for Reset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Reset({:?})", self.to)
+    }
+}

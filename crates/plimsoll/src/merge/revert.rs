@@ -1,0 +1,192 @@
+//! Reverts a commit: a merge of the state before the commit into the newest state, with the state
+//! after the commit as base.
+
+use std::fmt;
+
+use plimsoll_log::glsn::Glsn;
+
+use crate::api::db::Db;
+use crate::api::snapshot::{Moment, Snapshot};
+use crate::merge::driver::{Merge, MergeOutcome};
+use crate::merge::keys::Scope;
+use crate::merge::rule::MergeRule;
+use crate::merge::steps::MergeSteps;
+use crate::types::error::{Error, Result};
+use crate::types::invalid_input::InvalidInput;
+use crate::types::keyspaces::Keyspace;
+
+/// A revert that has not run yet; see [`Db::revert`].
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # use plimsoll::*;
+/// # let db = Db::in_memory(Options::new().memory_bytes(16 << 20))?;
+/// let notes = db.keyspace("notes")?;
+/// let wrong = db.put(&notes, "a", "one")?;
+/// let revert: Revert = db.revert(wrong).rule(&notes, MergeRule::Ours);
+/// assert_eq!(revert.preview()?.count(), 1);
+/// assert!(matches!(revert.run()?, MergeOutcome::Merged(_)));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+#[must_use = "a revert does nothing until `run` is called"]
+pub struct Revert {
+    db: Db,
+    glsn: Glsn,
+    rules: Vec<(Keyspace, MergeRule)>,
+    /// `None`: all.
+    keyspaces: Option<Vec<Keyspace>>,
+    excluded: Vec<Keyspace>,
+    metadata: Option<Vec<u8>>,
+}
+
+impl Db {
+    /// Undoes what a commit did, by a commit of its own; the history stays. Each key that the
+    /// commit changed gets the value that it had before. A key that was changed again since is a
+    /// conflict, unless the keyspace has a [`MergeRule`] that decides, or the key has its earlier
+    /// value already. Reverting the revert restores the state.
+    ///
+    /// The metadata of the new commit is `revert of GLSN n`.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # use plimsoll::*;
+    /// # let db = Db::in_memory(Options::new().memory_bytes(16 << 20))?;
+    /// let notes = db.keyspace("notes")?;
+    /// db.put(&notes, "a", "one")?;
+    /// db.transact(|tx| {
+    ///     tx.put(&notes, "a", "two")?;
+    ///     tx.put(&notes, "b", "new")
+    /// })?;
+    /// let wrong = db.newest();
+    /// db.put(&notes, "c", "three")?;
+    /// let MergeOutcome::Merged(glsn) = db.revert(wrong).run()? else { panic!("a conflict") };
+    /// assert_eq!(db.get(&notes, "a")?.unwrap(), b"one");
+    /// assert_eq!((db.get(&notes, "b")?, db.get(&notes, "c")?.unwrap().len()), (None, 5));
+    /// let commit = db.log().commit(glsn)?.expect("it is a commit");
+    /// assert_eq!(commit.metadata()?, format!("revert of GLSN {wrong}").as_bytes());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Keyspaces are found by their names, at each of the moments. A revert puts and deletes keys;
+    /// it does not create, drop or change keyspaces. To undo [`Db::drop_keyspace`], create the
+    /// keyspace again and revert the commit that dropped it, which puts its keys back.
+    pub fn revert(&self, glsn: Glsn) -> Revert {
+        Revert {
+            db: self.clone(),
+            glsn,
+            rules: Vec::new(),
+            keyspaces: None,
+            excluded: Vec::new(),
+            metadata: None,
+        }
+    }
+}
+
+impl Revert {
+    /// Sets what becomes of the keys of a keyspace that were changed again since the commit.
+    pub fn rule(mut self, keyspace: &Keyspace, rule: MergeRule) -> Self {
+        self.rules.push((keyspace.clone(), rule));
+        self
+    }
+
+    /// Undoes only what the commit did in this keyspace; may be called for several.
+    pub fn keyspace(mut self, keyspace: &Keyspace) -> Self {
+        self.keyspaces.get_or_insert_default().push(keyspace.clone());
+        self
+    }
+
+    /// Keeps what the commit did in this keyspace; may be called for several.
+    pub fn except(mut self, keyspace: &Keyspace) -> Self {
+        self.excluded.push(keyspace.clone());
+        self
+    }
+
+    /// Sets other metadata of the new commit, up to 64 KiB.
+    pub fn metadata(mut self, metadata: impl Into<Vec<u8>>) -> Self {
+        self.metadata = Some(metadata.into());
+        self
+    }
+
+    /// What the revert would do now, key by key; writes nothing. Works in a store that is open
+    /// read-only.
+    ///
+    /// # Errors
+    /// As for [`Revert::run`].
+    pub fn preview(&self) -> Result<MergeSteps> {
+        self.plan()?.preview(&self.db.store)
+    }
+
+    /// Runs the revert.
+    ///
+    /// # Errors
+    /// [`Error::InvalidInput`]: there is no such commit ([`InvalidInput::NotACommit`]); it changed
+    /// no keys ([`InvalidInput::NothingToRevert`]); a keyspace into which keys would be put does
+    /// not exist now ([`InvalidInput::KeyspaceGone`]); a function panicked
+    /// ([`InvalidInput::MergeFunctionPanicked`]). [`Error::Trimmed`] if the states before and after
+    /// the commit are no longer retained; [`Error::Future`]; the errors of
+    /// [`Transaction::commit`](crate::Transaction::commit), [`Error::Conflict`] only after 32
+    /// attempts in a row. Nothing is written then.
+    ///
+    /// If the log no longer has the commit, its changes are found in the index, and every keyspace
+    /// must retain both states, unless [`Revert::keyspace`] names those to undo it in. A GLSN that
+    /// is no commit then has nothing to undo.
+    pub fn run(&self) -> Result<MergeOutcome> {
+        self.plan()?.run(&self.db.store)
+    }
+
+    fn plan(&self) -> Result<Merge> {
+        let (store, glsn) = (&self.db.store, self.glsn);
+        store.check_open()?;
+        if glsn == Glsn::NONE {
+            return Err(InvalidInput::NotACommit { glsn }.into());
+        }
+        // The moments are opened first, so that their versions are kept.
+        let base = Snapshot::of(store, Moment::Glsn(glsn))?;
+        let theirs = Snapshot::of(store, Moment::Glsn(Glsn(glsn.0 - 1)))?;
+        for keyspace in self.keyspaces.iter().flatten().chain(&self.excluded) {
+            store.reader.keyspaces.id_of(keyspace)?;
+        }
+        let wanted = self.keyspaces.as_deref().map(Scope::whole_of);
+        let scopes = match (self.changed(), wanted) {
+            // Its keys are found in the index, as long as that retains them.
+            (Err(Error::Trimmed { .. }), None) if self.excluded.is_empty() => None,
+            (Err(Error::Trimmed { .. }), wanted) => {
+                Some(wanted.unwrap_or_else(|| Scope::all(store)))
+            }
+            (changed, None) => Some(changed?),
+            (changed, Some(wanted)) => {
+                let is_wanted = |scope: &Scope| wanted.iter().any(|it| it.name == scope.name);
+                Some(changed?.into_iter().filter(is_wanted).collect())
+            }
+        };
+        let is_excluded =
+            |scope: &Scope| self.excluded.iter().any(|excluded| *excluded.name() == *scope.name);
+        let scopes = scopes.map(|mut scopes| {
+            scopes.retain(|scope| !is_excluded(scope));
+            scopes
+        });
+        let metadata = self.metadata.clone();
+        let metadata = metadata.unwrap_or_else(|| format!("revert of GLSN {glsn}").into_bytes());
+        Ok(Merge { base: Some(base), theirs, scopes, rules: self.rules.clone().into(), metadata })
+    }
+
+    /// What the commit changed, according to the log.
+    fn changed(&self) -> Result<Vec<Scope>> {
+        let glsn = self.glsn;
+        let commit = self.db.log().commit(glsn)?.ok_or(InvalidInput::NotACommit { glsn })?;
+        let scopes = Scope::of_commit(&self.db.store, &commit)?;
+        if scopes.is_empty() {
+            return Err(InvalidInput::NothingToRevert { glsn }.into());
+        }
+        Ok(scopes)
+    }
+}
+
+impl fmt::Debug for Revert {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Revert({})", self.glsn)
+    }
+}

@@ -1,0 +1,420 @@
+//! What a merge does, key by key.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::api::snapshot::Snapshot;
+use crate::engine::Engine;
+use crate::merge::keys::{Keys, Scope};
+use crate::merge::rule::{MergeRule, Resolved, Values};
+use crate::read::point::ValueReader;
+use crate::types::error::{Result, show_key};
+use crate::types::expiry::Expiry;
+use crate::types::index_key::KeyBuffer;
+use crate::types::invalid_input::InvalidInput;
+use crate::types::keyspaces::Keyspace;
+use crate::types::value::Value;
+
+/// Bytes per step when two values are compared.
+const COMPARED_BYTES: usize = 8 * 1024;
+
+/// A state of a three-way merge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MergeSide {
+    /// The state from which both others come. In a revert: right after the commit.
+    Base,
+    /// The state that is changed: the newest.
+    Ours,
+    /// The state whose changes are applied. In a revert: right before the commit; in a reset: the
+    /// moment to which the store is reset.
+    Theirs,
+}
+
+const SIDES: [MergeSide; 3] = [MergeSide::Base, MergeSide::Ours, MergeSide::Theirs];
+
+/// What a merge does to a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MergeAction {
+    /// It puts a value.
+    Put,
+    /// It deletes the key.
+    Delete,
+    /// Nothing, because both sides changed the key in different ways: as long as there is a
+    /// conflict, the merge writes nothing at all.
+    Conflict,
+}
+
+/// The three states.
+pub(crate) struct Sides {
+    pub(crate) base: Snapshot,
+    pub(crate) ours: Snapshot,
+    pub(crate) theirs: Snapshot,
+}
+
+impl Sides {
+    fn get(&self, side: MergeSide) -> &Snapshot {
+        match side {
+            MergeSide::Base => &self.base,
+            MergeSide::Ours => &self.ours,
+            MergeSide::Theirs => &self.theirs,
+        }
+    }
+}
+
+/// The rules of some keyspaces; the last one of a keyspace counts.
+pub(crate) type Rules = Arc<[(Keyspace, MergeRule)]>;
+
+/// A keyspace in the three states; `None` where it does not exist.
+pub(crate) struct Part {
+    scope: Scope,
+    keyspaces: [Option<Keyspace>; 3],
+    rule: MergeRule,
+}
+
+impl Part {
+    /// `None` if the keyspace exists in none of the states.
+    fn new(sides: &Sides, scope: Scope, rules: &Rules) -> Result<Option<Self>> {
+        let mut keyspaces = [const { None }; 3];
+        for side in SIDES {
+            keyspaces[side as usize] = sides.get(side).keyspace(&scope.name)?;
+        }
+        let is_known = keyspaces.iter().any(Option::is_some);
+        let rule = rules.iter().rev().find(|(of, _)| *of.name() == *scope.name);
+        let rule = rule.map(|(_, rule)| rule.clone()).unwrap_or_default();
+        Ok(is_known.then_some(Self { scope, keyspaces, rule }))
+    }
+
+    /// The keys that may differ between base and theirs.
+    fn keys(&self, store: &Engine, sides: &Sides) -> Result<Keys> {
+        let base = (self.keyspace(MergeSide::Base), sides.base.at());
+        let theirs = (self.keyspace(MergeSide::Theirs), sides.theirs.at());
+        Keys::new(store, &self.scope.source, base, theirs)
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.scope.name
+    }
+
+    fn keyspace(&self, side: MergeSide) -> Option<&Keyspace> {
+        self.keyspaces[side as usize].as_ref()
+    }
+
+    /// The keyspace that is written; `None` if it does not exist now.
+    pub(crate) fn ours(&self) -> Option<&Keyspace> {
+        self.keyspace(MergeSide::Ours)
+    }
+}
+
+/// The value of a key on one side.
+fn reader(sides: &Sides, part: &Part, side: MergeSide, key: &[u8]) -> Result<Option<ValueReader>> {
+    match part.keyspace(side) {
+        Some(keyspace) => sides.get(side).get_reader(keyspace, key),
+        None => Ok(None),
+    }
+}
+
+/// A key that a merge puts, deletes, or reports as a conflict, with its values on all sides. It
+/// keeps the moments of the merge readable, and reads values only when they are asked for.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # use plimsoll::*;
+/// # let db = Db::in_memory(Options::new().memory_bytes(16 << 20))?;
+/// let notes = db.keyspace("notes")?;
+/// db.put(&notes, "a", "one")?;
+/// let wrong = db.put(&notes, "a", "two")?;
+/// db.put(&notes, "a", "three")?;
+/// let MergeOutcome::Conflicts(mut conflicts) = db.revert(wrong).run()? else { panic!() };
+/// let conflict: MergeStep = conflicts.next().expect("there is one")?;
+/// assert_eq!((conflict.keyspace(), conflict.key()), ("notes", &b"a"[..]));
+/// assert_eq!(conflict.value(MergeSide::Base)?.unwrap(), b"two");
+/// assert_eq!(conflict.value(MergeSide::Ours)?.unwrap(), b"three");
+/// assert_eq!(conflict.value(MergeSide::Theirs)?.unwrap(), b"one");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct MergeStep {
+    sides: Arc<Sides>,
+    part: Arc<Part>,
+    key: Vec<u8>,
+    action: MergeAction,
+    resolved: Resolved,
+    /// The expiry of the value that is put: theirs, or that of our value, which an update keeps.
+    expiry: Option<Expiry>,
+}
+
+impl MergeStep {
+    /// The name of the keyspace.
+    pub fn keyspace(&self) -> &str {
+        self.part.name()
+    }
+
+    /// The key.
+    pub fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// What the merge does to the key.
+    pub fn action(&self) -> MergeAction {
+        self.action
+    }
+
+    /// The value on one side; `None` if the key has none there.
+    ///
+    /// # Errors
+    /// [`Error::Trimmed`](crate::Error::Trimmed) if the moment is no longer retained, disk errors,
+    /// the budget, or corruption.
+    pub fn value(&self, side: MergeSide) -> Result<Option<Value>> {
+        match self.part.keyspace(side) {
+            Some(keyspace) => self.sides.get(side).get(keyspace, &self.key),
+            None => Ok(None),
+        }
+    }
+
+    /// A reader of the value on one side, for values too large for memory.
+    ///
+    /// # Errors
+    /// As for [`MergeStep::value`].
+    pub fn reader(&self, side: MergeSide) -> Result<Option<ValueReader>> {
+        reader(&self.sides, &self.part, side, &self.key)
+    }
+
+    /// The value that the merge puts; `None` for a deletion and for a conflict.
+    ///
+    /// # Errors
+    /// As for [`MergeStep::value`].
+    pub fn merged(&self) -> Result<Option<Value>> {
+        match &self.resolved {
+            Resolved::Put(value) => Ok(Some(value.clone())),
+            Resolved::Theirs => self.value(MergeSide::Theirs),
+            Resolved::Keep | Resolved::Delete | Resolved::Conflict => Ok(None),
+        }
+    }
+
+    /// The keyspace that is written.
+    ///
+    /// # Errors
+    /// It does not exist now.
+    pub(crate) fn target(&self) -> Result<&Keyspace> {
+        self.part
+            .ours()
+            .ok_or_else(|| InvalidInput::KeyspaceGone { name: self.part.name().to_owned() }.into())
+    }
+
+    pub(crate) fn into_resolved(self) -> (Vec<u8>, Resolved, Option<Expiry>) {
+        (self.key, self.resolved, self.expiry)
+    }
+}
+
+impl fmt::Debug for MergeStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("MergeStep");
+        shown.field("keyspace", &self.keyspace()).field("action", &self.action);
+        shown.field("key", &show_key(&self.key)).finish_non_exhaustive()
+    }
+}
+
+/// The stream of the steps of a merge.
+pub(crate) struct Stream {
+    store: Arc<Engine>,
+    sides: Arc<Sides>,
+    rules: Rules,
+    /// The keyspaces that are left, the last one first.
+    scopes: Vec<Scope>,
+    current: Option<(Arc<Part>, Keys)>,
+}
+
+impl Stream {
+    /// The steps in `scopes`, in that order.
+    pub(crate) fn new(
+        store: &Arc<Engine>,
+        sides: Arc<Sides>,
+        rules: Rules,
+        mut scopes: Vec<Scope>,
+    ) -> Self {
+        scopes.reverse();
+        Self { store: Arc::clone(store), sides, rules, scopes, current: None }
+    }
+
+    /// The next step, and their value. Calls `note` before it reads our state: with each keyspace,
+    /// and with each key of which our value matters.
+    pub(crate) fn next(
+        &mut self,
+        mut note: impl FnMut(&Part, Option<&[u8]>) -> Result<()>,
+    ) -> Result<Option<(MergeStep, Option<ValueReader>)>> {
+        self.store.check_open()?;
+        loop {
+            let Some((part, keys)) = &mut self.current else {
+                let Some(scope) = self.scopes.pop() else { return Ok(None) };
+                if let Some(part) = Part::new(&self.sides, scope, &self.rules)? {
+                    note(&part, None)?;
+                    let keys = part.keys(&self.store, &self.sides)?;
+                    self.current = Some((Arc::new(part), keys));
+                }
+                continue;
+            };
+            let Some(key) = keys.next(&self.store)? else {
+                self.current = None;
+                continue;
+            };
+            let part = Arc::clone(part);
+            if let Some(step) = self.step(&part, key, &mut note)? {
+                return Ok(Some(step));
+            }
+        }
+    }
+
+    fn step(
+        &self,
+        part: &Arc<Part>,
+        key: Vec<u8>,
+        note: &mut impl FnMut(&Part, Option<&[u8]>) -> Result<()>,
+    ) -> Result<Option<(MergeStep, Option<ValueReader>)>> {
+        let read = |side| reader(&self.sides, part, side, &key);
+        let (base, theirs) = (read(MergeSide::Base)?, read(MergeSide::Theirs)?);
+        let is_same = |a: (MergeSide, &_), b: (MergeSide, &_)| self.is_same(part, &key, a, b);
+        if is_same((MergeSide::Base, &base), (MergeSide::Theirs, &theirs))? {
+            return Ok(None);
+        }
+        // A value that has expired since is not put back.
+        let expiry = self.expiry(part, MergeSide::Theirs, &key)?;
+        let now = self.sides.ours.read_at()?.micros();
+        let theirs = theirs.filter(|_| expiry.is_none_or(|expiry| !expiry.has_passed(now)));
+        note(part, Some(&key))?;
+        // In a reset, ours is the base.
+        let is_base = self.sides.base.at() == self.sides.ours.at();
+        let ours = if is_base { None } else { read(MergeSide::Ours)? };
+        let is_done = !is_base && is_same((MergeSide::Ours, &ours), (MergeSide::Theirs, &theirs))?;
+        if is_done && !part.rule.counts_equal_changes() {
+            return Ok(None);
+        }
+        let budget = &self.store.reader.budget;
+        let is_unchanged = is_base || is_same((MergeSide::Base, &base), (MergeSide::Ours, &ours))?;
+        let (resolved, theirs) = if is_unchanged {
+            (Resolved::Theirs, theirs)
+        } else {
+            let mut values: Values = [base, ours, theirs];
+            let place = (part.name(), &key[..]);
+            let resolved = part.rule.decide(budget, place, &mut values)?;
+            let [.., theirs] = values;
+            (resolved, theirs)
+        };
+        let action = match (&resolved, &theirs) {
+            (Resolved::Keep, _) => return Ok(None),
+            // Equal values that cannot be added.
+            (Resolved::Conflict, _) if is_done => return Ok(None),
+            (Resolved::Theirs, None) | (Resolved::Delete, _) => MergeAction::Delete,
+            (Resolved::Theirs, Some(_)) | (Resolved::Put(_), _) => MergeAction::Put,
+            (Resolved::Conflict, _) => MergeAction::Conflict,
+        };
+        let expiry = match &resolved {
+            Resolved::Theirs => expiry,
+            _ => self.expiry(part, MergeSide::Ours, &key)?,
+        };
+        let (sides, part) = (Arc::clone(&self.sides), Arc::clone(part));
+        let step = MergeStep { sides, part, key, action, resolved, expiry };
+        if action != MergeAction::Conflict {
+            step.target()?;
+        }
+        Ok(Some((step, theirs)))
+    }
+
+    /// When the value of a key on one side expires; `None` if it does not, or there is none.
+    fn expiry(&self, part: &Part, side: MergeSide, key: &[u8]) -> Result<Option<Expiry>> {
+        let Some(keyspace) = part.keyspace(side) else { return Ok(None) };
+        let reader = &self.store.reader;
+        let key = KeyBuffer::new(reader.keyspaces.id_of(keyspace)?, key)?;
+        Ok(reader.expiry(key.get(), self.sides.get(side).read_at()?)?.flatten())
+    }
+
+    /// Whether a key has the same value on two sides. The readers are not advanced.
+    fn is_same(
+        &self,
+        part: &Part,
+        key: &[u8],
+        (a_side, a): (MergeSide, &Option<ValueReader>),
+        (b_side, b): (MergeSide, &Option<ValueReader>),
+    ) -> Result<bool> {
+        let (a, b) = match (a, b) {
+            (None, None) => return Ok(true),
+            (Some(a), Some(b)) => (a, b),
+            _ => return Ok(false),
+        };
+        if a.glsn() == b.glsn() && part.keyspace(a_side) == part.keyspace(b_side) {
+            return Ok(true);
+        }
+        if a.len() != b.len() {
+            return Ok(false);
+        }
+        let read = |side| reader(&self.sides, part, side, key);
+        let (Some(mut a), Some(mut b)) = (read(a_side)?, read(b_side)?) else { return Ok(false) };
+        let (mut a_piece, mut b_piece) = ([0; COMPARED_BYTES], [0; COMPARED_BYTES]);
+        loop {
+            let bytes = a.read_piece(&mut a_piece)?;
+            if bytes != b.read_piece(&mut b_piece)? || a_piece[..bytes] != b_piece[..bytes] {
+                return Ok(false);
+            }
+            if bytes == 0 {
+                return Ok(true);
+            }
+        }
+    }
+}
+
+/// The steps of a merge, ordered by keyspace and key, or only its conflicts. They are computed as
+/// they are read, and not held in memory. After an error the iterator ends.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # use plimsoll::*;
+/// # let db = Db::in_memory(Options::new().memory_bytes(16 << 20))?;
+/// let notes = db.keyspace("notes")?;
+/// let before = db.put(&notes, "a", "one")?;
+/// db.put(&notes, "b", "two")?;
+/// for step in db.reset_to(before).preview()? {
+///     let step = step?;
+///     assert_eq!((step.action(), step.key()), (MergeAction::Delete, &b"b"[..]));
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub struct MergeSteps {
+    /// `None` past the end.
+    stream: Option<Box<Stream>>,
+    only_conflicts: bool,
+}
+
+impl MergeSteps {
+    pub(crate) fn all(stream: Stream) -> Self {
+        Self { stream: Some(Box::new(stream)), only_conflicts: false }
+    }
+
+    pub(crate) fn conflicts(stream: Stream) -> Self {
+        Self { stream: Some(Box::new(stream)), only_conflicts: true }
+    }
+}
+
+impl Iterator for MergeSteps {
+    type Item = Result<MergeStep>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = loop {
+            match self.stream.as_mut()?.next(|_, _| Ok(())) {
+                Ok(Some((step, _)))
+                    if self.only_conflicts && step.action != MergeAction::Conflict => {}
+                next => break next.map(|next| next.map(|(step, _)| step)).transpose(),
+            }
+        };
+        if !matches!(next, Some(Ok(_))) {
+            self.stream = None;
+        }
+        next
+    }
+}
+
+impl fmt::Debug for MergeSteps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MergeSteps")
+    }
+}
