@@ -30,6 +30,7 @@ use crate::index::manifest::Manifest;
 use crate::index::manifest::names::manifest_name;
 use crate::index::run::file::check_piece;
 use crate::index::run::table::TableId;
+use crate::types::as_of::AsOf;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::options::{MIN_MEMORY_BYTES, Options};
 use crate::types::times::to_micros;
@@ -469,7 +470,7 @@ pub(crate) fn complete(path: &Path, options: Options, until: Moment) -> Result<L
     };
     let store = open_by(path, options)?;
     // Nothing is dropped or trimmed meanwhile, whatever the retention of the keyspaces is.
-    let everything = store.committer.open_at(Glsn::NONE)?;
+    let everything = store.committer.open_floor(AsOf::unexpiring(Glsn::NONE))?;
     let flushed = store.flush();
     drop(everything);
     let closed = store.close();
