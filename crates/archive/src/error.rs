@@ -114,7 +114,10 @@ pub enum Error {
         damage: Vec<Damage>,
     },
     /// The destination of a restore is in use.
-    #[error("{}: the destination exists; give a folder that is empty or does not exist", path.display())]
+    #[error(
+        "{}: the destination exists; give a folder that is empty or does not exist",
+        path.display()
+    )]
     DestinationExists {
         /// The destination.
         path: PathBuf,

@@ -112,8 +112,8 @@ impl Archive {
         Self { policy: push::Policy { keep_micros: Some(micros), ..self.policy }, ..self }
     }
 
-    /// Lets another thread or a signal handler cancel a pass: once `flag` is set, it soon fails with
-    /// [`plimsoll::Error::Cancelled`].
+    /// Lets another thread or a signal handler cancel a pass: once `flag` is set, it soon fails
+    /// with [`plimsoll::Error::Cancelled`].
     #[must_use]
     pub fn cancel_on(self, flag: Arc<AtomicBool>) -> Self {
         Self { cancel: flag, ..self }
@@ -132,8 +132,8 @@ impl Archive {
     /// and about 200 bytes for each archived object.
     ///
     /// # Errors
-    /// [`Error::OtherStore`], [`Error::OtherHistory`], [`Error::OtherArchiver`]: this store must not
-    /// be archived here. [`Error::Damaged`]: the newest manifest or a list cannot be read. The
+    /// [`Error::OtherStore`], [`Error::OtherHistory`], [`Error::OtherArchiver`]: this store must
+    /// not be archived here. [`Error::Damaged`]: the newest manifest or a list cannot be read. The
     /// store, the storage. The archive is as it was then.
     pub fn push(&mut self, db: &Db) -> Result<PushReport> {
         let mut state = match self.state.take() {

@@ -1,8 +1,8 @@
 //! The bytes of an object: a header, its contents compressed with zstd, and a checksum of both.
 //!
 //! An object's name ends with the hash of its contents, so an object under another's name is
-//! refused, and the checksum finds every changed bit. Both are XXH3 with 128 bits: they find damage,
-//! not forgery.
+//! refused, and the checksum finds every changed bit. Both are XXH3 with 128 bits: they find
+//! damage, not forgery.
 
 use std::io::{self, BufReader, Read};
 

@@ -162,8 +162,8 @@ mod tests {
         Entry::Blob(Blob { id: glsn, segment, glsn, object: object(name) })
     }
 
-    /// A log from its beginning, a base at 25 that needs the log from 11 on, a gap from 41 to 50, and
-    /// a base at 60.
+    /// A log from its beginning, a base at 25 that needs the log from 11 on, a gap from 41 to 50,
+    /// and a base at 60.
     fn catalog() -> Catalog {
         Catalog::of([
             piece("a", 1, (0, 100), (1, 10), true),

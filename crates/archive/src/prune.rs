@@ -1,8 +1,8 @@
 //! Drops what no moment that is to be kept needs.
 //!
 //! The newest base that is old enough becomes the beginning of the archive: the next manifest is
-//! without everything before it. The objects that only earlier manifests name are deleted when those
-//! are gone.
+//! without everything before it. The objects that only earlier manifests name are deleted when
+//! those are gone.
 
 use std::collections::BTreeMap;
 

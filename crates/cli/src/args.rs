@@ -59,8 +59,8 @@ Exit codes:
   does not answer
   7    conflict with another transaction: run the command again
   8    the store is locked: another process has it for itself, or 64 processes share it (see --wait)
-  130  stopped by Ctrl-C or SIGTERM: import, load, batch, backup, archive, dump, replay, watch, log \
-  --follow (what was committed is kept); the signal kills other commands
+  130  stopped by Ctrl-C or SIGTERM: import, load, batch, backup, archive, dump, replay, watch, \
+  log --follow (what was committed is kept); the signal kills other commands
 
 Commands that only read (get, scan, count, history, log, diff, watch, stat, verify, backup, \
 archive, dump, warm, keyspace list, cursor list, shell --read-only, revert --preview, reset \
@@ -210,7 +210,8 @@ pub(crate) enum Command {
     Verify(Verify),
     /// Make a consistent copy of a store, also while it is in use
     Backup(Backup),
-    /// Send what is new in a store to an archive, once or until Ctrl-C; `restore` restores any moment
+    /// Send what is new in a store to an archive, once or until Ctrl-C; `restore` restores any
+    /// moment
     Archive(Archive),
     /// Write a store as a stream: to another version or machine, into other tools
     Dump(Dump),

@@ -20,8 +20,8 @@ for lack of space, or because the archive cannot be reached, is tried again. Ctr
 command (exit code 130), also in the middle of a pass; the archive then ends with the pass before. \
 It costs least if the store is shared, because this command then keeps the store open.
 
-With --keep, a pass also deletes what only earlier moments need; the index is sent at least once in \
-that time.
+With --keep, a pass also deletes what only earlier moments need; the index is sent at least once \
+in that time.
 
 ARCHIVE is a folder, which is created, or its URL file:///PATH; put it on another disk. It belongs \
 to one store and to one archiver at a time. `plimsoll verify ARCHIVE` reads and checks all of it.

@@ -48,10 +48,10 @@ with exit code 4.
 
 If SOURCE is the folder of a backup (`plimsoll backup`), its files are copied and checked.
 
-If SOURCE is an archive (`plimsoll archive`), STORE ends with the last commit at the moment --at or \
-before it. A time is compared with the times of the log. Everything is read and checked. If damage \
-is in the way, STORE ends with the newest moment before it; the damaged objects are listed, and \
-the exit code is 1.
+If SOURCE is an archive (`plimsoll archive`), STORE ends with the last commit at the moment --at \
+or before it. A time is compared with the times of the log. Everything is read and checked. If \
+damage is in the way, STORE ends with the newest moment before it; the damaged objects are listed, \
+and the exit code is 1.
 
 Examples:
   plimsoll restore demo.plimsoll demo.dump
