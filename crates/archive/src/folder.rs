@@ -150,6 +150,8 @@ impl Bucket for Folder {
     fn lock(&self) -> Result<Option<Box<dyn Send + Sync>>> {
         let failed = |source| Error::storage("the archive's folder", source);
         self.refuse_other().map_err(failed)?.map_or(Ok(()), Err)?;
+        // It tells what the folder is, also if the first pass is stopped.
+        self.make(manifest::FOLDER).map_err(failed)?;
         let tmp = self.make(TMP).map_err(failed)?;
         let lock = match self.disk.lock(&self.root) {
             Ok(lock) => lock,

@@ -194,3 +194,27 @@ fn after_a_power_cut_at_any_sync_an_archive_has_every_completed_pass() {
         }
     }
 }
+
+#[test]
+fn a_first_pass_that_fails_at_any_sync_is_begun_again() {
+    let mut world = World::new(44, Retention::Forever);
+    world.write(30);
+    for failed in 1.. {
+        let lying = LyingDisk::new(failed);
+        let archive = || {
+            let disk: Arc<dyn Disk> = Arc::new(lying.clone());
+            Archive::of(Arc::new(Folder::new(disk, "/archive")), "the archive")
+        };
+        lying.fail_sync(failed);
+        let pushed = archive().push(world.db());
+        if pushed.is_ok() {
+            assert!(failed > 6, "{failed} syncs");
+            return;
+        }
+        let refused = archive().restore(world.path("restored"), options(), Moment::Newest);
+        assert!(matches!(refused, Err(Error::NotAnArchive { .. })) || failed > 6, "{refused:?}");
+        archive().push(world.db()).unwrap();
+        let report = archive().verify(&mut |_| {}).unwrap();
+        assert_eq!((report.damage, report.glsn), (Vec::new(), world.newest()), "sync {failed}");
+    }
+}
