@@ -369,9 +369,10 @@ impl<'a> Pass<'a> {
                 if from == 0 { first } else { last.map_or(first, |it| it.end.glsn + 1) };
             let time = |glsn: u64| -> Result<u64> { Ok(file.time_micros(Glsn(glsn))?) };
             let has_records = first_glsn <= end.glsn.0;
+            // Without records, its time is that of the last archived one before it.
             let (first_micros, micros) = match has_records {
                 true => (time(first_glsn)?, time(end.glsn.0)?),
-                false => (0, last.map_or(0, |last| last.end.micros)),
+                false => (0, self.end().micros),
             };
             let name = format!("segments/{first:020}-{from:010}-{:010}", file.bytes());
             let object = self.send(file, from, &name)?;
@@ -412,13 +413,7 @@ impl<'a> Pass<'a> {
     }
 
     fn end_base(&mut self, log_first: u64) -> Result<()> {
-        let new = self.entries.iter().rev().find_map(|entry| match entry {
-            Entry::Piece(piece) => Some(piece.end),
-            _ => None,
-        });
-        // If no piece is new, the archive already ends there.
-        let End { glsn, micros, .. } =
-            new.or_else(|| self.last.map(|last| last.end)).unwrap_or_default();
+        let End { glsn, micros, .. } = self.end();
         let bytes = self.base.iter().map(|file| file.object.length).sum();
         let (list, sent) =
             write_json(self.to.bucket, &format!("index/list-{glsn:020}"), &self.base)?;
@@ -427,6 +422,16 @@ impl<'a> Pass<'a> {
         self.report.is_base = true;
         self.entries.push(Entry::Base(Base { glsn, micros, log_first, bytes, list }));
         Ok(())
+    }
+
+    /// The newest position that is archived, with what this pass has sent.
+    fn end(&self) -> End {
+        let new = self.entries.iter().filter_map(|entry| match entry {
+            Entry::Piece(piece) => Some(piece.end),
+            _ => None,
+        });
+        let ends = new.chain(self.last.map(|last| last.end));
+        ends.max_by_key(|end| (end.glsn, end.micros)).unwrap_or_default()
     }
 
     /// Sends a file's bytes from `from` on, which begins a page.

@@ -316,3 +316,24 @@ fn a_log_that_is_trimmed_after_a_pass_needs_no_base() {
         assert!(world.restore(Moment::Glsn(glsn)).unwrap().is_whole);
     }
 }
+
+/// Trims the whole log.
+fn trim(world: &World) {
+    world.db().compact().unwrap();
+    world.db().log().trim(world.newest().next()).unwrap();
+}
+
+#[test]
+fn what_is_kept_stays_when_the_log_ends_with_an_empty_segment() {
+    let mut world = World::new(17, Retention::Latest);
+    let keep = Duration::from_secs(3600);
+    world.write(30);
+    world.archive().keep(keep).push(world.db()).unwrap();
+    let first = world.newest();
+    world.write(30);
+    trim(&world);
+    assert!(world.archive().keep(keep).push(world.db()).unwrap().is_base);
+    for glsn in [Glsn(0), Glsn(7), first, world.newest()] {
+        assert!(world.restore(Moment::Glsn(glsn)).unwrap().is_whole, "{glsn}");
+    }
+}
