@@ -114,12 +114,21 @@ pub(crate) fn restorable(catalog: &Catalog, bad: &Bad) -> Vec<RangeInclusive<Gls
 }
 
 /// Where to look for a time: the last piece of the log with a record that is not younger. `None` if
-/// all are younger.
-pub(crate) fn target_of_time(catalog: &Catalog, micros: u64) -> Option<Target> {
-    let has = |piece: &&Piece| piece.has_records() && piece.first_micros <= micros;
-    let piece = catalog.pieces().rev().find(has)?;
-    let is_all = piece.end.micros <= micros;
-    Some(Target { from: if is_all { piece.end.glsn } else { piece.first }, to: piece.end.glsn })
+/// all are younger. Also returns whether that record is known to be the last one: it is not if the
+/// records between that piece and the next one, or the `end` of the archive, are missing.
+pub(crate) fn target_of_time(catalog: &Catalog, end: u64, micros: u64) -> Option<(Target, bool)> {
+    let mut next = end + 1;
+    for piece in catalog.pieces().rev() {
+        if piece.has_records() && piece.first_micros <= micros {
+            let to = piece.end.glsn;
+            return Some(match piece.end.micros <= micros {
+                true => (Target { from: to, to }, next == to + 1),
+                false => (Target { from: piece.first, to }, true),
+            });
+        }
+        next = piece.first;
+    }
+    None
 }
 
 #[cfg(test)]
@@ -239,13 +248,19 @@ mod tests {
     #[test]
     fn a_time_is_looked_up_in_the_last_piece_that_begins_before_it() {
         let catalog = catalog();
-        let target = |micros| target_of_time(&catalog, micros).map(|it| (it.from, it.to));
-        assert_eq!(target(99), None);
-        assert_eq!(target(100), Some((1, 10)));
-        assert_eq!(target(1000), Some((10, 10)));
-        assert_eq!(target(1050), Some((10, 10)));
-        assert_eq!(target(2150), Some((21, 25)));
-        assert_eq!(target(u64::MAX), Some((70, 70)));
+        let target = |end, micros| {
+            target_of_time(&catalog, end, micros).map(|(it, is_known)| (it.from, it.to, is_known))
+        };
+        assert_eq!(target(70, 99), None);
+        assert_eq!(target(70, 100), Some((1, 10, true)));
+        assert_eq!(target(70, 1000), Some((10, 10, true)));
+        assert_eq!(target(70, 1050), Some((10, 10, true)));
+        assert_eq!(target(70, 2150), Some((21, 25, true)));
+        // Between the end of one part of the log and the beginning of the next.
+        assert_eq!(target(70, 4000), Some((40, 40, false)));
+        assert_eq!(target(70, 4550), Some((40, 40, false)));
+        assert_eq!(target(70, u64::MAX), Some((70, 70, true)));
+        assert_eq!(target(80, u64::MAX), Some((70, 70, false)));
     }
 
     #[test]
@@ -254,7 +269,7 @@ mod tests {
         catalog.add(piece("h", 51, (64, 99), (71, 75), true));
         catalog.add(piece("empty", 76, (0, 10), (76, 75), false));
         assert_eq!(chosen(&catalog, 75, &[]), Some((60, "fghempty".to_owned(), 75, true)));
-        let target = target_of_time(&catalog, 7150).unwrap();
+        let (target, _) = target_of_time(&catalog, 75, 7150).unwrap();
         let bad = Bad::new();
         let plan = plan(&catalog, target, &bad).unwrap();
         assert_eq!(plan.pieces.last().unwrap().object.name, "h");

@@ -106,9 +106,10 @@ fn aim(catalog: &Catalog, at: Moment, has_newer: bool, bad: &Bad) -> Result<Aim>
         Moment::Glsn(_) if !has_newer => Err(not_archived(catalog, at, bad)),
         Moment::Time(time) => {
             let micros = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
-            let span = target_of_time(catalog, u64::try_from(micros).unwrap_or(u64::MAX));
-            let span = span.ok_or_else(|| not_archived(catalog, at, bad))?;
-            Ok(Aim { span, is_exact: is_exact || span.from < end })
+            match target_of_time(catalog, end, u64::try_from(micros).unwrap_or(u64::MAX)) {
+                Some((span, true)) => Ok(Aim { span, is_exact: is_exact || span.from < end }),
+                _ => Err(not_archived(catalog, at, bad)),
+            }
         }
         _ => Ok(Aim { span: exact(end), is_exact }),
     }
@@ -117,7 +118,7 @@ fn aim(catalog: &Catalog, at: Moment, has_newer: bool, bad: &Bad) -> Result<Aim>
 fn not_archived(catalog: &Catalog, at: Moment, bad: &Bad) -> Error {
     let asked = match at {
         Moment::Glsn(glsn) => format!("GLSN {glsn}"),
-        Moment::Time(_) => "a moment at that time or before it".to_owned(),
+        Moment::Time(_) => "the newest moment at that time or before it".to_owned(),
         _ => "the newest moment".to_owned(),
     };
     Error::NotArchived { asked, restorable: restorable(catalog, bad) }

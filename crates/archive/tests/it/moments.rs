@@ -337,3 +337,37 @@ fn what_is_kept_stays_when_the_log_ends_with_an_empty_segment() {
         assert!(world.restore(Moment::Glsn(glsn)).unwrap().is_whole, "{glsn}");
     }
 }
+
+/// A time between two commits.
+fn moment_between() -> SystemTime {
+    let pause = || std::thread::sleep(Duration::from_millis(3));
+    pause();
+    let now = SystemTime::now();
+    pause();
+    now
+}
+
+#[test]
+fn a_time_in_a_part_of_the_log_that_was_not_archived_is_refused() {
+    let mut world = World::new(18, Retention::Latest);
+    world.write(20);
+    let (before, at_before) = (moment_between(), world.newest());
+    world.write(20);
+    world.archive().push(world.db()).unwrap();
+    world.write(30);
+    let inside = moment_between();
+    world.write(30);
+    trim(&world);
+    for round in 0..3 {
+        world.archive().push(world.db()).unwrap();
+        let refused = world.restore(Moment::Time(inside));
+        assert!(matches!(refused, Err(Error::NotArchived { .. })), "{round}: {refused:?}");
+        let report = world.restore(Moment::Time(before)).unwrap();
+        assert_eq!((report.glsn, report.is_whole), (at_before, true));
+        if round > 0 {
+            let report = world.restore(Moment::Time(SystemTime::now())).unwrap();
+            assert_eq!((report.glsn, report.is_whole), (world.newest(), true));
+        }
+        world.write(10);
+    }
+}
