@@ -14,15 +14,21 @@ pub(crate) struct Catalog {
     pub(crate) blobs: BTreeMap<u64, Blob>,
     /// Oldest first.
     pub(crate) bases: Vec<Base>,
-    /// The objects of pieces that a later one replaced, since this was last emptied.
+    /// The objects of pieces that a later one replaced, since this was last emptied. Empty after
+    /// the archive was read.
     pub(crate) replaced: Vec<ObjectRef>,
 }
 
 impl Catalog {
     pub(crate) fn of(entries: impl IntoIterator<Item = Entry>) -> Self {
         let mut catalog = Self::default();
-        entries.into_iter().for_each(|entry| catalog.add(entry));
+        catalog.extend(entries);
+        catalog.replaced.clear();
         catalog
+    }
+
+    pub(crate) fn extend(&mut self, entries: impl IntoIterator<Item = Entry>) {
+        entries.into_iter().for_each(|entry| self.add(entry));
     }
 
     pub(crate) fn add(&mut self, entry: Entry) {

@@ -45,6 +45,7 @@ mod prune;
 mod push;
 mod restore;
 mod verify;
+mod view;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -12,6 +12,7 @@ use plimsoll_disk::checksum::Running;
 use serde::{Deserialize, Serialize};
 
 use crate::bucket::{Bucket, Put};
+use crate::catalog::Catalog;
 use crate::error::{Damage, Error, MISSING, Result};
 use crate::object::{self, ObjectRef};
 
@@ -344,22 +345,22 @@ pub(crate) fn write(bucket: &dyn Bucket, manifest: &Manifest) -> Result<Option<u
     Ok(Some(hash))
 }
 
-/// The entries of a manifest and of its lists, oldest first. Adds lists that cannot be used to
-/// `damage`; their entries are missing.
-pub(crate) fn entries(
+/// The catalog of a manifest. Adds lists that cannot be used to `damage`; their entries are missing.
+pub(crate) fn catalog(
     bucket: &dyn Bucket,
     manifest: &Manifest,
     damage: &mut Vec<Damage>,
-) -> Result<Vec<Entry>> {
-    let mut entries = Vec::new();
+) -> Result<Catalog> {
+    let mut catalog = Catalog::default();
     for list in &manifest.lists {
         match read_json::<Vec<Entry>>(bucket, list)? {
-            Ok(listed) => entries.extend(listed),
+            Ok(entries) => catalog.extend(entries),
             Err(what) => damage.push(Damage { object: list.name.clone(), what }),
         }
     }
-    entries.extend_from_slice(&manifest.entries);
-    Ok(entries)
+    catalog.extend(manifest.entries.iter().cloned());
+    catalog.replaced.clear();
+    Ok(catalog)
 }
 
 /// Reads an object that is JSON.

@@ -24,7 +24,7 @@ use crate::object::{Encoder, ObjectRef};
 const PIECES_MAX: usize = 16;
 
 /// Entries that a manifest names itself; then they move into a list.
-pub(crate) const ENTRIES_MAX: usize = 1024;
+pub(crate) const ENTRIES_MAX: usize = 64;
 
 /// The result of a pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -79,14 +79,14 @@ impl State {
             });
         }
         damage.clear();
-        let entries = manifest::entries(bucket, &newest.manifest, &mut damage)?;
+        let catalog = manifest::catalog(bucket, &newest.manifest, &mut damage)?;
         if !damage.is_empty() {
             return Err(Error::Damaged { damage });
         }
         if newest.manifest.number > 0 {
             manifest::complete(bucket, &newest)?;
         }
-        Ok(Self { newest, number, catalog: Catalog::of(entries), _lock: lock.map(Lock) })
+        Ok(Self { newest, number, catalog, _lock: lock.map(Lock) })
     }
 }
 
@@ -216,12 +216,9 @@ fn finish(
     if new.is_empty() {
         return Ok(report);
     }
-    let replaced = state.catalog.replaced.len();
-    for entry in &new {
-        state.catalog.add(entry.clone());
-    }
+    state.catalog.extend(new.iter().cloned());
     let mut manifest = state.begin_manifest(to)?;
-    manifest.drop_objects(state.catalog.replaced.drain(replaced..));
+    manifest.drop_objects(state.catalog.replaced.drain(..));
     manifest.entries.extend(new);
     manifest.end = state.catalog.end();
     assert_eq!(manifest.end.position(), end, "the last piece ends where the store's copy ends");

@@ -24,7 +24,7 @@ use crate::error::{Damage, Error, Result};
 use crate::manifest::{self, BaseFile, BaseKind};
 use crate::object::{self, ObjectRef};
 use crate::plan::{Bad, Plan, Target, plan, restorable, target_of_time};
-use crate::push::unusable;
+use crate::view::View;
 
 /// The result of a restore.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,17 +53,11 @@ pub(crate) fn restore(
     options: Options,
     at: Moment,
 ) -> Result<RestoreReport> {
-    let mut damage = Vec::new();
-    let newest = manifest::newest(bucket, &mut damage)?;
-    let Some(newest) = newest else { return Err(unusable(place, damage)) };
-    // A manifest after it cannot be read.
-    let has_newer =
-        manifest::numbers(bucket)?.last().is_some_and(|last| *last > newest.manifest.number);
-    let entries = manifest::entries(bucket, &newest.manifest, &mut damage)?;
-    let catalog = Catalog::of(entries);
-    let mut bad: Bad = damage.iter().map(|it| (it.object.clone(), it.what.clone())).collect();
-    let aim = aim(&catalog, at, has_newer, &bad)?;
+    let view = View::load(bucket, place)?;
+    let aim = aim(&view, at)?;
     let new = Place::find(&**disk, dest)?;
+    let View { catalog, mut damage, lacks_lists, .. } = view;
+    let mut bad: Bad = damage.iter().map(|it| (it.object.clone(), it.what.clone())).collect();
     let mut report = RestoreReport::default();
     let made = loop {
         let Some(plan) = plan(&catalog, aim.span, &bad) else {
@@ -83,35 +77,38 @@ pub(crate) fn restore(
     };
     let (glsn, problems, is_whole) = made.inspect_err(|_| new.remove())?;
     new.finish()?;
-    report.is_whole = is_whole && aim.is_exact;
+    // A blob file whose entry is missing is a problem of the new store.
+    let is_complete = !lacks_lists || problems.is_empty();
+    report.is_whole = is_whole && aim.is_exact && is_complete;
     (report.glsn, report.problems, report.damage) = (glsn, problems, damage);
     Ok(report)
 }
 
 struct Aim {
     span: Target,
-    /// Whether it is the requested moment, and not only the newest one that the readable manifests
-    /// name.
+    /// Whether it is the requested moment, and not only the newest one that is known before it.
     is_exact: bool,
 }
 
-/// Where the requested moment is in the archive. With `has_newer`, the archive has newer moments,
-/// whose manifest cannot be read.
-fn aim(catalog: &Catalog, at: Moment, has_newer: bool, bad: &Bad) -> Result<Aim> {
-    let end = catalog.end().glsn;
-    let is_exact = !has_newer;
+/// Where the requested moment is in the archive.
+fn aim(view: &View, at: Moment) -> Result<Aim> {
+    let (catalog, end) = (&view.catalog, view.manifest().end.glsn);
     let exact = |glsn| Target { from: glsn, to: glsn };
+    let has_newer = view.has_newer;
     match at {
         Moment::Glsn(glsn) if glsn.0 <= end => Ok(Aim { span: exact(glsn.0), is_exact: true }),
-        Moment::Glsn(_) if !has_newer => Err(not_archived(catalog, at, bad)),
+        Moment::Glsn(_) if !has_newer => Err(not_archived(catalog, at, &Bad::new())),
         Moment::Time(time) => {
             let micros = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
-            match target_of_time(catalog, end, u64::try_from(micros).unwrap_or(u64::MAX)) {
-                Some((span, true)) => Ok(Aim { span, is_exact: is_exact || span.from < end }),
-                _ => Err(not_archived(catalog, at, bad)),
+            let micros = u64::try_from(micros).unwrap_or(u64::MAX);
+            match target_of_time(catalog, end, micros) {
+                Some((span, true)) => Ok(Aim { span, is_exact: !has_newer || span.from < end }),
+                Some((span, false)) if view.lacks_lists => Ok(Aim { span, is_exact: false }),
+                None if view.lacks_lists => Err(Error::Damaged { damage: view.damage.clone() }),
+                _ => Err(not_archived(catalog, at, &Bad::new())),
             }
         }
-        _ => Ok(Aim { span: exact(end), is_exact }),
+        _ => Ok(Aim { span: exact(end), is_exact: !has_newer }),
     }
 }
 

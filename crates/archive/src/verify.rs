@@ -6,12 +6,11 @@ use std::ops::RangeInclusive;
 use plimsoll::Glsn;
 
 use crate::bucket::Bucket;
-use crate::catalog::Catalog;
 use crate::error::{Damage, Error, MISSING, Result};
 use crate::manifest::{self, BaseFile, Dropped, Found};
 use crate::object::{self, ObjectRef};
 use crate::plan::{Bad, restorable};
-use crate::push::unusable;
+use crate::view::View;
 
 /// What a verification says about an object that no manifest names.
 const UNNAMED: &str = "no manifest names it: a pass was stopped, or its manifest was removed";
@@ -49,19 +48,19 @@ pub(crate) fn verify(
     progress: &mut dyn FnMut(VerifyProgress),
 ) -> Result<VerifyReport> {
     let mut report = VerifyReport::default();
-    let newest = manifests(bucket, &mut report)?;
-    let Some(newest) = newest else { return Err(unusable(place, report.damage)) };
-    let manifests_damage = report.damage.len();
-    let entries = manifest::entries(bucket, &newest.manifest, &mut report.damage)?;
+    manifests(bucket, &mut report)?;
+    let view = View::load(bucket, place)?;
+    let (newest, catalog) = (view.manifest(), &view.catalog);
+    let is_list = |damage: &&Damage| newest.lists.iter().any(|list| list.name == damage.object);
+    report.damage.extend(view.damage.iter().filter(is_list).cloned());
     // The names in a list that cannot be read are unknown.
-    let mut knows_all_names = report.damage.len() == manifests_damage;
-    let catalog = Catalog::of(entries);
-    report.glsn = newest.manifest.end.glsn.into();
+    let mut knows_all_names = !view.lacks_lists;
+    report.glsn = newest.end.glsn.into();
     let mut bad: Bad =
         report.damage.iter().map(|it| (it.object.clone(), it.what.clone())).collect();
     let mut check = Check {
         bucket,
-        named: newest.manifest.lists.iter().map(|list| list.name.clone()).collect(),
+        named: newest.lists.iter().map(|list| list.name.clone()).collect(),
         objects: Vec::new(),
     };
     check.objects.extend(catalog.pieces().map(|piece| piece.object.clone()));
@@ -95,8 +94,8 @@ pub(crate) fn verify(
         }
         progress(VerifyProgress { done: report.objects, total });
     }
-    report.restorable = restorable(&catalog, &bad);
-    for Dropped { object, .. } in &newest.manifest.dropped {
+    report.restorable = restorable(catalog, &bad);
+    for Dropped { object, .. } in &newest.dropped {
         if check.read(object, &mut report)?.is_some() {
             let what = "it is damaged, and will be deleted: only older manifests need it";
             report.notes.push(Damage { object: object.name.clone(), what: what.to_owned() });
@@ -110,8 +109,8 @@ pub(crate) fn verify(
     Ok(report)
 }
 
-/// Reads all manifests that are kept; returns the newest that can be used.
-fn manifests(bucket: &dyn Bucket, report: &mut VerifyReport) -> Result<Option<Found>> {
+/// Reads all manifests that are kept.
+fn manifests(bucket: &dyn Bucket, report: &mut VerifyReport) -> Result<()> {
     let numbers = manifest::numbers(bucket)?;
     let last = numbers.last().copied().unwrap_or(0);
     let mut newest: Option<Found> = None;
@@ -137,7 +136,7 @@ fn manifests(bucket: &dyn Bucket, report: &mut VerifyReport) -> Result<Option<Fo
         }
         newest = Some(found);
     }
-    Ok(newest)
+    Ok(())
 }
 
 struct Check<'a> {

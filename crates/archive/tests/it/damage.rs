@@ -1,6 +1,7 @@
 //! Each object of an archive is damaged in each way once: it is named, and never believed.
 
 use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime};
 
 use plimsoll::{Glsn, Moment, Retention};
 use plimsoll_archive::Error;
@@ -128,4 +129,60 @@ fn behind_a_damaged_part_of_the_log_a_later_base_is_used() {
         }
     }
     assert!(matches!(world.restore(Moment::Glsn(Glsn(0))), Err(Error::Damaged { .. })));
+}
+
+#[test]
+fn without_one_of_its_lists_an_archive_is_not_believed_to_be_whole() {
+    let mut world = World::new(22, Retention::Forever);
+    let root = world.path("archive");
+    let lists = || std::fs::read_dir(root.join("lists")).map_or(0, Iterator::count);
+    let mut archive = world.archive();
+    let mut moments = Vec::new();
+    // Right after the third list was written, the newest manifest has no entries of its own.
+    while lists() < 3 {
+        world.write(1);
+        std::thread::sleep(Duration::from_millis(2));
+        moments.push((Moment::Time(SystemTime::now()), world.newest()));
+        std::thread::sleep(Duration::from_millis(2));
+        archive.push(world.db()).unwrap();
+    }
+    drop(archive);
+    let newest = world.newest();
+    let mut asked: Vec<(Moment, Glsn)> = moments.iter().step_by(9).copied().collect();
+    asked.extend([(Moment::Newest, newest), (Moment::Glsn(newest), newest)]);
+    asked.push((Moment::Time(SystemTime::now()), newest));
+    let names: Vec<String> =
+        files(&root).into_keys().filter(|name| name.starts_with("lists/")).collect();
+    let (mut wholes, mut partial) = (0, 0);
+    for (at, name) in names.iter().enumerate() {
+        let path = root.join(name);
+        let sound = std::fs::read(&path).unwrap();
+        match at {
+            0 => std::fs::write(&path, &sound[..sound.len() - 1]).unwrap(),
+            1 => std::fs::write(&path, std::fs::read(root.join(&names[0])).unwrap()).unwrap(),
+            _ => std::fs::remove_file(&path).unwrap(),
+        }
+        let report = world.archive().verify(&mut |_| {}).unwrap();
+        assert!(report.damage.iter().any(|it| it.object == *name), "{name}: {report:?}");
+        for (moment, glsn) in &asked {
+            match world.restore(*moment) {
+                Ok(report) if report.is_whole => {
+                    assert_eq!(report.glsn, *glsn, "{name}, {moment:?}");
+                    wholes += 1;
+                }
+                Ok(report) => {
+                    assert!(report.glsn <= *glsn);
+                    assert!(report.damage.iter().any(|it| it.object == *name));
+                    partial += 1;
+                }
+                Err(Error::Damaged { damage }) => {
+                    assert!(damage.iter().any(|it| it.object == *name));
+                }
+                Err(error) => panic!("{name}, {moment:?}: {error}"),
+            }
+        }
+        std::fs::write(&path, sound).unwrap();
+    }
+    assert!(wholes > 0 && partial > 0, "{wholes} {partial}");
+    assert!(world.restore(Moment::Newest).unwrap().is_whole);
 }
