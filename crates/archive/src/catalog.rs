@@ -58,6 +58,13 @@ impl Catalog {
         self.segments.values().flatten()
     }
 
+    /// The objects of pieces and blob files, and the lists of bases.
+    pub(crate) fn objects(&self) -> impl Iterator<Item = &ObjectRef> {
+        let pieces = self.pieces().map(|piece| &piece.object);
+        let blobs = self.blobs.values().map(|blob| &blob.object);
+        pieces.chain(blobs).chain(self.bases.iter().map(|base| &base.list))
+    }
+
     /// The last piece of the newest segment.
     pub(crate) fn last(&self) -> Option<&Piece> {
         self.pieces().next_back()

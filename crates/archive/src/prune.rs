@@ -61,10 +61,7 @@ pub(crate) fn prune(to: &To<'_>, state: &mut State, keep_micros: u64) -> Result<
 
 /// All objects of a catalog by name; `None` if the list of a base cannot be read.
 fn objects(to: &To<'_>, catalog: &Catalog) -> Result<Option<BTreeMap<String, ObjectRef>>> {
-    let pieces = catalog.pieces().map(|piece| &piece.object);
-    let blobs = catalog.blobs.values().map(|blob| &blob.object);
-    let lists = catalog.bases.iter().map(|base| &base.list);
-    let mut objects: BTreeMap<_, _> = by_name(pieces.chain(blobs).chain(lists).cloned()).collect();
+    let mut objects: BTreeMap<_, _> = by_name(catalog.objects().cloned()).collect();
     for base in &catalog.bases {
         match manifest::read_json::<Vec<BaseFile>>(to.bucket, &base.list)? {
             Ok(files) => objects.extend(by_name(files.into_iter().map(|file| file.object))),

@@ -20,7 +20,7 @@ use plimsoll_disk::vfs::{Caching, Disk, File, NEW_FOLDER_MARK, Open};
 
 use crate::bucket::Bucket;
 use crate::catalog::Catalog;
-use crate::error::{Damage, Error, Result};
+use crate::error::{Damage, Error, MISSING, Result};
 use crate::manifest::{self, BaseFile, BaseKind};
 use crate::object::{self, ObjectRef};
 use crate::plan::{Bad, Plan, Target, plan, restorable, target_of_time};
@@ -53,35 +53,63 @@ pub(crate) fn restore(
     options: Options,
     at: Moment,
 ) -> Result<RestoreReport> {
-    let view = View::load(bucket, place)?;
-    let aim = aim(&view, at)?;
-    let new = Place::find(&**disk, dest)?;
-    let View { catalog, mut damage, lacks_lists, .. } = view;
+    let mut view = View::load(bucket, place)?;
+    loop {
+        let aim = aim(&view, at)?;
+        let new = Place::find(&**disk, dest)?;
+        let made = make(bucket, place, &new, &options, at, &view, aim);
+        match made.inspect_err(|_| new.remove())? {
+            Made::Store(report) => {
+                new.finish()?;
+                return Ok(report);
+            }
+            Made::Newer(newer) => view = newer,
+        }
+    }
+}
+
+/// What came of an attempt.
+enum Made {
+    Store(RestoreReport),
+    /// The archive has gone on, and has deleted an object of the view.
+    Newer(View),
+}
+
+/// Makes the store of the objects of a view.
+fn make(
+    bucket: &dyn Bucket,
+    place: &str,
+    new: &Place<'_>,
+    options: &Options,
+    at: Moment,
+    view: &View,
+    aim: Aim,
+) -> Result<Made> {
+    let (catalog, mut damage) = (&view.catalog, view.damage.clone());
     let mut bad: Bad = damage.iter().map(|it| (it.object.clone(), it.what.clone())).collect();
     let mut report = RestoreReport::default();
-    let made = loop {
-        let Some(plan) = plan(&catalog, aim.span, &bad) else {
-            new.remove();
-            return Err(out_of_reach(&catalog, at, damage, &bad));
+    let (glsn, problems, is_whole) = loop {
+        let Some(plan) = plan(catalog, aim.span, &bad) else {
+            return Err(out_of_reach(catalog, at, damage, &bad));
         };
         new.clear()?;
-        let mut fetch = Fetch { bucket, disk: &**disk, new: &new.path, report: &mut report };
-        match fetch.all(&catalog, &plan) {
-            Ok(None) => break complete(&new, options.clone(), at, &plan),
-            Ok(Some(Broken { found, planned })) => {
-                bad.insert(planned, found.what.clone());
-                damage.push(found);
-            }
-            Err(error) => break Err(error),
+        let mut fetch = Fetch { bucket, disk: new.disk, new: &new.path, report: &mut report };
+        let Some(Broken { found, planned }) = fetch.all(catalog, &plan)? else {
+            break complete(new, options.clone(), at, &plan)?;
+        };
+        if found.what == MISSING
+            && let Some(newer) = view.without(bucket, place, &planned)?
+        {
+            return Ok(Made::Newer(newer));
         }
+        bad.insert(planned, found.what.clone());
+        damage.push(found);
     };
-    let (glsn, problems, is_whole) = made.inspect_err(|_| new.remove())?;
-    new.finish()?;
     // A blob file whose entry is missing is a problem of the new store.
-    let is_complete = !lacks_lists || problems.is_empty();
+    let is_complete = !view.lacks_lists || problems.is_empty();
     report.is_whole = is_whole && aim.is_exact && is_complete;
     (report.glsn, report.problems, report.damage) = (glsn, problems, damage);
-    Ok(report)
+    Ok(Made::Store(report))
 }
 
 struct Aim {
@@ -249,7 +277,9 @@ impl Fetch<'_> {
     /// Returns the first damage that it finds.
     fn all(&mut self, catalog: &Catalog, plan: &Plan<'_>) -> Result<Option<Broken>> {
         (self.report.objects, self.report.bytes) = (0, 0);
-        for pieces in plan.pieces.chunk_by(|a, b| a.segment == b.segment) {
+        // The newest first: an archiver that goes on replaces it soonest.
+        let segments: Vec<_> = plan.pieces.chunk_by(|a, b| a.segment == b.segment).collect();
+        for pieces in segments.into_iter().rev() {
             let path = self.new.join("log").join(format!("{:020}.seg", pieces[0].segment));
             let file = self.create(&path)?;
             for piece in pieces {

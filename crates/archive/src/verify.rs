@@ -60,18 +60,34 @@ pub(crate) fn verify(
         report.damage.iter().map(|it| (it.object.clone(), it.what.clone())).collect();
     let mut check = Check {
         bucket,
+        place,
+        view: &view,
+        newer: None,
         named: newest.lists.iter().map(|list| list.name.clone()).collect(),
-        objects: Vec::new(),
     };
-    check.objects.extend(catalog.pieces().map(|piece| piece.object.clone()));
-    check.objects.extend(catalog.blobs.values().map(|blob| blob.object.clone()));
+    // The newest first: an archiver that goes on replaces them soonest.
+    let pieces = catalog.pieces().rev().map(|piece| &piece.object);
+    let objects: Vec<&ObjectRef> =
+        pieces.chain(catalog.blobs.values().map(|blob| &blob.object)).collect();
+    let mut total = (objects.len() + catalog.bases.len()) as u64;
+    for object in objects {
+        if let Some(what) = check.read(object, &object.name, &mut report)? {
+            bad.insert(object.name.clone(), what.clone());
+            report.damage.push(Damage { object: object.name.clone(), what });
+        }
+        progress(VerifyProgress { done: report.objects, total });
+    }
     for base in &catalog.bases {
         check.named.insert(base.list.name.clone());
         match manifest::read_json::<Vec<BaseFile>>(bucket, &base.list)? {
+            Err(what) if check.is_dropped(&what, &base.list.name)? => knows_all_names = false,
             Ok(files) => {
+                total += files.len() as u64;
                 for file in files {
                     let name = file.object.name.clone();
-                    if let Some(what) = check.read(&file.object, &mut report)? {
+                    let read = check.read(&file.object, &base.list.name, &mut report)?;
+                    progress(VerifyProgress { done: report.objects, total });
+                    if let Some(what) = read {
                         // Without one of its files, the base cannot be used.
                         bad.insert(base.list.name.clone(), name);
                         report.damage.push(Damage { object: file.object.name, what });
@@ -85,23 +101,15 @@ pub(crate) fn verify(
             }
         }
     }
-    let objects = std::mem::take(&mut check.objects);
-    let total = objects.len() as u64 + report.objects;
-    for object in objects {
-        if let Some(what) = check.read(&object, &mut report)? {
-            bad.insert(object.name.clone(), what.clone());
-            report.damage.push(Damage { object: object.name, what });
-        }
-        progress(VerifyProgress { done: report.objects, total });
-    }
     report.restorable = restorable(catalog, &bad);
     for Dropped { object, .. } in &newest.dropped {
-        if check.read(object, &mut report)?.is_some() {
+        if check.read(object, &object.name, &mut report)?.is_some() {
             let what = "it is damaged, and will be deleted: only older manifests need it";
             report.notes.push(Damage { object: object.name.clone(), what: what.to_owned() });
         }
     }
-    if knows_all_names {
+    let last = manifest::numbers(bucket)?.last().copied();
+    if knows_all_names && last == Some(newest.number) {
         report.notes.extend(check.unnamed()?);
     }
     report.damage.sort_by(|a, b| a.object.cmp(&b.object));
@@ -141,21 +149,46 @@ fn manifests(bucket: &dyn Bucket, report: &mut VerifyReport) -> Result<()> {
 
 struct Check<'a> {
     bucket: &'a dyn Bucket,
+    place: &'a str,
+    view: &'a View,
+    /// The archive as of a later moment, if an object was missing.
+    newer: Option<View>,
     /// Objects that were read, or are otherwise known.
     named: BTreeSet<String>,
-    objects: Vec<ObjectRef>,
 }
 
 impl Check<'_> {
-    /// Reads an object, unless it was read before.
-    fn read(&mut self, object: &ObjectRef, report: &mut VerifyReport) -> Result<Option<String>> {
+    /// Whether an object that cannot be read was deleted by an archiver that goes on, because it is
+    /// not needed any more.
+    fn is_dropped(&mut self, what: &str, object: &str) -> Result<bool> {
+        if what != MISSING {
+            return Ok(false);
+        }
+        if self.newer.as_ref().is_none_or(|newer| newer.names(object)) {
+            let newest = self.newer.as_ref().unwrap_or(self.view);
+            self.newer = newest.newer(self.bucket, self.place)?.or(self.newer.take());
+        }
+        Ok(self.newer.as_ref().is_some_and(|newer| !newer.names(object)))
+    }
+
+    /// Reads an object, unless it was read before. `planned` is the object that the catalog names:
+    /// itself, or the list of its base.
+    fn read(
+        &mut self,
+        object: &ObjectRef,
+        planned: &str,
+        report: &mut VerifyReport,
+    ) -> Result<Option<String>> {
         if !self.named.insert(object.name.clone()) {
             let known = report.damage.iter().find(|damage| damage.object == object.name);
             return Ok(known.map(|damage| damage.what.clone()));
         }
         report.objects += 1;
         report.bytes += object.length;
-        object::read(self.bucket, object, &mut |_| Ok(()))
+        match object::read(self.bucket, object, &mut |_| Ok(()))? {
+            Some(what) if self.is_dropped(&what, planned)? => Ok(None),
+            what => Ok(what),
+        }
     }
 
     /// The objects that no manifest names.

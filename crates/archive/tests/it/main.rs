@@ -6,6 +6,7 @@
     reason = "tests and their helpers; they wait for the real clock and damage real files"
 )]
 
+mod beside;
 mod damage;
 mod moments;
 mod refusals;
