@@ -53,6 +53,17 @@ impl Catalog {
         }
     }
 
+    /// The entries that make this catalog.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = Entry> {
+        let pieces = self.pieces().cloned().map(Entry::Piece);
+        let blobs = self.blobs.values().cloned().map(Entry::Blob);
+        pieces.chain(blobs).chain(self.bases.iter().cloned().map(Entry::Base))
+    }
+
+    pub(crate) fn entry_count(&self) -> usize {
+        self.pieces().count() + self.blobs.len() + self.bases.len()
+    }
+
     /// All pieces, in the order of the log.
     pub(crate) fn pieces(&self) -> impl DoubleEndedIterator<Item = &Piece> {
         self.segments.values().flatten()

@@ -130,7 +130,7 @@ impl Archive {
     /// Creates the archive if there is none. The first pass of an archiver locks it.
     ///
     /// Besides the store's budget, of which it takes 64 KiB, a pass needs some MiB for compression,
-    /// and about 200 bytes for each archived object.
+    /// and about 500 bytes for each archived object.
     ///
     /// # Errors
     /// [`Error::OtherStore`], [`Error::OtherHistory`], [`Error::OtherArchiver`]: this store must

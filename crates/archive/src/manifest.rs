@@ -28,6 +28,9 @@ const COPY: &str = ".copy";
 /// The first word of a manifest.
 const TITLE: &str = "plimsoll-archive";
 
+/// The most entries of a list.
+pub(crate) const LIST_ENTRIES: usize = 1024;
+
 /// How many manifests are kept, for an archive whose newest is damaged in both copies.
 pub(crate) const KEPT: u64 = 16;
 
@@ -188,6 +191,37 @@ impl Manifest {
     pub(crate) fn drop_objects(&mut self, objects: impl IntoIterator<Item = ObjectRef>) {
         let number = self.number;
         self.dropped.extend(objects.into_iter().map(|object| Dropped { number, object }));
+    }
+
+    /// Moves the entries into another list; returns the bytes that were sent.
+    pub(crate) fn list_entries(&mut self, bucket: &dyn Bucket) -> Result<u64> {
+        let entries = std::mem::take(&mut self.entries);
+        self.list(bucket, &entries)
+    }
+
+    fn list(&mut self, bucket: &dyn Bucket, entries: &[Entry]) -> Result<u64> {
+        let (list, bytes) = write_json(bucket, &format!("lists/{:020}", self.number), &entries)?;
+        self.lists.push(list);
+        Ok(bytes)
+    }
+
+    /// Names everything in lists, and drops the earlier ones. Returns how many lists and bytes were
+    /// sent.
+    pub(crate) fn list_catalog(
+        &mut self,
+        bucket: &dyn Bucket,
+        catalog: &Catalog,
+    ) -> Result<(u64, u64)> {
+        let old = std::mem::take(&mut self.lists);
+        self.drop_objects(old);
+        self.entries.clear();
+        let mut sent = 0;
+        let mut entries = catalog.entries().peekable();
+        while entries.peek().is_some() {
+            let next: Vec<Entry> = entries.by_ref().take(LIST_ENTRIES).collect();
+            sent += self.list(bucket, &next)?;
+        }
+        Ok((self.lists.len() as u64, sent))
     }
 
     fn encode(&self) -> (Vec<u8>, u128) {

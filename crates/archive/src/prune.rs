@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 
 use crate::catalog::Catalog;
 use crate::error::Result;
-use crate::manifest::{self, Base, BaseFile, Entry, write_json};
+use crate::manifest::{self, Base, BaseFile, Entry};
 use crate::object::ObjectRef;
-use crate::push::{ENTRIES_MAX, State, To};
+use crate::push::{State, To};
 
 /// The base with which an archive can begin that keeps every moment from a time on; `None` if
 /// nothing lies before it, or if there is none.
@@ -26,34 +26,18 @@ pub(crate) fn prune(to: &To<'_>, state: &mut State, keep_micros: u64) -> Result<
     let since_micros = state.catalog.end().micros.saturating_sub(keep_micros);
     let Some(base) = new_beginning(&state.catalog, since_micros) else { return Ok(()) };
     let (glsn, log_first) = (base.glsn, base.log_first);
-    let kept: Vec<Entry> = {
-        let old = &state.catalog;
-        let pieces = old.segments.range(log_first..).flat_map(|(_, pieces)| pieces);
-        let blobs = old.blobs.values().filter(|blob| blob.segment >= log_first);
-        let bases = old.bases.iter().filter(|base| base.glsn >= glsn);
-        let pieces = pieces.cloned().map(Entry::Piece);
-        let blobs = blobs.cloned().map(Entry::Blob);
-        pieces.chain(blobs).chain(bases.cloned().map(Entry::Base)).collect()
-    };
-    let catalog = Catalog::of(kept.iter().cloned());
+    let catalog = Catalog::of(state.catalog.entries().filter(|entry| match entry {
+        Entry::Piece(piece) => piece.segment >= log_first,
+        Entry::Blob(blob) => blob.segment >= log_first,
+        Entry::Base(base) => base.glsn >= glsn,
+    }));
     // If a list is damaged, `verify` says so, and nothing is dropped.
     let Some(needed) = objects(to, &catalog)? else { return Ok(()) };
     let Some(mut dropped) = objects(to, &state.catalog)? else { return Ok(()) };
     let mut manifest = state.begin_manifest(to)?;
-    dropped.extend(by_name(manifest.lists.drain(..)));
     dropped.retain(|name, _| !needed.contains_key(name));
     manifest.drop_objects(dropped.into_values());
-    manifest.entries.clear();
-    let chunks = kept.chunks(ENTRIES_MAX);
-    let last = chunks.len().saturating_sub(1);
-    for (at, entries) in chunks.enumerate() {
-        if at == last {
-            manifest.entries = entries.to_vec();
-        } else {
-            let name = format!("lists/{:020}", manifest.number);
-            manifest.lists.push(write_json(to.bucket, &name, &entries)?.0);
-        }
-    }
+    manifest.list_catalog(to.bucket, &catalog)?;
     state.end_manifest(to, manifest)?;
     state.catalog = catalog;
     Ok(())

@@ -23,8 +23,15 @@ use crate::object::{Encoder, ObjectRef};
 /// that the number of objects does not grow with the number of passes.
 const PIECES_MAX: usize = 16;
 
+/// The same for the active segment, which grows, so that it is sent whole seldom.
+const ACTIVE_PIECES_MAX: usize = 256;
+
 /// Entries that a manifest names itself; then they move into a list.
-pub(crate) const ENTRIES_MAX: usize = 64;
+const ENTRIES_MAX: usize = 64;
+
+/// Lists that a manifest names, unless the catalog needs half as many. Then all are written anew,
+/// without the entries that later ones replaced.
+const LISTS_MAX: usize = 16;
 
 /// The result of a pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -223,12 +230,13 @@ fn finish(
     manifest.end = state.catalog.end();
     assert_eq!(manifest.end.position(), end, "the last piece ends where the store's copy ends");
     if manifest.entries.len() > ENTRIES_MAX {
-        let name = format!("lists/{:020}", manifest.number);
-        let (list, bytes) = write_json(to.bucket, &name, &manifest.entries)?;
-        report.objects += 1;
+        let most = LISTS_MAX.max(2 * state.catalog.entry_count().div_ceil(manifest::LIST_ENTRIES));
+        let (lists, bytes) = match manifest.lists.len() < most {
+            true => (1, manifest.list_entries(to.bucket)?),
+            false => manifest.list_catalog(to.bucket, &state.catalog)?,
+        };
+        report.objects += lists;
         report.bytes += bytes;
-        manifest.lists.push(list);
-        manifest.entries.clear();
     }
     state.end_manifest(to, manifest)?;
     Ok(report)
@@ -356,8 +364,9 @@ impl<'a> Pass<'a> {
             last.end.position() == end && is_all
         });
         if !is_known {
+            let most = if sealed { PIECES_MAX } else { ACTIVE_PIECES_MAX };
             let from = match last {
-                Some(last) if !last.sealed && (!sealed || pieces.len() <= PIECES_MAX) => {
+                Some(last) if !last.sealed && pieces.len() <= most => {
                     StoreFile::page_start(last.to)
                 }
                 _ => 0,

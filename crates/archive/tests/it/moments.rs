@@ -1,10 +1,14 @@
 //! A restore gives the state as of the requested moment, whatever the store did meanwhile.
 
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-use plimsoll::{Db, Glsn, Moment, Retention};
-use plimsoll_archive::{Error, Stop};
+use plimsoll::{Db, Durability, Glsn, Moment, Retention};
+use plimsoll_archive::{Archive, Error, Folder, Stop};
+use plimsoll_disk::mem::MemDisk;
+use plimsoll_disk::vfs::Disk;
 
 use crate::support::{World, options, rows_of, seeds};
 
@@ -370,4 +374,31 @@ fn a_time_in_a_part_of_the_log_that_was_not_archived_is_refused() {
         }
         world.write(10);
     }
+}
+
+#[test]
+fn objects_and_lists_do_not_grow_with_the_number_of_passes_over_one_segment() {
+    let world = World::new(23, Retention::Forever);
+    let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
+    let archive = || Archive::of(Arc::new(Folder::new(Arc::clone(&disk), "/archive")), "archive");
+    let store = world.path("large");
+    let options = options().segment_bytes(64 << 20).durability(Durability::Buffered);
+    let db = Db::open(store, options.clone()).unwrap();
+    let keyspace = db.keyspace("default").unwrap();
+    let mut archiver = archive();
+    for number in 0..3000_u32 {
+        db.put(&keyspace, number.to_be_bytes(), vec![number as u8; 200]).unwrap();
+        archiver.push(&db).unwrap();
+    }
+    let names = |folder: &str| disk.names(&Path::new("/archive").join(folder)).unwrap().len();
+    assert!(names("segments") < 300, "{} segments", names("segments"));
+    assert!(names("lists") < 50, "{} lists", names("lists"));
+    let report = archive().verify(&mut |_| {}).unwrap();
+    assert_eq!((report.damage, report.notes), (Vec::new(), Vec::new()));
+    let dest = world.path("restored");
+    let restored = archive().restore(&dest, options.clone(), Moment::Newest).unwrap();
+    assert_eq!((restored.glsn, restored.is_whole), (db.newest(), true));
+    let copy = Db::open(&dest, options).unwrap();
+    let rows = copy.keyspace("default").unwrap();
+    assert!(rows_of(&copy, &rows) == rows_of(&db, &keyspace));
 }
