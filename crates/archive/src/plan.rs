@@ -15,6 +15,20 @@ pub(crate) struct Target {
     pub(crate) from: u64,
     /// ... and not after this one.
     pub(crate) to: u64,
+    /// Its time, if it is looked up by that.
+    pub(crate) micros: Option<u64>,
+}
+
+impl Target {
+    pub(crate) fn glsn(glsn: u64) -> Self {
+        Self { from: glsn, to: glsn, micros: None }
+    }
+
+    /// Whether it is known to be at a base, or after it.
+    fn is_from(&self, base: &Base) -> bool {
+        let is_by_time = self.micros.is_some_and(|micros| base.micros <= micros);
+        base.glsn <= self.from || (base.glsn <= self.to && is_by_time)
+    }
 }
 
 /// The source of a restore.
@@ -70,13 +84,12 @@ fn beginnings<'a>(
 pub(crate) fn plan<'a>(catalog: &'a Catalog, target: Target, bad: &'a Bad) -> Option<Plan<'a>> {
     let mut closest: Option<Plan<'a>> = None;
     for (base, mut pieces) in beginnings(catalog, bad) {
-        let begins = base.map_or(0, |base| base.glsn);
-        if begins > target.from {
+        if base.is_some_and(|base| !target.is_from(base)) {
             continue;
         }
         let is_whole = pieces.last().is_some_and(|piece| piece.end.glsn >= target.to);
-        // No piece after the one with the target, but enough for the base, and at least one.
-        let to = target.to.max(begins);
+        // No piece after the one with the target, and at least one.
+        let to = target.to;
         if let Some(last) = pieces.iter().position(|piece| piece.end.glsn >= to) {
             // A segment without records may follow a moment that is not searched for in the log.
             let empty = |piece: &&&Piece| target.from == target.to && piece.end.glsn == to;
@@ -122,8 +135,8 @@ pub(crate) fn target_of_time(catalog: &Catalog, end: u64, micros: u64) -> Option
         if piece.has_records() && piece.first_micros <= micros {
             let to = piece.end.glsn;
             return Some(match piece.end.micros <= micros {
-                true => (Target { from: to, to }, next == to + 1),
-                false => (Target { from: piece.first, to }, true),
+                true => (Target { from: to, to, micros: None }, next == to + 1),
+                false => (Target { from: piece.first, to, micros: Some(micros) }, true),
             });
         }
         next = piece.first;
@@ -190,7 +203,7 @@ mod tests {
 
     fn chosen(catalog: &Catalog, glsn: u64, bad: &[&str]) -> Option<(u64, String, u64, bool)> {
         let bad: Bad = bad.iter().map(|name| ((*name).to_owned(), String::new())).collect();
-        let plan = plan(catalog, Target { from: glsn, to: glsn }, &bad)?;
+        let plan = plan(catalog, Target::glsn(glsn), &bad)?;
         let names: Vec<&str> = plan.pieces.iter().map(|piece| &*piece.object.name).collect();
         let base = plan.base.map_or(0, |base| base.glsn);
         Some((base, names.concat(), plan.end().glsn, plan.is_whole))
@@ -261,6 +274,21 @@ mod tests {
         assert_eq!(target(70, 4550), Some((40, 40, false)));
         assert_eq!(target(70, u64::MAX), Some((70, 70, true)));
         assert_eq!(target(80, u64::MAX), Some((70, 70, false)));
+    }
+
+    #[test]
+    fn a_time_after_a_base_in_a_piece_begins_with_that_base() {
+        let catalog = Catalog::of([
+            piece("old", 51, (0, 80), (51, 60), false),
+            base("base 60", 60, 51),
+            piece("whole", 51, (0, 90), (51, 70), false),
+        ]);
+        for (micros, is_reached) in [(5950, false), (6000, true), (6950, true), (7000, true)] {
+            let (target, _) = target_of_time(&catalog, 70, micros).unwrap();
+            let bad = Bad::new();
+            let plan = plan(&catalog, target, &bad);
+            assert_eq!(plan.is_some_and(|plan| plan.base.is_some()), is_reached, "{micros}");
+        }
     }
 
     #[test]

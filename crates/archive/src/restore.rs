@@ -121,10 +121,9 @@ struct Aim {
 /// Where the requested moment is in the archive.
 fn aim(view: &View, at: Moment) -> Result<Aim> {
     let (catalog, end) = (&view.catalog, view.manifest().end.glsn);
-    let exact = |glsn| Target { from: glsn, to: glsn };
     let has_newer = view.has_newer;
     match at {
-        Moment::Glsn(glsn) if glsn.0 <= end => Ok(Aim { span: exact(glsn.0), is_exact: true }),
+        Moment::Glsn(glsn) if glsn.0 <= end => Ok(Aim { span: Target::glsn(glsn.0), is_exact: true }),
         Moment::Glsn(_) if !has_newer => Err(not_archived(catalog, at, &Bad::new())),
         Moment::Time(time) => {
             let micros = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
@@ -136,7 +135,7 @@ fn aim(view: &View, at: Moment) -> Result<Aim> {
                 _ => Err(not_archived(catalog, at, &Bad::new())),
             }
         }
-        _ => Ok(Aim { span: exact(end), is_exact: !has_newer }),
+        _ => Ok(Aim { span: Target::glsn(end), is_exact: !has_newer }),
     }
 }
 

@@ -402,3 +402,24 @@ fn objects_and_lists_do_not_grow_with_the_number_of_passes_over_one_segment() {
     let rows = copy.keyspace("default").unwrap();
     assert!(rows_of(&copy, &rows) == rows_of(&db, &keyspace));
 }
+
+#[test]
+fn a_time_after_a_base_is_restored_from_it() {
+    let mut world = World::new(19, Retention::Latest);
+    world.write(300);
+    trim(&world);
+    world.write(5);
+    let mut moments = vec![(moment_between(), world.newest())];
+    assert!(world.archive().push(world.db()).unwrap().is_base);
+    for _ in 0..3 {
+        // The segment is still small, and is sent again from its beginning.
+        world.write(2);
+        moments.push((moment_between(), world.newest()));
+        world.write(2);
+        world.archive().push(world.db()).unwrap();
+    }
+    for (time, glsn) in moments {
+        let report = world.restore(Moment::Time(time)).unwrap();
+        assert_eq!((report.glsn, report.is_whole), (glsn, true));
+    }
+}
