@@ -300,12 +300,21 @@ pub(crate) fn numbers(bucket: &dyn Bucket) -> Result<BTreeSet<u64>> {
 }
 
 /// Reads both copies of a manifest; `None` if neither can be used. Adds what is wrong to `damage`.
+///
+/// # Errors
+/// The storage, if it fails to read a copy, and the other one cannot be used.
 pub(crate) fn read(
     bucket: &dyn Bucket,
     number: u64,
     damage: &mut Vec<Damage>,
 ) -> Result<Option<Found>> {
     let mut found: Option<Found> = None;
+    let mut failure = None;
+    let mut failed = |object: &str, error: io::Error| {
+        let what = format!("it cannot be read: {error}");
+        failure = Some(Error::storage(object, error));
+        what
+    };
     let name = name_of(number);
     for object in [name.clone(), name + COPY] {
         let mut text = Vec::new();
@@ -319,14 +328,17 @@ pub(crate) fn read(
                     Ok(_) => "it differs from the manifest that it is a copy of".to_owned(),
                     Err(what) => what,
                 },
-                Err(error) => format!("it cannot be read: {error}"),
+                Err(error) => failed(&object, error),
             },
             Ok(None) => MISSING.to_owned(),
-            Err(error) => format!("it cannot be read: {error}"),
+            Err(error) => failed(&object, error),
         };
         damage.push(Damage { object, what });
     }
-    Ok(found)
+    match (found, failure) {
+        (None, Some(failure)) => Err(failure),
+        (found, _) => Ok(found),
+    }
 }
 
 /// Writes the copies of a manifest that are missing, because the pass that wrote it was stopped.
@@ -348,9 +360,25 @@ pub(crate) fn is_unfinished(damage: &[Damage]) -> bool {
     matches!(damage, [only] if only.object.ends_with(COPY) && only.what == MISSING)
 }
 
-/// Reads the newest manifest that can be used; `None` if the archive has none at all. Adds what is
-/// wrong with newer ones to `damage`.
-pub(crate) fn newest(bucket: &dyn Bucket, damage: &mut Vec<Damage>) -> Result<Option<Found>> {
+/// As [`read`], but takes a copy that the storage fails to read for damaged.
+pub(crate) fn read_if_possible(
+    bucket: &dyn Bucket,
+    number: u64,
+    damage: &mut Vec<Damage>,
+) -> Result<Option<Found>> {
+    match read(bucket, number, damage) {
+        Err(Error::Storage { .. }) => Ok(None),
+        found => found,
+    }
+}
+
+/// Reads the newest manifest that can be used, each by `read`; `None` if the archive has none at
+/// all. Adds what is wrong with newer ones to `damage`.
+pub(crate) fn newest(
+    bucket: &dyn Bucket,
+    read: impl Fn(&dyn Bucket, u64, &mut Vec<Damage>) -> Result<Option<Found>>,
+    damage: &mut Vec<Damage>,
+) -> Result<Option<Found>> {
     for number in numbers(bucket)?.into_iter().rev() {
         if let Some(found) = read(bucket, number, damage)? {
             return Ok(Some(found));

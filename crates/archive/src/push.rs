@@ -46,6 +46,9 @@ pub struct PushReport {
     /// Whether the index was archived: the first pass of a store whose log was trimmed, the first
     /// one after a part of the log was trimmed unarchived, or one after much log.
     pub is_base: bool,
+    /// Manifests that are damaged, by which this pass could not go on: it went on from an earlier
+    /// one. Moments that only they name, and the store no longer has, are lost.
+    pub damage: Vec<Damage>,
 }
 
 /// What an archiver knows about its archive between two passes.
@@ -54,6 +57,8 @@ pub(crate) struct State {
     pub(crate) newest: Found,
     /// The highest number of a manifest, whether it can be read or not.
     pub(crate) number: u64,
+    /// The manifests with higher numbers, which are damaged, until a pass has reported them.
+    damage: Vec<Damage>,
     pub(crate) catalog: Catalog,
     _lock: Option<Lock>,
 }
@@ -73,7 +78,8 @@ impl State {
         let lock = bucket.lock()?;
         let mut damage = Vec::new();
         let number = manifest::numbers(bucket)?.last().copied().unwrap_or(0);
-        let newest = match manifest::newest(bucket, &mut damage)? {
+        // A manifest that cannot be read now may be whole: without it, what only it names is lost.
+        let newest = match manifest::newest(bucket, manifest::read, &mut damage)? {
             Some(found) => found,
             None if damage.is_empty() => Found { manifest: Manifest::empty(log_id), hash: 0 },
             None => return Err(Error::Damaged { damage }),
@@ -85,15 +91,17 @@ impl State {
                 store: log_id,
             });
         }
-        damage.clear();
-        let catalog = manifest::catalog(bucket, &newest.manifest, &mut damage)?;
-        if !damage.is_empty() {
-            return Err(Error::Damaged { damage });
+        // A damaged copy of the newest one loses nothing.
+        damage.truncate(if number > newest.manifest.number { damage.len() } else { 0 });
+        let mut lists = Vec::new();
+        let catalog = manifest::catalog(bucket, &newest.manifest, &mut lists)?;
+        if !lists.is_empty() {
+            return Err(Error::Damaged { damage: lists });
         }
         if newest.manifest.number > 0 {
             manifest::complete(bucket, &newest)?;
         }
-        Ok(Self { newest, number, catalog, _lock: lock.map(Lock) })
+        Ok(Self { newest, number, damage, catalog, _lock: lock.map(Lock) })
     }
 }
 
@@ -190,7 +198,9 @@ pub(crate) fn push(to: &To<'_>, state: &mut State, db: &Db, policy: &Policy) -> 
     };
     let report = pass.report.clone();
     let entries = std::mem::take(&mut pass.entries);
-    finish(to, state, entries, end, report)
+    let mut report = finish(to, state, entries, end, report)?;
+    report.damage = std::mem::take(&mut state.damage);
+    Ok(report)
 }
 
 /// Fails if the store does not have the archive's history; a store that has trimmed it passes.

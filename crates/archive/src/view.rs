@@ -24,7 +24,7 @@ impl View {
     pub(crate) fn load(bucket: &dyn Bucket, place: &str) -> Result<Self> {
         let mut damage = Vec::new();
         let last = manifest::numbers(bucket)?.last().copied();
-        let newest = manifest::newest(bucket, &mut damage)?;
+        let newest = manifest::newest(bucket, manifest::read_if_possible, &mut damage)?;
         let Some(newest) = newest else { return Err(unusable(place, damage)) };
         let has_newer = last > Some(newest.manifest.number);
         let of_manifests = damage.len();

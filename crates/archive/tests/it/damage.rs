@@ -110,8 +110,9 @@ fn without_its_newest_manifest_an_archive_ends_with_the_one_before() {
     assert!(!world.restore(Moment::Glsn(ends[2])).unwrap().is_whole);
     // The next pass sends what is missing.
     drop(archive);
-    world.archive().push(world.db()).unwrap();
+    assert_eq!(world.archive().push(world.db()).unwrap().damage, report.damage);
     assert!(world.restore(Moment::Glsn(ends[2])).unwrap().is_whole);
+    assert_eq!(world.archive().push(world.db()).unwrap().damage, []);
 }
 
 #[test]

@@ -37,6 +37,7 @@ pub(crate) fn run(globals: &Globals, args: &Args, output: &mut Output) -> Outcom
         return follow(args, &mut archiver, &interrupt, output);
     }
     let report = archiver.pass().map_err(interrupted)?;
+    tell_damage(&report);
     let is_base = if report.is_base { "yes" } else { "no" };
     let facts = [
         Fact::new("newest GLSN", report.glsn.to_string(), report.glsn.0),
@@ -62,6 +63,7 @@ fn follow(
         let passed = archiver.pass();
         let is_again = match passed {
             Ok(report) => {
+                tell_damage(&report);
                 if report.objects > 0 {
                     print_pass(&report, output)?;
                     output.flush()?;
@@ -114,6 +116,12 @@ fn passes(error: &Error) -> bool {
                     | StoreError::Format { path: None, .. }
             )
     )
+}
+
+fn tell_damage(report: &PushReport) {
+    for Damage { object, what } in &report.damage {
+        say(format_args!("damaged: {object}: {what}; continuing from an earlier manifest"));
+    }
 }
 
 fn print_pass(report: &PushReport, output: &mut Output) -> Result<(), Failure> {
