@@ -46,14 +46,20 @@ impl Folder {
                     Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                     made => made?,
                 }
-                if let Some(parent) = dir.parent() {
-                    let here = Path::new(".");
-                    let parent = if parent.as_os_str().is_empty() { here } else { parent };
-                    self.disk.sync_dir(parent)?;
-                }
             }
+            self.sync_folders()?;
         }
         Ok(path)
+    }
+
+    /// Makes the names of the folders in the root durable, and that of the root.
+    fn sync_folders(&self) -> io::Result<()> {
+        self.disk.sync_dir(&self.root)?;
+        match self.root.parent() {
+            Some(parent) if parent.as_os_str().is_empty() => self.disk.sync_dir(Path::new(".")),
+            Some(parent) => self.disk.sync_dir(parent),
+            None => Ok(()),
+        }
     }
 
     /// The error if the folder holds something else than an archive.
@@ -86,26 +92,25 @@ impl Folder {
     /// Gives a written draft its name, unless that is taken.
     fn publish(&self, draft: &Path, path: &Path) -> io::Result<Put> {
         match self.disk.hard_link(draft, path) {
-            Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(Put::Exists),
+            Ok(()) => Ok(Put::New),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(Put::Exists),
             // A file system without hard links.
-            Err(_) if self.disk.entry(path)?.is_none() => self.disk.rename(draft, path)?,
-            Err(_) => return Ok(Put::Exists),
+            Err(_) if self.disk.entry(path)?.is_none() => {
+                self.disk.rename(draft, path).map(|()| Put::New)
+            }
+            Err(_) => Ok(Put::Exists),
         }
-        if let Some(parent) = path.parent() {
-            self.disk.sync_dir(parent)?;
-        }
-        Ok(Put::New)
     }
 }
 
 impl Bucket for Folder {
     fn put_new(&self, name: &str, bytes: &mut dyn Read) -> io::Result<Put> {
         let path = self.root.join(name);
+        let folder = self.make(name.split_once('/').map_or("", |(folder, _)| folder))?;
+        // An archiver that was stopped may have named the object, and not synced the name.
         if self.disk.entry(&path)?.is_some() {
-            return Ok(Put::Exists);
+            return self.disk.sync_dir(&folder).map(|()| Put::Exists);
         }
-        self.make(name.split_once('/').map_or("", |(folder, _)| folder))?;
         let number = self.drafts.fetch_add(1, Ordering::Relaxed);
         let draft = self.make(TMP)?.join(format!("{}-{number}", self.disk.process_id()));
         match self.disk.remove(&draft) {
@@ -115,7 +120,8 @@ impl Bucket for Folder {
         let put = self.write(&draft, bytes).and_then(|()| self.publish(&draft, &path));
         // A draft that stays is removed by the next archiver.
         let _ = self.disk.remove(&draft);
-        put
+        let put = put?;
+        self.disk.sync_dir(&folder).map(|()| put)
     }
 
     fn get(&self, name: &str) -> io::Result<Option<Object>> {
@@ -153,6 +159,8 @@ impl Bucket for Folder {
         // It tells what the folder is, also if the first pass is stopped.
         self.make(manifest::FOLDER).map_err(failed)?;
         let tmp = self.make(TMP).map_err(failed)?;
+        // An archiver that was stopped may have made them, and not synced their names.
+        self.sync_folders().map_err(failed)?;
         let lock = match self.disk.lock(&self.root) {
             Ok(lock) => lock,
             Err(LockError::Held { pid, .. }) => {
