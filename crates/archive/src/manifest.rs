@@ -285,7 +285,7 @@ pub(crate) fn hash_of(bytes: &[u8]) -> u128 {
     sum.sum128()
 }
 
-fn name_of(number: u64) -> String {
+pub(crate) fn name_of(number: u64) -> String {
     format!("{FOLDER}/{number:020}")
 }
 

@@ -43,8 +43,8 @@ pub struct PushReport {
     pub objects: u64,
     /// Bytes that were sent.
     pub bytes: u64,
-    /// Whether the index was archived: the first pass of a store whose log was trimmed, the first
-    /// one after a part of the log was trimmed unarchived, or one after much log.
+    /// Whether the index was archived: by the first pass, by the first one after a part of the log
+    /// was trimmed unarchived, and by one after much log.
     pub is_base: bool,
     /// Manifests that are damaged, by which this pass could not go on: it went on from an earlier
     /// one. Moments that only they name, and the store no longer has, are lost.
@@ -154,14 +154,10 @@ pub(crate) struct Policy {
 impl Policy {
     /// Whether the index is to be archived now.
     fn is_base_due(&self, catalog: &Catalog) -> bool {
-        let base = catalog.bases.last();
-        let (glsn, bytes) = base.map_or((0, 0), |base| (base.glsn, base.bytes));
+        let Some(base) = catalog.bases.last() else { return true };
         let end = catalog.end();
-        let first = catalog.pieces().find(|piece| piece.has_records());
-        let first_micros = first.map_or(0, |first| first.first_micros);
-        let begun = base.map_or(first_micros, |base| base.micros);
-        let is_old = |keep| end.glsn > glsn && end.micros.saturating_sub(begun) >= keep;
-        catalog.log_bytes_after(glsn) >= self.base_bytes.max(bytes)
+        let is_old = |keep| end.glsn > base.glsn && end.micros.saturating_sub(base.micros) >= keep;
+        catalog.log_bytes_after(base.glsn) >= self.base_bytes.max(base.bytes)
             || self.keep_micros.is_some_and(is_old)
     }
 }
@@ -171,7 +167,6 @@ pub(crate) fn push(to: &To<'_>, state: &mut State, db: &Db, policy: &Policy) -> 
     let place = to.place;
     let last = state.catalog.last().cloned();
     let is_due = policy.is_base_due(&state.catalog);
-    let is_first = last.is_none();
     let scope = match &last {
         Some(last) if !is_due => {
             FileScope::LogFrom { segment: last.segment.into(), after: last.end.position() }
@@ -182,18 +177,13 @@ pub(crate) fn push(to: &To<'_>, state: &mut State, db: &Db, policy: &Policy) -> 
         check_history(db, place, last)?;
     }
     let mut pass = Pass::new(*to, state);
-    let outcome = match scope {
-        FileScope::Whole => pass.run(db, scope, !is_first || db.log().bounds().first > Glsn(1)),
-        _ => pass.run(db, scope, false),
-    };
-    let end = match outcome {
-        Ok(end) if pass.continues() || pass.report.is_base => end,
+    let end = match pass.run(db, scope) {
+        Ok(end) if pass.report.is_base || pass.continues() => end,
         // The store has trimmed a part of its log that was not archived, so a base is needed.
-        Ok(_) | Err(Error::Store(plimsoll::Error::Trimmed { .. })) if !is_first => {
+        Ok(_) | Err(Error::Store(plimsoll::Error::Trimmed { .. })) => {
             pass = Pass::new(*to, state);
-            pass.run(db, FileScope::Whole, true)?
+            pass.run(db, FileScope::Whole)?
         }
-        Ok(end) => end,
         Err(error) => return Err(explain(error, place)),
     };
     let report = pass.report.clone();
@@ -294,13 +284,14 @@ impl<'a> Pass<'a> {
         }
     }
 
-    fn run(&mut self, db: &Db, scope: FileScope, with_base: bool) -> Result<LogPosition> {
-        if with_base {
+    /// Sends the files that the archive lacks. If all are listed, they are a base.
+    fn run(&mut self, db: &Db, scope: FileScope) -> Result<LogPosition> {
+        if scope == FileScope::Whole {
             self.load_known()?;
         }
         let mut failure = None;
         let listed = db.files(scope, &mut |file| {
-            self.file(file, with_base).map_err(|error| match error {
+            self.file(file).map_err(|error| match error {
                 Error::Store(error) => error,
                 error => {
                     failure = Some(error);
@@ -324,7 +315,7 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    fn file(&mut self, file: &StoreFile<'_>, with_base: bool) -> Result<()> {
+    fn file(&mut self, file: &StoreFile<'_>) -> Result<()> {
         match file.kind() {
             FileKind::Blob { id } => {
                 let known = self.catalog.blobs.get(&id).map(|blob| blob.object.clone());
@@ -339,10 +330,10 @@ impl<'a> Pass<'a> {
             FileKind::Segment { first, end, previous_end } => {
                 self.segment(file, first.0, end, previous_end)
             }
-            FileKind::Run { id } if with_base => {
+            FileKind::Run { id } => {
                 self.base_file(file, BaseKind::Run, id, &format!("index/run-{id:020}"))
             }
-            FileKind::Manifest { number, log_first, .. } if with_base => {
+            FileKind::Manifest { number, log_first, .. } => {
                 // Blob files after the active segment are needed by the index only.
                 let blobs = std::mem::take(&mut self.blobs).into_iter();
                 self.base.extend(blobs.map(|(id, object)| BaseFile {

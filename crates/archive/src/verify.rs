@@ -102,6 +102,10 @@ pub(crate) fn verify(
         }
     }
     report.restorable = restorable(catalog, &bad);
+    if report.restorable.is_empty() && report.damage.is_empty() {
+        let what = "no moment can be restored of what it names".to_owned();
+        report.damage.push(Damage { object: manifest::name_of(newest.number), what });
+    }
     for Dropped { object, .. } in &newest.dropped {
         if check.read(object, &object.name, &mut report)?.is_some() {
             let what = "it is damaged, and will be deleted: only older manifests need it";
@@ -139,7 +143,7 @@ fn manifests(bucket: &dyn Bucket, report: &mut VerifyReport) -> Result<()> {
         let Some(found) = found else { continue };
         if newest.as_ref().is_some_and(|before| !found.follows(before)) {
             let what = "it does not follow the manifest before it: one of the two was replaced";
-            let object = format!("{}/{number:020}", manifest::FOLDER);
+            let object = manifest::name_of(number);
             report.damage.push(Damage { object, what: what.to_owned() });
         }
         newest = Some(found);

@@ -12,8 +12,8 @@ use crate::duration::parse_duration;
 Sends the segments and blob files of the log that the archive lacks, compressed, then the new part \
 of the active segment. Each file is sent once. Afterwards everything that was durable is in the \
 archive, and `plimsoll restore NEW-STORE ARCHIVE --at MOMENT` makes a store as of any moment in \
-it. If the log was trimmed before it was archived, and after much log, the index is sent too; \
-moments between the archived part and such a trim are lost. The store stays in use.
+it. At first, after much log, and if the log was trimmed before it was archived, the index is \
+sent too; moments between the archived part and such a trim are lost. The store stays in use.
 
 With --follow: a pass whenever the store has changed, at most one every --every. A pass that fails \
 for lack of space, or because the archive cannot be reached, is tried again. Ctrl-C ends the \
