@@ -112,8 +112,6 @@ fn passes(error: &Error) -> bool {
                     | StoreError::Trimmed { .. }
                     | StoreError::Behind { .. }
                     | StoreError::Locked { .. }
-                    // The log changed each time that it was opened beside its writers.
-                    | StoreError::Format { path: None, .. }
             )
     )
 }

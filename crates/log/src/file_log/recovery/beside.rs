@@ -56,10 +56,7 @@ pub(crate) fn open_beside(
         match try_to_open(options, members) {
             Ok(Some(opened)) => return Ok(opened),
             Ok(None) if rounds < ROUNDS => {}
-            Ok(None) => {
-                let message = "other processes change the log all the time; try again".to_owned();
-                return Err(LogError::Format { message });
-            }
+            Ok(None) => return Err(LogError::Restless),
             // Another member has just trimmed it.
             Err(LogError::Io { kind: io::ErrorKind::NotFound, .. }) if rounds < ROUNDS => {}
             Err(error) => return Err(error),
