@@ -86,7 +86,9 @@ fn make(
     aim: Aim,
 ) -> Result<Made> {
     let (catalog, mut damage) = (&view.catalog, view.damage.clone());
-    let mut bad: Bad = damage.iter().map(|it| (it.object.clone(), it.what.clone())).collect();
+    // Only what hides moments is in the way.
+    let hides = if view.lacks_lists { &damage[..] } else { &[] };
+    let mut bad: Bad = hides.iter().map(|it| (it.object.clone(), it.what.clone())).collect();
     let mut report = RestoreReport::default();
     let (glsn, problems, is_whole) = loop {
         let Some(plan) = plan(catalog, aim.span, &bad) else {
@@ -150,7 +152,7 @@ fn not_archived(catalog: &Catalog, at: Moment, bad: &Bad) -> Error {
 
 /// The error if no plan is left.
 fn out_of_reach(catalog: &Catalog, at: Moment, damage: Vec<Damage>, bad: &Bad) -> Error {
-    match damage.is_empty() {
+    match bad.is_empty() {
         true => not_archived(catalog, at, bad),
         false => Error::Damaged { damage },
     }

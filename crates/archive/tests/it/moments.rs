@@ -109,6 +109,11 @@ fn a_log_that_was_trimmed_before_it_was_archived_needs_another_base() {
     let newest = world.newest();
     let report = world.archive().verify(&mut |_| {}).unwrap();
     assert_eq!(report.restorable, [Glsn(0)..=first_end, second..=newest]);
+    // Damage that is not in the way changes nothing.
+    let copy = world.path("archive/manifests").join(format!("{:020}.copy", 3));
+    std::fs::write(copy, "damaged").unwrap();
+    assert_eq!(world.archive().verify(&mut |_| {}).unwrap().damage.len(), 1);
+    assert!(matches!(world.restore(lost), Err(Error::NotArchived { .. })));
 }
 
 #[test]
