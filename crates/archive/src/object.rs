@@ -62,7 +62,7 @@ impl ObjectRef {
 /// Encodes contents as an object.
 pub(crate) struct Encoder<R: Read> {
     header: io::Cursor<[u8; HEADER_BYTES]>,
-    body: ZstdEncoder<'static, BufReader<R>>,
+    body: ZstdEncoder<'static, BufReader<Checked<R>>>,
     sum: Running,
     end: Option<io::Cursor<[u8; SUM_BYTES]>>,
     /// Bytes of the object so far.
@@ -76,7 +76,8 @@ impl<R: Read> Encoder<R> {
         header[8..12].copy_from_slice(&FORMAT.to_le_bytes());
         header[12..16].copy_from_slice(&CODEC_ZSTD.to_le_bytes());
         header[16..].copy_from_slice(&object.length.to_le_bytes());
-        let body = ZstdEncoder::new(contents, LEVEL)?;
+        let checked = Checked { contents, sum: Running::new(0), hash: object.hash() };
+        let body = ZstdEncoder::new(checked, LEVEL)?;
         let (header, sum) = (io::Cursor::new(header), Running::new(0));
         Ok(Self { header, body, sum, end: None, bytes: 0 })
     }
@@ -95,6 +96,25 @@ impl<R: Read> Read for Encoder<R> {
             n = self.end.get_or_insert_with(|| io::Cursor::new(sum)).read(into)?;
         }
         self.bytes += n as u64;
+        Ok(n)
+    }
+}
+
+/// Contents that fail at their end unless they are those of the object's name, which were read
+/// before.
+struct Checked<R> {
+    contents: R,
+    sum: Running,
+    hash: Option<u128>,
+}
+
+impl<R: Read> Read for Checked<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let n = self.contents.read(into)?;
+        self.sum.take(&into[..n]);
+        if n == 0 && !into.is_empty() && self.hash != Some(self.sum.sum128()) {
+            return Err(io::Error::other("the file was changed while it was archived; try again"));
+        }
         Ok(n)
     }
 }
@@ -223,4 +243,20 @@ pub(crate) fn read_whole(
         Ok(())
     })?;
     Ok(damage.map_or(Ok(bytes), Err))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contents_that_changed_after_they_were_hashed_are_no_object() {
+        let object = ObjectRef::of("segments/1", &mut &b"contents"[..]).unwrap();
+        for (contents, is_object) in [(&b"contents"[..], true), (b"contentz", false), (b"", false)]
+        {
+            let mut encoder = Encoder::new(&object, contents).unwrap();
+            let read = encoder.read_to_end(&mut Vec::new());
+            assert_eq!(read.is_ok(), is_object, "{contents:?}");
+        }
+    }
 }

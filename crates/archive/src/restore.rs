@@ -125,7 +125,9 @@ fn aim(view: &View, at: Moment) -> Result<Aim> {
     let (catalog, end) = (&view.catalog, view.manifest().end.glsn);
     let has_newer = view.has_newer;
     match at {
-        Moment::Glsn(glsn) if glsn.0 <= end => Ok(Aim { span: Target::glsn(glsn.0), is_exact: true }),
+        Moment::Glsn(glsn) if glsn.0 <= end => {
+            Ok(Aim { span: Target::glsn(glsn.0), is_exact: true })
+        }
         Moment::Glsn(_) if !has_newer => Err(not_archived(catalog, at, &Bad::new())),
         Moment::Time(time) => {
             let micros = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
