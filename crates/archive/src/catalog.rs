@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::manifest::{Base, Blob, End, Entry, Piece};
+use crate::bucket::Bucket;
+use crate::error::{Damage, Result};
+use crate::manifest::{Base, Blob, End, Entry, Manifest, Piece, read_json};
 use crate::object::ObjectRef;
 
 /// The archived log, the blob files that its records name, and the bases.
@@ -25,6 +27,25 @@ impl Catalog {
         catalog.extend(entries);
         catalog.replaced.clear();
         catalog
+    }
+
+    /// The catalog of a manifest and its lists. Adds lists that cannot be used to `damage`; their
+    /// entries are missing.
+    pub(crate) fn read(
+        bucket: &dyn Bucket,
+        manifest: &Manifest,
+        damage: &mut Vec<Damage>,
+    ) -> Result<Self> {
+        let mut catalog = Self::default();
+        for list in &manifest.lists {
+            match read_json::<Vec<Entry>>(bucket, list)? {
+                Ok(entries) => catalog.extend(entries),
+                Err(what) => damage.push(Damage { object: list.name.clone(), what }),
+            }
+        }
+        catalog.extend(manifest.entries.iter().cloned());
+        catalog.replaced.clear();
+        Ok(catalog)
     }
 
     pub(crate) fn extend(&mut self, entries: impl IntoIterator<Item = Entry>) {

@@ -12,7 +12,6 @@ use plimsoll_disk::checksum::Running;
 use serde::{Deserialize, Serialize};
 
 use crate::bucket::{Bucket, Put};
-use crate::catalog::Catalog;
 use crate::error::{Damage, Error, MISSING, Result};
 use crate::object::{self, ObjectRef};
 
@@ -205,18 +204,18 @@ impl Manifest {
         Ok(bytes)
     }
 
-    /// Names everything in lists, and drops the earlier ones. Returns how many lists and bytes were
-    /// sent.
-    pub(crate) fn list_catalog(
+    /// Names all entries in lists, and drops the earlier ones. Returns how many lists and bytes
+    /// were sent.
+    pub(crate) fn list_anew(
         &mut self,
         bucket: &dyn Bucket,
-        catalog: &Catalog,
+        entries: impl Iterator<Item = Entry>,
     ) -> Result<(u64, u64)> {
         let old = std::mem::take(&mut self.lists);
         self.drop_objects(old);
         self.entries.clear();
         let mut sent = 0;
-        let mut entries = catalog.entries().peekable();
+        let mut entries = entries.peekable();
         while entries.peek().is_some() {
             let next: Vec<Entry> = entries.by_ref().take(LIST_ENTRIES).collect();
             sent += self.list(bucket, &next)?;
@@ -405,24 +404,6 @@ pub(crate) fn write(bucket: &dyn Bucket, manifest: &Manifest) -> Result<Option<u
         }
     }
     Ok(Some(hash))
-}
-
-/// The catalog of a manifest. Adds lists that cannot be used to `damage`; their entries are missing.
-pub(crate) fn catalog(
-    bucket: &dyn Bucket,
-    manifest: &Manifest,
-    damage: &mut Vec<Damage>,
-) -> Result<Catalog> {
-    let mut catalog = Catalog::default();
-    for list in &manifest.lists {
-        match read_json::<Vec<Entry>>(bucket, list)? {
-            Ok(entries) => catalog.extend(entries),
-            Err(what) => damage.push(Damage { object: list.name.clone(), what }),
-        }
-    }
-    catalog.extend(manifest.entries.iter().cloned());
-    catalog.replaced.clear();
-    Ok(catalog)
 }
 
 /// Reads an object that is JSON.

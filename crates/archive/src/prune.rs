@@ -37,7 +37,7 @@ pub(crate) fn prune(to: &To<'_>, state: &mut State, keep_micros: u64) -> Result<
     let mut manifest = state.begin_manifest(to)?;
     dropped.retain(|name, _| !needed.contains_key(name));
     manifest.drop_objects(dropped.into_values());
-    manifest.list_catalog(to.bucket, &catalog)?;
+    manifest.list_anew(to.bucket, catalog.entries())?;
     state.end_manifest(to, manifest)?;
     state.catalog = catalog;
     Ok(())

@@ -94,7 +94,7 @@ impl State {
         // A damaged copy of the newest one loses nothing.
         damage.truncate(if number > newest.manifest.number { damage.len() } else { 0 });
         let mut lists = Vec::new();
-        let catalog = manifest::catalog(bucket, &newest.manifest, &mut lists)?;
+        let catalog = Catalog::read(bucket, &newest.manifest, &mut lists)?;
         if !lists.is_empty() {
             return Err(Error::Damaged { damage: lists });
         }
@@ -233,7 +233,7 @@ fn finish(
         let most = LISTS_MAX.max(2 * state.catalog.entry_count().div_ceil(manifest::LIST_ENTRIES));
         let (lists, bytes) = match manifest.lists.len() < most {
             true => (1, manifest.list_entries(to.bucket)?),
-            false => manifest.list_catalog(to.bucket, &state.catalog)?,
+            false => manifest.list_anew(to.bucket, state.catalog.entries())?,
         };
         report.objects += lists;
         report.bytes += bytes;

@@ -28,7 +28,7 @@ impl View {
         let Some(newest) = newest else { return Err(unusable(place, damage)) };
         let has_newer = last > Some(newest.manifest.number);
         let of_manifests = damage.len();
-        let catalog = manifest::catalog(bucket, &newest.manifest, &mut damage)?;
+        let catalog = Catalog::read(bucket, &newest.manifest, &mut damage)?;
         let lacks_lists = damage.len() > of_manifests;
         let view = Self { newest, catalog, damage, has_newer, lacks_lists };
         let mut lists = view.damage[of_manifests..].iter();
@@ -41,8 +41,8 @@ impl View {
         }
     }
 
-    /// The newer view of an archive that does not need an object any more, which is missing. `None`:
-    /// it is needed, so it is lost.
+    /// The newer view of an archive that does not need an object any more, which is missing.
+    /// `None`: it is needed, so it is lost.
     pub(crate) fn without(
         &self,
         bucket: &dyn Bucket,
