@@ -56,6 +56,7 @@ fn follow(
     output: &mut Output,
 ) -> Outcome {
     let clock = SystemClock::new();
+    let mut said = String::new();
     loop {
         // Before the store is read, so that no change is missed.
         let changes = Changes::watch(&args.store);
@@ -64,6 +65,7 @@ fn follow(
         let is_again = match passed {
             Ok(report) => {
                 tell_damage(&report);
+                said.clear();
                 if report.objects > 0 {
                     print_pass(&report, output)?;
                     output.flush()?;
@@ -72,7 +74,11 @@ fn follow(
             }
             Err(Error::Store(StoreError::Cancelled)) => return Ok(Exit::Interrupted),
             Err(error) if passes(&error) => {
-                say(format_args!("{error}; trying again"));
+                let error = error.to_string();
+                if said != error {
+                    say(format_args!("{error}; trying again"));
+                    said = error;
+                }
                 true
             }
             Err(error) => return Err(error.into()),

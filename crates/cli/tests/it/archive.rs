@@ -129,7 +129,8 @@ fn wait_for(archive: &str, glsn: u64) {
         if verified.code == 0 && verified.json()["newest_glsn"].as_u64().unwrap() >= glsn {
             return;
         }
-        assert!(begun.elapsed() < Duration::from_secs(60), "{}", verified.err);
+        let (is, err) = (verified.text(), &verified.err);
+        assert!(begun.elapsed() < Duration::from_secs(60), "GLSN {glsn}: {is} {err}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
