@@ -819,8 +819,9 @@ impl Db {
     /// Calls `each` with the files of a consistent copy of the store, which remain until this
     /// returns, and returns the position at which the copy's log ends; everything up to it is
     /// durable. Blob files come before the segments that name them, and the active segment after
-    /// all others. Readers and writers are not blocked; nothing is trimmed meanwhile. The crate
-    /// `plimsoll-archive` archives a store by it.
+    /// all others. Readers and writers are not blocked; nothing is trimmed meanwhile. Trims,
+    /// backups, dumps, verifications and new cursors wait for it, so `each` must not begin one. The
+    /// crate `plimsoll-archive` archives a store by it.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
