@@ -154,7 +154,8 @@ impl Archive {
     /// Makes passes until `stop`, one in each interval, and calls `each` after every pass.
     ///
     /// # Errors
-    /// As for [`Archive::push`], and those of `each`. It can be called again.
+    /// As for [`Archive::push`], and those of `each`. It ends with the first one, for example when
+    /// the archive's disk is full: call it again.
     pub fn follow(
         &mut self,
         db: &Db,
@@ -210,6 +211,9 @@ fn path_of(url: &str) -> Result<&str> {
             return refuse("only folders are supported; give a path or a URL file:///PATH");
         }
     };
+    if url.contains("://") && path.contains('%') {
+        return refuse("percent signs in URLs are not decoded; give a path");
+    }
     match url.contains("://") && !path.starts_with('/') || path.is_empty() {
         true => refuse("the URL has no absolute path; write file:///PATH"),
         false => Ok(path),
@@ -226,7 +230,8 @@ mod tests {
         assert_eq!(path_of("/some/folder").unwrap(), "/some/folder");
         assert_eq!(path_of("file:///some/folder").unwrap(), "/some/folder");
         assert_eq!(path_of("file://localhost/some").unwrap(), "/some");
-        for url in ["", "s3://bucket/key", "file://host/some", "file://"] {
+        assert_eq!(path_of("/some%20folder").unwrap(), "/some%20folder");
+        for url in ["", "s3://bucket/key", "file://host/some", "file://", "file:///some%20folder"] {
             assert!(matches!(path_of(url), Err(Error::Url { .. })), "{url}");
         }
     }
