@@ -134,13 +134,14 @@ impl Catalog {
     /// The blob files that the records of these pieces name.
     pub(crate) fn blobs_of<'a>(
         &'a self,
-        pieces: &'a [&'a Piece],
-    ) -> impl Iterator<Item = &'a Blob> {
-        let of = |blob: &&Blob| {
-            let last = pieces.iter().rev().find(|piece| piece.segment == blob.segment);
-            last.is_some_and(|piece| blob.glsn <= piece.end.glsn)
-        };
-        self.blobs.values().filter(of)
+        pieces: &[&Piece],
+    ) -> impl Iterator<Item = &'a Blob> + use<'a> {
+        // Of each segment, the last piece counts.
+        let ends: BTreeMap<u64, u64> =
+            pieces.iter().map(|piece| (piece.segment, piece.end.glsn)).collect();
+        self.blobs
+            .values()
+            .filter(move |blob| ends.get(&blob.segment).is_some_and(|end| blob.glsn <= *end))
     }
 
     /// The last archived position.

@@ -63,7 +63,10 @@ pub(crate) fn restore(
                 new.finish()?;
                 return Ok(report);
             }
-            Made::Newer(newer) => view = newer,
+            Made::Newer(newer) => {
+                new.remove();
+                view = *newer;
+            }
         }
     }
 }
@@ -72,7 +75,7 @@ pub(crate) fn restore(
 enum Made {
     Store(RestoreReport),
     /// The archive has gone on, and has deleted an object of the view.
-    Newer(View),
+    Newer(Box<View>),
 }
 
 /// Makes the store of the objects of a view.
@@ -102,7 +105,7 @@ fn make(
         if found.what == MISSING
             && let Some(newer) = view.without(bucket, place, &planned)?
         {
-            return Ok(Made::Newer(newer));
+            return Ok(Made::Newer(Box::new(newer)));
         }
         bad.insert(planned, found.what.clone());
         damage.push(found);
