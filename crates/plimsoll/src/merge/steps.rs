@@ -281,6 +281,9 @@ impl Stream {
         let expiry = self.expiry(part, MergeSide::Theirs, &key)?;
         let now = self.sides.ours.read_at()?.micros();
         let theirs = theirs.filter(|_| expiry.is_none_or(|expiry| !expiry.has_passed(now)));
+        if base.is_none() && theirs.is_none() {
+            return Ok(None);
+        }
         note(part, Some(&key))?;
         // In a reset, ours is the base.
         let is_base = self.sides.base.at() == self.sides.ours.at();
