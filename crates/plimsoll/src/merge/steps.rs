@@ -10,7 +10,6 @@ use crate::merge::rule::{MergeRule, Resolved, Values};
 use crate::read::point::ValueReader;
 use crate::types::error::{Result, show_key};
 use crate::types::expiry::Expiry;
-use crate::types::index_key::KeyBuffer;
 use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::Keyspace;
 use crate::types::value::Value;
@@ -140,8 +139,9 @@ pub struct MergeStep {
     key: Vec<u8>,
     action: MergeAction,
     resolved: Resolved,
-    /// The expiry of the value that is put: theirs, or that of our value, which an update keeps.
-    expiry: Option<Expiry>,
+    /// The expiry of the value that is put: theirs, or that of our value, which a rule keeps;
+    /// `None`: we have no value, so that it gets that of any new value.
+    expiry: Option<Option<Expiry>>,
 }
 
 impl MergeStep {
@@ -187,7 +187,9 @@ impl MergeStep {
     pub fn merged(&self) -> Result<Option<Value>> {
         match &self.resolved {
             Resolved::Put(value) => Ok(Some(value.clone())),
-            Resolved::Theirs => self.value(MergeSide::Theirs),
+            Resolved::Theirs if self.action == MergeAction::Put => self.value(MergeSide::Theirs),
+            // Theirs may have had a value that has expired since.
+            Resolved::Theirs => Ok(None),
             Resolved::Keep | Resolved::Delete | Resolved::Conflict => Ok(None),
         }
     }
@@ -202,7 +204,7 @@ impl MergeStep {
             .ok_or_else(|| InvalidInput::KeyspaceGone { name: self.part.name().to_owned() }.into())
     }
 
-    pub(crate) fn into_resolved(self) -> (Vec<u8>, Resolved, Option<Expiry>) {
+    pub(crate) fn into_resolved(self) -> (Vec<u8>, Resolved, Option<Option<Expiry>>) {
         (self.key, self.resolved, self.expiry)
     }
 }
@@ -278,7 +280,7 @@ impl Stream {
             return Ok(None);
         }
         // A value that has expired since is not put back.
-        let expiry = self.expiry(part, MergeSide::Theirs, &key)?;
+        let expiry = theirs.as_ref().and_then(ValueReader::expiry);
         let now = self.sides.ours.read_at()?.micros();
         let theirs = theirs.filter(|_| expiry.is_none_or(|expiry| !expiry.has_passed(now)));
         if base.is_none() && theirs.is_none() {
@@ -288,6 +290,7 @@ impl Stream {
         // In a reset, ours is the base.
         let is_base = self.sides.base.at() == self.sides.ours.at();
         let ours = if is_base { None } else { read(MergeSide::Ours)? };
+        let our_expiry = ours.as_ref().map(ValueReader::expiry);
         let is_done = !is_base && is_same((MergeSide::Ours, &ours), (MergeSide::Theirs, &theirs))?;
         if is_done && !part.rule.counts_equal_changes() {
             return Ok(None);
@@ -312,8 +315,8 @@ impl Stream {
             (Resolved::Conflict, _) => MergeAction::Conflict,
         };
         let expiry = match &resolved {
-            Resolved::Theirs => expiry,
-            _ => self.expiry(part, MergeSide::Ours, &key)?,
+            Resolved::Theirs => Some(expiry),
+            _ => our_expiry,
         };
         let (sides, part) = (Arc::clone(&self.sides), Arc::clone(part));
         let step = MergeStep { sides, part, key, action, resolved, expiry };
@@ -323,15 +326,8 @@ impl Stream {
         Ok(Some((step, theirs)))
     }
 
-    /// When the value of a key on one side expires; `None` if it does not, or there is none.
-    fn expiry(&self, part: &Part, side: MergeSide, key: &[u8]) -> Result<Option<Expiry>> {
-        let Some(keyspace) = part.keyspace(side) else { return Ok(None) };
-        let reader = &self.store.reader;
-        let key = KeyBuffer::new(reader.keyspaces.id_of(keyspace)?, key)?;
-        Ok(reader.expiry(key.get(), self.sides.get(side).read_at()?)?.flatten())
-    }
-
-    /// Whether a key has the same value on two sides. The readers are not advanced.
+    /// Whether a key has the same value on two sides, with the same expiry. The readers are not
+    /// advanced.
     fn is_same(
         &self,
         part: &Part,
@@ -347,7 +343,7 @@ impl Stream {
         if a.glsn() == b.glsn() && part.keyspace(a_side) == part.keyspace(b_side) {
             return Ok(true);
         }
-        if a.len() != b.len() {
+        if a.len() != b.len() || a.expiry() != b.expiry() {
             return Ok(false);
         }
         let read = |side| reader(&self.sides, part, side, key);
