@@ -1,4 +1,4 @@
-//! What a merge does, key by key.
+//! The steps of a merge, key by key.
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub enum MergeSide {
 
 const SIDES: [MergeSide; 3] = [MergeSide::Base, MergeSide::Ours, MergeSide::Theirs];
 
-/// What a merge does to a key.
+/// The effect of a merge on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MergeAction {
     /// It puts a value.
@@ -155,7 +155,7 @@ impl MergeStep {
         &self.key
     }
 
-    /// What the merge does to the key.
+    /// The effect of the merge on the key.
     pub fn action(&self) -> MergeAction {
         self.action
     }
@@ -188,9 +188,8 @@ impl MergeStep {
         match &self.resolved {
             Resolved::Put(value) => Ok(Some(value.clone())),
             Resolved::Theirs if self.action == MergeAction::Put => self.value(MergeSide::Theirs),
-            // Theirs may have had a value that has expired since.
-            Resolved::Theirs => Ok(None),
-            Resolved::Keep | Resolved::Delete | Resolved::Conflict => Ok(None),
+            // Theirs: its value has expired since.
+            Resolved::Theirs | Resolved::Keep | Resolved::Delete | Resolved::Conflict => Ok(None),
         }
     }
 
