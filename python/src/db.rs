@@ -343,7 +343,7 @@ impl Db {
         Revert::new(py, store, glsn, rules, keyspaces)?.run(py, metadata)
     }
 
-    /// What `revert` would do now, key by key; writes nothing.
+    /// The steps that `revert` would take now, key by key; writes nothing.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> wrong = db.put(b"tea", b"31")

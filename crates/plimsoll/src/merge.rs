@@ -4,9 +4,9 @@
 //! side changed gets that side's value; for a key that both changed, the keyspace's [`MergeRule`]
 //! decides. The result is one transaction.
 //!
-//! Law: nothing is written if there is a conflict, or if anything fails. The memory that a merge
-//! holds does not depend on the number of keys: conflicts are not collected but found again when
-//! they are read.
+//! Invariant: nothing is written if there is a conflict, or if anything fails. The memory that a
+//! merge holds does not depend on the number of keys: conflicts are not collected but found again
+//! when they are read.
 //!
 //! [`MergeRule`]: rule::MergeRule
 

@@ -55,8 +55,9 @@ pub(crate) struct Expire {
 #[command(after_help = "\
 Exit code 1: the key has no value.
 
-Example:
-  plimsoll persist demo.plimsoll session/ada")]
+Examples:
+  plimsoll persist demo.plimsoll session/ada
+  plimsoll persist demo.plimsoll code/1234 --keyspace codes")]
 pub(crate) struct Persist {
     /// Store
     pub(crate) store: PathBuf,

@@ -97,20 +97,24 @@ impl Horizon for RetentionHorizon {
         }
     }
 
-    fn expired(&self, keyspace: u32) -> (Glsn, u64) {
-        // Snapshots below the floor may see what has expired since. Durable, because older moments
-        // may be given up: the newest one must not be older after a power cut.
-        let floor = self.retained(keyspace).oldest().min(self.log.bounds().durable);
-        if floor == Glsn::NONE {
+    fn expired(&self, retained: &MomentSet) -> (Glsn, u64) {
+        // Durable, because older moments may be given up: the newest one must not be older after a
+        // power cut.
+        let oldest = retained.oldest().min(self.log.bounds().durable);
+        if oldest == Glsn::NONE {
             return (Glsn::NONE, 0);
         }
-        // Not the clock, also if the floor is the newest commit: the clock may be wrong for a
-        // while, and the floor is judged by its own time once there is a younger commit.
-        let micros = self.log.time_or_later(floor).unwrap_or(0);
-        // Of the trimmed commits only the last one's time is known. If it is unknown, nothing
-        // counts as expired.
-        let is_known = self.log.bounds().first.0 <= floor.0 + 1;
-        (floor, if is_known { micros } else { 0 })
+        // Not the clock, also if that moment is the newest commit: the clock may be wrong for a
+        // while, and the moment is judged by its own time once there is a younger commit.
+        let micros = self.snapshots.kept_time(oldest).or_else(|| {
+            // Of the trimmed commits only the last one's time is known. If it is unknown, nothing
+            // counts as expired.
+            let is_known = self.log.bounds().first.0 <= oldest.0 + 1;
+            self.log.time_or_later(oldest).ok().filter(|_| is_known)
+        });
+        // Not later than the clock either: if the log's time was restarted, later moments are
+        // earlier than this one.
+        (oldest, micros.unwrap_or(0).min(self.clock.wall_micros()))
     }
 
     fn relocate_below(&self) -> Glsn {

@@ -152,18 +152,18 @@ fn apply(tx: &mut Transaction, step: MergeStep, theirs: Option<ValueReader>) -> 
             let key = KeyBuffer::new(tx.space_to_put(&keyspace)?, &key)?;
             let expiry = match expiry {
                 None => tx.committer.reader.expiry_of_put(key.get())?,
-                expiry => expiry,
+                Some(expiry) => expiry,
             };
             tx.put_expiring(&key, &value, expiry)
         }
         (Resolved::Theirs, Some(mut value)) if is_free(value.len()) => {
             let value = read_whole(&tx.committer.reader.budget, &mut value)?;
             let key = KeyBuffer::new(tx.space_to_put(&keyspace)?, &key)?;
-            tx.put_expiring(&key, &value, expiry)
+            tx.put_expiring(&key, &value, expiry.flatten())
         }
         (Resolved::Theirs, Some(mut value)) => {
             let key = KeyBuffer::new(tx.space_to_put(&keyspace)?, &key)?;
-            tx.put_pieces(&key, expiry, &mut |piece| value.read_piece(piece)).map(drop)
+            tx.put_pieces(&key, expiry.flatten(), &mut |piece| value.read_piece(piece)).map(drop)
         }
         (Resolved::Theirs, None) | (Resolved::Delete, _) => tx.delete(&keyspace, key),
         (Resolved::Keep | Resolved::Conflict, _) => Ok(()),

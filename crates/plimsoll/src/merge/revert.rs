@@ -110,7 +110,7 @@ impl Revert {
         self
     }
 
-    /// What the revert would do now, key by key; writes nothing. Works in a store that is open
+    /// The steps that the revert would take now, key by key; writes nothing. Works in a store open
     /// read-only.
     ///
     /// # Errors

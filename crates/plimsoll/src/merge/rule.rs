@@ -96,7 +96,7 @@ pub enum MergeDecision {
     Conflict,
 }
 
-/// What a merge does to a key whose sides differ.
+/// The decision about a key whose sides differ.
 #[derive(Clone, Debug)]
 pub(crate) enum Resolved {
     /// It keeps our value.

@@ -1,4 +1,4 @@
-//! What a merge does, key by key.
+//! The steps of a merge, key by key.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,6 @@ use crate::merge::rule::{MergeRule, Resolved, Values};
 use crate::read::point::ValueReader;
 use crate::types::error::{Result, show_key};
 use crate::types::expiry::Expiry;
-use crate::types::index_key::KeyBuffer;
 use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::Keyspace;
 use crate::types::value::Value;
@@ -32,7 +31,7 @@ pub enum MergeSide {
 
 const SIDES: [MergeSide; 3] = [MergeSide::Base, MergeSide::Ours, MergeSide::Theirs];
 
-/// What a merge does to a key.
+/// The effect of a merge on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MergeAction {
     /// It puts a value.
@@ -140,8 +139,9 @@ pub struct MergeStep {
     key: Vec<u8>,
     action: MergeAction,
     resolved: Resolved,
-    /// The expiry of the value that is put: theirs, or that of our value, which an update keeps.
-    expiry: Option<Expiry>,
+    /// The expiry of the value that is put: theirs, or that of our value, which a rule keeps;
+    /// `None`: we have no value, so that it gets that of any new value.
+    expiry: Option<Option<Expiry>>,
 }
 
 impl MergeStep {
@@ -155,7 +155,7 @@ impl MergeStep {
         &self.key
     }
 
-    /// What the merge does to the key.
+    /// The effect of the merge on the key.
     pub fn action(&self) -> MergeAction {
         self.action
     }
@@ -187,8 +187,9 @@ impl MergeStep {
     pub fn merged(&self) -> Result<Option<Value>> {
         match &self.resolved {
             Resolved::Put(value) => Ok(Some(value.clone())),
-            Resolved::Theirs => self.value(MergeSide::Theirs),
-            Resolved::Keep | Resolved::Delete | Resolved::Conflict => Ok(None),
+            Resolved::Theirs if self.action == MergeAction::Put => self.value(MergeSide::Theirs),
+            // Theirs: its value has expired since.
+            Resolved::Theirs | Resolved::Keep | Resolved::Delete | Resolved::Conflict => Ok(None),
         }
     }
 
@@ -202,7 +203,7 @@ impl MergeStep {
             .ok_or_else(|| InvalidInput::KeyspaceGone { name: self.part.name().to_owned() }.into())
     }
 
-    pub(crate) fn into_resolved(self) -> (Vec<u8>, Resolved, Option<Expiry>) {
+    pub(crate) fn into_resolved(self) -> (Vec<u8>, Resolved, Option<Option<Expiry>>) {
         (self.key, self.resolved, self.expiry)
     }
 }
@@ -278,13 +279,17 @@ impl Stream {
             return Ok(None);
         }
         // A value that has expired since is not put back.
-        let expiry = self.expiry(part, MergeSide::Theirs, &key)?;
+        let expiry = theirs.as_ref().and_then(ValueReader::expiry);
         let now = self.sides.ours.read_at()?.micros();
         let theirs = theirs.filter(|_| expiry.is_none_or(|expiry| !expiry.has_passed(now)));
+        if base.is_none() && theirs.is_none() {
+            return Ok(None);
+        }
         note(part, Some(&key))?;
         // In a reset, ours is the base.
         let is_base = self.sides.base.at() == self.sides.ours.at();
         let ours = if is_base { None } else { read(MergeSide::Ours)? };
+        let our_expiry = ours.as_ref().map(ValueReader::expiry);
         let is_done = !is_base && is_same((MergeSide::Ours, &ours), (MergeSide::Theirs, &theirs))?;
         if is_done && !part.rule.counts_equal_changes() {
             return Ok(None);
@@ -309,8 +314,8 @@ impl Stream {
             (Resolved::Conflict, _) => MergeAction::Conflict,
         };
         let expiry = match &resolved {
-            Resolved::Theirs => expiry,
-            _ => self.expiry(part, MergeSide::Ours, &key)?,
+            Resolved::Theirs => Some(expiry),
+            _ => our_expiry,
         };
         let (sides, part) = (Arc::clone(&self.sides), Arc::clone(part));
         let step = MergeStep { sides, part, key, action, resolved, expiry };
@@ -320,15 +325,8 @@ impl Stream {
         Ok(Some((step, theirs)))
     }
 
-    /// When the value of a key on one side expires; `None` if it does not, or there is none.
-    fn expiry(&self, part: &Part, side: MergeSide, key: &[u8]) -> Result<Option<Expiry>> {
-        let Some(keyspace) = part.keyspace(side) else { return Ok(None) };
-        let reader = &self.store.reader;
-        let key = KeyBuffer::new(reader.keyspaces.id_of(keyspace)?, key)?;
-        Ok(reader.expiry(key.get(), self.sides.get(side).read_at()?)?.flatten())
-    }
-
-    /// Whether a key has the same value on two sides. The readers are not advanced.
+    /// Whether a key has the same value on two sides, with the same expiry. The readers are not
+    /// advanced.
     fn is_same(
         &self,
         part: &Part,
@@ -344,7 +342,7 @@ impl Stream {
         if a.glsn() == b.glsn() && part.keyspace(a_side) == part.keyspace(b_side) {
             return Ok(true);
         }
-        if a.len() != b.len() {
+        if a.len() != b.len() || a.expiry() != b.expiry() {
             return Ok(false);
         }
         let read = |side| reader(&self.sides, part, side, key);

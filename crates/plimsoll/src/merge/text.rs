@@ -60,7 +60,12 @@ struct Changes<'a> {
 
 impl<'a> Changes<'a> {
     fn new(base: &'a [u8], text: &'a [u8]) -> Self {
-        let input = InternedInput::new(byte_lines(base), byte_lines(text));
+        // Reserves for the lines that there are; `InternedInput::new` estimates their number.
+        let mut input = InternedInput::default();
+        let count = |text| u32::try_from(byte_lines(text).count()).unwrap_or(u32::MAX);
+        input.reserve(count(base), count(text));
+        input.update_before(byte_lines(base));
+        input.update_after(byte_lines(text));
         let hunks = Diff::compute(Algorithm::Histogram, &input).hunks().collect();
         Self { hunks, offsets: offsets(text), text }
     }

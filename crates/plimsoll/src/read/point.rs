@@ -200,9 +200,13 @@ impl Reader {
         let moment = self.snapshots.open(&self.budget, || AsOf::new(at.glsn, at.micros()))?;
         let found = self.read(|view| {
             let hit = find(view, key, at)?;
-            Ok(hit.map(|hit| (OwnedStored::new(hit.stored()), hit.glsn(), Arc::downgrade(view))))
+            let copy = |hit: Hit| {
+                let stored = hit.stored();
+                (OwnedStored::new(stored), stored.expiry(), hit.glsn(), Arc::downgrade(view))
+            };
+            Ok(hit.map(copy))
         })?;
-        let Some((stored, glsn, view)) = found else { return Ok(None) };
+        let Some((stored, expiry, glsn, view)) = found else { return Ok(None) };
         let len = stored.get().value_bytes();
         let small = if matches!(stored, OwnedStored::Inline(_)) { len } else { 0 };
         let mut charge = self.index.seats.charge();
@@ -210,7 +214,7 @@ impl Reader {
         let origin = Some(Origin { key: key.to_vec(), view, moment, _charge: charge });
         let pieces = Pieces::Plain(running_value_sum());
         let reader = Arc::clone(self);
-        Ok(Some(ValueReader { reader, glsn, stored, at: 0, len, pieces, origin }))
+        Ok(Some(ValueReader { reader, glsn, stored, expiry, at: 0, len, pieces, origin }))
     }
 
     /// Replaces the contents of `into` by the whole value of a version that is not a deletion.
@@ -295,6 +299,8 @@ pub struct ValueReader {
     reader: Arc<Reader>,
     glsn: Glsn,
     stored: OwnedStored,
+    /// Of a stored value that is found by its key.
+    expiry: Option<Expiry>,
     at: u64,
     len: u64,
     pieces: Pieces,
@@ -341,7 +347,12 @@ impl ValueReader {
 
     fn of_stored(reader: &Arc<Reader>, glsn: Glsn, stored: OwnedStored, len: u64) -> Self {
         let (reader, pieces) = (Arc::clone(reader), Pieces::Plain(running_value_sum()));
-        Self { reader, glsn, stored, at: 0, len, pieces, origin: None }
+        Self { reader, glsn, stored, expiry: None, at: 0, len, pieces, origin: None }
+    }
+
+    /// When the value expires; `None` if it does not, or if it was not found by its key.
+    pub(crate) fn expiry(&self) -> Option<Expiry> {
+        self.expiry
     }
 
     /// Length of the whole value in bytes.

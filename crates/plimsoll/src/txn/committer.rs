@@ -288,7 +288,10 @@ impl Committer {
     /// # Errors
     /// As for [`Committer::as_of`].
     pub(crate) fn as_of_past(&self, at: Glsn) -> Result<AsOf<'static>> {
-        let time = || self.reader.log.time_or_later(at).lift();
+        let time = || match self.reader.snapshots.kept_time(at) {
+            Some(time) => Ok(time),
+            None => self.reader.log.time_or_later(at).lift(),
+        };
         Ok(AsOf::new(at, if at == Glsn::NONE { 0 } else { time()? }))
     }
 

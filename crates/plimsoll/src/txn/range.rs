@@ -30,7 +30,7 @@ use crate::txn::own_writes::{OwnWrites, UpdatedKeys, own_value};
 use crate::txn::read_set::ReadSet;
 use crate::txn::rows_ahead::RowsAhead;
 use crate::txn::write_set::WriteSet;
-use crate::types::as_of::AsOf;
+use crate::types::as_of::{AsOf, Expiries};
 use crate::types::error::{Error, Result};
 use crate::types::expiry::Expiry;
 use crate::types::index_key::{IndexKey, KeptKey};
@@ -63,15 +63,15 @@ pub struct Range<'t> {
     committer: Arc<Committer>,
     /// `None` once the iterator has begun and the span is not needed any more.
     span: Option<Span>,
-    at: AsOf<'t>,
+    when: When<'t>,
+    /// Whether it returns values that have expired, too.
+    has_expired: bool,
     direction: Direction,
     keys_only: bool,
     own: Option<(&'t WriteSet, UpdatedKeys)>,
     reads: Option<&'t Mutex<ReadSet>>,
     /// The gaps of a transaction that has written something.
     gaps: Option<&'t Mutex<OwnGaps>>,
-    /// For a snapshot: retains its versions as long as the iterator lives.
-    _moment: Option<Arc<OpenMoment>>,
     walk: Option<Box<Walk<'t>>>,
     /// Whether it has returned a key.
     has_any: bool,
@@ -87,6 +87,25 @@ pub struct Range<'t> {
     /// The iterator from the other end, once [`DoubleEndedIterator::next_back`] was called. Its
     /// span begins behind the key that this one had reached then.
     back: Option<Box<Range<'t>>>,
+}
+
+/// The moment that an iterator reads.
+#[derive(Clone)]
+enum When<'t> {
+    /// Of a snapshot, whose versions are retained as long as the iterator lives.
+    Snapshot(Arc<OpenMoment>),
+    /// Of a transaction, which must know what its reads depend on.
+    Transaction(&'t OpenMoment, &'t Expiries),
+}
+
+impl When<'_> {
+    fn as_of(&self, has_expired: bool) -> AsOf<'_> {
+        let at = match self {
+            Self::Snapshot(moment) => moment.as_of(),
+            Self::Transaction(moment, expiries) => moment.as_of().noting(expiries),
+        };
+        if has_expired { AsOf::unexpiring(at.glsn) } else { at }
+    }
 }
 
 /// The state of an iterator that has begun.
@@ -157,18 +176,18 @@ struct Waiting {
 }
 
 impl<'t> Range<'t> {
-    fn new(committer: &Arc<Committer>, span: Span, at: AsOf<'t>) -> Self {
+    fn new(committer: &Arc<Committer>, span: Span, when: When<'t>) -> Self {
         Self {
             committer: Arc::clone(committer),
             finished: span.is_empty(),
             span: Some(span),
-            at,
+            when,
+            has_expired: false,
             direction: Direction::Forward,
             keys_only: false,
             own: None,
             reads: None,
             gaps: None,
-            _moment: None,
             walk: None,
             has_any: false,
             rows: RowsAhead::default(),
@@ -185,22 +204,20 @@ impl<'t> Range<'t> {
         span: Span,
         moment: &Arc<OpenMoment>,
     ) -> Range<'static> {
-        let mut range = Range::new(committer, span, moment.as_of());
-        range._moment = Some(Arc::clone(moment));
-        range
+        Range::new(committer, span, When::Snapshot(Arc::clone(moment)))
     }
 
-    /// A transaction's iterator: over what was committed up to `at` and its own writes. It records
-    /// what it reads.
+    /// A transaction's iterator: over what was committed up to `moment`, which is ready for a read,
+    /// and its own writes. It records what it reads.
     pub(crate) fn in_transaction(
         committer: &Arc<Committer>,
         span: Span,
-        at: AsOf<'t>,
+        (moment, expiries): (&'t OpenMoment, &'t Expiries),
         own: &'t WriteSet,
         reads: &'t Mutex<ReadSet>,
         gaps: &'t Mutex<OwnGaps>,
     ) -> Self {
-        let mut range = Self::new(committer, span, at);
+        let mut range = Self::new(committer, span, When::Transaction(moment, expiries));
         range.own =
             Some(own).filter(|own| !own.is_empty()).map(|own| (own, UpdatedKeys::default()));
         range.gaps = range.own.as_ref().map(|_| gaps);
@@ -224,8 +241,12 @@ impl<'t> Range<'t> {
     /// Also returns values that have expired, and notes no expiries. Only before the iteration has
     /// begun.
     pub(crate) fn unexpiring(mut self) -> Self {
-        self.at = AsOf::unexpiring(self.at.glsn);
+        self.has_expired = true;
         self
+    }
+
+    fn at(&self) -> AsOf<'_> {
+        self.when.as_of(self.has_expired)
     }
 
     fn reader(&self) -> &Reader {
@@ -408,7 +429,7 @@ impl<'t> Range<'t> {
             (Some(skip), Direction::Forward) => lower = Bound::Included(KeptKey::from_slice(skip)),
             (Some(skip), Direction::Backward) => upper = Bound::Excluded(KeptKey::from_slice(skip)),
         }
-        let base = Visible::new((lower, upper), self.at, self.direction);
+        let base = Visible::new((lower, upper), self.at(), self.direction);
         let seats = &self.reader().index.seats;
         let charge =
             self.committer.patience.in_transaction(true, || Ok(seats.charge_for(&base)?))?;
@@ -487,7 +508,8 @@ impl<'t> Range<'t> {
     /// Reads as many rows of the base as may be read ahead, and leaves `key` at the last. Returns a
     /// row that is too large to be read ahead.
     fn read_ahead(&mut self, walk: &mut Walk<'t>, key: &mut Vec<u8>) -> Result<Option<Waiting>> {
-        let Self { committer, at, keys_only, rows, .. } = self;
+        let Self { committer, when, has_expired, keys_only, rows, .. } = self;
+        let at = &when.as_of(*has_expired);
         committer.reader.walk(&mut walk.base, key, |base, key| {
             while !rows.is_full() {
                 let version = match next_of(base, key, at) {
@@ -537,7 +559,8 @@ impl<'t> Range<'t> {
         }
         let reader = &self.committer.reader;
         reader.read(|view| {
-            let hit = find(view, key, self.at)?.ok_or_else(|| error.clone())?;
+            let hit =
+                find(view, key, self.when.as_of(self.has_expired))?.ok_or_else(|| error.clone())?;
             reader.load(hit.glsn(), hit.stored(), &mut self.value).map(|_| ())
         })
     }
@@ -548,7 +571,7 @@ impl<'t> Range<'t> {
             return Ok(());
         }
         walk.waiting = self.reader().walk(&mut walk.base, &mut walk.base_key, |base, key| {
-            let Some(version) = next_of(base, key, &self.at)? else { return Ok(None) };
+            let Some(version) = next_of(base, key, &self.at())? else { return Ok(None) };
             let mut encoded = Vec::new();
             version.stored.encode(&mut encoded);
             let glsn = version.glsn;
@@ -782,6 +805,6 @@ impl Drop for Range<'_> {
 
 impl fmt::Debug for Range<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Range({:?}, {:?}, as of {})", self.span, self.direction, self.at.glsn)
+        write!(f, "Range({:?}, {:?}, as of {})", self.span, self.direction, self.at().glsn)
     }
 }

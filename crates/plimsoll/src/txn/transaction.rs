@@ -508,10 +508,12 @@ impl Transaction {
 
     pub(crate) fn walk(&self, span: Span) -> Result<Range<'_>> {
         self.tell_pops();
-        let at = self.read_at()?;
+        // Makes the moment ready.
+        self.read_at()?;
         let updated = self.updated_in(&span)?;
         let (committer, writes) = (&self.committer, &self.writes);
-        let walk = Range::in_transaction(committer, span, at, writes, &self.reads, &self.gaps);
+        let when = (&self.moment, &self.expiries);
+        let walk = Range::in_transaction(committer, span, when, writes, &self.reads, &self.gaps);
         Ok(if updated.is_empty() { walk } else { walk.with_updated(writes, updated) })
     }
 

@@ -94,8 +94,8 @@ impl<'m> AsOf<'m> {
     }
 }
 
-/// What a transaction's reads depend on besides commits: which values it saw before they expired,
-/// and which it did not see because they had expired.
+/// The expiries on which a transaction's reads depend: those of values that it saw before they
+/// expired, and the time at which it did not see others because they had expired.
 #[derive(Debug, Default)]
 pub(crate) struct Expiries {
     /// The value that expires first among those that it saw: its expiry and index key.

@@ -959,3 +959,84 @@ fn a_rule_of_a_revert_keeps_the_expiry_of_the_present_value() {
     assert_eq!(db.get(space, "n").unwrap().as_deref(), Some(&3i64.to_le_bytes()[..]));
     assert_eq!(world.left("n"), Some(50));
 }
+
+#[test]
+fn a_rule_gives_a_value_that_does_not_expire_no_expiry() {
+    let world = world();
+    let (db, space) = (&world.db, &world.space);
+    db.add(space, "n", 1, Overflow::Checked).unwrap();
+    db.set_ttl(space, Some(SECOND * 50)).unwrap();
+    db.add(space, "n", 5, Overflow::Checked).unwrap();
+    let wrong = db.newest();
+    db.add(space, "n", 2, Overflow::Checked).unwrap();
+    db.revert(wrong).rule(space, MergeRule::Counter).run().unwrap();
+    assert!(matches!(db.ttl(space, "n").unwrap(), Ttl::Unlimited));
+}
+
+#[test]
+fn a_reset_and_a_revert_undo_a_change_of_the_expiry_alone() {
+    for reverts in [false, true] {
+        let world = world();
+        let (db, space) = (&world.db, &world.space);
+        let before = db.put(space, "a", "1").unwrap();
+        assert!(db.expire_at(space, "a", world.time(60)).unwrap());
+        if reverts {
+            assert!(matches!(db.revert(db.newest()).run().unwrap(), MergeOutcome::Merged(_)));
+        } else {
+            assert!(db.reset_to(before).run().unwrap().is_some());
+        }
+        world.pass(61);
+        assert!(world.has("a"));
+    }
+}
+
+#[test]
+fn values_expire_by_the_clock_again_once_log_time_was_restarted() {
+    let world = latest();
+    let there = world.now();
+    put_many(&world.db, &world.space);
+    world.clock.set_wall_micros(there + 1000 * 86_400_000_000);
+    commit_now(&world.db);
+    world.clock.set_wall_micros(there);
+    world.db.log().restart_time().unwrap();
+    settle(&world.db);
+    world.db.compact().unwrap();
+    assert_eq!(world.db.snapshot().len(&world.space).unwrap(), 40_000);
+}
+
+#[test]
+fn an_open_snapshot_of_after_the_expiry_does_not_keep_the_space() {
+    let world = latest();
+    put_many(&world.db, &world.space);
+    let held = world.db.snapshot();
+    world.pass(11);
+    commit_now(&world.db);
+    settle(&world.db);
+    world.db.compact().unwrap();
+    assert_eq!(held.len(&world.space).unwrap(), 40_000);
+    let before = run_bytes(&world);
+    drop(held);
+    let _later = world.db.snapshot();
+    commit_now(&world.db);
+    settle(&world.db);
+    world.db.compact().unwrap();
+    assert!(run_bytes(&world) < before / 20, "{} of {before}", run_bytes(&world));
+}
+
+#[test]
+fn a_moment_of_an_open_snapshot_keeps_its_time_once_the_log_is_freed() {
+    let world = latest();
+    let (db, space) = (&world.db, &world.space);
+    world.put("a", "1", 100);
+    let held = db.snapshot();
+    world.pass(101);
+    for _ in 0..30 {
+        db.put(space, "other", vec![7; 1 << 20]).unwrap();
+    }
+    db.flush().unwrap();
+    db.compact().unwrap();
+    db.log().trim(db.newest()).unwrap();
+    assert!(db.log().bounds().first > held.at());
+    assert!(held.contains_key(space, "a").unwrap());
+    assert!(db.snapshot_at(Moment::Glsn(held.at())).unwrap().contains_key(space, "a").unwrap());
+}

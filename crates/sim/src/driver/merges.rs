@@ -49,12 +49,15 @@ impl Driver {
         };
         let before = glsn.saturating_sub(1);
         let names = names_of(&places, is_in_log);
+        let may_refuse = self.model.may_refuse(names, before);
         let merge = self.model.merge(places, (glsn, before), takes_theirs);
         match outcome {
-            Ok(MergeOutcome::Conflicts(conflicts)) => self.conflicts(&what, conflicts, &merge),
+            Ok(MergeOutcome::Conflicts(conflicts)) => {
+                self.conflicts(&what, conflicts, &merge, may_refuse)
+            }
             Ok(MergeOutcome::Merged(glsn)) => self.merged(&what, Ok(Some(glsn)), merge),
             Ok(_) => self.merged(&what, Ok(None), merge),
-            Err(Error::Trimmed { .. }) if self.model.may_refuse(names, before) => said("refused"),
+            Err(Error::Trimmed { .. }) if may_refuse => said("refused"),
             Err(error) => self.merged(&what, Err(error), merge),
         }
     }
@@ -121,10 +124,20 @@ impl Driver {
         }
     }
 
-    /// Compares the conflicts of a revert with those of the model.
-    fn conflicts(&self, what: &str, conflicts: MergeSteps, merge: &Merge) -> Outcome<String> {
+    /// Compares the conflicts of a revert with those of the model. They are found as they are read,
+    /// so a keyspace may refuse the moment only then.
+    fn conflicts(
+        &self,
+        what: &str,
+        conflicts: MergeSteps,
+        merge: &Merge,
+        may_refuse: bool,
+    ) -> Outcome<String> {
         let mut found = BTreeSet::new();
         for conflict in conflicts {
+            if may_refuse && matches!(conflict, Err(Error::Trimmed { .. })) {
+                return said("refused");
+            }
             let Some(conflict) = self.expect(what, conflict)? else { return said("failed") };
             let name = conflict.keyspace().to_owned();
             let is_it =

@@ -7,18 +7,14 @@ use std::sync::Mutex;
 use plimsoll_log::glsn::Glsn;
 
 use crate::index::env::Horizon;
-use crate::index::env::moment_set::MomentSet;
 use crate::index::run::table::TableInfo;
 use crate::index::sources::view::{View, tables_in};
 use crate::types::lock::lock;
 
-/// What a horizon says of a keyspace: its retained moments, and what has expired.
-type Answers = (MomentSet, (Glsn, u64));
-
-/// The answers of a horizon, looked up once for each keyspace.
+/// What a horizon says has expired, looked up once for each keyspace.
 pub(super) struct Lookups<'h> {
     horizon: &'h dyn Horizon,
-    known: Mutex<BTreeMap<u32, Answers>>,
+    known: Mutex<BTreeMap<u32, (Glsn, u64)>>,
 }
 
 impl<'h> Lookups<'h> {
@@ -26,9 +22,9 @@ impl<'h> Lookups<'h> {
         Self { horizon, known: Mutex::default() }
     }
 
-    fn of(&self, keyspace: u32) -> Answers {
-        let look_up = || (self.horizon.retained(keyspace), self.horizon.expired(keyspace));
-        lock(&self.known).entry(keyspace).or_insert_with(look_up).clone()
+    fn of(&self, keyspace: u32) -> (Glsn, u64) {
+        let look_up = || self.horizon.expired(&self.horizon.retained(keyspace));
+        *lock(&self.known).entry(keyspace).or_insert_with(look_up)
     }
 }
 
@@ -46,14 +42,13 @@ pub(super) struct Expired {
 pub(super) fn expired_in(lookups: &Lookups<'_>, view: &View, info: &TableInfo) -> Option<Expired> {
     let expiries = info.expiries?;
     let keyspace = expiries.keyspace;
-    let (retained, (since, micros)) = lookups.of(keyspace);
+    let (since, micros) = lookups.of(keyspace);
     let values = expiries.expired(micros);
     if values == 0 {
         return None;
     }
     let keys = (Bound::Included(&info.first_key[..]), Bound::Included(&info.last_key[..]));
-    let is_kept = info.max_glsn > since.min(retained.floor)
-        || !retained.pins.is_empty()
-        || view.history.iter().any(|run| !tables_in(run, keys).is_empty());
+    let is_kept =
+        info.max_glsn > since || view.history.iter().any(|run| !tables_in(run, keys).is_empty());
     (!is_kept).then_some(Expired { keyspace, since, values })
 }

@@ -258,11 +258,10 @@ impl Splitter {
         elsewhere: &mut dyn Elsewhere,
     ) -> crate::types::error::Result<Disposition> {
         let Some(expiry) = version.stored.expiry() else { return Ok(Disposition::Current) };
-        let (keyspace, retained) = &self.retained;
-        let (since, micros) = *self.expired.get_or_insert_with(|| horizon.expired(*keyspace));
-        let is_unseen = expiry.has_passed(micros)
-            && version.glsn <= since.min(retained.floor)
-            && retained.pins.is_empty();
+        let retained = &self.retained.1;
+        let (since, micros) = *self.expired.get_or_insert_with(|| horizon.expired(retained));
+        // Every retained moment is at or after `since`, so it sees that the value has expired.
+        let is_unseen = expiry.has_passed(micros) && version.glsn <= since;
         if !is_unseen || elsewhere.in_history(&self.key, Glsn::MAX)? {
             return Ok(Disposition::Current);
         }
@@ -360,7 +359,7 @@ mod tests {
             self.0.retained(keyspace)
         }
 
-        fn expired(&self, _: u32) -> (Glsn, u64) {
+        fn expired(&self, _: &MomentSet) -> (Glsn, u64) {
             (Glsn(self.1.0), self.1.1)
         }
 
@@ -541,12 +540,13 @@ mod tests {
         assert!(dropped);
         assert_eq!(limits.oldest_readable_in(5), Glsn(12), "moment 9 saw it");
         assert_eq!(limits.deletions_dropped_in(5), Glsn(9));
+        let (dropped, _) = told(OLDEST, keeps(12, &[10]), (10, 70), NOTHING);
+        assert!(dropped, "the pin sees that it has expired");
         for (inputs, floor, pins, expired, elsewhere) in [
             (CURRENT, 12, &[][..], (12, 70), NOTHING),
             (OLDEST, 12, &[], (12, 69), NOTHING),
             (OLDEST, 12, &[], (8, 70), NOTHING),
-            (OLDEST, 8, &[], (12, 70), NOTHING),
-            (OLDEST, 12, &[10], (12, 70), NOTHING),
+            (OLDEST, 12, &[8], (8, 70), NOTHING),
             (OLDEST, 12, &[], (12, 70), Knows { in_history: true, in_runs: None }),
         ] {
             let (dropped, limits) = told(inputs, keeps(floor, pins), expired, elsewhere);

@@ -28,15 +28,14 @@ impl<'t> Range<'t> {
     /// An iterator from the other end over what this one has not passed.
     fn other_end(&mut self) -> Result<Range<'t>> {
         let rest = self.rest()?;
-        let mut back = Range::new(&self.committer, rest, self.at);
+        let mut back = Range::new(&self.committer, rest, self.when.clone());
         back.direction = match self.direction {
             Direction::Forward => Direction::Backward,
             Direction::Backward => Direction::Forward,
         };
-        back.keys_only = self.keys_only;
+        (back.keys_only, back.has_expired) = (self.keys_only, self.has_expired);
         back.own.clone_from(&self.own);
         (back.reads, back.gaps) = (self.reads, self.gaps);
-        back._moment.clone_from(&self._moment);
         Ok(back)
     }
 

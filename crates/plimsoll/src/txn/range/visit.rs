@@ -98,7 +98,7 @@ impl<'r, 't> Visit<'r, 't> {
         let mut key = take(&mut cursors.key);
         key.clear();
         let is_free = cursors.is_free();
-        let base = Visible::new(span.expect(super::SPAN).into_range(), range.at, range.direction)
+        let base = Visible::new(span.expect(super::SPAN).into_range(), range.at(), range.direction)
             .with(cursors);
         let mut visit = Self { base, range, key, has_any: false };
         // The charge of kept cursors is about what this visit needs; the rest is charged at its
@@ -148,7 +148,7 @@ impl<'r, 't> Visit<'r, 't> {
             range.reader().check_open()?;
             let found = base.step(key)?;
             if base.has_missed() {
-                range.at.note_missed();
+                range.at().note_missed();
             }
             if !found {
                 return Ok(Left::AtEnd);
@@ -158,7 +158,7 @@ impl<'r, 't> Visit<'r, 't> {
                 Some(value) => value,
                 None => {
                     let version = base.current(key).expect("the base was moved to a row");
-                    range.at.note(version.key, &version.stored);
+                    range.at().note(version.key, &version.stored);
                     if range.keys_only {
                         &[]
                     } else {
