@@ -260,7 +260,11 @@ fn moments_that_are_not_kept_are_dropped_and_the_others_stay() {
     let newest = moments.last().unwrap().0;
     for (time, glsn) in moments {
         let restored = world.restore(Moment::Time(time));
-        if newest.duration_since(time).unwrap() < keep {
+        // A compaction may have trimmed the commits after this one before they were archived; it is
+        // then unknown whether one of them is at this time.
+        let is_before_a_gap =
+            glsn != world.newest() && report.restorable.iter().any(|range| *range.end() == glsn);
+        if newest.duration_since(time).unwrap() < keep && !is_before_a_gap {
             assert_eq!(restored.unwrap().glsn, glsn);
         } else if let Ok(report) = restored {
             assert_eq!(report.glsn, glsn);
