@@ -140,6 +140,11 @@ pub(crate) fn target_of_time(catalog: &Catalog, end: u64, micros: u64) -> Option
             });
         }
         next = piece.first;
+        // What lies before it may have been dropped, or never archived.
+        let before = catalog.bases.iter().find(|base| base.glsn + 1 == next);
+        if let Some(base) = before.filter(|base| base.micros <= micros) {
+            return Some((Target { from: base.glsn, to: base.glsn, micros: None }, true));
+        }
     }
     None
 }
@@ -288,6 +293,19 @@ mod tests {
             let bad = Bad::new();
             let plan = plan(&catalog, target, &bad);
             assert_eq!(plan.is_some_and(|plan| plan.base.is_some()), is_reached, "{micros}");
+        }
+    }
+
+    #[test]
+    fn a_time_between_a_base_and_the_first_piece_after_it_is_at_that_base() {
+        let pieces = || [base("base 60", 60, 61), piece("after", 61, (0, 50), (61, 70), false)];
+        let earlier = [piece("before", 1, (0, 99), (1, 40), true)];
+        for catalog in [Catalog::of(pieces()), Catalog::of(earlier.into_iter().chain(pieces()))] {
+            let (target, is_known) = target_of_time(&catalog, 70, 6050).unwrap();
+            assert_eq!((target.from, target.to, is_known), (60, 60, true));
+            let bad = Bad::new();
+            let plan = plan(&catalog, target, &bad).unwrap();
+            assert_eq!(plan.base.map(|base| base.glsn), Some(60));
         }
     }
 

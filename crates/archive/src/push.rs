@@ -376,11 +376,9 @@ impl<'a> Pass<'a> {
                 if from == 0 { first } else { last.map_or(first, |it| it.end.glsn + 1) };
             let time = |glsn: u64| -> Result<u64> { Ok(file.time_micros(Glsn(glsn))?) };
             let has_records = first_glsn <= end.glsn.0;
-            // Without records, its time is that of the last archived one before it.
-            let (first_micros, micros) = match has_records {
-                true => (time(first_glsn)?, time(end.glsn.0)?),
-                false => (0, self.end().micros),
-            };
+            // Without records, its time is that of the last one before it.
+            let first_micros = if has_records { time(first_glsn)? } else { 0 };
+            let micros = if end.glsn == Glsn::NONE { 0 } else { time(end.glsn.0)? };
             let name = format!("segments/{first:020}-{from:010}-{:010}", file.bytes());
             let object = self.send(file, from, &name)?;
             self.entries.push(Entry::Piece(Piece {

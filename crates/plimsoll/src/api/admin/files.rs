@@ -143,12 +143,17 @@ impl StoreFile<'_> {
         self.immutable
     }
 
-    /// The time of an entry of the log, in microseconds since 1970 UTC.
+    /// The time of an entry of the log, in microseconds since 1970 UTC; of a trimmed entry, the
+    /// time of the last one that was trimmed.
     ///
     /// # Errors
-    /// [`Error::Trimmed`], [`Error::Future`], the disk, the budget, corruption.
+    /// [`Error::Future`], the disk, the budget, corruption.
     pub fn time_micros(&self, glsn: Glsn) -> Result<u64> {
-        Ok(self.store.reader.log.meta(glsn).lift()?.timestamp_micros)
+        let log = &self.store.reader.log;
+        match log.meta(glsn) {
+            Err(LogError::Trimmed { .. }) => log.time_or_later(glsn).lift(),
+            meta => Ok(meta.lift()?.timestamp_micros),
+        }
     }
 
     /// Reads the file from `from` on, which is rounded down to a whole page of 16 KiB. Pages and
