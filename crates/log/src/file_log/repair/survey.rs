@@ -583,8 +583,8 @@ fn apart(header: &SegmentHeader) -> LogError {
 fn too_wide(file: Glsn, offset: u64, from: Glsn, next: Glsn) -> LogError {
     let what = format!(
         "the log ends at entry {}, and the next segment or the index's newest manifest says that \
-         it goes on at entry {next}; one of the two is wrong: in a copy of the store, move the wrong \
-         file away, and recover the copy",
+         it goes on at entry {next}; one of the two is wrong: in a copy of the store, move the \
+         wrong file away, and recover the copy",
         from.0 - 1
     );
     LogError::Corrupt { glsn: from, file: FileName::Segment(file).name(), offset, what }
