@@ -526,7 +526,6 @@ impl Body {
 mod tests {
     use std::sync::Arc;
 
-
     use crate::engine::Engine;
     use crate::engine::open::open;
     use crate::txn::transaction::Transaction;
