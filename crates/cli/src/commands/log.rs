@@ -71,7 +71,7 @@ impl Walk {
                 Err(Error::Future { asked: Glsn(asked), newest }.into())
             }
             Some(asked) if asked.max(1) < first.0 => {
-                Err(Error::Trimmed { asked: Glsn(asked), first }.into())
+                Err(Error::Trimmed { asked: Glsn(asked), first, keyspace: None }.into())
             }
             _ => Ok(()),
         }

@@ -88,7 +88,7 @@ impl VersionInfo {
         match stored {
             None => {
                 let first = store.reader.oldest_readable(IndexKey::new(&self.index_key).keyspace());
-                Err(Error::Trimmed { asked: self.glsn, first })
+                Err(Error::Trimmed { asked: self.glsn, first, keyspace: None })
             }
             Some(OwnedStored::Inline(value)) => Ok(Some(value)),
             Some(OwnedStored::Elsewhere(stored)) => {

@@ -267,17 +267,20 @@ impl Stream {
                 let Some(scope) = self.scopes.pop() else { return Ok(None) };
                 if let Some(part) = Part::new(&self.sides, scope, &self.rules)? {
                     note(&part, None)?;
-                    let keys = part.keys(&self.store, &self.sides)?;
+                    let keys = part.keys(&self.store, &self.sides);
+                    let keys = keys.map_err(|error| error.in_keyspace(part.name()))?;
                     self.current = Some((Arc::new(part), keys));
                 }
                 continue;
             };
-            let Some(key) = keys.next(&self.store)? else {
+            let key = keys.next(&self.store).map_err(|error| error.in_keyspace(part.name()))?;
+            let Some(key) = key else {
                 self.current = None;
                 continue;
             };
             let part = Arc::clone(part);
-            if let Some(step) = self.step(&part, key, &mut note)? {
+            let step = self.step(&part, key, &mut note);
+            if let Some(step) = step.map_err(|error| error.in_keyspace(part.name()))? {
                 return Ok(Some(step));
             }
         }
