@@ -273,10 +273,16 @@ class Db(LiveMapping):
         rules: _Rules | None = None,
         *,
         keyspaces: Iterable[str | Keyspace] | None = None,
+        exclude: Iterable[str | Keyspace] | None = None,
         metadata: Buffer | None = None,
     ) -> int | None: ...
     def preview_revert(
-        self, glsn: int, rules: _Rules | None = None, *, keyspaces: Iterable[str | Keyspace] | None = None
+        self,
+        glsn: int,
+        rules: _Rules | None = None,
+        *,
+        keyspaces: Iterable[str | Keyspace] | None = None,
+        exclude: Iterable[str | Keyspace] | None = None,
     ) -> MergeSteps: ...
     def reset_to(
         self,

@@ -329,18 +329,20 @@ impl Db {
     /// 2
     /// >>> undone = db.revert(undone, {"default": lambda key, base, ours, theirs: theirs})
     ///
-    /// `keyspaces` limits it to some keyspaces. Keyspaces themselves are not created or dropped: to
-    /// undo `drop_keyspace`, create the keyspace, then revert the commit that dropped it.
-    #[pyo3(signature = (glsn, rules = None, *, keyspaces = None, metadata = None))]
+    /// `keyspaces` limits it to some keyspaces, and `exclude` leaves some out. Keyspaces themselves
+    /// are not created or dropped: to undo `drop_keyspace`, create the keyspace, then revert the
+    /// commit that dropped it.
+    #[pyo3(signature = (glsn, rules = None, *, keyspaces = None, exclude = None, metadata = None))]
     fn revert(
         this: PyRef<'_, Self>,
         glsn: u64,
         rules: Option<&Bound<'_, PyDict>>,
         keyspaces: Option<&Bound<'_, PyAny>>,
+        exclude: Option<&Bound<'_, PyAny>>,
         metadata: Option<BytesLike<'_>>,
     ) -> PyResult<Option<u64>> {
         let (py, store) = (this.py(), store(&this));
-        Revert::new(py, store, glsn, rules, keyspaces)?.run(py, metadata)
+        Revert::new(py, store, glsn, rules, [keyspaces, exclude])?.run(py, metadata)
     }
 
     /// The steps that `revert` would take now, key by key; writes nothing.
@@ -349,15 +351,16 @@ impl Db {
     /// >>> wrong = db.put(b"tea", b"31")
     /// >>> [(step.action, step.key) for step in db.preview_revert(wrong)]
     /// [('delete', b'tea')]
-    #[pyo3(signature = (glsn, rules = None, *, keyspaces = None))]
+    #[pyo3(signature = (glsn, rules = None, *, keyspaces = None, exclude = None))]
     fn preview_revert(
         this: PyRef<'_, Self>,
         glsn: u64,
         rules: Option<&Bound<'_, PyDict>>,
         keyspaces: Option<&Bound<'_, PyAny>>,
+        exclude: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<MergeSteps> {
         let (py, store) = (this.py(), store(&this));
-        Revert::new(py, store, glsn, rules, keyspaces)?.preview(py)
+        Revert::new(py, store, glsn, rules, [keyspaces, exclude])?.preview(py)
     }
 
     /// Makes all keys equal to what they were at an earlier moment (a GLSN or a `datetime`), by a

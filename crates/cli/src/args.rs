@@ -24,7 +24,9 @@ use clap::{
 use clap_complete::Shell as CompletedShell;
 use jiff::Timestamp;
 
+use crate::bytes::key_bytes;
 use crate::duration::parse_duration;
+use crate::exit::Failure;
 use crate::moment::{At, parse_at, parse_only_time};
 use crate::number::{parse_count, parse_glsn, parse_stream};
 use crate::output::Colour;
@@ -242,12 +244,31 @@ pub(crate) struct InKeyspace {
     pub(crate) keyspace: String,
 }
 
-/// How keys are written.
+/// Where keys live, and how they are written.
 #[derive(Args, Debug)]
-pub(crate) struct KeysAs {
+pub(crate) struct Keys {
+    #[command(flatten)]
+    pub(crate) keyspace: InKeyspace,
     /// Keys are given (and shown) as hexadecimal digits
     #[arg(long)]
     pub(crate) hex: bool,
+}
+
+impl Keys {
+    /// The name of their keyspace.
+    pub(crate) fn keyspace(&self) -> &str {
+        &self.keyspace.keyspace
+    }
+
+    /// The bytes of a key that was given on the command line.
+    pub(crate) fn key(&self, given: OsString) -> Result<Vec<u8>, Failure> {
+        key_bytes(given, self.hex).map_err(Failure::usage)
+    }
+
+    /// The bytes of a key that may be left out.
+    pub(crate) fn optional(&self, given: Option<OsString>) -> Result<Option<Vec<u8>>, Failure> {
+        given.map(|key| self.key(key)).transpose()
+    }
 }
 
 /// The moment to read at.
@@ -290,9 +311,7 @@ pub(crate) struct Get {
     #[command(flatten)]
     pub(crate) at: AtMoment,
     #[command(flatten)]
-    pub(crate) keyspace: InKeyspace,
-    #[command(flatten)]
-    pub(crate) keys: KeysAs,
+    pub(crate) keys: Keys,
 }
 
 #[derive(Args, Debug)]
@@ -315,9 +334,7 @@ pub(crate) struct Put {
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) ttl: Option<Duration>,
     #[command(flatten)]
-    pub(crate) keyspace: InKeyspace,
-    #[command(flatten)]
-    pub(crate) keys: KeysAs,
+    pub(crate) keys: Keys,
 }
 
 #[derive(Args, Debug)]
@@ -347,9 +364,7 @@ pub(crate) struct Delete {
     #[arg(long, value_name = "KEY", conflicts_with = "key")]
     pub(crate) to: Option<OsString>,
     #[command(flatten)]
-    pub(crate) keyspace: InKeyspace,
-    #[command(flatten)]
-    pub(crate) keys: KeysAs,
+    pub(crate) keys: Keys,
 }
 
 #[derive(Args, Debug)]
@@ -394,9 +409,7 @@ pub(crate) struct Scan {
     #[command(flatten)]
     pub(crate) at: AtMoment,
     #[command(flatten)]
-    pub(crate) keyspace: InKeyspace,
-    #[command(flatten)]
-    pub(crate) keys: KeysAs,
+    pub(crate) keys: Keys,
 }
 
 #[derive(Args, Debug)]
@@ -417,9 +430,7 @@ pub(crate) struct History {
     #[arg(long, value_name = "COUNT", value_parser = parse_count)]
     pub(crate) limit: Option<u64>,
     #[command(flatten)]
-    pub(crate) keyspace: InKeyspace,
-    #[command(flatten)]
-    pub(crate) keys: KeysAs,
+    pub(crate) keys: Keys,
 }
 
 #[derive(Args, Debug)]
@@ -445,9 +456,7 @@ pub(crate) struct Diff {
     /// Only keys with this prefix
     pub(crate) prefix: Option<OsString>,
     #[command(flatten)]
-    pub(crate) keyspace: InKeyspace,
-    #[command(flatten)]
-    pub(crate) keys: KeysAs,
+    pub(crate) keys: Keys,
 }
 
 #[derive(Args, Debug)]
@@ -521,9 +530,7 @@ pub(crate) struct Log {
     #[arg(long, conflicts_with = "follow")]
     pub(crate) skip_damaged: bool,
     #[command(flatten)]
-    pub(crate) keyspace: InKeyspace,
-    #[command(flatten)]
-    pub(crate) keys: KeysAs,
+    pub(crate) keys: Keys,
 }
 
 #[derive(Args, Debug)]

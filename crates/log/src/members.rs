@@ -185,6 +185,11 @@ impl Joining {
         })
     }
 
+    /// Takes `join`, however long another process joins or leaves if it reports that it works.
+    fn wait_to_join(&self) -> Result<(), LogError> {
+        self.join.wait_for_working(|| self.join.take(self.patience, 0, &|| false)).map(drop)
+    }
+
     /// Takes a free slot. The caller must hold `join`.
     fn take_slot(self, store: &Path) -> Result<Members, LogError> {
         for slot in 0..SLOTS {
@@ -262,8 +267,8 @@ impl Members {
     /// out by the store's lock whether it is the first member ([`Members::begin`]).
     ///
     /// # Errors
-    /// `Stalled` if another process does not finish joining or leaving; `Locked` if the number of
-    /// members is at its maximum; the disk.
+    /// `Stalled` if another process that joins or leaves is suspended or hangs; `Locked` if the
+    /// number of members is at its maximum; the disk.
     pub fn join(
         disk: &Arc<dyn Disk>,
         clock: &Arc<dyn Clock>,
@@ -271,7 +276,7 @@ impl Members {
         patience: Duration,
     ) -> Result<Self, LogError> {
         let joining = Joining::open(disk, clock, store, patience, Access::Writes)?;
-        joining.join.take(patience, 0, &|| false)?;
+        joining.wait_to_join()?;
         joining.take_slot(store)
     }
 
@@ -334,6 +339,16 @@ impl Members {
             (SlotWord::Pid, u64::from(pid)),
         ] {
             self.table.set(word, value);
+        }
+        // Names this member to those that wait.
+        self.report_work();
+    }
+
+    /// Reports that this member, which joins or leaves, works: others that want to join wait for it
+    /// then, however long it takes.
+    pub fn report_work(&self) {
+        if self.table.may_write_words() {
+            self.join.report(self.table.here());
         }
     }
 
@@ -414,7 +429,7 @@ impl Members {
     ) -> Result<Self, LogError> {
         match Joining::open(disk, clock, store, patience, Access::Reads) {
             Ok(joining) => {
-                joining.join.take(patience, 0, &|| false)?;
+                joining.wait_to_join()?;
                 match joining.take_slot(store) {
                     Err(error) if is_forbidden(&error) => {}
                     joined => return joined,
@@ -424,7 +439,7 @@ impl Members {
             Err(error) => return Err(error),
         }
         let watching = Joining::open(disk, clock, store, patience, Access::Watches)?;
-        watching.join.take_without_words(patience)?;
+        watching.join.wait_for_working(|| watching.join.take_without_words(patience))?;
         Ok(watching.end(SLOTS, None))
     }
 

@@ -47,6 +47,9 @@ pub(crate) struct Revert {
     /// Undo only what the commit did in this keyspace; may be repeated [default: all]
     #[arg(long = "keyspace", value_name = "NAME")]
     pub(crate) keyspaces: Vec<String>,
+    /// Keep what the commit did in this keyspace; may be repeated
+    #[arg(long = "except", value_name = "NAME")]
+    pub(crate) excluded: Vec<String>,
 }
 
 #[derive(Args, Debug)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use plimsoll::{Compression, Retention};
 
-use super::{AtMoment, InKeyspace, KeysAs};
+use super::{AtMoment, Keys};
 use crate::duration::parse_duration;
 use crate::moment::{At, parse_at};
 use crate::retention::parse_retention;
@@ -249,7 +249,5 @@ pub(crate) struct Count {
     #[command(flatten)]
     pub(crate) at: AtMoment,
     #[command(flatten)]
-    pub(crate) keyspace: InKeyspace,
-    #[command(flatten)]
-    pub(crate) keys: KeysAs,
+    pub(crate) keys: Keys,
 }

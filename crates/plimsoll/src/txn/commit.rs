@@ -526,8 +526,6 @@ impl Body {
 mod tests {
     use std::sync::Arc;
 
-    use plimsoll_log::draft::CommitTimes;
-
     use crate::engine::Engine;
     use crate::engine::open::open;
     use crate::txn::transaction::Transaction;
@@ -572,21 +570,7 @@ mod tests {
         encode_put(b"\0\0\0\x01\0\0\0\x02", 0, None, &mut payload);
         let parts = [&payload[..]];
         let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &parts }];
-        let order = || {
-            store
-                .reader
-                .log
-                .submit(
-                    &Draft {
-                        entries: &entries,
-                        read_at: Glsn::NONE,
-                        blobs: &[],
-                        times: CommitTimes::ANY,
-                    },
-                    None,
-                )
-                .lift()
-        };
+        let order = || store.reader.log.submit(&Draft::of(&entries), None).lift();
         let lock = store.committer.sequencer.lock().unwrap();
         let failed = store
             .committer

@@ -296,7 +296,7 @@ fn a_feed_from_a_trimmed_glsn_fails_with_the_first_remaining_one_unless_a_cursor
     db.log().drop_cursor("kept").unwrap();
     let first = db.log().trim(db.newest()).unwrap();
     assert!(first > last);
-    let trimmed = |asked| Error::Trimmed { asked, first };
+    let trimmed = |asked| Error::Trimmed { asked, first, keyspace: None };
     assert_eq!(db.log().commits(kept).unwrap_err(), trimmed(kept));
     assert_eq!(db.watch(&ks, "", kept).unwrap_err(), trimmed(kept));
     let at = feed.position();

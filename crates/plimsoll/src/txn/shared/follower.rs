@@ -164,14 +164,16 @@ impl Follower {
     /// The error of a process for which the log was not retained.
     fn of_catching_up(&self, error: Error) -> Error {
         match error {
-            Error::Trimmed { asked, first } if self.members.table.is_reader() => Error::Behind {
-                cause: format!(
-                    "the log was trimmed below GLSN {first}, but this process has applied only \
+            Error::Trimmed { asked, first, .. } if self.members.table.is_reader() => {
+                Error::Behind {
+                    cause: format!(
+                        "the log was trimmed below GLSN {first}, but this process has applied only \
                      what is before GLSN {asked}; the log is not retained for a process that may \
                      not write to the store's folder, nor by a process that has the store \
                      exclusively"
-                ),
-            },
+                    ),
+                }
+            }
             error => error,
         }
     }
