@@ -39,6 +39,7 @@ mod repository;
 mod run;
 mod shell;
 mod signals;
+mod tags;
 mod terminal;
 mod together;
 mod undo;

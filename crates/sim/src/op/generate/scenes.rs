@@ -56,6 +56,7 @@ impl Generator {
             (settings.many >= 250, Self::rising_twice),
             (true, Self::dropped_and_made_anew),
             (limited, Self::cursor_holds_the_log),
+            (true, Self::tag_holds_a_moment),
             (true, Self::queue),
             (limited, Self::window_of_time),
             (limited && settings.many >= 250, Self::deletion_between_history_runs),
