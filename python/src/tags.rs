@@ -37,8 +37,8 @@ impl Tag {
         self.info.glsn.0
     }
 
-    /// Time of the commit with this GLSN; `None` for the empty store. If the log no longer held
-    /// that commit when the tag was made, it is the time of a later one.
+    /// Time of the commit with this GLSN; `None` for the empty store, or if the log no longer held
+    /// that commit when the tag was made.
     #[getter]
     fn time<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.info.time.map(|time| to_datetime(py, time)).transpose()

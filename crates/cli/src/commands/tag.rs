@@ -35,7 +35,7 @@ fn list(db: &Db, output: &mut Output) -> Result<(), Failure> {
 pub(crate) fn place(tag: &TagInfo) -> String {
     match time(tag) {
         Some(time) => format!("GLSN {}, {time}", tag.glsn),
-        None => format!("GLSN {}, the empty store", tag.glsn),
+        None => format!("GLSN {}", tag.glsn),
     }
 }
 

@@ -13,7 +13,7 @@ fn a_tag_is_a_moment_for_every_command_until_it_is_deleted() {
     run(&["put", &store, "a", "2"]).ok();
     run(&["put", &store, "b", "3"]).ok();
     run(&["compact", &store]).ok();
-    run(&["trim", &store]).ok();
+    run(&["trim", &store, "--until", "newest"]).ok();
     assert_eq!(
         run(&["tag", "create", &store, "v2", "--at", "v1", "--json"]).ok().json()["glsn"],
         1
@@ -30,8 +30,6 @@ fn a_tag_is_a_moment_for_every_command_until_it_is_deleted() {
     assert_eq!(stat["tags"]["v1"]["glsn"], 1);
     run(&["reset", &store, "--to", "v1"]).ok();
     assert_eq!(run(&["scan", &store]).ok().text(), "a\t1\n");
-    let log = run(&["log", &store, "--limit", "100"]).ok().text();
-    assert!(log.contains("tag v2"), "{log}");
     run(&["tag", "delete", &store, "v1"]).ok();
     run(&["get", &store, "a", "--at", "v1"])
         .fails(2, &["no tag `v1`", "there are: v2", "plimsoll tag create", "2 hours ago"]);

@@ -109,7 +109,7 @@ impl Horizon for RetentionHorizon {
         }
         // Not the clock, also if that moment is the newest commit: the clock may be wrong for a
         // while, and the moment is judged by its own time once there is a younger commit.
-        let micros = self.snapshots.kept_time(oldest).or_else(|| {
+        let micros = self.snapshots.judging_time(oldest).or_else(|| {
             // Of the trimmed commits only the last one's time is known. If it is unknown, nothing
             // counts as expired.
             let is_known = self.log.bounds().first.0 <= oldest.0 + 1;

@@ -30,7 +30,8 @@ fn keyspace(store: &Engine) -> Keyspace {
 pub(crate) fn create(store: &Arc<Engine>, name: &str, at: Glsn) -> Result<TagInfo> {
     check_tag_name(name)?;
     store.check_writable()?;
-    let tag = Tagged { at, micros: store.committer.as_of_past(at)?.micros() };
+    let micros = store.committer.as_of_past(at)?.micros();
+    let tag = Tagged { at, micros, is_exact: store.reader.time_of(at)?.is_some() };
     let _changing = store.reader.snapshots.tags.lock_changing();
     change(store, name, |now| match now {
         Some(now) => Err(InvalidInput::TagExists { name: name.to_owned(), glsn: now.at }.into()),

@@ -169,7 +169,12 @@ impl Snapshots {
     /// The time of a commit, if it was kept or a tag has it.
     pub(crate) fn kept_time(&self, at: Glsn) -> Option<u64> {
         let kept = lock(&self.times).get(&at).copied();
-        kept.or_else(|| self.tags.time_of(at))
+        kept.or_else(|| self.tags.of(at).filter(|tag| tag.is_exact).map(|tag| tag.micros))
+    }
+
+    /// The time by which reads at a commit judge expiries, if it was kept or a tag has it.
+    pub(crate) fn judging_time(&self, at: Glsn) -> Option<u64> {
+        self.kept_time(at).or_else(|| self.tags.of(at).map(|tag| tag.micros))
     }
 
     /// The number of open snapshots.

@@ -1,8 +1,8 @@
 //! Tags: named moments that stay readable until the tag is deleted.
 //!
 //! A tag is a key of an internal keyspace, so creating or deleting one is an ordinary commit. Its
-//! record is the GLSN of the moment, and the time by which reads at it judge expiries, in
-//! microseconds since 1970 UTC (both u64, little-endian).
+//! record is the GLSN of the moment, the time by which reads at it judge expiries, in microseconds
+//! since 1970 UTC (both u64, little-endian), and a byte: 1 if that is the time of its commit.
 //!
 //! Invariant: a moment in [`Tags::moments`] is released only after the deletion of its tag is
 //! durable. After a crash, no tag names a moment whose versions were dropped.
@@ -40,9 +40,8 @@ pub struct TagInfo {
     pub name: String,
     /// The moment: right after the commit with this GLSN.
     pub glsn: Glsn,
-    /// The time of that commit, by which reads at the tag judge whether a value has expired; `None`
-    /// for the empty store. If the log no longer held the commit when the tag was made, it is the
-    /// time of a later one.
+    /// The time of that commit; `None` for the empty store, or if the log no longer held the commit
+    /// when the tag was made.
     pub time: Option<SystemTime>,
 }
 
@@ -57,28 +56,33 @@ impl TagInfo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tagged {
     pub(crate) at: Glsn,
-    /// The time by which reads judge expiries, in microseconds since 1970 UTC.
+    /// The time by which reads judge expiries, in microseconds since 1970 UTC: that of its commit,
+    /// or a later one.
     pub(crate) micros: u64,
+    /// Whether it is that of its commit.
+    pub(crate) is_exact: bool,
 }
 
 impl Tagged {
-    pub(crate) fn encode(self) -> [u8; 16] {
-        let mut record = [0; 16];
+    pub(crate) fn encode(self) -> [u8; 17] {
+        let mut record = [u8::from(self.is_exact); 17];
         record[..8].copy_from_slice(&self.at.0.to_le_bytes());
-        record[8..].copy_from_slice(&self.micros.to_le_bytes());
+        record[8..16].copy_from_slice(&self.micros.to_le_bytes());
         record
     }
 
     pub(crate) fn decode(record: &[u8]) -> Result<Self> {
         let mut reader = Reader::new(record);
-        match (reader.u64(), reader.u64(), reader.remaining()) {
-            (Some(at), Some(micros), 0) => Ok(Self { at: Glsn(at), micros }),
+        match (reader.u64(), reader.u64(), reader.u8(), reader.remaining()) {
+            (Some(at), Some(micros), Some(exact @ 0..=1), 0) => {
+                Ok(Self { at: Glsn(at), micros, is_exact: exact == 1 })
+            }
             _ => Err(damaged_tag()),
         }
     }
 
     pub(crate) fn info(self, name: &str) -> TagInfo {
-        let time = (self.at > Glsn::NONE).then(|| of_micros(self.micros));
+        let time = self.is_exact.then(|| of_micros(self.micros));
         TagInfo { name: name.to_owned(), glsn: self.at, time }
     }
 }
@@ -159,11 +163,11 @@ impl Tags {
         known.by_name.values().map(|tag| tag.at).chain(released).collect()
     }
 
-    /// The time of a tagged moment.
-    pub(crate) fn time_of(&self, at: Glsn) -> Option<u64> {
+    /// The tag of a moment, with the earliest time if there are several.
+    pub(crate) fn of(&self, at: Glsn) -> Option<Tagged> {
         let known = self.known();
-        let mut all = known.by_name.values().chain(known.released.iter().map(|(tag, _)| tag));
-        all.find(|tag| tag.at == at).map(|tag| tag.micros)
+        let all = known.by_name.values().chain(known.released.iter().map(|(tag, _)| tag));
+        all.filter(|tag| tag.at == at).min_by_key(|tag| tag.micros).copied()
     }
 
     pub(crate) fn find(&self, name: &str) -> Option<Tagged> {
@@ -218,16 +222,18 @@ mod tests {
 
     fn tags(names: &[(&str, u64)]) -> BTreeMap<String, Tagged> {
         let tag = |(name, at): &(&str, u64)| {
-            ((*name).to_owned(), Tagged { at: Glsn(*at), micros: at * 10 })
+            ((*name).to_owned(), Tagged { at: Glsn(*at), micros: at * 10, is_exact: true })
         };
         names.iter().map(tag).collect()
     }
 
     #[test]
     fn a_record_decodes_to_itself() {
-        let tag = Tagged { at: Glsn(1 << 40), micros: 7 };
-        assert_eq!(Tagged::decode(&tag.encode()), Ok(tag));
-        for len in [0, 8, 15, 17] {
+        for is_exact in [true, false] {
+            let tag = Tagged { at: Glsn(1 << 40), micros: 7, is_exact };
+            assert_eq!(Tagged::decode(&tag.encode()), Ok(tag));
+        }
+        for len in [0, 8, 16, 18] {
             assert!(Tagged::decode(&vec![1; len]).is_err(), "{len} bytes");
         }
     }
@@ -239,14 +245,15 @@ mod tests {
         assert_eq!(known.moments(Glsn(0)), [Glsn(3), Glsn(5)]);
         known.learn(tags(&[("b", 5)]), Glsn(12));
         assert_eq!(known.moments(Glsn(11)), [Glsn(5), Glsn(3)]);
-        assert_eq!(known.time_of(Glsn(3)), Some(30));
+        assert_eq!(known.of(Glsn(3)).map(|tag| tag.micros), Some(30));
         assert_eq!(known.moments(Glsn(12)), [Glsn(5)]);
-        assert_eq!((known.time_of(Glsn(3)), known.time_of(Glsn(5))), (None, Some(50)));
+        assert_eq!(known.of(Glsn(3)), None);
+        assert_eq!(known.of(Glsn(5)).map(|tag| tag.micros), Some(50));
         // An older state changes nothing.
         known.learn(tags(&[]), Glsn(11));
         known.changed("b", None, Glsn(12));
         assert_eq!((known.count(), known.find("b").map(|tag| tag.at)), (1, Some(Glsn(5))));
-        known.changed("c", Some(Tagged { at: Glsn(9), micros: 90 }), Glsn(13));
+        known.changed("c", Some(Tagged { at: Glsn(9), micros: 90, is_exact: true }), Glsn(13));
         assert_eq!(known.moments(Glsn(13)), [Glsn(5), Glsn(9)]);
     }
 

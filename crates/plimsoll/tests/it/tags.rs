@@ -91,7 +91,7 @@ fn a_tagged_moment_stays_readable_until_its_tag_is_deleted() {
             assert!(matches!(between.get(&world.keys, "a"), Err(Error::Trimmed { .. })));
             drop(between);
             world = world.reopen();
-            assert_eq!(world.db.tags().unwrap(), [tag.clone()]);
+            assert_eq!(world.db.tags().unwrap(), std::slice::from_ref(&tag));
         }
         world.db.delete_tag("v1").unwrap();
         world.db.put(&world.keys, "a", "new").unwrap();

@@ -558,11 +558,16 @@ mod tests {
         assert_eq!(limits.deletions_dropped_in(5), Glsn(9));
         let (dropped, _) = told(OLDEST, keeps(12, &[10]), (10, 70), NOTHING);
         assert!(dropped, "the pin sees that it has expired");
+        let older = || Knows { in_history: false, in_runs: Some(7) };
+        let (dropped, limits) = told(OLDEST, keeps(12, &[6]), (12, 70), older());
+        assert!(dropped, "the pin is older than the value and the one that it hides");
+        assert!(limits.is_readable(5, Glsn(6)) && !limits.is_readable(5, Glsn(9)));
         for (inputs, floor, pins, expired, elsewhere) in [
             (CURRENT, 12, &[][..], (12, 70), NOTHING),
             (OLDEST, 12, &[], (12, 69), NOTHING),
             (OLDEST, 12, &[], (8, 70), NOTHING),
             (OLDEST, 12, &[8], (8, 70), NOTHING),
+            (OLDEST, 12, &[8], (12, 70), older()),
             (OLDEST, 12, &[], (12, 70), Knows { in_history: true, in_runs: None }),
         ] {
             let (dropped, limits) = told(inputs, keeps(floor, pins), expired, elsewhere);

@@ -34,7 +34,7 @@ impl Generator {
         let (upkeep, limited, faulty) =
             (settings.upkeep, settings.limited, settings.fault.is_some() && !settings.restores);
         let wide = settings.many > 250 && self.random.chance(0.3);
-        let scenes: [(bool, Scene); 41] = [
+        let scenes: [(bool, Scene); 42] = [
             (true, Self::spilled),
             (true, Self::many_versions),
             (true, Self::moved_deletion),

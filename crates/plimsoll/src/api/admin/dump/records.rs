@@ -669,7 +669,7 @@ mod tests {
             system(SystemKey::Dropped(17, b"notes"), Some(b"")),
             system(SystemKey::Mark(b"\x01streams"), None),
             Record::Change(Change::Cursor { name: b"mailer", next: None }),
-            Record::Change(Change::Tag { name: b"v1", record: Some(&[7; 16]) }),
+            Record::Change(Change::Tag { name: b"v1", record: Some(&[7; 17]) }),
             Record::Change(Change::Tag { name: b"v1", record: None }),
             Record::CommitEnd { changes: 8 },
             Record::Entries { first: Glsn(4), count: 2, micros: 6, stream: 7 },
