@@ -688,7 +688,7 @@ mod tests {
         for record in &records {
             assert_eq!(reader.read().unwrap(), *record);
         }
-        assert_eq!(reader.read().unwrap(), Record::End { records: 21, changes: 10 });
+        assert_eq!(reader.read().unwrap(), Record::End { records: 23, changes: 12 });
     }
 
     #[test]
