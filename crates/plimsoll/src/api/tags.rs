@@ -12,8 +12,9 @@ impl Db {
     /// only the versions that they see; if there are more, all versions from the 33rd oldest on are
     /// retained, and so is the log.
     ///
-    /// For a past moment that a keyspace's retention does not cover, a flush or merge that has begun
-    /// may still drop versions, as for [`Db::snapshot_at`]; the newest moment has no such limit.
+    /// For a past moment that a keyspace's retention does not cover, a flush or merge that has
+    /// begun may still drop versions, as for [`Db::snapshot_at`]; the newest moment has no such
+    /// limit.
     ///
     /// The name has 1 to 255 bytes and no control characters. It must not be `newest`, `now`,
     /// `yesterday` or digits only, begin like a date, count back from now (`2 hours ago`), contain

@@ -77,8 +77,9 @@ impl Horizon for RetentionHorizon {
         let (read, visible) = (self.read(), self.sequencer.visible());
         // In this order: a retention setting that was changed up to the visible moment is then
         // either known below or detected as unknown.
-        // A process that creates a tag has the moment open, and lowers its floor for that, until its
-        // commit is ordered. So a tag whose moment is not in `read` any more is known below, too.
+        // A process that creates a tag has the moment open, and lowers its floor for that, until
+        // its commit is ordered. So a tag whose moment is not in `read` any more is known below,
+        // too.
         if !self.floors.is_retention_known(|| self.sequencer.applied()) {
             return MomentSet::all();
         }

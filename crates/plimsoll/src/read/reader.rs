@@ -131,8 +131,8 @@ impl Reader {
         })
     }
 
-    /// Time of a commit in microseconds since 1970 UTC; `None` for the empty store, or if the log no
-    /// longer holds it and nothing has kept its time.
+    /// Time of a commit in microseconds since 1970 UTC; `None` for the empty store, or if the log
+    /// no longer holds it and nothing has kept its time.
     pub(crate) fn time_of(&self, glsn: Glsn) -> Result<Option<u64>> {
         let kept = || Ok(self.snapshots.kept_time(glsn));
         if glsn == Glsn::NONE || glsn < self.log.bounds().first {

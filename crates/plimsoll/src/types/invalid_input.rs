@@ -428,9 +428,9 @@ pub enum InvalidInput {
     },
     /// The commit changed no keys, only the store's records of its keyspaces, cursors or tags.
     #[error(
-        "GLSN {glsn} changed no keys, only keyspaces, cursors or tags, and a revert does not change \
-         these; use Db::drop_keyspace, Db::keyspace, Db::set_retention, Log::drop_cursor or \
-         Db::delete_tag"
+        "GLSN {glsn} changed no keys, only keyspaces, cursors or tags, and a revert does not \
+         change these; use Db::drop_keyspace, Db::keyspace, Db::set_retention, Log::drop_cursor \
+         or Db::delete_tag"
     )]
     NothingToRevert {
         /// The commit.

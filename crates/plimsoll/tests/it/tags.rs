@@ -145,8 +145,8 @@ fn what_cannot_be_tagged_is_refused() {
     let gone = db.tag("v1", Moment::Glsn(first));
     assert!(matches!(gone, Err(Error::Trimmed { .. })), "{gone:?}");
     // A keyspace that did not exist then does not matter.
-    let later = db.keyspace("later").unwrap();
     let at = db.newest();
+    let later = db.keyspace("later").unwrap();
     db.put(&later, "k", "1").unwrap();
     db.put(&later, "k", "2").unwrap();
     db.compact().unwrap();
