@@ -47,8 +47,9 @@ pub(crate) fn parse_at(text: &str) -> Result<At, String> {
     }
 }
 
-const EXAMPLES: &str = "write a GLSN or a time, e.g. 120, newest, 2024-01-31, \"2024-01-31 12:00\", \
-                        \"2 hours ago\" or commit:1a2b3c4, or the name of a tag";
+const EXAMPLES: &str = "write a GLSN or a time, e.g. 120, newest, 2024-01-31, \
+                        \"2024-01-31 12:00\", \"2 hours ago\" or commit:1a2b3c4, or the name of \
+                        a tag";
 
 /// Why a name is no tag of the store.
 pub(crate) fn no_tag(db: &Db, name: &str) -> Result<String, Failure> {
