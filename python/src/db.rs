@@ -298,7 +298,7 @@ impl Db {
     fn at(this: PyRef<'_, Self>, moment: When) -> PyResult<Py<Snapshot>> {
         let (py, store) = (this.py(), store(&this));
         let db = store.db()?;
-        let moment = moment.of(py, &db)?;
+        let moment = moment.of(py, db)?;
         let snapshot = py.detach(|| db.snapshot_at(moment)).or_raise()?;
         Snapshot::new(py, store, snapshot)
     }
@@ -320,7 +320,7 @@ impl Db {
     fn tag(this: PyRef<'_, Self>, name: &str, moment: Option<When>) -> PyResult<Tag> {
         let py = this.py();
         let db = store(&this).db()?;
-        let moment = moment.map_or(Ok(Moment::Newest), |moment| moment.of(py, &db))?;
+        let moment = moment.map_or(Ok(Moment::Newest), |moment| moment.of(py, db))?;
         Ok(Tag::new(py.detach(|| db.tag(name, moment)).or_raise()?))
     }
 
@@ -429,7 +429,7 @@ impl Db {
         metadata: Option<BytesLike<'_>>,
     ) -> PyResult<Option<u64>> {
         let (py, store) = (this.py(), store(&this));
-        let moment = moment.of(py, &store.db()?)?;
+        let moment = moment.of(py, store.db()?)?;
         let mut reset = merge::reset(py, store, moment, keyspaces)?;
         if let Some(metadata) = metadata {
             reset = reset.metadata(metadata.get());
@@ -450,7 +450,7 @@ impl Db {
         keyspaces: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<MergeSteps> {
         let (py, store) = (this.py(), store(&this));
-        let moment = moment.of(py, &store.db()?)?;
+        let moment = moment.of(py, store.db()?)?;
         let reset = merge::reset(py, store, moment, keyspaces)?;
         let steps = py.detach(|| reset.preview()).or_raise()?;
         Ok(MergeSteps::new(steps, Raised::default()))
