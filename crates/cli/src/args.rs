@@ -9,6 +9,7 @@ mod expiry;
 #[cfg(feature = "replay")]
 mod replay;
 mod scripts;
+mod tags;
 mod undo;
 mod updates;
 mod upkeep;
@@ -41,6 +42,7 @@ pub(crate) use self::expiry::{Expire, Persist, Ttl};
 #[cfg(feature = "replay")]
 pub(crate) use self::replay::Replay;
 pub(crate) use self::scripts::{Batch, Shell};
+pub(crate) use self::tags::{Tag, TagCreate, TagDelete};
 pub(crate) use self::undo::{Reset, Revert, Rule};
 pub(crate) use self::updates::{Add, Append, Cas};
 pub(crate) use self::upkeep::{
@@ -65,10 +67,10 @@ Exit codes:
   log --follow (what was committed is kept); the signal kills other commands
 
 Commands that only read (get, scan, count, history, log, diff, watch, stat, verify, backup, \
-archive, dump, warm, keyspace list, cursor list, shell --read-only, revert --preview, reset \
---preview) work while another process writes. Those that write share the store with each other, \
-and with programs that open it shared; recover needs it for itself, and restore makes a new one. \
-replay opens no store.";
+archive, dump, warm, keyspace list, cursor list, tag list, shell --read-only, revert --preview, \
+reset --preview) work while another process writes. Those that write share the store with each \
+other, and with programs that open it shared; recover needs it for itself, and restore makes a new \
+one. replay opens no store.";
 
 /// An embedded, versioned, transactional key-value store that keeps to one memory budget.
 #[derive(Debug, Parser)]
@@ -194,6 +196,9 @@ pub(crate) enum Command {
     /// List, create, move and drop cursors: named positions of readers of the log
     #[command(subcommand)]
     Cursor(Cursor),
+    /// List, create and delete tags: named moments that stay readable
+    #[command(subcommand)]
+    Tag(Tag),
     /// List every version of a key, newest first
     History(History),
     /// List what changed between two moments
@@ -275,7 +280,7 @@ impl Keys {
 #[derive(Args, Debug)]
 pub(crate) struct AtMoment {
     /// Moment to read: a GLSN, a time (2024-01-31, "2024-01-31 12:00", yesterday, "2 hours ago";
-    /// UTC) or commit:ID [default: newest]
+    /// UTC), a tag or commit:ID [default: newest]
     #[arg(long, value_name = "MOMENT", value_parser = parse_at, long_help = AT_LONG)]
     pub(crate) at: Option<At>,
 }
@@ -286,6 +291,7 @@ Moment to read [default: newest]. One of:
   2024-01-31           a time, also \"2024-01-31 12:00\" and \"2024-01-31T12:00:03+01:00\"; UTC \
   without an offset
   yesterday            24 hours ago; also now, \"2 hours ago\", \"1 week ago\"
+  v1.2                 a tag (see `plimsoll tag`)
   commit:1a2b3c4       an imported Git commit, by its id or a prefix of it
 A time selects the last commit in log order whose time is not later. The time of an imported \
 commit is its committer's time, or its import time if that is earlier. If committers' times go \

@@ -17,6 +17,7 @@ pub(crate) mod replay;
 pub(crate) mod retention;
 pub(crate) mod shared;
 pub(crate) mod steps;
+pub(crate) mod tag_commits;
 pub(crate) mod trim;
 pub(crate) mod unfinished_backup;
 #[cfg_attr(

@@ -419,6 +419,23 @@ pub enum Op {
         /// Its number.
         name: u8,
     },
+    /// Tags a moment.
+    Tag {
+        /// The number of the tag.
+        name: u8,
+        /// The moment this many GLSNs before the newest.
+        back: u64,
+    },
+    /// Reads everything at a tag.
+    ReadTag {
+        /// Its number.
+        name: u8,
+    },
+    /// Deletes a tag.
+    DeleteTag {
+        /// Its number.
+        name: u8,
+    },
     /// Damages files in a copy of the store, and recovers the copy.
     Recover {
         /// Seed of the damage.

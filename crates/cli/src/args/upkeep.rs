@@ -187,8 +187,8 @@ Examples:
 pub(crate) struct Trim {
     /// Store
     pub(crate) store: PathBuf,
-    /// Delete the log before this GLSN or time; all of it with `newest`
-    #[arg(long, value_name = "GLSN|TIME", value_parser = parse_at)]
+    /// Delete the log before this GLSN, time or tag; all of it with `newest`
+    #[arg(long, value_name = "MOMENT", value_parser = parse_at)]
     pub(crate) until: At,
 }
 

@@ -1,5 +1,5 @@
-//! The moments that stay readable: versions that retention promises, or that open snapshots read,
-//! are kept.
+//! The moments that stay readable: versions that retention promises, or that open snapshots or tags
+//! read, are kept.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -15,7 +15,7 @@ use crate::read::moments::Snapshots;
 use crate::txn::sequencer::CommitSequencer;
 use crate::txn::shared::floors::Floors;
 use crate::types::error::Error;
-use crate::types::keyspaces::{CURSORS, Keyspaces, SYSTEM};
+use crate::types::keyspaces::{CURSORS, Keyspaces, SYSTEM, TAGS};
 use crate::types::retention::Retention;
 
 /// The retained moments of the keyspaces of an open store.
@@ -71,15 +71,19 @@ impl Horizon for RetentionHorizon {
         if keyspace == SYSTEM || self.ready.get().is_none() {
             return MomentSet::all();
         }
-        if keyspace == CURSORS {
+        if [CURSORS, TAGS].contains(&keyspace) {
             return self.read();
         }
         let (read, visible) = (self.read(), self.sequencer.visible());
         // In this order: a retention setting that was changed up to the visible moment is then
         // either known below or detected as unknown.
-        if !self.floors.is_retention_known() {
+        // A process that creates a tag has the moment open, and lowers its floor for that, until
+        // its commit is ordered. So a tag whose moment is not in `read` any more is known below,
+        // too.
+        if !self.floors.is_retention_known(|| self.sequencer.applied()) {
             return MomentSet::all();
         }
+        let read = read.and_pins(&self.snapshots.tags.moments(self.log.bounds().durable));
         let Some(record) = self.keyspaces.record(keyspace) else { return MomentSet::all() };
         match record.retention {
             Retention::Forever => MomentSet::all(),
@@ -97,16 +101,16 @@ impl Horizon for RetentionHorizon {
         }
     }
 
-    fn expired(&self, retained: &MomentSet) -> (Glsn, u64) {
+    fn expired(&self, oldest: Glsn) -> (Glsn, u64) {
         // Durable, because older moments may be given up: the newest one must not be older after a
         // power cut.
-        let oldest = retained.oldest().min(self.log.bounds().durable);
+        let oldest = oldest.min(self.log.bounds().durable);
         if oldest == Glsn::NONE {
             return (Glsn::NONE, 0);
         }
         // Not the clock, also if that moment is the newest commit: the clock may be wrong for a
         // while, and the moment is judged by its own time once there is a younger commit.
-        let micros = self.snapshots.kept_time(oldest).or_else(|| {
+        let micros = self.snapshots.judging_time(oldest).or_else(|| {
             // Of the trimmed commits only the last one's time is known. If it is unknown, nothing
             // counts as expired.
             let is_known = self.log.bounds().first.0 <= oldest.0 + 1;

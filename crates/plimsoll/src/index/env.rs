@@ -60,10 +60,10 @@ pub(crate) trait Horizon: Send + Sync {
     /// for example when a past snapshot is opened.
     fn retained(&self, keyspace: u32) -> MomentSet;
 
-    /// A moment at or below all of `retained`, which are the retained moments of a keyspace, and a
-    /// time in microseconds since 1970 UTC: every read at that moment or a later one judges
-    /// expiries by that time or a later one. `Glsn::NONE`: no such moment is known.
-    fn expired(&self, _retained: &MomentSet) -> (Glsn, u64) {
+    /// A moment at or below `oldest`, which is a retained moment of a keyspace, and a time in
+    /// microseconds since 1970 UTC: every read at that moment or a later one judges expiries by
+    /// that time or a later one. `Glsn::NONE`: no such moment is known.
+    fn expired(&self, _oldest: Glsn) -> (Glsn, u64) {
         (Glsn::NONE, 0)
     }
 

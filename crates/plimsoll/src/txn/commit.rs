@@ -42,7 +42,7 @@ use crate::txn::write_set::{Write, WriteSet};
 use crate::types::as_of::Expiries;
 use crate::types::error::{Error, Result};
 use crate::types::index_key::IndexKey;
-use crate::types::keyspaces::{CURSORS, SYSTEM};
+use crate::types::keyspaces::{CURSORS, SYSTEM, TAGS};
 use crate::types::version::{INLINE_BYTES, MAX_POINTER_BYTES, Stored, value_sum};
 
 /// Divisor: a commit that is too large for a record is inserted into the memtable if it takes at
@@ -324,9 +324,10 @@ impl<'a> Commit<'a> {
         self.waits
     }
 
-    /// Whether it writes records of keyspaces.
+    /// Whether it writes records of keyspaces, or tags: every process must know them before it
+    /// drops versions.
     pub(crate) fn writes_keyspaces(&self) -> bool {
-        self.spaces.contains(&SYSTEM)
+        self.spaces.contains(&SYSTEM) || self.spaces.contains(&TAGS)
     }
 
     /// Whether the commit may be ordered after any other commit and applied at any time: it has
@@ -334,7 +335,7 @@ impl<'a> Commit<'a> {
     pub(crate) fn is_independent(&self) -> bool {
         let is_plain = self.writes.spilled().is_empty()
             && self.writes.blob_bytes() == 0
-            && !self.spaces.iter().any(|id| [SYSTEM, CURSORS].contains(id));
+            && !self.spaces.iter().any(|id| [SYSTEM, CURSORS, TAGS].contains(id));
         let reads_nothing = self.reads.ranges().is_empty() && self.updates.is_empty();
         is_plain && self.writes.ranges().is_empty() && reads_nothing && self.gaps.is_empty()
     }

@@ -287,7 +287,7 @@ impl Committer {
     /// # Errors
     /// As for [`Committer::as_of`].
     pub(crate) fn as_of_past(&self, at: Glsn) -> Result<AsOf<'static>> {
-        let time = || match self.reader.snapshots.kept_time(at) {
+        let time = || match self.reader.snapshots.judging_time(at) {
             Some(time) => Ok(time),
             None => self.reader.log.time_or_later(at).lift(),
         };

@@ -63,6 +63,7 @@ mod recover_stale;
 mod resident;
 mod revert;
 mod revert_cases;
+mod tags;
 mod tickets;
 mod tidy;
 mod updates;
