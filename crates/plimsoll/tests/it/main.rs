@@ -26,6 +26,7 @@ mod errors;
 mod events;
 mod expiry;
 mod expiry_model;
+mod expiry_space;
 mod forks;
 mod forms;
 mod handles;

@@ -22,6 +22,11 @@ impl<'h> Lookups<'h> {
         Self { horizon, known: Mutex::default() }
     }
 
+    /// Whether expired values of a keyspace are ever dropped.
+    pub(super) fn may_drop(&self, keyspace: u32) -> bool {
+        self.of(keyspace).0 > Glsn::NONE
+    }
+
     fn of(&self, keyspace: u32) -> (Glsn, u64) {
         let look_up = || self.horizon.expired(&self.horizon.retained(keyspace));
         *lock(&self.known).entry(keyspace).or_insert_with(look_up)
