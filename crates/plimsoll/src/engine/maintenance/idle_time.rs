@@ -28,6 +28,10 @@ const TIME_MARK: &str = "\u{1}time";
 /// no jump.
 const JUMP_MICROS: i128 = 1_000_000;
 
+/// The longest time between two checks in which the clock counts as observed: it may otherwise have
+/// jumped twice.
+const GAP_MICROS: i128 = 20_000_000;
+
 /// The time without a jump after which the clock is trusted.
 const STEADY_NANOS: u64 = 60_000_000_000;
 
@@ -95,19 +99,19 @@ impl fmt::Debug for IdleTime {
 struct Steady {
     /// Both clocks at the last check.
     last: Option<(u64, u64)>,
-    /// The monotonic clock at the first check after the last jump.
+    /// The monotonic clock at the first check after the last possible jump.
     since: u64,
 }
 
 impl Steady {
     /// Whether the clock has not jumped for a minute of checks.
     fn check(&mut self, wall_micros: u64, monotonic_nanos: u64) -> bool {
-        let has_jumped = self.last.is_none_or(|(wall, monotonic)| {
+        let may_have_jumped = self.last.is_none_or(|(wall, monotonic)| {
             let passed = i128::from(wall_micros) - i128::from(wall);
             let measured = i128::from(monotonic_nanos.saturating_sub(monotonic)) / 1000;
-            (passed - measured).abs() > JUMP_MICROS
+            (passed - measured).abs() > JUMP_MICROS || measured > GAP_MICROS
         });
-        if has_jumped {
+        if may_have_jumped {
             self.since = monotonic_nanos;
         }
         self.last = Some((wall_micros, monotonic_nanos));
@@ -117,9 +121,51 @@ impl Steady {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use plimsoll_disk::clock::ManualClock;
+    use plimsoll_disk::mem::MemDisk;
+    use plimsoll_log::glsn::Glsn;
+
+    use crate::engine::open::open;
+    use crate::types::options::Options;
+    use crate::types::retention::Retention;
+
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn the_background_work_of_an_idle_store_advances_its_time_once() {
+        let clock = Arc::new(ManualClock::new(1_780_000_000_000_000));
+        let options = Options::new()
+            .memory_bytes(16 << 20)
+            .retention(Retention::Latest)
+            .world(Arc::new(MemDisk::new()), clock.clone());
+        let store = open("/store".as_ref(), options).unwrap();
+        let space = store.reader.keyspaces.find("default").unwrap().0;
+        let mut tx = Transaction::new(&store.committer);
+        tx.put_with_ttl(&space, "key", "value", Duration::from_secs(80)).unwrap();
+        let written = tx.commit().unwrap();
+        store.flush().unwrap();
+        let idle_time = &store.maintenance.idle_time;
+        for _ in 0..4 {
+            assert!(!idle_time.advance().unwrap());
+            clock.advance(Duration::from_secs(20));
+        }
+        // The background work waits in real time.
+        let real = plimsoll_disk::clock::SystemClock::new();
+        while store.visible() == written {
+            assert!(real.monotonic_nanos() < 60 * SECOND, "nothing was committed");
+            real.sleep(Duration::from_millis(50));
+        }
+        let has_expiries = || store.reader.index.compaction.has_expiries();
+        while has_expiries() {
+            assert!(real.monotonic_nanos() < 60 * SECOND, "nothing was freed");
+            real.sleep(Duration::from_millis(50));
+        }
+        assert_eq!(store.visible(), Glsn(written.0 + 1));
+    }
 
     #[test]
     fn a_clock_is_trusted_a_minute_after_its_last_jump() {
@@ -128,12 +174,13 @@ mod tests {
             steady.check(wall_seconds * 1_000_000, seconds * SECOND)
         };
         assert!(!check(5000, 100), "the first check has nothing to compare with");
-        assert!(!check(5059, 159));
+        assert!(!check(5020, 120) && !check(5040, 140) && !check(5059, 159));
         assert!(check(5061, 160), "a second is no jump");
-        assert!(check(8061, 3160));
-        for (wall, there) in [(9_000_000, 10_000), (30, 20_000)] {
-            assert!(!check(wall, there), "a jump");
-            assert!(!check(wall + 59, there + 59));
+        assert!(check(5081, 180));
+        for (wall, there) in [(9081, 190), (30, 200), (60, 230)] {
+            assert!(!check(wall, there), "a jump, or a time without checks");
+            assert!(!check(wall + 20, there + 20));
+            assert!(!check(wall + 40, there + 40) && !check(wall + 59, there + 59));
             assert!(check(wall + 60, there + 60));
         }
     }
