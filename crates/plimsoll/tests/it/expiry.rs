@@ -454,6 +454,27 @@ fn a_transaction_conflicts_with_an_expiry_that_it_did_not_see() {
 }
 
 #[test]
+fn a_transaction_depends_only_on_the_rows_that_an_iterator_has_returned() {
+    for rows in 1..=4 {
+        let world = world();
+        for (key, seconds) in [("a", 100), ("b", 100), ("c", 100), ("d", 10)] {
+            world.put(key, "v", seconds);
+        }
+        let mut tx = world.db.begin();
+        let mut walk = tx.iter(&world.space).unwrap();
+        let read: Vec<_> = (0..rows).map(|_| walk.next().unwrap().unwrap().0).collect();
+        drop(walk);
+        assert_eq!(read.concat(), b"abcd"[..rows]);
+        tx.put(&world.db.keyspace("other").unwrap(), "o", "").unwrap();
+        world.pass(11);
+        match tx.commit() {
+            Err(Error::Conflict { key, .. }) => assert_eq!((rows, &key[..]), (4, &b"d"[..])),
+            committed => assert!(rows < 4 && committed.is_ok(), "{rows}: {committed:?}"),
+        }
+    }
+}
+
+#[test]
 fn a_range_deletion_does_not_conflict_with_an_expiry() {
     let world = world();
     world.put("expired", "1", 10);

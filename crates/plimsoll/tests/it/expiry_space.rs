@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll::{Db, Error, Keyspace, Moment, Retention};
-use plimsoll_disk::clock::{Clock, ManualClock};
+use plimsoll_disk::clock::ManualClock;
 use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::vfs::Disk;
 
