@@ -36,6 +36,7 @@ use plimsoll_memory::pool::Pool;
 
 use crate::engine::io_choice::IoChoice;
 use crate::engine::maintenance::checkpoints::Checkpoints;
+use crate::engine::maintenance::idle_time::IdleTime;
 use crate::engine::maintenance::upkeep::Upkeep;
 use crate::engine::retention::RetentionHorizon;
 use crate::engine::shared::membership::Membership;
@@ -81,6 +82,8 @@ pub(crate) struct Maintenance {
     pub(crate) warm: Option<Warm>,
     /// `None` if the store is read-only.
     pub(crate) checkpoints: Option<Checkpoints>,
+    /// Used by the background jobs of the index, or step by step.
+    pub(crate) idle_time: Arc<IdleTime>,
     /// The threads of the background jobs.
     pub(crate) crew: Arc<Crew>,
 }

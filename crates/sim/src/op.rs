@@ -528,6 +528,8 @@ pub enum Op {
     Fault(Fault),
     /// An act of one of several processes; ignored in a run with one process.
     Among(among::Among),
+    /// A step of a run with values that expire, chosen by this number; ignored in other runs.
+    Timed(u64),
 }
 
 impl Op {

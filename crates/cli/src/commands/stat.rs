@@ -144,6 +144,9 @@ fn of_opening(stats: &Stats) -> Vec<Fact> {
 fn of_keyspace(keyspace: &KeyspaceInfo, size: &KeyspaceSize) -> Fact {
     let amounts = format!("{}, {}", count_of(size.keys, "key", "keys"), show_size(size.bytes));
     let mut shown = format!("{}; retention {}", about(size.exact, &amounts), keyspace.retention);
+    if keyspace.ttl.is_some() {
+        shown += &format!("; expires after {}", keyspaces::show_ttl(keyspace.ttl));
+    }
     if keyspace.compression != Compression::None || size.stored_bytes < size.bytes {
         let stored = about(size.exact, &show_size(size.stored_bytes));
         shown += &format!("; compression {}, {stored} stored", keyspace.compression);
@@ -156,6 +159,7 @@ fn of_keyspace(keyspace: &KeyspaceInfo, size: &KeyspaceSize) -> Fact {
         "first_readable_glsn": size.oldest.0,
         "retention": keyspace.retention.to_string(),
         "compression": keyspace.compression.to_string(),
+        "ttl_seconds": keyspace.ttl.map(|ttl| ttl.as_secs_f64()),
     });
     Fact::new(keyspace.name.clone(), shown, value).verbatim()
 }

@@ -419,6 +419,11 @@ fn values_expire_as_the_commands_say() {
     let text = run(&["ttl", &store, "a", "--keyspace", "codes"]).ok().text();
     assert!(text.trim().parse::<f64>().is_ok_and(|left| left > 7000.0), "{text}");
     assert_eq!(run(&["keyspace", "ttl", &store, "codes"]).ok().text(), "codes\t2h\n");
+    assert!(run(&["stat", &store]).ok().text().contains("retention forever; expires after 2h"));
+    assert_eq!(
+        run(&["stat", &store, "--json"]).ok().json()["keyspaces"]["codes"]["ttl_seconds"],
+        7200.0
+    );
     run(&["keyspace", "ttl", &store, "codes", "none"]).ok();
     assert_eq!(run(&["keyspace", "ttl", &store, "codes"]).ok().text(), "codes\tnone\n");
 }

@@ -25,7 +25,7 @@ mod dump;
 mod errors;
 mod events;
 mod expiry;
-mod expiry_model;
+mod expiry_space;
 mod forks;
 mod forms;
 mod handles;

@@ -32,6 +32,13 @@ impl<'h> Lookups<'h> {
     fn expired(&self, oldest: Glsn) -> (Glsn, u64) {
         *lock(&self.expired).entry(oldest).or_insert_with(|| self.horizon.expired(oldest))
     }
+
+    /// Whether values of this keyspace in a table are dropped some time after they have expired.
+    pub(super) fn may_drop(&self, keyspace: u32, info: &TableInfo) -> bool {
+        let retained = self.retained(keyspace);
+        // A pin from the table's first commit on may see them as long as it is retained.
+        retained.floor > Glsn::NONE && retained.oldest_from(info.min_glsn) == retained.floor
+    }
 }
 
 /// The values of a table that a merge with the oldest run may drop, because they have expired.

@@ -148,6 +148,7 @@ impl fmt::Display for Op {
             Op::Fault(Fault::Slow(micros)) => write!(f, "fault slow {micros}"),
             Op::Fault(Fault::Heal) => f.write_str("fault heal"),
             Op::Among(among) => among.fmt(f),
+            Op::Timed(choice) => write!(f, "timed {choice}"),
         }
     }
 }
