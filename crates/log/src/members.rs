@@ -123,6 +123,8 @@ pub struct Members {
     /// Ids of blob files.
     pub blob_ids: BlobIds,
     join: Arc<MemberLock>,
+    /// Whether this member has the right to leave.
+    is_leaving: AtomicBool,
     /// Whether this member initializes the words.
     is_first: AtomicBool,
 }
@@ -247,6 +249,7 @@ impl Joining {
             requests: Requests::new(&table),
             needs: Needs::new(&table, &marks),
             blob_ids: BlobIds::new(&table, &slots),
+            is_leaving: AtomicBool::new(false),
             is_first: AtomicBool::new(false),
             table,
             marks,
@@ -267,7 +270,7 @@ impl Members {
     /// out by the store's lock whether it is the first member ([`Members::begin`]).
     ///
     /// # Errors
-    /// `Stalled` if another process that joins or leaves is suspended or hangs; `Locked` if the
+    /// `Stalled` if another process that joins or leaves is suspended or takes too long; `Locked` if the
     /// number of members is at its maximum; the disk.
     pub fn join(
         disk: &Arc<dyn Disk>,
@@ -345,7 +348,7 @@ impl Members {
     }
 
     /// Reports that this member, which joins or leaves, works: others that want to join wait for it
-    /// then, however long it takes.
+    /// as long as it reports.
     pub fn report_work(&self) {
         if self.table.may_write_words() {
             self.join.report(self.table.here());
@@ -388,6 +391,7 @@ impl Members {
             false
         };
         self.join.take(self.table.patience, self.table.here(), &is_needless)?;
+        self.is_leaving.store(true, Ordering::SeqCst);
         if self.table.access == Access::Writes {
             // Read-only processes that stay open learn from this that they follow no member any
             // more.
@@ -410,7 +414,10 @@ impl Members {
         if let Some(lock) = &self.table.slot_lock {
             lock.unlock();
         }
-        self.join.release();
+        // If it did not get the right in time, another member has it.
+        if self.is_leaving.swap(false, Ordering::SeqCst) {
+            self.join.release();
+        }
         // If this member was the keeper, another one must replace it.
         self.table.notify();
     }

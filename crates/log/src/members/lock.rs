@@ -282,6 +282,30 @@ mod tests {
     }
 
     #[test]
+    fn a_member_that_did_not_get_the_right_to_leave_does_not_release_it() {
+        let (disk, clock) = (LyingDisk::new(1), Arc::new(ManualClock::new(1_700_000_000_000_000)));
+        let join = |disk: Arc<dyn Disk>| {
+            Members::join(&disk, &(Arc::clone(&clock) as _), Path::new("/"), PATIENCE)
+        };
+        let processes = [6, 7, 8].map(|pid| disk.process(pid));
+        for (process, _) in &processes {
+            let world = Arc::clone(&clock);
+            process.when_idle(move |time| _ = world.advance(time));
+        }
+        let [leaving, working, waiting] = processes.map(|(_, its_disk)| its_disk);
+        let leaving = join(leaving).unwrap();
+        leaving.begin(true, 6, 0).unwrap();
+        leaving.joined();
+        let working = join(working).unwrap();
+        working.begin(false, 7, 0).unwrap();
+        let left = leaving.leave(&|| {});
+        assert!(matches!(left, Err(LogError::Stalled { pid: Some(7), .. })), "{left:?}");
+        leaving.left();
+        let joined = join(waiting).map(drop);
+        assert!(matches!(joined, Err(LogError::Stalled { pid: Some(7), .. })), "{joined:?}");
+    }
+
+    #[test]
     fn a_process_that_stops_reporting_is_named() {
         for (reports, until) in [(0, 10..=21), (25, 35..=46)] {
             let (joined, passed) = join_beside(60, reports);

@@ -76,14 +76,15 @@ impl Horizon for RetentionHorizon {
         }
         let (read, visible) = (self.read(), self.sequencer.visible());
         // In this order: a retention setting that was changed up to the visible moment is then
-        // either known below or detected as unknown.
-        // A process that creates a tag has the moment open, and lowers its floor for that, until
-        // its commit is ordered. So a tag whose moment is not in `read` any more is known below,
-        // too.
+        // either known below or detected as unknown. So is a tag whose moment is not in `read` any
+        // more: the process that creates it has the moment open, and lowers its floor for that,
+        // until its commit is ordered.
         if !self.floors.is_retention_known(|| self.sequencer.applied()) {
             return MomentSet::all();
         }
-        let read = read.and_pins(&self.snapshots.tags.moments(self.log.bounds().durable));
+        let tagged = self.snapshots.tags.moments(self.log.bounds().durable);
+        let Some(tagged) = tagged else { return MomentSet::all() };
+        let read = read.and_pins(&tagged);
         let Some(record) = self.keyspaces.record(keyspace) else { return MomentSet::all() };
         match record.retention {
             Retention::Forever => MomentSet::all(),
@@ -110,7 +111,9 @@ impl Horizon for RetentionHorizon {
         }
         // Not the clock, also if that moment is the newest commit: the clock may be wrong for a
         // while, and the moment is judged by its own time once there is a younger commit.
-        let micros = self.snapshots.judging_time(oldest).or_else(|| {
+        // Not the later time of a tag that was made when the log no longer had the commit: an open
+        // snapshot of that moment may judge by the commit's own.
+        let micros = self.snapshots.kept_time(oldest).or_else(|| {
             // Of the trimmed commits only the last one's time is known. If it is unknown, nothing
             // counts as expired.
             let is_known = self.log.bounds().first.0 <= oldest.0 + 1;

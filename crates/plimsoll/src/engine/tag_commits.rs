@@ -30,8 +30,10 @@ fn keyspace(store: &Engine) -> Keyspace {
 pub(crate) fn create(store: &Arc<Engine>, name: &str, at: Glsn) -> Result<TagInfo> {
     check_tag_name(name)?;
     store.check_writable()?;
-    let micros = store.committer.as_of_past(at)?.micros();
-    let tag = Tagged { at, micros, is_exact: store.reader.time_of(at)?.is_some() };
+    // In this order: the log may be trimmed in between, and then the kept time is the exact one.
+    let later = store.committer.as_of_past(at)?.micros();
+    let exact = store.reader.time_of(at)?;
+    let tag = Tagged { at, micros: exact.unwrap_or(later), is_exact: exact.is_some() };
     let _changing = store.reader.snapshots.tags.lock_changing();
     change(store, name, |now| match now {
         Some(now) => Err(InvalidInput::TagExists { name: name.to_owned(), glsn: now.at }.into()),
@@ -108,11 +110,13 @@ fn change(
             Some(tag) => tx.put(&keyspace(store), name.as_bytes(), &tag.encode())?,
             None => tx.delete(&keyspace(store), name.as_bytes())?,
         }
-        let glsn = match tx.commit() {
+        let ticket = match tx.commit_submit() {
             Err(Error::Conflict { .. }) => continue,
-            committed => committed?,
+            ordered => ordered?,
         };
-        store.reader.snapshots.tags.changed(name, tag, glsn);
+        // Before the wait, which may fail (`Stalled`) although the commit stays.
+        store.reader.snapshots.tags.changed(name, tag, ticket.glsn());
+        ticket.wait()?;
         return Ok(());
     }
 }

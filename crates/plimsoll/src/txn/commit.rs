@@ -59,6 +59,11 @@ pub(crate) struct CommitOptions<'a> {
     pub(crate) waits: bool,
 }
 
+/// Whether a keyspace holds the store's own records.
+fn is_own(id: &u32) -> bool {
+    [SYSTEM, CURSORS, TAGS].contains(id)
+}
+
 /// A commit that is encoded but not ordered yet.
 pub(crate) struct Commit<'a> {
     reader: &'a Reader,
@@ -128,10 +133,13 @@ impl<'a> Commit<'a> {
         })
     }
 
-    /// Waits while flushes and merges lag behind. Other commits proceed.
+    /// Waits while flushes and merges lag behind. Other commits proceed. Commits of the store's own
+    /// records do not wait for merges: the job that merges makes such commits, too.
     pub(crate) fn wait_ahead(&self) -> Result<()> {
         let index = &self.reader.index;
-        index.throttle.hold_back()?;
+        if !self.spaces.iter().all(is_own) {
+            index.throttle.hold_back()?;
+        }
         if self.is_in_memory() {
             index.memtables.wait_for_room(self.body.room_bytes)
         } else {
@@ -335,7 +343,7 @@ impl<'a> Commit<'a> {
     pub(crate) fn is_independent(&self) -> bool {
         let is_plain = self.writes.spilled().is_empty()
             && self.writes.blob_bytes() == 0
-            && !self.spaces.iter().any(|id| [SYSTEM, CURSORS, TAGS].contains(id));
+            && !self.spaces.iter().any(is_own);
         let reads_nothing = self.reads.ranges().is_empty() && self.updates.is_empty();
         is_plain && self.writes.ranges().is_empty() && reads_nothing && self.gaps.is_empty()
     }

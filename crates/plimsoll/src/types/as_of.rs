@@ -119,6 +119,13 @@ impl Expiries {
         }
     }
 
+    /// As if a value was read that expires at this time.
+    pub(crate) fn must_commit_before(&self, micros: u64) {
+        if let Some(expiry) = Expiry::from_micros(micros) {
+            self.note(&[], expiry);
+        }
+    }
+
     /// The times at which a commit sees what the reads saw.
     pub(crate) fn times(&self) -> CommitTimes {
         let first = lock(&self.first).as_ref().map(|(expiry, _)| expiry.micros());

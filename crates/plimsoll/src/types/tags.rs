@@ -106,6 +106,9 @@ struct Known {
     by_name: BTreeMap<String, Tagged>,
     /// The last commit that is reflected in them.
     as_of: Glsn,
+    /// The same when they were first loaded. Until it is durable, tags of which this process knows
+    /// nothing may come back by a crash.
+    loaded: Option<Glsn>,
     /// Moments whose tags were deleted, each with a commit at or after the deletion. They are
     /// retained until that is durable.
     released: Vec<(Tagged, Glsn)>,
@@ -135,6 +138,7 @@ impl Tags {
     /// Sets all tags as of `at`.
     pub(crate) fn learn(&self, all: BTreeMap<String, Tagged>, at: Glsn) {
         let mut known = self.known();
+        known.loaded.get_or_insert(at);
         if at >= known.as_of {
             known.set(all, at);
         }
@@ -155,12 +159,14 @@ impl Tags {
         known.set(all, glsn);
     }
 
-    /// The moments that must stay readable; `durable`: the newest durable commit.
-    pub(crate) fn moments(&self, durable: Glsn) -> Vec<Glsn> {
+    /// The moments that must stay readable, `None` if that is not known yet; `durable`: the newest
+    /// durable commit.
+    pub(crate) fn moments(&self, durable: Glsn) -> Option<Vec<Glsn>> {
         let mut known = self.known();
+        known.loaded.filter(|loaded| *loaded <= durable)?;
         known.released.retain(|(_, by)| *by > durable);
         let released = known.released.iter().map(|(tag, _)| tag.at);
-        known.by_name.values().map(|tag| tag.at).chain(released).collect()
+        Some(known.by_name.values().map(|tag| tag.at).chain(released).collect())
     }
 
     /// The tag of a moment, with the earliest time if there are several.
@@ -241,12 +247,15 @@ mod tests {
     #[test]
     fn a_moment_is_released_once_the_deletion_of_its_tag_is_durable() {
         let known = Tags::default();
+        assert_eq!(known.moments(Glsn::MAX), None);
         known.learn(tags(&[("a", 3), ("b", 5)]), Glsn(10));
-        assert_eq!(known.moments(Glsn(0)), [Glsn(3), Glsn(5)]);
+        assert_eq!(known.moments(Glsn(9)), None, "a deletion that was loaded may be undone");
+        let moments = |durable| known.moments(Glsn(durable)).unwrap();
+        assert_eq!(moments(10), [Glsn(3), Glsn(5)]);
         known.learn(tags(&[("b", 5)]), Glsn(12));
-        assert_eq!(known.moments(Glsn(11)), [Glsn(5), Glsn(3)]);
+        assert_eq!(moments(11), [Glsn(5), Glsn(3)]);
         assert_eq!(known.of(Glsn(3)).map(|tag| tag.micros), Some(30));
-        assert_eq!(known.moments(Glsn(12)), [Glsn(5)]);
+        assert_eq!(moments(12), [Glsn(5)]);
         assert_eq!(known.of(Glsn(3)), None);
         assert_eq!(known.of(Glsn(5)).map(|tag| tag.micros), Some(50));
         // An older state changes nothing.
@@ -254,7 +263,7 @@ mod tests {
         known.changed("b", None, Glsn(12));
         assert_eq!((known.count(), known.find("b").map(|tag| tag.at)), (1, Some(Glsn(5))));
         known.changed("c", Some(Tagged { at: Glsn(9), micros: 90, is_exact: true }), Glsn(13));
-        assert_eq!(known.moments(Glsn(13)), [Glsn(5), Glsn(9)]);
+        assert_eq!(moments(13), [Glsn(5), Glsn(9)]);
     }
 
     #[test]

@@ -36,6 +36,10 @@ const LOCK_PAUSE: Duration = Duration::from_millis(2);
 /// The time between two reports of a process that joins or leaves; many fit into [`PATIENCE`].
 const REPORT_PERIOD: Duration = Duration::from_secs(1);
 
+/// The most reports: they show that the process runs, not that its work proceeds, and a process that
+/// never ends must not be waited for without end.
+const REPORTS_MAX: u32 = 600;
+
 /// Shown when the lock's holder cannot be identified.
 const HELD_BY_NOBODY: &str =
     "by a process that is not a member, such as a forked child of a member; end that process";
@@ -221,12 +225,14 @@ impl Joining {
     }
 }
 
-/// Starts a thread that reports every second that this process works, while it joins or leaves.
+/// Starts a thread that reports every second that this process works, while it joins or leaves, for
+/// ten minutes at most.
 pub(crate) fn report_work(members: &Arc<Members>) -> Result<Worker> {
-    let members = Arc::clone(members);
+    let (members, mut left) = (Arc::clone(members), REPORTS_MAX);
     let step = move |_| {
         members.report_work();
-        Next::Within(REPORT_PERIOD)
+        left -= 1;
+        if left == 0 { Next::End } else { Next::Within(REPORT_PERIOD) }
     };
     Ok(Worker::start("plimsoll-join", &Arc::new(Bell::default()), || {}, step)?)
 }

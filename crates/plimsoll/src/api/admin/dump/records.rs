@@ -23,7 +23,7 @@ use crate::types::keyspaces::{DROPPED, dropped_name};
 const MAGIC: &[u8; 8] = b"PLIMDUMP";
 
 /// The version of the format.
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 /// Feature bits that this version knows. A reader refuses a dump with others.
 const KNOWN_FEATURES: u64 = 0;
@@ -439,10 +439,10 @@ impl Header {
         let mut from = codec::Reader::new(payload);
         let version = from.u16().ok_or_else(malformed)?;
         let features = from.u64().ok_or_else(malformed)?;
-        if version != VERSION || features & !KNOWN_FEATURES != 0 {
+        if !(1..=VERSION).contains(&version) || features & !KNOWN_FEATURES != 0 {
             return Err(Error::format(format!(
                 "the dump is of format {version} with features {features:#x}; this version reads \
-                 format {VERSION}: use a newer Plimsoll"
+                 formats 1 to {VERSION}: use a newer Plimsoll"
             )));
         }
         let mut rest = || {

@@ -277,8 +277,11 @@ fn decode_limits(bytes: &[u8]) -> Option<Limits> {
         let space = u32::try_from(from.varint()?).ok()?;
         limits.deletion_dropped(space, Glsn(from.varint()?));
     }
+    // Format 1 has no single moments.
+    let has_pins = from.remaining() > 0;
     for (space, floor) in floors {
-        let pins = (0..from.varint()?).map(|_| from.varint().map(Glsn));
+        let count = if has_pins { from.varint()? } else { 0 };
+        let pins = (0..count).map(|_| from.varint().map(Glsn));
         limits.dropped(space, floor, &pins.collect::<Option<Arc<[Glsn]>>>()?);
     }
     limits.oldest_readable = limits.oldest_readable.max(oldest);
