@@ -88,7 +88,7 @@ impl Commit {
     }
 
     /// Whether the commit only created, moved or dropped a named cursor
-    /// ([`Log::cursor`](crate::Log::cursor)).
+    /// ([`Log::cursor`](crate::Log::cursor)), or only advanced the time of an idle store.
     ///
     /// # Errors
     /// Corruption, or a newer format.
