@@ -181,9 +181,12 @@ mod tests {
         assert_eq!(store.visible(), Glsn(written.0 + 1));
     }
 
-    /// Lets a value of five minutes expire in a store that checks the clock every five seconds.
+    /// Lets values of five minutes expire in a store that checks the clock every five seconds.
     /// Returns the seconds until a commit was made; `None` if none was made in two hours.
-    fn seconds_until_a_commit(other: Retention, seconds_before_the_first_check: u64) -> Option<u64> {
+    fn seconds_until_a_commit(
+        other: Retention,
+        seconds_before_the_first_check: u64,
+    ) -> Option<u64> {
         let clock = Arc::new(ManualClock::new(1_780_000_000_000_000));
         let options = Options::new()
             .memory_bytes(16 << 20)
@@ -194,7 +197,9 @@ mod tests {
         crate::engine::keyspace_commits::create(&store, "other", other).unwrap();
         let space = store.reader.keyspaces.find("default").unwrap().0;
         let mut tx = Transaction::new(&store.committer);
-        tx.put_with_ttl(&space, "key", "value", Duration::from_secs(300)).unwrap();
+        for number in 0..10 {
+            tx.put_with_ttl(&space, [number], "value", Duration::from_secs(300)).unwrap();
+        }
         tx.commit().unwrap();
         store.flush().unwrap();
         clock.advance(Duration::from_secs(seconds_before_the_first_check));
