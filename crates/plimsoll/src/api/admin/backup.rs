@@ -128,11 +128,7 @@ impl Sources {
         let (now, readable) = (Self::of(store), store.reader.log.readable());
         let known = store.reader.index.runs.files().0.durable.glsn;
         let left = now.first > self.first || now.manifest > self.manifest || known > readable;
-        left.then(|| Error::Trimmed {
-            asked: readable,
-            first: known.max(readable.next()),
-            keyspace: None,
-        })
+        left.then(|| Error::trimmed(readable, known.max(readable.next())))
     }
 }
 
@@ -150,11 +146,7 @@ fn copy_files(
     let readable = store.reader.log.readable();
     if store.options.read_only && manifest.durable.glsn > readable {
         // The manifest was refreshed from the writing process; the log was not.
-        return Err(Error::Trimmed {
-            asked: readable,
-            first: manifest.durable.glsn,
-            keyspace: None,
-        });
+        return Err(Error::trimmed(readable, manifest.durable.glsn));
     }
     let report = BackupReport { glsn: Glsn(0), files: 1, bytes_copied: 0, bytes_linked: 0 };
     let mut copier = Copier { store, how, report };
@@ -169,7 +161,7 @@ fn copy_files(
     if store.options.read_only && first > needed {
         // Another process has trimmed entries that the manifest needs, and this one has noticed:
         // the copy may lack them.
-        return Err(Error::Trimmed { asked: needed, first, keyspace: None });
+        return Err(Error::trimmed(needed, first));
     }
     // Blob files needed only by the index: the records that named them are trimmed.
     for blob in blobs {
