@@ -1,5 +1,6 @@
 //! The command line: commands, options and their help.
 
+mod archive;
 mod bring;
 mod care;
 mod cursors;
@@ -31,6 +32,7 @@ use crate::number::{parse_count, parse_glsn, parse_stream};
 use crate::output::Colour;
 use crate::size::parse_size;
 
+pub(crate) use self::archive::Archive;
 pub(crate) use self::bring::{Import, ImportGit, Load};
 pub(crate) use self::care::{Backup, Recover, Verify};
 pub(crate) use self::cursors::{Cursor, CursorAdvance, CursorCreate, CursorDrop};
@@ -59,14 +61,14 @@ Exit codes:
   does not answer
   7    conflict with another transaction: run the command again
   8    the store is locked: another process has it for itself, or 64 processes share it (see --wait)
-  130  stopped by Ctrl-C or SIGTERM: import, load, batch, backup, dump, replay, watch, log \
-  --follow (what was committed is kept); the signal kills other commands
+  130  stopped by Ctrl-C or SIGTERM: import, load, batch, backup, archive, dump, replay, watch, \
+  log --follow (what was committed is kept); the signal kills other commands
 
-Commands that only read (get, scan, count, history, log, diff, watch, stat, verify, backup, dump, \
-warm, keyspace list, cursor list, shell --read-only, revert --preview, reset --preview) work \
-while another process writes. Those that write share the store with each other, and with programs \
-that open it shared; recover needs it \
-for itself, and restore makes a new one. replay opens no store.";
+Commands that only read (get, scan, count, history, log, diff, watch, stat, verify, backup, \
+archive, dump, warm, keyspace list, cursor list, shell --read-only, revert --preview, reset \
+--preview) work while another process writes. Those that write share the store with each other, \
+and with programs that open it shared; recover needs it for itself, and restore makes a new one. \
+replay opens no store.";
 
 /// An embedded, versioned, transactional key-value store that keeps to one memory budget.
 #[derive(Debug, Parser)]
@@ -206,13 +208,16 @@ pub(crate) enum Command {
     Watch(Watch),
     /// Show what is in a store, and how memory and disk are used
     Stat(Stat),
-    /// Read and check every byte of a store
+    /// Read and check every byte of a store or of an archive
     Verify(Verify),
     /// Make a consistent copy of a store, also while it is in use
     Backup(Backup),
+    /// Send what is new in a store to an archive, once or until Ctrl-C; `restore` restores any
+    /// moment
+    Archive(Archive),
     /// Write a store as a stream: to another version or machine, into other tools
     Dump(Dump),
-    /// Make a store of a dump or of a backup
+    /// Make a store of a dump, a backup or an archive
     Restore(Restore),
     /// Make a sound store of everything that can be read of a damaged one
     Recover(Recover),

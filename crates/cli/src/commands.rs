@@ -1,5 +1,6 @@
 //! One file per command.
 
+pub(crate) mod archive;
 mod backup;
 mod batch;
 mod compact;
@@ -68,6 +69,7 @@ pub(crate) fn run(cli: Cli, output: &mut Output) -> Outcome {
         Command::Stat(args) => stat::run(globals, &args, output),
         Command::Verify(args) => verify::run(globals, &args, output),
         Command::Backup(args) => backup::run(globals, &args, output),
+        Command::Archive(args) => archive::run(globals, &args, output),
         Command::Dump(args) => dump::run(globals, args, output),
         Command::Restore(args) => restore::run(globals, &args, output),
         Command::Recover(args) => recover::run(globals, &args, output),

@@ -193,6 +193,26 @@ impl From<plimsoll_git::Error> for Failure {
     }
 }
 
+impl From<plimsoll_archive::Error> for Failure {
+    fn from(error: plimsoll_archive::Error) -> Self {
+        use plimsoll_archive::Error as Archive;
+        let exit = match &error {
+            Archive::Store(store) => return store.clone().into(),
+            Archive::Url { .. }
+            | Archive::NotEmpty { .. }
+            | Archive::OtherStore { .. }
+            | Archive::OtherHistory { .. }
+            | Archive::NotArchived { .. }
+            | Archive::DestinationExists { .. } => Exit::Usage,
+            Archive::NotAnArchive { .. } | Archive::Format { .. } => Exit::Store,
+            Archive::OtherArchiver { .. } => Exit::Locked,
+            Archive::Damaged { .. } => Exit::Corrupt,
+            _ => Exit::System,
+        };
+        Self::new(exit, error.to_string())
+    }
+}
+
 #[cfg(feature = "replay")]
 impl From<plimsoll_replay::Error> for Failure {
     fn from(error: plimsoll_replay::Error) -> Self {

@@ -44,16 +44,23 @@ pub(crate) fn open_to_read(globals: &Globals, path: &Path) -> Result<Db, Failure
 /// Opens a store to follow its newest commits if processes share it; otherwise like
 /// [`open_to_read`]. Also returns whether it follows.
 pub(crate) fn open_to_follow(globals: &Globals, path: &Path) -> Result<(Db, bool), Failure> {
+    Ok(open_member_or_reader(globals, path)?)
+}
+
+/// As [`open_to_follow`], with the store's error.
+pub(crate) fn open_member_or_reader(
+    globals: &Globals,
+    path: &Path,
+) -> plimsoll::Result<(Db, bool)> {
     let options = options(globals).read_only(true).warm(false);
+    let read = || Ok((tell_warnings(Db::open(path, options.clone())?), false));
     if plimsoll::members(path, &options)?.is_empty() {
-        return Ok((open_to_read(globals, path)?, false));
+        return read();
     }
-    match Db::open(path, options.shared(true)) {
+    match Db::open(path, options.clone().shared(true)) {
         Ok(db) => Ok((tell_warnings(db), true)),
-        Err(Error::InvalidInput(_) | Error::Locked { .. }) => {
-            Ok((open_to_read(globals, path)?, false))
-        }
-        Err(error) => Err(error.into()),
+        Err(Error::InvalidInput(_) | Error::Locked { .. }) => read(),
+        Err(error) => Err(error),
     }
 }
 

@@ -29,6 +29,12 @@ impl Running {
     pub fn sum(&self) -> u64 {
         self.0.digest()
     }
+
+    /// The checksum of all bytes so far in 128 bits, for names that must differ wherever contents
+    /// differ.
+    pub fn sum128(&self) -> u128 {
+        self.0.digest128()
+    }
 }
 
 impl std::fmt::Debug for Running {
@@ -68,6 +74,7 @@ mod tests {
             running.take(piece);
         }
         assert_eq!(running.sum(), checksum(7, &bytes));
+        assert_eq!(running.sum128(), xxhash_rust::xxh3::xxh3_128_with_seed(&bytes, 7));
     }
 
     #[test]

@@ -27,6 +27,7 @@ const LOCK_NAME: &str = "LOCK";
 pub struct MemDisk {
     state: Arc<Mutex<State>>,
     sharing: SharingInMemory,
+    file_bytes_max: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -67,6 +68,12 @@ impl MemDisk {
         Self::default()
     }
 
+    /// An empty disk whose files may have this many bytes; a write beyond them fails with
+    /// `FileTooLarge`, as under `ulimit -f`.
+    pub fn with_file_limit(bytes: u64) -> Self {
+        Self { file_bytes_max: Some(bytes), ..Self::default() }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
@@ -97,7 +104,8 @@ impl Disk for MemDisk {
     fn open(&self, path: &Path, open: Open, caching: Caching) -> io::Result<Arc<dyn File>> {
         let bytes = self.state().open(path, open)?;
         let (writable, direct) = (open != Open::Read, caching == Caching::Direct);
-        Ok(Arc::new(MemFile { bytes, writable, direct, path: path.to_owned() }))
+        let bytes_max = self.file_bytes_max.unwrap_or(u64::MAX);
+        Ok(Arc::new(MemFile { bytes, bytes_max, writable, direct, path: path.to_owned() }))
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
@@ -209,6 +217,8 @@ impl Disk for MemDisk {
 #[derive(Debug)]
 struct MemFile {
     bytes: Bytes,
+    /// The most bytes that the file may have.
+    bytes_max: u64,
     writable: bool,
     direct: bool,
     path: PathBuf,
@@ -228,7 +238,11 @@ impl MemFile {
         if !self.writable {
             return Err(of_kind(&self.path, ErrorKind::PermissionDenied));
         }
-        end_of(offset, len).map(|_| ()).map_err(|e| at_path(&self.path, e))
+        let end = end_of(offset, len).map_err(|e| at_path(&self.path, e))?;
+        if end > self.bytes_max {
+            return Err(of_kind(&self.path, ErrorKind::FileTooLarge));
+        }
+        Ok(())
     }
 }
 
@@ -326,5 +340,17 @@ mod tests {
         assert_eq!(disk.state().tree.files().count(), 0);
         file.write_at(b"abc", 0).unwrap();
         assert_eq!(file.len().unwrap(), 3);
+    }
+
+    #[test]
+    fn a_file_does_not_grow_beyond_the_limit() {
+        let disk = MemDisk::with_file_limit(8);
+        let file = disk.open(Path::new("one"), Open::CreateNew, Caching::Buffered).unwrap();
+        file.write_at(b"abcdefgh", 0).unwrap();
+        let errors = [file.write_at(b"i", 8), file.set_len(9), file.allocate(0, 9)];
+        for error in errors.map(Result::unwrap_err) {
+            assert_eq!(error.kind(), ErrorKind::FileTooLarge, "{error}");
+        }
+        assert_eq!(file.len().unwrap(), 8);
     }
 }

@@ -118,6 +118,10 @@ pub enum LogError {
         /// The time at which it would be committed, in microseconds since 1970 UTC.
         micros: u64,
     },
+    /// The log cannot be opened beside other processes, because they change it all the time: open
+    /// it again.
+    #[error("other processes change the log all the time; try again")]
+    Restless,
     /// The draft breaks a rule; see the message.
     #[error("the draft cannot be appended: {what}")]
     InvalidDraft {

@@ -296,16 +296,18 @@ impl FileLog {
     }
 
     /// Syncs the log, lists the files of a consistent copy that ends there, and returns that
-    /// position. Blob files and sealed segments are listed first, the active segment last. Nothing
-    /// is trimmed or swept before this returns; appends continue.
+    /// position. Blob files and sealed segments are listed first, the active segment last. Segments
+    /// that begin below `from` are left out, with their blob files. Nothing is trimmed or swept
+    /// before this returns; appends continue.
     ///
     /// # Errors
     /// `Poisoned`, the disk, the budget, and what `each` returns.
     pub fn files_for_backup(
         &self,
+        from: Glsn,
         each: &mut dyn FnMut(&BackupFile) -> Result<(), LogError>,
     ) -> Result<Position, LogError> {
-        self.log.list_backup(each)
+        self.log.list_backup(from, each)
     }
 
     /// Checks whole blocks or pages of a file that [`FileLog::files_for_backup`] listed, as read

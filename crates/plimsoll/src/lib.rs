@@ -44,6 +44,7 @@ pub use plimsoll_memory::budget::{Kind as MemoryKind, OutOfBudget, Usage as Memo
 pub use api::admin::backup::BackupReport;
 pub use api::admin::backup_options::BackupOptions;
 pub use api::admin::dump::{DumpOptions, DumpReport};
+pub use api::admin::files::{FileKind, FileReader, FileScope, LogPosition, StoreFile};
 pub use api::admin::members::{MemberInfo, members};
 pub use api::admin::recover::{IndexSource, RecoverReport};
 pub use api::admin::restore::RestoreReport;

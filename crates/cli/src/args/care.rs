@@ -11,10 +11,14 @@ Prints one line per problem: file and offset; GLSNs, keyspace and keys, if they 
                         stored checksum. Notes need no action. Exit code 0: no \
                         problems; 1: problems found; 4: too damaged to open.
 
+Of an archive (`plimsoll archive`): prints each damaged object, and the moments that can be \
+                        restored.
+
 Examples:
-  plimsoll verify demo.plimsoll")]
+  plimsoll verify demo.plimsoll
+  plimsoll verify /backup/demo.archive")]
 pub(crate) struct Verify {
-    /// Store
+    /// Store, or folder of an archive
     pub(crate) store: PathBuf,
 }
 

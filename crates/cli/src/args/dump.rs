@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::moment::{At, parse_at};
+
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The dump is a stream that any later version reads on any machine (docs/reference/dump.md). By \
@@ -44,15 +46,25 @@ and time, so `get --at`, `history` and `log` answer as before. If the command is
 STORE.new-restore holds the restored part; the same command resumes it. A damaged dump is refused \
 with exit code 4.
 
-If SOURCE is a folder, it is a backup (`plimsoll backup`): its files are copied and checked.
+If SOURCE is the folder of a backup (`plimsoll backup`), its files are copied and checked.
+
+If SOURCE is an archive (`plimsoll archive`), STORE ends with the last commit at the moment --at \
+or before it. A time is compared with the times of the log. Everything is read and checked. If \
+damage is in the way, STORE ends with the newest moment before it; the damaged objects are listed, \
+and the exit code is 1.
 
 Examples:
   plimsoll restore demo.plimsoll demo.dump
   zstd -dc demo.dump.zst | plimsoll restore demo.plimsoll -
-  plimsoll restore demo.plimsoll /backup/demo-2024-01-31.plimsoll")]
+  plimsoll restore demo.plimsoll /backup/demo-2024-01-31.plimsoll
+  plimsoll restore demo.plimsoll /backup/demo.archive --at \"2024-01-31 12:00\"")]
 pub(crate) struct Restore {
     /// Folder of the new store; it must be empty or not exist
     pub(crate) store: PathBuf,
-    /// Dump to read, - for stdin, or the folder of a backup
+    /// Dump to read, - for stdin, the folder of a backup, or an archive
     pub(crate) source: PathBuf,
+    /// Of an archive: the moment to restore, a GLSN or a time (2024-01-31, "2024-01-31 12:00",
+    /// yesterday, "2 hours ago"; UTC) [default: newest]
+    #[arg(long, value_name = "MOMENT", value_parser = parse_at)]
+    pub(crate) at: Option<At>,
 }

@@ -1,14 +1,24 @@
-//! `plimsoll restore`: creates a store from a dump or a backup.
+//! `plimsoll restore`: creates a store from a dump, a backup or an archive.
 
 use plimsoll::Db;
 
 use crate::args::{Globals, Restore};
-use crate::exit::{Exit, Outcome};
+use crate::commands::archive;
+use crate::exit::{Exit, Failure, Outcome};
 use crate::load::input::Input;
 use crate::output::{Fact, Output};
 use crate::store;
 
 pub(crate) fn run(globals: &Globals, args: &Restore, output: &mut Output) -> Outcome {
+    if let Some(archive) = archive::find(&args.source)? {
+        return archive::restore(globals, args, &archive, output);
+    }
+    if args.at.is_some() {
+        return Err(Failure::usage(
+            "--at is for archives; a dump or a backup is restored as it is, and `get --at` reads \
+             its earlier moments",
+        ));
+    }
     let options = store::options(globals);
     let facts = if args.source.is_dir() {
         let report = Db::restore_backup(&args.source, &args.store, options)?;

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::args::{Globals, Verify};
 use crate::bytes::{put_json, show_bytes};
+use crate::commands::archive;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Output, Reader, Style};
 use crate::progress::Progress;
@@ -15,6 +16,9 @@ use crate::store;
 const LOOKS_MAX: u32 = 16;
 
 pub(crate) fn run(globals: &Globals, args: &Verify, output: &mut Output) -> Outcome {
+    if let Some(archive) = archive::find(&args.store)? {
+        return archive::verify(&archive, output);
+    }
     let progress = Progress::of_bytes(Some(0));
     let look = || {
         let options = store::options(globals);

@@ -7,6 +7,7 @@
     reason = "tests prepare files and repositories of their own, outside of the store"
 )]
 
+mod archive;
 mod backup_stops;
 mod bad_input;
 mod batch;

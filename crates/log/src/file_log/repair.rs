@@ -1,5 +1,7 @@
-//! Damaged log files: their readable contents, verification, and a sound copy.
+//! Log files that are not open: their readable contents, verification, a sound copy, and a copy
+//! that ends earlier.
 
+pub mod cut;
 pub(crate) mod lost_record;
 pub mod recover;
 pub mod survey;

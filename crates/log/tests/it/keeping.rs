@@ -10,9 +10,10 @@ use plimsoll_log::blob::BlobId;
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::{FileLogOptions, Mode};
+use plimsoll_log::file_log::repair::cut::{Until, cut_after};
 use plimsoll_log::file_log::repair::verify::{Finding, VerifyScope, verify};
 use plimsoll_log::format::BLOCK_BYTES;
-use plimsoll_log::glsn::Glsn;
+use plimsoll_log::glsn::{Glsn, Position};
 
 use crate::common::{
     DIR, Memory, append, copy_of, mem_disk, names, open, options, payload, read_file, scan_all,
@@ -152,7 +153,7 @@ fn a_backup_taken_while_others_append_opens_at_its_position() {
             }
         });
         let position = log
-            .files_for_backup(&mut |file| {
+            .files_for_backup(Glsn::NONE, &mut |file| {
                 let bytes = read_file(&*disk, &file.name);
                 assert!(!file.immutable || bytes.len() as u64 == file.bytes);
                 write_file(&*copy, &file.name, &bytes[..file.bytes as usize]);
@@ -180,7 +181,7 @@ fn a_copy_of_the_active_segment_is_complete_although_it_grew_and_was_sealed_mean
     let log = open(&disk, &memory);
     append(&log, 1, b"in the copy");
     let mut active = None;
-    log.files_for_backup(&mut |file| {
+    log.files_for_backup(Glsn::NONE, &mut |file| {
         active = Some(file.clone());
         Ok(())
     })
@@ -213,7 +214,7 @@ fn a_copy_of_the_active_segment_is_complete_although_it_grew_and_was_sealed_mean
 /// A backup into another folder that hard-links every file where that is allowed.
 fn linked_backup(disk: &dyn Disk, log: &FileLog) {
     disk.create_dir(Path::new(BACKUP)).unwrap();
-    log.files_for_backup(&mut |file| {
+    log.files_for_backup(Glsn::NONE, &mut |file| {
         let (from, to) = (Path::new(DIR).join(&file.name), Path::new(BACKUP).join(&file.name));
         if file.immutable {
             disk.hard_link(&from, &to)?;
@@ -372,7 +373,7 @@ fn a_reader_that_lists_a_backup_while_the_writer_trims_gets_an_error() {
     for ending in [".idx", ".seg"] {
         disk.remove(&Path::new(DIR).join(&names(&*disk, ending)[0])).unwrap();
     }
-    let listed = reader.files_for_backup(&mut |_| Ok(()));
+    let listed = reader.files_for_backup(Glsn::NONE, &mut |_| Ok(()));
     assert!(
         matches!(listed, Err(LogError::Trimmed { asked: Glsn(1), first }) if first > Glsn(1)),
         "{listed:?}"
@@ -417,4 +418,52 @@ fn no_blob_file_gets_an_id_that_the_next_opening_would_refuse() {
     )
     .unwrap();
     assert!(open(&disk, &memory).create_blob().is_ok());
+}
+
+#[test]
+fn a_copy_that_is_cut_after_a_record_ends_there_and_goes_on() {
+    let memory = Memory::new(16 << 20);
+    let disk = mem_disk();
+    let log = open(&disk, &memory);
+    let payloads = fill(&log);
+    let position = |glsn: u64| {
+        let chain = log.chain_at(Glsn(glsn)).unwrap().unwrap();
+        Position { glsn: Glsn(glsn), chain }
+    };
+    let firsts: Vec<u64> =
+        names(&*disk, ".seg").iter().map(|name| name[..20].parse().unwrap()).collect();
+    assert!(firsts.len() > 2);
+    let edges = firsts.iter().flat_map(|first| [first - 1, *first]);
+    for glsn in edges.chain((0..=160).step_by(13)).chain([159, 160]) {
+        let next = Glsn(glsn + 1);
+        let mut ends = vec![Until::Glsn(Glsn(glsn))];
+        if glsn > 0 {
+            ends.push(Until::Micros(log.meta(Glsn(glsn)).unwrap().timestamp_micros));
+        }
+        for until in ends {
+            let copy = copy_of(&*disk);
+            for name in names(&*copy, ".seg") {
+                let first: u64 = name[..20].parse().unwrap();
+                if first > glsn.max(1) {
+                    copy.remove(&Path::new(DIR).join(name)).unwrap();
+                }
+            }
+            for name in names(&*copy, ".idx") {
+                copy.remove(&Path::new(DIR).join(name)).unwrap();
+            }
+            let end = cut_after(&options(&copy, &memory), until).unwrap();
+            assert_eq!(end, position(glsn), "{until:?}");
+            let cut = open(&copy, &memory);
+            assert_eq!((cut.position(), cut.bounds().next), (end, next));
+            append(&cut, 1, b"goes on");
+            let found = scan_all(&cut, 1, glsn + 2, None);
+            let found: Vec<_> = found.iter().map(|(_, payload)| &payload[..]).collect();
+            let kept = payloads[..glsn as usize].iter().map(|payload| &payload[..]);
+            assert!(found.into_iter().eq(kept.chain([&b"goes on"[..]])));
+            drop(cut);
+            // Blob files of records that were cut are left for a sweep.
+            let harmful = |finding: &Finding| !finding.harmless && finding.blob.is_none();
+            assert_eq!(findings(&*copy, &memory).into_iter().find(harmful), None);
+        }
+    }
 }

@@ -242,6 +242,24 @@ fn a_million_lost_entries_keep_their_glsns() {
     assert_eq!(append(&log, 0, b"and on"), known.glsn.next());
 }
 
+/// Such a gap would be replaced by more segments than memory and disk have room for.
+#[test]
+fn a_gap_wider_than_any_loss_is_refused() {
+    let (disk, entries) = closed_log();
+    let memory = Memory::new(16 << 20);
+    let options = options(&disk, &memory);
+    let known = Position { glsn: Glsn(1 << 60), chain: 3 };
+    let scope =
+        Scope { options: &options, log_id: None, known, begins: None, unusable: &no, asked: &[] };
+    let error = survey(&scope).unwrap_err();
+    let first_missing = Glsn(entries.len() as u64 + 1);
+    assert!(
+        matches!(&error, LogError::Corrupt { glsn, .. } if *glsn == first_missing)
+            && error.to_string().contains("in a copy of the store, move"),
+        "{error}"
+    );
+}
+
 #[test]
 fn a_tail_that_was_never_durable_is_cut_as_by_an_opening() {
     let (disk, memory): (Arc<dyn Disk>, _) = (Arc::new(MemDisk::new()), Memory::new(16 << 20));

@@ -5,6 +5,7 @@ pub(crate) mod backup;
 pub(crate) mod backup_options;
 pub(crate) mod diagnose;
 pub(crate) mod dump;
+pub(crate) mod files;
 pub(crate) mod lost_keyspaces;
 pub(crate) mod members;
 pub(crate) mod recover;

@@ -14,6 +14,7 @@ use plimsoll_log::glsn::Glsn;
 use crate::api::admin::backup::{self, BackupReport};
 use crate::api::admin::backup_options::BackupOptions;
 use crate::api::admin::dump::{self, DumpOptions, DumpReport};
+use crate::api::admin::files::{self, FileScope, LogPosition, StoreFile};
 use crate::api::admin::members::MemberInfo;
 use crate::api::admin::recover::{self, RecoverReport};
 use crate::api::admin::restore::{self, RestoreReport};
@@ -813,6 +814,64 @@ impl Db {
         options: BackupOptions,
     ) -> Result<BackupReport> {
         backup::backup(&self.store, dest.as_ref(), &options)
+    }
+
+    /// Calls `each` with the files of a consistent copy of the store, which remain until this
+    /// returns, and returns the position at which the copy's log ends; everything up to it is
+    /// durable. Blob files come before the segments that name them, and the active segment after
+    /// all others. Readers and writers are not blocked; nothing is trimmed meanwhile. Trims,
+    /// backups, dumps, verifications and new cursors wait for it, so `each` must not begin one. The
+    /// crate `plimsoll-archive` archives a store by it.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # use plimsoll::*;
+    /// # use std::io::Read;
+    /// # let options = Options::new().memory_bytes(16 << 20);
+    /// # let db = Db::open(dir.path().join("store"), options.clone())?;
+    /// let glsn = db.put(&db.keyspace("notes")?, "a", "one")?;
+    /// let copy = dir.path().join("copy");
+    /// # std::fs::create_dir_all(copy.join("log"))?;
+    /// # std::fs::create_dir_all(copy.join("index"))?;
+    /// let end = db.files(FileScope::Whole, &mut |file| {
+    ///     let mut bytes = Vec::new();
+    ///     file.read_from(0)?.read_to_end(&mut bytes)?;
+    ///     Ok(std::fs::write(copy.join(file.name()), bytes)?)
+    /// })?;
+    /// assert_eq!(Db::complete_files(&copy, options.clone(), Moment::Newest)?, end);
+    /// assert_eq!(Db::open(&copy, options)?.newest(), glsn);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `each`. [`crate::Error::Forked`] if this log does not have the position of
+    /// [`FileScope::LogFrom`], and [`crate::Error::Trimmed`] if it no longer has everything after
+    /// it, or as for [`Db::backup`]. Disk errors, the budget, or corruption.
+    pub fn files(
+        &self,
+        scope: FileScope,
+        each: &mut dyn FnMut(&StoreFile<'_>) -> Result<()>,
+    ) -> Result<LogPosition> {
+        files::for_each(&self.store, scope, each)
+    }
+
+    /// Makes a store of a folder of files that [`Db::files`] returned, which ends at a moment: cuts
+    /// the log after it and brings the index up to it. All segments up to the one with that moment
+    /// must be there, and none after it. Without a manifest of the index, the log must begin with
+    /// GLSN 1. No file may have a second name. Returns the position at which the store ends: that
+    /// of the last record before the moment. The store is durable when this returns.
+    ///
+    /// # Errors
+    /// [`crate::Error::Forked`] or [`crate::Error::Corrupt`] if the files do not belong together;
+    /// disk errors, or the budget.
+    pub fn complete_files(
+        path: impl AsRef<Path>,
+        options: Options,
+        until: Moment,
+    ) -> Result<LogPosition> {
+        files::complete(path.as_ref(), options, until)
     }
 
     /// Writes the store as a stream that any later version reads back on any machine

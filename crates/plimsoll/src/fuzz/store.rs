@@ -49,6 +49,10 @@ const CHANGES_MAX: usize = 12;
 /// does not terminate.
 const ROWS_MAX: usize = 100_000;
 
+/// The most bytes of a file. A recovery that would write more than that, in place of a gap between
+/// two wrong numbers, ends with an error.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+
 const STORE: &str = "/store";
 
 const RECOVERED: &str = "/recovered";
@@ -88,7 +92,7 @@ pub fn store(bytes: &[u8]) {
         apply(change, &mut files[number]);
     }
     mend(samples, &mut files, &unmended);
-    let disk = MemDisk::new();
+    let disk = MemDisk::with_file_limit(FILE_BYTES_MAX);
     let placed = place(&disk, samples, &files);
     placed.expect("a disk in memory accepts every write");
     ask(&disk);
@@ -583,6 +587,12 @@ mod tests {
     #[test]
     fn a_scan_over_an_out_of_order_key_ends() {
         store(&[0x9b, 0xea, 0xe1, 0xfa, 0x3c, 0x30, 0xc3, 0xa6, 0xe1, 0x3c]);
+    }
+
+    /// The manifest names a durable end of the log far beyond what any log has.
+    #[test]
+    fn a_gap_of_countless_entries_is_refused() {
+        store(&[0xca, 0x2b, 0x70, 0xac, 0x72, 0x18, 0x79, 0x70, 0xac, 0x79]);
     }
 
     #[test]

@@ -183,7 +183,8 @@ pub enum Error {
     },
     /// Commits of other processes could not be applied, so a read would not return the newest
     /// state: retry in a new snapshot or transaction. A snapshot that was opened meanwhile can
-    /// never be read.
+    /// never be read. Or the store could not be opened, because other processes changed its log all
+    /// the time: open it again.
     #[error("commits of other processes could not be applied: {cause}; try again")]
     Behind {
         /// Why they could not be applied.
@@ -311,6 +312,9 @@ impl Error {
             LogError::Dropped { glsn } => Self::Dropped { glsn },
             LogError::Forked { glsn, .. } => Self::Forked { glsn: Some(glsn), message },
             LogError::Poisoned { cause } => Self::Poisoned { cause },
+            LogError::Restless => {
+                Self::Behind { cause: "other processes change the log all the time".to_owned() }
+            }
             LogError::Format { message } => Self::format(message),
             LogError::ReadOnly => Self::ReadOnly,
             LogError::Stalled { pid, .. } => Self::Stalled { pid },

@@ -147,6 +147,31 @@ fn a_shared_file_that_was_removed_or_replaced_is_an_error_in_every_process() {
     }
 }
 
+#[test]
+fn a_log_whose_newest_segment_is_never_there_is_to_be_opened_again() {
+    let mut store = Store::new();
+    let one = Db::open(&store.path, options().segment_bytes(64 << 10)).unwrap();
+    for _ in 0..40 {
+        one.put(&default(&one), "large", vec![1; 5_000]).unwrap();
+        store.put(&one).unwrap();
+    }
+    let log = fs::read_dir(store.path.join("log")).unwrap().map(|entry| entry.unwrap().path());
+    let mut segments: Vec<_> =
+        log.filter(|path| path.extension().is_some_and(|kind| kind == "seg")).collect();
+    segments.sort();
+    assert!(segments.len() > 1);
+    // As it looks to a process that always comes too late.
+    let (newest, hidden) = (segments.last().unwrap(), store.path.join("hidden"));
+    fs::rename(newest, &hidden).unwrap();
+    let refused = Db::open(&store.path, options()).unwrap_err();
+    assert!(matches!(refused, Error::Behind { .. }), "{refused}");
+    fs::rename(&hidden, newest).unwrap();
+    let two = Db::open(&store.path, options()).unwrap();
+    store.put(&two).unwrap();
+    drop((one, two));
+    store.check_reopened("segment");
+}
+
 /// A name, and the damage that is done to a file.
 type Damage = (&'static str, fn(&Path));
 

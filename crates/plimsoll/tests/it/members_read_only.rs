@@ -459,3 +459,25 @@ fn a_read_only_process_does_not_make_others_join() {
     Db::open(&path, options()).unwrap().close().unwrap();
     drop(reader);
 }
+
+#[test]
+fn a_store_whose_log_is_trimmed_up_to_its_newest_commit_is_opened_beside_its_writers() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let options = || Options::new().memory_bytes(16 << 20).shared(true);
+    let writer = Db::open(&path, options().retention(Retention::Latest)).unwrap();
+    let keyspace = writer.keyspace("default").unwrap();
+    for round in 0..3_u8 {
+        let newest = writer.put(&keyspace, "key", [round]).unwrap();
+        writer.compact().unwrap();
+        // What remains is a segment without records, which nothing has synced.
+        assert_eq!(writer.log().trim(newest.next()).unwrap(), newest.next());
+        let reader = Db::open(&path, options().read_only(true)).unwrap();
+        let read = |reader: &Db| {
+            reader.get(&reader.keyspace("default").unwrap(), "key").unwrap().unwrap().to_vec()
+        };
+        assert_eq!((reader.newest(), read(&reader)), (newest, vec![round]));
+        let newer = writer.put(&keyspace, "key", [round + 100]).unwrap();
+        assert_eq!((read(&reader), reader.newest()), (vec![round + 100], newer));
+    }
+}

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-const CRATES: [&str; 9] =
-    ["disk", "memory", "log", "plimsoll", "typed", "git", "replay", "sim", "cli"];
+const CRATES: [&str; 10] =
+    ["disk", "memory", "log", "plimsoll", "typed", "git", "archive", "replay", "sim", "cli"];
 
 /// Crates and folders that are built in layers, from the lowest to the highest; each may use those
 /// before it.

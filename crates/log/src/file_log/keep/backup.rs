@@ -23,17 +23,23 @@ pub struct BackupFile {
     pub immutable: bool,
     /// Bytes that belong to the copy.
     pub bytes: u64,
+    /// Of a segment: the position after its last record in the copy, if it is known.
+    pub end: Option<Position>,
+    /// Of a segment: where the fragments of the segment before it end; 0 if there is none.
+    pub previous_end: u32,
 }
 
 impl OpenLog {
     /// Syncs the log and lists the files of a copy that ends there, the active segment last.
-    /// Nothing is trimmed or swept meanwhile; appends continue.
+    /// Segments that begin below `from` are left out, with their blob files. Nothing is trimmed or
+    /// swept meanwhile; appends continue.
     pub(crate) fn list_backup(
         &self,
+        from: Glsn,
         each: &mut dyn FnMut(&BackupFile) -> Result<(), LogError>,
     ) -> Result<Position, LogError> {
         let _trimming = lock(&self.segments.trimming);
-        let (end, segments, active, blobs) = {
+        let (end, segments, active, previous_end, blobs) = {
             // While the order is held nothing is appended or sealed.
             let _order = self.tail.order().ok();
             let end = if self.env.is_read_only() {
@@ -48,25 +54,31 @@ impl OpenLog {
             let mut blobs =
                 Buffer::with_capacity(&self.env.options.budget, Kind::Staging, named.len())?;
             named.iter().for_each(|named| blobs.push(named.blob.id));
-            (end, self.segments.all(), tail.first, blobs)
+            let previous_end = tail.segment.header.previous_end;
+            (end, self.segments.all(), tail.first, previous_end, blobs)
         };
-        for segment in segments.iter().filter(|segment| segment.first() < active) {
+        let sealed = segments.iter().filter(|it| (from..active).contains(&it.first()));
+        for segment in sealed {
             // Blob files first. A copy that has blob files but not their records only has files to
             // sweep.
             let count = self.segments.with_table(segment, |table| Ok(table.blob_count()))?;
             for index in 0..count {
                 let blob = self.segments.with_table(segment, |table| table.blob(index))?;
-                self.immutable(FileName::Blob(blob.blob.id), each)?;
+                self.immutable(FileName::Blob(blob.blob.id), None, 0, each)?;
             }
-            self.immutable(FileName::Table(segment.first()), each)?;
-            self.immutable(FileName::Segment(segment.first()), each)?;
+            let end = segment.sealed();
+            let end = end.map(|end| Position { glsn: Glsn(end.next.0 - 1), chain: end.chain });
+            self.immutable(FileName::Table(segment.first()), None, 0, each)?;
+            let previous_end = segment.header.previous_end;
+            self.immutable(FileName::Segment(segment.first()), end, previous_end, each)?;
         }
         for blob in blobs.iter() {
-            self.immutable(FileName::Blob(*blob), each)?;
+            self.immutable(FileName::Blob(*blob), None, 0, each)?;
         }
-        let bytes = u64::from(end.offset);
-        each(&BackupFile { name: FileName::Segment(active).name(), immutable: false, bytes })?;
-        Ok(Position { glsn: Glsn(end.next.0 - 1), chain: end.chain })
+        let (name, bytes) = (FileName::Segment(active).name(), u64::from(end.offset));
+        let end = Position { glsn: Glsn(end.next.0 - 1), chain: end.chain };
+        each(&BackupFile { name, immutable: false, bytes, end: Some(end), previous_end })?;
+        Ok(end)
     }
 
     /// Checks whole blocks or pages that begin at `at` of a file of the log, as read for a copy up
@@ -113,11 +125,14 @@ impl OpenLog {
     fn immutable(
         &self,
         name: FileName,
+        end: Option<Position>,
+        previous_end: u32,
         each: &mut dyn FnMut(&BackupFile) -> Result<(), LogError>,
     ) -> Result<(), LogError> {
         match (self.env.options.disk.entry(&self.env.files.path(name))?, name) {
             (Some(entry), _) => {
-                each(&BackupFile { name: name.name(), immutable: true, bytes: entry.len })
+                let (name, bytes) = (name.name(), entry.len);
+                each(&BackupFile { name, immutable: true, bytes, end, previous_end })
             }
             // Another process has trimmed segments that the index of the copy may need. A segment
             // is removed before the blob files that it names.

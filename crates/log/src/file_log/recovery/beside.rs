@@ -56,10 +56,7 @@ pub(crate) fn open_beside(
         match try_to_open(options, members) {
             Ok(Some(opened)) => return Ok(opened),
             Ok(None) if rounds < ROUNDS => {}
-            Ok(None) => {
-                let message = "other processes change the log all the time; try again".to_owned();
-                return Err(LogError::Format { message });
-            }
+            Ok(None) => return Err(LogError::Restless),
             // Another member has just trimmed it.
             Err(LogError::Io { kind: io::ErrorKind::NotFound, .. }) if rounds < ROUNDS => {}
             Err(error) => return Err(error),
@@ -73,11 +70,13 @@ fn try_to_open(
     members: &Members,
 ) -> Result<Option<(OpenLog, OpenReport)>, LogError> {
     let mut report = OpenReport::default();
-    let end = match members.table.is_reader() {
-        // Timestamp and epoch are those of the last record.
-        true => words::End::of_durable(&members.marks.durable()),
-        false => members.marks.end(),
-    };
+    let durable = words::End::of_durable(&members.marks.durable());
+    let end = members.marks.end();
+    // A reader opens what is durable. If all is, that is the end: the segment that was synced last
+    // may be trimmed, and the one after it has no record yet. Otherwise timestamp and epoch are
+    // those of the last record.
+    let is_durable = (durable.next, durable.chain) == (end.next, end.chain);
+    let end = if members.table.is_reader() && !is_durable { durable } else { end };
     let mut found = find_files(options)?;
     // A segment that is being created, or was never published.
     found.headers.retain(|header| header.first <= end.segment);

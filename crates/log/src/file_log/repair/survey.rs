@@ -34,6 +34,10 @@ use crate::glsn::{Glsn, Position, StreamId};
 /// The most entries of a segment that has lost records only.
 const LOST_IN_A_SEGMENT_MAX: u64 = 1 << 25;
 
+/// The most entries that are replaced in one gap; their headers take 64 GiB. A wider gap is not a
+/// loss: the header or the manifest that names its end contains a wrong number.
+const LOST_MAX: u64 = 1 << 32;
+
 /// The log to survey, and the facts that the caller knows about it.
 pub struct Scope<'a> {
     /// Its disk, folder and budget (one chunk), and the size of new segments.
@@ -427,11 +431,17 @@ impl Surveyor<'_> {
 
     /// Adds segments of lost records up to `next`; the last one ends at `end`, if that is given. If
     /// nothing of the segment before the gap can be read, the first new segment replaces it.
+    ///
+    /// # Errors
+    /// `Corrupt` if the gap is wider than [`LOST_MAX`].
     fn fill_to(&mut self, next: Glsn, chain: u64, end: Option<u32>) -> Result<(), LogError> {
         let what = "records are missing";
         if let Some(before) = self.found.segments.last() {
             let (file, offset) = (before.header.first, u64::from(before.leads_to.2));
             let from = before.leads_to.0;
+            if next.0 - from.0 > LOST_MAX {
+                return Err(too_wide(file, offset, from, next));
+            }
             self.note(file, &Problem { at: offset, what, newer: false }, from..next);
         }
         loop {
@@ -567,6 +577,17 @@ fn apart(header: &SegmentHeader) -> LogError {
                 different times of one log, are in this folder"
         .to_owned();
     LogError::Corrupt { glsn: header.first, file, offset: 0, what }
+}
+
+/// The error for a gap that no loss explains.
+fn too_wide(file: Glsn, offset: u64, from: Glsn, next: Glsn) -> LogError {
+    let what = format!(
+        "the log ends at entry {}, and the next segment or the index's newest manifest says that \
+         it goes on at entry {next}; one of the two is wrong: in a copy of the store, move the \
+         wrong file away, and recover the copy",
+        from.0 - 1
+    );
+    LogError::Corrupt { glsn: from, file: FileName::Segment(file).name(), offset, what }
 }
 
 fn read_epoch(file: &dyn File, at: u32) -> Result<u32, LogError> {

@@ -1,34 +1,28 @@
 //! Copies a store while it is in use.
 //!
-//! The index's files are copied first, then the log up to its durable end, so the copied log is at
-//! least as new as the copied index. For the same reason, a member of a shared store refreshes its
-//! view of the log after it has chosen the index files to copy. Trimming is suspended meanwhile;
-//! readers and writers are not blocked. Immutable files are hard-linked if the file system supports
-//! it (unless a copy is requested); of the active segment, the durable part is copied. The log's
-//! folder is renamed to its final name last, so an interrupted backup does not open as a store.
+//! [`files`](super::files) lists the files. Immutable files are hard-linked if the file system
+//! supports it (unless a copy is requested); of the active segment, the durable part is copied. The
+//! log's folder is renamed to its final name last, so an interrupted backup does not open as a
+//! store.
 //!
 //! Invariant: after `Ok`, the copy is durable: every file, every name in it, and its own name in
 //! the parent folder.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
 use plimsoll_disk::io_cause::IoCause;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
-use plimsoll_log::error::LogError;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::Kind;
 use plimsoll_memory::page::PAGE_BYTES;
 
 use crate::api::admin::backup_options::{BackupOptions, Sharing};
+use crate::api::admin::files::{FileKind, Hold, StoreFile, list_whole};
 use crate::engine::Engine;
 use crate::engine::folder::remove_folder;
 use crate::engine::unfinished_backup::{PARTIAL_LOG, is_unfinished};
-use crate::index::manifest::Manifest;
-use crate::index::run::file::check_piece;
-use crate::index::run::table::TableId;
-use crate::types::error::{Error, Lift, Result};
+use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
 
 /// The result of a backup.
@@ -65,9 +59,7 @@ pub struct BackupReport {
 /// Copies the store to `dest`.
 pub(crate) fn backup(store: &Engine, dest: &Path, how: &BackupOptions) -> Result<BackupReport> {
     let disk = &*store.options.disk;
-    let _no_trim = store.space.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    store.check_open()?;
-    let _held = store.hold_files()?;
+    let hold = Hold::take(store)?;
     refuse_inside(disk, &store.path, dest)?;
     let is_made = prepare(disk, dest)?;
     let (index, log) = (dest.join("index"), dest.join(PARTIAL_LOG));
@@ -75,7 +67,6 @@ pub(crate) fn backup(store: &Engine, dest: &Path, how: &BackupOptions) -> Result
     // and removes only what it created.
     disk.create_dir(&log)?;
     disk.create_dir(&index).inspect_err(|_| _ = disk.remove_dir(&log))?;
-    let before = Sources::of(store);
     let report = match copy_files(store, &index, &log, how) {
         Ok(report) => report,
         Err(error) => {
@@ -87,10 +78,7 @@ pub(crate) fn backup(store: &Engine, dest: &Path, how: &BackupOptions) -> Result
                 // Fails if the folder contains something else by now.
                 let _ = disk.remove_dir(dest);
             }
-            return Err(match error {
-                Error::Cancelled => error,
-                error => before.left_behind(store).unwrap_or(error),
-            });
+            return Err(hold.explain(error));
         }
     };
     disk.rename(&log, &dest.join("log"))?;
@@ -98,38 +86,6 @@ pub(crate) fn backup(store: &Engine, dest: &Path, how: &BackupOptions) -> Result
         return Err(withdraw(disk, dest, &log, error));
     }
     Ok(report)
-}
-
-/// The state of a store's files. If the store is open read-only, another process may drop files
-/// later.
-struct Sources {
-    first: Glsn,
-    manifest: u64,
-}
-
-impl Sources {
-    fn of(store: &Engine) -> Self {
-        Self {
-            first: store.reader.log.bounds().first,
-            manifest: store.reader.index.runs.manifest_number(),
-        }
-    }
-
-    /// For a read-only store: the error if another process has merged its runs away, trimmed its
-    /// log, or written a manifest that is newer than the store's view of the log. `None` if nothing
-    /// changed.
-    fn left_behind(&self, store: &Engine) -> Option<Error> {
-        if !store.options.read_only {
-            return None;
-        }
-        store.reader.log.notice_trim();
-        // Ignore an unreadable manifest: the error that led here is more useful.
-        let _ = store.reader.index.memtables.refresh();
-        let (now, readable) = (Self::of(store), store.reader.log.readable());
-        let known = store.reader.index.runs.files().0.durable.glsn;
-        let left = now.first > self.first || now.manifest > self.manifest || known > readable;
-        left.then(|| Error::trimmed(readable, known.max(readable.next())))
-    }
 }
 
 /// Copies all files that belong to the store at one moment. Both folders exist.
@@ -140,33 +96,14 @@ fn copy_files(
     how: &BackupOptions,
 ) -> Result<BackupReport> {
     let disk = &*store.options.disk;
-    let (mut manifest, index_files, _pinned) = store.reader.index.runs.files();
-    // The keeper may have installed this manifest since this process last read the log.
-    store.committer.fresh()?;
-    let readable = store.reader.log.readable();
-    if store.options.read_only && manifest.durable.glsn > readable {
-        // The manifest was refreshed from the writing process; the log was not.
-        return Err(Error::trimmed(readable, manifest.durable.glsn));
-    }
     let report = BackupReport { glsn: Glsn(0), files: 1, bytes_copied: 0, bytes_linked: 0 };
     let mut copier = Copier { store, how, report };
-    for file in &index_files {
-        copier.link(file, index)?;
-    }
-    let mut blobs = manifest_blobs(&manifest);
-    // Another process may have trimmed the log since its manifest was read.
-    (manifest.log_begins, copier.report.glsn) = copy_log(&mut copier, log, &mut blobs)?;
+    let (manifest, end) = list_whole(store, &mut |file| {
+        let into = if matches!(file.kind(), FileKind::Run { .. }) { index } else { log };
+        if file.is_immutable() { copier.link(file, into) } else { copier.copy(file, into) }
+    })?;
+    copier.report.glsn = end.glsn;
     manifest.write(disk, index)?;
-    let (needed, first) = (manifest.checkpoint.glsn.next(), store.reader.log.bounds().first);
-    if store.options.read_only && first > needed {
-        // Another process has trimmed entries that the manifest needs, and this one has noticed:
-        // the copy may lack them.
-        return Err(Error::trimmed(needed, first));
-    }
-    // Blob files needed only by the index: the records that named them are trimmed.
-    for blob in blobs {
-        copier.link(&store.path.join("log").join(blob), log)?;
-    }
     disk.sync_dir(log)?;
     disk.sync_dir(index)?;
     Ok(copier.report)
@@ -188,50 +125,6 @@ fn withdraw(disk: &dyn Disk, dest: &Path, partial: &Path, error: io::Error) -> E
         message: format!("{error}: {}: {advice}", dest.display()),
         source: Some(IoCause::new(error)),
     }
-}
-
-/// Copies the log's files, and removes from `blobs` the blob files that it copied. Returns the
-/// first GLSN of the copy, and its last one.
-fn copy_log(
-    copier: &mut Copier<'_>,
-    into: &Path,
-    blobs: &mut BTreeSet<String>,
-) -> Result<(Option<Glsn>, Glsn)> {
-    let folder = copier.store.path.join("log");
-    let (mut failure, mut first) = (None, None);
-    let position = copier.store.reader.log.files_for_backup(&mut |file| {
-        blobs.remove(&file.name);
-        if let Some(Ok(begins)) = file.name.strip_suffix(".seg").map(str::parse) {
-            first = Some(first.map_or(Glsn(begins), |first: Glsn| first.min(Glsn(begins))));
-        }
-        let from = folder.join(&file.name);
-        let copied = if file.immutable {
-            copier.link(&from, into)
-        } else {
-            copier.copy(&from, into, file.bytes, false)
-        };
-        copied.map_err(|error| {
-            let message = error.to_string();
-            failure = Some(error);
-            LogError::Io { kind: io::ErrorKind::Other, message, source: None }
-        })
-    });
-    match (failure, position) {
-        (Some(error), _) => Err(error),
-        (None, position) => Ok((first, position.lift()?.glsn)),
-    }
-}
-
-/// Names of the blob files that the index needs.
-fn manifest_blobs(manifest: &Manifest) -> BTreeSet<String> {
-    let mut blobs = BTreeSet::new();
-    for table in manifest.runs.iter().flat_map(|run| &run.tables) {
-        if let TableId::Blob(blob) = table.id {
-            blobs.insert(blob.file_name());
-        }
-        blobs.extend(table.blobs.iter().map(|blob| blob.file_name()));
-    }
-    blobs
 }
 
 /// Rejects a destination inside the store's own folder, by whatever path it is reached.
@@ -278,10 +171,6 @@ pub(crate) fn parent_of(path: &Path) -> &Path {
     }
 }
 
-fn name_of(path: &Path) -> &std::ffi::OsStr {
-    path.file_name().expect("a store's files have names")
-}
-
 struct Copier<'a> {
     store: &'a Engine,
     how: &'a BackupOptions,
@@ -291,42 +180,33 @@ struct Copier<'a> {
 impl Copier<'_> {
     /// Hard-links an immutable file into `dir`, or copies it if linking is impossible or not
     /// wanted.
-    fn link(&mut self, from: &Path, dir: &Path) -> Result<()> {
+    fn link(&mut self, file: &StoreFile<'_>, dir: &Path) -> Result<()> {
         self.how.cancel.check()?;
         let disk = &*self.store.options.disk;
-        let bytes = disk.entry(from)?.map_or(0, |entry| entry.len);
         if self.how.sharing == Sharing::Copy
-            || disk.hard_link(from, &dir.join(name_of(from))).is_err()
+            || disk.hard_link(file.path(), &dir.join(file.file_name())).is_err()
         {
-            return self.copy(from, dir, bytes, true);
+            return self.copy(file, dir);
         }
         self.report.files += 1;
-        self.report.bytes_linked += bytes;
+        self.report.bytes_linked += file.bytes();
         Ok(())
     }
 
-    /// Checks the bytes read at `at`: a copy of damaged or foreign data is not a backup.
-    fn check(&self, from: &Path, immutable: bool, at: u64, end: u64, bytes: &[u8]) -> Result<()> {
-        let name = name_of(from).to_string_lossy();
-        check_piece(self.store.reader.log.id(), &name, at, bytes)?;
-        self.store.reader.log.check_piece(&name, immutable, at, end, bytes).lift()
-    }
-
-    /// Copies the first `bytes` of a file into `dir` (the whole file if `immutable`), checking
-    /// every page and block on the way.
-    fn copy(&mut self, from: &Path, dir: &Path, bytes: u64, immutable: bool) -> Result<()> {
+    /// Copies a file into `dir`, checking every page and block on the way.
+    fn copy(&mut self, file: &StoreFile<'_>, dir: &Path) -> Result<()> {
         let disk = &*self.store.options.disk;
         let mut chunk = self.store.reader.budget.take(Kind::Staging)?;
-        let source = disk.open(from, Open::Read, Caching::Buffered)?;
-        let target = disk.open(&dir.join(name_of(from)), Open::CreateNew, Caching::Buffered)?;
-        let mut at = 0;
+        let source = disk.open(file.path(), Open::Read, Caching::Buffered)?;
+        let target = disk.open(&dir.join(file.file_name()), Open::CreateNew, Caching::Buffered)?;
+        let (mut at, bytes) = (0, file.bytes());
         while at < bytes {
             self.how.cancel.check()?;
             let piece = (bytes - at).min(chunk.len() as u64) as usize;
             source.read_exact_at(&mut chunk[..piece], at)?;
             let whole = piece.next_multiple_of(PAGE_BYTES);
             chunk[piece..whole].fill(0);
-            self.check(from, immutable, at, at + piece as u64, &chunk[..whole])?;
+            file.check(at, at + piece as u64, &chunk[..whole])?;
             target.write_at(&chunk[..piece], at)?;
             at += piece as u64;
         }

@@ -1,0 +1,60 @@
+//! The place of an archive: a set of named objects that are written once.
+
+use std::fmt::Debug;
+use std::io::{self, Read};
+
+use crate::error::Result;
+
+/// What [`Bucket::put_new`] found under the name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// Nothing: the object is stored now.
+    New,
+    /// An object, which was not changed.
+    Exists,
+}
+
+/// An object to be read.
+pub struct Object {
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Its contents.
+    pub reader: Box<dyn Read + Send>,
+}
+
+/// Objects under names such as `blobs/7-0a1b`: one folder, then a name of letters, digits, `-` and
+/// `.`. An object is there whole or not at all, and never changes.
+pub trait Bucket: Send + Sync + Debug {
+    /// Stores an object unless there is one with this name. When this returns, it is durable.
+    ///
+    /// # Errors
+    /// The storage, or `bytes`. Whether the object is stored is unknown then.
+    fn put_new(&self, name: &str, bytes: &mut dyn Read) -> io::Result<Put>;
+
+    /// Opens an object; `None` if there is none.
+    ///
+    /// # Errors
+    /// The storage.
+    fn get(&self, name: &str) -> io::Result<Option<Object>>;
+
+    /// The names of the objects in a folder, each with its folder; none if there is no such folder.
+    ///
+    /// # Errors
+    /// The storage.
+    fn list(&self, folder: &str) -> io::Result<Vec<String>>;
+
+    /// Removes an object, if there is one.
+    ///
+    /// # Errors
+    /// The storage.
+    fn delete(&self, name: &str) -> io::Result<()>;
+
+    /// Excludes other archivers until the result is dropped, where the storage can. Whether it can
+    /// or not, [`Bucket::put_new`] keeps them from overwriting each other.
+    ///
+    /// # Errors
+    /// [`crate::Error::OtherArchiver`]; the storage.
+    fn lock(&self) -> Result<Option<Box<dyn Send + Sync>>> {
+        Ok(None)
+    }
+}

@@ -1,0 +1,192 @@
+//! An archive in a folder of a file system.
+//!
+//! An object is written under a temporary name, synced, and linked to its final name, which fails
+//! if the name is taken.
+
+use std::io::{self, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use plimsoll_disk::vfs::{Caching, Disk, File, LockError, Open};
+
+use crate::bucket::{Bucket, Object, Put};
+use crate::error::{Error, Result};
+use crate::manifest;
+
+/// The folder of temporary names.
+const TMP: &str = "tmp";
+
+/// The file by which the folder is locked.
+const LOCK: &str = "LOCK";
+
+/// Bytes that are read and written at a time.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// A folder as a bucket.
+#[derive(Debug)]
+pub struct Folder {
+    disk: Arc<dyn Disk>,
+    root: PathBuf,
+    drafts: AtomicU64,
+}
+
+impl Folder {
+    /// The folder at `root`, which is created by the first write.
+    pub fn new(disk: Arc<dyn Disk>, root: impl Into<PathBuf>) -> Self {
+        Self { disk, root: root.into(), drafts: AtomicU64::new(0) }
+    }
+
+    /// Creates a folder in the root, and the root itself, unless they exist.
+    fn make(&self, folder: &str) -> io::Result<PathBuf> {
+        let path = self.root.join(folder);
+        if self.disk.entry(&path)?.is_none() {
+            for dir in [&self.root, &path] {
+                match self.disk.create_dir(dir) {
+                    Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                    made => made?,
+                }
+            }
+            self.sync_folders()?;
+        }
+        Ok(path)
+    }
+
+    /// Makes the names of the folders in the root durable, and that of the root.
+    fn sync_folders(&self) -> io::Result<()> {
+        self.disk.sync_dir(&self.root)?;
+        match self.root.parent() {
+            Some(parent) if parent.as_os_str().is_empty() => self.disk.sync_dir(Path::new(".")),
+            Some(parent) => self.disk.sync_dir(parent),
+            None => Ok(()),
+        }
+    }
+
+    /// The error if the folder holds something else than an archive.
+    fn refuse_other(&self) -> io::Result<Option<Error>> {
+        if self.disk.entry(&self.root)?.is_none() {
+            return Ok(None);
+        }
+        let names = self.disk.names(&self.root)?;
+        let is_own = |name: &String| [TMP, LOCK].contains(&name.as_str());
+        let is_archive = names.iter().any(|name| name == manifest::FOLDER);
+        let is_other = !is_archive && !names.iter().all(is_own);
+        Ok(is_other.then(|| Error::NotEmpty { place: self.root.display().to_string() }))
+    }
+
+    fn write(&self, draft: &Path, bytes: &mut dyn Read) -> io::Result<()> {
+        let file = self.disk.open(draft, Open::CreateNew, Caching::Buffered)?;
+        let (mut piece, mut at) = (vec![0; PIECE_BYTES], 0);
+        loop {
+            let n = match bytes.read(&mut piece) {
+                Ok(0) => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                n => n?,
+            };
+            file.write_at(&piece[..n], at)?;
+            at += n as u64;
+        }
+        file.sync()
+    }
+
+    /// Gives a written draft its name, unless that is taken.
+    fn publish(&self, draft: &Path, path: &Path) -> io::Result<Put> {
+        match self.disk.hard_link(draft, path) {
+            Ok(()) => Ok(Put::New),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(Put::Exists),
+            // A file system without hard links.
+            Err(_) if self.disk.entry(path)?.is_none() => {
+                self.disk.rename(draft, path).map(|()| Put::New)
+            }
+            Err(_) => Ok(Put::Exists),
+        }
+    }
+}
+
+impl Bucket for Folder {
+    fn put_new(&self, name: &str, bytes: &mut dyn Read) -> io::Result<Put> {
+        let path = self.root.join(name);
+        let folder = self.make(name.split_once('/').map_or("", |(folder, _)| folder))?;
+        // An archiver that was stopped may have named the object, and not synced the name.
+        if self.disk.entry(&path)?.is_some() {
+            return self.disk.sync_dir(&folder).map(|()| Put::Exists);
+        }
+        let number = self.drafts.fetch_add(1, Ordering::Relaxed);
+        let draft = self.make(TMP)?.join(format!("{}-{number}", self.disk.process_id()));
+        match self.disk.remove(&draft) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let put = self.write(&draft, bytes).and_then(|()| self.publish(&draft, &path));
+        // A draft that stays is removed by the next archiver.
+        let _ = self.disk.remove(&draft);
+        let put = put?;
+        self.disk.sync_dir(&folder).map(|()| put)
+    }
+
+    fn get(&self, name: &str) -> io::Result<Option<Object>> {
+        match self.disk.open(&self.root.join(name), Open::Read, Caching::Buffered) {
+            Ok(file) => {
+                let bytes = file.len()?;
+                Ok(Some(Object { bytes, reader: Box::new(FileReader { file, at: 0 }) }))
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn list(&self, folder: &str) -> io::Result<Vec<String>> {
+        match self.disk.names(&self.root.join(folder)) {
+            Ok(mut names) => {
+                names.sort_unstable();
+                Ok(names.into_iter().map(|name| format!("{folder}/{name}")).collect())
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn delete(&self, name: &str) -> io::Result<()> {
+        match self.disk.remove(&self.root.join(name)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
+    }
+
+    fn lock(&self) -> Result<Option<Box<dyn Send + Sync>>> {
+        let failed = |source| Error::storage("the archive's folder", source);
+        self.refuse_other().map_err(failed)?.map_or(Ok(()), Err)?;
+        // It tells what the folder is, also if the first pass is stopped.
+        self.make(manifest::FOLDER).map_err(failed)?;
+        let tmp = self.make(TMP).map_err(failed)?;
+        // An archiver that was stopped may have made them, and not synced their names.
+        self.sync_folders().map_err(failed)?;
+        let lock = match self.disk.lock(&self.root) {
+            Ok(lock) => lock,
+            Err(LockError::Held { pid, .. }) => {
+                return Err(Error::OtherArchiver { place: self.root.display().to_string(), pid });
+            }
+            // A file system without locks.
+            Err(LockError::Io(error)) if error.kind() == ErrorKind::Unsupported => return Ok(None),
+            Err(LockError::Io(error)) => return Err(failed(error)),
+        };
+        // The drafts of archivers that were killed.
+        for name in self.disk.names(&tmp).map_err(failed)? {
+            self.disk.remove(&tmp.join(name)).map_err(failed)?;
+        }
+        Ok(Some(Box::new(lock)))
+    }
+}
+
+struct FileReader {
+    file: Arc<dyn File>,
+    at: u64,
+}
+
+impl Read for FileReader {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let n = self.file.read_at(into, self.at)?;
+        self.at += n as u64;
+        Ok(n)
+    }
+}

@@ -1,0 +1,238 @@
+//! Archives a Plimsoll store continuously, and restores it as of any archived moment.
+//!
+//! An archive is a folder (or another [`Bucket`]) of objects that never change: the segments and
+//! blob files of the store's log, and now and then a *base*: the files of its index, for stores
+//! whose log was trimmed and for fast restores. A numbered manifest names them all. Each pass
+//! ([`Archive::push`]) sends what is new and ends with the next manifest; a pass that is stopped at
+//! any point leaves the archive as it was. `docs/reference/archive.md` specifies every byte.
+//!
+//! A restore reads a base, or the beginning of the log, and the log up to the requested moment. It
+//! verifies every byte, and names each object that is damaged.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! use plimsoll::{Db, Moment, Options};
+//! use plimsoll_archive::Archive;
+//!
+//! let options = Options::new().memory_bytes(16 << 20);
+//! let db = Db::open(dir.path().join("store"), options.clone())?;
+//! let notes = db.keyspace("notes")?;
+//! let first = db.put(&notes, "a", "one")?;
+//! db.put(&notes, "a", "two")?;
+//!
+//! let mut archive = Archive::open(dir.path().join("archive").to_str().unwrap())?;
+//! archive.push(&db)?;
+//!
+//! let restored = dir.path().join("restored");
+//! archive.restore(&restored, options.clone(), Moment::Glsn(first))?;
+//! let then = Db::open(&restored, options)?;
+//! assert_eq!(then.newest(), first);
+//! assert_eq!(then.get(&then.keyspace("notes")?, "a")?.unwrap(), b"one");
+//! # Ok(())
+//! # }
+//! ```
+
+mod bucket;
+mod catalog;
+mod error;
+mod folder;
+mod follow;
+mod manifest;
+mod object;
+mod plan;
+mod prune;
+mod push;
+mod restore;
+mod verify;
+mod view;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use plimsoll::{Db, Moment, Options};
+use plimsoll_disk::os::OsDisk;
+use plimsoll_disk::vfs::Disk;
+
+pub use bucket::{Bucket, Object, Put};
+pub use error::{Damage, Error, Result};
+pub use folder::Folder;
+pub use follow::Stop;
+pub use push::PushReport;
+pub use restore::RestoreReport;
+pub use verify::{VerifyProgress, VerifyReport};
+
+/// Bytes of log after which the index is archived again, unless it has more bytes itself.
+const BASE_BYTES: u64 = 256 << 20;
+
+/// An archive of a store.
+#[derive(Debug)]
+pub struct Archive {
+    bucket: Arc<dyn Bucket>,
+    disk: Arc<dyn Disk>,
+    place: String,
+    policy: push::Policy,
+    cancel: Arc<AtomicBool>,
+    state: Option<push::State>,
+}
+
+impl Archive {
+    /// The archive at a place: a path, or a URL `file:///path`. Nothing is read or written yet.
+    ///
+    /// # Errors
+    /// [`Error::Url`]: the URL has another scheme, or no path.
+    pub fn open(url: &str) -> Result<Self> {
+        let disk: Arc<dyn Disk> = Arc::new(OsDisk::new());
+        let path = path_of(url)?;
+        Ok(Self::of(Arc::new(Folder::new(disk, path)), path))
+    }
+
+    /// The archive in a bucket, which messages call `place`.
+    pub fn of(bucket: Arc<dyn Bucket>, place: &str) -> Self {
+        let (disk, place): (Arc<dyn Disk>, _) = (Arc::new(OsDisk::new()), place.to_owned());
+        let cancel = Arc::default();
+        let policy = push::Policy { base_bytes: BASE_BYTES, keep_micros: None };
+        Self { bucket, disk, place, policy, cancel, state: None }
+    }
+
+    /// Archives the index again after this many bytes of log (by default 256 MiB), or as many as
+    /// the index has, if that is more. A restore replays at most about as much.
+    #[must_use]
+    pub fn base_every(self, bytes: u64) -> Self {
+        Self { policy: push::Policy { base_bytes: bytes, ..self.policy }, ..self }
+    }
+
+    /// Keeps only the moments of this time before the newest commit; by default all are kept. Each
+    /// pass drops what only earlier ones need. The index is archived again at least this often, and
+    /// moments are kept for up to about twice as long.
+    #[must_use]
+    pub fn keep(self, time: Duration) -> Self {
+        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        Self { policy: push::Policy { keep_micros: Some(micros), ..self.policy }, ..self }
+    }
+
+    /// Lets another thread or a signal handler cancel a pass: once `flag` is set, it soon fails
+    /// with [`plimsoll::Error::Cancelled`].
+    #[must_use]
+    pub fn cancel_on(self, flag: Arc<AtomicBool>) -> Self {
+        Self { cancel: flag, ..self }
+    }
+
+    /// Whether a folder holds an archive.
+    pub fn is_at(path: &Path) -> bool {
+        let entry = OsDisk::new().entry(&path.join(manifest::FOLDER));
+        entry.is_ok_and(|entry| entry.is_some_and(|entry| entry.is_dir))
+    }
+
+    /// Makes one pass: afterwards everything that was durable at its beginning is in the archive.
+    /// Creates the archive if there is none. The first pass of an archiver locks it.
+    ///
+    /// Besides the store's budget, of which it takes 64 KiB, a pass needs some MiB for compression,
+    /// and about 500 bytes for each archived object.
+    ///
+    /// # Errors
+    /// [`Error::OtherStore`], [`Error::OtherHistory`], [`Error::OtherArchiver`]: this store must
+    /// not be archived here. [`Error::Damaged`]: the newest manifest or a list cannot be read. The
+    /// store, the storage. The archive is as it was then.
+    pub fn push(&mut self, db: &Db) -> Result<PushReport> {
+        let mut state = match self.state.take() {
+            Some(state) if state.is_of(db.id()) => state,
+            _ => push::State::load(&*self.bucket, &self.place, db.id())?,
+        };
+        // After a failure, the archive is read again.
+        let to = push::To { bucket: &*self.bucket, place: &self.place, cancel: &self.cancel };
+        let report = push::push(&to, &mut state, db, &self.policy)?;
+        if let Some(keep) = self.policy.keep_micros {
+            prune::prune(&to, &mut state, keep)?;
+        }
+        self.state = Some(state);
+        Ok(report)
+    }
+
+    /// Makes passes until `stop`, one in each interval, and calls `each` after every pass.
+    ///
+    /// # Errors
+    /// As for [`Archive::push`], and those of `each`. It ends with the first one, for example when
+    /// the archive's disk is full: call it again.
+    pub fn follow(
+        &mut self,
+        db: &Db,
+        every: Duration,
+        stop: &Stop,
+        mut each: impl FnMut(&PushReport) -> Result<()>,
+    ) -> Result<()> {
+        loop {
+            each(&self.push(db)?)?;
+            if stop.wait(every) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Makes a store at `dest`, which must not exist or be an empty folder, that ends at a moment:
+    /// with the last record that is not after it. It has the store's history as far as the archive
+    /// does. Every byte is verified. Where objects are damaged, the store ends with the newest
+    /// moment before the requested one that can be had, and the report names them. Nothing is at
+    /// `dest` until the store is complete.
+    ///
+    /// The restored store has the id of the archived one, and its log continues differently, so it
+    /// needs an archive of its own, unless it was restored at [`Moment::Newest`].
+    ///
+    /// # Errors
+    /// [`Error::NotArchived`], [`Error::NotAnArchive`], [`Error::Damaged`],
+    /// [`Error::DestinationExists`]; the storage, the disk, the budget.
+    pub fn restore(
+        &self,
+        dest: impl AsRef<Path>,
+        options: Options,
+        at: Moment,
+    ) -> Result<RestoreReport> {
+        restore::restore(&*self.bucket, &self.place, &self.disk, dest.as_ref(), options, at)
+    }
+
+    /// Reads and checks every object that the newest manifest names, and the older manifests.
+    ///
+    /// # Errors
+    /// [`Error::NotAnArchive`]; the storage. Damage is in the report.
+    pub fn verify(&self, progress: &mut dyn FnMut(VerifyProgress)) -> Result<VerifyReport> {
+        verify::verify(&*self.bucket, &self.place, progress)
+    }
+}
+
+/// The folder that a URL names.
+fn path_of(url: &str) -> Result<&str> {
+    let refuse = |what| Err(Error::Url { url: url.to_owned(), what });
+    let path = match url.split_once("://") {
+        None => url,
+        Some(("file", path)) => path.strip_prefix("localhost").unwrap_or(path),
+        Some(_) => {
+            return refuse("only folders are supported; give a path or a URL file:///PATH");
+        }
+    };
+    if url.contains("://") && path.contains('%') {
+        return refuse("percent signs in URLs are not decoded; give a path");
+    }
+    match url.contains("://") && !path.starts_with('/') || path.is_empty() {
+        true => refuse("the URL has no absolute path; write file:///PATH"),
+        false => Ok(path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_and_file_urls_are_places_of_archives() {
+        assert_eq!(path_of("some/folder").unwrap(), "some/folder");
+        assert_eq!(path_of("/some/folder").unwrap(), "/some/folder");
+        assert_eq!(path_of("file:///some/folder").unwrap(), "/some/folder");
+        assert_eq!(path_of("file://localhost/some").unwrap(), "/some");
+        assert_eq!(path_of("/some%20folder").unwrap(), "/some%20folder");
+        for url in ["", "s3://bucket/key", "file://host/some", "file://", "file:///some%20folder"] {
+            assert!(matches!(path_of(url), Err(Error::Url { .. })), "{url}");
+        }
+    }
+}
