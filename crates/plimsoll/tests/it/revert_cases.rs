@@ -440,8 +440,8 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// Each value has a number that no other one has. Otherwise a revert would find that later transfers
-/// had given one of its accounts its earlier value, and change only the other one.
+/// Each value has a number that no other one has. Otherwise a revert would find that later
+/// transfers had given one of its accounts its earlier value, and change only the other one.
 #[test]
 fn reverts_and_resets_are_serializable_with_concurrent_writers() {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
