@@ -88,7 +88,7 @@ impl VersionInfo {
         match stored {
             None => {
                 let first = store.reader.oldest_readable(IndexKey::new(&self.index_key).keyspace());
-                Err(Error::Trimmed { asked: self.glsn, first, keyspace: None })
+                Err(Error::trimmed(self.glsn, first))
             }
             Some(OwnedStored::Inline(value)) => Ok(Some(value)),
             Some(OwnedStored::Elsewhere(stored)) => {

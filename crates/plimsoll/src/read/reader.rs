@@ -157,7 +157,7 @@ impl Reader {
             // A file that is missing when it is opened is reported as damage. If it disappears
             // later, reading more of its pages reports `NotFound`.
             Error::Corrupt { .. } | Error::Io { kind: ErrorKind::NotFound, .. } if glsn < first => {
-                Error::Trimmed { asked: glsn, first, keyspace: None }
+                Error::trimmed(glsn, first)
             }
             error => error,
         }

@@ -274,6 +274,10 @@ impl Error {
         Self::Format { path: None, message: message.into() }
     }
 
+    pub(crate) fn trimmed(asked: Glsn, first: Glsn) -> Self {
+        Self::Trimmed { asked, first, keyspace: None }
+    }
+
     /// Adds the keyspace to which a request that concerns several of them could not be applied.
     pub(crate) fn in_keyspace(self, name: &str) -> Self {
         match self {
@@ -288,7 +292,7 @@ impl Error {
     pub(crate) fn of_log(error: LogError) -> Self {
         let message = error.to_string();
         match error {
-            LogError::Trimmed { asked, first } => Self::Trimmed { asked, first, keyspace: None },
+            LogError::Trimmed { asked, first } => Self::trimmed(asked, first),
             LogError::TimeTrimmed { since_micros, first } => {
                 Self::TimeTrimmed { since: of_micros(since_micros), first }
             }

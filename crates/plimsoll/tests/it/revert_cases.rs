@@ -431,12 +431,29 @@ fn a_read_only_store_previews_and_refuses_to_run() {
 
 /// Writers move units between two keys in each transaction, so that the sum never changes; resets
 /// and reverts in between keep it.
+/// Ends other threads even if this one panics.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Each value has a number that no other one has. Otherwise a revert would find that later
+/// transfers had given one of its accounts its earlier value, and change only the other one.
 #[test]
 fn reverts_and_resets_are_serializable_with_concurrent_writers() {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let value = |amount: u32| {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        [&amount.to_le_bytes()[..], &number.to_le_bytes()].concat()
+    };
+    let amount = |value: &[u8]| u32::from_le_bytes(value[..4].try_into().unwrap());
     let db = Db::in_memory(Options::new().memory_bytes(32 << 20)).unwrap();
     let accounts = db.keyspace("accounts").unwrap();
     let begin = db
-        .transact(|tx| (0..50u8).try_for_each(|key| tx.put(&accounts, [key], 100u32.to_le_bytes())))
+        .transact(|tx| (0..50u8).try_for_each(|key| tx.put(&accounts, [key], value(100))))
         .map(|()| db.newest())
         .unwrap();
     let (ends, moves) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -453,12 +470,11 @@ fn reverts_and_resets_are_serializable_with_concurrent_writers() {
                     }
                     let moved = db.transact(|tx| {
                         let read = |key: u8| -> Result<u32> {
-                            let value = tx.get(accounts, [key])?.unwrap();
-                            Ok(u32::from_le_bytes(value[..].try_into().unwrap()))
+                            Ok(amount(&tx.get(accounts, [key])?.unwrap()))
                         };
                         let (a, b) = (read(from)?, read(to)?);
-                        tx.put(accounts, [from], (a.wrapping_sub(1)).to_le_bytes())?;
-                        tx.put(accounts, [to], (b.wrapping_add(1)).to_le_bytes())
+                        tx.put(accounts, [from], value(a.wrapping_sub(1)))?;
+                        tx.put(accounts, [to], value(b.wrapping_add(1)))
                     });
                     match moved {
                         Ok(()) => _ = moves.fetch_add(1, Ordering::Relaxed),
@@ -469,6 +485,7 @@ fn reverts_and_resets_are_serializable_with_concurrent_writers() {
                 }
             });
         }
+        let _ends = SetOnDrop(&ends);
         let wanted = rows(&db, &accounts, begin);
         let (mut resets, mut reverts) = (0, 0);
         for round in 0..60 {
@@ -492,12 +509,10 @@ fn reverts_and_resets_are_serializable_with_concurrent_writers() {
                     Err(error) => panic!("{error}"),
                 }
             }
-            let sum = rows(&db, &accounts, Moment::Newest).values().fold(0u32, |sum, value| {
-                sum.wrapping_add(u32::from_le_bytes(value[..].try_into().unwrap()))
-            });
+            let rows = rows(&db, &accounts, Moment::Newest);
+            let sum = rows.values().fold(0u32, |sum, value| sum.wrapping_add(amount(value)));
             assert_eq!(sum, 5000, "round {round}");
         }
-        ends.store(true, Ordering::Relaxed);
         assert!(resets > 5 && reverts > 5, "{resets} resets, {reverts} reverts");
     });
 }

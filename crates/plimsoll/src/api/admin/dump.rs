@@ -363,11 +363,7 @@ impl Dump<'_> {
         let (manifest, _, view) = self.store.reader.index.runs.files();
         if manifest.checkpoint.glsn.next() < first {
             // Of a store that another process writes: this one has not seen its newest runs.
-            return Err(Error::Trimmed {
-                asked: manifest.checkpoint.glsn.next(),
-                first,
-                keyspace: None,
-            });
+            return Err(Error::trimmed(manifest.checkpoint.glsn.next(), first));
         }
         let mut limits = Vec::new();
         encode_limits(&manifest.head().limits, &mut limits);
