@@ -290,7 +290,7 @@ mod tests {
         let processes = [6, 7, 8].map(|pid| disk.process(pid));
         for (process, _) in &processes {
             let world = Arc::clone(&clock);
-            process.when_idle(move |time| _ = world.advance(time));
+            process.when_idle(move |time| world.advance(time));
         }
         let [leaving, working, waiting] = processes.map(|(_, its_disk)| its_disk);
         let leaving = join(leaving).unwrap();
