@@ -224,5 +224,35 @@ fn io_error(error: StoreError) -> io::Error {
         }
         _ => ErrorKind::Other,
     };
-    io::Error::new(kind, error)
+    io::Error::new(kind, without_xml(&error.to_string()))
+}
+
+/// The message without the XML that services answer with, of which only the code and the message
+/// are kept.
+fn without_xml(message: &str) -> String {
+    let Some((before, xml)) = message.split_once("<?xml") else { return message.to_owned() };
+    let of = |tag: &str| {
+        let (_, rest) = xml.split_once(&format!("<{tag}>"))?;
+        Some(rest.split_once("</")?.0)
+    };
+    let before = before.trim_end_matches([' ', ':', '\n']);
+    match (of("Code"), of("Message")) {
+        (Some(code), Some(what)) => format!("{before}: {code}: {what}"),
+        _ => before.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_an_answer_in_xml_only_code_and_message_are_shown() {
+        let answer = "404 Not Found: <?xml version=\"1.0\"?>\n<Error><Code>NoSuchBucket</Code>\
+                      <Message>There is no such bucket.</Message><HostId>zVnv</HostId></Error>";
+        let shown = "404 Not Found: NoSuchBucket: There is no such bucket.";
+        assert_eq!(without_xml(answer), shown);
+        assert_eq!(without_xml("403: <?xml?><html>no</html>"), "403");
+        assert_eq!(without_xml("no answer"), "no answer");
+    }
 }

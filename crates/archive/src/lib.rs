@@ -84,7 +84,7 @@ pub struct Archive {
 
 impl Archive {
     /// The archive at a place: a path, a URL `file:///path`, or, with the feature `cloud`, a URL of
-    /// a bucket, such as `s3://bucket/prefix` (see [`Cloud`]). Nothing is read or written yet.
+    /// a bucket, such as `s3://bucket/prefix` (see `Cloud`). Nothing is read or written yet.
     ///
     /// # Errors
     /// [`Error::Url`]: the URL has another scheme, or no path.
