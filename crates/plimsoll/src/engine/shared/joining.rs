@@ -36,8 +36,8 @@ const LOCK_PAUSE: Duration = Duration::from_millis(2);
 /// The time between two reports of a process that joins or leaves; many fit into [`PATIENCE`].
 const REPORT_PERIOD: Duration = Duration::from_secs(1);
 
-/// The most reports: they show that the process runs, not that its work proceeds, and a process that
-/// never ends must not be waited for without end.
+/// The most reports: they show that the process runs, not that its work proceeds, and a process
+/// that never ends must not be waited for without end.
 const REPORTS_MAX: u32 = 600;
 
 /// Shown when the lock's holder cannot be identified.
