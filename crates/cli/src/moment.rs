@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn a_tag_name_is_no_other_moment() {
         let text = |text: &str| parse_at(text).unwrap_or(At::Newest);
-        for name in ["soon", "v1.2", "1.0", "-1", "2024-q1", "chicago", "2 hours"] {
+        for name in ["soon", "v1.2", "1.0", "-", "2024-q1", "chicago", "2 hours"] {
             assert_eq!(text(name), At::Tag(name.to_owned()));
         }
         // No text that is read as something else may be a tag's name.

@@ -270,8 +270,8 @@ impl Members {
     /// out by the store's lock whether it is the first member ([`Members::begin`]).
     ///
     /// # Errors
-    /// `Stalled` if another process that joins or leaves is suspended or takes too long; `Locked` if
-    /// the number of members is at its maximum; the disk.
+    /// `Stalled` if another process that joins or leaves is suspended or takes too long; `Locked`
+    /// if the number of members is at its maximum; the disk.
     pub fn join(
         disk: &Arc<dyn Disk>,
         clock: &Arc<dyn Clock>,

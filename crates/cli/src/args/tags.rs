@@ -34,7 +34,7 @@ Every keyspace stays readable at a tagged moment, whatever its retention, until 
 deleted. The moment must be readable now: the newest one always is.
 
 A name has 1 to 255 bytes and no control characters. Names that would be read as another moment \
-are refused: newest, now, yesterday, digits only, what begins like a date, what counts back from \
+are refused: newest, now, yesterday, numbers, what begins like a date, what counts back from \
 now (\"2 hours ago\"), and what contains `:`.
 
 Examples:

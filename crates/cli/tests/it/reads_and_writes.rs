@@ -321,8 +321,8 @@ fn negative_numbers_are_keys_and_values_only() {
     let cases: [(&[&str], &str); 9] = [
         (&["scan", &store, "--limit", "-1"], "`-1` is not a count; write a whole number, e.g. 10"),
         (&["scan", &store, "--limit", "x"], "`x` is not a count"),
-        (&["get", &store, "neg", "--at", "-1"], "`-1` is neither a GLSN nor a time"),
-        (&["trim", &store, "--until", "-1"], "`-1` is neither a GLSN nor a time"),
+        (&["get", &store, "neg", "--at", "-1"], "`-1` is not a moment"),
+        (&["trim", &store, "--until", "-1"], "`-1` is not a moment"),
         (&["log", &store, "--from", "-1"], "`-1` is not a GLSN; write a whole number, e.g. 120"),
         (&["log", &store, "--stream", "-1"], "`-1` is not the number of a stream"),
         (&["cursor", "advance", &store, "c", "-1"], "`-1` is not a GLSN"),

@@ -17,7 +17,7 @@ impl Db {
     /// limit.
     ///
     /// The name has 1 to 255 bytes and no control characters. It must not be `newest`, `now`,
-    /// `yesterday` or digits only, begin like a date, count back from now (`2 hours ago`), contain
+    /// `yesterday` or a number, begin like a date, count back from now (`2 hours ago`), contain
     /// `:`, or begin or end with a space: commands would take it for another kind of moment.
     ///
     /// ```

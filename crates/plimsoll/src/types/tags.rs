@@ -204,22 +204,20 @@ pub(crate) fn check_tag_name(name: &str) -> Result<()> {
     Err(InvalidInput::TagName { name: name.to_owned(), limit_bytes: MAX_NAME_BYTES as u64 }.into())
 }
 
-/// Whether a text may be a moment that is not a tag: digits; `newest`, `now`, `yesterday`; what
+/// Whether a text may be a moment that is not a tag: a number; `newest`, `now`, `yesterday`; what
 /// begins like a date; what counts back from now, as `2 hours ago` does.
 fn is_moment(text: &str) -> bool {
-    if text.bytes().all(|byte| byte.is_ascii_digit())
-        || ["newest", "now", "yesterday"].contains(&text)
-    {
+    if ["newest", "now", "yesterday"].contains(&text) {
         return true;
     }
     let unsigned = text.trim_start_matches(['+', '-', '\u{2212}']);
     let digits = unsigned.bytes().take_while(u8::is_ascii_digit).count();
     let rest = &unsigned.as_bytes()[digits..];
-    let is_month =
-        matches!(rest, [b'-', month, day, ..] if month.is_ascii_digit() && day.is_ascii_digit());
+    let is_number = digits > 0 && rest.is_empty();
+    let is_month = matches!(rest, [b'-', month, ..] if month.is_ascii_digit());
     let is_date = digits >= 8 || (digits >= 4 && is_month);
     let counts = digits > 0 || unsigned.len() < text.len() || unsigned.starts_with(['P', 'p']);
-    is_date || (counts && text.ends_with("ago"))
+    is_number || is_date || (counts && text.ends_with("ago"))
 }
 
 #[cfg(test)]
@@ -282,6 +280,8 @@ mod tests {
             &long,
             "7",
             "0120",
+            "-1",
+            "2026-1-31",
             "newest",
             "now",
             "yesterday",
