@@ -37,10 +37,12 @@ impl Model {
 
     /// The moments of all tags that a crash may leave or bring back.
     pub(super) fn tagged(&self) -> BTreeSet<u64> {
-        let made = self.log[self.acked as usize..].iter().filter_map(|placed| match placed.entry {
+        // Damage may have cut acknowledged commits.
+        let acked = self.acked.min(self.newest());
+        let made = self.log[acked as usize..].iter().filter_map(|placed| match placed.entry {
             Entry::Tag { at, .. } => at,
             _ => None,
         });
-        self.tags_until(self.acked).into_values().chain(made).collect()
+        self.tags_until(acked).into_values().chain(made).collect()
     }
 }

@@ -270,7 +270,14 @@ impl<'a> Hold<'a> {
     pub(crate) fn explain(&self, error: Error) -> Error {
         match error {
             Error::Cancelled => error,
-            error => self.before.left_behind(self.store).unwrap_or(error),
+            error => self.before.left_behind(self.store).unwrap_or_else(|| match error {
+                // The process that removed it has not said so yet.
+                Error::Io { kind: io::ErrorKind::NotFound, .. } if self.store.options.read_only => {
+                    let bounds = self.store.reader.log.bounds();
+                    Error::trimmed(bounds.first, bounds.next)
+                }
+                error => error,
+            }),
         }
     }
 }
