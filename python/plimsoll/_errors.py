@@ -78,6 +78,8 @@ class Trimmed(Error):
     """The requested GLSN; `None` if a time was requested."""
     first: int
     """The oldest GLSN still retained; for times, the first moment whose time is known."""
+    keyspace: str | None
+    """The keyspace that does not retain it, of a revert or reset; otherwise `None`."""
 
 
 class NotYet(Error):

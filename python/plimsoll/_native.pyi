@@ -40,6 +40,7 @@ __all__ = [
     "RecoverReport",
     "Rows",
     "Snapshot",
+    "Tag",
     "Ticket",
     "Transaction",
     "VerifyReport",
@@ -266,27 +267,36 @@ class Db(LiveMapping):
         self, function: Callable[Concatenate[Transaction, _P], _T], /, *args: _P.args, **kwargs: _P.kwargs
     ) -> _T: ...
     def snapshot(self) -> Snapshot: ...
-    def at(self, moment: int | datetime) -> Snapshot: ...
+    def at(self, moment: int | datetime | str) -> Snapshot: ...
+    def tag(self, name: str, moment: int | datetime | str | None = None) -> Tag: ...
+    def tags(self) -> list[Tag]: ...
+    def delete_tag(self, name: str) -> None: ...
     def revert(
         self,
         glsn: int,
         rules: _Rules | None = None,
         *,
         keyspaces: Iterable[str | Keyspace] | None = None,
+        exclude: Iterable[str | Keyspace] | None = None,
         metadata: Buffer | None = None,
     ) -> int | None: ...
     def preview_revert(
-        self, glsn: int, rules: _Rules | None = None, *, keyspaces: Iterable[str | Keyspace] | None = None
+        self,
+        glsn: int,
+        rules: _Rules | None = None,
+        *,
+        keyspaces: Iterable[str | Keyspace] | None = None,
+        exclude: Iterable[str | Keyspace] | None = None,
     ) -> MergeSteps: ...
     def reset_to(
         self,
-        moment: int | datetime,
+        moment: int | datetime | str,
         keyspaces: Iterable[str | Keyspace] | None = None,
         *,
         metadata: Buffer | None = None,
     ) -> int | None: ...
     def preview_reset(
-        self, moment: int | datetime, keyspaces: Iterable[str | Keyspace] | None = None
+        self, moment: int | datetime | str, keyspaces: Iterable[str | Keyspace] | None = None
     ) -> MergeSteps: ...
     @property
     def log(self) -> Log: ...
@@ -600,6 +610,15 @@ class MemberInfo:
     def floor(self) -> int: ...
     @property
     def since(self) -> datetime: ...
+
+@final
+class Tag:
+    @property
+    def name(self) -> str: ...
+    @property
+    def glsn(self) -> int: ...
+    @property
+    def time(self) -> datetime | None: ...
 
 @final
 class BackupReport:

@@ -24,6 +24,7 @@ use crate::place::Place;
 use crate::snapshot::Snapshot;
 use crate::stats;
 use crate::store::Store;
+use crate::tags::Tag;
 use crate::transact::transact;
 use crate::transaction::Transaction;
 
@@ -285,9 +286,9 @@ impl Db {
         Snapshot::new(this.py(), store, store.newest(this.py(), plimsoll::Db::snapshot)?)
     }
 
-    /// The store as it was at an earlier moment: right after the commit with a GLSN, or at a time
-    /// (a `datetime`; one without a time zone is local time). A time in the future is the newest
-    /// state; a GLSN that no commit has yet raises `NotYet`.
+    /// The store as it was at an earlier moment: right after the commit with a GLSN, at a time (a
+    /// `datetime`; one without a time zone is local time), or at a tag. A time in the future is the
+    /// newest state; a GLSN that no commit has yet raises `NotYet`.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> first = db.put(b"tea", b"3.10")
@@ -297,9 +298,57 @@ impl Db {
     fn at(this: PyRef<'_, Self>, moment: When) -> PyResult<Py<Snapshot>> {
         let (py, store) = (this.py(), store(&this));
         let db = store.db()?;
-        let moment: Moment = moment.0;
+        let moment = moment.of(py, db)?;
         let snapshot = py.detach(|| db.snapshot_at(moment)).or_raise()?;
         Snapshot::new(py, store, snapshot)
+    }
+
+    /// Names a moment (a GLSN, a `datetime` or another tag; the newest if it is left out), which
+    /// then stays readable in every keyspace until the tag is deleted, whatever their retention.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db[b"tea"] = b"3.10"
+    /// >>> tag = db.tag("before-sale")
+    /// >>> db[b"tea"] = b"2.50"
+    /// >>> db.at("before-sale")[b"tea"]
+    /// b'3.10'
+    ///
+    /// A name has 1 to 255 bytes and no control characters. Names that commands would read as
+    /// another moment are refused: "newest", "now", "yesterday", digits only, what begins like a
+    /// date, what counts back from now ("2 hours ago"), and what contains ":".
+    #[pyo3(signature = (name, moment = None))]
+    fn tag(this: PyRef<'_, Self>, name: &str, moment: Option<When>) -> PyResult<Tag> {
+        let py = this.py();
+        let db = store(&this).db()?;
+        let moment = moment.map_or(Ok(Moment::Newest), |moment| moment.of(py, db))?;
+        Ok(Tag::new(py.detach(|| db.tag(name, moment)).or_raise()?))
+    }
+
+    /// All tags, sorted by name.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> glsn = db.put(b"tea", b"3.10")
+    /// >>> tag = db.tag("v1")
+    /// >>> [(tag.name, tag.glsn == glsn) for tag in db.tags()]
+    /// [('v1', True)]
+    fn tags(this: PyRef<'_, Self>) -> PyResult<Vec<Tag>> {
+        let py = this.py();
+        let db = store(&this).db()?;
+        let tags = py.detach(|| db.tags()).or_raise()?;
+        Ok(tags.into_iter().map(Tag::new).collect())
+    }
+
+    /// Deletes a tag. Its moment then stays readable only as far as retention keeps it.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> tag = db.tag("v1")
+    /// >>> db.delete_tag("v1")
+    /// >>> db.tags()
+    /// []
+    fn delete_tag(this: PyRef<'_, Self>, name: &str) -> PyResult<()> {
+        let py = this.py();
+        let db = store(&this).db()?;
+        py.detach(|| db.delete_tag(name)).or_raise()
     }
 
     /// Undoes what a commit did, by a new commit; the history stays. Returns the new commit's GLSN,
@@ -329,18 +378,20 @@ impl Db {
     /// 2
     /// >>> undone = db.revert(undone, {"default": lambda key, base, ours, theirs: theirs})
     ///
-    /// `keyspaces` limits it to some keyspaces. Keyspaces themselves are not created or dropped: to
-    /// undo `drop_keyspace`, create the keyspace, then revert the commit that dropped it.
-    #[pyo3(signature = (glsn, rules = None, *, keyspaces = None, metadata = None))]
+    /// `keyspaces` limits it to some keyspaces, and `exclude` leaves some out. Keyspaces themselves
+    /// are not created or dropped: to undo `drop_keyspace`, create the keyspace, then revert the
+    /// commit that dropped it.
+    #[pyo3(signature = (glsn, rules = None, *, keyspaces = None, exclude = None, metadata = None))]
     fn revert(
         this: PyRef<'_, Self>,
         glsn: u64,
         rules: Option<&Bound<'_, PyDict>>,
         keyspaces: Option<&Bound<'_, PyAny>>,
+        exclude: Option<&Bound<'_, PyAny>>,
         metadata: Option<BytesLike<'_>>,
     ) -> PyResult<Option<u64>> {
         let (py, store) = (this.py(), store(&this));
-        Revert::new(py, store, glsn, rules, keyspaces)?.run(py, metadata)
+        Revert::new(py, store, glsn, rules, [keyspaces, exclude])?.run(py, metadata)
     }
 
     /// The steps that `revert` would take now, key by key; writes nothing.
@@ -349,19 +400,20 @@ impl Db {
     /// >>> wrong = db.put(b"tea", b"31")
     /// >>> [(step.action, step.key) for step in db.preview_revert(wrong)]
     /// [('delete', b'tea')]
-    #[pyo3(signature = (glsn, rules = None, *, keyspaces = None))]
+    #[pyo3(signature = (glsn, rules = None, *, keyspaces = None, exclude = None))]
     fn preview_revert(
         this: PyRef<'_, Self>,
         glsn: u64,
         rules: Option<&Bound<'_, PyDict>>,
         keyspaces: Option<&Bound<'_, PyAny>>,
+        exclude: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<MergeSteps> {
         let (py, store) = (this.py(), store(&this));
-        Revert::new(py, store, glsn, rules, keyspaces)?.preview(py)
+        Revert::new(py, store, glsn, rules, [keyspaces, exclude])?.preview(py)
     }
 
-    /// Makes all keys equal to what they were at an earlier moment (a GLSN or a `datetime`), by a
-    /// new commit; the history stays. Returns the new commit's GLSN, or `None` if there was nothing
+    /// Makes all keys equal to what they were at an earlier moment (a GLSN, a `datetime` or a
+    /// tag), by a new commit; the history stays. Returns the new commit's GLSN, or `None` if there was nothing
     /// to change. `keyspaces` limits it to some keyspaces.
     ///
     /// >>> db = plimsoll.in_memory()
@@ -380,7 +432,8 @@ impl Db {
         metadata: Option<BytesLike<'_>>,
     ) -> PyResult<Option<u64>> {
         let (py, store) = (this.py(), store(&this));
-        let mut reset = merge::reset(py, store, moment.0, keyspaces)?;
+        let moment = moment.of(py, store.db()?)?;
+        let mut reset = merge::reset(py, store, moment, keyspaces)?;
         if let Some(metadata) = metadata {
             reset = reset.metadata(metadata.get());
         }
@@ -400,7 +453,8 @@ impl Db {
         keyspaces: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<MergeSteps> {
         let (py, store) = (this.py(), store(&this));
-        let reset = merge::reset(py, store, moment.0, keyspaces)?;
+        let moment = moment.of(py, store.db()?)?;
+        let reset = merge::reset(py, store, moment, keyspaces)?;
         let steps = py.detach(|| reset.preview()).or_raise()?;
         Ok(MergeSteps::new(steps, Raised::default()))
     }

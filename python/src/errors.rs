@@ -87,16 +87,18 @@ fn convert<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyAny>> {
             made.setattr("by", by.0)?;
             made
         }
-        Error::Trimmed { asked, first } => {
+        Error::Trimmed { asked, first, keyspace } => {
             let made = make("Trimmed")?;
             made.setattr("asked", asked.0)?;
             made.setattr("first", first.0)?;
+            made.setattr("keyspace", keyspace.as_deref())?;
             made
         }
         Error::TimeTrimmed { first, .. } => {
             let made = make("Trimmed")?;
             made.setattr("asked", py.None())?;
             made.setattr("first", first.0)?;
+            made.setattr("keyspace", py.None())?;
             made
         }
         Error::Future { asked, newest } => {

@@ -37,6 +37,7 @@ mod snapshot;
 mod span;
 mod stats;
 mod store;
+mod tags;
 mod ticket;
 mod transact;
 mod transaction;
@@ -85,6 +86,8 @@ mod _native {
     use crate::snapshot::Snapshot;
     #[pymodule_export]
     use crate::store::_close_all;
+    #[pymodule_export]
+    use crate::tags::Tag;
     #[pymodule_export]
     use crate::ticket::Ticket;
     #[pymodule_export]

@@ -43,12 +43,15 @@ impl Revert {
         store: &Arc<Store>,
         glsn: u64,
         rules: Option<&Bound<'_, PyDict>>,
-        keyspaces: Option<&Bound<'_, PyAny>>,
+        [keyspaces, exclude]: [Option<&Bound<'_, PyAny>>; 2],
     ) -> PyResult<Self> {
         let raised = Raised::default();
         let mut revert = store.db()?.revert(Glsn(glsn));
-        for keyspace in listed(py, store, keyspaces)? {
+        for keyspace in wanted(py, store, keyspaces)? {
             revert = revert.keyspace(&keyspace);
+        }
+        for keyspace in listed(py, store, "exclude", exclude)? {
+            revert = revert.except(&keyspace);
         }
         for (keyspace, rule) in rules.into_iter().flatten() {
             let keyspace = existing(py, store, &keyspace)?;
@@ -92,28 +95,38 @@ pub(crate) fn reset(
     keyspaces: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<plimsoll::Reset> {
     let mut reset = store.db()?.reset_to(moment);
-    for keyspace in listed(py, store, keyspaces)? {
+    for keyspace in wanted(py, store, keyspaces)? {
         reset = reset.keyspace(&keyspace);
     }
     Ok(reset)
 }
 
-/// The given keyspaces; none if the argument was left out.
-fn listed(
+/// The keyspaces of the argument `keyspaces`; none if it was left out.
+fn wanted(
     py: Python<'_>,
     store: &Arc<Store>,
     keyspaces: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Vec<plimsoll::Keyspace>> {
-    let Some(keyspaces) = keyspaces else { return Ok(Vec::new()) };
-    if keyspaces.is_instance_of::<PyString>() {
-        return Err(PyTypeError::new_err("keyspaces is a list of keyspaces or names, not a str"));
-    }
-    let listed = keyspaces.try_iter()?.map(|keyspace| existing(py, store, &keyspace?));
-    let listed: Vec<_> = listed.collect::<PyResult<_>>()?;
-    if listed.is_empty() {
+    let wanted = listed(py, store, "keyspaces", keyspaces)?;
+    if keyspaces.is_some() && wanted.is_empty() {
         return Err(PyValueError::new_err("keyspaces is empty; leave it out to mean all"));
     }
-    Ok(listed)
+    Ok(wanted)
+}
+
+/// The keyspaces of the argument with this name; none if it was left out.
+fn listed(
+    py: Python<'_>,
+    store: &Arc<Store>,
+    argument: &str,
+    keyspaces: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Vec<plimsoll::Keyspace>> {
+    let Some(keyspaces) = keyspaces else { return Ok(Vec::new()) };
+    if keyspaces.is_instance_of::<PyString>() {
+        let message = format!("{argument} is a list of keyspaces or names, not a str");
+        return Err(PyTypeError::new_err(message));
+    }
+    keyspaces.try_iter()?.map(|keyspace| existing(py, store, &keyspace?)).collect()
 }
 
 fn rule_of(rule: &Bound<'_, PyAny>, raised: &Raised) -> PyResult<MergeRule> {

@@ -1,4 +1,5 @@
-//! Moments and times: GLSNs are `int`, times are aware `datetime` objects in UTC.
+//! Moments and times: GLSNs are `int`, names of tags `str`, times are aware `datetime` objects in
+//! UTC.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -6,28 +7,46 @@ use plimsoll::{Glsn, Moment};
 use pyo3::exceptions::{PyOSError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDateTime, PyDelta, PyDict, PyInt, PyTzInfo};
+use pyo3::types::{PyBool, PyDateTime, PyDelta, PyDict, PyInt, PyString, PyTzInfo};
 
-use crate::errors::invalid;
+use crate::errors::{OrRaise, invalid};
 
-/// A GLSN, or a `datetime`.
-pub(crate) struct When(pub(crate) Moment);
+/// A GLSN, a `datetime`, or the name of a tag.
+pub(crate) enum When {
+    Moment(Moment),
+    Tag(String),
+}
+
+impl When {
+    /// The moment in a store.
+    pub(crate) fn of(self, py: Python<'_>, db: &plimsoll::Db) -> PyResult<Moment> {
+        match self {
+            Self::Moment(moment) => Ok(moment),
+            Self::Tag(name) => Ok(py.detach(|| db.tag_at(&name)).or_raise()?.into()),
+        }
+    }
+}
 
 impl<'py> FromPyObject<'_, 'py> for When {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         if object.is_instance_of::<PyDateTime>() {
-            return Ok(Self(Moment::Time(from_datetime(&object.to_owned())?)));
+            return Ok(Self::Moment(Moment::Time(from_datetime(&object.to_owned())?)));
+        }
+        if object.is_instance_of::<PyString>() {
+            return Ok(Self::Tag(object.extract()?));
         }
         match object.extract::<u64>() {
-            Ok(glsn) if !object.is_instance_of::<PyBool>() => Ok(Self(Moment::Glsn(Glsn(glsn)))),
+            Ok(glsn) if !object.is_instance_of::<PyBool>() => {
+                Ok(Self::Moment(Moment::Glsn(Glsn(glsn))))
+            }
             Err(_) if object.is_instance_of::<PyInt>() => Err(invalid(format!(
                 "a GLSN is a number from 0 to 2**64 - 1, not {}",
                 shown(&object)
             ))),
             _ => Err(PyTypeError::new_err(
-                "a moment is a GLSN (an int, as commits return it) or a datetime",
+                "a moment is a GLSN (an int, as commits return it), a datetime or the name of a tag",
             )),
         }
     }

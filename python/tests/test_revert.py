@@ -116,10 +116,30 @@ def test_a_revert_of_one_keyspace_leaves_the_others(db: plimsoll.Db) -> None:
         tx.keyspace(other)[b"b"] = b"2"
     assert tx.glsn is not None
     assert [step.keyspace for step in db.preview_revert(tx.glsn, keyspaces=["other"])] == ["other"]
+    assert [step.keyspace for step in db.preview_revert(tx.glsn, exclude=[other])] == ["default"]
+    assert len(list(db.preview_revert(tx.glsn, exclude=[]))) == 2
+    undone = db.revert(tx.glsn, exclude=["default"])
+    assert (dict(db), dict(other)) == ({b"a": b"1"}, {})
+    assert undone is not None
+    db.revert(undone)
     db.revert(tx.glsn, keyspaces=[other])
     assert (dict(db), dict(other)) == ({b"a": b"1"}, {})
     db.revert(tx.glsn)
     assert dict(db) == {}
+
+
+def test_a_keyspace_that_does_not_retain_the_state_is_named(db: plimsoll.Db) -> None:
+    latest = db.keyspace("latest", retention="latest")
+    glsn = latest.put(b"a", b"1")
+    for _ in range(50):
+        latest[b"a"] = b"2"
+    db.compact()
+    with pytest.raises(plimsoll.Trimmed, match="in the keyspace `latest`") as refused:
+        db.revert(glsn + 1)
+    assert refused.value.keyspace == "latest"
+    with pytest.raises(plimsoll.Trimmed) as refused:
+        db.at(glsn).keyspace("latest")[b"a"]
+    assert refused.value.keyspace is None
 
 
 def test_bad_input(db: plimsoll.Db, tmp_path: Path) -> None:

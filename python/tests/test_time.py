@@ -80,7 +80,7 @@ def test_moments_that_do_not_exist_say_so(db: plimsoll.Db) -> None:
     with pytest.raises(plimsoll.NotYet) as caught:
         db.at(newest + 1)
     assert (caught.value.asked, caught.value.newest) == (newest + 1, newest)
-    for wrong in ("yesterday", 1.5, True, None):
+    for wrong in (b"yesterday", 1.5, True, None):
         with pytest.raises(TypeError, match="moment"):
             db.at(wrong)  # type: ignore[arg-type]
     for wrong in (-1, 2**64):

@@ -39,7 +39,7 @@ pub enum Error {
         /// The URL.
         url: String,
         /// What is wrong with it, and what to write.
-        what: &'static str,
+        what: String,
     },
     /// There is no archive at this place.
     #[error(

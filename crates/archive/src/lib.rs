@@ -35,6 +35,8 @@
 
 mod bucket;
 mod catalog;
+#[cfg(feature = "cloud")]
+mod cloud;
 mod error;
 mod folder;
 mod follow;
@@ -57,6 +59,8 @@ use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::vfs::Disk;
 
 pub use bucket::{Bucket, Object, Put};
+#[cfg(feature = "cloud")]
+pub use cloud::Cloud;
 pub use error::{Damage, Error, Result};
 pub use folder::Folder;
 pub use follow::Stop;
@@ -79,11 +83,15 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// The archive at a place: a path, or a URL `file:///path`. Nothing is read or written yet.
+    /// The archive at a place: a path, a URL `file:///path`, or, with the feature `cloud`, a URL of
+    /// a bucket, such as `s3://bucket/prefix` (see `Cloud`). Nothing is read or written yet.
     ///
     /// # Errors
     /// [`Error::Url`]: the URL has another scheme, or no path.
     pub fn open(url: &str) -> Result<Self> {
+        if let Some(bucket) = cloud_of(url)? {
+            return Ok(Self::of(bucket, url));
+        }
         let disk: Arc<dyn Disk> = Arc::new(OsDisk::new());
         let path = path_of(url)?;
         Ok(Self::of(Arc::new(Folder::new(disk, path)), path))
@@ -201,14 +209,39 @@ impl Archive {
     }
 }
 
+/// Schemes of URLs of buckets.
+const CLOUD_SCHEMES: [&str; 8] = ["s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss"];
+
+/// The bucket that a URL names; `None` if it names no bucket.
+fn cloud_of(url: &str) -> Result<Option<Arc<dyn Bucket>>> {
+    match url.split_once("://") {
+        Some((scheme, _)) if CLOUD_SCHEMES.contains(&scheme) => open_cloud(url).map(Some),
+        _ => Ok(None),
+    }
+}
+
+#[cfg(feature = "cloud")]
+fn open_cloud(url: &str) -> Result<Arc<dyn Bucket>> {
+    Ok(Arc::new(Cloud::open(url)?))
+}
+
+#[cfg(not(feature = "cloud"))]
+fn open_cloud(url: &str) -> Result<Arc<dyn Bucket>> {
+    let what = "this build reaches no buckets; build it with `--features cloud`".to_owned();
+    Err(Error::Url { url: url.to_owned(), what })
+}
+
 /// The folder that a URL names.
 fn path_of(url: &str) -> Result<&str> {
-    let refuse = |what| Err(Error::Url { url: url.to_owned(), what });
+    let refuse = |what: &str| Err(Error::Url { url: url.to_owned(), what: what.to_owned() });
     let path = match url.split_once("://") {
         None => url,
         Some(("file", path)) => path.strip_prefix("localhost").unwrap_or(path),
         Some(_) => {
-            return refuse("only folders are supported; give a path or a URL file:///PATH");
+            return refuse(
+                "no archive is at such a URL; give a path, file:///PATH, s3://BUCKET/PREFIX, \
+                 gs://BUCKET/PREFIX or az://CONTAINER/PREFIX",
+            );
         }
     };
     if url.contains("://") && path.contains('%') {
@@ -231,7 +264,7 @@ mod tests {
         assert_eq!(path_of("file:///some/folder").unwrap(), "/some/folder");
         assert_eq!(path_of("file://localhost/some").unwrap(), "/some");
         assert_eq!(path_of("/some%20folder").unwrap(), "/some%20folder");
-        for url in ["", "s3://bucket/key", "file://host/some", "file://", "file:///some%20folder"] {
+        for url in ["", "ftp://host/key", "file://host/some", "file://", "file:///some%20folder"] {
             assert!(matches!(path_of(url), Err(Error::Url { .. })), "{url}");
         }
     }

@@ -9,6 +9,7 @@ mod expiry;
 #[cfg(feature = "replay")]
 mod replay;
 mod scripts;
+mod tags;
 mod undo;
 mod updates;
 mod upkeep;
@@ -24,7 +25,9 @@ use clap::{
 use clap_complete::Shell as CompletedShell;
 use jiff::Timestamp;
 
+use crate::bytes::key_bytes;
 use crate::duration::parse_duration;
+use crate::exit::Failure;
 use crate::moment::{At, parse_at, parse_only_time};
 use crate::number::{parse_count, parse_glsn, parse_stream};
 use crate::output::Colour;
@@ -39,6 +42,7 @@ pub(crate) use self::expiry::{Expire, Persist, Ttl};
 #[cfg(feature = "replay")]
 pub(crate) use self::replay::Replay;
 pub(crate) use self::scripts::{Batch, Shell};
+pub(crate) use self::tags::{Tag, TagCreate, TagDelete};
 pub(crate) use self::undo::{Reset, Revert, Rule};
 pub(crate) use self::updates::{Add, Append, Cas};
 pub(crate) use self::upkeep::{
@@ -63,10 +67,10 @@ Exit codes:
   log --follow (what was committed is kept); the signal kills other commands
 
 Commands that only read (get, scan, count, history, log, diff, watch, stat, verify, backup, \
-archive, dump, warm, keyspace list, cursor list, shell --read-only, revert --preview, reset \
---preview) work while another process writes. Those that write share the store with each other, \
-and with programs that open it shared; recover needs it for itself, and restore makes a new one. \
-replay opens no store.";
+archive, dump, warm, keyspace list, cursor list, tag list, shell --read-only, revert --preview, \
+reset --preview) work while another process writes. Those that write share the store with each \
+other, and with programs that open it shared; recover needs it for itself, and restore makes a new \
+one. replay opens no store.";
 
 /// An embedded, versioned, transactional key-value store that keeps to one memory budget.
 #[derive(Debug, Parser)]
@@ -192,6 +196,9 @@ pub(crate) enum Command {
     /// List, create, move and drop cursors: named positions of readers of the log
     #[command(subcommand)]
     Cursor(Cursor),
+    /// List, create and delete tags: named moments that stay readable
+    #[command(subcommand)]
+    Tag(Tag),
     /// List every version of a key, newest first
     History(History),
     /// List what changed between two moments
@@ -242,19 +249,38 @@ pub(crate) struct InKeyspace {
     pub(crate) keyspace: String,
 }
 
-/// How keys are written.
+/// Where keys live, and how they are written.
 #[derive(Args, Debug)]
-pub(crate) struct KeysAs {
+pub(crate) struct Keys {
+    #[command(flatten)]
+    pub(crate) keyspace: InKeyspace,
     /// Keys are given (and shown) as hexadecimal digits
     #[arg(long)]
     pub(crate) hex: bool,
+}
+
+impl Keys {
+    /// The name of their keyspace.
+    pub(crate) fn keyspace(&self) -> &str {
+        &self.keyspace.keyspace
+    }
+
+    /// The bytes of a key that was given on the command line.
+    pub(crate) fn key(&self, given: OsString) -> Result<Vec<u8>, Failure> {
+        key_bytes(given, self.hex).map_err(Failure::usage)
+    }
+
+    /// The bytes of a key that may be left out.
+    pub(crate) fn optional(&self, given: Option<OsString>) -> Result<Option<Vec<u8>>, Failure> {
+        given.map(|key| self.key(key)).transpose()
+    }
 }
 
 /// The moment to read at.
 #[derive(Args, Debug)]
 pub(crate) struct AtMoment {
     /// Moment to read: a GLSN, a time (2024-01-31, "2024-01-31 12:00", yesterday, "2 hours ago";
-    /// UTC) or commit:ID [default: newest]
+    /// UTC), a tag or commit:ID [default: newest]
     #[arg(long, value_name = "MOMENT", value_parser = parse_at, long_help = AT_LONG)]
     pub(crate) at: Option<At>,
 }
@@ -265,6 +291,7 @@ Moment to read [default: newest]. One of:
   2024-01-31           a time, also \"2024-01-31 12:00\" and \"2024-01-31T12:00:03+01:00\"; UTC \
   without an offset
   yesterday            24 hours ago; also now, \"2 hours ago\", \"1 week ago\"
+  v1.2                 a tag (see `plimsoll tag`)
   commit:1a2b3c4       an imported Git commit, by its id or a prefix of it
 A time selects the last commit in log order whose time is not later. The time of an imported \
 commit is its committer's time, or its import time if that is earlier. If committers' times go \
@@ -290,9 +317,7 @@ pub(crate) struct Get {
     #[command(flatten)]
     pub(crate) at: AtMoment,
     #[command(flatten)]
-    pub(crate) keyspace: InKeyspace,
-    #[command(flatten)]
-    pub(crate) keys: KeysAs,
+    pub(crate) keys: Keys,
 }
 
 #[derive(Args, Debug)]
@@ -315,9 +340,7 @@ pub(crate) struct Put {
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) ttl: Option<Duration>,
     #[command(flatten)]
-    pub(crate) keyspace: InKeyspace,
-    #[command(flatten)]
-    pub(crate) keys: KeysAs,
+    pub(crate) keys: Keys,
 }
 
 #[derive(Args, Debug)]
@@ -347,9 +370,7 @@ pub(crate) struct Delete {
     #[arg(long, value_name = "KEY", conflicts_with = "key")]
     pub(crate) to: Option<OsString>,
     #[command(flatten)]
-    pub(crate) keyspace: InKeyspace,
-    #[command(flatten)]
-    pub(crate) keys: KeysAs,
+    pub(crate) keys: Keys,
 }
 
 #[derive(Args, Debug)]
@@ -394,9 +415,7 @@ pub(crate) struct Scan {
     #[command(flatten)]
     pub(crate) at: AtMoment,
     #[command(flatten)]
-    pub(crate) keyspace: InKeyspace,
-    #[command(flatten)]
-    pub(crate) keys: KeysAs,
+    pub(crate) keys: Keys,
 }
 
 #[derive(Args, Debug)]
@@ -417,9 +436,7 @@ pub(crate) struct History {
     #[arg(long, value_name = "COUNT", value_parser = parse_count)]
     pub(crate) limit: Option<u64>,
     #[command(flatten)]
-    pub(crate) keyspace: InKeyspace,
-    #[command(flatten)]
-    pub(crate) keys: KeysAs,
+    pub(crate) keys: Keys,
 }
 
 #[derive(Args, Debug)]
@@ -445,9 +462,7 @@ pub(crate) struct Diff {
     /// Only keys with this prefix
     pub(crate) prefix: Option<OsString>,
     #[command(flatten)]
-    pub(crate) keyspace: InKeyspace,
-    #[command(flatten)]
-    pub(crate) keys: KeysAs,
+    pub(crate) keys: Keys,
 }
 
 #[derive(Args, Debug)]
@@ -521,9 +536,7 @@ pub(crate) struct Log {
     #[arg(long, conflicts_with = "follow")]
     pub(crate) skip_damaged: bool,
     #[command(flatten)]
-    pub(crate) keyspace: InKeyspace,
-    #[command(flatten)]
-    pub(crate) keys: KeysAs,
+    pub(crate) keys: Keys,
 }
 
 #[derive(Args, Debug)]

@@ -28,6 +28,7 @@ mod scan;
 mod shell;
 mod shown_change;
 mod stat;
+pub(crate) mod tag;
 mod trim;
 mod undo;
 mod update;
@@ -60,6 +61,7 @@ pub(crate) fn run(cli: Cli, output: &mut Output) -> Outcome {
         Command::Shell(args) => shell::run(globals, &args, output),
         Command::Keyspace(args) => keyspace::run(globals, &args, output),
         Command::Cursor(args) => cursor::run(globals, &args, output),
+        Command::Tag(args) => tag::run(globals, &args, output),
         Command::History(args) => history::run(globals, args, output),
         Command::Diff(args) => diff::run(globals, args, output),
         Command::Revert(args) => undo::revert(globals, &args, output),

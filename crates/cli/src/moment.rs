@@ -1,11 +1,11 @@
-//! The moment that a command reads at: a GLSN, a time, an imported commit, or the newest.
+//! The moment that a command reads at: a GLSN, a time, a tag, an imported commit, or the newest.
 //!
 //! A commit's time is its log time; an imported commit's is its committer's time, if that is
 //! earlier. The moment of a time T is the last commit in log order whose time is not after T, as
 //! `git rev-list -1 --first-parent --before=T` finds it.
 
 use jiff::Timestamp;
-use plimsoll::{Db, Error, Glsn, InvalidInput, Moment, Snapshot};
+use plimsoll::{Db, Error, Glsn, InvalidInput, Moment, Snapshot, TagInfo};
 use plimsoll_git::moments;
 
 use crate::exit::Failure;
@@ -19,10 +19,12 @@ pub(crate) enum At {
     Time(Timestamp),
     /// A prefix of a Git commit id.
     Commit(String),
+    /// The name of a tag.
+    Tag(String),
 }
 
-/// Parses `newest`, digits as a GLSN, `commit:` with hexadecimal digits, and anything else as a
-/// time.
+/// Parses `newest`, digits as a GLSN, `commit:` with hexadecimal digits, a time, and anything else
+/// that may be a tag's name as a tag.
 pub(crate) fn parse_at(text: &str) -> Result<At, String> {
     if text == "newest" {
         return Ok(At::Newest);
@@ -36,9 +38,29 @@ pub(crate) fn parse_at(text: &str) -> Result<At, String> {
         let refusal = || format!("`{id}` is not a commit id; write 4 to 64 hexadecimal digits");
         return if valid { Ok(At::Commit(id.to_ascii_lowercase())) } else { Err(refusal()) };
     }
-    let refusal = "is neither a GLSN nor a time; write e.g. 120, newest, 2024-01-31, \"2024-01-31 \
-                   12:00\", \"2 hours ago\" or commit:1a2b3c4";
-    parse_time(text, now()).map(At::Time).ok_or_else(|| format!("`{text}` {refusal}"))
+    if let Some(time) = parse_time(text, now()) {
+        return Ok(At::Time(time));
+    }
+    match TagInfo::is_name(text) {
+        true => Ok(At::Tag(text.to_owned())),
+        false => Err(format!("`{text}` is not a moment; {EXAMPLES}")),
+    }
+}
+
+const EXAMPLES: &str = "write a GLSN or a time, e.g. 120, newest, 2024-01-31, \
+                        \"2024-01-31 12:00\", \"2 hours ago\" or commit:1a2b3c4, or the name of \
+                        a tag";
+
+/// Why a name is no tag of the store.
+pub(crate) fn no_tag(db: &Db, name: &str) -> Result<String, Failure> {
+    let names: Vec<String> = db.tags()?.into_iter().map(|tag| tag.name).collect();
+    let known = match names.is_empty() {
+        true => "there are none".to_owned(),
+        false => format!("there are: {}", names.join(", ")),
+    };
+    Ok(format!(
+        "there is no tag `{name}` in this store; {known}. `plimsoll tag create` creates one"
+    ))
 }
 
 /// Reads a time.
@@ -62,6 +84,13 @@ pub(crate) fn glsn(db: &Db, at: &At, keyspace: &str) -> Result<u64, Failure> {
         At::Newest => Ok(db.newest().0),
         At::Glsn(glsn) => Ok(*glsn),
         At::Commit(id) => Ok(moments::commit(db, keyspace, id)?),
+        At::Tag(name) => match db.tag_at(name) {
+            Err(Error::InvalidInput(InvalidInput::NoTag { .. })) => Err(Failure::usage(format!(
+                "{}. For another moment, {EXAMPLES}",
+                no_tag(db, name)?
+            ))),
+            tag => Ok(tag?.glsn.0),
+        },
         At::Time(time) => match last_at(db, &[keyspace.to_owned()], *time)? {
             0 => Err(before_the_first(db, *time, keyspace)?),
             glsn => Ok(glsn),
@@ -117,9 +146,27 @@ mod tests {
     }
 
     #[test]
+    fn a_tag_name_is_no_other_moment() {
+        let text = |text: &str| parse_at(text).unwrap_or(At::Newest);
+        for name in ["soon", "v1.2", "1.0", "-", "2024-q1", "chicago", "2 hours"] {
+            assert_eq!(text(name), At::Tag(name.to_owned()));
+        }
+        // No text that is read as something else may be a tag's name.
+        let (numbers, units) = (["1", "-2", "+3", "0.5", "P1", "PT1", "-P1"], ["d", "h", "D", "H"]);
+        let spans = numbers.iter().flat_map(|number| units.map(|unit| format!("{number}{unit}")));
+        let others = ["2024-01-31", "20240131", "20240131T1200", "+002024-01-31", "now ", "7"];
+        let texts = spans.flat_map(|span| [format!("{span} ago"), format!("{span}ago")]);
+        for text in texts.chain(others.map(str::to_owned)) {
+            if !matches!(parse_at(&text), Ok(At::Tag(_)) | Err(_)) {
+                assert!(!TagInfo::is_name(&text), "{text}");
+            }
+        }
+    }
+
+    #[test]
     fn malformed_moment_is_refused_with_examples() {
         for text in
-            ["", "soon", "-1", "99999999999999999999", "commit:", "commit:xyz1", "commit:12"]
+            ["", "2024-1-31", "99999999999999999999", "commit:", "commit:xyz1", "commit:12", "a:b"]
         {
             let message = parse_at(text).unwrap_err();
             assert!(

@@ -14,7 +14,7 @@ use plimsoll_disk::clock::{Clock, SystemClock};
 use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::{Caching, Disk, File, Open};
-use plimsoll_log::draft::{CommitTimes, Draft, DraftEntry};
+use plimsoll_log::draft::{Draft, DraftEntry};
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
 use plimsoll_log::glsn::{Glsn, StreamId};
@@ -69,10 +69,7 @@ fn fill(log: &FileLog, record: usize, entries: u64) -> Outcome<()> {
     let parts: [&[u8]; 1] = [&PAYLOAD];
     let drafts = vec![DraftEntry { stream: StreamId(1), parts: &parts }; record];
     for _ in 0..entries as usize / record {
-        log.submit(
-            &Draft { entries: &drafts, read_at: Glsn::NONE, blobs: &[], times: CommitTimes::ANY },
-            None,
-        )?;
+        log.submit(&Draft::of(&drafts), None)?;
     }
     Ok(log.sync()?)
 }
@@ -156,15 +153,7 @@ fn appends(disk: &Arc<dyn Disk>, dir: &Path) -> Outcome<()> {
             let syncs_of_log = run(threads, |_| {
                 let parts: [&[u8]; 1] = [&PAYLOAD];
                 let entries = [DraftEntry { stream: StreamId(1), parts: &parts }];
-                let ticket = log.submit(
-                    &Draft {
-                        entries: &entries,
-                        read_at: Glsn::NONE,
-                        blobs: &[],
-                        times: CommitTimes::ANY,
-                    },
-                    None,
-                )?;
+                let ticket = log.submit(&Draft::of(&entries), None)?;
                 Ok(log.wait_durable(ticket.last)?)
             })?;
             let group = threads as usize;

@@ -29,6 +29,13 @@ pub struct Draft<'a> {
     pub times: CommitTimes,
 }
 
+impl<'a> Draft<'a> {
+    /// A record that depends on no read, names no blob files, and may be committed at any time.
+    pub fn of(entries: &'a [DraftEntry<'a>]) -> Self {
+        Self { entries, read_at: Glsn::NONE, blobs: &[], times: CommitTimes::ANY }
+    }
+}
+
 /// The times at which a record may be committed, in microseconds since 1970 UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommitTimes {

@@ -123,6 +123,8 @@ pub struct Members {
     /// Ids of blob files.
     pub blob_ids: BlobIds,
     join: Arc<MemberLock>,
+    /// Whether this member has the right to leave.
+    is_leaving: AtomicBool,
     /// Whether this member initializes the words.
     is_first: AtomicBool,
 }
@@ -185,6 +187,11 @@ impl Joining {
         })
     }
 
+    /// Takes `join`, however long another process joins or leaves if it reports that it works.
+    fn wait_to_join(&self) -> Result<(), LogError> {
+        self.join.wait_for_working(|| self.join.take(self.patience, 0, &|| false)).map(drop)
+    }
+
     /// Takes a free slot. The caller must hold `join`.
     fn take_slot(self, store: &Path) -> Result<Members, LogError> {
         for slot in 0..SLOTS {
@@ -242,6 +249,7 @@ impl Joining {
             requests: Requests::new(&table),
             needs: Needs::new(&table, &marks),
             blob_ids: BlobIds::new(&table, &slots),
+            is_leaving: AtomicBool::new(false),
             is_first: AtomicBool::new(false),
             table,
             marks,
@@ -262,8 +270,8 @@ impl Members {
     /// out by the store's lock whether it is the first member ([`Members::begin`]).
     ///
     /// # Errors
-    /// `Stalled` if another process does not finish joining or leaving; `Locked` if the number of
-    /// members is at its maximum; the disk.
+    /// `Stalled` if another process that joins or leaves is suspended or takes too long; `Locked`
+    /// if the number of members is at its maximum; the disk.
     pub fn join(
         disk: &Arc<dyn Disk>,
         clock: &Arc<dyn Clock>,
@@ -271,7 +279,7 @@ impl Members {
         patience: Duration,
     ) -> Result<Self, LogError> {
         let joining = Joining::open(disk, clock, store, patience, Access::Writes)?;
-        joining.join.take(patience, 0, &|| false)?;
+        joining.wait_to_join()?;
         joining.take_slot(store)
     }
 
@@ -335,6 +343,16 @@ impl Members {
         ] {
             self.table.set(word, value);
         }
+        // Names this member to those that wait.
+        self.report_work();
+    }
+
+    /// Reports that this member, which joins or leaves, works: others that want to join wait for it
+    /// as long as it reports.
+    pub fn report_work(&self) {
+        if self.table.may_write_words() {
+            self.join.report(self.table.here());
+        }
     }
 
     /// Marks the words as complete, so that others may join.
@@ -373,6 +391,7 @@ impl Members {
             false
         };
         self.join.take(self.table.patience, self.table.here(), &is_needless)?;
+        self.is_leaving.store(true, Ordering::SeqCst);
         if self.table.access == Access::Writes {
             // Read-only processes that stay open learn from this that they follow no member any
             // more.
@@ -395,7 +414,10 @@ impl Members {
         if let Some(lock) = &self.table.slot_lock {
             lock.unlock();
         }
-        self.join.release();
+        // If it did not get the right in time, another member has it.
+        if self.is_leaving.swap(false, Ordering::SeqCst) {
+            self.join.release();
+        }
         // If this member was the keeper, another one must replace it.
         self.table.notify();
     }
@@ -414,7 +436,7 @@ impl Members {
     ) -> Result<Self, LogError> {
         match Joining::open(disk, clock, store, patience, Access::Reads) {
             Ok(joining) => {
-                joining.join.take(patience, 0, &|| false)?;
+                joining.wait_to_join()?;
                 match joining.take_slot(store) {
                     Err(error) if is_forbidden(&error) => {}
                     joined => return joined,
@@ -424,7 +446,7 @@ impl Members {
             Err(error) => return Err(error),
         }
         let watching = Joining::open(disk, clock, store, patience, Access::Watches)?;
-        watching.join.take_without_words(patience)?;
+        watching.join.wait_for_working(|| watching.join.take_without_words(patience))?;
         Ok(watching.end(SLOTS, None))
     }
 

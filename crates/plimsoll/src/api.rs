@@ -14,4 +14,5 @@ pub(crate) mod log_entry;
 pub(crate) mod sizes;
 pub(crate) mod skip;
 pub(crate) mod snapshot;
+mod tags;
 pub(crate) mod updates;

@@ -17,6 +17,7 @@ pub(crate) mod replay;
 pub(crate) mod retention;
 pub(crate) mod shared;
 pub(crate) mod steps;
+pub(crate) mod tag_commits;
 pub(crate) mod trim;
 pub(crate) mod unfinished_backup;
 #[cfg_attr(
@@ -35,6 +36,7 @@ use plimsoll_memory::pool::Pool;
 
 use crate::engine::io_choice::IoChoice;
 use crate::engine::maintenance::checkpoints::Checkpoints;
+use crate::engine::maintenance::idle_time::IdleTime;
 use crate::engine::maintenance::upkeep::Upkeep;
 use crate::engine::retention::RetentionHorizon;
 use crate::engine::shared::membership::Membership;
@@ -80,6 +82,8 @@ pub(crate) struct Maintenance {
     pub(crate) warm: Option<Warm>,
     /// `None` if the store is read-only.
     pub(crate) checkpoints: Option<Checkpoints>,
+    /// Used by the background jobs of the index, or step by step.
+    pub(crate) idle_time: Arc<IdleTime>,
     /// The threads of the background jobs.
     pub(crate) crew: Arc<Crew>,
 }

@@ -9,6 +9,7 @@
 //! - [`Db::add`], [`Db::append`], [`Db::compare_and_swap`] and [`Db::update`] change a key without
 //!   a conflict.
 //! - [`Db::snapshot`] and [`Db::snapshot_at`] read the store as it is, and as it was.
+//! - [`Db::tag`] names a moment, which then stays readable.
 //! - [`Db::history`] and [`Db::diff`] tell what changed; [`Log::commits`] and [`Db::watch`] are the
 //!   change feed; [`Db::log`] also carries streams of the user's own.
 //! - [`Db::revert`] undoes a commit, and [`Db::reset_to`] goes back to a moment, by a new commit.
@@ -93,6 +94,7 @@ pub use types::stats::{
     EvictorStats, IndexStats, IoStats, LogBounds, MemoryStats, OpeningStats, PoolStats,
     PressureStats, RowCacheStats, StallStats, Stats, Waits, WarmStats,
 };
+pub use types::tags::TagInfo;
 pub use types::update::Overflow;
 pub use types::value::Value;
 pub use types::version::{INLINE_BYTES, MAX_VALUE_BYTES};
@@ -115,6 +117,8 @@ mod documents {
     struct ExpireValues;
     #[doc = include_str!("../../../docs/how-to/delete-a-range.md")]
     struct DeleteARange;
+    #[doc = include_str!("../../../docs/how-to/name-a-moment.md")]
+    struct NameAMoment;
     #[doc = include_str!("../../../docs/how-to/undo-a-commit.md")]
     struct UndoACommit;
     #[doc = include_str!("../../../docs/how-to/share-a-store-between-processes.md")]

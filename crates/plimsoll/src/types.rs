@@ -19,6 +19,7 @@ pub(crate) mod machine_memory;
 pub(crate) mod options;
 pub(crate) mod retention;
 pub(crate) mod stats;
+pub(crate) mod tags;
 pub(crate) mod thread_part;
 pub(crate) mod times;
 pub(crate) mod update;

@@ -137,6 +137,19 @@ fn a_store_makes_no_heap_allocation_above_64_kib() {
         assert!(db.reset_to(before).keyspace(&small).run()?.is_some());
         Ok(())
     });
+    let line = format!("{}\n", "long ".repeat(9000));
+    let text = |last: &str| format!("{}{}{last}\n", "\n".repeat(20), line.repeat(20));
+    let (base, wrong) = (text("end"), text("wrong"));
+    let (ours, merged) = (format!("begin\n{wrong}"), format!("begin\n{base}"));
+    check("a merge of long texts with few lines, of which the first are short", &mut |_| {
+        db.put(&small, "text", &base)?;
+        let wrong = db.put(&small, "text", &wrong)?;
+        db.put(&small, "text", &ours)?;
+        let revert = db.revert(wrong).rule(&small, MergeRule::Text);
+        assert!(matches!(revert.run()?, MergeOutcome::Merged(_)));
+        assert!(db.get(&small, "text")?.is_some_and(|value| value == merged.as_bytes()));
+        Ok(())
+    });
     for caches in ["warm", "cold"] {
         check(&format!("reads, {caches}"), &mut |piece| {
             let snapshot = db.snapshot();

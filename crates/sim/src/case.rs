@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::expiry;
 use crate::op::Op;
 use crate::op::generate::{Profile, among, generate};
 use crate::world::{Setting, World};
@@ -32,11 +33,13 @@ pub enum Mode {
     Rot,
     /// Several processes share the store; they are killed, stopped, join and leave.
     Members,
+    /// Values expire.
+    Expiry,
 }
 
 impl Mode {
     /// All of them, with their names.
-    pub const ALL: [(Mode, &str); 11] = [
+    pub const ALL: [(Mode, &str); 12] = [
         (Mode::Model, "model"),
         (Mode::EverySync, "every-sync"),
         (Mode::Crash, "crash"),
@@ -48,12 +51,13 @@ impl Mode {
         (Mode::Metamorphic, "metamorphic"),
         (Mode::Rot, "rot"),
         (Mode::Members, "members"),
+        (Mode::Expiry, "expiry"),
     ];
 
     fn profile(self) -> Profile {
         match self {
-            // This mode has its own workload generator.
-            Mode::Model | Mode::Members => Profile::Model,
+            // The last two have their own workload generators.
+            Mode::Model | Mode::Members | Mode::Expiry => Profile::Model,
             Mode::EverySync | Mode::Rot => Profile::EverySync,
             Mode::Crash => Profile::Crash,
             Mode::FailedReads => Profile::FailedReads,
@@ -112,8 +116,10 @@ impl Case {
 
     /// Its workload.
     pub fn workload(&self) -> Vec<Op> {
-        if self.mode == Mode::Members {
-            return among::generate(self.seed, self.ops);
+        match self.mode {
+            Mode::Members => return among::generate(self.seed, self.ops),
+            Mode::Expiry => return expiry::workload(self.seed, self.ops),
+            _ => {}
         }
         generate(self.seed, &self.mode.profile().settings().of_seed(self.seed), self.ops)
     }

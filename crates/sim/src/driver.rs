@@ -27,6 +27,7 @@ mod restore;
 mod settle;
 mod spaces;
 mod step;
+mod tags;
 mod transactions;
 mod updates;
 

@@ -91,7 +91,7 @@ impl Judge<'_> {
     ) -> Outcome<Option<T>> {
         match answer {
             Ok(answer) => Ok(Some(answer)),
-            Err(Error::Trimmed { asked, first }) if at.is_some() => {
+            Err(Error::Trimmed { asked, first, .. }) if at.is_some() => {
                 let (space, at) = at.unwrap_or_default();
                 let floor = self.model.floor(space);
                 let may_refuse = !self.model.must_answer(space, at);

@@ -11,6 +11,7 @@
 //! - [`rot`]: a closed store is damaged in other ways;
 //! - [`members`]: several processes share a store on one simulated disk, and are killed, stopped,
 //!   join and leave;
+//! - [`expiry`]: values expire while time passes and clocks differ;
 //! - [`kill`]: a child process on a real disk is killed;
 //! - [`real`]: the power of a real file system is cut under such a child, its system calls fail,
 //!   other processes read beside it;
@@ -28,6 +29,7 @@ pub mod case;
 pub mod content;
 pub mod crash;
 pub mod driver;
+pub mod expiry;
 pub mod failure;
 pub mod faults;
 pub mod flip;

@@ -14,6 +14,7 @@
 //!    wrong.
 
 pub mod merge;
+mod names;
 pub mod reads;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,6 +60,13 @@ pub enum Entry {
         name: u8,
         /// The GLSN to read next.
         next: Option<u64>,
+    },
+    /// A tag was created or deleted.
+    Tag {
+        /// Its number.
+        name: u8,
+        /// Its moment.
+        at: Option<u64>,
     },
     /// The store's record that streams are in use.
     StreamsInUse,
@@ -256,7 +264,10 @@ impl Model {
                 }
                 space.dropped = Some(glsn);
             }
-            Entry::StreamsInUse | Entry::Payload { .. } | Entry::Cursor { .. } => {}
+            Entry::StreamsInUse
+            | Entry::Payload { .. }
+            | Entry::Cursor { .. }
+            | Entry::Tag { .. } => {}
         }
     }
 
@@ -353,19 +364,6 @@ impl Model {
         Entry::Dropped { space, keys: keys.into_iter().map(|(key, _)| key).collect() }
     }
 
-    /// The named cursors, and the GLSN that each is to read next.
-    pub fn cursors(&self) -> BTreeMap<u8, u64> {
-        let mut cursors = BTreeMap::new();
-        for placed in &self.log {
-            match placed.entry {
-                Entry::Cursor { name, next: Some(next) } => _ = cursors.insert(name, next),
-                Entry::Cursor { name, next: None } => _ = cursors.remove(&name),
-                _ => {}
-            }
-        }
-        cursors
-    }
-
     /// Whether a keyspace already has this retention, so that setting it commits nothing.
     pub fn has_recorded(&self, space: u8, keep: Keep) -> bool {
         self.spaces
@@ -396,9 +394,10 @@ impl Model {
     }
 
     /// Raises the floors above the versions that background work may have dropped. `open` are the
-    /// open moments, `newest` is the newest moment that may have been visible, `now` the time of
-    /// the clock.
+    /// open moments beside the tagged ones, `newest` is the newest moment that may have been
+    /// visible, `now` the time of the clock.
     pub fn raise_floors(&mut self, open: &BTreeSet<u64>, newest: u64, now: u64) {
+        let open: BTreeSet<u64> = open.iter().copied().chain(self.tagged()).collect();
         // The time of an entry is unknown if its commit ended in an error; it may be as old as its
         // predecessor. Use the last such entry in log order: if the log's time was restarted,
         // everything before is at least as old as the restart.
@@ -427,7 +426,7 @@ impl Model {
             .collect();
         for (number, floor) in windows {
             if let Some(space) = self.spaces.get_mut(&number) {
-                space.raise_floor(floor, open);
+                space.raise_floor(floor, &open);
             }
         }
     }

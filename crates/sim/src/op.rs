@@ -419,6 +419,23 @@ pub enum Op {
         /// Its number.
         name: u8,
     },
+    /// Tags a moment.
+    Tag {
+        /// The number of the tag.
+        name: u8,
+        /// The moment this many GLSNs before the newest.
+        back: u64,
+    },
+    /// Reads everything at a tag.
+    ReadTag {
+        /// Its number.
+        name: u8,
+    },
+    /// Deletes a tag.
+    DeleteTag {
+        /// Its number.
+        name: u8,
+    },
     /// Damages files in a copy of the store, and recovers the copy.
     Recover {
         /// Seed of the damage.
@@ -511,6 +528,8 @@ pub enum Op {
     Fault(Fault),
     /// An act of one of several processes; ignored in a run with one process.
     Among(among::Among),
+    /// A step of a run with values that expire, chosen by this number; ignored in other runs.
+    Timed(u64),
 }
 
 impl Op {

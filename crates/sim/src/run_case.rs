@@ -4,7 +4,7 @@ use crate::case::{Case, Mode};
 use crate::driver::{Care, Driver, run};
 use crate::failure::Outcome;
 use crate::op::Op;
-use crate::{crash, faults, members, metamorphic, rot};
+use crate::{crash, expiry, faults, members, metamorphic, rot};
 
 impl Case {
     /// Runs it.
@@ -31,6 +31,7 @@ impl Case {
             Mode::Metamorphic => metamorphic::compare_settings(self, ops),
             Mode::Rot => rot::damage(self, ops).map(|_| ()),
             Mode::Members => members::run(self.seed, ops),
+            Mode::Expiry => expiry::run(self.seed, ops),
         }
     }
 }

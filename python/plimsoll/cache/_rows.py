@@ -15,6 +15,9 @@ Invariant: every change of a row changes its indexes and the counters in the sam
 Under the policy "least-recently-stored", an overwritten row keeps its rank, stored in `accessed`,
 which saves two of three index changes. Eviction re-ranks such a row when it reaches the front. A
 rank is never later than the time of storing, so the row evicted is the one stored first.
+
+Rows do not use the store's own expiry. A row that vanished by itself would leave its index keys,
+its counters and its file behind, and `expire` takes any time.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@
 )]
 
 mod beside;
+#[cfg(feature = "cloud")]
+mod cloud;
 mod damage;
 mod moments;
 mod refusals;

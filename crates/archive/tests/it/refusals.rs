@@ -57,8 +57,13 @@ fn a_second_archiver_is_refused() {
 #[test]
 fn places_that_are_no_archive_are_named() {
     let world = World::new(31, Retention::Forever);
-    for refused in [Archive::open("s3://bucket/a"), Archive::open("file://relative")] {
+    for refused in [Archive::open("ftp://bucket/a"), Archive::open("file://relative")] {
         assert!(matches!(refused, Err(Error::Url { .. })), "{refused:?}");
+    }
+    #[cfg(not(feature = "cloud"))]
+    {
+        let refused = Archive::open("s3://bucket/a").unwrap_err().to_string();
+        assert!(refused.contains("build it with `--features cloud`"), "{refused}");
     }
     let nowhere = Archive::open(world.path("nowhere").to_str().unwrap()).unwrap();
     let refused = nowhere.restore(world.path("new"), options(), Moment::Newest);

@@ -78,6 +78,15 @@ impl World {
         }
     }
 
+    /// Commits one value.
+    #[cfg(feature = "cloud")]
+    pub(crate) fn put(&mut self, key: &str, value: Vec<u8>) {
+        let glsn = self.db().put(&self.rows(), key, &value).unwrap();
+        let mut rows = self.model.last().unwrap().1.clone();
+        rows.insert(key.into(), value);
+        self.model.push((glsn, rows));
+    }
+
     /// Small in most cases; sometimes large enough for the log, or for a blob file.
     fn value(&mut self) -> Vec<u8> {
         let bytes = match self.rng.u32(0..40) {

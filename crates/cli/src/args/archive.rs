@@ -23,8 +23,10 @@ It costs least if the store is shared, because this command then keeps the store
 With --keep, a pass also deletes what only earlier moments need; the index is sent at least once \
 in that time.
 
-ARCHIVE is a folder, which is created, or its URL file:///PATH; put it on another disk. It belongs \
-to one store and to one archiver at a time. `plimsoll verify ARCHIVE` reads and checks all of it.
+ARCHIVE is a folder, which is created, or its URL file:///PATH; put it on another disk. A build \
+with the feature `cloud` also takes s3://BUCKET/PREFIX, gs://BUCKET/PREFIX and \
+az://CONTAINER/PREFIX, with the credentials of the environment. An archive belongs to one store \
+and to one archiver at a time. `plimsoll verify ARCHIVE` reads and checks all of it.
 
 Examples:
   plimsoll archive demo.plimsoll /backup/demo.archive

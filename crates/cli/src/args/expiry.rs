@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{AtMoment, InKeyspace, KeysAs};
+use super::{AtMoment, Keys};
 use crate::duration::parse_duration;
 
 #[derive(Args, Debug)]
@@ -25,9 +25,7 @@ pub(crate) struct Ttl {
     #[command(flatten)]
     pub(crate) at: AtMoment,
     #[command(flatten)]
-    pub(crate) keyspace: InKeyspace,
-    #[command(flatten)]
-    pub(crate) keys: KeysAs,
+    pub(crate) keys: Keys,
 }
 
 #[derive(Args, Debug)]
@@ -46,9 +44,7 @@ pub(crate) struct Expire {
     #[arg(value_name = "TIME", value_parser = parse_duration)]
     pub(crate) ttl: Duration,
     #[command(flatten)]
-    pub(crate) keyspace: InKeyspace,
-    #[command(flatten)]
-    pub(crate) keys: KeysAs,
+    pub(crate) keys: Keys,
 }
 
 #[derive(Args, Debug)]
@@ -64,7 +60,5 @@ pub(crate) struct Persist {
     /// Key
     pub(crate) key: OsString,
     #[command(flatten)]
-    pub(crate) keyspace: InKeyspace,
-    #[command(flatten)]
-    pub(crate) keys: KeysAs,
+    pub(crate) keys: Keys,
 }

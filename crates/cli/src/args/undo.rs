@@ -47,6 +47,9 @@ pub(crate) struct Revert {
     /// Undo only what the commit did in this keyspace; may be repeated [default: all]
     #[arg(long = "keyspace", value_name = "NAME")]
     pub(crate) keyspaces: Vec<String>,
+    /// Keep what the commit did in this keyspace; may be repeated
+    #[arg(long = "except", value_name = "NAME")]
+    pub(crate) excluded: Vec<String>,
 }
 
 #[derive(Args, Debug)]
@@ -66,7 +69,7 @@ Examples:
 pub(crate) struct Reset {
     /// Store
     pub(crate) store: PathBuf,
-    /// Moment: a GLSN, a time or commit:ID, as for `get --at`
+    /// Moment: a GLSN, a time, a tag or commit:ID, as for `get --at`
     #[arg(long, value_name = "MOMENT", value_parser = parse_at)]
     pub(crate) to: At,
     /// Reset only this keyspace; may be repeated [default: all]
@@ -100,8 +103,8 @@ fn parse_rule(text: &str) -> Result<(String, Rule), String> {
 fn parse_commit(text: &str) -> Result<At, String> {
     match parse_at(text) {
         Ok(At::Time(_)) | Err(_) => Err(format!(
-            "`{text}` is not a commit; write its GLSN, newest, or commit:1a2b3c4 (`plimsoll log` \
-             lists the commits)"
+            "`{text}` is not a commit; write its GLSN, newest, a tag, or commit:1a2b3c4 (`plimsoll \
+             log` lists the commits)"
         )),
         commit => commit,
     }

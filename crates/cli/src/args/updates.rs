@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{InKeyspace, KeysAs};
+use super::Keys;
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -25,9 +25,7 @@ pub(crate) struct Add {
     #[arg(default_value_t = 1)]
     pub(crate) number: i64,
     #[command(flatten)]
-    pub(crate) keyspace: InKeyspace,
-    #[command(flatten)]
-    pub(crate) keys: KeysAs,
+    pub(crate) keys: Keys,
 }
 
 #[derive(Args, Debug)]
@@ -46,9 +44,7 @@ pub(crate) struct Append {
     /// Bytes to append; read from stdin if they are - or omitted
     pub(crate) value: Option<OsString>,
     #[command(flatten)]
-    pub(crate) keyspace: InKeyspace,
-    #[command(flatten)]
-    pub(crate) keys: KeysAs,
+    pub(crate) keys: Keys,
 }
 
 #[derive(Args, Debug)]
@@ -74,7 +70,5 @@ pub(crate) struct Cas {
     #[arg(long)]
     pub(crate) delete: bool,
     #[command(flatten)]
-    pub(crate) keyspace: InKeyspace,
-    #[command(flatten)]
-    pub(crate) keys: KeysAs,
+    pub(crate) keys: Keys,
 }

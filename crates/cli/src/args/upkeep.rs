@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use plimsoll::{Compression, Retention};
 
-use super::{AtMoment, InKeyspace, KeysAs};
+use super::{AtMoment, Keys};
 use crate::duration::parse_duration;
 use crate::moment::{At, parse_at};
 use crate::retention::parse_retention;
@@ -187,8 +187,8 @@ Examples:
 pub(crate) struct Trim {
     /// Store
     pub(crate) store: PathBuf,
-    /// Delete the log before this GLSN or time; all of it with `newest`
-    #[arg(long, value_name = "GLSN|TIME", value_parser = parse_at)]
+    /// Delete the log before this GLSN, time or tag; all of it with `newest`
+    #[arg(long, value_name = "MOMENT", value_parser = parse_at)]
     pub(crate) until: At,
 }
 
@@ -249,7 +249,5 @@ pub(crate) struct Count {
     #[command(flatten)]
     pub(crate) at: AtMoment,
     #[command(flatten)]
-    pub(crate) keyspace: InKeyspace,
-    #[command(flatten)]
-    pub(crate) keys: KeysAs,
+    pub(crate) keys: Keys,
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{InKeyspace, KeysAs};
+use super::Keys;
 use crate::number::{parse_count, parse_glsn};
 
 #[derive(Args, Debug)]
@@ -39,7 +39,5 @@ pub(crate) struct Watch {
     #[arg(long, value_name = "COUNT", value_parser = parse_count)]
     pub(crate) limit: Option<u64>,
     #[command(flatten)]
-    pub(crate) keyspace: InKeyspace,
-    #[command(flatten)]
-    pub(crate) keys: KeysAs,
+    pub(crate) keys: Keys,
 }

@@ -204,9 +204,9 @@ pub(crate) fn restore(
         None | Some(At::Newest) => Moment::Newest,
         Some(At::Glsn(glsn)) => Moment::Glsn(Glsn(*glsn)),
         Some(At::Time(time)) => Moment::Time((*time).into()),
-        Some(At::Commit(_)) => {
+        Some(At::Commit(_) | At::Tag(_)) => {
             return Err(Failure::usage(
-                "an archive is not searched for commit ids; give a GLSN or a time",
+                "an archive is not searched for commit ids or tags; give a GLSN or a time",
             ));
         }
     };

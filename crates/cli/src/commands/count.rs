@@ -3,20 +3,17 @@
 use std::ops::ControlFlow;
 
 use crate::args::{CountKeys, Globals};
-use crate::bytes::key_bytes;
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Exit, Outcome};
 use crate::key_range::KeyRange;
 use crate::output::Output;
 use crate::script::answers;
 use crate::{keyspaces, moment, store};
 
 pub(crate) fn run(globals: &Globals, args: CountKeys, output: &mut Output) -> Outcome {
-    let hex = args.keys.hex;
-    let bytes =
-        |key: Option<_>| key.map(|key| key_bytes(key, hex)).transpose().map_err(Failure::usage);
-    let (from, to, prefix) = (bytes(args.from)?, bytes(args.to)?, bytes(args.prefix)?);
+    let key = |key| args.keys.optional(key);
+    let (from, to, prefix) = (key(args.from)?, key(args.to)?, key(args.prefix)?);
     let range = KeyRange::new(&prefix.unwrap_or_default(), from, to);
-    let (name, at) = (&args.keyspace.keyspace, args.at.at.as_ref());
+    let (name, at) = (args.keys.keyspace(), args.at.at.as_ref());
     store::read_at(globals, &args.store, at, output, |db, output| {
         let snapshot = moment::snapshot(db, at, name)?;
         let keyspace = keyspaces::keyspace_at(db, &snapshot, name)?;

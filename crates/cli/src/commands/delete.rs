@@ -1,12 +1,11 @@
 //! `plimsoll delete`: deletes keys, or a range of keys, in one transaction.
 
 use std::collections::HashSet;
-use std::ffi::OsString;
 
 use plimsoll::Durability;
 
 use crate::args::{Delete, Globals};
-use crate::bytes::{key_bytes, show_key};
+use crate::bytes::show_key;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::key_range::KeyRange;
 use crate::keyspaces;
@@ -19,13 +18,11 @@ pub(crate) fn run(globals: &Globals, args: Delete, output: &mut Output) -> Outco
     if args.prefix.is_some() || args.from.is_some() || args.to.is_some() {
         return delete_range(globals, args, output);
     }
-    let hex = args.keys.hex;
-    let keys: Result<Vec<Vec<u8>>, String> =
-        args.key.into_iter().map(|key| key_bytes(key, hex)).collect();
-    let keys = keys.map_err(Failure::usage)?;
-    keyspaces::check_writable(&args.keyspace.keyspace)?;
+    let keys = args.key.into_iter().map(|key| args.keys.key(key));
+    let keys = keys.collect::<Result<Vec<Vec<u8>>, Failure>>()?;
+    keyspaces::check_writable(args.keys.keyspace())?;
     let db = store::open_to_write(globals, &args.store, false, Durability::Sync)?;
-    let keyspace = keyspaces::known_keyspace(&db, &args.keyspace.keyspace)?;
+    let keyspace = keyspaces::known_keyspace(&db, args.keys.keyspace())?;
     let mut transaction = db.begin();
     let (mut missing, mut seen) = (Vec::new(), HashSet::new());
     let mut deleted = 0;
@@ -63,14 +60,11 @@ pub(crate) fn run(globals: &Globals, args: Delete, output: &mut Output) -> Outco
 }
 
 fn delete_range(globals: &Globals, args: Delete, output: &mut Output) -> Outcome {
-    let hex = args.keys.hex;
-    let bytes = |key: Option<OsString>| {
-        key.map(|key| key_bytes(key, hex)).transpose().map_err(Failure::usage)
-    };
-    let (prefix, from, to) = (bytes(args.prefix)?, bytes(args.from)?, bytes(args.to)?);
-    keyspaces::check_writable(&args.keyspace.keyspace)?;
+    let key = |key| args.keys.optional(key);
+    let (prefix, from, to) = (key(args.prefix)?, key(args.from)?, key(args.to)?);
+    keyspaces::check_writable(args.keys.keyspace())?;
     let db = store::open_to_write(globals, &args.store, false, Durability::Sync)?;
-    let keyspace = keyspaces::known_keyspace(&db, &args.keyspace.keyspace)?;
+    let keyspace = keyspaces::known_keyspace(&db, args.keys.keyspace())?;
     let range = KeyRange::new(&prefix.unwrap_or_default(), from, to);
     let glsn = db.delete_range(&keyspace, range.bounds())?;
     store::close_after_commits(db);

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::about::About;
 use crate::args::{Diff, Globals};
-use crate::bytes::{key_bytes, put_json, shorten, show_bytes, show_key};
+use crate::bytes::{put_json, shorten, show_bytes, show_key};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Output, Reader, Style};
 use crate::size::{count_of, show_size};
@@ -19,10 +19,9 @@ pub(crate) fn run(globals: &Globals, args: Diff, output: &mut Output) -> Outcome
 /// Prints the differences between two moments of an open store.
 pub(crate) fn print(db: &Db, args: Diff, output: &mut Output) -> Outcome {
     let hex = args.keys.hex;
-    let prefix =
-        args.prefix.map(|prefix| key_bytes(prefix, hex)).transpose().map_err(Failure::usage)?;
-    let keyspace = keyspaces::keyspace_ever(db, &args.keyspace.keyspace)?;
-    let name = &args.keyspace.keyspace;
+    let prefix = args.keys.optional(args.prefix)?;
+    let keyspace = keyspaces::keyspace_ever(db, args.keys.keyspace())?;
+    let name = args.keys.keyspace();
     let (before, after) =
         (moment::glsn(db, &args.before, name)?, moment::glsn(db, &args.after, name)?);
     let mut changes = 0;

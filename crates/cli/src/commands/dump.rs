@@ -7,7 +7,7 @@ use std::path::Path;
 
 use plimsoll::{DumpOptions, DumpReport, Error};
 
-use crate::args::{AtMoment, Dump, Globals, InKeyspace, KeysAs, Scan};
+use crate::args::{AtMoment, Dump, Globals, InKeyspace, Keys, Scan};
 use crate::commands::scan;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt::Interrupt;
@@ -74,8 +74,7 @@ fn run_json(globals: &Globals, args: Dump, to_stdout: bool, output: &mut Output)
         null: false,
         skip_damaged: false,
         at: AtMoment { at: None },
-        keyspace: InKeyspace { keyspace },
-        keys: KeysAs { hex: false },
+        keys: Keys { keyspace: InKeyspace { keyspace }, hex: false },
     };
     scan::run(globals, rows, output)
 }

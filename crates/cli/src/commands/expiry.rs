@@ -1,13 +1,12 @@
 //! `plimsoll ttl`, `expire` and `persist`: tell and change when a value expires.
 
-use std::ffi::OsString;
 use std::path::Path;
 use std::time::SystemTime;
 
 use plimsoll::{Db, Durability, Keyspace};
 
-use crate::args::{Expire, Globals, InKeyspace, KeysAs, Persist, Ttl};
-use crate::bytes::{key_bytes, show_key};
+use crate::args::{Expire, Globals, Keys, Persist, Ttl};
+use crate::bytes::show_key;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keyspaces;
 use crate::moment;
@@ -18,10 +17,10 @@ use crate::store;
 use crate::time::now;
 
 pub(crate) fn ttl(globals: &Globals, args: Ttl, output: &mut Output) -> Outcome {
-    let key = key(args.key, &args.keys)?;
+    let key = args.keys.key(args.key)?;
     let db = store::open_to_read(globals, &args.store)?;
-    let snapshot = moment::snapshot(&db, args.at.at.as_ref(), &args.keyspace.keyspace)?;
-    let keyspace = keyspaces::keyspace_at(&db, &snapshot, &args.keyspace.keyspace)?;
+    let snapshot = moment::snapshot(&db, args.at.at.as_ref(), args.keys.keyspace())?;
+    let keyspace = keyspaces::keyspace_at(&db, &snapshot, args.keys.keyspace())?;
     match answers::ttl(snapshot.ttl(&keyspace, &key)?, output)? {
         true => Ok(Exit::Done),
         false => no_value(&key),
@@ -29,34 +28,28 @@ pub(crate) fn ttl(globals: &Globals, args: Ttl, output: &mut Output) -> Outcome 
 }
 
 pub(crate) fn expire(globals: &Globals, args: Expire, _: &mut Output) -> Outcome {
-    let key = key(args.key, &args.keys)?;
+    let key = args.keys.key(args.key)?;
     let at = SystemTime::from(now()).checked_add(args.ttl);
     let at = at.ok_or_else(|| Failure::usage("the time is too long"))?;
-    change(globals, &args.store, &args.keyspace, &key, |db, keyspace| {
-        db.expire_at(keyspace, &key, at)
-    })
+    change(globals, &args.store, &args.keys, &key, |db, keyspace| db.expire_at(keyspace, &key, at))
 }
 
 pub(crate) fn persist(globals: &Globals, args: Persist, _: &mut Output) -> Outcome {
-    let key = key(args.key, &args.keys)?;
-    change(globals, &args.store, &args.keyspace, &key, |db, keyspace| db.persist(keyspace, &key))
-}
-
-fn key(key: OsString, keys: &KeysAs) -> Result<Vec<u8>, Failure> {
-    key_bytes(key, keys.hex).map_err(Failure::usage)
+    let key = args.keys.key(args.key)?;
+    change(globals, &args.store, &args.keys, &key, |db, keyspace| db.persist(keyspace, &key))
 }
 
 /// Changes the expiry of a key in a store that it opens and closes.
 fn change(
     globals: &Globals,
     path: &Path,
-    keyspace: &InKeyspace,
+    keys: &Keys,
     key: &[u8],
     change: impl FnOnce(&Db, &Keyspace) -> plimsoll::Result<bool>,
 ) -> Outcome {
-    keyspaces::check_writable(&keyspace.keyspace)?;
+    keyspaces::check_writable(keys.keyspace())?;
     let db = store::open_to_write(globals, path, false, Durability::Sync)?;
-    let is_there = change(&db, &keyspaces::known_keyspace(&db, &keyspace.keyspace)?)?;
+    let is_there = change(&db, &keyspaces::known_keyspace(&db, keys.keyspace())?)?;
     store::close_after_commits(db);
     if is_there { Ok(Exit::Done) } else { no_value(key) }
 }

@@ -4,15 +4,15 @@ use plimsoll::{Keyspace, Snapshot};
 use serde_json::Map;
 
 use crate::args::{Get, Globals};
-use crate::bytes::{key_bytes, put_json, show_key};
+use crate::bytes::{put_json, show_key};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Output, Reader};
 use crate::values::{write_for_people, write_json_member, write_raw};
 use crate::{keyspaces, moment, store};
 
 pub(crate) fn run(globals: &Globals, args: Get, output: &mut Output) -> Outcome {
-    let key = key_bytes(args.key, args.keys.hex).map_err(Failure::usage)?;
-    let (name, at) = (&args.keyspace.keyspace, args.at.at.as_ref());
+    let key = args.keys.key(args.key)?;
+    let (name, at) = (args.keys.keyspace(), args.at.at.as_ref());
     store::read_at(globals, &args.store, at, output, |db, output| {
         let snapshot = moment::snapshot(db, at, name)?;
         print(&snapshot, &keyspaces::keyspace_at(db, &snapshot, name)?, &key, output)

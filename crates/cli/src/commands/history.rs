@@ -5,7 +5,7 @@ use serde_json::{Map, json};
 
 use crate::about::About;
 use crate::args::{Globals, History};
-use crate::bytes::{key_bytes, shorten, show_bytes, show_key};
+use crate::bytes::{shorten, show_bytes, show_key};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keyspaces;
 use crate::output::{Output, Reader, Style};
@@ -14,16 +14,16 @@ use crate::store;
 use crate::time::show_time;
 
 pub(crate) fn run(globals: &Globals, args: History, output: &mut Output) -> Outcome {
-    let key = key_bytes(args.key, args.keys.hex).map_err(Failure::usage)?;
+    let key = args.keys.key(args.key)?;
     store::read_newest(globals, &args.store, output, |db, output| {
-        list(db, &args.keyspace.keyspace, &key, args.limit, output)
+        list(db, args.keys.keyspace(), &key, args.limit, output)
     })
 }
 
 /// Prints the versions of a key of an open store.
 pub(crate) fn print(db: &Db, args: History, output: &mut Output) -> Outcome {
-    let key = key_bytes(args.key, args.keys.hex).map_err(Failure::usage)?;
-    list(db, &args.keyspace.keyspace, &key, args.limit, output)
+    let key = args.keys.key(args.key)?;
+    list(db, args.keys.keyspace(), &key, args.limit, output)
 }
 
 fn list(db: &Db, keyspace: &str, key: &[u8], limit: Option<u64>, output: &mut Output) -> Outcome {

@@ -10,7 +10,6 @@ use jiff::{SignedDuration, Timestamp};
 use plimsoll::{Db, Error, Glsn};
 
 use crate::args::{Globals, Log};
-use crate::bytes::key_bytes;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keyspaces;
 use crate::moment;
@@ -53,12 +52,7 @@ struct Walk {
 
 impl Walk {
     fn new(mut args: Log, output: &Output) -> Result<Self, Failure> {
-        let key = args
-            .key
-            .take()
-            .map(|key| key_bytes(key, args.keys.hex))
-            .transpose()
-            .map_err(Failure::usage)?;
+        let key = args.keys.optional(args.key.take())?;
         let left = args.limit.unwrap_or(u64::MAX);
         let printer = Printer::new(args.ops, args.keys.hex, args.until, output);
         let printer = if args.cursor.is_some() { printer.skip_cursors() } else { printer };
@@ -77,7 +71,7 @@ impl Walk {
                 Err(Error::Future { asked: Glsn(asked), newest }.into())
             }
             Some(asked) if asked.max(1) < first.0 => {
-                Err(Error::Trimmed { asked: Glsn(asked), first }.into())
+                Err(Error::Trimmed { asked: Glsn(asked), first, keyspace: None }.into())
             }
             _ => Ok(()),
         }
@@ -155,7 +149,7 @@ impl Walk {
     ) -> Result<Glsns<'a>, Failure> {
         match (&self.key, self.args.stream) {
             (Some(key), _) => {
-                let keyspace = keyspaces::keyspace_ever(db, &self.args.keyspace.keyspace)?;
+                let keyspace = keyspaces::keyspace_ever(db, self.args.keys.keyspace())?;
                 glsns::of_key(db, &keyspace, key, from..=to, order)
             }
             (None, Some(stream)) => Ok(glsns::of_stream(db, stream, from..=to, order)),

@@ -7,18 +7,17 @@ use std::os::unix::ffi::OsStringExt;
 use plimsoll::Durability;
 
 use crate::args::{Globals, Put};
-use crate::bytes::key_bytes;
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Exit, Outcome};
 use crate::keyspaces;
 use crate::output::{Fact, Output, Reader};
 use crate::size::show_size;
 use crate::store;
 
 pub(crate) fn run(globals: &Globals, args: Put, output: &mut Output) -> Outcome {
-    let key = key_bytes(args.key, args.keys.hex).map_err(Failure::usage)?;
-    keyspaces::check_writable(&args.keyspace.keyspace)?;
+    let key = args.keys.key(args.key)?;
+    keyspaces::check_writable(args.keys.keyspace())?;
     let db = store::open_to_write(globals, &args.store, true, Durability::Sync)?;
-    let keyspace = db.keyspace(&args.keyspace.keyspace)?;
+    let keyspace = db.keyspace(args.keys.keyspace())?;
     let mut transaction = db.begin();
     let bytes = match argument(args.value) {
         Some(value) => {

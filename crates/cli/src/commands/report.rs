@@ -138,11 +138,8 @@ mod tests {
     fn line_accepts_command_options() {
         let args = log("--limit 5 --reverse --key a").unwrap().unwrap();
         assert_eq!((args.limit, args.reverse, args.key), (Some(5), true, Some("a".into())));
-        assert_eq!(
-            (args.store.as_path(), args.keyspace.keyspace.as_str()),
-            (Path::new("/store"), "users")
-        );
-        assert_eq!(log("--keyspace other").unwrap().unwrap().keyspace.keyspace, "other");
+        assert_eq!((args.store.as_path(), args.keys.keyspace()), (Path::new("/store"), "users"));
+        assert_eq!(log("--keyspace other").unwrap().unwrap().keys.keyspace(), "other");
         for key in ["--key '--x'", "--key=--x", "--reverse --key \\--x"] {
             assert_eq!(log(key).unwrap().unwrap().key, Some("--x".into()), "{key}");
         }

@@ -12,7 +12,6 @@ use std::ops::Bound;
 use plimsoll::{Db, Error, Keyspace, Range, Snapshot};
 
 use crate::args::{Globals, Scan};
-use crate::bytes::key_bytes;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::key_range::{Edge, KeyRange};
 use crate::output::{Output, Reader};
@@ -32,7 +31,7 @@ pub(crate) fn run(globals: &Globals, args: Scan, output: &mut Output) -> Outcome
 
 fn print(db: &Db, args: &Scan, range: KeyRange, output: &mut Output) -> Outcome {
     let printer = Printer::new(args, output);
-    let name = &args.keyspace.keyspace;
+    let name = args.keys.keyspace();
     let snapshot = moment::snapshot(db, args.at.at.as_ref(), name)?;
     let keyspace = keyspaces::keyspace_at(db, &snapshot, name)?;
     let (reverse, left) = (args.reverse, args.limit.unwrap_or(u64::MAX));
@@ -51,11 +50,8 @@ fn print(db: &Db, args: &Scan, range: KeyRange, output: &mut Output) -> Outcome 
 }
 
 fn range(args: &Scan) -> Result<KeyRange, Failure> {
-    let hex = args.keys.hex;
-    let bytes = |key: &Option<OsString>| {
-        key.clone().map(|key| key_bytes(key, hex)).transpose().map_err(Failure::usage)
-    };
-    let (from, to, prefix) = (bytes(&args.from)?, bytes(&args.to)?, bytes(&args.prefix)?);
+    let key = |key: &Option<OsString>| args.keys.optional(key.clone());
+    let (from, to, prefix) = (key(&args.from)?, key(&args.to)?, key(&args.prefix)?);
     Ok(KeyRange::new(prefix.as_deref().unwrap_or_default(), from, to))
 }
 

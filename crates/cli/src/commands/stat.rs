@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use plimsoll::{
     Compression, CursorInfo, Db, Glsn, KeyspaceInfo, KeyspaceSize, MemberInfo, Moment, Stats,
+    TagInfo,
 };
 use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::vfs::Disk;
@@ -10,6 +11,7 @@ use serde_json::json;
 
 use crate::args::{Globals, Stat};
 use crate::commands::cursor::{behind, place};
+use crate::commands::tag;
 use crate::commands::warm;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keyspaces;
@@ -48,6 +50,7 @@ pub(crate) fn print(globals: &Globals, args: &Stat, db: &Db, output: &mut Output
             "cursors",
             db.log().cursors().iter().map(|cursor| of_cursor(db, cursor)).collect(),
         ),
+        Section::new("tags", db.tags()?.iter().map(of_tag).collect()),
         Section::new("processes", of_processes(globals, args)?),
         Section::new("log", of_log(&stats)),
         Section::new("index", of_index(&stats)),
@@ -141,6 +144,9 @@ fn of_opening(stats: &Stats) -> Vec<Fact> {
 fn of_keyspace(keyspace: &KeyspaceInfo, size: &KeyspaceSize) -> Fact {
     let amounts = format!("{}, {}", count_of(size.keys, "key", "keys"), show_size(size.bytes));
     let mut shown = format!("{}; retention {}", about(size.exact, &amounts), keyspace.retention);
+    if keyspace.ttl.is_some() {
+        shown += &format!("; expires after {}", keyspaces::show_ttl(keyspace.ttl));
+    }
     if keyspace.compression != Compression::None || size.stored_bytes < size.bytes {
         let stored = about(size.exact, &show_size(size.stored_bytes));
         shown += &format!("; compression {}, {stored} stored", keyspace.compression);
@@ -153,6 +159,7 @@ fn of_keyspace(keyspace: &KeyspaceInfo, size: &KeyspaceSize) -> Fact {
         "first_readable_glsn": size.oldest.0,
         "retention": keyspace.retention.to_string(),
         "compression": keyspace.compression.to_string(),
+        "ttl_seconds": keyspace.ttl.map(|ttl| ttl.as_secs_f64()),
     });
     Fact::new(keyspace.name.clone(), shown, value).verbatim()
 }
@@ -160,6 +167,11 @@ fn of_keyspace(keyspace: &KeyspaceInfo, size: &KeyspaceSize) -> Fact {
 fn of_cursor(db: &Db, cursor: &CursorInfo) -> Fact {
     let value = json!({ "next": cursor.next.0, "behind": behind(db, cursor.next.0) });
     Fact::new(cursor.name.clone(), place(db, cursor.next.0), value).verbatim()
+}
+
+fn of_tag(tag: &TagInfo) -> Fact {
+    let value = json!({ "glsn": tag.glsn.0, "time": tag::time(tag) });
+    Fact::new(tag.name.clone(), tag::place(tag), value).verbatim()
 }
 
 /// The processes that share the store, or the one that has exclusive use of it.

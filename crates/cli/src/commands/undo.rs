@@ -21,7 +21,7 @@ pub(crate) fn revert(globals: &Globals, args: &Revert, output: &mut Output) -> O
     for name in &args.keyspaces {
         revert = revert.keyspace(&keyspaces::known_keyspace(&db, name)?);
     }
-    for name in keyspaces::own(&db) {
+    for name in args.excluded.iter().cloned().chain(keyspaces::own(&db)) {
         revert = revert.except(&keyspaces::known_keyspace(&db, &name)?);
     }
     for (name, rule) in &args.rules {

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use plimsoll::{Db, Durability, Keyspace, Overflow};
 
-use crate::args::{Add, Append, Cas, Globals, InKeyspace, KeysAs};
-use crate::bytes::{key_bytes, show_key};
+use crate::args::{Add, Append, Cas, Globals, Keys};
+use crate::bytes::show_key;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keyspaces;
 use crate::output::{Fact, Output, Reader};
@@ -17,8 +17,8 @@ use crate::stderr::say;
 use crate::store;
 
 pub(crate) fn add(globals: &Globals, args: Add, output: &mut Output) -> Outcome {
-    let key = key(args.key, &args.keys)?;
-    let sum = update(globals, &args.store, &args.keyspace, |db, keyspace| {
+    let key = args.keys.key(args.key)?;
+    let sum = update(globals, &args.store, &args.keys, |db, keyspace| {
         db.add(keyspace, &key, args.number, Overflow::Checked)
     })?;
     output.report(&format!("The sum {sum} is committed."), |output| {
@@ -31,7 +31,7 @@ pub(crate) fn add(globals: &Globals, args: Add, output: &mut Output) -> Outcome 
 }
 
 pub(crate) fn append(globals: &Globals, args: Append, output: &mut Output) -> Outcome {
-    let key = key(args.key, &args.keys)?;
+    let key = args.keys.key(args.key)?;
     let more = match args.value.filter(|value| value != "-") {
         Some(value) => value.into_vec(),
         None => {
@@ -42,9 +42,8 @@ pub(crate) fn append(globals: &Globals, args: Append, output: &mut Output) -> Ou
             more
         }
     };
-    let bytes = update(globals, &args.store, &args.keyspace, |db, keyspace| {
-        db.append(keyspace, &key, &more)
-    })?;
+    let bytes =
+        update(globals, &args.store, &args.keys, |db, keyspace| db.append(keyspace, &key, &more))?;
     output.report("It is committed.", |output| match output.plain_reader() {
         Reader::People => output.line(&format!("the value has {} now", show_size(bytes))),
         Reader::Pipe => output.line(&bytes.to_string()),
@@ -54,11 +53,11 @@ pub(crate) fn append(globals: &Globals, args: Append, output: &mut Output) -> Ou
 }
 
 pub(crate) fn cas(globals: &Globals, args: Cas, output: &mut Output) -> Outcome {
-    let key = key(args.key, &args.keys)?;
+    let key = args.keys.key(args.key)?;
     let values = args.values.into_iter().map(OsString::into_vec).collect();
     let [expected, new] =
         expected_and_new(values, args.absent, args.delete).map_err(Failure::usage)?;
-    let is_swapped = update(globals, &args.store, &args.keyspace, |db, keyspace| {
+    let is_swapped = update(globals, &args.store, &args.keys, |db, keyspace| {
         db.compare_and_swap(keyspace, &key, expected.as_deref(), new.as_deref())
     })?;
     if output.plain_reader() == Reader::Json {
@@ -91,20 +90,16 @@ fn expected_and_new(
     Ok([expected, new])
 }
 
-fn key(key: OsString, keys: &KeysAs) -> Result<Vec<u8>, Failure> {
-    key_bytes(key, keys.hex).map_err(Failure::usage)
-}
-
 /// Runs an update in a store that it opens and closes.
 fn update<T>(
     globals: &Globals,
     path: &Path,
-    keyspace: &InKeyspace,
+    keys: &Keys,
     update: impl FnOnce(&Db, &Keyspace) -> plimsoll::Result<T>,
 ) -> Result<T, Failure> {
-    keyspaces::check_writable(&keyspace.keyspace)?;
+    keyspaces::check_writable(keys.keyspace())?;
     let db = store::open_to_write(globals, path, true, Durability::Sync)?;
-    let updated = update(&db, &db.keyspace(&keyspace.keyspace)?)?;
+    let updated = update(&db, &db.keyspace(keys.keyspace())?)?;
     store::close_after_commits(db);
     Ok(updated)
 }

@@ -8,7 +8,7 @@ use plimsoll_disk::clock::{Clock, SystemClock};
 use serde_json::Map;
 
 use crate::args::{Globals, Watch};
-use crate::bytes::{key_bytes, preview, show_key};
+use crate::bytes::{preview, show_key};
 use crate::changes::{Changes, Waited, sync_newest_segment};
 use crate::commands::shown_change::{deleted_range_end, op_of, put_keys, show_keys};
 use crate::exit::{Exit, Failure, Outcome};
@@ -22,8 +22,7 @@ use crate::{keyspaces, store};
 pub(crate) fn run(globals: &Globals, args: Watch, output: &mut Output) -> Outcome {
     let clock = SystemClock::new();
     let interrupt = Interrupt::listen()?;
-    let prefix = args.prefix.clone().map(|prefix| key_bytes(prefix, args.keys.hex)).transpose();
-    let prefix = prefix.map_err(Failure::usage)?.unwrap_or_default();
+    let prefix = args.keys.optional(args.prefix.clone())?.unwrap_or_default();
     let mut printer =
         Printer { hex: args.keys.hex, left: args.limit.unwrap_or(u64::MAX), width: output.width() };
     let mut from = args.from.map(Glsn);
@@ -33,7 +32,7 @@ pub(crate) fn run(globals: &Globals, args: Watch, output: &mut Output) -> Outcom
         let begun = clock.monotonic_nanos();
         let db = store::open_to_read(globals, &args.store)?;
         sync_newest_segment(&args.store)?;
-        let keyspace = keyspaces::known_keyspace(&db, &args.keyspace.keyspace)?;
+        let keyspace = keyspaces::known_keyspace(&db, args.keys.keyspace())?;
         let mut commits =
             db.watch(&keyspace, &prefix, from.unwrap_or_else(|| db.newest().next()))?;
         printer.print_all(&mut commits, &interrupt, output)?;

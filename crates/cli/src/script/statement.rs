@@ -378,7 +378,7 @@ mod tests {
             ("cas n a", "the new value"),
             ("scan --limit", "--limit needs a value"),
             ("scan --limit many", "`many` is not a count"),
-            ("get a --at soon", "neither a GLSN nor a time"),
+            ("get a --at -1", "`-1` is not a moment"),
             ("begin now", "one word too many"),
             ("use \\xff", "not text"),
         ] {

@@ -40,6 +40,7 @@ mod repository;
 mod run;
 mod shell;
 mod signals;
+mod tags;
 mod terminal;
 mod together;
 mod undo;

@@ -321,8 +321,8 @@ fn negative_numbers_are_keys_and_values_only() {
     let cases: [(&[&str], &str); 9] = [
         (&["scan", &store, "--limit", "-1"], "`-1` is not a count; write a whole number, e.g. 10"),
         (&["scan", &store, "--limit", "x"], "`x` is not a count"),
-        (&["get", &store, "neg", "--at", "-1"], "`-1` is neither a GLSN nor a time"),
-        (&["trim", &store, "--until", "-1"], "`-1` is neither a GLSN nor a time"),
+        (&["get", &store, "neg", "--at", "-1"], "`-1` is not a moment"),
+        (&["trim", &store, "--until", "-1"], "`-1` is not a moment"),
         (&["log", &store, "--from", "-1"], "`-1` is not a GLSN; write a whole number, e.g. 120"),
         (&["log", &store, "--stream", "-1"], "`-1` is not the number of a stream"),
         (&["cursor", "advance", &store, "c", "-1"], "`-1` is not a GLSN"),
@@ -419,6 +419,11 @@ fn values_expire_as_the_commands_say() {
     let text = run(&["ttl", &store, "a", "--keyspace", "codes"]).ok().text();
     assert!(text.trim().parse::<f64>().is_ok_and(|left| left > 7000.0), "{text}");
     assert_eq!(run(&["keyspace", "ttl", &store, "codes"]).ok().text(), "codes\t2h\n");
+    assert!(run(&["stat", &store]).ok().text().contains("retention forever; expires after 2h"));
+    assert_eq!(
+        run(&["stat", &store, "--json"]).ok().json()["keyspaces"]["codes"]["ttl_seconds"],
+        7200.0
+    );
     run(&["keyspace", "ttl", &store, "codes", "none"]).ok();
     assert_eq!(run(&["keyspace", "ttl", &store, "codes"]).ok().text(), "codes\tnone\n");
 }

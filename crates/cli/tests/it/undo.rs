@@ -35,6 +35,20 @@ fn a_revert_undoes_a_commit_and_its_revert_restores() {
 }
 
 #[test]
+fn excepted_keyspaces_keep_what_the_commit_did() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    let put = run(&["put", &store, "c", "4", "--keyspace", "other"]).ok().text();
+    let glsn = put.trim();
+    let preview = |keyspace| run(&["revert", &store, glsn, "--preview", "--except", keyspace]);
+    assert_eq!(preview("default").ok().text(), "delete\tother\tc\n");
+    assert_eq!(preview("other").ok().text(), "");
+    assert_eq!(run(&["revert", &store, glsn, "--except", "other"]).ok().text(), "");
+    assert_eq!(run(&["get", &store, "c", "--keyspace", "other"]).ok().text(), "4");
+    run(&["revert", &store, glsn, "--except", "nowhere"]).fails(2, &["nowhere"]);
+}
+
+#[test]
 fn conflicts_are_printed_and_nothing_is_written() {
     let folder = Folder::new();
     let store = store(&folder);

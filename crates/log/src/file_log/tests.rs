@@ -14,9 +14,9 @@ use plimsoll_memory::pool::Pool;
 use super::FileLog;
 use super::options::FileLogOptions;
 use super::tests::held_disk::HeldDisk;
-use crate::draft::{CommitTimes, Draft, DraftEntry};
+use crate::draft::{Draft, DraftEntry};
 use crate::error::LogError;
-use crate::glsn::{Glsn, StreamId};
+use crate::glsn::StreamId;
 
 fn open(disk: &HeldDisk) -> Result<FileLog, LogError> {
     let budget = Budget::new(16 << 20, Backing::Heap).unwrap();
@@ -32,13 +32,7 @@ fn the_folder_stays_locked_while_a_thread_writes_though_the_log_is_closed() {
     let disk = HeldDisk::default();
     let log = open(&disk).unwrap();
     let entries = [DraftEntry { stream: StreamId(9), parts: &[b"a"] }];
-    let glsn = log
-        .submit(
-            &Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: CommitTimes::ANY },
-            None,
-        )
-        .unwrap()
-        .last;
+    let glsn = log.submit(&Draft::of(&entries), None).unwrap().last;
     disk.hold_writes(true);
     std::thread::scope(|scope| {
         scope.spawn(|| log.wait_durable(glsn));

@@ -100,11 +100,13 @@ impl Budgets {
             self.notify_once(waited == 0);
             if lets_others {
                 self.join.release();
+            } else {
+                self.join.report(self.table.here());
             }
             self.table.wait_for_change(seen, pause);
             if lets_others {
-                let taken = self.join.take(self.table.patience, self.table.here(), &|| false);
-                taken.inspect_err(|_| give_up())?;
+                let take = || self.join.take(self.table.patience, self.table.here(), &|| false);
+                self.join.wait_for_working(take).inspect_err(|_| give_up())?;
             }
         }
         give_up();

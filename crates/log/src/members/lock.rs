@@ -22,7 +22,8 @@ const SLEEP: Duration = Duration::from_millis(1);
 pub(crate) struct Places {
     /// The holder; 0 if there is none.
     pub(super) holder: usize,
-    /// When the holder took it, in microseconds since 1970 UTC.
+    /// When the holder took it, in microseconds since 1970 UTC, and one more for each report that
+    /// it works.
     pub(super) since: usize,
     /// How many members sleep; too high if some were killed.
     pub(super) waiters: usize,
@@ -136,6 +137,30 @@ impl MemberLock {
         Ok(if before == 0 { Got::Clean } else { Got::Abandoned })
     }
 
+    /// Calls `take`, which waits for this lock, again if it timed out although the lock has changed
+    /// hands meanwhile or its holder has reported that it works ([`MemberLock::report`]). So only a
+    /// holder that does neither is reported as stalled, after up to twice the timeout.
+    pub(super) fn wait_for_working<T>(
+        &self,
+        take: impl Fn() -> Result<T, LogError>,
+    ) -> Result<T, LogError> {
+        let since = || self.words.words()[self.places.since].load(Ordering::Relaxed);
+        loop {
+            let seen = since();
+            match take() {
+                Err(LogError::Stalled { .. }) if since() != seen => {}
+                taken => return taken,
+            }
+        }
+    }
+
+    /// Reports that `holder`, which holds the lock, works.
+    pub(super) fn report(&self, holder: u64) {
+        let words = self.words.words();
+        words[self.places.holder].store(holder, Ordering::SeqCst);
+        words[self.places.since].fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Takes the lock without recording a holder, for a process that may not write to the words.
     pub(crate) fn take_without_words(&self, patience: Duration) -> Result<(), LogError> {
         let begun = self.clock.monotonic_nanos();
@@ -208,5 +233,84 @@ impl MemberLock {
         let since_micros = words[self.places.since].load(Ordering::Relaxed);
         let pid = super::pid_in(words, holder);
         LogError::Stalled { pid, since_micros }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::atomic::AtomicBool;
+
+    use plimsoll_disk::clock::ManualClock;
+    use plimsoll_disk::lying::LyingDisk;
+    use plimsoll_disk::vfs::Disk;
+
+    use super::*;
+    use crate::members::Members;
+
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    /// Joins while another process joins, which needs `seconds` and reports every second that it
+    /// works, up to the given second. Returns the result and the seconds that passed.
+    fn join_beside(seconds: u64, reports: u64) -> (Result<(), LogError>, u64) {
+        let (disk, begun) = (LyingDisk::new(1), 1_700_000_000_000_000);
+        let clock = Arc::new(ManualClock::new(begun));
+        let join = |disk: Arc<dyn Disk>| {
+            Members::join(&disk, &(Arc::clone(&clock) as _), Path::new("/"), PATIENCE)
+        };
+        let working = join(disk.process(7).1).unwrap();
+        working.begin(true, 7, 0).unwrap();
+        let (waiting, its_disk) = disk.process(8);
+        let (world, is_joining) = (Arc::clone(&clock), AtomicBool::new(true));
+        let passed = move |clock: &ManualClock| (clock.wall_micros() - begun) / 1_000_000;
+        waiting.when_idle(move |time| {
+            let before = passed(&world);
+            world.advance(time);
+            let now = passed(&world);
+            if now >= seconds && is_joining.swap(false, Ordering::SeqCst) {
+                working.joined();
+            } else if before < now && now <= reports {
+                working.report_work();
+            }
+        });
+        (join(its_disk).map(drop), passed(&clock))
+    }
+
+    #[test]
+    fn a_process_that_reports_its_work_is_waited_for() {
+        assert_eq!(join_beside(60, 60), (Ok(()), 60));
+    }
+
+    #[test]
+    fn a_member_that_did_not_get_the_right_to_leave_does_not_release_it() {
+        let (disk, clock) = (LyingDisk::new(1), Arc::new(ManualClock::new(1_700_000_000_000_000)));
+        let join = |disk: Arc<dyn Disk>| {
+            Members::join(&disk, &(Arc::clone(&clock) as _), Path::new("/"), PATIENCE)
+        };
+        let processes = [6, 7, 8].map(|pid| disk.process(pid));
+        for (process, _) in &processes {
+            let world = Arc::clone(&clock);
+            process.when_idle(move |time| world.advance(time));
+        }
+        let [leaving, working, waiting] = processes.map(|(_, its_disk)| its_disk);
+        let leaving = join(leaving).unwrap();
+        leaving.begin(true, 6, 0).unwrap();
+        leaving.joined();
+        let working = join(working).unwrap();
+        working.begin(false, 7, 0).unwrap();
+        let left = leaving.leave(&|| {});
+        assert!(matches!(left, Err(LogError::Stalled { pid: Some(7), .. })), "{left:?}");
+        leaving.left();
+        let joined = join(waiting).map(drop);
+        assert!(matches!(joined, Err(LogError::Stalled { pid: Some(7), .. })), "{joined:?}");
+    }
+
+    #[test]
+    fn a_process_that_stops_reporting_is_named() {
+        for (reports, until) in [(0, 10..=21), (25, 35..=46)] {
+            let (joined, passed) = join_beside(60, reports);
+            assert!(matches!(joined, Err(LogError::Stalled { pid: Some(7), .. })), "{joined:?}");
+            assert!(until.contains(&passed), "{passed} seconds");
+        }
     }
 }

@@ -42,6 +42,8 @@
 //! | then 64 | the files of the keepers' locks | the holder of that lock, once |
 //! | the last | the layout | the first member, under `join` |
 //!
+//! While a member holds `join`, it raises *since* by one every second, to report that it works.
+//!
 //! A lone process has the store for itself. A raised or lowered word never changes in the other
 //! direction.
 //!

@@ -176,9 +176,7 @@ fn an_expected_glsn_that_is_taken_is_a_conflict() {
     let log = open(&mem_disk(), &memory);
     append(&log, 0, b"one");
     let entries = [plimsoll_log::draft::DraftEntry { stream: StreamId(0), parts: &[b"x"] }];
-    let times = plimsoll_log::draft::CommitTimes::ANY;
-    let draft =
-        plimsoll_log::draft::Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times };
+    let draft = Draft::of(&entries);
     let conflict = LogError::Conflict { expected: Glsn(1), next: Glsn(2) };
     assert_eq!(log.submit(&draft, Some(Glsn(1))).unwrap_err(), conflict);
     assert_eq!(log.submit(&draft, Some(Glsn(2))).unwrap().first, Glsn(2));
@@ -195,7 +193,7 @@ fn a_draft_whose_time_is_over_or_not_there_yet_is_refused_and_leaves_no_trace() 
     let entries = [plimsoll_log::draft::DraftEntry { stream: StreamId(0), parts: &[b"x"] }];
     let submit = |from_micros, before_micros| {
         let times = CommitTimes { from_micros, before_micros };
-        log.submit(&Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times }, None)
+        log.submit(&Draft { times, ..Draft::of(&entries) }, None)
     };
     let late = LogError::Late { micros: next };
     assert_eq!(submit(0, next).unwrap_err(), late);

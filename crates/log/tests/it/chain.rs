@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::vfs::Disk;
-use plimsoll_log::draft::{CommitTimes, Draft, DraftEntry};
+use plimsoll_log::draft::{Draft, DraftEntry};
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
 use plimsoll_log::glsn::{Glsn, StreamId};
@@ -55,12 +55,7 @@ fn append(log: &FileLog, number: u64, with_blobs: bool) {
     let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [&payload[..]]).collect();
     let entries: Vec<_> =
         (0..).zip(&parts).map(|(n, parts)| DraftEntry { stream: StreamId(n % 3), parts }).collect();
-    let draft = Draft {
-        entries: &entries,
-        read_at: Glsn(number / 2),
-        blobs: &blobs,
-        times: CommitTimes::ANY,
-    };
+    let draft = Draft { read_at: Glsn(number / 2), blobs: &blobs, ..Draft::of(&entries) };
     log.submit(&draft, None).unwrap();
 }
 
@@ -132,16 +127,7 @@ fn another_payload_order_or_snapshot_gives_another_chain() {
         let log = crate::common::open(&disk, &memory);
         for payload in payloads {
             let entries = [DraftEntry { stream: StreamId(stream), parts: &[payload] }];
-            log.submit(
-                &Draft {
-                    entries: &entries,
-                    read_at: Glsn(read_at),
-                    blobs: &[],
-                    times: CommitTimes::ANY,
-                },
-                None,
-            )
-            .unwrap();
+            log.submit(&Draft { read_at: Glsn(read_at), ..Draft::of(&entries) }, None).unwrap();
         }
         log.sync().unwrap();
         log.position().chain

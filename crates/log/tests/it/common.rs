@@ -8,7 +8,7 @@ use plimsoll_disk::clock::ManualClock;
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
 use plimsoll_log::blob::BlobRef;
-use plimsoll_log::draft::{CommitTimes, Draft, DraftEntry, Ticket};
+use plimsoll_log::draft::{Draft, DraftEntry, Ticket};
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
@@ -75,10 +75,7 @@ pub(crate) fn submit_with(
     blobs: &[BlobRef],
 ) -> Result<Ticket, LogError> {
     let entries = [DraftEntry { stream: StreamId(stream), parts: &[payload] }];
-    log.submit(
-        &Draft { entries: &entries, read_at: Glsn::NONE, blobs, times: CommitTimes::ANY },
-        None,
-    )
+    log.submit(&Draft { blobs, ..Draft::of(&entries) }, None)
 }
 
 /// Appends one record with an entry for each payload; not durable.
@@ -90,10 +87,7 @@ pub(crate) fn submit_all(
     let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [&payload[..]]).collect();
     let entries: Vec<_> =
         parts.iter().map(|parts| DraftEntry { stream: StreamId(stream), parts }).collect();
-    log.submit(
-        &Draft { entries: &entries, read_at: Glsn(7), blobs: &[], times: CommitTimes::ANY },
-        None,
-    )
+    log.submit(&Draft { read_at: Glsn(7), ..Draft::of(&entries) }, None)
 }
 
 /// Appends one record of one entry and waits until it is durable.

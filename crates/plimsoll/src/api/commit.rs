@@ -23,7 +23,7 @@ use crate::txn::spill::side_runs;
 use crate::types::error::{Result, show_key};
 use crate::types::expiry::Expiry;
 use crate::types::index_key::IndexKey;
-use crate::types::keyspaces::CURSORS;
+use crate::types::keyspaces::{CURSORS, TAGS};
 use crate::types::times::of_micros;
 use crate::types::value::Value;
 use crate::types::version::{OwnedStored, Stored};
@@ -88,16 +88,29 @@ impl Commit {
     }
 
     /// Whether the commit only created, moved or dropped a named cursor
-    /// ([`Log::cursor`](crate::Log::cursor)).
+    /// ([`Log::cursor`](crate::Log::cursor)), or only advanced the time of an idle store.
     ///
     /// # Errors
     /// Corruption, or a newer format.
     pub fn moves_cursor(&self) -> Result<bool> {
+        self.begins_in(CURSORS)
+    }
+
+    /// Whether the commit's first key is in a keyspace of the store's own, which is changed by
+    /// transactions of its own.
+    fn begins_in(&self, keyspace: u32) -> Result<bool> {
         let Writes::Operations(mut operations) = Payload::decode(&self.entry)?.writes else {
             return Ok(false);
         };
-        // A cursor is moved by a transaction of its own.
-        Ok(operations.next()?.is_some_and(|operation| IndexKey::new(operation.key).is_in(CURSORS)))
+        Ok(operations.next()?.is_some_and(|operation| IndexKey::new(operation.key).is_in(keyspace)))
+    }
+
+    /// Whether the commit only created or deleted a tag ([`Db::tag`](crate::Db::tag)).
+    ///
+    /// # Errors
+    /// Corruption, or a newer format.
+    pub fn changes_tag(&self) -> Result<bool> {
+        self.begins_in(TAGS)
     }
 
     /// The commit's changes: first the ranges that it deleted, one change for each, then the keys,

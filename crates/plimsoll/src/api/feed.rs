@@ -139,7 +139,7 @@ impl<'db> Log<'db> {
 
     /// The change feed: the commits from `from` on, in order, with their changes. It ends at the
     /// newest commit and can be continued when more exist; [`Commits::next_timeout`] waits for
-    /// them. Commits that only move cursors are left out.
+    /// them. Commits that only move cursors, or advance the time of an idle store, are left out.
     ///
     /// # Errors
     /// [`Error::Trimmed`] if `from` is below the first entry.

@@ -33,7 +33,7 @@ impl Position {
         let first = store.reader.log.bounds().first;
         let next = from.max(Glsn::FIRST);
         if next < first {
-            return Err(Error::Trimmed { asked: next, first });
+            return Err(Error::trimmed(next, first));
         }
         Ok(Self {
             store: Arc::clone(store),

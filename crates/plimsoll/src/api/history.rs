@@ -22,9 +22,6 @@ use crate::types::keyspaces::Keyspace;
 use crate::types::value::Value;
 use crate::types::version::{OwnedStored, Stored};
 
-/// Bytes per step when two values are compared.
-const COMPARED_BYTES: usize = 8 * 1024;
-
 /// One version of a key.
 ///
 /// ```
@@ -91,7 +88,7 @@ impl VersionInfo {
         match stored {
             None => {
                 let first = store.reader.oldest_readable(IndexKey::new(&self.index_key).keyspace());
-                Err(Error::Trimmed { asked: self.glsn, first })
+                Err(Error::trimmed(self.glsn, first))
             }
             Some(OwnedStored::Inline(value)) => Ok(Some(value)),
             Some(OwnedStored::Elsewhere(stored)) => {
@@ -528,16 +525,7 @@ impl Diff {
         else {
             return Ok(false);
         };
-        let (mut a, mut b) = ([0; COMPARED_BYTES], [0; COMPARED_BYTES]);
-        loop {
-            let bytes = before.read_piece(&mut a)?;
-            if bytes != after.read_piece(&mut b)? || a[..bytes] != b[..bytes] {
-                return Ok(false);
-            }
-            if bytes == 0 {
-                return Ok(true);
-            }
-        }
+        before.has_bytes_of(&mut after)
     }
 }
 

@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use plimsoll_log::error::LogError;
 use plimsoll_log::glsn::Glsn;
 
 use crate::engine::Engine;
@@ -307,14 +306,5 @@ fn before_first(store: &Engine, asked: SystemTime) -> Result<InvalidInput> {
 /// since it did.
 pub(crate) fn time_of(store: &Engine, glsn: Glsn) -> Result<Option<SystemTime>> {
     store.check_open()?;
-    let kept = || Ok(store.reader.snapshots.kept_time(glsn).map(of_micros));
-    if glsn == Glsn::NONE || glsn < store.reader.log.bounds().first {
-        return kept();
-    }
-    match store.reader.log.meta(glsn) {
-        Ok(meta) => Ok(Some(of_micros(meta.timestamp_micros))),
-        // Trimmed between the two lookups.
-        Err(LogError::Trimmed { .. }) => kept(),
-        Err(error) => Err(Error::of_log(error)),
-    }
+    Ok(store.reader.time_of(glsn)?.map(of_micros))
 }

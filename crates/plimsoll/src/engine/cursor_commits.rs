@@ -52,7 +52,7 @@ fn hold(store: &Engine, from: Glsn) -> Result<()> {
     let _no_trim = store.space.trim_lock.lock().unwrap_or_else(PoisonError::into_inner);
     let first = store.reader.log.bounds().first;
     if from < first {
-        return Err(Error::Trimmed { asked: from, first });
+        return Err(Error::trimmed(from, first));
     }
     let mut places = store.catalog.records.cursors.places();
     if places.len() >= MAX_CURSORS {

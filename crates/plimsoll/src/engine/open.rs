@@ -28,6 +28,7 @@ use crate::engine::folder::{
 };
 use crate::engine::io_choice::{self, IoChoice};
 use crate::engine::maintenance::checkpoints::{self, Checkpoints};
+use crate::engine::maintenance::idle_time::IdleTime;
 use crate::engine::maintenance::upkeep::Upkeep;
 use crate::engine::memory::POOL_FLOOR_SHARE;
 use crate::engine::open_beside::open_beside_a_writer;
@@ -109,7 +110,7 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
     let replay_nanos = watch.nanos() - before_replay;
     sequencer.replayed(replayed.last);
     let warm = start_warm(&path, &options, &memory, (&log, &index, &sequencer))?;
-    let records = Arc::new(OwnRecords::new(&index, &keyspaces));
+    let records = Arc::new(OwnRecords::new(&index, &keyspaces, &snapshots));
     let (peers, shared) =
         entry.peers(&options, &memory.budget, (&log, &index, &sequencer), &records, floors);
     let context =
@@ -151,15 +152,19 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
     });
     let committer =
         Committer::new(Arc::clone(&reader), sequencer, Arc::new(patience), options.clone(), peers);
+    let committer = Arc::new(committer);
+    let idle_time = Arc::new(IdleTime::new(&committer, &catalog.horizon, &options.clock));
+    let maintenance =
+        Maintenance { pool, upkeep: Mutex::new(upkeep), warm, checkpoints, idle_time, crew };
     let store = Arc::new(Engine {
         path,
         options,
         io,
         reader,
-        committer: Arc::new(committer),
+        committer,
         catalog,
         space,
-        maintenance: Maintenance { pool, upkeep: Mutex::new(upkeep), warm, checkpoints, crew },
+        maintenance,
         opened: Opened { stats: OnceLock::new(), warnings: opened.warnings },
         membership: Membership::new(shared),
         lock: Mutex::new(entry.lock.clone()),
@@ -377,6 +382,13 @@ fn begin_work(
     store.reader.index.env.free_log_by(Box::new(move |may_flush| {
         if let Some(space) = space.upgrade() {
             steps::try_to_free_log(&space, may_flush);
+        }
+    }));
+    let idle_time = Arc::downgrade(&store.maintenance.idle_time);
+    store.reader.index.env.advance_time_by(Box::new(move || {
+        if let Some(idle_time) = idle_time.upgrade() {
+            // A commit that fails now is tried again at the next check.
+            let _ = idle_time.advance();
         }
     }));
     entry.end(&store.path, store.committer.sequencer.visible(), checkpoint, &store.reader.index)?;

@@ -60,7 +60,7 @@ pub(crate) fn replay(
 
 #[cfg(test)]
 mod tests {
-    use plimsoll_log::draft::{CommitTimes, Draft, DraftEntry};
+    use plimsoll_log::draft::{Draft, DraftEntry};
 
     use super::*;
     use crate::engine::open::open;
@@ -82,19 +82,7 @@ mod tests {
             }
             let parts = [&payload[..]];
             let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &parts }];
-            let ticket = store
-                .reader
-                .log
-                .submit(
-                    &Draft {
-                        entries: &entries,
-                        read_at: Glsn::NONE,
-                        blobs: &[],
-                        times: CommitTimes::ANY,
-                    },
-                    None,
-                )
-                .unwrap();
+            let ticket = store.reader.log.submit(&Draft::of(&entries), None).unwrap();
             store.reader.log.wait_durable(ticket.last).unwrap();
             drop(store);
             assert!(matches!(open(&path, options()), Err(Error::Corrupt { .. })));

@@ -1,5 +1,5 @@
-//! The moments that stay readable: versions that retention promises, or that open snapshots read,
-//! are kept.
+//! The moments that stay readable: versions that retention promises, or that open snapshots or tags
+//! read, are kept.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -15,7 +15,7 @@ use crate::read::moments::Snapshots;
 use crate::txn::sequencer::CommitSequencer;
 use crate::txn::shared::floors::Floors;
 use crate::types::error::Error;
-use crate::types::keyspaces::{CURSORS, Keyspaces, SYSTEM};
+use crate::types::keyspaces::{CURSORS, Keyspaces, SYSTEM, TAGS};
 use crate::types::retention::Retention;
 
 /// The retained moments of the keyspaces of an open store.
@@ -71,15 +71,20 @@ impl Horizon for RetentionHorizon {
         if keyspace == SYSTEM || self.ready.get().is_none() {
             return MomentSet::all();
         }
-        if keyspace == CURSORS {
+        if [CURSORS, TAGS].contains(&keyspace) {
             return self.read();
         }
         let (read, visible) = (self.read(), self.sequencer.visible());
         // In this order: a retention setting that was changed up to the visible moment is then
-        // either known below or detected as unknown.
-        if !self.floors.is_retention_known() {
+        // either known below or detected as unknown. So is a tag whose moment is not in `read` any
+        // more: the process that creates it has the moment open, and lowers its floor for that,
+        // until its commit is ordered.
+        if !self.floors.is_retention_known(|| self.sequencer.applied()) {
             return MomentSet::all();
         }
+        let tagged = self.snapshots.tags.moments(self.log.bounds().durable);
+        let Some(tagged) = tagged else { return MomentSet::all() };
+        let read = read.and_pins(&tagged);
         let Some(record) = self.keyspaces.record(keyspace) else { return MomentSet::all() };
         match record.retention {
             Retention::Forever => MomentSet::all(),
@@ -97,15 +102,17 @@ impl Horizon for RetentionHorizon {
         }
     }
 
-    fn expired(&self, retained: &MomentSet) -> (Glsn, u64) {
+    fn expired(&self, oldest: Glsn) -> (Glsn, u64) {
         // Durable, because older moments may be given up: the newest one must not be older after a
         // power cut.
-        let oldest = retained.oldest().min(self.log.bounds().durable);
+        let oldest = oldest.min(self.log.bounds().durable);
         if oldest == Glsn::NONE {
             return (Glsn::NONE, 0);
         }
         // Not the clock, also if that moment is the newest commit: the clock may be wrong for a
         // while, and the moment is judged by its own time once there is a younger commit.
+        // Not the later time of a tag that was made when the log no longer had the commit: an open
+        // snapshot of that moment may judge by the commit's own.
         let micros = self.snapshots.kept_time(oldest).or_else(|| {
             // Of the trimmed commits only the last one's time is known. If it is unknown, nothing
             // counts as expired.

@@ -69,7 +69,11 @@ fn flush_some(store: &Engine) -> Result<bool> {
 }
 
 fn compact_some(store: &Engine) -> Result<bool> {
-    Ok(store.reader.index.compaction.step()? == Progress::Worked)
+    let compaction = &store.reader.index.compaction;
+    if compaction.step()? == Progress::Worked {
+        return Ok(true);
+    }
+    Ok(compaction.has_expiries() && store.maintenance.idle_time.advance()?)
 }
 
 fn care_for_warmth(store: &Engine) -> Result<bool> {

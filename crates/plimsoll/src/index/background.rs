@@ -144,7 +144,11 @@ fn start_compacting(
                 match progress {
                     Progress::Worked => Next::Again,
                     Progress::Idle if priority == Priority::Due => Next::Within(SETTLE_AFTER),
-                    Progress::Idle if compaction.has_expiries() => Next::Within(EXPIRY_CHECK),
+                    // A process that becomes the keeper is rung.
+                    Progress::Idle if looked.duty().may_write() && compaction.has_expiries() => {
+                        looked.advance_time();
+                        Next::Within(EXPIRY_CHECK)
+                    }
                     Progress::Idle => Next::Rung,
                 }
             }

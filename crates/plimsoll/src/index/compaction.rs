@@ -250,6 +250,23 @@ impl Compaction {
         view.runs.iter().flat_map(|run| run.infos()).any(|info| info.expiries.is_some())
     }
 
+    /// Whether a commit at `to` lets values be dropped that have not expired at `from`, the time of
+    /// the newest commit: most values of a table, or all that expire, if these are most. Both are
+    /// microseconds since 1970 UTC.
+    pub(crate) fn expires_between(&self, from: u64, to: u64) -> bool {
+        let (view, env) = (self.runs.sources.view(), &self.runs.env);
+        let lookups = Lookups::new(&*env.horizon);
+        let mut infos = view.runs.iter().flat_map(|run| run.infos());
+        infos.any(|info| {
+            info.expiries.is_some_and(|expiries| {
+                let is_most = |at| 2 * (info.deletions + expiries.expired(at)) > info.versions;
+                let all = |at| expiries.last.has_passed(at);
+                let is_due = is_most(to) && (!is_most(from) || (all(to) && !all(from)));
+                is_due && lookups.may_drop(expiries.keyspace, info)
+            })
+        })
+    }
+
     /// Sets whether runs may be merged only to make reads cheaper.
     pub(crate) fn set_may_settle(&self, may_settle: bool) {
         // Relaxed: the flag guards no other data.

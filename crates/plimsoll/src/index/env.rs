@@ -60,10 +60,10 @@ pub(crate) trait Horizon: Send + Sync {
     /// for example when a past snapshot is opened.
     fn retained(&self, keyspace: u32) -> MomentSet;
 
-    /// A moment at or below all of `retained`, which are the retained moments of a keyspace, and a
-    /// time in microseconds since 1970 UTC: every read at that moment or a later one judges
-    /// expiries by that time or a later one. `Glsn::NONE`: no such moment is known.
-    fn expired(&self, _retained: &MomentSet) -> (Glsn, u64) {
+    /// A moment at or below `oldest`, which is a retained moment of a keyspace, and a time in
+    /// microseconds since 1970 UTC: every read at that moment or a later one judges expiries by
+    /// that time or a later one. `Glsn::NONE`: no such moment is known.
+    fn expired(&self, _oldest: Glsn) -> (Glsn, u64) {
         (Glsn::NONE, 0)
     }
 
@@ -86,6 +86,10 @@ pub(crate) trait Horizon: Send + Sync {
 /// the others to later calls. The argument: whether the memtable may be closed to free more.
 pub(crate) type FreeLog = Box<dyn Fn(bool) + Send + Sync>;
 
+/// Makes a commit in an idle store if values have expired by the clock whose space is freed once
+/// log time has passed their expiry.
+pub(crate) type AdvanceTime = Box<dyn Fn() + Send + Sync>;
+
 /// The state that all owners of the index share.
 pub(crate) struct Env {
     pub(crate) context: Context,
@@ -94,6 +98,8 @@ pub(crate) struct Env {
     pub(crate) counters: Counters,
     /// Set when the store is open.
     free_log: OnceLock<FreeLog>,
+    /// Set when the store is open, if it has background work.
+    advance_time: OnceLock<AdvanceTime>,
 }
 
 impl Env {
@@ -104,6 +110,7 @@ impl Env {
             signals: Signals::default(),
             counters: Counters::default(),
             free_log: OnceLock::new(),
+            advance_time: OnceLock::new(),
         }
     }
 
@@ -122,6 +129,20 @@ impl Env {
     pub(crate) fn free_log(&self, may_flush: bool) {
         if let Some(free_log) = self.free_log.get() {
             free_log(may_flush);
+        }
+    }
+
+    /// Sets how log time is advanced; the index calls it in the background while it is idle.
+    pub(crate) fn advance_time_by(&self, advance_time: AdvanceTime) {
+        let _ = self.advance_time.set(advance_time);
+    }
+
+    /// Advances log time if that frees the space of expired values.
+    pub(crate) fn advance_time(&self) {
+        if !self.signals.is_closing()
+            && let Some(advance_time) = self.advance_time.get()
+        {
+            advance_time();
         }
     }
 }

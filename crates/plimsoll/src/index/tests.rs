@@ -22,7 +22,7 @@ use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::Disk;
 use plimsoll_log::blob::BlobId;
-use plimsoll_log::draft::{CommitTimes, Draft, DraftEntry};
+use plimsoll_log::draft::{Draft, DraftEntry};
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::options::FileLogOptions;
 use plimsoll_log::glsn::{Glsn, StreamId};
@@ -282,8 +282,7 @@ impl World {
     ) -> Result<Glsn> {
         let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [*payload]).collect();
         let entries: Vec<_> = parts.iter().map(|parts| DraftEntry { stream, parts }).collect();
-        let draft =
-            Draft { entries: &entries, read_at: Glsn::NONE, blobs, times: CommitTimes::ANY };
+        let draft = Draft { blobs, ..Draft::of(&entries) };
         Ok(self.log.submit(&draft, None).lift()?.last)
     }
 

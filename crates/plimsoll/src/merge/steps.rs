@@ -14,9 +14,6 @@ use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::Keyspace;
 use crate::types::value::Value;
 
-/// Bytes per step when two values are compared.
-const COMPARED_BYTES: usize = 8 * 1024;
-
 /// A state of a three-way merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MergeSide {
@@ -110,6 +107,26 @@ fn reader(sides: &Sides, part: &Part, side: MergeSide, key: &[u8]) -> Result<Opt
         Some(keyspace) => sides.get(side).get_reader(keyspace, key),
         None => Ok(None),
     }
+}
+
+/// Whether a key of `part` has the same value on two sides, with the same expiry.
+fn is_same(
+    part: &Part,
+    (a_side, a): (MergeSide, &mut Option<ValueReader>),
+    (b_side, b): (MergeSide, &mut Option<ValueReader>),
+) -> Result<bool> {
+    let (a, b) = match (a, b) {
+        (None, None) => return Ok(true),
+        (Some(a), Some(b)) => (a, b),
+        _ => return Ok(false),
+    };
+    if a.glsn() == b.glsn() && part.keyspace(a_side) == part.keyspace(b_side) {
+        return Ok(true);
+    }
+    if a.expiry() != b.expiry() {
+        return Ok(false);
+    }
+    a.has_bytes_of(b)
 }
 
 /// A key that a merge puts, deletes, or reports as a conflict, with its values on all sides. It
@@ -250,17 +267,20 @@ impl Stream {
                 let Some(scope) = self.scopes.pop() else { return Ok(None) };
                 if let Some(part) = Part::new(&self.sides, scope, &self.rules)? {
                     note(&part, None)?;
-                    let keys = part.keys(&self.store, &self.sides)?;
+                    let keys = part.keys(&self.store, &self.sides);
+                    let keys = keys.map_err(|error| error.in_keyspace(part.name()))?;
                     self.current = Some((Arc::new(part), keys));
                 }
                 continue;
             };
-            let Some(key) = keys.next(&self.store)? else {
+            let key = keys.next(&self.store).map_err(|error| error.in_keyspace(part.name()))?;
+            let Some(key) = key else {
                 self.current = None;
                 continue;
             };
             let part = Arc::clone(part);
-            if let Some(step) = self.step(&part, key, &mut note)? {
+            let step = self.step(&part, key, &mut note);
+            if let Some(step) = step.map_err(|error| error.in_keyspace(part.name()))? {
                 return Ok(Some(step));
             }
         }
@@ -273,29 +293,30 @@ impl Stream {
         note: &mut impl FnMut(&Part, Option<&[u8]>) -> Result<()>,
     ) -> Result<Option<(MergeStep, Option<ValueReader>)>> {
         let read = |side| reader(&self.sides, part, side, &key);
-        let (base, theirs) = (read(MergeSide::Base)?, read(MergeSide::Theirs)?);
-        let is_same = |a: (MergeSide, &_), b: (MergeSide, &_)| self.is_same(part, &key, a, b);
-        if is_same((MergeSide::Base, &base), (MergeSide::Theirs, &theirs))? {
+        let (mut base, mut theirs) = (read(MergeSide::Base)?, read(MergeSide::Theirs)?);
+        if is_same(part, (MergeSide::Base, &mut base), (MergeSide::Theirs, &mut theirs))? {
             return Ok(None);
         }
         // A value that has expired since is not put back.
         let expiry = theirs.as_ref().and_then(ValueReader::expiry);
         let now = self.sides.ours.read_at()?.micros();
-        let theirs = theirs.filter(|_| expiry.is_none_or(|expiry| !expiry.has_passed(now)));
+        let mut theirs = theirs.filter(|_| expiry.is_none_or(|expiry| !expiry.has_passed(now)));
         if base.is_none() && theirs.is_none() {
             return Ok(None);
         }
         note(part, Some(&key))?;
         // In a reset, ours is the base.
         let is_base = self.sides.base.at() == self.sides.ours.at();
-        let ours = if is_base { None } else { read(MergeSide::Ours)? };
+        let mut ours = if is_base { None } else { read(MergeSide::Ours)? };
         let our_expiry = ours.as_ref().map(ValueReader::expiry);
-        let is_done = !is_base && is_same((MergeSide::Ours, &ours), (MergeSide::Theirs, &theirs))?;
+        let is_done = !is_base
+            && is_same(part, (MergeSide::Ours, &mut ours), (MergeSide::Theirs, &mut theirs))?;
         if is_done && !part.rule.counts_equal_changes() {
             return Ok(None);
         }
         let budget = &self.store.reader.budget;
-        let is_unchanged = is_base || is_same((MergeSide::Base, &base), (MergeSide::Ours, &ours))?;
+        let is_unchanged =
+            is_base || is_same(part, (MergeSide::Base, &mut base), (MergeSide::Ours, &mut ours))?;
         let (resolved, theirs) = if is_unchanged {
             (Resolved::Theirs, theirs)
         } else {
@@ -323,40 +344,6 @@ impl Stream {
             step.target()?;
         }
         Ok(Some((step, theirs)))
-    }
-
-    /// Whether a key has the same value on two sides, with the same expiry. The readers are not
-    /// advanced.
-    fn is_same(
-        &self,
-        part: &Part,
-        key: &[u8],
-        (a_side, a): (MergeSide, &Option<ValueReader>),
-        (b_side, b): (MergeSide, &Option<ValueReader>),
-    ) -> Result<bool> {
-        let (a, b) = match (a, b) {
-            (None, None) => return Ok(true),
-            (Some(a), Some(b)) => (a, b),
-            _ => return Ok(false),
-        };
-        if a.glsn() == b.glsn() && part.keyspace(a_side) == part.keyspace(b_side) {
-            return Ok(true);
-        }
-        if a.len() != b.len() || a.expiry() != b.expiry() {
-            return Ok(false);
-        }
-        let read = |side| reader(&self.sides, part, side, key);
-        let (Some(mut a), Some(mut b)) = (read(a_side)?, read(b_side)?) else { return Ok(false) };
-        let (mut a_piece, mut b_piece) = ([0; COMPARED_BYTES], [0; COMPARED_BYTES]);
-        loop {
-            let bytes = a.read_piece(&mut a_piece)?;
-            if bytes != b.read_piece(&mut b_piece)? || a_piece[..bytes] != b_piece[..bytes] {
-                return Ok(false);
-            }
-            if bytes == 0 {
-                return Ok(true);
-            }
-        }
     }
 }
 

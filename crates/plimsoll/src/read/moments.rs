@@ -1,4 +1,4 @@
-//! The registry of open snapshots. Versions that they see are retained.
+//! The registry of open snapshots and of tags. Versions that they see are retained.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,6 +14,7 @@ use crate::index::env::moment_set::{MomentSet, PINS_MAX};
 use crate::types::as_of::AsOf;
 use crate::types::error::{Error, Result};
 use crate::types::lock::lock;
+use crate::types::tags::Tags;
 use crate::types::thread_part::{PARTS, part_of_thread};
 
 /// The most bytes that one open snapshot costs.
@@ -29,6 +30,8 @@ pub(crate) struct Snapshots {
     /// Times of open moments whose entries the log may no longer hold, in microseconds since 1970
     /// UTC. They are few: beyond [`PINS_MAX`] moments, the younger ones pin the log.
     times: Mutex<BTreeMap<Glsn, u64>>,
+    /// Moments that stay readable without being open.
+    pub(crate) tags: Tags,
 }
 
 /// The moments that some of the threads have opened, on a cache line of its own.
@@ -163,9 +166,15 @@ impl Snapshots {
         }
     }
 
-    /// The time of a commit, if it was kept.
+    /// The time of a commit, if it was kept or a tag has it.
     pub(crate) fn kept_time(&self, at: Glsn) -> Option<u64> {
-        lock(&self.times).get(&at).copied()
+        let kept = lock(&self.times).get(&at).copied();
+        kept.or_else(|| self.tags.of(at).filter(|tag| tag.is_exact).map(|tag| tag.micros))
+    }
+
+    /// The time by which reads at a commit judge expiries, if it was kept or a tag has it.
+    pub(crate) fn judging_time(&self, at: Glsn) -> Option<u64> {
+        self.kept_time(at).or_else(|| self.tags.of(at).map(|tag| tag.micros))
     }
 
     /// The number of open snapshots.

@@ -1,5 +1,5 @@
 //! The store's own records as this process knows them: the keyspaces, the positions of the named
-//! cursors, and whether the log has streams of the user.
+//! cursors, the tags, and whether the log has streams of the user.
 //!
 //! They are read when the store is opened, and again when another process has changed them.
 
@@ -11,11 +11,13 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::index::OpenIndex;
 use crate::index::sources::view::Direction;
+use crate::read::moments::Snapshots;
 use crate::read::span::Span;
 use crate::types::as_of::AsOf;
 use crate::types::cursors::{Cursors, damaged_cursor, decode_cursor};
 use crate::types::error::{Error, Result};
-use crate::types::keyspaces::{CURSORS, DEFAULT, Keyspaces, Record, SYSTEM, dropped_name};
+use crate::types::keyspaces::{CURSORS, DEFAULT, Keyspaces, Record, SYSTEM, TAGS, dropped_name};
+use crate::types::tags::{Tagged, damaged_tag};
 use crate::types::version::Stored;
 
 /// The key, beside the keyspaces' names, whose record shows that the user has appended to a stream
@@ -26,6 +28,8 @@ pub(crate) const STREAMS_MARK: &str = "\u{1}streams";
 pub(crate) struct OwnRecords {
     index: Arc<OpenIndex>,
     keyspaces: Arc<Keyspaces>,
+    /// They have the tags.
+    snapshots: Arc<Snapshots>,
     pub(crate) cursors: Cursors,
     /// Whether the user has appended to a stream of their own.
     pub(crate) streams_known: AtomicBool,
@@ -34,10 +38,15 @@ pub(crate) struct OwnRecords {
 
 impl OwnRecords {
     /// Records that are not loaded yet.
-    pub(crate) fn new(index: &Arc<OpenIndex>, keyspaces: &Arc<Keyspaces>) -> Self {
+    pub(crate) fn new(
+        index: &Arc<OpenIndex>,
+        keyspaces: &Arc<Keyspaces>,
+        snapshots: &Arc<Snapshots>,
+    ) -> Self {
         Self {
             index: Arc::clone(index),
             keyspaces: Arc::clone(keyspaces),
+            snapshots: Arc::clone(snapshots),
             cursors: Cursors::default(),
             streams_known: AtomicBool::new(false),
             is_loaded: AtomicBool::new(false),
@@ -53,6 +62,7 @@ impl OwnRecords {
         self.keyspaces.learn(DEFAULT.0, default);
         self.refresh_keyspaces(at)?;
         self.refresh_cursors(at)?;
+        self.refresh_tags(at)?;
         // Release: partner of the load in `is_loaded`.
         self.is_loaded.store(true, Ordering::Release);
         Ok(())
@@ -99,17 +109,38 @@ impl OwnRecords {
     /// # Errors
     /// As for [`OwnRecords::load`].
     pub(crate) fn refresh_cursors(&self, at: Glsn) -> Result<()> {
-        let span = Span::new(CURSORS, &(..));
+        let all = self.named(CURSORS, at, damaged_cursor, decode_cursor)?;
+        self.cursors.places().learn(all, at);
+        Ok(())
+    }
+
+    /// Reads all tags as of `at`.
+    ///
+    /// # Errors
+    /// As for [`OwnRecords::load`].
+    pub(crate) fn refresh_tags(&self, at: Glsn) -> Result<()> {
+        self.snapshots.tags.learn(self.named(TAGS, at, damaged_tag, Tagged::decode)?, at);
+        Ok(())
+    }
+
+    /// The records of a keyspace of the store's own as of `at`, by name.
+    fn named<T>(
+        &self,
+        keyspace: u32,
+        at: Glsn,
+        damaged: fn() -> Error,
+        decode: fn(&[u8]) -> Result<T>,
+    ) -> Result<BTreeMap<String, T>> {
+        let span = Span::new(keyspace, &(..));
         let view = self.index.sources.view();
         let mut walk =
             view.visible(span.lower(), span.upper(), AsOf::unexpiring(at), Direction::Forward)?;
         let (mut key, mut all) = (Vec::new(), BTreeMap::new());
         while let Some(version) = walk.next(&mut key)? {
-            let Stored::Inline(record) = version.stored else { return Err(damaged_cursor()) };
-            let name = std::str::from_utf8(version.user_key()).map_err(|_| damaged_cursor())?;
-            all.insert(name.to_owned(), decode_cursor(record)?);
+            let Stored::Inline(record) = version.stored else { return Err(damaged()) };
+            let name = std::str::from_utf8(version.user_key()).map_err(|_| damaged())?;
+            all.insert(name.to_owned(), decode(record)?);
         }
-        self.cursors.places().learn(all, at);
-        Ok(())
+        Ok(all)
     }
 }

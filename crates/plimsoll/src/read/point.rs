@@ -25,6 +25,9 @@ use crate::types::expiry::Expiry;
 use crate::types::value::Value;
 use crate::types::version::{OwnedStored, Stored, running_value_sum, value_sum};
 
+/// Bytes per step when two values are compared.
+const COMPARED_BYTES: usize = 8 * 1024;
+
 impl Reader {
     /// The value of an index key as of `at`.
     pub(crate) fn get(&self, key: &[u8], at: AsOf<'_>) -> Result<Option<Value>> {
@@ -390,6 +393,32 @@ impl ValueReader {
         }
         self.at = end;
         Ok(fits)
+    }
+
+    /// Whether two values have the same bytes. Both readers begin at the first byte, before and
+    /// afterwards.
+    pub(crate) fn has_bytes_of(&mut self, other: &mut Self) -> Result<bool> {
+        if self.len != other.len {
+            return Ok(false);
+        }
+        let (mut own_piece, mut other_piece) = ([0; COMPARED_BYTES], [0; COMPARED_BYTES]);
+        let is_same = loop {
+            let bytes = self.read_piece(&mut own_piece)?;
+            other.read_piece(&mut other_piece)?;
+            if own_piece[..bytes] != other_piece[..bytes] {
+                break false;
+            }
+            if bytes == 0 {
+                break true;
+            }
+        };
+        self.rewind();
+        other.rewind();
+        Ok(is_same)
+    }
+
+    fn rewind(&mut self) {
+        (self.at, self.pieces) = (0, Pieces::Plain(running_value_sum()));
     }
 
     /// Takes note of a piece; if it is the last one, compares the value with its checksum. A caller

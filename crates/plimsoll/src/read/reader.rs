@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use plimsoll_disk::fork::Origin;
+use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::Budget;
@@ -130,6 +131,21 @@ impl Reader {
         })
     }
 
+    /// Time of a commit in microseconds since 1970 UTC; `None` for the empty store, or if the log
+    /// no longer holds it and nothing has kept its time.
+    pub(crate) fn time_of(&self, glsn: Glsn) -> Result<Option<u64>> {
+        let kept = || Ok(self.snapshots.kept_time(glsn));
+        if glsn == Glsn::NONE || glsn < self.log.bounds().first {
+            return kept();
+        }
+        match self.log.meta(glsn) {
+            Ok(meta) => Ok(Some(meta.timestamp_micros)),
+            // Trimmed between the two lookups.
+            Err(LogError::Trimmed { .. }) => kept(),
+            Err(error) => Err(Error::of_log(error)),
+        }
+    }
+
     /// Converts an error of reading a commit's data from the log. Returns [`Error::Trimmed`] if its
     /// blob files are gone because this or another process trimmed the log.
     pub(crate) fn trimmed_or(&self, glsn: Glsn, error: Error) -> Error {
@@ -141,7 +157,7 @@ impl Reader {
             // A file that is missing when it is opened is reported as damage. If it disappears
             // later, reading more of its pages reports `NotFound`.
             Error::Corrupt { .. } | Error::Io { kind: ErrorKind::NotFound, .. } if glsn < first => {
-                Error::Trimmed { asked: glsn, first }
+                Error::trimmed(glsn, first)
             }
             error => error,
         }

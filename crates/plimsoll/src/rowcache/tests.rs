@@ -599,7 +599,7 @@ fn a_read_of_the_newest_moment_retries_at_a_newer_one_if_its_own_is_gone() {
     let store = store_in(&dir, options().background(false));
     // Versions that only moments before the third need are dropped.
     let read = |at: AsOf<'_>| match at.glsn {
-        asked @ Glsn(..3) => Err(crate::Error::Trimmed { asked, first: Glsn(3) }),
+        asked @ Glsn(..3) => Err(crate::Error::trimmed(asked, Glsn(3))),
         at => Ok(at),
     };
     let asked = std::cell::Cell::new(0);

@@ -19,7 +19,7 @@ use crate::txn::payload::{Operations, Payload, Writes};
 use crate::txn::spill::open_table;
 use crate::types::error::{Error, Result};
 use crate::types::index_key::IndexKey;
-use crate::types::keyspaces::{CURSORS, SYSTEM};
+use crate::types::keyspaces::{CURSORS, SYSTEM, TAGS};
 use crate::types::version::Stored;
 
 /// During an open, memtable room is reserved in steps of this many bytes, or of this part of a
@@ -59,6 +59,24 @@ pub(crate) struct Touched {
     pub(crate) keyspaces: bool,
     /// Positions of cursors.
     pub(crate) cursors: bool,
+    /// Tags.
+    pub(crate) tags: bool,
+}
+
+impl Touched {
+    pub(crate) const ALL: Self = Self { keyspaces: true, cursors: true, tags: true };
+
+    /// Which records are in the keyspaces for which `has` is true.
+    fn of(has: impl Fn(u32) -> bool) -> Self {
+        Self { keyspaces: has(SYSTEM), cursors: has(CURSORS), tags: has(TAGS) }
+    }
+
+    /// Adds those of `other`.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.keyspaces |= other.keyspaces;
+        self.cursors |= other.cursors;
+        self.tags |= other.tags;
+    }
 }
 
 impl<'a> Apply<'a> {
@@ -125,8 +143,7 @@ impl<'a> Apply<'a> {
                     // The next reservation may be made by a commit of this process.
                     self.room = None;
                 }
-                self.touched.keyspaces |= touches.keyspaces;
-                self.touched.cursors |= touches.cursors;
+                self.touched.add(touches);
             }
             Writes::Runs(runs) => {
                 let open = |blobs: &Vec<BlobId>| {
@@ -142,7 +159,7 @@ impl<'a> Apply<'a> {
                     infos()
                         .any(|info| (of(&info.first_key)..=of(&info.last_key)).contains(&keyspace))
                 };
-                let (keyspaces, cursors) = (has(SYSTEM), has(CURSORS));
+                let touches = Touched::of(has);
                 // Adopting runs closes the memtable.
                 self.room = None;
                 hit(Border::SpilledReplay);
@@ -153,8 +170,7 @@ impl<'a> Apply<'a> {
                     self.index.throttle.hold_back()?;
                 }
                 self.index.memtables.adopt(runs, glsn);
-                self.touched.keyspaces |= keyspaces;
-                self.touched.cursors |= cursors;
+                self.touched.add(touches);
             }
         }
         self.applied = glsn;
@@ -218,8 +234,7 @@ fn survey(mut operations: Operations<'_>) -> Result<(usize, Touched)> {
     let (mut bytes, mut touches) = (0, Touched::default());
     while let Some(operation) = operations.next()? {
         bytes += SortedMap::entry_bytes(operation.key.len(), operation.stored.max_bytes());
-        touches.keyspaces |= IndexKey::new(operation.key).is_in(SYSTEM);
-        touches.cursors |= IndexKey::new(operation.key).is_in(CURSORS);
+        touches.add(Touched::of(|keyspace| IndexKey::new(operation.key).is_in(keyspace)));
     }
     Ok((bytes, touches))
 }

@@ -42,7 +42,7 @@ use crate::txn::write_set::{Write, WriteSet};
 use crate::types::as_of::Expiries;
 use crate::types::error::{Error, Result};
 use crate::types::index_key::IndexKey;
-use crate::types::keyspaces::{CURSORS, SYSTEM};
+use crate::types::keyspaces::{CURSORS, SYSTEM, TAGS};
 use crate::types::version::{INLINE_BYTES, MAX_POINTER_BYTES, Stored, value_sum};
 
 /// Divisor: a commit that is too large for a record is inserted into the memtable if it takes at
@@ -57,6 +57,11 @@ pub(crate) struct CommitOptions<'a> {
     /// Whether the caller waits for durability. If so, the commit may become durable before it has
     /// a ticket.
     pub(crate) waits: bool,
+}
+
+/// Whether a keyspace holds the store's own records.
+fn is_own(id: &u32) -> bool {
+    [SYSTEM, CURSORS, TAGS].contains(id)
 }
 
 /// A commit that is encoded but not ordered yet.
@@ -128,10 +133,13 @@ impl<'a> Commit<'a> {
         })
     }
 
-    /// Waits while flushes and merges lag behind. Other commits proceed.
+    /// Waits while flushes and merges lag behind. Other commits proceed. Commits of the store's own
+    /// records do not wait for merges: the job that merges makes such commits, too.
     pub(crate) fn wait_ahead(&self) -> Result<()> {
         let index = &self.reader.index;
-        index.throttle.hold_back()?;
+        if !self.spaces.iter().all(is_own) {
+            index.throttle.hold_back()?;
+        }
         if self.is_in_memory() {
             index.memtables.wait_for_room(self.body.room_bytes)
         } else {
@@ -324,9 +332,10 @@ impl<'a> Commit<'a> {
         self.waits
     }
 
-    /// Whether it writes records of keyspaces.
+    /// Whether it writes records of keyspaces, or tags: every process must know them before it
+    /// drops versions.
     pub(crate) fn writes_keyspaces(&self) -> bool {
-        self.spaces.contains(&SYSTEM)
+        self.spaces.contains(&SYSTEM) || self.spaces.contains(&TAGS)
     }
 
     /// Whether the commit may be ordered after any other commit and applied at any time: it has
@@ -334,7 +343,7 @@ impl<'a> Commit<'a> {
     pub(crate) fn is_independent(&self) -> bool {
         let is_plain = self.writes.spilled().is_empty()
             && self.writes.blob_bytes() == 0
-            && !self.spaces.iter().any(|id| [SYSTEM, CURSORS].contains(id));
+            && !self.spaces.iter().any(is_own);
         let reads_nothing = self.reads.ranges().is_empty() && self.updates.is_empty();
         is_plain && self.writes.ranges().is_empty() && reads_nothing && self.gaps.is_empty()
     }
@@ -526,8 +535,6 @@ impl Body {
 mod tests {
     use std::sync::Arc;
 
-    use plimsoll_log::draft::CommitTimes;
-
     use crate::engine::Engine;
     use crate::engine::open::open;
     use crate::txn::transaction::Transaction;
@@ -572,21 +579,7 @@ mod tests {
         encode_put(b"\0\0\0\x01\0\0\0\x02", 0, None, &mut payload);
         let parts = [&payload[..]];
         let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &parts }];
-        let order = || {
-            store
-                .reader
-                .log
-                .submit(
-                    &Draft {
-                        entries: &entries,
-                        read_at: Glsn::NONE,
-                        blobs: &[],
-                        times: CommitTimes::ANY,
-                    },
-                    None,
-                )
-                .lift()
-        };
+        let order = || store.reader.log.submit(&Draft::of(&entries), None).lift();
         let lock = store.committer.sequencer.lock().unwrap();
         let failed = store
             .committer

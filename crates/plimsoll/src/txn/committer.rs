@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use plimsoll_log::draft::{CommitTimes, Draft, DraftEntry};
+use plimsoll_log::draft::{Draft, DraftEntry};
 use plimsoll_log::glsn::{Glsn, StreamId};
 
 use crate::index::gaps::list::Gap;
@@ -121,8 +121,7 @@ impl Committer {
         self.check_writable()?;
         let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [*payload]).collect();
         let entries: Vec<_> = parts.iter().map(|parts| DraftEntry { stream, parts }).collect();
-        let draft =
-            Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: CommitTimes::ANY };
+        let draft = Draft::of(&entries);
         let ticket = self.peers.append(&draft)?;
         Ok((ticket.first, Ordered { glsn: ticket.last, is_durable: false }))
     }
@@ -288,7 +287,7 @@ impl Committer {
     /// # Errors
     /// As for [`Committer::as_of`].
     pub(crate) fn as_of_past(&self, at: Glsn) -> Result<AsOf<'static>> {
-        let time = || match self.reader.snapshots.kept_time(at) {
+        let time = || match self.reader.snapshots.judging_time(at) {
             Some(time) => Ok(time),
             None => self.reader.log.time_or_later(at).lift(),
         };

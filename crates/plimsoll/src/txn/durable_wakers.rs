@@ -200,7 +200,7 @@ mod tests {
     use plimsoll_disk::clock::{Clock, SystemClock};
     use plimsoll_disk::mem::MemDisk;
     use plimsoll_disk::vfs::Disk;
-    use plimsoll_log::draft::{CommitTimes, Draft, DraftEntry};
+    use plimsoll_log::draft::{Draft, DraftEntry};
     use plimsoll_log::file_log::options::{FileLogOptions, Shared};
     use plimsoll_log::glsn::StreamId;
     use plimsoll_log::members::Members;
@@ -235,17 +235,7 @@ mod tests {
         let wakers = DurableWakers::new(&log, true);
         let submit = || {
             let entries = [DraftEntry { stream: StreamId(9), parts: &[b"x"] }];
-            log.submit(
-                &Draft {
-                    entries: &entries,
-                    read_at: Glsn::NONE,
-                    blobs: &[],
-                    times: CommitTimes::ANY,
-                },
-                None,
-            )
-            .unwrap()
-            .last
+            log.submit(&Draft::of(&entries), None).unwrap().last
         };
         let until_ready = |glsn, registration: &mut Option<Registration>| {
             (0..6000).find_map(|_| match wakers.poll(glsn, registration, Waker::noop()) {

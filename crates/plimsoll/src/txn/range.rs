@@ -82,7 +82,7 @@ pub struct Range<'t> {
     /// The key that the base has reached. If a step failed, the one that was examined.
     key: RestingKey,
     value: Buffer,
-    /// When the value of that row expires. A row that expires is not read ahead.
+    /// When the value of the row that was returned last expires.
     expiry: Option<Expiry>,
     /// The iterator from the other end, once [`DoubleEndedIterator::next_back`] was called. Its
     /// span begins behind the key that this one had reached then.
@@ -160,9 +160,7 @@ fn next_of<'a>(
     if base.has_missed() {
         at.note_missed();
     }
-    let version = if found { base.current(key) } else { None };
-    version.iter().for_each(|version| at.note(version.key, &version.stored));
-    Ok(version)
+    Ok(if found { base.current(key) } else { None })
 }
 
 const SPAN: &str = "the span is kept as long as it is needed";
@@ -390,6 +388,7 @@ impl<'t> Range<'t> {
         self.reader().check_open()?;
         self.expiry = None;
         if self.rows.pass() {
+            self.take_ahead();
             return Ok(true);
         }
         self.rows.begin();
@@ -494,15 +493,26 @@ impl<'t> Range<'t> {
             walk.waiting = self.read_ahead(walk, key)?;
         }
         if self.rows.current().is_some() {
+            self.take_ahead();
             return Ok(true);
         }
         let Some(Waiting { glsn, encoded, view }) = walk.waiting.take() else { return Ok(false) };
         let stored = Stored::decode(&encoded).expect("the version was encoded above");
         self.expiry = stored.expiry();
+        self.at().note(key, &stored);
         if !self.keys_only {
             self.load_value(key, glsn, stored, &view)?;
         }
         Ok(true)
+    }
+
+    /// Returns the current row that was read ahead. Only now does the transaction depend on when
+    /// its value expires.
+    fn take_ahead(&mut self) {
+        self.expiry = self.rows.expiry();
+        if let (Some(expiry), Some((key, _))) = (self.expiry, self.rows.current()) {
+            self.at().note_expiry(key, expiry);
+        }
     }
 
     /// Reads as many rows of the base as may be read ahead, and leaves `key` at the last. Returns a
@@ -520,12 +530,9 @@ impl<'t> Range<'t> {
                     Err(_) => break,
                 };
                 let (glsn, stored) = (version.glsn, version.stored);
-                let is_ahead = match stored {
-                    Stored::Expiring(_) => false,
-                    _ if *keys_only => rows.push(version.key, &[]),
-                    Stored::Inline(value) => rows.push(version.key, value),
-                    _ => false,
-                };
+                let value = if *keys_only { Some(&[][..]) } else { stored.value().inline_value() };
+                let is_ahead =
+                    value.is_some_and(|value| rows.push(version.key, value, stored.expiry()));
                 if !is_ahead {
                     let mut encoded = Vec::new();
                     stored.encode(&mut encoded);
@@ -571,7 +578,9 @@ impl<'t> Range<'t> {
             return Ok(());
         }
         walk.waiting = self.reader().walk(&mut walk.base, &mut walk.base_key, |base, key| {
-            let Some(version) = next_of(base, key, &self.at())? else { return Ok(None) };
+            let at = self.at();
+            let Some(version) = next_of(base, key, &at)? else { return Ok(None) };
+            at.note(version.key, &version.stored);
             let mut encoded = Vec::new();
             version.stored.encode(&mut encoded);
             let glsn = version.glsn;

@@ -9,6 +9,8 @@
 
 use std::collections::VecDeque;
 
+use crate::types::expiry::Expiry;
+
 /// Maximum number of rows in a batch, and the size at which it ends.
 const ROWS_MAX: usize = 16;
 const BYTES_MAX: usize = 2 << 10;
@@ -36,6 +38,7 @@ pub(crate) struct RowsAhead {
 struct Ends {
     key: usize,
     value: usize,
+    expiry: Option<Expiry>,
 }
 
 impl RowsAhead {
@@ -57,15 +60,15 @@ impl RowsAhead {
         self.rows.len() >= self.of_sitting || self.bytes.len() >= BYTES_MAX
     }
 
-    /// Adds a row; false if it is too large.
-    pub(crate) fn push(&mut self, key: &[u8], value: &[u8]) -> bool {
+    /// Adds a row, and when its value expires; false if it is too large.
+    pub(crate) fn push(&mut self, key: &[u8], value: &[u8], expiry: Option<Expiry>) -> bool {
         if key.len() > KEY_BYTES_MAX || value.len() > VALUE_BYTES_MAX {
             return false;
         }
         self.bytes.extend_from_slice(key);
         let key = self.bytes.len();
         self.bytes.extend_from_slice(value);
-        self.rows.push_back(Ends { key, value: self.bytes.len() });
+        self.rows.push_back(Ends { key, value: self.bytes.len(), expiry });
         true
     }
 
@@ -73,6 +76,11 @@ impl RowsAhead {
     pub(crate) fn current(&self) -> Option<(&[u8], &[u8])> {
         let ends = self.rows.front()?;
         Some((&self.bytes[self.begin..ends.key], &self.bytes[ends.key..ends.value]))
+    }
+
+    /// When the value of that row expires.
+    pub(crate) fn expiry(&self) -> Option<Expiry> {
+        self.rows.front()?.expiry
     }
 
     /// Passes the current row; false if it is the last, which stays.
@@ -109,12 +117,14 @@ mod tests {
             rows.begin();
             let mut count = 0;
             while !rows.is_full() {
-                assert!(rows.push(&[count; 3], &[count]));
+                let expiry = Expiry::from_micros(u64::from(count));
+                assert!(rows.push(&[count; 3], &[count], expiry));
                 count += 1;
             }
             assert_eq!(count, sitting);
             for number in 0..count {
                 assert_eq!(rows.current(), Some((&[number; 3][..], &[number][..])));
+                assert_eq!(rows.expiry(), Expiry::from_micros(u64::from(number)));
                 assert_eq!(rows.is_settled(), number > 0);
                 assert_eq!(rows.pass(), number + 1 < count);
             }
@@ -127,12 +137,12 @@ mod tests {
         let mut rows = RowsAhead::default();
         (0..9).for_each(|_| rows.begin());
         assert!(
-            !rows.push(&[1; KEY_BYTES_MAX + 1], b"v")
-                && !rows.push(b"key", &[1; VALUE_BYTES_MAX + 1])
+            !rows.push(&[1; KEY_BYTES_MAX + 1], b"v", None)
+                && !rows.push(b"key", &[1; VALUE_BYTES_MAX + 1], None)
         );
         assert_eq!(rows.current(), None);
         let pushed = std::iter::from_fn(|| {
-            (!rows.is_full()).then(|| rows.push(&[1; KEY_BYTES_MAX], &[2; VALUE_BYTES_MAX]))
+            (!rows.is_full()).then(|| rows.push(&[1; KEY_BYTES_MAX], &[2; VALUE_BYTES_MAX], None))
         });
         assert_eq!(pushed.count(), 2);
         assert!(rows.heap_bytes() < 8 << 10);

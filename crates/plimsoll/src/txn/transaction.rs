@@ -579,6 +579,12 @@ impl Transaction {
         self.commit_as(false)
     }
 
+    /// Lets the commit be refused (`Conflict`) unless its time is before this one, in microseconds
+    /// since 1970 UTC.
+    pub(crate) fn must_commit_before(&mut self, micros: u64) {
+        self.expiries.must_commit_before(micros);
+    }
+
     fn commit_as(self, waits: bool) -> Result<CommitTicket> {
         Ok(self.commit_with(None::<std::iter::Empty<_>>, waits)?.0)
     }

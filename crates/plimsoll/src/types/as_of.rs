@@ -81,7 +81,14 @@ impl<'m> AsOf<'m> {
     /// Called with a value that is read and has not expired at the moment.
     #[inline]
     pub(crate) fn note(&self, key: &[u8], stored: &Stored<'_>) {
-        if let (Some(expiry), Some(expiries)) = (stored.expiry(), self.expiries) {
+        if let Some(expiry) = stored.expiry() {
+            self.note_expiry(key, expiry);
+        }
+    }
+
+    /// As [`AsOf::note`], with the expiry of the value.
+    pub(crate) fn note_expiry(&self, key: &[u8], expiry: Expiry) {
+        if let Some(expiries) = self.expiries {
             expiries.note(key, expiry);
         }
     }
@@ -109,6 +116,13 @@ impl Expiries {
         let mut first = lock(&self.first);
         if first.as_ref().is_none_or(|(first, _)| expiry < *first) {
             *first = Some((expiry, key.to_vec()));
+        }
+    }
+
+    /// As if a value was read that expires at this time.
+    pub(crate) fn must_commit_before(&self, micros: u64) {
+        if let Some(expiry) = Expiry::from_micros(micros) {
+            self.note(&[], expiry);
         }
     }
 

@@ -51,12 +51,17 @@ pub enum Error {
         by: Glsn,
     },
     /// The store no longer retains this moment: ask for `first` or later.
-    #[error("GLSN {asked} is no longer retained; the oldest moment that can be read is {first}")]
+    #[error(
+        "GLSN {asked} is no longer retained{}; the oldest moment that can be read is {first}",
+        keyspace.as_ref().map_or_else(String::new, |name| format!(" in the keyspace `{name}`"))
+    )]
     Trimmed {
         /// The requested moment.
         asked: Glsn,
         /// The oldest readable moment.
         first: Glsn,
+        /// The keyspace that does not retain it, if the request concerned several keyspaces.
+        keyspace: Option<String>,
     },
     /// The log is trimmed, and the times of its older commits are gone: use a time from `since` on,
     /// or a moment given by its GLSN.
@@ -269,11 +274,25 @@ impl Error {
         Self::Format { path: None, message: message.into() }
     }
 
+    pub(crate) fn trimmed(asked: Glsn, first: Glsn) -> Self {
+        Self::Trimmed { asked, first, keyspace: None }
+    }
+
+    /// Adds the keyspace to which a request that concerns several of them could not be applied.
+    pub(crate) fn in_keyspace(self, name: &str) -> Self {
+        match self {
+            Self::Trimmed { asked, first, .. } => {
+                Self::Trimmed { asked, first, keyspace: Some(name.to_owned()) }
+            }
+            error => error,
+        }
+    }
+
     /// Converts an error of the log.
     pub(crate) fn of_log(error: LogError) -> Self {
         let message = error.to_string();
         match error {
-            LogError::Trimmed { asked, first } => Self::Trimmed { asked, first },
+            LogError::Trimmed { asked, first } => Self::trimmed(asked, first),
             LogError::TimeTrimmed { since_micros, first } => {
                 Self::TimeTrimmed { since: of_micros(since_micros), first }
             }

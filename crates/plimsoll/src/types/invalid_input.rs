@@ -295,6 +295,37 @@ pub enum InvalidInput {
         /// The limit.
         limit: u64,
     },
+    /// The name of a tag is not allowed.
+    #[error(
+        "a tag's name has 1 to {limit_bytes} bytes, no control characters, no `:`, no space around \
+         it, and cannot be read as a GLSN or a time, unlike {name:?}"
+    )]
+    TagName {
+        /// The name.
+        name: String,
+        /// The maximum length of a name.
+        limit_bytes: u64,
+    },
+    /// There is no tag with this name.
+    #[error("there is no tag {name:?}; create it by Db::tag")]
+    NoTag {
+        /// The name.
+        name: String,
+    },
+    /// There is already a tag with this name.
+    #[error("tag {name:?} exists, at GLSN {glsn}; delete it by Db::delete_tag or use another name")]
+    TagExists {
+        /// The name.
+        name: String,
+        /// The moment of the existing tag.
+        glsn: Glsn,
+    },
+    /// The store has the maximum number of tags.
+    #[error("a store has at most {limit} tags; delete one by Db::delete_tag")]
+    TooManyTags {
+        /// The limit.
+        limit: u64,
+    },
     /// The default keyspace cannot be dropped.
     #[error("the default keyspace always exists: delete its keys instead of dropping it")]
     DropOfDefaultKeyspace,
@@ -395,10 +426,11 @@ pub enum InvalidInput {
         /// The GLSN.
         glsn: Glsn,
     },
-    /// The commit changed no keys, only the store's records of its keyspaces or cursors.
+    /// The commit changed no keys, only the store's records of its keyspaces, cursors or tags.
     #[error(
-        "GLSN {glsn} changed no keys, only keyspaces or cursors, and a revert does not change \
-         these; use Db::drop_keyspace, Db::keyspace, Db::set_retention or Log::drop_cursor"
+        "GLSN {glsn} changed no keys, only keyspaces, cursors or tags, and a revert does not \
+         change these; use Db::drop_keyspace, Db::keyspace, Db::set_retention, Log::drop_cursor \
+         or Db::delete_tag"
     )]
     NothingToRevert {
         /// The commit.

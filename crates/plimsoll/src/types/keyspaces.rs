@@ -49,6 +49,9 @@ pub(crate) const DEFAULT: (&str, u32) = ("default", 1);
 /// The keyspace that stores the cursors of the log (`cursors`).
 pub(crate) const CURSORS: u32 = 2;
 
+/// The keyspace that stores the tags (`tags`).
+pub(crate) const TAGS: u32 = 3;
+
 /// The maximum length of a name in bytes.
 pub(crate) const MAX_NAME_BYTES: usize = 255;
 

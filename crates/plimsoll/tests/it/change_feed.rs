@@ -296,7 +296,7 @@ fn a_feed_from_a_trimmed_glsn_fails_with_the_first_remaining_one_unless_a_cursor
     db.log().drop_cursor("kept").unwrap();
     let first = db.log().trim(db.newest()).unwrap();
     assert!(first > last);
-    let trimmed = |asked| Error::Trimmed { asked, first };
+    let trimmed = |asked| Error::Trimmed { asked, first, keyspace: None };
     assert_eq!(db.log().commits(kept).unwrap_err(), trimmed(kept));
     assert_eq!(db.watch(&ks, "", kept).unwrap_err(), trimmed(kept));
     let at = feed.position();
@@ -436,6 +436,52 @@ fn a_wait_is_ended_through_a_handle_and_the_next_one_continues() {
             let glsn = db.put(&ks, "wanted", "2").unwrap();
             assert_eq!(watching.join().unwrap(), Some(glsn));
         });
+    }
+}
+
+/// Each watch waits in a thread of its own.
+#[test]
+fn a_thousand_waiting_watches_see_the_commits_under_their_prefixes() {
+    let dir = tempfile::tempdir().unwrap();
+    for shared in [false, true] {
+        let db = Db::open(dir.path().join(shared.to_string()), options().shared(shared)).unwrap();
+        let ks = db.keyspace("default").unwrap();
+        let from = db.newest().next();
+        let watch = |n: u32| db.watch(&ks, format!("{n:04}/"), from).unwrap();
+        let mut watches: Vec<Commits> = (0..1000).map(watch).collect();
+        let handles: Vec<_> = watches.iter().map(Commits::handle).collect();
+        let (seen, committed) = std::thread::scope(|scope| {
+            let wait = |watch: &'_ mut Commits| {
+                let mut seen = Vec::new();
+                while let Some(commit) = watch.next_timeout(LONG).unwrap() {
+                    assert_eq!(commit.changes().unwrap().count(), 1);
+                    seen.push(commit.glsn());
+                }
+                seen
+            };
+            let waiting: Vec<_> =
+                watches.iter_mut().map(|watch| scope.spawn(move || wait(watch))).collect();
+            // The last commit is for all of them.
+            let mut committed = Vec::new();
+            for round in 0..11 {
+                let mut tx = db.begin();
+                for n in (0..1000).filter(|n| round == 10 || n % 10 == round) {
+                    tx.put(&ks, format!("{n:04}/{round}"), "value").unwrap();
+                }
+                committed.push(tx.commit().unwrap());
+            }
+            for handle in &handles {
+                while handle.position() <= committed[10] {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                handle.end_wait();
+            }
+            let seen = waiting.into_iter().map(|watch| watch.join().unwrap());
+            (seen.collect::<Vec<_>>(), committed)
+        });
+        for (n, seen) in seen.into_iter().enumerate() {
+            assert_eq!(seen, [committed[n % 10], committed[10]], "watch {n}, shared: {shared}");
+        }
     }
 }
 

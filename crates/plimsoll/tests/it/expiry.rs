@@ -1,32 +1,30 @@
 //! Values that expire.
 
 use std::ops::ControlFlow;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use plimsoll::{
     Compression, Db, DumpOptions, Durability, Error, InvalidInput, Keyspace, MergeOutcome,
-    MergeRule, Moment, Options, Overflow, Read, Resident, Result, Retention, Ttl, Value,
+    MergeRule, Moment, Options, Overflow, Read, Resident, Result, Ttl, Value,
 };
 use plimsoll_disk::clock::{Clock, ManualClock};
-use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::vfs::Disk;
 
 /// Where the clock starts, in microseconds since 1970.
-const START: u64 = 1_780_000_000_000_000;
+pub(crate) const START: u64 = 1_780_000_000_000_000;
 
-const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
-struct World {
-    disk: Arc<MemDisk>,
-    clock: Arc<ManualClock>,
-    db: Db,
-    space: Keyspace,
+pub(crate) struct World {
+    pub(crate) disk: Arc<MemDisk>,
+    pub(crate) clock: Arc<ManualClock>,
+    pub(crate) db: Db,
+    pub(crate) space: Keyspace,
 }
 
-fn options_on(disk: Arc<dyn Disk>, clock: &Arc<ManualClock>) -> Options {
+pub(crate) fn options_on(disk: Arc<dyn Disk>, clock: &Arc<ManualClock>) -> Options {
     Options::new()
         .memory_bytes(16 << 20)
         .durability(Durability::Buffered)
@@ -44,27 +42,27 @@ fn open(disk: Arc<MemDisk>, clock: Arc<ManualClock>) -> World {
     World { disk, clock, db, space }
 }
 
-fn world() -> World {
+pub(crate) fn world() -> World {
     open(Arc::new(MemDisk::new()), Arc::new(ManualClock::new(START)))
 }
 
 impl World {
-    fn put(&self, key: &str, value: impl AsRef<[u8]>, seconds: u64) {
+    pub(crate) fn put(&self, key: &str, value: impl AsRef<[u8]>, seconds: u64) {
         self.db.put_with_ttl(&self.space, key, value, SECOND * seconds as u32).unwrap();
     }
 
     /// Lets time pass, and a little more: while the clock stands still, each commit is a
     /// microsecond later than the one before it.
-    fn pass(&self, seconds: u64) {
+    pub(crate) fn pass(&self, seconds: u64) {
         self.clock.advance(Duration::from_secs(seconds) + Duration::from_millis(1));
     }
 
-    fn reopen(self) -> Self {
+    pub(crate) fn reopen(self) -> Self {
         self.db.close().unwrap();
         open(self.disk, self.clock)
     }
 
-    fn has(&self, key: &str) -> bool {
+    pub(crate) fn has(&self, key: &str) -> bool {
         self.db.get(&self.space, key).unwrap().is_some()
     }
 
@@ -82,7 +80,7 @@ impl World {
         }
     }
 
-    fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> u64 {
         self.clock.wall_micros()
     }
 
@@ -91,7 +89,7 @@ impl World {
     }
 }
 
-fn keys(read: &impl Read, space: &Keyspace) -> Vec<String> {
+pub(crate) fn keys(read: &impl Read, space: &Keyspace) -> Vec<String> {
     let text = |row: Result<(Vec<u8>, Value)>| String::from_utf8(row.unwrap().0).unwrap();
     read.iter(space).unwrap().map(text).collect()
 }
@@ -456,6 +454,27 @@ fn a_transaction_conflicts_with_an_expiry_that_it_did_not_see() {
 }
 
 #[test]
+fn a_transaction_depends_only_on_the_rows_that_an_iterator_has_returned() {
+    for rows in 1..=4 {
+        let world = world();
+        for (key, seconds) in [("a", 100), ("b", 100), ("c", 100), ("d", 10)] {
+            world.put(key, "v", seconds);
+        }
+        let mut tx = world.db.begin();
+        let mut walk = tx.iter(&world.space).unwrap();
+        let read: Vec<_> = (0..rows).map(|_| walk.next().unwrap().unwrap().0).collect();
+        drop(walk);
+        assert_eq!(read.concat(), b"abcd"[..rows]);
+        tx.put(&world.db.keyspace("other").unwrap(), "o", "").unwrap();
+        world.pass(11);
+        match tx.commit() {
+            Err(Error::Conflict { key, .. }) => assert_eq!((rows, &key[..]), (4, &b"d"[..])),
+            committed => assert!(rows < 4 && committed.is_ok(), "{rows}: {committed:?}"),
+        }
+    }
+}
+
+#[test]
 fn a_range_deletion_does_not_conflict_with_an_expiry() {
     let world = world();
     world.put("expired", "1", 10);
@@ -650,200 +669,6 @@ fn a_process_that_only_writes_puts_by_the_newest_time_to_live() {
     }
 }
 
-/// Bytes of the files of the index that hold runs.
-fn run_bytes(world: &World) -> u64 {
-    let files = world.disk.list(Path::new("/store/index")).unwrap();
-    files.iter().filter(|file| file.name.ends_with(".run")).map(|file| file.len).sum()
-}
-
-/// Steps until nothing is left to do.
-fn settle(db: &Db) {
-    let mut idle = 0;
-    while idle < 4 {
-        idle = if db.step().unwrap() { 0 } else { idle + 1 };
-    }
-}
-
-/// A store whose keyspace keeps no past versions.
-fn latest() -> World {
-    let mut world = world();
-    world.space = world.db.create_keyspace("latest", Retention::Latest).unwrap();
-    world
-}
-
-/// Values that expire after ten seconds, in whole tables.
-fn put_many(db: &Db, space: &Keyspace) {
-    for keys in 0..20u32 {
-        let mut tx = db.begin();
-        for key in 0..2000u32 {
-            let key = (2000 * keys + key).to_be_bytes();
-            tx.put_with_ttl(space, key, [7; 200], SECOND * 10).unwrap();
-        }
-        tx.commit().unwrap();
-    }
-    db.flush().unwrap();
-    settle(db);
-}
-
-/// A durable commit, which takes log time to that of the clock.
-fn commit_now(db: &Db) {
-    let other = db.keyspace("other").unwrap();
-    db.put(&other, "now", "").unwrap();
-    db.sync().unwrap();
-}
-
-#[test]
-fn the_space_of_expired_values_returns_after_the_next_commit() {
-    for reopened in [false, true] {
-        let mut world = latest();
-        world.db.keyspace("other").unwrap();
-        put_many(&world.db, &world.space);
-        world.pass(11);
-        settle(&world.db);
-        assert!(run_bytes(&world) > 40_000 * 200, "the clock alone frees nothing");
-        commit_now(&world.db);
-        if reopened {
-            world = world.reopen();
-            world.space = world.db.keyspace("latest").unwrap();
-        }
-        let newest = world.db.newest();
-        settle(&world.db);
-        assert!(run_bytes(&world) < 1 << 20, "{}", run_bytes(&world));
-        let written = world.db.stats().index.bytes_compaction_written;
-        assert!(written < 1 << 20, "whole tables are dropped, not rewritten: {written}");
-        assert_eq!(world.db.newest(), newest, "nothing was written");
-        assert!(world.db.snapshot().is_empty(&world.space).unwrap());
-        assert!(world.db.verify(&mut |_| {}).unwrap().problems.is_empty());
-        world.put("again", "", 10);
-        assert!(world.has("again"));
-    }
-}
-
-#[test]
-fn a_clock_that_is_ahead_for_a_while_destroys_nothing() {
-    for commits in [false, true] {
-        let world = latest();
-        let there = world.now();
-        put_many(&world.db, &world.space);
-        let written = world.db.newest();
-        world.clock.set_wall_micros(there + 1000 * 86_400_000_000);
-        settle(&world.db);
-        world.db.compact().unwrap();
-        world.clock.set_wall_micros(there);
-        if commits {
-            commit_now(&world.db);
-        }
-        settle(&world.db);
-        let then = world.db.snapshot_at(Moment::Glsn(written)).unwrap();
-        for read in [&then, &world.db.snapshot()] {
-            assert_eq!(read.len(&world.space).unwrap(), 40_000);
-        }
-    }
-}
-
-#[test]
-fn a_moment_does_not_lose_values_that_were_alive_at_it() {
-    let world = latest();
-    put_many(&world.db, &world.space);
-    let written = world.db.newest();
-    world.pass(11);
-    settle(&world.db);
-    world.db.compact().unwrap();
-    commit_now(&world.db);
-    let then = || world.db.snapshot_at(Moment::Glsn(written)).unwrap().len(&world.space);
-    assert_eq!(then().unwrap(), 40_000);
-    settle(&world.db);
-    world.db.compact().unwrap();
-    assert!(matches!(then(), Err(Error::Trimmed { .. })));
-}
-
-/// The number of the step that compacts.
-const COMPACT: usize = 3;
-
-#[test]
-fn a_store_can_be_read_if_the_commit_after_an_expiry_is_lost() {
-    for seed in 0..4 {
-        let disk = Arc::new(LyingDisk::new(seed));
-        let clock = Arc::new(ManualClock::new(START));
-        let open = || Db::open("/store", options_on(disk.clone(), &clock)).unwrap();
-        let db = open();
-        let other = db.keyspace("other").unwrap();
-        let space = db.create_keyspace("latest", Retention::Latest).unwrap();
-        db.put(&space, "lasting", "").unwrap();
-        put_many(&db, &space);
-        clock.advance(SECOND * 11);
-        settle(&db);
-        db.put(&other, "lost", "").unwrap();
-        // A merge that drops what has expired comes before the sync that is due.
-        (0..2).for_each(|_| _ = db.step_from(COMPACT).unwrap());
-        disk.cut_power();
-        drop(db);
-        disk.restore_power();
-        let db = open();
-        let space = db.keyspace("latest").unwrap();
-        assert_eq!(keys(&db.snapshot(), &space), ["lasting"], "{seed}");
-        db.close().unwrap();
-    }
-}
-
-#[test]
-fn no_older_value_takes_the_place_of_an_expired_one() {
-    for (older_runs, merged) in [(0, false), (1, false), (3, false), (1, true)] {
-        let world = latest();
-        world.db.put(&world.space, "k", "old").unwrap();
-        for run in 0..older_runs {
-            world.db.flush().unwrap();
-            world.db.put(&world.space, format!("other{run}"), [7; 1000]).unwrap();
-        }
-        world.put("k", "new", 10);
-        world.put("l", "new", 20);
-        world.db.flush().unwrap();
-        if merged {
-            world.db.compact().unwrap();
-        }
-        let before = world.db.snapshot();
-        world.pass(11);
-        for _ in 0..2 {
-            commit_now(&world.db);
-            settle(&world.db);
-            world.db.compact().unwrap();
-            assert!(!world.has("k") && world.has("l"));
-            assert_eq!(before.get(&world.space, "k").unwrap().unwrap(), b"new");
-        }
-        drop(before);
-        commit_now(&world.db);
-        settle(&world.db);
-        world.db.compact().unwrap();
-        assert!(!world.has("k") && world.has("l"));
-        world.pass(10);
-        commit_now(&world.db);
-        world.db.compact().unwrap();
-        let world = world.reopen();
-        let space = world.db.keyspace("latest").unwrap();
-        assert_eq!(keys(&world.db.snapshot(), &space).len(), older_runs);
-    }
-}
-
-#[test]
-fn an_expired_version_stays_as_long_as_its_moment_is_retained() {
-    let world = world();
-    world.put("k", "v", 10);
-    let first = world.db.newest();
-    world.pass(11);
-    world.db.put(&world.space, "other", "").unwrap();
-    world.db.compact().unwrap();
-    let then = world.db.snapshot_at(Moment::Glsn(first)).unwrap();
-    assert_eq!(then.get(&world.space, "k").unwrap().unwrap(), b"v");
-    assert_eq!(world.db.history(&world.space, "k").unwrap().count(), 1);
-    drop(then);
-    // Without the past, its moment cannot be read any more.
-    world.db.set_retention(&world.space, Retention::Latest).unwrap();
-    world.db.compact().unwrap();
-    let then = world.db.snapshot_at(Moment::Glsn(first)).unwrap();
-    assert!(matches!(then.get(&world.space, "k"), Err(Error::Trimmed { .. })));
-    assert_eq!(world.db.history(&world.space, "k").unwrap().count(), 0);
-}
-
 #[test]
 fn a_transaction_that_missed_an_expired_value_conflicts_if_the_clock_is_set_back() {
     let world = world();
@@ -988,55 +813,4 @@ fn a_reset_and_a_revert_undo_a_change_of_the_expiry_alone() {
         world.pass(61);
         assert!(world.has("a"));
     }
-}
-
-#[test]
-fn values_expire_by_the_clock_again_once_log_time_was_restarted() {
-    let world = latest();
-    let there = world.now();
-    put_many(&world.db, &world.space);
-    world.clock.set_wall_micros(there + 1000 * 86_400_000_000);
-    commit_now(&world.db);
-    world.clock.set_wall_micros(there);
-    world.db.log().restart_time().unwrap();
-    settle(&world.db);
-    world.db.compact().unwrap();
-    assert_eq!(world.db.snapshot().len(&world.space).unwrap(), 40_000);
-}
-
-#[test]
-fn an_open_snapshot_of_after_the_expiry_does_not_keep_the_space() {
-    let world = latest();
-    put_many(&world.db, &world.space);
-    let held = world.db.snapshot();
-    world.pass(11);
-    commit_now(&world.db);
-    settle(&world.db);
-    world.db.compact().unwrap();
-    assert_eq!(held.len(&world.space).unwrap(), 40_000);
-    let before = run_bytes(&world);
-    drop(held);
-    let _later = world.db.snapshot();
-    commit_now(&world.db);
-    settle(&world.db);
-    world.db.compact().unwrap();
-    assert!(run_bytes(&world) < before / 20, "{} of {before}", run_bytes(&world));
-}
-
-#[test]
-fn a_moment_of_an_open_snapshot_keeps_its_time_once_the_log_is_freed() {
-    let world = latest();
-    let (db, space) = (&world.db, &world.space);
-    world.put("a", "1", 100);
-    let held = db.snapshot();
-    world.pass(101);
-    for _ in 0..30 {
-        db.put(space, "other", vec![7; 1 << 20]).unwrap();
-    }
-    db.flush().unwrap();
-    db.compact().unwrap();
-    db.log().trim(db.newest()).unwrap();
-    assert!(db.log().bounds().first > held.at());
-    assert!(held.contains_key(space, "a").unwrap());
-    assert!(db.snapshot_at(Moment::Glsn(held.at())).unwrap().contains_key(space, "a").unwrap());
 }

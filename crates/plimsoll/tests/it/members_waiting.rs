@@ -1,13 +1,20 @@
 //! What members do while they wait for each other, in a simulated world of processes.
 
+use std::collections::BTreeSet;
+use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
 
 use plimsoll::{Db, Glsn, Options, Retention};
-use plimsoll_disk::clock::{Clock, ManualClock};
+use plimsoll_disk::clock::{Clock, ManualClock, SystemClock};
+use plimsoll_disk::layer::DiskLayer;
 use plimsoll_disk::lying::{LyingDisk, Process};
-use plimsoll_disk::vfs::Disk;
+use plimsoll_disk::os::OsDisk;
+use plimsoll_disk::vfs::{Caching, DirLock, Disk, File, LockError, Open};
+use plimsoll_log::error::LogError;
+use plimsoll_log::members::Members;
 
 /// Many times the number of operations needed to wait for others and to write some hundred large
 /// values.
@@ -226,4 +233,87 @@ fn snapshots_of_some_seconds_cause_a_flush_each_at_most() {
     }
     let flushes = writers.flushes() - before;
     assert!((1..=11).contains(&flushes), "{flushes} flushes for ten snapshots");
+}
+
+/// A disk that blocks, while it is held, the creation of files and reads of a locked store's log.
+#[derive(Debug, Default)]
+struct HeldDisk {
+    disk: OsDisk,
+    is_locked: AtomicBool,
+    is_held: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl HeldDisk {
+    fn hold(&self, is_held: bool) {
+        *self.is_held.lock().unwrap() = is_held;
+        self.changed.notify_all();
+    }
+}
+
+impl DiskLayer for HeldDisk {
+    fn below(&self) -> &dyn Disk {
+        &self.disk
+    }
+
+    fn open(&self, path: &Path, open: Open, caching: Caching) -> io::Result<Arc<dyn File>> {
+        let is_log = path.extension().is_some_and(|extension| extension == "seg");
+        if open == Open::CreateNew || is_log && self.is_locked.load(Ordering::SeqCst) {
+            drop(self.changed.wait_while(self.is_held.lock().unwrap(), |held| *held).unwrap());
+        }
+        self.disk.open(path, open, caching)
+    }
+
+    fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
+        let lock = self.disk.lock(dir)?;
+        self.is_locked.store(true, Ordering::SeqCst);
+        Ok(lock)
+    }
+}
+
+#[test]
+fn a_process_that_opens_or_closes_for_long_reports_that_it_works() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let disk = Arc::new(HeldDisk::default());
+    let (its_disk, clock) = (Arc::<HeldDisk>::clone(&disk), Arc::new(SystemClock::new()));
+    let options = Options::new().memory_bytes(16 << 20).warm(false).shared(true);
+    let options = options.world(its_disk, Arc::<SystemClock>::clone(&clock) as _);
+    let put = |db: &Db| db.put(&db.keyspace("default").unwrap(), "key", "value").unwrap();
+    let db = Db::open(&path, options.clone()).unwrap();
+    put(&db);
+    db.close().unwrap();
+    disk.is_locked.store(false, Ordering::SeqCst);
+    // Each try names the process; a report changes the time that it names.
+    let wait_for_reports = || {
+        let (begun, mut reports) = (Instant::now(), BTreeSet::new());
+        let (its_disk, clock): (Arc<dyn Disk>, Arc<dyn Clock>) = (disk.clone(), clock.clone());
+        while reports.len() < 3 && begun.elapsed() < Duration::from_secs(60) {
+            match Members::join(&its_disk, &clock, &path, Duration::ZERO) {
+                Err(LogError::Stalled { pid, since_micros }) => {
+                    reports.extend(pid.map(|pid| (pid, since_micros)));
+                }
+                // It does not hold the lock yet, or any more.
+                joined => drop(joined),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        disk.hold(false);
+        assert!(reports.len() >= 3, "{reports:?}");
+        assert!(reports.iter().all(|(pid, _)| *pid == std::process::id()), "{reports:?}");
+    };
+    disk.hold(true);
+    let db = std::thread::scope(|scope| {
+        let opening = scope.spawn(|| Db::open(&path, options.clone()).unwrap());
+        wait_for_reports();
+        opening.join().unwrap()
+    });
+    put(&db);
+    disk.hold(true);
+    std::thread::scope(|scope| {
+        let closing = scope.spawn(|| db.close().unwrap());
+        wait_for_reports();
+        closing.join().unwrap();
+    });
+    assert_eq!(Db::open(&path, options).unwrap().members().unwrap().len(), 1);
 }

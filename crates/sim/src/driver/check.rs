@@ -1,11 +1,11 @@
 //! Compares the whole store with the model: at several moments, forwards and backwards, key by key,
 //! with its histories and its log.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use plimsoll::{Db, DumpOptions, Error, Glsn, Keyspace, Moment, Options};
+use plimsoll::{Db, DumpOptions, Error, Glsn, Keyspace, Moment, Options, TagInfo};
 use plimsoll_disk::clock::Clock;
 use plimsoll_disk::mem::MemDisk;
 
@@ -192,6 +192,7 @@ pub(crate) fn compare(db: &Db, model: &Model, excuse: &dyn Fn(&Error) -> bool) -
     let moments: BTreeSet<u64> = (0..=MOMENTS)
         .map(|i| newest.0.saturating_sub(i * step))
         .chain([model.first().min(newest.0)])
+        .chain(model.tags().into_values())
         .collect();
     for (space, _) in model.spaces() {
         let keyspace = match db.keyspace(&space_name(space)) {
@@ -207,8 +208,17 @@ pub(crate) fn compare(db: &Db, model: &Model, excuse: &dyn Fn(&Error) -> bool) -
         judge.size(Place { space, keyspace: &keyspace })?;
     }
     compare_names(&judge, &moments)?;
+    if let Some(tags) = judge.settle(|| "tags".to_owned(), None, db.tags())? {
+        same("tags", &tags_of(&tags), &model.tags())?;
+    }
     compare_log(&judge)?;
     same("GLSN of the newest moment, once more", &db.newest(), &newest)
+}
+
+/// The numbers of tags, and their moments.
+pub(super) fn tags_of(tags: &[TagInfo]) -> BTreeMap<u8, u64> {
+    let number = |tag: &TagInfo| tag.name.strip_prefix("tag").and_then(|name| name.parse().ok());
+    tags.iter().map(|tag| (number(tag).unwrap_or(u8::MAX), tag.glsn.0)).collect()
 }
 
 fn compare_moment(judge: &Judge<'_>, space: u8, keyspace: &Keyspace, at: u64) -> Outcome {

@@ -48,6 +48,7 @@ impl Driver {
         self.may_be_trimmed(bounds.first.0)?;
         self.model.trimmed(bounds.first.0);
         self.check_cursors(bounds.first.0)?;
+        self.check_tags()?;
         self.learn_times(newest.0)?;
         if step::may_drop_versions(op) {
             self.raise_floors();

@@ -135,6 +135,9 @@ impl Driver {
             Op::Cursor { name, back } => self.make_cursor(*name, *back),
             Op::AdvanceCursor { name, back } => self.advance_cursor(*name, *back),
             Op::DropCursor { name } => self.drop_cursor(*name),
+            Op::Tag { name, back } => self.tag(*name, *back),
+            Op::ReadTag { name } => self.read_tag(*name),
+            Op::DeleteTag { name } => self.delete_tag(*name),
             Op::Recover { damage } => self.recover_damaged(*damage),
             Op::Flush => self.upkeep("flush", |db| db.flush()),
             Op::Compact => self.upkeep("compact", |db| db.compact()),
@@ -214,7 +217,7 @@ impl Driver {
                 self.world.disk.cut_power_at_change(*after);
                 said("")
             }
-            Op::Among(_) => said(""),
+            Op::Among(_) | Op::Timed(_) => said(""),
             Op::Fault(fault) => {
                 self.lie(*fault);
                 if *fault == Fault::Heal && !self.world.disk.power_is_cut() {

@@ -18,7 +18,7 @@ impl Judge<'_> {
         let end = from.saturating_add(count).min(self.db.newest().0 + 1);
         let mut scan =
             match self.db.log().scan(Glsn(from)..Glsn(from.saturating_add(count)), stream) {
-                Err(Error::Trimmed { asked, first }) => {
+                Err(Error::Trimmed { asked, first, .. }) => {
                     let right =
                         from < self.model.first() && asked == from && first == self.model.first();
                     ensure(right, || {

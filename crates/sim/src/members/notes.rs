@@ -104,7 +104,7 @@ pub(super) fn entries(db: &Db, from: u64) -> Result<Vec<Found>> {
     loop {
         match entries_from(db, from) {
             // Another process has trimmed the log, which this one did not know.
-            Err(Error::Trimmed { asked, first }) if first > asked => from = first,
+            Err(Error::Trimmed { asked, first, .. }) if first > asked => from = first,
             read => return read,
         }
     }
@@ -142,7 +142,7 @@ impl Follower {
         loop {
             match db.log().follow(from.max(db.log().bounds().first), Some(stream as u32)) {
                 Ok(follow) => return Ok(Self { stream, follow }),
-                Err(Error::Trimmed { asked, first }) if first > asked => from = first,
+                Err(Error::Trimmed { asked, first, .. }) if first > asked => from = first,
                 Err(error) => return Err(error),
             }
         }

@@ -153,6 +153,9 @@ impl Generator {
             (if_so(settings.limited, 3), |generator| Op::DropCursor {
                 name: generator.cursor_name(),
             }),
+            (2, Self::tag),
+            (2, |generator| Op::ReadTag { name: generator.tag_name() }),
+            (2, |generator| Op::DeleteTag { name: generator.tag_name() }),
             (8, |_| Op::Flush),
             (4, |_| Op::Compact),
             (30, |_| Op::Step),

@@ -5,6 +5,7 @@
 
 mod bank;
 mod crash;
+mod expiry;
 mod faults;
 mod fixture;
 mod flip;

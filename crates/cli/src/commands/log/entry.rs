@@ -74,7 +74,11 @@ impl Printer {
             return self.print_commit_json(commit, metadata, about, output);
         }
         let (mut operations, mut first) = (0, String::new());
-        let own = if commit.moves_cursor()? { "cursor" } else { "keyspace" };
+        let own = match (commit.moves_cursor()?, commit.changes_tag()?) {
+            (true, _) => "cursor",
+            (_, true) => "tag",
+            _ => "keyspace",
+        };
         for change in commit.changes()? {
             let change = change?;
             if operations == 0 {

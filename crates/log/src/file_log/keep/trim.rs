@@ -231,12 +231,12 @@ mod tests {
     use plimsoll_memory::budget::{Backing, Budget};
     use plimsoll_memory::pool::Pool;
 
-    use crate::draft::{CommitTimes, Draft, DraftEntry};
+    use crate::draft::{Draft, DraftEntry};
     use crate::file_log::FileLog;
     use crate::file_log::options::FileLogOptions;
     use crate::file_log::tail::segment_source::new_segment;
     use crate::format::segment_header::SegmentHeader;
-    use crate::glsn::{Glsn, StreamId};
+    use crate::glsn::StreamId;
 
     #[test]
     fn a_sweep_while_the_next_segment_begins_keeps_the_blob_files_of_the_active_one() {
@@ -255,17 +255,7 @@ mod tests {
         writer.write(b"large").unwrap();
         let blob = writer.finish().unwrap();
         let entries = [DraftEntry { stream: StreamId(0), parts: &[b"small"] }];
-        let named = log
-            .submit(
-                &Draft {
-                    entries: &entries,
-                    read_at: Glsn::NONE,
-                    blobs: &[blob],
-                    times: CommitTimes::ANY,
-                },
-                None,
-            )
-            .unwrap();
+        let named = log.submit(&Draft { blobs: &[blob], ..Draft::of(&entries) }, None).unwrap();
         log.wait_durable(named.last).unwrap();
         // The next segment is in the list, and is not active yet.
         let active = log.log.tail.read().segment.header;

@@ -59,6 +59,9 @@ pub(crate) fn open_beside(
             Ok(None) => return Err(LogError::Restless),
             // Another member has just trimmed it.
             Err(LogError::Io { kind: io::ErrorKind::NotFound, .. }) if rounds < ROUNDS => {}
+            Err(LogError::Io { kind: io::ErrorKind::NotFound, .. }) => {
+                return Err(LogError::Restless);
+            }
             Err(error) => return Err(error),
         }
     }

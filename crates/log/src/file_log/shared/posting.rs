@@ -7,7 +7,7 @@
 
 use plimsoll_disk::borders::{Border, hit};
 
-use crate::draft::{CommitTimes, Draft, DraftEntry};
+use crate::draft::{Draft, DraftEntry};
 use crate::error::LogError;
 use crate::file_log::append::{place, publish};
 use crate::file_log::open_log::OpenLog;
@@ -140,7 +140,7 @@ fn order_all(log: &OpenLog, members: &Members, order: &mut Order) -> Result<(), 
         if members.posts.claim_post(cell) {
             let (payload, read_at, known) = members.posts.read_post(cell, &mut bytes);
             let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &[payload] }];
-            let draft = Draft { entries: &entries, read_at, blobs: &[], times: CommitTimes::ANY };
+            let draft = Draft { read_at, ..Draft::of(&entries) };
             let mut answer = Answer::Refused;
             // After a failure the remaining posts are not tried: each could wait as long while the
             // turn is held.

@@ -16,7 +16,7 @@ use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::pool::Pool;
 
 use super::turn::Turn;
-use crate::draft::{CommitTimes, Draft, DraftEntry};
+use crate::draft::{Draft, DraftEntry};
 use crate::error::LogError;
 use crate::file_log::FileLog;
 use crate::file_log::files::names::{FileName, unfinished};
@@ -72,18 +72,7 @@ impl Process {
 
     fn append(&self, text: &str) -> Glsn {
         let entries = [DraftEntry { stream: StreamId(9), parts: &[text.as_bytes()] }];
-        let ticket = self
-            .log
-            .submit(
-                &Draft {
-                    entries: &entries,
-                    read_at: Glsn::NONE,
-                    blobs: &[],
-                    times: CommitTimes::ANY,
-                },
-                None,
-            )
-            .unwrap();
+        let ticket = self.log.submit(&Draft::of(&entries), None).unwrap();
         self.log.wait_durable(ticket.last).unwrap();
         ticket.last
     }
@@ -162,19 +151,7 @@ fn a_wait_for_durability_ends_when_another_member_syncs() {
     let (one, two) = (Process::join(&shared, &store, true), Process::join(&shared, &store, false));
     let submit = |process: &Process, text: &str| {
         let entries = [DraftEntry { stream: StreamId(9), parts: &[text.as_bytes()] }];
-        process
-            .log
-            .submit(
-                &Draft {
-                    entries: &entries,
-                    read_at: Glsn::NONE,
-                    blobs: &[],
-                    times: CommitTimes::ANY,
-                },
-                None,
-            )
-            .unwrap()
-            .last
+        process.log.submit(&Draft::of(&entries), None).unwrap().last
     };
     let (a, b) = (submit(&one, "a"), submit(&two, "b"));
     let before = disk.sync_count();
@@ -225,8 +202,7 @@ fn an_unfinished_sync_is_not_trusted() {
     let shared: Arc<dyn Disk> = Arc::new(disk.clone());
     let (one, two) = (Process::join(&shared, &store, true), Process::join(&shared, &store, false));
     let entries = [DraftEntry { stream: StreamId(9), parts: &[b"a"] }];
-    let draft =
-        Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: CommitTimes::ANY };
+    let draft = Draft::of(&entries);
     let glsn = one.log.submit(&draft, None).unwrap().last;
     two.log.catch_up().unwrap();
     // One member syncs, gets a failure, and ends before it can publish it. The system now regards
@@ -253,8 +229,7 @@ fn a_failed_sync_stops_all_members() {
     let (one, two) = (Process::join(&shared, &store, true), Process::join(&shared, &store, false));
     one.append("a");
     let entries = [DraftEntry { stream: StreamId(9), parts: &[b"b"] }];
-    let draft =
-        Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: CommitTimes::ANY };
+    let draft = Draft::of(&entries);
     let glsn = one.log.submit(&draft, None).unwrap().last;
     disk.fail_next_sync();
     assert!(matches!(one.log.wait_durable(glsn), Err(LogError::Poisoned { .. })));
@@ -276,10 +251,7 @@ fn the_next_member_removes_a_segment_whose_creation_failed() {
     let entries = [DraftEntry { stream: StreamId(9), parts: &[large.as_bytes()] }];
     // The segment has its name, but syncing the folder fails.
     disk.fail_sync(2);
-    let refused = one.log.submit(
-        &Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: CommitTimes::ANY },
-        None,
-    );
+    let refused = one.log.submit(&Draft::of(&entries), None);
     assert!(matches!(refused, Err(LogError::Poisoned { .. })), "{refused:?}");
     assert!(disk.entry(&unpublished).unwrap().is_some());
     // It fits in the previous segment.
@@ -306,10 +278,7 @@ fn the_next_record_begins_a_segment_after_a_temporary_failure() {
         unfinished(&FileName::Segment(one.members.marks.end().next).path(&store.join("log")));
     disk.create_dir(&draft).unwrap();
     let entries = [DraftEntry { stream: StreamId(9), parts: &[large.as_bytes()] }];
-    let refused = one.log.submit(
-        &Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: CommitTimes::ANY },
-        None,
-    );
+    let refused = one.log.submit(&Draft::of(&entries), None);
     assert!(matches!(refused, Err(LogError::Io { .. })), "{refused:?}");
     disk.remove_dir(&draft).unwrap();
     assert_eq!((one.append(&large), two.append("b")), (Glsn(2), Glsn(3)));
@@ -368,8 +337,7 @@ fn a_member_that_keeps_the_turn_is_named() {
     let clock = SystemClock::new();
     let begun = clock.monotonic_nanos();
     let entries = [DraftEntry { stream: StreamId(9), parts: &[b"a"] }];
-    let draft =
-        Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: CommitTimes::ANY };
+    let draft = Draft::of(&entries);
     let refused = two.log.submit(&draft, None).unwrap_err();
     assert!(matches!(refused, LogError::Stalled { pid: Some(7), .. }), "{refused}");
     assert!(clock.monotonic_nanos() - begun >= 200_000_000);
@@ -385,18 +353,7 @@ fn members_with_little_memory_begin_another_segment() {
     let entries: Vec<_> =
         (0..4000).map(|_| DraftEntry { stream: StreamId(9), parts: &[b"e"] }).collect();
     for _ in 0..30 {
-        large
-            .log
-            .submit(
-                &Draft {
-                    entries: &entries,
-                    read_at: Glsn::NONE,
-                    blobs: &[],
-                    times: CommitTimes::ANY,
-                },
-                None,
-            )
-            .unwrap();
+        large.log.submit(&Draft::of(&entries), None).unwrap();
         texts.extend((0..4000).map(|_| "e".to_owned()));
     }
     large.append("f");
@@ -481,13 +438,7 @@ fn an_unpublished_record_does_not_reappear() {
         turn.begin().unwrap();
         let text = vec![b'x'; 5000];
         let entries = [DraftEntry { stream: StreamId(9), parts: &[&text] }];
-        turn.submit(&Draft {
-            entries: &entries,
-            read_at: Glsn::NONE,
-            blobs: &[],
-            times: CommitTimes::ANY,
-        })
-        .unwrap();
+        turn.submit(&Draft::of(&entries)).unwrap();
         // As if the member had ended before it published the record.
         one.members.marks.set_end(&end);
         std::mem::forget(turn);
@@ -527,10 +478,7 @@ fn records_that_contradict_the_published_end_are_not_loaded_and_block_appends() 
         let taken = two.log.catch_up();
         assert!(matches!(taken, Err(LogError::Corrupt { .. })), "{taken:?}");
         let entries = [DraftEntry { stream: StreamId(9), parts: &[b"c"] }];
-        let ordered = two.log.submit(
-            &Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: CommitTimes::ANY },
-            None,
-        );
+        let ordered = two.log.submit(&Draft::of(&entries), None);
         assert!(matches!(ordered, Err(LogError::Corrupt { .. })), "{ordered:?}");
         assert_eq!(one.members.marks.end().next, end.next);
     }
@@ -544,18 +492,7 @@ fn a_failed_catch_up_does_not_load_records_twice() {
     let submit = |entries: usize| {
         let entries: Vec<_> =
             (0..entries).map(|_| DraftEntry { stream: StreamId(9), parts: &[b"x"] }).collect();
-        one.log
-            .submit(
-                &Draft {
-                    entries: &entries,
-                    read_at: Glsn::NONE,
-                    blobs: &[],
-                    times: CommitTimes::ANY,
-                },
-                None,
-            )
-            .unwrap()
-            .last
+        one.log.submit(&Draft::of(&entries), None).unwrap().last
     };
     // The entry offsets of the next records need another chunk, whose allocation fails midway.
     for _ in 0..4 {
@@ -606,18 +543,7 @@ fn a_member_that_begins_a_segment_while_joining_removes_leftovers_after_the_last
     let entries: Vec<_> =
         (0..4000).map(|_| DraftEntry { stream: StreamId(9), parts: &[b"e"] }).collect();
     for _ in 0..30 {
-        large
-            .log
-            .submit(
-                &Draft {
-                    entries: &entries,
-                    read_at: Glsn::NONE,
-                    blobs: &[],
-                    times: CommitTimes::ANY,
-                },
-                None,
-            )
-            .unwrap();
+        large.log.submit(&Draft::of(&entries), None).unwrap();
     }
     large.append("f");
     let end = large.members.marks.end();
@@ -650,14 +576,7 @@ fn half_synced_on(disk: &Arc<dyn Disk>, store: &Path) -> (Process, Process, Glsn
     let (one, two) = (Process::join(disk, store, true), Process::join(disk, store, false));
     one.append("a");
     let entries = [DraftEntry { stream: StreamId(9), parts: &[b"b"] }];
-    let glsn = one
-        .log
-        .submit(
-            &Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: CommitTimes::ANY },
-            None,
-        )
-        .unwrap()
-        .last;
+    let glsn = one.log.submit(&Draft::of(&entries), None).unwrap().last;
     two.log.catch_up().unwrap();
     one.members.syncs.take_sync(&|| false).unwrap();
     one.members.syncs.sync.release_abandoned();
@@ -740,14 +659,7 @@ fn a_leaving_member_waits_for_the_commit_that_one_of_its_threads_orders() {
         let closing = scope.spawn(|| one.log.close_as(false));
         SystemClock::new().sleep(Duration::from_millis(50));
         let entries = [DraftEntry { stream: StreamId(9), parts: &[b"a"] }];
-        let ticket = turn
-            .submit(&Draft {
-                entries: &entries,
-                read_at: Glsn::NONE,
-                blobs: &[],
-                times: CommitTimes::ANY,
-            })
-            .unwrap();
+        let ticket = turn.submit(&Draft::of(&entries)).unwrap();
         drop(turn);
         closing.join().unwrap().unwrap();
         ticket.last

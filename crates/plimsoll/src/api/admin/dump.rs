@@ -38,7 +38,7 @@ use crate::types::error::{Error, Lift, Result};
 use crate::types::expiry::Expiry;
 use crate::types::index_key::{IndexKey, KeyBuffer};
 use crate::types::invalid_input::InvalidInput;
-use crate::types::keyspaces::{CURSORS, Keyspace, SYSTEM};
+use crate::types::keyspaces::{CURSORS, Keyspace, SYSTEM, TAGS};
 use crate::types::version::Stored;
 
 /// The content of a dump.
@@ -76,7 +76,7 @@ impl DumpOptions {
     }
 
     /// Whether to dump every retained commit instead, with its GLSN, its time and its metadata, and
-    /// the user's own streams and cursors.
+    /// the user's own streams, the cursors and the tags.
     #[must_use]
     pub fn history(self, history: bool) -> Self {
         Self { history, ..self }
@@ -198,6 +198,10 @@ impl<'a> Dump<'a> {
             }
             CURSORS => {
                 let change = Change::Cursor { name: key, next: own };
+                return self.out.write(&record_of(change, old));
+            }
+            TAGS => {
+                let change = Change::Tag { name: key, record: own };
                 return self.out.write(&record_of(change, old));
             }
             _ => {}
@@ -343,7 +347,7 @@ impl Dump<'_> {
     fn is_dumped(&self, space: u32, key: &[u8]) -> bool {
         match (&self.ids, space) {
             (None, _) => true,
-            (Some(_), CURSORS) => false,
+            (Some(_), CURSORS | TAGS) => false,
             (Some(_), SYSTEM) => match SystemKey::of(key) {
                 SystemKey::Live(name) | SystemKey::Dropped(_, name) => {
                     self.options.keyspace.as_ref().is_some_and(|only| only.as_bytes() == name)
@@ -359,7 +363,7 @@ impl Dump<'_> {
         let (manifest, _, view) = self.store.reader.index.runs.files();
         if manifest.checkpoint.glsn.next() < first {
             // Of a store that another process writes: this one has not seen its newest runs.
-            return Err(Error::Trimmed { asked: manifest.checkpoint.glsn.next(), first });
+            return Err(Error::trimmed(manifest.checkpoint.glsn.next(), first));
         }
         let mut limits = Vec::new();
         encode_limits(&manifest.head().limits, &mut limits);
@@ -456,7 +460,6 @@ impl Dump<'_> {
 fn encode_limits(limits: &Limits, out: &mut Vec<u8>) {
     push_varint(out, limits.deletions_moved.0);
     push_varint(out, limits.oldest_readable.0);
-    // Single moments below the floors are left out: the restored store refuses to read them.
     let floors = limits.readable_in.iter().map(|(space, readable)| (*space, readable.floor));
     for list in [floors.collect(), limits.deletions_dropped_in.clone()] {
         push_varint(out, list.len() as u64);
@@ -464,5 +467,9 @@ fn encode_limits(limits: &Limits, out: &mut Vec<u8>) {
             push_varint(out, u64::from(space));
             push_varint(out, glsn.0);
         }
+    }
+    for (_, readable) in &limits.readable_in {
+        push_varint(out, readable.pins.len() as u64);
+        readable.pins.iter().for_each(|pinned| push_varint(out, pinned.0));
     }
 }

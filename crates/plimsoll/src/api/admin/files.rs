@@ -270,7 +270,14 @@ impl<'a> Hold<'a> {
     pub(crate) fn explain(&self, error: Error) -> Error {
         match error {
             Error::Cancelled => error,
-            error => self.before.left_behind(self.store).unwrap_or(error),
+            error => self.before.left_behind(self.store).unwrap_or_else(|| match error {
+                // The process that removed it has not said so yet.
+                Error::Io { kind: io::ErrorKind::NotFound, .. } if self.store.options.read_only => {
+                    let bounds = self.store.reader.log.bounds();
+                    Error::trimmed(bounds.first, bounds.next)
+                }
+                error => error,
+            }),
         }
     }
 }
@@ -303,7 +310,7 @@ impl Sources {
         let (now, readable) = (Self::of(store), store.reader.log.readable());
         let known = store.reader.index.runs.files().0.durable.glsn;
         let left = now.first > self.first || now.manifest > self.manifest || known > readable;
-        left.then(|| Error::Trimmed { asked: readable, first: known.max(readable.next()) })
+        left.then(|| Error::trimmed(readable, known.max(readable.next())))
     }
 }
 
@@ -319,7 +326,7 @@ pub(crate) fn list_whole(
     let readable = store.reader.log.readable();
     if store.options.read_only && manifest.durable.glsn > readable {
         // The manifest was refreshed from the writing process; the log was not.
-        return Err(Error::Trimmed { asked: readable, first: manifest.durable.glsn });
+        return Err(Error::trimmed(readable, manifest.durable.glsn));
     }
     let immutable = |path: PathBuf, kind| -> Result<StoreFile<'_>> {
         let bytes = store.options.disk.entry(&path)?.map_or(0, |entry| entry.len);
@@ -344,7 +351,7 @@ pub(crate) fn list_whole(
     if store.options.read_only && first > needed {
         // Another process has trimmed entries that the manifest needs, and this one has noticed:
         // the copy may lack them.
-        return Err(Error::Trimmed { asked: needed, first });
+        return Err(Error::trimmed(needed, first));
     }
     // Blob files needed only by the index: the records that named them are trimmed.
     for blob in blobs {
@@ -438,7 +445,7 @@ fn check_position(store: &Engine, after: LogPosition) -> Result<()> {
     store.committer.fresh()?;
     let bounds = log.bounds();
     if after.glsn.next() < bounds.first {
-        return Err(Error::Trimmed { asked: after.glsn.next(), first: bounds.first });
+        return Err(Error::trimmed(after.glsn.next(), bounds.first));
     }
     match log.chain_at(after.glsn).lift()? {
         Some(chain) if chain == after.chain => Ok(()),

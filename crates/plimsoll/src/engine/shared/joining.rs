@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use plimsoll_disk::vfs::{DirLock, LockError};
+use plimsoll_disk::worker::{Bell, Next, Worker};
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::{FileLog, options};
 use plimsoll_log::glsn::Glsn;
@@ -31,6 +32,13 @@ use crate::types::options::{Durability, MIN_MEMORY_BYTES, Options};
 /// hold it briefly.
 const LOCK_TRIES: usize = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(2);
+
+/// The time between two reports of a process that joins or leaves; many fit into [`PATIENCE`].
+const REPORT_PERIOD: Duration = Duration::from_secs(1);
+
+/// The most reports: they show that the process runs, not that its work proceeds, and a process
+/// that never ends must not be waited for without end.
+const REPORTS_MAX: u32 = 600;
 
 /// Shown when the lock's holder cannot be identified.
 const HELD_BY_NOBODY: &str =
@@ -147,6 +155,8 @@ struct Joining {
     is_first: bool,
     /// The memory budget of this process from the start.
     memory_bytes: u64,
+    /// Reports to those that wait to join that this process works; `None` without threads.
+    reporter: Option<Worker>,
 }
 
 impl Joining {
@@ -166,7 +176,20 @@ impl Joining {
         }
         // Others may join while this process waits for memory, unless they would be the first.
         let memory_bytes = first_budget(&members, options, !is_first)?;
-        Ok(Self { members: Arc::new(members), lock: Some(lock), is_first, memory_bytes })
+        Self {
+            members: Arc::new(members),
+            lock: Some(lock),
+            is_first,
+            memory_bytes,
+            reporter: None,
+        }
+        .reporting(options)
+    }
+
+    /// Reports from now on that this process works.
+    fn reporting(mut self, options: &Options) -> Result<Self> {
+        self.reporter = options.background.then(|| report_work(&self.members)).transpose()?;
+        Ok(self)
     }
 
     fn begin_to_read(path: &Path, options: &Options) -> Result<Self> {
@@ -182,7 +205,8 @@ impl Joining {
         } else {
             options.memory_bytes
         };
-        Ok(Self { members: Arc::new(members), lock: None, is_first: !is_followed, memory_bytes })
+        let (members, is_first) = (Arc::new(members), !is_followed);
+        Self { members, lock: None, is_first, memory_bytes, reporter: None }.reporting(options)
     }
 
     /// Lets other processes join. `oldest` is the oldest moment that this process may read,
@@ -195,9 +219,22 @@ impl Joining {
             lock.share().map_err(|error| locked(path, error))?;
             self.members.marks.set_manifest(manifest);
         }
+        self.reporter.as_ref().map(Worker::stop);
         self.members.joined();
         Ok(())
     }
+}
+
+/// Starts a thread that reports every second that this process works, while it joins or leaves, for
+/// ten minutes at most.
+pub(crate) fn report_work(members: &Arc<Members>) -> Result<Worker> {
+    let (members, mut left) = (Arc::clone(members), REPORTS_MAX);
+    let step = move |_| {
+        members.report_work();
+        left -= 1;
+        if left == 0 { Next::End } else { Next::Within(REPORT_PERIOD) }
+    };
+    Ok(Worker::start("plimsoll-join", &Arc::new(Bell::default()), || {}, step)?)
 }
 
 fn first_budget(members: &Members, options: &Options, lets_others: bool) -> Result<u64> {

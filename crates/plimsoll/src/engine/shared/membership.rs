@@ -16,6 +16,7 @@ use plimsoll_log::members::holds::Held;
 use plimsoll_log::members::{Member, Members};
 use plimsoll_memory::pool::Pool;
 
+use crate::engine::shared::joining::report_work;
 use crate::engine::shared::{memory_share, requests};
 use crate::engine::trim::LogSpace;
 use crate::engine::{Engine, steps};
@@ -51,6 +52,8 @@ pub(crate) struct Membership {
     /// Answers nudges while other threads work, but no longer once a thread that other members need
     /// has panicked: then another member becomes the keeper.
     pulse: Mutex<Option<Worker>>,
+    /// While this process leaves, reports to those that wait to join that it works.
+    reporter: Mutex<Option<Worker>>,
     /// Set when a thread panicked.
     has_lost_thread: Arc<AtomicBool>,
     /// Number of answered nudges, in a store without threads.
@@ -169,12 +172,17 @@ impl Membership {
     /// remains, in which case this process writes the index.
     pub(crate) fn leave(&self, pool: &Pool, space: &LogSpace) -> Result<bool> {
         let Some(members) = self.members() else { return Ok(true) };
+        let has_threads = lock(&self.worker).is_some();
         self.stop(members);
         // A member that joins may wait for memory of this one, whose thread that released it has
         // just ended.
         let release_memory = || drop(memory_share::shrink(pool, space, members));
         // If another member does not finish joining or leaving, a member remains.
-        if !members.leave(&release_memory).unwrap_or(false) {
+        let Ok(is_last) = members.leave(&release_memory) else { return Ok(false) };
+        if has_threads {
+            *lock(&self.reporter) = report_work(members).ok();
+        }
+        if !is_last {
             return Ok(false);
         }
         let index = &space.reader.index;
@@ -211,7 +219,9 @@ impl Membership {
 
     /// The last step of leaving; other processes may join afterwards.
     pub(crate) fn left(&self) {
+        let reporter = lock(&self.reporter).take();
         if let Some(members) = self.members() {
+            reporter.as_ref().map(Worker::stop);
             members.left();
         }
     }

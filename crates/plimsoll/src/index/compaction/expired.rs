@@ -2,47 +2,63 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use plimsoll_log::glsn::Glsn;
 
 use crate::index::env::Horizon;
+use crate::index::env::moment_set::MomentSet;
 use crate::index::run::table::TableInfo;
 use crate::index::sources::view::{View, tables_in};
 use crate::types::lock::lock;
 
-/// What a horizon says has expired, looked up once for each keyspace.
+/// What a horizon says has expired, looked up once for each keyspace and moment.
 pub(super) struct Lookups<'h> {
     horizon: &'h dyn Horizon,
-    known: Mutex<BTreeMap<u32, (Glsn, u64)>>,
+    retained: Mutex<BTreeMap<u32, MomentSet>>,
+    expired: Mutex<BTreeMap<Glsn, (Glsn, u64)>>,
 }
 
 impl<'h> Lookups<'h> {
     pub(super) fn new(horizon: &'h dyn Horizon) -> Self {
-        Self { horizon, known: Mutex::default() }
+        Self { horizon, retained: Mutex::default(), expired: Mutex::default() }
     }
 
-    fn of(&self, keyspace: u32) -> (Glsn, u64) {
-        let look_up = || self.horizon.expired(&self.horizon.retained(keyspace));
-        *lock(&self.known).entry(keyspace).or_insert_with(look_up)
+    fn retained(&self, keyspace: u32) -> MomentSet {
+        let look_up = || self.horizon.retained(keyspace);
+        lock(&self.retained).entry(keyspace).or_insert_with(look_up).clone()
+    }
+
+    fn expired(&self, oldest: Glsn) -> (Glsn, u64) {
+        *lock(&self.expired).entry(oldest).or_insert_with(|| self.horizon.expired(oldest))
+    }
+
+    /// Whether values of this keyspace in a table are dropped some time after they have expired.
+    pub(super) fn may_drop(&self, keyspace: u32, info: &TableInfo) -> bool {
+        let retained = self.retained(keyspace);
+        // A pin from the table's first commit on may see them as long as it is retained.
+        retained.floor > Glsn::NONE && retained.oldest_from(info.min_glsn) == retained.floor
     }
 }
 
 /// The values of a table that a merge with the oldest run may drop, because they have expired.
 pub(super) struct Expired {
     pub(super) keyspace: u32,
-    /// Moments before this one become unreadable.
+    /// Moments before this one become unreadable, except the pins.
     pub(super) since: Glsn,
+    pub(super) pins: Arc<[Glsn]>,
     /// An estimate of their number. Exact if it is that of all versions.
     pub(super) values: u64,
 }
 
 /// The expired values of a table in which one keyspace has such values; `None` if there are none,
-/// or if something keeps them.
+/// or if something keeps them: history below them, or a retained moment that sees only a part of
+/// the table.
 pub(super) fn expired_in(lookups: &Lookups<'_>, view: &View, info: &TableInfo) -> Option<Expired> {
     let expiries = info.expiries?;
     let keyspace = expiries.keyspace;
-    let (since, micros) = lookups.of(keyspace);
+    let retained = lookups.retained(keyspace);
+    let (since, micros) = lookups.expired(retained.oldest_from(info.min_glsn));
     let values = expiries.expired(micros);
     if values == 0 {
         return None;
@@ -50,5 +66,5 @@ pub(super) fn expired_in(lookups: &Lookups<'_>, view: &View, info: &TableInfo) -
     let keys = (Bound::Included(&info.first_key[..]), Bound::Included(&info.last_key[..]));
     let is_kept =
         info.max_glsn > since || view.history.iter().any(|run| !tables_in(run, keys).is_empty());
-    (!is_kept).then_some(Expired { keyspace, since, values })
+    (!is_kept).then_some(Expired { keyspace, since, pins: retained.pins, values })
 }

@@ -439,15 +439,13 @@ impl Job {
             return false;
         }
         let lookups = Lookups::new(&*runs.env.horizon);
-        let Some(Expired { keyspace, since, values }) = expired_in(&lookups, &self.view, info)
-        else {
-            return false;
-        };
+        let Some(expired) = expired_in(&lookups, &self.view, info) else { return false };
+        let Expired { keyspace, since, pins, values } = expired;
         if values < info.versions {
             return false;
         }
         let limits = self.splitter.limits();
-        limits.dropped(keyspace, since, &Arc::default());
+        limits.dropped(keyspace, since, &pins);
         limits.deletion_dropped(keyspace, info.max_glsn);
         true
     }

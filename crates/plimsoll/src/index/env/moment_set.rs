@@ -48,9 +48,18 @@ impl MomentSet {
         Self { floor, pins: pins.into() }
     }
 
-    /// The oldest moment.
-    pub(crate) fn oldest(&self) -> Glsn {
-        self.pins.first().copied().unwrap_or(self.floor)
+    /// The oldest moment at or after `from`, or the floor if that is before `from`.
+    pub(crate) fn oldest_from(&self, from: Glsn) -> Glsn {
+        let before = self.pins.partition_point(|pinned| *pinned < from);
+        self.pins.get(before).copied().unwrap_or(self.floor)
+    }
+
+    /// The set, and single moments, in any order.
+    pub(crate) fn and_pins(self, pins: &[Glsn]) -> Self {
+        if pins.is_empty() {
+            return self;
+        }
+        Self::bounded(self.floor, self.pins.iter().chain(pins).copied())
     }
 
     /// The set, and every moment from `floor` on.

@@ -241,7 +241,7 @@ impl View {
         if self.limits.is_readable(keyspace, at) {
             return Ok(());
         }
-        Err(Error::Trimmed { asked: at, first: self.oldest_readable_in(keyspace) })
+        Err(Error::trimmed(at, self.oldest_readable_in(keyspace)))
     }
 
     /// The newest version of `key` that is not younger than `at`, including deletions; `None` also

@@ -339,7 +339,7 @@ fn a_past_snapshot_opened_during_a_merge_is_refused_after_it() {
     while world.index().compaction.step_for(all).unwrap() == Progress::Worked {}
     for number in 0..KEYS {
         let refused = world.view().get(&key(LATEST, number), first).unwrap_err();
-        assert_eq!(refused, crate::types::error::Error::Trimmed { asked: first, first: second });
+        assert_eq!(refused, crate::types::error::Error::trimmed(first, second));
         world.check_get_at(&world.view(), &key(LATEST, number), second);
     }
     assert_eq!(world.problems(), [""; 0]);

@@ -136,7 +136,7 @@ fn a_glsn_whose_versions_may_be_dropped_is_refused() {
     world.latest_only();
     world.index().compaction.run_all(Glsn::MAX).unwrap();
     let (view, asked) = (world.view(), Glsn(3));
-    let trimmed = Error::Trimmed { asked: Glsn(3), first: Glsn(5) };
+    let trimmed = Error::trimmed(Glsn(3), Glsn(5));
     assert_eq!(view.get(&key(LATEST, 1), asked).unwrap_err(), trimmed);
     let lower = key(LATEST, 0);
     assert_eq!(

@@ -123,8 +123,8 @@ pub(crate) struct Splitter {
     retained: (u32, MomentSet),
     /// Whether the retained moments are looked up again at the next key.
     is_stale: bool,
-    /// What is expired in the keyspace, looked up at the first value that expires.
-    expired: Option<(Glsn, u64)>,
+    /// What is expired in the keyspace at a retained moment and later ones: the last lookup.
+    expired: Option<(Glsn, (Glsn, u64))>,
     /// The youngest version that superseded a dropped one since the retained moments were looked
     /// up.
     dropped_by: Glsn,
@@ -258,16 +258,36 @@ impl Splitter {
         elsewhere: &mut dyn Elsewhere,
     ) -> crate::types::error::Result<Disposition> {
         let Some(expiry) = version.stored.expiry() else { return Ok(Disposition::Current) };
-        let retained = &self.retained.1;
-        let (since, micros) = *self.expired.get_or_insert_with(|| horizon.expired(retained));
-        // Every retained moment is at or after `since`, so it sees that the value has expired.
+        let oldest = self.retained.1.oldest_from(version.glsn);
+        let (since, micros) = match self.expired {
+            Some((of, expired)) if of == oldest => expired,
+            _ => self.expired.insert((oldest, horizon.expired(oldest))).1,
+        };
+        // Every retained moment that is not before the value is at or after `since`, so it sees
+        // that the value has expired.
         let is_unseen = expiry.has_passed(micros) && version.glsn <= since;
-        if !is_unseen || elsewhere.in_history(&self.key, Glsn::MAX)? {
+        if !is_unseen
+            || self.hides_retained(version.glsn, elsewhere)?
+            || elsewhere.in_history(&self.key, Glsn::MAX)?
+        {
             return Ok(Disposition::Current);
         }
         // Older moments may have seen it.
         self.dropped_by = self.dropped_by.max(since);
         Ok(self.drop_deletion(version.glsn))
+    }
+
+    /// Whether the current runs have a version of the key that is superseded by the one at `glsn`,
+    /// and that a pin sees.
+    fn hides_retained(
+        &self,
+        glsn: Glsn,
+        elsewhere: &mut dyn Elsewhere,
+    ) -> crate::types::error::Result<bool> {
+        match self.retained.1.pin_below(glsn) {
+            Some(pinned) => Ok(elsewhere.in_runs(&self.key, pinned)?.1.is_some()),
+            None => Ok(false),
+        }
     }
 
     /// The disposition of a deletion that is the newest version of its key, if older versions are
@@ -277,15 +297,11 @@ impl Splitter {
         glsn: Glsn,
         elsewhere: &mut dyn Elsewhere,
     ) -> crate::types::error::Result<Disposition> {
-        let retained = &self.retained.1;
-        if glsn <= retained.floor {
-            let hides_retained = match retained.pin_below(glsn) {
-                Some(pinned) => elsewhere.in_runs(&self.key, pinned)?.1.is_some(),
-                None => false,
-            };
-            if !hides_retained && !elsewhere.in_history(&self.key, Glsn::MAX)? {
-                return Ok(self.drop_deletion(glsn));
-            }
+        if glsn <= self.retained.1.floor
+            && !self.hides_retained(glsn, elsewhere)?
+            && !elsewhere.in_history(&self.key, Glsn::MAX)?
+        {
+            return Ok(self.drop_deletion(glsn));
         }
         self.limits.deletions_moved = self.limits.deletions_moved.max(glsn);
         Ok(self.keep_in_history(Release::Floor(glsn)))
@@ -359,7 +375,7 @@ mod tests {
             self.0.retained(keyspace)
         }
 
-        fn expired(&self, _: &MomentSet) -> (Glsn, u64) {
+        fn expired(&self, _: Glsn) -> (Glsn, u64) {
             (Glsn(self.1.0), self.1.1)
         }
 
@@ -542,11 +558,16 @@ mod tests {
         assert_eq!(limits.deletions_dropped_in(5), Glsn(9));
         let (dropped, _) = told(OLDEST, keeps(12, &[10]), (10, 70), NOTHING);
         assert!(dropped, "the pin sees that it has expired");
+        let older = || Knows { in_history: false, in_runs: Some(7) };
+        let (dropped, limits) = told(OLDEST, keeps(12, &[6]), (12, 70), older());
+        assert!(dropped, "the pin is older than the value and the one that it hides");
+        assert!(limits.is_readable(5, Glsn(6)) && !limits.is_readable(5, Glsn(9)));
         for (inputs, floor, pins, expired, elsewhere) in [
             (CURRENT, 12, &[][..], (12, 70), NOTHING),
             (OLDEST, 12, &[], (12, 69), NOTHING),
             (OLDEST, 12, &[], (8, 70), NOTHING),
             (OLDEST, 12, &[8], (8, 70), NOTHING),
+            (OLDEST, 12, &[8], (12, 70), older()),
             (OLDEST, 12, &[], (12, 70), Knows { in_history: true, in_runs: None }),
         ] {
             let (dropped, limits) = told(inputs, keeps(floor, pins), expired, elsewhere);

@@ -159,14 +159,17 @@ impl<'r, 't> Visit<'r, 't> {
                 None => {
                     let version = base.current(key).expect("the base was moved to a row");
                     range.at().note(version.key, &version.stored);
-                    if range.keys_only {
-                        &[]
-                    } else {
-                        let (key, glsn, stored) = (version.key, version.glsn, version.stored);
-                        if let Err(error) = range.load_value(key, glsn, stored, &base.view()) {
-                            return Ok(Left::Failed(error));
+                    match version.stored.value().inline_value() {
+                        _ if range.keys_only => &[],
+                        // It expires.
+                        Some(value) => value,
+                        None => {
+                            let (key, glsn, stored) = (version.key, version.glsn, version.stored);
+                            if let Err(error) = range.load_value(key, glsn, stored, &base.view()) {
+                                return Ok(Left::Failed(error));
+                            }
+                            &range.value[..]
                         }
-                        &range.value[..]
                     }
                 }
             };

@@ -25,9 +25,13 @@ impl Floors {
         self.members.as_ref().map_or(Glsn::MAX, |members| members.slots.oldest_floor())
     }
 
-    /// Whether the retention of keyspaces is loaded as of everything applied here.
-    pub(crate) fn is_retention_known(&self) -> bool {
+    /// Whether the retention of keyspaces and the tags are loaded as of everything applied here,
+    /// and all changes of them that any process has ordered are applied. `applied` is called after
+    /// those are known.
+    pub(crate) fn is_retention_known(&self, applied: impl FnOnce() -> Glsn) -> bool {
+        let ordered = self.members.as_ref().map(|members| members.marks.to_be_known());
         // Acquire: pairs with the store that clears it.
-        !self.is_to_learn.load(Ordering::Acquire)
+        ordered.is_none_or(|ordered| ordered <= applied())
+            && !self.is_to_learn.load(Ordering::Acquire)
     }
 }

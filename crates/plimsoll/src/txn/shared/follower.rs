@@ -155,8 +155,7 @@ impl Follower {
     /// Records that everything up to `last` is in the runs and counts as applied. Changes of the
     /// store's own records in the skipped part were not seen, so all are loaded.
     pub(crate) fn passed(&self, lock: &CommitLock<'_>, last: Glsn) {
-        *self.to_learn.lock().unwrap_or_else(PoisonError::into_inner) =
-            Touched { keyspaces: true, cursors: true };
+        *self.to_learn.lock().unwrap_or_else(PoisonError::into_inner) = Touched::ALL;
         self.is_to_learn.store(true, Ordering::Relaxed);
         self.sequencer.took_in(lock, last);
     }
@@ -164,14 +163,16 @@ impl Follower {
     /// The error of a process for which the log was not retained.
     fn of_catching_up(&self, error: Error) -> Error {
         match error {
-            Error::Trimmed { asked, first } if self.members.table.is_reader() => Error::Behind {
-                cause: format!(
-                    "the log was trimmed below GLSN {first}, but this process has applied only \
+            Error::Trimmed { asked, first, .. } if self.members.table.is_reader() => {
+                Error::Behind {
+                    cause: format!(
+                        "the log was trimmed below GLSN {first}, but this process has applied only \
                      what is before GLSN {asked}; the log is not retained for a process that may \
                      not write to the store's folder, nor by a process that has the store \
                      exclusively"
-                ),
-            },
+                    ),
+                }
+            }
             error => error,
         }
     }
@@ -235,8 +236,7 @@ impl Follower {
         let touched = apply.touched();
         if touched != Touched::default() {
             let mut to_learn = self.to_learn.lock().unwrap_or_else(PoisonError::into_inner);
-            to_learn.keyspaces |= touched.keyspaces;
-            to_learn.cursors |= touched.cursors;
+            to_learn.add(touched);
             self.is_to_learn.store(true, Ordering::Relaxed);
         }
         // The last entries may belong to other streams. Another thread without the lock may have
@@ -278,6 +278,10 @@ impl Follower {
         if to_learn.cursors {
             self.records.refresh_cursors(self.sequencer.applied())?;
             to_learn.cursors = false;
+        }
+        if to_learn.tags {
+            self.records.refresh_tags(self.sequencer.applied())?;
+            to_learn.tags = false;
         }
         // Release: a thread that sees that nothing is to be loaded sees the loaded records.
         self.is_to_learn.store(false, Ordering::Release);

@@ -23,6 +23,42 @@ impl Generator {
         Op::AdvanceCursor { name: self.cursor_name(), back: self.back() }
     }
 
+    pub(super) fn tag_name(&mut self) -> u8 {
+        self.below(3) as u8
+    }
+
+    /// Mostly the newest moment, which is always readable.
+    pub(super) fn tag(&mut self) -> Op {
+        let back = if self.below(3) == 0 { self.back() } else { 0 };
+        Op::Tag { name: self.tag_name(), back }
+    }
+
+    /// A tagged moment is read after its versions were superseded, merged and freed with the log.
+    pub(super) fn tag_holds_a_moment(&mut self) -> Vec<Op> {
+        let (space, name, key) = (self.space(), self.tag_name(), self.key());
+        let mut ops = vec![Op::DeleteTag { name }];
+        if self.settings.limited {
+            ops.push(Op::Keyspace { space, retention: Keep::Latest });
+        }
+        ops.extend(self.put_one(space, &key, 71));
+        ops.push(Op::Tag { name, back: 0 });
+        for seed in 72..75 {
+            ops.extend(self.put_one(space, &key, seed));
+            ops.push(Op::Flush);
+        }
+        ops.push(Op::Compact);
+        ops.extend(self.interruption());
+        if self.settings.limited {
+            ops.push(Op::Trim { back: 0 });
+        }
+        ops.extend([Op::ReadTag { name }, Op::History { space, key: key.clone() }]);
+        ops.push(Op::DeleteTag { name });
+        ops.extend(self.interruption());
+        ops.extend(self.put_one(space, &key, 75));
+        ops.extend([Op::Compact, Op::ReadTag { name }, Op::History { space, key }]);
+        ops
+    }
+
     pub(super) fn amid(&mut self) -> Op {
         let deed = match self.below(10) {
             0..6 => Deed::Commit { space: self.space(), key: self.key(), value: self.content() },

@@ -34,7 +34,7 @@ impl Generator {
         let (upkeep, limited, faulty) =
             (settings.upkeep, settings.limited, settings.fault.is_some() && !settings.restores);
         let wide = settings.many > 250 && self.random.chance(0.3);
-        let scenes: [(bool, Scene); 41] = [
+        let scenes: [(bool, Scene); 42] = [
             (true, Self::spilled),
             (true, Self::many_versions),
             (true, Self::moved_deletion),
@@ -56,6 +56,7 @@ impl Generator {
             (settings.many >= 250, Self::rising_twice),
             (true, Self::dropped_and_made_anew),
             (limited, Self::cursor_holds_the_log),
+            (true, Self::tag_holds_a_moment),
             (true, Self::queue),
             (limited, Self::window_of_time),
             (limited && settings.many >= 250, Self::deletion_between_history_runs),

@@ -34,6 +34,7 @@ impl<'a> Words<'a> {
 
     pub(super) fn op(&mut self, verb: &str) -> Result<Op, String> {
         Ok(match verb {
+            "timed" => Op::Timed(self.number()?),
             "begin" => Op::Begin { tx: self.sign("t")? },
             "begin-ordered" => Op::BeginOrdered { tx: self.sign("t")? },
             "commit" => Op::Commit { tx: self.sign("t")?, metadata: self.content()? },
@@ -161,6 +162,9 @@ impl<'a> Words<'a> {
             "cursor" => Op::Cursor { name: self.sign("c")?, back: self.number()? },
             "advance-cursor" => Op::AdvanceCursor { name: self.sign("c")?, back: self.number()? },
             "drop-cursor" => Op::DropCursor { name: self.sign("c")? },
+            "tag" => Op::Tag { name: self.sign("t")?, back: self.number()? },
+            "read-tag" => Op::ReadTag { name: self.sign("t")? },
+            "delete-tag" => Op::DeleteTag { name: self.sign("t")? },
             "recover" => Op::Recover { damage: self.number()? },
             "flush" => Op::Flush,
             "compact" => Op::Compact,

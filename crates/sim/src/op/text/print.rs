@@ -105,6 +105,9 @@ impl fmt::Display for Op {
             Op::Cursor { name, back } => write!(f, "cursor c{name} {back}"),
             Op::AdvanceCursor { name, back } => write!(f, "advance-cursor c{name} {back}"),
             Op::DropCursor { name } => write!(f, "drop-cursor c{name}"),
+            Op::Tag { name, back } => write!(f, "tag t{name} {back}"),
+            Op::ReadTag { name } => write!(f, "read-tag t{name}"),
+            Op::DeleteTag { name } => write!(f, "delete-tag t{name}"),
             Op::Recover { damage } => write!(f, "recover {damage}"),
             Op::Flush => f.write_str("flush"),
             Op::Compact => f.write_str("compact"),
@@ -145,6 +148,7 @@ impl fmt::Display for Op {
             Op::Fault(Fault::Slow(micros)) => write!(f, "fault slow {micros}"),
             Op::Fault(Fault::Heal) => f.write_str("fault heal"),
             Op::Among(among) => among.fmt(f),
+            Op::Timed(choice) => write!(f, "timed {choice}"),
         }
     }
 }

@@ -33,12 +33,7 @@ impl Process {
         turn.begin().unwrap();
         let order = turn.order_mut().unwrap();
         let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &[text.as_bytes()] }];
-        let placed = place(
-            &self.log.log,
-            order,
-            &Draft { entries: &entries, read_at: Glsn::NONE, blobs: &[], times: CommitTimes::ANY },
-            None,
-        );
+        let placed = place(&self.log.log, order, &Draft::of(&entries), None);
         let glsn = placed.unwrap().ticket.last;
         self.members.posts.answer_post(post.cell, Answer::Ordered(glsn));
         if is_published {
@@ -209,12 +204,7 @@ fn a_post_that_its_owner_has_left_is_not_ordered_by_another_member() {
             if is_published {
                 let order = turn.order_mut().unwrap();
                 let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &[b"a"] }];
-                let draft = Draft {
-                    entries: &entries,
-                    read_at: Glsn::NONE,
-                    blobs: &[],
-                    times: CommitTimes::ANY,
-                };
+                let draft = Draft::of(&entries);
                 let glsn = place(&killed.log.log, order, &draft, None).unwrap().ticket.last;
                 killed.members.posts.answer_post(cell, Answer::Ordered(glsn));
                 publish(&killed.log.log, order).unwrap();

@@ -23,7 +23,7 @@ use crate::types::keyspaces::{DROPPED, dropped_name};
 const MAGIC: &[u8; 8] = b"PLIMDUMP";
 
 /// The version of the format.
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 /// Feature bits that this version knows. A reader refuses a dump with others.
 const KNOWN_FEATURES: u64 = 0;
@@ -33,7 +33,7 @@ pub(crate) const PIECE_BYTES: usize = 64 << 10;
 
 /// The most bytes of a payload: a piece of a value, and its key; or metadata; or the limits of all
 /// keyspaces.
-const PAYLOAD_BYTES_MAX: usize = 1 << 20;
+const PAYLOAD_BYTES_MAX: usize = 4 << 20;
 
 /// The content of a dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +93,11 @@ pub(crate) enum Change<'a> {
     Cursor {
         name: &'a [u8],
         next: Option<&'a [u8]>,
+    },
+    /// The record of a tag, or that it is gone.
+    Tag {
+        name: &'a [u8],
+        record: Option<&'a [u8]>,
     },
 }
 
@@ -162,6 +167,7 @@ const SYSTEM_LIVE: u8 = 16;
 const SYSTEM_DROPPED: u8 = 17;
 const SYSTEM_MARK: u8 = 18;
 const CURSOR: u8 = 19;
+const TAG: u8 = 20;
 
 impl<'a> SystemKey<'a> {
     /// The meaning of a key of the system keyspace.
@@ -234,12 +240,17 @@ impl<'a> Change<'a> {
                 push_bytes(out, name);
                 optional(out, next);
             }
+            Self::Tag { name, record } => {
+                out.push(TAG);
+                push_bytes(out, name);
+                optional(out, record);
+            }
         }
     }
 
     fn decode(from: &mut codec::Reader<'a>) -> Result<Self> {
         let kind = from.u8().ok_or_else(malformed)?;
-        if !matches!(kind, DELETE..=PUT_EXPIRING | SYSTEM_LIVE..=CURSOR) {
+        if !matches!(kind, DELETE..=PUT_EXPIRING | SYSTEM_LIVE..=TAG) {
             return Err(Error::format(format!(
                 "the dump holds a change of kind {kind} that this version does not know; use a \
                  newer Plimsoll"
@@ -288,6 +299,7 @@ impl<'a> Change<'a> {
                 Self::System { key: SystemKey::Mark(from.bytes()?), value: optional(from)? }
             }
             CURSOR => Self::Cursor { name: from.bytes()?, next: optional(from)? },
+            TAG => Self::Tag { name: from.bytes()?, record: optional(from)? },
             _ => return None,
         })
     }
@@ -427,10 +439,10 @@ impl Header {
         let mut from = codec::Reader::new(payload);
         let version = from.u16().ok_or_else(malformed)?;
         let features = from.u64().ok_or_else(malformed)?;
-        if version != VERSION || features & !KNOWN_FEATURES != 0 {
+        if !(1..=VERSION).contains(&version) || features & !KNOWN_FEATURES != 0 {
             return Err(Error::format(format!(
                 "the dump is of format {version} with features {features:#x}; this version reads \
-                 format {VERSION}: use a newer Plimsoll"
+                 formats 1 to {VERSION}: use a newer Plimsoll"
             )));
         }
         let mut rest = || {
@@ -657,6 +669,8 @@ mod tests {
             system(SystemKey::Dropped(17, b"notes"), Some(b"")),
             system(SystemKey::Mark(b"\x01streams"), None),
             Record::Change(Change::Cursor { name: b"mailer", next: None }),
+            Record::Change(Change::Tag { name: b"v1", record: Some(&[7; 17]) }),
+            Record::Change(Change::Tag { name: b"v1", record: None }),
             Record::CommitEnd { changes: 8 },
             Record::Entries { first: Glsn(4), count: 2, micros: 6, stream: 7 },
             Record::Entry { len: 0, piece: b"" },
@@ -674,7 +688,7 @@ mod tests {
         for record in &records {
             assert_eq!(reader.read().unwrap(), *record);
         }
-        assert_eq!(reader.read().unwrap(), Record::End { records: 21, changes: 10 });
+        assert_eq!(reader.read().unwrap(), Record::End { records: 23, changes: 12 });
     }
 
     #[test]

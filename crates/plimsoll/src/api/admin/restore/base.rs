@@ -268,12 +268,21 @@ fn decode_limits(bytes: &[u8]) -> Option<Limits> {
     let mut from = codec::Reader::new(bytes);
     let mut limits = Limits { deletions_moved: Glsn(from.varint()?), ..Limits::default() };
     let oldest = Glsn(from.varint()?);
-    let dropped = |limits: &mut Limits, space, by| limits.dropped(space, by, &Arc::default());
-    for set in [dropped, Limits::deletion_dropped] {
-        for _ in 0..from.varint()? {
-            let space = u32::try_from(from.varint()?).ok()?;
-            set(&mut limits, space, Glsn(from.varint()?));
-        }
+    let mut floors = Vec::new();
+    for _ in 0..from.varint()? {
+        let space = u32::try_from(from.varint()?).ok()?;
+        floors.push((space, Glsn(from.varint()?)));
+    }
+    for _ in 0..from.varint()? {
+        let space = u32::try_from(from.varint()?).ok()?;
+        limits.deletion_dropped(space, Glsn(from.varint()?));
+    }
+    // Format 1 has no single moments.
+    let has_pins = from.remaining() > 0;
+    for (space, floor) in floors {
+        let count = if has_pins { from.varint()? } else { 0 };
+        let pins = (0..count).map(|_| from.varint().map(Glsn));
+        limits.dropped(space, floor, &pins.collect::<Option<Arc<[Glsn]>>>()?);
     }
     limits.oldest_readable = limits.oldest_readable.max(oldest);
     (from.remaining() == 0).then_some(limits)

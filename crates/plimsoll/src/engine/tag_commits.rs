@@ -1,0 +1,122 @@
+//! Creates and deletes tags.
+//!
+//! Other members of the store create and delete tags as well, so each change reads the tag that it
+//! changes, and is retried if another change came first.
+
+use std::sync::Arc;
+
+use plimsoll_log::glsn::Glsn;
+
+use crate::engine::Engine;
+use crate::index::sources::view::Direction;
+use crate::read::own_records::STREAMS_MARK;
+use crate::read::span::Span;
+use crate::txn::transaction::Transaction;
+use crate::types::as_of::AsOf;
+use crate::types::error::{Error, Result};
+use crate::types::invalid_input::InvalidInput;
+use crate::types::keyspaces::{DEFAULT, Keyspace, Record, SYSTEM, TAGS, dropped_name};
+use crate::types::tags::{TagInfo, Tagged, check_tag_name};
+use crate::types::version::Stored;
+
+/// The most tags of a store.
+const MAX_TAGS: usize = 1000;
+
+fn keyspace(store: &Engine) -> Keyspace {
+    store.reader.keyspaces.handle(TAGS, "".into())
+}
+
+/// Creates a tag of a moment, which the caller keeps open until this returns.
+pub(crate) fn create(store: &Arc<Engine>, name: &str, at: Glsn) -> Result<TagInfo> {
+    check_tag_name(name)?;
+    store.check_writable()?;
+    // In this order: the log may be trimmed in between, and then the kept time is the exact one.
+    let later = store.committer.as_of_past(at)?.micros();
+    let exact = store.reader.time_of(at)?;
+    let tag = Tagged { at, micros: exact.unwrap_or(later), is_exact: exact.is_some() };
+    let _changing = store.reader.snapshots.tags.lock_changing();
+    change(store, name, |now| match now {
+        Some(now) => Err(InvalidInput::TagExists { name: name.to_owned(), glsn: now.at }.into()),
+        None if store.reader.snapshots.tags.count() >= MAX_TAGS => {
+            Err(InvalidInput::TooManyTags { limit: MAX_TAGS as u64 }.into())
+        }
+        // Checked last: what is readable now stays so, because the moment is open.
+        None => check_readable(store, at).map(|()| Some(tag)),
+    })?;
+    Ok(tag.info(name))
+}
+
+/// Deletes a tag.
+pub(crate) fn delete(store: &Arc<Engine>, name: &str) -> Result<()> {
+    store.check_writable()?;
+    let _changing = store.reader.snapshots.tags.lock_changing();
+    change(store, name, |now| match now {
+        Some(_) => Ok(None),
+        None => Err(no_tag(name)),
+    })
+}
+
+/// The moment of a tag.
+pub(crate) fn find(store: &Engine, name: &str) -> Result<Tagged> {
+    store.check_open()?;
+    store.committer.fresh()?;
+    store.reader.snapshots.tags.find(name).ok_or_else(|| no_tag(name))
+}
+
+/// All tags, by name.
+pub(crate) fn all(store: &Engine) -> Result<Vec<TagInfo>> {
+    store.check_open()?;
+    store.committer.fresh()?;
+    Ok(store.reader.snapshots.tags.all())
+}
+
+fn no_tag(name: &str) -> Error {
+    InvalidInput::NoTag { name: name.to_owned() }.into()
+}
+
+/// Fails unless every keyspace that existed at a moment can be read there.
+fn check_readable(store: &Engine, at: Glsn) -> Result<()> {
+    let view = store.reader.index.sources.view();
+    let check = |id| view.check_readable(&Span::of_keyspace(id).first(), at);
+    check(DEFAULT.1)?;
+    let span = Span::of_keyspace(SYSTEM);
+    let mut walk =
+        view.visible(span.lower(), span.upper(), AsOf::unexpiring(at), Direction::Forward)?;
+    let mut key = Vec::new();
+    while let Some(version) = walk.next(&mut key)? {
+        let name = version.user_key();
+        if name == STREAMS_MARK.as_bytes() || dropped_name(name).is_some() {
+            continue;
+        }
+        if let Stored::Inline(record) = version.stored {
+            check(Record::decode(record)?.id)?;
+        }
+    }
+    Ok(())
+}
+
+/// Commits the tag that `to` computes from the present one (`None`: there is none).
+fn change(
+    store: &Arc<Engine>,
+    name: &str,
+    to: impl Fn(Option<Tagged>) -> Result<Option<Tagged>>,
+) -> Result<()> {
+    loop {
+        // Changes that another member has ordered are known here, whether durable or not.
+        let mut tx = Transaction::ordered(&store.committer);
+        let now = tx.get(&keyspace(store), name.as_bytes())?;
+        let tag = to(now.map(|record| Tagged::decode(&record)).transpose()?)?;
+        match tag {
+            Some(tag) => tx.put(&keyspace(store), name.as_bytes(), &tag.encode())?,
+            None => tx.delete(&keyspace(store), name.as_bytes())?,
+        }
+        let ticket = match tx.commit_submit() {
+            Err(Error::Conflict { .. }) => continue,
+            ordered => ordered?,
+        };
+        // Before the wait, which may fail (`Stalled`) although the commit stays.
+        store.reader.snapshots.tags.changed(name, tag, ticket.glsn());
+        ticket.wait()?;
+        return Ok(());
+    }
+}
