@@ -2,8 +2,8 @@
 //! of Azure.
 //!
 //! A small object is stored by a conditional request, which fails if the name is taken. A larger
-//! one is sent in parts, without a condition: its name ends with the hash of its contents, so that
-//! whoever stores it, stores the same.
+//! one is sent in parts, without a condition: its name ends with the hash of its contents, so two
+//! archivers that send it send the same bytes.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read};
@@ -79,14 +79,15 @@ impl Cloud {
     }
 
     fn put_if_new(&self, path: &Path, bytes: Vec<u8>) -> io::Result<Put> {
-        let put =
-            self.store.put_opts(path, PutPayload::from(bytes.clone()), PutMode::Create.into());
+        let payload = PutPayload::from(bytes);
+        let put = self.store.put_opts(path, payload.clone(), PutMode::Create.into());
         match self.runtime.block_on(put) {
             Ok(_) => Ok(Put::New),
             // A request that was repeated may meet the object that it has stored itself.
             Err(StoreError::AlreadyExists { .. } | StoreError::Precondition { .. }) => {
                 let there = self.wait(async { self.store.get(path).await?.bytes().await })?;
-                Ok(if there == bytes { Put::New } else { Put::Exists })
+                let is_own = there.iter().eq(payload.iter().flatten());
+                Ok(if is_own { Put::New } else { Put::Exists })
             }
             Err(error) => Err(io_error(error)),
         }
@@ -161,8 +162,8 @@ impl Bucket for Cloud {
         }
     }
 
-    /// Excludes nobody: [`Bucket::put_new`] shows two archivers that there are two. Checks that the
-    /// bucket can refuse to overwrite an object.
+    /// Does not exclude other archivers: the second one to write a manifest is refused by
+    /// [`Bucket::put_new`]. Checks that the bucket can refuse to overwrite an object.
     fn lock(&self) -> Result<Option<Box<dyn Send + Sync>>> {
         let probe = |bytes: &[u8]| {
             let put = self.put_if_new(&self.path(PROBE), bytes.to_vec());

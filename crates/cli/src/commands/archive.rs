@@ -154,7 +154,7 @@ struct Archiver<'a> {
     globals: &'a Globals,
     store: &'a Path,
     archive: Archive,
-    /// The store, if it is shared: a member follows the others and keeps them from freeing files.
+    /// The store, if it is shared: a member keeps the others from freeing files during a pass.
     member: Option<Db>,
 }
 

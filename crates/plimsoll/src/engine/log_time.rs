@@ -9,9 +9,9 @@ use crate::engine::keyspace_commits::system;
 use crate::txn::transaction::Transaction;
 use crate::types::error::{Lift, Result};
 
-/// A key of the system keyspace that never has a value; no keyspace can have this name. A commit
-/// has to write something.
-const TIME_MARK: &str = "\u{1}time";
+/// A key that never has a value, in the keyspaces of the store's own: no keyspace and no cursor can
+/// have this name. A commit has to write something.
+pub(crate) const TIME_MARK: &str = "\u{1}time";
 
 /// Restarts the log's time at the clock; does nothing if it is not ahead. Returns the last commit
 /// before the restart.

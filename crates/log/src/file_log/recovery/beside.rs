@@ -50,21 +50,15 @@ pub(crate) fn open_beside(
     if !members.table.is_reader() {
         members.marks.allow_entries(most_entries(options));
     }
-    let mut rounds = 0;
-    loop {
-        rounds += 1;
+    for _ in 0..ROUNDS {
         match try_to_open(options, members) {
             Ok(Some(opened)) => return Ok(opened),
-            Ok(None) if rounds < ROUNDS => {}
-            Ok(None) => return Err(LogError::Restless),
-            // Another member has just trimmed it.
-            Err(LogError::Io { kind: io::ErrorKind::NotFound, .. }) if rounds < ROUNDS => {}
-            Err(LogError::Io { kind: io::ErrorKind::NotFound, .. }) => {
-                return Err(LogError::Restless);
-            }
+            // Another member has begun a segment, or trimmed one.
+            Ok(None) | Err(LogError::Io { kind: io::ErrorKind::NotFound, .. }) => {}
             Err(error) => return Err(error),
         }
     }
+    Err(LogError::Restless)
 }
 
 /// `None`: another member began a segment meanwhile.

@@ -3,7 +3,7 @@
 //!
 //! Only commits advance the time by which expired values are dropped (decision 23), so the store
 //! makes one. It does so
-//! - if the time up to the clock makes most or all of a table expired: at most twice for a table;
+//! - if most values of a table, or all that expire, have expired since the newest commit;
 //! - in the process that writes the index, which is one of all that share the store;
 //! - once the clock has been steady ([`Steady`]) since the newest commit, or for an hour: a clock
 //!   that is ahead for a while must neither destroy values nor take the log's time along;
@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 
 use plimsoll_disk::clock::Clock;
 
+use crate::engine::log_time::TIME_MARK;
 use crate::engine::retention::RetentionHorizon;
 use crate::txn::committer::Committer;
 use crate::txn::transaction::Transaction;
@@ -22,17 +23,13 @@ use crate::types::keyspaces::{CURSORS, Record};
 use crate::types::lock::lock;
 use crate::types::retention::Retention;
 
-/// The name of a cursor that never exists. A commit has to write something, and of the deletions in
-/// this keyspace none is retained.
-const TIME_MARK: &str = "\u{1}time";
-
 /// The largest difference between the clock and the monotonic clock, since the last check, that is
 /// no jump.
-const JUMP_MICROS: i128 = 1_000_000;
+const JUMP_MICROS: u64 = 1_000_000;
 
 /// The longest time between two checks in which the clock counts as observed: it may otherwise have
 /// jumped twice.
-const GAP_MICROS: i128 = 20_000_000;
+const GAP_MICROS: u64 = 20_000_000;
 
 /// The time without a jump after which the clock is trusted, in any case and at most.
 const STEADY_MICROS: std::ops::RangeInclusive<u64> = 60_000_000..=3_600_000_000;
@@ -70,7 +67,7 @@ impl IdleTime {
         let reader = &self.committer.reader;
         // A clock that has been watched since the newest commit cannot be ahead of it by a jump.
         // The first check comes some seconds after that commit.
-        let unseen = now.saturating_sub(reader.log.last_micros()).saturating_sub(GAP_MICROS as u64);
+        let unseen = now.saturating_sub(reader.log.last_micros()).saturating_sub(GAP_MICROS);
         let is_steady = steady_micros >= unseen.clamp(*STEADY_MICROS.start(), *STEADY_MICROS.end());
         let is_due = || reader.index.compaction.expires_between(reader.log.last_micros(), now);
         // The keyspaces are known once the horizon is ready.
@@ -88,10 +85,11 @@ impl IdleTime {
             return Ok(false);
         }
         let mut tx = Transaction::new(&self.committer);
+        // A commit has to write something, and no deletion of a cursor is retained.
         tx.delete(&reader.keyspaces.handle(CURSORS, "".into()), TIME_MARK)?;
         tx.set_metadata(br#"{"time_advanced":true}"#)?;
         // If the clock jumps meanwhile, the commit is refused.
-        tx.must_commit_before(now.saturating_add(GAP_MICROS as u64));
+        tx.must_commit_before(now.saturating_add(GAP_MICROS));
         tx.commit()?;
         Ok(true)
     }
@@ -121,9 +119,9 @@ impl Steady {
     /// For how long the clock has been checked and has not jumped, in microseconds.
     fn check(&mut self, wall_micros: u64, monotonic_nanos: u64) -> u64 {
         let may_have_jumped = self.last.is_none_or(|(wall, monotonic)| {
-            let passed = i128::from(wall_micros) - i128::from(wall);
-            let measured = i128::from(monotonic_nanos.saturating_sub(monotonic)) / 1000;
-            (passed - measured).abs() > JUMP_MICROS || measured > GAP_MICROS
+            let measured = monotonic_nanos.saturating_sub(monotonic) / 1000;
+            wall_micros.abs_diff(wall.saturating_add(measured)) > JUMP_MICROS
+                || measured > GAP_MICROS
         });
         if may_have_jumped {
             self.since = monotonic_nanos;
