@@ -1,6 +1,7 @@
 //! The command line: commands, options and their help.
 
 mod archive;
+mod branches;
 mod bring;
 mod care;
 mod cursors;
@@ -34,6 +35,7 @@ use crate::output::Colour;
 use crate::size::parse_size;
 
 pub(crate) use self::archive::Archive;
+pub(crate) use self::branches::{Branch, BranchCreate, BranchDelete, BranchRename};
 pub(crate) use self::bring::{Import, ImportGit, Load};
 pub(crate) use self::care::{Backup, Recover, Verify};
 pub(crate) use self::cursors::{Cursor, CursorAdvance, CursorCreate, CursorDrop};
@@ -196,6 +198,9 @@ pub(crate) enum Command {
     /// List, create, move and drop cursors: named positions of readers of the log
     #[command(subcommand)]
     Cursor(Cursor),
+    /// List, create, rename and delete branches
+    #[command(subcommand)]
+    Branch(Branch),
     /// List, create and delete tags: named moments that stay readable
     #[command(subcommand)]
     Tag(Tag),

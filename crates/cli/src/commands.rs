@@ -3,6 +3,7 @@
 pub(crate) mod archive;
 mod backup;
 mod batch;
+mod branch;
 mod compact;
 mod completions;
 mod count;
@@ -61,6 +62,7 @@ pub(crate) fn run(cli: Cli, output: &mut Output) -> Outcome {
         Command::Shell(args) => shell::run(globals, &args, output),
         Command::Keyspace(args) => keyspace::run(globals, &args, output),
         Command::Cursor(args) => cursor::run(globals, &args, output),
+        Command::Branch(args) => branch::run(globals, &args, output),
         Command::Tag(args) => tag::run(globals, &args, output),
         Command::History(args) => history::run(globals, args, output),
         Command::Diff(args) => diff::run(globals, args, output),

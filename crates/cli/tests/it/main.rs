@@ -12,6 +12,7 @@ mod backup_stops;
 mod bad_input;
 mod batch;
 mod beside;
+mod branches;
 mod care;
 #[path = "../../../git/tests/it/comparison.rs"]
 mod comparison;

@@ -74,9 +74,10 @@ impl Printer {
             return self.print_commit_json(commit, metadata, about, output);
         }
         let (mut operations, mut first) = (0, String::new());
-        let own = match (commit.moves_cursor()?, commit.changes_tag()?) {
-            (true, _) => "cursor",
-            (_, true) => "tag",
+        let own = match commit {
+            commit if commit.moves_cursor()? => "cursor",
+            commit if commit.changes_tag()? => "tag",
+            commit if commit.changes_branch()? => "branch",
             _ => "keyspace",
         };
         for change in commit.changes()? {

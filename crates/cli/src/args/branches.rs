@@ -1,0 +1,87 @@
+//! The command line of `branch`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use crate::moment::{At, parse_at};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Branch {
+    /// List the branches, and where each left its parent
+    List(BranchList),
+    /// Create a branch, which begins with the state of another one
+    Create(BranchCreate),
+    /// Give a branch another name
+    Rename(BranchRename),
+    /// Delete a branch; those that descend from it stay
+    Delete(BranchDelete),
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Branch main always exists. A pipe gets one line per branch: name, tab, parent (empty if it was \
+deleted), tab, GLSN of the fork, tab, time of the fork.
+
+Examples:
+  plimsoll branch list demo.plimsoll")]
+pub(crate) struct BranchList {
+    /// Store
+    pub(crate) store: PathBuf,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Creating a branch is one small commit: no data is copied. The versions that the branch sees stay \
+readable until it is deleted, whatever the retention of their keyspaces.
+
+A name has 1 to 255 bytes and no control characters. Names that would be read as something else \
+are refused: main, newest, now, yesterday, numbers, what begins like a date or with `-`, what \
+counts back from now (\"2 hours ago\"), and what contains `:`, `..` or `@{`.
+
+Examples:
+  plimsoll branch create demo.plimsoll draft
+  plimsoll branch create demo.plimsoll second-try --from draft
+  plimsoll branch create demo.plimsoll before-import --at 120")]
+pub(crate) struct BranchCreate {
+    /// Store
+    pub(crate) store: PathBuf,
+    /// Name of the branch
+    pub(crate) name: String,
+    /// The branch that it leaves
+    #[arg(long, value_name = "BRANCH", default_value = "main")]
+    pub(crate) from: String,
+    /// Moment: a GLSN, a time, commit:ID or a tag, as for `get --at` [default: newest]
+    #[arg(long, value_name = "MOMENT", value_parser = parse_at)]
+    pub(crate) at: Option<At>,
+    /// Keyspace whose imported commits --at refers to
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    pub(crate) keyspace: String,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  plimsoll branch rename demo.plimsoll draft proposal")]
+pub(crate) struct BranchRename {
+    /// Store
+    pub(crate) store: PathBuf,
+    /// Name of the branch
+    pub(crate) name: String,
+    /// Its new name
+    pub(crate) new_name: String,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+What was committed on the branch alone can then no longer be read. Its space returns when no \
+branch is left that descends from the same branch off main.
+
+Examples:
+  plimsoll branch delete demo.plimsoll draft")]
+pub(crate) struct BranchDelete {
+    /// Store
+    pub(crate) store: PathBuf,
+    /// Name of the branch
+    pub(crate) name: String,
+}
