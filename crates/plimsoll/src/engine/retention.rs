@@ -15,7 +15,7 @@ use crate::read::moments::Snapshots;
 use crate::txn::sequencer::CommitSequencer;
 use crate::txn::shared::floors::Floors;
 use crate::types::error::Error;
-use crate::types::keyspaces::{CURSORS, Keyspaces, SYSTEM, TAGS};
+use crate::types::keyspaces::{BRANCHES, CURSORS, Keyspaces, SIDE, SYSTEM, TAGS};
 use crate::types::retention::Retention;
 
 /// The retained moments of the keyspaces of an open store.
@@ -66,12 +66,32 @@ impl RetentionHorizon {
     }
 }
 
+impl RetentionHorizon {
+    /// The moment from which on all moments are retained; [`Glsn::MAX`] if it is none.
+    fn since(&self, retention: Retention, visible: Glsn) -> Glsn {
+        match retention {
+            Retention::Forever => Glsn::NONE,
+            Retention::Latest => Glsn::MAX,
+            Retention::Glsns(glsns) => Glsn(visible.0.saturating_sub(glsns)),
+            Retention::Time(age) => {
+                let then = self
+                    .clock
+                    .wall_micros()
+                    .saturating_sub(u64::try_from(age.as_micros()).unwrap_or(u64::MAX));
+                // If the log cannot map the time to a GLSN (it is trimmed there), no version is
+                // dropped because of its age.
+                self.log.glsn_at(then).unwrap_or(Glsn::NONE)
+            }
+        }
+    }
+}
+
 impl Horizon for RetentionHorizon {
     fn retained(&self, keyspace: u32) -> MomentSet {
         if keyspace == SYSTEM || self.ready.get().is_none() {
             return MomentSet::all();
         }
-        if [CURSORS, TAGS].contains(&keyspace) {
+        if [CURSORS, TAGS, BRANCHES].contains(&keyspace) {
             return self.read();
         }
         let (read, visible) = (self.read(), self.sequencer.visible());
@@ -85,20 +105,16 @@ impl Horizon for RetentionHorizon {
         let tagged = self.snapshots.tags.moments(self.log.bounds().durable);
         let Some(tagged) = tagged else { return MomentSet::all() };
         let read = read.and_pins(&tagged);
+        if keyspace == SIDE {
+            // Versions of all keyspaces, so what one of them retains is retained.
+            let records = self.keyspaces.records();
+            let since = records.iter().map(|record| self.since(record.retention, visible)).min();
+            return since.map_or_else(MomentSet::all, |since| read.and_since(since));
+        }
         let Some(record) = self.keyspaces.record(keyspace) else { return MomentSet::all() };
-        match record.retention {
-            Retention::Forever => MomentSet::all(),
-            Retention::Latest => read,
-            Retention::Glsns(glsns) => read.and_since(Glsn(visible.0.saturating_sub(glsns))),
-            Retention::Time(age) => {
-                let then = self
-                    .clock
-                    .wall_micros()
-                    .saturating_sub(u64::try_from(age.as_micros()).unwrap_or(u64::MAX));
-                // If the log cannot map the time to a GLSN (it is trimmed there), no version is
-                // dropped because of its age.
-                read.and_since(self.log.glsn_at(then).unwrap_or(Glsn::NONE))
-            }
+        match self.since(record.retention, visible) {
+            Glsn::NONE => MomentSet::all(),
+            since => read.and_since(since),
         }
     }
 

@@ -7,6 +7,7 @@ use plimsoll_log::draft::{Draft, DraftEntry};
 use plimsoll_log::glsn::{Glsn, StreamId};
 
 use crate::index::gaps::list::Gap;
+use crate::read::lens::Lens;
 use crate::read::moments::OpenMoment;
 use crate::read::point::ValueReader;
 use crate::read::reader::Reader;
@@ -224,6 +225,14 @@ impl Committer {
         let taken_in = fresh.and_then(|()| reaches(self.sequencer.applied(), moment.at()));
         moment.shows(taken_in.and_then(|()| self.raise_time(&moment)));
         moment
+    }
+
+    /// Lets every read at a moment fail if a branch does not exist there.
+    pub(crate) fn check_branch(&self, lens: &Lens, moment: &OpenMoment) {
+        let exists = |at: AsOf<'_>| self.reader.read(|view| lens.check_exists(view, at.glsn));
+        if let Err(error) = moment.readable().and_then(exists) {
+            moment.shows(Err(error));
+        }
     }
 
     /// Records a read.

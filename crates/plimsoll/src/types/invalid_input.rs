@@ -38,6 +38,17 @@ pub enum InvalidInput {
         /// The limit.
         limit_bytes: u64,
     },
+    /// The key is too long to be written on a branch.
+    #[error(
+        "on a branch a key has at most {limit_bytes} bytes, and a zero byte counts twice; this one \
+         has {bytes}"
+    )]
+    KeyTooLongForBranch {
+        /// Length of the key, with each zero byte counted twice.
+        bytes: u64,
+        /// The limit.
+        limit_bytes: u64,
+    },
     /// No key can lie in the range that is to be deleted.
     #[error("the range to delete is empty: its end must lie behind its beginning")]
     EmptyRange,
@@ -305,6 +316,18 @@ pub enum InvalidInput {
         name: String,
         /// The maximum length of a name.
         limit_bytes: u64,
+    },
+    /// There is no branch with this name.
+    #[error("there is no branch {name:?}; create it by Db::create_branch")]
+    NoBranch {
+        /// The name.
+        name: String,
+    },
+    /// There is already a branch with this name.
+    #[error("branch {name:?} exists; delete it by Db::delete_branch or use another name")]
+    BranchExists {
+        /// The name.
+        name: String,
     },
     /// There is no tag with this name.
     #[error("there is no tag {name:?}; create it by Db::tag")]
