@@ -17,9 +17,9 @@ use crate::read::reader::Reader;
 use crate::read::span::Span;
 use crate::types::as_of::AsOf;
 use crate::types::branch_key::{self, Stem};
-use crate::types::branches::Lineage;
+use crate::types::branches::{Ancestry, Branches, chain_key, is_of_branch};
 use crate::types::error::Result;
-use crate::types::index_key::{IndexKeyBuf, KeyBuffer, Prefix};
+use crate::types::index_key::KeyBuffer;
 use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::BRANCHES;
 use crate::types::version::Stored;
@@ -28,53 +28,46 @@ use crate::types::version::Stored;
 /// of them. More are searched by seeks, which skip the chains that did not write the key.
 const LOOKUPS_MAX: usize = 4;
 
-/// The most moments of its ancestors that a lens keeps open itself.
-const PINS_MAX: usize = 8;
-
 /// A branch of an open store, to read and write through.
 pub(crate) struct Lens {
-    lineage: Arc<Lineage>,
     name: Arc<str>,
-    /// The index key of the branch's record.
-    record: KeyBuffer,
-    /// What is read of the ancestors stays readable while the lens is used, even if the branch is
-    /// deleted.
-    _pins: Vec<OpenMoment>,
+    ancestry: Ancestry,
+    /// The moments at which the ancestors are read. Held open, so that they stay readable although
+    /// the branch may be deleted.
+    _moments: Vec<OpenMoment>,
 }
 
 impl Lens {
+    /// A branch that had this name when it was looked up.
+    pub(crate) fn new(name: &str, ancestry: Ancestry, moments: Vec<OpenMoment>) -> Self {
+        Self { name: name.into(), ancestry, _moments: moments }
+    }
+
+    pub(crate) fn ancestry(&self) -> &Ancestry {
+        &self.ancestry
+    }
+
+    /// Fails if the branch was deleted, as far as this process knows.
+    ///
     /// # Errors
-    /// The budget has no room for the open moments.
-    pub(crate) fn new(
-        reader: &Reader,
-        name: &str,
-        lineage: Arc<Lineage>,
-    ) -> Result<Self> {
-        let ancestors = lineage.chains[1..].iter().map(|&(_, limit)| limit);
-        let limits = std::iter::once(lineage.fork).chain(ancestors).take(PINS_MAX);
-        let open = |at| reader.snapshots.open(&reader.budget, || AsOf::unexpiring(at));
-        let pins = limits.map(open).collect::<Result<_>>()?;
-        let record = IndexKeyBuf::join(Prefix::of(BRANCHES), name.as_bytes());
-        Ok(Self { lineage, name: name.into(), record, _pins: pins })
-    }
-
-    /// The branch's name.
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
-    pub(crate) fn lineage(&self) -> &Lineage {
-        &self.lineage
+    /// [`InvalidInput::NoBranch`].
+    pub(crate) fn check_known(&self, branches: &Branches) -> Result<()> {
+        self.exists_if(branches.is_alive(self.ancestry.chain))
     }
 
     /// Fails if the branch was deleted up to `at`.
+    ///
+    /// # Errors
+    /// [`InvalidInput::NoBranch`]; disk errors, the budget, or corruption.
     pub(crate) fn check_exists(&self, view: &Arc<View>, at: Glsn) -> Result<()> {
-        let record = view.get(&self.record, at)?;
-        let is_there = |stored: Stored<'_>| {
-            let record = stored.inline_value().and_then(|record| record.first_chunk());
-            record.is_some_and(|chain| u32::from_le_bytes(*chain) == self.lineage.chain)
-        };
-        if record.is_some_and(|hit| is_there(hit.stored())) {
+        let key = KeyBuffer::new(BRANCHES, &chain_key(self.ancestry.chain))?;
+        let record = view.get(&key, at)?;
+        let is_branch = |stored: Stored<'_>| stored.inline_value().is_some_and(is_of_branch);
+        self.exists_if(record.is_some_and(|hit| is_branch(hit.stored())))
+    }
+
+    fn exists_if(&self, exists: bool) -> Result<()> {
+        if exists {
             return Ok(());
         }
         Err(InvalidInput::NoBranch { name: self.name.to_string() }.into())
@@ -82,13 +75,13 @@ impl Lens {
 
     /// The index key of the branch's own versions of a key. If it is too long, it has none.
     pub(crate) fn key(&self, keyspace: u32, user_key: &[u8]) -> KeyBuffer {
-        Stem::new(self.lineage.group, keyspace, user_key).of_chain(self.lineage.chain)
+        Stem::new(self.ancestry.group, keyspace, user_key).of_chain(self.ancestry.chain)
     }
 
     /// The index keys in which the branch, and the chains that share its group, store the keys of a
     /// span of main.
     pub(crate) fn span(&self, main: &Span) -> Span {
-        let group = self.lineage.group;
+        let group = self.ancestry.group;
         Span::between(
             branch_key::lower_bound(group, main.lower()),
             branch_key::upper_bound(group, main.upper()),
@@ -97,23 +90,20 @@ impl Lens {
 
     /// The index keys of all chains of the group.
     pub(crate) fn group_span(&self) -> Span {
-        let group = self.lineage.group;
-        Span::between(
-            Bound::Included(branch_key::group_begin(group)),
-            branch_key::group_end(group),
-        )
+        let group = self.ancestry.group;
+        Span::between(Bound::Included(branch_key::group_begin(group)), branch_key::group_end(group))
     }
 
-    /// The number of a chain in [`Lineage::chains`], if it belongs to the lineage.
+    /// The number of a chain in [`Ancestry::chains`], if it belongs to the lineage.
     pub(crate) fn place_of(&self, chain: u32) -> Option<usize> {
         let place = self.place_from(0, chain);
-        self.lineage.chains.get(place).filter(|(id, _)| *id == chain).map(|_| place)
+        self.ancestry.chains.get(place).filter(|(id, _)| *id == chain).map(|_| place)
     }
 
     /// The number of the first chain of the lineage, from number `from` on, whose id is at most
     /// `chain`; the number of chains if there is none.
     pub(crate) fn place_from(&self, from: usize, chain: u32) -> usize {
-        let rest = &self.lineage.chains[from..];
+        let rest = &self.ancestry.chains[from..];
         // Mostly the first.
         if rest.first().is_some_and(|(id, _)| *id <= chain) {
             return from;
@@ -123,7 +113,7 @@ impl Lens {
 
     /// The moment up to which main is read at a moment of the branch.
     pub(crate) fn on_main<'m>(&self, at: AsOf<'m>) -> AsOf<'m> {
-        at.up_to(self.lineage.fork)
+        at.up_to(self.ancestry.main)
     }
 
     /// Where the version that the branch sees at `at` of one of its own index keys is read: the
@@ -140,7 +130,7 @@ impl Lens {
                 return Ok((Cow::Borrowed(own_key), at));
             }
             let (stem, _) = branch_key::split(own_key);
-            let ancestors = &self.lineage.chains[1..];
+            let ancestors = &self.ancestry.chains[1..];
             if ancestors.len() < LOOKUPS_MAX {
                 for &(chain, limit) in ancestors {
                     let (key, at) = (branch_key::key_of(stem, chain), at.up_to(limit));
@@ -148,10 +138,8 @@ impl Lens {
                         return Ok((Cow::Owned(key.get().to_vec()), at));
                     }
                 }
-            } else if let Some(place) =
-                reader.read(|view| self.decide(view, stem, 1, at.glsn))?
-            {
-                let (chain, limit) = self.lineage.chains[place];
+            } else if let Some(place) = reader.read(|view| self.decide(view, stem, 1, at.glsn))? {
+                let (chain, limit) = self.ancestry.chains[place];
                 let key = branch_key::key_of(stem, chain).get().to_vec();
                 return Ok((Cow::Owned(key), at.up_to(limit)));
             }
@@ -170,12 +158,11 @@ impl Lens {
         from: usize,
         at: Glsn,
     ) -> Result<Option<usize>> {
-        let chains = &self.lineage.chains;
+        let chains = &self.ancestry.chains;
         let Some(&(first, _)) = chains.get(from) else { return Ok(None) };
         let (first, end) = (branch_key::key_of(stem, first), branch_key::after_chains(stem));
         let range = (Bound::Included(first.get()), Bound::Excluded(&end[..]));
-        let mut walk =
-            view.visible(range.0, range.1, AsOf::unexpiring(at), Direction::Forward)?;
+        let mut walk = view.visible(range.0, range.1, AsOf::unexpiring(at), Direction::Forward)?;
         let (mut key, mut next) = (Vec::new(), from);
         loop {
             let Some(glsn) = walk.next(&mut key)?.map(|version| version.glsn) else {
@@ -198,6 +185,6 @@ impl Lens {
 
 impl fmt::Debug for Lens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Lens({:?}, chain {})", self.name, self.lineage.chain)
+        write!(f, "Lens({:?}, chain {})", self.name, self.ancestry.chain)
     }
 }

@@ -43,7 +43,7 @@ use crate::txn::write_set::{Write, WriteSet};
 use crate::types::as_of::Expiries;
 use crate::types::branch_key;
 use crate::types::error::{Error, Result};
-use crate::types::keyspaces::{CURSORS, SYSTEM, TAGS};
+use crate::types::keyspaces::{BRANCHES, CURSORS, SYSTEM, TAGS};
 use crate::types::version::{INLINE_BYTES, MAX_POINTER_BYTES, Stored, value_sum};
 
 /// Divisor: a commit that is too large for a record is inserted into the memtable if it takes at
@@ -64,7 +64,7 @@ pub(crate) struct CommitOptions<'a> {
 
 /// Whether a keyspace holds the store's own records.
 fn is_own(id: &u32) -> bool {
-    [SYSTEM, CURSORS, TAGS].contains(id)
+    [SYSTEM, CURSORS, TAGS, BRANCHES].contains(id)
 }
 
 /// A commit that is encoded but not ordered yet.
@@ -342,10 +342,10 @@ impl<'a> Commit<'a> {
         self.waits
     }
 
-    /// Whether it writes records of keyspaces, or tags: every process must know them before it
-    /// drops versions.
+    /// Whether it writes records of keyspaces, tags or branches: every process must know them
+    /// before it drops versions.
     pub(crate) fn writes_keyspaces(&self) -> bool {
-        self.spaces.contains(&SYSTEM) || self.spaces.contains(&TAGS)
+        [SYSTEM, TAGS, BRANCHES].iter().any(|own| self.spaces.contains(own))
     }
 
     /// Whether the commit may be ordered after any other commit and applied at any time: it has
@@ -404,7 +404,7 @@ fn validate(view: &View, reads: &ReadSet, at: Glsn) -> Result<()> {
 fn validate_on_branch(view: &View, reads: &ReadSet, at: Glsn, lens: &Lens) -> Result<()> {
     let group = lens.group_span();
     let begin = group.first();
-    let is_own = |key: &[u8]| branch_key::split(key).1 == lens.lineage().chain;
+    let is_own = |key: &[u8]| branch_key::split(key).1 == lens.ancestry().chain;
     for range in reads.ranges() {
         let changed = match range.last {
             None => view.changed(&range.first, at)?.map(|by| (range.first.clone(), by)),
@@ -415,9 +415,7 @@ fn validate_on_branch(view: &View, reads: &ReadSet, at: Glsn, lens: &Lens) -> Re
                     (Bound::Included(last), Bound::Excluded(end)) if last < end => {
                         Bound::Included(last)
                     }
-                    (Bound::Excluded(last), Bound::Excluded(end)) => {
-                        Bound::Excluded(last.min(end))
-                    }
+                    (Bound::Excluded(last), Bound::Excluded(end)) => Bound::Excluded(last.min(end)),
                     (_, end) => end,
                 };
                 view.changed_where(first, upper, at, is_own)?

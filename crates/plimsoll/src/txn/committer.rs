@@ -227,10 +227,9 @@ impl Committer {
         moment
     }
 
-    /// Lets every read at a moment fail if a branch does not exist there.
+    /// Lets every read at a moment, which was just opened, fail if a branch was deleted.
     pub(crate) fn check_branch(&self, lens: &Lens, moment: &OpenMoment) {
-        let exists = |at: AsOf<'_>| self.reader.read(|view| lens.check_exists(view, at.glsn));
-        if let Err(error) = moment.readable().and_then(exists) {
+        if let Err(error) = lens.check_known(&self.reader.snapshots.branches) {
             moment.shows(Err(error));
         }
     }

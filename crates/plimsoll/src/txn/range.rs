@@ -620,11 +620,7 @@ impl<'t> Range<'t> {
         Ok(())
     }
 
-    fn begin_own(
-        &self,
-        set: (&'t WriteSet, &UpdatedKeys),
-        span: &Span,
-    ) -> Result<OwnWrites<'t>> {
+    fn begin_own(&self, set: (&'t WriteSet, &UpdatedKeys), span: &Span) -> Result<OwnWrites<'t>> {
         let from = match (self.direction, span.lower(), span.upper()) {
             (Direction::Forward, Bound::Included(key) | Bound::Excluded(key), _) => Some(key),
             (Direction::Backward, _, Bound::Excluded(key)) => Some(key),
@@ -823,12 +819,12 @@ impl<'t> Range<'t> {
 
 /// Records that the keys from `first` to `last` were read.
 fn note_span(reads: &Mutex<ReadSet>, first: &[u8], last: Bound<&[u8]>) {
-        let mut reads = reads.lock().unwrap_or_else(PoisonError::into_inner);
-        if reads.add(first, Some(last)).is_err() {
-            // The read set has no room, so everything counts as read: any commit since the snapshot
-            // is a conflict.
-            reads.add_everything();
-        }
+    let mut reads = reads.lock().unwrap_or_else(PoisonError::into_inner);
+    if reads.add(first, Some(last)).is_err() {
+        // The read set has no room, so everything counts as read: any commit since the snapshot
+        // is a conflict.
+        reads.add_everything();
+    }
 }
 
 /// Prepares `value` for `len` bytes. Memory of a previous large value is released.

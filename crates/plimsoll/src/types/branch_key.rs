@@ -179,9 +179,7 @@ pub(crate) fn user_key(key: &[u8]) -> Cow<'_, [u8]> {
 /// The lower bound of a group's keys, for one of a range of main's.
 pub(crate) fn lower_bound(group: u32, main: Bound<&[u8]>) -> Bound<KeptKey> {
     match main {
-        Bound::Included(key) => {
-            Bound::Included(KeptKey::from_slice(&Stem::of_main(group, key).0))
-        }
+        Bound::Included(key) => Bound::Included(KeptKey::from_slice(&Stem::of_main(group, key).0)),
         Bound::Excluded(key) => Bound::Excluded(Stem::of_main(group, key).after_chains()),
         Bound::Unbounded => Bound::Included(group_begin(group)),
     }
@@ -191,9 +189,7 @@ pub(crate) fn lower_bound(group: u32, main: Bound<&[u8]>) -> Bound<KeptKey> {
 pub(crate) fn upper_bound(group: u32, main: Bound<&[u8]>) -> Bound<KeptKey> {
     match main {
         Bound::Included(key) => Bound::Included(Stem::of_main(group, key).after_chains()),
-        Bound::Excluded(key) => {
-            Bound::Excluded(KeptKey::from_slice(&Stem::of_main(group, key).0))
-        }
+        Bound::Excluded(key) => Bound::Excluded(KeptKey::from_slice(&Stem::of_main(group, key).0)),
         Bound::Unbounded => group_end(group),
     }
 }

@@ -52,10 +52,10 @@ pub(crate) const CURSORS: u32 = 2;
 /// The keyspace that stores the tags (`tags`).
 pub(crate) const TAGS: u32 = 3;
 
-/// The keyspace that stores the records of branches.
+/// The keyspace that stores the chains (`branches`).
 pub(crate) const BRANCHES: u32 = 4;
 
-/// The keyspace that stores the versions on side branches (`branch_key`).
+/// The keyspace that stores the versions of all branches but main (`branch_key`).
 pub(crate) const SIDE: u32 = 5;
 
 /// The maximum length of a name in bytes.

@@ -198,7 +198,7 @@ pub(crate) fn check_tag_name(name: &str) -> Result<()> {
         && name.len() <= MAX_NAME_BYTES
         && name.trim() == name
         && !name.chars().any(|c| c.is_control() || c == ':');
-    if is_name && !is_moment(name) {
+    if is_name && !is_moment_name(name) {
         return Ok(());
     }
     Err(InvalidInput::TagName { name: name.to_owned(), limit_bytes: MAX_NAME_BYTES as u64 }.into())
@@ -206,7 +206,7 @@ pub(crate) fn check_tag_name(name: &str) -> Result<()> {
 
 /// Whether a text may be a moment that is not a tag: a number; `newest`, `now`, `yesterday`; what
 /// begins like a date; what counts back from now, as `2 hours ago` does.
-fn is_moment(text: &str) -> bool {
+pub(crate) fn is_moment_name(text: &str) -> bool {
     if ["newest", "now", "yesterday"].contains(&text) {
         return true;
     }

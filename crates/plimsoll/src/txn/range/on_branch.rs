@@ -178,7 +178,7 @@ impl Side {
     }
 
     fn find_forward(&mut self, committer: &Committer, lens: &Lens) -> Result<Option<Found>> {
-        let chains = &lens.lineage().chains;
+        let chains = &lens.ancestry().chains;
         let is_wanted = |key: &[u8]| lens.place_of(branch_key::split(key).1).is_some();
         loop {
             if !self.feed.fill(committer, is_wanted)? {
@@ -215,7 +215,7 @@ impl Side {
     }
 
     fn find_backward(&mut self, committer: &Committer, lens: &Lens) -> Result<Option<Found>> {
-        let chains = &lens.lineage().chains;
+        let chains = &lens.ancestry().chains;
         let is_wanted = |key: &[u8]| lens.place_of(branch_key::split(key).1).is_some();
         while self.feed.fill(committer, is_wanted)? {
             let key = &self.feed.next.as_ref().expect("it was filled").key;
@@ -256,7 +256,7 @@ impl Side {
             let Some(place) = lens.decide(view, &self.stem, 0, self.feed.at)? else {
                 return Ok(None);
             };
-            let (chain, limit) = lens.lineage().chains[place];
+            let (chain, limit) = lens.ancestry().chains[place];
             let key = branch_key::key_of(&self.stem, chain);
             version_at(view, &key, limit.min(self.feed.at))
         })
@@ -305,7 +305,7 @@ impl<'t> OnBranch<'t> {
     /// Records that the branch's keys from `first` to `last` were read, which are in main's form.
     pub(super) fn note_reads(&self, reads: &Mutex<ReadSet>, first: &[u8], last: Bound<&[u8]>) {
         let main = Bound::Included(first);
-        let group = self.lens.lineage().group;
+        let group = self.lens.ancestry().group;
         let (lower, upper) =
             (branch_key::lower_bound(group, main), branch_key::upper_bound(group, last));
         let (Bound::Included(first) | Bound::Excluded(first)) = &lower else { return };
@@ -325,9 +325,10 @@ impl Sources<'_> {
     fn heap_bytes(&self) -> usize {
         let next = self.side.next.as_ref();
         let next = next.map_or(0, |(key, found)| key.capacity() + found.heap_bytes());
-        let own = self.own.as_ref().map_or(0, |own| {
-            own.walk.heap_bytes() + own.key.capacity() + own.span.heap_bytes()
-        });
+        let own = self
+            .own
+            .as_ref()
+            .map_or(0, |own| own.walk.heap_bytes() + own.key.capacity() + own.span.heap_bytes());
         size_of::<Self>()
             + self.main.heap_bytes()
             + self.side.feed.heap_bytes()
