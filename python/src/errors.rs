@@ -193,6 +193,7 @@ fn invalid_input<'py>(
     let made = exception(py, class, &message)?;
     match input {
         Input::KeyTooLong { bytes, limit_bytes }
+        | Input::KeyTooLongForBranch { bytes, limit_bytes }
         | Input::ValueTooLong { bytes, limit_bytes }
         | Input::MetadataTooLong { bytes, limit_bytes }
         | Input::RecordTooLong { bytes, limit_bytes } => {

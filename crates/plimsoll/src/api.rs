@@ -2,6 +2,7 @@
 //! store on disk.
 
 pub(crate) mod admin;
+mod branch;
 pub(crate) mod branches;
 pub(crate) mod commit;
 pub(crate) mod commits;

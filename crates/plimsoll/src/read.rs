@@ -1,5 +1,6 @@
 //! Reads as of a moment.
 
+pub(crate) mod lens;
 pub(crate) mod moments;
 pub(crate) mod own_records;
 pub(crate) mod point;

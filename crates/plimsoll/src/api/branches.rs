@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::api::db::Db;
 use crate::api::snapshot::{Moment, Snapshot};
-use crate::engine::branch_commits::{self, Lineage};
+use crate::engine::branch_commits;
+use crate::read::lens::Lens;
 use crate::types::branches::{BranchInfo, MAIN, MAIN_CHAIN};
 use crate::types::error::Result;
 
@@ -19,13 +20,13 @@ pub struct Branch {
     pub(crate) db: Db,
     name: Arc<str>,
     /// `None`: main.
-    pub(crate) lineage: Option<Arc<Lineage>>,
+    pub(crate) lens: Option<Arc<Lens>>,
 }
 
 impl Db {
     /// The branch main: the keys of the store itself.
     pub fn main(&self) -> Branch {
-        Branch { db: self.clone(), name: MAIN.into(), lineage: None }
+        Branch { db: self.clone(), name: MAIN.into(), lens: None }
     }
 
     /// The branch with this name.
@@ -34,8 +35,8 @@ impl Db {
     /// [`InvalidInput::NoBranch`](crate::InvalidInput::NoBranch);
     /// [`Error::Behind`](crate::Error::Behind) if the commits of other processes cannot be applied.
     pub fn branch(&self, name: &str) -> Result<Branch> {
-        let lineage = branch_commits::find(&self.store, name)?;
-        Ok(Branch { db: self.clone(), name: name.into(), lineage })
+        let lens = branch_commits::find(&self.store, name)?;
+        Ok(Branch { db: self.clone(), name: name.into(), lens })
     }
 
     /// All branches but main, sorted by name.
@@ -74,13 +75,12 @@ impl Db {
     pub fn create_branch_at(&self, name: &str, parent: &Branch, moment: Moment) -> Result<Branch> {
         // Open until the branch is known, so that the moment stays readable in between.
         let snapshot = Snapshot::of(&self.store, moment)?;
-        let chain = parent.lineage.as_ref().map_or(MAIN_CHAIN, |it| it.ancestry.chain);
+        let chain = parent.lens.as_ref().map_or(MAIN_CHAIN, |lens| lens.ancestry().chain);
         branch_commits::create(&self.store, name, chain, snapshot.read_at()?.glsn)?;
         self.branch(name)
     }
 
-    /// Gives a branch another name. Transactions that are open on it fail with
-    /// [`Error::Conflict`](crate::Error::Conflict).
+    /// Gives a branch another name. Handles of it, and transactions that are open on it, continue.
     ///
     /// # Errors
     /// As for [`Db::create_branch`], and [`InvalidInput::NoBranch`](crate::InvalidInput::NoBranch).

@@ -1,5 +1,6 @@
 //! Snapshots: the store as of one moment.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -8,16 +9,17 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::engine::Engine;
 use crate::engine::keyspace_commits;
+use crate::read::lens::Lens;
 use crate::read::moments::OpenMoment;
 use crate::read::point::ValueReader;
-use crate::read::resident::Resident;
+use crate::read::resident::{Resident, resident};
 use crate::read::span::Span;
 use crate::txn::range::Range;
 use crate::txn::reads::reads_by_its_own_methods;
 use crate::types::as_of::AsOf;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::expiry::Ttl;
-use crate::types::index_key::KeyBuffer;
+use crate::types::index_key::{KeyBuffer, check_key};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::key_range::KeyRange;
 use crate::types::keyspaces::Keyspace;
@@ -93,11 +95,13 @@ impl From<SystemTime> for Moment {
 pub struct Snapshot {
     store: Arc<Engine>,
     moment: Arc<OpenMoment>,
+    /// The branch; `None`: main.
+    lens: Option<Arc<Lens>>,
 }
 
 impl Snapshot {
     pub(crate) fn newest(store: &Arc<Engine>) -> Self {
-        Self { store: Arc::clone(store), moment: Arc::new(store.open_newest()) }
+        Self { store: Arc::clone(store), moment: Arc::new(store.open_newest()), lens: None }
     }
 
     pub(crate) fn of(store: &Arc<Engine>, moment: Moment) -> Result<Self> {
@@ -132,7 +136,21 @@ impl Snapshot {
     /// A snapshot at a moment up to which all commits are applied, durable or not.
     pub(crate) fn ordered_at(store: &Arc<Engine>, at: AsOf<'static>) -> Result<Self> {
         let moment = Arc::new(store.committer.open_at(at)?);
-        Ok(Self { store: Arc::clone(store), moment })
+        Ok(Self { store: Arc::clone(store), moment, lens: None })
+    }
+
+    /// The same moment, seen on a branch.
+    pub(crate) fn on_branch(self, lens: &Arc<Lens>) -> Self {
+        Self { lens: Some(Arc::clone(lens)), ..self }
+    }
+
+    /// The branch that it sees; `None`: main.
+    pub(crate) fn lens(&self) -> Option<&Arc<Lens>> {
+        self.lens.as_ref()
+    }
+
+    pub(crate) fn moment(&self) -> &OpenMoment {
+        &self.moment
     }
 
     /// GLSN of the snapshot's moment.
@@ -174,7 +192,9 @@ impl Snapshot {
     /// the budget, or corruption. [`Error::Behind`] from every read of the snapshot if the commits
     /// of other processes could not be applied when it was opened.
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
-        self.store.reader.get(self.key(keyspace, key.as_ref())?.get(), self.read_at()?)
+        let key = self.key(keyspace, key.as_ref())?;
+        let (key, at) = self.place(&key)?;
+        self.store.reader.get(&key, at)
     }
 
     /// Calls `look` with the value of a key, and returns its result; `None` if the key had no
@@ -203,7 +223,9 @@ impl Snapshot {
         key: impl AsRef<[u8]>,
         look: impl FnOnce(&[u8]) -> T,
     ) -> Result<Option<T>> {
-        self.store.reader.get_with(self.key(keyspace, key.as_ref())?.get(), self.read_at()?, look)
+        let key = self.key(keyspace, key.as_ref())?;
+        let (key, at) = self.place(&key)?;
+        self.store.reader.get_with(&key, at, look)
     }
 
     /// As [`Snapshot::get_with`], but answers only from memory: see [`crate::Db::get_resident`].
@@ -216,15 +238,33 @@ impl Snapshot {
         key: impl AsRef<[u8]>,
         look: impl FnOnce(&[u8]) -> T,
     ) -> Result<Resident<T>> {
-        self.store.reader.get_resident(
-            self.key(keyspace, key.as_ref())?.get(),
-            self.read_at()?,
-            look,
-        )
+        let key = self.key(keyspace, key.as_ref())?;
+        let (key, at) = match &self.lens {
+            None => self.place(&key)?,
+            Some(_) => match resident(|| self.place(&key).map(Some)) {
+                Resident::Value(place) => place,
+                _ => return Ok(Resident::NotResident),
+            },
+        };
+        self.store.reader.get_resident(&key, at, look)
     }
 
     fn key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<KeyBuffer> {
-        KeyBuffer::new(self.store.reader.keyspaces.id_of(keyspace)?, key)
+        let keyspace = self.store.reader.keyspaces.id_of(keyspace)?;
+        match &self.lens {
+            None => KeyBuffer::new(keyspace, key),
+            Some(lens) => check_key(key).map(|()| lens.key(keyspace, key)),
+        }
+    }
+
+    /// Where the value of an index key is read: the index key of the version that the snapshot
+    /// sees, and the moment.
+    fn place<'k>(&self, key: &'k [u8]) -> Result<(Cow<'k, [u8]>, AsOf<'static>)> {
+        let at = self.read_at()?;
+        match &self.lens {
+            None => Ok((Cow::Borrowed(key), at)),
+            Some(lens) => lens.resolve(&self.store.reader, key, at),
+        }
     }
 
     /// A reader of a key's value, for values too large to hold in memory; `None` if the key has
@@ -238,7 +278,8 @@ impl Snapshot {
         key: impl AsRef<[u8]>,
     ) -> Result<Option<ValueReader>> {
         let key = self.key(keyspace, key.as_ref())?;
-        self.store.committer.value_reader(key.get(), self.read_at()?)
+        let (key, at) = self.place(&key)?;
+        self.store.committer.value_reader(&key, at)
     }
 
     /// Whether a key has a value; does not read the value.
@@ -246,7 +287,9 @@ impl Snapshot {
     /// # Errors
     /// As for [`Snapshot::get`].
     pub fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
-        self.store.reader.contains(self.key(keyspace, key.as_ref())?.get(), self.read_at()?)
+        let key = self.key(keyspace, key.as_ref())?;
+        let (key, at) = self.place(&key)?;
+        self.store.reader.contains(&key, at)
     }
 
     /// When the value of a key expires. Does not read the value.
@@ -254,8 +297,9 @@ impl Snapshot {
     /// # Errors
     /// As for [`Snapshot::get`].
     pub fn ttl(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Ttl> {
-        let (key, at) = (self.key(keyspace, key.as_ref())?, self.read_at()?);
-        Ok(Ttl::new(self.store.reader.expiry(key.get(), at)?, at.micros()))
+        let key = self.key(keyspace, key.as_ref())?;
+        let (key, at) = self.place(&key)?;
+        Ok(Ttl::new(self.store.reader.expiry(&key, at)?, at.micros()))
     }
 
     /// Iterates over a range of keys.
@@ -277,14 +321,20 @@ impl Snapshot {
 
     fn walk(&self, span: Span) -> Result<Range<'static>> {
         self.store.check_open()?;
+        let at = self.read_at()?;
+        let on_main = self.lens.as_ref().map_or(at, |lens| lens.on_main(at));
         // Checked here to fail early; checked again when the iterator begins.
         self.store
             .reader
             .index
             .sources
             .current_view()
-            .check_readable(&span.first(), self.read_at()?.glsn)?;
-        Ok(Range::at_moment(&self.store.committer, span, &self.moment))
+            .check_readable(&span.first(), on_main.glsn)?;
+        let range = Range::at_moment(&self.store.committer, span, &self.moment);
+        Ok(match &self.lens {
+            None => range,
+            Some(lens) => range.on_branch(lens),
+        })
     }
 }
 

@@ -186,7 +186,7 @@ impl Db {
     }
 
     fn update_by(&self, keyspace: &Keyspace, key: &[u8], update: &Update<'_>) -> Result<Updated> {
-        commit_one(&self.store.committer, keyspace, key, update)
+        commit_one((&self.store.committer).into(), keyspace, key, update)
     }
 
     fn update_number(&self, keyspace: &Keyspace, key: &[u8], update: &Update<'_>) -> Result<i64> {

@@ -9,28 +9,19 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::engine::Engine;
 use crate::engine::tag_commits::check_readable;
-use crate::read::moments::OpenMoment;
+use crate::read::lens::Lens;
 use crate::read::span::Span;
 use crate::txn::range_deletes::Reads;
 use crate::txn::transaction::Transaction;
 use crate::types::as_of::AsOf;
 use crate::types::branches::{
-    Ancestry, BranchInfo, COUNTER_KEY, Chain, Changes, Counter, Known, MAIN, MAIN_CHAIN,
-    MAX_CHAINS, chain_key, check_branch_name,
+    BranchInfo, COUNTER_KEY, Chain, Changes, Counter, Known, MAIN, MAIN_CHAIN, MAX_CHAINS,
+    chain_key, check_branch_name,
 };
 use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::{BRANCHES, Keyspace, SIDE};
 use crate::types::tags::Tagged;
-
-/// What a branch reads: its chains, and the moments at which it reads them, which stay readable
-/// while this exists.
-#[derive(Debug)]
-pub(crate) struct Lineage {
-    pub(crate) ancestry: Ancestry,
-    /// Held open, so that they stay readable although the branch may be deleted.
-    _moments: Vec<OpenMoment>,
-}
 
 /// A change of the registry that has been decided, but not committed.
 struct Plan {
@@ -56,6 +47,8 @@ pub(crate) fn create(store: &Arc<Engine>, name: &str, parent: u32, at: Glsn) -> 
     let later = store.committer.as_of_past(at)?.micros();
     let exact = store.reader.time_of(at)?;
     let fork = Tagged { at, micros: exact.unwrap_or(later), is_exact: exact.is_some() };
+    // Before its fork, a branch is what its parent was.
+    let parent = store.reader.snapshots.branches.known().seen_by(parent, at);
     // What is readable now stays so, because the moment is open.
     check_fork(store, parent, at)?;
     let branches = &store.reader.snapshots.branches;
@@ -142,7 +135,7 @@ pub(crate) fn all(store: &Engine) -> Result<Vec<BranchInfo>> {
 }
 
 /// The branch with this name; `None`: main.
-pub(crate) fn find(store: &Engine, name: &str) -> Result<Option<Arc<Lineage>>> {
+pub(crate) fn find(store: &Engine, name: &str) -> Result<Option<Arc<Lens>>> {
     store.check_open()?;
     if name == MAIN {
         return Ok(None);
@@ -154,18 +147,11 @@ pub(crate) fn find(store: &Engine, name: &str) -> Result<Option<Arc<Lineage>>> {
     limits.dedup();
     let (snapshots, budget) = (&store.reader.snapshots, &store.reader.budget);
     let open = |at| snapshots.open(budget, || AsOf::unexpiring(at));
-    let _moments = limits.into_iter().map(open).collect::<Result<_>>()?;
+    let moments = limits.into_iter().map(open).collect::<Result<_>>()?;
     // They were readable as long as the branch existed, so that they are from now on.
-    check_alive(store, name, ancestry.chain)?;
-    Ok(Some(Arc::new(Lineage { ancestry, _moments })))
-}
-
-/// Fails if a branch was deleted.
-pub(crate) fn check_alive(store: &Engine, name: &str, chain: u32) -> Result<()> {
-    match store.reader.snapshots.branches.is_alive(chain) {
-        true => Ok(()),
-        false => Err(no_branch(name)),
-    }
+    let lens = Lens::new(name, ancestry, moments);
+    lens.check_known(&snapshots.branches)?;
+    Ok(Some(Arc::new(lens)))
 }
 
 fn alive(known: &Known, id: u32) -> Result<&Chain> {

@@ -20,9 +20,9 @@ use crate::index::sources::view::View;
 use crate::index::walk::seat::{Seat, Walk};
 use crate::read::moments::Snapshots;
 use crate::rowcache::RowCache;
+use crate::types::branch_key::user_keyspace;
 use crate::types::error::{Error, Result};
 use crate::types::expiry::Expiry;
-use crate::types::index_key::IndexKey;
 use crate::types::keyspaces::Keyspaces;
 
 /// Reads of one open store.
@@ -177,7 +177,7 @@ impl Reader {
     /// # Errors
     /// It would expire after the year 9999.
     pub(crate) fn expiry_of_put(&self, key: &[u8]) -> Result<Option<Expiry>> {
-        let ttl = self.keyspaces.ttl(IndexKey::new(key).keyspace());
+        let ttl = self.keyspaces.ttl(user_keyspace(key));
         ttl.map(|ttl| Expiry::after(self.log.now_micros(), ttl)).transpose()
     }
 

@@ -266,7 +266,8 @@ impl BulkLoad {
         // Opened as late as possible, because an open snapshot retains old versions.
         let moment = committer.open_newest();
         let reads = ReadSet::new(&committer.reader.budget, 0);
-        let options = CommitOptions { spaces: &[keyspace], metadata: &[], waits: false };
+        let options =
+            CommitOptions { spaces: &[keyspace], metadata: &[], waits: false, lens: None };
         let ordered = committer.commit(&moment, reads, writes, Vec::new(), options)?;
         CommitTicket::of_commit(&committer, ordered).wait()
     }

@@ -30,6 +30,7 @@ use crate::index::gaps::list::Gap;
 use crate::index::memtables::reservation::{Link, Reservation};
 use crate::index::runs::RangeRoom;
 use crate::index::sources::view::View;
+use crate::read::lens::Lens;
 use crate::read::reader::Reader;
 use crate::txn::patience::Patience;
 use crate::txn::payload::{
@@ -40,8 +41,8 @@ use crate::txn::resolution::{InRecord, Resolution, Updated};
 use crate::txn::sequencer::{CommitLock, CommitSequencer};
 use crate::txn::write_set::{Write, WriteSet};
 use crate::types::as_of::Expiries;
+use crate::types::branch_key;
 use crate::types::error::{Error, Result};
-use crate::types::index_key::IndexKey;
 use crate::types::keyspaces::{BRANCHES, CURSORS, SYSTEM, TAGS};
 use crate::types::version::{INLINE_BYTES, MAX_POINTER_BYTES, Stored, value_sum};
 
@@ -57,6 +58,8 @@ pub(crate) struct CommitOptions<'a> {
     /// Whether the caller waits for durability. If so, the commit may become durable before it has
     /// a ticket.
     pub(crate) waits: bool,
+    /// The branch that it writes to; `None`: main.
+    pub(crate) lens: Option<&'a Lens>,
 }
 
 /// Whether a keyspace holds the store's own records.
@@ -80,6 +83,7 @@ pub(crate) struct Commit<'a> {
     spaces: &'a [u32],
     metadata: &'a [u8],
     waits: bool,
+    lens: Option<&'a Lens>,
     body: Body,
 }
 
@@ -111,7 +115,7 @@ impl<'a> Commit<'a> {
         mut updates: Resolution<'a>,
         options: CommitOptions<'a>,
     ) -> Result<Self> {
-        let CommitOptions { spaces, metadata, waits } = options;
+        let CommitOptions { spaces, metadata, waits, lens } = options;
         let memtable_bytes = reader.index.memtables.limit_bytes() / MEMTABLE_PART;
         let head_bytes = metadata.len() + writes.range_bytes();
         let reserve_bytes = updates.place(&mut writes, head_bytes)?;
@@ -129,6 +133,7 @@ impl<'a> Commit<'a> {
             spaces,
             metadata,
             waits,
+            lens,
             body,
         })
     }
@@ -158,7 +163,13 @@ impl<'a> Commit<'a> {
     /// must be applied.
     pub(crate) fn validate(&mut self) -> Result<()> {
         self.check_keyspaces()?;
-        self.reader.read(|view| validate(view, &self.reads, self.at))?;
+        self.reader.read(|view| match self.lens {
+            None => validate(view, &self.reads, self.at),
+            Some(lens) => {
+                lens.check_exists(view, self.sequencer.applied())?;
+                validate_on_branch(view, &self.reads, self.at, lens)
+            }
+        })?;
         if self.updates.settle(self.reader, self.sequencer.applied(), &self.expiries)? {
             let budget = &self.reader.budget;
             self.body = Body::new(budget, &self.writes, &self.updates, self.metadata)?;
@@ -260,8 +271,7 @@ impl<'a> Commit<'a> {
     /// The conflict if a value that the transaction saw has expired, or one that it did not see
     /// because it had expired has not, by the time of the commit.
     fn conflict_of_expiry(&self) -> Error {
-        let key = self.expiries.first_key();
-        let key = IndexKey::new(&key).split().map_or(Vec::new(), |(_, key)| key.to_vec());
+        let key = branch_key::user_key(&self.expiries.first_key()).into_owned();
         Error::Conflict { key, at: self.at, by: self.at }
     }
 
@@ -345,7 +355,12 @@ impl<'a> Commit<'a> {
             && self.writes.blob_bytes() == 0
             && !self.spaces.iter().any(is_own);
         let reads_nothing = self.reads.ranges().is_empty() && self.updates.is_empty();
-        is_plain && self.writes.ranges().is_empty() && reads_nothing && self.gaps.is_empty()
+        let is_on_main = self.lens.is_none();
+        is_plain
+            && is_on_main
+            && self.writes.ranges().is_empty()
+            && reads_nothing
+            && self.gaps.is_empty()
     }
 
     /// Its payload, if that is in one piece after the head.
@@ -377,7 +392,37 @@ fn validate(view: &View, reads: &ReadSet, at: Glsn) -> Result<()> {
             Some(_) => view.changed_in(Bound::Included(&range.first), range.upper(), at)?,
         };
         if let Some((key, by)) = changed {
-            let key = IndexKey::new(&key).split().map_or(Vec::new(), |(_, key)| key.to_vec());
+            let key = branch_key::user_key(&key).into_owned();
+            return Err(Error::Conflict { key, at, by });
+        }
+    }
+    Ok(())
+}
+
+/// As [`validate`], of a transaction on a branch. Only versions of the branch's own chain count:
+/// what it reads of its ancestors and of main is before its forks, and does not change.
+fn validate_on_branch(view: &View, reads: &ReadSet, at: Glsn, lens: &Lens) -> Result<()> {
+    let group = lens.group_span();
+    let begin = group.first();
+    let is_own = |key: &[u8]| branch_key::split(key).1 == lens.ancestry().chain;
+    for range in reads.ranges() {
+        let changed = match range.last {
+            None => view.changed(&range.first, at)?.map(|by| (range.first.clone(), by)),
+            Some(_) => {
+                // A set that was coarsened to everything covers other keyspaces and groups, too.
+                let first = Bound::Included(range.first.as_slice().max(&begin));
+                let upper = match (range.upper(), group.upper()) {
+                    (Bound::Included(last), Bound::Excluded(end)) if last < end => {
+                        Bound::Included(last)
+                    }
+                    (Bound::Excluded(last), Bound::Excluded(end)) => Bound::Excluded(last.min(end)),
+                    (_, end) => end,
+                };
+                view.changed_where(first, upper, at, is_own)?
+            }
+        };
+        if let Some((key, by)) = changed {
+            let key = branch_key::user_key(&key).into_owned();
             return Err(Error::Conflict { key, at, by });
         }
     }

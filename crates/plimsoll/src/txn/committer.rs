@@ -7,6 +7,7 @@ use plimsoll_log::draft::{Draft, DraftEntry};
 use plimsoll_log::glsn::{Glsn, StreamId};
 
 use crate::index::gaps::list::Gap;
+use crate::read::lens::Lens;
 use crate::read::moments::OpenMoment;
 use crate::read::point::ValueReader;
 use crate::read::reader::Reader;
@@ -224,6 +225,13 @@ impl Committer {
         let taken_in = fresh.and_then(|()| reaches(self.sequencer.applied(), moment.at()));
         moment.shows(taken_in.and_then(|()| self.raise_time(&moment)));
         moment
+    }
+
+    /// Lets every read at a moment, which was just opened, fail if a branch was deleted.
+    pub(crate) fn check_branch(&self, lens: &Lens, moment: &OpenMoment) {
+        if let Err(error) = lens.check_known(&self.reader.snapshots.branches) {
+            moment.shows(Err(error));
+        }
     }
 
     /// Records a read.

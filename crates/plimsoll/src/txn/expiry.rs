@@ -12,7 +12,7 @@ use crate::txn::transaction::{Transaction, fill};
 use crate::txn::write_set::Write;
 use crate::types::error::Result;
 use crate::types::expiry::{Expiry, Ttl};
-use crate::types::index_key::{IndexKey, KeyBuffer};
+use crate::types::index_key::KeyBuffer;
 use crate::types::keyspaces::Keyspace;
 use crate::types::value::Value;
 
@@ -47,7 +47,7 @@ impl Transaction {
         ttl: Duration,
     ) -> Result<()> {
         let expiry = Expiry::after(self.now_micros(), ttl)?;
-        let key = KeyBuffer::new(self.space_to_put(keyspace)?, key.as_ref())?;
+        let key = self.key_to_put(keyspace, key.as_ref())?;
         self.put_expiring(&key, value.as_ref(), Some(expiry))
     }
 
@@ -63,7 +63,7 @@ impl Transaction {
         ttl: Duration,
     ) -> Result<u64> {
         let expiry = Expiry::after(self.now_micros(), ttl)?;
-        let key = KeyBuffer::new(self.space_to_put(keyspace)?, key.as_ref())?;
+        let key = self.key_to_put(keyspace, key.as_ref())?;
         self.put_pieces(&key, Some(expiry), &mut |piece| fill(value, piece))
     }
 
@@ -80,7 +80,7 @@ impl Transaction {
         at: SystemTime,
     ) -> Result<()> {
         let expiry = Expiry::at(self.now_micros(), at)?;
-        let key = KeyBuffer::new(self.space_to_put(keyspace)?, key.as_ref())?;
+        let key = self.key_to_put(keyspace, key.as_ref())?;
         self.put_expiring(&key, value.as_ref(), Some(expiry))
     }
 
@@ -149,7 +149,8 @@ impl Transaction {
             return Ok(own);
         }
         self.note_read(key)?;
-        self.committer.reader.expiry(key, self.read_at()?)
+        let (key, at) = self.place(key)?;
+        self.committer.reader.expiry(&key, at)
     }
 
     /// The value of an index key, and the expiry that an update of it gives to the new value.
@@ -168,9 +169,9 @@ impl Transaction {
         key: &[u8],
         expiry: Option<Expiry>,
     ) -> Result<bool> {
-        let key = KeyBuffer::new(self.space_to_put(keyspace)?, key)?;
+        let index_key = self.key_to_put(keyspace, key)?;
         self.committer.check_writable()?;
-        let set = self.rewrite(keyspace, &key, expiry);
+        let set = self.rewrite(keyspace, key, &index_key, expiry);
         self.spoil_if_failed(&set);
         set
     }
@@ -179,6 +180,7 @@ impl Transaction {
     fn rewrite(
         &mut self,
         keyspace: &Keyspace,
+        user_key: &[u8],
         key: &KeyBuffer,
         expiry: Option<Expiry>,
     ) -> Result<bool> {
@@ -189,7 +191,6 @@ impl Transaction {
             }
             Some(_) => {}
         }
-        let user_key = IndexKey::new(key.get()).user_key();
         let Some(mut value) = self.get_reader(keyspace, user_key)? else { return Ok(false) };
         self.put_pieces(key, expiry, &mut |piece| value.read_piece(piece))?;
         Ok(true)

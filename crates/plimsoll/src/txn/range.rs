@@ -4,6 +4,7 @@
 //! and nothing of the store that must be revocable (`index::seat`).
 
 mod iterator;
+mod on_branch;
 mod visit;
 
 use std::borrow::Cow;
@@ -20,6 +21,7 @@ use crate::index::sources::view::{Direction, View};
 use crate::index::walk::resting_key::RestingKey;
 use crate::index::walk::seat::Seat;
 use crate::index::walk::visible::Visible;
+use crate::read::lens::Lens;
 use crate::read::moments::OpenMoment;
 use crate::read::point::find;
 use crate::read::reader::Reader;
@@ -73,6 +75,8 @@ pub struct Range<'t> {
     /// The gaps of a transaction that has written something.
     gaps: Option<&'t Mutex<OwnGaps>>,
     walk: Option<Box<Walk<'t>>>,
+    /// On a branch, the state in place of `walk`, and the span is kept.
+    branch: Option<Box<OnBranch<'t>>>,
     /// Whether it has returned a key.
     has_any: bool,
     finished: bool,
@@ -88,6 +92,8 @@ pub struct Range<'t> {
     /// span begins behind the key that this one had reached then.
     back: Option<Box<Range<'t>>>,
 }
+
+use on_branch::OnBranch;
 
 /// The moment that an iterator reads.
 #[derive(Clone)]
@@ -187,6 +193,7 @@ impl<'t> Range<'t> {
             reads: None,
             gaps: None,
             walk: None,
+            branch: None,
             has_any: false,
             rows: RowsAhead::default(),
             key: RestingKey::default(),
@@ -230,6 +237,14 @@ impl<'t> Range<'t> {
         self
     }
 
+    /// Reads a branch instead of main. Only before the iteration has begun.
+    pub(crate) fn on_branch(mut self, lens: &Arc<Lens>) -> Self {
+        self.branch = Some(Box::new(OnBranch::new(lens)));
+        // Its gaps are of index keys of main.
+        self.gaps = None;
+        self
+    }
+
     /// Does not record reads; the caller does.
     pub(crate) fn unnoted(mut self) -> Self {
         (self.reads, self.gaps) = (None, None);
@@ -243,6 +258,11 @@ impl<'t> Range<'t> {
         self
     }
 
+    fn has_begun(&self) -> bool {
+        let on_branch = self.branch.as_ref().is_some_and(|branch| branch.has_begun());
+        self.walk.is_some() || self.back.is_some() || on_branch
+    }
+
     fn at(&self) -> AsOf<'_> {
         self.when.as_of(self.has_expired)
     }
@@ -254,8 +274,7 @@ impl<'t> Range<'t> {
     /// Iterates from the last key to the first. Only before the iteration has begun.
     #[must_use]
     pub fn reverse(mut self) -> Self {
-        let has_begun = self.walk.is_some() || self.back.is_some();
-        assert!(!has_begun, "an iterator must be reversed before it begins");
+        assert!(!self.has_begun(), "an iterator must be reversed before it begins");
         self.direction = Direction::Backward;
         self
     }
@@ -331,12 +350,16 @@ impl<'t> Range<'t> {
     fn finish(&mut self) {
         self.finished = true;
         self.walk = None;
+        self.branch.iter_mut().for_each(|branch| branch.end());
         self.rows = RowsAhead::default();
         self.back = None;
     }
 
     /// Charges what the iterator holds between two calls. If refused, the iterator is at its end.
     fn charge(&mut self) -> Result<()> {
+        if self.branch.is_some() {
+            return self.charge_on_branch();
+        }
         let Some(walk) = self.walk.as_mut().filter(|_| !self.rows.is_settled()) else {
             return Ok(());
         };
@@ -373,6 +396,10 @@ impl<'t> Range<'t> {
 
     #[cfg(feature = "testing")]
     fn own_charges(&self) -> (u64, u64) {
+        if let Some(branch) = &self.branch {
+            let held = (size_of::<Self>() + self.own_bytes()) as u64;
+            return branch.charges(held);
+        }
         let Some(walk) = self.walk.as_ref().filter(|_| !self.rows.is_settled()) else {
             return (0, 0);
         };
@@ -387,6 +414,9 @@ impl<'t> Range<'t> {
     fn step(&mut self) -> Result<bool> {
         self.reader().check_open()?;
         self.expiry = None;
+        if self.branch.is_some() {
+            return self.step_on_branch();
+        }
         if self.rows.pass() {
             self.take_ahead();
             return Ok(true);
@@ -415,7 +445,7 @@ impl<'t> Range<'t> {
         }
         let own = match (&self.own, &skip) {
             (None, _) => None,
-            (Some((set, updated)), None) => Some(self.begin_own((set, updated))?),
+            (Some((set, updated)), None) => Some(self.begin_own((set, updated), self.span())?),
             (Some((set, updated)), Some(skip)) => {
                 Some(OwnWrites::new((set, updated), self.direction, Some(skip))?)
             }
@@ -590,31 +620,28 @@ impl<'t> Range<'t> {
         Ok(())
     }
 
-    fn begin_own(&self, set: (&'t WriteSet, &UpdatedKeys)) -> Result<OwnWrites<'t>> {
-        let from = match (self.direction, self.span().lower(), self.span().upper()) {
+    fn begin_own(&self, set: (&'t WriteSet, &UpdatedKeys), span: &Span) -> Result<OwnWrites<'t>> {
+        let from = match (self.direction, span.lower(), span.upper()) {
             (Direction::Forward, Bound::Included(key) | Bound::Excluded(key), _) => Some(key),
             (Direction::Backward, _, Bound::Excluded(key)) => Some(key),
             // Begin at the end of the keyspace: `settle_own` skips keys beyond the span.
             (Direction::Backward, _, Bound::Included(key)) => {
-                return self.settle_own(OwnWrites::new(
-                    set,
-                    self.direction,
-                    Some(&[key, &[0][..]].concat()),
-                )?);
+                let own = OwnWrites::new(set, self.direction, Some(&[key, &[0][..]].concat()))?;
+                return self.settle_own(own, span);
             }
             _ => None,
         };
-        self.settle_own(OwnWrites::new(set, self.direction, from)?)
+        self.settle_own(OwnWrites::new(set, self.direction, from)?, span)
     }
 
     /// Skips keys before the beginning of the span (an excluded first key).
-    fn settle_own(&self, mut own: OwnWrites<'t>) -> Result<OwnWrites<'t>> {
+    fn settle_own(&self, mut own: OwnWrites<'t>, span: &Span) -> Result<OwnWrites<'t>> {
         while let Some(key) = own.key() {
             let before = match self.direction {
                 Direction::Forward => {
-                    matches!(self.span().lower(), Bound::Excluded(lower) if key <= lower)
+                    matches!(span.lower(), Bound::Excluded(lower) if key <= lower)
                 }
-                Direction::Backward => match self.span().upper() {
+                Direction::Backward => match span.upper() {
                     Bound::Excluded(upper) => key >= upper,
                     Bound::Included(upper) => key > upper,
                     Bound::Unbounded => false,
@@ -783,12 +810,20 @@ impl<'t> Range<'t> {
             (false, Direction::Forward, true) => (span.first(), Bound::Included(&*key)),
             (false, Direction::Backward, true) => (Cow::Borrowed(&*key), span.upper()),
         };
-        let mut reads = reads.lock().unwrap_or_else(PoisonError::into_inner);
-        if reads.add(&first, Some(last)).is_err() {
-            // The read set has no room, so everything counts as read: any commit since the snapshot
-            // is a conflict.
-            reads.add_everything();
+        if let Some(branch) = &self.branch {
+            return branch.note_reads(reads, &first, last);
         }
+        note_span(reads, &first, last);
+    }
+}
+
+/// Records that the keys from `first` to `last` were read.
+fn note_span(reads: &Mutex<ReadSet>, first: &[u8], last: Bound<&[u8]>) {
+    let mut reads = reads.lock().unwrap_or_else(PoisonError::into_inner);
+    if reads.add(first, Some(last)).is_err() {
+        // The read set has no room, so everything counts as read: any commit since the snapshot
+        // is a conflict.
+        reads.add_everything();
     }
 }
 

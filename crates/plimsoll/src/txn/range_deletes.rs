@@ -12,7 +12,7 @@ use crate::read::span::Span;
 use crate::txn::own_writes::{OwnWrites, UpdatedKeys};
 use crate::txn::transaction::Transaction;
 use crate::types::error::Result;
-use crate::types::index_key::IndexKey;
+use crate::types::index_key::{IndexKey, KeptKey, Prefix};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::key_range::KeyRange;
 use crate::types::keyspaces::Keyspace;
@@ -76,6 +76,11 @@ impl Transaction {
             return Err(InvalidInput::EmptyRange.into());
         }
         self.committer.check_writable()?;
+        if self.lens.is_some() {
+            let deleted = self.delete_each(keyspace, span);
+            self.spoiled |= deleted.is_err();
+            return deleted;
+        }
         self.tell_pops();
         self.pops().forget();
         let few = self.few_keys(span)?;
@@ -100,6 +105,28 @@ impl Transaction {
         self.delete_own(keyspace, &first, &end)?;
         self.writes.delete_range(&first, &end, bytes);
         Ok(())
+    }
+
+    /// Deletes the keys of a span one by one, in batches, because a scan borrows the write set that
+    /// a deletion changes. The whole span counts as read.
+    fn delete_each(&mut self, keyspace: &Keyspace, span: &Span) -> Result<()> {
+        let mut rest = span.clone();
+        loop {
+            let (mut keys, mut bytes) = (Vec::new(), 0);
+            let mut walk = self.walk(rest.clone())?.keys_only();
+            while bytes < BATCH_BYTES
+                && let Some((key, _)) = walk.advance()?
+            {
+                bytes += key.len();
+                keys.push(key.to_vec());
+            }
+            drop(walk);
+            let Some(last) = keys.last() else { return Ok(()) };
+            let space = IndexKey::new(&span.first()).keyspace();
+            let (_, upper) = rest.into_range();
+            rest = Span::between(Bound::Excluded(KeptKey::join(Prefix::of(space), last)), upper);
+            keys.iter().try_for_each(|key| self.delete(keyspace, key))?;
+        }
     }
 
     /// Deletes a span by a range record without reading it, to repeat a commit that did so.

@@ -72,6 +72,14 @@ impl Transaction {
         direction: Direction,
     ) -> Result<Option<(Vec<u8>, Value)>> {
         let space = self.id_of(keyspace)?;
+        if self.lens.is_some() {
+            let found = match direction {
+                Direction::Forward => self.first(keyspace)?,
+                Direction::Backward => self.last(keyspace)?,
+            };
+            found.iter().try_for_each(|(key, _)| self.delete(keyspace, key))?;
+            return Ok(found);
+        }
         // Compute updates first, because pops only delete keys in the write set.
         self.compute_pending()?;
         let goes_on = self.pops().are_at(space, direction);

@@ -32,6 +32,7 @@ use crate::read::reader::Reader;
 use crate::txn::pending::Updates;
 use crate::txn::write_set::WriteSet;
 use crate::types::as_of::{AsOf, Expiries};
+use crate::types::branch_key;
 use crate::types::error::{Error, Result};
 use crate::types::expiry::Expiry;
 use crate::types::index_key::IndexKey;
@@ -353,7 +354,7 @@ pub(crate) fn compute(
     old: Option<&[u8]>,
 ) -> Result<Option<Vec<u8>>> {
     let _computes = Computes(COMPUTES_FOR.replace(reader));
-    let key = IndexKey::new(key).user_key();
+    let key = &*branch_key::user_key(key);
     let mut value = old.map(Cow::Borrowed);
     for update in updates {
         let bytes = value.as_ref().map_or(0, |value| value.len() as u64);

@@ -10,6 +10,7 @@ use std::time::Duration;
 use plimsoll_disk::random::Random;
 use plimsoll_log::glsn::Glsn;
 
+use crate::read::lens::Lens;
 use crate::txn::committer::Committer;
 use crate::txn::transaction::Transaction;
 use crate::types::error::{Error, Lift, Result};
@@ -28,22 +29,38 @@ const FIRST_ORDERED: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_micros(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
+/// Where transactions are committed.
+#[derive(Clone, Copy)]
+pub(crate) struct Target<'a> {
+    pub(crate) committer: &'a Arc<Committer>,
+    /// The branch; `None`: main.
+    pub(crate) lens: Option<&'a Arc<Lens>>,
+}
+
+impl<'a> From<&'a Arc<Committer>> for Target<'a> {
+    fn from(committer: &'a Arc<Committer>) -> Self {
+        Self { committer, lens: None }
+    }
+}
+
 /// Runs `change` in new transactions until one is committed.
-pub(crate) fn transact<T, E: From<Error>>(
-    committer: &Arc<Committer>,
+pub(crate) fn transact<'a, T, E: From<Error>>(
+    to: impl Into<Target<'a>>,
     change: impl FnMut(&mut Transaction) -> Result<T, E>,
 ) -> Result<T, E> {
-    commit(committer, change).map(|(done, _)| done)
+    commit(to, change).map(|(done, _)| done)
 }
 
 /// Like [`transact`], but also returns the GLSN of the commit.
-pub(crate) fn commit<T, E: From<Error>>(
-    committer: &Arc<Committer>,
+pub(crate) fn commit<'a, T, E: From<Error>>(
+    to: impl Into<Target<'a>>,
     mut change: impl FnMut(&mut Transaction) -> Result<T, E>,
 ) -> Result<(T, Glsn), E> {
+    let to = to.into();
+    let committer = to.committer;
     let mut attempt = 1;
     loop {
-        let mut tx = begin(committer, attempt);
+        let mut tx = begin(to, attempt);
         let done = match change(&mut tx) {
             Ok(done) => done,
             Err(error) => {
@@ -63,15 +80,16 @@ pub(crate) fn commit<T, E: From<Error>>(
 }
 
 /// Runs `commit` with new transactions until one is committed. It must not read anything itself.
-pub(crate) fn attempts<T>(
-    committer: &Arc<Committer>,
+pub(crate) fn attempts<'a, T>(
+    to: impl Into<Target<'a>>,
     mut commit: impl FnMut(Transaction) -> Result<T>,
 ) -> Result<T> {
+    let to = to.into();
     let mut attempt = 1;
     loop {
-        match commit(begin(committer, attempt)) {
+        match commit(begin(to, attempt)) {
             Err(Error::Conflict { at, by, .. }) if attempt < ATTEMPTS => {
-                pause(committer, attempt, at.0 ^ by.0.rotate_left(32))
+                pause(to.committer, attempt, at.0 ^ by.0.rotate_left(32))
             }
             done => return done,
         }
@@ -79,11 +97,12 @@ pub(crate) fn attempts<T>(
     }
 }
 
-fn begin(committer: &Arc<Committer>, attempt: u32) -> Transaction {
-    if attempt < FIRST_ORDERED {
-        Transaction::new(committer)
-    } else {
-        Transaction::ordered(committer)
+fn begin(Target { committer, lens }: Target<'_>, attempt: u32) -> Transaction {
+    let is_ordered = attempt >= FIRST_ORDERED;
+    match lens {
+        Some(lens) => Transaction::on_branch(committer, lens, is_ordered),
+        None if is_ordered => Transaction::ordered(committer),
+        None => Transaction::new(committer),
     }
 }
 
@@ -129,8 +148,8 @@ mod tests {
         let mut tx = Transaction::new(&store.committer);
         tx.put(&store.reader.keyspaces.find("default").unwrap().0, b"key", b"value").unwrap();
         let ticket = tx.commit_submit().unwrap();
-        assert!(begin(&store.committer, FIRST_ORDERED - 1).at() < ticket.glsn());
-        let later = begin(&store.committer, FIRST_ORDERED);
+        assert!(begin((&store.committer).into(), FIRST_ORDERED - 1).at() < ticket.glsn());
+        let later = begin((&store.committer).into(), FIRST_ORDERED);
         assert_eq!(later.at(), ticket.glsn());
         assert!(!ticket.is_durable());
         later.commit().unwrap();

@@ -6,6 +6,7 @@
 //! the snapshot and has none at the commit may count as unchanged although it had one in between:
 //! its versions may have been dropped.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::Read;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,6 +18,7 @@ use plimsoll_memory::buffer::Buffer;
 use plimsoll_memory::chunk::CHUNK_BYTES;
 use smallvec::SmallVec;
 
+use crate::read::lens::Lens;
 use crate::read::moments::OpenMoment;
 use crate::read::point::ValueReader;
 use crate::read::resident::{Resident, resident};
@@ -36,9 +38,10 @@ use crate::txn::scout::{DELETIONS_FOR_A_SEARCH, search_for_gaps};
 use crate::txn::ticket::CommitTicket;
 use crate::txn::write_set::WriteSet;
 use crate::types::as_of::{AsOf, Expiries};
+use crate::types::branch_key;
 use crate::types::error::{Error, Result};
 use crate::types::expiry::Expiry;
-use crate::types::index_key::KeyBuffer;
+use crate::types::index_key::{KeyBuffer, check_key};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::key_range::KeyRange;
 use crate::types::keyspaces::Keyspace;
@@ -71,6 +74,9 @@ const PIECE_BYTES: usize = CHUNK_BYTES;
 pub struct Transaction {
     pub(crate) committer: Arc<Committer>,
     moment: OpenMoment,
+    /// The branch that it reads and writes; `None`: main. On a branch, its sets have the index keys
+    /// of the branch's own chain.
+    pub(crate) lens: Option<Arc<Lens>>,
     /// Under a lock, because several threads may read.
     pub(crate) reads: Mutex<ReadSet>,
     pub(crate) writes: WriteSet,
@@ -126,6 +132,7 @@ impl Transaction {
         );
         Self {
             moment,
+            lens: None,
             reads: Mutex::new(ReadSet::new(
                 &committer.reader.budget,
                 options.read_set_limit_bytes(memory_bytes),
@@ -144,6 +151,18 @@ impl Transaction {
         }
     }
 
+    /// A transaction on a branch; `is_ordered` as for [`Transaction::ordered`]. If the branch does
+    /// not exist any more, its reads and its commit fail.
+    pub(crate) fn on_branch(
+        committer: &Arc<Committer>,
+        lens: &Arc<Lens>,
+        is_ordered: bool,
+    ) -> Self {
+        let moment = if is_ordered { committer.open_ordered() } else { committer.open_newest() };
+        committer.check_branch(lens, &moment);
+        Self { lens: Some(Arc::clone(lens)), ..Self::at_moment(committer, moment) }
+    }
+
     /// The GLSN of its snapshot.
     pub fn at(&self) -> Glsn {
         self.moment.at()
@@ -152,6 +171,16 @@ impl Transaction {
     /// The moment of the snapshot, made ready for a read.
     pub(crate) fn read_at(&self) -> Result<AsOf<'_>> {
         Ok(self.committer.show(&self.moment)?.noting(&self.expiries))
+    }
+
+    /// Where the committed value of an index key is read: the index key of the version that the
+    /// transaction sees, and the moment.
+    pub(crate) fn place<'t>(&'t self, key: &'t [u8]) -> Result<(Cow<'t, [u8]>, AsOf<'t>)> {
+        let at = self.read_at()?;
+        match &self.lens {
+            None => Ok((Cow::Borrowed(key), at)),
+            Some(lens) => lens.resolve(&self.committer.reader, key, at),
+        }
     }
 
     /// The value of a key; `None` if it has none.
@@ -180,7 +209,8 @@ impl Transaction {
             Some(own) => Ok(own.map(|value| look(&value))),
             None => {
                 self.note_read(key.get())?;
-                self.committer.reader.get_with(key.get(), self.read_at()?, look)
+                let (key, at) = self.place(key.get())?;
+                self.committer.reader.get_with(&key, at, look)
             }
         }
     }
@@ -209,7 +239,14 @@ impl Transaction {
             Resident::Absent if self.pending.of(key.get()).is_some() => Ok(Resident::Absent),
             Resident::Absent => {
                 self.note_read(key.get())?;
-                self.committer.reader.get_resident(key.get(), self.read_at()?, look)
+                let (key, at) = match &self.lens {
+                    None => self.place(key.get())?,
+                    Some(_) => match resident(|| self.place(key.get()).map(Some)) {
+                        Resident::Value(place) => place,
+                        _ => return Ok(Resident::NotResident),
+                    },
+                };
+                self.committer.reader.get_resident(&key, at, look)
             }
         }
     }
@@ -223,7 +260,29 @@ impl Transaction {
     }
 
     pub(crate) fn key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<KeyBuffer> {
-        KeyBuffer::new(self.id_of(keyspace)?, key)
+        self.key_in(self.id_of(keyspace)?, key)
+    }
+
+    /// The index key of a user's key.
+    fn key_in(&self, keyspace: u32, key: &[u8]) -> Result<KeyBuffer> {
+        match &self.lens {
+            None => KeyBuffer::new(keyspace, key),
+            Some(lens) => check_key(key).map(|()| lens.key(keyspace, key)),
+        }
+    }
+
+    /// The index key of a user's key that is put. The commit checks that its keyspace was not
+    /// dropped.
+    pub(crate) fn key_to_put(&mut self, keyspace: &Keyspace, key: &[u8]) -> Result<KeyBuffer> {
+        let keyspace = self.space_to_put(keyspace)?;
+        let key = self.key_in(keyspace, key)?;
+        self.check_len(&key)?;
+        Ok(key)
+    }
+
+    /// Rejects a key that is too long to be written.
+    fn check_len(&self, key: &[u8]) -> Result<()> {
+        if self.lens.is_some() { branch_key::check_len(key) } else { Ok(()) }
     }
 
     pub(crate) fn id_of(&self, keyspace: &Keyspace) -> Result<u32> {
@@ -232,6 +291,10 @@ impl Transaction {
 
     /// Records that an index key was read.
     pub(crate) fn note_read(&self, key: &[u8]) -> Result<()> {
+        if self.lens.is_some() && branch_key::is_too_long(key) {
+            // No transaction can write it.
+            return Ok(());
+        }
         let add =
             || Ok(self.reads.lock().unwrap_or_else(PoisonError::into_inner).add(key, None)?);
         self.committer.patience.in_transaction(false, add)
@@ -243,7 +306,8 @@ impl Transaction {
             Some(own) => Ok(own),
             None => {
                 self.note_read(key)?;
-                self.committer.reader.get(key, self.read_at()?)
+                let (key, at) = self.place(key)?;
+                self.committer.reader.get(&key, at)
             }
         }
     }
@@ -271,7 +335,8 @@ impl Transaction {
     pub(crate) fn updated(&self, key: &[u8]) -> Result<Option<(Value, Option<Expiry>)>> {
         let reader = &self.committer.reader;
         self.note_read(key)?;
-        let old = reader.get_expiring(key, self.read_at()?)?;
+        let (place, at) = self.place(key)?;
+        let old = reader.get_expiring(&place, at)?;
         let updates = self.pending.of(key).map_or(&[][..], |updates| updates);
         let new = compute(reader, key, updates, old.as_ref().map(|(old, _)| &**old))?;
         let expiry = match old {
@@ -295,7 +360,8 @@ impl Transaction {
             return Ok(own.map(|value| ValueReader::of_value(&self.committer.reader, value)));
         }
         self.note_read(index_key.get())?;
-        self.committer.value_reader(index_key.get(), self.read_at()?)
+        let (key, at) = self.place(index_key.get())?;
+        self.committer.value_reader(&key, at)
     }
 
     /// Whether a key has a value. Does not read the value.
@@ -313,7 +379,8 @@ impl Transaction {
             return Ok(there);
         }
         self.note_read(key.get())?;
-        self.committer.reader.contains(key.get(), self.read_at()?)
+        let (key, at) = self.place(key.get())?;
+        self.committer.reader.contains(&key, at)
     }
 
     /// Sets the value of a key. It expires if the keyspace has a time to live
@@ -329,7 +396,7 @@ impl Transaction {
         key: impl AsRef<[u8]>,
         value: impl AsRef<[u8]>,
     ) -> Result<()> {
-        let key = KeyBuffer::new(self.space_to_put(keyspace)?, key.as_ref())?;
+        let key = self.key_to_put(keyspace, key.as_ref())?;
         let expiry = self.committer.reader.expiry_of_put(key.get())?;
         self.put_expiring(&key, value.as_ref(), expiry)
     }
@@ -360,7 +427,7 @@ impl Transaction {
         key: impl AsRef<[u8]>,
         value: &mut dyn Read,
     ) -> Result<u64> {
-        let key = KeyBuffer::new(self.space_to_put(keyspace)?, key.as_ref())?;
+        let key = self.key_to_put(keyspace, key.as_ref())?;
         let expiry = self.committer.reader.expiry_of_put(key.get())?;
         self.put_pieces(&key, expiry, &mut |piece| fill(value, piece))
     }
@@ -416,12 +483,26 @@ impl Transaction {
     /// As for [`Transaction::put`].
     pub fn delete(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<()> {
         let key = self.key(keyspace, key.as_ref())?;
+        if self.lens.is_some() {
+            self.check_len(&key)?;
+            return self.write_deletion(&key);
+        }
         self.overwrite_pending(key.get())?;
         self.keep_pops_apart_from(key.get());
         self.write(|writes| writes.delete(key.get()))?;
         self.deletions += 1;
         self.own_gaps().delete(key.get());
         Ok(())
+    }
+
+    /// Writes a deletion of an index key: on a branch, an empty value that has always been expired,
+    /// because it hides the versions of the branch's ancestors.
+    pub(crate) fn write_deletion(&mut self, key: &[u8]) -> Result<()> {
+        let is_on_branch = self.lens.is_some();
+        self.write(|writes| match is_on_branch {
+            false => writes.delete(key),
+            true => writes.put(key, &[], Some(Expiry::OF_DELETION)),
+        })
     }
 
     /// Called before the pending updates of an index key are overwritten. Updates that may be
@@ -514,6 +595,9 @@ impl Transaction {
         let (committer, writes) = (&self.committer, &self.writes);
         let when = (&self.moment, &self.expiries);
         let walk = Range::in_transaction(committer, span, when, writes, &self.reads, &self.gaps);
+        if let Some(lens) = &self.lens {
+            return Ok(walk.on_branch(lens));
+        }
         Ok(if updated.is_empty() { walk } else { walk.with_updated(writes, updated) })
     }
 
@@ -600,7 +684,7 @@ impl Transaction {
             return Err(InvalidInput::TransactionFailed.into());
         }
         self.tell_pops();
-        let Self { committer, moment, reads, writes, pending, gaps, .. } = self;
+        let Self { committer, moment, lens, reads, writes, pending, gaps, .. } = self;
         let Self { metadata, spaces, expiries, .. } = self;
         if writes.is_empty() && pending.is_empty() && more.is_none() {
             return Ok((CommitTicket::of_snapshot(&committer, &moment), Vec::new()));
@@ -611,7 +695,7 @@ impl Transaction {
             writes,
             gaps.into_inner().map_or_else(|_| Vec::new(), OwnGaps::into_gaps),
             pending.into_updates().chain(more.into_iter().flatten()),
-            CommitOptions { spaces: &spaces, metadata: &metadata, waits },
+            CommitOptions { spaces: &spaces, metadata: &metadata, waits, lens: lens.as_deref() },
         )?;
         Ok((CommitTicket::of_commit(&committer, ordered), updated))
     }

@@ -9,13 +9,11 @@ use std::borrow::Cow;
 use std::iter;
 use std::sync::Arc;
 
-use crate::txn::committer::Committer;
 use crate::txn::resolution::{Updated, compute};
-use crate::txn::retry;
+use crate::txn::retry::{self, Target};
 use crate::txn::transaction::Transaction;
 use crate::types::error::Result;
 use crate::types::expiry::Expiry;
-use crate::types::index_key::KeyBuffer;
 use crate::types::keyspaces::Keyspace;
 use crate::types::update::{Overflow, Update, check_bit};
 use crate::types::value::Value;
@@ -177,7 +175,7 @@ impl Transaction {
         key: &[u8],
         update: Update<'static>,
     ) -> Result<()> {
-        let key = KeyBuffer::new(self.space_to_put(keyspace)?, key)?;
+        let key = self.key_to_put(keyspace, key)?;
         self.committer.check_writable()?;
         let updated = self.update_key(key.get(), update);
         self.spoil_if_failed(&updated);
@@ -188,7 +186,8 @@ impl Transaction {
         self.keep_pops_apart_from(key);
         self.own_gaps().put(key);
         let is_written = !self.writes.is_empty() && self.writes.find(key, |_| Ok(()))?.is_some();
-        if is_written || !self.pending.has_room(key, &update) {
+        // On a branch, the value before may be one of an ancestor, which the commit does not look up.
+        if self.lens.is_some() || is_written || !self.pending.has_room(key, &update) {
             return self.update_now(key, update);
         }
         let Self { committer, pending, .. } = self;
@@ -206,7 +205,8 @@ impl Transaction {
         } else {
             drop(old);
             // The transaction has read the key, so at the commit this still is the newest value.
-            let base = self.committer.reader.get(key, self.read_at()?)?;
+            let (place, at) = self.place(key)?;
+            let base = self.committer.reader.get(&place, at)?;
             base.as_deref() == new.as_deref()
         };
         if is_same {
@@ -223,10 +223,10 @@ impl Transaction {
         new: Option<Vec<u8>>,
         expiry: Option<Expiry>,
     ) -> Result<()> {
-        self.write(|writes| match new {
-            Some(value) => writes.put(key, &value, expiry),
-            None => writes.delete(key),
-        })?;
+        match new {
+            Some(value) => self.write(|writes| writes.put(key, &value, expiry))?,
+            None => self.write_deletion(key)?,
+        }
         self.pending.take(key);
         Ok(())
     }
@@ -245,12 +245,12 @@ impl Transaction {
 
 /// Commits one update and returns its outcome.
 pub(crate) fn commit_one(
-    committer: &Arc<Committer>,
+    to: Target<'_>,
     keyspace: &Keyspace,
     key: &[u8],
     update: &Update<'_>,
 ) -> Result<Updated> {
-    retry::attempts(committer, |tx| tx.commit_one(keyspace, key, update.clone()))
+    retry::attempts(to, |tx| tx.commit_one(keyspace, key, update.clone()))
 }
 
 impl Transaction {
@@ -261,10 +261,25 @@ impl Transaction {
         key: &[u8],
         update: Update<'_>,
     ) -> Result<Updated> {
-        let key = KeyBuffer::new(self.space_to_put(keyspace)?, key)?;
+        let key = self.key_to_put(keyspace, key)?;
+        if self.lens.is_some() {
+            return self.commit_now(&key, update);
+        }
         let updates = iter::once((key.get().to_vec(), vec![update]));
         let (ticket, mut updated) = self.commit_with(Some(updates), true)?;
         ticket.wait()?;
         Ok(updated.pop().expect("one update was committed"))
+    }
+
+    /// Computes an update from the value that the transaction reads, and commits it.
+    fn commit_now(mut self, key: &[u8], update: Update<'_>) -> Result<Updated> {
+        self.committer.check_writable()?;
+        let (old, expiry) = self.get_to_update(key)?;
+        let new = compute(&self.committer.reader, key, &[update], old.as_deref())?;
+        if old.as_deref() != new.as_deref() {
+            self.put_computed(key, new.clone(), expiry)?;
+        }
+        self.commit()?;
+        Ok(Updated { old, new })
     }
 }

@@ -29,10 +29,10 @@ use crate::txn::payload::DeletedRange;
 use crate::txn::spill::Spill;
 use crate::txn::spill::run_builder::SpillBuilder;
 use crate::txn::value_buffer::ValueBuffer;
+use crate::types::branch_key::user_keyspace;
 use crate::types::compression::{Compression, Packed};
 use crate::types::error::{Error, Lift, Result};
 use crate::types::expiry::Expiry;
-use crate::types::index_key::IndexKey;
 use crate::types::keyspaces::Keyspaces;
 use crate::types::version::{INLINE_BYTES, Stored, value_sum};
 
@@ -95,9 +95,12 @@ impl<'a> Write<'a> {
         stored.packed().map(|packed| (stored, packed))
     }
 
-    /// Whether the key is deleted.
+    /// Whether the key is deleted, on main or on a branch.
     pub(crate) fn is_deletion(&self) -> bool {
-        matches!(self, Write::Stored(Stored::Deleted))
+        match self {
+            Write::Stored(Stored::Deleted) => true,
+            write => write.expiry() == Some(Expiry::OF_DELETION),
+        }
     }
 
     fn encode(&self, out: &mut Vec<u8>) {
@@ -288,7 +291,7 @@ impl WriteSet {
     }
 
     fn compression_of(&self, key: &[u8]) -> Compression {
-        self.keyspaces.compression(IndexKey::new(key).keyspace())
+        self.keyspaces.compression(user_keyspace(key))
     }
 
     /// Writes a value that is inline or in a blob file.

@@ -48,6 +48,11 @@ impl<'m> AsOf<'m> {
         Self::new(glsn, 0)
     }
 
+    /// The same time, as of an earlier commit if `limit` is earlier.
+    pub(crate) fn up_to(self, limit: Glsn) -> Self {
+        Self { glsn: self.glsn.min(limit), ..self }
+    }
+
     /// The same, for reads of a transaction.
     pub(crate) fn noting(self, expiries: &'m Expiries) -> Self {
         Self { expiries: Some(expiries), ..self }

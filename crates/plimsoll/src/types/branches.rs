@@ -111,6 +111,14 @@ impl Chain {
     }
 }
 
+/// The bytes of a chain's record without its name.
+const UNNAMED_BYTES: usize = 25;
+
+/// Whether a record of a chain is that of a branch which was not deleted.
+pub(crate) fn is_of_branch(record: &[u8]) -> bool {
+    record.len() > UNNAMED_BYTES
+}
+
 /// The key of a chain's record.
 pub(crate) fn chain_key(id: u32) -> [u8; 4] {
     id.to_be_bytes()
@@ -251,6 +259,15 @@ impl Known {
     pub(crate) fn find(&self, name: &str) -> Result<u32> {
         let id = self.by_name.get(name).copied();
         id.ok_or_else(|| InvalidInput::NoBranch { name: name.to_owned() }.into())
+    }
+
+    /// The chain whose versions a branch with the chain `id` sees at a moment: its own, or one that
+    /// it descends from if the moment is not after the fork.
+    pub(crate) fn seen_by(&self, mut id: u32, at: Glsn) -> u32 {
+        while let Some(chain) = self.chains.get(&id).filter(|chain| at <= chain.fork.at) {
+            id = chain.parent;
+        }
+        id
     }
 
     /// Whether another chain left this one.

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::types::error::Result;
 use crate::types::invalid_input::InvalidInput;
+use crate::types::keyspaces::SIDE;
 use crate::types::times::{of_micros, to_micros};
 
 /// The last time at which a value may expire: the end of the year 9999.
@@ -16,6 +17,10 @@ const LAST_MICROS: u64 = 253_402_300_799_999_999;
 pub(crate) struct Expiry(NonZeroU64);
 
 impl Expiry {
+    /// Of a deletion on a branch: it hides the versions of the branch's ancestors, so the index
+    /// must keep it. No value has this expiry.
+    pub(crate) const OF_DELETION: Self = Self(NonZeroU64::MIN);
+
     /// An expiry that was stored; `None` if it is out of bounds.
     pub(crate) fn from_micros(micros: u64) -> Option<Self> {
         NonZeroU64::new(micros).filter(|_| micros <= LAST_MICROS).map(Self)
@@ -130,6 +135,12 @@ impl ExpiryRange {
             values: before.values + 1,
             keyspace: if before.keyspace == keyspace { keyspace } else { 0 },
         }
+    }
+
+    /// The range with one more value, unless it is on a branch: an expired value there hides those
+    /// of the branch's ancestors, so it is never dropped for its expiry.
+    pub(crate) fn noting(range: Option<Self>, expiry: Expiry, keyspace: u32) -> Option<Self> {
+        if keyspace == SIDE { range } else { Some(Self::with(range, expiry, keyspace)) }
     }
 
     /// A range that was stored; `None` if it is impossible.

@@ -38,6 +38,17 @@ pub enum InvalidInput {
         /// The limit.
         limit_bytes: u64,
     },
+    /// The key is too long to be written on a branch.
+    #[error(
+        "on a branch a key has at most {limit_bytes} bytes, and a zero byte counts twice; this one \
+         has {bytes}"
+    )]
+    KeyTooLongForBranch {
+        /// Length of the key, with each zero byte counted twice.
+        bytes: u64,
+        /// The limit.
+        limit_bytes: u64,
+    },
     /// No key can lie in the range that is to be deleted.
     #[error("the range to delete is empty: its end must lie behind its beginning")]
     EmptyRange,

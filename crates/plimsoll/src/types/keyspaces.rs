@@ -55,7 +55,7 @@ pub(crate) const TAGS: u32 = 3;
 /// The keyspace that stores the chains (`branches`).
 pub(crate) const BRANCHES: u32 = 4;
 
-/// The keyspace that stores the versions of all branches but main.
+/// The keyspace that stores the versions of all branches but main (`branch_key`).
 pub(crate) const SIDE: u32 = 5;
 
 /// The maximum length of a name in bytes.

@@ -416,7 +416,7 @@ impl Tally {
         self.min_glsn = self.min_glsn.min(version.glsn);
         self.max_glsn = self.max_glsn.max(version.glsn);
         if let Some(expiry) = version.stored.expiry() {
-            self.expiries = Some(ExpiryRange::with(self.expiries, expiry, version.keyspace()));
+            self.expiries = ExpiryRange::noting(self.expiries, expiry, version.keyspace());
         }
         match version.stored.value() {
             Stored::Deleted => self.deletions += 1,

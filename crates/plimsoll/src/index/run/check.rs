@@ -289,7 +289,7 @@ impl Seen {
         self.glsns = Some((min.min(glsn), max.max(glsn)));
         if let Some(expiry) = stored.expiry() {
             self.expiries =
-                Some(ExpiryRange::with(self.expiries, expiry, IndexKey::new(key).keyspace()));
+                ExpiryRange::noting(self.expiries, expiry, IndexKey::new(key).keyspace());
         }
         match stored.value() {
             Stored::Deleted => self.deletions += 1,

@@ -420,6 +420,17 @@ impl View {
         upper: Bound<&[u8]>,
         after: Glsn,
     ) -> Result<Option<(Vec<u8>, Glsn)>> {
+        self.changed_where(lower, upper, after, |_| true)
+    }
+
+    /// As [`View::changed_in`], of the keys for which `is_wanted` returns true.
+    pub(crate) fn changed_where(
+        &self,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        after: Glsn,
+        is_wanted: impl Fn(&[u8]) -> bool,
+    ) -> Result<Option<(Vec<u8>, Glsn)>> {
         let range = (lower, upper);
         if self.ranges.newest() > after {
             let deleted = self.ranges.within(range).find(|deleted| deleted.glsns[0] > after);
@@ -440,9 +451,9 @@ impl View {
         for source in self.sources().filter(|source| source.max_glsn() > after) {
             let changed = match source {
                 Source::Memtable(memtable) => {
-                    first_change(vec![Cursor::memtable(memtable)], range, after)?
+                    first_change(vec![Cursor::memtable(memtable)], range, after, &is_wanted)?
                 }
-                Source::Run(run) => change_in_run(run, range, after)?,
+                Source::Run(run) => change_in_run(run, range, after, &is_wanted)?,
             };
             if changed.is_some() {
                 return Ok(changed);
@@ -450,7 +461,7 @@ impl View {
         }
         if after < self.limits.deletions_moved {
             for run in self.history.iter().filter(|run| run.max_glsn() > after) {
-                let changed = change_in_run(run, range, after)?;
+                let changed = change_in_run(run, range, after, &is_wanted)?;
                 if changed.is_some() {
                     hit(Border::MovedDeletionConflict);
                     return Ok(changed);
@@ -498,10 +509,15 @@ pub(crate) fn depth<'r>(spans: impl Iterator<Item = (&'r [u8], &'r [u8])>) -> us
     firsts.iter().enumerate().map(under).max().unwrap_or(0)
 }
 
-fn change_in_run(run: &Run, range: KeyRange<'_>, after: Glsn) -> Result<Option<(Vec<u8>, Glsn)>> {
+fn change_in_run(
+    run: &Run,
+    range: KeyRange<'_>,
+    after: Glsn,
+    is_wanted: &impl Fn(&[u8]) -> bool,
+) -> Result<Option<(Vec<u8>, Glsn)>> {
     for table in run.tables().iter().filter(|p| p.info.max_glsn > after && touches(p, range)) {
         let cursor = RunCursor::new(Arc::from([table.clone()]), Feed::Pool(Touch::Point));
-        let changed = first_change(vec![Cursor::Run(Box::new(cursor))], range, after)?;
+        let changed = first_change(vec![Cursor::Run(Box::new(cursor))], range, after, is_wanted)?;
         if changed.is_some() {
             return Ok(changed);
         }
@@ -509,16 +525,17 @@ fn change_in_run(run: &Run, range: KeyRange<'_>, after: Glsn) -> Result<Option<(
     Ok(None)
 }
 
-/// The first version in a range that is younger than `after`.
+/// The first version in a range that is younger than `after`, of a key that is wanted.
 fn first_change(
     cursors: Vec<Cursor>,
     range: KeyRange<'_>,
     after: Glsn,
+    is_wanted: &impl Fn(&[u8]) -> bool,
 ) -> Result<Option<(Vec<u8>, Glsn)>> {
     let mut merge = Merge::new(cursors, Direction::Forward);
     seek_lower(&mut merge, range.0)?;
     while let Some(version) = merge.top().filter(|version| !beyond(version.key, range.1)) {
-        if version.glsn > after {
+        if version.glsn > after && is_wanted(version.key) {
             return Ok(Some((version.key.to_vec(), version.glsn)));
         }
         merge.advance()?;

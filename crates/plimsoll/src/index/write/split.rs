@@ -25,6 +25,7 @@ use crate::index::env::Horizon;
 use crate::index::env::moment_set::{MomentSet, Release};
 use crate::index::manifest::limits::Limits;
 use crate::types::index_key::IndexKey;
+use crate::types::keyspaces::SIDE;
 use crate::types::version::{Stored, Version};
 
 /// The disposition of a version.
@@ -258,6 +259,10 @@ impl Splitter {
         elsewhere: &mut dyn Elsewhere,
     ) -> crate::types::error::Result<Disposition> {
         let Some(expiry) = version.stored.expiry() else { return Ok(Disposition::Current) };
+        // It hides the versions of the branch's ancestors.
+        if version.keyspace() == SIDE {
+            return Ok(Disposition::Current);
+        }
         let oldest = self.retained.1.oldest_from(version.glsn);
         let (since, micros) = match self.expired {
             Some((of, expired)) if of == oldest => expired,

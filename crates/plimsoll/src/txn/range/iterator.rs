@@ -36,6 +36,7 @@ impl<'t> Range<'t> {
         (back.keys_only, back.has_expired) = (self.keys_only, self.has_expired);
         back.own.clone_from(&self.own);
         (back.reads, back.gaps) = (self.reads, self.gaps);
+        back.branch = self.branch.as_ref().map(|branch| Box::new(branch.anew()));
         Ok(back)
     }
 

@@ -56,8 +56,7 @@ impl<'t> Range<'t> {
         mut self,
         mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>,
     ) -> Result<Option<B>> {
-        let has_begun = self.walk.is_some() || self.back.is_some();
-        if self.own.is_some() || has_begun || self.finished {
+        if self.own.is_some() || self.branch.is_some() || self.has_begun() || self.finished {
             while let Some((key, value)) = self.advance()? {
                 if let ControlFlow::Break(found) = each(key, value) {
                     return Ok(Some(found));

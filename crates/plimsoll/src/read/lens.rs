@@ -1,0 +1,190 @@
+//! What a branch reads of the store: its own chain, its ancestors up to where the next chain left
+//! them, and main up to the fork.
+//!
+//! The youngest chain of the lineage with a version of a key decides what the branch sees of it,
+//! even if that version is a deletion or has expired. Main decides if none has.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use plimsoll_log::glsn::Glsn;
+
+use crate::index::sources::view::{Direction, View};
+use crate::read::moments::OpenMoment;
+use crate::read::reader::Reader;
+use crate::read::span::Span;
+use crate::types::as_of::AsOf;
+use crate::types::branch_key::{self, Stem};
+use crate::types::branches::{Ancestry, Branches, chain_key, is_of_branch};
+use crate::types::error::Result;
+use crate::types::index_key::KeyBuffer;
+use crate::types::invalid_input::InvalidInput;
+use crate::types::keyspaces::BRANCHES;
+use crate::types::version::Stored;
+
+/// Up to this many chains are looked up one by one, because the filters of the runs answer for most
+/// of them. More are searched by seeks, which skip the chains that did not write the key.
+const LOOKUPS_MAX: usize = 4;
+
+/// A branch of an open store, to read and write through.
+pub(crate) struct Lens {
+    name: Arc<str>,
+    ancestry: Ancestry,
+    /// The moments at which the ancestors are read. Held open, so that they stay readable although
+    /// the branch may be deleted.
+    _moments: Vec<OpenMoment>,
+}
+
+impl Lens {
+    /// A branch that had this name when it was looked up.
+    pub(crate) fn new(name: &str, ancestry: Ancestry, moments: Vec<OpenMoment>) -> Self {
+        Self { name: name.into(), ancestry, _moments: moments }
+    }
+
+    pub(crate) fn ancestry(&self) -> &Ancestry {
+        &self.ancestry
+    }
+
+    /// Fails if the branch was deleted, as far as this process knows.
+    ///
+    /// # Errors
+    /// [`InvalidInput::NoBranch`].
+    pub(crate) fn check_known(&self, branches: &Branches) -> Result<()> {
+        self.exists_if(branches.is_alive(self.ancestry.chain))
+    }
+
+    /// Fails if the branch was deleted up to `at`.
+    ///
+    /// # Errors
+    /// [`InvalidInput::NoBranch`]; disk errors, the budget, or corruption.
+    pub(crate) fn check_exists(&self, view: &Arc<View>, at: Glsn) -> Result<()> {
+        let key = KeyBuffer::new(BRANCHES, &chain_key(self.ancestry.chain))?;
+        let record = view.get(&key, at)?;
+        let is_branch = |stored: Stored<'_>| stored.inline_value().is_some_and(is_of_branch);
+        self.exists_if(record.is_some_and(|hit| is_branch(hit.stored())))
+    }
+
+    fn exists_if(&self, exists: bool) -> Result<()> {
+        if exists {
+            return Ok(());
+        }
+        Err(InvalidInput::NoBranch { name: self.name.to_string() }.into())
+    }
+
+    /// The index key of the branch's own versions of a key. If it is too long, it has none.
+    pub(crate) fn key(&self, keyspace: u32, user_key: &[u8]) -> KeyBuffer {
+        Stem::new(self.ancestry.group, keyspace, user_key).of_chain(self.ancestry.chain)
+    }
+
+    /// The index keys in which the branch, and the chains that share its group, store the keys of a
+    /// span of main.
+    pub(crate) fn span(&self, main: &Span) -> Span {
+        let group = self.ancestry.group;
+        Span::between(
+            branch_key::lower_bound(group, main.lower()),
+            branch_key::upper_bound(group, main.upper()),
+        )
+    }
+
+    /// The index keys of all chains of the group.
+    pub(crate) fn group_span(&self) -> Span {
+        let group = self.ancestry.group;
+        Span::between(Bound::Included(branch_key::group_begin(group)), branch_key::group_end(group))
+    }
+
+    /// The number of a chain in [`Ancestry::chains`], if it belongs to the lineage.
+    pub(crate) fn place_of(&self, chain: u32) -> Option<usize> {
+        let place = self.place_from(0, chain);
+        self.ancestry.chains.get(place).filter(|(id, _)| *id == chain).map(|_| place)
+    }
+
+    /// The number of the first chain of the lineage, from number `from` on, whose id is at most
+    /// `chain`; the number of chains if there is none.
+    pub(crate) fn place_from(&self, from: usize, chain: u32) -> usize {
+        let rest = &self.ancestry.chains[from..];
+        // Mostly the first.
+        if rest.first().is_some_and(|(id, _)| *id <= chain) {
+            return from;
+        }
+        from + rest.partition_point(|(id, _)| *id > chain)
+    }
+
+    /// The moment up to which main is read at a moment of the branch.
+    pub(crate) fn on_main<'m>(&self, at: AsOf<'m>) -> AsOf<'m> {
+        at.up_to(self.ancestry.main)
+    }
+
+    /// Where the version that the branch sees at `at` of one of its own index keys is read: the
+    /// index key, and the moment. The version may be a deletion or have expired.
+    pub(crate) fn resolve<'k, 'm>(
+        &self,
+        reader: &Reader,
+        own_key: &'k [u8],
+        at: AsOf<'m>,
+    ) -> Result<(Cow<'k, [u8]>, AsOf<'m>)> {
+        let has = |key: &[u8], at: AsOf<'_>| reader.contains(key, AsOf::unexpiring(at.glsn));
+        if !branch_key::is_too_long(own_key) {
+            if has(own_key, at)? {
+                return Ok((Cow::Borrowed(own_key), at));
+            }
+            let (stem, _) = branch_key::split(own_key);
+            let ancestors = &self.ancestry.chains[1..];
+            if ancestors.len() < LOOKUPS_MAX {
+                for &(chain, limit) in ancestors {
+                    let (key, at) = (branch_key::key_of(stem, chain), at.up_to(limit));
+                    if has(&key, at)? {
+                        return Ok((Cow::Owned(key.get().to_vec()), at));
+                    }
+                }
+            } else if let Some(place) = reader.read(|view| self.decide(view, stem, 1, at.glsn))? {
+                let (chain, limit) = self.ancestry.chains[place];
+                let key = branch_key::key_of(stem, chain).get().to_vec();
+                return Ok((Cow::Owned(key), at.up_to(limit)));
+            }
+        }
+        let main = branch_key::main_key(own_key).expect("the key was encoded by `Lens::key`");
+        Ok((Cow::Owned(main), self.on_main(at)))
+    }
+
+    /// The number of the first chain of the lineage, from number `from` on, that has a version of
+    /// the key with this stem which the branch sees at `at`. Costs a seek for each chain that wrote
+    /// the key, at most one for each chain of the lineage.
+    pub(crate) fn decide(
+        &self,
+        view: &Arc<View>,
+        stem: &[u8],
+        from: usize,
+        at: Glsn,
+    ) -> Result<Option<usize>> {
+        let chains = &self.ancestry.chains;
+        let Some(&(first, _)) = chains.get(from) else { return Ok(None) };
+        let (first, end) = (branch_key::key_of(stem, first), branch_key::after_chains(stem));
+        let range = (Bound::Included(first.get()), Bound::Excluded(&end[..]));
+        let mut walk = view.visible(range.0, range.1, AsOf::unexpiring(at), Direction::Forward)?;
+        let (mut key, mut next) = (Vec::new(), from);
+        loop {
+            let Some(glsn) = walk.next(&mut key)?.map(|version| version.glsn) else {
+                return Ok(None);
+            };
+            let (_, chain) = branch_key::split(&key);
+            next = self.place_from(next, chain);
+            let Some(&(wanted, limit)) = chains.get(next) else { return Ok(None) };
+            if wanted == chain {
+                if glsn <= limit || view.get(&key, limit)?.is_some() {
+                    return Ok(Some(next));
+                }
+                next += 1;
+            }
+            let Some(&(wanted, _)) = chains.get(next) else { return Ok(None) };
+            walk.skip(&mut key, &branch_key::key_of(stem, wanted));
+        }
+    }
+}
+
+impl fmt::Debug for Lens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lens({:?}, chain {})", self.name, self.ancestry.chain)
+    }
+}
