@@ -62,6 +62,7 @@ pub use api::log_entry::{DROPPED_STREAM, LogEntry, LogEntryRef};
 pub use api::sizes::KeyspaceSize;
 pub use api::skip::Skipped;
 pub use api::snapshot::{Moment, Snapshot};
+pub use merge::branches::BranchMerge;
 pub use merge::driver::MergeOutcome;
 pub use merge::reset::Reset;
 pub use merge::revert::Revert;

@@ -1,4 +1,5 @@
-//! Three-way merges of states: a commit is reverted, the store is reset to an earlier moment.
+//! Three-way merges of states: a branch is merged, a commit is reverted, the store is reset to an
+//! earlier moment.
 //!
 //! A merge compares, key by key, a base state with two others, ours and theirs. A key that only one
 //! side changed gets that side's value; for a key that both changed, the keyspace's [`MergeRule`]
@@ -10,7 +11,9 @@
 //!
 //! [`MergeRule`]: rule::MergeRule
 
+pub(crate) mod branches;
 pub(crate) mod driver;
+mod graph;
 pub(crate) mod keys;
 pub(crate) mod reset;
 pub(crate) mod revert;

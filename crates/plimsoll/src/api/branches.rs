@@ -9,6 +9,7 @@ use crate::engine::branch_commits;
 use crate::read::lens::Lens;
 use crate::types::branches::{BranchInfo, MAIN, MAIN_CHAIN};
 use crate::types::error::Result;
+use crate::types::invalid_input::InvalidInput;
 
 /// A branch of a store: main, or one that was created by [`Db::create_branch`]. Cheap to clone.
 ///
@@ -73,6 +74,7 @@ impl Db {
     /// # Errors
     /// As for [`Db::create_branch`] and [`Db::snapshot_at`].
     pub fn create_branch_at(&self, name: &str, parent: &Branch, moment: Moment) -> Result<Branch> {
+        parent.check_store(self)?;
         // Open until the branch is known, so that the moment stays readable in between.
         let snapshot = Snapshot::of(&self.store, moment)?;
         let chain = parent.lens.as_ref().map_or(MAIN_CHAIN, |lens| lens.ancestry().chain);
@@ -104,6 +106,20 @@ impl Branch {
     /// Its name, at the time when this handle was made.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Fails if it is a branch of another store, or of another opening of the store.
+    pub(crate) fn check_store(&self, db: &Db) -> Result<()> {
+        match Arc::ptr_eq(&self.db.store, &db.store) {
+            true => Ok(()),
+            false => Err(InvalidInput::ForeignBranch { name: self.name.to_string() }.into()),
+        }
+    }
+
+    /// Whether both are the same branch, also if it was renamed in between.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let chain = |branch: &Self| branch.lens.as_ref().map(|lens| lens.ancestry().chain);
+        chain(self) == chain(other)
     }
 }
 

@@ -369,6 +369,11 @@ impl Changes {
         Ok(self.head.is_some())
     }
 
+    /// The index key.
+    pub(crate) fn index_key(&self) -> &[u8] {
+        &self.key
+    }
+
     /// The user's part of the key.
     pub(crate) fn user_key(&self) -> &[u8] {
         IndexKey::new(&self.key).user_key()

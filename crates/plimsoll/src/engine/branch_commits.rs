@@ -13,10 +13,9 @@ use crate::read::lens::Lens;
 use crate::read::span::Span;
 use crate::txn::range_deletes::Reads;
 use crate::txn::transaction::Transaction;
-use crate::types::as_of::AsOf;
 use crate::types::branches::{
     BranchInfo, COUNTER_KEY, Chain, Changes, Counter, Known, MAIN, MAIN_CHAIN, MAX_CHAINS,
-    chain_key, check_branch_name,
+    chain_key, check_branch_name, merge_prefix,
 };
 use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
@@ -142,15 +141,9 @@ pub(crate) fn find(store: &Engine, name: &str) -> Result<Option<Arc<Lens>>> {
     }
     store.committer.fresh()?;
     let ancestry = store.reader.snapshots.branches.find(name)?;
-    let limits = ancestry.chains.iter().map(|(_, limit)| *limit).chain([ancestry.main]);
-    let mut limits: Vec<Glsn> = limits.filter(|limit| *limit < Glsn::MAX).collect();
-    limits.dedup();
-    let (snapshots, budget) = (&store.reader.snapshots, &store.reader.budget);
-    let open = |at| snapshots.open(budget, || AsOf::unexpiring(at));
-    let moments = limits.into_iter().map(open).collect::<Result<_>>()?;
-    // They were readable as long as the branch existed, so that they are from now on.
-    let lens = Lens::new(name, ancestry, moments);
-    lens.check_known(&snapshots.branches)?;
+    let lens = Lens::open(&store.reader, name, ancestry)?;
+    // Its moments were readable as long as the branch existed, so that they are from now on.
+    lens.check_known(&store.reader.snapshots.branches)?;
     Ok(Some(Arc::new(lens)))
 }
 
@@ -182,7 +175,14 @@ fn change(store: &Arc<Engine>, plan: impl Fn(&Known, Counter) -> Result<Plan>) -
         for (id, chain) in &changes {
             match chain {
                 Some(chain) => tx.put(&registry, chain_key(*id), chain.encode())?,
-                None => tx.delete(&registry, chain_key(*id))?,
+                None => {
+                    tx.delete(&registry, chain_key(*id))?;
+                    let merges = branches.known().merges_with(*id);
+                    for (into, from) in merges {
+                        let span = Span::prefix(BRANCHES, &merge_prefix(into, from));
+                        tx.delete_span(&registry, &span, Reads::Nothing)?;
+                    }
+                }
             }
         }
         tx.put(&registry, COUNTER_KEY, counter.encode())?;

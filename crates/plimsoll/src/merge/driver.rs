@@ -6,18 +6,20 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::api::snapshot::Snapshot;
 use crate::engine::Engine;
-use crate::engine::keyspace_commits::system;
+use crate::merge::graph::Graph;
 use crate::merge::keys::Scope;
 use crate::merge::rule::{Resolved, read_whole};
 use crate::merge::steps::{MergeAction, MergeStep, MergeSteps, Part, Rules, Sides, Stream};
+use crate::read::lens::Lens;
 use crate::read::point::ValueReader;
 use crate::read::span::Span;
-use crate::txn::retry;
+use crate::txn::retry::{self, Target};
 use crate::txn::transaction::Transaction;
 use crate::types::as_of::AsOf;
+use crate::types::branches::{MAIN_CHAIN, merge_key, merge_prefix};
 use crate::types::error::{Error, Result};
 use crate::types::index_key::KeyBuffer;
-use crate::types::keyspaces::SYSTEM;
+use crate::types::keyspaces::{BRANCHES, SYSTEM};
 use crate::types::value::is_free;
 
 /// The outcome of a merge.
@@ -34,11 +36,21 @@ pub enum MergeOutcome {
     Conflicts(MergeSteps),
 }
 
+/// The base of a merge.
+pub(crate) enum Base {
+    /// Our state at the moment of the merge, so that theirs replaces it.
+    Ours,
+    State(Snapshot),
+    /// The newest states that both branches contain.
+    CommonAncestors,
+}
+
 /// A merge that can be run.
 pub(crate) struct Merge {
-    /// `None`: our state at the moment of the merge, so that theirs replaces it.
-    pub(crate) base: Option<Snapshot>,
+    pub(crate) base: Base,
     pub(crate) theirs: Snapshot,
+    /// The branch that is changed; `None`: main.
+    pub(crate) into: Option<Arc<Lens>>,
     /// `None`: all keyspaces.
     pub(crate) scopes: Option<Vec<Scope>>,
     pub(crate) rules: Rules,
@@ -65,9 +77,21 @@ impl Merge {
     /// The store is read-only, errors of reads and of commits; nothing is written then.
     pub(crate) fn run(&self, store: &Arc<Engine>) -> Result<MergeOutcome> {
         store.check_writable()?;
-        match retry::commit(&store.committer, |tx| self.merge_into(store, tx)) {
-            Ok((true, glsn)) => Ok(MergeOutcome::Merged(glsn)),
+        let to = Target { committer: &store.committer, lens: self.into.as_ref() };
+        match retry::commit(to, |tx| self.merge_into(store, tx)) {
+            Ok((true, glsn)) => {
+                if self.are_branches() {
+                    let upto = self.theirs.at();
+                    store.reader.snapshots.branches.merged(self.chains(), upto, glsn);
+                }
+                Ok(MergeOutcome::Merged(glsn))
+            }
             Ok((false, _)) => Ok(MergeOutcome::UpToDate),
+            Err(Stop::Failed(error @ Error::Stalled { .. })) if self.are_branches() => {
+                // The commit stays, so that its record must be known.
+                store.catalog.records.refresh_branches(store.committer.sequencer.applied())?;
+                Err(error)
+            }
             Err(Stop::Failed(error)) => Err(error),
             Err(Stop::Conflicts(ours)) => {
                 let stream = self.stream(store, ours)?;
@@ -79,15 +103,56 @@ impl Merge {
     /// The steps that the merge would take now.
     pub(crate) fn preview(&self, store: &Arc<Engine>) -> Result<MergeSteps> {
         store.check_open()?;
-        Ok(MergeSteps::all(self.stream(store, Snapshot::newest(store))?))
+        Ok(MergeSteps::all(self.stream(store, self.ours(Snapshot::newest(store)))?))
+    }
+
+    /// A moment, seen on the branch that is changed.
+    fn ours(&self, state: Snapshot) -> Snapshot {
+        match &self.into {
+            None => state,
+            Some(lens) => state.on_branch(lens),
+        }
+    }
+
+    fn are_branches(&self) -> bool {
+        matches!(self.base, Base::CommonAncestors)
+    }
+
+    /// The chain that is changed, and the one that is merged into it.
+    fn chains(&self) -> (u32, u32) {
+        let chain = |lens: Option<&Arc<Lens>>| lens.map_or(MAIN_CHAIN, |it| it.ancestry().chain);
+        (chain(self.into.as_ref()), chain(self.theirs.lens()))
+    }
+
+    /// The states from which ours and theirs come; `None`: ours.
+    fn bases(&self, store: &Arc<Engine>, ours: &Snapshot) -> Result<Option<Vec<Snapshot>>> {
+        match &self.base {
+            Base::Ours => Ok(None),
+            Base::State(state) => Ok(Some(vec![state.clone()])),
+            Base::CommonAncestors => {
+                let mut graph = Graph::new(store, ours.at());
+                let (into, from) = self.chains();
+                let states = graph.common_ancestors((into, ours.at()), (from, self.theirs.at()))?;
+                let mut bases = Vec::with_capacity(states.len());
+                for (chain, at) in states {
+                    let state = Snapshot::ordered_at(store, store.committer.as_of_past(at)?)?;
+                    bases.push(match graph.lens(chain)? {
+                        None => state,
+                        Some(lens) => state.on_branch(&lens),
+                    });
+                }
+                Ok(Some(bases))
+            }
+        }
     }
 
     fn stream(&self, store: &Arc<Engine>, ours: Snapshot) -> Result<Stream> {
         for (keyspace, _) in &*self.rules {
             store.reader.keyspaces.id_of(keyspace)?;
         }
-        let base = self.base.as_ref().unwrap_or(&ours).clone();
-        let sides = Arc::new(Sides { base, ours, theirs: self.theirs.clone() });
+        let bases = self.bases(store, &ours)?;
+        let (theirs, are_branches) = (self.theirs.clone(), self.are_branches());
+        let sides = Arc::new(Sides { bases, ours, theirs, are_branches });
         let scopes = self.scopes.clone().unwrap_or_else(|| Scope::all(store));
         Ok(Stream::new(store, sides, Arc::clone(&self.rules), scopes))
     }
@@ -96,14 +161,14 @@ impl Merge {
     fn merge_into(&self, store: &Arc<Engine>, tx: &mut Transaction) -> Result<bool, Stop> {
         let at = tx.read_at()?;
         let at = AsOf::new(at.glsn, at.micros());
-        let ours = Snapshot::ordered_at(store, at)?;
+        let ours = self.ours(Snapshot::ordered_at(store, at)?);
         if self.scopes.is_none() {
             // Creating or dropping any keyspace is a conflict.
             tx.note_span(&Span::of_keyspace(SYSTEM));
         }
         let mut stream = self.stream(store, ours.clone())?;
         let mut has_steps = false;
-        while let Some((step, theirs)) = stream.next(|part, key| self.note(store, tx, part, key))? {
+        while let Some((step, theirs)) = stream.next(|part, key| self.note(tx, part, key))? {
             if step.action() == MergeAction::Conflict {
                 return Err(Stop::Conflicts(ours));
             }
@@ -112,19 +177,27 @@ impl Merge {
         }
         if has_steps {
             tx.set_metadata(&self.metadata)?;
+            if self.are_branches() {
+                self.record(store, tx)?;
+            }
         }
         Ok(has_steps)
     }
 
+    /// Records that the transaction merges theirs into ours. Another merge of the two is a conflict.
+    fn record(&self, store: &Engine, tx: &mut Transaction) -> Result<()> {
+        let (into, from) = self.chains();
+        let branches = &store.reader.snapshots.branches;
+        branches.make_room_for_merge(&store.reader.budget, into, from)?;
+        tx.note_span(&Span::prefix(BRANCHES, &merge_prefix(into, from)));
+        tx.space_to_put(&store.reader.keyspaces.handle(BRANCHES, "".into()))?;
+        let key = KeyBuffer::new(BRANCHES, &merge_key(into, from, self.theirs.at()))?;
+        tx.put_expiring(&key, b"", None)
+    }
+
     /// Records a read of our state: of a key, or of what concerns all keys of a keyspace.
-    fn note(
-        &self,
-        store: &Engine,
-        tx: &Transaction,
-        part: &Part,
-        key: Option<&[u8]>,
-    ) -> Result<()> {
-        let is_whole = self.base.is_none();
+    fn note(&self, tx: &Transaction, part: &Part, key: Option<&[u8]>) -> Result<()> {
+        let is_whole = matches!(self.base, Base::Ours);
         match (part.ours(), key) {
             // All keys that are not written must stay as they are.
             (Some(ours), None) if is_whole => {
@@ -132,12 +205,16 @@ impl Merge {
                 Ok(())
             }
             (Some(ours), Some(key)) if !is_whole => {
-                let key = KeyBuffer::new(tx.id_of(ours)?, key)?;
+                let key = tx.key(ours, key)?;
                 // Our value must not expire before the commit.
                 tx.expiry(key.get())?;
                 tx.note_read(key.get())
             }
-            (None, None) => tx.get(&system(store), part.name().as_bytes()).map(drop),
+            (None, None) => {
+                let name = part.name().as_bytes();
+                tx.note_span(&Span::new(SYSTEM, &(name..=name)));
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -149,7 +226,7 @@ fn apply(tx: &mut Transaction, step: MergeStep, theirs: Option<ValueReader>) -> 
     let (key, resolved, expiry) = step.into_resolved();
     match (resolved, theirs) {
         (Resolved::Put(value), _) => {
-            let key = KeyBuffer::new(tx.space_to_put(&keyspace)?, &key)?;
+            let key = tx.key_to_put(&keyspace, &key)?;
             let expiry = match expiry {
                 None => tx.committer.reader.expiry_of_put(key.get())?,
                 Some(expiry) => expiry,
@@ -158,11 +235,11 @@ fn apply(tx: &mut Transaction, step: MergeStep, theirs: Option<ValueReader>) -> 
         }
         (Resolved::Theirs, Some(mut value)) if is_free(value.len()) => {
             let value = read_whole(&tx.committer.reader.budget, &mut value)?;
-            let key = KeyBuffer::new(tx.space_to_put(&keyspace)?, &key)?;
+            let key = tx.key_to_put(&keyspace, &key)?;
             tx.put_expiring(&key, &value, expiry.flatten())
         }
         (Resolved::Theirs, Some(mut value)) => {
-            let key = KeyBuffer::new(tx.space_to_put(&keyspace)?, &key)?;
+            let key = tx.key_to_put(&keyspace, &key)?;
             tx.put_pieces(&key, expiry.flatten(), &mut |piece| value.read_piece(piece)).map(drop)
         }
         (Resolved::Theirs, None) | (Resolved::Delete, _) => tx.delete(&keyspace, key),

@@ -1,7 +1,7 @@
-//! The keys that may differ between two states.
+//! The keys that may differ between states.
 
 use std::cmp::Ordering;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
@@ -11,9 +11,12 @@ use plimsoll_memory::buffer::Buffer;
 
 use crate::api::commit::Commit;
 use crate::api::history::Changes;
+use crate::api::snapshot::Snapshot;
 use crate::engine::Engine;
 use crate::engine::keyspace_commits::FIRST_ID;
+use crate::read::lens::Lens;
 use crate::read::span::Span;
+use crate::types::branch_key;
 use crate::types::error::Result;
 use crate::types::keyspaces::{DEFAULT, Keyspace};
 
@@ -164,40 +167,79 @@ impl Found {
     }
 }
 
-/// An iterator over the keys of a keyspace that may differ between two moments, in ascending order.
+/// An iterator over the keys of a keyspace that may differ between states, in ascending order.
 pub(crate) enum Keys {
     Listed(Arc<KeyList>, Range<usize>),
-    /// The keys written in the keyspace of either moment; one if it is the same.
-    Written([Option<Changes>; 2]),
+    Written(Vec<Written>),
 }
 
+/// The keys of one keyspace that were written on main or on a group of branches between two
+/// moments.
+pub(crate) struct Written {
+    changes: Changes,
+    /// The chains whose versions count; `None`: main.
+    chains: Option<Vec<u32>>,
+    /// The user's key of the last change.
+    key: Vec<u8>,
+}
+
+impl Written {
+    /// Advances to the next key if the last one was used; false at the end.
+    fn advance(&mut self, store: &Engine) -> Result<bool> {
+        while self.changes.advance(store)? {
+            let key = self.changes.index_key();
+            let is_wanted = match &self.chains {
+                None => true,
+                Some(chains) => chains.contains(&branch_key::split(key).1),
+            };
+            if is_wanted {
+                self.key.clear();
+                self.key.extend_from_slice(&branch_key::user_key(key));
+                return Ok(true);
+            }
+            self.changes.pass();
+        }
+        Ok(false)
+    }
+}
+
+/// A keyspace in one state; `None` if it does not exist there.
+pub(crate) type InState<'a> = (Option<&'a Keyspace>, &'a Snapshot);
+
 impl Keys {
-    /// The keys of `source` in the keyspace that had a name at two moments.
+    /// The keys of `source` that may differ between one of `bases` and `theirs`.
     pub(crate) fn new(
         store: &Engine,
         source: &Source,
-        a: (Option<&Keyspace>, Glsn),
-        b: (Option<&Keyspace>, Glsn),
+        bases: &[InState<'_>],
+        theirs: InState<'_>,
     ) -> Result<Self> {
         let range = match source {
             Source::Listed(list, part) => return Ok(Self::Listed(Arc::clone(list), part.clone())),
             Source::Whole => (Bound::Unbounded, Bound::Unbounded),
             Source::Within(range) => range.clone(),
         };
-        let (first, last) = if a.1 <= b.1 { (a, b) } else { (b, a) };
-        let written = |keyspace: Option<&Keyspace>, readable_at| {
-            let Some(keyspace) = keyspace else { return Ok(None) };
-            let id = store.reader.keyspaces.id_of(keyspace)?;
-            Changes::new(store, Span::new(id, &range), (first.1, last.1), readable_at).map(Some)
-        };
-        let is_one = first.0 == last.0;
-        let second = if is_one { None } else { written(last.0, [last.1; 2])? };
-        Ok(Self::Written([written(first.0, [first.1, last.1])?, second]))
+        let mut written = Vec::new();
+        for base in bases {
+            let mut add = |(keyspace, states, readable_at): (Option<&Keyspace>, _, _)| {
+                let Some(keyspace) = keyspace else { return Ok(()) };
+                let id = store.reader.keyspaces.id_of(keyspace)?;
+                add_written(&mut written, store, &Span::new(id, &range), states, readable_at)
+            };
+            let (first, last) =
+                if base.1.at() <= theirs.1.at() { (*base, theirs) } else { (theirs, *base) };
+            let states = [first.1, last.1];
+            add((first.0, states, None))?;
+            if first.0 != last.0 {
+                add((last.0, states, Some(last.1.at())))?;
+            }
+        }
+        Ok(Self::Written(written))
     }
 
     /// The next key.
     pub(crate) fn next(&mut self, store: &Engine) -> Result<Option<Vec<u8>>> {
-        let [old, new] = match self {
+        let all = match self {
             Self::Listed(_, part) if part.start == part.end => return Ok(None),
             Self::Listed(list, part) => {
                 let key = list.at(part.start).to_vec();
@@ -206,24 +248,87 @@ impl Keys {
             }
             Self::Written(written) => written,
         };
-        for changes in [&mut *old, &mut *new] {
-            if let Some(there) = changes
-                && !there.advance(store)?
-            {
-                *changes = None;
+        let mut at = 0;
+        while let Some(written) = all.get_mut(at) {
+            match written.advance(store)? {
+                true => at += 1,
+                false => drop(all.swap_remove(at)),
             }
         }
-        let key = match (&old, &new) {
-            (None, None) => return Ok(None),
-            (Some(only), None) | (None, Some(only)) => only.user_key(),
-            (Some(old), Some(new)) => old.user_key().min(new.user_key()),
+        let Some(key) = all.iter().map(|written| &written.key).min().cloned() else {
+            return Ok(None);
         };
-        let key = key.to_vec();
-        for changes in [old, new].into_iter().flatten() {
-            if *changes.user_key() == *key {
-                changes.pass();
-            }
+        for written in all.iter_mut().filter(|written| written.key == key) {
+            written.changes.pass();
         }
         Ok(Some(key))
     }
+}
+
+/// Adds the keys in a span of main that were written between two states, on main or on the branches
+/// that they see. On main, both moments must be readable, or only `readable_at`.
+fn add_written(
+    all: &mut Vec<Written>,
+    store: &Engine,
+    span: &Span,
+    states: [&Snapshot; 2],
+    readable_at: Option<Glsn>,
+) -> Result<()> {
+    let mut add = |span, moments, readable_at, chains| -> Result<()> {
+        let changes = Changes::new(store, span, moments, readable_at)?;
+        all.push(Written { changes, chains, key: Vec::new() });
+        Ok(())
+    };
+    let ends = states.map(|state| {
+        let fork = state.lens().map_or(Glsn::MAX, |lens| lens.ancestry().main);
+        fork.min(state.at())
+    });
+    let (from, to) = (ends[0].min(ends[1]), ends[0].max(ends[1]));
+    if from < to || states.iter().all(|state| state.lens().is_none()) {
+        let readable_at = readable_at.map_or([from, to], |at| [at, at]);
+        add(span.clone(), (from, to), readable_at, None)?;
+    }
+    let lenses = states.map(Snapshot::lens);
+    let same_group = |a: &Lens, b: &Lens| a.ancestry().group == b.ancestry().group;
+    for (place, lens) in lenses.iter().enumerate() {
+        let Some(lens) = lens else { continue };
+        if place == 1 && lenses[0].is_some_and(|first| same_group(first, lens)) {
+            continue;
+        }
+        if let Some((chains, moments)) = chains_between(lens.ancestry().group, states) {
+            // The newest version of each key is enough.
+            add(lens.span(span), moments, [moments.1; 2], Some(chains))?;
+        }
+    }
+    Ok(())
+}
+
+/// The chains of a group of which two states see different parts, and the moments between which
+/// these parts were written.
+fn chains_between(group: u32, states: [&Snapshot; 2]) -> Option<(Vec<u32>, (Glsn, Glsn))> {
+    // For each chain: what each state sees of it, and its beginning.
+    let mut seen: BTreeMap<u32, ([Option<Glsn>; 2], Glsn)> = BTreeMap::new();
+    for (side, state) in states.iter().enumerate() {
+        let Some(lens) = state.lens().filter(|lens| lens.ancestry().group == group) else {
+            continue;
+        };
+        let ancestry = lens.ancestry();
+        for (place, (chain, limit)) in ancestry.chains.iter().enumerate() {
+            let next = ancestry.chains.get(place + 1).map_or(ancestry.main, |next| next.1);
+            let begin = next.min(state.at());
+            let seen = seen.entry(*chain).or_insert(([None; 2], begin));
+            seen.0[side] = Some((*limit).min(state.at()));
+            seen.1 = seen.1.min(begin);
+        }
+    }
+    let (mut chains, mut moments) = (Vec::new(), None::<(Glsn, Glsn)>);
+    for (chain, (ends, begin)) in seen {
+        let [a, b] = ends.map(|end| end.unwrap_or(begin));
+        if a != b {
+            chains.push(chain);
+            let (from, to) = moments.unwrap_or((Glsn::MAX, Glsn::NONE));
+            moments = Some((from.min(a).min(b), to.max(a).max(b)));
+        }
+    }
+    moments.map(|moments| (chains, moments))
 }

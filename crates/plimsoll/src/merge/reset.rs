@@ -7,7 +7,7 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::api::db::Db;
 use crate::api::snapshot::{Moment, Snapshot};
-use crate::merge::driver::{Merge, MergeOutcome};
+use crate::merge::driver::{Base, Merge, MergeOutcome};
 use crate::merge::keys::Scope;
 use crate::merge::steps::MergeSteps;
 use crate::types::error::Result;
@@ -119,7 +119,8 @@ impl Reset {
         let metadata = self.metadata.clone();
         let metadata =
             metadata.unwrap_or_else(|| format!("reset to GLSN {}", theirs.at()).into_bytes());
-        Ok(Merge { base: None, theirs, scopes, rules: Arc::new([]), metadata })
+        let rules = Arc::new([]);
+        Ok(Merge { base: Base::Ours, theirs, into: None, scopes, rules, metadata })
     }
 }
 

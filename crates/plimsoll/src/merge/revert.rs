@@ -7,7 +7,7 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::api::db::Db;
 use crate::api::snapshot::{Moment, Snapshot};
-use crate::merge::driver::{Merge, MergeOutcome};
+use crate::merge::driver::{Base, Merge, MergeOutcome};
 use crate::merge::keys::Scope;
 use crate::merge::rule::MergeRule;
 use crate::merge::steps::MergeSteps;
@@ -170,7 +170,8 @@ impl Revert {
         });
         let metadata = self.metadata.clone();
         let metadata = metadata.unwrap_or_else(|| format!("revert of GLSN {glsn}").into_bytes());
-        Ok(Merge { base: Some(base), theirs, scopes, rules: self.rules.clone().into(), metadata })
+        let (base, rules) = (Base::State(base), self.rules.clone().into());
+        Ok(Merge { base, theirs, into: None, scopes, rules, metadata })
     }
 
     /// What the commit changed, according to the log.

@@ -17,7 +17,11 @@ use crate::types::value::Value;
 /// side changed gets that side's value, without a rule.
 ///
 /// In [`Db::revert`](crate::Db::revert) of a commit, *base* is the state right after the commit,
-/// *theirs* the state right before it, and *ours* the present state.
+/// *theirs* the state right before it, and *ours* the present state. In [`Db::merge`] of a branch,
+/// *theirs* is that branch, *ours* the one into which it is merged, and *base* the newest state that
+/// both contain.
+///
+/// [`Db::merge`]: crate::Db::merge
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -79,6 +83,9 @@ pub struct MergeInput<'a> {
     pub key: &'a [u8],
     /// The value in the base.
     pub base: Option<&'a [u8]>,
+    /// False if branches were merged crosswise, so that both sides come from several states, and
+    /// the key has different values in them; the base is then `None`.
+    pub is_one_base: bool,
     /// Our value.
     pub ours: Option<&'a [u8]>,
     /// Their value.
@@ -151,7 +158,8 @@ impl MergeRule {
         matches!(self, Self::Counter)
     }
 
-    /// Decides about a key that both sides changed.
+    /// Decides about a key that both sides changed. `is_one_base`: whether they changed it from one
+    /// value.
     ///
     /// # Errors
     /// Disk errors, the budget, corruption, or a function that panicked.
@@ -160,11 +168,13 @@ impl MergeRule {
         budget: &Budget,
         (keyspace, key): (&str, &[u8]),
         values: &mut Values,
+        is_one_base: bool,
     ) -> Result<Resolved> {
         Ok(match self {
             Self::Conflict => Resolved::Conflict,
             Self::Ours => Resolved::Keep,
             Self::Theirs => Resolved::Theirs,
+            Self::Counter if !is_one_base => Resolved::Conflict,
             Self::Counter if values[0].is_some() && values[1].is_none() => Resolved::Conflict,
             Self::Counter => sum(values)?
                 .map_or(Resolved::Conflict, |sum| Resolved::Put(sum.to_le_bytes().to_vec().into())),
@@ -181,7 +191,7 @@ impl MergeRule {
             Self::Function(MergeFunction(decide)) => {
                 let values = read_all(budget, values)?;
                 let [base, ours, theirs] = values.each_ref().map(Option::as_deref);
-                let input = MergeInput { keyspace, key, base, ours, theirs };
+                let input = MergeInput { keyspace, key, base, is_one_base, ours, theirs };
                 // Nothing that the function could leave half changed is used after a panic.
                 let decided = catch_unwind(AssertUnwindSafe(|| decide(&input)));
                 match decided.map_err(|panic| panicked(keyspace, key, &*panic))? {

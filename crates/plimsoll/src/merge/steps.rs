@@ -17,7 +17,8 @@ use crate::types::value::Value;
 /// A state of a three-way merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MergeSide {
-    /// The state from which both others come. In a revert: right after the commit.
+    /// The state from which both others come. In a revert: right after the commit. In a merge of
+    /// branches: the newest state that both contain.
     Base,
     /// The state that is changed: the newest.
     Ours,
@@ -42,15 +43,24 @@ pub enum MergeAction {
 
 /// The three states.
 pub(crate) struct Sides {
-    pub(crate) base: Snapshot,
+    /// Several, if branches were merged crosswise; `None`: ours.
+    pub(crate) bases: Option<Vec<Snapshot>>,
     pub(crate) ours: Snapshot,
     pub(crate) theirs: Snapshot,
+    /// Whether they are states of branches. Keyspaces belong to the store, so that each is then the
+    /// one that exists now.
+    pub(crate) are_branches: bool,
 }
 
 impl Sides {
+    /// The states from which both others come: at least one.
+    fn bases(&self) -> &[Snapshot] {
+        self.bases.as_deref().unwrap_or(std::slice::from_ref(&self.ours))
+    }
+
     fn get(&self, side: MergeSide) -> &Snapshot {
         match side {
-            MergeSide::Base => &self.base,
+            MergeSide::Base => &self.bases()[0],
             MergeSide::Ours => &self.ours,
             MergeSide::Theirs => &self.theirs,
         }
@@ -72,7 +82,8 @@ impl Part {
     fn new(sides: &Sides, scope: Scope, rules: &Rules) -> Result<Option<Self>> {
         let mut keyspaces = [const { None }; 3];
         for side in SIDES {
-            keyspaces[side as usize] = sides.get(side).keyspace(&scope.name)?;
+            let state = if sides.are_branches { &sides.ours } else { sides.get(side) };
+            keyspaces[side as usize] = state.keyspace(&scope.name)?;
         }
         let is_known = keyspaces.iter().any(Option::is_some);
         let rule = rules.iter().rev().find(|(of, _)| *of.name() == *scope.name);
@@ -82,9 +93,10 @@ impl Part {
 
     /// The keys that may differ between base and theirs.
     fn keys(&self, store: &Engine, sides: &Sides) -> Result<Keys> {
-        let base = (self.keyspace(MergeSide::Base), sides.base.at());
-        let theirs = (self.keyspace(MergeSide::Theirs), sides.theirs.at());
-        Keys::new(store, &self.scope.source, base, theirs)
+        let base = self.keyspace(MergeSide::Base);
+        let bases: Vec<_> = sides.bases().iter().map(|state| (base, state)).collect();
+        let theirs = (self.keyspace(MergeSide::Theirs), &sides.theirs);
+        Keys::new(store, &self.scope.source, &bases, theirs)
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -294,19 +306,32 @@ impl Stream {
     ) -> Result<Option<(MergeStep, Option<ValueReader>)>> {
         let read = |side| reader(&self.sides, part, side, &key);
         let (mut base, mut theirs) = (read(MergeSide::Base)?, read(MergeSide::Theirs)?);
-        if is_same(part, (MergeSide::Base, &mut base), (MergeSide::Theirs, &mut theirs))? {
+        let mut is_one_base = true;
+        for other in self.sides.bases().iter().skip(1) {
+            let mut other = match part.keyspace(MergeSide::Base) {
+                Some(keyspace) => other.get_reader(keyspace, &key)?,
+                None => None,
+            };
+            let (base, other) = ((MergeSide::Base, &mut base), (MergeSide::Base, &mut other));
+            is_one_base &= is_same(part, base, other)?;
+        }
+        let is_untouched = is_one_base
+            && is_same(part, (MergeSide::Base, &mut base), (MergeSide::Theirs, &mut theirs))?;
+        if is_untouched {
             return Ok(None);
         }
+        // Without a state from which both come, a rule decides.
+        base = base.filter(|_| is_one_base);
         // A value that has expired since is not put back.
         let expiry = theirs.as_ref().and_then(ValueReader::expiry);
         let now = self.sides.ours.read_at()?.micros();
         let mut theirs = theirs.filter(|_| expiry.is_none_or(|expiry| !expiry.has_passed(now)));
-        if base.is_none() && theirs.is_none() {
+        if base.is_none() && theirs.is_none() && is_one_base {
             return Ok(None);
         }
         note(part, Some(&key))?;
         // In a reset, ours is the base.
-        let is_base = self.sides.base.at() == self.sides.ours.at();
+        let is_base = self.sides.bases.is_none();
         let mut ours = if is_base { None } else { read(MergeSide::Ours)? };
         let our_expiry = ours.as_ref().map(ValueReader::expiry);
         let is_done = !is_base
@@ -315,14 +340,15 @@ impl Stream {
             return Ok(None);
         }
         let budget = &self.store.reader.budget;
-        let is_unchanged =
-            is_base || is_same(part, (MergeSide::Base, &mut base), (MergeSide::Ours, &mut ours))?;
+        let is_unchanged = is_base
+            || (is_one_base
+                && is_same(part, (MergeSide::Base, &mut base), (MergeSide::Ours, &mut ours))?);
         let (resolved, theirs) = if is_unchanged {
             (Resolved::Theirs, theirs)
         } else {
             let mut values: Values = [base, ours, theirs];
             let place = (part.name(), &key[..]);
-            let resolved = part.rule.decide(budget, place, &mut values)?;
+            let resolved = part.rule.decide(budget, place, &mut values, is_one_base)?;
             let [.., theirs] = values;
             (resolved, theirs)
         };

@@ -38,9 +38,18 @@ pub(crate) struct Lens {
 }
 
 impl Lens {
-    /// A branch that had this name when it was looked up.
-    pub(crate) fn new(name: &str, ancestry: Ancestry, moments: Vec<OpenMoment>) -> Self {
-        Self { name: name.into(), ancestry, _moments: moments }
+    /// A branch that had this name when it was looked up. Opens the moments at which its ancestors
+    /// are read.
+    ///
+    /// # Errors
+    /// The budget.
+    pub(crate) fn open(reader: &Reader, name: &str, ancestry: Ancestry) -> Result<Self> {
+        let limits = ancestry.chains.iter().map(|(_, limit)| *limit).chain([ancestry.main]);
+        let mut limits: Vec<Glsn> = limits.filter(|limit| *limit < Glsn::MAX).collect();
+        limits.dedup();
+        let open = |at| reader.snapshots.open(&reader.budget, || AsOf::unexpiring(at));
+        let _moments = limits.into_iter().map(open).collect::<Result<_>>()?;
+        Ok(Self { name: name.into(), ancestry, _moments })
     }
 
     pub(crate) fn ancestry(&self) -> &Ancestry {

@@ -17,12 +17,17 @@
 //! The empty key holds the counter: u32 the next id, u64 the number of changes. Each change reads
 //! and writes it, so that two changes are never based on the same state.
 //!
-//! Invariant: a fork is released only after the deletion of its chain is durable. After a crash, no
-//! chain leaves its parent at a moment whose versions were dropped.
+//! A merge is a key without a value, written by the commit of the merge: u32 the chain that was
+//! merged into, u32 the chain that was merged, complement of u64 the GLSN up to which it was merged
+//! (all big-endian).
+//!
+//! Invariant: a fork, or the moment of a merge, is released only after the deletion of its record
+//! is durable. After a crash, no chain leaves its parent at a moment whose versions were dropped.
 //!
 //! [`SIDE`]: crate::types::keyspaces::SIDE
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -46,6 +51,9 @@ pub(crate) const MAX_CHAINS: usize = 1_000_000;
 
 /// What a chain costs in memory besides its name.
 const CHAIN_BYTES: u64 = 256;
+
+/// What two chains cost of which one was merged into the other.
+const MERGE_BYTES: u64 = 128;
 
 /// A branch of a store.
 ///
@@ -100,7 +108,7 @@ impl Chain {
         record
     }
 
-    fn decode(record: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(record: &[u8]) -> Option<Self> {
         let mut reader = Reader::new(record);
         let (parent, group) = (reader.u32()?, reader.u32()?);
         let (fork, name) = record[8..].split_at_checked(17)?;
@@ -122,6 +130,26 @@ pub(crate) fn is_of_branch(record: &[u8]) -> bool {
 /// The key of a chain's record.
 pub(crate) fn chain_key(id: u32) -> [u8; 4] {
     id.to_be_bytes()
+}
+
+/// The key that records that a commit on the chain `into` merged the chain `from` up to `at`. The
+/// youngest state of a chain comes first.
+pub(crate) fn merge_key(into: u32, from: u32, at: Glsn) -> Vec<u8> {
+    [&merge_prefix(into, from)[..], &(!at.0).to_be_bytes()].concat()
+}
+
+/// How the keys of all merges of one chain into another begin.
+pub(crate) fn merge_prefix(into: u32, from: u32) -> [u8; 8] {
+    (u64::from(into) << 32 | u64::from(from)).to_be_bytes()
+}
+
+/// The chain into which a key says that another one was merged, that one, and up to which GLSN;
+/// `None`: it is another key.
+pub(crate) fn decode_merge_key(key: &[u8]) -> Option<(u32, u32, Glsn)> {
+    let (into, rest) = key.split_first_chunk()?;
+    let (from, rest) = rest.split_first_chunk()?;
+    let at = u64::from_be_bytes(rest.try_into().ok()?);
+    Some((u32::from_be_bytes(*into), u32::from_be_bytes(*from), Glsn(!at)))
 }
 
 /// The key of the counter.
@@ -175,10 +203,26 @@ pub(crate) struct Ancestry {
     pub(crate) main: Glsn,
 }
 
+impl Ancestry {
+    /// Which chains the chain `id` reads, if `chain` finds them all.
+    pub(crate) fn new<'c>(id: u32, chain: impl Fn(u32) -> Option<&'c Chain>) -> Option<Self> {
+        let own = chain(id)?;
+        let (mut chains, mut limit) = (vec![(id, Glsn::MAX)], own.fork.at);
+        let mut at = own;
+        while at.parent != MAIN_CHAIN {
+            chains.push((at.parent, limit));
+            at = chain(at.parent)?;
+            limit = limit.min(at.fork.at);
+        }
+        Some(Self { chain: id, group: own.group, chains: chains.into(), main: limit })
+    }
+}
+
 /// The registry of chains as of one commit, while it is collected.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     chains: BTreeMap<u32, Chain>,
+    merged: BTreeMap<(u32, u32), Glsn>,
     counter: Counter,
     lease: Option<Lease>,
 }
@@ -193,9 +237,17 @@ impl Registry {
             self.counter = Counter::decode(record)?;
             return Ok(());
         }
+        let lease = self.lease.get_or_insert_with(|| budget.empty_lease(Kind::Metadata));
+        if let Some((into, from, at)) = decode_merge_key(key) {
+            // The youngest comes first.
+            if let Entry::Vacant(entry) = self.merged.entry((into, from)) {
+                lease.grow(MERGE_BYTES)?;
+                entry.insert(at);
+            }
+            return Ok(());
+        }
         let id = key.try_into().map(u32::from_be_bytes).map_err(|_| damaged_branch())?;
         let chain = Chain::decode(record).ok_or_else(damaged_branch)?;
-        let lease = self.lease.get_or_insert_with(|| budget.empty_lease(Kind::Metadata));
         lease.grow(bytes_of(chain.name.as_deref()))?;
         self.chains.insert(id, chain);
         Ok(())
@@ -221,7 +273,10 @@ pub(crate) struct Known {
     by_name: BTreeMap<Arc<str>, u32>,
     /// The number of chains that left each chain.
     children: BTreeMap<u32, u32>,
-    /// The number of forks at each moment, of main and of other chains.
+    /// For each chain that was merged into another one (into, from): the youngest moment up to
+    /// which.
+    merged: BTreeMap<(u32, u32), Glsn>,
+    /// The number of forks and merges at each moment, of main and of other chains.
     forks: [BTreeMap<Glsn, u32>; 2],
     counter: Counter,
     /// Charges the chains to the budget.
@@ -231,8 +286,10 @@ pub(crate) struct Known {
     /// The same when they were first loaded. Until it is durable, chains of which this process
     /// knows nothing may come back by a crash.
     loaded: Option<Glsn>,
-    /// Forks of deleted chains (of main: `true`), each with a commit at or after the deletion. They
-    /// are retained until that is durable.
+    /// The same when they were last loaded.
+    learned: Glsn,
+    /// Forks of deleted chains, and moments of merges that were followed by others (of main:
+    /// `true`), each with a commit at or after that. They are retained until it is durable.
     released: Vec<(Glsn, bool, Glsn)>,
 }
 
@@ -282,15 +339,34 @@ impl Known {
 
     /// Which chains the chain `id` reads; `None` if it does not exist, or has no name.
     fn ancestry(&self, id: u32) -> Option<Ancestry> {
-        let own = self.chains.get(&id).filter(|chain| chain.name.is_some())?;
-        let (mut chains, mut limit) = (vec![(id, Glsn::MAX)], own.fork.at);
-        let mut at = own;
-        while at.parent != MAIN_CHAIN {
-            chains.push((at.parent, limit));
-            at = self.chains.get(&at.parent)?;
-            limit = limit.min(at.fork.at);
+        self.chains.get(&id)?.name.as_ref()?;
+        Ancestry::new(id, |id| self.chains.get(&id))
+    }
+
+    /// The chains that were merged into the chain `id`, or into which it was merged: both, into
+    /// first.
+    pub(crate) fn merges_with(&self, id: u32) -> Vec<(u32, u32)> {
+        let is_with = |pair: &&(u32, u32)| pair.0 == id || pair.1 == id;
+        self.merged.keys().filter(is_with).copied().collect()
+    }
+
+    /// Notes up to where a chain was merged into another one, or that it was not, as of the commit
+    /// `at`.
+    fn set_merged(&mut self, pair: (u32, u32), upto: Option<Glsn>, at: Glsn) {
+        let before = match upto {
+            Some(upto) => self.merged.insert(pair, upto),
+            None => self.merged.remove(&pair),
+        };
+        if before == upto {
+            return;
         }
-        Some(Ancestry { chain: id, group: own.group, chains: chains.into(), main: limit })
+        if let Some(before) = before {
+            remove_one(self.forks_of(pair.1), before);
+            self.released.push((before, pair.1 == MAIN_CHAIN, at));
+        }
+        if let Some(upto) = upto {
+            *self.forks_of(pair.1).entry(upto).or_default() += 1;
+        }
     }
 
     /// Puts or removes a chain, as of the commit `at`.
@@ -386,6 +462,11 @@ impl Branches {
             known.chains.keys().filter(|id| !all.chains.contains_key(id)).copied().collect();
         gone.into_iter().for_each(|id| known.set(id, None, at));
         all.chains.into_iter().for_each(|(id, chain)| known.set(id, Some(chain), at));
+        let gone: Vec<_> =
+            known.merged.keys().filter(|pair| !all.merged.contains_key(pair)).copied().collect();
+        gone.into_iter().for_each(|pair| known.set_merged(pair, None, at));
+        all.merged.into_iter().for_each(|(pair, upto)| known.set_merged(pair, Some(upto), at));
+        known.learned = at;
         (known.counter, known.lease, known.as_of) = (all.counter, all.lease, at);
     }
 
@@ -395,12 +476,36 @@ impl Branches {
     /// The budget.
     pub(crate) fn make_room(&self, budget: &Budget, name: &str) -> Result<()> {
         // Outside of the lock, because the budget may have to free memory.
+        self.grow(budget, bytes_of(Some(name)))
+    }
+
+    fn grow(&self, budget: &Budget, bytes: u64) -> Result<()> {
         let lease = self.known().lease.take();
         let mut lease = lease.unwrap_or_else(|| budget.empty_lease(Kind::Metadata));
-        let grown = lease.grow(bytes_of(Some(name)));
+        let grown = lease.grow(bytes);
         // Chains that were learned in between are charged by a lease of their own.
         self.known().lease.get_or_insert(lease);
         Ok(grown?)
+    }
+
+    /// Leases the memory of the merge of the chain `from` into the chain `into`.
+    ///
+    /// # Errors
+    /// The budget.
+    pub(crate) fn make_room_for_merge(&self, budget: &Budget, into: u32, from: u32) -> Result<()> {
+        let is_known = self.known().merged.contains_key(&(into, from));
+        if is_known { Ok(()) } else { self.grow(budget, MERGE_BYTES) }
+    }
+
+    /// Notes that the commit `glsn` of this process has merged the chain `from` into the chain
+    /// `into`, up to `upto`.
+    pub(crate) fn merged(&self, (into, from): (u32, u32), upto: Glsn, glsn: Glsn) {
+        let mut known = self.known();
+        let exists = |id| id == MAIN_CHAIN || known.chains.contains_key(&id);
+        let is_newest = known.merged.get(&(into, from)).is_none_or(|before| *before < upto);
+        if glsn > known.learned && exists(into) && exists(from) && is_newest {
+            known.set_merged((into, from), Some(upto), glsn);
+        }
     }
 
     /// Ends the lease of a chain that was not created.
@@ -410,14 +515,21 @@ impl Branches {
         }
     }
 
-    /// Notes what a commit of this process has changed.
+    /// Notes what a commit of this process has changed. A chain that is removed is removed with its
+    /// merges.
     pub(crate) fn changed(&self, changes: Changes, counter: Counter, glsn: Glsn) {
         let mut known = self.known();
         // The chains already reflect a later commit.
         if glsn <= known.as_of {
             return;
         }
-        changes.into_iter().for_each(|(id, chain)| known.set(id, chain, glsn));
+        for (id, chain) in changes {
+            if chain.is_none() {
+                let merges = known.merges_with(id);
+                merges.into_iter().for_each(|pair| known.set_merged(pair, None, glsn));
+            }
+            known.set(id, chain, glsn);
+        }
         (known.counter, known.as_of) = (counter, glsn);
     }
 

@@ -370,6 +370,20 @@ pub enum InvalidInput {
         /// The limit.
         limit: u64,
     },
+    /// The branch belongs to another store, or to another opening of the store.
+    #[error(
+        "branch {name:?} belongs to another store or opening; get it by Db::branch of this one"
+    )]
+    ForeignBranch {
+        /// The name.
+        name: String,
+    },
+    /// A branch was merged into itself.
+    #[error("branch {name:?} cannot be merged into itself")]
+    MergeWithItself {
+        /// The name.
+        name: String,
+    },
     /// Branch main always exists under this name.
     #[error("branch main always exists: it is not created, renamed or deleted")]
     MainBranch,

@@ -50,6 +50,7 @@ mod members_memory;
 mod members_read_only;
 mod members_waiting;
 mod memory;
+mod merges;
 mod module_graph;
 mod neighbours;
 mod own_folder;

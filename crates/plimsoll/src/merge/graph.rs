@@ -1,0 +1,157 @@
+//! The commit graph: which states a state of a branch contains, and the common ancestors of two.
+//!
+//! A chain is a line of commits, so the commits that a state contains are, of each chain, those up
+//! to one GLSN. A chain contains its parent up to the fork, and each chain that was merged into it
+//! up to where. So only forks and merges are read, not commits.
+
+use std::collections::{BTreeMap, btree_map};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::budget::{Kind, Lease};
+
+use crate::engine::Engine;
+use crate::index::sources::view::{Direction, View};
+use crate::read::lens::Lens;
+use crate::types::as_of::AsOf;
+use crate::types::branches::{
+    Ancestry, Chain, MAIN_CHAIN, chain_key, damaged_branch, decode_merge_key, merge_prefix,
+};
+use crate::types::error::Result;
+use crate::types::index_key::{KeptKey, KeyBuffer};
+use crate::types::keyspaces::BRANCHES;
+use crate::types::version::Stored;
+
+/// The bytes that one chain takes while the graph is read.
+const CHAIN_BYTES: u64 = 512;
+
+/// A state of a chain: its id, and the GLSN up to which it is read.
+pub(crate) type State = (u32, Glsn);
+
+/// Of each chain, the GLSN up to which a state contains it.
+type Contained = BTreeMap<u32, Glsn>;
+
+/// The forks and merges as of one moment.
+pub(crate) struct Graph<'a> {
+    store: &'a Engine,
+    view: Arc<View>,
+    at: Glsn,
+    chains: BTreeMap<u32, Chain>,
+    lease: Lease,
+}
+
+impl<'a> Graph<'a> {
+    /// The graph as of a moment that the caller keeps open.
+    pub(crate) fn new(store: &'a Engine, at: Glsn) -> Self {
+        let lease = store.reader.budget.empty_lease(Kind::Staging);
+        let view = store.reader.index.sources.view();
+        Self { store, view, at, chains: BTreeMap::new(), lease }
+    }
+
+    /// The newest states that both states contain. One of them is enough to find what changed
+    /// since, unless branches were merged crosswise.
+    ///
+    /// # Errors
+    /// Disk errors, the budget, or corruption.
+    pub(crate) fn common_ancestors(&mut self, ours: State, theirs: State) -> Result<Vec<State>> {
+        let (ours, theirs) = (self.contained(ours)?, self.contained(theirs)?);
+        let mut common = Vec::new();
+        for (chain, at) in &ours {
+            let Some(other) = theirs.get(chain) else { continue };
+            let at = *at.min(other);
+            // Up to its fork, a chain is its parent.
+            if *chain == MAIN_CHAIN || at > self.chain(*chain)?.fork.at {
+                common.push((*chain, at));
+            }
+        }
+        // Newest first: a state contains only older ones.
+        common.sort_unstable_by_key(|(_, at)| std::cmp::Reverse(*at));
+        let (mut newest, mut covered) = (Vec::new(), Contained::new());
+        for (chain, at) in common {
+            if covered.get(&chain).is_some_and(|upto| *upto >= at) {
+                continue;
+            }
+            newest.push((chain, at));
+            for (chain, at) in self.contained((chain, at))? {
+                let upto = covered.entry(chain).or_default();
+                *upto = at.max(*upto);
+            }
+        }
+        Ok(newest)
+    }
+
+    /// What a state contains.
+    fn contained(&mut self, state: State) -> Result<Contained> {
+        let (mut contained, mut open) = (Contained::new(), vec![state]);
+        while let Some((chain, at)) = open.pop() {
+            match contained.entry(chain) {
+                btree_map::Entry::Occupied(upto) if *upto.get() >= at => continue,
+                btree_map::Entry::Occupied(mut upto) => _ = upto.insert(at),
+                btree_map::Entry::Vacant(entry) => {
+                    self.lease.grow(CHAIN_BYTES)?;
+                    entry.insert(at);
+                }
+            }
+            if chain != MAIN_CHAIN {
+                let chain = self.chain(chain)?;
+                open.push((chain.parent, chain.fork.at.min(at)));
+            }
+            self.merged_into(chain, at, &mut open)?;
+        }
+        Ok(contained)
+    }
+
+    fn chain(&mut self, id: u32) -> Result<&Chain> {
+        match self.chains.entry(id) {
+            btree_map::Entry::Occupied(entry) => Ok(entry.into_mut()),
+            btree_map::Entry::Vacant(entry) => {
+                let key = KeyBuffer::new(BRANCHES, &chain_key(id))?;
+                let hit = self.view.get(&key, self.at)?.ok_or_else(damaged_branch)?;
+                let Stored::Inline(record) = hit.stored() else { return Err(damaged_branch()) };
+                Ok(entry.insert(Chain::decode(record).ok_or_else(damaged_branch)?))
+            }
+        }
+    }
+
+    /// Adds the states that were merged into a chain by commits up to `upto`; of each chain, the
+    /// newest.
+    fn merged_into(&self, into: u32, upto: Glsn, states: &mut Vec<State>) -> Result<()> {
+        let key = |bytes: &[u8]| KeptKey::new(BRANCHES, bytes);
+        // The greatest id is never used.
+        let end = key(&chain_key(into + 1))?;
+        let mut from = Bound::Excluded(key(&chain_key(into))?);
+        loop {
+            let lower = from.as_ref().map(|key| &key[..]);
+            let upper = Bound::Excluded(&end[..]);
+            let at = AsOf::unexpiring(self.at);
+            let mut walk = self.view.visible(lower, upper, at, Direction::Forward)?;
+            let mut last = Vec::new();
+            let found = loop {
+                let Some(version) = walk.next(&mut last)? else { return Ok(()) };
+                let merge = decode_merge_key(version.user_key()).ok_or_else(damaged_branch)?;
+                if version.glsn <= upto {
+                    break merge;
+                }
+            };
+            let (_, chain, merged) = found;
+            states.push((chain, merged));
+            // The older merges of the same chain are in this one.
+            from = Bound::Included(key(&merge_prefix(into, chain + 1))?);
+        }
+    }
+
+    /// A chain, to read it; `None`: main.
+    pub(crate) fn lens(&mut self, id: u32) -> Result<Option<Arc<Lens>>> {
+        if id == MAIN_CHAIN {
+            return Ok(None);
+        }
+        let mut next = id;
+        while next != MAIN_CHAIN {
+            next = self.chain(next)?.parent;
+        }
+        let ancestry = Ancestry::new(id, |id| self.chains.get(&id)).ok_or_else(damaged_branch)?;
+        let name = self.chain(id)?.name.clone().unwrap_or_default();
+        Ok(Some(Arc::new(Lens::open(&self.store.reader, &name, ancestry)?)))
+    }
+}

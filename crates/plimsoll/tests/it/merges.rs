@@ -1,0 +1,345 @@
+//! Merges of branches: compared with a model that knows every commit, and its parents.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use plimsoll::{
+    Branch, Db, Error, InvalidInput, Keyspace, MergeAction, MergeDecision, MergeOutcome, MergeRule,
+    MergeSide, Options, Overflow, Retention,
+};
+use plimsoll_disk::clock::ManualClock;
+use plimsoll_disk::mem::MemDisk;
+use plimsoll_disk::random::Random;
+
+struct World {
+    disk: MemDisk,
+    clock: Arc<ManualClock>,
+    db: Db,
+    keys: Keyspace,
+}
+
+fn open(disk: MemDisk, clock: Arc<ManualClock>) -> World {
+    let options = Options::new().memory_bytes(16 << 20).segment_bytes(1 << 20);
+    let options = options.retention(Retention::Latest).background(false).warm(false);
+    let options = options.world(Arc::new(disk.clone()), clock.clone());
+    let db = Db::open("/store", options).unwrap();
+    let keys = db.keyspace("keys").unwrap();
+    World { disk, clock, db, keys }
+}
+
+fn world() -> World {
+    open(MemDisk::new(), Arc::new(ManualClock::new(1_780_000_000_000_000)))
+}
+
+fn branch(db: &Db, name: &str, parent: &Branch) -> Branch {
+    db.create_branch(name, parent).unwrap()
+}
+
+fn is_merged(outcome: plimsoll::Result<MergeOutcome>) -> bool {
+    match outcome.unwrap() {
+        MergeOutcome::Merged(_) => true,
+        MergeOutcome::UpToDate => false,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn state(branch: &Branch, keys: &Keyspace) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let pairs = branch.iter(keys).unwrap().map(plimsoll::Result::unwrap);
+    pairs.map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
+}
+
+#[test]
+fn a_merge_applies_what_changed_since_the_last_one() {
+    let World { db, keys, .. } = world();
+    let main = db.main();
+    for key in ["a", "b", "c", "d"] {
+        db.put(&keys, key, "0").unwrap();
+    }
+    let draft = branch(&db, "draft", &main);
+    draft.put(&keys, "a", "1").unwrap();
+    draft.delete(&keys, "b").unwrap();
+    draft.put(&keys, "e", vec![7; 300_000]).unwrap();
+    db.put(&keys, "c", "2").unwrap();
+    db.delete(&keys, "d").unwrap();
+    assert_eq!(db.merge(&draft).preview().unwrap().count(), 3);
+    assert!(is_merged(db.merge(&draft).run()));
+    assert!(!is_merged(db.merge(&draft).run()));
+    let merged = state(&main, &keys);
+    assert_eq!(merged.keys().map(|key| key[0]).collect::<Vec<_>>(), b"ace");
+    assert_eq!((&merged[&b"a"[..]][..], &merged[&b"c"[..]][..]), (&b"1"[..], &b"2"[..]));
+    assert_eq!(merged[&b"e"[..]], vec![7; 300_000]);
+    // The other way, main's own changes.
+    assert!(is_merged(db.merge(&main).into(&draft).run()));
+    assert_eq!(state(&draft, &keys), merged);
+    assert!(!is_merged(db.merge(&main).into(&draft).run()));
+    // A key that both change again is a conflict, with the merged value as base.
+    draft.put(&keys, "a", "3").unwrap();
+    db.put(&keys, "a", "4").unwrap();
+    db.put(&keys, "c", "5").unwrap();
+    let before = db.newest();
+    let MergeOutcome::Conflicts(conflicts) = db.merge(&draft).run().unwrap() else { panic!() };
+    let conflicts: Vec<_> = conflicts.map(plimsoll::Result::unwrap).collect();
+    assert_eq!((conflicts.len(), conflicts[0].key()), (1, &b"a"[..]));
+    assert_eq!(conflicts[0].action(), MergeAction::Conflict);
+    let value = |side| conflicts[0].value(side).unwrap().unwrap().to_vec();
+    assert_eq!(value(MergeSide::Base), b"1");
+    assert_eq!((value(MergeSide::Ours), value(MergeSide::Theirs)), (b"4".to_vec(), b"3".to_vec()));
+    assert_eq!(db.newest(), before, "nothing was written");
+    assert!(is_merged(db.merge(&draft).rule(&keys, MergeRule::Theirs).run()));
+    assert_eq!(main.get(&keys, "a").unwrap().unwrap(), b"3");
+    assert_eq!(main.get(&keys, "c").unwrap().unwrap(), b"5");
+}
+
+#[test]
+fn counters_of_branches_are_added_once() {
+    let World { db, keys, .. } = world();
+    let main = db.main();
+    db.add(&keys, "n", 10, Overflow::Checked).unwrap();
+    let other = branch(&db, "other", &main);
+    let mut sum = 10;
+    for round in 1..5 {
+        other.add(&keys, "n", round, Overflow::Checked).unwrap();
+        db.add(&keys, "n", 100 * round, Overflow::Checked).unwrap();
+        sum += 101 * round;
+        let merge = |from: &Branch, into: &Branch| {
+            db.merge(from).into(into).rule(&keys, MergeRule::Counter).run()
+        };
+        assert!(is_merged(merge(&other, &main)));
+        assert!(!is_merged(merge(&other, &main)));
+        assert_eq!(main.get(&keys, "n").unwrap().unwrap(), sum.to_le_bytes());
+        if round % 2 == 0 {
+            assert!(is_merged(merge(&main, &other)));
+            assert_eq!(other.get(&keys, "n").unwrap().unwrap(), sum.to_le_bytes());
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_merged_is_refused() {
+    let World { db, keys, .. } = world();
+    let one = branch(&db, "one", &db.main());
+    one.put(&keys, "a", "1").unwrap();
+    let newest = db.newest();
+    let invalid = |outcome: plimsoll::Result<MergeOutcome>| match outcome {
+        Err(Error::InvalidInput(what)) => what,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(
+        invalid(db.merge(&one).into(&one).run()),
+        InvalidInput::MergeWithItself { name: "one".into() }
+    );
+    let other = world();
+    let foreign = branch(&other.db, "two", &other.db.main());
+    let refused = InvalidInput::ForeignBranch { name: "two".into() };
+    assert_eq!(invalid(db.merge(&foreign).run()), refused);
+    assert_eq!(invalid(db.merge(&one).into(&foreign).run()), refused);
+    db.put(&keys, "a", "2").unwrap();
+    let rule = MergeRule::function(|_| panic!("on purpose"));
+    let panicked = invalid(db.merge(&one).rule(&keys, rule).run());
+    assert!(matches!(panicked, InvalidInput::MergeFunctionPanicked { .. }), "{panicked:?}");
+    assert_eq!(db.newest(), newest.next(), "only the put was written");
+    db.delete_branch("one").unwrap();
+    assert_eq!(invalid(db.merge(&one).run()), InvalidInput::NoBranch { name: "one".into() });
+    assert_eq!(
+        invalid(db.merge(&db.main()).into(&one).run()),
+        InvalidInput::NoBranch { name: "one".into() }
+    );
+}
+
+#[test]
+fn a_key_whose_bases_differ_is_decided_by_the_rule() {
+    let World { db, keys, .. } = world();
+    let main = db.main();
+    db.put(&keys, "k", "0").unwrap();
+    let (a, b) = (branch(&db, "a", &main), branch(&db, "b", &main));
+    a.put(&keys, "k", "a").unwrap();
+    b.put(&keys, "k", "b").unwrap();
+    let (a_was, b_was) = (branch(&db, "a1", &a), branch(&db, "b1", &b));
+    assert!(is_merged(db.merge(&b_was).into(&a).rule(&keys, MergeRule::Ours).run()) || true);
+    // The merges are recorded only if they write something.
+    a.put(&keys, "x", "1").unwrap();
+    b_was.put(&keys, "y", "1").unwrap();
+    a_was.put(&keys, "z", "1").unwrap();
+    assert!(is_merged(db.merge(&b_was).into(&a).rule(&keys, MergeRule::Ours).run()));
+    assert!(is_merged(db.merge(&a_was).into(&b).rule(&keys, MergeRule::Ours).run()));
+    a.put(&keys, "k", "new").unwrap();
+    let MergeOutcome::Conflicts(conflicts) = db.merge(&b).into(&a).run().unwrap() else { panic!() };
+    let conflicts: Vec<_> = conflicts.map(|step| step.unwrap().key().to_vec()).collect();
+    assert_eq!(conflicts, [b"k"]);
+    let rule = MergeRule::function(|input| {
+        assert_eq!((input.base, input.is_one_base), (None, false));
+        assert_eq!((input.ours.unwrap(), input.theirs.unwrap()), (&b"new"[..], &b"b"[..]));
+        MergeDecision::Put(b"both".to_vec())
+    });
+    assert!(is_merged(db.merge(&b).into(&a).rule(&keys, rule).run()));
+    assert_eq!(a.get(&keys, "k").unwrap().unwrap(), b"both");
+}
+
+/// A commit of the model: its parents, and the state after it.
+#[derive(Clone, Default)]
+struct Node {
+    parents: Vec<usize>,
+    state: BTreeMap<u8, u64>,
+}
+
+#[derive(Default)]
+struct Model {
+    nodes: Vec<Node>,
+    /// The newest commit of each branch.
+    tips: Vec<usize>,
+}
+
+impl Model {
+    fn ancestors(&self, tip: usize) -> BTreeSet<usize> {
+        let (mut all, mut open) = (BTreeSet::new(), vec![tip]);
+        while let Some(node) = open.pop() {
+            if all.insert(node) {
+                open.extend(&self.nodes[node].parents);
+            }
+        }
+        all
+    }
+
+    /// The common ancestors of two commits that no other one contains.
+    fn bases(&self, a: usize, b: usize) -> Vec<usize> {
+        let common: BTreeSet<usize> =
+            self.ancestors(a).intersection(&self.ancestors(b)).copied().collect();
+        let is_newest = |node: &usize| {
+            common.iter().all(|other| other == node || !self.ancestors(*other).contains(node))
+        };
+        common.iter().copied().filter(is_newest).collect()
+    }
+
+    fn commit(&mut self, branch: usize, parents: Vec<usize>, state: BTreeMap<u8, u64>) {
+        self.nodes.push(Node { parents, state });
+        self.tips[branch] = self.nodes.len() - 1;
+    }
+
+    /// The merged state, and the keys in conflict; `None`: nothing is to be done.
+    fn merge(&self, from: usize, into: usize) -> Option<(BTreeMap<u8, u64>, BTreeSet<u8>)> {
+        let (ours, theirs) = (&self.nodes[into].state, &self.nodes[from].state);
+        let bases = self.bases(from, into);
+        let (mut merged, mut conflicts, mut is_changed) = (ours.clone(), BTreeSet::new(), false);
+        for key in 0..=255 {
+            let (our, their) = (ours.get(&key), theirs.get(&key));
+            let base: BTreeSet<_> =
+                bases.iter().map(|base| self.nodes[*base].state.get(&key)).collect();
+            if our == their || base == BTreeSet::from([their]) {
+                continue;
+            }
+            if base != BTreeSet::from([our]) {
+                conflicts.insert(key);
+                continue;
+            }
+            is_changed = true;
+            match their {
+                Some(value) => _ = merged.insert(key, *value),
+                None => _ = merged.remove(&key),
+            }
+        }
+        (is_changed || !conflicts.is_empty()).then_some((merged, conflicts))
+    }
+}
+
+fn bytes_of(value: u64) -> Vec<u8> {
+    // Some in the index, some in the log.
+    vec![value as u8; if value.is_multiple_of(5) { 3000 } else { 9 }]
+}
+
+fn run_model(seed: u64) {
+    let mut random = Random::new(seed);
+    let mut world = world();
+    let mut model = Model::default();
+    model.nodes.push(Node::default());
+    model.tips.push(0);
+    let mut names = vec!["main".to_owned()];
+    let mut value = 0;
+    for step in 0..120 {
+        let at = random.below(names.len() as u64) as usize;
+        let here = world.db.branch(&names[at]).unwrap();
+        match random.below(12) {
+            0 if names.len() < 7 => {
+                let name = format!("b{step}");
+                world.db.create_branch(&name, &here).unwrap();
+                names.push(name);
+                model.tips.push(model.tips[at]);
+            }
+            0..=6 => {
+                let mut state = model.nodes[model.tips[at]].state.clone();
+                here.transact(|tx| {
+                    for _ in 0..=random.below(3) {
+                        let key = random.below(12) as u8;
+                        value += 1;
+                        if random.below(4) == 0 {
+                            tx.delete(&world.keys, [key])?;
+                            state.remove(&key);
+                        } else {
+                            tx.put(&world.keys, [key], bytes_of(value))?;
+                            state.insert(key, value);
+                        }
+                    }
+                    Ok::<(), Error>(())
+                })
+                .unwrap();
+                let parent = model.tips[at];
+                model.commit(at, vec![parent], state);
+            }
+            7..=9 => {
+                let from = random.below(names.len() as u64) as usize;
+                if from == at {
+                    continue;
+                }
+                let theirs = world.db.branch(&names[from]).unwrap();
+                let rule =
+                    if random.below(2) == 0 { MergeRule::Conflict } else { MergeRule::Theirs };
+                let keeps_theirs = matches!(rule, MergeRule::Theirs);
+                let merge = world.db.merge(&theirs).into(&here).rule(&world.keys, rule);
+                let expected = model.merge(model.tips[from], model.tips[at]);
+                match (merge.run().unwrap(), expected) {
+                    (MergeOutcome::UpToDate, None) => {}
+                    (MergeOutcome::Conflicts(steps), Some((_, conflicts))) if !keeps_theirs => {
+                        let found: BTreeSet<u8> = steps.map(|it| it.unwrap().key()[0]).collect();
+                        assert_eq!(found, conflicts, "seed {seed}, step {step}");
+                    }
+                    (MergeOutcome::Merged(_), Some((mut merged, conflicts))) => {
+                        assert!(keeps_theirs || conflicts.is_empty(), "seed {seed}, step {step}");
+                        let theirs = &model.nodes[model.tips[from]].state;
+                        for key in conflicts {
+                            match theirs.get(&key) {
+                                Some(value) => _ = merged.insert(key, *value),
+                                None => _ = merged.remove(&key),
+                            }
+                        }
+                        let parents = vec![model.tips[at], model.tips[from]];
+                        model.commit(at, parents, merged);
+                    }
+                    (outcome, expected) => {
+                        panic!("seed {seed}, step {step}: {outcome:?}, expected {expected:?}")
+                    }
+                }
+            }
+            10 => {
+                world.db.flush().unwrap();
+                if random.below(2) == 0 {
+                    world.db.compact().unwrap();
+                }
+            }
+            _ => {
+                world.db.close().unwrap();
+                world = open(world.disk, world.clock);
+            }
+        }
+        for (name, tip) in names.iter().zip(&model.tips) {
+            let found = state(&world.db.branch(name).unwrap(), &world.keys);
+            let expected = &model.nodes[*tip].state;
+            let expected: BTreeMap<Vec<u8>, Vec<u8>> =
+                expected.iter().map(|(key, value)| (vec![*key], bytes_of(*value))).collect();
+            assert_eq!(found, expected, "seed {seed}, step {step}, branch {name}");
+        }
+    }
+}
+
+#[test]
+fn merges_agree_with_the_model() {
+    (0..60).for_each(run_model);
+}
