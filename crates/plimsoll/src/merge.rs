@@ -11,6 +11,7 @@
 //!
 //! [`MergeRule`]: rule::MergeRule
 
+mod bases;
 pub(crate) mod branches;
 pub(crate) mod driver;
 mod graph;

@@ -17,6 +17,7 @@ use crate::read::span::Span;
 use crate::txn::range::Range;
 use crate::txn::reads::reads_by_its_own_methods;
 use crate::types::as_of::AsOf;
+use crate::types::branch_key;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::expiry::Ttl;
 use crate::types::index_key::{KeyBuffer, check_key};
@@ -265,6 +266,15 @@ impl Snapshot {
             None => Ok((Cow::Borrowed(key), at)),
             Some(lens) => lens.resolve(&self.store.reader, key, at),
         }
+    }
+
+    /// The chain and the commit that wrote the version of a key that the snapshot sees, which may be
+    /// a deletion; `None` if there is none, or a range deletion hides it.
+    pub(crate) fn origin(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<(u32, Glsn)>> {
+        let key = self.key(keyspace, key)?;
+        let (key, at) = self.place(&key)?;
+        let hit = self.store.reader.read(|view| view.get(&key, at.glsn))?;
+        Ok(hit.map(|hit| (branch_key::chain_of(&key), hit.glsn())))
     }
 
     /// A reader of a key's value, for values too large to hold in memory; `None` if the key has

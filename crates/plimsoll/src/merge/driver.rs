@@ -6,6 +6,7 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::api::snapshot::Snapshot;
 use crate::engine::Engine;
+use crate::merge::bases::Bases;
 use crate::merge::graph::Graph;
 use crate::merge::keys::Scope;
 use crate::merge::rule::{Resolved, read_whole};
@@ -125,23 +126,24 @@ impl Merge {
     }
 
     /// The states from which ours and theirs come; `None`: ours.
-    fn bases(&self, store: &Arc<Engine>, ours: &Snapshot) -> Result<Option<Vec<Snapshot>>> {
+    fn bases(&self, store: &Arc<Engine>, ours: &Snapshot) -> Result<Option<Bases>> {
         match &self.base {
             Base::Ours => Ok(None),
-            Base::State(state) => Ok(Some(vec![state.clone()])),
+            Base::State(state) => Ok(Some(Bases::one(state.clone()))),
             Base::CommonAncestors => {
                 let mut graph = Graph::new(store, ours.at());
                 let (into, from) = self.chains();
                 let states = graph.common_ancestors((into, ours.at()), (from, self.theirs.at()))?;
                 let mut bases = Vec::with_capacity(states.len());
-                for (chain, at) in states {
+                for ((chain, at), contained) in states {
                     let state = Snapshot::ordered_at(store, store.committer.as_of_past(at)?)?;
-                    bases.push(match graph.lens(chain)? {
+                    let state = match graph.lens(chain)? {
                         None => state,
                         Some(lens) => state.on_branch(&lens),
-                    });
+                    };
+                    bases.push((state, contained));
                 }
-                Ok(Some(bases))
+                Ok(Some(Bases::new(bases, graph.into_lease())))
             }
         }
     }

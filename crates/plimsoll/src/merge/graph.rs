@@ -30,7 +30,7 @@ const CHAIN_BYTES: u64 = 512;
 pub(crate) type State = (u32, Glsn);
 
 /// Of each chain, the GLSN up to which a state contains it.
-type Contained = BTreeMap<u32, Glsn>;
+pub(crate) type Contained = BTreeMap<u32, Glsn>;
 
 /// The forks and merges as of one moment.
 pub(crate) struct Graph<'a> {
@@ -49,12 +49,17 @@ impl<'a> Graph<'a> {
         Self { store, view, at, chains: BTreeMap::new(), lease }
     }
 
-    /// The newest states that both states contain. One of them is enough to find what changed
-    /// since, unless branches were merged crosswise.
+    /// The newest states that both states contain, and what each contains. There are several if
+    /// branches were merged crosswise. One may be contained in another: it is not known whether
+    /// there are commits between two GLSNs of a chain.
     ///
     /// # Errors
     /// Disk errors, the budget, or corruption.
-    pub(crate) fn common_ancestors(&mut self, ours: State, theirs: State) -> Result<Vec<State>> {
+    pub(crate) fn common_ancestors(
+        &mut self,
+        ours: State,
+        theirs: State,
+    ) -> Result<Vec<(State, Contained)>> {
         let (ours, theirs) = (self.contained(ours)?, self.contained(theirs)?);
         let mut common = Vec::new();
         for (chain, at) in &ours {
@@ -72,11 +77,12 @@ impl<'a> Graph<'a> {
             if covered.get(&chain).is_some_and(|upto| *upto >= at) {
                 continue;
             }
-            newest.push((chain, at));
-            for (chain, at) in self.contained((chain, at))? {
-                let upto = covered.entry(chain).or_default();
-                *upto = at.max(*upto);
+            let contained = self.contained((chain, at))?;
+            for (chain, at) in &contained {
+                let upto = covered.entry(*chain).or_default();
+                *upto = (*at).max(*upto);
             }
+            newest.push(((chain, at), contained));
         }
         Ok(newest)
     }
@@ -139,6 +145,11 @@ impl<'a> Graph<'a> {
             // The older merges of the same chain are in this one.
             from = Bound::Included(key(&merge_prefix(into, chain + 1))?);
         }
+    }
+
+    /// The lease of what was read, to keep it as long as that.
+    pub(crate) fn into_lease(self) -> Lease {
+        self.lease
     }
 
     /// A chain, to read it; `None`: main.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::api::snapshot::Snapshot;
 use crate::engine::Engine;
+use crate::merge::bases::Bases;
 use crate::merge::keys::{Keys, Scope};
 use crate::merge::rule::{MergeRule, Resolved, Values};
 use crate::read::point::ValueReader;
@@ -43,8 +44,8 @@ pub enum MergeAction {
 
 /// The three states.
 pub(crate) struct Sides {
-    /// Several, if branches were merged crosswise; `None`: ours.
-    pub(crate) bases: Option<Vec<Snapshot>>,
+    /// `None`: ours.
+    pub(crate) bases: Option<Bases>,
     pub(crate) ours: Snapshot,
     pub(crate) theirs: Snapshot,
     /// Whether they are states of branches. Keyspaces belong to the store, so that each is then the
@@ -53,14 +54,9 @@ pub(crate) struct Sides {
 }
 
 impl Sides {
-    /// The states from which both others come: at least one.
-    fn bases(&self) -> &[Snapshot] {
-        self.bases.as_deref().unwrap_or(std::slice::from_ref(&self.ours))
-    }
-
     fn get(&self, side: MergeSide) -> &Snapshot {
         match side {
-            MergeSide::Base => &self.bases()[0],
+            MergeSide::Base => self.bases.as_ref().map_or(&self.ours, Bases::first),
             MergeSide::Ours => &self.ours,
             MergeSide::Theirs => &self.theirs,
         }
@@ -94,7 +90,10 @@ impl Part {
     /// The keys that may differ between base and theirs.
     fn keys(&self, store: &Engine, sides: &Sides) -> Result<Keys> {
         let base = self.keyspace(MergeSide::Base);
-        let bases: Vec<_> = sides.bases().iter().map(|state| (base, state)).collect();
+        let bases: Vec<_> = match &sides.bases {
+            None => vec![(base, &sides.ours)],
+            Some(bases) => bases.states().map(|state| (base, state)).collect(),
+        };
         let theirs = (self.keyspace(MergeSide::Theirs), &sides.theirs);
         Keys::new(store, &self.scope.source, &bases, theirs)
     }
@@ -298,6 +297,29 @@ impl Stream {
         }
     }
 
+    /// Reads the base of a key, of which `base` is the value in the first base, if there are
+    /// several; returns false if the key has none because they disagree.
+    fn choose_base(&self, part: &Part, key: &[u8], base: &mut Option<ValueReader>) -> Result<bool> {
+        let several = self.sides.bases.as_ref().filter(|bases| bases.are_several());
+        let (Some(bases), Some(keyspace)) = (several, part.keyspace(MergeSide::Base)) else {
+            return Ok(true);
+        };
+        let newest = bases.newest_of(keyspace, key)?;
+        let mut chosen = None;
+        for state in newest {
+            let mut value = state.get_reader(keyspace, key)?;
+            let Some(chosen) = &mut chosen else {
+                chosen = Some(value);
+                continue;
+            };
+            if !is_same(part, (MergeSide::Base, chosen), (MergeSide::Base, &mut value))? {
+                return Ok(false);
+            }
+        }
+        *base = chosen.flatten();
+        Ok(true)
+    }
+
     fn step(
         &self,
         part: &Arc<Part>,
@@ -306,15 +328,7 @@ impl Stream {
     ) -> Result<Option<(MergeStep, Option<ValueReader>)>> {
         let read = |side| reader(&self.sides, part, side, &key);
         let (mut base, mut theirs) = (read(MergeSide::Base)?, read(MergeSide::Theirs)?);
-        let mut is_one_base = true;
-        for other in self.sides.bases().iter().skip(1) {
-            let mut other = match part.keyspace(MergeSide::Base) {
-                Some(keyspace) => other.get_reader(keyspace, &key)?,
-                None => None,
-            };
-            let (base, other) = ((MergeSide::Base, &mut base), (MergeSide::Base, &mut other));
-            is_one_base &= is_same(part, base, other)?;
-        }
+        let is_one_base = self.choose_base(part, &key, &mut base)?;
         let is_untouched = is_one_base
             && is_same(part, (MergeSide::Base, &mut base), (MergeSide::Theirs, &mut theirs))?;
         if is_untouched {

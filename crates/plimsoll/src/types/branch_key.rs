@@ -21,6 +21,7 @@ use std::ops::Bound;
 
 use smallvec::SmallVec;
 
+use crate::types::branches::MAIN_CHAIN;
 use crate::types::error::Result;
 use crate::types::index_key::{IndexKey, KeptKey, KeyBuffer, MAX_INDEX_KEY_BYTES, Prefix};
 use crate::types::invalid_input::InvalidInput;
@@ -98,6 +99,11 @@ pub(crate) fn after_chains(stem: &[u8]) -> Vec<u8> {
 pub(crate) fn split(key: &[u8]) -> (&[u8], u32) {
     let (stem, chain) = key.split_last_chunk().expect("a key on a branch ends with its chain");
     (stem, !u32::from_be_bytes(*chain))
+}
+
+/// The chain of an index key's versions.
+pub(crate) fn chain_of(key: &[u8]) -> u32 {
+    if is_of_branch(key) { split(key).1 } else { MAIN_CHAIN }
 }
 
 /// Whether an index key belongs to a branch.
