@@ -468,6 +468,193 @@ fn both_ends_of_a_range_on_a_branch_meet() {
     assert_eq!((broke.unwrap(), visited), (None, 15));
 }
 
+#[test]
+fn a_deep_lineage_beside_many_siblings_is_read() {
+    let (db, notes) = open();
+    db.put(&notes, "m", "main").unwrap();
+    let mut line = vec![db.create_branch("b0", &db.main()).unwrap()];
+    for n in 1..40 {
+        let parent = line.last().unwrap();
+        parent.put(&notes, format!("k{n}"), "before").unwrap();
+        let child = db.create_branch(&format!("b{n}"), parent).unwrap();
+        for key in ["hot", "k1"] {
+            let sibling = db.create_branch(&format!("s{n}{key}"), parent).unwrap();
+            sibling.put(&notes, key, "sibling").unwrap();
+        }
+        parent.put(&notes, format!("k{n}"), "after").unwrap();
+        parent.put(&notes, "hot", "after").unwrap();
+        line.push(child);
+    }
+    for _ in 0..2 {
+        for (n, branch) in line.iter().enumerate() {
+            // Its own writes are those for its child.
+            let is_last = n + 1 == line.len();
+            assert_eq!(value(branch, &notes, "hot").is_some(), !is_last);
+            for key in 1..40 {
+                let wanted = match key {
+                    key if key <= n => Some("before"),
+                    key if key == n + 1 => Some("after"),
+                    _ => None,
+                };
+                assert_eq!(value(branch, &notes, &format!("k{key}")).as_deref(), wanted);
+            }
+            let forward = keys(branch.iter(&notes));
+            let mut backward = keys(branch.iter(&notes).map(Range::reverse));
+            backward.reverse();
+            assert_eq!(forward, backward);
+            assert_eq!(forward.len(), if is_last { n + 1 } else { n + 3 }, "{n}: {forward:?}");
+        }
+        settle(&db);
+    }
+}
+
+#[test]
+fn expiries_on_a_branch_are_those_of_the_calls_and_of_the_keyspace() {
+    let (db, notes) = open();
+    let long = Duration::from_secs(1000);
+    db.put(&notes, "main", "").unwrap();
+    db.put(&notes, "kept", vec![7; 3000]).unwrap();
+    let draft = db.create_branch("draft", &db.main()).unwrap();
+    let expires = |branch: &Branch, key: &str| match branch.ttl(&notes, key).unwrap() {
+        Ttl::Absent => None,
+        Ttl::Unlimited => Some(false),
+        Ttl::Expires { .. } => Some(true),
+    };
+    draft.put_with_ttl(&notes, "a", "", long).unwrap();
+    assert_eq!(expires(&draft, "a"), Some(true));
+    assert!(draft.persist(&notes, "a").unwrap() && !draft.persist(&notes, "b").unwrap());
+    assert_eq!(expires(&draft, "a"), Some(false));
+    let later = std::time::SystemTime::now() + long;
+    assert!(draft.expire_at(&notes, "kept", later).unwrap());
+    assert_eq!(draft.get(&notes, "kept").unwrap().unwrap().len(), 3000);
+    assert_eq!((expires(&draft, "kept"), expires(&db.main(), "kept")), (Some(true), Some(false)));
+    db.set_ttl(&notes, Some(long)).unwrap();
+    draft.put(&notes, "c", "").unwrap();
+    draft.add(&notes, "n", 1, Overflow::Checked).unwrap();
+    assert_eq!([expires(&draft, "c"), expires(&draft, "n")], [Some(true); 2]);
+    assert_eq!(expires(&draft, "main"), Some(false));
+    let mut tx = draft.begin();
+    tx.put_with_ttl(&notes, "soon", "", Duration::from_millis(20)).unwrap();
+    tx.commit().unwrap();
+    let mut tx = draft.begin();
+    assert!(tx.contains_key(&notes, "soon").unwrap());
+    tx.put(&notes, "other", "").unwrap();
+    std::thread::sleep(Duration::from_millis(30));
+    assert!(matches!(tx.commit(), Err(Error::Conflict { key, .. }) if key == b"soon"));
+}
+
+#[test]
+fn changes_on_a_branch_are_logged_with_its_name_and_not_watched() {
+    let (db, notes) = open();
+    db.put(&notes, "a", "main").unwrap();
+    let draft = db.create_branch("draft", &db.main()).unwrap();
+    let mut watch = db.watch(&notes, "", Glsn(1)).unwrap();
+    let mut tx = draft.begin();
+    tx.put(&notes, "a\0", "draft").unwrap();
+    tx.delete(&notes, "b").unwrap();
+    let glsn = tx.commit().unwrap();
+    let changes: Vec<_> =
+        db.log().commit(glsn).unwrap().unwrap().changes().unwrap().map(Result::unwrap).collect();
+    let shown: Vec<_> = changes
+        .iter()
+        .map(|change| (change.branch(), change.keyspace(), change.key(), change.is_delete()))
+        .collect();
+    let (draft_name, space) = (Some("draft"), Some("notes"));
+    assert_eq!(shown, [(draft_name, space, &b"a\0"[..], false), (draft_name, space, b"b", true)]);
+    assert_eq!(changes[0].value().unwrap().unwrap(), b"draft");
+    assert_eq!((changes[1].expires(), changes[1].value().unwrap()), (None, None));
+    assert!(db.keyspaces().iter().all(|info| ["default", "notes"].contains(&&*info.name)));
+    let watched: Vec<_> = std::iter::from_fn(|| {
+        watch.next_timeout(Duration::ZERO).unwrap().map(|commit| commit.glsn())
+    })
+    .collect();
+    assert_eq!(watched.len(), 1, "{watched:?}");
+}
+
+#[test]
+fn copies_of_a_store_have_its_branches() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let db = Db::open(path("store"), options()).unwrap();
+    let notes = db.create_keyspace("notes", Retention::Latest).unwrap();
+    db.put(&notes, "a", "main").unwrap();
+    db.put(&notes, "b", "main").unwrap();
+    let draft = db.create_branch("draft", &db.main()).unwrap();
+    draft.put(&notes, "a", vec![7; 5000]).unwrap();
+    draft.delete(&notes, "b").unwrap();
+    db.put(&notes, "c", "later").unwrap();
+    db.flush().unwrap();
+    let refused = db.dump(DumpOptions::new(), std::io::sink());
+    assert!(matches!(refused, Err(Error::InvalidInput(InvalidInput::DumpWithoutBranches))));
+    let mut dump = Vec::new();
+    db.dump(DumpOptions::new().history(true), &mut dump).unwrap();
+    Db::restore(path("restored"), options(), &dump[..]).unwrap();
+    db.backup(path("backup")).unwrap();
+    drop(draft);
+    db.close().unwrap();
+    Db::recover(path("store"), path("recovered"), options(), &mut |_, _| {}).unwrap();
+    for copy in ["restored", "backup", "recovered", "store"] {
+        let db = Db::open(path(copy), options()).unwrap();
+        let (notes, draft) = (db.keyspace("notes").unwrap(), db.branch("draft").unwrap());
+        for _ in 0..2 {
+            assert_eq!(keys(draft.iter(&notes)), ["a"], "{copy}");
+            assert_eq!(draft.get(&notes, "a").unwrap().unwrap().len(), 5000);
+            assert_eq!(keys(db.snapshot().iter(&notes)), ["a", "b", "c"]);
+            settle(&db);
+        }
+        assert!(db.verify(&mut |_| {}).unwrap().problems.is_empty());
+    }
+}
+
+#[test]
+fn processes_that_share_a_store_see_each_others_writes_on_a_branch() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || Db::open(dir.path().join("store"), options().shared(true)).unwrap();
+    let (one, two) = (open(), open());
+    let [of_one, of_two] = [&one, &two].map(|db| db.keyspace("notes").unwrap());
+    one.put(&of_one, "a", "main").unwrap();
+    let draft = one.create_branch("draft", &one.main()).unwrap();
+    let theirs = two.branch("draft").unwrap();
+    draft.put(&of_one, "a", "one").unwrap();
+    assert_eq!(value(&theirs, &of_two, "a").as_deref(), Some("one"));
+    let mut tx = theirs.begin();
+    assert_eq!(tx.len(&of_two).unwrap(), 1);
+    draft.put(&of_one, "b", "one").unwrap();
+    tx.put(&of_two, "c", "two").unwrap();
+    assert!(matches!(tx.commit(), Err(Error::Conflict { key, .. }) if key == b"b"));
+    theirs.put(&of_two, "c", "two").unwrap();
+    theirs.put(&of_two, "d", "two").unwrap();
+    assert_eq!(keys(draft.iter(&of_one)), ["a", "b", "c", "d"]);
+    let mut tx = theirs.begin();
+    tx.put(&of_two, "e", "").unwrap();
+    one.delete_branch("draft").unwrap();
+    assert!(matches!(tx.commit(), Err(Error::InvalidInput(InvalidInput::NoBranch { .. }))));
+    assert!(theirs.get(&of_two, "a").is_err());
+}
+
+#[test]
+fn an_iterator_on_a_branch_charges_what_it_holds() {
+    let (db, notes) = open();
+    for n in 0..100u8 {
+        db.put(&notes, vec![n; 900], vec![n; 2000]).unwrap();
+    }
+    let draft = db.create_branch("draft", &db.main()).unwrap();
+    for n in (0..100u8).step_by(3) {
+        draft.put(&notes, vec![n; 900], vec![n; 900]).unwrap();
+    }
+    for is_reverse in [false, true] {
+        let range = draft.iter(&notes).unwrap();
+        let mut range = if is_reverse { range.reverse() } else { range };
+        let mut rows = 0;
+        while range.advance().unwrap().is_some() {
+            let (charged, held) = range.charges();
+            assert!(charged >= held, "{charged} of {held}");
+            rows += 1;
+        }
+        assert_eq!(rows, 100);
+    }
+}
+
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// A branch and what it must contain.
