@@ -12,10 +12,9 @@ use plimsoll_memory::buffer::Buffer;
 use crate::api::commit::Commit;
 use crate::api::history::Changes;
 use crate::engine::Engine;
-use crate::engine::keyspace_commits::FIRST_ID;
 use crate::read::span::Span;
 use crate::types::error::Result;
-use crate::types::keyspaces::{DEFAULT, Keyspace};
+use crate::types::keyspaces::{Keyspace, is_internal};
 
 /// The keys of a commit are listed if they take at most this many bytes. Otherwise the index is
 /// scanned between the first and the last.
@@ -92,7 +91,7 @@ impl Scope {
         let mut is_listed = true;
         for change in commit.changes()? {
             let change = change?;
-            let Some(name) = change.keyspace().filter(|_| is_of_user(change.space())) else {
+            let Some(name) = change.keyspace().filter(|_| !is_internal(change.space())) else {
                 continue;
             };
             let (key, range) = (change.key(), change.deleted_range());
@@ -121,11 +120,6 @@ impl Scope {
         };
         Ok(found.into_iter().map(scope).collect())
     }
-}
-
-/// Whether a keyspace is not one of the store's own.
-fn is_of_user(id: u32) -> bool {
-    id >= FIRST_ID || id == DEFAULT.1
 }
 
 /// The keys that a commit wrote in a keyspace.
