@@ -57,7 +57,8 @@ impl Branch {
     pub fn snapshot_at(&self, moment: Moment) -> Result<Snapshot> {
         let snapshot = self.db.snapshot_at(moment)?;
         let Some(lens) = &self.lens else { return Ok(snapshot) };
-        lens.check_known(&self.db.store.reader.snapshots.branches)?;
+        let store = &self.db.store;
+        lens.check_exists(&store.reader, store.newest()?)?;
         Ok(snapshot.on_branch(lens))
     }
 

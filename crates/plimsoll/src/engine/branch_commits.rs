@@ -150,7 +150,7 @@ pub(crate) fn find(store: &Engine, name: &str) -> Result<Option<Arc<Lens>>> {
     let moments = limits.into_iter().map(open).collect::<Result<_>>()?;
     // They were readable as long as the branch existed, so that they are from now on.
     let lens = Lens::new(name, ancestry, moments);
-    lens.check_known(&snapshots.branches)?;
+    lens.check_exists(&store.reader, store.newest()?)?;
     Ok(Some(Arc::new(lens)))
 }
 

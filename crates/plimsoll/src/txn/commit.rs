@@ -164,12 +164,12 @@ impl<'a> Commit<'a> {
     /// must be applied.
     pub(crate) fn validate(&mut self) -> Result<()> {
         self.check_keyspaces()?;
+        if let Some(lens) = self.lens {
+            lens.check_exists(self.reader, self.sequencer.applied())?;
+        }
         self.reader.read(|view| match self.lens {
             None => validate(view, &self.reads, self.at),
-            Some(lens) => {
-                lens.check_exists(view, self.sequencer.applied())?;
-                validate_on_branch(view, &self.reads, self.at, lens)
-            }
+            Some(lens) => validate_on_branch(view, &self.reads, self.at, lens),
         })?;
         if self.updates.settle(self.reader, self.sequencer.applied(), &self.expiries)? {
             let budget = &self.reader.budget;

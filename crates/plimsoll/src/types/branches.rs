@@ -450,11 +450,6 @@ impl Branches {
         name.unwrap_or_else(|| id.to_string().into())
     }
 
-    /// Whether a branch has this chain.
-    pub(crate) fn is_alive(&self, id: u32) -> bool {
-        self.known().get(id).is_some_and(|chain| chain.name.is_some())
-    }
-
     /// All branches but main, by name.
     pub(crate) fn all(&self) -> Vec<BranchInfo> {
         let known = self.known();

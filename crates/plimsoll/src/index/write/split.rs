@@ -589,7 +589,8 @@ mod tests {
             let (mut splitter, retained) =
                 (Splitter::new(inputs, true), Expires(keeps(12, &[]), (12, 70)));
             let version = Version { key: &key, glsn: Glsn(9), stored };
-            let kept = splitter.disposition(&version, &retained, &mut NOTHING).unwrap();
+            let mut elsewhere = NOTHING;
+            let kept = splitter.disposition(&version, &retained, &mut elsewhere).unwrap();
             assert_eq!(kept, Disposition::Current);
         }
     }
