@@ -143,7 +143,7 @@ pub(crate) fn find(store: &Engine, name: &str) -> Result<Option<Arc<Lens>>> {
     let ancestry = store.reader.snapshots.branches.find(name)?;
     let lens = Lens::open(&store.reader, name, ancestry)?;
     // Its moments were readable as long as the branch existed, so that they are from now on.
-    lens.check_known(&store.reader.snapshots.branches)?;
+    lens.check_exists(&store.reader, store.newest()?)?;
     Ok(Some(Arc::new(lens)))
 }
 

@@ -13,12 +13,11 @@ use crate::api::commit::Commit;
 use crate::api::history::Changes;
 use crate::api::snapshot::Snapshot;
 use crate::engine::Engine;
-use crate::engine::keyspace_commits::FIRST_ID;
 use crate::read::lens::Lens;
 use crate::read::span::Span;
 use crate::types::branch_key;
 use crate::types::error::Result;
-use crate::types::keyspaces::{DEFAULT, Keyspace};
+use crate::types::keyspaces::{Keyspace, is_internal};
 
 /// The keys of a commit are listed if they take at most this many bytes. Otherwise the index is
 /// scanned between the first and the last.
@@ -95,7 +94,7 @@ impl Scope {
         let mut is_listed = true;
         for change in commit.changes()? {
             let change = change?;
-            let Some(name) = change.keyspace().filter(|_| is_of_user(change.space())) else {
+            let Some(name) = change.keyspace().filter(|_| !is_internal(change.space())) else {
                 continue;
             };
             let (key, range) = (change.key(), change.deleted_range());
@@ -124,11 +123,6 @@ impl Scope {
         };
         Ok(found.into_iter().map(scope).collect())
     }
-}
-
-/// Whether a keyspace is not one of the store's own.
-fn is_of_user(id: u32) -> bool {
-    id >= FIRST_ID || id == DEFAULT.1
 }
 
 /// The keys that a commit wrote in a keyspace.
@@ -177,8 +171,6 @@ pub(crate) enum Keys {
 /// moments.
 pub(crate) struct Written {
     changes: Changes,
-    /// The chains whose versions count; `None`: main.
-    chains: Option<Vec<u32>>,
     /// The user's key of the last change.
     key: Vec<u8>,
 }
@@ -186,20 +178,12 @@ pub(crate) struct Written {
 impl Written {
     /// Advances to the next key if the last one was used; false at the end.
     fn advance(&mut self, store: &Engine) -> Result<bool> {
-        while self.changes.advance(store)? {
-            let key = self.changes.index_key();
-            let is_wanted = match &self.chains {
-                None => true,
-                Some(chains) => chains.contains(&branch_key::split(key).1),
-            };
-            if is_wanted {
-                self.key.clear();
-                self.key.extend_from_slice(&branch_key::user_key(key));
-                return Ok(true);
-            }
-            self.changes.pass();
+        let is_there = self.changes.advance(store)?;
+        if is_there {
+            self.key.clear();
+            self.key.extend_from_slice(&branch_key::user_key(self.changes.index_key()));
         }
-        Ok(false)
+        Ok(is_there)
     }
 }
 
@@ -274,11 +258,7 @@ fn add_written(
     states: [&Snapshot; 2],
     readable_at: Option<Glsn>,
 ) -> Result<()> {
-    let mut add = |span, moments, readable_at, chains| -> Result<()> {
-        let changes = Changes::new(store, span, moments, readable_at)?;
-        all.push(Written { changes, chains, key: Vec::new() });
-        Ok(())
-    };
+    let mut add = |changes| all.push(Written { changes, key: Vec::new() });
     let ends = states.map(|state| {
         let fork = state.lens().map_or(Glsn::MAX, |lens| lens.ancestry().main);
         fork.min(state.at())
@@ -286,7 +266,7 @@ fn add_written(
     let (from, to) = (ends[0].min(ends[1]), ends[0].max(ends[1]));
     if from < to || states.iter().all(|state| state.lens().is_none()) {
         let readable_at = readable_at.map_or([from, to], |at| [at, at]);
-        add(span.clone(), (from, to), readable_at, None)?;
+        add(Changes::new(store, span.clone(), (from, to), readable_at)?);
     }
     let lenses = states.map(Snapshot::lens);
     let same_group = |a: &Lens, b: &Lens| a.ancestry().group == b.ancestry().group;
@@ -297,7 +277,8 @@ fn add_written(
         }
         if let Some((chains, moments)) = chains_between(lens.ancestry().group, states) {
             // The newest version of each key is enough.
-            add(lens.span(span), moments, [moments.1; 2], Some(chains))?;
+            let changes = Changes::new(store, lens.span(span), moments, [moments.1; 2])?;
+            add(changes.of_chains(chains));
         }
     }
     Ok(())

@@ -236,6 +236,11 @@ impl Printer {
     fn print_op(&self, change: &Change, output: &mut Output) -> Result<(), Failure> {
         let key = show_key(change.key(), self.hex);
         let keyspace = change.keyspace().unwrap_or("(the store's own)");
+        // No branch's name has a colon.
+        let keyspace = match change.branch() {
+            None => keyspace.to_owned(),
+            Some(branch) => format!("{branch}:{keyspace}"),
+        };
         let bytes = change.value_len();
         let (sign, style) = if change.is_delete() { ("-", Style::Bad) } else { ("+", Style::Good) };
         if output.reader() == Reader::Pipe {
@@ -262,6 +267,9 @@ impl Printer {
     fn op_json(&self, change: &Change) -> Value {
         let mut object = Map::new();
         object.insert("keyspace".to_owned(), json!(change.keyspace()));
+        if let Some(branch) = change.branch() {
+            object.insert("branch".to_owned(), branch.into());
+        }
         put_keys(&mut object, change, self.hex);
         object.insert("op".to_owned(), op_of(change).into());
         if let Some(bytes) = change.value_len() {
