@@ -162,7 +162,7 @@ impl Found {
 pub(crate) enum Keys {
     Listed(Arc<KeyList>, Range<usize>),
     /// The keys written in the keyspace of either moment; one if it is the same.
-    Written([Option<Changes>; 2]),
+    Written(Box<[Option<Changes>; 2]>),
 }
 
 impl Keys {
@@ -186,7 +186,7 @@ impl Keys {
         };
         let is_one = first.0 == last.0;
         let second = if is_one { None } else { written(last.0, [last.1; 2])? };
-        Ok(Self::Written([written(first.0, [first.1, last.1])?, second]))
+        Ok(Self::Written(Box::new([written(first.0, [first.1, last.1])?, second])))
     }
 
     /// The next key.
@@ -198,7 +198,7 @@ impl Keys {
                 part.start += LEN_BYTES + key.len();
                 return Ok(Some(key));
             }
-            Self::Written(written) => written,
+            Self::Written(written) => &mut **written,
         };
         for changes in [&mut *old, &mut *new] {
             if let Some(there) = changes
