@@ -190,7 +190,7 @@ impl Merge {
     fn record(&self, store: &Engine, tx: &mut Transaction) -> Result<()> {
         let (into, from) = self.chains();
         let branches = &store.reader.snapshots.branches;
-        branches.make_room_for_merge(&store.reader.budget, into, from)?;
+        branches.make_room_for_merge(&store.reader.budget)?;
         tx.note_span(&Span::prefix(BRANCHES, &merge_prefix(into, from)));
         tx.space_to_put(&store.reader.keyspaces.handle(BRANCHES, "".into()))?;
         let key = KeyBuffer::new(BRANCHES, &merge_key(into, from, self.theirs.at()))?;

@@ -142,7 +142,7 @@ impl OwnRecords {
         let (mut key, mut all) = (Vec::new(), Registry::default());
         while let Some(version) = walk.next(&mut key)? {
             let Stored::Inline(record) = version.stored else { return Err(damaged_branch()) };
-            all.add(&self.budget, version.user_key(), record)?;
+            all.add(&self.budget, version.user_key(), record, version.glsn)?;
         }
         self.snapshots.branches.learn(all, at);
         Ok(())

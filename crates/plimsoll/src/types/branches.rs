@@ -27,7 +27,6 @@
 //! [`SIDE`]: crate::types::keyspaces::SIDE
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -52,7 +51,7 @@ pub(crate) const MAX_CHAINS: usize = 1_000_000;
 /// What a chain costs in memory besides its name.
 const CHAIN_BYTES: u64 = 256;
 
-/// What two chains cost of which one was merged into the other.
+/// What a merge costs in memory.
 const MERGE_BYTES: u64 = 128;
 
 /// A branch of a store.
@@ -218,32 +217,43 @@ impl Ancestry {
     }
 }
 
+/// A merge of one chain into another one: the commit that made it, and the GLSN up to which the
+/// other chain was merged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Merged {
+    by: Glsn,
+    at: Glsn,
+}
+
 /// The registry of chains as of one commit, while it is collected.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     chains: BTreeMap<u32, Chain>,
-    merged: BTreeMap<(u32, u32), Glsn>,
+    merged: BTreeMap<(u32, u32), Vec<Merged>>,
     counter: Counter,
     lease: Option<Lease>,
 }
 
 impl Registry {
-    /// Adds a record of the keyspace.
+    /// Adds a record of the keyspace, which the commit `by` wrote.
     ///
     /// # Errors
     /// The budget, or a record that cannot be decoded.
-    pub(crate) fn add(&mut self, budget: &Budget, key: &[u8], record: &[u8]) -> Result<()> {
+    pub(crate) fn add(
+        &mut self,
+        budget: &Budget,
+        key: &[u8],
+        record: &[u8],
+        by: Glsn,
+    ) -> Result<()> {
         if key == COUNTER_KEY {
             self.counter = Counter::decode(record)?;
             return Ok(());
         }
         let lease = self.lease.get_or_insert_with(|| budget.empty_lease(Kind::Metadata));
         if let Some((into, from, at)) = decode_merge_key(key) {
-            // The youngest comes first.
-            if let Entry::Vacant(entry) = self.merged.entry((into, from)) {
-                lease.grow(MERGE_BYTES)?;
-                entry.insert(at);
-            }
+            lease.grow(MERGE_BYTES)?;
+            self.merged.entry((into, from)).or_default().push(Merged { by, at });
             return Ok(());
         }
         let id = key.try_into().map(u32::from_be_bytes).map_err(|_| damaged_branch())?;
@@ -273,9 +283,11 @@ pub(crate) struct Known {
     by_name: BTreeMap<Arc<str>, u32>,
     /// The number of chains that left each chain.
     children: BTreeMap<u32, u32>,
-    /// For each chain that was merged into another one (into, from): the youngest moment up to
-    /// which.
-    merged: BTreeMap<(u32, u32), Glsn>,
+    /// For each chain that was merged into another one (into, from): the merges of which the state
+    /// may be needed as the base of another one, oldest first.
+    merged: BTreeMap<(u32, u32), Vec<Merged>>,
+    /// The number of forks and merges that refer to a chain at a moment.
+    references: BTreeMap<(u32, Glsn), u32>,
     /// The number of forks and merges at each moment, of main and of other chains.
     forks: [BTreeMap<Glsn, u32>; 2],
     counter: Counter,
@@ -350,23 +362,69 @@ impl Known {
         self.merged.keys().filter(is_with).copied().collect()
     }
 
-    /// Notes up to where a chain was merged into another one, or that it was not, as of the commit
-    /// `at`.
-    fn set_merged(&mut self, pair: (u32, u32), upto: Option<Glsn>, at: Glsn) {
-        let before = match upto {
-            Some(upto) => self.merged.insert(pair, upto),
-            None => self.merged.remove(&pair),
-        };
-        if before == upto {
-            return;
+    /// Adds a merge.
+    fn add_merge(&mut self, pair: (u32, u32), merge: Merged) {
+        let merges = self.merged.entry(pair).or_default();
+        if let Err(place) = merges.binary_search(&merge) {
+            merges.insert(place, merge);
+            self.refer(pair.1, merge.at);
         }
-        if let Some(before) = before {
-            remove_one(self.forks_of(pair.1), before);
-            self.released.push((before, pair.1 == MAIN_CHAIN, at));
+    }
+
+    /// Replaces all merges, as of the commit `at`.
+    fn replace_merges(&mut self, all: BTreeMap<(u32, u32), Vec<Merged>>, at: Glsn) {
+        for (pair, before) in std::mem::take(&mut self.merged) {
+            before.into_iter().for_each(|merge| self.unrefer(pair.1, merge.at, at));
         }
-        if let Some(upto) = upto {
-            *self.forks_of(pair.1).entry(upto).or_default() += 1;
+        for (pair, merges) in all {
+            merges.into_iter().for_each(|merge| self.add_merge(pair, merge));
         }
+    }
+
+    /// Removes the merges of one chain into another one, as of the commit `at`.
+    fn remove_merges(&mut self, pair: (u32, u32), at: Glsn) {
+        for merge in self.merged.remove(&pair).unwrap_or_default() {
+            self.unrefer(pair.1, merge.at, at);
+        }
+    }
+
+    /// Removes the merges that no branch will find any more, as of the commit `at`: those that a
+    /// later one of the same chain follows, unless a fork or a merge refers to the state between
+    /// the two.
+    fn forget_merges(&mut self, at: Glsn) {
+        loop {
+            let mut forgotten = Vec::new();
+            for (pair, merges) in &mut self.merged {
+                let mut place = 0;
+                while let [merge, next, ..] = merges[place..] {
+                    let between = (pair.0, merge.by)..(pair.0, next.by);
+                    match self.references.range(between).next() {
+                        Some(_) => place += 1,
+                        None => forgotten.push((pair.1, merges.remove(place).at)),
+                    }
+                }
+            }
+            if forgotten.is_empty() {
+                return;
+            }
+            if let Some(lease) = &mut self.lease {
+                lease.shrink(forgotten.len() as u64 * MERGE_BYTES);
+            }
+            forgotten.into_iter().for_each(|(from, merged)| self.unrefer(from, merged, at));
+        }
+    }
+
+    /// Notes that a fork or a merge refers to a chain at a moment.
+    fn refer(&mut self, chain: u32, moment: Glsn) {
+        *self.references.entry((chain, moment)).or_default() += 1;
+        *self.forks_of(chain).entry(moment).or_default() += 1;
+    }
+
+    /// Notes that one does not any more since the commit `at`.
+    fn unrefer(&mut self, chain: u32, moment: Glsn, at: Glsn) {
+        remove_one(&mut self.references, (chain, moment));
+        remove_one(self.forks_of(chain), moment);
+        self.released.push((moment, chain == MAIN_CHAIN, at));
     }
 
     /// Puts or removes a chain, as of the commit `at`.
@@ -378,26 +436,20 @@ impl Known {
         if before == chain {
             return;
         }
-        if let Some(before) = before {
-            self.unlink(&before);
-            let is_fork_kept = chain.as_ref().is_some_and(|chain| {
-                chain.fork.at == before.fork.at && chain.parent == before.parent
-            });
-            if !is_fork_kept {
-                self.released.push((before.fork.at, before.parent == MAIN_CHAIN, at));
-            }
-        }
-        if let Some(chain) = chain {
-            if let Some(name) = &chain.name {
-                self.by_name.insert(Arc::clone(name), id);
-            }
+        if let Some(chain) = &chain {
             *self.children.entry(chain.parent).or_default() += 1;
-            *self.forks_of(chain.parent).entry(chain.fork.at).or_default() += 1;
+            self.refer(chain.parent, chain.fork.at);
+        }
+        if let Some(before) = before {
+            self.unlink(&before, at);
+        }
+        if let Some(name) = chain.and_then(|chain| chain.name) {
+            self.by_name.insert(name, id);
         }
     }
 
     /// Removes what is known of a chain besides its record.
-    fn unlink(&mut self, chain: &Chain) {
+    fn unlink(&mut self, chain: &Chain, at: Glsn) {
         if let Some(name) = &chain.name {
             // Another chain may have taken the name in the same change.
             let holder = self.by_name.get(name);
@@ -409,7 +461,7 @@ impl Known {
             }
         }
         remove_one(&mut self.children, chain.parent);
-        remove_one(self.forks_of(chain.parent), chain.fork.at);
+        self.unrefer(chain.parent, chain.fork.at, at);
     }
 
     fn forks_of(&mut self, parent: u32) -> &mut BTreeMap<Glsn, u32> {
@@ -462,12 +514,10 @@ impl Branches {
             known.chains.keys().filter(|id| !all.chains.contains_key(id)).copied().collect();
         gone.into_iter().for_each(|id| known.set(id, None, at));
         all.chains.into_iter().for_each(|(id, chain)| known.set(id, Some(chain), at));
-        let gone: Vec<_> =
-            known.merged.keys().filter(|pair| !all.merged.contains_key(pair)).copied().collect();
-        gone.into_iter().for_each(|pair| known.set_merged(pair, None, at));
-        all.merged.into_iter().for_each(|(pair, upto)| known.set_merged(pair, Some(upto), at));
+        known.replace_merges(all.merged, at);
         known.learned = at;
         (known.counter, known.lease, known.as_of) = (all.counter, all.lease, at);
+        known.forget_merges(at);
     }
 
     /// Leases the memory of a chain that is about to be created.
@@ -488,13 +538,12 @@ impl Branches {
         Ok(grown?)
     }
 
-    /// Leases the memory of the merge of the chain `from` into the chain `into`.
+    /// Leases the memory of a merge.
     ///
     /// # Errors
     /// The budget.
-    pub(crate) fn make_room_for_merge(&self, budget: &Budget, into: u32, from: u32) -> Result<()> {
-        let is_known = self.known().merged.contains_key(&(into, from));
-        if is_known { Ok(()) } else { self.grow(budget, MERGE_BYTES) }
+    pub(crate) fn make_room_for_merge(&self, budget: &Budget) -> Result<()> {
+        self.grow(budget, MERGE_BYTES)
     }
 
     /// Notes that the commit `glsn` of this process has merged the chain `from` into the chain
@@ -502,9 +551,9 @@ impl Branches {
     pub(crate) fn merged(&self, (into, from): (u32, u32), upto: Glsn, glsn: Glsn) {
         let mut known = self.known();
         let exists = |id| id == MAIN_CHAIN || known.chains.contains_key(&id);
-        let is_newest = known.merged.get(&(into, from)).is_none_or(|before| *before < upto);
-        if glsn > known.learned && exists(into) && exists(from) && is_newest {
-            known.set_merged((into, from), Some(upto), glsn);
+        if glsn > known.learned && exists(into) && exists(from) {
+            known.add_merge((into, from), Merged { by: glsn, at: upto });
+            known.forget_merges(glsn);
         }
     }
 
@@ -526,11 +575,12 @@ impl Branches {
         for (id, chain) in changes {
             if chain.is_none() {
                 let merges = known.merges_with(id);
-                merges.into_iter().for_each(|pair| known.set_merged(pair, None, glsn));
+                merges.into_iter().for_each(|pair| known.remove_merges(pair, glsn));
             }
             known.set(id, chain, glsn);
         }
         (known.counter, known.as_of) = (counter, glsn);
+        known.forget_merges(glsn);
     }
 
     /// The oldest `limit` forks, from main or from other chains, that must stay readable, and those
