@@ -230,7 +230,7 @@ impl Keys {
                 part.start += LEN_BYTES + key.len();
                 return Ok(Some(key));
             }
-            Self::Written(written) => &mut **written,
+            Self::Written(written) => written,
         };
         let mut at = 0;
         while let Some(written) = all.get_mut(at) {
