@@ -21,7 +21,7 @@ use crate::members::lock::Got;
 use crate::members::words::End;
 
 /// The right to order the next record: while it is held, no other member orders one.
-/// [`Turn::begin`] comes first.
+/// Call [`Turn::begin`] first.
 pub struct Turn<'a> {
     log: &'a OpenLog,
     members: &'a Members,
@@ -97,7 +97,7 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// The right to append, once the turn was begun.
+    /// The state of appending. Begins the turn if that was not done yet.
     pub(super) fn order_mut(&mut self) -> Result<&mut Order, LogError> {
         if self.order.is_none() {
             self.begin()?;
