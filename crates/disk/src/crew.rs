@@ -123,7 +123,7 @@ struct State {
     threads: usize,
     /// Threads that run a step of a patient job.
     patient: usize,
-    /// Until when a thread sleeps that then looks for a step, if one does.
+    /// When the thread that sleeps with a timeout wakes up; `None` if no thread does.
     watched_until: Option<u64>,
     is_closing: bool,
 }
@@ -251,7 +251,8 @@ impl Drop for Crew {
 impl Shared {
     /// A bell was rung.
     fn poke(&self) {
-        // Taken once: a thread that found no ring is asleep by now.
+        // Lock and unlock, so that a thread that found no ring is asleep and receives the
+        // notification.
         drop(self.state());
         self.changed.notify_one();
     }
@@ -401,7 +402,7 @@ impl Shared {
     }
 }
 
-/// Whether a time comes before a thread looks for a step.
+/// Whether `due` is before the thread that sleeps with a timeout wakes up.
 fn is_before(due: u64, watched_until: Option<u64>) -> bool {
     watched_until.is_none_or(|until| due < until)
 }
