@@ -116,7 +116,7 @@ impl Merge {
         Ok(has_steps)
     }
 
-    /// Records a read of our state: of a key, or of what concerns all keys of a keyspace.
+    /// Records a read of our state: of a key, or of a whole keyspace.
     fn note(
         &self,
         store: &Engine,

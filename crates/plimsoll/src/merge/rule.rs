@@ -44,11 +44,11 @@ pub enum MergeRule {
     Ours,
     /// It gets their value.
     Theirs,
-    /// The values are numbers as those of [`Db::add`](crate::Db::add), and the sum of both changes
-    /// applies: ours + theirs - base, also if both changes are equal; so a commit that is reverted
-    /// twice is subtracted twice. A key counts as 0 where only base or theirs do not have it.
-    /// Conflicts are a key that was deleted in ours, a value that is no number, and a sum that does
-    /// not fit into 64 bits.
+    /// The values are numbers, as for [`Db::add`](crate::Db::add), and the changes of both sides
+    /// are added: the result is `ours + theirs - base`. Equal changes are added too, so a commit
+    /// that is reverted twice is subtracted twice. A key that base or theirs does not have counts
+    /// as 0. A key that was deleted in ours, a value that is not a number, and a sum that does not
+    /// fit into 64 bits are conflicts.
     Counter,
     /// The values are texts, and the changed lines of both sides apply. Changes of the same lines
     /// or of neighbouring ones are a conflict, and so are a key that one of the three states does

@@ -28,7 +28,7 @@ pub(crate) const STREAMS_MARK: &str = "\u{1}streams";
 pub(crate) struct OwnRecords {
     index: Arc<OpenIndex>,
     keyspaces: Arc<Keyspaces>,
-    /// They have the tags.
+    /// Also hold the tags.
     snapshots: Arc<Snapshots>,
     pub(crate) cursors: Cursors,
     /// Whether the user has appended to a stream of their own.
