@@ -314,8 +314,8 @@ impl Db {
     /// b'3.10'
     ///
     /// A name has 1 to 255 bytes and no control characters. Names that commands would read as
-    /// another moment are refused: "newest", "now", "yesterday", digits only, what begins like a
-    /// date, what counts back from now ("2 hours ago"), and what contains ":".
+    /// another moment are refused: "newest", "now", "yesterday", digits only, and names that begin
+    /// like a date, count back from now ("2 hours ago") or contain ":".
     #[pyo3(signature = (name, moment = None))]
     fn tag(this: PyRef<'_, Self>, name: &str, moment: Option<When>) -> PyResult<Tag> {
         let py = this.py();

@@ -16,7 +16,7 @@ use crate::errors::{OrRaise, merge_conflicts};
 use crate::fork::ForkSafe;
 use crate::store::Store;
 
-/// The exception that a function of a rule raised, until it is raised to the caller.
+/// The exception that a rule's function raised, kept until the merge raises it to the caller.
 #[derive(Clone, Default)]
 pub(crate) struct Raised(Arc<Mutex<Option<PyErr>>>);
 
