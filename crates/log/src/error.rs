@@ -67,7 +67,7 @@ pub enum LogError {
         file: String,
         /// Byte offset in the file.
         offset: u64,
-        /// What is wrong.
+        /// A description of the damage.
         what: String,
     },
     /// The entry, or a page of a blob file that it names, was damaged and could not be read by a

@@ -118,7 +118,7 @@ pub struct Members {
     pub budgets: Budgets,
     /// Requests to the keeper.
     pub requests: Requests,
-    /// What this member needs.
+    /// The needs of this member.
     pub needs: Needs,
     /// Ids of blob files.
     pub blob_ids: BlobIds,
