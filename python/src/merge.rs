@@ -180,7 +180,7 @@ fn decide(function: &Bound<'_, PyAny>, input: &MergeInput<'_>) -> PyResult<Merge
     Ok(MergeDecision::Put(value.get().to_vec()))
 }
 
-/// What a revert or reset does, key by key, or the conflicts of a revert: an iterator, from
+/// The steps of a revert or reset, key by key, or the conflicts of a revert: an iterator, from
 /// `Db.preview_revert`, `Db.preview_reset` and `MergeConflicts.conflicts`. Steps are computed as
 /// they are read, and not held in memory.
 ///

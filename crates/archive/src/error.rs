@@ -11,7 +11,7 @@ use plimsoll::Glsn;
 pub struct Damage {
     /// The object's name.
     pub object: String,
-    /// What is wrong.
+    /// A description of the damage.
     pub what: String,
 }
 

@@ -52,7 +52,7 @@ pub struct PushReport {
     pub damage: Vec<Damage>,
 }
 
-/// What an archiver knows about its archive between two passes.
+/// The state of an archiver between two passes.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) newest: Found,

@@ -88,7 +88,7 @@ struct Entry {
     runner: Option<ThreadId>,
     /// Rings of the bell before the last step.
     seen: Option<u64>,
-    /// What the last step asked for; `None` before the first one.
+    /// The request of the last step; `None` before the first one.
     next: Option<Next>,
     /// When the last step asked for the next one, if it set a limit, by the crew's clock.
     due: Option<u64>,
@@ -128,7 +128,7 @@ struct State {
     is_closing: bool,
 }
 
-/// What the threads share.
+/// The state that the threads share.
 struct Shared {
     state: Mutex<State>,
     /// There may be a step to take.

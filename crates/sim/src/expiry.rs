@@ -84,8 +84,8 @@ fn time(micros: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_micros(micros)
 }
 
-/// What happens while a process waits for another one: time passes, and the other does its
-/// background work.
+/// The events while a process waits for another one: time passes, and the other does its background
+/// work.
 struct Crew {
     clocks: Vec<Arc<ManualClock>>,
     /// The open stores.

@@ -13,7 +13,7 @@ use crate::types::error::Result;
 use crate::types::invalid_input::InvalidInput;
 use crate::types::value::Value;
 
-/// What becomes of a key that both sides of a merge changed in different ways. A key that only one
+/// The result for a key that both sides of a merge changed in different ways. A key that only one
 /// side changed gets that side's value, without a rule.
 ///
 /// In [`Db::revert`](crate::Db::revert) of a commit, *base* is the state right after the commit,
@@ -85,7 +85,7 @@ pub struct MergeInput<'a> {
     pub theirs: Option<&'a [u8]>,
 }
 
-/// What becomes of a key.
+/// The decision about a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MergeDecision {
     /// It gets this value.

@@ -9,7 +9,7 @@ use std::str::FromStr;
 pub struct Among {
     /// The process; ignored for events of the machine.
     pub member: u8,
-    /// What the process does, or what happens.
+    /// The act or event.
     pub act: Act,
 }
 
