@@ -158,10 +158,11 @@ pub enum Error {
         /// Place and nature of the damage, and what to do.
         message: String,
     },
-    /// The requested data was damaged, and a recovery could not read it: it is lost. Other keys,
+    /// The requested data was damaged, and a recovery could not read it. It is lost. Other keys,
     /// other moments and later writes are unaffected.
     #[error(
-        "the data that GLSN {glsn} wrote here is lost: it was damaged when the store was recovered"
+        "the data that GLSN {glsn} wrote here is lost, because it was damaged when the store was \
+         recovered"
     )]
     Dropped {
         /// The commit that wrote it.

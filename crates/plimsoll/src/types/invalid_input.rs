@@ -99,8 +99,8 @@ pub enum InvalidInput {
     },
     /// There is no keyspace with this name, and it cannot be created here.
     #[error(
-        "there is no keyspace {name:?} in this store, and none is created: the store is open \
-         read-only or damaged"
+        "there is no keyspace {name:?} in this store, and none is created, because the store is \
+         open read-only or damaged"
     )]
     NoKeyspace {
         /// The name.
@@ -366,7 +366,7 @@ pub enum InvalidInput {
     },
     /// A store in memory is always created.
     #[error(
-        "a store in memory is new and empty: it cannot be opened read-only, or without `create`"
+        "a store in memory is new and empty, so it cannot be opened read-only, or without `create`"
     )]
     InMemoryMustCreate,
     /// The stream is reserved for the store.
