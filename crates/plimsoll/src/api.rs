@@ -2,6 +2,7 @@
 //! store on disk.
 
 pub(crate) mod admin;
+pub(crate) mod branches;
 pub(crate) mod commit;
 pub(crate) mod commits;
 pub(crate) mod db;

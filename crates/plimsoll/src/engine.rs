@@ -1,5 +1,6 @@
 //! The owner of an open store: opening and closing, keyspaces, retention, memory, and maintenance.
 
+pub(crate) mod branch_commits;
 pub(crate) mod collect_stats;
 pub(crate) mod cursor_commits;
 pub(crate) mod folder;

@@ -2,6 +2,7 @@
 //! They import nothing from the engine.
 
 pub(crate) mod as_of;
+pub(crate) mod branches;
 pub(crate) mod cancel;
 pub(crate) mod compression;
 pub(crate) mod cursors;

@@ -23,7 +23,7 @@ use crate::txn::spill::side_runs;
 use crate::types::error::{Result, show_key};
 use crate::types::expiry::Expiry;
 use crate::types::index_key::IndexKey;
-use crate::types::keyspaces::{CURSORS, TAGS};
+use crate::types::keyspaces::{BRANCHES, CURSORS, TAGS};
 use crate::types::times::of_micros;
 use crate::types::value::Value;
 use crate::types::version::{OwnedStored, Stored};
@@ -111,6 +111,15 @@ impl Commit {
     /// Corruption, or a newer format.
     pub fn changes_tag(&self) -> Result<bool> {
         self.begins_in(TAGS)
+    }
+
+    /// Whether the commit only created, renamed or deleted a branch
+    /// ([`Db::create_branch`](crate::Db::create_branch)).
+    ///
+    /// # Errors
+    /// Corruption, or a newer format.
+    pub fn changes_branch(&self) -> Result<bool> {
+        self.begins_in(BRANCHES)
     }
 
     /// The commit's changes: first the ranges that it deleted, one change for each, then the keys,

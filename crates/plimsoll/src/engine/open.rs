@@ -110,7 +110,7 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
     let replay_nanos = watch.nanos() - before_replay;
     sequencer.replayed(replayed.last);
     let warm = start_warm(&path, &options, &memory, (&log, &index, &sequencer))?;
-    let records = Arc::new(OwnRecords::new(&index, &keyspaces, &snapshots));
+    let records = Arc::new(OwnRecords::new(&memory.budget, &index, &keyspaces, &snapshots));
     let (peers, shared) =
         entry.peers(&options, &memory.budget, (&log, &index, &sequencer), &records, floors);
     let context =

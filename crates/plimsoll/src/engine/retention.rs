@@ -10,12 +10,12 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::index::compaction::is_lasting;
 use crate::index::env::Horizon;
-use crate::index::env::moment_set::MomentSet;
+use crate::index::env::moment_set::{MomentSet, PINS_MAX};
 use crate::read::moments::Snapshots;
 use crate::txn::sequencer::CommitSequencer;
 use crate::txn::shared::floors::Floors;
 use crate::types::error::Error;
-use crate::types::keyspaces::{CURSORS, Keyspaces, SYSTEM, TAGS};
+use crate::types::keyspaces::{BRANCHES, CURSORS, Keyspaces, SIDE, SYSTEM, TAGS};
 use crate::types::retention::Retention;
 
 /// The retained moments of the keyspaces of an open store.
@@ -59,6 +59,22 @@ impl RetentionHorizon {
         }
     }
 
+    /// The oldest moment that a retention covers now.
+    fn since(&self, retention: Retention, visible: Glsn) -> Glsn {
+        match retention {
+            Retention::Forever => Glsn::NONE,
+            Retention::Latest => Glsn::MAX,
+            Retention::Glsns(glsns) => Glsn(visible.0.saturating_sub(glsns)),
+            Retention::Time(age) => {
+                let age = u64::try_from(age.as_micros()).unwrap_or(u64::MAX);
+                let then = self.clock.wall_micros().saturating_sub(age);
+                // If the log cannot map the time to a GLSN (it is trimmed there), no version is
+                // dropped because of its age.
+                self.log.glsn_at(then).unwrap_or(Glsn::NONE)
+            }
+        }
+    }
+
     /// The moments that open snapshots and other processes read now or later.
     fn read(&self) -> MomentSet {
         let read = self.snapshots.retained(|| self.sequencer.visible());
@@ -71,7 +87,7 @@ impl Horizon for RetentionHorizon {
         if keyspace == SYSTEM || self.ready.get().is_none() {
             return MomentSet::all();
         }
-        if [CURSORS, TAGS].contains(&keyspace) {
+        if [CURSORS, TAGS, BRANCHES].contains(&keyspace) {
             return self.read();
         }
         let (read, visible) = (self.read(), self.sequencer.visible());
@@ -82,24 +98,20 @@ impl Horizon for RetentionHorizon {
         if !self.floors.is_retention_known(|| self.sequencer.applied()) {
             return MomentSet::all();
         }
-        let tagged = self.snapshots.tags.moments(self.log.bounds().durable);
-        let Some(tagged) = tagged else { return MomentSet::all() };
-        let read = read.and_pins(&tagged);
-        let Some(record) = self.keyspaces.record(keyspace) else { return MomentSet::all() };
-        match record.retention {
-            Retention::Forever => MomentSet::all(),
-            Retention::Latest => read,
-            Retention::Glsns(glsns) => read.and_since(Glsn(visible.0.saturating_sub(glsns))),
-            Retention::Time(age) => {
-                let then = self
-                    .clock
-                    .wall_micros()
-                    .saturating_sub(u64::try_from(age.as_micros()).unwrap_or(u64::MAX));
-                // If the log cannot map the time to a GLSN (it is trimmed there), no version is
-                // dropped because of its age.
-                read.and_since(self.log.glsn_at(then).unwrap_or(Glsn::NONE))
+        let durable = self.log.bounds().durable;
+        let tagged = self.snapshots.tags.moments(durable);
+        let forks = self.snapshots.branches.moments(keyspace != SIDE, durable, PINS_MAX + 1);
+        let (Some(tagged), Some(forks)) = (tagged, forks) else { return MomentSet::all() };
+        let read = read.and_pins(&tagged).and_pins(&forks);
+        let since = match keyspace {
+            // The versions of all keyspaces: the longest retention applies.
+            SIDE => {
+                let all = self.keyspaces.all();
+                all.iter().map(|(_, record)| self.since(record.retention, visible)).min()
             }
-        }
+            keyspace => self.keyspaces.record(keyspace).map(|it| self.since(it.retention, visible)),
+        };
+        read.and_since(since.unwrap_or(Glsn::NONE))
     }
 
     fn expired(&self, oldest: Glsn) -> (Glsn, u64) {

@@ -75,7 +75,7 @@ fn no_tag(name: &str) -> Error {
 }
 
 /// Fails unless every keyspace that existed at a moment can be read there.
-fn check_readable(store: &Engine, at: Glsn) -> Result<()> {
+pub(crate) fn check_readable(store: &Engine, at: Glsn) -> Result<()> {
     let view = store.reader.index.sources.view();
     let check = |id| view.check_readable(&Span::of_keyspace(id).first(), at);
     check(DEFAULT.1)?;

@@ -12,6 +12,7 @@ use plimsoll_memory::budget::{Budget, Kind, Lease};
 use crate::borders::{Border, hit};
 use crate::index::env::moment_set::{MomentSet, PINS_MAX};
 use crate::types::as_of::AsOf;
+use crate::types::branches::Branches;
 use crate::types::error::{Error, Result};
 use crate::types::lock::lock;
 use crate::types::tags::Tags;
@@ -32,6 +33,8 @@ pub(crate) struct Snapshots {
     times: Mutex<BTreeMap<Glsn, u64>>,
     /// Moments that stay readable without being open.
     pub(crate) tags: Tags,
+    /// Their forks stay readable without being open.
+    pub(crate) branches: Branches,
 }
 
 /// The moments that some of the threads have opened, on a cache line of its own.

@@ -1,5 +1,5 @@
 //! The store's own records as this process knows them: the keyspaces, the positions of the named
-//! cursors, the tags, and whether the log has streams of the user.
+//! cursors, the tags, the branches, and whether the log has streams of the user.
 //!
 //! They are read when the store is opened, and again when another process has changed them.
 
@@ -8,15 +8,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::budget::Budget;
 
 use crate::index::OpenIndex;
 use crate::index::sources::view::Direction;
 use crate::read::moments::Snapshots;
 use crate::read::span::Span;
 use crate::types::as_of::AsOf;
+use crate::types::branches::{Registry, damaged_branch};
 use crate::types::cursors::{Cursors, damaged_cursor, decode_cursor};
 use crate::types::error::{Error, Result};
-use crate::types::keyspaces::{CURSORS, DEFAULT, Keyspaces, Record, SYSTEM, TAGS, dropped_name};
+use crate::types::keyspaces::{
+    BRANCHES, CURSORS, DEFAULT, Keyspaces, Record, SYSTEM, TAGS, dropped_name,
+};
 use crate::types::tags::{Tagged, damaged_tag};
 use crate::types::version::Stored;
 
@@ -26,9 +30,10 @@ pub(crate) const STREAMS_MARK: &str = "\u{1}streams";
 
 /// The records of an open store.
 pub(crate) struct OwnRecords {
+    budget: Budget,
     index: Arc<OpenIndex>,
     keyspaces: Arc<Keyspaces>,
-    /// Also hold the tags.
+    /// Also hold the tags and the branches.
     snapshots: Arc<Snapshots>,
     pub(crate) cursors: Cursors,
     /// Whether the user has appended to a stream of their own.
@@ -39,11 +44,13 @@ pub(crate) struct OwnRecords {
 impl OwnRecords {
     /// Records that are not loaded yet.
     pub(crate) fn new(
+        budget: &Budget,
         index: &Arc<OpenIndex>,
         keyspaces: &Arc<Keyspaces>,
         snapshots: &Arc<Snapshots>,
     ) -> Self {
         Self {
+            budget: budget.clone(),
             index: Arc::clone(index),
             keyspaces: Arc::clone(keyspaces),
             snapshots: Arc::clone(snapshots),
@@ -63,6 +70,7 @@ impl OwnRecords {
         self.refresh_keyspaces(at)?;
         self.refresh_cursors(at)?;
         self.refresh_tags(at)?;
+        self.refresh_branches(at)?;
         // Release: partner of the load in `is_loaded`.
         self.is_loaded.store(true, Ordering::Release);
         Ok(())
@@ -120,6 +128,23 @@ impl OwnRecords {
     /// As for [`OwnRecords::load`].
     pub(crate) fn refresh_tags(&self, at: Glsn) -> Result<()> {
         self.snapshots.tags.learn(self.named(TAGS, at, damaged_tag, Tagged::decode)?, at);
+        Ok(())
+    }
+
+    /// Reads the records of all branches as of `at`.
+    ///
+    /// # Errors
+    /// As for [`OwnRecords::load`].
+    pub(crate) fn refresh_branches(&self, at: Glsn) -> Result<()> {
+        let (span, view) = (Span::of_keyspace(BRANCHES), self.index.sources.view());
+        let mut walk =
+            view.visible(span.lower(), span.upper(), AsOf::unexpiring(at), Direction::Forward)?;
+        let (mut key, mut all) = (Vec::new(), Registry::default());
+        while let Some(version) = walk.next(&mut key)? {
+            let Stored::Inline(record) = version.stored else { return Err(damaged_branch()) };
+            all.add(&self.budget, version.user_key(), record)?;
+        }
+        self.snapshots.branches.learn(all, at);
         Ok(())
     }
 

@@ -19,7 +19,7 @@ use crate::txn::payload::{Operations, Payload, Writes};
 use crate::txn::spill::open_table;
 use crate::types::error::{Error, Result};
 use crate::types::index_key::IndexKey;
-use crate::types::keyspaces::{CURSORS, SYSTEM, TAGS};
+use crate::types::keyspaces::{BRANCHES, CURSORS, SYSTEM, TAGS};
 use crate::types::version::Stored;
 
 /// During an open, memtable room is reserved in steps of this many bytes, or of this part of a
@@ -61,14 +61,22 @@ pub(crate) struct Touched {
     pub(crate) cursors: bool,
     /// Tags.
     pub(crate) tags: bool,
+    /// Branches.
+    pub(crate) branches: bool,
 }
 
 impl Touched {
-    pub(crate) const ALL: Self = Self { keyspaces: true, cursors: true, tags: true };
+    pub(crate) const ALL: Self =
+        Self { keyspaces: true, cursors: true, tags: true, branches: true };
 
     /// Which records are in the keyspaces for which `has` is true.
     fn of(has: impl Fn(u32) -> bool) -> Self {
-        Self { keyspaces: has(SYSTEM), cursors: has(CURSORS), tags: has(TAGS) }
+        Self {
+            keyspaces: has(SYSTEM),
+            cursors: has(CURSORS),
+            tags: has(TAGS),
+            branches: has(BRANCHES),
+        }
     }
 
     /// Adds those of `other`.
@@ -76,6 +84,7 @@ impl Touched {
         self.keyspaces |= other.keyspaces;
         self.cursors |= other.cursors;
         self.tags |= other.tags;
+        self.branches |= other.branches;
     }
 }
 

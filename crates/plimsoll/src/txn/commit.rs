@@ -42,7 +42,7 @@ use crate::txn::write_set::{Write, WriteSet};
 use crate::types::as_of::Expiries;
 use crate::types::error::{Error, Result};
 use crate::types::index_key::IndexKey;
-use crate::types::keyspaces::{CURSORS, SYSTEM, TAGS};
+use crate::types::keyspaces::{BRANCHES, CURSORS, SYSTEM, TAGS};
 use crate::types::version::{INLINE_BYTES, MAX_POINTER_BYTES, Stored, value_sum};
 
 /// Divisor: a commit that is too large for a record is inserted into the memtable if it takes at
@@ -61,7 +61,7 @@ pub(crate) struct CommitOptions<'a> {
 
 /// Whether a keyspace holds the store's own records.
 fn is_own(id: &u32) -> bool {
-    [SYSTEM, CURSORS, TAGS].contains(id)
+    [SYSTEM, CURSORS, TAGS, BRANCHES].contains(id)
 }
 
 /// A commit that is encoded but not ordered yet.
@@ -332,10 +332,10 @@ impl<'a> Commit<'a> {
         self.waits
     }
 
-    /// Whether it writes records of keyspaces, or tags: every process must know them before it
-    /// drops versions.
+    /// Whether it writes records of keyspaces, tags or branches: every process must know them
+    /// before it drops versions.
     pub(crate) fn writes_keyspaces(&self) -> bool {
-        self.spaces.contains(&SYSTEM) || self.spaces.contains(&TAGS)
+        [SYSTEM, TAGS, BRANCHES].iter().any(|own| self.spaces.contains(own))
     }
 
     /// Whether the commit may be ordered after any other commit and applied at any time: it has

@@ -326,6 +326,42 @@ pub enum InvalidInput {
         /// The limit.
         limit: u64,
     },
+    /// The name of a branch is not allowed.
+    #[error(
+        "a branch's name has 1 to {limit_bytes} bytes, no control characters, no `:`, `..` or \
+         `@{{`, no space around it, does not begin with `-`, and cannot be read as a GLSN or a \
+         time, unlike {name:?}"
+    )]
+    BranchName {
+        /// The name.
+        name: String,
+        /// The maximum length of a name.
+        limit_bytes: u64,
+    },
+    /// There is no branch with this name.
+    #[error("there is no branch {name:?}; create it by Db::create_branch")]
+    NoBranch {
+        /// The name.
+        name: String,
+    },
+    /// The branch was deleted since the caller got it.
+    #[error("the branch was deleted; get another one by Db::branch")]
+    BranchDeleted,
+    /// There is already a branch with this name.
+    #[error("branch {name:?} exists; delete it by Db::delete_branch or use another name")]
+    BranchExists {
+        /// The name.
+        name: String,
+    },
+    /// The store has the maximum number of branches.
+    #[error("a store has at most {limit} branches; delete one by Db::delete_branch")]
+    TooManyBranches {
+        /// The limit.
+        limit: u64,
+    },
+    /// Branch main always exists under this name.
+    #[error("branch main always exists: it is not created, renamed or deleted")]
+    MainBranch,
     /// The default keyspace cannot be dropped.
     #[error("the default keyspace always exists: delete its keys instead of dropping it")]
     DropOfDefaultKeyspace,

@@ -52,6 +52,12 @@ pub(crate) const CURSORS: u32 = 2;
 /// The keyspace that stores the tags (`tags`).
 pub(crate) const TAGS: u32 = 3;
 
+/// The keyspace that stores the chains (`branches`).
+pub(crate) const BRANCHES: u32 = 4;
+
+/// The keyspace that stores the versions of all branches but main.
+pub(crate) const SIDE: u32 = 5;
+
 /// The maximum length of a name in bytes.
 pub(crate) const MAX_NAME_BYTES: usize = 255;
 

@@ -199,7 +199,7 @@ pub(crate) fn check_tag_name(name: &str) -> Result<()> {
         && name.len() <= MAX_NAME_BYTES
         && name.trim() == name
         && !name.chars().any(|c| c.is_control() || c == ':');
-    if is_name && !is_moment(name) {
+    if is_name && !is_moment_name(name) {
         return Ok(());
     }
     Err(InvalidInput::TagName { name: name.to_owned(), limit_bytes: MAX_NAME_BYTES as u64 }.into())
@@ -207,7 +207,7 @@ pub(crate) fn check_tag_name(name: &str) -> Result<()> {
 
 /// Whether a text may be a moment that is not a tag: a number; `newest`, `now` or `yesterday`; a
 /// text that begins like a date, or that counts back from now, such as `2 hours ago`.
-fn is_moment(text: &str) -> bool {
+pub(crate) fn is_moment_name(text: &str) -> bool {
     if ["newest", "now", "yesterday"].contains(&text) {
         return true;
     }

@@ -38,7 +38,7 @@ use crate::types::error::{Error, Lift, Result};
 use crate::types::expiry::Expiry;
 use crate::types::index_key::{IndexKey, KeyBuffer};
 use crate::types::invalid_input::InvalidInput;
-use crate::types::keyspaces::{CURSORS, Keyspace, SYSTEM, TAGS};
+use crate::types::keyspaces::{BRANCHES, CURSORS, Keyspace, SIDE, SYSTEM, TAGS};
 use crate::types::version::Stored;
 
 /// The content of a dump.
@@ -204,6 +204,10 @@ impl<'a> Dump<'a> {
                 let change = Change::Tag { name: key, record: own };
                 return self.out.write(&record_of(change, old));
             }
+            BRANCHES => {
+                let change = Change::Branch { key, record: own };
+                return self.out.write(&record_of(change, old));
+            }
             _ => {}
         }
         if stored == Stored::Deleted {
@@ -347,7 +351,7 @@ impl Dump<'_> {
     fn is_dumped(&self, space: u32, key: &[u8]) -> bool {
         match (&self.ids, space) {
             (None, _) => true,
-            (Some(_), CURSORS | TAGS) => false,
+            (Some(_), CURSORS | TAGS | BRANCHES | SIDE) => false,
             (Some(_), SYSTEM) => match SystemKey::of(key) {
                 SystemKey::Live(name) | SystemKey::Dropped(_, name) => {
                     self.options.keyspace.as_ref().is_some_and(|only| only.as_bytes() == name)

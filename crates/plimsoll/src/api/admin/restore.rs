@@ -44,7 +44,7 @@ use crate::types::compression::Compression;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::expiry::Expiry;
 use crate::types::index_key::KeyBuffer;
-use crate::types::keyspaces::{CURSORS, Keyspace, Record as Settings, SYSTEM, TAGS};
+use crate::types::keyspaces::{BRANCHES, CURSORS, Keyspace, Record as Settings, SYSTEM, TAGS};
 use crate::types::options::{Durability, Options};
 
 /// Rows are committed once they have this many bytes, or are this many.
@@ -392,6 +392,7 @@ impl Owned {
             Change::System { key, value } => own(SYSTEM, key.key(), value),
             Change::Cursor { name, next } => own(CURSORS, name.to_vec(), next),
             Change::Tag { name, record } => own(TAGS, name.to_vec(), record),
+            Change::Branch { key, record } => own(BRANCHES, key.to_vec(), record),
         })
     }
 }
@@ -399,7 +400,7 @@ impl Owned {
 /// The records of the store itself have kinds of their own.
 fn user_space(space: u32) -> Result<u32> {
     match space {
-        SYSTEM | CURSORS | TAGS => Err(Error::corrupt(format!(
+        SYSTEM | CURSORS | TAGS | BRANCHES => Err(Error::corrupt(format!(
             "the dump changes a key of keyspace {space}, which is the store's own"
         ))),
         space => Ok(space),

@@ -283,6 +283,10 @@ impl Follower {
             self.records.refresh_tags(self.sequencer.applied())?;
             to_learn.tags = false;
         }
+        if to_learn.branches {
+            self.records.refresh_branches(self.sequencer.applied())?;
+            to_learn.branches = false;
+        }
         // Release: a thread that sees that nothing is to be loaded sees the loaded records.
         self.is_to_learn.store(false, Ordering::Release);
         Ok(())

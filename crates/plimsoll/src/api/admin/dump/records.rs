@@ -99,6 +99,11 @@ pub(crate) enum Change<'a> {
         name: &'a [u8],
         record: Option<&'a [u8]>,
     },
+    /// The record of a branch, or that it is gone.
+    Branch {
+        key: &'a [u8],
+        record: Option<&'a [u8]>,
+    },
 }
 
 /// A key of the system keyspace.
@@ -168,6 +173,7 @@ const SYSTEM_DROPPED: u8 = 17;
 const SYSTEM_MARK: u8 = 18;
 const CURSOR: u8 = 19;
 const TAG: u8 = 20;
+const BRANCH: u8 = 21;
 
 impl<'a> SystemKey<'a> {
     /// The meaning of a key of the system keyspace.
@@ -245,12 +251,17 @@ impl<'a> Change<'a> {
                 push_bytes(out, name);
                 optional(out, record);
             }
+            Self::Branch { key, record } => {
+                out.push(BRANCH);
+                push_bytes(out, key);
+                optional(out, record);
+            }
         }
     }
 
     fn decode(from: &mut codec::Reader<'a>) -> Result<Self> {
         let kind = from.u8().ok_or_else(malformed)?;
-        if !matches!(kind, DELETE..=PUT_EXPIRING | SYSTEM_LIVE..=TAG) {
+        if !matches!(kind, DELETE..=PUT_EXPIRING | SYSTEM_LIVE..=BRANCH) {
             return Err(Error::format(format!(
                 "the dump holds a change of kind {kind} that this version does not know; use a \
                  newer Plimsoll"
@@ -300,6 +311,7 @@ impl<'a> Change<'a> {
             }
             CURSOR => Self::Cursor { name: from.bytes()?, next: optional(from)? },
             TAG => Self::Tag { name: from.bytes()?, record: optional(from)? },
+            BRANCH => Self::Branch { key: from.bytes()?, record: optional(from)? },
             _ => return None,
         })
     }
@@ -671,6 +683,7 @@ mod tests {
             Record::Change(Change::Cursor { name: b"mailer", next: None }),
             Record::Change(Change::Tag { name: b"v1", record: Some(&[7; 17]) }),
             Record::Change(Change::Tag { name: b"v1", record: None }),
+            Record::Change(Change::Branch { key: &[0, 0, 0, 1], record: Some(&[7; 30]) }),
             Record::CommitEnd { changes: 8 },
             Record::Entries { first: Glsn(4), count: 2, micros: 6, stream: 7 },
             Record::Entry { len: 0, piece: b"" },

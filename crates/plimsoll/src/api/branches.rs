@@ -1,0 +1,114 @@
+//! Branches: lines of history that leave another branch at a moment.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::api::db::Db;
+use crate::api::snapshot::{Moment, Snapshot};
+use crate::engine::branch_commits::{self, Lineage};
+use crate::types::branches::{BranchInfo, MAIN, MAIN_CHAIN};
+use crate::types::error::Result;
+
+/// A branch of a store: main, or one that was created by [`Db::create_branch`]. Cheap to clone.
+///
+/// While it exists, the moments at which its branch and those before it left their parents stay
+/// readable. When the branch is deleted, it fails with
+/// [`InvalidInput::NoBranch`](crate::InvalidInput::NoBranch).
+#[derive(Clone)]
+pub struct Branch {
+    pub(crate) db: Db,
+    name: Arc<str>,
+    /// `None`: main.
+    pub(crate) lineage: Option<Arc<Lineage>>,
+}
+
+impl Db {
+    /// The branch main: the keys of the store itself.
+    pub fn main(&self) -> Branch {
+        Branch { db: self.clone(), name: MAIN.into(), lineage: None }
+    }
+
+    /// The branch with this name.
+    ///
+    /// # Errors
+    /// [`InvalidInput::NoBranch`](crate::InvalidInput::NoBranch);
+    /// [`Error::Behind`](crate::Error::Behind) if the commits of other processes cannot be applied.
+    pub fn branch(&self, name: &str) -> Result<Branch> {
+        let lineage = branch_commits::find(&self.store, name)?;
+        Ok(Branch { db: self.clone(), name: name.into(), lineage })
+    }
+
+    /// All branches but main, sorted by name.
+    ///
+    /// # Errors
+    /// [`Error::Behind`](crate::Error::Behind) if the commits of other processes cannot be applied.
+    pub fn branches(&self) -> Result<Vec<BranchInfo>> {
+        branch_commits::all(&self.store)
+    }
+
+    /// Creates a branch, which begins with the newest state of `parent`. It is one small commit:
+    /// no data is copied.
+    ///
+    /// The name has 1 to 255 bytes and no control characters. It must not be `main`, `newest`,
+    /// `now`, `yesterday` or a number, begin like a date or with `-`, count back from now
+    /// (`2 hours ago`), contain `:`, `..` or `@{`, or begin or end with a space: commands would
+    /// take it for something else.
+    ///
+    /// The versions that the branch sees stay readable in every keyspace until it is deleted. Up to
+    /// 32 forks, tags and open snapshots retain only the versions that they see; if there are more,
+    /// all versions from the 33rd oldest on are retained.
+    ///
+    /// # Errors
+    /// [`InvalidInput::BranchName`](crate::InvalidInput::BranchName),
+    /// [`InvalidInput::BranchExists`](crate::InvalidInput::BranchExists),
+    /// [`InvalidInput::BranchDeleted`](crate::InvalidInput::BranchDeleted): of the parent;
+    /// [`InvalidInput::TooManyBranches`](crate::InvalidInput::TooManyBranches); errors of a commit.
+    pub fn create_branch(&self, name: &str, parent: &Branch) -> Result<Branch> {
+        self.create_branch_at(name, parent, Moment::Newest)
+    }
+
+    /// Creates a branch that begins with a past state of `parent`.
+    ///
+    /// # Errors
+    /// As for [`Db::create_branch`] and [`Db::snapshot_at`].
+    pub fn create_branch_at(&self, name: &str, parent: &Branch, moment: Moment) -> Result<Branch> {
+        // Open until the branch is known, so that the moment stays readable in between.
+        let snapshot = Snapshot::of(&self.store, moment)?;
+        let chain = parent.lineage.as_ref().map_or(MAIN_CHAIN, |it| it.ancestry.chain);
+        branch_commits::create(&self.store, name, chain, snapshot.read_at()?.glsn)?;
+        self.branch(name)
+    }
+
+    /// Gives a branch another name. Transactions that are open on it fail with
+    /// [`Error::Conflict`](crate::Error::Conflict).
+    ///
+    /// # Errors
+    /// As for [`Db::create_branch`], and [`InvalidInput::NoBranch`](crate::InvalidInput::NoBranch).
+    pub fn rename_branch(&self, from: &str, to: &str) -> Result<()> {
+        branch_commits::rename(&self.store, from, to)
+    }
+
+    /// Deletes a branch. Branches that descend from it stay as they are. Its space returns when no
+    /// branch of its group is left: of those that descend from the same branch off main.
+    ///
+    /// # Errors
+    /// [`InvalidInput::NoBranch`](crate::InvalidInput::NoBranch),
+    /// [`InvalidInput::MainBranch`](crate::InvalidInput::MainBranch); the store is read-only, or
+    /// the commit fails.
+    pub fn delete_branch(&self, name: &str) -> Result<()> {
+        branch_commits::delete(&self.store, name)
+    }
+}
+
+impl Branch {
+    /// Its name, at the time when this handle was made.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl fmt::Debug for Branch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Branch({:?})", self.name)
+    }
+}
