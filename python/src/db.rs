@@ -265,7 +265,8 @@ impl Db {
             let result = function.call(all, kwargs)?;
             if result.hasattr("__await__")? {
                 return Err(PyTypeError::new_err(
-                    "transact needs a plain function, because a transaction must not wait in an event loop",
+                    "transact needs a plain function, because a transaction must not wait in an \
+                     event loop",
                 ));
             }
             Ok(result)
@@ -314,8 +315,8 @@ impl Db {
     /// b'3.10'
     ///
     /// A name has 1 to 255 bytes and no control characters. Names that commands would read as
-    /// another moment are refused: "newest", "now", "yesterday", digits only, what begins like a
-    /// date, what counts back from now ("2 hours ago"), and what contains ":".
+    /// another moment are refused: "newest", "now", "yesterday", digits only, and names that begin
+    /// like a date, count back from now ("2 hours ago") or contain ":".
     #[pyo3(signature = (name, moment = None))]
     fn tag(this: PyRef<'_, Self>, name: &str, moment: Option<When>) -> PyResult<Tag> {
         let py = this.py();
@@ -412,9 +413,9 @@ impl Db {
         Revert::new(py, store, glsn, rules, [keyspaces, exclude])?.preview(py)
     }
 
-    /// Makes all keys equal to what they were at an earlier moment (a GLSN, a `datetime` or a
-    /// tag), by a new commit; the history stays. Returns the new commit's GLSN, or `None` if there was nothing
-    /// to change. `keyspaces` limits it to some keyspaces.
+    /// Makes all keys equal to what they were at an earlier moment (a GLSN, a `datetime` or a tag),
+    /// by a new commit; the history stays. Returns the new commit's GLSN, or `None` if there was
+    /// nothing to change. `keyspaces` limits it to some keyspaces.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> before = db.put(b"tea", b"3.10")
@@ -440,7 +441,7 @@ impl Db {
         Ok(py.detach(|| reset.run()).or_raise()?.map(|glsn| glsn.0))
     }
 
-    /// What `reset_to` would do now, key by key; writes nothing.
+    /// The steps that `reset_to` would take now, key by key; writes nothing.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db[b"tea"] = b"3.10"
@@ -487,8 +488,8 @@ impl Db {
         stats::to_python(py, &stats)
     }
 
-    /// Findings of the last open, one line each: commits whose time is far ahead of the clock, bytes
-    /// behind the end of a segment's contents, an ignored warm image.
+    /// Findings of the last open, one line each: commits whose time is far ahead of the clock,
+    /// bytes behind the end of a segment's contents, an ignored warm image.
     ///
     /// >>> with plimsoll.open(path, memory="16MiB") as db:
     /// ...     db.warnings
@@ -547,7 +548,8 @@ impl Db {
         let db = store(&this).db()?.clone();
         if store(&this).path.as_os_str().is_empty() {
             return Err(errors::invalid(
-                "cannot back up a store in memory, because it has no files; copy its rows to a store on disk with put_many",
+                "cannot back up a store in memory, because it has no files; copy its rows to a store \
+                 on disk with put_many",
             ));
         }
         let dest = dest.0;

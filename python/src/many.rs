@@ -135,7 +135,7 @@ pub(crate) fn for_keys<'py>(
 
 /// Puts pairs into a transaction.
 pub(crate) fn put_into(py: Python<'_>, place: &Place, pairs: &Bound<'_, PyAny>) -> PyResult<()> {
-    let When::In(transaction) = &place.when else { unreachable!("asked only where there is one") };
+    let When::In(transaction) = &place.when else { unreachable!("called only if there is one") };
     for_pairs(pairs, |batch, bytes| {
         let rows: Vec<(&[u8], &[u8])> =
             batch.iter().map(|(key, value)| (key.get(), value.get())).collect();
@@ -147,7 +147,7 @@ pub(crate) fn put_into(py: Python<'_>, place: &Place, pairs: &Bound<'_, PyAny>) 
 
 /// Deletes keys in a transaction.
 pub(crate) fn delete_from(py: Python<'_>, place: &Place, keys: &Bound<'_, PyAny>) -> PyResult<()> {
-    let When::In(transaction) = &place.when else { unreachable!("asked only where there is one") };
+    let When::In(transaction) = &place.when else { unreachable!("called only if there is one") };
     for_keys(keys, |batch| {
         let keys: Vec<&[u8]> = batch.iter().map(BytesLike::get).collect();
         let bytes = keys.iter().map(|key| key.len()).sum::<usize>();

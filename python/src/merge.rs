@@ -16,7 +16,7 @@ use crate::errors::{OrRaise, merge_conflicts};
 use crate::fork::ForkSafe;
 use crate::store::Store;
 
-/// The exception that a function of a rule raised, until it is raised to the caller.
+/// The exception that a rule's function raised, kept until the merge raises it to the caller.
 #[derive(Clone, Default)]
 pub(crate) struct Raised(Arc<Mutex<Option<PyErr>>>);
 
@@ -180,7 +180,7 @@ fn decide(function: &Bound<'_, PyAny>, input: &MergeInput<'_>) -> PyResult<Merge
     Ok(MergeDecision::Put(value.get().to_vec()))
 }
 
-/// What a revert or reset does, key by key, or the conflicts of a revert: an iterator, from
+/// The steps of a revert or reset, key by key, or the conflicts of a revert: an iterator, from
 /// `Db.preview_revert`, `Db.preview_reset` and `MergeConflicts.conflicts`. Steps are computed as
 /// they are read, and not held in memory.
 ///

@@ -70,7 +70,7 @@ pub(crate) struct OpenTransaction {
 }
 
 /// A transaction's state.
-#[allow(clippy::large_enum_variant, reason = "it lies in an `Arc`, and is mostly open")]
+#[allow(clippy::large_enum_variant, reason = "it is in an `Arc`, and usually open")]
 pub(crate) enum State {
     Open {
         transaction: ForkSafe<plimsoll::Transaction>,
@@ -288,7 +288,7 @@ impl Place {
     pub(crate) fn ttl(&self, py: Python<'_>, key: &[u8]) -> PyResult<plimsoll::Ttl> {
         match &self.when {
             When::Now | When::At(_) => {
-                let snapshot = self.snapshot(py)?.expect("it is no transaction");
+                let snapshot = self.snapshot(py)?.expect("it is not a transaction");
                 py.detach(|| snapshot.ttl(&self.keyspace, key)).or_raise()
             }
             When::In(transaction) => {
@@ -305,7 +305,7 @@ impl Place {
     ) -> PyResult<Option<plimsoll::ValueReader>> {
         match &self.when {
             When::Now | When::At(_) => {
-                let snapshot = self.snapshot(py)?.expect("it is no transaction");
+                let snapshot = self.snapshot(py)?.expect("it is not a transaction");
                 py.detach(|| snapshot.get_reader(&self.keyspace, key)).or_raise()
             }
             When::In(transaction) => {
@@ -343,7 +343,7 @@ impl Place {
     ) -> PyResult<T> {
         match &self.when {
             When::In(transaction) => transaction.read(py, then),
-            _ => unreachable!("asked only where there is one"),
+            _ => unreachable!("called only if there is one"),
         }
     }
 }

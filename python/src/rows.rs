@@ -207,7 +207,7 @@ pub(crate) fn count(py: Python<'_>, place: &Place, span: KeySpan) -> PyResult<u6
         })?;
         return Ok(rows);
     }
-    let snapshot = place.snapshot(py)?.expect("it is no transaction");
+    let snapshot = place.snapshot(py)?.expect("it is not a transaction");
     let mut walk =
         snapshot.range(&place.keyspace, span.behind(None, false)).or_raise()?.keys_only();
     let mut rows = 0;

@@ -25,7 +25,7 @@ pub(crate) fn update<T: Send>(
         When::In(transaction) => transaction
             .write(py, bytes, |transaction| later(transaction, &place.keyspace))
             .map(|()| None),
-        When::At(_) => unreachable!("a snapshot is no WriteMapping"),
+        When::At(_) => unreachable!("a snapshot is not a WriteMapping"),
     }
 }
 

@@ -36,7 +36,7 @@ pub(crate) fn layers(place: Place) -> PyClassInitializer<WriteMapping> {
     PyClassInitializer::from(ReadMapping { place }).add_subclass(WriteMapping)
 }
 
-/// Counted for a write of a transaction that reads: so many that the GIL is released.
+/// Bytes that are counted for a write that also reads: so many that the GIL is released.
 const READS_BYTES: usize = 1 << 20;
 
 /// The place of a mapping.
@@ -68,7 +68,7 @@ pub(crate) fn put(
                 Some(ttl) => transaction.put_with_ttl(space, key, value, ttl),
             })
             .map(|()| None),
-        When::At(_) => unreachable!("a snapshot is no WriteMapping"),
+        When::At(_) => unreachable!("a snapshot is not a WriteMapping"),
     }
 }
 
@@ -89,7 +89,7 @@ fn expire(py: Python<'_>, place: &Place, key: &[u8], at: Option<SystemTime>) -> 
             Some(at) => transaction.expire_at(space, key, at),
             None => transaction.persist(space, key),
         }),
-        When::At(_) => unreachable!("a snapshot is no WriteMapping"),
+        When::At(_) => unreachable!("a snapshot is not a WriteMapping"),
     }
 }
 
@@ -103,7 +103,7 @@ pub(crate) fn delete(py: Python<'_>, place: &Place, key: &[u8]) -> PyResult<Opti
         When::In(transaction) => transaction
             .write(py, key.len(), |transaction| transaction.delete(&place.keyspace, key))
             .map(|()| None),
-        When::At(_) => unreachable!("a snapshot is no WriteMapping"),
+        When::At(_) => unreachable!("a snapshot is not a WriteMapping"),
     }
 }
 
@@ -181,8 +181,7 @@ impl WriteMapping {
         expire(this.py(), place_of(&this), key.get(), Some(at))
     }
 
-    /// Lets the value of a key last, so that it does not expire. Returns whether the key has a
-    /// value.
+    /// Removes the expiry of a key's value. Returns whether the key has a value.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> glsn = db.put(b"a", b"1", ttl=60)
@@ -368,8 +367,9 @@ impl WriteMapping {
         )
     }
 
-    /// Gives a key the value that `function` returns for the one that it has, and returns it;
-    /// `None` is no value. `function` is called again if another commit changes the key meanwhile.
+    /// Sets the value of a key to the result of `function` for its current value, and returns it;
+    /// `None` stands for no value. `function` is called again if another commit changes the key
+    /// meanwhile.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db[b"a"] = b"ada"
@@ -595,6 +595,6 @@ fn delete_range(py: Python<'_>, place: &Place, span: &KeySpan) -> PyResult<Optio
                 .write(py, bytes, |transaction| transaction.delete_range(&place.keyspace, range))
                 .map(|()| None)
         }
-        When::At(_) => unreachable!("a snapshot is no WriteMapping"),
+        When::At(_) => unreachable!("a snapshot is not a WriteMapping"),
     }
 }

@@ -5,12 +5,12 @@ use std::io::{self, Read};
 
 use crate::error::Result;
 
-/// What [`Bucket::put_new`] found under the name.
+/// The state of the name before [`Bucket::put_new`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
-    /// Nothing: the object is stored now.
+    /// It was free: the object is stored now.
     New,
-    /// An object, which was not changed.
+    /// An object has it already, and was not changed.
     Exists,
 }
 
@@ -23,12 +23,12 @@ pub struct Object {
 }
 
 /// Objects under names such as `blobs/7-0a1b`: one folder, then a name of letters, digits, `-` and
-/// `.`. An object is there whole or not at all, and never changes.
+/// `.`. An object appears as a whole, and never changes.
 pub trait Bucket: Send + Sync + Debug {
     /// Stores an object unless there is one with this name. When this returns, it is durable.
     ///
     /// # Errors
-    /// The storage, or `bytes`. Whether the object is stored is unknown then.
+    /// The storage, or `bytes`. It is then unknown whether the object was stored.
     fn put_new(&self, name: &str, bytes: &mut dyn Read) -> io::Result<Put>;
 
     /// Opens an object; `None` if there is none.
@@ -49,8 +49,8 @@ pub trait Bucket: Send + Sync + Debug {
     /// The storage.
     fn delete(&self, name: &str) -> io::Result<()>;
 
-    /// Excludes other archivers until the result is dropped, where the storage can. Whether it can
-    /// or not, [`Bucket::put_new`] keeps them from overwriting each other.
+    /// Excludes other archivers until the result is dropped, if the storage supports locks. Even
+    /// without locks, [`Bucket::put_new`] keeps archivers from overwriting each other.
     ///
     /// # Errors
     /// [`crate::Error::OtherArchiver`]; the storage.

@@ -16,8 +16,8 @@ pub(crate) struct Catalog {
     pub(crate) blobs: BTreeMap<u64, Blob>,
     /// Oldest first.
     pub(crate) bases: Vec<Base>,
-    /// The objects of pieces that a later one replaced, since this was last emptied. Empty after
-    /// the archive was read.
+    /// The objects of pieces that later pieces replaced, since this list was last emptied. Empty
+    /// after the archive was read.
     pub(crate) replaced: Vec<ObjectRef>,
 }
 
@@ -29,8 +29,8 @@ impl Catalog {
         catalog
     }
 
-    /// The catalog of a manifest and its lists. Adds lists that cannot be used to `damage`; their
-    /// entries are missing.
+    /// The catalog of a manifest and its lists. Adds unusable lists to `damage`; their entries are
+    /// missing from the catalog.
     pub(crate) fn read(
         bucket: &dyn Bucket,
         manifest: &Manifest,
@@ -55,7 +55,8 @@ impl Catalog {
     pub(crate) fn add(&mut self, entry: Entry) {
         match entry {
             Entry::Piece(piece) => {
-                // A store may go on in a segment after the empty one that followed it was lost.
+                // The piece replaces later segments that it reaches: the store lost an empty
+                // segment, and continued in the one before it.
                 let is_over = |first: &u64| *first > piece.segment && *first <= piece.end.glsn;
                 let over: Vec<u64> =
                     self.segments.keys().rev().copied().take_while(is_over).collect();
@@ -74,7 +75,7 @@ impl Catalog {
         }
     }
 
-    /// The entries that make this catalog.
+    /// The entries of which this catalog consists.
     pub(crate) fn entries(&self) -> impl Iterator<Item = Entry> {
         let pieces = self.pieces().cloned().map(Entry::Piece);
         let blobs = self.blobs.values().cloned().map(Entry::Blob);
@@ -108,8 +109,8 @@ impl Catalog {
         after.map(|piece| piece.to - piece.from).sum()
     }
 
-    /// The pieces that follow each other without a gap from the start of a segment on, as far as
-    /// `is_good`.
+    /// The consecutive pieces from the start of a segment, up to the first gap or the first piece
+    /// that `is_good` rejects.
     pub(crate) fn run_from<'a>(
         &'a self,
         segment: u64,
@@ -136,7 +137,7 @@ impl Catalog {
         &'a self,
         pieces: &[&Piece],
     ) -> impl Iterator<Item = &'a Blob> + use<'a> {
-        // Of each segment, the last piece counts.
+        // The last piece of a segment decides.
         let ends: BTreeMap<u64, u64> =
             pieces.iter().map(|piece| (piece.segment, piece.end.glsn)).collect();
         self.blobs

@@ -25,7 +25,7 @@ use crate::error::{Error, Result};
 /// Bytes of a part of an object. S3 takes at most 10,000 parts of at least 5 MiB.
 const PART_BYTES: usize = 8 << 20;
 
-/// The object by which a bucket shows that it refuses to overwrite.
+/// The object that tests whether the bucket refuses to overwrite.
 const PROBE: &str = "probe";
 
 /// A prefix of a bucket.
@@ -83,7 +83,7 @@ impl Cloud {
         let put = self.store.put_opts(path, payload.clone(), PutMode::Create.into());
         match self.runtime.block_on(put) {
             Ok(_) => Ok(Put::New),
-            // A request that was repeated may meet the object that it has stored itself.
+            // A request that was sent twice may find the object that it stored itself.
             Err(StoreError::AlreadyExists { .. } | StoreError::Precondition { .. }) => {
                 let there = self.wait(async { self.store.get(path).await?.bytes().await })?;
                 let is_own = there.iter().eq(payload.iter().flatten());
@@ -103,7 +103,7 @@ impl Cloud {
         let mut upload = self.wait(self.store.put_multipart(path))?;
         let sent = self.send_parts(&mut *upload, part, bytes);
         if sent.is_err() {
-            // If this fails, too, the bucket's own rules remove the parts.
+            // If this fails too, the bucket's own rules remove the parts.
             let _ = self.wait(upload.abort());
         }
         sent.map(|()| Put::New)
@@ -162,8 +162,8 @@ impl Bucket for Cloud {
         }
     }
 
-    /// Does not exclude other archivers: the second one to write a manifest is refused by
-    /// [`Bucket::put_new`]. Checks that the bucket can refuse to overwrite an object.
+    /// Does not exclude other archivers, because [`Bucket::put_new`] refuses the second one that
+    /// writes a manifest. Checks that the bucket can refuse to overwrite an object.
     fn lock(&self) -> Result<Option<Box<dyn Send + Sync>>> {
         let probe = |bytes: &[u8]| {
             let put = self.put_if_new(&self.path(PROBE), bytes.to_vec());
@@ -228,8 +228,8 @@ fn io_error(error: StoreError) -> io::Error {
     io::Error::new(kind, without_xml(&error.to_string()))
 }
 
-/// The message without the XML that services answer with, of which only the code and the message
-/// are kept.
+/// The message without XML: services answer in XML, of which only the code and the message are
+/// kept.
 fn without_xml(message: &str) -> String {
     let Some((before, xml)) = message.split_once("<?xml") else { return message.to_owned() };
     let of = |tag: &str| {

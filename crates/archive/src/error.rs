@@ -11,11 +11,11 @@ use plimsoll::Glsn;
 pub struct Damage {
     /// The object's name.
     pub object: String,
-    /// What is wrong.
+    /// A description of the damage.
     pub what: String,
 }
 
-/// What is wrong with an object that is not there.
+/// The damage of a missing object.
 pub(crate) const MISSING: &str = "it is missing";
 
 /// Why a request failed.
@@ -33,12 +33,12 @@ pub enum Error {
         /// The system's error.
         source: io::Error,
     },
-    /// The URL names no place of an archive.
+    /// The URL does not name a place for an archive.
     #[error("{url}: {what}")]
     Url {
         /// The URL.
         url: String,
-        /// What is wrong with it, and what to write.
+        /// The fault of the URL, and what to write instead.
         what: String,
     },
     /// There is no archive at this place.
@@ -77,7 +77,7 @@ pub enum Error {
         store: u128,
     },
     /// The store and the archive have different histories: the store was set back, or it was
-    /// restored as of an earlier moment and has gone on differently.
+    /// restored to an earlier moment and has since had other commits.
     #[error(
         "{place}: the store does not continue this archive: {what}; the store was set back or \
          restored since it was archived. Archive it to another place; this archive stays as it is"
@@ -108,7 +108,7 @@ pub enum Error {
         restorable: Vec<RangeInclusive<Glsn>>,
     },
     /// Nothing can be restored, because of this damage.
-    #[error("the archive is damaged, and nothing of it can be restored: {}", show_damage(damage))]
+    #[error("the archive is damaged, and no moment of it can be restored: {}", show_damage(damage))]
     Damaged {
         /// The damaged objects.
         damage: Vec<Damage>,

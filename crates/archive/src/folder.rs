@@ -89,7 +89,7 @@ impl Folder {
         file.sync()
     }
 
-    /// Gives a written draft its name, unless that is taken.
+    /// Renames a draft to the object's name, unless an object has that name.
     fn publish(&self, draft: &Path, path: &Path) -> io::Result<Put> {
         match self.disk.hard_link(draft, path) {
             Ok(()) => Ok(Put::New),
@@ -107,7 +107,7 @@ impl Bucket for Folder {
     fn put_new(&self, name: &str, bytes: &mut dyn Read) -> io::Result<Put> {
         let path = self.root.join(name);
         let folder = self.make(name.split_once('/').map_or("", |(folder, _)| folder))?;
-        // An archiver that was stopped may have named the object, and not synced the name.
+        // A stopped archiver may have named the object without syncing the name.
         if self.disk.entry(&path)?.is_some() {
             return self.disk.sync_dir(&folder).map(|()| Put::Exists);
         }
@@ -156,10 +156,10 @@ impl Bucket for Folder {
     fn lock(&self) -> Result<Option<Box<dyn Send + Sync>>> {
         let failed = |source| Error::storage("the archive's folder", source);
         self.refuse_other().map_err(failed)?.map_or(Ok(()), Err)?;
-        // It tells what the folder is, also if the first pass is stopped.
+        // This folder identifies the archive, even if the first pass is stopped.
         self.make(manifest::FOLDER).map_err(failed)?;
         let tmp = self.make(TMP).map_err(failed)?;
-        // An archiver that was stopped may have made them, and not synced their names.
+        // A stopped archiver may have created these folders without syncing their names.
         self.sync_folders().map_err(failed)?;
         let lock = match self.disk.lock(&self.root) {
             Ok(lock) => lock,
@@ -170,7 +170,7 @@ impl Bucket for Folder {
             Err(LockError::Io(error)) if error.kind() == ErrorKind::Unsupported => return Ok(None),
             Err(LockError::Io(error)) => return Err(failed(error)),
         };
-        // The drafts of archivers that were killed.
+        // Remove the drafts of killed archivers.
         for name in self.disk.names(&tmp).map_err(failed)? {
             self.disk.remove(&tmp.join(name)).map_err(failed)?;
         }

@@ -3,8 +3,9 @@
 //! An archive is a folder (or another [`Bucket`]) of objects that never change: the segments and
 //! blob files of the store's log, and now and then a *base*: the files of its index, for stores
 //! whose log was trimmed and for fast restores. A numbered manifest names them all. Each pass
-//! ([`Archive::push`]) sends what is new and ends with the next manifest; a pass that is stopped at
-//! any point leaves the archive as it was. `docs/reference/archive.md` specifies every byte.
+//! ([`Archive::push`]) sends new objects and ends with the next manifest. A pass that is stopped at
+//! any point does not change what the archive restores. `docs/reference/archive.md` specifies every
+//! byte.
 //!
 //! A restore reads a base, or the beginning of the log, and the log up to the requested moment. It
 //! verifies every byte, and names each object that is damaged.
@@ -68,7 +69,8 @@ pub use push::PushReport;
 pub use restore::RestoreReport;
 pub use verify::{VerifyProgress, VerifyReport};
 
-/// Bytes of log after which the index is archived again, unless it has more bytes itself.
+/// The index is archived again after this many bytes of log, or after as many bytes as the index
+/// has, if that is more.
 const BASE_BYTES: u64 = 256 << 20;
 
 /// An archive of a store.
@@ -84,7 +86,7 @@ pub struct Archive {
 
 impl Archive {
     /// The archive at a place: a path, a URL `file:///path`, or, with the feature `cloud`, a URL of
-    /// a bucket, such as `s3://bucket/prefix` (see `Cloud`). Nothing is read or written yet.
+    /// a bucket, such as `s3://bucket/prefix` (see `Cloud`). This call reads and writes nothing.
     ///
     /// # Errors
     /// [`Error::Url`]: the URL has another scheme, or no path.
@@ -97,7 +99,7 @@ impl Archive {
         Ok(Self::of(Arc::new(Folder::new(disk, path)), path))
     }
 
-    /// The archive in a bucket, which messages call `place`.
+    /// The archive in a bucket. Messages name it `place`.
     pub fn of(bucket: Arc<dyn Bucket>, place: &str) -> Self {
         let (disk, place): (Arc<dyn Disk>, _) = (Arc::new(OsDisk::new()), place.to_owned());
         let cancel = Arc::default();
@@ -112,9 +114,9 @@ impl Archive {
         Self { policy: push::Policy { base_bytes: bytes, ..self.policy }, ..self }
     }
 
-    /// Keeps only the moments of this time before the newest commit; by default all are kept. Each
-    /// pass drops what only earlier ones need. The index is archived again at least this often, and
-    /// moments are kept for up to about twice as long.
+    /// Keeps only the moments within this time before the newest commit; by default all are kept.
+    /// Each pass drops the objects that only earlier moments need. The index is archived again at
+    /// least this often, and moments are kept for up to about twice as long.
     #[must_use]
     pub fn keep(self, time: Duration) -> Self {
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
@@ -143,7 +145,7 @@ impl Archive {
     /// # Errors
     /// [`Error::OtherStore`], [`Error::OtherHistory`], [`Error::OtherArchiver`]: this store must
     /// not be archived here. [`Error::Damaged`]: the newest manifest or a list cannot be read. The
-    /// store, the storage. The archive is as it was then.
+    /// store, the storage. After an error, the archive is unchanged.
     pub fn push(&mut self, db: &Db) -> Result<PushReport> {
         let mut state = match self.state.take() {
             Some(state) if state.is_of(db.id()) => state,
@@ -162,8 +164,8 @@ impl Archive {
     /// Makes passes until `stop`, one in each interval, and calls `each` after every pass.
     ///
     /// # Errors
-    /// As for [`Archive::push`], and those of `each`. It ends with the first one, for example when
-    /// the archive's disk is full: call it again.
+    /// As for [`Archive::push`], and those of `each`. The first error ends it, for example a full
+    /// disk of the archive; call it again.
     pub fn follow(
         &mut self,
         db: &Db,
@@ -179,11 +181,11 @@ impl Archive {
         }
     }
 
-    /// Makes a store at `dest`, which must not exist or be an empty folder, that ends at a moment:
-    /// with the last record that is not after it. It has the store's history as far as the archive
-    /// does. Every byte is verified. Where objects are damaged, the store ends with the newest
-    /// moment before the requested one that can be had, and the report names them. Nothing is at
-    /// `dest` until the store is complete.
+    /// Makes a store at `dest`, which must not exist or be an empty folder. The store ends with the
+    /// last record at or before a moment, and has as much of the history as the archive. Every byte
+    /// is verified. If damaged objects are in the way, the store ends with the newest earlier
+    /// moment that can be restored, and the report names these objects. The store appears at `dest`
+    /// once it is complete.
     ///
     /// The restored store has the id of the archived one, and its log continues differently, so it
     /// needs an archive of its own, unless it was restored at [`Moment::Newest`].
@@ -227,7 +229,7 @@ fn open_cloud(url: &str) -> Result<Arc<dyn Bucket>> {
 
 #[cfg(not(feature = "cloud"))]
 fn open_cloud(url: &str) -> Result<Arc<dyn Bucket>> {
-    let what = "this build reaches no buckets; build it with `--features cloud`".to_owned();
+    let what = "this build does not support buckets; build it with `--features cloud`".to_owned();
     Err(Error::Url { url: url.to_owned(), what })
 }
 
@@ -239,7 +241,7 @@ fn path_of(url: &str) -> Result<&str> {
         Some(("file", path)) => path.strip_prefix("localhost").unwrap_or(path),
         Some(_) => {
             return refuse(
-                "no archive is at such a URL; give a path, file:///PATH, s3://BUCKET/PREFIX, \
+                "this is not the URL of an archive; give a path, file:///PATH, s3://BUCKET/PREFIX, \
                  gs://BUCKET/PREFIX or az://CONTAINER/PREFIX",
             );
         }

@@ -1,8 +1,8 @@
-//! The manifests of an archive: each pass writes the next one, twice, and names all objects of the
-//! archive in it.
+//! The manifests of an archive: each pass writes the next one, in two copies. It names all objects
+//! of the archive.
 //!
 //! Invariant: a manifest is written after the objects that it names, so that a pass that is stopped
-//! at any point leaves the archive as it was.
+//! at any point does not change what the archive restores.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -30,7 +30,7 @@ const TITLE: &str = "plimsoll-archive";
 /// The most entries of a list.
 pub(crate) const LIST_ENTRIES: usize = 1024;
 
-/// How many manifests are kept, for an archive whose newest is damaged in both copies.
+/// The number of manifests that are kept, in case both copies of the newest are damaged.
 pub(crate) const KEPT: u64 = 16;
 
 /// A position in the log, and the time of its record.
@@ -54,8 +54,9 @@ impl End {
 pub(crate) struct Piece {
     /// The first GLSN of the segment, which is its name.
     pub(crate) segment: u64,
-    /// The bytes of the segment. A piece from 0 on replaces all earlier pieces of its segment; the
-    /// first block of another one replaces the last block of the piece before it.
+    /// The bytes of the segment. A piece that begins at 0 replaces all earlier pieces of its
+    /// segment. Otherwise the first block of the piece replaces the last block of the piece before
+    /// it.
     pub(crate) from: u64,
     pub(crate) to: u64,
     /// The GLSN of its first record, and that record's time; beyond `end` if it has no record.
@@ -65,7 +66,7 @@ pub(crate) struct Piece {
     pub(crate) end: End,
     /// Whether the segment ends with it.
     pub(crate) sealed: bool,
-    /// Where the records of the segment before it end, by the header of this one.
+    /// The end of the records in the previous segment, as stated in the header of this one.
     pub(crate) previous_end: u64,
     pub(crate) object: ObjectRef,
 }
@@ -88,12 +89,14 @@ pub(crate) struct Blob {
     pub(crate) id: u64,
     /// The segment whose records name it.
     pub(crate) segment: u64,
-    /// The end of the segment's piece that was archived with it: its records are not beyond.
+    /// The end of the piece of that segment that was archived with the blob file. All records that
+    /// name the file are before this end.
     pub(crate) glsn: u64,
     pub(crate) object: ObjectRef,
 }
 
-/// The index of the store at one moment, from which later moments are reached by the log.
+/// The index of the store at one moment. A restore replays the log from there to reach later
+/// moments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Base {
     /// The first moment that can be restored with it, and the time of that entry of the log.

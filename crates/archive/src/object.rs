@@ -1,6 +1,6 @@
 //! The bytes of an object: a header, its contents compressed with zstd, and a checksum of both.
 //!
-//! An object's name ends with the hash of its contents, so an object under another's name is
+//! An object's name ends with the hash of its contents, so an object under the wrong name is
 //! refused, and the checksum finds every changed bit. Both are XXH3 with 128 bits: they find
 //! damage, not forgery.
 
@@ -100,8 +100,8 @@ impl<R: Read> Read for Encoder<R> {
     }
 }
 
-/// Contents that fail at their end unless they are those of the object's name, which were read
-/// before.
+/// Contents whose hash was computed by an earlier read. Reading them again fails at the end if they
+/// have changed.
 struct Checked<R> {
     contents: R,
     sum: Running,
@@ -119,8 +119,8 @@ impl<R: Read> Read for Checked<R> {
     }
 }
 
-/// Reads an object and passes its contents to `each` piece by piece. Returns what is wrong with it,
-/// if anything is: nothing that was passed may be used then.
+/// Reads an object and passes its contents to `each` piece by piece. Returns the damage, if there
+/// is any; the bytes that were passed must not be used then.
 ///
 /// # Errors
 /// Those of `each`; a newer format.
@@ -148,7 +148,7 @@ pub(crate) fn read(
     }
     let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("4 bytes"));
     if header[..8] != *MAGIC {
-        return damaged("it does not begin as an object of an archive");
+        return damaged("it does not begin like an object of an archive");
     }
     let mut sum = Running::new(0);
     sum.take(&header);
@@ -174,7 +174,7 @@ pub(crate) fn read(
     }
     match decoded {
         Ok(contents) if contents == (hash, object.length) => Ok(None),
-        Ok(_) => damaged("it is another object than its name says"),
+        Ok(_) => damaged("it is not the object that its name identifies"),
         Err(error) => Ok(Some(format!("it cannot be decompressed: {error}"))),
     }
 }
@@ -207,7 +207,7 @@ fn decode(
 struct Body {
     reader: io::Take<Box<dyn Read + Send>>,
     sum: Running,
-    /// A failure of the storage, which the decoder would take for damage.
+    /// A failure of the storage, which the decoder would otherwise report as damage.
     failure: Option<io::Error>,
 }
 

@@ -11,11 +11,11 @@ use crate::manifest::{Base, End, Piece};
 /// The moment to restore, as far as it is known before the log is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
-    /// It is not before this GLSN, ...
+    /// The lowest GLSN that it can have.
     pub(crate) from: u64,
-    /// ... and not after this one.
+    /// The highest GLSN that it can have.
     pub(crate) to: u64,
-    /// Its time, if it is looked up by that.
+    /// Its time, if it is looked up by time.
     pub(crate) micros: Option<u64>,
 }
 
@@ -51,7 +51,7 @@ impl Plan<'_> {
 /// Objects that cannot be used, and why.
 pub(crate) type Bad = BTreeMap<String, String>;
 
-/// The part of the log that can be read with a base.
+/// The consecutive pieces of the log that can be replayed on a base.
 fn reach<'a>(catalog: &'a Catalog, base: Option<&'a Base>, bad: &'a Bad) -> Vec<&'a Piece> {
     let log_first = base.map_or(1, |base| base.log_first);
     if base.is_some_and(|base| bad.contains_key(&base.list.name)) {
@@ -70,7 +70,7 @@ fn reach<'a>(catalog: &'a Catalog, base: Option<&'a Base>, bad: &'a Bad) -> Vec<
     if base.is_some_and(|base| end < base.glsn) { Vec::new() } else { pieces }
 }
 
-/// All ways to begin: from each base, newest first, and from the beginning of the log.
+/// All possible beginnings: each base, newest first, and the beginning of the log.
 fn beginnings<'a>(
     catalog: &'a Catalog,
     bad: &'a Bad,
@@ -79,8 +79,9 @@ fn beginnings<'a>(
     bases.map(|base| (base, reach(catalog, base, bad))).filter(|(_, pieces)| !pieces.is_empty())
 }
 
-/// Chooses the newest base from which the target can be reached. If none reaches it, and objects
-/// are bad: what comes closest to it from below. `None`: nothing can be restored.
+/// Chooses the newest base from which the target can be reached. If none reaches it because objects
+/// are bad, chooses the plan that comes closest to it from below. `None` if nothing can be
+/// restored.
 pub(crate) fn plan<'a>(catalog: &'a Catalog, target: Target, bad: &'a Bad) -> Option<Plan<'a>> {
     let mut closest: Option<Plan<'a>> = None;
     for (base, mut pieces) in beginnings(catalog, bad) {
@@ -88,10 +89,10 @@ pub(crate) fn plan<'a>(catalog: &'a Catalog, target: Target, bad: &'a Bad) -> Op
             continue;
         }
         let is_whole = pieces.last().is_some_and(|piece| piece.end.glsn >= target.to);
-        // No piece after the one with the target, and at least one.
+        // Keep the pieces up to the one that contains the target, but at least one.
         let to = target.to;
         if let Some(last) = pieces.iter().position(|piece| piece.end.glsn >= to) {
-            // A segment without records may follow a moment that is not searched for in the log.
+            // An empty segment may follow a moment that is given by its GLSN.
             let empty = |piece: &&&Piece| target.from == target.to && piece.end.glsn == to;
             let more = pieces[last + 1..].iter().take_while(empty).count();
             pieces.truncate(last + 1 + more);
@@ -126,9 +127,10 @@ pub(crate) fn restorable(catalog: &Catalog, bad: &Bad) -> Vec<RangeInclusive<Gls
     joined.into_iter().map(|(from, to)| Glsn(from)..=Glsn(to)).collect()
 }
 
-/// Where to look for a time: the last piece of the log with a record that is not younger. `None` if
-/// all are younger. Also returns whether that record is known to be the last one: it is not if the
-/// records between that piece and the next one, or the `end` of the archive, are missing.
+/// The target for a time, in the last piece of the log whose first record is not younger than the
+/// time. `None` if all are younger. Also returns whether the result is exact. It is not if records
+/// are missing between that piece and the next one, or between that piece and the `end` of the
+/// archive.
 pub(crate) fn target_of_time(catalog: &Catalog, end: u64, micros: u64) -> Option<(Target, bool)> {
     let mut next = end + 1;
     for piece in catalog.pieces().rev() {
@@ -140,7 +142,7 @@ pub(crate) fn target_of_time(catalog: &Catalog, end: u64, micros: u64) -> Option
             });
         }
         next = piece.first;
-        // What lies before it may have been dropped, or never archived.
+        // The log before this piece may have been dropped, or never archived.
         let before = catalog.bases.iter().find(|base| base.glsn + 1 == next);
         if let Some(base) = before.filter(|base| base.micros <= micros) {
             return Some((Target { from: base.glsn, to: base.glsn, micros: None }, true));
@@ -274,7 +276,7 @@ mod tests {
         assert_eq!(target(70, 1000), Some((10, 10, true)));
         assert_eq!(target(70, 1050), Some((10, 10, true)));
         assert_eq!(target(70, 2150), Some((21, 25, true)));
-        // Between the end of one part of the log and the beginning of the next.
+        // The time lies between the end of one part of the log and the beginning of the next.
         assert_eq!(target(70, 4000), Some((40, 40, false)));
         assert_eq!(target(70, 4550), Some((40, 40, false)));
         assert_eq!(target(70, u64::MAX), Some((70, 70, true)));

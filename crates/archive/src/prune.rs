@@ -1,8 +1,8 @@
-//! Drops what no moment that is to be kept needs.
+//! Drops the objects that no retained moment needs.
 //!
-//! The newest base that is old enough becomes the beginning of the archive: the next manifest is
-//! without everything before it. The objects that only earlier manifests name are deleted when
-//! those are gone.
+//! The newest base that is old enough becomes the beginning of the archive: the next manifest names
+//! nothing before it. Objects that only earlier manifests name are deleted when those manifests are
+//! removed.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use crate::manifest::{self, Base, BaseFile, Entry};
 use crate::object::ObjectRef;
 use crate::push::{State, To};
 
-/// The base with which an archive can begin that keeps every moment from a time on; `None` if
-/// nothing lies before it, or if there is none.
+/// The newest base from which every moment since a time can be restored. `None` if there is none,
+/// or if the archive has nothing before it.
 fn new_beginning(catalog: &Catalog, since_micros: u64) -> Option<&Base> {
     let base = catalog.bases.iter().rev().find(|base| base.micros <= since_micros)?;
     let is_first = catalog.bases.first().is_some_and(|first| first.glsn == base.glsn);
@@ -21,7 +21,7 @@ fn new_beginning(catalog: &Catalog, since_micros: u64) -> Option<&Base> {
     (!is_first || !begins).then_some(base)
 }
 
-/// Drops what no moment of this time before the newest commit needs.
+/// Drops the objects that only moments more than `keep_micros` before the newest commit need.
 pub(crate) fn prune(to: &To<'_>, state: &mut State, keep_micros: u64) -> Result<()> {
     let since_micros = state.catalog.end().micros.saturating_sub(keep_micros);
     let Some(base) = new_beginning(&state.catalog, since_micros) else { return Ok(()) };
@@ -31,7 +31,7 @@ pub(crate) fn prune(to: &To<'_>, state: &mut State, keep_micros: u64) -> Result<
         Entry::Blob(blob) => blob.segment >= log_first,
         Entry::Base(base) => base.glsn >= glsn,
     }));
-    // If a list is damaged, `verify` says so, and nothing is dropped.
+    // If a list is damaged, drop nothing; `verify` reports the damage.
     let Some(needed) = objects(to, &catalog)? else { return Ok(()) };
     let Some(mut dropped) = objects(to, &state.catalog)? else { return Ok(()) };
     let mut manifest = state.begin_manifest(to)?;

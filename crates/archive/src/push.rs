@@ -19,18 +19,19 @@ use crate::manifest::{
 };
 use crate::object::{Encoder, ObjectRef};
 
-/// A segment that was sent in more pieces than this is sent again, whole, once it is sealed, so
-/// that the number of objects does not grow with the number of passes.
+/// A sealed segment that was sent in more pieces than this is sent again as a whole, so that the
+/// number of objects does not grow with the number of passes.
 const PIECES_MAX: usize = 16;
 
-/// The same for the active segment, which grows, so that it is sent whole seldom.
+/// The same for the active segment. The limit is higher, because the segment still grows and would
+/// be sent as a whole often.
 const ACTIVE_PIECES_MAX: usize = 256;
 
-/// Entries that a manifest names itself; then they move into a list.
+/// A manifest names at most this many entries itself; more are moved into a list.
 const ENTRIES_MAX: usize = 64;
 
-/// Lists that a manifest names, unless the catalog needs half as many. Then all are written anew,
-/// without the entries that later ones replaced.
+/// A manifest names at most this many lists, or twice as many as the catalog needs. Beyond that,
+/// all lists are written anew, without replaced entries.
 const LISTS_MAX: usize = 16;
 
 /// The result of a pass.
@@ -43,15 +44,15 @@ pub struct PushReport {
     pub objects: u64,
     /// Bytes that were sent.
     pub bytes: u64,
-    /// Whether the index was archived: by the first pass, by the first one after a part of the log
-    /// was trimmed unarchived, and by one after much log.
+    /// Whether the index was archived: by the first pass, by the first pass after an unarchived
+    /// part of the log was trimmed, or after many bytes of log.
     pub is_base: bool,
-    /// Manifests that are damaged, by which this pass could not go on: it went on from an earlier
-    /// one. Moments that only they name, and the store no longer has, are lost.
+    /// Damaged manifests, instead of which this pass continued from an earlier one. Moments that
+    /// only the damaged ones name are lost, unless the store still has them.
     pub damage: Vec<Damage>,
 }
 
-/// What an archiver knows about its archive between two passes.
+/// The state of an archiver between two passes.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) newest: Found,
@@ -78,7 +79,8 @@ impl State {
         let lock = bucket.lock()?;
         let mut damage = Vec::new();
         let number = manifest::numbers(bucket)?.last().copied().unwrap_or(0);
-        // A manifest that cannot be read now may be whole: without it, what only it names is lost.
+        // A manifest that cannot be read now may be intact. Continuing without it would lose what
+        // only it names.
         let newest = match manifest::newest(bucket, manifest::read, &mut damage)? {
             Some(found) => found,
             None if damage.is_empty() => Found { manifest: Manifest::empty(log_id), hash: 0 },
@@ -91,7 +93,7 @@ impl State {
                 store: log_id,
             });
         }
-        // A damaged copy of the newest one loses nothing.
+        // Damage to one copy of the newest manifest loses nothing.
         damage.truncate(if number > newest.manifest.number { damage.len() } else { 0 });
         let mut lists = Vec::new();
         let catalog = Catalog::read(bucket, &newest.manifest, &mut lists)?;
@@ -106,8 +108,7 @@ impl State {
 }
 
 impl State {
-    /// Begins the next manifest: deletes the objects that only manifests need which are no longer
-    /// kept.
+    /// Begins the next manifest. Deletes the objects that only removed manifests need.
     pub(crate) fn begin_manifest(&self, to: &To<'_>) -> Result<Manifest> {
         let (manifest, over) = self.newest.manifest.next(self.number + 1, self.newest.hash);
         for Dropped { object, .. } in over {
@@ -126,7 +127,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether it is of the archive of the store with this log.
+    /// Whether the archive belongs to the store with this log.
     pub(crate) fn is_of(&self, log_id: u128) -> bool {
         self.newest.manifest.log_id == log_id
     }
@@ -145,9 +146,9 @@ pub(crate) struct To<'a> {
 /// How often the index is archived, and how much of the past is kept.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Policy {
-    /// The index is archived after this many bytes of log, ...
+    /// The index is archived after this many bytes of log.
     pub(crate) base_bytes: u64,
-    /// ... and whenever the last base is as old as the past that is kept.
+    /// The index is also archived whenever the last base is as old as the retained past.
     pub(crate) keep_micros: Option<u64>,
 }
 
@@ -179,7 +180,8 @@ pub(crate) fn push(to: &To<'_>, state: &mut State, db: &Db, policy: &Policy) -> 
     let mut pass = Pass::new(*to, state);
     let end = match pass.run(db, scope) {
         Ok(end) if pass.report.is_base || pass.continues() => end,
-        // The store has trimmed a part of its log that was not archived, so a base is needed.
+        // The store has trimmed a part of its log that was not archived, so the archive needs a new
+        // base.
         Ok(_) | Err(Error::Store(plimsoll::Error::Trimmed { .. })) => {
             pass = Pass::new(*to, state);
             pass.run(db, FileScope::Whole)?
@@ -193,7 +195,8 @@ pub(crate) fn push(to: &To<'_>, state: &mut State, db: &Db, policy: &Policy) -> 
     Ok(report)
 }
 
-/// Fails if the store does not have the archive's history; a store that has trimmed it passes.
+/// Fails if the store does not have the archive's history. Succeeds if the store has trimmed that
+/// part.
 fn check_history(db: &Db, place: &str, last: &Piece) -> Result<()> {
     let scope = FileScope::LogFrom { segment: Glsn(u64::MAX), after: last.end.position() };
     match db.files(scope, &mut |_| Ok(())) {
@@ -253,7 +256,7 @@ struct Pass<'a> {
     entries: Vec<Entry>,
     /// Blob files of the next segment: their ids and objects.
     blobs: Vec<(u64, ObjectRef)>,
-    /// The first segment that was listed, and its `previous_end`.
+    /// The first segment in the listing, and its `previous_end`.
     first_listed: Option<(u64, u64)>,
     base: Vec<BaseFile>,
     report: PushReport,
@@ -284,7 +287,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Sends the files that the archive lacks. If all are listed, they are a base.
+    /// Sends the files that the archive lacks. If the listing is complete, its files form a base.
     fn run(&mut self, db: &Db, scope: FileScope) -> Result<LogPosition> {
         if scope == FileScope::Whole {
             self.load_known()?;
@@ -305,7 +308,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// The files of the last base. If its list cannot be read, all are sent again.
+    /// Loads the files of the last base. If its list cannot be read, all files are sent again.
     fn load_known(&mut self) -> Result<()> {
         let Some(base) = self.catalog.bases.last() else { return Ok(()) };
         if let Ok(files) = manifest::read_json::<Vec<BaseFile>>(self.to.bucket, &base.list)? {
@@ -334,7 +337,7 @@ impl<'a> Pass<'a> {
                 self.base_file(file, BaseKind::Run, id, &format!("index/run-{id:020}"))
             }
             FileKind::Manifest { number, log_first, .. } => {
-                // Blob files after the active segment are needed by the index only.
+                // Blob files after the active segment are needed only by the index.
                 let blobs = std::mem::take(&mut self.blobs).into_iter();
                 self.base.extend(blobs.map(|(id, object)| BaseFile {
                     kind: BaseKind::Blob,
@@ -359,7 +362,7 @@ impl<'a> Pass<'a> {
         self.first_listed.get_or_insert((first, previous_end));
         let pieces = self.catalog.segments.get(&first).map_or(&[][..], Vec::as_slice);
         let (last, sealed) = (pieces.last(), file.is_immutable());
-        // A clean close leaves a mark behind the last record.
+        // A clean close leaves a mark after the last record.
         let is_known = last.is_some_and(|last| {
             let is_all = last.sealed || (!sealed && last.to == file.bytes());
             last.end.position() == end && is_all
@@ -376,7 +379,7 @@ impl<'a> Pass<'a> {
                 if from == 0 { first } else { last.map_or(first, |it| it.end.glsn + 1) };
             let time = |glsn: u64| -> Result<u64> { Ok(file.time_micros(Glsn(glsn))?) };
             let has_records = first_glsn <= end.glsn.0;
-            // Without records, its time is that of the last one before it.
+            // Without records, the piece has the time of the last record before it.
             let first_micros = if has_records { time(first_glsn)? } else { 0 };
             let micros = if end.glsn == Glsn::NONE { 0 } else { time(end.glsn.0)? };
             let name = format!("segments/{first:020}-{from:010}-{:010}", file.bytes());
@@ -471,7 +474,7 @@ impl<R: Read> Read for Cancellable<'_, R> {
     }
 }
 
-/// The damage of an archive that has no manifest which can be used.
+/// The damage of an archive without a usable manifest.
 pub(crate) fn unusable(place: &str, damage: Vec<Damage>) -> Error {
     match damage.is_empty() {
         true => Error::NotAnArchive { place: place.to_owned() },

@@ -1,4 +1,4 @@
-//! Makes a store of an archive.
+//! Makes a store from an archive.
 //!
 //! ```text
 //! DEST.new-archive/  the store while it is made
@@ -7,8 +7,8 @@
 //! DEST               that folder, in the end
 //! ```
 //!
-//! An object that cannot be used changes the plan: another base, or an earlier end. An interrupted
-//! restore leaves a folder that the next one to the same destination removes.
+//! An unusable object changes the plan: to another base, or to an earlier end. An interrupted
+//! restore leaves a folder, which the next restore to the same destination removes.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -32,12 +32,12 @@ use crate::view::View;
 pub struct RestoreReport {
     /// The newest GLSN of the new store.
     pub glsn: Glsn,
-    /// Whether the store ends at the requested moment. Otherwise damage is in the way, and it ends
-    /// earlier.
+    /// Whether the store ends at the requested moment. Otherwise it ends earlier, because damage is
+    /// in the way.
     pub is_whole: bool,
-    /// Objects that cannot be used: those in the way, and others that were found.
+    /// Unusable objects: those in the way, and others that were found.
     pub damage: Vec<Damage>,
-    /// Problems of the restored store itself, which it had when it was archived.
+    /// Problems of the restored store that it already had when it was archived.
     pub problems: Vec<String>,
     /// Objects that were read.
     pub objects: u64,
@@ -71,14 +71,14 @@ pub(crate) fn restore(
     }
 }
 
-/// What came of an attempt.
+/// The result of an attempt.
 enum Made {
     Store(RestoreReport),
-    /// The archive has gone on, and has deleted an object of the view.
+    /// The archive has a newer manifest, and an object of the view was deleted.
     Newer(Box<View>),
 }
 
-/// Makes the store of the objects of a view.
+/// Makes the store from the objects of a view.
 fn make(
     bucket: &dyn Bucket,
     place: &str,
@@ -89,7 +89,7 @@ fn make(
     aim: Aim,
 ) -> Result<Made> {
     let (catalog, mut damage) = (&view.catalog, view.damage.clone());
-    // Only what hides moments is in the way.
+    // Damage to objects can hide moments only if lists are missing.
     let hides = if view.lacks_lists { &damage[..] } else { &[] };
     let mut bad: Bad = hides.iter().map(|it| (it.object.clone(), it.what.clone())).collect();
     let mut report = RestoreReport::default();
@@ -119,11 +119,11 @@ fn make(
 
 struct Aim {
     span: Target,
-    /// Whether it is the requested moment, and not only the newest one that is known before it.
+    /// Whether it is the requested moment, and not just the newest known moment before it.
     is_exact: bool,
 }
 
-/// Where the requested moment is in the archive.
+/// Finds the requested moment in the archive.
 fn aim(view: &View, at: Moment) -> Result<Aim> {
     let (catalog, end) = (&view.catalog, view.manifest().end.glsn);
     let has_newer = view.has_newer;
@@ -171,7 +171,7 @@ fn complete(
     at: Moment,
     plan: &Plan<'_>,
 ) -> Result<(Glsn, Vec<String>, bool)> {
-    // Where damage is in the way, the last piece is the end.
+    // If damage is in the way, end with the last piece.
     let until = if plan.is_whole { at } else { Moment::Newest };
     let end = Db::complete_files(&new.path, options.clone(), until)?;
     let last = plan.end().position();
@@ -261,7 +261,7 @@ fn remove_folder(disk: &dyn Disk, path: &Path) -> io::Result<()> {
 /// Damage that changes the plan.
 struct Broken {
     found: Damage,
-    /// The object that the plan must leave out: the damaged one, or the list of its base.
+    /// The object of the plan that is unusable: the damaged object, or the list of its base.
     planned: String,
 }
 
@@ -283,7 +283,7 @@ impl Fetch<'_> {
     /// Returns the first damage that it finds.
     fn all(&mut self, catalog: &Catalog, plan: &Plan<'_>) -> Result<Option<Broken>> {
         (self.report.objects, self.report.bytes) = (0, 0);
-        // The newest first: an archiver that goes on replaces it soonest.
+        // Read the newest first, because an active archiver replaces it soonest.
         let segments: Vec<_> = plan.pieces.chunk_by(|a, b| a.segment == b.segment).collect();
         for pieces in segments.into_iter().rev() {
             let path = self.new.join("log").join(format!("{:020}.seg", pieces[0].segment));

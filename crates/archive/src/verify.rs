@@ -12,7 +12,7 @@ use crate::object::{self, ObjectRef};
 use crate::plan::{Bad, restorable};
 use crate::view::View;
 
-/// What a verification says about an object that no manifest names.
+/// The note about an object that no manifest names.
 const UNNAMED: &str = "no manifest names it: a pass was stopped, or its manifest was removed";
 
 /// Progress of a verification.
@@ -65,7 +65,7 @@ pub(crate) fn verify(
         newer: None,
         named: newest.lists.iter().map(|list| list.name.clone()).collect(),
     };
-    // The newest first: an archiver that goes on replaces them soonest.
+    // Read the newest first, because an active archiver replaces them soonest.
     let pieces = catalog.pieces().rev().map(|piece| &piece.object);
     let objects: Vec<&ObjectRef> =
         pieces.chain(catalog.blobs.values().map(|blob| &blob.object)).collect();
@@ -103,7 +103,7 @@ pub(crate) fn verify(
     }
     report.restorable = restorable(catalog, &bad);
     if report.restorable.is_empty() && report.damage.is_empty() {
-        let what = "no moment can be restored of what it names".to_owned();
+        let what = "no moment can be restored from the objects that it names".to_owned();
         report.damage.push(Damage { object: manifest::name_of(newest.number), what });
     }
     for Dropped { object, .. } in &newest.dropped {
@@ -134,7 +134,7 @@ fn manifests(bucket: &dyn Bucket, report: &mut VerifyReport) -> Result<()> {
             let what = format!("{MISSING}; the next pass writes it");
             report.notes.extend(damage.drain(..).map(|it| Damage { what: what.clone(), ..it }));
         }
-        // The archiver may be removing this one.
+        // The archiver may be removing this manifest.
         let is_old = |last: &u64| number + manifest::KEPT <= *last;
         if !damage.is_empty() && manifest::numbers(bucket)?.last().is_some_and(is_old) {
             continue;
@@ -157,13 +157,12 @@ struct Check<'a> {
     view: &'a View,
     /// The archive as of a later moment, if an object was missing.
     newer: Option<View>,
-    /// Objects that were read, or are otherwise known.
+    /// Objects that were read or are known in another way.
     named: BTreeSet<String>,
 }
 
 impl Check<'_> {
-    /// Whether an object that cannot be read was deleted by an archiver that goes on, because it is
-    /// not needed any more.
+    /// Whether a missing object was deleted by an active archiver because it is no longer needed.
     fn is_dropped(&mut self, what: &str, object: &str) -> Result<bool> {
         if what != MISSING {
             return Ok(false);

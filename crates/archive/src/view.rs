@@ -1,7 +1,7 @@
-//! An archive as its newest manifest names it, which is what a restore and a verification read.
+//! The archive as its newest manifest describes it. Restores and verifications read it.
 //!
-//! An archiver may go on meanwhile, and delete objects that the view names and its newer manifests
-//! do not: such an object is not damaged.
+//! Meanwhile an active archiver may delete objects that the view names and newer manifests do not.
+//! Such an object is not damaged.
 
 use crate::bucket::Bucket;
 use crate::catalog::Catalog;
@@ -12,11 +12,11 @@ use crate::push::unusable;
 pub(crate) struct View {
     newest: Found,
     pub(crate) catalog: Catalog,
-    /// Manifests that cannot be used, then lists.
+    /// Unusable manifests, followed by unusable lists.
     pub(crate) damage: Vec<Damage>,
-    /// Whether there are newer manifests, none of which can be used.
+    /// Whether there are newer manifests, all of them unusable.
     pub(crate) has_newer: bool,
-    /// Whether lists cannot be used: entries are missing in the catalog.
+    /// Whether lists are unusable, so that entries are missing from the catalog.
     pub(crate) lacks_lists: bool,
 }
 
@@ -41,8 +41,8 @@ impl View {
         }
     }
 
-    /// The newer view of an archive that does not need an object any more, which is missing.
-    /// `None`: it is needed, so it is lost.
+    /// The newer view of an archive that no longer needs `object`, which is missing. `None` if the
+    /// object is needed, and therefore lost.
     pub(crate) fn without(
         &self,
         bucket: &dyn Bucket,
@@ -52,7 +52,7 @@ impl View {
         Ok(self.newer(bucket, place)?.filter(|newer| !newer.names(object)))
     }
 
-    /// The archive as it is now, if it has gone on.
+    /// The current view, if the archive has a newer manifest.
     pub(crate) fn newer(&self, bucket: &dyn Bucket, place: &str) -> Result<Option<Self>> {
         if manifest::numbers(bucket)?.last() <= Some(&self.manifest().number) {
             return Ok(None);

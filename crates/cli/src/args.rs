@@ -178,11 +178,11 @@ pub(crate) enum Command {
     Append(Append),
     /// Replace the value of a key if it is the expected one
     Cas(Cas),
-    /// Tell when the value of a key expires
+    /// Print when the value of a key expires
     Ttl(Ttl),
     /// Let the value of a key expire
     Expire(Expire),
-    /// Let the value of a key last, so that it does not expire
+    /// Remove the expiry of a key's value
     Persist(Persist),
     /// List keys and values in order
     Scan(Scan),

@@ -51,7 +51,7 @@ const EXAMPLES: &str = "write a GLSN or a time, e.g. 120, newest, 2024-01-31, \
                         \"2024-01-31 12:00\", \"2 hours ago\" or commit:1a2b3c4, or the name of \
                         a tag";
 
-/// Why a name is no tag of the store.
+/// The message for a name that is not a tag of the store.
 pub(crate) fn no_tag(db: &Db, name: &str) -> Result<String, Failure> {
     let names: Vec<String> = db.tags()?.into_iter().map(|tag| tag.name).collect();
     let known = match names.is_empty() {

@@ -21,7 +21,7 @@ Commands, one per line:
   append KEY VALUE         append to the value of a key
   cas KEY EXPECTED NEW     replace the expected value: --absent for no EXPECTED, --delete for no NEW
   expire KEY TIME          let the value of a key expire after a time such as 30m
-  persist KEY              let it last; `ttl KEY` tells when it expires
+  persist KEY              remove the expiry of a value; `ttl KEY` tells when it expires
   scan [PREFIX]            list keys and values: --from KEY --to KEY --limit COUNT --reverse --keys
   count [PREFIX]           count keys: --from KEY --to KEY
   use KEYSPACE             keyspace of the following lines; the first put creates it

@@ -88,7 +88,7 @@ struct Entry {
     runner: Option<ThreadId>,
     /// Rings of the bell before the last step.
     seen: Option<u64>,
-    /// What the last step asked for; `None` before the first one.
+    /// The request of the last step; `None` before the first one.
     next: Option<Next>,
     /// When the last step asked for the next one, if it set a limit, by the crew's clock.
     due: Option<u64>,
@@ -123,12 +123,12 @@ struct State {
     threads: usize,
     /// Threads that run a step of a patient job.
     patient: usize,
-    /// Until when a thread sleeps that then looks for a step, if one does.
+    /// When the thread that sleeps with a timeout wakes up; `None` if no thread does.
     watched_until: Option<u64>,
     is_closing: bool,
 }
 
-/// What the threads share.
+/// The state that the threads share.
 struct Shared {
     state: Mutex<State>,
     /// There may be a step to take.
@@ -251,7 +251,8 @@ impl Drop for Crew {
 impl Shared {
     /// A bell was rung.
     fn poke(&self) {
-        // Taken once: a thread that found no ring is asleep by now.
+        // Lock and unlock, so that a thread that found no ring is asleep and receives the
+        // notification.
         drop(self.state());
         self.changed.notify_one();
     }
@@ -401,7 +402,7 @@ impl Shared {
     }
 }
 
-/// Whether a time comes before a thread looks for a step.
+/// Whether `due` is before the thread that sleeps with a timeout wakes up.
 fn is_before(due: u64, watched_until: Option<u64>) -> bool {
     watched_until.is_none_or(|until| due < until)
 }

@@ -39,10 +39,10 @@ impl<'a> Draft<'a> {
 /// The times at which a record may be committed, in microseconds since 1970 UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommitTimes {
-    /// Before this time the record is refused with [`LogError::Late`](crate::error::LogError): the
-    /// clock was set back since.
+    /// Before this time the record is refused with [`LogError::Late`](crate::error::LogError),
+    /// because the clock was set back.
     pub from_micros: u64,
-    /// From this time on it is refused as well.
+    /// From this time on the record is refused as well.
     pub before_micros: u64,
 }
 

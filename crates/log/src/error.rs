@@ -67,7 +67,7 @@ pub enum LogError {
         file: String,
         /// Byte offset in the file.
         offset: u64,
-        /// What is wrong.
+        /// A description of the damage.
         what: String,
     },
     /// The entry, or a page of a blob file that it names, was damaged and could not be read by a
@@ -120,7 +120,7 @@ pub enum LogError {
     },
     /// The log cannot be opened beside other processes, because they change it all the time: open
     /// it again.
-    #[error("other processes change the log all the time; try again")]
+    #[error("other processes keep changing the log; try again")]
     Restless,
     /// The draft breaks a rule; see the message.
     #[error("the draft cannot be appended: {what}")]
@@ -152,7 +152,7 @@ pub enum LogError {
         since_micros: u64,
     },
     /// The log was opened read-only.
-    #[error("the log is open read-only")]
+    #[error("the log is open read-only; open it for writing")]
     ReadOnly,
     /// The memory budget has no room.
     #[error(transparent)]

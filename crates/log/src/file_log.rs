@@ -488,8 +488,8 @@ impl FileLog {
         self.log.bounds()
     }
 
-    /// Called when a file is missing: looks for what another process has trimmed since. The bounds
-    /// begin after it then.
+    /// Called when a file is missing. Finds out which segments another process has trimmed, and
+    /// moves the log's first GLSN past them.
     pub fn notice_trim(&self) {
         self.log.segments.notice_trim();
     }
@@ -508,8 +508,8 @@ impl FileLog {
         self.log.chain_after(glsn)
     }
 
-    /// Fails once the folder of the log or of its store was moved, removed or replaced, or its lock
-    /// is lost: no file of them must be changed any more. The log is poisoned then.
+    /// Fails, and poisons the log, once the folder of the log or of its store was moved, removed or
+    /// replaced, or its lock is lost. No file in these folders may be changed after that.
     ///
     /// # Errors `Poisoned`, with that reason; `ReadOnly`.
     pub fn check_own(&self) -> Result<(), LogError> {
@@ -543,9 +543,9 @@ impl FileLog {
     }
 
     /// Waits until `next` of the bounds is beyond `glsn` and that entry is readable (durable, or
-    /// submitted in `Durability::Buffered`), until `patience` is over, or until `is_ended` says so,
-    /// which is asked after each [`FileLog::wake_waiters`]. Never polls. Returns the last readable
-    /// GLSN.
+    /// submitted in `Durability::Buffered`), until `patience` is over, or until `is_ended` returns
+    /// true. `is_ended` is called after each [`FileLog::wake_waiters`]. Never polls. Returns the
+    /// last readable GLSN.
     ///
     /// # Errors
     /// `Poisoned`.
@@ -571,7 +571,8 @@ impl FileLog {
         Ok(readable)
     }
 
-    /// Lets all that wait in [`FileLog::wait_beyond`] look whether their wait is ended.
+    /// Wakes all threads in [`FileLog::wait_beyond`], so that each checks whether its wait is
+    /// ended.
     pub fn wake_waiters(&self) {
         match self.log.env.members() {
             Some(members) => members.syncs.wake_followers(),
@@ -610,8 +611,8 @@ impl FileLog {
     }
 
     /// The last GLSN in log order whose timestamp is at most `micros` since 1970 UTC; `Glsn::NONE`
-    /// if there is none. Where the log's time was restarted, all that is before is as old as the
-    /// restart at least.
+    /// if there is none. Records before a restart of the log's time count as at least as old as the
+    /// restart.
     ///
     /// # Errors
     /// `TimeTrimmed` if that lies below the last GLSN that was trimmed, the disk, the budget.
@@ -632,7 +633,7 @@ impl FileLog {
     /// As [`FileLog::trim`]; calls `note` before the first file is removed, if one is.
     ///
     /// # Errors
-    /// As for [`FileLog::trim`], and that of `note`: nothing was removed then.
+    /// As for [`FileLog::trim`], and the error of `note`, after which nothing was removed.
     pub fn trim_after(
         &self,
         until: Glsn,
@@ -651,7 +652,7 @@ impl FileLog {
         self.log.sweep(keep)
     }
 
-    /// The same, of these files alone: it costs nothing for those that are not among them.
+    /// As [`FileLog::sweep_blobs`], but examines only the files in `blobs`.
     ///
     /// # Errors
     /// The disk.
@@ -663,7 +664,7 @@ impl FileLog {
         self.log.sweep_these(blobs, keep)
     }
 
-    /// Starts a blob file. Once it is finished it is durable: anything may name it.
+    /// Starts a blob file. It is durable once it is finished, so anything may name it then.
     ///
     /// # Errors
     /// The disk, the budget, `Poisoned`, `ReadOnly`.
@@ -671,9 +672,8 @@ impl FileLog {
         BlobWriter::create(&self.log.blobs, Synced::Finished)
     }
 
-    /// Starts a blob file that nothing but a record is going to name. In [`Durability::Buffered`]
-    /// it may become durable together with that record: what the record's entries hold is named
-    /// elsewhere only once they are durable.
+    /// Starts a blob file that only a record will name. In [`Durability::Buffered`] it may become
+    /// durable only together with that record, so nothing else may name it before then.
     ///
     /// # Errors
     /// As for `create_blob`.
@@ -681,8 +681,8 @@ impl FileLog {
         BlobWriter::create(&self.log.blobs, Synced::ForRecord)
     }
 
-    /// From now on only `keep` protects a finished blob file from sweeps: no record will name it,
-    /// and the caller has noted it durably.
+    /// Notes that no record will name this finished blob file, and that the caller has recorded it
+    /// durably elsewhere. From now on, only the `keep` of a sweep protects the file.
     pub fn hand_over_blob(&self, id: BlobId) {
         self.log.blobs.registry.handed_over(id);
     }

@@ -118,12 +118,12 @@ pub struct Members {
     pub budgets: Budgets,
     /// Requests to the keeper.
     pub requests: Requests,
-    /// What this member needs.
+    /// The needs of this member.
     pub needs: Needs,
     /// Ids of blob files.
     pub blob_ids: BlobIds,
     join: Arc<MemberLock>,
-    /// Whether this member has the right to leave.
+    /// Whether this member holds `join` in order to leave.
     is_leaving: AtomicBool,
     /// Whether this member initializes the words.
     is_first: AtomicBool,
@@ -187,7 +187,7 @@ impl Joining {
         })
     }
 
-    /// Takes `join`, however long another process joins or leaves if it reports that it works.
+    /// Takes `join`. Waits for a process that joins or leaves as long as it reports that it works.
     fn wait_to_join(&self) -> Result<(), LogError> {
         self.join.wait_for_working(|| self.join.take(self.patience, 0, &|| false)).map(drop)
     }
@@ -393,8 +393,7 @@ impl Members {
         self.join.take(self.table.patience, self.table.here(), &is_needless)?;
         self.is_leaving.store(true, Ordering::SeqCst);
         if self.table.access == Access::Writes {
-            // Read-only processes that stay open learn from this that they follow no member any
-            // more.
+            // Shows read-only processes that stay open that they no longer follow any member.
             self.files.check_names().map_err(|error| self.health.note_lost(error.into()))?;
         }
         Ok(self.slots.writers()?.is_empty())

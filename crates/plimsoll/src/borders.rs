@@ -2,8 +2,8 @@
 
 pub use plimsoll_disk::borders::*;
 
-/// [`plimsoll_disk::borders::at_next`], for an action that stands for another thread's: it may load
-/// pages although the call that it runs in may not.
+/// Like [`plimsoll_disk::borders::at_next`], for an action that simulates another thread: it may
+/// load pages even if the call within which it runs may not.
 #[cfg(feature = "testing")]
 pub fn at_next(border: Border, deed: impl FnOnce() + 'static) {
     plimsoll_disk::borders::at_next(border, || plimsoll_memory::pool::ResidentOnly::pause(deed));

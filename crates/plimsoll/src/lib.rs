@@ -10,10 +10,10 @@
 //!   a conflict.
 //! - [`Db::snapshot`] and [`Db::snapshot_at`] read the store as it is, and as it was.
 //! - [`Db::tag`] names a moment, which then stays readable.
-//! - [`Db::history`] and [`Db::diff`] tell what changed; [`Log::commits`] and [`Db::watch`] are the
+//! - [`Db::history`] and [`Db::diff`] list what changed; [`Log::commits`] and [`Db::watch`] are the
 //!   change feed; [`Db::log`] also carries streams of the user's own.
 //! - [`Db::revert`] undoes a commit, and [`Db::reset_to`] goes back to a moment, by a new commit.
-//! - [`Db::verify`], [`Db::backup`] and [`Db::recover`] look after the bytes.
+//! - [`Db::verify`], [`Db::backup`] and [`Db::recover`] check, copy and rescue a store.
 //!
 //! Keys have up to 4 KiB and compare as bytes, values up to 1 GiB. Every type can be sent to and
 //! shared with other threads; one thread at a time writes into a transaction.

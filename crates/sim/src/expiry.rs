@@ -4,8 +4,8 @@
 //! other, and is at times far ahead for a while. The power is cut, processes are killed, and
 //! background work is done step by step.
 //!
-//! The clocks move by whole milliseconds and values expire half a millisecond behind one, so that
-//! the microseconds by which commits follow each other decide nothing.
+//! Clocks move by whole milliseconds, and values expire half a millisecond later. So it does not
+//! matter that the times of two commits may differ by only microseconds.
 
 mod model;
 mod transaction;
@@ -48,7 +48,7 @@ const TRUSTED_AFTER: Duration = Duration::from_secs(60);
 /// Runs a workload.
 ///
 /// # Errors
-/// A process read something other than what has not expired.
+/// A process read something other than the values that have not expired.
 pub fn run(seed: u64, ops: &[Op]) -> Outcome {
     guarded(|| {
         let mut driver = Driver::new(seed)?;
@@ -84,13 +84,13 @@ fn time(micros: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_micros(micros)
 }
 
-/// What a process lets happen while it waits for another one: time passes, and the other does its
-/// background work.
+/// The events while a process waits for another one: time passes, and the other does its background
+/// work.
 struct Crew {
     clocks: Vec<Arc<ManualClock>>,
     /// The open stores.
     stores: Mutex<Vec<Option<Db>>>,
-    /// Whether a process waits. One that waits within the work for another is not helped.
+    /// Whether a process waits. A process that waits during work for another one gets no such help.
     is_waiting: AtomicBool,
 }
 
@@ -126,7 +126,7 @@ struct Member {
 /// A run.
 struct Driver {
     world: World,
-    /// Has the clock of each process, which outlives it.
+    /// Has the clock of each process; a clock outlives the process.
     crew: Arc<Crew>,
     /// `None`: the process is not open.
     members: Vec<Option<Member>>,
@@ -199,7 +199,7 @@ impl Driver {
         &mut self.members[number].as_mut().expect("all are open").snapshots
     }
 
-    /// The time by which a process judges the newest state, but for some microseconds.
+    /// The time by which a process judges the newest state, exact to some microseconds.
     fn now(&self, number: usize) -> u64 {
         self.crew.clocks[number].wall_micros().max(self.model.last_micros())
     }

@@ -105,7 +105,7 @@ const FILLER_BYTES: usize = 64;
 pub struct Choice {
     /// Only every n-th of the bytes selected below, which divides the work among several processes.
     pub every: u64,
-    /// The first of them.
+    /// The first of these bytes.
     pub from: u64,
     /// Every n-th byte in filler, every byte elsewhere.
     pub filler_every: u64,

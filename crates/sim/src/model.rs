@@ -47,7 +47,7 @@ pub enum Entry {
         /// Its retention from now on.
         retention: Keep,
     },
-    /// A keyspace was dropped, in which these keys had a value.
+    /// A keyspace with these keys was dropped.
     Dropped {
         /// Its number.
         space: u8,
@@ -104,7 +104,7 @@ pub struct Space {
     pub retention: Vec<(u64, Keep)>,
     /// See invariant 3.
     pub floor: u64,
-    /// See law 3.
+    /// See invariant 3.
     pub pins: BTreeSet<u64>,
     /// Versions by key, oldest first.
     pub versions: BTreeMap<Key, Vec<Version>>,

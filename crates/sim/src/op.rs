@@ -213,7 +213,7 @@ pub enum Op {
     WalkBegin {
         /// Its number.
         slot: u8,
-        /// Where: not in a transaction.
+        /// The snapshot or the newest state; not a transaction.
         from: Reader,
         /// The keyspace's number.
         space: u8,
@@ -235,7 +235,7 @@ pub enum Op {
     ReaderBegin {
         /// Its number.
         slot: u8,
-        /// Where: not in a transaction.
+        /// The snapshot or the newest state; not a transaction.
         from: Reader,
         /// The keyspace's number.
         space: u8,

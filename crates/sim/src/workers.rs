@@ -157,7 +157,7 @@ pub(crate) struct WorkerOutput {
     pub(crate) found: Option<u64>,
     /// The last acknowledged count.
     pub(crate) acknowledged: u64,
-    /// The time of that, by the parent's clock.
+    /// The time of the last acknowledgement, by the parent's clock.
     last_nanos: u64,
     /// Times between two acknowledgements that exceed [`STALL_MILLIS`], in milliseconds.
     gaps_millis: Vec<u64>,

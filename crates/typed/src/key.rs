@@ -1,4 +1,4 @@
-//! Keys with an encoding that compares as they do.
+//! Keys whose encodings compare like the keys themselves.
 //!
 //! Laws of every implementation here, which tuples and ranges rely on:
 //! 1. Encodings compare as bytes like the keys.
@@ -11,7 +11,8 @@ mod tuples;
 
 /// A type of keys. See the [crate's documentation](crate#keys) for the types that implement it.
 ///
-/// Keys of your own delegate to these. [`AsKey`] encodes, `Key` decodes:
+/// To implement it for a key type of your own, call these implementations. [`AsKey`] encodes, `Key`
+/// decodes:
 ///
 /// ```
 /// use plimsoll_typed::{AsKey, Key, KeyError};

@@ -74,7 +74,8 @@ impl<const N: usize> PrefixOf<Vec<u8>> for [u8; N] {
     }
 }
 
-/// For a tuple of the parts that are listed first, and each longer one with the parts after `;`.
+/// Implements [`PrefixOf`] for a tuple of the first listed parts, and for each longer tuple that
+/// adds parts after `;`.
 macro_rules! prefixes {
     (($($part:ident $of:ident),+;)) => {};
     (($($part:ident $of:ident),+; $next:ident $next_of:ident $(, $more:ident $more_of:ident)*)) => {

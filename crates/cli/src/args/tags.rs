@@ -34,8 +34,8 @@ Every keyspace stays readable at a tagged moment, whatever its retention, until 
 deleted. The moment must be readable now: the newest one always is.
 
 A name has 1 to 255 bytes and no control characters. Names that would be read as another moment \
-are refused: newest, now, yesterday, numbers, what begins like a date, what counts back from \
-now (\"2 hours ago\"), and what contains `:`.
+are refused: newest, now, yesterday, numbers, and names that begin like a date, count back from \
+now (\"2 hours ago\") or contain `:`.
 
 Examples:
   plimsoll tag create demo.plimsoll before-import

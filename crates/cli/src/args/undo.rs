@@ -10,9 +10,9 @@ use crate::moment::{At, parse_at};
 #[command(after_help = "\
 Each key that the commit changed gets the value that it had before, in one commit. The history \
 stays, and reverting the new commit restores the state. A key that was changed again since is a \
-conflict: all conflicts are printed with the sizes of the values after the commit (base), now \
-(ours) and before the commit (theirs), nothing is written, and the exit code is 1. --rule decides \
-instead:
+conflict. If there is one, nothing is written, the exit code is 1, and every conflict is printed \
+with the sizes of the values after the commit (base), now (ours) and before the commit (theirs). \
+--rule decides instead:
   ours      keep the present value
   theirs    put back the value from before the commit
   counter   numbers as of `plimsoll add`: subtract what the commit added
@@ -41,7 +41,7 @@ pub(crate) struct Revert {
     /// Print what would be done, and write nothing
     #[arg(long)]
     pub(crate) preview: bool,
-    /// What becomes of keys of a keyspace that were changed again since
+    /// Rule for the keys of a keyspace that were changed again since
     #[arg(long = "rule", value_name = "KEYSPACE=RULE", value_parser = parse_rule)]
     pub(crate) rules: Vec<(String, Rule)>,
     /// Undo only what the commit did in this keyspace; may be repeated [default: all]

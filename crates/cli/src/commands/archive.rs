@@ -94,7 +94,8 @@ fn follow(
             clock.sleep(NAP.min(pause.saturating_sub(passed)));
         }
         if is_again || archiver.member.is_some() {
-            // A commit changes the files before it is durable, and a member reads it only then.
+            // A commit changes the files before it is durable, and a member reads it only once it
+            // is durable.
             if output.reader_has_left() {
                 return Err(Failure::ReaderLeft);
             }
@@ -143,7 +144,7 @@ fn print_pass(report: &PushReport, output: &mut Output) -> Result<(), Failure> {
 fn interrupted(error: Error) -> Failure {
     match error {
         Error::Store(StoreError::Cancelled) => {
-            Failure::new(Exit::Interrupted, "interrupted. The archive is as it was.")
+            Failure::new(Exit::Interrupted, "interrupted. The archive is unchanged.")
         }
         error => error.into(),
     }

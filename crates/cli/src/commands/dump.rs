@@ -29,7 +29,7 @@ pub(crate) fn run(globals: &Globals, args: Dump, output: &mut Output) -> Outcome
     if let Some(name) = &args.keyspace {
         options = options.keyspace(name);
     }
-    // A member of those that share the store keeps them from freeing what it reads.
+    // If processes share the store, join them: then they do not free what the dump reads.
     let (db, _) = store::open_to_follow(globals, &args.store)?;
     if to_stdout {
         let mut to = Sink { to: Box::new(io::stdout()), failure: None };
@@ -81,7 +81,7 @@ fn run_json(globals: &Globals, args: Dump, to_stdout: bool, output: &mut Output)
 
 fn reported(made: plimsoll::Result<DumpReport>) -> Result<DumpReport, Failure> {
     made.map_err(|error| match error {
-        Error::Cancelled => Failure::new(Exit::Interrupted, "interrupted. The dump is not whole."),
+        Error::Cancelled => Failure::new(Exit::Interrupted, "interrupted. The dump is incomplete."),
         error => error.into(),
     })
 }
@@ -109,7 +109,7 @@ fn to_file(
         })
 }
 
-/// Keeps the failure of an output, which is another than one of the store.
+/// Keeps the failure of an output, to distinguish it from a failure of the store.
 struct Sink {
     to: Box<dyn Write>,
     failure: Option<io::Error>,

@@ -52,7 +52,7 @@ fn print(report: &RecoverReport, is_dry_run: bool, output: &mut Output) -> Resul
         Fact::new("index from", source(report.index).to_owned(), source(report.index)),
     ];
     if report.deleted > 0 {
-        facts.push(Fact::count("keys deleted, as their newest value is lost", report.deleted));
+        facts.push(Fact::count("keys deleted, because their newest value is lost", report.deleted));
     }
     if report.readable_from > Glsn::NONE {
         facts.push(Fact::new(

@@ -217,7 +217,8 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Outside a transaction it reads what the lines before it wrote, once that is durable.
+    /// Outside a transaction, the new expiry is computed from the writes of earlier lines, once
+    /// these are durable.
     fn expire(
         &mut self,
         key: &[u8],

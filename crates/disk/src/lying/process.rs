@@ -130,7 +130,7 @@ impl Process {
         self.state().killed_by_failed_sync = true;
     }
 
-    /// Whether that has happened.
+    /// Whether it was killed by [`Process::kill_at_failed_sync`].
     pub fn has_died_of_sync(&self) -> bool {
         self.state().has_died_of_sync
     }
@@ -282,7 +282,7 @@ impl Process {
         holding
     }
 
-    /// Waits for so long.
+    /// Waits for this long.
     pub(super) fn idles(&self, patience: Duration) {
         let idle = lock(&self.inner.idle).clone();
         if let Some(idle) = idle {

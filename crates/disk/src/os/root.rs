@@ -158,7 +158,7 @@ pub(super) fn compare(
         Err(errno) => return Err(at_path(path, errno)),
     };
     let message = format!(
-        "{what} was {happened} while it was open for writing; close it and see what else was \
+        "{what} was {happened} while it was open for writing; close it and check what else was \
          changed"
     );
     Err(at_path(path, io::Error::other(message)))

@@ -418,7 +418,7 @@ fn roll_to_new_segment(
     }
     let ready = log.durability.ready().map_err(|error| log.durability.group.poison(&error))?;
     let mut writer = log.durability.writer()?;
-    // Before any file is changed.
+    // Check before any file is changed.
     log.durability.check_own()?;
     // Only one segment waits to be sealed; the previous one has had the time of a whole segment.
     if log.segments.is_sealing() {

@@ -323,7 +323,7 @@ impl DurabilityState {
             return Ok(());
         }
         let what = "the log was removed or moved while it was open for writing; close the store \
-                    and see what else was changed";
+                    and check what else was changed";
         Err(io::Error::other(format!("{}: {what}", options.dir.display())).into())
     }
 

@@ -53,7 +53,8 @@ impl Budgets {
 
     /// Requests `wanted` bytes of memory; returns the budget from the start, which is at least
     /// `least`. If `total` is given, it becomes the total of all members. Called only while this
-    /// member joins. `lets_others`: while it waits for memory, others may join, leave and grow.
+    /// member joins. With `lets_others`, other members may join, leave and grow while it waits for
+    /// memory.
     ///
     /// # Errors
     /// `Stalled` if the others do not release enough memory.
@@ -152,7 +153,7 @@ impl Budgets {
         self.table.slot_word(slot, word).load(Ordering::SeqCst)
     }
 
-    /// Publishes this member's budget, which must not have grown where there is a total.
+    /// Publishes this member's budget. If there is a total, the budget must not have grown.
     pub fn has_memory(&self, bytes: u64) {
         self.table.set(SlotWord::Budget, bytes);
         self.table.notify();

@@ -123,12 +123,12 @@ impl Following {
                 // Stored last: another thread that reads it makes no further checks.
                 self.instance.store(instance, Ordering::SeqCst);
             }
-            // A first member is joining, or was killed while it joined: the earlier durable end is
-            // still published, completely.
+            // A first member is joining, or was killed while it joined. The earlier durable end is
+            // still published in full.
             0 if instance / OPENED_ALONE == followed / OPENED_ALONE => {}
             0 | ALONE => {
-                let message = "another process opened the store for itself; open it shared there, \
-                               or open it here again without following";
+                let message = "another process has opened the store without sharing it; open it \
+                     shared there, or open it here again without `shared`";
                 return Err(LogError::Format { message: message.to_owned() });
             }
             _ => return Err(self.other_words()),

@@ -137,9 +137,9 @@ impl MemberLock {
         Ok(if before == 0 { Got::Clean } else { Got::Abandoned })
     }
 
-    /// Calls `take`, which waits for this lock, again if it timed out although the lock has changed
-    /// hands meanwhile or its holder has reported that it works ([`MemberLock::report`]). So only a
-    /// holder that does neither is reported as stalled, after up to twice the timeout.
+    /// Calls `take`, which waits for this lock. After a timeout, calls it again if the lock has
+    /// changed hands meanwhile or its holder has reported that it works ([`MemberLock::report`]).
+    /// So a holder is reported as stalled only if neither happened, after up to twice the timeout.
     pub(super) fn wait_for_working<T>(
         &self,
         take: impl Fn() -> Result<T, LogError>,

@@ -35,7 +35,7 @@ pub(super) struct Counters {
 pub(super) struct Writer {
     pub(super) entries: Entries,
     pub(super) eviction: Eviction,
-    /// The largest entry, in parts of 65,536 of the cache.
+    /// Size of the largest entry, as a number of 65,536ths of the cache.
     largest_part: u64,
     pub(super) counters: Counters,
 }

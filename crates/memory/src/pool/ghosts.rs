@@ -106,7 +106,7 @@ impl Ghosts {
     }
 }
 
-/// Ghosts noted since; an empty slot is older than all.
+/// The number of ghosts noted after the one in this slot; the maximum for an empty slot.
 fn age(slot: u64, now: u32) -> u64 {
     if slot == 0 { u64::MAX } else { u64::from(now.wrapping_sub(slot as u32)) }
 }

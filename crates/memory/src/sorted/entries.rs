@@ -97,7 +97,7 @@ impl Gap {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Placement {
     pub(super) chunk: usize,
-    /// Of the header; the tower is in front of it.
+    /// The offset of the header; the tower is in front of it.
     pub(super) offset: usize,
     pub(super) height: usize,
 }

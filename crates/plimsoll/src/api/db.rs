@@ -725,7 +725,7 @@ impl Db {
         b: impl Into<Moment>,
         prefix: impl AsRef<[u8]>,
     ) -> Result<Diff> {
-        // Open until the difference has opened both moments itself.
+        // Keeps the moments open until the diff has opened both itself.
         let mut open = Vec::new();
         let mut at = |moment| match moment {
             Moment::Glsn(glsn) => Ok(glsn),
@@ -821,7 +821,7 @@ impl Db {
     /// durable. Blob files come before the segments that name them, and the active segment after
     /// all others. Readers and writers are not blocked; nothing is trimmed meanwhile. Trims,
     /// backups, dumps, verifications and new cursors wait for it, so `each` must not begin one. The
-    /// crate `plimsoll-archive` archives a store by it.
+    /// crate `plimsoll-archive` uses it to archive a store.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -857,11 +857,12 @@ impl Db {
         files::for_each(&self.store, scope, each)
     }
 
-    /// Makes a store of a folder of files that [`Db::files`] returned, which ends at a moment: cuts
-    /// the log after it and brings the index up to it. All segments up to the one with that moment
-    /// must be there, and none after it. Without a manifest of the index, the log must begin with
-    /// GLSN 1. No file may have a second name. Returns the position at which the store ends: that
-    /// of the last record before the moment. The store is durable when this returns.
+    /// Turns a folder of files that [`Db::files`] returned into a store that ends at a moment: cuts
+    /// the log after the moment, and brings the index up to it. The folder must have all segments
+    /// up to the one that contains the moment, and none after it. Without a manifest of the index,
+    /// the log must begin with GLSN 1. No file may have a second name. Returns the position at
+    /// which the store ends: that of the last record before the moment. The store is durable when
+    /// this returns.
     ///
     /// # Errors
     /// [`crate::Error::Forked`] or [`crate::Error::Corrupt`] if the files do not belong together;
@@ -887,10 +888,10 @@ impl Db {
         dump::dump(&self.store, &options, &mut to)
     }
 
-    /// Makes a store at `dest`, which must not exist or be an empty folder, of a dump
-    /// ([`Db::dump`]). A dump with history keeps every GLSN and time. Nothing is at `dest` until
-    /// all of the dump was read and found whole. An interrupted restore leaves a folder
-    /// `dest.new-restore`; the same call with the same dump goes on where it stopped.
+    /// Makes a store at `dest`, which must not exist or be an empty folder, from a dump
+    /// ([`Db::dump`]). A dump with history keeps every GLSN and time. The store appears at `dest`
+    /// once the whole dump has been read and verified. An interrupted restore leaves a folder
+    /// `dest.new-restore`; the same call with the same dump continues it.
     ///
     /// # Errors
     /// [`crate::Error::Corrupt`]: the dump is damaged or cut short. [`crate::Error::Format`]: it is
@@ -905,8 +906,8 @@ impl Db {
         restore::restore(dest.as_ref(), options, &mut from)
     }
 
-    /// Makes a store at `dest`, which must not exist or be an empty folder, of a backup
-    /// ([`Db::backup`]), which stays as it is: every file is copied, and checked on the way.
+    /// Makes a store at `dest`, which must not exist or be an empty folder, from a backup
+    /// ([`Db::backup`]). Every file is copied, and checked on the way; the backup is not changed.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {

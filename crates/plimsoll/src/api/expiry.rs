@@ -76,7 +76,7 @@ impl Db {
         self.transact(|tx| tx.expire_at(keyspace, &key, at))
     }
 
-    /// Lets the value of a key last. Returns whether the key has a value.
+    /// Removes the expiry of a key's value. Returns whether the key has a value.
     ///
     /// # Errors
     /// As for [`Db::expire_at`].

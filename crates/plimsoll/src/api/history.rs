@@ -117,7 +117,7 @@ impl fmt::Debug for VersionInfo {
     }
 }
 
-/// What is known of a version without reading its value.
+/// The facts about a version that are known without reading its value.
 #[derive(Clone, Copy)]
 struct Measure {
     glsn: Glsn,

@@ -123,7 +123,7 @@ impl Snapshot {
         };
         let hint = match error {
             Error::Dropped { .. } => "other moments of the key can be read".to_owned(),
-            _ => format!("`{}` makes a store of the readable data", recover_command(&store.path)),
+            _ => format!("`{}` makes a store from the readable data", recover_command(&store.path)),
         };
         Ok(Some(Skipped {
             keyspace: keyspace.name().to_owned(),

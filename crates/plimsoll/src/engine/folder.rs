@@ -118,7 +118,7 @@ pub(crate) fn refuse_index_without_log(path: &Path, disk: &dyn Disk) -> Result<(
         if !names_in(folder)?.is_empty() {
             let error = Error::damaged(format_args!(
                 "{}: its folder `log` is missing or empty, but `{folder}` holds {what}: \
-                 bring the log back, or give another path",
+                 restore the log, or give another path",
                 path.display()
             ));
             return Err(error.in_file(|| "log".to_owned()));

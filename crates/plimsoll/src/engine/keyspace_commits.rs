@@ -98,7 +98,7 @@ pub(crate) fn set_ttl(
     ttl.map_or(Ok(()), |ttl| Expiry::after(store.reader.log.now_micros(), ttl).map(drop))?;
     let id = store.reader.keyspaces.id_to_put(keyspace)?;
     store.check_writable()?;
-    // As it is recorded.
+    // Round it as in the record.
     let ttl = ttl.map(|ttl| Duration::from_micros(ttl.as_micros() as u64));
     settle(store, keyspace.name(), Wish::Becomes(id, Change::Ttl(ttl))).map(|_| ())
 }

@@ -9,8 +9,8 @@ use crate::engine::keyspace_commits::system;
 use crate::txn::transaction::Transaction;
 use crate::types::error::{Lift, Result};
 
-/// A key that never has a value, in the keyspaces of the store's own: no keyspace and no cursor can
-/// have this name. A commit has to write something.
+/// A key in the store's own keyspaces that never has a value; no keyspace and no cursor can have
+/// this name. It is deleted by commits that have nothing else to write.
 pub(crate) const TIME_MARK: &str = "\u{1}time";
 
 /// Restarts the log's time at the clock; does nothing if it is not ahead. Returns the last commit

@@ -91,10 +91,10 @@ impl Horizon for RetentionHorizon {
             return self.read();
         }
         let (read, visible) = (self.read(), self.sequencer.visible());
-        // In this order: a retention setting that was changed up to the visible moment is then
-        // either known below or detected as unknown. So is a tag whose moment is not in `read` any
-        // more: the process that creates it has the moment open, and lowers its floor for that,
-        // until its commit is ordered.
+        // Read in this order, so that a retention setting that was changed up to the visible moment
+        // is either known below or detected as unknown. The same holds for a tag whose moment has
+        // left `read`, because the process that creates the tag has the moment open, and keeps its
+        // floor at it, until its commit is ordered.
         if !self.floors.is_retention_known(|| self.sequencer.applied()) {
             return MomentSet::all();
         }
@@ -115,24 +115,24 @@ impl Horizon for RetentionHorizon {
     }
 
     fn expired(&self, oldest: Glsn) -> (Glsn, u64) {
-        // Durable, because older moments may be given up: the newest one must not be older after a
-        // power cut.
+        // Use a durable moment, because older ones may be given up: after a power cut, the newest
+        // moment must not be older than this one.
         let oldest = oldest.min(self.log.bounds().durable);
         if oldest == Glsn::NONE {
             return (Glsn::NONE, 0);
         }
-        // Not the clock, also if that moment is the newest commit: the clock may be wrong for a
-        // while, and the moment is judged by its own time once there is a younger commit.
-        // Not the later time of a tag that was made when the log no longer had the commit: an open
-        // snapshot of that moment may judge by the commit's own.
+        // Do not use the clock, not even for the newest commit: the clock may be wrong for a while,
+        // and once there is a younger commit, the moment is judged by its own time. Do not use the
+        // later time of a tag that was made after the log had dropped the commit: an open snapshot
+        // of the moment may judge by the commit's own time.
         let micros = self.snapshots.kept_time(oldest).or_else(|| {
-            // Of the trimmed commits only the last one's time is known. If it is unknown, nothing
-            // counts as expired.
+            // Of the trimmed commits, only the last one's time is known. If the time is unknown,
+            // nothing counts as expired.
             let is_known = self.log.bounds().first.0 <= oldest.0 + 1;
             self.log.time_or_later(oldest).ok().filter(|_| is_known)
         });
-        // Not later than the clock either: if the log's time was restarted, later moments are
-        // earlier than this one.
+        // Limit it to the clock: if the log's time was restarted, later moments have earlier times
+        // than this one.
         (oldest, micros.unwrap_or(0).min(self.clock.wall_micros()))
     }
 

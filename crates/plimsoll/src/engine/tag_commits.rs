@@ -30,7 +30,7 @@ fn keyspace(store: &Engine) -> Keyspace {
 pub(crate) fn create(store: &Arc<Engine>, name: &str, at: Glsn) -> Result<TagInfo> {
     check_tag_name(name)?;
     store.check_writable()?;
-    // In this order: the log may be trimmed in between, and then the kept time is the exact one.
+    // Read in this order: if the log is trimmed in between, the kept time is the exact one.
     let later = store.committer.as_of_past(at)?.micros();
     let exact = store.reader.time_of(at)?;
     let tag = Tagged { at, micros: exact.unwrap_or(later), is_exact: exact.is_some() };

@@ -44,11 +44,12 @@ use crate::borders::{Border, hit};
 use crate::index::gaps::key_prefix::prefix;
 use crate::index::gaps::list::{Gap, GapList, behind};
 
-/// A scan looks a gap up after it has stepped over this many deleted keys in a row,
+/// A scan looks for a known gap after it has stepped over this many deleted keys in a row.
 pub(crate) const LOOK_AFTER: u64 = 4;
-/// publishes one of at least this many,
+/// A scan publishes a gap of at least this many deleted keys.
 pub(crate) const PUBLISH_FROM: u64 = 8;
-/// and after each further run of this many publishes what it has passed, and looks up again.
+/// In a longer gap, a scan publishes what it has passed, and looks for a known gap again, after
+/// each this many deleted keys.
 pub(crate) const PUBLISH_EACH: u64 = 1024;
 
 /// Bytes of the list.
@@ -78,9 +79,9 @@ pub(crate) struct Gaps {
 struct State {
     list: GapList,
     lease: Option<Lease>,
-    /// Where the last commits put.
+    /// The spans of the keys that the last commits put.
     puts: Recent,
-    /// Where the last commits put or deleted keys.
+    /// The spans of the keys that the last commits put or deleted.
     writes: Recent,
 }
 
@@ -90,7 +91,7 @@ struct Recent {
     spans: VecDeque<Span>,
     /// Every commit that is younger than this is in `spans`, unless it is not applied yet.
     known_since: Glsn,
-    /// No commit that was applied is younger.
+    /// An upper bound of the applied commits.
     newest: Glsn,
 }
 
@@ -128,7 +129,7 @@ impl Recent {
 
     fn begin(&mut self) {
         self.spans = VecDeque::with_capacity(RECENT);
-        // Of earlier commits nothing was remembered.
+        // Nothing is remembered of earlier commits.
         self.known_since = self.newest;
     }
 
@@ -210,7 +211,7 @@ impl Gaps {
         }
     }
 
-    /// Takes memory, so that walks can publish. Refused, the next walk tries again.
+    /// Takes memory, so that walks can publish. If the budget refuses, the next walk tries again.
     fn arm(&self) {
         if !self.enabled {
             return;

@@ -9,7 +9,6 @@
 //!    waits. Concurrent waits are queued, so that all writers together keep the pace.
 //! 4. A commit is delayed only after it is ordered, so the delay does not fall between its reads
 //!    and their validation.
-//!    validation.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -40,14 +39,15 @@ const DEPTH_HARD: usize = 64;
 /// Nanoseconds per byte, multiplied by the square of the number of runs above a soft limit.
 const NANOS_PER_BYTE: u64 = 4;
 
-/// The longest delay of one call is this,
+/// The longest delay of one call: this for the call itself, and as much again for each
+/// [`WAIT_MAX_BYTES`].
 const WAIT_MAX_NANOS: u64 = 100_000_000;
 
-/// plus as much again for each of these many bytes,
+/// See [`WAIT_MAX_NANOS`].
 const WAIT_MAX_BYTES: u64 = 256 << 10;
 
-/// but never more than this. Transactions of any size have merged their own runs to a few before
-/// they get here.
+/// The longest delay of a call of any size. Transactions of any size have merged their own runs to
+/// a few before they get here.
 const WAIT_LONGEST_NANOS: u64 = 10_000_000_000;
 
 /// The interval at which a stopped writer checks whether merges have caught up.

@@ -197,7 +197,7 @@ impl RangeSet {
         self.begun(first).chunk.min(upto)..upto
     }
 
-    /// The place behind the intervals that do not begin behind `key`.
+    /// The place after the intervals that begin at or before `key`.
     #[inline]
     fn begun(&self, key: &[u8]) -> Place {
         match self.directory.begun(key, |at| self.chunks[at].first()) {

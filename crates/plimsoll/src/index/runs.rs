@@ -117,7 +117,7 @@ impl Runs {
             return Err(Error::Forked {
                 glsn: None,
                 message: format!(
-                    "{}: the index was made from another log; put the right log back",
+                    "{}: the index was made from another log; restore the right log",
                     context.dir.display()
                 ),
             });
@@ -233,7 +233,8 @@ impl Runs {
             let with = |set: RangeSet, (first, end)| set.with(first, end, glsn);
             view.ranges = Arc::new(ranges.clone().fold(empty, with));
         });
-        // Later puts that a run holds already are not replayed, and would not be taken out of them.
+        // Replay skips later puts that a run holds already, so they would not be removed from the
+        // gaps.
         if glsn > self.held {
             let view = self.sources.current_view();
             ranges.for_each(|(first, end)| view.gaps.publish(first, end, glsn, DEAD_IN_A_RANGE));
@@ -345,7 +346,7 @@ impl Runs {
         plan: impl FnOnce(&View) -> Change,
     ) -> Result<(), (Outcome, Error)> {
         hit(Border::RunsWritten);
-        // Asked for before the lock is taken: it may read the log.
+        // Ask before taking the lock, because this may read the log.
         let again = self.sources.current_view().ranges.keyspaces_deleted_again();
         let retained: BTreeMap<u32, MomentSet> =
             again.into_iter().map(|id| (id, self.env.horizon.retained(id))).collect();
@@ -362,7 +363,7 @@ impl Runs {
         head.limits.merge(&change.limits);
         head.log_begins = head.log_begins.max(change.log_begins);
         let view = self.sources.view();
-        // What is flushed may be older than what another keeper has flushed.
+        // Another keeper may have flushed further than this one.
         if let Some(checkpoint) = change.checkpoint.filter(|new| new.glsn > head.checkpoint.glsn) {
             head.checkpoint = checkpoint;
         }

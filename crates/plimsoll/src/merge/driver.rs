@@ -197,7 +197,7 @@ impl Merge {
         tx.put_expiring(&key, b"", None)
     }
 
-    /// Records a read of our state: of a key, or of what concerns all keys of a keyspace.
+    /// Records a read of our state: of a key, or of a whole keyspace.
     fn note(&self, tx: &Transaction, part: &Part, key: Option<&[u8]>) -> Result<()> {
         let is_whole = matches!(self.base, Base::Ours);
         match (part.ours(), key) {

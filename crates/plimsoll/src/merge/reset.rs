@@ -84,8 +84,8 @@ impl Reset {
         self
     }
 
-    /// What the reset would do now, key by key; writes nothing. There are no conflicts. Works in a
-    /// store that is open read-only.
+    /// Returns the steps that the reset would take now, key by key; writes nothing. There are no
+    /// conflicts. Works in a store that is open read-only.
     ///
     /// # Errors
     /// As for [`Reset::run`].

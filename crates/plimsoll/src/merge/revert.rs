@@ -174,7 +174,7 @@ impl Revert {
         Ok(Merge { base, theirs, into: None, scopes, rules, metadata })
     }
 
-    /// What the commit changed, according to the log.
+    /// The keys that the commit changed, according to the log.
     fn changed(&self) -> Result<Vec<Scope>> {
         let glsn = self.glsn;
         let commit = self.db.log().commit(glsn)?.ok_or(InvalidInput::NotACommit { glsn })?;

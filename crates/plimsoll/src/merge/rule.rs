@@ -13,7 +13,7 @@ use crate::types::error::Result;
 use crate::types::invalid_input::InvalidInput;
 use crate::types::value::Value;
 
-/// What becomes of a key that both sides of a merge changed in different ways. A key that only one
+/// The result for a key that both sides of a merge changed in different ways. A key that only one
 /// side changed gets that side's value, without a rule.
 ///
 /// In [`Db::revert`](crate::Db::revert) of a commit, *base* is the state right after the commit,
@@ -48,11 +48,11 @@ pub enum MergeRule {
     Ours,
     /// It gets their value.
     Theirs,
-    /// The values are numbers as those of [`Db::add`](crate::Db::add), and the sum of both changes
-    /// applies: ours + theirs - base, also if both changes are equal; so a commit that is reverted
-    /// twice is subtracted twice. A key counts as 0 where only base or theirs do not have it.
-    /// Conflicts are a key that was deleted in ours, a value that is no number, and a sum that does
-    /// not fit into 64 bits.
+    /// The values are numbers, as for [`Db::add`](crate::Db::add), and the changes of both sides
+    /// are added: the result is `ours + theirs - base`. Equal changes are added too, so a commit
+    /// that is reverted twice is subtracted twice. A key that base or theirs does not have counts
+    /// as 0. A key that was deleted in ours, a value that is not a number, and a sum that does not
+    /// fit into 64 bits are conflicts.
     Counter,
     /// The values are texts, and the changed lines of both sides apply. Changes of the same lines
     /// or of neighbouring ones are a conflict, and so are a key that one of the three states does
@@ -92,7 +92,7 @@ pub struct MergeInput<'a> {
     pub theirs: Option<&'a [u8]>,
 }
 
-/// What becomes of a key.
+/// The decision about a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MergeDecision {
     /// It gets this value.

@@ -167,8 +167,8 @@ pub struct MergeStep {
     key: Vec<u8>,
     action: MergeAction,
     resolved: Resolved,
-    /// The expiry of the value that is put: theirs, or that of our value, which a rule keeps;
-    /// `None`: we have no value, so that it gets that of any new value.
+    /// The expiry of the value that is put: that of theirs, or that of ours if a rule keeps it.
+    /// `None` if ours has no value; the value then gets the expiry of any new value.
     expiry: Option<Option<Expiry>>,
 }
 

@@ -147,7 +147,7 @@ impl Snapshots {
         let parts = self.parts.each_ref().map(|part| part.lock());
         let floors = parts.iter().filter_map(|open| open.floors.keys().next().copied());
         let floor = floors.fold(newest(), Glsn::min);
-        // One more than there may be, which becomes the floor.
+        // Take one more than the maximum; the last becomes the floor.
         let pins = parts.iter().flat_map(|open| open.moments().take(PINS_MAX + 1));
         MomentSet::bounded(floor, pins)
     }
@@ -158,7 +158,8 @@ impl Snapshots {
         let moments = |part: &Arc<Part>| part.lock().moments().collect::<Vec<_>>();
         let open: BTreeSet<Glsn> = self.parts.iter().flat_map(moments).collect();
         let mut times = lock(&self.times);
-        // A time from before stays as long as its moment is open: the log may not have it any more.
+        // An earlier time stays as long as its moment is open, because the log may no longer have
+        // it.
         times.retain(|at, _| open.contains(at));
         for at in open.into_iter().take_while(|at| *at < until) {
             if let Entry::Vacant(entry) = times.entry(at)
@@ -275,7 +276,7 @@ impl OpenMoment {
         self.at
     }
 
-    /// The moment, to read at.
+    /// The moment with its time, or the error if it cannot be read.
     pub(crate) fn readable(&self) -> Result<AsOf<'static>> {
         self.unreadable.get().map_or_else(|| Ok(self.as_of()), |error| Err(Error::clone(error)))
     }

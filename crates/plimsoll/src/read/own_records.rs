@@ -33,7 +33,7 @@ pub(crate) struct OwnRecords {
     budget: Budget,
     index: Arc<OpenIndex>,
     keyspaces: Arc<Keyspaces>,
-    /// They have the tags and the branches.
+    /// Also hold the tags and the branches.
     snapshots: Arc<Snapshots>,
     pub(crate) cursors: Cursors,
     /// Whether the user has appended to a stream of their own.

@@ -237,7 +237,7 @@ impl<'a> Commit<'a> {
             || self.append(append),
             |&glsn| self.apply(room, glsn).map(|()| glsn),
         )?;
-        // While no other commit can put anything into them.
+        // Publish the gaps while no other commit can put anything into them.
         self.reader.index.gaps.publish_committed(std::mem::take(&mut self.gaps), glsn);
         Ok(Ordered { glsn, is_durable: false })
     }
@@ -269,8 +269,8 @@ impl<'a> Commit<'a> {
         Ok(ticket.last)
     }
 
-    /// The conflict if a value that the transaction saw has expired, or one that it did not see
-    /// because it had expired has not, by the time of the commit.
+    /// The conflict if the commit's own time contradicts its reads: a value that the transaction
+    /// saw has expired by then, or one that it took for expired has not.
     fn conflict_of_expiry(&self) -> Error {
         let key = branch_key::user_key(&self.expiries.first_key()).into_owned();
         Error::Conflict { key, at: self.at, by: self.at }

@@ -99,9 +99,9 @@ impl Transaction {
         self.set_expiry(keyspace, key.as_ref(), Some(expiry))
     }
 
-    /// Lets the value of a key last: it does not expire any more, even in a keyspace with a time to
-    /// live. Returns whether the key has a value; if that does not expire anyway, nothing is
-    /// written. The key counts as read.
+    /// Removes the expiry of a key's value, even in a keyspace with a time to live. Returns whether
+    /// the key has a value; if the value does not expire, nothing is written. The key counts as
+    /// read.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {

@@ -15,7 +15,6 @@
 //!    one.
 //! 4. The list is bounded and charged to the budget. If the budget refuses, the gaps are forgotten,
 //!    and no scan fails.
-//!    forgotten, and no walk fails.
 
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::account::Charge;
@@ -53,8 +52,8 @@ impl OwnGaps {
         self.fit();
     }
 
-    /// The key at which a scan continues that would continue at `from` (forward) or directly before
-    /// it (backward), if that is in a gap.
+    /// If a scan from `from` on (forward), or below it (backward), begins in a gap, returns the key
+    /// beyond the gap at which it continues.
     pub(crate) fn skip(&self, direction: Direction, from: &[u8]) -> Option<Vec<u8>> {
         let skip = match direction {
             Direction::Forward => self.list.past(from, Glsn::NONE),

@@ -99,8 +99,8 @@ pub struct Transaction {
     expiries: Expiries,
 }
 
-/// Loads what other processes have changed of keyspaces, so that a value that is put gets the
-/// newest time to live of its keyspace.
+/// Loads the changes that other processes have made to keyspaces, so that a value that is put gets
+/// the newest time to live of its keyspace.
 ///
 /// # Errors
 /// As for [`Committer::fresh`].
@@ -547,7 +547,8 @@ impl Transaction {
         pops.tell(&self.reads, &self.gaps, &self.committer.reader.index.seats);
     }
 
-    /// Called before the transaction writes an index key.
+    /// To be called before the transaction writes an index key. If the key is among the popped keys
+    /// or the rows read ahead, records the popped keys as read and discards these rows.
     pub(crate) fn keep_pops_apart_from(&mut self, key: &[u8]) {
         if self.pops().is_disturbed_by(key) {
             self.tell_pops();

@@ -26,8 +26,8 @@ pub(crate) struct AsOf<'m> {
 enum Clock<'m> {
     /// Microseconds since 1970 UTC.
     At(u64),
-    /// The time when a value that expires is met. For a single point read, which then reads no
-    /// clock if it meets none.
+    /// The time at which the read meets a value that expires. For a single point read, which does
+    /// not read the clock otherwise.
     Now(&'m FileLog),
 }
 
@@ -66,8 +66,8 @@ impl<'m> AsOf<'m> {
         }
     }
 
-    /// Whether the newest version of an index key that is not younger than the moment is a value,
-    /// which the caller reads.
+    /// Whether the key has a value at the moment, given the newest version that is not younger. The
+    /// caller then reads it.
     #[inline]
     pub(crate) fn sees(&self, key: &[u8], stored: &Stored<'_>) -> bool {
         match stored.expiry() {
@@ -124,7 +124,7 @@ impl Expiries {
         }
     }
 
-    /// As if a value was read that expires at this time.
+    /// Acts as if a value that expires at this time was read.
     pub(crate) fn must_commit_before(&self, micros: u64) {
         if let Some(expiry) = Expiry::from_micros(micros) {
             self.note(&[], expiry);

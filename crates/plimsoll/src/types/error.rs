@@ -133,10 +133,10 @@ pub enum Error {
         pid: u32,
     },
     /// The request was cancelled by the flag that its caller set; nothing of it was kept.
-    #[error("cancelled; nothing of it was kept")]
+    #[error("the request was cancelled and left no changes")]
     Cancelled,
     /// The store was opened read-only.
-    #[error("the store is open read-only")]
+    #[error("the store is open read-only; open it for writing")]
     ReadOnly,
     /// The store has a format that this version cannot read: the message says which.
     #[error("{message}")]
@@ -158,10 +158,11 @@ pub enum Error {
         /// Place and nature of the damage, and what to do.
         message: String,
     },
-    /// The requested data was damaged, and a recovery could not read it: it is lost. Other keys,
+    /// The requested data was damaged, and a recovery could not read it. It is lost. Other keys,
     /// other moments and later writes are unaffected.
     #[error(
-        "the data that GLSN {glsn} wrote here is lost: it was damaged when the store was recovered"
+        "the data that GLSN {glsn} wrote here is lost, because it was damaged when the store was \
+         recovered"
     )]
     Dropped {
         /// The commit that wrote it.
@@ -209,8 +210,8 @@ pub enum Error {
     /// Another process performs this operation for all processes that have the store open, and did
     /// not succeed. The same call in that process returns the reason.
     #[error(
-        "{} performs this for all processes that have the store open, and did not succeed; try \
-         again, or run it there to see why",
+        "{} performs this operation for all processes that have the store open, and failed; try \
+         again, or run the operation in that process to see the error",
         pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
     )]
     NotKeeper {
@@ -313,7 +314,7 @@ impl Error {
             LogError::Forked { glsn, .. } => Self::Forked { glsn: Some(glsn), message },
             LogError::Poisoned { cause } => Self::Poisoned { cause },
             LogError::Restless => {
-                Self::Behind { cause: "other processes change the log all the time".to_owned() }
+                Self::Behind { cause: "other processes keep changing the log".to_owned() }
             }
             LogError::Format { message } => Self::format(message),
             LogError::ReadOnly => Self::ReadOnly,
@@ -377,7 +378,7 @@ impl From<InvalidInput> for Error {
     }
 }
 
-/// An error of the store that a reader has wrapped ([`crate::ValueReader`]) is that error.
+/// Returns the store's error if a [`crate::ValueReader`] has wrapped one.
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
         if let Some(inner) = error.get_ref().and_then(|inner| inner.downcast_ref::<Self>()) {

@@ -50,7 +50,7 @@ pub enum InvalidInput {
         limit_bytes: u64,
     },
     /// No key can lie in the range that is to be deleted.
-    #[error("the range to delete is empty: its end must lie behind its beginning")]
+    #[error("the range to delete is empty: its end must be after its beginning")]
     EmptyRange,
     /// The value is too long.
     #[error(
@@ -110,8 +110,8 @@ pub enum InvalidInput {
     },
     /// There is no keyspace with this name, and it cannot be created here.
     #[error(
-        "there is no keyspace {name:?} in this store, and none is created: the store is open \
-         read-only or damaged"
+        "there is no keyspace {name:?} in this store, and none is created, because the store is \
+         open read-only or damaged"
     )]
     NoKeyspace {
         /// The name.
@@ -199,7 +199,7 @@ pub enum InvalidInput {
     /// The memory budget is below the minimum.
     #[error(
         "a memory budget of {bytes} bytes is below the minimum of {min_bytes} bytes ({} MiB); \
-         give it more",
+         raise it",
         min_bytes >> 20
     )]
     BudgetTooSmall {
@@ -238,9 +238,9 @@ pub enum InvalidInput {
     /// This process may not write to the store's folder, and no process has ever shared the store,
     /// so there are no shared words by which to follow others.
     #[error(
-        "{}: no process shares this store yet, so there is none to follow, and this process may \
-         not write to the folder; open it when one has opened it shared, or read what is there \
-         now, without `shared`",
+        "{}: there is no process to follow, because no process has shared this store yet, and this \
+         process may not write to the folder; open it once another process shares it, or open it \
+         without `shared` to read its present state",
         path.display()
     )]
     NobodyToFollow {
@@ -398,8 +398,8 @@ pub enum InvalidInput {
     DropOfDefaultKeyspace,
     /// The memory budget of an open store cannot be raised that far.
     #[error(
-        "cannot raise the memory budget to {bytes} bytes while the store is open; at most \
-         {ceiling_bytes} bytes can"
+        "cannot raise the memory budget to {bytes} bytes while the store is open (maximum \
+         {ceiling_bytes} bytes)"
     )]
     BudgetBeyondCeiling {
         /// The budget.
@@ -416,7 +416,7 @@ pub enum InvalidInput {
     /// The I/O allowance of the warm image is too small.
     #[error(
         "a warm image needs an allowance of at least 64 KiB a second, not {bytes_per_second} \
-         bytes; to do without it, switch it off"
+         bytes; raise it, or disable the warm image"
     )]
     WarmAllowanceTooSmall {
         /// The allowance.
@@ -424,8 +424,8 @@ pub enum InvalidInput {
     },
     /// The interval between two saves of the warm image is too short.
     #[error(
-        "a warm image is written at most every 100 ms, not every {interval:?}; to do without it, \
-         switch it off"
+        "a warm image is written at most every 100 ms, not every {interval:?}; use a longer \
+         interval, or disable the warm image"
     )]
     WarmIntervalTooShort {
         /// The interval.
@@ -433,7 +433,7 @@ pub enum InvalidInput {
     },
     /// A store in memory is always created.
     #[error(
-        "a store in memory is new and empty: it cannot be opened read-only, or without `create`"
+        "a store in memory is new and empty, so it cannot be opened read-only, or without `create`"
     )]
     InMemoryMustCreate,
     /// The stream is reserved for the store.
@@ -482,7 +482,9 @@ pub enum InvalidInput {
         key: Vec<u8>,
     },
     /// A function that computes an update called the store.
-    #[error("a function that computes an update cannot use the store; pass it what it needs")]
+    #[error(
+        "a function that computes an update cannot use the store; pass it the data that it needs"
+    )]
     UpdateUsesStore,
     /// There is no commit with this GLSN.
     #[error(

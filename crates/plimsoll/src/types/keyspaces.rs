@@ -13,8 +13,8 @@
 //!         for zstd), u8 1 if values were ever compressed with zstd, else 0
 //! ```
 //!
-//! Only the keyspace `default` has settings that are not set. For these, each process uses its own
-//! options.
+//! Only the keyspace `default` may have settings that were never set. For these, each process uses
+//! its own options.
 //!
 //! A dropped keyspace has its record under another key, which is never a valid name: its id is
 //! never reused, its retention still determines how long its past is kept, and its name is still
@@ -185,13 +185,13 @@ pub(crate) struct Record {
     sets_compression: bool,
 }
 
-/// The number of a setting that is not set.
+/// Encodes a setting that was never set.
 const NOT_SET: u8 = 255;
 
-/// The first byte of the setting of a record that says how values are compressed.
+/// The first byte of a record's compression setting.
 const COMPRESSION: u8 = 1;
 
-/// The first byte of the setting of a record that is a time to live.
+/// The first byte of a record's time to live.
 const TTL: u8 = 2;
 
 impl Record {
@@ -228,7 +228,7 @@ impl Record {
         Self { ttl, ..self }
     }
 
-    /// The record that says that values may be compressed with zstd.
+    /// The record with the mark that values may be compressed with zstd.
     pub(crate) fn with_zstd(self) -> Self {
         Self { has_zstd: true, ..self }
     }

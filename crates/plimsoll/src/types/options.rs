@@ -78,8 +78,8 @@ pub struct Sizes {
     /// log's folder. If not, the first background step that checks for checkpoints sweeps them,
     /// some time after opening and concurrently with transactions, as the thread would.
     pub sweeps_at_open: bool,
-    /// Consecutive commits of a member without reads, and without a read in between, after which it
-    /// defers applying further ones.
+    /// A member that has made this many commits in a row without a read defers applying further
+    /// ones.
     pub blind_after: u32,
     /// A range with more keys is deleted by a range record, one with fewer key by key.
     pub range_keys: usize,

@@ -106,11 +106,12 @@ struct Known {
     by_name: BTreeMap<String, Tagged>,
     /// The last commit that is reflected in them.
     as_of: Glsn,
-    /// The same when they were first loaded. Until it is durable, tags of which this process knows
-    /// nothing may come back by a crash.
+    /// The value of `as_of` when they were first loaded. Until that commit is durable, a crash may
+    /// bring back deleted tags of which this process knows nothing.
     loaded: Option<Glsn>,
     /// Moments whose tags were deleted, each with a commit at or after the deletion. They are
-    /// retained until that is durable.
+    /// The value of `as_of` when tags were first loaded. Until that commit is durable, a crash may
+    /// bring back deleted tags of which this process knows nothing.
     released: Vec<(Tagged, Glsn)>,
 }
 
@@ -191,8 +192,8 @@ impl Tags {
     }
 }
 
-/// Rejects names that are no names, and those that a command could read as another kind of moment:
-/// a GLSN, a time, or a word with `:`.
+/// Rejects invalid names, and names that a command could read as another kind of moment: a GLSN, a
+/// time, or a word with `:`.
 pub(crate) fn check_tag_name(name: &str) -> Result<()> {
     let is_name = !name.is_empty()
         && name.len() <= MAX_NAME_BYTES
@@ -204,8 +205,8 @@ pub(crate) fn check_tag_name(name: &str) -> Result<()> {
     Err(InvalidInput::TagName { name: name.to_owned(), limit_bytes: MAX_NAME_BYTES as u64 }.into())
 }
 
-/// Whether a text may be a moment that is not a tag: a number; `newest`, `now`, `yesterday`; what
-/// begins like a date; what counts back from now, as `2 hours ago` does.
+/// Whether a text may be a moment that is not a tag: a number; `newest`, `now` or `yesterday`; a
+/// text that begins like a date, or that counts back from now, such as `2 hours ago`.
 pub(crate) fn is_moment_name(text: &str) -> bool {
     if ["newest", "now", "yesterday"].contains(&text) {
         return true;

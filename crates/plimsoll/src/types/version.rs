@@ -54,8 +54,8 @@ pub(crate) const MAX_POINTER_BYTES: usize = EXPIRY_BYTES + 39 + Packed::MAX_BYTE
 /// Bytes of an expiry in front of a value's encoding: two that mark it, and the time.
 const EXPIRY_BYTES: usize = 2 + size_of::<u64>();
 
-/// The byte behind tag 0 that marks an expiry. The length of a damaged value does not begin with
-/// it.
+/// The byte after tag 0 that marks an expiry. The length in the encoding of a dropped value does
+/// not begin with this byte.
 const EXPIRES: u8 = 1;
 
 /// Checksum seed that marks the checksum of a whole value.

@@ -16,8 +16,8 @@ use crate::warm::image::{self, RowsName};
 use crate::warm::pace::{Move, Pace};
 use crate::warm::{Context, Core};
 
-/// Starts the thread; `None` if it has nothing to do, or if the system refuses a thread: then
-/// memory is cleared when rows first use it.
+/// Starts the thread. `None` if it has nothing to do, or if the system refuses a thread. Without
+/// the thread, memory is cleared when rows first use it.
 pub(super) fn start(core: &Arc<Core>) -> Option<Worker> {
     let context = &core.context;
     if context.row_cache.share_bytes() == 0 {

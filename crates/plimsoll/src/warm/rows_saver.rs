@@ -335,7 +335,7 @@ impl Own {
     /// places, replacing one of `before` bytes: all files together never exceed the budget. Returns
     /// false if there is no room.
     fn make_room(&mut self, context: &Context, places: u64, before: u64) -> io::Result<bool> {
-        // A segment ends at the first row that does not fit.
+        // Allow for unused space, because a segment ends before the first row that does not fit.
         let wanted = places * 8 / 4 * 5 + 2 * SEGMENT_BYTES_MAX as u64;
         let own: u64 = self.files.values().map(|file| file.bytes).sum();
         let mut others: u64 = self.others.iter().map(|(_, bytes)| bytes).sum();

@@ -1,5 +1,5 @@
 //! Writes the image of pages: the resident pages, hottest first. Only segments that changed are
-//! written.
+//! written. [`crate::Options::warm_interval`] sets how often.
 //!
 //! A round scans the frames of the pool once and then produces one segment after the other. Between
 //! two steps it holds eight bytes for each page, under a lease.

@@ -348,7 +348,7 @@ fn runs_without_a_log_and_a_manifest_are_refused_and_kept() {
             for options in [options(false), options(true), options(false).read_only(true)] {
                 let error = Db::open(&path, options).unwrap_err();
                 assert!(matches!(&error, Error::Corrupt { .. }), "{error:?}");
-                assert!(error.to_string().contains("bring the log back"), "{error}");
+                assert!(error.to_string().contains("restore the log"), "{error}");
             }
             assert!(files(&path.join(left)) == before, "{left} was changed");
         }

@@ -24,7 +24,7 @@ pub(super) struct OpenTx {
     pub(super) handle: Transaction,
     pub(super) reads: Reads,
     pub(super) writes: Writes,
-    /// Of keys that are computed at the commit; `writes` has their values at the snapshot.
+    /// Updates whose values are computed at the commit. `writes` has their values at the snapshot.
     pub(super) updates: Updates,
     /// One of its writes may have failed half-way, so it must not be committed.
     pub(super) may_be_spoiled: bool,

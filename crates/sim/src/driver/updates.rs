@@ -64,7 +64,8 @@ impl Driver {
         if updated.is_ok() {
             let is_pending = open.updates.contains_key(&place);
             if (own.is_none() || is_pending) && change.bytes() > LARGEST_PENDING_BYTES {
-                // With all earlier updates of the key; a value that stays the same is not written.
+                // The value includes all earlier updates of the key. If it stays the same, it is
+                // not written.
                 open.updates.remove(&place);
                 open.reads.key(space, key);
                 if new == self.model.get(space, key, open.handle.at().0) {

@@ -16,7 +16,7 @@ type Versions = Vec<(u64, Option<Content>)>;
 pub(super) struct Model {
     /// By keyspace and key.
     versions: BTreeMap<(usize, u8), Versions>,
-    /// The time of each commit, but for some microseconds.
+    /// The time of each commit, exact to some microseconds.
     times: BTreeMap<u64, u64>,
     /// The newest commit.
     pub(super) newest: u64,

@@ -9,7 +9,7 @@ use crate::expiry::model::{Content, KEYS};
 use crate::expiry::{Driver, SPACES, TIME_ADVANCED, done, time, value};
 use crate::failure::{Outcome, ensure, same};
 
-/// What a transaction did to a key.
+/// The change that a transaction made to a key.
 #[derive(Clone)]
 enum Own {
     Written(Option<Content>),

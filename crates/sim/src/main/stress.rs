@@ -38,7 +38,7 @@ pub(crate) struct StressArguments {
     child: bool,
 }
 
-/// Runs it; whether all went well.
+/// Runs the command; returns whether it succeeded.
 #[allow(clippy::disallowed_methods, reason = "a folder of the command's own, and its drawing")]
 pub(crate) fn run(arguments: &StressArguments) -> Result<bool, String> {
     if let (true, Some(store)) = (arguments.child, &arguments.dir) {

@@ -71,7 +71,7 @@ pub(crate) struct WorkersArguments {
     enough: Option<PathBuf>,
 }
 
-/// Runs it; whether all went well.
+/// Runs the command; returns whether it succeeded.
 #[allow(clippy::disallowed_methods, reason = "a folder of the command's own")]
 pub(crate) fn run(arguments: &WorkersArguments) -> Result<bool, String> {
     if let (Some(worker), Some(store)) = (arguments.worker, &arguments.dir) {

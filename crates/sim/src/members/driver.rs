@@ -34,8 +34,8 @@ const ACTS_STOPPED: u64 = 9;
 pub(super) struct Pending {
     pub(super) id: u64,
     pub(super) writes: Vec<Write>,
-    /// For an append to a stream: the GLSN that the entries come after.
     pub(super) notes: Vec<Note>,
+    /// For an append to a stream: the GLSN that the entries come after.
     pub(super) behind: u64,
     pub(super) reads: Vec<Span>,
     /// The moment it has read at.

@@ -12,7 +12,7 @@ pub type Place = (u8, Key);
 /// The values of a key after the commit, now, and before the commit.
 pub type Sides = [Option<Content>; 3];
 
-/// What a merge is to do.
+/// The expected result of a merge.
 #[derive(Debug, Default)]
 pub struct Merge {
     /// The writes of its commit, unless there are conflicts.

@@ -1,4 +1,4 @@
-//! The named cursors and the tags, as the entries of the log make them.
+//! The named cursors and the tags that the entries of the log leave.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -9,7 +9,7 @@ use std::str::FromStr;
 pub struct Among {
     /// The process; ignored for events of the machine.
     pub member: u8,
-    /// The act.
+    /// The act or event.
     pub act: Act,
 }
 

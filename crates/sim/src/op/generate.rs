@@ -411,7 +411,7 @@ impl Generator {
         }
     }
 
-    /// Not a transaction.
+    /// A reader other than a transaction.
     fn moment_reader(&mut self) -> Reader {
         if self.random.chance(0.4) {
             Reader::Snapshot(self.open_slot(self.open_snapshots))

@@ -17,7 +17,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// The value behind it.
+    /// The value after the change.
     pub fn apply(self, old: Option<Content>) -> Option<Content> {
         match self {
             Change::Add(by) => Some(match old.filter(|old| old.bytes == 8) {

@@ -10,8 +10,8 @@ use crate::file_log::tail::order::Order;
 use crate::format::segment_header::SegmentHeader;
 use crate::members::Members;
 
-/// Begins the segment with this header, under the turn; its first `zeroed` bytes are zeros.
-/// Afterwards the previous one is durable.
+/// Begins the segment with this header, under the turn; its first `zeroed` bytes are zeros. When
+/// this returns, the previous segment is durable.
 pub(crate) fn begin(
     log: &OpenLog,
     members: &Members,

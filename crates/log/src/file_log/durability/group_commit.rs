@@ -1,7 +1,7 @@
 //! Group commit: one sync for all waiters.
 //!
-//! One of the waiters leads ([`crate::file_log::durability::leading`]): it writes out the whole
-//! buffer and syncs once.
+//! One of the waiters leads: it gives others a short time to join
+//! ([`crate::file_log::durability::leading`]), writes out the whole buffer and syncs once.
 //!
 //! Invariant: a leader never waits for a lock whose holder may wait here: neither for the members'
 //! turn nor for the commit lock.

@@ -1,9 +1,9 @@
 //! One sync makes everything durable that the members of a log ([`crate::members`]) have ordered.
 //!
 //! Invariant: after an unfinished sync, everything that is not known to be durable is written again
-//! before the next sync, because the system may have reported a failure to the process that ended
-//! and regards the bytes as written since. It may also have dropped them: if the bytes that are
-//! read do not match the records that were ordered, the log is poisoned. A read that fails once is
+//! before the next sync, because the system may have reported a failure to the process that ended,
+//! and now regards the bytes as written. It may also have dropped them: if the bytes that are read
+//! do not match the records that were ordered, the log is poisoned. A read that fails once is
 //! repeated, because a failed sync poisons the log.
 
 use std::io;

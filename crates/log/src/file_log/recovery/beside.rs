@@ -17,7 +17,7 @@ use crate::file_log::recovery::active::{
 use crate::file_log::recovery::assemble::assemble;
 use crate::file_log::recovery::find::{LogFiles, check_tables, find_files};
 use crate::file_log::segments::walk::walk_segment;
-use crate::file_log::shared::turn::{bury_behind, remove_unpublished};
+use crate::file_log::shared::turn::{overwrite_unpublished, remove_unpublished};
 use crate::members::lock::Got;
 use crate::members::{Members, words};
 
@@ -161,7 +161,7 @@ fn begin_in_turn(
     if got == Got::Abandoned {
         members.posts.take_back_unpublished();
         remove_unpublished(options, end)?;
-        bury_behind(options, members, &*full.file, end)?;
+        overwrite_unpublished(options, members, &*full.file, end)?;
     }
     let got = members.syncs.take_sync(&|| false)?;
     let synced = sync_file(members, &options.budget, &*full.file, end, got);

@@ -91,8 +91,8 @@ pub struct LostRecords {
 pub(super) enum Source {
     /// The same file, which is sealed and sound.
     Whole,
-    /// A copy of its first bytes, this many: the active segment, whose torn tail the next opening
-    /// cuts.
+    /// A copy of this many of its first bytes: of the active segment, whose torn tail is cut when
+    /// the copy is opened.
     Active(u64),
     /// The good bytes of a damaged file.
     Damaged,
@@ -583,7 +583,7 @@ fn apart(header: &SegmentHeader) -> LogError {
 fn too_wide(file: Glsn, offset: u64, from: Glsn, next: Glsn) -> LogError {
     let what = format!(
         "the log ends at entry {}, and the next segment or the index's newest manifest says that \
-         it goes on at entry {next}; one of the two is wrong: in a copy of the store, move the \
+         it continues at entry {next}; one of the two is wrong: in a copy of the store, move the \
          wrong file away, and recover the copy",
         from.0 - 1
     );

@@ -36,7 +36,7 @@ pub struct Finding {
     pub glsn: Option<Glsn>,
     /// The last GLSN concerned, if it is known.
     pub last: Option<Glsn>,
-    /// What is wrong.
+    /// A description of it.
     pub what: String,
     /// The cure.
     pub cure: Cure,

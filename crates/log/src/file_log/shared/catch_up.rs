@@ -175,7 +175,7 @@ fn take_in(log: &OpenLog, order: &mut Order, until: u32) -> Result<(), LogError>
             if outcome.end <= order.end.offset {
                 let what = outcome
                     .problem
-                    .map_or("its records end before their end", |problem| problem.what);
+                    .map_or("its records end before the published end", |problem| problem.what);
                 return Err(strayed(order, what));
             }
             let from = block_of(u64::from(order.end.offset)) * BLOCK_BYTES as u64;
@@ -218,7 +218,8 @@ fn fill(
     if to >= tail.buffer.current_start() + chunk {
         tail.buffer.restart(to);
     }
-    // This includes the start that a catch-up left that failed after restarting the buffer.
+    // The start may be the one that an earlier catch-up left when it failed after restarting the
+    // buffer.
     let start = tail.buffer.current_start();
     let from = u64::from(from).max(start);
     let (at, end) = ((from - start) as usize, (to - start) as usize);

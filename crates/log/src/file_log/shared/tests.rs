@@ -1,7 +1,7 @@
 //! Members of a log: each has its own handles, memory and locks, as in a process of its own.
 
-mod bury;
 mod posts;
+mod unpublished;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

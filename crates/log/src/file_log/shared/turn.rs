@@ -21,7 +21,7 @@ use crate::members::lock::Got;
 use crate::members::words::End;
 
 /// The right to order the next record: while it is held, no other member orders one.
-/// [`Turn::begin`] comes first.
+/// Call [`Turn::begin`] first.
 pub struct Turn<'a> {
     log: &'a OpenLog,
     members: &'a Members,
@@ -55,7 +55,7 @@ impl<'a> Turn<'a> {
         check(self.log, self.members)?;
         if self.got == Got::Abandoned {
             hit(Border::TurnAbandoned);
-            bury(self.log, self.members, &mut order)?;
+            discard_unpublished(self.log, self.members, &mut order)?;
             self.got = Got::Clean;
         }
         catch_up(self.log, self.members, &mut order)?;
@@ -97,7 +97,7 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// The right to append, once the turn was begun.
+    /// The state of appending. Begins the turn if that was not done yet.
     pub(super) fn order_mut(&mut self) -> Result<&mut Order, LogError> {
         if self.order.is_none() {
             self.begin()?;
@@ -108,13 +108,17 @@ impl<'a> Turn<'a> {
 
 /// Durably removes the leftovers of a member that ended in its turn. An unpublished record must
 /// never reappear, because the blob files that it names may be swept from now on.
-fn bury(log: &OpenLog, members: &Members, order: &mut Order) -> Result<(), LogError> {
+fn discard_unpublished(
+    log: &OpenLog,
+    members: &Members,
+    order: &mut Order,
+) -> Result<(), LogError> {
     members.posts.take_back_unpublished();
     let end = members.marks.end();
     remove_unpublished(&log.env.options, &end)?;
     catch_up(log, members, order)?;
     let _syncing = log.durability.hold_sync();
-    bury_behind(&log.env.options, members, &*order.file, &end)
+    overwrite_unpublished(&log.env.options, members, &*order.file, &end)
 }
 
 /// Removes the segment that was begun after the published end, if there is one.
@@ -137,23 +141,23 @@ pub(crate) fn remove_unpublished(options: &FileLogOptions, end: &End) -> Result<
 /// only, if the sync of an earlier process failed and the process was killed before it could report
 /// that. For the same reason the sync runs under the lock of syncs, so that the next process learns
 /// if it did not finish.
-pub(crate) fn bury_behind(
+pub(crate) fn overwrite_unpublished(
     options: &FileLogOptions,
     members: &Members,
     file: &dyn File,
     end: &End,
 ) -> Result<(), LogError> {
     let got = members.syncs.take_sync(&|| false)?;
-    let buried = file
+    let overwritten = file
         .len()
         .and_then(|len| write_zeros(file, u64::from(end.offset), len))
         .map_err(LogError::from)
         .and_then(|()| sync_file(members, &options.budget, file, end, got));
-    match &buried {
+    match &overwritten {
         Ok(()) => members.syncs.sync.release(),
         Err(_) => members.syncs.sync.release_abandoned(),
     }
-    buried
+    overwritten
 }
 
 /// Runs `change` with the right to append: the members', if there may be several.

@@ -183,7 +183,7 @@ impl<'a> Dump<'a> {
         Ok(self.report)
     }
 
-    /// Writes a change of a key; `old`: the GLSN of one that is older than the log.
+    /// Writes a change of a key. `old` is its GLSN if it is older than the log.
     fn change(
         &mut self,
         (space, key): (u32, &[u8]),
@@ -328,12 +328,12 @@ fn dump_history(
     store.check_open()?;
     let _held = store.hold_files()?;
     let log = &store.reader.log;
-    // Versions that a later commit supersedes stay until those older than the log are written.
+    // Retain superseded versions until those that are older than the log are written.
     let newest = store.committer.open_newest_floor();
     let last = newest.readable()?.glsn;
     let first = log.bounds().first;
     let floor_micros = match log.glsn_at(0) {
-        // The header of the first segment has the time of what was trimmed.
+        // The header of the first segment has the time of the last trimmed record.
         Err(LogError::TimeTrimmed { since_micros, .. }) if first > Glsn::FIRST => since_micros,
         _ => 0,
     };
@@ -370,7 +370,7 @@ impl Dump<'_> {
     fn old_versions(&mut self, first: Glsn) -> Result<()> {
         let (manifest, _, view) = self.store.reader.index.runs.files();
         if manifest.checkpoint.glsn.next() < first {
-            // Of a store that another process writes: this one has not seen its newest runs.
+            // Another process writes the store, and this one has not seen its newest runs.
             return Err(Error::trimmed(manifest.checkpoint.glsn.next(), first));
         }
         let mut limits = Vec::new();
@@ -426,7 +426,8 @@ impl Dump<'_> {
         let entry = self.store.reader.log.read(glsn).lift()?;
         let commit = Commit::new(self.store, entry, None);
         let before = self.report.changes;
-        // A commit of other keyspaces leaves its place, and nothing else.
+        // A commit that only changed other keyspaces is dumped as an empty one, which keeps its
+        // GLSN.
         let mut is_begun = false;
         if self.ids.is_none() {
             let metadata = commit.metadata()?;

@@ -1,5 +1,5 @@
 //! Lists and reads the files of a consistent copy of a store while it is in use: for backups and
-//! for archives. Completes a store that was assembled of such files.
+//! for archives. Completes a store that was assembled from such files.
 //!
 //! The index's files are chosen first, then the log up to its durable end, so the log is at least
 //! as new as the index. For the same reason, a member of a shared store refreshes its view of the
@@ -266,12 +266,13 @@ impl<'a> Hold<'a> {
         Ok(Self { store, before: Sources::of(store), _held: held, _no_trim: no_trim })
     }
 
-    /// The better error, if another process has removed files of a store that is open read-only.
+    /// The error that names the cause, if `error` arose because another process has removed files
+    /// of a store that is open read-only; otherwise `error`.
     pub(crate) fn explain(&self, error: Error) -> Error {
         match error {
             Error::Cancelled => error,
             error => self.before.left_behind(self.store).unwrap_or_else(|| match error {
-                // The process that removed it has not said so yet.
+                // The process that removed the file has not published the removal yet.
                 Error::Io { kind: io::ErrorKind::NotFound, .. } if self.store.options.read_only => {
                     let bounds = self.store.reader.log.bounds();
                     Error::trimmed(bounds.first, bounds.next)

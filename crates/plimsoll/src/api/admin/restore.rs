@@ -1,4 +1,4 @@
-//! Makes a store of a dump ([`super::dump`]).
+//! Makes a store from a dump ([`super::dump`]).
 //!
 //! ```text
 //! DEST.new-restore/  while the dump is read
@@ -9,12 +9,12 @@
 //! ```
 //!
 //! Invariants:
-//! 1. There is no store at the destination before all of the dump was read and found whole.
-//! 2. With history, each entry gets the GLSN and the time that it had. A restore that was
-//!    interrupted goes on behind the last entry that is durable; the same dump is needed, or a
-//!    later one of the same store that begins with the same entry.
-//! 3. Without history, a restore that was interrupted goes on behind the last rows that are
-//!    durable, with the same dump; with another it begins anew.
+//! 1. The destination has no store until the whole dump has been read and verified.
+//! 2. With history, each entry keeps its GLSN and its time. An interrupted restore continues after
+//!    the last durable entry; it needs the same dump, or a later one of the same store that begins
+//!    with the same entry.
+//! 3. Without history, an interrupted restore of the same dump continues after the last durable
+//!    rows. With another dump, it starts again.
 
 mod base;
 mod place;
@@ -78,7 +78,7 @@ pub struct RestoreReport {
     pub glsn: Glsn,
     /// Changes of keys that this call has restored; without history, keys.
     pub changes: u64,
-    /// Whether it went on where an interrupted restore had stopped.
+    /// Whether it continued an interrupted restore.
     pub went_on: bool,
 }
 
@@ -145,20 +145,20 @@ fn restore_history(
         clock: Arc::clone(&options.clock),
         wall_micros: AtomicU64::new(header.floor_micros),
     });
-    // Values are compressed as the records of their keyspaces say: where none says it, a
-    // compression of the options would need a record that the history does not have.
+    // The records of keyspaces decide how values are compressed. A compression from the options
+    // would need a record that the history does not have.
     let options = options.clone().compression(Compression::None);
     let of_entries = Options { clock: Arc::clone(&clock) as _, ..options };
     let store = open_by(&place.store, of_entries)?;
-    // Nothing is dropped or trimmed meanwhile: this opening knows the retention of keyspaces as of
-    // its beginning, and the history may change it.
+    // Retain everything: this opening knows the retention of keyspaces only as of its beginning,
+    // and the history may change it.
     let everything = store.committer.open_floor(AsOf::unexpiring(Glsn::NONE))?;
     let mut history = History { store: &store, clock: &clock, from, report, last_micros: 0 };
     let outcome = history.restore(header).and_then(|()| match limits {
         Some(limits) => store.reader.index.runs.note_limits(limits),
         None => Ok(()),
     });
-    // What is whole is kept for the next attempt.
+    // Keep the complete commits for the next attempt.
     let closed = store.sync().and_then(|newest| store.close().map(|()| newest));
     drop(everything);
     outcome?;
@@ -175,7 +175,7 @@ struct History<'a, 'd> {
     last_micros: u64,
 }
 
-/// Entries that follow each other, and their time.
+/// Consecutive entries, and their time.
 struct Span {
     first: Glsn,
     count: u64,
@@ -242,7 +242,7 @@ impl History<'_, '_> {
         ))
     }
 
-    /// Passes entries that an earlier attempt has restored.
+    /// Skips entries that an earlier attempt has restored.
     fn pass(&mut self, entries: &Span, last: Glsn, done: Glsn, begun: Begun) -> Result<()> {
         if last == done {
             let restored = self.store.reader.log.meta(done).lift()?;
@@ -363,7 +363,7 @@ impl History<'_, '_> {
     }
 }
 
-/// A change, with its own bytes.
+/// A change that owns its bytes.
 enum Owned {
     Delete { space: u32, key: Vec<u8> },
     DeleteRange { space: u32, first: Vec<u8>, end: Bound<Vec<u8>> },
@@ -407,7 +407,7 @@ fn user_space(space: u32) -> Result<u32> {
     }
 }
 
-/// Takes note of a keyspace's compression, which applies to what is put from here on.
+/// Records the compression of a keyspace, which applies to later puts.
 fn note_compression(store: &Engine, change: &Owned) -> Result<()> {
     match change {
         Owned::Put { space: SYSTEM, key, piece, .. } if key != STREAMS_MARK.as_bytes() => {
@@ -459,7 +459,7 @@ fn put(
     }
 }
 
-/// The bytes of a value that goes on in further records.
+/// The bytes of a value that continues in further records.
 struct ValueOf<'a, 'd> {
     from: &'a mut DumpReader<'d>,
     piece: Vec<u8>,
@@ -501,7 +501,7 @@ impl Read for ValueOf<'_, '_> {
     }
 }
 
-/// Passes the rest of a value.
+/// Skips the rest of a value.
 fn pass_value(from: &mut DumpReader<'_>, mut left: u64) -> Result<()> {
     while left > 0 {
         left = match from.read()? {
@@ -542,8 +542,9 @@ fn restore_rows(
         match from.read()? {
             Record::Keyspace { name, settings } => {
                 let settings = Settings::decode(settings)?;
-                let name = String::from_utf8(name.to_vec())
-                    .map_err(|_| Error::corrupt("the name of a keyspace in the dump is no text"))?;
+                let name = String::from_utf8(name.to_vec()).map_err(|_| {
+                    Error::corrupt("the name of a keyspace in the dump is not valid UTF-8")
+                })?;
                 batch.commit(store, rows)?;
                 open = Some((settings.id, make_keyspace(store, &name, settings)?));
             }
@@ -584,7 +585,7 @@ const ROWS_BEGIN: &str = "{\"restored\":{\"rows\":";
 const ROWS_END: &str = "}}";
 
 impl Batch {
-    /// Commits them. `all`: the rows that are restored then, which its metadata says.
+    /// Commits them. `all` is the number of rows restored by then, which the metadata records.
     fn commit(&mut self, store: &Arc<Engine>, all: u64) -> Result<()> {
         let mut tx = std::mem::replace(&mut self.tx, Transaction::new(&store.committer));
         if self.rows > 0 {
@@ -596,7 +597,7 @@ impl Batch {
     }
 }
 
-/// The rows that an earlier attempt has restored, by the metadata of its last batch.
+/// The number of rows that an earlier attempt has restored, from the metadata of its last batch.
 fn rows_done(store: &Arc<Engine>) -> Result<u64> {
     let (first, newest) = (store.reader.log.bounds().first, store.newest()?);
     for glsn in (first.0..=newest.0).rev() {
@@ -612,7 +613,7 @@ fn rows_done(store: &Arc<Engine>) -> Result<u64> {
 
 fn make_keyspace(store: &Arc<Engine>, name: &str, settings: Settings) -> Result<Keyspace> {
     let known = store.reader.keyspaces.find(name);
-    // The default keyspace is there in every store, others may be from an earlier attempt.
+    // Every store has the default keyspace; others may be from an earlier attempt.
     let (keyspace, record) = match known {
         Some(known) => known,
         None => {

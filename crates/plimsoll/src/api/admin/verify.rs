@@ -226,8 +226,8 @@ fn foreign_manifests(disk: &dyn Disk, path: &Path, log_id: u128) -> Result<Vec<S
     let names = foreign_names(disk, &path.join("index"), log_id)?;
     let note = |name| {
         format!(
-            "index/{name} was made from another log: a process wrote it whose store was replaced \
-             by this one; this store does not use it, and it can be deleted"
+            "index/{name} was made from another log, by a process whose store was replaced by this \
+             one; this store does not use it, and it can be deleted"
         )
     };
     Ok(names.into_iter().map(note).collect())

@@ -23,15 +23,15 @@ use crate::types::keyspaces::{CURSORS, Record};
 use crate::types::lock::lock;
 use crate::types::retention::Retention;
 
-/// The largest difference between the clock and the monotonic clock, since the last check, that is
-/// no jump.
+/// If the clock and the monotonic clock differ by more than this since the last check, the clock
+/// has jumped.
 const JUMP_MICROS: u64 = 1_000_000;
 
 /// The longest time between two checks in which the clock counts as observed: it may otherwise have
 /// jumped twice.
 const GAP_MICROS: u64 = 20_000_000;
 
-/// The time without a jump after which the clock is trusted, in any case and at most.
+/// The minimum and the maximum time without a jump after which the clock is trusted.
 const STEADY_MICROS: std::ops::RangeInclusive<u64> = 60_000_000..=3_600_000_000;
 
 /// Advances the log's time.
@@ -56,7 +56,7 @@ impl IdleTime {
         }
     }
 
-    /// Makes a commit if it would allow to free space; returns whether it did. To be called in an
+    /// Makes a commit if that allows space to be freed; returns whether it did. To be called in an
     /// idle store every few seconds, while it has values that expire.
     ///
     /// # Errors
@@ -85,7 +85,7 @@ impl IdleTime {
             return Ok(false);
         }
         let mut tx = Transaction::new(&self.committer);
-        // A commit has to write something, and no deletion of a cursor is retained.
+        // A commit must write something, and no keyspace retains the deletion of a cursor.
         tx.delete(&reader.keyspaces.handle(CURSORS, "".into()), TIME_MARK)?;
         tx.set_metadata(br#"{"time_advanced":true}"#)?;
         // If the clock jumps meanwhile, the commit is refused.
@@ -111,7 +111,7 @@ impl fmt::Debug for IdleTime {
 struct Steady {
     /// Both clocks at the last check.
     last: Option<(u64, u64)>,
-    /// The monotonic clock at the first check after the last possible jump.
+    /// Monotonic time since which the clock has not jumped.
     since: u64,
 }
 

@@ -36,8 +36,8 @@ const LOCK_PAUSE: Duration = Duration::from_millis(2);
 /// The time between two reports of a process that joins or leaves; many fit into [`PATIENCE`].
 const REPORT_PERIOD: Duration = Duration::from_secs(1);
 
-/// The most reports: they show that the process runs, not that its work proceeds, and a process
-/// that never ends must not be waited for without end.
+/// The maximum number of reports. A report shows that the process runs, not that its work proceeds,
+/// so others must not wait forever for a process that reports forever.
 const REPORTS_MAX: u32 = 600;
 
 /// Shown when the lock's holder cannot be identified.
@@ -174,7 +174,7 @@ impl Joining {
         if is_first && members.keeper.try_to_keep().lift()? {
             members.keeper.keep();
         }
-        // Others may join while this process waits for memory, unless they would be the first.
+        // Others may join while this process waits for memory, unless this process is the first.
         let memory_bytes = first_budget(&members, options, !is_first)?;
         Self {
             members: Arc::new(members),

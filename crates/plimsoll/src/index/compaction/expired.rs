@@ -12,7 +12,7 @@ use crate::index::run::table::TableInfo;
 use crate::index::sources::view::{View, tables_in};
 use crate::types::lock::lock;
 
-/// What a horizon says has expired, looked up once for each keyspace and moment.
+/// The horizon's answers about expired values, looked up once for each keyspace and moment.
 pub(super) struct Lookups<'h> {
     horizon: &'h dyn Horizon,
     retained: Mutex<BTreeMap<u32, MomentSet>>,
@@ -47,7 +47,7 @@ pub(super) struct Expired {
     /// Moments before this one become unreadable, except the pins.
     pub(super) since: Glsn,
     pub(super) pins: Arc<[Glsn]>,
-    /// An estimate of their number. Exact if it is that of all versions.
+    /// An estimate of their number; exact if it equals the number of all versions.
     pub(super) values: u64,
 }
 

@@ -81,7 +81,7 @@ impl MomentSet {
         self.release_of(glsn, superseded_by).is_some()
     }
 
-    /// What must happen before no moment sees such a version; `None` if none sees it now.
+    /// The change after which no moment sees such a version; `None` if none sees it now.
     pub(crate) fn release_of(&self, glsn: Glsn, superseded_by: Glsn) -> Option<Release> {
         if superseded_by > self.floor {
             return Some(Release::Floor(superseded_by));

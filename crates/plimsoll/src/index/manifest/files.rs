@@ -1,7 +1,6 @@
 //! The files of the index: their creation, their users, and their removal.
 //!
 //! Invariants:
-//! 1. A run file that no manifest names is removed: when its last user releases it, or else at the
 //! 1. A run file that no manifest names is removed when its last user releases it, or at the next
 //!    open.
 //! 2. The id of a run file is never used again. Each open leaves a gap above the highest known id,

@@ -31,7 +31,7 @@ impl Limits {
         self.restrict(keyspace, &readable);
     }
 
-    /// `keyspace` can be read at no other moments than these.
+    /// Removes all moments but these from those at which `keyspace` can be read.
     fn restrict(&mut self, keyspace: u32, to: &MomentSet) {
         match self.readable_in.binary_search_by_key(&keyspace, |entry| entry.0) {
             Ok(at) => self.readable_in[at].1 = self.readable_in[at].1.intersection(to),

@@ -43,22 +43,21 @@ use crate::index::sources::source::Memtable;
 const SHARE: u64 = 8;
 const BYTES: (u64, u64) = (1 << 20, 64 << 20);
 
-/// Divisors: a memtable is at most this part of the runs, and at most this part of them while rows
-/// are overwritten,
+/// Divisors: a memtable is at most the first part of the runs, and at most the second part of them
+/// while rows are overwritten.
 const PART: u64 = 3;
 const PART_OVER: u64 = 6;
-/// but these limits never go below this.
+/// The limits by parts of the runs never go below this.
 const PART_LEAST: u64 = 16 << 20;
 
 /// Budgets from this size on allow two memtables to wait to be flushed, smaller ones one.
 const TWO_CLOSED_BYTES: u64 = 64 << 20;
 
-/// A memtable is too small for a run if it holds less than both this and this part of its limit (a
-/// divisor),
+/// A memtable is too small for a run if it holds less than both `LEAST_BYTES` and this part of its
+/// limit (a divisor), unless its commits take at least `LEAST_LOG_BYTES` of the log.
 const LEAST_BYTES: u64 = 1 << 20;
 const LEAST_PART: u64 = 4;
-/// unless its commits take at least this much of the log: large values are only in the log, and
-/// replay reads all of them.
+/// Large values are only in the log, and a replay reads all of them.
 const LEAST_LOG_BYTES: u64 = LONG_SEGMENT_BYTES;
 
 /// Writers count as idle after this time without a write.

@@ -17,12 +17,12 @@
 
 use std::ops::Range;
 
-/// Newer runs are merged with an older one if together they are this many times its size: this
-/// while there are few runs,
+/// Newer runs are merged with an older one if together they are this many times its size, while
+/// there are at most [`FEW_RUNS`].
 const RATIO_FEW: u64 = 3;
-/// this while there are more than [`FEW_RUNS`],
+/// As [`RATIO_FEW`], while there are more than [`FEW_RUNS`].
 const RATIO_SOME: u64 = 2;
-/// and this while there are more than [`SOME_RUNS`].
+/// As [`RATIO_FEW`], while there are more than [`SOME_RUNS`].
 const RATIO_MANY: u64 = 1;
 const FEW_RUNS: usize = 9;
 const SOME_RUNS: usize = 11;

@@ -29,9 +29,9 @@ const SUPERSEDED_MAX: (u64, u64) = (33, 100);
 /// Divisor: the runs fit in memory if they take at most this part of the budget.
 const FITS_PART: u64 = 2;
 
-/// Writers are slowed down from the first share of superseded bytes and memtables on, in percent of
-/// the live bytes, and are at the pace of the merges at the second. The first is below
-/// [`SUPERSEDED_MAX`], so the slowdown begins shortly before a merge is due; memtables count here.
+/// Percentages of the live bytes. Writers are slowed down once superseded bytes and memtables reach
+/// the first, and are at the pace of the merges at the second. The first is below
+/// [`SUPERSEDED_MAX`], so the slowdown begins shortly before a merge is due.
 const SLOW_FROM: u64 = 25;
 const SLOW_TO: u64 = 60;
 

@@ -21,7 +21,7 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// Of first keys in ascending order.
+    /// A directory of first keys, in ascending order.
     pub(super) fn new<'k>(firsts: impl DoubleEndedIterator<Item = &'k [u8]> + Clone) -> Self {
         let mut ends = firsts.clone();
         let Some(first) = ends.next() else { return Self::default() };
@@ -31,7 +31,7 @@ impl Directory {
         Self { common: first[..len].to_vec(), prefixes }
     }
 
-    /// Number of keys that are not behind `key`. `first_of` is the whole key at a place.
+    /// Number of first keys at or before `key`. `first_of` is the whole key at a place.
     #[inline]
     pub(super) fn begun<'k>(&self, key: &[u8], first_of: impl Fn(usize) -> &'k [u8]) -> usize {
         let len = self.common.len().min(key.len());
@@ -90,7 +90,7 @@ impl Chunk {
         self.fragments.last().map_or(&[], |fragment| &fragment.end)
     }
 
-    /// Number of its intervals that do not begin behind `key`.
+    /// Number of its intervals that begin at or before `key`.
     #[inline]
     pub(super) fn begun(&self, key: &[u8]) -> usize {
         self.directory.begun(key, |at| &self.fragments[at].first)

@@ -4,7 +4,6 @@
 //! group is written as a guide page (filter and index block) and added to the open inner page, and
 //! so on upwards. The last page that is alone at its level is the root. No page is written twice,
 //! and none is read.
-//! read.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;

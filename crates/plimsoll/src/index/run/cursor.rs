@@ -218,7 +218,8 @@ impl RunCursor {
         let Stand::On(place) = &self.stand else { return None };
         let Entry { glsn, tag, body, end, .. } = place.spot.entry;
         let is_deleted = Stored::is_deletion(tag as u8, end - body);
-        // Most versions are told by their tag, which is not on the page with the body.
+        // The tag shows for most versions that they do not expire; the body is on another cache
+        // line.
         let expiry = match tag {
             0 if !is_deleted => {
                 let page = page_payload(self.pages.held(place.leaf));

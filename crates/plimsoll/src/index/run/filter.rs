@@ -2,7 +2,6 @@
 //!
 //! A blocked Bloom filter: a key's hash selects one block of 64 bytes (one cache line) and
 //! [`PROBES`] bits in it. An absent key passes with a probability below 1 %; a present one always
-//! does.
 //! does. After Putze, Sanders and Singler, "Cache-, Hash- and Space-Efficient Bloom Filters"
 //! (2007).
 

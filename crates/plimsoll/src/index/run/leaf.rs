@@ -432,8 +432,8 @@ impl<'a> Leaf<'a> {
         match entry.shared.cmp(&matched) {
             // It shares the byte in which the preceding key is less than `key`.
             Ordering::Greater => (matched, Ordering::Less),
-            // It differs from the preceding key in a byte that that key shares with `key`, so it is
-            // greater than both.
+            // It differs from the preceding key in a byte that the preceding key shares with `key`,
+            // so it is greater than both.
             Ordering::Less => (entry.shared, Ordering::Greater),
             Ordering::Equal => {
                 let (common, order) =

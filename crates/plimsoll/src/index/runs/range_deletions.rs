@@ -92,9 +92,9 @@ impl Drop for RangeRoom<'_> {
 
 /// The range deletions after a change.
 pub(super) struct Left {
-    /// Those that some source may need.
+    /// Range deletions that some source may need.
     pub(super) needed: RangeSet,
-    /// Those that every source has absorbed.
+    /// Range deletions that every source has absorbed.
     pub(super) absorbed: RangeSet,
     /// In each keyspace whose older deletions are left out: of the moments before this one, only
     /// the retained ones can be read.

@@ -274,8 +274,8 @@ impl Merge {
         self.place_heads(|head| seek(&mut head.cursor))
     }
 
-    /// Moves cursors without versions younger than `glsn` in the merge's direction out of an
-    /// interval: to the first version at or after `to`, or to the last one before it.
+    /// Moves cursors out of an interval, in the merge's direction, if they have no versions younger
+    /// than `glsn`: to the first version at or after `to`, or to the last one before it.
     pub(crate) fn leave_older(&mut self, to: &[u8], glsn: Glsn) -> Result<()> {
         let direction = self.direction;
         self.place_heads(|head| match (head.cursor.key(), direction) {

@@ -263,7 +263,7 @@ pub(crate) enum Source<'a> {
 pub(crate) struct Answer {
     /// Whether the source has, or may have, a version younger than the requested GLSN.
     pub(crate) younger: bool,
-    /// The newest version that is not younger.
+    /// The newest version that is not younger than the requested GLSN.
     pub(crate) found: Option<Place>,
     /// Whether some page was not in memory.
     pub(crate) missed: bool,

@@ -51,7 +51,7 @@ fn a_deletion_stays_in_history_if_all_versions_are_kept() {
     );
     assert_eq!(view.changed(&key(FOREVER, 50), put).unwrap(), None);
     world.check_all();
-    // Put again, and moved on.
+    // Put the keys again, and merge.
     world.flush_keys(FOREVER, 200..250, Some(b"again"));
     world.index().compaction.run_all(Glsn::MAX).unwrap();
     world.check_all();

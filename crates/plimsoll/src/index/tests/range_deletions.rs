@@ -86,7 +86,7 @@ impl World {
             13..=14 => drop(self.index().compaction.step().unwrap()),
             15 => self.index().compaction.run_all(Glsn::MAX).unwrap(),
             16 if !self.view().history.is_empty() => {
-                // Not beside a job under way.
+                // Let a job that is under way end first.
                 while self.index().compaction.step().unwrap() == Progress::Worked {}
                 if !self.view().history.is_empty() {
                     self.index().compaction.merge_history().unwrap();

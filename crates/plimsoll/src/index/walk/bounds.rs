@@ -34,8 +34,9 @@ impl Bounds {
         (copy(self.lower()), copy(self.upper()))
     }
 
-    /// Call once the iterator has a key to continue from. Of the bound at which it began, only the
-    /// keyspace is kept, for [`crate::index::sources::view::View::check_readable`].
+    /// To be called as soon as the iterator has a key to continue from. It keeps only the keyspace
+    /// of the bound at which the iterator began, for
+    /// [`crate::index::sources::view::View::check_readable`].
     pub(super) fn pass(&mut self, direction: Direction) {
         if !std::mem::replace(&mut self.is_past, true) {
             match (direction, &mut self.lower) {

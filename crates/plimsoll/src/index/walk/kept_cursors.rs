@@ -57,7 +57,7 @@ impl Keep {
 pub(crate) struct KeptCursors {
     /// A merge without cursors in use.
     merge: Merge,
-    /// The empty list of tables that idle cursors read.
+    /// An empty list.
     nothing: Arc<[Table]>,
     /// A buffer for the visit's key.
     pub(crate) key: Vec<u8>,

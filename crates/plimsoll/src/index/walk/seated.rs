@@ -48,8 +48,8 @@ impl Sat {
         self.cover.as_ref().is_some_and(|cover| !cover.is_left_out)
     }
 
-    /// Moves those sources out of the interval that [`Sat::deleted_at`] was asked for that have
-    /// nothing younger than its deletion.
+    /// Moves sources out of the interval that [`Sat::deleted_at`] examined, if they have nothing
+    /// younger than its deletion.
     pub(super) fn leave_range(&mut self, direction: Direction) -> Result<()> {
         let Some(cover) = self.cover.as_mut().filter(|cover| !cover.is_left_out) else {
             return Ok(());

@@ -193,7 +193,7 @@ impl Relocator {
         Ok(())
     }
 
-    /// Call once a manifest names the blob file, or may name it.
+    /// Records that a manifest names the blob file, or may name it.
     pub(crate) fn set_named(&mut self) {
         self.named = true;
     }

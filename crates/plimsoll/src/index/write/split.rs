@@ -124,7 +124,8 @@ pub(crate) struct Splitter {
     retained: (u32, MomentSet),
     /// Whether the retained moments are looked up again at the next key.
     is_stale: bool,
-    /// What is expired in the keyspace at a retained moment and later ones: the last lookup.
+    /// The last lookup of the values that have expired in the keyspace, for a retained moment and
+    /// all later ones.
     expired: Option<(Glsn, (Glsn, u64))>,
     /// The youngest version that superseded a dropped one since the retained moments were looked
     /// up.
@@ -214,7 +215,7 @@ impl Splitter {
     fn begin_key(&mut self, key: &[u8], horizon: &dyn Horizon) {
         let keyspace = IndexKey::new(key).keyspace();
         if self.is_stale || self.retained.0 != keyspace {
-            // The versions that were dropped until now were so by the moments until now.
+            // Record the limits of the versions dropped so far, before the retained moments change.
             self.limits();
             self.retained = (keyspace, horizon.retained(keyspace));
             (self.is_stale, self.expired) = (false, None);

@@ -69,7 +69,8 @@ impl Interests {
         }
     }
 
-    /// Weights that only some runs have; the other runs are as without them.
+    /// Sets weights that only some runs have. The other runs are the same as if these weights did
+    /// not exist.
     fn with_special_ones(self, seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x05ee_9e35);
         match random.below(4) {

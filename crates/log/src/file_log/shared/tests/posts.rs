@@ -53,7 +53,7 @@ fn members(count: usize) -> (Arc<dyn Disk>, PathBuf, Vec<Process>) {
     (disk, store, members)
 }
 
-/// Two members that wait for each other longer than a busy machine delays a thread.
+/// Two members whose patience is longer than a busy machine delays a thread.
 fn patient_members() -> Vec<Process> {
     let (disk, store) = mem_disk();
     let join = |at| Process::join_for(&disk, &store, at == 0, (16 << 10, 16 << 20), PATIENCE);

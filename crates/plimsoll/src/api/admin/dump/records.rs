@@ -52,7 +52,7 @@ pub(crate) struct Header {
     pub(crate) store: u128,
     /// Random: the id of this dump.
     pub(crate) dump: u128,
-    /// The first entry of the log that is in the dump; of a dump without history, the next one.
+    /// The first log entry in the dump; without history, the one after the dumped moment.
     pub(crate) first: Glsn,
     /// The moment of the dump.
     pub(crate) last: Glsn,
@@ -89,12 +89,12 @@ pub(crate) enum Change<'a> {
         key: SystemKey<'a>,
         value: Option<&'a [u8]>,
     },
-    /// The next GLSN of a cursor, or that it is gone.
+    /// The next GLSN of a cursor, or that the cursor was dropped.
     Cursor {
         name: &'a [u8],
         next: Option<&'a [u8]>,
     },
-    /// The record of a tag, or that it is gone.
+    /// The record of a tag, or that the tag was deleted.
     Tag {
         name: &'a [u8],
         record: Option<&'a [u8]>,
@@ -142,7 +142,7 @@ pub(crate) enum Record<'a> {
     Entry { len: u64, piece: &'a [u8] },
     /// Entries that are lost in the store itself.
     Lost { first: Glsn, count: u64, micros: u64 },
-    /// Entries of which nothing is in the dump, because they are of other keyspaces.
+    /// Entries that the dump leaves out, because they belong to other keyspaces.
     Empty { first: Glsn, count: u64, micros: u64 },
     /// The end: the numbers of records before it, and of changes in them.
     End { records: u64, changes: u64 },
@@ -478,7 +478,7 @@ fn malformed() -> Error {
     Error::corrupt("a record of the dump cannot be decoded although its checksum is right")
 }
 
-/// The dump is not as it was written, `at` bytes from its beginning.
+/// The error for a dump that is damaged `at` bytes from its beginning.
 fn damaged(at: u64, what: &str) -> Error {
     Error::corrupt(format!("the dump is damaged at offset {at}: {what}; take another dump"))
 }
@@ -562,7 +562,7 @@ impl<'a> DumpReader<'a> {
         let mut magic = [0; MAGIC.len()];
         if reader.fill(&mut magic)? < magic.len() || magic != *MAGIC {
             return Err(Error::format(
-                "this is no dump of a store: it does not begin with PLIMDUMP; decompress it \
+                "this is not a dump of a store: it does not begin with PLIMDUMP; decompress it \
                  first if it is compressed",
             ));
         }
@@ -605,7 +605,7 @@ impl<'a> DumpReader<'a> {
         let [a, b, c, d, kind] = head;
         let len = u32::from_le_bytes([a, b, c, d]) as usize;
         if len > PAYLOAD_BYTES_MAX {
-            return Err(damaged(begin, "a record is longer than any that is written"));
+            return Err(damaged(begin, "a record is longer than the maximum"));
         }
         let mut payload = std::mem::take(&mut self.payload);
         payload.resize(len, 0);
@@ -642,9 +642,9 @@ impl<'a> DumpReader<'a> {
         Ok(filled)
     }
 
-    /// A record that may not follow the one before.
+    /// The error for a record that may not follow the previous one.
     pub(crate) fn out_of_place(&self) -> Error {
-        damaged(self.at, "a record is not where it belongs")
+        damaged(self.at, "a record is out of place")
     }
 }
 

@@ -37,7 +37,7 @@ use crate::types::version::Stored;
 /// How the index of the new store is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Plan {
-    /// The files of the old one are sound and match the log.
+    /// The files of the old index are sound and match the log.
     Keep,
     /// From the log, which has every commit.
     Replay,
@@ -462,9 +462,9 @@ impl Reader<'_> {
         source.manifest = first.filter(|manifest| run_commits <= manifest.checkpoint.glsn).cloned();
         if source.plan == Plan::Merge && bounds.start > Glsn::FIRST {
             source.unresolved.push(
-                "no readable manifest lists the runs: if a run file is missing, older \
-                 values are in place of those in it; and keys of ranges that were deleted \
-                 before the log begins may be there again"
+                "no readable manifest lists the runs: if a run file is missing, older values \
+                 replace those in it, and keys of ranges that were deleted before the log begins \
+                 may reappear"
                     .to_owned(),
             );
         }
@@ -526,8 +526,8 @@ impl Reader<'_> {
             };
             if !described {
                 unresolved.push(format!(
-                    "{} has no readable header or footer: the rows that can be read are kept, and \
-                     whether there were others is not known",
+                    "{} has no readable header or footer: its readable rows are kept, and it is \
+                     unknown whether there were others",
                     info.id.file()
                 ));
             }

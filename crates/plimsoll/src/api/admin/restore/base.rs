@@ -1,8 +1,8 @@
 //! Writes the versions that are older than the first entry of a dump as runs of a new index, and
-//! begins the log behind them.
+//! begins the log after them.
 //!
-//! Values of more than [`INLINE_BYTES`] go into blob files. The manifest is written last: without
-//! it the next attempt begins anew.
+//! Values of more than [`INLINE_BYTES`] go into blob files. The manifest is written last. Without
+//! it, the next attempt starts again.
 
 use plimsoll_disk::codec;
 use plimsoll_log::file_log::BlobWriter;
@@ -35,7 +35,7 @@ use crate::types::version::{INLINE_BYTES, MAX_VALUE_BYTES, Stored, Version};
 /// Bytes of a blob file after which the next value goes into another one.
 const BLOB_BYTES: u64 = 256 << 20;
 
-/// Passes the old versions, which an earlier attempt has written; returns the limits of what can be
+/// Skips the old versions, which an earlier attempt has written; returns the limits of what can be
 /// read.
 pub(super) fn pass(from: &mut DumpReader<'_>) -> Result<Limits> {
     let limits = read_limits(from)?;
@@ -55,8 +55,8 @@ fn read_limits(from: &mut DumpReader<'_>) -> Result<Limits> {
     }
 }
 
-/// Writes the old versions; returns their number, and the limits of what can be read. These may lie
-/// behind the versions: they are the new store's once its log reaches that far.
+/// Writes the old versions. Returns their number, and the limits of what can be read, which may be
+/// above the newest of these versions; they apply once the log of the new store has reached them.
 pub(super) fn write(
     place: &Place,
     options: &Options,
@@ -152,7 +152,8 @@ impl Output<'_> {
         Ok(())
     }
 
-    /// Notes the settings of a keyspace, which come before its keys, the newest of each first.
+    /// Records the settings of a keyspace. The newest settings come first, and all come before its
+    /// keys.
     fn note_settings(&mut self, settings: &[u8]) -> Result<()> {
         let settings = Settings::decode(settings)?;
         self.compressions.entry(settings.id).or_insert(settings.compression);
@@ -244,7 +245,7 @@ impl Output<'_> {
             next_run: self.next_run,
             limits,
             log_begins: Some(self.log.bounds().first),
-            // The versions have a deletion wherever a range hid one.
+            // Wherever a range deletion hid a version, the versions contain a point deletion.
             ranges: Arc::default(),
         };
         let disk = &*self.options.disk;

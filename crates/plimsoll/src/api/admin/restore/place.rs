@@ -63,7 +63,8 @@ impl Place {
         let mut place = Self { disk, dest, around, store, goes_on: false, lock };
         let (note, found) = (note_of(header), place.read_note()?);
         if found.is_none() && place.disk.entry(&place.store)?.is_some() {
-            // No restore has made it: the note is written before the store.
+            // No restore has created this folder, because a restore writes the note before the
+            // store.
             return Err(InvalidInput::DestinationExists { path: place.around.clone() }.into());
         }
         place.goes_on = found.is_some_and(|found| found == note);

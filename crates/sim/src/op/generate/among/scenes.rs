@@ -179,9 +179,9 @@ fn keyspace_of_another_one(scene: &mut Scene<'_>) {
     scene.by(scene.one, [Act::DropSpace, Act::Check]);
 }
 
-/// One process becomes the keeper and sweeps. It is stopped during the sweep while the other writes
-/// or commits a large value; or a kill ended a commit of the other, whose leftovers must not
-/// reappear.
+/// One process becomes the keeper and sweeps. During the sweep it is stopped while the other writes
+/// or commits a large value. Or the other was killed during a commit, and leftovers of this commit
+/// must not reappear.
 fn sweep(scene: &mut Scene<'_>, members: u8) {
     let (one, other, space, key) = (scene.one, scene.other, scene.random.below(2), scene.key);
     for member in (0..members).filter(|member| *member != other) {
