@@ -8,13 +8,13 @@ use crate::bytes::{put_json, show_key};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Output, Reader};
 use crate::values::{write_for_people, write_json_member, write_raw};
-use crate::{keyspaces, moment, store};
+use crate::{branches, keyspaces, store};
 
 pub(crate) fn run(globals: &Globals, args: Get, output: &mut Output) -> Outcome {
     let key = args.keys.key(args.key)?;
-    let (name, at) = (args.keys.keyspace(), args.at.at.as_ref());
-    store::read_at(globals, &args.store, at, output, |db, output| {
-        let snapshot = moment::snapshot(db, at, name)?;
+    let name = args.keys.keyspace();
+    store::read_at(globals, &args.store, args.at.at.as_ref(), output, |db, output| {
+        let snapshot = branches::read(db, &args.at, name)?;
         print(&snapshot, &keyspaces::keyspace_at(db, &snapshot, name)?, &key, output)
     })
 }

@@ -192,12 +192,13 @@ impl Tags {
 }
 
 /// Rejects names that are no names, and those that a command could read as another kind of moment:
-/// a GLSN, a time, or a word with `:`.
+/// a GLSN, a time, a moment on a branch, or a word with `:`.
 pub(crate) fn check_tag_name(name: &str) -> Result<()> {
     let is_name = !name.is_empty()
         && name.len() <= MAX_NAME_BYTES
         && name.trim() == name
-        && !name.chars().any(|c| c.is_control() || c == ':');
+        && !name.chars().any(|c| c.is_control() || c == ':')
+        && !name.contains("@{");
     if is_name && !is_moment_name(name) {
         return Ok(());
     }
