@@ -16,7 +16,7 @@ use crate::txn::transaction::Transaction;
 use crate::types::as_of::AsOf;
 use crate::types::branches::{
     BranchInfo, COUNTER_KEY, Chain, Changes, Counter, Known, MAIN, MAIN_CHAIN, MAX_CHAINS,
-    chain_key, check_branch_name,
+    chain_key, check_branch_name, damaged_branch,
 };
 use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
@@ -132,6 +132,15 @@ pub(crate) fn all(store: &Engine) -> Result<Vec<BranchInfo>> {
     store.check_open()?;
     store.committer.fresh()?;
     Ok(store.reader.snapshots.branches.all())
+}
+
+/// Describes a branch.
+pub(crate) fn info(store: &Engine, lens: &Lens) -> Result<BranchInfo> {
+    store.check_open()?;
+    store.committer.fresh()?;
+    let branches = &store.reader.snapshots.branches;
+    lens.check_known(branches)?;
+    branches.info(lens.ancestry().chain).ok_or_else(damaged_branch)
 }
 
 /// The branch with this name; `None`: main.

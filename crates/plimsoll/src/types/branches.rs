@@ -448,6 +448,12 @@ impl Branches {
         self.known().get(id).is_some_and(|chain| chain.name.is_some())
     }
 
+    /// Describes the branch with this chain, if there is one.
+    pub(crate) fn info(&self, id: u32) -> Option<BranchInfo> {
+        let known = self.known();
+        known.info(known.get(id)?)
+    }
+
     /// All branches but main, by name.
     pub(crate) fn all(&self) -> Vec<BranchInfo> {
         let known = self.known();
