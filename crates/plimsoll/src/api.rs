@@ -13,6 +13,8 @@ pub(crate) mod feed_handle;
 pub(crate) mod follow;
 pub(crate) mod history;
 pub(crate) mod log_entry;
+#[cfg_attr(not(test), expect(dead_code, reason = "merges of branches list their keys with it"))]
+pub(crate) mod side_changes;
 pub(crate) mod sizes;
 pub(crate) mod skip;
 pub(crate) mod snapshot;

@@ -20,6 +20,7 @@ use crate::read::span::Span;
 use crate::txn::payload::{Operations, Payload, Writes};
 use crate::txn::spill::merged_runs::MergedRuns;
 use crate::txn::spill::side_runs;
+use crate::types::branch_key;
 use crate::types::error::{Result, show_key};
 use crate::types::expiry::Expiry;
 use crate::types::index_key::IndexKey;
@@ -130,9 +131,19 @@ impl Commit {
     /// [`Error::Trimmed`](crate::Error::Trimmed) if the changes are in blob files that were removed
     /// when the log was trimmed; disk errors, the budget, corruption, or a newer format.
     pub fn changes(&self) -> Result<Changes<'_>> {
+        self.changes_in(false)
+    }
+
+    /// As [`Commit::changes`]; those on branches have the keys and values under which they are
+    /// stored.
+    pub(crate) fn stored_changes(&self) -> Result<Changes<'_>> {
+        self.changes_in(true)
+    }
+
+    fn changes_in(&self, is_as_stored: bool) -> Result<Changes<'_>> {
         let walk = self.walk().map_err(|error| self.store.reader.trimmed_or(self.glsn(), error))?;
         let ranges = Payload::decode(&self.entry)?.ranges.into_iter();
-        Ok(Changes { commit: self, ranges, walk: Some(walk), keyspace: None })
+        Ok(Changes { commit: self, ranges, walk: Some(walk), keyspace: None, is_as_stored })
     }
 
     fn walk(&self) -> Result<Walk<'_>> {
@@ -183,6 +194,8 @@ pub struct Changes<'a> {
     walk: Option<Walk<'a>>,
     /// Keyspace of the last change, and its name.
     keyspace: Option<(u32, Option<Arc<str>>)>,
+    /// Whether keys on branches are not decoded.
+    is_as_stored: bool,
 }
 
 /// The writes of a commit, in key order.
@@ -199,14 +212,25 @@ enum Sought {
 }
 
 impl Sought {
-    fn new(commit: &Commit, key: &[u8], stored: Stored<'_>) -> Self {
+    fn new(commit: &Commit, is_as_stored: bool, key: &[u8], stored: Stored<'_>) -> Self {
         if let Some(span) = commit.span.as_deref()
             && !span.contains(key)
         {
             return if *key < *span.first() { Self::Before } else { Self::Behind };
         }
-        let (id, key) = IndexKey::new(key).split().expect("an operation's key has a keyspace");
-        Self::Found(id, Change::new(commit, id, key, stored, None))
+        let (id, user_key) = IndexKey::new(key).split().expect("an operation's key has a keyspace");
+        let is_decoded = branch_key::is_of_branch(key) && !is_as_stored;
+        let Some(main) = is_decoded.then(|| branch_key::main_key(key)).flatten() else {
+            return Self::Found(id, Change::new(commit, id, user_key, stored, None));
+        };
+        let main = IndexKey::new(&main);
+        let is_deleted = stored.expiry() == Some(Expiry::OF_DELETION);
+        let stored = if is_deleted { Stored::Deleted } else { stored };
+        let (_, user_key) = main.split().expect("it was decoded");
+        let change = Change::new(commit, id, user_key, stored, None);
+        let (_, chain) = branch_key::split(key);
+        let branch = commit.store.reader.snapshots.branches.name_of(chain);
+        Self::Found(main.keyspace(), Change { branch: Some(branch), ..change })
     }
 }
 
@@ -231,7 +255,7 @@ fn range_change(commit: &Commit, first: &[u8], end: &[u8]) -> Option<(u32, Chang
 
 impl Changes<'_> {
     fn step(&mut self) -> Result<Option<Change>> {
-        let commit = self.commit;
+        let (commit, is_as_stored) = (self.commit, self.is_as_stored);
         commit.store.check_open()?;
         let ranges = &mut self.ranges;
         if let Some((id, change)) = ranges.find_map(|(first, end)| range_change(commit, first, end))
@@ -241,12 +265,12 @@ impl Changes<'_> {
         let Some(walk) = &mut self.walk else { return Ok(None) };
         loop {
             let sought = match walk {
-                Walk::Operations(operations) => operations
+                Walk::Operations(operations) => operations.next()?.map(|operation| {
+                    Sought::new(commit, is_as_stored, operation.key, operation.stored)
+                }),
+                Walk::Runs(runs) => runs
                     .next()?
-                    .map(|operation| Sought::new(commit, operation.key, operation.stored)),
-                Walk::Runs(runs) => {
-                    runs.next()?.map(|version| Sought::new(commit, version.key, version.stored))
-                }
+                    .map(|version| Sought::new(commit, is_as_stored, version.key, version.stored)),
             };
             match sought {
                 Some(Sought::Before) => {}
@@ -320,6 +344,8 @@ pub struct Change {
     glsn: Glsn,
     micros: u64,
     space: u32,
+    /// `None`: main.
+    branch: Option<Arc<str>>,
     keyspace: Option<Arc<str>>,
     key: Vec<u8>,
     written: OwnedStored,
@@ -342,6 +368,7 @@ impl Change {
             glsn: meta.glsn,
             micros: meta.timestamp_micros,
             space,
+            branch: None,
             keyspace: None,
             key: key.to_vec(),
             written: OwnedStored::new(written),
@@ -360,8 +387,14 @@ impl Change {
         of_micros(self.micros)
     }
 
+    /// Present name of the branch; `None`: main. If the branch was deleted since, a number that
+    /// identifies it.
+    pub fn branch(&self) -> Option<&str> {
+        self.branch.as_deref()
+    }
+
     /// Name of the keyspace, even if it was dropped since; `None` for the store's own records of
-    /// keyspaces and cursors.
+    /// keyspaces, cursors, tags and branches.
     pub fn keyspace(&self) -> Option<&str> {
         self.keyspace.as_deref()
     }
@@ -423,7 +456,7 @@ impl Change {
         Ok((!self.is_delete()).then(|| ValueReader::of_logged(reader, self.glsn, self.stored())))
     }
 
-    /// The id of its keyspace.
+    /// The id of its keyspace; of a change on a branch, that of the keyspace of all branches.
     pub(crate) fn space(&self) -> u32 {
         self.space
     }
@@ -437,6 +470,7 @@ impl fmt::Debug for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Change");
         shown.field("glsn", &self.glsn).field("keyspace", &self.keyspace());
+        self.branch().iter().for_each(|branch| _ = shown.field("branch", branch));
         shown.field("key", &format_args!("{}", show_key(&self.key)));
         if let Some((_, end)) = self.deleted_range() {
             shown.field("range_end", &end.map(show_key));

@@ -15,6 +15,7 @@ use crate::read::moments::OpenMoment;
 use crate::read::point::find;
 use crate::read::span::Span;
 use crate::types::as_of::AsOf;
+use crate::types::branch_key;
 use crate::types::error::{Error, Result};
 use crate::types::expiry::Expiry;
 use crate::types::index_key::{IndexKey, KeptKey};
@@ -336,6 +337,8 @@ pub(crate) struct Changes {
     key: Vec<u8>,
     /// The last change, until it is used.
     head: Option<Measure>,
+    /// Of keys on branches: the chains whose changes are wanted, ascending.
+    chains: Option<Vec<u32>>,
 }
 
 impl Changes {
@@ -349,16 +352,27 @@ impl Changes {
         let view = store.reader.index.sources.current_view();
         readable_at.into_iter().try_for_each(|at| view.check_readable(&span.first(), at))?;
         let versions = Versions::new(span.into_range(), after, upto).readable_at(readable_at);
-        Ok(Self { versions: begin(store, versions)?, key: Vec::new(), head: None })
+        let versions = begin(store, versions)?;
+        Ok(Self { versions, key: Vec::new(), head: None, chains: None })
+    }
+
+    /// Only the changes of these chains, which are sorted, of a span of keys on branches.
+    pub(crate) fn of_chains(self, chains: Vec<u32>) -> Self {
+        Self { chains: Some(chains), ..self }
     }
 
     /// Advances to the next key if the last one was used; false at the end.
     pub(crate) fn advance(&mut self, store: &Engine) -> Result<bool> {
         if self.head.is_none() {
-            self.head = store.reader.walk(&mut self.versions, &mut self.key, |versions, key| {
+            let Self { versions, key, chains, .. } = self;
+            let is_wanted = |key: &[u8]| match &*chains {
+                None => true,
+                Some(chains) => chains.binary_search(&branch_key::split(key).1).is_ok(),
+            };
+            self.head = store.reader.walk(versions, key, |versions, key| {
                 while let Some(version) = versions.next(key)? {
                     let found = measure(version.glsn, version.stored);
-                    if versions.is_first_of_key() {
+                    if versions.is_first_of_key() && is_wanted(key) {
                         return Ok(Some(found));
                     }
                 }
@@ -372,6 +386,11 @@ impl Changes {
     /// The user's part of the key.
     pub(crate) fn user_key(&self) -> &[u8] {
         IndexKey::new(&self.key).user_key()
+    }
+
+    /// The index key.
+    pub(crate) fn index_key(&self) -> &[u8] {
+        &self.key
     }
 
     /// Marks the last change as used.

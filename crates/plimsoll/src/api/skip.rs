@@ -80,7 +80,8 @@ impl Snapshot {
     /// on this second attempt.
     ///
     /// # Errors
-    /// [`Error::Trimmed`], disk errors, or the budget.
+    /// [`Error::Trimmed`], disk errors, or the budget. On a branch other than main, also the error
+    /// of the iteration if pages are damaged, and not only a value.
     pub fn pass_damage(
         &self,
         keyspace: &Keyspace,
@@ -98,7 +99,7 @@ impl Snapshot {
         match first {
             Ok(None) => Ok(None),
             Ok(Some(key)) => self.pass_value(keyspace, key),
-            Err(error) if is_damage(&error) => {
+            Err(error) if is_damage(&error) && self.lens().is_none() => {
                 self.pass_pages(keyspace, id, range, reverse, error).map(Some)
             }
             Err(error) => Err(error),

@@ -16,7 +16,6 @@ use crate::txn::retry;
 use crate::txn::transaction::Transaction;
 use crate::types::as_of::AsOf;
 use crate::types::error::{Error, Result};
-use crate::types::index_key::KeyBuffer;
 use crate::types::keyspaces::SYSTEM;
 use crate::types::value::is_free;
 
@@ -132,7 +131,7 @@ impl Merge {
                 Ok(())
             }
             (Some(ours), Some(key)) if !is_whole => {
-                let key = KeyBuffer::new(tx.id_of(ours)?, key)?;
+                let key = tx.key(ours, key)?;
                 // Our value must not expire before the commit.
                 tx.expiry(key.get())?;
                 tx.note_read(key.get())
@@ -149,7 +148,7 @@ fn apply(tx: &mut Transaction, step: MergeStep, theirs: Option<ValueReader>) -> 
     let (key, resolved, expiry) = step.into_resolved();
     match (resolved, theirs) {
         (Resolved::Put(value), _) => {
-            let key = KeyBuffer::new(tx.space_to_put(&keyspace)?, &key)?;
+            let key = tx.key_to_put(&keyspace, &key)?;
             let expiry = match expiry {
                 None => tx.committer.reader.expiry_of_put(key.get())?,
                 Some(expiry) => expiry,
@@ -158,11 +157,11 @@ fn apply(tx: &mut Transaction, step: MergeStep, theirs: Option<ValueReader>) -> 
         }
         (Resolved::Theirs, Some(mut value)) if is_free(value.len()) => {
             let value = read_whole(&tx.committer.reader.budget, &mut value)?;
-            let key = KeyBuffer::new(tx.space_to_put(&keyspace)?, &key)?;
+            let key = tx.key_to_put(&keyspace, &key)?;
             tx.put_expiring(&key, &value, expiry.flatten())
         }
         (Resolved::Theirs, Some(mut value)) => {
-            let key = KeyBuffer::new(tx.space_to_put(&keyspace)?, &key)?;
+            let key = tx.key_to_put(&keyspace, &key)?;
             tx.put_pieces(&key, expiry.flatten(), &mut |piece| value.read_piece(piece)).map(drop)
         }
         (Resolved::Theirs, None) | (Resolved::Delete, _) => tx.delete(&keyspace, key),

@@ -186,7 +186,7 @@ impl Transaction {
         self.keep_pops_apart_from(key);
         self.own_gaps().put(key);
         let is_written = !self.writes.is_empty() && self.writes.find(key, |_| Ok(()))?.is_some();
-        // On a branch, the value before may be one of an ancestor, which the commit does not look up.
+        // On a branch, the old value may be an ancestor's, which the commit does not look up.
         if self.lens.is_some() || is_written || !self.pending.has_room(key, &update) {
             return self.update_now(key, update);
         }

@@ -135,12 +135,6 @@ pub(crate) fn user_keyspace(key: &[u8]) -> u32 {
     id.map_or(SIDE, u32::from_be_bytes)
 }
 
-/// The group of a key of [`SIDE`].
-pub(crate) fn group_of(key: &[u8]) -> Option<u32> {
-    let id = key.get(ID_BYTES..2 * ID_BYTES)?.try_into().ok()?;
-    Some(u32::from_be_bytes(id))
-}
-
 /// The index key of main that has the same keyspace and user's key as a key of [`SIDE`]; `None` if
 /// it is damaged.
 pub(crate) fn main_key(key: &[u8]) -> Option<Vec<u8>> {
@@ -237,7 +231,7 @@ mod tests {
             assert_eq!(split(&key).1, 9);
             assert_eq!(*split(&key).0, *Stem::new(7, 16, user_key).0);
             assert_eq!(main_key(&key), Some(main(16, user_key)));
-            assert_eq!((user_keyspace(&key), group_of(&key)), (16, Some(7)));
+            assert_eq!(user_keyspace(&key), 16);
             assert_eq!(*super::user_key(&key), *user_key);
             assert_eq!(*super::user_key(&main(16, user_key)), *user_key);
             assert!(is_of_branch(&key) && !is_of_branch(&main(16, user_key)));

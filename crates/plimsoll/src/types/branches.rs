@@ -443,6 +443,13 @@ impl Branches {
         known.ancestry(id).ok_or_else(damaged_branch)
     }
 
+    /// The name of the branch with this chain; the id if the branch was deleted.
+    pub(crate) fn name_of(&self, id: u32) -> Arc<str> {
+        let known = self.known();
+        let name = known.get(id).and_then(|chain| chain.name.clone());
+        name.unwrap_or_else(|| id.to_string().into())
+    }
+
     /// Whether a branch has this chain.
     pub(crate) fn is_alive(&self, id: u32) -> bool {
         self.known().get(id).is_some_and(|chain| chain.name.is_some())

@@ -5,7 +5,6 @@ use std::time::{Duration, SystemTime};
 
 use crate::types::error::Result;
 use crate::types::invalid_input::InvalidInput;
-use crate::types::keyspaces::SIDE;
 use crate::types::times::{of_micros, to_micros};
 
 /// The last time at which a value may expire: the end of the year 9999.
@@ -135,12 +134,6 @@ impl ExpiryRange {
             values: before.values + 1,
             keyspace: if before.keyspace == keyspace { keyspace } else { 0 },
         }
-    }
-
-    /// The range with one more value, unless it is on a branch: an expired value there hides those
-    /// of the branch's ancestors, so it is never dropped for its expiry.
-    pub(crate) fn noting(range: Option<Self>, expiry: Expiry, keyspace: u32) -> Option<Self> {
-        if keyspace == SIDE { range } else { Some(Self::with(range, expiry, keyspace)) }
     }
 
     /// A range that was stored; `None` if it is impossible.

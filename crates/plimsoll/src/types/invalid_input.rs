@@ -358,6 +358,12 @@ pub enum InvalidInput {
     /// The branch was deleted since the caller got it.
     #[error("the branch was deleted; get another one by Db::branch")]
     BranchDeleted,
+    /// A dump without history has only branch main, and the store has others.
+    #[error(
+        "the store has branches, which a dump without history omits: dump it with its history, or \
+         delete the branches"
+    )]
+    DumpWithoutBranches,
     /// There is already a branch with this name.
     #[error("branch {name:?} exists; delete it by Db::delete_branch or use another name")]
     BranchExists {

@@ -15,6 +15,7 @@ mod beside;
 mod blocks;
 mod both_ends;
 mod branch_registry;
+mod branches;
 mod change_feed;
 mod checkpoints;
 mod closing;

@@ -110,10 +110,14 @@ impl Printer {
     /// A short description of an operation; `own` names the subject of an internal record.
     fn gist(&self, change: &Change, own: &str) -> String {
         let key = show_keys(change, self.hex);
-        match (change.keyspace(), change.is_delete()) {
+        let change_of_key = match (change.keyspace(), change.is_delete()) {
             (None, _) => format!("{own} {key}"),
             (_, false) => format!("+ {key}"),
             (_, true) => format!("- {key}"),
+        };
+        match change.branch() {
+            None => change_of_key,
+            Some(branch) => format!("branch {branch}: {change_of_key}"),
         }
     }
 
@@ -131,6 +135,12 @@ impl Printer {
             object.insert("stored".to_owned(), show_time(of_system(commit.time())).into());
         }
         object.insert("read_at".to_owned(), commit.read_at().0.into());
+        // All changes of a commit are on one branch.
+        if let Some(first) = commit.changes()?.next().transpose()?
+            && let Some(branch) = first.branch()
+        {
+            object.insert("branch".to_owned(), branch.into());
+        }
         match serde_json::from_slice::<Value>(metadata) {
             Ok(value) => drop(object.insert("metadata".to_owned(), value)),
             Err(_) if metadata.is_empty() => {
@@ -236,6 +246,11 @@ impl Printer {
     fn print_op(&self, change: &Change, output: &mut Output) -> Result<(), Failure> {
         let key = show_key(change.key(), self.hex);
         let keyspace = change.keyspace().unwrap_or("(the store's own)");
+        // No branch's name has a colon.
+        let keyspace = match change.branch() {
+            None => keyspace.to_owned(),
+            Some(branch) => format!("{branch}:{keyspace}"),
+        };
         let bytes = change.value_len();
         let (sign, style) = if change.is_delete() { ("-", Style::Bad) } else { ("+", Style::Good) };
         if output.reader() == Reader::Pipe {
@@ -262,6 +277,9 @@ impl Printer {
     fn op_json(&self, change: &Change) -> Value {
         let mut object = Map::new();
         object.insert("keyspace".to_owned(), json!(change.keyspace()));
+        if let Some(branch) = change.branch() {
+            object.insert("branch".to_owned(), branch.into());
+        }
         put_keys(&mut object, change, self.hex);
         object.insert("op".to_owned(), op_of(change).into());
         if let Some(bytes) = change.value_len() {

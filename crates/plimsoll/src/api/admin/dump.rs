@@ -28,7 +28,7 @@ use crate::api::admin::dump::records::{
 };
 use crate::api::commit::Commit;
 use crate::api::snapshot::Snapshot;
-use crate::engine::{Engine, keyspace_commits};
+use crate::engine::{Engine, branch_commits, keyspace_commits};
 use crate::index::manifest::limits::Limits;
 use crate::index::walk::seat::Walk;
 use crate::index::walk::versions::Versions;
@@ -70,19 +70,20 @@ pub struct DumpOptions {
 }
 
 impl DumpOptions {
-    /// The newest value of each key of all keyspaces.
+    /// The newest value of each key of all keyspaces. Refused if the store has branches besides
+    /// main, which only a dump with history has.
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Whether to dump every retained commit instead, with its GLSN, its time and its metadata, and
-    /// the user's own streams, the cursors and the tags.
+    /// the user's own streams, the cursors, the tags and the branches.
     #[must_use]
     pub fn history(self, history: bool) -> Self {
         Self { history, ..self }
     }
 
-    /// Dumps this keyspace only.
+    /// Dumps this keyspace only, and of it only what is on main.
     #[must_use]
     pub fn keyspace(self, name: impl Into<String>) -> Self {
         Self { keyspace: Some(name.into()), ..self }
@@ -254,6 +255,9 @@ fn dump_newest(
 ) -> Result<DumpReport> {
     let snapshot = Snapshot::newest(store);
     let at = snapshot.read_at()?.glsn;
+    if options.keyspace.is_none() && !branch_commits::all(store)?.is_empty() {
+        return Err(InvalidInput::DumpWithoutBranches.into());
+    }
     let mut dump = Dump::begin(store, options, None, to, (at.next(), at, 0))?;
     let mut names: Vec<Arc<str>> = store.reader.keyspaces.names().into_values().collect();
     names.sort_unstable();
@@ -429,7 +433,7 @@ impl Dump<'_> {
             self.out.write(&Record::Commit { glsn, micros, read_at, metadata })?;
             is_begun = true;
         }
-        for change in commit.changes()? {
+        for change in commit.stored_changes()? {
             let change = change?;
             if !self.is_dumped(change.space(), change.key()) {
                 continue;

@@ -18,7 +18,9 @@ use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES, seal_page};
 
 use crate::borders::{Border, hit};
 use crate::index::run::bytes::compare;
-use crate::index::run::ends::{BLOBS_PAGE, FOOTER_PAGE, Footer, HEADER_PAGE, Header, write_blobs};
+use crate::index::run::ends::{
+    BLOBS_PAGE, FOOTER_PAGE, Footer, HEADER_PAGE, Header, with_expiry, write_blobs,
+};
 use crate::index::run::fences::{Fence, OwnedFence};
 use crate::index::run::filter::key_hash;
 use crate::index::run::guide::{GUIDE_PAGE, GuideDraft, MAX_GUIDE_KEYS};
@@ -416,7 +418,7 @@ impl Tally {
         self.min_glsn = self.min_glsn.min(version.glsn);
         self.max_glsn = self.max_glsn.max(version.glsn);
         if let Some(expiry) = version.stored.expiry() {
-            self.expiries = ExpiryRange::noting(self.expiries, expiry, version.keyspace());
+            self.expiries = with_expiry(self.expiries, expiry, version.keyspace());
         }
         match version.stored.value() {
             Stored::Deleted => self.deletions += 1,

@@ -9,6 +9,7 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::page::{PAGE_BYTES, page_kind, page_payload};
 
+use crate::index::run::ends::with_expiry;
 use crate::index::run::fences::{Fences, OwnedFence};
 use crate::index::run::file::read_info;
 use crate::index::run::filter::key_hash;
@@ -288,8 +289,7 @@ impl Seen {
         let (min, max) = self.glsns.unwrap_or((glsn, glsn));
         self.glsns = Some((min.min(glsn), max.max(glsn)));
         if let Some(expiry) = stored.expiry() {
-            self.expiries =
-                ExpiryRange::noting(self.expiries, expiry, IndexKey::new(key).keyspace());
+            self.expiries = with_expiry(self.expiries, expiry, IndexKey::new(key).keyspace());
         }
         match stored.value() {
             Stored::Deleted => self.deletions += 1,

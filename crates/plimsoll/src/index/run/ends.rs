@@ -30,8 +30,9 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
 
 use crate::index::run::table::{TableId, TableInfo};
-use crate::types::expiry::ExpiryRange;
+use crate::types::expiry::{Expiry, ExpiryRange};
 use crate::types::index_key::MAX_INDEX_KEY_BYTES;
+use crate::types::keyspaces::SIDE;
 
 /// The kind byte of the footer.
 pub(crate) const FOOTER_PAGE: u8 = 19;
@@ -292,4 +293,14 @@ pub(crate) fn check_blobs(
         each(BlobId(id));
     }
     if reader.remaining() == 0 { Ok(()) } else { Err(broken) }
+}
+
+/// The expiries with that of one more value, unless it is on a branch: an expired value there hides
+/// those of the branch's ancestors, so it is never dropped for its expiry.
+pub(super) fn with_expiry(
+    expiries: Option<ExpiryRange>,
+    expiry: Expiry,
+    keyspace: u32,
+) -> Option<ExpiryRange> {
+    if keyspace == SIDE { expiries } else { Some(ExpiryRange::with(expiries, expiry, keyspace)) }
 }
