@@ -3,6 +3,8 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Stdio};
 
+use serde_json::{Value, json};
+
 use crate::run::{Folder, plimsoll, run, run_with_input};
 
 #[test]
@@ -172,7 +174,8 @@ fn a_shell_changes_its_branch_and_two_shells_change_two_branches() {
     let folder = Folder::new();
     let store = with_draft(&folder);
     run(&["branch", "create", &store, "other"]).ok();
-    let lines = b"get a\nbranch draft\nput a 2\nbegin\nput b 3\nget b\ncommit\nbranch main\nget a\n\
+    let lines =
+        b"get a\nbranch draft\nput a 2\nbegin\nput b 3\nget b\ncommit\nbranch main\nget a\n\
                   get a --at draft@{newest}\nbranches\n";
     let text = run_with_input(&["shell", &store], lines).ok().text();
     let text: Vec<&str> = text.lines().map(|line| line.split('\t').next().unwrap()).collect();
@@ -253,4 +256,21 @@ fn a_value_on_a_branch_expires_there() {
     run(&["get", &store, "a", "--branch", "draft"]).fails(1, &["no key `a`"]);
     assert_eq!(run(&["count", &store, "--branch", "draft"]).ok().text(), "0\n");
     assert_eq!(run(&["get", &store, "a"]).ok().text(), "1");
+}
+
+#[test]
+fn the_log_names_the_branch_of_a_commit() {
+    let folder = Folder::new();
+    let store = with_draft(&folder);
+    run(&["put", &store, "a", "2", "--branch", "draft"]).ok();
+    run(&["branch", "rename", &store, "draft", "proposal"]).ok();
+    run(&["put", &store, "b", "3"]).ok();
+    let entries = run(&["log", &store, "--reverse", "--ops", "--json"]).ok().json_lines();
+    let on: Vec<&Value> = entries.iter().map(|entry| &entry["branch"]).collect();
+    assert_eq!(on, [&Value::Null, &Value::Null, &json!("proposal"), &Value::Null, &Value::Null]);
+    assert_eq!(entries[2]["ops"][0]["branch"], "proposal");
+    assert_eq!(entries[2]["ops"][0]["key"], "a");
+    let ops = run(&["log", &store, "--ops"]).ok().text();
+    assert!(ops.contains("\t+\tproposal:default\t1\ta\n"), "{ops}");
+    assert_eq!(run(&["log", &store, "--key", "a"]).ok().text().lines().count(), 1);
 }

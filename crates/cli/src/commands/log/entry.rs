@@ -73,7 +73,7 @@ impl Printer {
         if output.reader() == Reader::Json {
             return self.print_commit_json(commit, metadata, about, output);
         }
-        let (mut operations, mut first) = (0, String::new());
+        let (mut operations, mut first, mut on) = (0, String::new(), String::new());
         let own = match commit {
             commit if commit.moves_cursor()? => "cursor",
             commit if commit.changes_tag()? => "tag",
@@ -84,6 +84,7 @@ impl Printer {
             let change = change?;
             if operations == 0 {
                 first = self.gist(&change, own);
+                on = change.branch().map_or(on, |branch| format!("branch {branch}: "));
             }
             operations += 1;
         }
@@ -91,9 +92,9 @@ impl Printer {
         if output.reader() == Reader::People {
             // Without metadata, people see a summary of the commit's operations.
             summary = match operations {
-                _ if !summary.is_empty() => show_bytes(summary.as_bytes()),
-                0 | 1 => first,
-                _ => format!("{first}, ..."),
+                _ if !summary.is_empty() => on + &show_bytes(summary.as_bytes()),
+                0 | 1 => on + &first,
+                _ => format!("{on}{first}, ..."),
             };
         }
         let operations = count_of(operations, "op", "ops");
@@ -110,14 +111,10 @@ impl Printer {
     /// A short description of an operation; `own` names the subject of an internal record.
     fn gist(&self, change: &Change, own: &str) -> String {
         let key = show_keys(change, self.hex);
-        let change_of_key = match (change.keyspace(), change.is_delete()) {
+        match (change.keyspace(), change.is_delete()) {
             (None, _) => format!("{own} {key}"),
             (_, false) => format!("+ {key}"),
             (_, true) => format!("- {key}"),
-        };
-        match change.branch() {
-            None => change_of_key,
-            Some(branch) => format!("branch {branch}: {change_of_key}"),
         }
     }
 
@@ -135,8 +132,9 @@ impl Printer {
             object.insert("stored".to_owned(), show_time(of_system(commit.time())).into());
         }
         object.insert("read_at".to_owned(), commit.read_at().0.into());
-        // All changes of a commit are on one branch.
-        if let Some(first) = commit.changes()?.next().transpose()?
+        // All changes of a commit are on one branch. Changes that cannot be read are no error here.
+        if let Ok(mut changes) = commit.changes()
+            && let Some(Ok(first)) = changes.next()
             && let Some(branch) = first.branch()
         {
             object.insert("branch".to_owned(), branch.into());
