@@ -18,7 +18,7 @@ def test_a_branch_is_a_mapping_of_its_own(db: plimsoll.Db) -> None:
     users[b"ada"] = b"Ada"
     draft = db.create_branch("draft")
     assert isinstance(draft, plimsoll.Branch) and isinstance(draft, plimsoll.BranchMapping)
-    assert dict(draft) == dict(db) and b"a" in draft and len(draft) == 2 and draft
+    assert dict(draft.items()) == dict(db.items()) and b"a" in draft and len(draft) == 2 and draft
     draft[b"a"] = b"3"
     del draft[b"b"]
     draft.update({b"c": b"4", b"d": b"5"})
@@ -43,16 +43,16 @@ def test_a_branch_is_a_mapping_of_its_own(db: plimsoll.Db) -> None:
     assert isinstance(draft.put(b"z", b""), int) and isinstance(draft.delete(b"z"), int)
     assert isinstance(draft.delete_range(b"bits", b"c"), int)
     assert isinstance(draft.delete_prefix(b"n"), int)
-    assert dict(draft) == {b"a": b"3", b"c": b"44"}
+    assert dict(draft.items()) == {b"a": b"3", b"c": b"44"}
     on_draft = draft.keyspace("users")
-    assert on_draft.keyspace_name == "users" and dict(on_draft) == {b"ada": b"Ada"}
+    assert on_draft.keyspace_name == "users" and dict(on_draft.items()) == {b"ada": b"Ada"}
     on_draft[b"ada"] = b"Augusta"
     assert draft.keyspace(users)[b"ada"] == b"Augusta"
     draft.clear()
     assert not draft
     assert repr(draft) == '<plimsoll branch "draft">'
     assert repr(on_draft) == '<plimsoll keyspace "users" on branch "draft">'
-    assert dict(db) == {b"a": b"1", b"b": b"2"} and dict(users) == {b"ada": b"Ada"}
+    assert dict(db.items()) == {b"a": b"1", b"b": b"2"} and dict(users.items()) == {b"ada": b"Ada"}
 
 
 def test_transactions_and_moments_of_a_branch(db: plimsoll.Db) -> None:
@@ -75,9 +75,9 @@ def test_transactions_and_moments_of_a_branch(db: plimsoll.Db) -> None:
         raise RuntimeError
     with draft.snapshot() as snapshot:
         draft[b"a"] = b"4"
-        assert dict(snapshot) == {b"a": b"2", b"b": b"3"}
-        assert dict(snapshot.keyspace("default")) == dict(snapshot)
-    assert dict(draft.at(before)) == {b"a": b"1"}
+        assert dict(snapshot.items()) == {b"a": b"2", b"b": b"3"}
+        assert dict(snapshot.keyspace("default").items()) == dict(snapshot.items())
+    assert dict(draft.at(before).items()) == {b"a": b"1"}
     db.tag("v1")
     draft[b"a"] = b"5"
     assert draft.at("v1")[b"a"] == b"4" and db.at("v1")[b"a"] == b"1"
