@@ -26,6 +26,7 @@ use clap::{
 use clap_complete::Shell as CompletedShell;
 use jiff::Timestamp;
 
+use crate::branches::MAIN;
 use crate::bytes::key_bytes;
 use crate::duration::parse_duration;
 use crate::exit::Failure;
@@ -69,8 +70,8 @@ Exit codes:
   log --follow (what was committed is kept); the signal kills other commands
 
 Commands that only read (get, scan, count, history, log, diff, watch, stat, verify, backup, \
-archive, dump, warm, keyspace list, cursor list, tag list, shell --read-only, revert --preview, \
-reset --preview) work while another process writes. Those that write share the store with each \
+archive, dump, warm, keyspace list, cursor list, branch list, tag list, shell --read-only, revert \
+--preview, reset --preview) work while another process writes. Those that write share the store with each \
 other, and with programs that open it shared; recover needs it for itself, and restore makes a new \
 one. replay opens no store.";
 
@@ -290,6 +291,17 @@ pub(crate) struct AtMoment {
     pub(crate) at: Option<At>,
     #[command(flatten)]
     pub(crate) on: OnBranch,
+}
+
+impl AtMoment {
+    /// The branch that is read, unless it is main.
+    pub(crate) fn branch(&self) -> Option<&str> {
+        let name = match &self.at {
+            Some(At::Branch { name, .. }) => Some(name.as_str()),
+            _ => self.on.name(),
+        };
+        name.filter(|name| *name != MAIN)
+    }
 }
 
 const AT_LONG: &str = "\

@@ -14,7 +14,6 @@ use plimsoll::{Db, Error, Keyspace, Range, Snapshot};
 use crate::args::{Globals, Scan};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::key_range::{Edge, KeyRange};
-use crate::moment::At;
 use crate::output::{Output, Reader};
 use crate::size::count_of;
 use crate::stderr::say;
@@ -36,7 +35,7 @@ fn print(db: &Db, args: &Scan, range: KeyRange, output: &mut Output) -> Outcome 
     let snapshot = branches::read(db, &args.at, name)?;
     let keyspace = keyspaces::keyspace_at(db, &snapshot, name)?;
     let (reverse, left) = (args.reverse, args.limit.unwrap_or(u64::MAX));
-    let on_branch = args.at.on.branch.is_some() || matches!(args.at.at, Some(At::Branch { .. }));
+    let on_branch = args.at.branch().is_some();
     if on_branch && args.skip_damaged {
         return Err(Failure::usage("--skip-damaged is for branch main only"));
     }

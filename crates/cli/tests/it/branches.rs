@@ -253,7 +253,7 @@ fn a_value_on_a_branch_expires_there() {
     assert_eq!(run(&["get", &store, "a", "--branch", "draft"]).ok().text(), "2");
     std::thread::sleep(std::time::Duration::from_millis(1100));
     // The expired value hides the parent's.
-    run(&["get", &store, "a", "--branch", "draft"]).fails(1, &["no key `a`"]);
+    run(&["get", &store, "a", "--branch", "draft"]).fails(1, &["no key `a` on branch draft at"]);
     assert_eq!(run(&["count", &store, "--branch", "draft"]).ok().text(), "0\n");
     assert_eq!(run(&["get", &store, "a"]).ok().text(), "1");
 }
