@@ -312,8 +312,7 @@ Moment to read [default: newest]. One of:
   yesterday            24 hours ago; also now, \"2 hours ago\", \"1 week ago\"
   v1.2                 a tag (see `plimsoll tag`)
   commit:1a2b3c4       an imported Git commit, by its id or a prefix of it
-  draft@{120}          a branch at one of these moments, also \"draft@{2 hours ago}\" and \
-  draft@{newest} (see `plimsoll branch`)
+  draft@{120}          branch draft at one of these moments; also \"draft@{2 hours ago}\"
 A time selects the last commit in log order whose time is not later. The time of an imported \
 commit is its committer's time, or its import time if that is earlier. If committers' times go \
 back from one commit to the next, the last match counts, as in `git rev-list -1 --first-parent \
