@@ -66,7 +66,8 @@ impl Branch {
     pub fn snapshot_at(&self, moment: Moment) -> Result<Snapshot> {
         let snapshot = self.db.snapshot_at(moment)?;
         let Some(lens) = &self.lens else { return Ok(snapshot) };
-        lens.check_known(&self.db.store.reader.snapshots.branches)?;
+        let store = &self.db.store;
+        lens.check_exists(&store.reader, store.newest()?)?;
         Ok(snapshot.on_branch(lens))
     }
 
@@ -444,5 +445,54 @@ impl Branch {
         check_bit(bit)?;
         let updated = self.update_by(keyspace, key, update)?;
         Ok(updated.old.is_some_and(|value| bit_of(&value, bit)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::api::db::Db;
+    use crate::read::span::Span;
+    use crate::types::error::Error;
+    use crate::types::keyspaces::SYSTEM;
+    use crate::types::options::Options;
+
+    #[test]
+    fn the_records_of_keyspaces_are_those_of_the_store() {
+        let db = Db::in_memory(Options::new().memory_bytes(16 << 20).background(false)).unwrap();
+        let draft = db.create_branch("draft", &db.main()).unwrap();
+        let notes = db.keyspace("notes").unwrap();
+        let system = db.store.reader.keyspaces.handle(SYSTEM, "".into());
+        assert!(draft.snapshot().contains_key(&system, "notes").unwrap());
+        for reads_all in [false, true] {
+            let mut tx = draft.begin();
+            assert!(tx.contains_key(&system, "notes").unwrap());
+            assert_eq!(tx.len(&system).unwrap(), 1 + u64::from(reads_all));
+            if reads_all {
+                tx.reads.lock().unwrap().add_everything();
+            } else {
+                tx.note_span(&Span::of_keyspace(SYSTEM));
+            }
+            tx.put(&notes, "a", "").unwrap();
+            db.put(&notes, "a", "").unwrap();
+            db.keyspace(if reads_all { "more" } else { "others" }).unwrap();
+            assert!(matches!(tx.commit(), Err(Error::Conflict { .. })));
+        }
+    }
+
+    #[test]
+    fn a_read_set_that_covers_everything_conflicts_with_its_branch_only() {
+        let db = Db::in_memory(Options::new().memory_bytes(16 << 20).background(false)).unwrap();
+        let notes = db.keyspace("notes").unwrap();
+        let [a, b] = ["a", "b"].map(|name| db.create_branch(name, &db.main()).unwrap());
+        let child = db.create_branch("child", &a).unwrap();
+        for (writer, is_conflict) in [(&a, true), (&b, false), (&child, false), (&db.main(), false)]
+        {
+            let mut tx = a.begin();
+            tx.get(&notes, "k").unwrap();
+            tx.reads.lock().unwrap().add_everything();
+            tx.put(&notes, "other", "").unwrap();
+            writer.put(&notes, "x", "").unwrap();
+            assert_eq!(matches!(tx.commit(), Err(Error::Conflict { .. })), is_conflict);
+        }
     }
 }

@@ -126,7 +126,7 @@ impl Branch {
     /// [`Error::Behind`](crate::Error::Behind) if the commits of other processes cannot be applied.
     pub fn info(&self) -> Result<Option<BranchInfo>> {
         let Some(lens) = &self.lens else { return Ok(None) };
-        branch_commits::info(&self.db.store, lens).map(Some)
+        branch_commits::info(&self.db.store, &self.name, lens.ancestry().chain).map(Some)
     }
 }
 

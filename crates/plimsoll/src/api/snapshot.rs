@@ -17,12 +17,13 @@ use crate::read::span::Span;
 use crate::txn::range::Range;
 use crate::txn::reads::reads_by_its_own_methods;
 use crate::types::as_of::AsOf;
+use crate::types::branch_key;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::expiry::Ttl;
-use crate::types::index_key::{KeyBuffer, check_key};
+use crate::types::index_key::{IndexKey, KeyBuffer, check_key};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::key_range::KeyRange;
-use crate::types::keyspaces::Keyspace;
+use crate::types::keyspaces::{Keyspace, is_internal};
 use crate::types::times::{of_micros, to_micros};
 use crate::types::value::Value;
 
@@ -252,8 +253,10 @@ impl Snapshot {
     fn key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<KeyBuffer> {
         let keyspace = self.store.reader.keyspaces.id_of(keyspace)?;
         match &self.lens {
-            None => KeyBuffer::new(keyspace, key),
-            Some(lens) => check_key(key).map(|()| lens.key(keyspace, key)),
+            Some(lens) if !is_internal(keyspace) => {
+                check_key(key).map(|()| lens.key(keyspace, key))
+            }
+            _ => KeyBuffer::new(keyspace, key),
         }
     }
 
@@ -262,8 +265,10 @@ impl Snapshot {
     fn place<'k>(&self, key: &'k [u8]) -> Result<(Cow<'k, [u8]>, AsOf<'static>)> {
         let at = self.read_at()?;
         match &self.lens {
-            None => Ok((Cow::Borrowed(key), at)),
-            Some(lens) => lens.resolve(&self.store.reader, key, at),
+            Some(lens) if branch_key::is_of_branch(key) => {
+                lens.resolve(&self.store.reader, key, at)
+            }
+            _ => Ok((Cow::Borrowed(key), at)),
         }
     }
 
@@ -322,7 +327,9 @@ impl Snapshot {
     fn walk(&self, span: Span) -> Result<Range<'static>> {
         self.store.check_open()?;
         let at = self.read_at()?;
-        let on_main = self.lens.as_ref().map_or(at, |lens| lens.on_main(at));
+        let is_seen = !is_internal(IndexKey::new(&span.first()).keyspace());
+        let lens = self.lens.as_ref().filter(|_| is_seen);
+        let on_main = lens.map_or(at, |lens| lens.on_main(at));
         // Checked here to fail early; checked again when the iterator begins.
         self.store
             .reader
@@ -331,7 +338,7 @@ impl Snapshot {
             .current_view()
             .check_readable(&span.first(), on_main.glsn)?;
         let range = Range::at_moment(&self.store.committer, span, &self.moment);
-        Ok(match &self.lens {
+        Ok(match lens {
             None => range,
             Some(lens) => range.on_branch(lens),
         })

@@ -16,7 +16,7 @@ use crate::txn::transaction::Transaction;
 use crate::types::as_of::AsOf;
 use crate::types::branches::{
     BranchInfo, COUNTER_KEY, Chain, Changes, Counter, Known, MAIN, MAIN_CHAIN, MAX_CHAINS,
-    chain_key, check_branch_name, damaged_branch,
+    chain_key, check_branch_name,
 };
 use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
@@ -134,13 +134,11 @@ pub(crate) fn all(store: &Engine) -> Result<Vec<BranchInfo>> {
     Ok(store.reader.snapshots.branches.all())
 }
 
-/// Describes a branch.
-pub(crate) fn info(store: &Engine, lens: &Lens) -> Result<BranchInfo> {
+/// Describes the branch with this chain, which had the name `name`.
+pub(crate) fn info(store: &Engine, name: &str, chain: u32) -> Result<BranchInfo> {
     store.check_open()?;
     store.committer.fresh()?;
-    let branches = &store.reader.snapshots.branches;
-    lens.check_known(branches)?;
-    branches.info(lens.ancestry().chain).ok_or_else(damaged_branch)
+    store.reader.snapshots.branches.info(chain).ok_or_else(|| no_branch(name))
 }
 
 /// The branch with this name; `None`: main.
@@ -159,7 +157,7 @@ pub(crate) fn find(store: &Engine, name: &str) -> Result<Option<Arc<Lens>>> {
     let moments = limits.into_iter().map(open).collect::<Result<_>>()?;
     // They were readable as long as the branch existed, so that they are from now on.
     let lens = Lens::new(name, ancestry, moments);
-    lens.check_known(&snapshots.branches)?;
+    lens.check_exists(&store.reader, store.newest()?)?;
     Ok(Some(Arc::new(lens)))
 }
 

@@ -18,13 +18,10 @@ use crate::types::expiry::Expiry;
 use crate::types::index_key::{IndexKey, KeyBuffer};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::{
-    DEFAULT, DropReport, Keyspace, MAX_KEYSPACES, Record, SYSTEM, check_name, dropped_key,
-    dropped_name,
+    DEFAULT, DropReport, FIRST_ID, Keyspace, MAX_KEYSPACES, Record, SYSTEM, check_name,
+    dropped_key, dropped_name,
 };
 use crate::types::retention::Retention;
-
-/// Ids below this one are reserved for the store.
-pub(crate) const FIRST_ID: u32 = 16;
 
 /// A handle of the keyspace that holds the records of all keyspaces.
 pub(crate) fn system(store: &Engine) -> Keyspace {

@@ -12,10 +12,9 @@ use plimsoll_memory::buffer::Buffer;
 use crate::api::commit::Commit;
 use crate::api::history::Changes;
 use crate::engine::Engine;
-use crate::engine::keyspace_commits::FIRST_ID;
 use crate::read::span::Span;
 use crate::types::error::Result;
-use crate::types::keyspaces::{DEFAULT, Keyspace};
+use crate::types::keyspaces::{Keyspace, is_internal};
 
 /// The keys of a commit are listed if they take at most this many bytes. Otherwise the index is
 /// scanned between the first and the last.
@@ -92,7 +91,7 @@ impl Scope {
         let mut is_listed = true;
         for change in commit.changes()? {
             let change = change?;
-            let Some(name) = change.keyspace().filter(|_| is_of_user(change.space())) else {
+            let Some(name) = change.keyspace().filter(|_| !is_internal(change.space())) else {
                 continue;
             };
             let (key, range) = (change.key(), change.deleted_range());
@@ -121,11 +120,6 @@ impl Scope {
         };
         Ok(found.into_iter().map(scope).collect())
     }
-}
-
-/// Whether a keyspace is not one of the store's own.
-fn is_of_user(id: u32) -> bool {
-    id >= FIRST_ID || id == DEFAULT.1
 }
 
 /// The keys that a commit wrote in a keyspace.
@@ -168,7 +162,7 @@ impl Found {
 pub(crate) enum Keys {
     Listed(Arc<KeyList>, Range<usize>),
     /// The keys written in the keyspace of either moment; one if it is the same.
-    Written([Option<Changes>; 2]),
+    Written(Box<[Option<Changes>; 2]>),
 }
 
 impl Keys {
@@ -192,7 +186,7 @@ impl Keys {
         };
         let is_one = first.0 == last.0;
         let second = if is_one { None } else { written(last.0, [last.1; 2])? };
-        Ok(Self::Written([written(first.0, [first.1, last.1])?, second]))
+        Ok(Self::Written(Box::new([written(first.0, [first.1, last.1])?, second])))
     }
 
     /// The next key.
@@ -204,7 +198,7 @@ impl Keys {
                 part.start += LEN_BYTES + key.len();
                 return Ok(Some(key));
             }
-            Self::Written(written) => written,
+            Self::Written(written) => &mut **written,
         };
         for changes in [&mut *old, &mut *new] {
             if let Some(there) = changes

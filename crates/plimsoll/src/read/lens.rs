@@ -17,12 +17,11 @@ use crate::read::reader::Reader;
 use crate::read::span::Span;
 use crate::types::as_of::AsOf;
 use crate::types::branch_key::{self, Stem};
-use crate::types::branches::{Ancestry, Branches, chain_key, is_of_branch};
+use crate::types::branches::{Ancestry, chain_key, is_of_branch};
 use crate::types::error::Result;
 use crate::types::index_key::KeyBuffer;
 use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::BRANCHES;
-use crate::types::version::Stored;
 
 /// Up to this many chains are looked up one by one, because the filters of the runs answer for most
 /// of them. More are searched by seeks, which skip the chains that did not write the key.
@@ -47,30 +46,17 @@ impl Lens {
         &self.ancestry
     }
 
-    /// Fails if the branch was deleted, as far as this process knows.
-    ///
-    /// # Errors
-    /// [`InvalidInput::NoBranch`].
-    pub(crate) fn check_known(&self, branches: &Branches) -> Result<()> {
-        self.exists_if(branches.is_alive(self.ancestry.chain))
-    }
-
-    /// Fails if the branch was deleted up to `at`.
+    /// Fails if the branch was deleted up to `at`. What it sees then would be wrong, because its
+    /// versions may be deleted as well.
     ///
     /// # Errors
     /// [`InvalidInput::NoBranch`]; disk errors, the budget, or corruption.
-    pub(crate) fn check_exists(&self, view: &Arc<View>, at: Glsn) -> Result<()> {
+    pub(crate) fn check_exists(&self, reader: &Reader, at: Glsn) -> Result<()> {
         let key = KeyBuffer::new(BRANCHES, &chain_key(self.ancestry.chain))?;
-        let record = view.get(&key, at)?;
-        let is_branch = |stored: Stored<'_>| stored.inline_value().is_some_and(is_of_branch);
-        self.exists_if(record.is_some_and(|hit| is_branch(hit.stored())))
-    }
-
-    fn exists_if(&self, exists: bool) -> Result<()> {
-        if exists {
-            return Ok(());
+        match reader.get_with(&key, AsOf::unexpiring(at), is_of_branch)? {
+            Some(true) => Ok(()),
+            _ => Err(InvalidInput::NoBranch { name: self.name.to_string() }.into()),
         }
-        Err(InvalidInput::NoBranch { name: self.name.to_string() }.into())
     }
 
     /// The index key of the branch's own versions of a key. If it is too long, it has none.

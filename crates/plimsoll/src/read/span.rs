@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ops::{Bound, RangeBounds};
 
-use crate::index::sources::view::OwnRange;
+use crate::index::sources::view::{KeyRange as KeyBounds, OwnRange};
 use crate::types::index_key::{KeptKey, MAX_KEY_BYTES, Prefix, bound_heap_bytes};
 use crate::types::key_range::KeyRange;
 
@@ -81,17 +81,34 @@ impl Span {
 
     /// Whether no key can lie in it.
     pub(crate) fn is_empty(&self) -> bool {
-        match (self.lower(), self.upper()) {
-            (Bound::Included(a), Bound::Included(b)) => a > b,
-            (Bound::Included(a) | Bound::Excluded(a), Bound::Included(b) | Bound::Excluded(b)) => {
-                a >= b
-            }
-            _ => false,
-        }
+        is_empty((self.lower(), self.upper()))
     }
 
     pub(crate) fn contains(&self, key: &[u8]) -> bool {
         (self.lower(), self.upper()).contains(key)
+    }
+
+    /// The part of a range that lies in it; `None` if no key can lie there.
+    pub(crate) fn overlap<'a>(&'a self, (lower, upper): KeyBounds<'a>) -> Option<KeyBounds<'a>> {
+        let is_lower_within = match (lower, self.lower()) {
+            (Bound::Unbounded, _) => false,
+            (_, Bound::Unbounded) => true,
+            (Bound::Included(a) | Bound::Excluded(a), Bound::Included(b) | Bound::Excluded(b)) => {
+                (a, matches!(lower, Bound::Excluded(_)))
+                    > (b, matches!(self.lower(), Bound::Excluded(_)))
+            }
+        };
+        let is_upper_within = match (upper, self.upper()) {
+            (Bound::Unbounded, _) => false,
+            (_, Bound::Unbounded) => true,
+            (Bound::Included(a) | Bound::Excluded(a), Bound::Included(b) | Bound::Excluded(b)) => {
+                (a, matches!(upper, Bound::Included(_)))
+                    < (b, matches!(self.upper(), Bound::Included(_)))
+            }
+        };
+        let lower = if is_lower_within { lower } else { self.lower() };
+        let upper = if is_upper_within { upper } else { self.upper() };
+        Some((lower, upper)).filter(|overlap| !is_empty(*overlap))
     }
 
     /// The first key that can lie in it.
@@ -111,6 +128,17 @@ impl Span {
             Bound::Included(key) => Some(Cow::Owned([key, &[0][..]].concat())),
             Bound::Unbounded => None,
         }
+    }
+}
+
+/// Whether no key can lie in a range.
+fn is_empty(range: KeyBounds<'_>) -> bool {
+    match range {
+        (Bound::Included(a), Bound::Included(b)) => a > b,
+        (Bound::Included(a) | Bound::Excluded(a), Bound::Included(b) | Bound::Excluded(b)) => {
+            a >= b
+        }
+        _ => false,
     }
 }
 
@@ -150,6 +178,29 @@ mod tests {
         assert!(!span.contains(&[0, 0, 0, 4]) && !span.contains(&[0, 0, 0, 2, 255]));
         let span = Span::prefix(u32::MAX, b"\xff");
         assert!(span.contains(&[255, 255, 255, 255, 255, 1]));
+    }
+
+    #[test]
+    fn an_overlap_has_the_keys_that_are_in_both() {
+        let keys: [&[u8]; 5] = [b"", b"a", b"a\0", b"b", b"c"];
+        let bounds: Vec<Bound<&[u8]>> = keys
+            .iter()
+            .flat_map(|key| [Bound::Included(*key), Bound::Excluded(*key)])
+            .chain([Bound::Unbounded])
+            .collect();
+        let all = || bounds.iter().flat_map(|a| bounds.iter().map(move |b| (*a, *b)));
+        for range in all() {
+            for (lower, upper) in all() {
+                let span =
+                    Span::between(lower.map(KeptKey::from_slice), upper.map(KeptKey::from_slice));
+                let overlap = span.overlap(range);
+                for key in keys {
+                    let is_in_both = span.contains(key) && range.contains(key);
+                    let is_found = overlap.is_some_and(|overlap| overlap.contains(key));
+                    assert_eq!(is_found, is_in_both, "{span:?} {range:?} {key:?}");
+                }
+            }
+        }
     }
 
     #[test]

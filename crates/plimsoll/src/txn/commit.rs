@@ -32,6 +32,7 @@ use crate::index::runs::RangeRoom;
 use crate::index::sources::view::View;
 use crate::read::lens::Lens;
 use crate::read::reader::Reader;
+use crate::read::span::Span;
 use crate::txn::patience::Patience;
 use crate::txn::payload::{
     Operations, encode_expiry, encode_head, encode_operation, encode_put, encode_runs,
@@ -163,12 +164,12 @@ impl<'a> Commit<'a> {
     /// must be applied.
     pub(crate) fn validate(&mut self) -> Result<()> {
         self.check_keyspaces()?;
+        if let Some(lens) = self.lens {
+            lens.check_exists(self.reader, self.sequencer.applied())?;
+        }
         self.reader.read(|view| match self.lens {
             None => validate(view, &self.reads, self.at),
-            Some(lens) => {
-                lens.check_exists(view, self.sequencer.applied())?;
-                validate_on_branch(view, &self.reads, self.at, lens)
-            }
+            Some(lens) => validate_on_branch(view, &self.reads, self.at, lens),
         })?;
         if self.updates.settle(self.reader, self.sequencer.applied(), &self.expiries)? {
             let budget = &self.reader.budget;
@@ -399,26 +400,25 @@ fn validate(view: &View, reads: &ReadSet, at: Glsn) -> Result<()> {
     Ok(())
 }
 
-/// As [`validate`], of a transaction on a branch. Only versions of the branch's own chain count:
-/// what it reads of its ancestors and of main is before its forks, and does not change.
+/// As [`validate`], of a transaction on a branch. Of the versions on branches, only those of its own
+/// chain count: what it reads of its ancestors and of main is before its forks, and does not change.
 fn validate_on_branch(view: &View, reads: &ReadSet, at: Glsn, lens: &Lens) -> Result<()> {
-    let group = lens.group_span();
-    let begin = group.first();
     let is_own = |key: &[u8]| branch_key::split(key).1 == lens.ancestry().chain;
+    // A set that was coarsened may cover other groups, and keyspaces in between.
+    let (group, system) = (lens.group_span(), Span::of_keyspace(SYSTEM));
     for range in reads.ranges() {
         let changed = match range.last {
             None => view.changed(&range.first, at)?.map(|by| (range.first.clone(), by)),
             Some(_) => {
-                // A set that was coarsened to everything covers other keyspaces and groups, too.
-                let first = Bound::Included(range.first.as_slice().max(&begin));
-                let upper = match (range.upper(), group.upper()) {
-                    (Bound::Included(last), Bound::Excluded(end)) if last < end => {
-                        Bound::Included(last)
-                    }
-                    (Bound::Excluded(last), Bound::Excluded(end)) => Bound::Excluded(last.min(end)),
-                    (_, end) => end,
-                };
-                view.changed_where(first, upper, at, is_own)?
+                let read = (Bound::Included(&range.first[..]), range.upper());
+                let mut changed = None;
+                if let Some((first, upper)) = system.overlap(read) {
+                    changed = view.changed_in(first, upper, at)?;
+                }
+                if let (None, Some((first, upper))) = (&changed, group.overlap(read)) {
+                    changed = view.changed_where(first, upper, at, is_own)?;
+                }
+                changed
             }
         };
         if let Some((key, by)) = changed {

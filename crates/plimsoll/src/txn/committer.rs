@@ -229,7 +229,8 @@ impl Committer {
 
     /// Lets every read at a moment, which was just opened, fail if a branch was deleted.
     pub(crate) fn check_branch(&self, lens: &Lens, moment: &OpenMoment) {
-        if let Err(error) = lens.check_known(&self.reader.snapshots.branches) {
+        let exists = |at: AsOf<'_>| lens.check_exists(&self.reader, at.glsn);
+        if let Err(error) = moment.readable().and_then(exists) {
             moment.shows(Err(error));
         }
     }

@@ -180,6 +180,8 @@ impl Transaction {
 
     /// Records that the whole span was read.
     pub(crate) fn note_span(&self, span: &Span) {
+        let on_branch = self.lens_of(span).map(|lens| lens.span(span));
+        let span = on_branch.as_ref().unwrap_or(span);
         let mut reads = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
         if reads.add(&span.first(), Some(span.upper())).is_err() {
             reads.add_everything();

@@ -41,10 +41,10 @@ use crate::types::as_of::{AsOf, Expiries};
 use crate::types::branch_key;
 use crate::types::error::{Error, Result};
 use crate::types::expiry::Expiry;
-use crate::types::index_key::{KeyBuffer, check_key};
+use crate::types::index_key::{IndexKey, KeyBuffer, check_key};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::key_range::KeyRange;
-use crate::types::keyspaces::Keyspace;
+use crate::types::keyspaces::{Keyspace, is_internal};
 use crate::types::update::Update;
 use crate::types::value::Value;
 use crate::types::version::check_value_bytes;
@@ -178,8 +178,10 @@ impl Transaction {
     pub(crate) fn place<'t>(&'t self, key: &'t [u8]) -> Result<(Cow<'t, [u8]>, AsOf<'t>)> {
         let at = self.read_at()?;
         match &self.lens {
-            None => Ok((Cow::Borrowed(key), at)),
-            Some(lens) => lens.resolve(&self.committer.reader, key, at),
+            Some(lens) if branch_key::is_of_branch(key) => {
+                lens.resolve(&self.committer.reader, key, at)
+            }
+            _ => Ok((Cow::Borrowed(key), at)),
         }
     }
 
@@ -266,8 +268,10 @@ impl Transaction {
     /// The index key of a user's key.
     fn key_in(&self, keyspace: u32, key: &[u8]) -> Result<KeyBuffer> {
         match &self.lens {
-            None => KeyBuffer::new(keyspace, key),
-            Some(lens) => check_key(key).map(|()| lens.key(keyspace, key)),
+            Some(lens) if !is_internal(keyspace) => {
+                check_key(key).map(|()| lens.key(keyspace, key))
+            }
+            _ => KeyBuffer::new(keyspace, key),
         }
     }
 
@@ -594,11 +598,18 @@ impl Transaction {
         let updated = self.updated_in(&span)?;
         let (committer, writes) = (&self.committer, &self.writes);
         let when = (&self.moment, &self.expiries);
-        let walk = Range::in_transaction(committer, span, when, writes, &self.reads, &self.gaps);
-        if let Some(lens) = &self.lens {
+        let walk =
+            Range::in_transaction(committer, span.clone(), when, writes, &self.reads, &self.gaps);
+        if let Some(lens) = self.lens_of(&span) {
             return Ok(walk.on_branch(lens));
         }
         Ok(if updated.is_empty() { walk } else { walk.with_updated(writes, updated) })
+    }
+
+    /// The lens through which a span of main's form is read.
+    pub(crate) fn lens_of(&self, span: &Span) -> Option<&Arc<Lens>> {
+        let is_seen = || !is_internal(IndexKey::new(&span.first()).keyspace());
+        self.lens.as_ref().filter(|_| is_seen())
     }
 
     /// The keys in a span that the transaction updates, with their values.

@@ -450,12 +450,7 @@ impl Branches {
         name.unwrap_or_else(|| id.to_string().into())
     }
 
-    /// Whether a branch has this chain.
-    pub(crate) fn is_alive(&self, id: u32) -> bool {
-        self.known().get(id).is_some_and(|chain| chain.name.is_some())
-    }
-
-    /// Describes the branch with this chain, if there is one.
+    /// Describes the branch with this chain; `None` if it was deleted.
     pub(crate) fn info(&self, id: u32) -> Option<BranchInfo> {
         let known = self.known();
         known.info(known.get(id)?)

@@ -58,6 +58,15 @@ pub(crate) const BRANCHES: u32 = 4;
 /// The keyspace that stores the versions of all branches but main (`branch_key`).
 pub(crate) const SIDE: u32 = 5;
 
+/// The first id of a keyspace that a user creates.
+pub(crate) const FIRST_ID: u32 = 16;
+
+/// Whether a keyspace stores the store's own records, or the versions on branches.
+#[inline]
+pub(crate) fn is_internal(id: u32) -> bool {
+    id < FIRST_ID && id != DEFAULT.1
+}
+
 /// The maximum length of a name in bytes.
 pub(crate) const MAX_NAME_BYTES: usize = 255;
 

@@ -15,7 +15,7 @@ use plimsoll_memory::budget::Budget;
 
 use crate::api::admin::diagnose::{Part, Scene, is_damage};
 use crate::engine::Engine;
-use crate::engine::keyspace_commits::{FIRST_ID, note_streams, system};
+use crate::engine::keyspace_commits::{note_streams, system};
 use crate::index::run::survey::survey;
 use crate::index::sources::view::Direction;
 use crate::txn::transaction::Transaction;
@@ -23,7 +23,7 @@ use crate::types::as_of::AsOf;
 use crate::types::compression::Compression;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::index_key::{IndexKey, Prefix};
-use crate::types::keyspaces::{Record, SYSTEM, check_name, dropped_name};
+use crate::types::keyspaces::{FIRST_ID, Record, SYSTEM, check_name, dropped_name};
 use crate::types::retention::Retention;
 use crate::types::version::Stored;
 

@@ -551,7 +551,7 @@ mod tests {
                 (Splitter::new(inputs, true), Expires(retained, expired));
             let mut versions =
                 [(9, expiring), (7, Stored::Inline(b"old"))].map(|(glsn, stored)| {
-                    let version = Version { key: b"\0\0\0\x05key", glsn: Glsn(glsn), stored };
+                    let version = Version { key: b"\0\0\0\x10key", glsn: Glsn(glsn), stored };
                     splitter.disposition(&version, &retained, &mut elsewhere).unwrap()
                 });
             versions.sort_by_key(|disposition| *disposition != Disposition::Current);
@@ -559,14 +559,14 @@ mod tests {
         };
         let (dropped, limits) = told(OLDEST, keeps(12, &[]), (12, 70), NOTHING);
         assert!(dropped);
-        assert_eq!(limits.oldest_readable_in(5), Glsn(12), "moment 9 saw it");
-        assert_eq!(limits.deletions_dropped_in(5), Glsn(9));
+        assert_eq!(limits.oldest_readable_in(16), Glsn(12), "moment 9 saw it");
+        assert_eq!(limits.deletions_dropped_in(16), Glsn(9));
         let (dropped, _) = told(OLDEST, keeps(12, &[10]), (10, 70), NOTHING);
         assert!(dropped, "the pin sees that it has expired");
         let older = || Knows { in_history: false, in_runs: Some(7) };
         let (dropped, limits) = told(OLDEST, keeps(12, &[6]), (12, 70), older());
         assert!(dropped, "the pin is older than the value and the one that it hides");
-        assert!(limits.is_readable(5, Glsn(6)) && !limits.is_readable(5, Glsn(9)));
+        assert!(limits.is_readable(16, Glsn(6)) && !limits.is_readable(16, Glsn(9)));
         for (inputs, floor, pins, expired, elsewhere) in [
             (CURRENT, 12, &[][..], (12, 70), NOTHING),
             (OLDEST, 12, &[], (12, 69), NOTHING),
@@ -577,7 +577,21 @@ mod tests {
         ] {
             let (dropped, limits) = told(inputs, keeps(floor, pins), expired, elsewhere);
             assert!(!dropped, "{inputs:?} {floor} {pins:?} {expired:?}");
-            assert_eq!(limits.deletions_dropped_in(5), Glsn::NONE);
+            assert_eq!(limits.deletions_dropped_in(16), Glsn::NONE);
+        }
+    }
+
+    #[test]
+    fn an_expired_value_on_a_branch_is_kept() {
+        let key = [&SIDE.to_be_bytes()[..], b"key"].concat();
+        for (inputs, micros) in [(OLDEST, 1), (OLDEST, 70), (CURRENT, 70)] {
+            let stored = Stored::Inline(b"").expiring(Expiry::from_micros(micros));
+            let (mut splitter, retained) =
+                (Splitter::new(inputs, true), Expires(keeps(12, &[]), (12, 70)));
+            let version = Version { key: &key, glsn: Glsn(9), stored };
+            let mut elsewhere = NOTHING;
+            let kept = splitter.disposition(&version, &retained, &mut elsewhere).unwrap();
+            assert_eq!(kept, Disposition::Current);
         }
     }
 
