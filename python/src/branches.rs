@@ -115,8 +115,8 @@ impl Branch {
         time.map(|time| to_datetime(py, time)).transpose()
     }
 
-    /// A keyspace on this branch, by its name or by the result of `Db.keyspace`. Keyspaces belong to
-    /// the store: a name that does not exist is created by a commit, and is then empty on all
+    /// A keyspace on this branch, by its name or by the result of `Db.keyspace`. Keyspaces belong
+    /// to the store: one that does not exist is created by a commit, and is then empty on all
     /// branches.
     ///
     /// >>> db = plimsoll.in_memory()
@@ -193,8 +193,8 @@ impl Branch {
         Snapshot::new(py, &self.store, self.on.snapshot(py)?)
     }
 
-    /// The branch as it was at an earlier moment: see `Db.at`. Before its fork, a branch is what its
-    /// parent was.
+    /// The branch as it was at an earlier moment: see `Db.at`. Before its fork, a branch is what
+    /// its parent was.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> before = db.put(b"tea", b"3.10")

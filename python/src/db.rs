@@ -351,9 +351,9 @@ impl Db {
         Branch::new(this.py(), store, store.db()?.main())
     }
 
-    /// Creates a branch, which begins with the state of `parent` (a `Branch` or its name; main if it
-    /// is left out), now or at a moment (see `at`). It is one small commit: no data is copied. What
-    /// the branch sees stays readable until it is deleted, whatever the retention.
+    /// Creates a branch, which begins with the state of `parent` (a `Branch` or its name; main if
+    /// it is left out), now or at a moment (see `at`). It is one small commit: no data is copied.
+    /// What the branch sees stays readable until it is deleted, whatever the retention.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> first = db.put(b"tea", b"3.10")

@@ -41,7 +41,8 @@ pub(crate) enum Branch {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Branch main always exists. Most commands for data take --branch. A pipe gets one line per branch: name, tab, parent (empty if it was \
+Branch main always exists. The commands for data take --branch. A pipe gets one line per branch: \
+name, tab, parent (empty if it was \
 deleted), tab, GLSN of the fork, tab, time of the fork.
 
 Examples:

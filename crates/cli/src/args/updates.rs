@@ -10,9 +10,8 @@ use super::{Keys, OnBranch};
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Prints the sum once it is durable. A number is 8 bytes, little endian, signed; a key without a \
-value counts as 0. Commands that add to one key at once do not conflict on main; on a branch they are \
-retried. A sum that does not fit \
-into 64 bits, and a value that is no number, are errors.
+value counts as 0. Commands that add to one key at once do not conflict on main; on a branch they \
+are retried. A sum that does not fit into 64 bits, and a value that is no number, are errors.
 
 Examples:
   plimsoll add demo.plimsoll visits
