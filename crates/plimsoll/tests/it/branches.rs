@@ -13,8 +13,15 @@ fn options() -> Options {
 
 fn open() -> (Db, Keyspace) {
     let db = Db::in_memory(options()).unwrap();
-    let notes = db.create_keyspace("notes", Retention::Latest).unwrap();
+    let notes = notes_of(&db, Retention::Latest);
     (db, notes)
+}
+
+/// A keyspace with this retention. No other one retains more, because the versions on branches are
+/// retained as long as those of any keyspace.
+fn notes_of(db: &Db, retention: Retention) -> Keyspace {
+    db.set_retention(&db.keyspace("default").unwrap(), Retention::Latest).unwrap();
+    db.create_keyspace("notes", retention).unwrap()
 }
 
 fn value(branch: &Branch, keyspace: &Keyspace, key: &str) -> Option<String> {
@@ -114,6 +121,10 @@ fn a_deletion_and_an_expired_value_hide_the_ancestors_after_compaction() {
             assert_eq!(child.ttl(&notes, key).unwrap(), Ttl::Absent);
             assert!(child.snapshot().get_reader(&notes, key).unwrap().is_none());
         }
+        // Around the others, so that the runs are merged.
+        draft.delete(&notes, "0").unwrap();
+        draft.delete(&notes, "y").unwrap();
+        db.put(&notes, "z", "later").unwrap();
         settle(&db);
     }
 }
@@ -289,7 +300,7 @@ fn concurrent_additions_on_a_branch_all_count() {
 fn large_values_of_all_kinds_are_read_on_a_branch() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path().join("store"), options()).unwrap();
-    let notes = db.create_keyspace("notes", Retention::Latest).unwrap();
+    let notes = notes_of(&db, Retention::Latest);
     let sizes = [0, 1000, 2000, 100 << 10, 300 << 10, 2 << 20];
     let bytes = |size: usize, fill: u8| vec![fill; size];
     for (number, size) in sizes.into_iter().enumerate() {
@@ -325,7 +336,7 @@ fn large_values_of_all_kinds_are_read_on_a_branch() {
 fn a_spilled_transaction_on_a_branch_reads_its_own_writes() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path().join("store"), options()).unwrap();
-    let notes = db.create_keyspace("notes", Retention::Latest).unwrap();
+    let notes = notes_of(&db, Retention::Latest);
     db.transact(|tx| (0..1000u32).try_for_each(|n| tx.put(&notes, n.to_be_bytes(), "main")))
         .unwrap();
     let draft = db.create_branch("draft", &db.main()).unwrap();
@@ -579,7 +590,7 @@ fn copies_of_a_store_have_its_branches() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
     let db = Db::open(path("store"), options()).unwrap();
-    let notes = db.create_keyspace("notes", Retention::Latest).unwrap();
+    let notes = notes_of(&db, Retention::Latest);
     db.put(&notes, "a", "main").unwrap();
     db.put(&notes, "b", "main").unwrap();
     let draft = db.create_branch("draft", &db.main()).unwrap();
@@ -752,7 +763,7 @@ fn run_model(seed: u64, retention: Retention) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let mut db = Db::open(&path, options()).unwrap();
-    let mut notes = db.create_keyspace("notes", retention).unwrap();
+    let mut notes = notes_of(&db, retention);
     let modelled = |branch, depth, rows| Modelled { branch, depth, rows, snapshots: Vec::new() };
     let mut all = vec![modelled(db.main(), 0, Rows::new())];
     for step in 0..150 {
