@@ -45,6 +45,9 @@ from ._errors import (
 )
 from ._native import (
     BackupReport,
+    Branch,
+    BranchInfo,
+    BranchMapping,
     Change,
     Commit,
     Commits,
@@ -103,6 +106,9 @@ __all__ = [
     "AsyncWatch",
     "BackupReport",
     "Behind",
+    "Branch",
+    "BranchInfo",
+    "BranchMapping",
     "ClockBehind",
     "Cache",
     "Change",

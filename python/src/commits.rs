@@ -196,10 +196,18 @@ impl Change {
         self.change.get()?.expires().map(|time| to_datetime(py, time)).transpose()
     }
 
-    /// Name of the keyspace; `None` for the store's own records of keyspaces and cursors.
+    /// Name of the keyspace; `None` for the store's own records of keyspaces, cursors, tags and
+    /// branches.
     #[getter]
     fn keyspace(&self) -> PyResult<Option<&str>> {
         Ok(self.change.get()?.keyspace())
+    }
+
+    /// Present name of the branch; `None`: main. If the branch was deleted since, a number that
+    /// identifies it.
+    #[getter]
+    fn branch(&self) -> PyResult<Option<&str>> {
+        Ok(self.change.get()?.branch())
     }
 
     /// The key; of a deleted range, its first key.

@@ -9,11 +9,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::admin::{BackupReport, VerifyReport, verify_open};
+use crate::branches::{self, Branch, BranchInfo};
 use crate::bytes_like::BytesLike;
 use crate::calls::interruptible;
 use crate::dump;
 use crate::errors::{self, OrRaise};
-use crate::keyspace::{Keyspace, handle};
+use crate::keyspace::{Keyspace, existing};
 use crate::live_mapping::{self, LiveMapping, init};
 use crate::log::Log;
 use crate::members::MemberInfo;
@@ -25,7 +26,7 @@ use crate::snapshot::Snapshot;
 use crate::stats;
 use crate::store::Store;
 use crate::tags::Tag;
-use crate::transact::transact;
+use crate::transact::call_in_transaction;
 use crate::transaction::Transaction;
 
 /// An open store: a sorted mapping (its keyspace "default"), transactions, snapshots of any
@@ -257,21 +258,7 @@ impl Db {
         args: &Bound<'py, PyTuple>,
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (py, store) = (this.py(), store(&this));
-        let (result, _) = transact(py, store, |open| {
-            let transaction = Transaction::of(py, store, open)?;
-            let first = PyTuple::new(py, [transaction])?.into_any();
-            let all = first.add(args)?.cast_into::<PyTuple>()?;
-            let result = function.call(all, kwargs)?;
-            if result.hasattr("__await__")? {
-                return Err(PyTypeError::new_err(
-                    "transact needs a plain function, because a transaction must not wait in an \
-                     event loop",
-                ));
-            }
-            Ok(result)
-        })?;
-        Ok(result)
+        call_in_transaction(this.py(), store(&this), None, &function, args, kwargs)
     }
 
     /// The store as it is now, for reading. A snapshot never changes, waits for no writer and
@@ -350,6 +337,82 @@ impl Db {
         let py = this.py();
         let db = store(&this).db()?;
         py.detach(|| db.delete_tag(name)).or_raise()
+    }
+
+    /// The branch main: the keys of the store itself.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db.main[b"a"] = b"1"
+    /// >>> db[b"a"]
+    /// b'1'
+    #[getter]
+    fn main(this: PyRef<'_, Self>) -> PyResult<Py<Branch>> {
+        let store = store(&this);
+        Branch::new(this.py(), store, store.db()?.main())
+    }
+
+    /// Creates a branch, which begins with the state of `parent` (a `Branch` or its name; main if
+    /// it is left out), now or at a moment (see `at`). It is one small commit: no data is copied.
+    /// What the branch sees stays readable until it is deleted, whatever the retention.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> first = db.put(b"tea", b"3.10")
+    /// >>> db[b"tea"] = b"3.20"
+    /// >>> draft, past = db.create_branch("draft"), db.create_branch("past", at=first)
+    /// >>> draft[b"tea"], past[b"tea"], db.create_branch("next", draft).parent
+    /// (b'3.20', b'3.10', 'draft')
+    #[pyo3(signature = (name, parent = None, at = None))]
+    fn create_branch(
+        this: PyRef<'_, Self>,
+        name: &str,
+        parent: Option<&Bound<'_, PyAny>>,
+        at: Option<When>,
+    ) -> PyResult<Py<Branch>> {
+        let (py, store) = (this.py(), store(&this));
+        let (db, parent) = (store.db()?, branches::given(py, store, parent)?);
+        let at = at.map_or(Ok(Moment::Newest), |at| at.of(py, db))?;
+        Branch::new(py, store, py.detach(|| db.create_branch_at(name, &parent, at)).or_raise()?)
+    }
+
+    /// The branch with this name.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db.create_branch("draft"), db.branch("draft").name
+    /// (<plimsoll branch "draft">, 'draft')
+    fn branch(this: PyRef<'_, Self>, name: &str) -> PyResult<Py<Branch>> {
+        let (py, store) = (this.py(), store(&this));
+        Branch::new(py, store, branches::named(py, store, name)?)
+    }
+
+    /// All branches but main, sorted by name.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db.create_branch("draft").name, [branch.name for branch in db.branches()]
+    /// ('draft', ['draft'])
+    fn branches(this: PyRef<'_, Self>) -> PyResult<Vec<BranchInfo>> {
+        let db = store(&this).db()?;
+        let all = this.py().detach(|| db.branches()).or_raise()?;
+        Ok(all.into_iter().map(BranchInfo::new).collect())
+    }
+
+    /// Gives a branch another name. Objects of it continue.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> draft = db.create_branch("draft")
+    /// >>> db.rename_branch("draft", "proposal")
+    fn rename_branch(this: PyRef<'_, Self>, name: &str, new_name: &str) -> PyResult<()> {
+        let db = store(&this).db()?;
+        this.py().detach(|| db.rename_branch(name, new_name)).or_raise()
+    }
+
+    /// Deletes a branch. Branches that descend from it stay as they are.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> draft = db.create_branch("draft")
+    /// >>> db.delete_branch("draft")
+    fn delete_branch(this: PyRef<'_, Self>, name: &str) -> PyResult<()> {
+        let db = store(&this).db()?;
+        this.py().detach(|| db.delete_branch(name)).or_raise()
     }
 
     /// Undoes what a commit did, by a new commit; the history stays. Returns the new commit's GLSN,
@@ -635,21 +698,4 @@ impl Db {
         }
         format!("<plimsoll store {path:?}>")
     }
-}
-
-/// An existing keyspace, by its name or handle.
-pub(crate) fn existing(
-    py: Python<'_>,
-    store: &Arc<Store>,
-    keyspace: &Bound<'_, PyAny>,
-) -> PyResult<plimsoll::Keyspace> {
-    if let Ok(keyspace) = keyspace.cast::<Keyspace>() {
-        return Ok(handle(&keyspace.borrow()));
-    }
-    let name: String = keyspace.extract().map_err(|_| {
-        PyTypeError::new_err("a keyspace must be a name or the result of Db.keyspace")
-    })?;
-    let db = store.db()?;
-    let found = py.detach(|| db.snapshot().keyspace(&name)).or_raise()?;
-    found.ok_or_else(|| errors::no_keyspace(&name))
 }

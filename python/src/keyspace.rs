@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
-use crate::errors::OrRaise;
+use crate::errors::{self, OrRaise};
 use crate::live_mapping::{self, LiveMapping, init};
 use crate::options::{Compresses, Keeps, Lives, retention_to_python};
 use crate::place::Place;
@@ -40,12 +41,29 @@ fn info(this: &PyRef<'_, Keyspace>) -> PyResult<plimsoll::KeyspaceInfo> {
     let place = place(this);
     let all = place.store.db()?.keyspaces();
     let info = all.into_iter().find(|info| info.name == place.keyspace.name());
-    info.ok_or_else(|| crate::errors::no_keyspace(place.keyspace.name()))
+    info.ok_or_else(|| errors::no_keyspace(place.keyspace.name()))
 }
 
 /// The engine's handle.
 pub(crate) fn handle(this: &PyRef<'_, Keyspace>) -> plimsoll::Keyspace {
     place(this).keyspace.clone()
+}
+
+/// An existing keyspace, by its name or handle.
+pub(crate) fn existing(
+    py: Python<'_>,
+    store: &Arc<Store>,
+    keyspace: &Bound<'_, PyAny>,
+) -> PyResult<plimsoll::Keyspace> {
+    if let Ok(keyspace) = keyspace.cast::<Keyspace>() {
+        return Ok(handle(&keyspace.borrow()));
+    }
+    let name: String = keyspace.extract().map_err(|_| {
+        PyTypeError::new_err("a keyspace must be a name or the result of Db.keyspace")
+    })?;
+    let db = store.db()?;
+    let found = py.detach(|| db.snapshot().keyspace(&name)).or_raise()?;
+    found.ok_or_else(|| errors::no_keyspace(&name))
 }
 
 #[pymethods]

@@ -10,6 +10,7 @@
 
 mod admin;
 mod block;
+mod branches;
 mod bytes_like;
 mod calls;
 mod commits;
@@ -52,6 +53,8 @@ mod _native {
     use crate::admin::{BackupReport, RecoverReport, VerifyReport, recover, verify};
     #[pymodule_export]
     use crate::block::Block;
+    #[pymodule_export]
+    use crate::branches::{Branch, BranchInfo, BranchMapping};
     #[pymodule_export]
     use crate::commits::{Change, Commit, Commits};
     #[pymodule_export]

@@ -182,7 +182,7 @@ impl Log {
                 ));
             }
             (Some(keyspace), prefix) => {
-                let keyspace = crate::db::existing(py, &self.store, keyspace)?;
+                let keyspace = crate::keyspace::existing(py, &self.store, keyspace)?;
                 db.watch(&keyspace, prefix.as_ref().map_or(&b""[..], BytesLike::get), from)
             }
         };

@@ -11,9 +11,9 @@ use pyo3::sync::MutexExt;
 use pyo3::types::{PyBytes, PyDict, PyString};
 
 use crate::bytes_like::BytesLike;
-use crate::db::existing;
 use crate::errors::{OrRaise, merge_conflicts};
 use crate::fork::ForkSafe;
+use crate::keyspace::existing;
 use crate::store::Store;
 
 /// The exception that a rule's function raised, kept until the merge raises it to the caller.

@@ -1,5 +1,5 @@
-//! The target of a mapping: a keyspace of a store in its newest state, at a moment, or in a
-//! transaction.
+//! The target of a mapping: a keyspace of a store or of a branch in its newest state, at a moment,
+//! or in a transaction.
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
@@ -23,8 +23,49 @@ pub(crate) struct Place {
 #[derive(Clone)]
 pub(crate) enum When {
     Now,
+    /// Now, on a branch that is not main.
+    On(Arc<OnBranch>),
     At(Arc<OpenSnapshot>),
     In(Arc<OpenTransaction>),
+}
+
+/// A branch.
+pub(crate) struct OnBranch {
+    /// `None` once dropped.
+    branch: Option<ForkSafe<plimsoll::Branch>>,
+}
+
+impl OnBranch {
+    pub(crate) fn new(branch: plimsoll::Branch) -> Arc<Self> {
+        Arc::new(Self { branch: Some(ForkSafe::new(branch)) })
+    }
+
+    pub(crate) fn get(&self) -> PyResult<&plimsoll::Branch> {
+        self.branch.as_ref().expect("it is taken out only on drop").get()
+    }
+
+    pub(crate) fn is_main(&self) -> PyResult<bool> {
+        Ok(self.get()?.name() == "main")
+    }
+
+    /// The newest state. The GIL is released, because the engine reads whether the branch exists.
+    pub(crate) fn snapshot(&self, py: Python<'_>) -> PyResult<plimsoll::Snapshot> {
+        let branch = self.get()?;
+        Ok(py.detach(|| branch.snapshot()))
+    }
+
+    pub(crate) fn begin(&self, py: Python<'_>, ordered: bool) -> PyResult<plimsoll::Transaction> {
+        let branch = self.get()?;
+        Ok(py.detach(|| if ordered { branch.begin_ordered() } else { branch.begin() }))
+    }
+}
+
+impl Drop for OnBranch {
+    fn drop(&mut self) {
+        // It may be the last handle of the store, which is then closed.
+        let mut branch = self.branch.take();
+        Python::try_attach(|py| py.detach(|| drop(branch.take())));
+    }
 }
 
 /// A snapshot until it is closed.
@@ -234,6 +275,7 @@ impl Place {
     ) -> PyResult<Resident<T>> {
         match &self.when {
             When::Now => self.store.db()?.get_resident(&self.keyspace, key, look).or_raise(),
+            When::On(_) => Ok(Resident::NotResident),
             When::At(snapshot) => {
                 snapshot.with(py, |snapshot| snapshot.get_resident(&self.keyspace, key, look))
             }
@@ -251,6 +293,10 @@ impl Place {
             When::Now => {
                 let db = self.store.db()?;
                 py.detach(|| db.get(&self.keyspace, key)).or_raise()
+            }
+            When::On(branch) => {
+                let branch = branch.get()?;
+                py.detach(|| branch.get(&self.keyspace, key)).or_raise()
             }
             When::At(snapshot) => {
                 let snapshot = snapshot.get(py)?;
@@ -274,6 +320,10 @@ impl Place {
                 let db = self.store.db()?;
                 py.detach(move || db.snapshot().contains_key(&self.keyspace, key)).or_raise()
             }
+            When::On(branch) => {
+                let branch = branch.get()?;
+                py.detach(|| branch.contains_key(&self.keyspace, key)).or_raise()
+            }
             When::At(snapshot) => {
                 let snapshot = snapshot.get(py)?;
                 py.detach(|| snapshot.contains_key(&self.keyspace, key)).or_raise()
@@ -287,7 +337,7 @@ impl Place {
     /// When the value of a key expires.
     pub(crate) fn ttl(&self, py: Python<'_>, key: &[u8]) -> PyResult<plimsoll::Ttl> {
         match &self.when {
-            When::Now | When::At(_) => {
+            When::Now | When::On(_) | When::At(_) => {
                 let snapshot = self.snapshot(py)?.expect("it is not a transaction");
                 py.detach(|| snapshot.ttl(&self.keyspace, key)).or_raise()
             }
@@ -304,7 +354,7 @@ impl Place {
         key: &[u8],
     ) -> PyResult<Option<plimsoll::ValueReader>> {
         match &self.when {
-            When::Now | When::At(_) => {
+            When::Now | When::On(_) | When::At(_) => {
                 let snapshot = self.snapshot(py)?.expect("it is not a transaction");
                 py.detach(|| snapshot.get_reader(&self.keyspace, key)).or_raise()
             }
@@ -316,20 +366,19 @@ impl Place {
 
     /// The same place at a fixed moment, so that its reads are consistent.
     pub(crate) fn steady(&self, py: Python<'_>) -> PyResult<Self> {
-        Ok(match &self.when {
-            When::Now => {
-                let when =
-                    When::At(OpenSnapshot::new(self.store.newest(py, plimsoll::Db::snapshot)?));
-                Self { store: Arc::clone(&self.store), keyspace: self.keyspace.clone(), when }
-            }
-            _ => self.clone(),
-        })
+        let snapshot = match &self.when {
+            When::Now => self.store.newest(py, plimsoll::Db::snapshot)?,
+            When::On(branch) => branch.snapshot(py)?,
+            When::At(_) | When::In(_) => return Ok(self.clone()),
+        };
+        Ok(Self { when: When::At(OpenSnapshot::new(snapshot)), ..self.clone() })
     }
 
     /// The snapshot of the place; `None` in a transaction.
     pub(crate) fn snapshot(&self, py: Python<'_>) -> PyResult<Option<plimsoll::Snapshot>> {
         Ok(match &self.when {
             When::Now => Some(self.store.newest(py, plimsoll::Db::snapshot)?),
+            When::On(branch) => Some(branch.snapshot(py)?),
             When::At(snapshot) => Some(snapshot.get(py)?),
             When::In(_) => None,
         })

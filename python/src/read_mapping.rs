@@ -328,6 +328,9 @@ impl ReadMapping {
         let name = self.place.keyspace.name();
         Ok(match &self.place.when {
             When::Now => format!("<plimsoll keyspace {name:?} of {:?}>", self.place.store.path),
+            When::On(branch) => {
+                format!("<plimsoll keyspace {name:?} on branch {:?}>", branch.get()?.name())
+            }
             When::At(snapshot) => format!("<plimsoll keyspace {name:?} at GLSN {}>", snapshot.at),
             When::In(transaction) if transaction.is_open(py) => {
                 format!(

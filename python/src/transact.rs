@@ -4,11 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll::Error;
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
 
 use crate::errors::raised;
-use crate::place::{OpenTransaction, Place, When};
+use crate::place::{OnBranch, OpenTransaction, Place, When};
 use crate::store::Store;
+use crate::transaction::Transaction;
 
 /// Attempts before a conflict becomes an error, as in the engine's own `Db::transact`.
 const ATTEMPTS: u32 = 32;
@@ -24,14 +27,13 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 pub(crate) fn transact<T>(
     py: Python<'_>,
     store: &Arc<Store>,
+    on: Option<&OnBranch>,
     mut change: impl FnMut(&Arc<OpenTransaction>) -> PyResult<T>,
 ) -> PyResult<(T, u64)> {
     let mut attempt = 1;
     loop {
         let is_ordered = attempt >= FIRST_ORDERED;
-        let begin: fn(&plimsoll::Db) -> plimsoll::Transaction =
-            if is_ordered { plimsoll::Db::begin_ordered } else { plimsoll::Db::begin };
-        let open = OpenTransaction::new(store.newest(py, begin)?);
+        let open = OpenTransaction::new(begin(py, store, on, is_ordered)?);
         let done = match change(&open) {
             Ok(done) => done,
             Err(error) => {
@@ -54,6 +56,43 @@ pub(crate) fn transact<T>(
         }
         attempt += 1;
     }
+}
+
+fn begin(
+    py: Python<'_>,
+    store: &Arc<Store>,
+    on: Option<&OnBranch>,
+    is_ordered: bool,
+) -> PyResult<plimsoll::Transaction> {
+    match on {
+        Some(branch) => branch.begin(py, is_ordered),
+        None if is_ordered => store.newest(py, plimsoll::Db::begin_ordered),
+        None => store.newest(py, plimsoll::Db::begin),
+    }
+}
+
+/// Calls `function(transaction, *args, **kwargs)` as [`transact`] does, on a branch or on main.
+pub(crate) fn call_in_transaction<'py>(
+    py: Python<'py>,
+    store: &Arc<Store>,
+    on: Option<&OnBranch>,
+    function: &Bound<'py, PyAny>,
+    args: &Bound<'py, PyTuple>,
+    kwargs: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let (result, _) = transact(py, store, on, |open| {
+        let transaction = Transaction::of(py, store, open)?;
+        let first = PyTuple::new(py, [transaction])?.into_any();
+        let all = first.add(args)?.cast_into::<PyTuple>()?;
+        let result = function.call(all, kwargs)?;
+        if result.hasattr("__await__")? {
+            return Err(PyTypeError::new_err(
+                "transact needs a plain function, because a transaction must not wait in an event loop",
+            ));
+        }
+        Ok(result)
+    })?;
+    Ok(result)
 }
 
 /// Waits until every commit ordered so far is durable, so that data read from them may be returned.
@@ -92,7 +131,11 @@ pub(crate) fn change<T>(
     if let When::In(_) = &place.when {
         return change(place).map(|done| (done, None));
     }
-    let (done, glsn) = transact(py, &place.store, |open| {
+    let on = match &place.when {
+        When::On(branch) => Some(&**branch),
+        _ => None,
+    };
+    let (done, glsn) = transact(py, &place.store, on, |open| {
         let inside = Place { when: When::In(Arc::clone(open)), ..place.clone() };
         change(&inside)
     })?;

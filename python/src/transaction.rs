@@ -84,7 +84,7 @@ impl Transaction {
     /// >>> cats[b"tom"], dogs[b"rex"]
     /// (b'grey', b'brown')
     fn keyspace(&self, py: Python<'_>, keyspace: &Bound<'_, PyAny>) -> PyResult<Py<WriteMapping>> {
-        let keyspace = crate::db::existing(py, &self.store, keyspace)?;
+        let keyspace = crate::keyspace::existing(py, &self.store, keyspace)?;
         let when = When::In(Arc::clone(&self.open));
         Py::new(py, write_mapping::layers(Place { store: Arc::clone(&self.store), keyspace, when }))
     }

@@ -1,7 +1,7 @@
 //! Updates of single keys without a prior read. Outside a transaction, an update is one commit and
 //! returns its result. In a transaction, it is computed at the commit and returns `None`.
 
-use plimsoll::{Db, Keyspace, Overflow, Transaction};
+use plimsoll::{Branch, Keyspace, Overflow, Transaction};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -14,13 +14,17 @@ pub(crate) fn update<T: Send>(
     py: Python<'_>,
     place: &Place,
     bytes: usize,
-    now: impl FnOnce(&Db, &Keyspace) -> plimsoll::Result<T> + Send,
+    now: impl FnOnce(&Branch, &Keyspace) -> plimsoll::Result<T> + Send,
     later: impl FnOnce(&mut Transaction, &Keyspace) -> plimsoll::Result<()> + Send,
 ) -> PyResult<Option<T>> {
     match &place.when {
         When::Now => {
-            let db = place.store.db()?;
-            py.detach(|| now(db, &place.keyspace)).or_raise().map(Some)
+            let main = place.store.db()?.main();
+            py.detach(|| now(&main, &place.keyspace)).or_raise().map(Some)
+        }
+        When::On(branch) => {
+            let branch = branch.get()?;
+            py.detach(|| now(branch, &place.keyspace)).or_raise().map(Some)
         }
         When::In(transaction) => transaction
             .write(py, bytes, |transaction| later(transaction, &place.keyspace))

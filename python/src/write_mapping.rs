@@ -62,6 +62,14 @@ pub(crate) fn put(
             };
             Ok(Some(py.detach(put).or_raise()?.0))
         }
+        When::On(branch) => {
+            let branch = branch.get()?;
+            let put = || match ttl {
+                None => branch.put(space, key, value),
+                Some(ttl) => branch.put_with_ttl(space, key, value, ttl),
+            };
+            Ok(Some(py.detach(put).or_raise()?.0))
+        }
         When::In(transaction) => transaction
             .write(py, key.len() + value.len(), |transaction| match ttl {
                 None => transaction.put(space, key, value),
@@ -84,6 +92,14 @@ fn expire(py: Python<'_>, place: &Place, key: &[u8], at: Option<SystemTime>) -> 
             };
             py.detach(expire).or_raise()
         }
+        When::On(branch) => {
+            let branch = branch.get()?;
+            let expire = || match at {
+                Some(at) => branch.expire_at(space, key, at),
+                None => branch.persist(space, key),
+            };
+            py.detach(expire).or_raise()
+        }
         // It reads the value, which may wait for the disk.
         When::In(transaction) => transaction.write(py, READS_BYTES, |transaction| match at {
             Some(at) => transaction.expire_at(space, key, at),
@@ -98,6 +114,11 @@ pub(crate) fn delete(py: Python<'_>, place: &Place, key: &[u8]) -> PyResult<Opti
         When::Now => {
             let db = place.store.db()?;
             let glsn = py.detach(|| db.delete(&place.keyspace, key)).or_raise()?;
+            Ok(Some(glsn.0))
+        }
+        When::On(branch) => {
+            let branch = branch.get()?;
+            let glsn = py.detach(|| branch.delete(&place.keyspace, key)).or_raise()?;
             Ok(Some(glsn.0))
         }
         When::In(transaction) => transaction
@@ -225,7 +246,7 @@ impl WriteMapping {
             this.py(),
             place_of(&this),
             key.len(),
-            |db, space| db.add(space, key, number, overflow),
+            |branch, space| branch.add(space, key, number, overflow),
             |tx, space| tx.add(space, key, number, overflow),
         )
     }
@@ -242,7 +263,7 @@ impl WriteMapping {
             this.py(),
             place_of(&this),
             key.len(),
-            |db, space| db.max(space, key, number),
+            |branch, space| branch.max(space, key, number),
             |tx, space| tx.max(space, key, number),
         )
     }
@@ -259,7 +280,7 @@ impl WriteMapping {
             this.py(),
             place_of(&this),
             key.len(),
-            |db, space| db.min(space, key, number),
+            |branch, space| branch.min(space, key, number),
             |tx, space| tx.min(space, key, number),
         )
     }
@@ -279,7 +300,7 @@ impl WriteMapping {
             this.py(),
             place_of(&this),
             key.len() + value.len(),
-            |db, space| db.append(space, key, value),
+            |branch, space| branch.append(space, key, value),
             |tx, space| tx.append(space, key, value),
         )
     }
@@ -300,7 +321,7 @@ impl WriteMapping {
             this.py(),
             place_of(&this),
             key.len() + value.len(),
-            |db, space| db.set_if_absent(space, key, value),
+            |branch, space| branch.set_if_absent(space, key, value),
             |tx, space| tx.set_if_absent(space, key, value),
         )
     }
@@ -328,7 +349,7 @@ impl WriteMapping {
             this.py(),
             place_of(&this),
             bytes,
-            |db, space| db.compare_and_swap(space, key, expected, new),
+            |branch, space| branch.compare_and_swap(space, key, expected, new),
             |tx, space| tx.compare_and_swap(space, key, expected, new),
         )
     }
@@ -345,7 +366,7 @@ impl WriteMapping {
             this.py(),
             place_of(&this),
             key.len(),
-            |db, space| db.set_bit(space, key, bit),
+            |branch, space| branch.set_bit(space, key, bit),
             |tx, space| tx.set_bit(space, key, bit),
         )
     }
@@ -362,7 +383,7 @@ impl WriteMapping {
             this.py(),
             place_of(&this),
             key.len(),
-            |db, space| db.clear_bit(space, key, bit),
+            |branch, space| branch.clear_bit(space, key, bit),
             |tx, space| tx.clear_bit(space, key, bit),
         )
     }
@@ -443,7 +464,8 @@ impl WriteMapping {
 
     /// Deletes the keys from `start` (inclusive) to `stop` (exclusive) that begin with `prefix`, by
     /// one record, however many they are. `del db[start:stop]` does the same. Returns the commit's
-    /// GLSN; in a transaction: `None`. A range that can hold no key is an error.
+    /// GLSN; in a transaction: `None`. A range that can hold no key is an error. On a branch, it
+    /// takes as long as the deletion of each key.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db.update({b"a": b"1", b"b": b"2", b"c": b"3"})
@@ -587,6 +609,11 @@ fn delete_range(py: Python<'_>, place: &Place, span: &KeySpan) -> PyResult<Optio
         When::Now => {
             let db = place.store.db()?;
             let glsn = py.detach(|| db.delete_range(&place.keyspace, range)).or_raise()?;
+            Ok(Some(glsn.0))
+        }
+        When::On(branch) => {
+            let branch = branch.get()?;
+            let glsn = py.detach(|| branch.delete_range(&place.keyspace, range)).or_raise()?;
             Ok(Some(glsn.0))
         }
         When::In(transaction) => {

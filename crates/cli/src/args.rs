@@ -26,6 +26,7 @@ use clap::{
 use clap_complete::Shell as CompletedShell;
 use jiff::Timestamp;
 
+use crate::branches::MAIN;
 use crate::bytes::key_bytes;
 use crate::duration::parse_duration;
 use crate::exit::Failure;
@@ -35,7 +36,7 @@ use crate::output::Colour;
 use crate::size::parse_size;
 
 pub(crate) use self::archive::Archive;
-pub(crate) use self::branches::{Branch, BranchCreate, BranchDelete, BranchRename};
+pub(crate) use self::branches::{Branch, BranchCreate, BranchDelete, BranchRename, OnBranch};
 pub(crate) use self::bring::{Import, ImportGit, Load};
 pub(crate) use self::care::{Backup, Recover, Verify};
 pub(crate) use self::cursors::{Cursor, CursorAdvance, CursorCreate, CursorDrop};
@@ -69,10 +70,10 @@ Exit codes:
   log --follow (what was committed is kept); the signal kills other commands
 
 Commands that only read (get, scan, count, history, log, diff, watch, stat, verify, backup, \
-archive, dump, warm, keyspace list, cursor list, tag list, shell --read-only, revert --preview, \
-reset --preview) work while another process writes. Those that write share the store with each \
-other, and with programs that open it shared; recover needs it for itself, and restore makes a new \
-one. replay opens no store.";
+archive, dump, warm, keyspace list, cursor list, branch list, tag list, shell --read-only, revert \
+--preview, reset --preview) work while another process writes. Those that write share the store \
+with each other, and with programs that open it shared; recover needs it for itself, and restore \
+makes a new one. replay opens no store.";
 
 /// An embedded, versioned, transactional key-value store that keeps to one memory budget.
 #[derive(Debug, Parser)]
@@ -285,9 +286,22 @@ impl Keys {
 #[derive(Args, Debug)]
 pub(crate) struct AtMoment {
     /// Moment to read: a GLSN, a time (2024-01-31, "2024-01-31 12:00", yesterday, "2 hours ago";
-    /// UTC), a tag or commit:ID [default: newest]
+    /// UTC), a tag, commit:ID, or one of these on a branch: draft@{2 hours ago} [default: newest]
     #[arg(long, value_name = "MOMENT", value_parser = parse_at, long_help = AT_LONG)]
     pub(crate) at: Option<At>,
+    #[command(flatten)]
+    pub(crate) on: OnBranch,
+}
+
+impl AtMoment {
+    /// The branch that is read, unless it is main.
+    pub(crate) fn branch(&self) -> Option<&str> {
+        let name = match &self.at {
+            Some(At::Branch { name, .. }) => Some(name.as_str()),
+            _ => self.on.name(),
+        };
+        name.filter(|name| *name != MAIN)
+    }
 }
 
 const AT_LONG: &str = "\
@@ -298,6 +312,7 @@ Moment to read [default: newest]. One of:
   yesterday            24 hours ago; also now, \"2 hours ago\", \"1 week ago\"
   v1.2                 a tag (see `plimsoll tag`)
   commit:1a2b3c4       an imported Git commit, by its id or a prefix of it
+  draft@{120}          branch draft at one of these moments; also \"draft@{2 hours ago}\"
 A time selects the last commit in log order whose time is not later. The time of an imported \
 commit is its committer's time, or its import time if that is earlier. If committers' times go \
 back from one commit to the next, the last match counts, as in `git rev-list -1 --first-parent \
@@ -313,7 +328,8 @@ Examples:
   plimsoll get demo.plimsoll README.md
   plimsoll get demo.plimsoll logo.png --at 120 > logo.png
   plimsoll get demo.plimsoll README.md --at \"2024-01-31 12:00\"
-  plimsoll get demo.plimsoll README.md --at commit:1a2b3c4")]
+  plimsoll get demo.plimsoll README.md --at commit:1a2b3c4
+  plimsoll get demo.plimsoll README.md --branch draft")]
 pub(crate) struct Get {
     /// Store
     pub(crate) store: PathBuf,
@@ -333,6 +349,7 @@ Examples:
   plimsoll put demo.plimsoll greeting hello
   plimsoll put demo.plimsoll logo < logo.png
   plimsoll put demo.plimsoll session/ada \"logged in\" --ttl 30m
+  plimsoll put demo.plimsoll greeting hi --branch draft
   plimsoll put --hex demo.plimsoll 00ff10 value")]
 pub(crate) struct Put {
     /// Store; created if it does not exist
@@ -345,6 +362,8 @@ pub(crate) struct Put {
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) ttl: Option<Duration>,
     #[command(flatten)]
+    pub(crate) on: OnBranch,
+    #[command(flatten)]
     pub(crate) keys: Keys,
 }
 
@@ -352,7 +371,7 @@ pub(crate) struct Put {
 #[command(after_help = "\
 All keys are deleted in one transaction. Their earlier versions stay readable (--at, history) as \
 retention allows. --prefix, or --from and --to, delete a range at once, however many keys it \
-holds; an empty range is an error. Exit code 1: \
+holds (on a branch, as long as each of its keys takes); an empty range is an error. Exit code 1: \
 a key did not exist; the others are deleted.
 
 Examples:
@@ -374,6 +393,8 @@ pub(crate) struct Delete {
     /// Delete a range: the key to stop before
     #[arg(long, value_name = "KEY", conflicts_with = "key")]
     pub(crate) to: Option<OsString>,
+    #[command(flatten)]
+    pub(crate) on: OnBranch,
     #[command(flatten)]
     pub(crate) keys: Keys,
 }
@@ -414,8 +435,8 @@ pub(crate) struct Scan {
     /// End each key with a zero byte
     #[arg(long, requires = "keys_only", conflicts_with = "json")]
     pub(crate) null: bool,
-    /// Skip damaged data, report it on standard error, and exit with code 4
-    #[arg(long)]
+    /// Skip damaged data, report it on standard error, and exit with code 4; only on branch main
+    #[arg(long, conflicts_with = "branch")]
     pub(crate) skip_damaged: bool,
     #[command(flatten)]
     pub(crate) at: AtMoment,

@@ -7,6 +7,7 @@
 
 mod about;
 mod args;
+mod branches;
 mod bytes;
 mod changes;
 mod commands;

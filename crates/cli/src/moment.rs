@@ -1,11 +1,12 @@
-//! The moment that a command reads at: a GLSN, a time, a tag, an imported commit, or the newest.
+//! The moment that a command reads at: a GLSN, a time, a tag, an imported commit, or the newest; or
+//! one of these on a branch.
 //!
 //! A commit's time is its log time; an imported commit's is its committer's time, if that is
 //! earlier. The moment of a time T is the last commit in log order whose time is not after T, as
 //! `git rev-list -1 --first-parent --before=T` finds it.
 
 use jiff::Timestamp;
-use plimsoll::{Db, Error, Glsn, InvalidInput, Moment, Snapshot, TagInfo};
+use plimsoll::{BranchInfo, Db, Error, Glsn, InvalidInput, Moment, TagInfo};
 use plimsoll_git::moments;
 
 use crate::exit::Failure;
@@ -21,10 +22,26 @@ pub(crate) enum At {
     Commit(String),
     /// The name of a tag.
     Tag(String),
+    /// One of the others, on a branch.
+    Branch {
+        name: String,
+        at: Box<At>,
+    },
 }
 
-/// Parses `newest`, digits as a GLSN, `commit:` with hexadecimal digits, a time, and anything else
-/// that may be a tag's name as a tag.
+impl At {
+    /// Whether it is the newest moment, on any branch.
+    pub(crate) fn is_newest(&self) -> bool {
+        match self {
+            Self::Newest => true,
+            Self::Branch { at, .. } => at.is_newest(),
+            _ => false,
+        }
+    }
+}
+
+/// Parses `newest`, digits as a GLSN, `commit:` with hexadecimal digits, a time, one of these on a
+/// branch, and anything else that may be a tag's name as a tag.
 pub(crate) fn parse_at(text: &str) -> Result<At, String> {
     if text == "newest" {
         return Ok(At::Newest);
@@ -37,6 +54,17 @@ pub(crate) fn parse_at(text: &str) -> Result<At, String> {
         let valid = (4..=64).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_hexdigit());
         let refusal = || format!("`{id}` is not a commit id; write 4 to 64 hexadecimal digits");
         return if valid { Ok(At::Commit(id.to_ascii_lowercase())) } else { Err(refusal()) };
+    }
+    if let Some((name, at)) = text.strip_suffix('}').and_then(|text| text.split_once("@{")) {
+        return match parse_at(at)? {
+            at if BranchInfo::is_name(name) && !matches!(at, At::Branch { .. }) => {
+                Ok(At::Branch { name: name.to_owned(), at: Box::new(at) })
+            }
+            _ => Err(format!(
+                "`{text}` is not a moment on a branch; write e.g. draft@{{newest}} or \
+                 \"draft@{{2 hours ago}}\""
+            )),
+        };
     }
     if let Some(time) = parse_time(text, now()) {
         return Ok(At::Time(time));
@@ -70,20 +98,16 @@ pub(crate) fn parse_only_time(text: &str) -> Result<Timestamp, String> {
     parse_time(text, now()).ok_or_else(|| format!("`{text}` {refusal}"))
 }
 
-/// A snapshot at a moment of a keyspace; the newest without one.
-pub(crate) fn snapshot(db: &Db, at: Option<&At>, keyspace: &str) -> Result<Snapshot, Failure> {
-    match at {
-        None | Some(At::Newest) => Ok(db.snapshot()),
-        Some(at) => Ok(db.snapshot_at(Moment::Glsn(Glsn(glsn(db, at, keyspace)?)))?),
-    }
-}
-
 /// The GLSN of a moment of a keyspace.
 pub(crate) fn glsn(db: &Db, at: &At, keyspace: &str) -> Result<u64, Failure> {
     match at {
         At::Newest => Ok(db.newest().0),
         At::Glsn(glsn) => Ok(*glsn),
         At::Commit(id) => Ok(moments::commit(db, keyspace, id)?),
+        At::Branch { name, .. } => Err(Failure::usage(format!(
+            "`{name}@{{...}}` is a moment on a branch, and this command takes a moment of the \
+             whole store; {EXAMPLES}"
+        ))),
         At::Tag(name) => match db.tag_at(name) {
             Err(Error::InvalidInput(InvalidInput::NoTag { .. })) => Err(Failure::usage(format!(
                 "{}. For another moment, {EXAMPLES}",
@@ -160,6 +184,19 @@ mod tests {
             if !matches!(parse_at(&text), Ok(At::Tag(_)) | Err(_)) {
                 assert!(!TagInfo::is_name(&text), "{text}");
             }
+        }
+    }
+
+    #[test]
+    fn moment_on_a_branch_has_its_name_and_a_moment() {
+        let on = |name: &str, at| Ok(At::Branch { name: name.to_owned(), at: Box::new(at) });
+        assert_eq!(parse_at("draft@{newest}"), on("draft", At::Newest));
+        assert_eq!(parse_at("main@{7}"), on("main", At::Glsn(7)));
+        assert_eq!(parse_at("a/b@{v1}"), on("a/b", At::Tag("v1".to_owned())));
+        assert!(parse_at("draft@{2 hours ago}").is_ok_and(|at| !at.is_newest()));
+        assert!(parse_at("draft@{newest}").is_ok_and(|at| at.is_newest()));
+        for text in ["@{1}", "draft@{}", "12@{1}", "a@{b@{1}}", "draft@{1", "-a@{1}"] {
+            assert!(parse_at(text).is_err(), "{text}");
         }
     }
 

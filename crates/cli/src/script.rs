@@ -26,10 +26,11 @@ Commands, one per line:
   count [PREFIX]           count keys: --from KEY --to KEY
   use KEYSPACE             keyspace of the following lines; the first put creates it
   keyspaces                list keyspaces
+  branch NAME              branch of the following lines; `branches` lists branches
   begin, commit, rollback  several lines in one transaction
   history, log, diff, stat show committed data, with the options of these commands (`log --help`)
 
-get, ttl, scan and count take --at MOMENT: a GLSN or a time, as `plimsoll get --at` does.
+get, ttl, scan and count take --at MOMENT: a GLSN, a time or draft@{1 hour ago}, as `get --at` does.
 Blanks separate words. 'Single quotes' keep everything as it is. In \"double quotes\", and without
 quotes, a backslash writes \\n \\t \\r \\0 \\\\ \\\" \\' \\# \\-, a blank, or any byte as \\xHH.
 A word that starts with # starts a comment. Quote a key that starts with --.";

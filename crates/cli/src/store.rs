@@ -93,8 +93,8 @@ pub(crate) fn read_at(
     mut look: impl FnMut(&Db, &mut Output) -> Outcome,
 ) -> Outcome {
     match at {
-        None | Some(At::Newest) => read_newest(globals, path, output, look),
-        Some(_) => look(&open_to_read(globals, path)?, output),
+        Some(at) if !at.is_newest() => look(&open_to_read(globals, path)?, output),
+        _ => read_newest(globals, path, output, look),
     }
 }
 

@@ -122,6 +122,8 @@ mod documents {
     struct DeleteARange;
     #[doc = include_str!("../../../docs/how-to/name-a-moment.md")]
     struct NameAMoment;
+    #[doc = include_str!("../../../docs/how-to/use-branches.md")]
+    struct UseBranches;
     #[doc = include_str!("../../../docs/how-to/undo-a-commit.md")]
     struct UndoACommit;
     #[doc = include_str!("../../../docs/how-to/share-a-store-between-processes.md")]

@@ -4,7 +4,28 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use crate::branches::MAIN;
 use crate::moment::{At, parse_at};
+
+/// The branch whose keys are read or written.
+#[derive(Args, Debug)]
+pub(crate) struct OnBranch {
+    /// Branch of the keys (see `plimsoll branch`) [default: main]
+    #[arg(long, value_name = "BRANCH")]
+    pub(crate) branch: Option<String>,
+}
+
+impl OnBranch {
+    /// The name that was given.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.branch.as_deref()
+    }
+
+    /// Whether a store that does not exist is created: it has only branch main.
+    pub(crate) fn creates_store(&self) -> bool {
+        self.name().is_none_or(|name| name == MAIN)
+    }
+}
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Branch {
@@ -20,7 +41,8 @@ pub(crate) enum Branch {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Branch main always exists. A pipe gets one line per branch: name, tab, parent (empty if it was \
+Branch main always exists. The commands for data take --branch. A pipe gets one line per branch: \
+name, tab, parent (empty if it was \
 deleted), tab, GLSN of the fork, tab, time of the fork.
 
 Examples:
@@ -42,16 +64,18 @@ counts back from now (\"2 hours ago\"), and what contains `:`, `..` or `@{`.
 Examples:
   plimsoll branch create demo.plimsoll draft
   plimsoll branch create demo.plimsoll second-try --from draft
-  plimsoll branch create demo.plimsoll before-import --at 120")]
+  plimsoll branch create demo.plimsoll before-import --at 120
+  plimsoll branch create demo.plimsoll third-try --at \"draft@{2 hours ago}\"")]
 pub(crate) struct BranchCreate {
     /// Store
     pub(crate) store: PathBuf,
     /// Name of the branch
     pub(crate) name: String,
-    /// The branch that it leaves
-    #[arg(long, value_name = "BRANCH", default_value = "main")]
-    pub(crate) from: String,
-    /// Moment: a GLSN, a time, commit:ID or a tag, as for `get --at` [default: newest]
+    /// The branch that it leaves [default: main, or the branch that --at names]
+    #[arg(long, value_name = "BRANCH")]
+    pub(crate) from: Option<String>,
+    /// Moment: a GLSN, a time, commit:ID, a tag, or one on a branch, as for `get --at` [default:
+    /// newest]
     #[arg(long, value_name = "MOMENT", value_parser = parse_at)]
     pub(crate) at: Option<At>,
     /// Keyspace whose imported commits --at refers to

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::InKeyspace;
+use super::{InKeyspace, OnBranch};
 use crate::load::Format;
 use crate::load::delimited::parse_delimiter;
 use crate::number::{parse_count, parse_positive};
@@ -90,6 +90,7 @@ Examples:
   plimsoll load demo.plimsoll people.csv --key email
   plimsoll load demo.plimsoll prices.tsv --key sku --value price --keyspace prices
   plimsoll load demo.plimsoll export.csv --delimiter ';' --ignore-errors
+  plimsoll load demo.plimsoll people.csv --key email --branch draft
   zcat events.jsonl.gz | plimsoll load demo.plimsoll - --format jsonl --key id --batch 10000")]
 pub(crate) struct Load {
     /// Store; created if it does not exist
@@ -126,6 +127,8 @@ pub(crate) struct Load {
     /// Maximum row size; a row needs several times its size in memory, outside the budget
     #[arg(long, value_name = "SIZE", default_value = "4MiB", value_parser = parse_size)]
     pub(crate) max_row: u64,
+    #[command(flatten)]
+    pub(crate) on: OnBranch,
     #[command(flatten)]
     pub(crate) keyspace: InKeyspace,
 }

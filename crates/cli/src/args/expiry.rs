@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{AtMoment, Keys};
+use super::{AtMoment, Keys, OnBranch};
 use crate::duration::parse_duration;
 
 #[derive(Args, Debug)]
@@ -44,6 +44,8 @@ pub(crate) struct Expire {
     #[arg(value_name = "TIME", value_parser = parse_duration)]
     pub(crate) ttl: Duration,
     #[command(flatten)]
+    pub(crate) on: OnBranch,
+    #[command(flatten)]
     pub(crate) keys: Keys,
 }
 
@@ -59,6 +61,8 @@ pub(crate) struct Persist {
     pub(crate) store: PathBuf,
     /// Key
     pub(crate) key: OsString,
+    #[command(flatten)]
+    pub(crate) on: OnBranch,
     #[command(flatten)]
     pub(crate) keys: Keys,
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::InKeyspace;
+use super::{InKeyspace, OnBranch};
 use crate::script::LANGUAGE;
 
 #[derive(Args, Debug)]
@@ -21,6 +21,7 @@ commit; all lines run even if the pipe's reader closes it. Exit code 1: a key di
 Examples:
   plimsoll batch demo.plimsoll < commands
   plimsoll batch demo.plimsoll commands --each-line
+  plimsoll batch demo.plimsoll commands --branch draft
   printf 'put a 1\\nput b \"two words\"\\n' | plimsoll batch demo.plimsoll"))]
 pub(crate) struct Batch {
     /// Store; created if it does not exist
@@ -31,6 +32,8 @@ pub(crate) struct Batch {
     /// Run each line as its own transaction
     #[arg(long)]
     pub(crate) each_line: bool,
+    #[command(flatten)]
+    pub(crate) on: OnBranch,
     #[command(flatten)]
     pub(crate) keyspace: InKeyspace,
 }
@@ -51,6 +54,7 @@ closed output (6).
 Examples:
   plimsoll shell demo.plimsoll
   plimsoll shell demo.plimsoll --read-only
+  plimsoll shell demo.plimsoll --branch draft
   echo 'count' | plimsoll shell demo.plimsoll --read-only"))]
 pub(crate) struct Shell {
     /// Store
@@ -61,6 +65,8 @@ pub(crate) struct Shell {
     /// Open read-only; works beside any process that writes
     #[arg(long)]
     pub(crate) read_only: bool,
+    #[command(flatten)]
+    pub(crate) on: OnBranch,
     #[command(flatten)]
     pub(crate) keyspace: InKeyspace,
 }

@@ -35,7 +35,7 @@ deleted. The moment must be readable now: the newest one always is.
 
 A name has 1 to 255 bytes and no control characters. Names that would be read as another moment \
 are refused: newest, now, yesterday, numbers, and names that begin like a date, count back from \
-now (\"2 hours ago\") or contain `:`.
+now (\"2 hours ago\") or contain `:` or `@{`.
 
 Examples:
   plimsoll tag create demo.plimsoll before-import

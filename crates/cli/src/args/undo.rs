@@ -102,7 +102,7 @@ fn parse_rule(text: &str) -> Result<(String, Rule), String> {
 
 fn parse_commit(text: &str) -> Result<At, String> {
     match parse_at(text) {
-        Ok(At::Time(_)) | Err(_) => Err(format!(
+        Ok(At::Time(_) | At::Branch { .. }) | Err(_) => Err(format!(
             "`{text}` is not a commit; write its GLSN, newest, a tag, or commit:1a2b3c4 (`plimsoll \
              log` lists the commits)"
         )),

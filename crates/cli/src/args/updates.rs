@@ -5,13 +5,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::Keys;
+use super::{Keys, OnBranch};
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Prints the sum once it is durable. A number is 8 bytes, little endian, signed; a key without a \
-value counts as 0. Commands that add to one key at once do not conflict. A sum that does not fit \
-into 64 bits, and a value that is no number, are errors.
+value counts as 0. Commands that add to one key at once do not conflict on main; on a branch they \
+are retried. A sum that does not fit into 64 bits, and a value that is no number, are errors.
 
 Examples:
   plimsoll add demo.plimsoll visits
@@ -25,13 +25,15 @@ pub(crate) struct Add {
     #[arg(default_value_t = 1)]
     pub(crate) number: i64,
     #[command(flatten)]
+    pub(crate) on: OnBranch,
+    #[command(flatten)]
     pub(crate) keys: Keys,
 }
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Prints the new length in bytes once it is durable. The whole value is rewritten. Commands that \
-append to one key at once do not conflict.
+append to one key at once do not conflict on main; on a branch they are retried.
 
 Examples:
   plimsoll append demo.plimsoll notes \"one more\"
@@ -43,6 +45,8 @@ pub(crate) struct Append {
     pub(crate) key: OsString,
     /// Bytes to append; read from stdin if they are - or omitted
     pub(crate) value: Option<OsString>,
+    #[command(flatten)]
+    pub(crate) on: OnBranch,
     #[command(flatten)]
     pub(crate) keys: Keys,
 }
@@ -69,6 +73,8 @@ pub(crate) struct Cas {
     /// Delete the key instead of setting a new value
     #[arg(long)]
     pub(crate) delete: bool,
+    #[command(flatten)]
+    pub(crate) on: OnBranch,
     #[command(flatten)]
     pub(crate) keys: Keys,
 }

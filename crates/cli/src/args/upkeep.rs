@@ -244,7 +244,7 @@ pub(crate) struct Count {
     #[arg(long, value_name = "KEY")]
     pub(crate) to: Option<OsString>,
     /// Estimate the number of keys now instead of counting them, at the cost of a few page reads
-    #[arg(long, conflicts_with = "at")]
+    #[arg(long, conflicts_with_all = ["at", "branch"])]
     pub(crate) approximate: bool,
     #[command(flatten)]
     pub(crate) at: AtMoment,

@@ -205,6 +205,11 @@ pub(crate) fn restore(
         None | Some(At::Newest) => Moment::Newest,
         Some(At::Glsn(glsn)) => Moment::Glsn(Glsn(*glsn)),
         Some(At::Time(time)) => Moment::Time((*time).into()),
+        Some(At::Branch { .. }) => {
+            return Err(Failure::usage(
+                "an archive is restored with all branches; give a GLSN or a time",
+            ));
+        }
         Some(At::Commit(_) | At::Tag(_)) => {
             return Err(Failure::usage(
                 "an archive is not searched for commit ids or tags; give a GLSN or a time",

@@ -7,6 +7,7 @@ use std::io::BufRead;
 use plimsoll::Durability;
 
 use crate::args::{Batch, Globals};
+use crate::branches;
 use crate::commands::report::{self, Opened};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt::Interrupt;
@@ -30,7 +31,7 @@ pub(crate) fn run(globals: &Globals, args: &Batch, output: &mut Output) -> Outco
         Some(&interrupt),
         globals,
         &args.store,
-        true,
+        args.on.creates_store(),
         Durability::Sync,
     )?;
     let mode = if args.each_line { Mode::EachLine } else { Mode::Whole };
@@ -38,7 +39,8 @@ pub(crate) fn run(globals: &Globals, args: &Batch, output: &mut Output) -> Outco
     let answer = |what, words: &[_], keyspace: &str, output: &mut _| {
         report::answer(what, words, opened, keyspace, output)
     };
-    let mut session = Session::new(&db, &answer, mode, args.keyspace.keyspace.clone());
+    let branch = branches::find(&db, args.on.name())?;
+    let mut session = Session::new(&db, &answer, mode, branch, args.keyspace.keyspace.clone());
     let mut lines = Lines { reader: &mut input, line: Vec::new(), number: 0 };
     let ended = run_lines(&mut session, &mut lines, &interrupt, output);
     let lines_read = lines.number;

@@ -1,21 +1,17 @@
 //! `plimsoll branch`: lists, creates, renames and deletes branches.
 
-use plimsoll::{BranchInfo, Db, Durability, Error, Glsn, InvalidInput, Moment};
-use serde_json::json;
+use plimsoll::{Durability, Glsn, Moment};
 
 use crate::args::{Branch, BranchCreate, BranchDelete, BranchRename, Globals};
+use crate::branches::{explain, find, named_twice, place, print_list, print_one};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::moment::{self, At};
-use crate::output::{Output, Reader, Style};
+use crate::output::Output;
 use crate::store;
-use crate::time::{of_system, show_time};
-
-/// The most names that an error lists.
-const NAMES_MAX: usize = 10;
 
 pub(crate) fn run(globals: &Globals, command: &Branch, output: &mut Output) -> Outcome {
     match command {
-        Branch::List(args) => list(&store::open_to_read(globals, &args.store)?, output)?,
+        Branch::List(args) => print_list(&store::open_to_read(globals, &args.store)?, output)?,
         Branch::Create(args) => create(globals, args, output)?,
         Branch::Rename(args) => rename(globals, args)?,
         Branch::Delete(args) => delete(globals, args)?,
@@ -23,62 +19,17 @@ pub(crate) fn run(globals: &Globals, command: &Branch, output: &mut Output) -> O
     Ok(Exit::Done)
 }
 
-/// The branch with this name.
-pub(crate) fn find(db: &Db, name: &str) -> Result<plimsoll::Branch, Failure> {
-    db.branch(name).map_err(|error| explain(db, error))
-}
-
-fn list(db: &Db, output: &mut Output) -> Result<(), Failure> {
-    let branches = db.branches()?;
-    if output.reader() == Reader::People {
-        output.line(&output.paint(Style::Strong, "main"))?;
-    }
-    let width = branches.iter().map(|branch| branch.name.chars().count()).max().unwrap_or(0);
-    branches.iter().try_for_each(|branch| match output.reader() {
-        Reader::People => {
-            let name = output.paint(Style::Strong, &format!("{:<width$}", branch.name));
-            output.line(&format!("{name}  {}", place(branch)))
-        }
-        _ => print_one(branch, output),
-    })
-}
-
-/// Where a branch left its parent, for people.
-fn place(branch: &BranchInfo) -> String {
-    let parent = branch.parent.as_deref().unwrap_or("a deleted branch");
-    match time(branch) {
-        Some(time) => format!("left {parent} at GLSN {}, {time}", branch.fork),
-        None => format!("left {parent} at GLSN {}", branch.fork),
-    }
-}
-
-fn time(branch: &BranchInfo) -> Option<String> {
-    branch.fork_time.map(|time| show_time(of_system(time)))
-}
-
-fn print_one(branch: &BranchInfo, output: &mut Output) -> Result<(), Failure> {
-    let time = time(branch);
-    match output.reader() {
-        Reader::People => output.line(&format!("{} {}", branch.name, place(branch))),
-        Reader::Pipe => output.fields(&[
-            branch.name.as_bytes(),
-            branch.parent.as_deref().unwrap_or_default().as_bytes(),
-            branch.fork.to_string().as_bytes(),
-            time.unwrap_or_default().as_bytes(),
-        ]),
-        Reader::Json => output.json(&json!({
-            "name": branch.name,
-            "parent": branch.parent,
-            "fork": branch.fork.0,
-            "fork_time": time,
-        })),
-    }
-}
-
 fn create(globals: &Globals, args: &BranchCreate, output: &mut Output) -> Result<(), Failure> {
+    let (parent, at) = match (&args.from, &args.at) {
+        (Some(from), Some(At::Branch { name, .. })) => {
+            return Err(named_twice("--from", from, name));
+        }
+        (None, Some(At::Branch { name, at })) => (Some(name.as_str()), Some(&**at)),
+        (from, at) => (from.as_deref(), at.as_ref()),
+    };
     let db = store::open_to_write(globals, &args.store, false, Durability::Sync)?;
-    let parent = find(&db, &args.from)?;
-    let moment = match &args.at {
+    let parent = find(&db, parent)?;
+    let moment = match at {
         None | Some(At::Newest) => Moment::Newest,
         Some(at) => Moment::Glsn(Glsn(moment::glsn(&db, at, &args.keyspace)?)),
     };
@@ -105,20 +56,4 @@ fn delete(globals: &Globals, args: &BranchDelete) -> Result<(), Failure> {
     db.delete_branch(&args.name).map_err(|error| explain(&db, error))?;
     store::close_after_commits(db);
     Ok(())
-}
-
-/// Names the existing branches if one does not exist.
-fn explain(db: &Db, error: Error) -> Failure {
-    let Error::InvalidInput(InvalidInput::NoBranch { name }) = &error else { return error.into() };
-    let Ok(branches) = db.branches() else { return error.into() };
-    let mut names: Vec<String> = vec!["main".to_owned()];
-    names.extend(branches.into_iter().map(|branch| branch.name));
-    let more = names.len().saturating_sub(NAMES_MAX);
-    names.truncate(NAMES_MAX);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    Failure::usage(format!(
-        "there is no branch `{name}` in this store; there are: {}{more}. `plimsoll branch create` \
-         creates one",
-        names.join(", ")
-    ))
 }

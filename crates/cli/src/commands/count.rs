@@ -7,15 +7,15 @@ use crate::exit::{Exit, Outcome};
 use crate::key_range::KeyRange;
 use crate::output::Output;
 use crate::script::answers;
-use crate::{keyspaces, moment, store};
+use crate::{branches, keyspaces, store};
 
 pub(crate) fn run(globals: &Globals, args: CountKeys, output: &mut Output) -> Outcome {
     let key = |key| args.keys.optional(key);
     let (from, to, prefix) = (key(args.from)?, key(args.to)?, key(args.prefix)?);
     let range = KeyRange::new(&prefix.unwrap_or_default(), from, to);
-    let (name, at) = (args.keys.keyspace(), args.at.at.as_ref());
-    store::read_at(globals, &args.store, at, output, |db, output| {
-        let snapshot = moment::snapshot(db, at, name)?;
+    let name = args.keys.keyspace();
+    store::read_at(globals, &args.store, args.at.at.as_ref(), output, |db, output| {
+        let snapshot = branches::read(db, &args.at, name)?;
         let keyspace = keyspaces::keyspace_at(db, &snapshot, name)?;
         if args.approximate {
             answers::about(db.approximate_len(&keyspace, range.bounds())?, output)?;

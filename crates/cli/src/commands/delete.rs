@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use plimsoll::Durability;
 
 use crate::args::{Delete, Globals};
+use crate::branches;
 use crate::bytes::show_key;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::key_range::KeyRange;
@@ -22,8 +23,9 @@ pub(crate) fn run(globals: &Globals, args: Delete, output: &mut Output) -> Outco
     let keys = keys.collect::<Result<Vec<Vec<u8>>, Failure>>()?;
     keyspaces::check_writable(args.keys.keyspace())?;
     let db = store::open_to_write(globals, &args.store, false, Durability::Sync)?;
+    let branch = branches::find(&db, args.on.name())?;
     let keyspace = keyspaces::known_keyspace(&db, args.keys.keyspace())?;
-    let mut transaction = db.begin();
+    let mut transaction = branch.begin();
     let (mut missing, mut seen) = (Vec::new(), HashSet::new());
     let mut deleted = 0;
     // A key that is named twice exists only for its first deletion.
@@ -64,9 +66,13 @@ fn delete_range(globals: &Globals, args: Delete, output: &mut Output) -> Outcome
     let (prefix, from, to) = (key(args.prefix)?, key(args.from)?, key(args.to)?);
     keyspaces::check_writable(args.keys.keyspace())?;
     let db = store::open_to_write(globals, &args.store, false, Durability::Sync)?;
+    let branch = branches::find(&db, args.on.name())?;
     let keyspace = keyspaces::known_keyspace(&db, args.keys.keyspace())?;
     let range = KeyRange::new(&prefix.unwrap_or_default(), from, to);
-    let glsn = db.delete_range(&keyspace, range.bounds())?;
+    let glsn = match args.on.branch {
+        None => db.delete_range(&keyspace, range.bounds())?,
+        Some(_) => branch.delete_range(&keyspace, range.bounds())?,
+    };
     store::close_after_commits(db);
     let done = format!("It is committed as GLSN {glsn}.");
     output.report(&done, |output| match output.plain_reader() {

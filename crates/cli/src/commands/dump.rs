@@ -7,7 +7,7 @@ use std::path::Path;
 
 use plimsoll::{DumpOptions, DumpReport, Error};
 
-use crate::args::{AtMoment, Dump, Globals, InKeyspace, Keys, Scan};
+use crate::args::{AtMoment, Dump, Globals, InKeyspace, Keys, OnBranch, Scan};
 use crate::commands::scan;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt::Interrupt;
@@ -73,7 +73,7 @@ fn run_json(globals: &Globals, args: Dump, to_stdout: bool, output: &mut Output)
         keys_only: false,
         null: false,
         skip_damaged: false,
-        at: AtMoment { at: None },
+        at: AtMoment { at: None, on: OnBranch { branch: None } },
         keys: Keys { keyspace: InKeyspace { keyspace }, hex: false },
     };
     scan::run(globals, rows, output)

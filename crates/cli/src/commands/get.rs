@@ -8,22 +8,32 @@ use crate::bytes::{put_json, show_key};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Output, Reader};
 use crate::values::{write_for_people, write_json_member, write_raw};
-use crate::{keyspaces, moment, store};
+use crate::{branches, keyspaces, store};
 
 pub(crate) fn run(globals: &Globals, args: Get, output: &mut Output) -> Outcome {
     let key = args.keys.key(args.key)?;
-    let (name, at) = (args.keys.keyspace(), args.at.at.as_ref());
-    store::read_at(globals, &args.store, at, output, |db, output| {
-        let snapshot = moment::snapshot(db, at, name)?;
-        print(&snapshot, &keyspaces::keyspace_at(db, &snapshot, name)?, &key, output)
+    let name = args.keys.keyspace();
+    store::read_at(globals, &args.store, args.at.at.as_ref(), output, |db, output| {
+        let snapshot = branches::read(db, &args.at, name)?;
+        let keyspace = keyspaces::keyspace_at(db, &snapshot, name)?;
+        print(&snapshot, &keyspace, &key, args.at.branch(), output)
     })
 }
 
-fn print(snapshot: &Snapshot, keyspace: &Keyspace, key: &[u8], output: &mut Output) -> Outcome {
+fn print(
+    snapshot: &Snapshot,
+    keyspace: &Keyspace,
+    key: &[u8],
+    branch: Option<&str>,
+    output: &mut Output,
+) -> Outcome {
     let open = || {
         snapshot.get_reader(keyspace, key)?.ok_or_else(|| {
-            let message =
-                format!("there is no key `{}` at GLSN {}", show_key(key, false), snapshot.at());
+            let (key, at) = (show_key(key, false), snapshot.at());
+            let message = match branch {
+                None => format!("there is no key `{key}` at GLSN {at}"),
+                Some(branch) => format!("there is no key `{key}` on branch {branch} at GLSN {at}"),
+            };
             Failure::new(Exit::No, message)
         })
     };

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use plimsoll::Durability;
 
 use crate::args::{Globals, Load};
+use crate::branches;
 use crate::commands::load::loader::Loader;
 use crate::effort::Effort;
 use crate::exit::{Exit, Failure, Outcome};
@@ -44,10 +45,11 @@ pub(crate) fn run(globals: &Globals, args: &Load, output: &mut Output) -> Outcom
         Some(&interrupt),
         globals,
         &args.store,
-        true,
+        args.on.creates_store(),
         Durability::Sync,
     )?;
-    let mut loader = Loader::new(&db, args, &interrupt);
+    let branch = branches::find(&db, args.on.name())?;
+    let mut loader = Loader::new(&db, branch, args, &interrupt);
     let ended = loader.load(&rows, &mut || {
         progress.set(bytes_read.load(Ordering::Relaxed));
     });

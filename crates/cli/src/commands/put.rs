@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 use plimsoll::Durability;
 
 use crate::args::{Globals, Put};
+use crate::branches;
 use crate::exit::{Exit, Outcome};
 use crate::keyspaces;
 use crate::output::{Fact, Output, Reader};
@@ -16,9 +17,10 @@ use crate::store;
 pub(crate) fn run(globals: &Globals, args: Put, output: &mut Output) -> Outcome {
     let key = args.keys.key(args.key)?;
     keyspaces::check_writable(args.keys.keyspace())?;
-    let db = store::open_to_write(globals, &args.store, true, Durability::Sync)?;
+    let db = store::open_to_write(globals, &args.store, args.on.creates_store(), Durability::Sync)?;
+    let branch = branches::find(&db, args.on.name())?;
     let keyspace = db.keyspace(args.keys.keyspace())?;
-    let mut transaction = db.begin();
+    let mut transaction = branch.begin();
     let bytes = match argument(args.value) {
         Some(value) => {
             match args.ttl {

@@ -17,7 +17,7 @@ use crate::key_range::{Edge, KeyRange};
 use crate::output::{Output, Reader};
 use crate::size::count_of;
 use crate::stderr::say;
-use crate::{keyspaces, moment, store};
+use crate::{branches, keyspaces, store};
 
 use self::printer::Printer;
 
@@ -32,10 +32,14 @@ pub(crate) fn run(globals: &Globals, args: Scan, output: &mut Output) -> Outcome
 fn print(db: &Db, args: &Scan, range: KeyRange, output: &mut Output) -> Outcome {
     let printer = Printer::new(args, output);
     let name = args.keys.keyspace();
-    let snapshot = moment::snapshot(db, args.at.at.as_ref(), name)?;
+    let snapshot = branches::read(db, &args.at, name)?;
     let keyspace = keyspaces::keyspace_at(db, &snapshot, name)?;
     let (reverse, left) = (args.reverse, args.limit.unwrap_or(u64::MAX));
-    let mut past = PastDamage { skips: args.skip_damaged, skipped: 0 };
+    let on_branch = args.at.branch().is_some();
+    if on_branch && args.skip_damaged {
+        return Err(Failure::usage("--skip-damaged is for branch main only"));
+    }
+    let mut past = PastDamage { skips: args.skip_damaged, skipped: 0, on_branch };
     // A terminal shows only the beginning of a value, which is read separately.
     let by_key = output.reader() == Reader::People && !args.keys_only;
     let keys_only = args.keys_only || by_key;
@@ -147,6 +151,9 @@ impl Walk {
         output: &mut Output,
     ) -> Result<(), Failure> {
         let Stop::Damaged(error) = failure else { return Err(failure.into()) };
+        if past.on_branch {
+            return Err(error.into());
+        }
         let bounds =
             (self.lower.as_ref().map(Vec::as_slice), self.upper.as_ref().map(Vec::as_slice));
         let Some(skipped) = self.snapshot.pass_damage(&self.keyspace, bounds, self.reverse)? else {
@@ -259,6 +266,8 @@ struct PastDamage {
     /// Whether to skip damaged data.
     skips: bool,
     skipped: u64,
+    /// Damage is located on branch main only.
+    on_branch: bool,
 }
 
 /// Why a scan stopped.

@@ -4,9 +4,11 @@ mod editor;
 
 use std::io::{self, BufReader, IsTerminal};
 
-use plimsoll::Durability;
+use plimsoll::{Branch, Durability};
 
 use crate::args::{Globals, Shell};
+use crate::branches;
+use crate::bytes::show_bytes;
 use crate::commands::batch::Lines;
 use crate::commands::report::{self, Opened};
 use crate::exit::{Exit, Failure, Outcome};
@@ -23,11 +25,12 @@ pub(crate) fn run(globals: &Globals, args: &Shell, output: &mut Output) -> Outco
         true => store::open_to_follow(globals, &args.store)?,
         false => (store::open_to_write(globals, &args.store, args.create, Durability::Sync)?, true),
     };
+    let branch = branches::find(&db, args.on.name())?;
     let keyspace = args.keyspace.keyspace.clone();
     let opened = Opened { db: &db, globals, store: &args.store };
     let outcome = match io::stdin().is_terminal() {
-        true => converse(opened, args, is_newest, keyspace, output),
-        false => run_lines(opened, keyspace, output),
+        true => converse(opened, args, is_newest, branch, keyspace, output),
+        false => run_lines(opened, branch, keyspace, output),
     };
     store::close_after_commits(db);
     outcome
@@ -38,6 +41,7 @@ fn converse(
     opened: Opened<'_>,
     args: &Shell,
     is_newest: bool,
+    branch: Branch,
     keyspace: String,
     output: &mut Output,
 ) -> Outcome {
@@ -55,7 +59,7 @@ fn converse(
     let answer = |what, words: &[_], keyspace: &str, output: &mut _| {
         report::answer(what, words, opened, keyspace, output)
     };
-    let mut session = Session::new(opened.db, &answer, Mode::Answered, keyspace);
+    let mut session = Session::new(opened.db, &answer, Mode::Answered, branch, keyspace);
     let ended = answer_all(&mut session, &mut editor, output);
     if session.is_in_transaction() {
         say("the open transaction was not committed and is discarded");
@@ -72,8 +76,12 @@ fn answer_all(
 ) -> Result<(), Failure> {
     loop {
         output.flush()?;
-        let prompt = if session.is_in_transaction() { "plimsoll*> " } else { "plimsoll> " };
-        let line = match editor.ask(prompt)? {
+        let on = match session.branch() {
+            branches::MAIN => String::new(),
+            branch => format!(" ({})", show_bytes(branch.as_bytes())),
+        };
+        let star = if session.is_in_transaction() { "*" } else { "" };
+        let line = match editor.ask(&format!("plimsoll{on}{star}> "))? {
             Typed::Line(line) => line,
             Typed::Nothing => continue,
             Typed::End => return Ok(()),
@@ -96,11 +104,11 @@ fn answer_all(
 }
 
 /// Runs the lines of a pipe or a file; the first error ends the session.
-fn run_lines(opened: Opened<'_>, keyspace: String, output: &mut Output) -> Outcome {
+fn run_lines(opened: Opened<'_>, branch: Branch, keyspace: String, output: &mut Output) -> Outcome {
     let answer = |what, words: &[_], keyspace: &str, output: &mut _| {
         report::answer(what, words, opened, keyspace, output)
     };
-    let mut session = Session::new(opened.db, &answer, Mode::Answered, keyspace);
+    let mut session = Session::new(opened.db, &answer, Mode::Answered, branch, keyspace);
     let mut reader = BufReader::new(io::stdin());
     let mut lines = Lines { reader: &mut reader, line: Vec::new(), number: 0 };
     let ended = run_each(&mut session, &mut lines, output);

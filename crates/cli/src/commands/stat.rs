@@ -101,6 +101,7 @@ fn of_store(db: &Db, stats: &Stats, sizes: &[KeyspaceSize]) -> Result<Vec<Fact>,
         oldest => glsn("first readable GLSN", oldest.0),
     });
     facts.extend(time(db, "first readable time", stats.oldest.max(stats.log.first).0)?);
+    facts.push(Fact::count("branches beside main", db.branches()?.len() as u64));
     facts.push(Fact::new("id", id.clone(), id));
     let snapshots = stats.open_snapshots;
     facts.push(Fact::new(

@@ -5,9 +5,10 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
-use plimsoll::{Db, Durability, Keyspace, Overflow};
+use plimsoll::{Branch, Durability, Keyspace, Overflow};
 
-use crate::args::{Add, Append, Cas, Globals, Keys};
+use crate::args::{Add, Append, Cas, Globals, Keys, OnBranch};
+use crate::branches;
 use crate::bytes::show_key;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keyspaces;
@@ -18,8 +19,8 @@ use crate::store;
 
 pub(crate) fn add(globals: &Globals, args: Add, output: &mut Output) -> Outcome {
     let key = args.keys.key(args.key)?;
-    let sum = update(globals, &args.store, &args.keys, |db, keyspace| {
-        db.add(keyspace, &key, args.number, Overflow::Checked)
+    let sum = update(globals, &args.store, &args.on, &args.keys, |branch, keyspace| {
+        branch.add(keyspace, &key, args.number, Overflow::Checked)
     })?;
     output.report(&format!("The sum {sum} is committed."), |output| {
         match output.plain_reader() {
@@ -42,8 +43,9 @@ pub(crate) fn append(globals: &Globals, args: Append, output: &mut Output) -> Ou
             more
         }
     };
-    let bytes =
-        update(globals, &args.store, &args.keys, |db, keyspace| db.append(keyspace, &key, &more))?;
+    let bytes = update(globals, &args.store, &args.on, &args.keys, |branch, keyspace| {
+        branch.append(keyspace, &key, &more)
+    })?;
     output.report("It is committed.", |output| match output.plain_reader() {
         Reader::People => output.line(&format!("the value has {} now", show_size(bytes))),
         Reader::Pipe => output.line(&bytes.to_string()),
@@ -57,8 +59,8 @@ pub(crate) fn cas(globals: &Globals, args: Cas, output: &mut Output) -> Outcome 
     let values = args.values.into_iter().map(OsString::into_vec).collect();
     let [expected, new] =
         expected_and_new(values, args.absent, args.delete).map_err(Failure::usage)?;
-    let is_swapped = update(globals, &args.store, &args.keys, |db, keyspace| {
-        db.compare_and_swap(keyspace, &key, expected.as_deref(), new.as_deref())
+    let is_swapped = update(globals, &args.store, &args.on, &args.keys, |branch, keyspace| {
+        branch.compare_and_swap(keyspace, &key, expected.as_deref(), new.as_deref())
     })?;
     if output.plain_reader() == Reader::Json {
         output.report("", |output| output.facts(&[Fact::new("swapped", "", is_swapped)]))?;
@@ -94,12 +96,14 @@ fn expected_and_new(
 fn update<T>(
     globals: &Globals,
     path: &Path,
+    on: &OnBranch,
     keys: &Keys,
-    update: impl FnOnce(&Db, &Keyspace) -> plimsoll::Result<T>,
+    update: impl FnOnce(&Branch, &Keyspace) -> plimsoll::Result<T>,
 ) -> Result<T, Failure> {
     keyspaces::check_writable(keys.keyspace())?;
-    let db = store::open_to_write(globals, path, true, Durability::Sync)?;
-    let updated = update(&db, &db.keyspace(keys.keyspace())?)?;
+    let db = store::open_to_write(globals, path, on.creates_store(), Durability::Sync)?;
+    let branch = branches::find(&db, on.name())?;
+    let updated = update(&branch, &db.keyspace(keys.keyspace())?)?;
     store::close_after_commits(db);
     Ok(updated)
 }

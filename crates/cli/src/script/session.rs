@@ -7,12 +7,12 @@
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
 
-use plimsoll::{CommitTicket, Db, Keyspace, Overflow, Transaction};
+use plimsoll::{Branch, CommitTicket, Db, Keyspace, Overflow, Transaction};
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::key_range::KeyRange;
 use crate::load::input::Input;
-use crate::moment::{self, At};
+use crate::moment::At;
 use crate::output::Output;
 use crate::script::answers;
 use crate::script::source::Source;
@@ -20,7 +20,7 @@ use crate::script::statement::{NewValue, Report, Statement, Update};
 use crate::script::words::Word;
 use crate::stderr::say;
 use crate::time::now;
-use crate::{keyspaces, script};
+use crate::{branches, keyspaces, script};
 
 /// Runs a line that is a command of the command line, in a keyspace.
 pub(crate) type AnswerReport<'a> = &'a dyn Fn(Report, &[Word], &str, &mut Output) -> Outcome;
@@ -52,6 +52,7 @@ pub(crate) struct Session<'a> {
     db: &'a Db,
     answer: AnswerReport<'a>,
     mode: Mode,
+    branch: Branch,
     keyspace: String,
     transaction: Option<Transaction>,
     /// The last commit. It may not be durable yet; earlier commits are durable once it is.
@@ -61,18 +62,30 @@ pub(crate) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    pub(crate) fn new(db: &'a Db, answer: AnswerReport<'a>, mode: Mode, keyspace: String) -> Self {
-        let transaction = (mode == Mode::Whole).then(|| db.begin());
+    pub(crate) fn new(
+        db: &'a Db,
+        answer: AnswerReport<'a>,
+        mode: Mode,
+        branch: Branch,
+        keyspace: String,
+    ) -> Self {
+        let transaction = (mode == Mode::Whole).then(|| branch.begin());
         Self {
             db,
             answer,
             mode,
+            branch,
             keyspace,
             transaction,
             submitted: None,
             last_commit: None,
             transactions: 0,
         }
+    }
+
+    /// The name of the branch that lines read and write.
+    pub(crate) fn branch(&self) -> &str {
+        self.branch.name()
     }
 
     /// Whether a transaction is open.
@@ -129,6 +142,8 @@ impl<'a> Session<'a> {
                 Ok(Done::Yes)
             }
             Statement::Keyspaces => keyspaces::print_list(self.db, output).map(|()| Done::Yes),
+            Statement::Branch(name) => self.switch(&name).map(|()| Done::Yes),
+            Statement::Branches => branches::print_list(self.db, output).map(|()| Done::Yes),
             Statement::Report(report, words) => self.report(report, &words, output),
             Statement::Begin => self.begin().map(|()| Done::Yes),
             Statement::Commit => self.commit_by_word(output).map(|()| Done::Yes),
@@ -178,7 +193,7 @@ impl<'a> Session<'a> {
         if let Some(transaction) = &mut self.transaction {
             return write(transaction, &keyspace).map(drop);
         }
-        let mut transaction = self.db.begin();
+        let mut transaction = self.branch.begin();
         if write(&mut transaction, &keyspace)? == 0 {
             return Ok(());
         }
@@ -310,7 +325,10 @@ impl<'a> Session<'a> {
         self.wait()?;
         let source = match (&self.transaction, at) {
             (Some(transaction), None) => Source::Open(transaction),
-            (_, at) => Source::Past(moment::snapshot(self.db, at.as_ref(), &self.keyspace)?),
+            (_, at) => {
+                let at = at.as_ref();
+                Source::Past(branches::snapshot(self.db, &self.branch, at, &self.keyspace)?)
+            }
         };
         let keyspace = match &source {
             Source::Open(_) => keyspaces::known_keyspace(self.db, &self.keyspace)?,
@@ -327,6 +345,11 @@ impl<'a> Session<'a> {
         output: &mut Output,
     ) -> Result<Done, Failure> {
         self.wait()?;
+        if self.branch() != branches::MAIN && matches!(report, Report::History | Report::Diff) {
+            return Err(Failure::usage(
+                "history and diff show branch main only; `branch main` leads back to it",
+            ));
+        }
         match (self.answer)(report, words, &self.keyspace, output) {
             Err(failure) if failure.exit() == Some(Exit::No) => {
                 say(failure);
@@ -334,6 +357,17 @@ impl<'a> Session<'a> {
             }
             ended => ended.map(|_| Done::Yes),
         }
+    }
+
+    fn switch(&mut self, name: &str) -> Result<(), Failure> {
+        self.refuse_in_whole("branch")?;
+        if self.transaction.is_some() {
+            return Err(Failure::usage(
+                "a transaction is open; `commit` or `rollback` ends it, then change the branch",
+            ));
+        }
+        self.branch = branches::find(self.db, Some(name))?;
+        Ok(())
     }
 
     fn refuse_in_whole(&self, word: &str) -> Result<(), Failure> {
@@ -355,7 +389,7 @@ impl<'a> Session<'a> {
         }
         // A transaction reads durable data, which must include all earlier lines.
         self.wait()?;
-        self.transaction = Some(self.db.begin());
+        self.transaction = Some(self.branch.begin());
         Ok(())
     }
 

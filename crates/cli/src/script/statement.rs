@@ -51,6 +51,8 @@ pub(crate) enum Statement {
     },
     Use(String),
     Keyspaces,
+    Branch(String),
+    Branches,
     Report(Report, Vec<Word>),
     Begin,
     Commit,
@@ -84,10 +86,12 @@ pub(crate) enum NewValue {
 }
 
 /// Command names, for completion.
-pub(crate) const NAMES: [&str; 22] = [
+pub(crate) const NAMES: [&str; 24] = [
     "add",
     "append",
     "begin",
+    "branch",
+    "branches",
     "cas",
     "commit",
     "count",
@@ -144,6 +148,8 @@ pub(crate) fn parse(line: &[u8]) -> Result<Option<Statement>, String> {
         "count" => Statement::Count { at: line.moment()?, range: line.range()? },
         "use" => Statement::Use(text(line.one("the name of a keyspace")?)?),
         "keyspaces" => Statement::Keyspaces,
+        "branch" => Statement::Branch(text(line.one("the name of a branch")?)?),
+        "branches" => Statement::Branches,
         "history" => return Ok(Some(Statement::Report(Report::History, line.words))),
         "log" => return Ok(Some(Statement::Report(Report::Log, line.words))),
         "diff" => return Ok(Some(Statement::Report(Report::Diff, line.words))),
@@ -353,6 +359,7 @@ mod tests {
             Statement::Count { range: KeyRange::new(b"", None, None), at: None }
         );
         assert_eq!(parsed("use users"), Statement::Use("users".to_owned()));
+        assert_eq!(parsed("branch draft"), Statement::Branch("draft".to_owned()));
         assert_eq!(
             (parsed(".quit"), parsed("exit"), parsed("begin")),
             (Statement::Quit, Statement::Quit, Statement::Begin)

@@ -40,6 +40,15 @@ impl Branch {
         }
     }
 
+    /// Begins a transaction that reads at the last commit that was ordered: see
+    /// [`Db::begin_ordered`](crate::Db::begin_ordered).
+    pub fn begin_ordered(&self) -> Transaction {
+        match &self.lens {
+            None => self.db.begin_ordered(),
+            Some(lens) => Transaction::on_branch(&self.db.store.committer, lens, true),
+        }
+    }
+
     /// A snapshot of the branch as it is now. If the branch was deleted, its reads fail.
     pub fn snapshot(&self) -> Snapshot {
         let snapshot = self.db.snapshot();

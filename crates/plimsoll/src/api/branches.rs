@@ -121,6 +121,29 @@ impl Branch {
         let chain = |branch: &Self| branch.lens.as_ref().map(|lens| lens.ancestry().chain);
         chain(self) == chain(other)
     }
+
+    /// Its present name, its parent, and where it left that; `None` for main.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # use plimsoll::*;
+    /// # let db = Db::in_memory(Options::new().memory_bytes(16 << 20))?;
+    /// let draft = db.create_branch("draft", &db.main())?;
+    /// db.rename_branch("draft", "proposal")?;
+    /// let info = draft.info()?.unwrap();
+    /// assert_eq!((&*info.name, info.parent.as_deref()), ("proposal", Some("main")));
+    /// assert_eq!(db.main().info()?, None);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`InvalidInput::NoBranch`](crate::InvalidInput::NoBranch);
+    /// [`Error::Behind`](crate::Error::Behind) if the commits of other processes cannot be applied.
+    pub fn info(&self) -> Result<Option<BranchInfo>> {
+        let Some(lens) = &self.lens else { return Ok(None) };
+        branch_commits::info(&self.db.store, &self.name, lens.ancestry().chain).map(Some)
+    }
 }
 
 impl fmt::Debug for Branch {

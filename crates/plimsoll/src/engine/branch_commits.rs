@@ -133,6 +133,13 @@ pub(crate) fn all(store: &Engine) -> Result<Vec<BranchInfo>> {
     Ok(store.reader.snapshots.branches.all())
 }
 
+/// Describes the branch with this chain, which had the name `name`.
+pub(crate) fn info(store: &Engine, name: &str, chain: u32) -> Result<BranchInfo> {
+    store.check_open()?;
+    store.committer.fresh()?;
+    store.reader.snapshots.branches.info(chain).ok_or_else(|| no_branch(name))
+}
+
 /// The branch with this name; `None`: main.
 pub(crate) fn find(store: &Engine, name: &str) -> Result<Option<Arc<Lens>>> {
     store.check_open()?;

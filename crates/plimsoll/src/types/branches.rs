@@ -612,6 +612,12 @@ impl Branches {
         name.unwrap_or_else(|| id.to_string().into())
     }
 
+    /// Describes the branch with this chain; `None` if it was deleted.
+    pub(crate) fn info(&self, id: u32) -> Option<BranchInfo> {
+        let known = self.known();
+        known.info(known.get(id)?)
+    }
+
     /// All branches but main, by name.
     pub(crate) fn all(&self) -> Vec<BranchInfo> {
         let known = self.known();

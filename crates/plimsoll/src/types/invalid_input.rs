@@ -308,8 +308,8 @@ pub enum InvalidInput {
     },
     /// The name of a tag is not allowed.
     #[error(
-        "a tag's name has 1 to {limit_bytes} bytes, no control characters, no `:`, no space around \
-         it, and cannot be read as a GLSN or a time, unlike {name:?}"
+        "a tag's name has 1 to {limit_bytes} bytes, no control characters, no `:` or `@{{`, no \
+         space around it, and cannot be read as a GLSN or a time, unlike {name:?}"
     )]
     TagName {
         /// The name.

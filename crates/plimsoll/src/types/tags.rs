@@ -193,12 +193,13 @@ impl Tags {
 }
 
 /// Rejects invalid names, and names that a command could read as another kind of moment: a GLSN, a
-/// time, or a word with `:`.
+/// time, a moment on a branch, or a word with `:`.
 pub(crate) fn check_tag_name(name: &str) -> Result<()> {
     let is_name = !name.is_empty()
         && name.len() <= MAX_NAME_BYTES
         && name.trim() == name
-        && !name.chars().any(|c| c.is_control() || c == ':');
+        && !name.chars().any(|c| c.is_control() || c == ':')
+        && !name.contains("@{");
     if is_name && !is_moment_name(name) {
         return Ok(());
     }

@@ -6,7 +6,7 @@
 //! 2. A commit whose sync failed is reported as in doubt, never as absent. Its GLSN shows whether
 //!    it exists.
 
-use plimsoll::{BulkLoad, Db, Error, Glsn, Keyspace, MAX_KEY_BYTES, Transaction};
+use plimsoll::{Branch, BulkLoad, Db, Error, Glsn, Keyspace, MAX_KEY_BYTES, Transaction};
 
 use crate::args::Load;
 use crate::commands::load::left_out::LeftOut;
@@ -39,6 +39,7 @@ pub(super) enum Stop {
 /// Puts rows into a bulk load or into transactions.
 pub(super) struct Loader<'a> {
     db: &'a Db,
+    branch: Branch,
     /// The first row creates it if it does not exist.
     keyspace: Option<Keyspace>,
     args: &'a Load,
@@ -76,9 +77,15 @@ enum Writes {
 }
 
 impl<'a> Loader<'a> {
-    pub(super) fn new(db: &'a Db, args: &'a Load, interrupt: &'a Interrupt) -> Self {
+    pub(super) fn new(
+        db: &'a Db,
+        branch: Branch,
+        args: &'a Load,
+        interrupt: &'a Interrupt,
+    ) -> Self {
         Self {
             db,
+            branch,
             keyspace: None,
             args,
             counts: Counts::default(),
@@ -139,9 +146,10 @@ impl<'a> Loader<'a> {
             None => self.keyspace.insert(self.db.keyspace(&self.args.keyspace.keyspace)?),
         };
         if self.open.is_none() {
-            let writes = match self.args.batch {
-                Some(_) => Writes::Batch(Box::new(self.db.begin())),
-                None => {
+            let writes = match (self.args.batch, &self.args.on.branch) {
+                // The rows of a branch are not sorted into runs of their own.
+                (Some(_), _) | (None, Some(_)) => Writes::Batch(Box::new(self.branch.begin())),
+                (None, None) => {
                     let mut load = Box::new(self.db.begin_bulk_load(keyspace)?);
                     load.cancel_on(self.interrupt.flag());
                     Writes::All(load)
@@ -295,7 +303,7 @@ mod tests {
     use plimsoll::Options;
 
     use super::*;
-    use crate::args::InKeyspace;
+    use crate::args::{InKeyspace, OnBranch};
 
     fn args(batch: Option<u64>) -> Load {
         Load {
@@ -311,6 +319,7 @@ mod tests {
             ignore_errors: false,
             delimiter: None,
             max_row: 4 << 20,
+            on: OnBranch { branch: None },
             keyspace: InKeyspace { keyspace: "default".to_owned() },
         }
     }
@@ -320,7 +329,7 @@ mod tests {
         let db = Db::in_memory(Options::new().memory_bytes(16 << 20)).unwrap();
         let args = args(batch);
         let interrupt = Interrupt::listen().unwrap();
-        let mut loader = Loader::new(&db, &args, &interrupt);
+        let mut loader = Loader::new(&db, db.main(), &args, &interrupt);
         for row in (0..5_u8).filter(|_| batch.is_some()) {
             loader.passed += 1;
             loader.put(&[row], b"value").unwrap();

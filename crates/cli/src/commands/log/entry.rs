@@ -73,7 +73,7 @@ impl Printer {
         if output.reader() == Reader::Json {
             return self.print_commit_json(commit, metadata, about, output);
         }
-        let (mut operations, mut first) = (0, String::new());
+        let (mut operations, mut first, mut on) = (0, String::new(), String::new());
         let own = match commit {
             commit if commit.moves_cursor()? => "cursor",
             commit if commit.changes_tag()? => "tag",
@@ -84,6 +84,7 @@ impl Printer {
             let change = change?;
             if operations == 0 {
                 first = self.gist(&change, own);
+                on = change.branch().map_or(on, |branch| format!("branch {branch}: "));
             }
             operations += 1;
         }
@@ -91,9 +92,9 @@ impl Printer {
         if output.reader() == Reader::People {
             // Without metadata, people see a summary of the commit's operations.
             summary = match operations {
-                _ if !summary.is_empty() => show_bytes(summary.as_bytes()),
-                0 | 1 => first,
-                _ => format!("{first}, ..."),
+                _ if !summary.is_empty() => on + &show_bytes(summary.as_bytes()),
+                0 | 1 => on + &first,
+                _ => format!("{on}{first}, ..."),
             };
         }
         let operations = count_of(operations, "op", "ops");
@@ -131,6 +132,13 @@ impl Printer {
             object.insert("stored".to_owned(), show_time(of_system(commit.time())).into());
         }
         object.insert("read_at".to_owned(), commit.read_at().0.into());
+        // All changes of a commit are on one branch. Changes that cannot be read are no error here.
+        if let Ok(mut changes) = commit.changes()
+            && let Some(Ok(first)) = changes.next()
+            && let Some(branch) = first.branch()
+        {
+            object.insert("branch".to_owned(), branch.into());
+        }
         match serde_json::from_slice::<Value>(metadata) {
             Ok(value) => drop(object.insert("metadata".to_owned(), value)),
             Err(_) if metadata.is_empty() => {

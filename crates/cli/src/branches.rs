@@ -1,0 +1,123 @@
+//! The branch that a command reads or writes, and how branches are listed.
+
+use plimsoll::{Branch, BranchInfo, Db, Error, Glsn, InvalidInput, Moment, Snapshot};
+use serde_json::json;
+
+use crate::args::AtMoment;
+use crate::exit::Failure;
+use crate::moment::{self, At};
+use crate::output::{Output, Reader, Style};
+use crate::time::{of_system, show_time};
+
+/// The branch that always exists.
+pub(crate) const MAIN: &str = "main";
+
+/// The most names that an error lists.
+const NAMES_MAX: usize = 10;
+
+/// The branch with this name; main without one.
+pub(crate) fn find(db: &Db, name: Option<&str>) -> Result<Branch, Failure> {
+    match name {
+        None | Some(MAIN) => Ok(db.main()),
+        Some(name) => db.branch(name).map_err(|error| explain(db, error)),
+    }
+}
+
+/// The snapshot that the command line asks for.
+pub(crate) fn read(db: &Db, place: &AtMoment, keyspace: &str) -> Result<Snapshot, Failure> {
+    if let (Some(name), Some(At::Branch { name: other, .. })) = (place.on.name(), &place.at) {
+        return Err(named_twice("--branch", name, other));
+    }
+    let branch = find(db, place.on.name())?;
+    snapshot(db, &branch, place.at.as_ref(), keyspace)
+}
+
+/// A snapshot of `branch` at a moment of a keyspace, or of the branch that the moment names; the
+/// newest without a moment.
+pub(crate) fn snapshot(
+    db: &Db,
+    branch: &Branch,
+    at: Option<&At>,
+    keyspace: &str,
+) -> Result<Snapshot, Failure> {
+    match at {
+        None | Some(At::Newest) => Ok(branch.snapshot()),
+        Some(At::Branch { name, at }) => {
+            snapshot(db, &find(db, Some(name))?, Some(at.as_ref()), keyspace)
+        }
+        Some(at) => Ok(branch.snapshot_at(Moment::Glsn(Glsn(moment::glsn(db, at, keyspace)?)))?),
+    }
+}
+
+/// The error for a branch that is named by an option and by a moment.
+pub(crate) fn named_twice(option: &str, name: &str, other: &str) -> Failure {
+    Failure::usage(format!(
+        "{option} names branch `{name}`, and the moment names branch `{other}`; give only one of \
+         them"
+    ))
+}
+
+/// Names the existing branches if one does not exist.
+pub(crate) fn explain(db: &Db, error: Error) -> Failure {
+    let Error::InvalidInput(InvalidInput::NoBranch { name }) = &error else { return error.into() };
+    let Ok(branches) = db.branches() else { return error.into() };
+    let mut names: Vec<String> = vec![MAIN.to_owned()];
+    names.extend(branches.into_iter().map(|branch| branch.name));
+    let more = names.len().saturating_sub(NAMES_MAX);
+    names.truncate(NAMES_MAX);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    Failure::usage(format!(
+        "there is no branch `{name}` in this store; there are: {}{more}. `plimsoll branch create` \
+         creates one",
+        names.join(", ")
+    ))
+}
+
+/// Lists all branches.
+pub(crate) fn print_list(db: &Db, output: &mut Output) -> Result<(), Failure> {
+    let branches = db.branches()?;
+    if output.reader() == Reader::People {
+        output.line(&output.paint(Style::Strong, MAIN))?;
+    }
+    let width = branches.iter().map(|branch| branch.name.chars().count()).max().unwrap_or(0);
+    branches.iter().try_for_each(|branch| match output.reader() {
+        Reader::People => {
+            let name = output.paint(Style::Strong, &format!("{:<width$}", branch.name));
+            output.line(&format!("{name}  {}", place(branch)))
+        }
+        _ => print_one(branch, output),
+    })
+}
+
+/// Where a branch left its parent, for people.
+pub(crate) fn place(branch: &BranchInfo) -> String {
+    let parent = branch.parent.as_deref().unwrap_or("a deleted branch");
+    match time(branch) {
+        Some(time) => format!("left {parent} at GLSN {}, {time}", branch.fork),
+        None => format!("left {parent} at GLSN {}", branch.fork),
+    }
+}
+
+fn time(branch: &BranchInfo) -> Option<String> {
+    branch.fork_time.map(|time| show_time(of_system(time)))
+}
+
+/// Prints one branch.
+pub(crate) fn print_one(branch: &BranchInfo, output: &mut Output) -> Result<(), Failure> {
+    let time = time(branch);
+    match output.reader() {
+        Reader::People => output.line(&format!("{} {}", branch.name, place(branch))),
+        Reader::Pipe => output.fields(&[
+            branch.name.as_bytes(),
+            branch.parent.as_deref().unwrap_or_default().as_bytes(),
+            branch.fork.to_string().as_bytes(),
+            time.unwrap_or_default().as_bytes(),
+        ]),
+        Reader::Json => output.json(&json!({
+            "name": branch.name,
+            "parent": branch.parent,
+            "fork": branch.fork.0,
+            "fork_time": time,
+        })),
+    }
+}
