@@ -24,6 +24,7 @@ mod dropped_keyspaces;
 mod dump;
 mod errors;
 mod events;
+mod expiring_rows;
 mod expiry;
 mod expiry_space;
 mod forks;
