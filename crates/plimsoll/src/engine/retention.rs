@@ -102,6 +102,15 @@ impl Horizon for RetentionHorizon {
         }
     }
 
+    fn may_give_up(&self, keyspace: u32) -> bool {
+        let is_known = self.ready.get().is_some()
+            && self.floors.is_retention_known(|| self.sequencer.applied());
+        if !is_known {
+            return true;
+        }
+        self.keyspaces.record(keyspace).is_some_and(|record| record.retention != Retention::Forever)
+    }
+
     fn expired(&self, oldest: Glsn) -> (Glsn, u64) {
         // Durable, because older moments may be given up: the newest one must not be older after a
         // power cut.

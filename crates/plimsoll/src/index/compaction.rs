@@ -244,10 +244,12 @@ impl Compaction {
         self.step_for(if seen == bytes_in { Priority::Settle } else { Priority::Due })
     }
 
-    /// Whether a current run has values that expire, so that merges may become due without writes.
+    /// Whether a current run has values that expire and that may be dropped then, so that merges
+    /// may become due without writes. A table with expiring values of several keyspaces has none.
     pub(crate) fn has_expiries(&self) -> bool {
-        let view = self.runs.sources.view();
-        view.runs.iter().flat_map(|run| run.infos()).any(|info| info.expiries.is_some())
+        let (view, horizon) = (self.runs.sources.view(), &self.runs.env.horizon);
+        let mut infos = view.runs.iter().flat_map(|run| run.infos());
+        infos.any(|info| info.expiries.is_some_and(|of| horizon.may_give_up(of.keyspace)))
     }
 
     /// Whether a commit at `to` lets values be dropped that have not expired at `from`, the time of
