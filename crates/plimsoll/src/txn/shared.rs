@@ -168,6 +168,10 @@ impl Peers for Shared {
         self.members().keeper.is_keeper()
     }
 
+    fn hold_log(&self, from: Glsn) {
+        self.members().needs.hold_log(from);
+    }
+
     fn oldest_needed(&self) -> Glsn {
         self.members().slots.oldest_needed()
     }
