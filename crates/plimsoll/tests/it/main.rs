@@ -22,6 +22,7 @@ mod cursors;
 mod deletes;
 mod dropped_keyspaces;
 mod dump;
+mod dump_format_1;
 mod errors;
 mod events;
 mod expiring_rows;
