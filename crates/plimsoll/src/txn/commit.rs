@@ -332,9 +332,9 @@ impl<'a> Commit<'a> {
         self.waits
     }
 
-    /// Whether it writes records of keyspaces, or tags: every process must know them before it
-    /// drops versions.
-    pub(crate) fn writes_keyspaces(&self) -> bool {
+    /// Whether it writes records of keyspaces, or tags, which decide what is retained: every
+    /// process must know them before it drops versions.
+    pub(crate) fn changes_retention(&self) -> bool {
         self.spaces.contains(&SYSTEM) || self.spaces.contains(&TAGS)
     }
 
