@@ -44,6 +44,9 @@ from ._errors import (
     UsedAfterFork,
 )
 from ._native import (
+    ArchiveReport,
+    ArchiveRestoreReport,
+    ArchiveVerifyReport,
     BackupReport,
     Change,
     Commit,
@@ -74,12 +77,15 @@ from ._native import (
     Version,
     Watch,
     WriteMapping,
+    archive,
     in_memory,
     members,
     open,
     recover,
     restore,
+    restore_archive,
     verify,
+    verify_archive,
 )
 from ._value_reader import ValueReader
 from ._watch_async import AsyncWatch
@@ -100,6 +106,9 @@ from .cache import (
 __version__: str = _native.__version__
 
 __all__ = [
+    "ArchiveReport",
+    "ArchiveRestoreReport",
+    "ArchiveVerifyReport",
     "AsyncWatch",
     "BackupReport",
     "Behind",
@@ -164,13 +173,16 @@ __all__ = [
     "Version",
     "Watch",
     "WriteMapping",
+    "archive",
     "in_memory",
     "members",
     "memoize_stampede",
     "open",
     "recover",
     "restore",
+    "restore_archive",
     "verify",
+    "verify_archive",
 ]
 
 _Mapping.register(ReadMapping)
